@@ -21,10 +21,19 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 # No deadline: a first call compiles its kernel, and machines are shared. ``ci`` draws the same
 # examples in every run.
-settings.register_profile("ci", max_examples=8, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "ci",
+    max_examples=8,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 # other versions of others' software under the same code
 settings.register_profile("few", settings.get_profile("ci"), max_examples=5)
-settings.register_profile("nightly", max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "nightly", max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 # Hypothesis also draws constants of the modules that are loaded: examples would depend on the tests
@@ -42,7 +51,11 @@ MEMORY_NBYTES = 4 << 30  # several times what the tests of all workers write
 
 # Tests write many small files and sync them. In memory this takes a sixth less time; --basetemp
 # chooses another folder.
-if MEMORY_FOLDER.is_dir() and os.access(MEMORY_FOLDER, os.W_OK) and shutil.disk_usage(MEMORY_FOLDER).free >= MEMORY_NBYTES:
+if (
+    MEMORY_FOLDER.is_dir()
+    and os.access(MEMORY_FOLDER, os.W_OK)
+    and shutil.disk_usage(MEMORY_FOLDER).free >= MEMORY_NBYTES
+):
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY_FOLDER))
 
 
@@ -54,13 +67,20 @@ def pytest_collect_file():
 
 
 def pytest_addoption(parser):
-    parser.addoption("--passed", type=Path, metavar="FILE", help="leave out the tests that a file lists, and add those that pass; write --passed=FILE")
+    parser.addoption(
+        "--passed",
+        type=Path,
+        metavar="FILE",
+        help="leave out the tests that a file lists, and add those that pass; write --passed=FILE",
+    )
 
 
 def pytest_configure(config):
     if config.option.passed is not None:
         # with pytest-xdist, all processes choose, and the one that has started the others writes
-        config.pluginmanager.register(PassedTests(config.option.passed, adds=not hasattr(config, "workerinput")))
+        config.pluginmanager.register(
+            PassedTests(config.option.passed, adds=not hasattr(config, "workerinput"))
+        )
     # pytest-xdist hands out files in the order below, not by their number of tests
     config.option.loadscopereorder = False
 
@@ -74,7 +94,13 @@ def pytest_collection_modifyitems(config, items):
     """
     leave_out_tests(config, items)
     folders = ("slurm", "faults", "usage", "api")
-    items.sort(key=lambda item: folders.index(item.path.parent.name) if item.path.parent.name in folders else len(folders))
+    items.sort(
+        key=lambda item: (
+            folders.index(item.path.parent.name)
+            if item.path.parent.name in folders
+            else len(folders)
+        )
+    )
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -92,7 +118,9 @@ def pytest_xdist_make_scheduler(config, log):
 
     class OneSlurm(LoadFileScheduling):
         def _split_scope(self, nodeid):
-            return "tests/slurm" if nodeid.startswith("tests/slurm/") else super()._split_scope(nodeid)
+            return (
+                "tests/slurm" if nodeid.startswith("tests/slurm/") else super()._split_scope(nodeid)
+            )
 
     return OneSlurm(config, log) if config.getoption("dist") == "loadfile" else None
 
@@ -122,7 +150,11 @@ def _no_client_stays():
 
 def _connected():
     module = sys.modules.get("distributed.client")
-    return [] if module is None else [client for client in module._global_clients.values() if client.status != "closed"]
+    return (
+        []
+        if module is None
+        else [client for client in module._global_clients.values() if client.status != "closed"]
+    )
 
 
 @pytest.fixture(scope="session")
@@ -177,7 +209,9 @@ def slurm(slurm_cluster, monkeypatch):
         monkeypatch.setenv(name, value)
     package = Path(wkwdask.__file__).resolve().parent.parent
     # scripts call dask by its name
-    monkeypatch.setenv("PATH", os.pathsep.join((os.path.dirname(sys.executable), os.environ["PATH"])))
+    monkeypatch.setenv(
+        "PATH", os.pathsep.join((os.path.dirname(sys.executable), os.environ["PATH"]))
+    )
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(package), str(REPOSITORY / "tests"))))
     slurm_cluster.end_jobs()
     slurm_cluster.make_idle()

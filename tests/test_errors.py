@@ -14,7 +14,9 @@ from wkwdask import errors
 CLASSES = [
     value
     for _, value in inspect.getmembers(errors, inspect.isclass)
-    if issubclass(value, Exception) and not issubclass(value, Warning) and value.__module__ == errors.__name__
+    if issubclass(value, Exception)
+    and not issubclass(value, Warning)
+    and value.__module__ == errors.__name__
 ]
 
 BUILTIN_BASES = {
@@ -55,10 +57,16 @@ def test_bases(cls):
 
 
 def test_format_errors():
-    assert {cls.__name__ for cls in CLASSES if issubclass(cls, errors.FormatError)} == {"FormatError", "TruncatedError", "CorruptError"}
+    assert {cls.__name__ for cls in CLASSES if issubclass(cls, errors.FormatError)} == {
+        "FormatError",
+        "TruncatedError",
+        "CorruptError",
+    }
 
 
-@pytest.mark.parametrize("message", ["ds/color/1/z0/y0/x0.wkw: byte 8: data offset 0", "", "µm: 100 %\nsecond line"])
+@pytest.mark.parametrize(
+    "message", ["ds/color/1/z0/y0/x0.wkw: byte 8: data offset 0", "", "µm: 100 %\nsecond line"]
+)
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 @pytest.mark.parametrize("protocol", [0, pickle.HIGHEST_PROTOCOL])
 def test_pickle(cls, message, protocol):

@@ -29,7 +29,22 @@ FLOORS = {
 }  # fmt: skip
 TOP = FLOORS["api"]
 WITHOUT_DASK = FLOORS["graphs"] - 1  # the highest floor that never imports dask
-HAS_NO_FILES = {"errors", "geometry", "kernels", "plans", "model", "streams", "formats", "runs", "verbs", "ids", "graphs", "api", "viewer", "xarray"}
+HAS_NO_FILES = {
+    "errors",
+    "geometry",
+    "kernels",
+    "plans",
+    "model",
+    "streams",
+    "formats",
+    "runs",
+    "verbs",
+    "ids",
+    "graphs",
+    "api",
+    "viewer",
+    "xarray",
+}
 """Folders whose modules reach files through ``store`` alone. ``clusters`` writes scripts, and
 ``cli`` its own output."""
 HAS_FILES = {
@@ -40,7 +55,17 @@ HAS_FILES = {
 }
 """Modules of these that touch files all the same, and why."""
 FILE_MODULES = {"glob", "mmap", "pathlib", "shutil", "tempfile"}
-HARMLESS = {"PathLike", "_exit", "environ", "environb", "fspath", "getpid", "register_at_fork", "strerror", "stat_result"}
+HARMLESS = {
+    "PathLike",
+    "_exit",
+    "environ",
+    "environb",
+    "fspath",
+    "getpid",
+    "register_at_fork",
+    "strerror",
+    "stat_result",
+}
 """Names of ``os`` that touch no file."""
 MOST_MODULES = 25  # in one folder, __init__ not counted
 
@@ -78,10 +103,18 @@ def _imported(nodes, module, is_package, package):
             base = parent[: len(parent) - node.level + 1] if node.level else []
             stem = ".".join([*base, *([node.module] if node.module else [])])
             yield from ((node.lineno, f"{stem}.{alias.name}") for alias in node.names)
-        elif isinstance(node, ast.Call) and isinstance(node.func, (ast.Name, ast.Attribute)) and node.args:
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, (ast.Name, ast.Attribute))
+            and node.args
+        ):
             name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
             argument = node.args[0]
-            if name in ("import_module", "__import__") and isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+            if (
+                name in ("import_module", "__import__")
+                and isinstance(argument, ast.Constant)
+                and isinstance(argument.value, str)
+            ):
                 yield node.lineno, argument.value
 
 
@@ -93,15 +126,31 @@ def _touched(nodes):
             yield node.lineno, "open"
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             name = f"{node.value.id}.{node.attr}"
-            if (node.value.id == "os" and node.attr not in HARMLESS) or name in ("io.open", "np.fromfile", "np.memmap", "np.load"):
+            if (node.value.id == "os" and node.attr not in HARMLESS) or name in (
+                "io.open",
+                "np.fromfile",
+                "np.memmap",
+                "np.load",
+            ):
                 yield node.lineno, name
         elif isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names if alias.name in FILE_MODULES)
+            yield from (
+                (node.lineno, alias.name) for alias in node.names if alias.name in FILE_MODULES
+            )
         elif isinstance(node, ast.ImportFrom) and node.module in FILE_MODULES:
             yield node.lineno, node.module
-        elif isinstance(node, ast.ImportFrom) and node.module in ("os", "os.path", "io", "builtins"):
+        elif isinstance(node, ast.ImportFrom) and node.module in (
+            "os",
+            "os.path",
+            "io",
+            "builtins",
+        ):
             harmless = HARMLESS if node.module == "os" else {"BytesIO", "StringIO", "TextIOWrapper"}
-            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names if alias.name not in harmless)
+            yield from (
+                (node.lineno, f"{node.module}.{alias.name}")
+                for alias in node.names
+                if alias.name not in harmless
+            )
 
 
 def broken_arrows(root, package="wkwdask"):
@@ -128,7 +177,10 @@ def broken_arrows(root, package="wkwdask"):
             if not allowed:
                 found.append(f"{where}:{line}: {folder or package} imports {target or package}")
         if folder in HAS_NO_FILES and module not in HAS_FILES:
-            found += [f"{where}:{line}: {folder} touches files by {name}" for line, name in _touched(nodes)]
+            found += [
+                f"{where}:{line}: {folder} touches files by {name}"
+                for line, name in _touched(nodes)
+            ]
     return found
 
 
@@ -179,7 +231,9 @@ def test_no_circle():
 
 
 def test_a_circle_is_found(tmp_path):
-    (tmp_path / "a.py").write_text("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from wkwdask.b import B")
+    (tmp_path / "a.py").write_text(
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from wkwdask.b import B"
+    )
     (tmp_path / "b.py").write_text("def f():\n    from wkwdask import c")
     (tmp_path / "c.py").write_text("import wkwdask.a")
     (tmp_path / "d.py").write_text("import wkwdask.a\nimport wkwdask.e")
@@ -189,7 +243,12 @@ def test_a_circle_is_found(tmp_path):
 
 def test_folders_are_small():
     folders = {path for path in PACKAGE.rglob("*") if path.is_dir()}
-    counts = {folder.relative_to(PACKAGE).as_posix(): sum(path.name != "__init__.py" for path in folder.glob("*.py")) for folder in folders}
+    counts = {
+        folder.relative_to(PACKAGE).as_posix(): sum(
+            path.name != "__init__.py" for path in folder.glob("*.py")
+        )
+        for folder in folders
+    }
     assert {folder: count for folder, count in counts.items() if count > MOST_MODULES} == {}
 
 
@@ -197,8 +256,24 @@ def test_all_floors_were_seen():
     """The checker reads the real package: every lower folder of the table is there, with modules in
     it."""
     folders = {_module_name(path, PACKAGE).split(".")[0] for path in PACKAGE.rglob("*.py")}
-    assert {"errors", "geometry", "formats", "kernels", "plans", "streams", "store", "runs", "verbs", "graphs", "api"} <= folders
-    imports = [name for path in PACKAGE.rglob("*.py") for _, name in _imported(_nodes(path), "", True, "wkwdask")]
+    assert {
+        "errors",
+        "geometry",
+        "formats",
+        "kernels",
+        "plans",
+        "streams",
+        "store",
+        "runs",
+        "verbs",
+        "graphs",
+        "api",
+    } <= folders
+    imports = [
+        name
+        for path in PACKAGE.rglob("*.py")
+        for _, name in _imported(_nodes(path), "", True, "wkwdask")
+    ]
     assert len([name for name in imports if name.startswith("wkwdask.")]) > 50
 
 
@@ -220,10 +295,22 @@ BROKEN = [
     ("store/x.py", "import wkwdask", "store imports wkwdask"),
     ("store/x.py", "from wkwdask import read", "store imports wkwdask"),
     ("graphs/x.py", "from wkwdask.api import open", "graphs imports api"),
-    ("runs/x.py", "import importlib\nimportlib.import_module('wkwdask.graphs.runners')", "runs imports graphs"),
+    (
+        "runs/x.py",
+        "import importlib\nimportlib.import_module('wkwdask.graphs.runners')",
+        "runs imports graphs",
+    ),
     ("runs/x.py", "import dask.array as da", "runs imports dask.array"),
-    ("runs/x.py", "def f():\n    from distributed import Client", "runs imports distributed.Client"),
-    ("model/x.py", "def f(path):\n    with open(path) as file:\n        return file.read()", "model touches files by open"),
+    (
+        "runs/x.py",
+        "def f():\n    from distributed import Client",
+        "runs imports distributed.Client",
+    ),
+    (
+        "model/x.py",
+        "def f(path):\n    with open(path) as file:\n        return file.read()",
+        "model touches files by open",
+    ),
     ("kernels/x.py", "import os\nfd = os.open('a', 0)", "kernels touches files by os.open"),
     ("plans/x.py", "from os import open as o", "plans touches files by os.open"),
     ("formats/wkw/x.py", "import os\nos.fspath(os.path)", "formats touches files by os.path"),
@@ -247,12 +334,21 @@ def test_the_checker_can_fail(tmp_path, name, source, message):
 
 ALLOWED = [
     ("geometry/x.py", "from wkwdask.geometry.mag import Mag\nfrom . import grid"),
-    ("formats/wkw/x.py", "from wkwdask.errors import FormatError\nfrom ..voxel_type import by_dtype\nimport numpy, json"),
+    (
+        "formats/wkw/x.py",
+        "from wkwdask.errors import FormatError\nfrom ..voxel_type import by_dtype\nimport numpy, json",
+    ),
     ("graphs/x.py", "import dask.array as da\nfrom wkwdask.runs.job import Job"),
-    ("api.py", "from wkwdask.viewer.demo import make_demo\nimport wkwdask\nfrom wkwdask import cli"),
+    (
+        "api.py",
+        "from wkwdask.viewer.demo import make_demo\nimport wkwdask\nfrom wkwdask import cli",
+    ),
     ("cli/x.py", "from wkwdask import api, open\nopen('a')"),
     ("store/x.py", "import os\nos.open('a', 0)\nopen('b')"),
-    ("api/x.py", "import os\nfrom wkwdask.store import files\nfiles.exists(os.fspath('a'))\nos.environ['A']"),
+    (
+        "api/x.py",
+        "import os\nfrom wkwdask.store import files\nfiles.exists(os.fspath('a'))\nos.environ['A']",
+    ),
     ("clusters/x.py", "import shutil\nopen('b')"),
     ("streams/x.py", "def f(volume):\n    return volume.open()"),
     ("xarray/backend.py", "import wkwdask.api"),
@@ -268,7 +364,13 @@ def test_the_checker_allows(tmp_path, name, source):
 
 
 FORMATS = ["wkw", "webknossos", "precomputed", "n5", "zarr", "pictures"]
-NAMES = {*FORMATS, "zarr2", "zarr3", "ngff", *(f"{name}://" for name in (*FORMATS, "zarr2", "zarr3"))}
+NAMES = {
+    *FORMATS,
+    "zarr2",
+    "zarr3",
+    "ngff",
+    *(f"{name}://" for name in (*FORMATS, "zarr2", "zarr3")),
+}
 NAMES_FORMATS = {
     "__init__": "public names",
     "api.access": "info",
@@ -323,7 +425,11 @@ def names_of_formats(root, package="wkwdask"):
             if parts[:2] == [package, "formats"] and len(parts) > 2 and parts[2] in FORMATS:
                 yield f"{where}:{line}: imports {name}"
         for node in nodes:
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in NAMES:
+            if (
+                isinstance(node, ast.Constant)
+                and isinstance(node.value, str)
+                and node.value in NAMES
+            ):
                 yield f"{where}:{node.lineno}: names {node.value}"
 
 
@@ -334,8 +440,13 @@ def test_formats_are_named_in_few_places():
 def test_a_name_of_a_format_is_found(tmp_path):
     for folder in ("api", "formats"):
         (tmp_path / folder).mkdir()
-        (tmp_path / folder / "new.py").write_text("from wkwdask.formats.n5.layer import is_n5\nfrom wkwdask.formats import registry\nname = 'zarr'\n")
-    assert list(names_of_formats(tmp_path)) == ["api/new.py:1: imports wkwdask.formats.n5.layer.is_n5", "api/new.py:3: names zarr"]
+        (tmp_path / folder / "new.py").write_text(
+            "from wkwdask.formats.n5.layer import is_n5\nfrom wkwdask.formats import registry\nname = 'zarr'\n"
+        )
+    assert list(names_of_formats(tmp_path)) == [
+        "api/new.py:1: imports wkwdask.formats.n5.layer.is_n5",
+        "api/new.py:3: names zarr",
+    ]
 
 
 def test_formats_have_no_types_outside():
@@ -347,10 +458,17 @@ def test_formats_have_no_types_outside():
         classes = {
             alias.asname or alias.name
             for node in nodes
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("wkwdask.formats.")
+            if isinstance(node, ast.ImportFrom)
+            and (node.module or "").startswith("wkwdask.formats.")
             for alias in node.names
         }
-        calls = (node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance")
+        calls = (
+            node
+            for node in nodes
+            if isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id == "isinstance"
+        )
         for call in calls:
             asked = {node.id for node in ast.walk(call.args[1]) if isinstance(node, ast.Name)}
             found += [f"{path.name}:{call.lineno}: {name}" for name in sorted(asked & classes)]

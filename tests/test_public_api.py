@@ -29,7 +29,22 @@ FUNCTIONS = [name for name in wkwdask.__all__ if inspect.isfunction(getattr(wkwd
 CLASSES = [name for name in wkwdask.__all__ if inspect.isclass(getattr(wkwdask, name))]
 
 # Packages that take long to load; numpy loads with the first name that needs it.
-HEAVY = ("numpy", "numba", "llvmlite", "lz4", "dask", "distributed", "xarray", "pandas", "scipy", "PIL", "click", "rich", "http.server", "asyncio")
+HEAVY = (
+    "numpy",
+    "numba",
+    "llvmlite",
+    "lz4",
+    "dask",
+    "distributed",
+    "xarray",
+    "pandas",
+    "scipy",
+    "PIL",
+    "click",
+    "rich",
+    "http.server",
+    "asyncio",
+)
 
 
 def test_all_is_sorted_and_unique():
@@ -72,30 +87,49 @@ def test_type_checkers_see_the_same_names():
 def test_type_checkers_see_the_same_options(name):
     """The overloads of a function have its parameters, of the same types."""
     function = getattr(wkwdask, name)
-    parameters = {key: each.annotation for key, each in inspect.signature(function).parameters.items()}
+    parameters = {
+        key: each.annotation for key, each in inspect.signature(function).parameters.items()
+    }
     assert (parameters.pop("url"), parameters.pop("compute")) == ("str | os.PathLike[str]", "bool")
     assert parameters.pop("array") == "da.Array | npt.NDArray[Any] | DataArray"
-    options = getattr(sys.modules[function.__module__], f"{name.removeprefix('to_').capitalize()}Keywords")
-    assert {key: each.__forward_arg__ for key, each in options.__annotations__.items()} == parameters
-    record = {"to_n5": N5Options, "to_precomputed": PrecomputedOptions, "to_wkw": WkwOptions, "to_zarr": ZarrOptions}[name]
+    options = getattr(
+        sys.modules[function.__module__], f"{name.removeprefix('to_').capitalize()}Keywords"
+    )
+    assert {
+        key: each.__forward_arg__ for key, each in options.__annotations__.items()
+    } == parameters
+    record = {
+        "to_n5": N5Options,
+        "to_precomputed": PrecomputedOptions,
+        "to_wkw": WkwOptions,
+        "to_zarr": ZarrOptions,
+    }[name]
     names = [key for key, _ in options_of(record)]
     assert [key for key in parameters if key in names] == names
 
 
 def test_type_checkers_see_the_same_options_of_any_format():
     """The overloads of ``save`` have its parameters and all storage options."""
-    parameters = {key: each.annotation for key, each in inspect.signature(wkwdask.save).parameters.items()}
+    parameters = {
+        key: each.annotation for key, each in inspect.signature(wkwdask.save).parameters.items()
+    }
     for name in ("array", "url", "compute"):
         parameters.pop(name)
     assert parameters.pop("options") == "Unpack[StorageKeywords]"
     module = sys.modules[wkwdask.save.__module__]
-    own = {key: each.__forward_arg__ for key, each in module.SaveKeywords.__annotations__.items() if key not in StorageKeywords.__annotations__}
+    own = {
+        key: each.__forward_arg__
+        for key, each in module.SaveKeywords.__annotations__.items()
+        if key not in StorageKeywords.__annotations__
+    }
     assert own == parameters
     assert StorageKeywords.__annotations__.items() <= module.SaveKeywords.__annotations__.items()
 
 
 def test_type_checkers_see_all_storage_options():
-    assert set(StorageKeywords.__annotations__) == {name for record in RECORDS for name, _ in options_of(record)}
+    assert set(StorageKeywords.__annotations__) == {
+        name for record in RECORDS for name, _ in options_of(record)
+    }
 
 
 def test_the_reference_of_options_is_current():
@@ -139,7 +173,12 @@ def test_class_docstring(name):
 
 def _loaded_after(code):
     report = "import sys\nprint(*sorted(sys.modules))"
-    done = subprocess.run([sys.executable, "-W", "error", "-c", f"{code}\n{report}"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", f"{code}\n{report}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return set(done.stdout.split())
 
 
@@ -159,7 +198,11 @@ def test_records_need_no_array_library():
 def test_verbs_load_without_schedulers_and_compilers():
     """Numba, dask, distributed and xarray load when a call first needs them."""
     loaded = _loaded_after("from wkwdask import build_pyramid, open, plan_pyramid, read")
-    assert [module for module in ("numba", "llvmlite", "dask", "distributed", "xarray", "pandas") if module in loaded] == []
+    assert [
+        module
+        for module in ("numba", "llvmlite", "dask", "distributed", "xarray", "pandas")
+        if module in loaded
+    ] == []
 
 
 if __name__ == "__main__":

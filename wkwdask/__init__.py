@@ -157,7 +157,13 @@ if TYPE_CHECKING:
     from wkwdask.api.to_wkw import to_wkw
     from wkwdask.api.to_zarr import to_zarr
     from wkwdask.api.writing import create, save, write
-    from wkwdask.api.zarr_views import n5_as_zarr, n5_store, remove_zarr_view, write_zarr_view, zarr_view
+    from wkwdask.api.zarr_views import (
+        n5_as_zarr,
+        n5_store,
+        remove_zarr_view,
+        write_zarr_view,
+        zarr_view,
+    )
     from wkwdask.clusters.connect import cluster
     from wkwdask.errors import (
         AlignmentError,

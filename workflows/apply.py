@@ -23,7 +23,9 @@ def smooth(voxels: np.ndarray, radius: int) -> np.ndarray:
     values = voxels.astype(np.float32)
     for axis in range(values.ndim):
         length = values.shape[axis]
-        sums = np.concatenate([np.zeros_like(values.take([0], axis)), values.cumsum(axis, dtype=np.float64)], axis)
+        sums = np.concatenate(
+            [np.zeros_like(values.take([0], axis)), values.cumsum(axis, dtype=np.float64)], axis
+        )
         ends = np.minimum(np.arange(length) + radius + 1, length)
         starts = np.maximum(np.arange(length) - radius, 0)
         counts = (ends - starts).reshape([-1 if i == axis else 1 for i in range(values.ndim)])
@@ -33,18 +35,38 @@ def smooth(voxels: np.ndarray, radius: int) -> np.ndarray:
 
 def main() -> None:
     """Run the workflow."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("source", help="a mag or a layer")
     parser.add_argument("target", help="the new mag, DATASET/LAYER/MAG")
-    parser.add_argument("--radius", type=int, default=1, help="extent of the box to each side [voxels] (default: 1)")
+    parser.add_argument(
+        "--radius", type=int, default=1, help="extent of the box to each side [voxels] (default: 1)"
+    )
     parser.add_argument("--pyramid", action="store_true", help="build the coarser mags too")
-    parser.add_argument("--cluster", metavar="FILE|NAME", help="run on this cluster, see wkwdask cluster list (default: the cores of this machine)")
+    parser.add_argument(
+        "--cluster",
+        metavar="FILE|NAME",
+        help="run on this cluster, see wkwdask cluster list (default: the cores of this machine)",
+    )
     options = parser.parse_args()
     with wkwdask.cluster(options.cluster):
-        print(wkwdask.apply(partial(smooth, radius=options.radius), options.source, options.target, halo=options.radius, existing="resume"))
+        print(
+            wkwdask.apply(
+                partial(smooth, radius=options.radius),
+                options.source,
+                options.target,
+                halo=options.radius,
+                existing="resume",
+            )
+        )
         if options.pyramid:
             layer = os.path.dirname(os.path.abspath(options.target))
-            print(wkwdask.build_pyramid(os.path.dirname(layer), os.path.basename(layer), existing="resume"))
+            print(
+                wkwdask.build_pyramid(
+                    os.path.dirname(layer), os.path.basename(layer), existing="resume"
+                )
+            )
 
 
 if __name__ == "__main__":  # worker processes import this file

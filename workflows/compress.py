@@ -16,10 +16,18 @@ import wkwdask
 
 def main() -> None:
     """Run the workflow."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("dataset", help="the dataset")
-    parser.add_argument("--level", type=_parse_level, metavar="auto|1..12", help="LZ4HC level (default: auto)")
-    parser.add_argument("--cluster", metavar="FILE|NAME", help="run on this cluster, see wkwdask cluster list (default: the cores of this machine)")
+    parser.add_argument(
+        "--level", type=_parse_level, metavar="auto|1..12", help="LZ4HC level (default: auto)"
+    )
+    parser.add_argument(
+        "--cluster",
+        metavar="FILE|NAME",
+        help="run on this cluster, see wkwdask cluster list (default: the cores of this machine)",
+    )
     options = parser.parse_args()
     with wkwdask.cluster(options.cluster):
         compress(options.dataset, options.level)
@@ -37,7 +45,9 @@ def compress(dataset: str, level: int | str | None) -> None:
             print(f"{layer.name}: no raw mags")
             continue
         report = wkwdask.compress(dataset, layer=layer.name, mags=raw, level=level)
-        print(f"{layer.name}: {report.nbytes_in / 1e6:.1f} MB compressed to {report.nbytes_out / 1e6:.1f} MB")
+        print(
+            f"{layer.name}: {report.nbytes_in / 1e6:.1f} MB compressed to {report.nbytes_out / 1e6:.1f} MB"
+        )
 
 
 if __name__ == "__main__":  # worker processes import this file

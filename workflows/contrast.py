@@ -16,17 +16,34 @@ import wkwdask
 
 def main() -> None:
     """Run the workflow."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("dataset", help="the dataset")
-    parser.add_argument("--percentiles", default="1,99", help="percentiles that become black and white (default: 1,99)")
+    parser.add_argument(
+        "--percentiles",
+        default="1,99",
+        help="percentiles that become black and white (default: 1,99)",
+    )
     parser.add_argument("--mag", help="mag to count; a coarser one is faster (default: the finest)")
-    parser.add_argument("--cluster", metavar="FILE|NAME", help="run on this cluster, see wkwdask cluster list (default: the cores of this machine)")
+    parser.add_argument(
+        "--cluster",
+        metavar="FILE|NAME",
+        help="run on this cluster, see wkwdask cluster list (default: the cores of this machine)",
+    )
     options = parser.parse_args()
     low, high = map(float, options.percentiles.split(","))
     with wkwdask.cluster(options.cluster):
         for layer in wkwdask.info(options.dataset).layers:
             if layer.category == "color":
-                table = wkwdask.contrast(options.dataset, (low, high), layer=layer.name, mag=options.mag, per_slice=True, write=True)
+                table = wkwdask.contrast(
+                    options.dataset,
+                    (low, high),
+                    layer=layer.name,
+                    mag=options.mag,
+                    per_slice=True,
+                    write=True,
+                )
                 print(f"{layer.name}: {table.attrs['intensityRange']}")
                 outside = (table.low - table.low.median()).abs() > 3 * table.low.std()
                 print(table[outside].to_string() if outside.any() else "no outlier slices")

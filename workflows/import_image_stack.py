@@ -21,14 +21,31 @@ def numbers(text: str) -> tuple[float, ...]:
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(description="Import a stack of sections as a layer with its pyramid.")
-    parser.add_argument("source", help="a folder of TIFF, PNG or JPEG, a pattern in quotes, or one file: TIFF, .npy, file.h5:/dataset, .zarr, .mrc")
+    parser = argparse.ArgumentParser(
+        description="Import a stack of sections as a layer with its pyramid."
+    )
+    parser.add_argument(
+        "source",
+        help="a folder of TIFF, PNG or JPEG, a pattern in quotes, or one file: TIFF, .npy, file.h5:/dataset, .zarr, .mrc",
+    )
     parser.add_argument("dataset", help="new or existing WEBKNOSSOS dataset")
     parser.add_argument("--layer", default="color", help="the layer (default: color)")
-    parser.add_argument("--voxel-size", type=numbers, help="size of a voxel along x, y, z [nm], for a new dataset")
-    parser.add_argument("--range", type=numbers, help="values that become 0 and 255 (default: values are not changed)")
-    parser.add_argument("--fill", action="store_true", help="fill bad and missing sections with zeros")
-    parser.add_argument("--cluster", metavar="FILE|NAME", help="run on this cluster, see wkwdask cluster list (default: the cores of this machine)")
+    parser.add_argument(
+        "--voxel-size", type=numbers, help="size of a voxel along x, y, z [nm], for a new dataset"
+    )
+    parser.add_argument(
+        "--range",
+        type=numbers,
+        help="values that become 0 and 255 (default: values are not changed)",
+    )
+    parser.add_argument(
+        "--fill", action="store_true", help="fill bad and missing sections with zeros"
+    )
+    parser.add_argument(
+        "--cluster",
+        metavar="FILE|NAME",
+        help="run on this cluster, see wkwdask cluster list (default: the cores of this machine)",
+    )
     return parser.parse_args(arguments)
 
 

@@ -16,15 +16,32 @@ import wkwdask
 
 def main() -> None:
     """Run the workflow."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("dataset", help="existing dataset")
     parser.add_argument("target", help="the new dataset")
-    parser.add_argument("--file-len", type=int, default=32, help="edge of a file in blocks (default: 32)")
-    parser.add_argument("--block-len", type=int, help="edge of a block in voxels (default: unchanged)")
-    parser.add_argument("--cluster", metavar="FILE|NAME", help="run on this cluster, see wkwdask cluster list (default: the cores of this machine)")
+    parser.add_argument(
+        "--file-len", type=int, default=32, help="edge of a file in blocks (default: 32)"
+    )
+    parser.add_argument(
+        "--block-len", type=int, help="edge of a block in voxels (default: unchanged)"
+    )
+    parser.add_argument(
+        "--cluster",
+        metavar="FILE|NAME",
+        help="run on this cluster, see wkwdask cluster list (default: the cores of this machine)",
+    )
     options = parser.parse_args()
     with wkwdask.cluster(options.cluster):
-        report = wkwdask.rechunk(options.dataset, options.target, file_len=options.file_len, block_len=options.block_len, existing="resume", verify=True)
+        report = wkwdask.rechunk(
+            options.dataset,
+            options.target,
+            file_len=options.file_len,
+            block_len=options.block_len,
+            existing="resume",
+            verify=True,
+        )
     print(report)
 
 

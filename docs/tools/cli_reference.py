@@ -22,7 +22,15 @@ INTRODUCTION = "# Commands\n\nThis page is made from the help of the commands. `
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the page ``cli-reference.md``."""
-    files.append(File.generated(config, "cli-reference.md", content="\n\n".join([INTRODUCTION, *sections(click.Context(cli, info_name="wkwdask"), 2)])))
+    files.append(
+        File.generated(
+            config,
+            "cli-reference.md",
+            content="\n\n".join(
+                [INTRODUCTION, *sections(click.Context(cli, info_name="wkwdask"), 2)]
+            ),
+        )
+    )
     return files
 
 

@@ -17,7 +17,9 @@ ROLE = re.compile(r":(?:attr|class|data|exc|func|meth|mod|obj):`~?([\w.]+)`")
 def link(match: re.Match[str]) -> str:
     """Return a link to a public name, and the name in code otherwise."""
     name = match[1].removeprefix("wkwdask.")
-    return f"[`{name}`][wkwdask.{name}]" if name.partition(".")[0] in wkwdask.__all__ else f"`{name}`"
+    return (
+        f"[`{name}`][wkwdask.{name}]" if name.partition(".")[0] in wkwdask.__all__ else f"`{name}`"
+    )
 
 
 class Docstrings(griffe.Extension):

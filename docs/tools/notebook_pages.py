@@ -31,12 +31,20 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     with tempfile.TemporaryDirectory() as folder:
         for path in sorted(NOTEBOOKS.glob("*.ipynb")):
             notebook = nbformat.read(path, 4)
-            nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute(cwd=folder)
-            parts = [block for number, cell in enumerate(notebook.cells) for block in blocks(cell, f"{path.stem}_{number}", files, config)]
+            nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute(
+                cwd=folder
+            )
+            parts = [
+                block
+                for number, cell in enumerate(notebook.cells)
+                for block in blocks(cell, f"{path.stem}_{number}", files, config)
+            ]
             text = "\n\n".join(parts).replace(f"{folder}/", "")
             cards.update({name: html.replace(f"{folder}/", "") for name, html in cards.items()})
             source = f"This page is the notebook `notebooks/{path.name}`, executed when the site was built."
-            files.append(File.generated(config, f"notebooks/{path.stem}.md", content=f"{text}\n\n{source}\n"))
+            files.append(
+                File.generated(config, f"notebooks/{path.stem}.md", content=f"{text}\n\n{source}\n")
+            )
     return files
 
 
@@ -57,11 +65,17 @@ def blocks(cell: Any, name: str, files: Files, config: MkDocsConfig) -> Iterator
         data = output.get("data", {"text/plain": output.get("text", "")})
         if "image/png" in data:
             picture = f"{name}_{number}.png"
-            files.append(File.generated(config, f"notebooks/{picture}", content=base64.b64decode(data["image/png"])))
+            files.append(
+                File.generated(
+                    config, f"notebooks/{picture}", content=base64.b64decode(data["image/png"])
+                )
+            )
             yield f"![Output of the cell above]({picture})"
         elif "text/html" in data:
             # tables with a class keep their own style
-            cards[f"{name}_{number}"] = data["text/html"].replace("<table>", '<table class="notebook-table">')
+            cards[f"{name}_{number}"] = data["text/html"].replace(
+                "<table>", '<table class="notebook-table">'
+            )
             yield f'<div class="notebook-output" data-md-color-scheme="default" id="{name}_{number}"></div>'
         else:
             yield f"```text\n{data['text/plain'].rstrip()}\n```"

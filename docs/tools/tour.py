@@ -25,7 +25,16 @@ COMMANDS = (
 COLUMNS, ROWS = 110, 16
 KEY_SECONDS, READING_SECONDS = 0.05, 3.0
 PROMPT, INK, GROUND = "$ ", "#eceff1", "#263238"
-COLORS = {"1": "#ffffff", "2": "#90a4ae", "31": "#ff8a65", "32": "#80cbc4", "33": "#ffe082", "34": "#90caf9", "35": "#ce93d8", "36": "#80deea"}
+COLORS = {
+    "1": "#ffffff",
+    "2": "#90a4ae",
+    "31": "#ff8a65",
+    "32": "#80cbc4",
+    "33": "#ffe082",
+    "34": "#90caf9",
+    "35": "#ce93d8",
+    "36": "#80deea",
+}
 CLEAR = "\x1b[2J\x1b[H"
 
 
@@ -38,21 +47,46 @@ def record() -> str:
         lines.append(json.dumps([round(now, 3), "o", text]))
 
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "COLUMNS": str(COLUMNS), "WKWDASK_PROGRESS": "off", "FORCE_COLOR": "1"}
+    environment = {
+        **os.environ,
+        "PATH": path,
+        "COLUMNS": str(COLUMNS),
+        "WKWDASK_PROGRESS": "off",
+        "FORCE_COLOR": "1",
+    }
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run(["wkwdask", "demo", "demo-dataset"], cwd=folder, env=environment, check=True, capture_output=True)
+        subprocess.run(
+            ["wkwdask", "demo", "demo-dataset"],
+            cwd=folder,
+            env=environment,
+            check=True,
+            capture_output=True,
+        )
         for command in COMMANDS:
             put(CLEAR + PROMPT)
             for letter in command:
                 now += KEY_SECONDS
                 put(letter)
             started = time.monotonic()
-            done = subprocess.run(command.split(), cwd=folder, env=environment, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            done = subprocess.run(
+                command.split(),
+                cwd=folder,
+                env=environment,
+                check=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
             now += time.monotonic() - started
             put("\r\n" + done.stdout.replace(folder, "/data").replace("\n", "\r\n"))
             now += READING_SECONDS
         put(CLEAR)
-    header = {"version": 2, "width": COLUMNS, "height": ROWS, "title": "wkwdask on the command line"}
+    header = {
+        "version": 2,
+        "width": COLUMNS,
+        "height": ROWS,
+        "title": "wkwdask on the command line",
+    }
     return "\n".join([json.dumps(header), *lines, ""])
 
 
@@ -83,15 +117,26 @@ def animation(cast: str) -> str:
     first_end = min(end for _, end, *_ in shown)
     for number, (start, end, row, column, text) in enumerate(shown):
         times = f"{100 * start / total:.2f}%{{opacity:1}}{100 * end / total:.2f}%"
-        styles.append(f"@keyframes k{number}{{0%{{opacity:0}}{times},to{{opacity:0}}}}#t{number}{{animation-name:k{number}}}")
+        styles.append(
+            f"@keyframes k{number}{{0%{{opacity:0}}{times},to{{opacity:0}}}}#t{number}{{animation-name:k{number}}}"
+        )
         is_first = ' class="first"' if end == first_end else ""
-        texts.append(f'<text id="t{number}"{is_first} x="{12 + 8 * column}" y="{28 + 18 * row}">{colored(text)}</text>')
+        texts.append(
+            f'<text id="t{number}"{is_first} x="{12 + 8 * column}" y="{28 + 18 * row}">{colored(text)}</text>'
+        )
     began = f"{READING_SECONDS - first_end:.2f}s"
-    style = f"text{{animation:{total:.1f}s step-end {began} infinite;opacity:0;white-space:pre;fill:{INK}}}.first{{opacity:1}}" + "".join(styles)
+    style = (
+        f"text{{animation:{total:.1f}s step-end {began} infinite;opacity:0;white-space:pre;fill:{INK}}}.first{{opacity:1}}"
+        + "".join(styles)
+    )
     style += "@media (prefers-reduced-motion:reduce){text{animation:none!important}}"
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" aria-label="{header["title"]}"'
     ground = f'<rect width="{width}" height="{height}" rx="8" fill="{GROUND}"/>'
-    return f'{head} font-family="ui-monospace, monospace" font-size="13.3"><style>{style}</style>{ground}\n' + "\n".join(texts) + "\n</svg>\n"
+    return (
+        f'{head} font-family="ui-monospace, monospace" font-size="13.3"><style>{style}</style>{ground}\n'
+        + "\n".join(texts)
+        + "\n</svg>\n"
+    )
 
 
 def colored(text: str) -> str:
@@ -100,7 +145,9 @@ def colored(text: str) -> str:
     spans = [escape(first)]
     for codes, words in zip(rest[::2], rest[1::2], strict=True):
         color = next((COLORS[code] for code in reversed(codes.split(";")) if code in COLORS), None)
-        spans.append(escape(words) if color is None else f'<tspan fill="{color}">{escape(words)}</tspan>')
+        spans.append(
+            escape(words) if color is None else f'<tspan fill="{color}">{escape(words)}</tspan>'
+        )
     return "".join(spans)
 
 

@@ -29,7 +29,10 @@ def _volume(dtype="uint8"):
 
 
 def _files(folder):
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("x*.wkw"))}
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("x*.wkw"))
+    }
 
 
 def _blocks(raw):
@@ -59,12 +62,20 @@ def test_bytes_of_a_file_depend_on_its_voxels_only(tmp_path, dtype):
     """Whole files and joined parts, many tasks and one, bricks of any shape, writes of regions, and
     recompression."""
     voxels, lengths = _volume(dtype), {"file_len": 4}
-    wkwdask.write(tmp_path / "whole" / "color" / "1", (0, 0, 0), voxels, voxel_size=(4, 4, 4), **lengths)
+    wkwdask.write(
+        tmp_path / "whole" / "color" / "1", (0, 0, 0), voxels, voxel_size=(4, 4, 4), **lengths
+    )
     expected = _files(tmp_path / "whole" / "color" / "1")
     array = da.from_array(voxels, chunks=(50, 129, 32))
     with dask.config.set(scheduler="synchronous"):
         wkwdask.to_wkw(array, tmp_path / "chunks" / "color" / "1", voxel_size=(4, 4, 4), **lengths)
-    wkwdask.create(tmp_path / "regions" / "color" / "1", ((0, 0, 0), SHAPE), dtype, voxel_size=(4, 4, 4), **lengths)
+    wkwdask.create(
+        tmp_path / "regions" / "color" / "1",
+        ((0, 0, 0), SHAPE),
+        dtype,
+        voxel_size=(4, 4, 4),
+        **lengths,
+    )
     for low, high in ((0, 64), (64, 100), (100, 129)):
         part = ((0, low, 0), (SHAPE[0], high, SHAPE[2]))
         wkwdask.to_wkw(voxels[:, low:high], tmp_path / "regions" / "color" / "1", region=part)
@@ -85,10 +96,20 @@ def test_an_update_by_content_changes_nothing(tmp_path):
     dataset = tmp_path / "ds"
     rng = np.random.default_rng(1)
     coarse = rng.integers(0, 200, (40, 40, 40), dtype=np.uint8)
-    wkwdask.write(dataset / "color" / "1", (0, 0, 0), coarse.repeat(4, 0).repeat(4, 1).repeat(4, 2), voxel_size=(4, 4, 4), file_len=2)
+    wkwdask.write(
+        dataset / "color" / "1",
+        (0, 0, 0),
+        coarse.repeat(4, 0).repeat(4, 1).repeat(4, 2),
+        voxel_size=(4, 4, 4),
+        file_len=2,
+    )
     wkwdask.build_pyramid(dataset, method="nearest", coarsest=8)
     before = _files(dataset)
-    stored = [decode_block(block, header, "file", 0, 0) for header, blocks in map(_blocks, before.values()) for block in blocks]
+    stored = [
+        decode_block(block, header, "file", 0, 0)
+        for header, blocks in map(_blocks, before.values())
+        for block in blocks
+    ]
     assert {has_repeats(voxels.tobytes(order="F")) for voxels in stored} == {False, True}
     report = wkwdask.build_pyramid(dataset, method="nearest", coarsest=8, update="content")
     assert report.note.endswith(" 0 of them changed")
@@ -96,13 +117,29 @@ def test_an_update_by_content_changes_nothing(tmp_path):
 
 
 def test_records_and_text(tmp_path):
-    wkwdask.write(tmp_path / "ds" / "color" / "1", (0, 0, 0), _volume()[:64, :64, :64], voxel_size=(4, 4, 4))
+    wkwdask.write(
+        tmp_path / "ds" / "color" / "1", (0, 0, 0), _volume()[:64, :64, :64], voxel_size=(4, 4, 4)
+    )
     for given, expected in ((None, "auto"), ("auto", "auto"), (5, 5)):
-        options = {"existing": "overwrite"} if given is None else {"level": given, "existing": "overwrite"}
-        assert f"stored as lz4hc level {expected}, " in str(wkwdask.plan_pyramid(tmp_path / "ds", **options))
+        options = (
+            {"existing": "overwrite"}
+            if given is None
+            else {"level": given, "existing": "overwrite"}
+        )
+        assert f"stored as lz4hc level {expected}, " in str(
+            wkwdask.plan_pyramid(tmp_path / "ds", **options)
+        )
         wkwdask.build_pyramid(tmp_path / "ds", **options)
-        assert json.loads((tmp_path / "ds" / "color" / "2" / ".wkwdask.json").read_text())["settings"]["level"] == expected
-        assert "nothing to do" in wkwdask.build_pyramid(tmp_path / "ds", **{**options, "existing": "error"}).note
+        assert (
+            json.loads((tmp_path / "ds" / "color" / "2" / ".wkwdask.json").read_text())["settings"][
+                "level"
+            ]
+            == expected
+        )
+        assert (
+            "nothing to do"
+            in wkwdask.build_pyramid(tmp_path / "ds", **{**options, "existing": "error"}).note
+        )
 
 
 def test_wkw_reads_it(tmp_path):

@@ -84,14 +84,25 @@ def test_the_undamaged_dataset_is_sound(sound):
     report = wkwdask.verify(sound, pyramid=True)
     assert report.faults == ()
     assert report.is_sound
-    assert {(mag.layer, mag.mag, mag.files) for mag in report.mags} == {("cells", "1", 25), ("cells", "2", 8), ("cells", "4", 1), ("color", "1", 27)}
+    assert {(mag.layer, mag.mag, mag.files) for mag in report.mags} == {
+        ("cells", "1", 25),
+        ("cells", "2", 8),
+        ("cells", "4", 1),
+        ("color", "1", 27),
+    }
     assert sum(mag.blocks for mag in report.mags) == 8 * (25 + 8 + 1 + 27)
     assert sum(mag.compared for mag in report.mags) == 9
     assert [mag.largest for mag in report.mags if mag.mag == "1"] == [labels().max(), None]
     assert wkwdask.repair(sound).actions == ()
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, id=case.name, marks=pytest.mark.long if number % 3 else ()) for number, case in enumerate(CASES)])
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=case.name, marks=pytest.mark.long if number % 3 else ())
+        for number, case in enumerate(CASES)
+    ],
+)
 def test_damage_is_named_and_repaired(sound, tmp_path, case):
     """A dry run changes nothing, and a repair changes no sound file."""
     if case.needs_user and os.geteuid() == 0:
@@ -103,7 +114,11 @@ def test_damage_is_named_and_repaired(sound, tmp_path, case):
     planned = wkwdask.repair(folder, dry_run=True, **case.options)
     assert damaged is None or hashes(folder) == damaged
     done = wkwdask.repair(folder, **case.options)
-    assert not planned.is_dry_run or [action.verb for action in planned.actions] == [action.verb for action in done.actions][: len(planned.actions)]
+    assert (
+        not planned.is_dry_run
+        or [action.verb for action in planned.actions]
+        == [action.verb for action in done.actions][: len(planned.actions)]
+    )
     assert [action.verb for action in done.actions] == list(case.does)
     check_remaining(kinds([unrepaired.fault for unrepaired in done.remaining]), case.stays)
     check_remaining(kinds(wkwdask.verify(folder, **case.verify).faults), case.stays)
@@ -138,7 +153,11 @@ def check_untouched(sound, folder, case, report, damaged):
     before, after = hashes(sound), hashes(folder)
     named = {os.path.relpath(fault.path, folder) for fault in report.faults}
     for name, digest in before.items():
-        if damaged.get(name) == digest and not name.endswith(IN_PLACE) and name not in (FILE_NAME, *named):
+        if (
+            damaged.get(name) == digest
+            and not name.endswith(IN_PLACE)
+            and name not in (FILE_NAME, *named)
+        ):
             assert after.get(name) == digest, name
     fresh = {name for name in after if name not in damaged and name not in before}
     assert all(QUARANTINE_NAME in name or name.endswith(IN_PLACE) for name in fresh), fresh
@@ -167,8 +186,20 @@ def test_the_matrix_covers_the_kinds():
         "layer.twice",
     }
     # see test_precomputed_verify.py and support/damaged_arrays.py
-    of_arrays = {kind for kind in KINDS_OF_FAULTS if kind.startswith(("info.", "level.", "image.", "document.", "chunk.", "shard.", "minishard."))}
-    covered = of_arrays | {kind for case in CASES for kind in KINDS_OF_FAULTS for pattern in case.says if matches(kind, pattern)}
+    of_arrays = {
+        kind
+        for kind in KINDS_OF_FAULTS
+        if kind.startswith(
+            ("info.", "level.", "image.", "document.", "chunk.", "shard.", "minishard.")
+        )
+    }
+    covered = of_arrays | {
+        kind
+        for case in CASES
+        for kind in KINDS_OF_FAULTS
+        for pattern in case.says
+        if matches(kind, pattern)
+    }
     assert set(KINDS_OF_FAULTS) - covered <= elsewhere
     assert len(CASES) >= 80
 
@@ -181,13 +212,23 @@ def test_every_broken_block_is_listed(dataset):
     header = wkwdask.Fault("block.undecodable", "", "").severity
     blocks(lambda stored: [set_block(n, b"\xff" * 50)(stored) for n in (1, 2, 6)])(dataset)
     report = wkwdask.verify(dataset)
-    assert [(fault.block, fault.voxel) for fault in report.faults] == [(1, (24, 0, 16)), (2, (16, 8, 16)), (6, (16, 8, 24))]
+    assert [(fault.block, fault.voxel) for fault in report.faults] == [
+        (1, (24, 0, 16)),
+        (2, (16, 8, 16)),
+        (6, (16, 8, 24)),
+    ]
     assert header == "error"
     assert report.count("error") == 3
 
 
 def test_broken_blocks_beyond_a_limit_are_counted(tmp_path):
-    wkwdask.write(tmp_path / "1", (0, 0, 0), np.random.default_rng(1).integers(0, 255, (64, 64, 64)).astype(np.uint8), block_len=8, file_len=8)
+    wkwdask.write(
+        tmp_path / "1",
+        (0, 0, 0),
+        np.random.default_rng(1).integers(0, 255, (64, 64, 64)).astype(np.uint8),
+        block_len=8,
+        file_len=8,
+    )
     path = tmp_path / "1" / "z0" / "y0" / "x0.wkw"
     raw = path.read_bytes()
     path.write_bytes(raw[: 16 + 8 * 512] + b"\xff" * (len(raw) - 16 - 8 * 512))
@@ -229,7 +270,12 @@ def test_quarantine_never_replaces_a_file(dataset):
         (dataset / FINE).write_bytes(b"rubbish")
         wkwdask.repair(dataset, quarantine=True)
     folder = (dataset / "cells" / QUARANTINE_NAME / FINE.removeprefix("cells/")).parent
-    assert sorted(path.name for path in folder.iterdir()) == ["x1.wkw", "x1.wkw.1", "x1.wkw.1.txt", "x1.wkw.txt"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "x1.wkw",
+        "x1.wkw.1",
+        "x1.wkw.1.txt",
+        "x1.wkw.txt",
+    ]
 
 
 def test_an_update_rebuilds_files_above_a_salvaged_one(dataset):
@@ -264,7 +310,9 @@ def test_a_mag_of_unknown_method_is_rebuilt_only_by_request(dataset):
 def test_a_method_that_contradicts_sound_blocks_is_not_applied(dataset):
     noise = np.random.default_rng(3).integers(1, 9, (20, 18, 16)).astype(np.uint32)
     shutil.rmtree(dataset / "cells" / "2")
-    wkwdask.write(dataset / "cells" / "2", (2, 0, 2), noise, block_len=8, file_len=2, compression="lz4")
+    wkwdask.write(
+        dataset / "cells" / "2", (2, 0, 2), noise, block_len=8, file_len=2, compression="lz4"
+    )
     (dataset / "cells" / "2" / ".wkwdask-files.npy").unlink(missing_ok=True)
     cut(COARSE, -20)(dataset)
     report = wkwdask.repair(dataset, method="mode")
@@ -330,12 +378,16 @@ def test_a_mag_that_contradicts_its_provenance_is_an_error(dataset):
     path = dataset / "cells" / "2" / ".wkwdask.json"
     path.write_text(path.read_text().replace('"nearest"', '"max"'))
     report = wkwdask.verify(dataset, pyramid=True)
-    assert {(fault.kind, fault.severity) for fault in report.faults} == {("pyramid.differs", "error")}
+    assert {(fault.kind, fault.severity) for fault in report.faults} == {
+        ("pyramid.differs", "error")
+    }
     assert not report.is_sound
     assert run_here("verify", dataset, "--pyramid").returncode == 1
     strangers_mag()(dataset)
     report = wkwdask.verify(dataset, pyramid=True)
-    assert {(fault.kind, fault.severity) for fault in report.faults} == {("pyramid.differs", "warning")}
+    assert {(fault.kind, fault.severity) for fault in report.faults} == {
+        ("pyramid.differs", "warning")
+    }
     assert run_here("verify", dataset, "--pyramid").returncode == 0
 
 
@@ -352,7 +404,9 @@ def test_quick_reads_no_block(dataset):
     assert {mag.blocks for mag in report.mags} == {0}
 
 
-@pytest.mark.parametrize(("path", "folders"), [("cells", 3), ("cells/1", 1), ("cells/2", 1), ("", 4)])
+@pytest.mark.parametrize(
+    ("path", "folders"), [("cells", 3), ("cells/1", 1), ("cells/2", 1), ("", 4)]
+)
 def test_a_layer_or_mag_is_checked_alone(dataset, path, folders):
     report = wkwdask.verify(dataset / path)
     assert len(report.mags) == folders
@@ -391,7 +445,10 @@ def test_layers_mags_and_options_are_checked(dataset):
     (dataset.parent / "empty").mkdir()
     with pytest.raises(MissingError, match="no dataset"):
         wkwdask.verify(dataset.parent / "empty")
-    for options, message in (({"pyramid": 2}, "pyramid must be"), ({"method": "median!"}, "method must be")):
+    for options, message in (
+        ({"pyramid": 2}, "pyramid must be"),
+        ({"method": "median!"}, "method must be"),
+    ):
         with pytest.raises(ValueError, match=message):
             wkwdask.verify(dataset, **options)
     with pytest.raises(ValueError, match="voxel_size must be"):
@@ -421,7 +478,11 @@ def test_mags_of_an_interrupted_job_are_not_repaired(dataset):
     root = dataset / "cells" / ".wkwdask-job-dead"
     root.mkdir()
     (root / "owner.json").write_text(json.dumps(dead_process("a test", "dead")))
-    (root / "plan.json").write_text(json.dumps({"layout": 1, "targets": ["2"], "existing": "overwrite", "settings": {}, "plan": None}))
+    (root / "plan.json").write_text(
+        json.dumps(
+            {"layout": 1, "targets": ["2"], "existing": "overwrite", "settings": {}, "plan": None}
+        )
+    )
     (root / "journal-0.jsonl").write_text('{"task": "region 0 0,0,0"}\n')
     cut(COARSE, -20)(dataset)
     with pytest.raises(ResumeError, match="interrupted job writes"):
@@ -431,7 +492,9 @@ def test_mags_of_an_interrupted_job_are_not_repaired(dataset):
     blocks(BROKEN_BLOCK)(dataset)
     with pytest.raises(ResumeError, match="interrupted job writes"):
         wkwdask.repair(dataset, salvage=True)
-    assert [action.verb for action in wkwdask.repair(dataset / "cells" / "1", salvage=True).actions] == ["salvage"]
+    assert [
+        action.verb for action in wkwdask.repair(dataset / "cells" / "1", salvage=True).actions
+    ] == ["salvage"]
     assert root.exists()
 
 
@@ -444,9 +507,15 @@ def test_a_job_that_died_while_publishing_is_finished(dataset):
         (root / "8" / name).unlink()
     (root / "8" / ".wkwdask.json").write_text(json.dumps({"publication": "p"}))
     (root / "owner.json").write_text(json.dumps(dead_process("a test", "dead")))
-    (root / "plan.json").write_text(json.dumps({"layout": 1, "targets": ["8"], "existing": "error", "settings": {}, "plan": None}))
+    (root / "plan.json").write_text(
+        json.dumps(
+            {"layout": 1, "targets": ["8"], "existing": "error", "settings": {}, "plan": None}
+        )
+    )
     mag = {"staged": "8", "folder": str(dataset / "cells" / "8")}
-    (root / "publish.json").write_text(json.dumps({"layout": 1, "job": "dead", "publication": "p", "mags": [mag], "edit": None}))
+    (root / "publish.json").write_text(
+        json.dumps({"layout": 1, "job": "dead", "publication": "p", "mags": [mag], "edit": None})
+    )
     assert kinds(wkwdask.verify(dataset).faults) == ["job.unpublished"]
     assert [action.verb for action in wkwdask.repair(dataset).actions] == ["finish"]
     assert not root.exists()
@@ -460,7 +529,9 @@ def test_a_job_that_cannot_be_finished_keeps_its_folder(dataset):
     (root / "8").mkdir(parents=True)
     (root / "owner.json").write_text(json.dumps(dead_process("a test", "dead")))
     mag = {"staged": "not there", "folder": str(dataset / "cells" / "8")}
-    (root / "publish.json").write_text(json.dumps({"layout": 1, "job": "dead", "publication": "p", "mags": [mag], "edit": None}))
+    (root / "publish.json").write_text(
+        json.dumps({"layout": 1, "job": "dead", "publication": "p", "mags": [mag], "edit": None})
+    )
     wkwdask.repair(dataset)
     assert (root / "8").exists()
 
@@ -490,7 +561,11 @@ def test_region_locks_of_dead_jobs_are_removed(dataset):
     assert living.exists()
 
 
-@pytest.mark.parametrize("damage", [cut(FINE, 40), cut(COARSE, -20), remove("cells/1/header.wkw")], ids=["finest", "coarser", "header"])
+@pytest.mark.parametrize(
+    "damage",
+    [cut(FINE, 40), cut(COARSE, -20), remove("cells/1/header.wkw")],
+    ids=["finest", "coarser", "header"],
+)
 def test_files_changed_since_the_check_are_left_alone(dataset, sound, damage):
     damage(dataset)
 
@@ -507,16 +582,32 @@ def test_files_changed_since_the_check_are_left_alone(dataset, sound, damage):
 
 @pytest.mark.parametrize("num_done", range(4))
 def test_an_interrupted_repair_is_completed_by_the_next(dataset, sound, tmp_path, num_done):
-    both(cut(COARSE, -20), cut("cells/4/z0/y0/x0.wkw", 9), add(FINE), blocks(BROKEN_BLOCK, "cells/1/z0/y0/x0.wkw"))(dataset)
+    both(
+        cut(COARSE, -20),
+        cut("cells/4/z0/y0/x0.wkw", 9),
+        add(FINE),
+        blocks(BROKEN_BLOCK, "cells/1/z0/y0/x0.wkw"),
+    )(dataset)
     broken = (dataset / "cells/1/z0/y0/x0.wkw").read_bytes()
     whole = Path(shutil.copytree(dataset, tmp_path / "whole"))
     with logged(tmp_path / "log"):
         wkwdask.repair(whole, salvage=True)
-    begun = [line.split()[1] for line in (tmp_path / "log").read_text().splitlines() if line.startswith("begin")]
+    begun = [
+        line.split()[1]
+        for line in (tmp_path / "log").read_text().splitlines()
+        if line.startswith("begin")
+    ]
     first = next(n for n, name in enumerate(begun) if name in ("rewrite", "region"))
-    with stopping(tmp_path / "log", first + num_done, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
+    with (
+        stopping(tmp_path / "log", first + num_done, KeyboardInterrupt()),
+        pytest.raises(KeyboardInterrupt),
+    ):
         wkwdask.repair(dataset, salvage=True)
-    assert [name for name in os.listdir(dataset / "cells") if name.startswith(".wkwdask-job") or name.endswith("-lock")] == []
+    assert [
+        name
+        for name in os.listdir(dataset / "cells")
+        if name.startswith(".wkwdask-job") or name.endswith("-lock")
+    ] == []
     assert wkwdask.repair(dataset, salvage=True).is_sound
     assert kinds(wkwdask.verify(dataset).faults) == []
     aside = dataset / "cells" / QUARANTINE_NAME / "1/z0/y0/x0.wkw"
@@ -528,13 +619,27 @@ def test_an_interrupted_repair_is_completed_by_the_next(dataset, sound, tmp_path
 @pytest.mark.long
 def test_a_killed_repair_is_completed_by_the_next(sound, tmp_path):
     """At every step, sound files stay unchanged and nothing is lost."""
-    salvaged, temporary = "cells/1/z0/y0/x0.wkw", "cells/1/z1/y0/.x1.wkw.0123456789abcdef.wkwdask-tmp"
-    damage = (cut(COARSE, -20), cut("cells/4/z0/y0/x0.wkw", 9), add(FINE), blocks(BROKEN_BLOCK, salvaged), add(temporary), cut("cells/2/header.wkw", 7))
+    salvaged, temporary = (
+        "cells/1/z0/y0/x0.wkw",
+        "cells/1/z1/y0/.x1.wkw.0123456789abcdef.wkwdask-tmp",
+    )
+    damage = (
+        cut(COARSE, -20),
+        cut("cells/4/z0/y0/x0.wkw", 9),
+        add(FINE),
+        blocks(BROKEN_BLOCK, salvaged),
+        add(temporary),
+        cut("cells/2/header.wkw", 7),
+    )
     options = {"salvage": True, "grow_box": True}
     damaged = Path(shutil.copytree(sound, tmp_path / "damaged"))
     both(*damage, layer("cells", largestSegmentId=7))(damaged)
     before, broken = hashes(damaged), hashes(damaged)[salvaged]
-    good = {name: digest for name, digest in hashes(sound).items() if name.endswith(".wkw") and before[name] == digest}
+    good = {
+        name: digest
+        for name, digest in hashes(sound).items()
+        if name.endswith(".wkw") and before[name] == digest
+    }
     assert len(good) > 50
 
     def work(folder):
@@ -543,7 +648,10 @@ def test_a_killed_repair_is_completed_by_the_next(sound, tmp_path):
     whole = Path(shutil.copytree(damaged, tmp_path / "whole"))
     changes, _ = killed_at(0, work, whole)
     assert len(wkwdask.repair(damaged, dry_run=True, **options).actions) >= 6
-    expected = {(layer, mag): voxels(whole, layer, mag) for layer, mag in (("color", "1"), *(("cells", mag) for mag in ("1", *MAGS)))}
+    expected = {
+        (layer, mag): voxels(whole, layer, mag)
+        for layer, mag in (("color", "1"), *(("cells", mag) for mag in ("1", *MAGS)))
+    }
     ends = 0
     for step in sorted({*range(1, changes + 1, max(1, changes // (KILLS or 14))), changes}):
         folder = Path(shutil.copytree(damaged, tmp_path / f"step {step}"))
@@ -581,14 +689,22 @@ def without_json(folder):
     return wkwdask.info(folder).layers[0].bounding_box, before
 
 
-@pytest.mark.parametrize("step", ["to_wkw", "pyramid", "rechunk", "copy", "moved", "part", "merge", "upsample"])
+@pytest.mark.parametrize(
+    "step", ["to_wkw", "pyramid", "rechunk", "copy", "moved", "part", "merge", "upsample"]
+)
 def test_a_lost_json_gets_the_box_of_the_voxels(tmp_path, step):
     """The box of the source in the provenance is not that of the mag."""
     first, second = tmp_path / "ds", tmp_path / "other"
     wkwdask.create_dataset(first, (4, 4, 4))
     mag = "color/2" if step == "upsample" else "color/1"
-    wkwdask.to_wkw(noise(40, 30, 30), first / mag, offset=(4, 0, 6), block_len=8, file_len=2, category="color")
-    copies = {"copy": {}, "moved": {"translate": (36, 20, 50)}, "part": {"bounding_box": (10, 4, 8, 20, 20, 20)}}
+    wkwdask.to_wkw(
+        noise(40, 30, 30), first / mag, offset=(4, 0, 6), block_len=8, file_len=2, category="color"
+    )
+    copies = {
+        "copy": {},
+        "moved": {"translate": (36, 20, 50)},
+        "part": {"bounding_box": (10, 4, 8, 20, 20, 20)},
+    }
     if step in copies:
         wkwdask.copy(first, second, **copies[step])
     elif step == "rechunk":
@@ -600,7 +716,11 @@ def test_a_lost_json_gets_the_box_of_the_voxels(tmp_path, step):
         wkwdask.upsample(first, mags=["1"])
     elif step == "merge":
         path = first / "color" / "1" / ".wkwdask.json"
-        path.write_text(path.read_text().replace('"to_wkw"', '"merge"').replace('"box": "', '"source": "1", "box": "9'))
+        path.write_text(
+            path.read_text()
+            .replace('"to_wkw"', '"merge"')
+            .replace('"box": "', '"source": "1", "box": "9')
+        )
     box, before = without_json(second if step in copies or step == "rechunk" else first)
     if step == "merge":
         assert box == wkwdask.BoundingBox((0, 0, 0), (48, 32, 48))  # that of its files
@@ -611,7 +731,14 @@ def test_a_lost_json_gets_the_box_of_the_voxels(tmp_path, step):
 def test_the_box_of_a_new_json_holds_all_voxels(tmp_path):
     """Other software wrote more than the recorded box."""
     wkwdask.create_dataset(tmp_path / "ds", (4, 4, 4))
-    wkwdask.to_wkw(noise(40, 30, 30), tmp_path / "ds" / "color" / "1", offset=(4, 0, 6), block_len=8, file_len=2, category="color")
+    wkwdask.to_wkw(
+        noise(40, 30, 30),
+        tmp_path / "ds" / "color" / "1",
+        offset=(4, 0, 6),
+        block_len=8,
+        file_len=2,
+        category="color",
+    )
     file = tmp_path / "ds" / "color" / "1" / "z1" / "y0" / "x0.wkw"
     target = tmp_path / "ds" / "color" / "1" / "z7" / "y3" / "x5.wkw"
     target.parent.mkdir(parents=True)
@@ -624,15 +751,27 @@ def test_the_box_of_a_new_json_holds_all_voxels(tmp_path):
 def test_a_pyramid_without_provenance_and_category_is_not_compared(dataset):
     strangers_mag()(dataset)
     (dataset / FILE_NAME).unlink()
-    assert kinds(wkwdask.verify(dataset / "cells", pyramid=True).faults, notes=True) == ["pyramid.unknown"]
-    (dataset / "cells" / "2" / ".wkwdask.json").write_text('{"settings": {"command": "build_pyramid", "source": 7}}')
-    assert kinds(wkwdask.verify(dataset / "cells", pyramid=True).faults, notes=True) == ["pyramid.unknown"]
+    assert kinds(wkwdask.verify(dataset / "cells", pyramid=True).faults, notes=True) == [
+        "pyramid.unknown"
+    ]
+    (dataset / "cells" / "2" / ".wkwdask.json").write_text(
+        '{"settings": {"command": "build_pyramid", "source": 7}}'
+    )
+    assert kinds(wkwdask.verify(dataset / "cells", pyramid=True).faults, notes=True) == [
+        "pyramid.unknown"
+    ]
     assert not wkwdask.verify(dataset / "cells", pyramid=True, method="mode").count("error")
 
 
 def test_one_mag_does_not_change_the_type_of_its_layer(dataset):
     shutil.rmtree(dataset / "cells" / "4")
-    wkwdask.write(dataset / "elsewhere" / "4", (0, 0, 0), np.ones((11, 9, 9), np.uint16), block_len=8, file_len=2)
+    wkwdask.write(
+        dataset / "elsewhere" / "4",
+        (0, 0, 0),
+        np.ones((11, 9, 9), np.uint16),
+        block_len=8,
+        file_len=2,
+    )
     shutil.copytree(dataset / "elsewhere" / "4", dataset / "cells" / "4")
     before = (dataset / FILE_NAME).read_text()
     report = wkwdask.repair(dataset / "cells" / "4")
@@ -643,12 +782,23 @@ def test_one_mag_does_not_change_the_type_of_its_layer(dataset):
 
 def test_a_missing_mag_is_dropped_from_the_layer_that_lists_it(dataset):
     """Its folder is that of another layer, which has a mag of the same name elsewhere."""
-    edit(dataset, lambda layers: layers["color"]["mags"].append({**layers["color"]["mags"][-1], "mag": [2, 2, 2], "path": "./cells/gone"}))
-    before = {entry["name"]: entry["mags"] for entry in json.loads((dataset / FILE_NAME).read_text())["dataLayers"]}
+    edit(
+        dataset,
+        lambda layers: layers["color"]["mags"].append(
+            {**layers["color"]["mags"][-1], "mag": [2, 2, 2], "path": "./cells/gone"}
+        ),
+    )
+    before = {
+        entry["name"]: entry["mags"]
+        for entry in json.loads((dataset / FILE_NAME).read_text())["dataLayers"]
+    }
     (fault,) = (fault for fault in wkwdask.verify(dataset).faults if fault.kind == "mag.missing")
     assert fault.path == f"{dataset}/cells/gone"
     wkwdask.repair(dataset, drop_missing=True)
-    after = {entry["name"]: entry["mags"] for entry in json.loads((dataset / FILE_NAME).read_text())["dataLayers"]}
+    after = {
+        entry["name"]: entry["mags"]
+        for entry in json.loads((dataset / FILE_NAME).read_text())["dataLayers"]
+    }
     assert after == {**before, "color": before["color"][:-1]}
 
 
@@ -675,26 +825,43 @@ def test_diff_equals_numpy(tmp_path_factory, data):
     dtype = data.draw(st.sampled_from(["uint8", "uint16", "float32", "int64"]))
     shape = data.draw(st.tuples(st.integers(1, 3), *[st.integers(1, 20)] * 3))
     offset = np.array(data.draw(st.tuples(*[st.integers(0, 20)] * 3)))
-    first = voxel_array(dtype, shape, data.draw(st.integers(0, 99)), data.draw(st.sampled_from(VOXEL_KINDS)))
+    first = voxel_array(
+        dtype, shape, data.draw(st.integers(0, 99)), data.draw(st.sampled_from(VOXEL_KINDS))
+    )
     second = first.copy()
     bits = second.view(f"u{second.dtype.itemsize}")
     for _ in range(data.draw(st.integers(0, 15))):
         bits[tuple(data.draw(st.integers(0, n - 1)) for n in shape)] ^= bits.dtype.type(1)
     for name, array in (("a", first), ("b", second)):
-        lengths = {"block_len": data.draw(st.sampled_from([2, 4, 8])), "file_len": data.draw(st.sampled_from([1, 2, 4]))}
-        wkwdask.write(folder / name / "1", offset, array, compression=data.draw(st.sampled_from(["raw", "lz4", "lz4hc"])), **lengths)
+        lengths = {
+            "block_len": data.draw(st.sampled_from([2, 4, 8])),
+            "file_len": data.draw(st.sampled_from([1, 2, 4])),
+        }
+        wkwdask.write(
+            folder / name / "1",
+            offset,
+            array,
+            compression=data.draw(st.sampled_from(["raw", "lz4", "lz4hc"])),
+            **lengths,
+        )
     found = wkwdask.diff(folder / "a" / "1", folder / "b" / "1")
     (volume,) = found.volumes
     differs = first.view(bits.dtype) != bits
     assert found.equal == (not differs.any())
     assert found.voxels_different == differs.any(axis=0).sum()
     order = np.argwhere(differs.transpose(3, 2, 1, 0))[:10]  # z, y, x, channel
-    assert [(*one.voxel, one.channel) for one in volume.listed] == [(x + offset[0], y + offset[1], z + offset[2], c) for z, y, x, c in order.tolist()]
+    assert [(*one.voxel, one.channel) for one in volume.listed] == [
+        (x + offset[0], y + offset[1], z + offset[2], c) for z, y, x, c in order.tolist()
+    ]
     for one, (z, y, x, c) in zip(volume.listed, order.tolist(), strict=True):
-        np.testing.assert_array_equal([one.first, one.second], [first[c, x, y, z].item(), second[c, x, y, z].item()])
+        np.testing.assert_array_equal(
+            [one.first, one.second], [first[c, x, y, z].item(), second[c, x, y, z].item()]
+        )
     if differs.any():
         places = np.argwhere(differs.any(axis=0)) + offset
-        assert volume.box_of_differences == wkwdask.BoundingBox.from_corners(places.min(axis=0).tolist(), (places.max(axis=0) + 1).tolist())
+        assert volume.box_of_differences == wkwdask.BoundingBox.from_corners(
+            places.min(axis=0).tolist(), (places.max(axis=0) + 1).tolist()
+        )
 
 
 def test_diff_compares_layers_and_mags(dataset, sound, tmp_path):
@@ -721,7 +888,9 @@ def test_diff_reports_other_boxes_types_and_channels(dataset, sound, tmp_path):
     assert found.voxels_different == 0
     assert found.voxels_compared == 30 * SHAPE[1] * SHAPE[2]
     assert "only voxels in both are compared" in str(found)
-    assert wkwdask.diff(dataset / "cells" / "1", sound / "cells" / "1", bounding_box=(*OFFSET, 30, 10, 10)).equal
+    assert wkwdask.diff(
+        dataset / "cells" / "1", sound / "cells" / "1", bounding_box=(*OFFSET, 30, 10, 10)
+    ).equal
     found = wkwdask.diff(sound / "cells" / "1", sound / "color" / "1")
     assert (found.equal, found.voxels_compared) == (False, 0)
     assert "uint32 and uint8" in str(found)
@@ -748,16 +917,27 @@ def test_diff_shows_bits_of_values_that_print_alike(tmp_path):
     array[1, 2, 4] = 7
     wkwdask.write(tmp_path / "b" / "1", (0, 0, 0), array)
     found = wkwdask.diff(tmp_path / "a" / "1", tmp_path / "b" / "1")
-    assert "voxel (1, 2, 3) of channel 0: nan and nan (bits 0x7fc00000 and 0xffc00001)" in str(found)
+    assert "voxel (1, 2, 3) of channel 0: nan and nan (bits 0x7fc00000 and 0xffc00001)" in str(
+        found
+    )
     assert "voxel (1, 2, 4) of channel 0: nan and 7.0\n" in str(found)
-    assert [one.get("bits") for one in found.to_json()["volumes"][0]["listed"]] == [("0x7fc00000", "0xffc00001"), None]
+    assert [one.get("bits") for one in found.to_json()["volumes"][0]["listed"]] == [
+        ("0x7fc00000", "0xffc00001"),
+        None,
+    ]
 
 
 # ----------------------------------------------------------------------------- manifests
 
 
 def sha256sum(folder):
-    return subprocess.run(["sha256sum", "--check", "--strict", "--quiet", MANIFEST_NAME], cwd=folder, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        ["sha256sum", "--check", "--strict", "--quiet", MANIFEST_NAME],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def test_a_manifest_agrees_with_sha256sum(dataset):
@@ -779,7 +959,11 @@ def test_a_manifest_agrees_with_sha256sum(dataset):
 
 def test_a_manifest_of_sha256sum_is_accepted(dataset):
     lines = subprocess.run(
-        "find . -type f ! -name '.datasource*' -print0 | xargs -0 sha256sum", shell=True, cwd=dataset, capture_output=True, check=True
+        "find . -type f ! -name '.datasource*' -print0 | xargs -0 sha256sum",
+        shell=True,
+        cwd=dataset,
+        capture_output=True,
+        check=True,
     ).stdout
     (dataset / MANIFEST_NAME).write_bytes(lines)
     assert wkwdask.check_manifest(dataset).is_equal
@@ -791,7 +975,9 @@ def test_manifests_leave_jobs_out_and_follow_links(dataset, tmp_path):
     (tmp_path / "elsewhere" / "round").symlink_to(dataset)  # never ends, if followed twice
     before = wkwdask.write_manifest(dataset)
     assert RAW in (dataset / MANIFEST_NAME).read_text()
-    both(running_job, add("cells/1/.x.wkw.00.wkwdask-tmp"), add("cells/.wkwdask-job-1/owner.json"))(dataset)
+    both(running_job, add("cells/1/.x.wkw.00.wkwdask-tmp"), add("cells/.wkwdask-job-1/owner.json"))(
+        dataset
+    )
     assert wkwdask.check_manifest(dataset).is_equal
     assert wkwdask.write_manifest(dataset).files == before.files
 
@@ -833,9 +1019,11 @@ def test_verify_command(dataset):
     assert "NOT SOUND" in result.output
     assert "block.undecodable" not in run_here("verify", dataset, "--limit", "0").output
     found = json.loads(run_here("verify", dataset, "--json").output)
-    assert [(fault["kind"], fault["block"], fault["voxel"]) for fault in found["faults"] if fault["severity"] == "error"] == [
-        ("block.undecodable", 5, [24, 0, 24])
-    ]
+    assert [
+        (fault["kind"], fault["block"], fault["voxel"])
+        for fault in found["faults"]
+        if fault["severity"] == "error"
+    ] == [("block.undecodable", 5, [24, 0, 24])]
     assert found["sound"] is False
 
 

@@ -32,7 +32,12 @@ assert ENVIRONMENT  # progress of cluster processes is off
 @pytest.fixture(autouse=True, scope="module")
 def small_bricks():
     """Many bricks and regions in small volumes, worked on by one thread."""
-    with limited(components_nbytes=16**3 * 5), regions_of(16), without_flushing(), dask.config.set(scheduler="synchronous"):
+    with (
+        limited(components_nbytes=16**3 * 5),
+        regions_of(16),
+        without_flushing(),
+        dask.config.set(scheduler="synchronous"),
+    ):
         yield
 
 
@@ -78,7 +83,11 @@ def snake(shape=SHAPE):
             if y + 2 < shape[1]:
                 labels[(-1 if y % 4 == 0 else 0), y + 1, z] = 5
         if z + 4 < shape[2]:
-            end = (-1 if (shape[1] - 1) // 2 % 2 == 0 else 0, (shape[1] - 1) // 2 * 2) if z % 8 == 0 else (0, 0)
+            end = (
+                (-1 if (shape[1] - 1) // 2 % 2 == 0 else 0, (shape[1] - 1) // 2 * 2)
+                if z % 8 == 0
+                else (0, 0)
+            )
             labels[end[0], end[1], z : z + 4] = 5
     labels[labels == 0] = np.where(np.indices(shape)[2] % 4 == 2, 9, 0)[labels == 0]
     return labels
@@ -106,10 +115,14 @@ def leftovers(folder):
     st.sampled_from([16, 32]),
     st.integers(0, 99),
 )
-def test_any_box_equals_scipy(tmp_path_factory, shape, offset, connectivity, density, threshold, min_voxels, region, seed):
+def test_any_box_equals_scipy(
+    tmp_path_factory, shape, offset, connectivity, density, threshold, min_voxels, region, seed
+):
     folder = tmp_path_factory.mktemp("any")
     random = np.random.default_rng(seed)
-    labels = np.where(random.random(shape) < density, random.integers(1, 3, shape), 0).astype(np.uint16)
+    labels = np.where(random.random(shape) < density, random.integers(1, 3, shape), 0).astype(
+        np.uint16
+    )
     wkwdask.write(folder / "a" / "1", offset, labels, **SMALL)
     wkwdask.create_dataset(folder, (4, 4, 4))
     wkwdask.write(folder / "b" / "1", offset, labels, **SMALL)
@@ -122,7 +135,11 @@ def test_any_box_equals_scipy(tmp_path_factory, shape, offset, connectivity, den
             min_voxels=min_voxels,
             file_len=int(random.choice([1, 2, 4])),
         )
-    expected = of_labels(labels, connectivity) if threshold is None else of_mask(labels >= threshold, connectivity)
+    expected = (
+        of_labels(labels, connectivity)
+        if threshold is None
+        else of_mask(labels >= threshold, connectivity)
+    )
     assert_same_components(result(folder / "c" / "1"), without_small(expected, min_voxels))
 
 
@@ -135,11 +152,17 @@ def test_labels_and_thresholds_equal_scipy(dataset):
         ("background", (0, 0), 26, of_mask(voxels == 0, 26)),
         ("labels", None, 18, of_labels(voxels, 18)),
     ]:
-        report = wkwdask.connected_components(dataset / "color", dataset / name / "1", threshold=threshold, connectivity=connectivity)
+        report = wkwdask.connected_components(
+            dataset / "color", dataset / name / "1", threshold=threshold, connectivity=connectivity
+        )
         assert_same_components(result(dataset / name / "1"), expected)
         assert report.note == f"{expected.max()} components"
         layer = layer_of(dataset, name)
-        assert (layer["category"], layer["elementClass"], layer["largestSegmentId"]) == ("segmentation", "uint32", expected.max())
+        assert (layer["category"], layer["elementClass"], layer["largestSegmentId"]) == (
+            "segmentation",
+            "uint32",
+            expected.max(),
+        )
         assert layer["boundingBox"]["topLeft"] == list(OFFSET)
     assert not leftovers(dataset)
 
@@ -148,7 +171,9 @@ def test_labels_and_thresholds_equal_scipy(dataset):
 def test_a_component_that_winds_through_all_files_has_one_id(dataset, connectivity):
     labels = snake((40, 34, 24))
     wkwdask.write(dataset / "seg" / "1", OFFSET, labels, **SMALL)
-    wkwdask.connected_components(dataset / "seg" / "1", dataset / "cc" / "1", connectivity=connectivity)
+    wkwdask.connected_components(
+        dataset / "seg" / "1", dataset / "cc" / "1", connectivity=connectivity
+    )
     found = result(dataset / "cc" / "1")
     assert_same_components(found, of_labels(labels, connectivity))
     assert len(np.unique(found[labels == 5])) == 1
@@ -161,7 +186,11 @@ def test_connectivity_decides_whether_corners_of_bricks_connect(dataset):
         labels[16 if dx > 0 else 15, 16 if dy > 0 else 15, 16] = 1
         wkwdask.write(dataset / f"s{number}" / "1", (0, 0, 0), labels, **SMALL)
         found = [
-            wkwdask.connected_components(dataset / f"s{number}", dataset / f"c{number}-{connectivity}" / "1", connectivity=connectivity).note
+            wkwdask.connected_components(
+                dataset / f"s{number}",
+                dataset / f"c{number}-{connectivity}" / "1",
+                connectivity=connectivity,
+            ).note
             for connectivity in (6, 18, 26)
         ]
         assert found == ["2 components", "2 components", "1 components"]
@@ -198,13 +227,27 @@ def test_values_of_other_types_are_compared_with_a_threshold(dataset, dtype):
     wkwdask.connected_components(dataset / "raw" / "1", dataset / "cc" / "1", threshold=0.5)
     assert_same_components(result(dataset / "cc" / "1"), of_mask(voxels >= 0.5, 26))
     if voxels.dtype.kind != "f":
-        wkwdask.connected_components(dataset / "raw" / "1", dataset / "labels" / "1", connectivity=6)
+        wkwdask.connected_components(
+            dataset / "raw" / "1", dataset / "labels" / "1", connectivity=6
+        )
         assert_same_components(result(dataset / "labels" / "1"), of_labels(voxels, 6))
 
 
-@pytest.mark.parametrize("threshold", [2**63 + 1, np.uint64(2**63 + 1), (np.uint64(2**63 + 1), 2**64 - 1), (float(2**63 + 2048), np.inf)])
+@pytest.mark.parametrize(
+    "threshold",
+    [
+        2**63 + 1,
+        np.uint64(2**63 + 1),
+        (np.uint64(2**63 + 1), 2**64 - 1),
+        (float(2**63 + 2048), np.inf),
+    ],
+)
 def test_thresholds_of_64_bits_are_exact(dataset, threshold):
-    voxels = np.where(blobs(5, (20, 20, 20)) > 125, np.uint64(2**63 + (1 if np.ndim(threshold) == 0 or threshold[1] < 2**64 else 2048)), np.uint64(2**63))
+    voxels = np.where(
+        blobs(5, (20, 20, 20)) > 125,
+        np.uint64(2**63 + (1 if np.ndim(threshold) == 0 or threshold[1] < 2**64 else 2048)),
+        np.uint64(2**63),
+    )
     wkwdask.write(dataset / "raw" / "1", OFFSET, voxels, **SMALL)
     wkwdask.connected_components(dataset / "raw" / "1", dataset / "cc" / "1", threshold=threshold)
     assert_same_components(result(dataset / "cc" / "1"), of_mask(voxels > 2**63, 26))
@@ -214,7 +257,9 @@ def test_where_cuts_components_at_its_border(dataset):
     labels = snake()
     wkwdask.write(dataset / "seg" / "1", OFFSET, labels, **SMALL)
     low, size = (20, 19, 11), (30, 22, 17)
-    wkwdask.connected_components(dataset / "seg" / "1", dataset / "cc" / "1", where=(low, np.add(low, size)), connectivity=6)
+    wkwdask.connected_components(
+        dataset / "seg" / "1", dataset / "cc" / "1", where=(low, np.add(low, size)), connectivity=6
+    )
     inside = tuple(slice(a - o, a - o + n) for a, o, n in zip(low, OFFSET, size, strict=True))
     expected = np.zeros(labels.shape, np.int64)
     expected[inside] = of_labels(labels[inside], 6)
@@ -223,9 +268,17 @@ def test_where_cuts_components_at_its_border(dataset):
 
 def test_a_coarser_mag_is_chosen(dataset):
     labels = blobs(3, (40, 30, 20))
-    wkwdask.write(dataset / "seg" / "1", (0, 0, 0), np.kron(labels, np.ones((2, 2, 1), np.uint8)), category="segmentation", **SMALL)
+    wkwdask.write(
+        dataset / "seg" / "1",
+        (0, 0, 0),
+        np.kron(labels, np.ones((2, 2, 1), np.uint8)),
+        category="segmentation",
+        **SMALL,
+    )
     wkwdask.build_pyramid(dataset, "seg", mags=["2-2-1"])
-    wkwdask.connected_components(dataset, dataset / "cc" / "2-2-1", layer="seg", mag="2-2-1", threshold=1)
+    wkwdask.connected_components(
+        dataset, dataset / "cc" / "2-2-1", layer="seg", mag="2-2-1", threshold=1
+    )
     assert_same_components(wkwdask.read(dataset / "cc" / "2-2-1")[0], of_mask(labels >= 1, 26))
 
 
@@ -234,7 +287,9 @@ def test_a_coarser_mag_is_chosen(dataset):
 
 
 def stored(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.wkw"))}
+    return {
+        str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.wkw"))
+    }
 
 
 def test_threads_and_regions_give_the_same_files(blob_dataset):
@@ -271,19 +326,33 @@ def test_other_settings_and_data_are_not_resumed(blob_dataset, tmp_path):
     with pytest.raises(StopError), stopping(tmp_path / "log", 30, StopError()):
         wkwdask.connected_components(blob_dataset / "seg", blob_dataset / "cc" / "1")
     with pytest.raises(ResumeError, match="connectivity was 26, is 6"):
-        wkwdask.connected_components(blob_dataset / "seg", blob_dataset / "cc" / "1", connectivity=6)
+        wkwdask.connected_components(
+            blob_dataset / "seg", blob_dataset / "cc" / "1", connectivity=6
+        )
     change(blob_dataset / "seg" / "1")
     with pytest.raises(ResumeError, match="the source has changed"):
         wkwdask.connected_components(blob_dataset / "seg", blob_dataset / "cc" / "1")
-    wkwdask.connected_components(blob_dataset / "seg", blob_dataset / "cc" / "1", existing="restart")
-    assert_same_components(result(blob_dataset / "cc" / "1"), of_labels(result(blob_dataset / "seg" / "1"), 26))
+    wkwdask.connected_components(
+        blob_dataset / "seg", blob_dataset / "cc" / "1", existing="restart"
+    )
+    assert_same_components(
+        result(blob_dataset / "cc" / "1"), of_labels(result(blob_dataset / "seg" / "1"), 26)
+    )
     with pytest.raises(ExistsError):
         wkwdask.connected_components(blob_dataset / "seg", blob_dataset / "cc" / "1")
-    assert "nothing to do" in wkwdask.connected_components(blob_dataset / "seg", blob_dataset / "cc" / "1", existing="resume").note
+    assert (
+        "nothing to do"
+        in wkwdask.connected_components(
+            blob_dataset / "seg", blob_dataset / "cc" / "1", existing="resume"
+        ).note
+    )
 
 
 def test_a_source_that_changes_during_the_run_is_an_error(blob_dataset):
-    with before_task(60, partial(change, blob_dataset / "seg" / "1")), pytest.raises(IncompleteWriteError, match="was changed while it was read"):
+    with (
+        before_task(60, partial(change, blob_dataset / "seg" / "1")),
+        pytest.raises(IncompleteWriteError, match="was changed while it was read"),
+    ):
         wkwdask.connected_components(blob_dataset / "seg", blob_dataset / "cc" / "1")
     assert not (blob_dataset / "cc" / "1").exists()
 
@@ -315,7 +384,9 @@ def test_damaged_scratch_files_are_rebuilt(blob_dataset, tmp_path):
 def test_damaged_pairs_are_rebuilt(blob_dataset, tmp_path):
     with pytest.raises(StopError), stopping(tmp_path / "log", 85, StopError()):
         wkwdask.connected_components(blob_dataset / "seg", blob_dataset / "cc" / "1")
-    first, second, third, fourth = sorted(blob_dataset.rglob("*.pairs"), key=lambda path: -path.stat().st_size)[:4]
+    first, second, third, fourth = sorted(
+        blob_dataset.rglob("*.pairs"), key=lambda path: -path.stat().st_size
+    )[:4]
     first.write_bytes(first.read_bytes()[:-16])
     second.write_bytes(b"")
     third.write_bytes(bytes([third.read_bytes()[0] ^ 1]) + third.read_bytes()[1:])
@@ -337,8 +408,12 @@ def test_too_many_components_make_64_bit_ids(blob_dataset):
     assert_same_components(found, of_labels(blobs(4), 26))
     layer = layer_of(blob_dataset, "cc")
     assert layer["elementClass"] == "uint64"
-    with pytest.raises(ValueError, match=r"components are too many for uint8; set dtype= to a longer type"):
-        wkwdask.connected_components(blob_dataset / "seg", blob_dataset / "short" / "1", dtype="uint8")
+    with pytest.raises(
+        ValueError, match=r"components are too many for uint8; set dtype= to a longer type"
+    ):
+        wkwdask.connected_components(
+            blob_dataset / "seg", blob_dataset / "short" / "1", dtype="uint8"
+        )
 
 
 def test_malformed_calls_are_refused(dataset):
@@ -347,19 +422,67 @@ def test_malformed_calls_are_refused(dataset):
     wkwdask.write(dataset / "float" / "1", OFFSET, np.ones((9, 9, 9), np.float32), **SMALL)
     source, target = dataset / "seg" / "1", dataset / "cc" / "1"
     for error, match, call in [
-        (ValueError, "connectivity must be 6, 18 or 26, got 4", lambda: wkwdask.connected_components(source, target, connectivity=4)),
-        (ValueError, "min_voxels must not be negative", lambda: wkwdask.connected_components(source, target, min_voxels=-1)),
-        (ValueError, "the lower one first", lambda: wkwdask.connected_components(source, target, threshold=(3, 2))),
-        (ValueError, r"a number or two, .* got \(1, 2, 3\)", lambda: wkwdask.connected_components(source, target, threshold=(1, 2, 3))),
-        (ValueError, "a number or two, .* got '5'", lambda: wkwdask.connected_components(source, target, threshold="5")),
-        (ValueError, "a number or two, .* got array", lambda: wkwdask.connected_components(source, target, threshold=np.array([1, 2]))),
+        (
+            ValueError,
+            "connectivity must be 6, 18 or 26, got 4",
+            lambda: wkwdask.connected_components(source, target, connectivity=4),
+        ),
+        (
+            ValueError,
+            "min_voxels must not be negative",
+            lambda: wkwdask.connected_components(source, target, min_voxels=-1),
+        ),
+        (
+            ValueError,
+            "the lower one first",
+            lambda: wkwdask.connected_components(source, target, threshold=(3, 2)),
+        ),
+        (
+            ValueError,
+            r"a number or two, .* got \(1, 2, 3\)",
+            lambda: wkwdask.connected_components(source, target, threshold=(1, 2, 3)),
+        ),
+        (
+            ValueError,
+            "a number or two, .* got '5'",
+            lambda: wkwdask.connected_components(source, target, threshold="5"),
+        ),
+        (
+            ValueError,
+            "a number or two, .* got array",
+            lambda: wkwdask.connected_components(source, target, threshold=np.array([1, 2])),
+        ),
         (ValueError, "is the source", lambda: wkwdask.connected_components(source, source)),
-        (ValueError, "lies inside the source", lambda: wkwdask.connected_components(source, source / "1")),
-        (ValueError, "is mag 2, but", lambda: wkwdask.connected_components(source, dataset / "cc" / "2")),
-        (ValueError, "has 3 channels, expected one", lambda: wkwdask.connected_components(dataset / "rgb", target)),
-        (TypeError, "only equal integers can be joined: set threshold=", lambda: wkwdask.connected_components(dataset / "float", target)),
-        (TypeError, "ids are integers", lambda: wkwdask.connected_components(source, target, dtype=np.float32)),
-        (BoundsError, "lies outside of its box", lambda: wkwdask.connected_components(source, target, where=((500, 0, 0), (509, 9, 9)))),
+        (
+            ValueError,
+            "lies inside the source",
+            lambda: wkwdask.connected_components(source, source / "1"),
+        ),
+        (
+            ValueError,
+            "is mag 2, but",
+            lambda: wkwdask.connected_components(source, dataset / "cc" / "2"),
+        ),
+        (
+            ValueError,
+            "has 3 channels, expected one",
+            lambda: wkwdask.connected_components(dataset / "rgb", target),
+        ),
+        (
+            TypeError,
+            "only equal integers can be joined: set threshold=",
+            lambda: wkwdask.connected_components(dataset / "float", target),
+        ),
+        (
+            TypeError,
+            "ids are integers",
+            lambda: wkwdask.connected_components(source, target, dtype=np.float32),
+        ),
+        (
+            BoundsError,
+            "lies outside of its box",
+            lambda: wkwdask.connected_components(source, target, where=((500, 0, 0), (509, 9, 9))),
+        ),
     ]:
         with pytest.raises(error, match=match):
             call()
@@ -378,8 +501,19 @@ def test_command(dataset):
         assert done.returncode == 0, done.output
         assert f"{len(np.unique(expected)) - 1} components" in done.output
         assert_same_components(result(dataset / "cells" / "1"), expected)
-    wkwdask.write(dataset / "wide" / "1", OFFSET, np.arange(2**63, 2**63 + 8, dtype=np.uint64).reshape(2, 2, 2), **SMALL)
-    done = run_here("components", dataset / "wide", dataset / "w" / "1", "--threshold", f"{2**63 + 3},{2**63 + 5}")
+    wkwdask.write(
+        dataset / "wide" / "1",
+        OFFSET,
+        np.arange(2**63, 2**63 + 8, dtype=np.uint64).reshape(2, 2, 2),
+        **SMALL,
+    )
+    done = run_here(
+        "components",
+        dataset / "wide",
+        dataset / "w" / "1",
+        "--threshold",
+        f"{2**63 + 3},{2**63 + 5}",
+    )
     assert np.count_nonzero(wkwdask.read(dataset / "w" / "1")) == 3, done.output
     done = run_here("components", dataset / "color", dataset / "x" / "1", "--threshold", "1,2,3")
     assert "--threshold takes one number or two" in done.output

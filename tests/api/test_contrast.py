@@ -23,7 +23,18 @@ import wkwdask
 from wkwdask.errors import MissingError
 
 SMALL = {"block_len": 8, "file_len": 2, "compression": "lz4"}
-DTYPES = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float32", "float64")
+DTYPES = (
+    "uint8",
+    "int8",
+    "uint16",
+    "int16",
+    "uint32",
+    "int32",
+    "uint64",
+    "int64",
+    "float32",
+    "float64",
+)
 WORKFLOW = Path(__file__).resolve().parent.parent.parent / "workflows" / "contrast.py"
 
 
@@ -76,13 +87,21 @@ def check_histogram(found, values, dtype, bins, limits):
     st.booleans(),
     st.integers(0, 2**32 - 1),
 )
-def test_histograms_of_any_voxels_equal_numpy(dtype, channels, shape, kind, per_slice, ignore_zero, bins, limits, empty, seed):
+def test_histograms_of_any_voxels_equal_numpy(
+    dtype, channels, shape, kind, per_slice, ignore_zero, bins, limits, empty, seed
+):
     dtype = np.dtype(dtype)
     array = voxel_array(dtype, (channels, *shape), seed, kind)
     array = half_empty(array) if empty else array
-    with tempfile.TemporaryDirectory() as folder, many_regions(), dask.config.set(scheduler="synchronous"):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        many_regions(),
+        dask.config.set(scheduler="synchronous"),
+    ):
         url = make_dataset(Path(folder) / "ds", color=array) / "color" / "1"
-        found = wkwdask.histogram(url, bins=bins, range=limits, per_slice=per_slice, ignore_zero=ignore_zero)
+        found = wkwdask.histogram(
+            url, bins=bins, range=limits, per_slice=per_slice, ignore_zero=ignore_zero
+        )
     counted = array[array != 0] if ignore_zero else array.ravel()
     finite = counted[np.isfinite(counted)]
     if limits is None:
@@ -93,7 +112,9 @@ def test_histograms_of_any_voxels_equal_numpy(dtype, channels, shape, kind, per_
     for channel, part in enumerate(found):
         for n, one in enumerate(part if per_slice else [part]):
             values = array[channel, ..., n] if per_slice else array[channel]
-            check_histogram(one, values[values != 0] if ignore_zero else values.ravel(), dtype, bins, limits)
+            check_histogram(
+                one, values[values != 0] if ignore_zero else values.ravel(), dtype, bins, limits
+            )
             if per_slice:
                 assert int(one.z) == 9 + n
 
@@ -108,7 +129,12 @@ def dataset(tmp_path_factory):
     two = np.stack([em[0], em[0] // 3]).astype(np.uint16)
     floats = em.astype(np.float32) / 7
     floats[0, 1, 1, 1] = np.nan
-    return make_dataset(tmp_path_factory.mktemp("contrast") / "ds", em=em, two=two, floats=floats), em, two, floats
+    return (
+        make_dataset(tmp_path_factory.mktemp("contrast") / "ds", em=em, two=two, floats=floats),
+        em,
+        two,
+        floats,
+    )
 
 
 def test_contrast_equals_numpy(dataset):
@@ -117,23 +143,39 @@ def test_contrast_equals_numpy(dataset):
         found = wkwdask.contrast(folder, (2, 97.5), layer=layer)
         expected = [np.percentile(channel[channel != 0], (2, 97.5, 0, 100)) for channel in array]
         np.testing.assert_array_equal(found[["low", "high", "min", "max"]], expected)
-        np.testing.assert_array_equal(found.voxels, [np.count_nonzero(channel) for channel in array])
+        np.testing.assert_array_equal(
+            found.voxels, [np.count_nonzero(channel) for channel in array]
+        )
         assert found.attrs["intensityRange"] == np.percentile(array[array != 0], (2, 97.5)).tolist()
     with_zero = wkwdask.contrast(folder, (0, 50), layer="em", ignore_zero=False)
     np.testing.assert_array_equal(with_zero[["low", "high"]], [np.percentile(em, (0, 50))])
     found = wkwdask.contrast(folder, layer="floats")
     values = floats[(floats != 0) & np.isfinite(floats)]
-    np.testing.assert_allclose(found[["low", "high"]], [np.percentile(values, (1, 99))], atol=1.01 * float(np.ptp(values)) / 4096 + 0.15)
+    np.testing.assert_allclose(
+        found[["low", "high"]],
+        [np.percentile(values, (1, 99))],
+        atol=1.01 * float(np.ptp(values)) / 4096 + 0.15,
+    )
     np.testing.assert_allclose(found[["min", "max"]], [[values.min(), values.max()]], rtol=1e-6)
 
 
 @HEAVY
-@given(st.lists(st.integers(1, 255), min_size=1, max_size=200), st.tuples(st.floats(0, 100), st.floats(0, 100)).filter(lambda two: two[0] < two[1]))
+@given(
+    st.lists(st.integers(1, 255), min_size=1, max_size=200),
+    st.tuples(st.floats(0, 100), st.floats(0, 100)).filter(lambda two: two[0] < two[1]),
+)
 def test_percentiles_equal_numpy(tmp_path_factory, values, percents):
     """Those of floats lie in the right bin of their range."""
     column = np.array(values).reshape(1, 1, 1, -1)
-    folder = make_dataset(tmp_path_factory.mktemp("column") / "ds", em=column.astype(np.uint8), floats=column.astype(np.float32) / 3)
-    np.testing.assert_array_equal(wkwdask.contrast(folder, percents, layer="em")[["low", "high"]], [np.percentile(np.array(values, np.float64), percents)])
+    folder = make_dataset(
+        tmp_path_factory.mktemp("column") / "ds",
+        em=column.astype(np.uint8),
+        floats=column.astype(np.float32) / 3,
+    )
+    np.testing.assert_array_equal(
+        wkwdask.contrast(folder, percents, layer="em")[["low", "high"]],
+        [np.percentile(np.array(values, np.float64), percents)],
+    )
     found = wkwdask.contrast(folder, percents, layer="floats")[["low", "high"]].to_numpy()[0]
     floats = column.ravel().astype(np.float32) / 3
     low, high = (np.percentile(floats, percents, method=method) for method in ("lower", "higher"))
@@ -152,7 +194,9 @@ def test_contrast_of_each_slice_equals_numpy(dataset):
             values = two[channel, ..., z]
             values = values[values != 0]
             expected = np.percentile(values, (1, 99, 0, 100)) if values.size else [np.nan] * 4
-            np.testing.assert_array_equal(found.loc[(9 + z, channel), ["low", "high", "min", "max"]], expected)
+            np.testing.assert_array_equal(
+                found.loc[(9 + z, channel), ["low", "high", "min", "max"]], expected
+            )
             assert found.loc[(9 + z, channel), "voxels"] == values.size
     assert found.loc[(9 + 3, 0)].isna().sum() == 4
     assert found.attrs["intensityRange"] == np.percentile(two[two != 0], (1, 99)).tolist()
@@ -160,19 +204,38 @@ def test_contrast_of_each_slice_equals_numpy(dataset):
 
 def test_contrast_is_written_to_the_json(tmp_path):
     random = np.random.default_rng(0)
-    folder = make_dataset(tmp_path / "ds", em=random.integers(1, 200, (1, 20, 20, 20), np.uint8), other=np.ones((1, 20, 20, 20), np.uint8))
+    folder = make_dataset(
+        tmp_path / "ds",
+        em=random.integers(1, 200, (1, 20, 20, 20), np.uint8),
+        other=np.ones((1, 20, 20, 20), np.uint8),
+    )
     path = folder / FILE_NAME
     document = json.loads(path.read_text())
-    document["dataLayers"][0]["defaultViewConfiguration"] = {"color": [255, 0, 0], "intensityRange": [0, 1]}
+    document["dataLayers"][0]["defaultViewConfiguration"] = {
+        "color": [255, 0, 0],
+        "intensityRange": [0, 1],
+    }
     document["somethingElse"] = {"kept": 1.5}
     path.write_text(json.dumps(document))
     found = wkwdask.contrast(folder, layer="em", write=True, per_slice=True)
     low, high = found.attrs["intensityRange"]
-    document["dataLayers"][0]["defaultViewConfiguration"] |= {"intensityRange": [low, high], "min": 1, "max": 199}
+    document["dataLayers"][0]["defaultViewConfiguration"] |= {
+        "intensityRange": [low, high],
+        "min": 1,
+        "max": 199,
+    }
     assert json.loads(path.read_text()) == document
     wkwdask.contrast(folder / "other" / "1", write=True)
-    assert json.loads(path.read_text())["dataLayers"][1]["defaultViewConfiguration"] == {"intensityRange": [1, 2], "min": 1, "max": 1}
-    assert sorted(entry.name for entry in folder.iterdir() if not entry.name.endswith(".lock")) == [FILE_NAME, "em", "other"]
+    assert json.loads(path.read_text())["dataLayers"][1]["defaultViewConfiguration"] == {
+        "intensityRange": [1, 2],
+        "min": 1,
+        "max": 1,
+    }
+    assert sorted(entry.name for entry in folder.iterdir() if not entry.name.endswith(".lock")) == [
+        FILE_NAME,
+        "em",
+        "other",
+    ]
 
 
 def test_malformed_calls_are_refused(dataset, tmp_path):
@@ -211,7 +274,11 @@ def test_close_and_huge_values_are_counted(tmp_path, dtype, low, high):
     assert counts.sum() == array.size
     assert [int(counts[name].sum()) for name in ("nan", "below", "above")] == [0, 0, 0]
     least, greatest = np.percentile(array.astype(np.float64), [1, 99])
-    np.testing.assert_allclose(np.array(wkwdask.contrast(url).attrs["intensityRange"], np.float64), [least, greatest], rtol=1e-6)
+    np.testing.assert_allclose(
+        np.array(wkwdask.contrast(url).attrs["intensityRange"], np.float64),
+        [least, greatest],
+        rtol=1e-6,
+    )
 
 
 def test_a_range_of_one_value_is_one_wide(dataset):
@@ -235,15 +302,23 @@ def test_the_command_prints_what_it_writes(tmp_path):
     make_dataset(tmp_path / "ds", color=np.full((1, 8, 8, 8), 5230632, np.uint32))
     with many_regions():
         done = run_here("contrast", tmp_path / "ds", "--write")
-    shown = json.loads((tmp_path / "ds" / FILE_NAME).read_text())["dataLayers"][0]["defaultViewConfiguration"]["intensityRange"]
+    shown = json.loads((tmp_path / "ds" / FILE_NAME).read_text())["dataLayers"][0][
+        "defaultViewConfiguration"
+    ]["intensityRange"]
     assert done.output.splitlines()[-1] == f"intensityRange {shown[0]!r}, {shown[1]!r} written"
 
 
 def test_a_box_without_slices_has_no_counts(dataset):
     folder, *_ = dataset
     nothing = (5, 0, 12, 40, 30, 0)
-    assert wkwdask.histogram(folder, layer="em", bounding_box=nothing, per_slice=True).shape == (1, 0, 256)
-    assert wkwdask.histogram(folder, layer="em", bounding_box=nothing, per_slice=True, bins=3).shape == (1, 0, 3)
+    assert wkwdask.histogram(folder, layer="em", bounding_box=nothing, per_slice=True).shape == (
+        1,
+        0,
+        256,
+    )
+    assert wkwdask.histogram(
+        folder, layer="em", bounding_box=nothing, per_slice=True, bins=3
+    ).shape == (1, 0, 3)
     with pytest.raises(ValueError, match="no voxels to count"):
         wkwdask.contrast(folder, layer="em", bounding_box=nothing, per_slice=True)
 
@@ -261,18 +336,27 @@ def test_real_em_equals_numpy(shared_data):
     found = wkwdask.histogram(shared_data / "l4_sample", per_slice=True)
     assert found.sizes == {"c": 1, "z": 150, "value": 256}
     for n in range(150):
-        np.testing.assert_array_equal(found[0, n], np.bincount(array[..., n].ravel(), minlength=256))
-    np.testing.assert_array_equal(wkwdask.contrast(shared_data / "l4_sample")[["low", "high"]], [np.percentile(array[array != 0], (1, 99))])
+        np.testing.assert_array_equal(
+            found[0, n], np.bincount(array[..., n].ravel(), minlength=256)
+        )
+    np.testing.assert_array_equal(
+        wkwdask.contrast(shared_data / "l4_sample")[["low", "high"]],
+        [np.percentile(array[array != 0], (1, 99))],
+    )
 
 
 def test_commands(dataset, tmp_path):
     folder, em, *_ = dataset
-    done = run_here("histogram", folder, "--layer", "em", "--per-slice", "-o", tmp_path / "counts.csv")
+    done = run_here(
+        "histogram", folder, "--layer", "em", "--per-slice", "-o", tmp_path / "counts.csv"
+    )
     assert done.output == ""
     table = pd.read_csv(tmp_path / "counts.csv")
     assert table["count"].sum() == em.size
     assert table[(table.z == 9 + 3) & (table.value == 0)]["count"].item() == 40 * 30
-    printed = run_here("histogram", folder, "--layer", "floats", "--bins", "2", "--range", "0,10").output
+    printed = run_here(
+        "histogram", folder, "--layer", "floats", "--bins", "2", "--range", "0,10"
+    ).output
     assert "1 values are NaN" in printed
     assert "values lie above the bins" in printed
     expected = np.percentile(em[em != 0], (5, 95))
@@ -289,4 +373,9 @@ def test_the_workflow_writes_the_contrast(tmp_path):
     expected = np.percentile(em, (1, 99)).tolist()
     assert printed.startswith(f"em: {[int(n) if n.is_integer() else n for n in expected]}\n")
     assert [line.split()[0] for line in printed.splitlines()[3:]] == ["20"]
-    assert json.loads((folder / FILE_NAME).read_text())["dataLayers"][0]["defaultViewConfiguration"]["intensityRange"] == expected
+    assert (
+        json.loads((folder / FILE_NAME).read_text())["dataLayers"][0]["defaultViewConfiguration"][
+            "intensityRange"
+        ]
+        == expected
+    )

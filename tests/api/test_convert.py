@@ -19,7 +19,16 @@ from support.datasets import FILE_NAME, document_of
 from support.inside import before_task, limited
 
 import wkwdask
-from wkwdask.errors import BoundsError, CorruptError, DiscardWarning, ExistsError, MissingError, ResumeError, SectionWarning, UnsupportedError
+from wkwdask.errors import (
+    BoundsError,
+    CorruptError,
+    DiscardWarning,
+    ExistsError,
+    MissingError,
+    ResumeError,
+    SectionWarning,
+    UnsupportedError,
+)
 
 VOXEL_SIZE = (4, 4, 35)
 OPTIONS = {"voxel_size": VOXEL_SIZE, "block_len": 8, "file_len": 2, "compression": "lz4"}
@@ -49,7 +58,11 @@ def sections(tmp_path):
 
 
 def hidden(folder):
-    return sorted(path.name for path in Path(folder).rglob(".*") if path.name not in (".wkwdask.json", ".wkwdask-files.npy", ".wkwdask-progress.jsonl"))
+    return sorted(
+        path.name
+        for path in Path(folder).rglob(".*")
+        if path.name not in (".wkwdask.json", ".wkwdask-files.npy", ".wkwdask-progress.jsonl")
+    )
 
 
 # ----------------------------------------------------------------------------- import
@@ -57,7 +70,11 @@ def hidden(folder):
 
 def test_sections_become_a_new_dataset(tmp_path, sections):
     report = wkwdask.convert(sections, tmp_path / "ds", offset=(5, 6, 7), **OPTIONS)
-    assert (report.mags[0].voxels, report.mags[0].minimum, report.mags[0].maximum) == (21 * 30 * 41, 0, 254)
+    assert (report.mags[0].voxels, report.mags[0].minimum, report.mags[0].maximum) == (
+        21 * 30 * 41,
+        0,
+        254,
+    )
     written = document_of(tmp_path / "ds")
     assert written["scale"] == {"factor": [4.0, 4.0, 35.0], "unit": "nanometer"}
     (layer,) = written["dataLayers"]
@@ -80,12 +97,20 @@ def test_new_layers_are_named_after_their_content_or_as_requested(tmp_path, sect
         ("other", "segmentation"),
         ("coarse", "color"),
     ]
-    assert layers[3]["boundingBox"] == {"topLeft": [6, 8, 5], "width": 82, "height": 60, "depth": 21}
+    assert layers[3]["boundingBox"] == {
+        "topLeft": [6, 8, 5],
+        "width": 82,
+        "height": 60,
+        "depth": 21,
+    }
     assert [mag["mag"] for mag in layers[3]["mags"]] == [[2, 2, 1]]
     with pytest.raises(ValueError, match="is mag 2-2-1, but the voxels to write are mag 1"):
         wkwdask.convert(sections, tmp_path / "ds" / "coarse" / "2-2-1", mag=1)
     for inside in ("em", "em/1", "new/1"):
-        with pytest.raises(ValueError, match=rf"{inside}: is inside the dataset {tmp_path}/ds, but layer= needs a dataset"):
+        with pytest.raises(
+            ValueError,
+            match=rf"{inside}: is inside the dataset {tmp_path}/ds, but layer= needs a dataset",
+        ):
             wkwdask.convert(sections, tmp_path / "ds" / inside, layer="em", **OPTIONS)
     assert not (tmp_path / "ds" / "em" / "1" / "em").exists()
 
@@ -96,9 +121,18 @@ def test_a_new_dataset_needs_a_voxel_size(tmp_path, sections):
     assert not (tmp_path / "ds").exists()
     wkwdask.convert(sections, tmp_path / "ds", voxel_size=(0.004, 0.004, 0.04), unit="um")
     assert document_of(tmp_path / "ds")["scale"]["factor"] == [4.0, 4.0, 40.0]
-    with pytest.raises(ValueError, match=r"the voxel size is \(4.0, 4.0, 40.0\) nm, not \(5.0, 4.0, 40.0\) nm"):
+    with pytest.raises(
+        ValueError, match=r"the voxel size is \(4.0, 4.0, 40.0\) nm, not \(5.0, 4.0, 40.0\) nm"
+    ):
         wkwdask.convert(sections, tmp_path / "ds", layer="again", voxel_size=(5, 4, 40))
-    for wrong in ((4, 4), (4, 4, 0), (4, 4, -1), (4, float("inf"), 4), (float("nan"), 4, 4), (4, 4, 1e400)):
+    for wrong in (
+        (4, 4),
+        (4, 4, 0),
+        (4, 4, -1),
+        (4, float("inf"), 4),
+        (float("nan"), 4, 4),
+        (4, 4, 1e400),
+    ):
         with pytest.raises(ValueError, match="voxel_size must be three positive, finite lengths"):
             wkwdask.convert(sections, tmp_path / "new", voxel_size=wrong)
     with pytest.raises(ValueError, match="unit must be a unit of length"):
@@ -134,7 +168,10 @@ def test_malformed_options_are_refused(tmp_path, sections, options, message):
 
 @pytest.mark.parametrize("name", ["a.tif", "a.ome.tif", "a.npy", "a.zarr"])
 def test_images_are_not_converted_to_other_images(tmp_path, sections, name):
-    with pytest.raises(UnsupportedError, match=rf"{name}: named as images or an array, and .*sections is not a volume that can be exported"):
+    with pytest.raises(
+        UnsupportedError,
+        match=rf"{name}: named as images or an array, and .*sections is not a volume that can be exported",
+    ):
         wkwdask.convert(sections, tmp_path / name, **OPTIONS)
     assert not (tmp_path / name).exists()
 
@@ -148,10 +185,14 @@ def test_existing_layers_may_have_names_that_new_ones_may_not(tmp_path, sections
     (tmp_path / "ds" / "em_2.a$@-").rename(tmp_path / "ds" / "my layer")
     path = tmp_path / "ds" / FILE_NAME
     path.write_text(path.read_text().replace("em_2.a$@-", "my layer"))
-    wkwdask.convert(sections, tmp_path / "ds", layer="my layer", **(OPTIONS | {"existing": "overwrite"}))
+    wkwdask.convert(
+        sections, tmp_path / "ds", layer="my layer", **(OPTIONS | {"existing": "overwrite"})
+    )
     wkwdask.copy(tmp_path / "ds", tmp_path / "copy")
     for dataset in ("ds", "copy"):
-        assert [layer["name"] for layer in document_of(tmp_path / dataset)["dataLayers"]] == ["my layer"]
+        assert [layer["name"] for layer in document_of(tmp_path / dataset)["dataLayers"]] == [
+            "my layer"
+        ]
         np.testing.assert_array_equal(wkwdask.read(tmp_path / dataset)[0], voxels().T)
 
 
@@ -161,7 +202,11 @@ def test_a_new_dataset_appears_with_its_first_mag(tmp_path, sections):
     with pytest.raises(BoundsError, match="does not fit into int8"):
         wkwdask.convert(tmp_path / "a.npy", tmp_path / "ds", dtype="int8", voxel_size=(1, 2, 3))
     assert not (tmp_path / "ds" / FILE_NAME).exists()
-    with imports_of(8), stopping(tmp_path / "log", 2, OSError("the plug")), pytest.raises(OSError, match="the plug"):
+    with (
+        imports_of(8),
+        stopping(tmp_path / "log", 2, OSError("the plug")),
+        pytest.raises(OSError, match="the plug"),
+    ):
         wkwdask.convert(sections, tmp_path / "ds", layer="first", **OPTIONS)
     wkwdask.convert(tmp_path / "a.npy", tmp_path / "ds", layer="second", **OPTIONS)
     wkwdask.convert(sections, tmp_path / "ds", layer="first", **OPTIONS)
@@ -176,20 +221,43 @@ def test_two_concurrent_first_imports_share_a_json(tmp_path, sections):
 
     with before_task(1, meanwhile):
         wkwdask.convert(sections, tmp_path / "ds", layer="outer", **OPTIONS)
-    assert [layer["name"] for layer in document_of(tmp_path / "ds")["dataLayers"]] == ["inner", "outer"]
+    assert [layer["name"] for layer in document_of(tmp_path / "ds")["dataLayers"]] == [
+        "inner",
+        "outer",
+    ]
     shutil.rmtree(tmp_path / "ds")
-    with before_task(1, meanwhile), pytest.raises(ValueError, match=r"the voxel size is \(4.0, 4.0, 35.0\) nm, not \(9.0, 9.0, 9.0\) nm"):
-        wkwdask.convert(sections, tmp_path / "ds", layer="outer", **(OPTIONS | {"voxel_size": (9, 9, 9)}))
-    report = wkwdask.convert(sections, tmp_path / "ds", layer="outer", **{name: value for name, value in OPTIONS.items() if name != "voxel_size"})
+    with (
+        before_task(1, meanwhile),
+        pytest.raises(
+            ValueError, match=r"the voxel size is \(4.0, 4.0, 35.0\) nm, not \(9.0, 9.0, 9.0\) nm"
+        ),
+    ):
+        wkwdask.convert(
+            sections, tmp_path / "ds", layer="outer", **(OPTIONS | {"voxel_size": (9, 9, 9)})
+        )
+    report = wkwdask.convert(
+        sections,
+        tmp_path / "ds",
+        layer="outer",
+        **{name: value for name, value in OPTIONS.items() if name != "voxel_size"},
+    )
     assert "had been finished before" in report.note
-    assert [layer["name"] for layer in document_of(tmp_path / "ds")["dataLayers"]] == ["inner", "outer"]
+    assert [layer["name"] for layer in document_of(tmp_path / "ds")["dataLayers"]] == [
+        "inner",
+        "outer",
+    ]
 
 
 def test_stale_coarser_mags_are_named(tmp_path, sections):
     """The remedy that the report names works."""
     wkwdask.convert(sections, tmp_path / "ds", pyramid=True, **OPTIONS)
     save(sections, voxels(seed=1))
-    assert wkwdask.convert(sections, tmp_path / "ds", pyramid=True, **(OPTIONS | {"existing": "overwrite"})).note == ""
+    assert (
+        wkwdask.convert(
+            sections, tmp_path / "ds", pyramid=True, **(OPTIONS | {"existing": "overwrite"})
+        ).note
+        == ""
+    )
     before = wkwdask.read(tmp_path / "ds", mag="2-2-1")
     save(sections, voxels(seed=2))
     note = wkwdask.convert(sections, tmp_path / "ds", **(OPTIONS | {"existing": "overwrite"})).note
@@ -198,17 +266,35 @@ def test_stale_coarser_mags_are_named(tmp_path, sections):
     assert "build_pyramid(update=True) brings them up to date" in note
     wkwdask.build_pyramid(tmp_path / "ds", update=True)
     wkwdask.convert(sections, tmp_path / "two", pyramid=True, **OPTIONS)
-    np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds", mag="2-2-1"), wkwdask.read(tmp_path / "two", mag="2-2-1"))
+    np.testing.assert_array_equal(
+        wkwdask.read(tmp_path / "ds", mag="2-2-1"), wkwdask.read(tmp_path / "two", mag="2-2-1")
+    )
     shutil.rmtree(tmp_path / "ds" / "color" / "1")
-    assert "are not changed: 2-2-1, 4-4-1" in wkwdask.convert(sections, tmp_path / "ds", **OPTIONS).note
+    assert (
+        "are not changed: 2-2-1, 4-4-1"
+        in wkwdask.convert(sections, tmp_path / "ds", **OPTIONS).note
+    )
 
 
 def test_values_are_converted_to_other_types(tmp_path):
     array = voxels(dtype=np.uint16) * 17
     np.save(tmp_path / "a.npy", array)
-    wkwdask.convert(tmp_path / "a.npy", tmp_path / "ds", layer="scaled", dtype="uint8", value_range=(0, 4095), **OPTIONS)
-    np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds", layer="scaled")[0].T, np.minimum(np.rint(array * (255 / 4095)), 255))
-    with pytest.raises(BoundsError, match=r"a\.npy: voxel \(.*\) of channel 0: \d+ does not fit into uint8; scale the values"):
+    wkwdask.convert(
+        tmp_path / "a.npy",
+        tmp_path / "ds",
+        layer="scaled",
+        dtype="uint8",
+        value_range=(0, 4095),
+        **OPTIONS,
+    )
+    np.testing.assert_array_equal(
+        wkwdask.read(tmp_path / "ds", layer="scaled")[0].T,
+        np.minimum(np.rint(array * (255 / 4095)), 255),
+    )
+    with pytest.raises(
+        BoundsError,
+        match=r"a\.npy: voxel \(.*\) of channel 0: \d+ does not fit into uint8; scale the values",
+    ):
         wkwdask.convert(tmp_path / "a.npy", tmp_path / "ds", layer="cast", dtype="uint8", **OPTIONS)
     assert not (tmp_path / "ds" / "cast" / "1").exists()
     wkwdask.convert(tmp_path / "a.npy", tmp_path / "ds", layer="cast", dtype="uint32", **OPTIONS)
@@ -221,14 +307,28 @@ def test_colors_become_channels(tmp_path):
     save(tmp_path / "rgba", array)
     wkwdask.convert(tmp_path / "rgba", tmp_path / "ds", layer="all", **OPTIONS)
     wkwdask.convert(tmp_path / "rgba", tmp_path / "ds", layer="bgr", channels=(2, 1, 0), **OPTIONS)
-    np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds", layer="all"), array.transpose(3, 2, 1, 0))
-    np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds", layer="bgr"), array[..., 2::-1].transpose(3, 2, 1, 0))
-    assert [layer["elementClass"] for layer in document_of(tmp_path / "ds")["dataLayers"]] == ["uint32", "uint24"]
+    np.testing.assert_array_equal(
+        wkwdask.read(tmp_path / "ds", layer="all"), array.transpose(3, 2, 1, 0)
+    )
+    np.testing.assert_array_equal(
+        wkwdask.read(tmp_path / "ds", layer="bgr"), array[..., 2::-1].transpose(3, 2, 1, 0)
+    )
+    assert [layer["elementClass"] for layer in document_of(tmp_path / "ds")["dataLayers"]] == [
+        "uint32",
+        "uint24",
+    ]
 
 
 def test_a_box_is_in_voxels_of_the_dataset(tmp_path, sections):
-    wkwdask.convert(sections, tmp_path / "ds", offset=(5, 6, 7), bounding_box=(10, 0, 9, 20, 11, 100), **OPTIONS)
-    assert document_of(tmp_path / "ds")["dataLayers"][0]["boundingBox"] == {"topLeft": [10, 6, 9], "width": 20, "height": 5, "depth": 19}
+    wkwdask.convert(
+        sections, tmp_path / "ds", offset=(5, 6, 7), bounding_box=(10, 0, 9, 20, 11, 100), **OPTIONS
+    )
+    assert document_of(tmp_path / "ds")["dataLayers"][0]["boundingBox"] == {
+        "topLeft": [10, 6, 9],
+        "width": 20,
+        "height": 5,
+        "depth": 19,
+    }
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds")[0], voxels().T[5:25, :5, 2:])
 
 
@@ -239,15 +339,21 @@ def test_the_pyramid_is_built_in_the_same_call(tmp_path, sections):
     mags = [mag["mag"] for mag in document_of(tmp_path / "ds")["dataLayers"][0]["mags"]]
     assert len(report.mags) == len(mags) > 1
     assert mags == [mag["mag"] for mag in document_of(tmp_path / "two")["dataLayers"][0]["mags"]]
-    np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds", mag="2-2-1"), wkwdask.read(tmp_path / "two", mag="2-2-1"))
+    np.testing.assert_array_equal(
+        wkwdask.read(tmp_path / "ds", mag="2-2-1"), wkwdask.read(tmp_path / "two", mag="2-2-1")
+    )
     # a run may have been killed at its very end
-    assert "nothing to do" in wkwdask.convert(sections, tmp_path / "ds", pyramid=True, **OPTIONS).note
+    assert (
+        "nothing to do" in wkwdask.convert(sections, tmp_path / "ds", pyramid=True, **OPTIONS).note
+    )
     with pytest.raises(ExistsError):
         wkwdask.convert(sections, tmp_path / "ds", **OPTIONS)
     shutil.rmtree(tmp_path / "ds" / "color" / "2-2-1")  # as if the pyramid had not been built yet
     shutil.rmtree(tmp_path / "ds" / "color" / "4-4-1")
     wkwdask.convert(sections, tmp_path / "ds", pyramid=True, **OPTIONS)
-    np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds", mag="2-2-1"), wkwdask.read(tmp_path / "two", mag="2-2-1"))
+    np.testing.assert_array_equal(
+        wkwdask.read(tmp_path / "ds", mag="2-2-1"), wkwdask.read(tmp_path / "two", mag="2-2-1")
+    )
 
 
 def test_sections_come_from_patterns_and_lists(tmp_path, sections):
@@ -255,8 +361,12 @@ def test_sections_come_from_patterns_and_lists(tmp_path, sections):
     with pytest.raises(MissingError, match=r"sections seem to be missing: 12; "):
         wkwdask.convert(f"{sections}/s1[013].png", tmp_path / "ds", layer="two", **OPTIONS)
     wkwdask.convert(f"{sections}/s1[036].png", tmp_path / "ds", layer="two", **OPTIONS)
-    np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds", layer="two")[0].T, array[[10, 13, 16]])
-    wkwdask.convert([sections / "s3.png", sections / "s1.png"], tmp_path / "ds", layer="list", **OPTIONS)
+    np.testing.assert_array_equal(
+        wkwdask.read(tmp_path / "ds", layer="two")[0].T, array[[10, 13, 16]]
+    )
+    wkwdask.convert(
+        [sections / "s3.png", sections / "s1.png"], tmp_path / "ds", layer="list", **OPTIONS
+    )
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds", layer="list")[0].T, array[[3, 1]])
 
 
@@ -267,7 +377,10 @@ def test_missing_and_broken_sections_are_named(tmp_path, sections):
     raw = (sections / "s9.png").read_bytes()
     (sections / "s9.png").write_bytes(raw[:-200])
     Image.fromarray(voxels((5, 5))).save(sections / "s2.png")
-    with pytest.raises(CorruptError, match=r"s2\.png: has 5 x 5 pixels of uint8, expected 41 x 30 pixels of uint8 like most slices"):
+    with pytest.raises(
+        CorruptError,
+        match=r"s2\.png: has 5 x 5 pixels of uint8, expected 41 x 30 pixels of uint8 like most slices",
+    ):
         wkwdask.convert(sections, tmp_path / "ds", **OPTIONS)
     Image.fromarray(array[2]).save(sections / "s2.png")
     with pytest.raises(MissingError, match=r"sections: sections seem to be missing: 4; "):
@@ -279,7 +392,9 @@ def test_missing_and_broken_sections_are_named(tmp_path, sections):
     assert not (tmp_path / "ds" / "color" / "1").exists()
     Image.fromarray(voxels((5, 5))).save(sections / "s2.png")
     with imports_of(8), pytest.warns(SectionWarning) as caught:
-        report = wkwdask.convert(sections, tmp_path / "ds", on_error="fill", existing="overwrite", **OPTIONS)
+        report = wkwdask.convert(
+            sections, tmp_path / "ds", on_error="fill", existing="overwrite", **OPTIONS
+        )
     assert len(caught) == 2
     array[[2, 4, 9]] = 0
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds")[0].T, array)
@@ -294,7 +409,10 @@ def test_missing_and_broken_sections_are_named(tmp_path, sections):
 def test_an_interrupted_import_is_resumed(tmp_path, sections):
     with imports_of(8):
         wkwdask.convert(sections, tmp_path / "whole", **OPTIONS)
-        with stopping(tmp_path / "log", 2, OSError("the plug")), pytest.raises(OSError, match="the plug") as caught:
+        with (
+            stopping(tmp_path / "log", 2, OSError("the plug")),
+            pytest.raises(OSError, match="the plug") as caught,
+        ):
             wkwdask.convert(sections, tmp_path / "ds", **OPTIONS)
         assert any("the same call resumes" in note for note in caught.value.__notes__)
         assert not (tmp_path / "ds" / FILE_NAME).exists()
@@ -309,14 +427,21 @@ def test_an_interrupted_import_is_resumed(tmp_path, sections):
 
 
 def test_changed_sections_are_not_resumed(tmp_path, sections):
-    with imports_of(8), stopping(tmp_path / "log", 2, OSError("the plug")), pytest.raises(OSError, match="the plug"):
+    with (
+        imports_of(8),
+        stopping(tmp_path / "log", 2, OSError("the plug")),
+        pytest.raises(OSError, match="the plug"),
+    ):
         wkwdask.convert(sections, tmp_path / "ds", **OPTIONS)
     Image.fromarray(voxels(seed=1)[0]).save(sections / "s0.png")
     with pytest.raises(ResumeError, match="the source was replaced"):
         wkwdask.convert(sections, tmp_path / "ds", **OPTIONS)
     with pytest.warns(DiscardWarning, match="2 tasks"):
         wkwdask.convert(sections, tmp_path / "ds", existing="restart", **OPTIONS)
-    assert "nothing to do" in wkwdask.convert(sections, tmp_path / "ds", existing="resume", **OPTIONS).note
+    assert (
+        "nothing to do"
+        in wkwdask.convert(sections, tmp_path / "ds", existing="resume", **OPTIONS).note
+    )
     with pytest.raises(ExistsError):
         wkwdask.convert(sections, tmp_path / "ds", **OPTIONS)
     Image.fromarray(voxels(seed=2)[0]).save(sections / "s0.png")
@@ -362,7 +487,9 @@ def test_a_full_disk_is_named_and_the_work_resumed(tmp_path, sections, monkeypat
 def test_sections_too_large_for_memory_are_read_in_strips_once(tmp_path, monkeypatch, options):
     array = voxels((21, 60, 81))
     sections, decoded, load = save(tmp_path / "s", array), [], PngImageFile.load_end
-    monkeypatch.setattr(PngImageFile, "load_end", lambda image: decoded.append(image.filename) or load(image))
+    monkeypatch.setattr(
+        PngImageFile, "load_end", lambda image: decoded.append(image.filename) or load(image)
+    )
     with limited(section_nbytes=8 * 81 * 20):
         wkwdask.convert(sections, tmp_path / "ds", offset=(3, 1, 2), **OPTIONS, **options)
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds")[0].T, array)
@@ -372,7 +499,13 @@ def test_sections_too_large_for_memory_are_read_in_strips_once(tmp_path, monkeyp
 
 def written():
     """Count the bytes that this process has written so far."""
-    return int(next(line for line in Path("/proc/self/io").read_text().splitlines() if line.startswith("wchar")).split()[1])
+    return int(
+        next(
+            line
+            for line in Path("/proc/self/io").read_text().splitlines()
+            if line.startswith("wchar")
+        ).split()[1]
+    )
 
 
 def test_no_uncompressed_copy_is_written(tmp_path):
@@ -401,7 +534,11 @@ def test_a_level_becomes_an_npy_file(tmp_path, dataset, box):
     found = np.load(tmp_path / "a.npy")
     assert found.dtype == np.uint8
     np.testing.assert_array_equal(found, expected)
-    assert (report.files, report.voxels, report.nbytes_out) == (1, expected.size, (tmp_path / "a.npy").stat().st_size)
+    assert (report.files, report.voxels, report.nbytes_out) == (
+        1,
+        expected.size,
+        (tmp_path / "a.npy").stat().st_size,
+    )
     assert hidden(tmp_path) == []
 
 
@@ -417,15 +554,23 @@ def test_existing_targets_are_replaced_only_on_request(tmp_path, dataset):
     for target in ("a.npy", "mine"):
         with pytest.raises(ExistsError, match="already exists"):
             wkwdask.convert(dataset, tmp_path / target)
-    with pytest.raises(ExistsError, match=r"holds something else \(notes\.txt\) than sections .* and is not replaced"):
+    with pytest.raises(
+        ExistsError,
+        match=r"holds something else \(notes\.txt\) than sections .* and is not replaced",
+    ):
         wkwdask.convert(dataset, tmp_path / "mine", existing="overwrite")
-    wkwdask.convert(dataset, tmp_path / "a.npy", bounding_box=(5, 6, 7, 1, 1, 1), existing="overwrite")
+    wkwdask.convert(
+        dataset, tmp_path / "a.npy", bounding_box=(5, 6, 7, 1, 1, 1), existing="overwrite"
+    )
     assert np.load(tmp_path / "a.npy").shape == (1, 1, 1)
 
 
 def trees(folder):
     """Contents of all files of a folder."""
-    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in sorted(folder.rglob("*"))}
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in sorted(folder.rglob("*"))
+    }
 
 
 def test_folders_of_other_software_are_not_replaced(tmp_path, dataset):
@@ -439,7 +584,9 @@ def test_folders_of_other_software_are_not_replaced(tmp_path, dataset):
     (targets / "sub" / "z0000.tif").mkdir()
     (targets / "link" / "z0000.tif").symlink_to(targets / "raw" / "section_000.tif")
     zarr.create_group(str(targets / "group.zarr")).create_array("a", shape=(3,), dtype="uint8")
-    zarr.create_array(str(targets / "array.zarr"), shape=(3,), dtype="uint8", attributes={"mine": 1})
+    zarr.create_array(
+        str(targets / "array.zarr"), shape=(3,), dtype="uint8", attributes={"mine": 1}
+    )
     wkwdask.convert(dataset, targets / "own.zarr")
     (targets / "own.zarr" / "notes").write_text("mine")
     before = trees(targets)
@@ -475,12 +622,25 @@ def test_targets_of_another_kind_are_refused_before_any_work(tmp_path, dataset, 
         ):
             with pytest.raises(ExistsError, match=message):
                 wkwdask.convert(dataset, tmp_path / name, existing=existing)
-    assert {name: data for name, data in trees(tmp_path).items() if not name.startswith("log")} == before
+    assert {
+        name: data for name, data in trees(tmp_path).items() if not name.startswith("log")
+    } == before
 
 
-@pytest.mark.parametrize("option", [{"axes": "zyx"}, {"voxel_size": VOXEL_SIZE}, {"pyramid": True}, {"category": "color"}, {"offset": (1, 0, 0)}])
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"axes": "zyx"},
+        {"voxel_size": VOXEL_SIZE},
+        {"pyramid": True},
+        {"category": "color"},
+        {"offset": (1, 0, 0)},
+    ],
+)
 def test_an_export_refuses_options_of_an_import(tmp_path, dataset, option):
-    with pytest.raises(ValueError, match=r"a\.npy: .* would be exported as images, to which \w+= does not apply"):
+    with pytest.raises(
+        ValueError, match=r"a\.npy: .* would be exported as images, to which \w+= does not apply"
+    ):
         wkwdask.convert(dataset, tmp_path / "a.npy", **option)
 
 
@@ -504,7 +664,10 @@ def test_malformed_exports_are_refused(tmp_path, dataset):
 
 
 def test_an_interrupted_export_is_resumed(tmp_path, dataset):
-    with stopping(tmp_path / "log", 2, OSError("the plug")), pytest.raises(OSError, match="the plug") as caught:
+    with (
+        stopping(tmp_path / "log", 2, OSError("the plug")),
+        pytest.raises(OSError, match="the plug") as caught,
+    ):
         wkwdask.convert(dataset, tmp_path / "a.npy", bounding_box=(5, 6, 7, 41, 30, 21))
     assert any("the same call resumes" in note for note in caught.value.__notes__)
     assert not (tmp_path / "a.npy").exists()
@@ -560,7 +723,13 @@ def test_command(tmp_path):
     found = wkwdask.read(tmp_path / "ds", layer="em", mag=1)[0].T
     np.testing.assert_array_equal(found, np.rint(array * (255 / 51000)))
     assert len(document_of(tmp_path / "ds")["dataLayers"][0]["mags"]) > 1
-    done = run("convert", tmp_path / "ds" / "em" / "1", tmp_path / "b.npy", "--bounding-box", "5,6,7,10,10,10")
+    done = run(
+        "convert",
+        tmp_path / "ds" / "em" / "1",
+        tmp_path / "b.npy",
+        "--bounding-box",
+        "5,6,7,10,10,10",
+    )
     assert "b.npy: 1 file, 1,000 voxels" in done.output
     np.testing.assert_array_equal(np.load(tmp_path / "b.npy"), found[:10, :10, :10])
     done = run_here("convert", tmp_path / "a.npy", tmp_path / "x", "--voxel-size", "4,4")
@@ -581,15 +750,23 @@ def test_command_names_missing_sections(tmp_path, sections):
         assert not (tmp_path / "ds").exists()
     done = run("convert", sections, tmp_path / "ds", "--voxel-size", "4,4,35", "--on-error", "fill")
     assert done.output.count("missing sections, filled with zeros: 3") == 1
-    done = run("convert", sections / "s0.png", sections / "s1.png", tmp_path / "ds", "--layer", "two")
+    done = run(
+        "convert", sections / "s0.png", sections / "s1.png", tmp_path / "ds", "--layer", "two"
+    )
     assert wkwdask.read(tmp_path / "ds", layer="two").shape == (1, 41, 30, 2)
 
 
 def test_real_tiles_become_sections(tmp_path, shared_data):
-    chosen = [shared_data / "em_tiles" / name for name in ("1_60_140.jpg", "2_60_140.jpg", "40_60_144.jpg")]
+    chosen = [
+        shared_data / "em_tiles" / name
+        for name in ("1_60_140.jpg", "2_60_140.jpg", "40_60_144.jpg")
+    ]
     wkwdask.convert(chosen, tmp_path / "ds", layer="list", voxel_size=(4, 4, 40), pyramid=True)
     wkwdask.convert(f"{shared_data}/em_tiles/[12]_60_140.jpg", tmp_path / "ds", layer="pattern")
-    np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds", layer="pattern"), wkwdask.read(tmp_path / "ds", layer="list", mag=1)[..., :2])
+    np.testing.assert_array_equal(
+        wkwdask.read(tmp_path / "ds", layer="pattern"),
+        wkwdask.read(tmp_path / "ds", layer="list", mag=1)[..., :2],
+    )
     expected = np.stack([np.asarray(Image.open(name)) for name in chosen])
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds", layer="list", mag=1)[0].T, expected)
 
@@ -600,5 +777,15 @@ def test_the_real_sample_survives_export_and_import(tmp_path, shared_data, layer
     wkwdask.convert(source, tmp_path / "a.npy", layer=layer, mag=mag)
     (found,) = (one for one in wkwdask.info(source).layers if one.name == layer)
     box = found.bounding_box.in_mag(wkwdask.Mag.parse(mag))
-    wkwdask.convert(tmp_path / "a.npy", tmp_path / "back", layer=layer, mag=mag, offset=box.topleft, voxel_size=(11.24, 11.24, 28))
-    np.testing.assert_array_equal(wkwdask.read(tmp_path / "back", layer=layer, mag=mag), wkwdask.read(source, layer=layer, mag=mag))
+    wkwdask.convert(
+        tmp_path / "a.npy",
+        tmp_path / "back",
+        layer=layer,
+        mag=mag,
+        offset=box.topleft,
+        voxel_size=(11.24, 11.24, 28),
+    )
+    np.testing.assert_array_equal(
+        wkwdask.read(tmp_path / "back", layer=layer, mag=mag),
+        wkwdask.read(source, layer=layer, mag=mag),
+    )

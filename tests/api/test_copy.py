@@ -39,8 +39,18 @@ def _in_this_thread():
 def dataset(tmp_path):
     folder = tmp_path / "ds"
     wkwdask.create_dataset(folder, (11.24, 11.24, 28))
-    wkwdask.to_wkw(voxels(), folder / "cells" / "1", offset=OFFSET, block_len=8, file_len=2, compression="lz4")
-    wkwdask.to_wkw((voxels(1) * 60).astype(np.uint8), folder / "color" / "1", offset=OFFSET, block_len=8, file_len=2, compression="raw", category="color")
+    wkwdask.to_wkw(
+        voxels(), folder / "cells" / "1", offset=OFFSET, block_len=8, file_len=2, compression="lz4"
+    )
+    wkwdask.to_wkw(
+        (voxels(1) * 60).astype(np.uint8),
+        folder / "color" / "1",
+        offset=OFFSET,
+        block_len=8,
+        file_len=2,
+        compression="raw",
+        category="color",
+    )
     wkwdask.build_pyramid(folder, "cells", mags=["2-2-1"])
     edit(folder, lambda document: document["dataLayers"][0].update({"largestSegmentId": 3}))
     return folder
@@ -55,7 +65,9 @@ def whole(folder, layer="cells", mag=1):
 
 
 def files(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in Path(folder).rglob("*.wkw")}
+    return {
+        str(path.relative_to(folder)): path.read_bytes() for path in Path(folder).rglob("*.wkw")
+    }
 
 
 def undecodable(dataset):
@@ -69,7 +81,12 @@ def undecodable(dataset):
 
 def test_a_dataset_is_copied_byte_for_byte(dataset, tmp_path):
     """Files keep their voxels outside the layer's box."""
-    edit(dataset, lambda document: document["dataLayers"][0].update({"boundingBox": {"topLeft": [18, 3, 41], "width": 47, "height": 30, "depth": 28}}))
+    edit(
+        dataset,
+        lambda document: document["dataLayers"][0].update(
+            {"boundingBox": {"topLeft": [18, 3, 41], "width": 47, "height": 30, "depth": 28}}
+        ),
+    )
     undecodable(dataset)
     report = wkwdask.copy(dataset, tmp_path / "copy")
     assert files(tmp_path / "copy") == files(dataset)
@@ -79,7 +96,11 @@ def test_a_dataset_is_copied_byte_for_byte(dataset, tmp_path):
     assert after["scale"] == before["scale"]
     for name, layer in layers(tmp_path / "copy").items():
         assert {**layer, "mags": None} == {**layers(dataset)[name], "mags": None}
-    assert {path.name for path in (tmp_path / "copy").rglob(".wkwdask*")} == {".wkwdask.json", ".wkwdask-files.npy", ".wkwdask-progress.jsonl"}
+    assert {path.name for path in (tmp_path / "copy").rglob(".wkwdask*")} == {
+        ".wkwdask.json",
+        ".wkwdask-files.npy",
+        ".wkwdask-progress.jsonl",
+    }
 
 
 @pytest.mark.parametrize("translate", [(32, 0, 0), (32, 64, -32)])
@@ -92,11 +113,20 @@ def test_a_translation_by_whole_files_renames_them(dataset, tmp_path, translate)
     place = [a + b for a, b in zip(OFFSET, translate, strict=True)]
     assert layers(tmp_path / "copy")["cells"]["boundingBox"]["topLeft"] == place
     assert layers(tmp_path / "copy")["cells"]["largestSegmentId"] == 3
-    assert sorted(files(tmp_path / "copy/cells/1").values()) == sorted(files(dataset / "cells/1").values())
+    assert sorted(files(tmp_path / "copy/cells/1").values()) == sorted(
+        files(dataset / "cells/1").values()
+    )
 
 
 def test_a_layer_outside_of_the_box_is_left_out(dataset, tmp_path):
-    wkwdask.write(dataset / "far" / "1", (512, 512, 512), np.ones((8, 8, 8), np.uint8), block_len=8, file_len=1, category="color")
+    wkwdask.write(
+        dataset / "far" / "1",
+        (512, 512, 512),
+        np.ones((8, 8, 8), np.uint8),
+        block_len=8,
+        file_len=1,
+        category="color",
+    )
     box = wkwdask.open_dataset(dataset)["cells"].bounding_box
     report = wkwdask.copy(dataset, tmp_path / "cut", bounding_box=box)
     assert f"{dataset}/far/1 has no voxels in the bounding box" in report.note
@@ -109,7 +139,9 @@ def test_a_layer_outside_of_the_box_is_left_out(dataset, tmp_path):
 
 @pytest.mark.parametrize("translate", [(16, 8, -40), (2, 4, -13)])
 def test_a_translation_by_blocks_or_voxels_keeps_the_voxels(dataset, tmp_path, translate):
-    report = wkwdask.copy(dataset, tmp_path / "copy", layer=["cells"], translate=translate, verify=True)
+    report = wkwdask.copy(
+        dataset, tmp_path / "copy", layer=["cells"], translate=translate, verify=True
+    )
     for mag in ("1", "2-2-1"):
         np.testing.assert_array_equal(whole(tmp_path / "copy", mag=mag), whole(dataset, mag=mag))
     assert report.voxels == whole(dataset).size + whole(dataset, mag="2-2-1").size
@@ -126,16 +158,22 @@ def test_a_translation_by_blocks_or_voxels_keeps_the_voxels(dataset, tmp_path, t
 def test_any_translation_and_box_equals_numpy(tmp_path_factory, translate, corners, file_len, cut):
     folder, offset, shape = tmp_path_factory.mktemp("copy"), (16, 17, 16), (21, 9, 33)
     array = np.random.default_rng(0).integers(0, 3, shape).astype(np.uint16)
-    wkwdask.write(folder / "layer" / "1", offset, array, block_len=8, file_len=file_len, compression="lz4")
+    wkwdask.write(
+        folder / "layer" / "1", offset, array, block_len=8, file_len=file_len, compression="lz4"
+    )
     low = [int(a * (n - 1)) for a, n in zip(corners[:3], shape, strict=True)]
     size = [1 + int(b * (n - a - 1)) for a, b, n in zip(low, corners[3:], shape, strict=True)]
     corner = [a + b for a, b in zip(low, offset, strict=True)]
     box = (*corner, *size) if cut else (*offset, *shape)
     with dask.config.set(scheduler="synchronous"):
-        wkwdask.copy(folder / "layer" / "1", folder / "copy" / "1", translate=translate, bounding_box=box)
+        wkwdask.copy(
+            folder / "layer" / "1", folder / "copy" / "1", translate=translate, bounding_box=box
+        )
     expected = np.zeros((96, 96, 96), np.uint16)
     kept = tuple(slice(a, a + n) for a, n in zip(low, size, strict=True)) if cut else ...
-    expected[tuple(slice(a + t, a + t + n) for a, n, t in zip(box[:3], box[3:], translate, strict=True))] = array[kept]
+    expected[
+        tuple(slice(a + t, a + t + n) for a, n, t in zip(box[:3], box[3:], translate, strict=True))
+    ] = array[kept]
     np.testing.assert_array_equal(stored_voxels(folder / "copy" / "1", (96, 96, 96))[0], expected)
 
 
@@ -146,8 +184,15 @@ def test_a_layer_is_copied_under_another_name(dataset, tmp_path):
     assert layers(tmp_path / "other")["labels"]["category"] == "segmentation"
     assert layers(tmp_path / "other")["labels"]["largestSegmentId"] == 3
     wkwdask.copy(dataset / "cells", tmp_path / "other" / "labels", mags=["2-2-1"])
-    np.testing.assert_array_equal(whole(tmp_path / "other", "labels", "2-2-1"), whole(dataset, mag="2-2-1"))
-    wkwdask.copy(dataset / "cells" / "1", dataset / "again" / "1", bounding_box=(20, 3, 41, 9, 9, 9), translate=(1, 1, 1))
+    np.testing.assert_array_equal(
+        whole(tmp_path / "other", "labels", "2-2-1"), whole(dataset, mag="2-2-1")
+    )
+    wkwdask.copy(
+        dataset / "cells" / "1",
+        dataset / "again" / "1",
+        bounding_box=(20, 3, 41, 9, 9, 9),
+        translate=(1, 1, 1),
+    )
     np.testing.assert_array_equal(whole(dataset, "again"), whole(dataset)[:, 4:13, 3:12, 1:10])
     with pytest.raises(ExistsError, match="already exists"):
         wkwdask.copy(dataset / "cells" / "1", dataset / "again" / "1")
@@ -159,15 +204,29 @@ def test_a_layer_is_copied_under_another_name(dataset, tmp_path):
 def test_another_voxel_size_is_reported(dataset, tmp_path):
     wkwdask.create_dataset(tmp_path / "other", (4, 4, 4))
     report = wkwdask.copy(dataset / "cells", tmp_path / "other" / "cells")
-    assert report.note == f"voxels of {tmp_path}/other are (4.0, 4.0, 4.0) nm, the copied ones (11.24, 11.24, 28.0) nm"
+    assert (
+        report.note
+        == f"voxels of {tmp_path}/other are (4.0, 4.0, 4.0) nm, the copied ones (11.24, 11.24, 28.0) nm"
+    )
 
 
 def test_what_is_not_copied_is_named(dataset, tmp_path):
     (dataset / "cells" / "agglomerates").mkdir()
     (dataset / "notes.txt").write_text("mine")
     (dataset / "volume" / "1").mkdir(parents=True)
-    other = {"name": "volume", "category": "color", "boundingBox": layers(dataset)["color"]["boundingBox"], "elementClass": "uint8", "dataFormat": "zarr3"}
-    edit(dataset, lambda document: document["dataLayers"].append({**other, "mags": [{"mag": [1, 1, 1], "path": "./volume/1"}]}))
+    other = {
+        "name": "volume",
+        "category": "color",
+        "boundingBox": layers(dataset)["color"]["boundingBox"],
+        "elementClass": "uint8",
+        "dataFormat": "zarr3",
+    }
+    edit(
+        dataset,
+        lambda document: document["dataLayers"].append(
+            {**other, "mags": [{"mag": [1, 1, 1], "path": "./volume/1"}]}
+        ),
+    )
     report = wkwdask.copy(dataset, tmp_path / "copy")
     assert report.note == f"not copied: layer volume (zarr3), {dataset}/cells/agglomerates"
     assert sorted(layers(tmp_path / "copy")) == ["cells", "color"]
@@ -177,7 +236,10 @@ def test_what_is_not_copied_is_named(dataset, tmp_path):
 
 def test_malformed_calls_are_refused(dataset, tmp_path):
     for options, message in (
-        ({"translate": (3, 2, 0)}, r"translate must be a multiple of every mag that is copied, got \(3, 2, 0\), but there is mag 2-2-1"),
+        (
+            {"translate": (3, 2, 0)},
+            r"translate must be a multiple of every mag that is copied, got \(3, 2, 0\), but there is mag 2-2-1",
+        ),
         ({"translate": (1, 2)}, "translate must be three"),
         ({"existing": "update"}, "existing must be"),
     ):
@@ -198,7 +260,9 @@ def test_malformed_calls_are_refused(dataset, tmp_path):
 
 def test_a_broken_file_is_not_copied(dataset, tmp_path):
     path = sorted((dataset / "cells" / "1").rglob("x*.wkw"))[0]
-    path.write_bytes(path.read_bytes()[:16] + (1 << 40).to_bytes(8, "little") + path.read_bytes()[24:])
+    path.write_bytes(
+        path.read_bytes()[:16] + (1 << 40).to_bytes(8, "little") + path.read_bytes()[24:]
+    )
     with pytest.raises(CorruptError, match=f"{path}.*byte"):
         wkwdask.copy(dataset / "cells", tmp_path / "copy")
     assert not (tmp_path / "copy" / "1").exists()
@@ -207,7 +271,11 @@ def test_a_broken_file_is_not_copied(dataset, tmp_path):
 @pytest.mark.parametrize("options", [{}, {"translate": (3, 0, 0)}])
 def test_an_interrupted_copy_is_resumed(dataset, tmp_path, options):
     copies = (dataset / "cells" / "1", tmp_path / "copy" / "1")
-    with rechunks_of(16), stopping(tmp_path / "log", 3, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
+    with (
+        rechunks_of(16),
+        stopping(tmp_path / "log", 3, KeyboardInterrupt()),
+        pytest.raises(KeyboardInterrupt),
+    ):
         wkwdask.copy(*copies, **options)
     assert not (tmp_path / "copy" / "1").exists()
     with rechunks_of(16):
@@ -227,7 +295,9 @@ def test_file_systems_without_copy_file_range_are_supported(dataset, tmp_path, m
 
 
 def test_command(dataset, tmp_path):
-    run = run_here("copy", dataset, tmp_path / "copy", "--layer", "cells", "--translate=-8,0,3", "--mags", "1")
+    run = run_here(
+        "copy", dataset, tmp_path / "copy", "--layer", "cells", "--translate=-8,0,3", "--mags", "1"
+    )
     assert run.returncode == 0, run.output
     assert layers(tmp_path / "copy")["cells"]["boundingBox"]["topLeft"] == [8, 0, 43]
     run = run_here("copy", dataset, tmp_path / "copy", "--translate", "1,2")

@@ -51,10 +51,19 @@ def dataset(original, tmp_path):
 def test_layers_and_mags_are_opened(dataset):
     assert list(dataset.layers) == ["color", "seg"]
     assert [layer.name for layer in dataset] == ["color", "seg"]
-    assert (dataset.voxel_size, dataset.unit, dataset.voxel_size_nm) == ((4, 4, 35), "nanometer", (4, 4, 35))
+    assert (dataset.voxel_size, dataset.unit, dataset.voxel_size_nm) == (
+        (4, 4, 35),
+        "nanometer",
+        (4, 4, 35),
+    )
     color = dataset["color"]
     assert [mag.name for mag in color.mags] == ["1", "2-2-1", "4-4-1"]
-    assert (color.dtype, color.num_channels, color.category, color.bounding_box) == (np.uint8, 1, "color", BoundingBox(OFFSET, VOXELS.shape))
+    assert (color.dtype, color.num_channels, color.category, color.bounding_box) == (
+        np.uint8,
+        1,
+        "color",
+        BoundingBox(OFFSET, VOXELS.shape),
+    )
     assert color["2-2-1"].box == BoundingBox((3, 2, 2), (15, 13, 22), Mag(2, 2, 1))
     np.testing.assert_array_equal(color.read()[0], VOXELS)
     np.testing.assert_array_equal(color.open(mag="2-2-1").compute(), color["2-2-1"].read())
@@ -64,7 +73,9 @@ def test_layers_and_mags_are_opened(dataset):
         dataset["x"]
     with pytest.raises(MissingError, match="layer color has no mag 8; there are 1, 2-2-1, 4-4-1"):
         color[8]
-    with pytest.raises(MissingError, match=r"not a dataset: datasource-properties\.json is missing"):
+    with pytest.raises(
+        MissingError, match=r"not a dataset: datasource-properties\.json is missing"
+    ):
         wkwdask.open_dataset(Path(dataset.path) / "color")
 
 
@@ -102,7 +113,9 @@ def test_layers_of_other_formats_are_listed(dataset):
     seg = dataset.refreshed()["seg"]
     assert "(zarr3)" in repr(seg)
     assert "zarr3" in seg._repr_html_()
-    with pytest.raises((MissingError, ModuleNotFoundError), match=r"no Zarr array here|needs the package zarr"):
+    with pytest.raises(
+        (MissingError, ModuleNotFoundError), match=r"no Zarr array here|needs the package zarr"
+    ):
         seg.open()
     assert dataset.set_bounding_box("seg", (0, 0, 0, 9, 9, 9))["seg"].bounding_box.size == (9, 9, 9)
     assert list(dataset.remove_layer("seg").layers) == ["color"]
@@ -110,7 +123,10 @@ def test_layers_of_other_formats_are_listed(dataset):
 
 def test_a_malformed_layer_does_not_affect_the_others(dataset):
     """It is listed and kept by every edit; its use is an error."""
-    edit(dataset.path, lambda document: document["dataLayers"][1].update(boundingBox=None, category="mask"))
+    edit(
+        dataset.path,
+        lambda document: document["dataLayers"][1].update(boundingBox=None, category="mask"),
+    )
     before = document_of(dataset.path)["dataLayers"][1]
     opened = dataset.refreshed()
     np.testing.assert_array_equal(opened["color"].read()[0], VOXELS)
@@ -132,8 +148,13 @@ def test_a_malformed_layer_does_not_affect_the_others(dataset):
             use()
     assert "cannot be used" in repr(opened)
     assert "cannot be used" in opened._repr_html_()
-    assert [(layer.name, bool(layer.problem)) for layer in wkwdask.info(dataset.path).layers] == [("color", False), ("seg", True)]
-    dataset.set_voxel_size((1, 1, 1)).set_bounding_box("color", (0, 0, 0, 99, 99, 99)).rename_layer("color", "em")
+    assert [(layer.name, bool(layer.problem)) for layer in wkwdask.info(dataset.path).layers] == [
+        ("color", False),
+        ("seg", True),
+    ]
+    dataset.set_voxel_size((1, 1, 1)).set_bounding_box("color", (0, 0, 0, 99, 99, 99)).rename_layer(
+        "color", "em"
+    )
     assert document_of(dataset.path)["dataLayers"][1] == before
     with pytest.raises(CorruptError, match=message):
         wkwdask.compress(dataset.path)  # all layers are meant
@@ -144,16 +165,29 @@ def test_a_malformed_layer_does_not_affect_the_others(dataset):
 
 def test_a_malformed_layer_is_verified_and_repaired(dataset):
     edit(dataset.path, lambda document: document["dataLayers"][1].pop("boundingBox"))
-    edit(dataset.path, lambda document: document["dataLayers"].append({"name": "odd", "category": "color", "dataFormat": "n5", "x": 1.50}))
+    edit(
+        dataset.path,
+        lambda document: document["dataLayers"].append(
+            {"name": "odd", "category": "color", "dataFormat": "n5", "x": 1.50}
+        ),
+    )
     report = wkwdask.verify(dataset.path, quick=True)
-    assert [fault.kind for fault in report.faults if fault.severity == "error"] == ["json.broken", "json.broken"]
+    assert [fault.kind for fault in report.faults if fault.severity == "error"] == [
+        "json.broken",
+        "json.broken",
+    ]
     wkwdask.repair(dataset.path)
     after = dataset.refreshed()
     assert list(after.layers) == ["color", "seg", "odd"]
     # rebuilt from its files
     np.testing.assert_array_equal(after["seg"].read(((6, 4, 2), (36, 30, 24)))[0], IDS)
     # no file says more: kept
-    assert document_of(dataset.path)["dataLayers"][2] == {"name": "odd", "category": "color", "dataFormat": "n5", "x": 1.5}
+    assert document_of(dataset.path)["dataLayers"][2] == {
+        "name": "odd",
+        "category": "color",
+        "dataFormat": "n5",
+        "x": 1.5,
+    }
     assert document_of(dataset.path)["mystery"] == {"x": 1}
 
 
@@ -161,8 +195,15 @@ def test_a_malformed_layer_is_verified_and_repaired(dataset):
 
 
 def test_create_dataset_refuses_or_keeps_an_existing_one(tmp_path):
-    made = wkwdask.create_dataset(tmp_path / "new", (0.004, 0.004, 0.035), unit="micrometer", name="cells")
-    assert (made.name, made.voxel_size, made.unit, made.voxel_size_nm) == ("cells", (0.004, 0.004, 0.035), "micrometer", (4, 4, 35))
+    made = wkwdask.create_dataset(
+        tmp_path / "new", (0.004, 0.004, 0.035), unit="micrometer", name="cells"
+    )
+    assert (made.name, made.voxel_size, made.unit, made.voxel_size_nm) == (
+        "cells",
+        (0.004, 0.004, 0.035),
+        "micrometer",
+        (4, 4, 35),
+    )
     with pytest.raises(ExistsError, match="already exists"):
         wkwdask.create_dataset(tmp_path / "new", (4, 4, 35))
     assert wkwdask.create_dataset(tmp_path / "new", (4, 4, 35), existing="keep") == made
@@ -179,14 +220,28 @@ def test_fields_are_set_and_restored(dataset):
     after = dataset.set_voxel_size((0.25, 0.25, 0.5), "um")
     assert (after.voxel_size_nm, after.unit) == ((250, 250, 500), "micrometer")
     assert dataset.voxel_size == (4, 4, 35)  # what was opened stays as it was
-    assert dataset.set_bounding_box("color", "0, 0, 0, 64, 64, 64")["color"].read().shape == (1, 64, 64, 64)
+    assert dataset.set_bounding_box("color", "0, 0, 0, 64, 64, 64")["color"].read().shape == (
+        1,
+        64,
+        64,
+        64,
+    )
     assert dataset.set_largest_segment_id("seg", 2**60)["seg"].largest_segment_id == 2**60
-    assert dataset.set_view_configuration({"alpha": 50, "color": [1, 2, 3]}, "color")["color"].view_configuration == {"alpha": 50, "color": [1, 2, 3]}
-    assert dataset.set_view_configuration({"alpha": None}, "color")["color"].view_configuration == {"color": [1, 2, 3]}
+    assert dataset.set_view_configuration({"alpha": 50, "color": [1, 2, 3]}, "color")[
+        "color"
+    ].view_configuration == {"alpha": 50, "color": [1, 2, 3]}
+    assert dataset.set_view_configuration({"alpha": None}, "color")["color"].view_configuration == {
+        "color": [1, 2, 3]
+    }
     assert dataset.set_view_configuration({"zoom": 2}).view_configuration == {"zoom": 2}
     document = document_of(dataset.path)
-    assert document["dataLayers"][1]["largestSegmentId"] == {"customJsonEncoding": "bigint", "value": str(2**60)}
-    dataset.set_voxel_size((4, 4, 35)).set_bounding_box("color", (*OFFSET, *VOXELS.shape)).set_largest_segment_id("seg", int(IDS.max()))
+    assert document["dataLayers"][1]["largestSegmentId"] == {
+        "customJsonEncoding": "bigint",
+        "value": str(2**60),
+    }
+    dataset.set_voxel_size((4, 4, 35)).set_bounding_box(
+        "color", (*OFFSET, *VOXELS.shape)
+    ).set_largest_segment_id("seg", int(IDS.max()))
     dataset.set_view_configuration({"color": None}, "color").set_view_configuration({"zoom": None})
     assert document_of(dataset.path) == before
     for change in (
@@ -197,7 +252,9 @@ def test_fields_are_set_and_restored(dataset):
         lambda: dataset.remove_mag("color", 8),
         lambda: dataset.add_layer_from_disk("x"),
     ):
-        with pytest.raises(MissingError, match=r"no layer 'x'; there are color, seg|no mag 8|no mags"):
+        with pytest.raises(
+            MissingError, match=r"no layer 'x'; there are color, seg|no mag 8|no mags"
+        ):
             change()
     with pytest.raises(ValueError, match="is not a segmentation"):
         dataset.set_largest_segment_id("color", 5)
@@ -210,14 +267,19 @@ def test_impossible_largest_ids_are_refused(dataset):
         with pytest.raises(error):
             dataset.set_largest_segment_id("seg", value)
         with pytest.raises(error):
-            dataset.add_layer("more", "segmentation", "uint64", (0, 0, 0, 1, 1, 1), largest_segment_id=value)
+            dataset.add_layer(
+                "more", "segmentation", "uint64", (0, 0, 0, 1, 1, 1), largest_segment_id=value
+            )
     with pytest.raises(ValueError, match="is not a segmentation"):
         dataset.set_largest_segment_id("color", 1)
     with pytest.raises(ValueError, match="is not a segmentation"):
         dataset.add_layer("more", "color", "uint8", (0, 0, 0, 1, 1, 1), largest_segment_id=1)
     assert document_of(dataset.path) == before
     assert dataset.set_largest_segment_id("seg", np.uint32(7))["seg"].largest_segment_id == 7
-    assert dataset.set_largest_segment_id("seg", np.uint64(2**64 - 1))["seg"].largest_segment_id == 2**64 - 1
+    assert (
+        dataset.set_largest_segment_id("seg", np.uint64(2**64 - 1))["seg"].largest_segment_id
+        == 2**64 - 1
+    )
 
 
 def test_numbers_without_json_form_are_refused_but_kept(dataset):
@@ -225,7 +287,9 @@ def test_numbers_without_json_form_are_refused_but_kept(dataset):
     with pytest.raises(ValueError, match="JSON"):
         dataset.set_view_configuration({"zoom": float("nan")}, "color")
     assert Path(dataset.path, FILE_NAME).read_text() == before
-    Path(dataset.path, FILE_NAME).write_text(before.replace('"mystery"', '"odd": [NaN, -Infinity], "mystery"'))
+    Path(dataset.path, FILE_NAME).write_text(
+        before.replace('"mystery"', '"odd": [NaN, -Infinity], "mystery"')
+    )
     dataset.set_voxel_size((1, 2, 3))
     assert "NaN,\n        -Infinity" in Path(dataset.path, FILE_NAME).read_text()
 
@@ -236,8 +300,14 @@ def test_the_largest_id_is_computed(dataset):
 
 
 def test_layers_are_added_and_removed(dataset):
-    added = dataset.add_layer("more", "segmentation", "uint32", (0, 0, 0, 8, 8, 8), largest_segment_id=0)
-    assert (added["more"].dtype, added["more"].mags, added["more"].largest_segment_id) == (np.uint32, {}, 0)
+    added = dataset.add_layer(
+        "more", "segmentation", "uint32", (0, 0, 0, 8, 8, 8), largest_segment_id=0
+    )
+    assert (added["more"].dtype, added["more"].mags, added["more"].largest_segment_id) == (
+        np.uint32,
+        {},
+        0,
+    )
     wkwdask.write(f"{dataset.path}/more/1", (0, 0, 0), np.ones((8, 8, 8), np.uint32), **OPTIONS)
     assert len(dataset.refreshed()["more"]) == 1
     with pytest.raises(ExistsError, match="layer 'more' already exists"):
@@ -275,11 +345,16 @@ def test_mags_are_added_and_removed(dataset):
 
 def test_a_layer_is_renamed_with_its_folder(dataset):
     edit(
-        dataset.path, lambda document: document["dataLayers"][0].update(attachments={"meshes": [{"name": "m", "path": "color/meshes/m", "dataFormat": "hdf5"}]})
+        dataset.path,
+        lambda document: document["dataLayers"][0].update(
+            attachments={"meshes": [{"name": "m", "path": "color/meshes/m", "dataFormat": "hdf5"}]}
+        ),
     )
     after = dataset.rename_layer("color", "em")
     assert list(after.layers) == ["em", "seg"]
-    assert [mag.folder for mag in after["em"]] == [f"{dataset.path}/em/{name}" for name in ("1", "2-2-1", "4-4-1")]
+    assert [mag.folder for mag in after["em"]] == [
+        f"{dataset.path}/em/{name}" for name in ("1", "2-2-1", "4-4-1")
+    ]
     assert after["em"].attachments[0].path == "./em/meshes/m"
     assert sorted(os.listdir(dataset.path)) == [FILE_NAME, "em", "seg"]
     assert sorted(os.listdir(f"{dataset.path}/em")) == ["1", "2-2-1", "4-4-1"]
@@ -297,11 +372,16 @@ def test_a_layer_is_renamed_with_its_folder(dataset):
 
 
 def test_a_layer_is_renamed_where_names_cannot_be_swapped(dataset):
-    edit(dataset.path, lambda document: [mag.pop("path") for mag in document["dataLayers"][0]["mags"]])
+    edit(
+        dataset.path,
+        lambda document: [mag.pop("path") for mag in document["dataLayers"][0]["mags"]],
+    )
     with without_exchange():
         after = dataset.rename_layer("color", "em")
     assert sorted(os.listdir(dataset.path)) == ["color", FILE_NAME, "seg"]
-    assert [mag.folder for mag in after["em"]] == [f"{dataset.path}/./color/{name}".replace("/./", "/") for name in ("1", "2-2-1", "4-4-1")]
+    assert [mag.folder for mag in after["em"]] == [
+        f"{dataset.path}/./color/{name}".replace("/./", "/") for name in ("1", "2-2-1", "4-4-1")
+    ]
     np.testing.assert_array_equal(after["em"].read()[0], VOXELS)
 
 
@@ -309,9 +389,17 @@ def test_a_layer_with_a_running_job_is_not_renamed(dataset):
     job = Path(dataset.path, "color", ".wkwdask-job-here")
     job.mkdir()
     (job / "owner.json").write_text(json.dumps(this_process("a job", "here")))
-    (job / "plan.json").write_text(json.dumps({"layout": 1, "targets": ["8"], "existing": "error", "settings": {}, "plan": None}))
+    (job / "plan.json").write_text(
+        json.dumps(
+            {"layout": 1, "targets": ["8"], "existing": "error", "settings": {}, "plan": None}
+        )
+    )
     lock = put_lock(f"{dataset.path}/color/8", this_process("a job", "here"))
-    for change in (lambda: dataset.rename_layer("color", "em"), lambda: dataset.remove_layer("color"), lambda: dataset.remove_mag("color", 1)):
+    for change in (
+        lambda: dataset.rename_layer("color", "em"),
+        lambda: dataset.remove_layer("color"),
+        lambda: dataset.remove_mag("color", 1),
+    ):
         with pytest.raises(LockedError, match=r"a job is running in this layer|another job writes"):
             change()
     shutil.rmtree(job)
@@ -359,8 +447,16 @@ def test_a_killed_rename_leaves_a_readable_layer(original, dataset, tmp_path, sw
         (name,) = set(opened.layers) - {"seg"}
         names.add(name)
         np.testing.assert_array_equal(opened[name].read()[0], VOXELS)
-        np.testing.assert_array_equal(opened[name].read(mag="4-4-1"), dataset["color"].read(mag="4-4-1"))
-        again = opened if copy == copies[-1] else opened.rename_layer("color", "em") if name == "color" else rename_again(opened)
+        np.testing.assert_array_equal(
+            opened[name].read(mag="4-4-1"), dataset["color"].read(mag="4-4-1")
+        )
+        again = (
+            opened
+            if copy == copies[-1]
+            else opened.rename_layer("color", "em")
+            if name == "color"
+            else rename_again(opened)
+        )
         assert list(again.layers) == ["em", "seg"]
         np.testing.assert_array_equal(again["em"].read()[0], VOXELS)
         names_there = {name for name in os.listdir(copy) if not name.startswith(".")}
@@ -408,10 +504,16 @@ def test_concurrent_processes_lose_no_edit(dataset):
     children = [start(edit_often, dataset.path, name, count) for name in names]
     assert [exit_code(child) for child in children] == [0] * len(names)
     document = document_of(dataset.path)
-    assert {f"{name}.{number}" for name in names for number in range(count)} <= set(document["defaultViewConfiguration"])
-    assert set(document["dataLayers"][0]["defaultViewConfiguration"]) == {f"{name}-{number}" for name in names for number in range(count)}
+    assert {f"{name}.{number}" for name in names for number in range(count)} <= set(
+        document["defaultViewConfiguration"]
+    )
+    assert set(document["dataLayers"][0]["defaultViewConfiguration"]) == {
+        f"{name}-{number}" for name in names for number in range(count)
+    }
     listed = {layer["name"] for layer in document["dataLayers"]}
-    assert listed == {"color", "seg"} | {f"{name}-{number}" for name in names for number in range(0, count, 2)}
+    assert listed == {"color", "seg"} | {
+        f"{name}-{number}" for name in names for number in range(0, count, 2)
+    }
     assert not [name for name in os.listdir(dataset.path) if name.startswith(".")]
 
 
@@ -434,7 +536,9 @@ def test_the_lock_of_a_dead_process_is_removed(dataset):
     assert exit_code(start(end_with_the_lock, dataset.path)) == 9
     lock = f"{dataset.path}/.{FILE_NAME}.wkwdask-lock"
     assert os.path.exists(lock)
-    assert [fault.kind for fault in wkwdask.verify(dataset.path, quick=True).faults] == ["leftover.lock"]
+    assert [fault.kind for fault in wkwdask.verify(dataset.path, quick=True).faults] == [
+        "leftover.lock"
+    ]
     assert dataset.set_voxel_size((1, 2, 3)).voxel_size == (1, 2, 3)
     assert not os.path.exists(lock)
 
@@ -444,8 +548,13 @@ def test_the_lock_of_a_living_process_is_respected(dataset, monkeypatch, hard_li
     """The message names the process; files may have no hard links."""
     if not hard_links:
         monkeypatch.setattr(os, "link", _refuse)
-    lock, before = put_lock(f"{dataset.path}/{FILE_NAME}", this_process("an edit")), document_of(dataset.path)
-    message = rf"another process changes it: an edit by .*process {os.getpid()} .*remove {dataset.path}"
+    lock, before = (
+        put_lock(f"{dataset.path}/{FILE_NAME}", this_process("an edit")),
+        document_of(dataset.path),
+    )
+    message = (
+        rf"another process changes it: an edit by .*process {os.getpid()} .*remove {dataset.path}"
+    )
     with impatient(), pytest.raises(LockedError, match=message):
         dataset.set_voxel_size((1, 2, 3))
     assert document_of(dataset.path) == before
@@ -537,7 +646,10 @@ def test_a_full_disk_leaves_no_lock(dataset, monkeypatch, hard_links):
 
 def test_a_lock_of_another_machine_is_not_broken(dataset):
     lock = put_lock(f"{dataset.path}/{FILE_NAME}", far_process("an edit"))
-    with impatient(), pytest.raises(LockedError, match="an edit by somebody, process 7 on elsewhere, since then"):
+    with (
+        impatient(),
+        pytest.raises(LockedError, match="an edit by somebody, process 7 on elsewhere, since then"),
+    ):
         dataset.set_voxel_size((1, 2, 3))
     lock.write_text("")
     with impatient(), pytest.raises(LockedError, match="its lock cannot be read"):
@@ -571,15 +683,26 @@ def other(tmp_path, dataset):
 @pytest.mark.parametrize("by", ["record", "path"])
 def test_a_layer_is_added_by_reference(dataset, other, relative, by):
     dataset.set_largest_segment_id("seg", 2**60).set_view_configuration({"alpha": 30}, "seg")
-    after = other.add_layer_as_ref(dataset["seg"] if by == "record" else f"{dataset.path}/seg", "cells", relative=relative)
+    after = other.add_layer_as_ref(
+        dataset["seg"] if by == "record" else f"{dataset.path}/seg", "cells", relative=relative
+    )
     cells = after["cells"]
-    assert (cells.category, cells.bounding_box, cells.element_class, cells.largest_segment_id) == ("segmentation", dataset["seg"].bounding_box, "uint64", 2**60)
+    assert (cells.category, cells.bounding_box, cells.element_class, cells.largest_segment_id) == (
+        "segmentation",
+        dataset["seg"].bounding_box,
+        "uint64",
+        2**60,
+    )
     assert cells.view_configuration == {"alpha": 30}
-    assert os.path.isabs(document_of(other.path)["dataLayers"][0]["mags"][0]["path"]) is not relative
+    assert (
+        os.path.isabs(document_of(other.path)["dataLayers"][0]["mags"][0]["path"]) is not relative
+    )
     assert cells[1].elsewhere == f"{dataset.path}/seg/1"
     assert f"at {dataset.path}/seg/1" in repr(after)
     assert f"elsewhere: {dataset.path}/seg/1" in cells._repr_html_()
-    assert [mag.elsewhere for mag in wkwdask.info(other.path).layers[0].mags] == [f"{dataset.path}/seg/1"]
+    assert [mag.elsewhere for mag in wkwdask.info(other.path).layers[0].mags] == [
+        f"{dataset.path}/seg/1"
+    ]
     np.testing.assert_array_equal(cells.read()[0], IDS)
     assert cells.compute_largest_segment_id() == int(IDS.max())
     with pytest.raises(ExistsError, match="layer 'cells' already exists"):
@@ -592,12 +715,18 @@ def test_a_layer_is_added_by_reference(dataset, other, relative, by):
 def test_references_of_legacy_layers_and_other_voxel_sizes(dataset, other):
     def legacy(document):
         entry = document["dataLayers"][0]
-        entry["wkwResolutions"] = [{"resolution": mag["mag"], "cubeLength": mag["cubeLength"]} for mag in entry.pop("mags")]
+        entry["wkwResolutions"] = [
+            {"resolution": mag["mag"], "cubeLength": mag["cubeLength"]} for mag in entry.pop("mags")
+        ]
 
     edit(dataset.path, legacy)
-    np.testing.assert_array_equal(other.add_layer_as_ref(f"{dataset.path}/color")["color"].read()[0], VOXELS)
+    np.testing.assert_array_equal(
+        other.add_layer_as_ref(f"{dataset.path}/color")["color"].read()[0], VOXELS
+    )
     dataset.set_voxel_size((4, 4, 40))
-    with pytest.raises(ValueError, match=r"voxels are \(4.0, 4.0, 40.0\) nm, those of .*any_voxel_size"):
+    with pytest.raises(
+        ValueError, match=r"voxels are \(4.0, 4.0, 40.0\) nm, those of .*any_voxel_size"
+    ):
         other.add_layer_as_ref(f"{dataset.path}/seg")
     assert "seg" in other.add_layer_as_ref(f"{dataset.path}/seg", any_voxel_size=True).layers
 
@@ -645,22 +774,38 @@ def test_a_linked_dataset_is_not_external(dataset, tmp_path):
 
 REGION = ((8, 8, 8), (12, 12, 12))
 WRITES = {
-    "rechunk": lambda dataset, **options: wkwdask.rechunk(dataset.path, layer="color", mags="1", file_len=4, **options),
-    "compress": lambda dataset, **options: wkwdask.compress(dataset.path, layer="color", mags="1", compression="raw", **options),
-    "region": lambda dataset, **options: wkwdask.to_wkw(np.full((4, 4, 4), 9, np.uint8), f"{dataset.path}/color", region=REGION, **options),
+    "rechunk": lambda dataset, **options: wkwdask.rechunk(
+        dataset.path, layer="color", mags="1", file_len=4, **options
+    ),
+    "compress": lambda dataset, **options: wkwdask.compress(
+        dataset.path, layer="color", mags="1", compression="raw", **options
+    ),
+    "region": lambda dataset, **options: wkwdask.to_wkw(
+        np.full((4, 4, 4), 9, np.uint8), f"{dataset.path}/color", region=REGION, **options
+    ),
     "rm": lambda dataset, **options: wkwdask.rm(dataset.path, layer="color", mags="1", **options),
-    "remove_mag": lambda dataset, **options: dataset.remove_mag("color", 1, delete_files=True, **options),
+    "remove_mag": lambda dataset, **options: dataset.remove_mag(
+        "color", 1, delete_files=True, **options
+    ),
 }
 
 
-EXTERNAL_WRITES = [*((kind, verb) for kind in KINDS for verb in ("rechunk", "rm")), *(("linked layer", verb) for verb in ("compress", "region", "remove_mag"))]
+EXTERNAL_WRITES = [
+    *((kind, verb) for kind in KINDS for verb in ("rechunk", "rm")),
+    *(("linked layer", verb) for verb in ("compress", "region", "remove_mag")),
+]
 
 
 @pytest.mark.parametrize(("external", "verb"), EXTERNAL_WRITES, indirect=["external"])
 def test_external_mags_are_written_only_with_allow_external(external, verb):
     place, dataset = external
-    before, files = document_of(dataset.path), {path: path.read_bytes() for path in place.rglob("*.wkw")}
-    with pytest.raises(UnsupportedError, match=rf"lies outside the dataset .*{place.parent}.*allow_external=True"):
+    before, files = (
+        document_of(dataset.path),
+        {path: path.read_bytes() for path in place.rglob("*.wkw")},
+    )
+    with pytest.raises(
+        UnsupportedError, match=rf"lies outside the dataset .*{place.parent}.*allow_external=True"
+    ):
         WRITES[verb](dataset)
     assert document_of(dataset.path) == before
     assert {path: path.read_bytes() for path in place.rglob("*.wkw")} == files
@@ -671,7 +816,10 @@ def test_external_mags_are_written_only_with_allow_external(external, verb):
         assert not os.path.lexists(f"{dataset.path}/color/1")
         return
     assert {path: path.read_bytes() for path in place.rglob("*.wkw")} != files
-    assert document_of(dataset.path)["dataLayers"][0]["mags"][0]["path"] == before["dataLayers"][0]["mags"][0]["path"]
+    assert (
+        document_of(dataset.path)["dataLayers"][0]["mags"][0]["path"]
+        == before["dataLayers"][0]["mags"][0]["path"]
+    )
     assert dataset.refreshed()["color"][1].elsewhere == str(place)
     expected = VOXELS.copy()
     if verb == "region":
@@ -681,16 +829,26 @@ def test_external_mags_are_written_only_with_allow_external(external, verb):
 
 
 NEW = {
-    "to_wkw": lambda target, source, **options: wkwdask.to_wkw(VOXELS, target, offset=OFFSET, **OPTIONS, **options),
-    "create": lambda target, source, **options: wkwdask.create(target, ((6, 4, 2), (36, 30, 24)), "uint8", block_len=8, file_len=2, **options),
+    "to_wkw": lambda target, source, **options: wkwdask.to_wkw(
+        VOXELS, target, offset=OFFSET, **OPTIONS, **options
+    ),
+    "create": lambda target, source, **options: wkwdask.create(
+        target, ((6, 4, 2), (36, 30, 24)), "uint8", block_len=8, file_len=2, **options
+    ),
     "apply": lambda target, source, **options: wkwdask.apply(np.invert, source, target, **options),
     "copy": lambda target, source, **options: wkwdask.copy(source, target, **options),
-    "rechunk": lambda target, source, **options: wkwdask.rechunk(source, target, file_len=4, **options),
-    "components": lambda target, source, **options: wkwdask.connected_components(source, target, **options),
+    "rechunk": lambda target, source, **options: wkwdask.rechunk(
+        source, target, file_len=4, **options
+    ),
+    "components": lambda target, source, **options: wkwdask.connected_components(
+        source, target, **options
+    ),
     "remap": lambda target, source, **options: wkwdask.remap(source, target, {}, **options),
     "dust": lambda target, source, **options: wkwdask.remove_dust(source, target, 0, **options),
     "renumber": lambda target, source, **options: wkwdask.renumber(source, target, **options),
-    "convert": lambda target, source, **options: wkwdask.convert(_array_file(target), target, axes="xyz", offset=OFFSET, **options),
+    "convert": lambda target, source, **options: wkwdask.convert(
+        _array_file(target), target, axes="xyz", offset=OFFSET, **options
+    ),
 }
 
 
@@ -727,7 +885,11 @@ def test_an_unwritable_json_is_refused_before_any_work(dataset, monkeypatch):
     os.symlink(meta / FILE_NAME, f"{dataset.path}/{FILE_NAME}")
     before = files_in(Path(dataset.path))
     access = os.access
-    monkeypatch.setattr(os, "access", lambda path, mode: not (mode == os.W_OK and str(path) == str(meta)) and access(path, mode))
+    monkeypatch.setattr(
+        os,
+        "access",
+        lambda path, mode: not (mode == os.W_OK and str(path) == str(meta)) and access(path, mode),
+    )
     changes = [
         lambda: dataset.set_voxel_size((1, 2, 3)),
         lambda: wkwdask.rechunk(dataset.path, layer="color", file_len=4),
@@ -748,20 +910,34 @@ def test_an_edit_of_a_removed_dataset_is_an_error(dataset):
 
 UNLISTED = {
     "rechunk": lambda layer, **options: wkwdask.rechunk(layer, mags="1", file_len=4, **options),
-    "region": lambda layer, **options: wkwdask.to_wkw(np.full((4, 4, 4), 9, np.uint8), f"{layer}/1", region=REGION, **options),
-    "pyramid": lambda layer, **options: wkwdask.build_pyramid(layer, mags=["8-8-2"], method="mean", **options),
-    "upsample": lambda layer, **options: wkwdask.upsample(layer, source="2-2-1", mags=["1"], existing="overwrite", **options),
+    "region": lambda layer, **options: wkwdask.to_wkw(
+        np.full((4, 4, 4), 9, np.uint8), f"{layer}/1", region=REGION, **options
+    ),
+    "pyramid": lambda layer, **options: wkwdask.build_pyramid(
+        layer, mags=["8-8-2"], method="mean", **options
+    ),
+    "upsample": lambda layer, **options: wkwdask.upsample(
+        layer, source="2-2-1", mags=["1"], existing="overwrite", **options
+    ),
     "odd name": lambda layer, **options: wkwdask.write(f"{layer}/raw", OFFSET, VOXELS, **options),
-    "long name": lambda layer, **options: wkwdask.rechunk(f"{layer}/16-16-16", file_len=4, **options),
+    "long name": lambda layer, **options: wkwdask.rechunk(
+        f"{layer}/16-16-16", file_len=4, **options
+    ),
     "repair": lambda layer, **options: wkwdask.repair(layer, **options),
 }
 
 
 def files_in(folder):
-    return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path): (path.stat().st_mtime_ns, path.read_bytes())
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
-@pytest.mark.parametrize(("verb", "is_listed"), [("region", True), *((verb, False) for verb in UNLISTED)])
+@pytest.mark.parametrize(
+    ("verb", "is_listed"), [("region", True), *((verb, False) for verb in UNLISTED)]
+)
 def test_unlisted_links_need_allow_external(dataset, tmp_path, verb, is_listed):
     """They lie in the dataset's folder."""
     outside = tmp_path / "outside"
@@ -775,7 +951,9 @@ def test_unlisted_links_need_allow_external(dataset, tmp_path, verb, is_listed):
     if verb == "repair":
         assert "allow_external" in str(UNLISTED[verb](layer))
     else:
-        with pytest.raises(UnsupportedError, match=r"lies outside the dataset .*allow_external=True"):
+        with pytest.raises(
+            UnsupportedError, match=r"lies outside the dataset .*allow_external=True"
+        ):
             UNLISTED[verb](layer)
     assert files_in(outside) == before
     UNLISTED[verb](layer, allow_external=True)
@@ -784,7 +962,9 @@ def test_unlisted_links_need_allow_external(dataset, tmp_path, verb, is_listed):
 
 LIVING = {
     "region": lambda dataset, **options: WRITES["region"](dataset, **options),
-    "update": lambda dataset, **options: wkwdask.build_pyramid(dataset.path, "color", mags=["2-2-1"], update="content", **options),
+    "update": lambda dataset, **options: wkwdask.build_pyramid(
+        dataset.path, "color", mags=["2-2-1"], update="content", **options
+    ),
     "repair": lambda dataset, **options: wkwdask.repair(dataset.path, layer="color", **options),
 }
 
@@ -792,7 +972,10 @@ LIVING = {
 @pytest.mark.parametrize("verb", sorted(LIVING))
 @pytest.mark.parametrize("folder", ["z0", "z0/y0"])
 def test_linked_folders_of_a_mag_need_allow_external(dataset, tmp_path, verb, folder):
-    mag, outside = Path(dataset.path, "color", "1" if verb == "region" else "2-2-1"), tmp_path / "outside"
+    mag, outside = (
+        Path(dataset.path, "color", "1" if verb == "region" else "2-2-1"),
+        tmp_path / "outside",
+    )
     os.rename(mag / folder, outside)
     os.symlink(outside, mag / folder)
     file = next(outside.rglob("x0.wkw"))
@@ -802,7 +985,9 @@ def test_linked_folders_of_a_mag_need_allow_external(dataset, tmp_path, verb, fo
     if verb == "repair":
         assert "allow_external" in str(LIVING[verb](dataset))
     else:
-        with pytest.raises(UnsupportedError, match=rf"{folder}: lies outside the dataset .*allow_external"):
+        with pytest.raises(
+            UnsupportedError, match=rf"{folder}: lies outside the dataset .*allow_external"
+        ):
             LIVING[verb](dataset)
     assert files_in(outside) == before
     LIVING[verb](dataset, allow_external=True)
@@ -828,7 +1013,9 @@ def test_two_paths_of_one_mag_share_a_lock(dataset):
 def test_references_work_in_a_dataset_reached_by_a_link(dataset, other, tmp_path, relative):
     (tmp_path / "home" / "me").mkdir(parents=True)
     os.symlink(other.path, tmp_path / "home" / "me" / "link")
-    opened = wkwdask.open_dataset(tmp_path / "home" / "me" / "link").add_layer_as_ref(dataset["color"], "copy", relative=relative)
+    opened = wkwdask.open_dataset(tmp_path / "home" / "me" / "link").add_layer_as_ref(
+        dataset["color"], "copy", relative=relative
+    )
     np.testing.assert_array_equal(opened["copy"].read()[0], VOXELS)
     np.testing.assert_array_equal(other.refreshed()["copy"].read()[0], VOXELS)
 
@@ -840,7 +1027,9 @@ def test_the_parent_of_a_link_target_is_resolved(dataset, tmp_path, monkeypatch)
     os.symlink(tmp_path / "far" / "below", f"{dataset.path}/link")
     monkeypatch.chdir(dataset.path)
     np.testing.assert_array_equal(wkwdask.read("color/1")[0], VOXELS)
-    np.testing.assert_array_equal(wkwdask.read("link/../color/1", ((6, 4, 2), (36, 30, 24)))[0], VOXELS // 2)
+    np.testing.assert_array_equal(
+        wkwdask.read("link/../color/1", ((6, 4, 2), (36, 30, 24)))[0], VOXELS // 2
+    )
     wkwdask.rm("link/../color/1")
     assert not os.path.exists(tmp_path / "far" / "color" / "1")
     assert os.path.exists(f"{dataset.path}/color/1")
@@ -853,9 +1042,13 @@ def test_a_linked_layer_is_removed_with_its_link(dataset, tmp_path):
     (outside / "precious").write_text("x")
     os.rename(f"{dataset.path}/color", outside / "color")
     os.symlink(outside / "color", f"{dataset.path}/color")
-    with pytest.raises(UnsupportedError, match=r"remove-layer .*allow_external=True deletes them there"):
+    with pytest.raises(
+        UnsupportedError, match=r"remove-layer .*allow_external=True deletes them there"
+    ):
         dataset.remove_layer("color", delete_files=True)
-    assert list(dataset.remove_layer("color", delete_files=True, allow_external=True).layers) == ["seg"]
+    assert list(dataset.remove_layer("color", delete_files=True, allow_external=True).layers) == [
+        "seg"
+    ]
     assert sorted(os.listdir(dataset.path)) == [FILE_NAME, "seg"]
     assert os.listdir(outside) == ["precious"]
     wkwdask.rm(dataset.path)
@@ -864,7 +1057,9 @@ def test_a_linked_layer_is_removed_with_its_link(dataset, tmp_path):
 
 def test_a_merge_into_a_linked_layer_needs_allow_external(dataset, tmp_path):
     annotation = tmp_path / "annotation"
-    wkwdask.write(annotation / "1", (8, 8, 8), np.full((8, 8, 8), 7, np.uint64), block_len=8, file_len=1)
+    wkwdask.write(
+        annotation / "1", (8, 8, 8), np.full((8, 8, 8), 7, np.uint64), block_len=8, file_len=1
+    )
     (tmp_path / "outside").mkdir()
     os.symlink(tmp_path / "outside", f"{dataset.path}/merged")
     arguments = (f"{dataset.path}/seg/1", annotation, f"{dataset.path}/merged/1")
@@ -883,9 +1078,14 @@ def test_an_import_into_a_linked_layer_needs_allow_external(tmp_path):
     options = {"axes": "xyz", "voxel_size": (4, 4, 35), "offset": OFFSET, "pyramid": True}
     with pytest.raises(UnsupportedError, match="allow_external"):
         wkwdask.convert(tmp_path / "voxels.npy", tmp_path / "new" / "color" / "1", **options)
-    wkwdask.convert(tmp_path / "voxels.npy", tmp_path / "new" / "color" / "1", allow_external=True, **options)
+    wkwdask.convert(
+        tmp_path / "voxels.npy", tmp_path / "new" / "color" / "1", allow_external=True, **options
+    )
     color = wkwdask.open_dataset(tmp_path / "new")["color"]
-    assert [mag.elsewhere for mag in color][:2] == [f"{tmp_path}/outside/1", f"{tmp_path}/outside/2-2-1"]
+    assert [mag.elsewhere for mag in color][:2] == [
+        f"{tmp_path}/outside/1",
+        f"{tmp_path}/outside/2-2-1",
+    ]
     np.testing.assert_array_equal(color.read()[0], VOXELS)
 
 
@@ -916,16 +1116,33 @@ def test_an_external_pyramid_needs_allow_external(dataset, tmp_path):
     assert sorted(os.listdir(outside)) == ["1", "2-2-1", "4-4-1", "8-8-2"]
     assert document_of(dataset.path)["dataLayers"][0]["mags"][3]["path"] == "./color/8-8-2"
     os.unlink(f"{dataset.path}/color")
-    edit(dataset.path, lambda document: [mag.update(path=f"{outside}/{Path(mag['path']).name}") for mag in document["dataLayers"][0]["mags"]])
+    edit(
+        dataset.path,
+        lambda document: [
+            mag.update(path=f"{outside}/{Path(mag['path']).name}")
+            for mag in document["dataLayers"][0]["mags"]
+        ],
+    )
     expected = dataset.refreshed()["color"].read(mag="2-2-1")
     with pytest.raises(UnsupportedError, match="allow_external"):
         wkwdask.build_pyramid(dataset.path, "color", mags=["2-2-1"], existing="overwrite")
-    wkwdask.build_pyramid(dataset.path, "color", mags=["2-2-1"], existing="overwrite", allow_external=True)
+    wkwdask.build_pyramid(
+        dataset.path, "color", mags=["2-2-1"], existing="overwrite", allow_external=True
+    )
     np.testing.assert_array_equal(dataset.refreshed()["color"].read(mag="2-2-1"), expected)
     assert sorted(os.listdir(outside)) == ["1", "2-2-1", "4-4-1", "8-8-2"]
     assert document_of(dataset.path)["dataLayers"][0]["mags"][1]["path"] == f"{outside}/2-2-1"
-    wkwdask.build_pyramid(dataset.path, "color", mags=["2-2-1"], update="content", allow_external=True)
-    wkwdask.upsample(dataset.path, "color", source="4-4-1", mags=["2-2-1"], existing="overwrite", allow_external=True)
+    wkwdask.build_pyramid(
+        dataset.path, "color", mags=["2-2-1"], update="content", allow_external=True
+    )
+    wkwdask.upsample(
+        dataset.path,
+        "color",
+        source="4-4-1",
+        mags=["2-2-1"],
+        existing="overwrite",
+        allow_external=True,
+    )
     np.testing.assert_array_equal(
         dataset.refreshed()["color"].read(mag="2-2-1", box=((4, 4, 2), (6, 6, 3)))[0, 0],
         dataset["color"].read(mag="4-4-1", box=((2, 2, 2), (3, 3, 3)))[0, 0, 0, 0],

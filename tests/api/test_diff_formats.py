@@ -38,7 +38,9 @@ def test_an_array(tmp_path, mag, values, dtype, order):
 def test_sections(tmp_path, mag, values):
     (tmp_path / "sections").mkdir()
     for z in range(values.shape[2]):
-        Image.fromarray(np.ascontiguousarray(values[:, :, z].T)).save(tmp_path / "sections" / f"{z}.png")
+        Image.fromarray(np.ascontiguousarray(values[:, :, z].T)).save(
+            tmp_path / "sections" / f"{z}.png"
+        )
     assert wkwdask.diff(tmp_path / "sections", mag).equal
     assert wkwdask.diff(mag, tmp_path / "sections", bounding_box=(10, 10, 10, 5, 5, 5)).equal
 
@@ -56,7 +58,9 @@ def test_what_does_not_fit(tmp_path, mag, values):
 
 def test_images_of_zarr_by_their_path(tmp_path, mag, values):
     """They say where each of their arrays lies, and are compared with the mag that they have."""
-    pytest.importorskip("zarr", minversion="3.1.4", reason="zarr, of the extra zarr, is not installed")
+    pytest.importorskip(
+        "zarr", minversion="3.1.4", reason="zarr, of the extra zarr, is not installed"
+    )
     wkwdask.build_pyramid(tmp_path / "ds", layer="color", mags="2-2-1", block_len=8, file_len=2)
     wkwdask.convert(tmp_path / "ds", tmp_path / "em.ome.zarr", layer="color")
     for pair in ((tmp_path / "em.ome.zarr", mag.parent), (mag.parent, tmp_path / "em.ome.zarr")):

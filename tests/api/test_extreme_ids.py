@@ -42,14 +42,18 @@ def ends(dtype):
 def segmentations(draw, dtypes=TYPES):
     dtype = draw(st.sampled_from(dtypes))
     ids = [0, int(np.iinfo(dtype).max), *draw(st.lists(st.sampled_from(ends(dtype)), max_size=5))]
-    coarse = np.random.default_rng(draw(st.integers(0, 99))).choice(np.array(ids, dtype), [-(-n // 4) for n in SHAPE])
+    coarse = np.random.default_rng(draw(st.integers(0, 99))).choice(
+        np.array(ids, dtype), [-(-n // 4) for n in SHAPE]
+    )
     return np.kron(coarse, np.ones((4, 4, 4), dtype))[tuple(slice(n) for n in SHAPE)]
 
 
 @st.composite
 def mappings(draw, dtype):
     keys = draw(st.lists(st.sampled_from(ends(dtype)), unique=True, max_size=8))
-    return {key: draw(st.sampled_from(ends(dtype))) for key in keys} | {int(np.iinfo(dtype).max): draw(st.sampled_from(ends(dtype)))}
+    return {key: draw(st.sampled_from(ends(dtype))) for key in keys} | {
+        int(np.iinfo(dtype).max): draw(st.sampled_from(ends(dtype)))
+    }
 
 
 def forms(folder, pairs):
@@ -79,7 +83,14 @@ def folder(tmp_path_factory):
 
 
 def stored(folder, labels):
-    wkwdask.to_wkw(labels, folder / "seg" / "1", existing="overwrite", voxel_size=(4, 4, 4), category="segmentation", **WKW)
+    wkwdask.to_wkw(
+        labels,
+        folder / "seg" / "1",
+        existing="overwrite",
+        voxel_size=(4, 4, 4),
+        category="segmentation",
+        **WKW,
+    )
     return folder / "seg" / "1"
 
 
@@ -109,13 +120,23 @@ def test_a_table_of_all_ids_reaches_the_last_one(folder, dtype):
         wkwdask.remap(source, folder / "new" / "1", mapping, existing="overwrite")
         np.testing.assert_array_equal(made(folder), table[labels])
         wkwdask.remap(source, folder / "new" / "1", table[: count - 1], existing="overwrite")
-        np.testing.assert_array_equal(made(folder), np.append(table[: count - 1], count - 1)[labels])
+        np.testing.assert_array_equal(
+            made(folder), np.append(table[: count - 1], count - 1)[labels]
+        )
 
 
-@given(st.lists(st.integers(-(2**63), 2**63 - 1).map(lambda n: n >> 8 * (n % 7)), min_size=1, max_size=30), st.sampled_from(["int64", "uint64"]), st.booleans())
+@given(
+    st.lists(
+        st.integers(-(2**63), 2**63 - 1).map(lambda n: n >> 8 * (n % 7)), min_size=1, max_size=30
+    ),
+    st.sampled_from(["int64", "uint64"]),
+    st.booleans(),
+)
 def test_signed_ids_are_not_those_of_their_bits(ids, dtype, keeps):
     array, out = np.array([*ids, -1, 2**63 - 1, -(2**63)], np.int64), np.empty(len(ids) + 3, dtype)
-    keys = np.array(sorted({2**63 - 1, 2**63, LARGEST, *(n for n in ids[::2] if n >= 0)}), np.uint64)
+    keys = np.array(
+        sorted({2**63 - 1, 2**63, LARGEST, *(n for n in ids[::2] if n >= 0)}), np.uint64
+    )
     values = np.arange(100, 100 + len(keys), dtype=np.uint64)
     lookup = dict(zip(keys.tolist(), values.tolist(), strict=True))
     expected = [lookup.get(n, n if keeps else 0) for n in array.tolist()]
@@ -135,18 +156,29 @@ def test_an_empty_table_maps_nothing():
 
 
 @HEAVY
-@given(segmentations(), st.integers(1, 2000), st.sampled_from(["ids.csv", "ids.parquet", "ids.npy"]))
+@given(
+    segmentations(), st.integers(1, 2000), st.sampled_from(["ids.csv", "ids.parquet", "ids.npy"])
+)
 def test_dust_numbers_and_statistics(folder, labels, min_voxels, name):
     source = stored(folder, labels)
-    ids, counts = (values[1 if labels.min() == 0 else 0 :] for values in np.unique(labels, return_counts=True))
+    ids, counts = (
+        values[1 if labels.min() == 0 else 0 :] for values in np.unique(labels, return_counts=True)
+    )
     table = wkwdask.label_statistics(source)
     assert (table.index.tolist(), table["voxels"].tolist()) == (ids.tolist(), counts.tolist())
     for number in ids.tolist():
         places = np.argwhere(labels == number)
-        assert table.loc[number, ["min_x", "min_y", "min_z"]].tolist() == places.min(axis=0).tolist()
-        assert table.loc[number, ["max_x", "max_y", "max_z"]].tolist() == (places.max(axis=0) + 1).tolist()
+        assert (
+            table.loc[number, ["min_x", "min_y", "min_z"]].tolist() == places.min(axis=0).tolist()
+        )
+        assert (
+            table.loc[number, ["max_x", "max_y", "max_z"]].tolist()
+            == (places.max(axis=0) + 1).tolist()
+        )
     wkwdask.remove_dust(source, folder / "new" / "1", min_voxels, existing="overwrite")
-    np.testing.assert_array_equal(made(folder), np.where(np.isin(labels, ids[counts >= min_voxels]), labels, 0))
+    np.testing.assert_array_equal(
+        made(folder), np.where(np.isin(labels, ids[counts >= min_voxels]), labels, 0)
+    )
     numbered = np.where(labels == 0, 0, np.searchsorted(ids, labels) + 1)
     wkwdask.renumber(source, folder / "new" / "1", mapping=folder / name, existing="overwrite")
     np.testing.assert_array_equal(made(folder), numbered)
@@ -158,10 +190,14 @@ def test_dust_numbers_and_statistics(folder, labels, min_voxels, name):
 @given(segmentations(), st.sampled_from([6, 18, 26]))
 def test_components(folder, labels, connectivity):
     source = stored(folder, labels)
-    wkwdask.connected_components(source, folder / "new" / "1", connectivity=connectivity, existing="overwrite")
+    wkwdask.connected_components(
+        source, folder / "new" / "1", connectivity=connectivity, existing="overwrite"
+    )
     assert_same_components(made(folder), of_labels(labels, connectivity))
     top = int(labels.max())
-    wkwdask.connected_components(source, folder / "new" / "1", threshold=(top, top), existing="overwrite")
+    wkwdask.connected_components(
+        source, folder / "new" / "1", threshold=(top, top), existing="overwrite"
+    )
     np.testing.assert_array_equal(made(folder) > 0, labels == top)
 
 
@@ -189,7 +225,13 @@ def test_the_largest_id_is_recorded(folder, dtype):
 def test_merges_of_annotations(tmp_path):
     base = np.full((64, 32, 32), LARGEST, np.uint64)
     base[32:] = 9
-    wkwdask.to_wkw(base, tmp_path / "ds" / "seg" / "1", voxel_size=(4, 4, 4), category="segmentation", file_len=1)
+    wkwdask.to_wkw(
+        base,
+        tmp_path / "ds" / "seg" / "1",
+        voxel_size=(4, 4, 4),
+        category="segmentation",
+        file_len=1,
+    )
     drawn = np.full((32, 32, 32), LARGEST, np.uint64)
     drawn[5] = LARGEST - 1
     annotation = write_annotation(tmp_path / "a.zip", {"1": {(1, 0, 0): drawn}}, dtype=np.uint64)

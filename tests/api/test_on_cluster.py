@@ -30,7 +30,9 @@ def voxels():
 
 
 def stored(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("x*.wkw"))}
+    return {
+        str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("x*.wkw"))
+    }
 
 
 # ----------------------------------------------------------------------------- verbs
@@ -40,7 +42,9 @@ def stored(folder):
 def source(tmp_path_factory):
     """An image, labels with a pyramid, and floats."""
     folder = tmp_path_factory.mktemp("source") / "ds"
-    blobs = ndimage.gaussian_filter(np.random.default_rng(4).integers(0, 255, (40, 30, 25)).astype(np.float32), 1.2)
+    blobs = ndimage.gaussian_filter(
+        np.random.default_rng(4).integers(0, 255, (40, 30, 25)).astype(np.float32), 1.2
+    )
     labels = np.where(blobs > 120, blobs // 4, 0).astype(np.uint32)
     with dask.config.set(scheduler="synchronous"):
         wkwdask.create_dataset(folder, (4, 4, 4))
@@ -52,8 +56,16 @@ def source(tmp_path_factory):
 
 
 def apply_function(folder):
-    wkwdask.apply(lambda array: ndimage.gaussian_filter(array, 1), folder / "color" / "1", folder / "smooth" / "1", halo=4, chunks=16)
-    return wkwdask.apply(lambda array: array.astype(np.float64).sum(), folder / "floats" / "1", chunks=16)
+    wkwdask.apply(
+        lambda array: ndimage.gaussian_filter(array, 1),
+        folder / "color" / "1",
+        folder / "smooth" / "1",
+        halo=4,
+        chunks=16,
+    )
+    return wkwdask.apply(
+        lambda array: array.astype(np.float64).sum(), folder / "floats" / "1", chunks=16
+    )
 
 
 def find_components(folder):
@@ -64,11 +76,15 @@ def map_ids(folder):
     np.save(folder / "map.npy", np.arange(70)[::-1])
     wkwdask.remap(folder / "seg" / "1", folder / "mapped" / "1", folder / "map.npy")
     wkwdask.remove_dust(folder / "mapped" / "1", folder / "clean" / "1", 5)
-    wkwdask.renumber(folder / "clean" / "1", folder / "compact" / "1", dtype="uint16", mapping=folder / "ids.csv")
+    wkwdask.renumber(
+        folder / "clean" / "1", folder / "compact" / "1", dtype="uint16", mapping=folder / "ids.csv"
+    )
 
 
 def merge_and_move(folder):
-    annotation = write_annotation(folder / "annotation.zip", {"1": {(1, 0, 1): np.full((16,) * 3, 9)}}, block_len=16)
+    annotation = write_annotation(
+        folder / "annotation.zip", {"1": {(1, 0, 1): np.full((16,) * 3, 9)}}, block_len=16
+    )
     wkwdask.merge(folder / "seg" / "1", annotation, folder / "merged" / "1")
     wkwdask.merge(folder / "seg" / "1", annotation, folder / "encoded" / "1", block_len=16)
     wkwdask.copy(folder / "merged" / "1", folder / "moved" / "1", translate=(16, 5, 0))
@@ -86,36 +102,68 @@ def check_and_repair(folder):
     assert wkwdask.check_manifest(folder).is_equal
     (folder / "wkwdask-manifest.txt").unlink()
     shutil.rmtree(folder / "seg" / ".wkwdask-quarantine")
-    return kinds, verbs, wkwdask.diff(folder / "seg" / "1", folder / "color" / "1", bounding_box=(*OFFSET, 9, 9, 9)).equal
+    return (
+        kinds,
+        verbs,
+        wkwdask.diff(
+            folder / "seg" / "1", folder / "color" / "1", bounding_box=(*OFFSET, 9, 9, 9)
+        ).equal,
+    )
 
 
 def count(folder):
-    wkwdask.label_statistics(folder / "seg" / "1", folder / "floats" / "1", output=folder / "labels.csv")
+    wkwdask.label_statistics(
+        folder / "seg" / "1", folder / "floats" / "1", output=folder / "labels.csv"
+    )
     np.save(folder / "histogram.npy", wkwdask.histogram(folder, layer="color", per_slice=True))
 
 
 def change_mags(folder):
     wkwdask.upsample(folder, "seg", source="2", mags=["1"], existing="overwrite")
-    wkwdask.to_wkw(np.full((9, 9, 9), 7, np.uint32), folder / "seg" / "1", region=((20, 5, 8), (29, 14, 17)))
+    wkwdask.to_wkw(
+        np.full((9, 9, 9), 7, np.uint32), folder / "seg" / "1", region=((20, 5, 8), (29, 14, 17))
+    )
     wkwdask.build_pyramid(folder, "seg", mags=["2"], existing="overwrite")
-    wkwdask.to_wkw(np.full((9, 9, 9), 8, np.uint32), folder / "seg" / "1", region=((4, 5, 8), (13, 14, 17)))
+    wkwdask.to_wkw(
+        np.full((9, 9, 9), 8, np.uint32), folder / "seg" / "1", region=((4, 5, 8), (13, 14, 17))
+    )
     wkwdask.build_pyramid(folder, "seg", update=True)
 
 
 def convert(folder):
     wkwdask.convert(folder / "color" / "1", folder / "color.npy")
-    wkwdask.convert(folder / "color.npy", folder / "again" / "1", block_len=8, file_len=4, offset=OFFSET)
+    wkwdask.convert(
+        folder / "color.npy", folder / "again" / "1", block_len=8, file_len=4, offset=OFFSET
+    )
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("work", [apply_function, find_components, map_ids, merge_and_move, check_and_repair, count, change_mags, convert])
+@pytest.mark.parametrize(
+    "work",
+    [
+        apply_function,
+        find_components,
+        map_ids,
+        merge_and_move,
+        check_and_repair,
+        count,
+        change_mags,
+        convert,
+    ],
+)
 def test_verbs_make_the_files_of_one_thread(source, tmp_path, client, work):
     results, files = [], []
     for scheduler in ("synchronous", client):
         folder = shutil.copytree(source, tmp_path / str(len(results)) / "ds")
         with dask.config.set(scheduler=scheduler), regions_of(16), rechunks_of(16), imports_of(8):
             results.append(work(folder))
-        files.append({path.relative_to(folder): path.read_bytes() for path in folder.rglob("[!.]*") if path.is_file() and path.suffix != ".zip"})
+        files.append(
+            {
+                path.relative_to(folder): path.read_bytes()
+                for path in folder.rglob("[!.]*")
+                if path.is_file() and path.suffix != ".zip"
+            }
+        )
         assert not list(folder.rglob(".wkwdask-job-*"))
     assert files[0] == files[1]
     assert results[0] == results[1]
@@ -132,7 +180,9 @@ def test_sections_into_a_region(tmp_path, memory):
     low = (11, 2, 13)
     region = (low, tuple(a + n for a, n in zip(low, SHAPE, strict=True)))
     with memory_of_tasks(memory):
-        report = wkwdask.to_wkw(da.from_array(voxels(), chunks=(70, 50, 1)), tmp_path / "1", region=region)
+        report = wkwdask.to_wkw(
+            da.from_array(voxels(), chunks=(70, 50, 1)), tmp_path / "1", region=region
+        )
     assert ("scratch files" in report.note) == (memory < 1 << 20)
     with dask.config.set(scheduler="synchronous"):
         wkwdask.create(tmp_path / "one" / "1", ((0, 0, 0), (96, 64, 96)), np.uint8, **OPTIONS)
@@ -147,23 +197,35 @@ def test_a_failed_chunk_stops_no_other(tmp_path):
     trace = tmp_path / "trace"
     trace.mkdir()
     whole = da.from_array(np.pad(voxels(), ((0, 26), (0, 14), (0, 68))), chunks=(32, 32, 32))
-    array = [da.map_blocks(fail_first, whole, trace, fails, dtype=np.uint8, meta=np.empty((0, 0, 0), np.uint8)) for fails in (True, False)]
+    array = [
+        da.map_blocks(
+            fail_first, whole, trace, fails, dtype=np.uint8, meta=np.empty((0, 0, 0), np.uint8)
+        )
+        for fails in (True, False)
+    ]
     with pytest.raises(ZeroDivisionError, match="the first chunk") as caught:
         wkwdask.to_wkw(array[0], tmp_path / "ds" / "1", **OPTIONS)
-    assert any("all tasks that do not depend on them are done" in note for note in caught.value.__notes__)
+    assert any(
+        "all tasks that do not depend on them are done" in note for note in caught.value.__notes__
+    )
     assert caught.value.exit_code == 3
     assert not (tmp_path / "ds" / "1").exists()
     assert len(list(trace.iterdir())) == 3 * 2 * 4 - 1
     wkwdask.to_wkw(array[1], tmp_path / "ds" / "1", existing="resume", **OPTIONS)
     assert all(path.stat().st_size == 1 for path in trace.iterdir())
-    np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds" / "1", ((0, 0, 0), SHAPE))[0], voxels())
+    np.testing.assert_array_equal(
+        wkwdask.read(tmp_path / "ds" / "1", ((0, 0, 0), SHAPE))[0], voxels()
+    )
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("runner", ["processes", "cluster"])
 def test_a_failed_write_is_resumed(tmp_path, runner, request):
     whole = da.from_array(np.pad(voxels(), ((0, 26), (0, 14), (0, 68))), chunks=(32, 32, 32))
-    array = [da.map_blocks(fail_behind, whole, limit, dtype=np.uint8, meta=np.empty((0, 0, 0), np.uint8)) for limit in (96, None)]
+    array = [
+        da.map_blocks(fail_behind, whole, limit, dtype=np.uint8, meta=np.empty((0, 0, 0), np.uint8))
+        for limit in (96, None)
+    ]
     with contextlib.ExitStack() as stack:
         if runner == "cluster":
             request.getfixturevalue("client")

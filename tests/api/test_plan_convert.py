@@ -18,7 +18,13 @@ EM = np.random.default_rng(0).integers(0, 255, (20, 130, 150)).astype(np.uint8) 
 
 @pytest.fixture
 def ids(tmp_path):
-    write_volume(tmp_path / "ids", IDS, "segmentation", encoding="compressed_segmentation", sharding=Sharding(2, 1, 9))
+    write_volume(
+        tmp_path / "ids",
+        IDS,
+        "segmentation",
+        encoding="compressed_segmentation",
+        sharding=Sharding(2, 1, 9),
+    )
     return tmp_path / "ids"
 
 
@@ -45,9 +51,15 @@ def planned_and_done(source, target, **options):
 
 @pytest.mark.parametrize(
     ("target", "options"),
-    [("ds", {"layer": "ids"}), ("n5://v.n5/ids", {"chunk_shape": (16, 16, 16)}), ("v.ome.zarr", {"shard_shape": False, "chunk_shape": (32, 32, 32)})],
+    [
+        ("ds", {"layer": "ids"}),
+        ("n5://v.n5/ids", {"chunk_shape": (16, 16, 16)}),
+        ("v.ome.zarr", {"shard_shape": False, "chunk_shape": (32, 32, 32)}),
+    ],
 )
-def test_the_plan_of_a_volume_agrees_with_its_conversion(tmp_path, monkeypatch, ids, target, options):
+def test_the_plan_of_a_volume_agrees_with_its_conversion(
+    tmp_path, monkeypatch, ids, target, options
+):
     monkeypatch.chdir(tmp_path)
     if target.endswith(".zarr"):
         pytest.importorskip("zarr", reason="the extra zarr")
@@ -56,7 +68,9 @@ def test_the_plan_of_a_volume_agrees_with_its_conversion(tmp_path, monkeypatch, 
 
 @pytest.mark.parametrize("target", ["ds", "precomputed://em"])
 @pytest.mark.parametrize("options", [{}, {"dtype": "uint16"}])
-def test_the_plan_of_sections_agrees_with_their_conversion(tmp_path, monkeypatch, sections, target, options):
+def test_the_plan_of_sections_agrees_with_their_conversion(
+    tmp_path, monkeypatch, sections, target, options
+):
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.rglob("*"))
     plan = wkwdask.plan_convert(sections, target, voxel_size=(4, 4, 35), pyramid=True, **options)
@@ -96,9 +110,27 @@ def test_levels_of_zeros_are_named(tmp_path):
 
 def test_command(tmp_path, sections):
     (sections / "s7.png").unlink()
-    done = run_here("convert", sections, f"precomputed://{tmp_path}/em", "--voxel-size", "4,4,35", "--dry-run", "--pyramid", "--on-error", "fill")
+    done = run_here(
+        "convert",
+        sections,
+        f"precomputed://{tmp_path}/em",
+        "--voxel-size",
+        "4,4,35",
+        "--dry-run",
+        "--pyramid",
+        "--on-error",
+        "fill",
+    )
     assert done.returncode == 0, done.output
-    for text in ("4_4_35: 150 x 130 x 20 voxels, ", "reads ", "writes ", "memory ", "time ", "then the pyramid of", "filled with zeros: 7"):
+    for text in (
+        "4_4_35: 150 x 130 x 20 voxels, ",
+        "reads ",
+        "writes ",
+        "memory ",
+        "time ",
+        "then the pyramid of",
+        "filled with zeros: 7",
+    ):
         assert text in done.output
     assert not (tmp_path / "em").exists()
     with pytest.warns(SectionWarning):

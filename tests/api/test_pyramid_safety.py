@@ -15,7 +15,14 @@ from faults.drivers import regions_of
 from support.inside import before_task, workers_of
 
 import wkwdask
-from wkwdask.errors import BoundsError, DiscardWarning, ExistsError, IncompleteWriteError, MissingError, ResumeError
+from wkwdask.errors import (
+    BoundsError,
+    DiscardWarning,
+    ExistsError,
+    IncompleteWriteError,
+    MissingError,
+    ResumeError,
+)
 from wkwdask.runs.job_folder import Publisher
 
 OPTIONS = {"block_len": 8, "file_len": 2, "compression": "lz4"}
@@ -32,7 +39,9 @@ def make_dataset(folder):
 
 
 def labels(seed, edge=32):
-    return np.random.default_rng(seed).integers(10 * seed + 1, 10 * seed + 9, (edge,) * 3, dtype=np.uint32)
+    return np.random.default_rng(seed).integers(
+        10 * seed + 1, 10 * seed + 9, (edge,) * 3, dtype=np.uint32
+    )
 
 
 def write(dataset, mag, voxels, **options):
@@ -57,13 +66,21 @@ def quarters(dataset, which):
 
 @pytest.mark.parametrize("file_len", [None, 2])
 @pytest.mark.parametrize(("first", "then"), [([0, 2, 3], [0, 1, 2, 3]), ([0, 1, 2, 3], [0, 2, 3])])
-def test_source_files_added_or_removed_after_an_interruption_are_noticed(dataset, tmp_path, file_len, first, then):
+def test_source_files_added_or_removed_after_an_interruption_are_noticed(
+    dataset, tmp_path, file_len, first, then
+):
     quarters(dataset, first)
 
     def crash():
         raise CrashError
 
-    with dask.config.set(scheduler="sync"), before_task(len(first), crash), workers_of(4), regions_of(32), pytest.raises(CrashError):
+    with (
+        dask.config.set(scheduler="sync"),
+        before_task(len(first), crash),
+        workers_of(4),
+        regions_of(32),
+        pytest.raises(CrashError),
+    ):
         wkwdask.build_pyramid(dataset, mags=[2, 4], method="mode", file_len=file_len)
     other = make_dataset(tmp_path / "other")
     quarters(other, then)
@@ -74,9 +91,13 @@ def test_source_files_added_or_removed_after_an_interruption_are_noticed(dataset
         (dataset / file).unlink()
     for existing in ("error", "overwrite"):
         with pytest.raises(ResumeError, match="added or removed"):
-            wkwdask.build_pyramid(dataset, mags=[2, 4], method="mode", file_len=file_len, existing=existing)
+            wkwdask.build_pyramid(
+                dataset, mags=[2, 4], method="mode", file_len=file_len, existing=existing
+            )
     with pytest.warns(DiscardWarning):
-        wkwdask.build_pyramid(dataset, mags=[2, 4], method="mode", file_len=file_len, existing="restart")
+        wkwdask.build_pyramid(
+            dataset, mags=[2, 4], method="mode", file_len=file_len, existing="restart"
+        )
     np.testing.assert_array_equal(voxels_of(dataset, "2"), voxels_of(dataset, "1")[::2, ::2, ::2])
 
 
@@ -117,7 +138,9 @@ def end_before_publishing(dataset):
 def test_an_update_includes_a_publication_that_it_finished(dataset, tmp_path):
     write(dataset, "1", labels(1), file_len=4)
     wkwdask.build_pyramid(dataset)
-    child = multiprocessing.get_context("fork").Process(target=end_before_publishing, args=(dataset,))
+    child = multiprocessing.get_context("fork").Process(
+        target=end_before_publishing, args=(dataset,)
+    )
     child.start()
     child.join()
     assert child.exitcode == 9
@@ -152,7 +175,11 @@ def test_a_moved_dataset_is_resumed(dataset, tmp_path):
 def test_a_source_replaced_during_the_job_is_an_error(dataset):
     write(dataset, "1", labels(1))
     replace = before_task(1, lambda: write(dataset, "1", labels(2), existing="overwrite"))
-    with dask.config.set(scheduler="sync"), replace, pytest.raises(IncompleteWriteError, match="replaced while it was read"):
+    with (
+        dask.config.set(scheduler="sync"),
+        replace,
+        pytest.raises(IncompleteWriteError, match="replaced while it was read"),
+    ):
         wkwdask.build_pyramid(dataset, mags=[2])
     assert not (dataset / "seg/2").exists()
 
@@ -187,7 +214,14 @@ def test_options_without_effect_are_refused(dataset, options, error):
 
 def test_linked_folders_on_another_disk_are_updated_there(tmp_path):
     folders = [Path("/dev/shm"), Path(tempfile.gettempdir())]
-    other = next((folder for folder in folders if os.access(folder, os.W_OK) and folder.stat().st_dev != tmp_path.stat().st_dev), None)
+    other = next(
+        (
+            folder
+            for folder in folders
+            if os.access(folder, os.W_OK) and folder.stat().st_dev != tmp_path.stat().st_dev
+        ),
+        None,
+    )
     if other is None:
         pytest.skip("there is no second disk")
     array = np.random.default_rng(0).integers(1, 9, (32, 32, 32), dtype=np.uint8)
@@ -197,11 +231,24 @@ def test_linked_folders_on_another_disk_are_updated_there(tmp_path):
     try:
         shutil.move(tmp_path / "2" / "z0", elsewhere / "z0")
         (tmp_path / "2" / "z0").symlink_to(elsewhere / "z0")
-        wkwdask.to_wkw(array + 1, tmp_path / "1", block_len=8, file_len=1, compression="lz4", existing="overwrite")
+        wkwdask.to_wkw(
+            array + 1,
+            tmp_path / "1",
+            block_len=8,
+            file_len=1,
+            compression="lz4",
+            existing="overwrite",
+        )
         wkwdask.build_pyramid(tmp_path, method="max", mags=[2], update=True)
         assert (tmp_path / "2" / "z0").is_symlink()
-        np.testing.assert_array_equal(wkwdask.read(tmp_path, mag=2)[0], (array + 1).reshape(16, 2, 16, 2, 16, 2).max(axis=(1, 3, 5)))
-        assert {path.name for path in elsewhere.rglob("*") if path.is_file()} == {"x0.wkw", "x1.wkw"}
+        np.testing.assert_array_equal(
+            wkwdask.read(tmp_path, mag=2)[0],
+            (array + 1).reshape(16, 2, 16, 2, 16, 2).max(axis=(1, 3, 5)),
+        )
+        assert {path.name for path in elsewhere.rglob("*") if path.is_file()} == {
+            "x0.wkw",
+            "x1.wkw",
+        }
     finally:
         shutil.rmtree(elsewhere)
 

@@ -39,8 +39,18 @@ def _in_this_thread():
 def dataset(tmp_path):
     folder = tmp_path / "ds"
     wkwdask.create_dataset(folder, (11.24, 11.24, 28))
-    wkwdask.to_wkw(voxels(), folder / "cells" / "1", offset=OFFSET, block_len=8, file_len=2, compression="lz4")
-    wkwdask.to_wkw((voxels(1) * 60).astype(np.uint8), folder / "color" / "1", offset=OFFSET, block_len=8, file_len=2, compression="raw", category="color")
+    wkwdask.to_wkw(
+        voxels(), folder / "cells" / "1", offset=OFFSET, block_len=8, file_len=2, compression="lz4"
+    )
+    wkwdask.to_wkw(
+        (voxels(1) * 60).astype(np.uint8),
+        folder / "color" / "1",
+        offset=OFFSET,
+        block_len=8,
+        file_len=2,
+        compression="raw",
+        category="color",
+    )
     wkwdask.build_pyramid(folder, "cells", mags=["2-2-1"])
     document = json.loads((folder / FILE_NAME).read_text())
     document["dataLayers"][0].update({"largestSegmentId": 3, "mappings": ["agglomerate"]})
@@ -58,7 +68,11 @@ def stored(folder, layer="cells"):
 
 
 def hidden(folder):
-    return sorted(path.name for path in Path(folder).rglob(".wkwdask*") if path.name not in (".wkwdask.json", ".wkwdask-files.npy", ".wkwdask-progress.jsonl"))
+    return sorted(
+        path.name
+        for path in Path(folder).rglob(".wkwdask*")
+        if path.name not in (".wkwdask.json", ".wkwdask-files.npy", ".wkwdask-progress.jsonl")
+    )
 
 
 @pytest.mark.parametrize(
@@ -74,7 +88,12 @@ def test_a_layer_is_rechunked_in_place(dataset, options, expected):
     before = {mag: whole(dataset, mag=mag) for mag in ("1", "2-2-1")}
     report = wkwdask.rechunk(dataset, layer="cells", **options)
     assert stored(dataset) == [("1", *expected), ("2-2-1", *expected)]
-    assert report.files == sum(mag.files for layer in wkwdask.info(dataset).layers if layer.name == "cells" for mag in layer.mags)
+    assert report.files == sum(
+        mag.files
+        for layer in wkwdask.info(dataset).layers
+        if layer.name == "cells"
+        for mag in layer.mags
+    )
     for mag, array in before.items():
         np.testing.assert_array_equal(whole(dataset, mag=mag), array)
     entries = json.loads((dataset / FILE_NAME).read_text())["dataLayers"][0]["mags"]
@@ -99,12 +118,17 @@ def test_a_dataset_is_rechunked_elsewhere(dataset, tmp_path):
         np.testing.assert_array_equal(whole(tmp_path / "copy", layer), whole(dataset, layer))
     assert stored(tmp_path / "copy") == [("1", 8, 4, "lz4"), ("2-2-1", 8, 4, "lz4")]
     assert stored(tmp_path / "copy", "color") == [("1", 8, 4, "raw")]
-    before, after = (json.loads((folder / FILE_NAME).read_text()) for folder in (dataset, tmp_path / "copy"))
+    before, after = (
+        json.loads((folder / FILE_NAME).read_text()) for folder in (dataset, tmp_path / "copy")
+    )
     assert after["scale"] == before["scale"]
     assert after["id"] == {"name": "copy", "team": ""}
     for old, new in zip(before["dataLayers"], after["dataLayers"], strict=True):
         assert new["boundingBox"] == old["boundingBox"]
-        assert (new["category"], new.get("largestSegmentId")) == (old["category"], old.get("largestSegmentId"))
+        assert (new["category"], new.get("largestSegmentId")) == (
+            old["category"],
+            old.get("largestSegmentId"),
+        )
         assert "mappings" not in new  # their files stay where they are
     assert stored(dataset) == [("1", 8, 2, "lz4"), ("2-2-1", 8, 2, "lz4")]
     with pytest.raises(ExistsError):
@@ -115,22 +139,35 @@ def test_a_dataset_is_rechunked_elsewhere(dataset, tmp_path):
 
 def test_a_layer_or_mag_is_rechunked_elsewhere(dataset, tmp_path):
     wkwdask.rechunk(dataset / "cells", tmp_path / "layer", mags=["2-2-1"], file_len=1)
-    np.testing.assert_array_equal(wkwdask.read(tmp_path / "layer" / "2-2-1", ((6, 0, 9), (32, 21, 39))), whole(dataset, mag="2-2-1"))
+    np.testing.assert_array_equal(
+        wkwdask.read(tmp_path / "layer" / "2-2-1", ((6, 0, 9), (32, 21, 39))),
+        whole(dataset, mag="2-2-1"),
+    )
     assert not (tmp_path / "layer" / "1").exists()
-    wkwdask.rechunk(dataset / "cells" / "1", dataset / "again" / "1", compression="lz4hc", verify=True)
+    wkwdask.rechunk(
+        dataset / "cells" / "1", dataset / "again" / "1", compression="lz4hc", verify=True
+    )
     np.testing.assert_array_equal(whole(dataset, "again"), whole(dataset))
 
 
 @pytest.mark.parametrize("options", [{"file_len": 4}, {"block_len": 4}, {}])
 def test_a_box_cuts_blocks(dataset, tmp_path, options):
-    report = wkwdask.rechunk(dataset, tmp_path / "part", layer="cells", bounding_box=(20, 3, 11, 31, 30, 9), **options)
+    report = wkwdask.rechunk(
+        dataset, tmp_path / "part", layer="cells", bounding_box=(20, 3, 11, 31, 30, 9), **options
+    )
     assert [mag.voxels for mag in report.mags] == [31 * 30 * 9, 16 * 16 * 9]
     (layer,) = json.loads((tmp_path / "part" / FILE_NAME).read_text())["dataLayers"]
     assert layer["boundingBox"] == {"topLeft": [20, 3, 11], "width": 31, "height": 30, "depth": 9}
-    np.testing.assert_array_equal(whole(tmp_path / "part"), wkwdask.read(dataset / "cells" / "1", ((20, 3, 11), (51, 33, 20))))
-    assert np.count_nonzero(stored_voxels(tmp_path / "part" / "cells" / "1", (80, 80, 80))) == np.count_nonzero(whole(tmp_path / "part"))
+    np.testing.assert_array_equal(
+        whole(tmp_path / "part"), wkwdask.read(dataset / "cells" / "1", ((20, 3, 11), (51, 33, 20)))
+    )
+    assert np.count_nonzero(
+        stored_voxels(tmp_path / "part" / "cells" / "1", (80, 80, 80))
+    ) == np.count_nonzero(whole(tmp_path / "part"))
     with pytest.raises(BoundsError, match="lies outside of the mag"):
-        wkwdask.rechunk(dataset / "color", tmp_path / "nothing", bounding_box=(500, 0, 0, 10, 10, 10))
+        wkwdask.rechunk(
+            dataset / "color", tmp_path / "nothing", bounding_box=(500, 0, 0, 10, 10, 10)
+        )
 
 
 def test_a_mag_without_a_json_keeps_all_voxels(tmp_path):
@@ -169,14 +206,19 @@ def test_a_new_mag_that_differs_does_not_replace_the_old(dataset, tmp_path, opti
     before = whole(dataset)
 
     def damage():
-        path = max((dataset / "cells").glob(".wkwdask-job-*/**/x*.wkw"), key=lambda path: path.stat().st_size)
+        path = max(
+            (dataset / "cells").glob(".wkwdask-job-*/**/x*.wkw"),
+            key=lambda path: path.stat().st_size,
+        )
         header, voxels = Header.of(path.read_bytes()), decode_file(path.read_bytes())
         voxels[np.unravel_index(voxels.argmax(), voxels.shape)] ^= 1
         path.write_bytes(encode_file(voxels, header.block_len))
 
     with rechunks_of(16), logged(tmp_path / "log"):
         wkwdask.rechunk(dataset / "cells" / "1", tmp_path / "copy" / "1", **options)
-    different = pytest.raises(IncompleteWriteError, match=r"voxel \(.*\) of channel 0 is .*nothing was replaced")
+    different = pytest.raises(
+        IncompleteWriteError, match=r"voxel \(.*\) of channel 0 is .*nothing was replaced"
+    )
     with rechunks_of(16), before_task(sum(runs(tmp_path / "log").values()), damage), different:
         wkwdask.rechunk(dataset / "cells" / "1", **options)
     assert stored(dataset)[0] == ("1", 8, 2, "lz4")
@@ -184,8 +226,12 @@ def test_a_new_mag_that_differs_does_not_replace_the_old(dataset, tmp_path, opti
     assert stored(dataset)[0] == ("1", 8, 2, "lz4")
 
 
-@pytest.mark.parametrize(("options", "in_place"), [({"file_len": 1}, True), ({"block_len": 4}, False)])
-def test_an_interrupted_call_is_resumed_with_the_same_settings_and_source(dataset, tmp_path, options, in_place):
+@pytest.mark.parametrize(
+    ("options", "in_place"), [({"file_len": 1}, True), ({"block_len": 4}, False)]
+)
+def test_an_interrupted_call_is_resumed_with_the_same_settings_and_source(
+    dataset, tmp_path, options, in_place
+):
     target = None if in_place else tmp_path / "copy" / "1"
     before = whole(dataset)
     source = dataset / "cells" / "1"
@@ -202,11 +248,21 @@ def test_an_interrupted_call_is_resumed_with_the_same_settings_and_source(datase
     np.testing.assert_array_equal(wkwdask.read(target or source, CORNERS), before)
     assert hidden(dataset) == []
     with rechunks_of(16), stopping(log, 3, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
-        wkwdask.rechunk(source, tmp_path / "third", compression="lz4hc", **({"file_len": 2} if options == {"file_len": 1} else options))
+        wkwdask.rechunk(
+            source,
+            tmp_path / "third",
+            compression="lz4hc",
+            **({"file_len": 2} if options == {"file_len": 1} else options),
+        )
     for path in source.rglob("x*.wkw"):
         os.utime(path)
     with rechunks_of(16), pytest.raises(ResumeError, match="the source has changed"):
-        wkwdask.rechunk(source, tmp_path / "third", compression="lz4hc", **({"file_len": 2} if options == {"file_len": 1} else options))
+        wkwdask.rechunk(
+            source,
+            tmp_path / "third",
+            compression="lz4hc",
+            **({"file_len": 2} if options == {"file_len": 1} else options),
+        )
 
 
 # ----------------------------------------------------------------------------- voxels, records and
@@ -223,7 +279,9 @@ def test_voxels_outside_the_box_stay(dataset):
     for options in ({"file_len": 4}, {"compression": "raw"}, {"block_len": 16, "file_len": 2}):
         wkwdask.rechunk(dataset, layer="cells", mags="1", **options)
     document = json.loads(path.read_text())
-    next(entry for entry in document["dataLayers"] if entry["name"] == "cells")["boundingBox"]["width"] = size
+    next(entry for entry in document["dataLayers"] if entry["name"] == "cells")["boundingBox"][
+        "width"
+    ] = size
     path.write_text(json.dumps(document))
     np.testing.assert_array_equal(wkwdask.read(dataset, layer="cells", mag=1), before)
 
@@ -246,7 +304,9 @@ def test_a_rechunked_pyramid_can_be_updated(tmp_path):
     wkwdask.compress(tmp_path, level=9)
     wkwdask.rechunk(tmp_path, file_len=2)
     assert not wkwdask.verify(tmp_path, pyramid=True).count("warning")
-    wkwdask.to_wkw(np.full((8, 8, 8), 250, np.uint8), tmp_path / "color" / "1", region=((0, 0, 0), (8, 8, 8)))
+    wkwdask.to_wkw(
+        np.full((8, 8, 8), 250, np.uint8), tmp_path / "color" / "1", region=((0, 0, 0), (8, 8, 8))
+    )
     wkwdask.build_pyramid(tmp_path, update=True)
     assert (wkwdask.read(tmp_path / "color" / "2", ((0, 0, 0), (4, 4, 4))) == 250).all()
     assert not wkwdask.verify(tmp_path, pyramid=True).count("warning")
@@ -275,13 +335,18 @@ def test_files_with_another_encoding_than_the_header_are_rewritten(dataset, tmp_
     report = wkwdask.rechunk(mag, compression=wkwdask.info(mag).layers[0].mags[0].compression)
     assert report.files
     np.testing.assert_array_equal(wkwdask.read(mag), before)
-    assert not [fault for fault in wkwdask.verify(dataset).faults if fault.kind == "file.block_type"]
+    assert not [
+        fault for fault in wkwdask.verify(dataset).faults if fault.kind == "file.block_type"
+    ]
 
 
 def test_a_mag_with_other_files_is_not_replaced(dataset):
     note = next((dataset / "cells" / "1").glob("z*/y*")) / "notes.txt"
     note.write_text("proofread")
-    for change in (lambda: wkwdask.rechunk(dataset, layer="cells", file_len=16), lambda: wkwdask.rm(dataset, layer="cells")):
+    for change in (
+        lambda: wkwdask.rechunk(dataset, layer="cells", file_len=16),
+        lambda: wkwdask.rm(dataset, layer="cells"),
+    ):
         with pytest.raises((wkwdask.ExistsError, wkwdask.UnsupportedError), match=r"notes\.txt"):
             change()
     assert note.read_text() == "proofread"
@@ -299,14 +364,21 @@ def test_an_empty_path_is_not_the_current_folder(dataset, monkeypatch):
 @pytest.mark.parametrize(
     ("url", "document", "expected"),
     [
-        pytest.param("zarr://{}/em.ome.zarr", "em.ome.zarr/1/zarr.json", "zstd", marks=pytest.mark.needs("zarr")),
+        pytest.param(
+            "zarr://{}/em.ome.zarr",
+            "em.ome.zarr/1/zarr.json",
+            "zstd",
+            marks=pytest.mark.needs("zarr"),
+        ),
         ("n5://{}/em.n5/em", "em.n5/em/s0/attributes.json", "gzip"),
     ],
 )
 def test_compress_chooses_a_compression_of_the_format(tmp_path, url, document, expected):
     image = url.format(tmp_path)
     array = np.arange(8 * 20 * 20 * 20, dtype="uint16").reshape(1, 40, 40, 40) // 100
-    wkwdask.save(array, image + ("/s0" if "n5" in image else ""), compression="raw", voxel_size=(4, 4, 8))
+    wkwdask.save(
+        array, image + ("/s0" if "n5" in image else ""), compression="raw", voxel_size=(4, 4, 8)
+    )
     assert expected not in (tmp_path / document).read_text()
     done = run_here("compress", image)
     assert done.returncode in (0, None), done.stderr
@@ -317,8 +389,13 @@ def test_compress_chooses_a_compression_of_the_format(tmp_path, url, document, e
 @pytest.mark.needs("imagecodecs")
 def test_compress_of_a_precomputed_volume_needs_an_option(tmp_path):
     volume = f"precomputed://{tmp_path}/em"
-    wkwdask.save(np.arange(1000, dtype="uint8").reshape(1, 10, 10, 10), volume, voxel_size=(4, 4, 8))
-    with pytest.raises(ValueError, match=r"say how to compress Neuroglancer precomputed, by one of its options: chunk_shape, .*encoding"):
+    wkwdask.save(
+        np.arange(1000, dtype="uint8").reshape(1, 10, 10, 10), volume, voxel_size=(4, 4, 8)
+    )
+    with pytest.raises(
+        ValueError,
+        match=r"say how to compress Neuroglancer precomputed, by one of its options: chunk_shape, .*encoding",
+    ):
         wkwdask.compress(volume)
     wkwdask.compress(volume, encoding="png")
     assert wkwdask.info(volume).scales[0].encoding == "png"

@@ -31,7 +31,9 @@ OPTIONS = {"block_len": 8, "file_len": 4}  # files of 32 voxels
 
 def voxels(seed=1, shape=SHAPE, dtype="uint16"):
     random = np.random.default_rng(seed)
-    array = random.integers(0, 4, shape).astype(dtype) * random.integers(0, 2, (shape[0], shape[1], 1, 1)).astype(dtype)
+    array = random.integers(0, 4, shape).astype(dtype) * random.integers(
+        0, 2, (shape[0], shape[1], 1, 1)
+    ).astype(dtype)
     array[:, :20] = 0
     return array
 
@@ -46,13 +48,18 @@ def mag(tmp_path):
 
 
 def hashes(folder):
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.rglob("x*.wkw"))}
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("x*.wkw"))
+    }
 
 
 def stored(folder, low, shape):
     """Read the files, regardless of the mag's box."""
     high = tuple(a + n for a, n in zip(low, shape[1:], strict=True))
-    return stored_voxels(folder, high)[(slice(None), *(slice(a, b) for a, b in zip(low, high, strict=True)))]
+    return stored_voxels(folder, high)[
+        (slice(None), *(slice(a, b) for a, b in zip(low, high, strict=True)))
+    ]
 
 
 def region_of(low, size):
@@ -60,14 +67,24 @@ def region_of(low, size):
 
 
 def leftovers(folder):
-    return [path.name for path in folder.rglob(".*") if "wkwdask-job" in path.name or ("lock" in path.name and "datasource" not in path.name)]
+    return [
+        path.name
+        for path in folder.rglob(".*")
+        if "wkwdask-job" in path.name or ("lock" in path.name and "datasource" not in path.name)
+    ]
 
 
 BOXES = st.tuples(*(st.tuples(st.integers(0, n - 1), st.integers(1, n)) for n in SHAPE[1:]))
 
 
 @HEAVY
-@given(BOXES, st.sampled_from(["numpy", "slices", "odd"]), st.booleans(), st.sampled_from(["lz4hc", "raw"]), st.integers(1, 2))
+@given(
+    BOXES,
+    st.sampled_from(["numpy", "slices", "odd"]),
+    st.booleans(),
+    st.sampled_from(["lz4hc", "raw"]),
+    st.integers(1, 2),
+)
 def test_any_region_equals_numpy(tmp_path_factory, box, kind, zeros, compression, channels):
     folder = tmp_path_factory.mktemp("any") / "1"
     shape = (channels, *SHAPE[1:])
@@ -75,8 +92,16 @@ def test_any_region_equals_numpy(tmp_path_factory, box, kind, zeros, compression
     wkwdask.to_wkw(before, folder, offset=OFFSET, compression=compression, **OPTIONS)
     low = [a for a, _ in box]
     size = [min(n, whole - a) for (a, n), whole in zip(box, SHAPE[1:], strict=True)]
-    new = np.zeros((channels, *size), np.uint16) if zeros else voxels(2, (channels, *size)) + np.uint16(5)
-    array = {"numpy": new, "slices": da.from_array(new, chunks=(-1, -1, -1, 1)), "odd": da.from_array(new, chunks=(1, 7, 50, 13))}[kind]
+    new = (
+        np.zeros((channels, *size), np.uint16)
+        if zeros
+        else voxels(2, (channels, *size)) + np.uint16(5)
+    )
+    array = {
+        "numpy": new,
+        "slices": da.from_array(new, chunks=(-1, -1, -1, 1)),
+        "odd": da.from_array(new, chunks=(1, 7, 50, 13)),
+    }[kind]
     start = tuple(a + b for a, b in zip(low, OFFSET, strict=True))
     with dask.config.set(scheduler="synchronous"):
         report = wkwdask.to_wkw(array, folder, region=region_of(start, size))
@@ -86,22 +111,33 @@ def test_any_region_equals_numpy(tmp_path_factory, box, kind, zeros, compression
     assert report.voxels == np.prod(size)
     assert not leftovers(folder.parent)
     for path in folder.rglob("x*.wkw"):  # no file without voxels stays
-        z, y, x = (32 * int(name.lstrip("xyz").removesuffix(".wkw")) for name in path.relative_to(folder).parts)
+        z, y, x = (
+            32 * int(name.lstrip("xyz").removesuffix(".wkw"))
+            for name in path.relative_to(folder).parts
+        )
         assert stored(folder, (x, y, z), (channels, 32, 32, 32)).any()
 
 
 def test_files_outside_the_region_stay_unchanged(mag):
     before = {path: path.stat().st_mtime_ns for path in mag.rglob("x*.wkw")}
     wkwdask.to_wkw(np.full((3, 3, 3), 9, np.uint16), mag, region=region_of((40, 40, 40), (3, 3, 3)))
-    changed = [path.relative_to(mag) for path, mtime in before.items() if path.stat().st_mtime_ns != mtime]
+    changed = [
+        path.relative_to(mag) for path, mtime in before.items() if path.stat().st_mtime_ns != mtime
+    ]
     assert changed == [Path("z1/y1/x1.wkw")]
 
 
 def test_blocks_outside_the_region_are_not_decoded(mag):
     path = mag / "z1/y1/x1.wkw"
     places = list(header_of(mag).places())
-    kept = {number: spoil_block(path, number) for number, place in enumerate(places) if place not in ((0, 8, 0), (8, 8, 0))}
-    wkwdask.to_wkw(np.full((10, 8, 8), 9, np.uint16), mag, region=region_of((38, 40, 32), (10, 8, 8)))
+    kept = {
+        number: spoil_block(path, number)
+        for number, place in enumerate(places)
+        if place not in ((0, 8, 0), (8, 8, 0))
+    }
+    wkwdask.to_wkw(
+        np.full((10, 8, 8), 9, np.uint16), mag, region=region_of((38, 40, 32), (10, 8, 8))
+    )
     assert {number: block_bytes(path, number) for number in kept} == kept
     assert (wkwdask.read(mag, region_of((38, 40, 32), (10, 8, 8))) == 9).all()
 
@@ -143,7 +179,9 @@ def test_an_update_follows_a_region(mag):
 
 def test_without_a_json_a_mag_has_no_border(tmp_path):
     wkwdask.create(tmp_path / "1", ((0, 0, 0), (8, 8, 8)), "uint8", **OPTIONS)
-    wkwdask.to_wkw(np.ones((2, 2, 2), np.uint8), tmp_path / "1", region=region_of((100, 100, 100), (2, 2, 2)))
+    wkwdask.to_wkw(
+        np.ones((2, 2, 2), np.uint8), tmp_path / "1", region=region_of((100, 100, 100), (2, 2, 2))
+    )
     assert wkwdask.read(tmp_path / "1").sum() == 8
 
 
@@ -157,7 +195,9 @@ def test_regions_that_do_not_fit_are_refused(mag, tmp_path):
     with pytest.raises(TypeError, match="holds 1 channel of uint16, the array is 1 of uint8"):
         wkwdask.to_wkw(cube.astype(np.uint8), mag, region=region_of((13, 8, 5), (2, 2, 2)))
     with pytest.raises(TypeError, match="the array is 2 of uint16"):
-        wkwdask.to_wkw(np.ones((2, 2, 2, 2), np.uint16), mag, region=region_of((13, 8, 5), (2, 2, 2)))
+        wkwdask.to_wkw(
+            np.ones((2, 2, 2, 2), np.uint16), mag, region=region_of((13, 8, 5), (2, 2, 2))
+        )
     with pytest.raises(ValueError, match="file_len= is for a new one"):
         wkwdask.to_wkw(cube, mag, region=region_of((13, 8, 5), (2, 2, 2)), file_len=4)
     with pytest.raises(MissingError):
@@ -170,7 +210,9 @@ def test_a_damaged_file_is_an_error_and_stays_unchanged(mag):
     path.write_bytes(path.read_bytes()[:-3])
     before = hashes(mag)
     with pytest.raises(wkwdask.FormatError, match=r"x1\.wkw"):
-        wkwdask.to_wkw(np.ones((2, 2, 2), np.uint16), mag, region=region_of((40, 40, 40), (2, 2, 2)))
+        wkwdask.to_wkw(
+            np.ones((2, 2, 2), np.uint16), mag, region=region_of((40, 40, 40), (2, 2, 2))
+        )
     assert hashes(mag) == before
 
 
@@ -187,13 +229,20 @@ def test_jobs_with_other_files_run_side_by_side(mag):
         return block
 
     ones = np.ones((8, 8, 8), np.uint16)
-    slow = da.map_blocks(wait, da.from_array(ones, chunks=-1), dtype=np.uint16, meta=np.empty((0, 0, 0), np.uint16))
-    first = threading.Thread(target=wkwdask.to_wkw, args=(slow, mag), kwargs={"region": region_of((24, 8, 8), (8, 8, 8))})
+    slow = da.map_blocks(
+        wait, da.from_array(ones, chunks=-1), dtype=np.uint16, meta=np.empty((0, 0, 0), np.uint16)
+    )
+    first = threading.Thread(
+        target=wkwdask.to_wkw, args=(slow, mag), kwargs={"region": region_of((24, 8, 8), (8, 8, 8))}
+    )
     first.start()
     try:
         assert started.wait(60)
         wkwdask.to_wkw(ones * 2, mag, region=region_of((32, 8, 8), (8, 8, 8)))  # the next file
-        with pytest.raises(LockedError, match=r"another job writes its files \(0, 0, 0\) to \(1, 1, 1\).*to_wkw region.*remove .*region-lock"):
+        with pytest.raises(
+            LockedError,
+            match=r"another job writes its files \(0, 0, 0\) to \(1, 1, 1\).*to_wkw region.*remove .*region-lock",
+        ):
             wkwdask.to_wkw(ones * 3, mag, region=region_of((31, 8, 8), (8, 8, 8)))
         with pytest.raises(LockedError, match="another job writes"):
             wkwdask.to_wkw(ones, mag, existing="overwrite")
@@ -202,14 +251,18 @@ def test_jobs_with_other_files_run_side_by_side(mag):
     finally:
         ended.set()
         first.join()
-    np.testing.assert_array_equal(wkwdask.read(mag, region_of((24, 8, 8), (16, 8, 8)))[0, :, 0, 0], [1] * 8 + [2] * 8)
+    np.testing.assert_array_equal(
+        wkwdask.read(mag, region_of((24, 8, 8), (16, 8, 8)))[0, :, 0, 0], [1] * 8 + [2] * 8
+    )
     assert not leftovers(mag.parent)
 
 
 def test_a_lock_on_the_mag_excludes_regions(mag):
     put_lock(mag, this_process())
     with pytest.raises(LockedError, match="another job writes it: another job"):
-        wkwdask.to_wkw(np.ones((2, 2, 2), np.uint16), mag, region=region_of((40, 40, 40), (2, 2, 2)))
+        wkwdask.to_wkw(
+            np.ones((2, 2, 2), np.uint16), mag, region=region_of((40, 40, 40), (2, 2, 2))
+        )
 
 
 def test_a_lock_can_be_removed_by_hand(mag):
@@ -223,21 +276,30 @@ def test_a_lock_can_be_removed_by_hand(mag):
 
 
 def write_slab(folder, z):
-    wkwdask.to_wkw(np.full((70, 50, 8), z + 1, np.uint16), folder, region=((13, 8, 8 + 32 * z), (83, 58, 16 + 32 * z)))
+    wkwdask.to_wkw(
+        np.full((70, 50, 8), z + 1, np.uint16),
+        folder,
+        region=((13, 8, 8 + 32 * z), (83, 58, 16 + 32 * z)),
+    )
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_an_array_of_jobs_fills_one_layer(tmp_path):
     folder = tmp_path / "1"
     wkwdask.create(folder, region_of((13, 8, 0), (70, 50, 128)), np.uint16, **OPTIONS)
-    children = [multiprocessing.get_context("fork").Process(target=write_slab, args=(folder, z)) for z in range(4)]
+    children = [
+        multiprocessing.get_context("fork").Process(target=write_slab, args=(folder, z))
+        for z in range(4)
+    ]
     for child in children:
         child.start()
     for child in children:
         child.join()
     assert [child.exitcode for child in children] == [0] * 4
     found = stored(folder, (13, 8, 0), (1, 70, 50, 128))[0]
-    np.testing.assert_array_equal(found[0, 0, :].reshape(4, 32)[:, 8:16], np.repeat([[1], [2], [3], [4]], 8, axis=1))
+    np.testing.assert_array_equal(
+        found[0, 0, :].reshape(4, 32)[:, 8:16], np.repeat([[1], [2], [3], [4]], 8, axis=1)
+    )
     assert found.astype(bool).sum() == 4 * 70 * 50 * 8
     assert not leftovers(tmp_path)
 
@@ -259,7 +321,12 @@ class Flaky:
                 raise OverflowError("no")
             return block
 
-        return da.map_blocks(make, da.from_array(self.new, chunks=chunk), dtype=self.new.dtype, meta=np.empty((0, 0, 0), self.new.dtype))
+        return da.map_blocks(
+            make,
+            da.from_array(self.new, chunks=chunk),
+            dtype=self.new.dtype,
+            meta=np.empty((0, 0, 0), self.new.dtype),
+        )
 
 
 @pytest.mark.parametrize("region", [None, region_of((32, 0, 0), (32, 32, 128))])
@@ -277,21 +344,30 @@ def test_a_resumed_write_computes_no_finished_file_again(tmp_path, region):
         report = wkwdask.to_wkw(flaky.array(32), folder, existing="resume", **where)
     assert set(made[:2]).isdisjoint(flaky.made)
     assert len(flaky.made) == 2
-    assert "2 files had been finished before; the array is assumed to be the same, because its place, shape and type are" in report.note
+    assert (
+        "2 files had been finished before; the array is assumed to be the same, because its place, shape and type are"
+        in report.note
+    )
     assert (wkwdask.read(folder, region_of((32, 0, 0), new.shape)) == 1).all()
     assert not leftovers(tmp_path)
 
 
 def failed_write(folder, **options):
     with dask.config.set(scheduler="synchronous"), pytest.raises(OverflowError):
-        wkwdask.to_wkw(Flaky(np.ones((32, 32, 128), np.uint8)).array(32), folder, **{**OPTIONS, **options})
+        wkwdask.to_wkw(
+            Flaky(np.ones((32, 32, 128), np.uint8)).array(32), folder, **{**OPTIONS, **options}
+        )
 
 
 def test_a_resumed_write_compares_token_and_settings(tmp_path):
     folder = tmp_path / "1"
     ones = da.ones((32, 32, 128), dtype=np.uint8, chunks=32)
     failed_write(folder, token="a")
-    for options, match in (({"token": "b"}, "token was a, is b"), ({"token": "a", "file_len": 2}, "file_len was 4, is 2"), ({}, "token was a, is None")):
+    for options, match in (
+        ({"token": "b"}, "token was a, is b"),
+        ({"token": "a", "file_len": 2}, "file_len was 4, is 2"),
+        ({}, "token was a, is None"),
+    ):
         with pytest.raises(ResumeError, match=match):
             wkwdask.to_wkw(ones, folder, existing="resume", **{**OPTIONS, **options})
     report = wkwdask.to_wkw(ones, folder, existing="resume", token="a", **OPTIONS)
@@ -305,7 +381,9 @@ def test_a_resumed_write_compares_token_and_settings(tmp_path):
 def test_arrays_in_memory_are_compared(tmp_path):
     folder, ones = tmp_path / "1", np.ones((32, 32, 64), np.uint8)
     wkwdask.to_wkw(ones, folder, **OPTIONS)
-    assert "the array is the same" in wkwdask.to_wkw(ones, folder, existing="resume", **OPTIONS).note
+    assert (
+        "the array is the same" in wkwdask.to_wkw(ones, folder, existing="resume", **OPTIONS).note
+    )
     with pytest.raises(ResumeError, match="the source was replaced"):
         wkwdask.to_wkw(ones * 2, folder, existing="resume", **OPTIONS)
 
@@ -330,7 +408,9 @@ def test_interrupted_regions_are_resumed_independently(tmp_path):
                 wkwdask.to_wkw(Flaky(new).array(32), folder, region=region)
         assert len(leftovers(tmp_path)) == 2
         for region in regions:
-            report = wkwdask.to_wkw(Flaky(new, 0).array(32), folder, region=region, existing="resume")
+            report = wkwdask.to_wkw(
+                Flaky(new, 0).array(32), folder, region=region, existing="resume"
+            )
             assert "files had been finished before" in report.note
     assert (wkwdask.read(folder) == 1).all()
     assert not leftovers(tmp_path)
@@ -342,7 +422,9 @@ def test_files_written_since_the_interruption_are_not_trusted(tmp_path, change):
     new = np.ones((32, 32, 128), np.uint8)
     if change == "appeared":
         new[:, :, :64] = 0
-    wkwdask.create(folder, region_of((0, 0, 0), (32, 32, 128)), np.uint8, compression="raw", **OPTIONS)
+    wkwdask.create(
+        folder, region_of((0, 0, 0), (32, 32, 128)), np.uint8, compression="raw", **OPTIONS
+    )
     wkwdask.to_wkw(np.full_like(new, 9), folder, region=region_of((0, 0, 0), new.shape))
     old = {path: path.read_bytes() for path in folder.rglob("x*.wkw")}
     with dask.config.set(scheduler="synchronous"):
@@ -350,7 +432,12 @@ def test_files_written_since_the_interruption_are_not_trusted(tmp_path, change):
             wkwdask.to_wkw(Flaky(new).array(32), folder, region=region_of((0, 0, 0), new.shape))
         for path, data in old.items():
             path.write_bytes(data)
-        report = wkwdask.to_wkw(Flaky(new, 0).array(32), folder, region=region_of((0, 0, 0), new.shape), existing="resume")
+        report = wkwdask.to_wkw(
+            Flaky(new, 0).array(32),
+            folder,
+            region=region_of((0, 0, 0), new.shape),
+            existing="resume",
+        )
     assert report.note == ""
     np.testing.assert_array_equal(stored(folder, (0, 0, 0), (1, *new.shape))[0], new)
 
@@ -362,14 +449,21 @@ def test_a_region_is_resumed_beside_a_running_neighbour(tmp_path):
         with pytest.raises(OverflowError):
             wkwdask.to_wkw(Flaky(new).array(32), folder, region=region_of((0, 0, 0), new.shape))
         put_lock(folder, this_process(), [(1, 0, 0), (2, 1, 4)])
-        report = wkwdask.to_wkw(Flaky(new, 0).array(32), folder, region=region_of((0, 0, 0), new.shape), existing="resume")
+        report = wkwdask.to_wkw(
+            Flaky(new, 0).array(32),
+            folder,
+            region=region_of((0, 0, 0), new.shape),
+            existing="resume",
+        )
     assert "2 files had been finished before" in report.note
 
 
 def test_a_delayed_write_of_a_finished_mag_reports_it(tmp_path):
     ones = da.ones((32, 32, 64), dtype=np.uint8, chunks=32)
     for _ in range(2):
-        report = wkwdask.to_wkw(ones, tmp_path / "1", existing="resume", compute=False, **OPTIONS).compute()
+        report = wkwdask.to_wkw(
+            ones, tmp_path / "1", existing="resume", compute=False, **OPTIONS
+        ).compute()
         assert report.files == 2
     assert report.note.startswith("nothing to do")
     assert not leftovers(tmp_path)
@@ -391,7 +485,13 @@ def test_chunks_too_large_for_memory_go_through_scratch_files(tmp_path, schedule
     array = da.from_array(values, chunks=(1, -1, -1, 1))
     where = {"offset": OFFSET, **OPTIONS}
     if region:
-        wkwdask.create(tmp_path / "1", BoundingBox(OFFSET, values.shape[1:]), np.uint16, num_channels=2, **OPTIONS)
+        wkwdask.create(
+            tmp_path / "1",
+            BoundingBox(OFFSET, values.shape[1:]),
+            np.uint16,
+            num_channels=2,
+            **OPTIONS,
+        )
         where = {"region": region_of(OFFSET, values.shape[1:])}
     with dask.config.set(scheduler=scheduler), memory_of_tasks(4 << 14):
         report = wkwdask.to_wkw(array, tmp_path / "1", **where)
@@ -404,7 +504,9 @@ def test_chunks_too_large_for_memory_go_through_scratch_files(tmp_path, schedule
 def test_any_byte_order_is_written(tmp_path, dtype):
     values = np.arange(64**3).reshape(64, 64, 64).astype(dtype)
     with memory_of_tasks(1 << 14):
-        report = wkwdask.to_wkw(da.from_array(values, chunks=(64, 64, 1)), tmp_path / "1", block_len=32, file_len=1)
+        report = wkwdask.to_wkw(
+            da.from_array(values, chunks=(64, 64, 1)), tmp_path / "1", block_len=32, file_len=1
+        )
     assert "scratch files" in report.note
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "1")[0], values)
 
@@ -412,7 +514,12 @@ def test_any_byte_order_is_written(tmp_path, dtype):
 @pytest.mark.parametrize("memory", [1 << 14, 1 << 40])
 def test_chunks_of_another_shape_or_type_are_errors(tmp_path, memory):
     ones = da.from_array(np.ones((64, 64, 64), np.uint8), chunks=(64, 64, 1))
-    short = ones.map_blocks(lambda block: block[:60], dtype=np.uint8, chunks=ones.chunks, meta=np.empty((0, 0, 0), np.uint8))
+    short = ones.map_blocks(
+        lambda block: block[:60],
+        dtype=np.uint8,
+        chunks=ones.chunks,
+        meta=np.empty((0, 0, 0), np.uint8),
+    )
     with memory_of_tasks(memory), pytest.raises(ValueError, match="but the array declares"):
         wkwdask.to_wkw(short, tmp_path / "1", file_len=1)
     masked = da.ma.masked_less(ones, 5)
@@ -421,12 +528,18 @@ def test_chunks_of_another_shape_or_type_are_errors(tmp_path, memory):
 
 
 def test_chunks_that_fit_into_memory_are_written_directly(tmp_path):
-    report = wkwdask.to_wkw(da.from_array(voxels(), chunks=(1, -1, -1, 1)), tmp_path / "1", **OPTIONS)
+    report = wkwdask.to_wkw(
+        da.from_array(voxels(), chunks=(1, -1, -1, 1)), tmp_path / "1", **OPTIONS
+    )
     assert report.note == ""
 
 
 def test_regions_of_other_formats_are_written_by_their_functions(tmp_path):
-    array, patch, region = np.arange(20 * 18 * 11, dtype=np.uint16).reshape(20, 18, 11), np.full((3, 4, 5), 7, np.uint16), ((4, 3, 2), (7, 7, 7))
+    array, patch, region = (
+        np.arange(20 * 18 * 11, dtype=np.uint16).reshape(20, 18, 11),
+        np.full((3, 4, 5), 7, np.uint16),
+        ((4, 3, 2), (7, 7, 7)),
+    )
     expected = array.copy()
     expected[4:7, 3:7, 2:7] = 7
     for function, url in (
@@ -439,7 +552,9 @@ def test_regions_of_other_formats_are_written_by_their_functions(tmp_path):
         function(array, url, voxel_size=(4, 4, 8), chunk_shape=(8, 8, 8))
         function(patch, url, region=region)
         np.testing.assert_array_equal(wkwdask.read(url)[0], expected)
-        with pytest.raises(ValueError, match="region= writes into an existing mag; chunk_shape= is for a new one"):
+        with pytest.raises(
+            ValueError, match="region= writes into an existing mag; chunk_shape= is for a new one"
+        ):
             function(patch, url, region=region, chunk_shape=(8, 8, 8))
         with pytest.raises(BoundsError, match="reaches outside"):
             function(patch, url, region=((18, 3, 2), (21, 7, 7)))

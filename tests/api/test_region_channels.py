@@ -43,13 +43,25 @@ class Layout:
     def create(self, folder, voxels):
         """Write an array with a program other than wkwdask."""
         if self.kind == "n5":
-            metadata = {"dimensions": self.shape[::-1], "blockSize": self.chunk[::-1], "dataType": voxels.dtype.name, "compression": {"type": "gzip"}}
+            metadata = {
+                "dimensions": self.shape[::-1],
+                "blockSize": self.chunk[::-1],
+                "dataType": voxels.dtype.name,
+                "compression": {"type": "gzip"},
+            }
             metadata["axes"] = ["x", "y", "z", "c"]
-            store = ts.open({"driver": "n5", "kvstore": {**KVSTORE, "path": str(folder)}, "metadata": metadata}, create=True).result()
+            store = ts.open(
+                {"driver": "n5", "kvstore": {**KVSTORE, "path": str(folder)}, "metadata": metadata},
+                create=True,
+            ).result()
             store[...] = voxels.T
             return
         version = int(self.kind[-1])
-        options = {"dimension_names": list("czyx")} if version == 3 else {"chunk_key_encoding": {"name": "v2", "separator": "/"}}
+        options = (
+            {"dimension_names": list("czyx")}
+            if version == 3
+            else {"chunk_key_encoding": {"name": "v2", "separator": "/"}}
+        )
         codec = (
             zarr.codecs.ShardingCodec(
                 chunk_shape=self.chunk,
@@ -80,9 +92,16 @@ class Layout:
 
     def check(self, folder, expected):
         """Read the array with every program."""
-        np.testing.assert_array_equal(wkwdask.read(self.url(folder)).transpose(0, 3, 2, 1), expected)
+        np.testing.assert_array_equal(
+            wkwdask.read(self.url(folder)).transpose(0, 3, 2, 1), expected
+        )
         driver = {"zarr2": "zarr", "zarr3": "zarr3", "n5": "n5"}[self.kind]
-        found = ts.open({"driver": driver, "kvstore": {**KVSTORE, "path": str(folder)}}).result().read().result()
+        found = (
+            ts.open({"driver": driver, "kvstore": {**KVSTORE, "path": str(folder)}})
+            .result()
+            .read()
+            .result()
+        )
         np.testing.assert_array_equal(found.T if self.kind == "n5" else found, expected)
         if self.kind != "n5":
             np.testing.assert_array_equal(zarr.open_array(folder, mode="r")[...], expected)
@@ -95,7 +114,10 @@ class Layout:
         if not all(part.isdigit() for part in parts):
             return None
         index = list(map(int, parts))[:: -1 if self.kind == "n5" else 1]
-        return tuple(slice(n * edge, (n + 1) * edge) for n, edge in zip(index, self.shard or self.chunk, strict=True))
+        return tuple(
+            slice(n * edge, (n + 1) * edge)
+            for n, edge in zip(index, self.shard or self.chunk, strict=True)
+        )
 
 
 def some_voxels(seed, shape, dtype="uint16"):
@@ -111,7 +133,11 @@ def some_voxels(seed, shape, dtype="uint16"):
 
 
 def hashes(folder):
-    files = {str(path.relative_to(folder)): path for path in Path(folder).rglob("*") if path.is_file() and not path.name.startswith(".")}
+    files = {
+        str(path.relative_to(folder)): path
+        for path in Path(folder).rglob("*")
+        if path.is_file() and not path.name.startswith(".")
+    }
     return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
 
 
@@ -140,7 +166,10 @@ def layouts(draw):
     kind = draw(st.sampled_from(["zarr2", "zarr3", "zarr3", "sharded", "sharded", "n5"]))
     channels = draw(st.integers(2, 5))
     shape = (channels, *(draw(st.integers(1, 17)) for _ in range(3)))
-    chunk = (draw(st.integers(1, channels)), *(draw(st.sampled_from([1, 3, 4, 8])) for _ in range(3)))
+    chunk = (
+        draw(st.integers(1, channels)),
+        *(draw(st.sampled_from([1, 3, 4, 8])) for _ in range(3)),
+    )
     if kind != "sharded":
         return Layout(kind, shape, chunk)
     shard = tuple(n * draw(st.integers(1, 3)) for n in chunk)
@@ -154,16 +183,23 @@ def test_any_region_of_any_channel_layout_equals_numpy(tmp_path_factory, layout,
     expected = some_voxels(data.draw(st.integers(0, 99)), layout.shape)
     layout.create(folder, expected)
     low = tuple(data.draw(st.integers(0, n - 1)) for n in layout.shape[1:])
-    high = tuple(data.draw(st.integers(a + 1, n)) for a, n in zip(low, layout.shape[1:], strict=True))
+    high = tuple(
+        data.draw(st.integers(a + 1, n)) for a, n in zip(low, layout.shape[1:], strict=True)
+    )
     inside = tuple(map(slice, low, high))
-    patch = some_voxels(data.draw(st.integers(100, 199)), (layout.shape[0], *(b - a for a, b in zip(low, high, strict=True))))
+    patch = some_voxels(
+        data.draw(st.integers(100, 199)),
+        (layout.shape[0], *(b - a for a, b in zip(low, high, strict=True))),
+    )
     before = hashes(folder)
     write_region(layout, folder, patch, low, high, is_dask=data.draw(st.booleans()))
     expected[(slice(None), *inside)] = patch
     layout.check(folder, expected)
     for name, digest in before.items():
         box = layout.file_of(name)
-        touches = box is not None and all(a.start < b.stop and b.start < a.stop for a, b in zip(box[1:], inside, strict=True))
+        touches = box is not None and all(
+            a.start < b.stop and b.start < a.stop for a, b in zip(box[1:], inside, strict=True)
+        )
         assert touches or hashes(folder).get(name) == digest
 
 
@@ -197,10 +233,27 @@ def test_interrupted_region_in_parts_is_resumed(tmp_path, layout, is_dask, monke
         patches.setattr("wkwdask.verbs.write.PART_NBYTES", 2 << 10)
         patches.setattr(TargetArray, "join_shard", join_some)
         try:
-            write_region(layout, tmp_path / "array", patch, (1, 2, 1), (12, 20, 18), is_dask=is_dask, token="patch" if is_dask else None)
+            write_region(
+                layout,
+                tmp_path / "array",
+                patch,
+                (1, 2, 1),
+                (12, 20, 18),
+                is_dask=is_dask,
+                token="patch" if is_dask else None,
+            )
         except (OSError, TaskFailedError):
             assert len(joined) > 2
-    write_region(layout, tmp_path / "array", patch, (1, 2, 1), (12, 20, 18), is_dask=is_dask, token="patch" if is_dask else None, existing="resume")
+    write_region(
+        layout,
+        tmp_path / "array",
+        patch,
+        (1, 2, 1),
+        (12, 20, 18),
+        is_dask=is_dask,
+        token="patch" if is_dask else None,
+        existing="resume",
+    )
     expected[:, 1:12, 2:20, 1:18] = patch
     layout.check(tmp_path / "array", expected)
 
@@ -212,7 +265,9 @@ FINE = (3, 12, 40, 36)
 def mean_of(array):
     """Downsample by 2, as the mean rounds half to even."""
     c, z, y, x = array.shape
-    return np.rint(array.reshape(c, z // 2, 2, y // 2, 2, x // 2, 2).mean(axis=(2, 4, 6))).astype(array.dtype)
+    return np.rint(array.reshape(c, z // 2, 2, y // 2, 2, x // 2, 2).mean(axis=(2, 4, 6))).astype(
+        array.dtype
+    )
 
 
 def write_image(layout, folder):
@@ -223,10 +278,22 @@ def write_image(layout, folder):
     zarr.open_group(folder, mode="w", zarr_format=int(layout.kind[-1]))
     for name, voxels in levels.items():
         replace(layout, shape=voxels.shape).create(folder / name, voxels)
-    datasets = [{"path": name, "coordinateTransformations": [{"type": "scale", "scale": [1.0] + [4.0 * 2 ** int(name)] * 3}]} for name in levels]
+    datasets = [
+        {
+            "path": name,
+            "coordinateTransformations": [
+                {"type": "scale", "scale": [1.0] + [4.0 * 2 ** int(name)] * 3}
+            ],
+        }
+        for name in levels
+    ]
     for entry in datasets[1:]:
-        entry["coordinateTransformations"].append({"type": "translation", "translation": [0.0, 2.0, 2.0, 2.0]})
-    axes = [{"name": "c", "type": "channel"}] + [{"name": axis, "type": "space", "unit": "nanometer"} for axis in "zyx"]
+        entry["coordinateTransformations"].append(
+            {"type": "translation", "translation": [0.0, 2.0, 2.0, 2.0]}
+        )
+    axes = [{"name": "c", "type": "channel"}] + [
+        {"name": axis, "type": "space", "unit": "nanometer"} for axis in "zyx"
+    ]
     multiscale = {"axes": axes, "datasets": datasets, "name": "image"}
     group = zarr.open_group(folder, mode="r+")
     if layout.kind == "zarr2":
@@ -256,8 +323,17 @@ def test_update_rebuilds_coarser_levels_in_every_channel(image):
     write_region(layout, folder / "0", fine[:, :, :30], (0, 0, 0), (12, 30, 36))
     wkwdask.build_pyramid(f"zarr://{folder}", mags=["2"], method="mean", update="content")
     check_image(layout, folder, fine, mean_of(fine))
-    assert "0 of them changed" in wkwdask.build_pyramid(f"zarr://{folder}", mags=["2"], method="mean", update="content").note
-    paths = [path for path in sorted((folder / "1").rglob("*")) if path.is_file() and layout.file_of(str(path.relative_to(folder / "1")))]
+    assert (
+        "0 of them changed"
+        in wkwdask.build_pyramid(
+            f"zarr://{folder}", mags=["2"], method="mean", update="content"
+        ).note
+    )
+    paths = [
+        path
+        for path in sorted((folder / "1").rglob("*"))
+        if path.is_file() and layout.file_of(str(path.relative_to(folder / "1")))
+    ]
     paths[-1].unlink()
     assert wkwdask.verify(f"zarr://{folder}").kinds() == {"file.lost": 1}
     wkwdask.repair(f"zarr://{folder}", method="mean")
@@ -267,14 +343,20 @@ def test_update_rebuilds_coarser_levels_in_every_channel(image):
 def test_repair_rebuilds_a_differing_level_in_every_channel(image):
     layout, folder, fine, coarse = image
     write_region(layout, folder / "1", np.zeros((3, 3, 4, 5), np.uint16), (1, 6, 6), (4, 10, 11))
-    assert wkwdask.verify(f"zarr://{folder}", pyramid=True, method="mean").kinds() == {"pyramid.differs": 1}
+    assert wkwdask.verify(f"zarr://{folder}", pyramid=True, method="mean").kinds() == {
+        "pyramid.differs": 1
+    }
     wkwdask.repair(f"zarr://{folder}", rebuild_differing=True, method="mean")
     check_image(layout, folder, fine, coarse)
 
 
 def test_repair_replaces_a_damaged_file_of_one_channel(image):
     layout, folder, fine, coarse = image
-    paths = [path for path in sorted((folder / "1").rglob("*")) if path.is_file() and layout.file_of(str(path.relative_to(folder / "1")))]
+    paths = [
+        path
+        for path in sorted((folder / "1").rglob("*"))
+        if path.is_file() and layout.file_of(str(path.relative_to(folder / "1")))
+    ]
     paths[-1].write_bytes(paths[-1].read_bytes()[:-9])
     assert not wkwdask.verify(f"zarr://{folder}").is_sound
     wkwdask.repair(f"zarr://{folder}", method="mean")
@@ -287,7 +369,11 @@ def test_new_levels_and_copies_equal_numpy(image, tmp_path):
     wkwdask.build_pyramid(url, mags=["4-4-2"], method="max")
     expected = fine.reshape(3, 6, 2, 10, 4, 9, 4).max(axis=(2, 4, 6))
     np.testing.assert_array_equal(wkwdask.read(url, mag="4-4-2").transpose(0, 3, 2, 1), expected)
-    for verb, options in ((wkwdask.copy, {}), (wkwdask.rechunk, {}), (wkwdask.compress, {"compression": "gzip"})):
+    for verb, options in (
+        (wkwdask.copy, {}),
+        (wkwdask.rechunk, {}),
+        (wkwdask.compress, {"compression": "gzip"}),
+    ):
         target = f"zarr://{tmp_path}/{verb.__name__}"
         verb(url, target, **options)
         np.testing.assert_array_equal(wkwdask.read(target).transpose(0, 3, 2, 1), fine)

@@ -15,10 +15,19 @@ FORMS = {
     "wkw": ("{}/wkw/1", {"block_len": 8, "file_len": 2}),
     "wkw-raw": ("{}/wkw/1", {"block_len": 8, "file_len": 2, "compression": "raw"}),
     "zarr": ("zarr://{}/image.zarr/1", {"chunk_shape": (16, 16, 16), "shard_shape": (16, 16, 16)}),
-    "zarr-shards": ("zarr://{}/image.zarr/1", {"chunk_shape": (8, 8, 8), "shard_shape": (16, 16, 16)}),
+    "zarr-shards": (
+        "zarr://{}/image.zarr/1",
+        {"chunk_shape": (8, 8, 8), "shard_shape": (16, 16, 16)},
+    ),
     "n5": ("n5://{}/image.n5/s0", {"chunk_shape": (16, 16, 16)}),
-    "precomputed": ("precomputed://{}/volume", {"chunk_shape": (16, 16, 16), "shard_shape": (16, 16, 16)}),
-    "precomputed-shards": ("precomputed://{}/volume", {"chunk_shape": (8, 8, 8), "shard_shape": (16, 16, 16)}),
+    "precomputed": (
+        "precomputed://{}/volume",
+        {"chunk_shape": (16, 16, 16), "shard_shape": (16, 16, 16)},
+    ),
+    "precomputed-shards": (
+        "precomputed://{}/volume",
+        {"chunk_shape": (8, 8, 8), "shard_shape": (16, 16, 16)},
+    ),
 }
 DAMAGES = {
     "empty": lambda _: b"",
@@ -41,10 +50,17 @@ def written(request, tmp_path):
     16, 0) on, which the array cuts."""
     url, options = FORMS[request.param]
     url = url.format(tmp_path)
-    wkwdask.save(voxels(url), url.removesuffix("/1") if url.startswith("zarr") else url, voxel_size=(4, 4, 4), **options)
+    wkwdask.save(
+        voxels(url),
+        url.removesuffix("/1") if url.startswith("zarr") else url,
+        voxel_size=(4, 4, 4),
+        **options,
+    )
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     width = voxels(url).shape[1]
-    wkwdask.save(np.zeros((1, width - 32, 16, 16), np.uint8), url, region=((32, 16, 0), (width, 32, 16)))
+    wkwdask.save(
+        np.zeros((1, width - 32, 16, 16), np.uint8), url, region=((32, 16, 0), (width, 32, 16))
+    )
     (path,) = (path for path in before if not path.exists())
     path.write_bytes(before[path])
     np.testing.assert_array_equal(wkwdask.read(url), voxels(url))
@@ -58,7 +74,11 @@ def test_region_that_covers_a_damaged_file_replaces_it(written, damage, value):
     path.write_bytes(damage(path.read_bytes()))
     expected = voxels(url)
     width = expected.shape[1]
-    wkwdask.save(np.full((1, width - 28, 16, 16), value, np.uint8), url, region=((28, 16, 0), (width, 32, 16)))
+    wkwdask.save(
+        np.full((1, width - 28, 16, 16), value, np.uint8),
+        url,
+        region=((28, 16, 0), (width, 32, 16)),
+    )
     expected[:, 28:, 16:] = value
     np.testing.assert_array_equal(wkwdask.read(url), expected)
     assert wkwdask.verify(url).is_sound
@@ -68,6 +88,8 @@ def test_region_that_cuts_a_damaged_file_changes_nothing(written):
     url, path = written
     damaged = path.read_bytes()[:11]
     path.write_bytes(damaged)
-    with pytest.raises((FormatError, TaskFailedError, CorruptError, TruncatedError), match=path.name):
+    with pytest.raises(
+        (FormatError, TaskFailedError, CorruptError, TruncatedError), match=path.name
+    ):
         wkwdask.save(np.full((1, 3, 16, 16), 9, np.uint8), url, region=((34, 16, 0), (37, 32, 16)))
     assert path.read_bytes() == damaged

@@ -21,7 +21,15 @@ from support.references import mapped
 from support.strategies import HEAVY
 
 import wkwdask
-from wkwdask.errors import ExistsError, FormatError, IncompleteWriteError, LockedError, MissingError, ResumeError, UnsupportedError
+from wkwdask.errors import (
+    ExistsError,
+    FormatError,
+    IncompleteWriteError,
+    LockedError,
+    MissingError,
+    ResumeError,
+    UnsupportedError,
+)
 
 SMALL = {"block_len": 8, "file_len": 2}
 OFFSET = (13, 8, 5)
@@ -37,7 +45,12 @@ def labels(seed=1, dtype="uint32", most=300):
 
 @pytest.fixture(autouse=True)
 def _small_tasks():
-    with dask.config.set(scheduler="synchronous"), regions_of(32), without_flushing(), limited(brick_nbytes=16**3 * 8):
+    with (
+        dask.config.set(scheduler="synchronous"),
+        regions_of(32),
+        without_flushing(),
+        limited(brick_nbytes=16**3 * 8),
+    ):
         yield
 
 
@@ -68,8 +81,14 @@ def forms(folder):
     """The same pairs in every form."""
     np.save(folder / "pairs.npy", PAIRS)
     np.save(folder / "swapped.npy", PAIRS.astype(">u4"))
-    pq.write_table(pa.table({"a": PAIRS[:, 0], "b": PAIRS[:, 1].astype(np.uint16)}), folder / "plain.parquet", row_group_size=2)
-    pd.DataFrame({"new": PAIRS[:, 1]}, pd.Index(PAIRS[:, 0], name="old")).to_parquet(folder / "indexed.parquet")
+    pq.write_table(
+        pa.table({"a": PAIRS[:, 0], "b": PAIRS[:, 1].astype(np.uint16)}),
+        folder / "plain.parquet",
+        row_group_size=2,
+    )
+    pd.DataFrame({"new": PAIRS[:, 1]}, pd.Index(PAIRS[:, 0], name="old")).to_parquet(
+        folder / "indexed.parquet"
+    )
     return {
         "dict": dict(PAIRS.tolist()),
         "array": PAIRS,
@@ -111,10 +130,18 @@ def test_pairs_are_accepted_in_every_form(dataset, tmp_path, default, rows):
     expected = mapped(labels(), PAIRS, default)
     with limited(rows_of_ids=rows):
         for number, (name, mapping) in enumerate(forms(tmp_path).items()):
-            wkwdask.remap(dataset / "seg" / "1", dataset / f"m{number}" / "1", mapping, default=default)
-            np.testing.assert_array_equal(result(dataset / f"m{number}" / "1"), expected, err_msg=name)
+            wkwdask.remap(
+                dataset / "seg" / "1", dataset / f"m{number}" / "1", mapping, default=default
+            )
+            np.testing.assert_array_equal(
+                result(dataset / f"m{number}" / "1"), expected, err_msg=name
+            )
             layer = layer_of(dataset, f"m{number}")
-            assert (layer["category"], layer["elementClass"], layer["largestSegmentId"]) == ("segmentation", "uint32", expected.max())
+            assert (layer["category"], layer["elementClass"], layer["largestSegmentId"]) == (
+                "segmentation",
+                "uint32",
+                expected.max(),
+            )
 
 
 @pytest.mark.parametrize(("default", "rows"), [("zero", 50), ("keep", 1 << 20)])
@@ -122,8 +149,12 @@ def test_tables_of_all_ids_are_accepted_in_every_form(dataset, tmp_path, default
     expected = mapped(labels(), enumerate(TABLE.tolist()), default)
     with limited(rows_of_ids=rows):
         for number, (name, mapping) in enumerate(dense_forms(tmp_path).items()):
-            wkwdask.remap(dataset / "seg" / "1", dataset / f"m{number}" / "1", mapping, default=default)
-            np.testing.assert_array_equal(result(dataset / f"m{number}" / "1"), expected, err_msg=name)
+            wkwdask.remap(
+                dataset / "seg" / "1", dataset / f"m{number}" / "1", mapping, default=default
+            )
+            np.testing.assert_array_equal(
+                result(dataset / f"m{number}" / "1"), expected, err_msg=name
+            )
 
 
 def test_ids_may_exceed_32_bits(dataset):
@@ -148,13 +179,18 @@ def test_zero_is_mapped_and_absent_files_stay_absent(dataset):
 
 
 def test_ids_are_stored_in_the_requested_type(dataset):
-    report = wkwdask.remap(dataset / "seg" / "1", dataset / "m8" / "1", np.arange(300) % 250, dtype="uint8")
+    report = wkwdask.remap(
+        dataset / "seg" / "1", dataset / "m8" / "1", np.arange(300) % 250, dtype="uint8"
+    )
     np.testing.assert_array_equal(result(dataset / "m8" / "1"), labels() % 250)
     assert result(dataset / "m8" / "1").dtype == np.uint8
     assert report.mags[0].maximum == 249
     wkwdask.remap(dataset / "seg" / "1", dataset / "m64" / "1", {7: 2**50}, dtype="uint64")
     np.testing.assert_array_equal(result(dataset / "m64" / "1"), mapped(labels(), [(7, 2**50)]))
-    with pytest.raises(ValueError, match=r"mapping: contains id 1125899906842624, which uint32 cannot hold: set another dtype="):
+    with pytest.raises(
+        ValueError,
+        match=r"mapping: contains id 1125899906842624, which uint32 cannot hold: set another dtype=",
+    ):
         wkwdask.remap(dataset / "seg" / "1", dataset / "no" / "1", {7: 2**50})
     with pytest.raises(ValueError, match=r"id \d+ is not in the mapping, and uint8 cannot hold it"):
         wkwdask.remap(dataset / "seg" / "1", dataset / "no" / "1", {7: 3}, dtype="uint8")
@@ -177,11 +213,15 @@ def nml(path, trees):
     nodes = iter(range(1, 10_000))
     things = "".join(
         f'<thing id="{n}" name="t"><nodes>'
-        + "".join(f'<node id="{next(nodes)}" x="{x}" y="{y}" z="{z}" radius="1"/>' for x, y, z in tree)
+        + "".join(
+            f'<node id="{next(nodes)}" x="{x}" y="{y}" z="{z}" radius="1"/>' for x, y, z in tree
+        )
         + "</nodes><edges/></thing>"
         for n, tree in enumerate(trees, 1)
     )
-    path.write_text(f'<?xml version="1.0"?><things><parameters><editPosition x="1" y="2" z="3"/></parameters>{things}<comments/></things>')
+    path.write_text(
+        f'<?xml version="1.0"?><things><parameters><editPosition x="1" y="2" z="3"/></parameters>{things}<comments/></things>'
+    )
     return path
 
 
@@ -212,10 +252,14 @@ def test_trees_of_merger_mode_merge_their_segments(dataset, tmp_path):
 def test_nodes_are_in_voxels_of_mag_1(dataset, tmp_path):
     coarse = labels(5)
     wkwdask.write(dataset / "coarse" / "4-4-2", (3, 2, 1), coarse, **SMALL)
-    path = nml(tmp_path / "a.nml", [[(4 * 13 + 3.9, 4 * 12 + 0.5, 2 * 11 + 1), (4 * 43, 4 * 32, 2 * 21)]])
+    path = nml(
+        tmp_path / "a.nml", [[(4 * 13 + 3.9, 4 * 12 + 0.5, 2 * 11 + 1), (4 * 43, 4 * 32, 2 * 21)]]
+    )
     a, b = sorted((int(coarse[10, 10, 10]), int(coarse[40, 30, 20])))
     wkwdask.remap(dataset / "coarse" / "4-4-2", dataset / "m" / "4-4-2", path)
-    np.testing.assert_array_equal(wkwdask.read(dataset / "m" / "4-4-2")[0], mapped(coarse, [(b, a)]))
+    np.testing.assert_array_equal(
+        wkwdask.read(dataset / "m" / "4-4-2")[0], mapped(coarse, [(b, a)])
+    )
 
 
 # ----------------------------------------------------------------------------- malformed mappings
@@ -223,7 +267,14 @@ def test_nodes_are_in_voxels_of_mag_1(dataset, tmp_path):
 
 @pytest.mark.parametrize(
     "text",
-    ["\ufeff7,3\n8,1\n", "\ufeffold,new\r\n7,3\r\n8,1\r\n", '"7","3"\n"8","1"\n', "+7, 3\n 8 ,1", ",0\n7,3\n8,1\n", "7,3\n8,1\n7,3\n"],
+    [
+        "\ufeff7,3\n8,1\n",
+        "\ufeffold,new\r\n7,3\r\n8,1\r\n",
+        '"7","3"\n"8","1"\n',
+        "+7, 3\n 8 ,1",
+        ",0\n7,3\n8,1\n",
+        "7,3\n8,1\n7,3\n",
+    ],
     ids=["mark", "mark-header", "quotes", "spaces", "series", "again"],
 )
 def test_common_forms_of_csv_are_accepted(dataset, tmp_path, text):
@@ -250,38 +301,115 @@ def test_malformed_mappings_are_refused(dataset, tmp_path):
     with h5py.File(tmp_path / "other.h5", "w") as file:
         file["data"] = np.zeros((3, 3))
     cases = [
-        (ValueError, "mapping: row 3: id 7 becomes 5, but 3 in row 1", np.array([[7, 3], [8, 1], [7, 5]])),
-        (ValueError, r"a\.csv: line 4: id 7 becomes 5, but 3 in line 2", written("a.csv", "old,new\n7,3\n8,1\n7,5\n")),
-        (FormatError, r"b\.csv: line 2: found '8,-1', expected two ids", written("b.csv", "7,3\n8,-1\n")),
-        (FormatError, r"c\.csv: line 3: found '8,1.5', expected two ids", written("c.csv", "a,b\n7,3\n8,1.5\n")),
+        (
+            ValueError,
+            "mapping: row 3: id 7 becomes 5, but 3 in row 1",
+            np.array([[7, 3], [8, 1], [7, 5]]),
+        ),
+        (
+            ValueError,
+            r"a\.csv: line 4: id 7 becomes 5, but 3 in line 2",
+            written("a.csv", "old,new\n7,3\n8,1\n7,5\n"),
+        ),
+        (
+            FormatError,
+            r"b\.csv: line 2: found '8,-1', expected two ids",
+            written("b.csv", "7,3\n8,-1\n"),
+        ),
+        (
+            FormatError,
+            r"c\.csv: line 3: found '8,1.5', expected two ids",
+            written("c.csv", "a,b\n7,3\n8,1.5\n"),
+        ),
         (FormatError, r"d\.csv: line 2: found '8', expected two ids", written("d.csv", "7,3\n8\n")),
-        (FormatError, r"e\.csv: line 1: found '7,3,4', expected two ids", written("e.csv", "7,3,4\n8,3,4\n")),
-        (FormatError, r"f\.csv: line 2: found '8,18446744073709551616'", written("f.csv", f"7,3\n8,{2**64}\n")),
-        (FormatError, r"g\.csv: line 2: found '', expected two ids", written("g.csv", "7,3\n\n8,1\n")),
+        (
+            FormatError,
+            r"e\.csv: line 1: found '7,3,4', expected two ids",
+            written("e.csv", "7,3,4\n8,3,4\n"),
+        ),
+        (
+            FormatError,
+            r"f\.csv: line 2: found '8,18446744073709551616'",
+            written("f.csv", f"7,3\n8,{2**64}\n"),
+        ),
+        (
+            FormatError,
+            r"g\.csv: line 2: found '', expected two ids",
+            written("g.csv", "7,3\n\n8,1\n"),
+        ),
         (FormatError, r"h\.csv: line 2: found '8,abc'", written("h.csv", "7,3\n8,abc\n")),
         *(
-            (FormatError, rf"first{n}\.csv: line 1: found '{line}', expected two ids", written(f"first{n}.csv", f"{line}\n8,1\n"))
-            for n, line in enumerate(["7.0,3", "1.5,3", "7,", "7,nan", "7,3x", "7,True", "1e1,3", "-7,3"])
+            (
+                FormatError,
+                rf"first{n}\.csv: line 1: found '{line}', expected two ids",
+                written(f"first{n}.csv", f"{line}\n8,1\n"),
+            )
+            for n, line in enumerate(
+                ["7.0,3", "1.5,3", "7,", "7,nan", "7,3x", "7,True", "1e1,3", "-7,3"]
+            )
         ),
-        (FormatError, r"exponent\.csv: line 2: found '1e1,3'", written("exponent.csv", "7,3\n1e1,3\n")),
-        (FormatError, r"true\.csv: line 2: found '8,True'", written("true.csv", "old,new\n8,True\n")),
+        (
+            FormatError,
+            r"exponent\.csv: line 2: found '1e1,3'",
+            written("exponent.csv", "7,3\n1e1,3\n"),
+        ),
+        (
+            FormatError,
+            r"true\.csv: line 2: found '8,True'",
+            written("true.csv", "old,new\n8,True\n"),
+        ),
         (FormatError, r"empty\.npy: not readable as \.npy file", written("empty.npy", "")),
         (FormatError, r"archive\.npy: not readable as \.npy file", tmp_path / "archive.npy"),
-        (FormatError, r"nan\.nml: node 1 lies at nan, 1, 2", written("nan.nml", '<things><thing><nodes><node x="nan" y="1" z="2"/></nodes></thing></things>')),
+        (
+            FormatError,
+            r"nan\.nml: node 1 lies at nan, 1, 2",
+            written(
+                "nan.nml",
+                '<things><thing><nodes><node x="nan" y="1" z="2"/></nodes></thing></things>',
+            ),
+        ),
         (FormatError, r"float\.npy: holds float64 of shape \(3,\)", tmp_path / "float.npy"),
         (FormatError, r"wide\.npy: holds int64 of shape \(3, 3\)", tmp_path / "wide.npy"),
         (FormatError, r"x\.npy: not readable as \.npy file", written("x.npy", "nothing")),
-        (ValueError, r"negative\.npy: id 2 becomes -3, expected no negative id", tmp_path / "negative.npy"),
-        (ValueError, r"negative-pairs\.npy: rows 1 to 2: -3 is not an id", tmp_path / "negative-pairs.npy"),
-        (FormatError, r"three\.parquet: has 3 columns \(a, b, c\), expected two", tmp_path / "three.parquet"),
+        (
+            ValueError,
+            r"negative\.npy: id 2 becomes -3, expected no negative id",
+            tmp_path / "negative.npy",
+        ),
+        (
+            ValueError,
+            r"negative-pairs\.npy: rows 1 to 2: -3 is not an id",
+            tmp_path / "negative-pairs.npy",
+        ),
+        (
+            FormatError,
+            r"three\.parquet: has 3 columns \(a, b, c\), expected two",
+            tmp_path / "three.parquet",
+        ),
         (FormatError, r"null\.parquet: row 2: column b is empty", tmp_path / "null.parquet"),
-        (ValueError, r"negative\.parquet: column b, rows 1 to 2: -1 is not an id", tmp_path / "negative.parquet"),
-        (FormatError, r"x\.parquet: not readable as Parquet file", written("x.parquet", "nothing at all in here")),
+        (
+            ValueError,
+            r"negative\.parquet: column b, rows 1 to 2: -1 is not an id",
+            tmp_path / "negative.parquet",
+        ),
+        (
+            FormatError,
+            r"x\.parquet: not readable as Parquet file",
+            written("x.parquet", "nothing at all in here"),
+        ),
         (FormatError, r"x\.hdf5: not readable as HDF5 file", written("x.hdf5", "nothing")),
-        (FormatError, r"other\.h5: expected a list of integers segment_to_agglomerate, as in agglomerate files; the file contains data", tmp_path / "other.h5"),
+        (
+            FormatError,
+            r"other\.h5: expected a list of integers segment_to_agglomerate, as in agglomerate files; the file contains data",
+            tmp_path / "other.h5",
+        ),
         (FormatError, r"x\.nml: not readable as NML", written("x.nml", "nothing")),
         (FormatError, r"y\.nml: the root element is <html>", written("y.nml", "<html/>")),
-        (FormatError, r"z\.nml: .* NML: KeyError: 'z', in node 1", written("z.nml", '<things><thing><nodes><node x="1" y="2"/></nodes></thing></things>')),
+        (
+            FormatError,
+            r"z\.nml: .* NML: KeyError: 'z', in node 1",
+            written("z.nml", '<things><thing><nodes><node x="1" y="2"/></nodes></thing></things>'),
+        ),
         (UnsupportedError, r"x\.txt: a mapping is read from", written("x.txt", "1,2")),
         (MissingError, "no such file", tmp_path / "absent.csv"),
         (MissingError, "no such file", tmp_path / "absent.nml"),
@@ -318,13 +446,20 @@ def test_mappings_larger_than_memory_are_sorted_in_files(tmp_path_factory, count
     random = np.random.default_rng(seed)
     keys = random.integers(0, random.choice([50, 2000, 2**62]), count).astype(np.uint64)
     values = (keys * np.uint64(7)) % np.uint64(1001)
-    ids = np.append(random.choice(keys, 300), random.integers(0, 2**62, 212).astype(np.uint64)).reshape(8, 8, 8)
+    ids = np.append(
+        random.choice(keys, 300), random.integers(0, 2**62, 212).astype(np.uint64)
+    ).reshape(8, 8, 8)
     wkwdask.write(folder / "seg" / "1", (0, 0, 0), ids, **SMALL)
     with limited(rows_of_ids=rows):
-        wkwdask.remap(folder / "seg" / "1", folder / "m" / "1", csv(folder / "a.csv", zip(keys, values, strict=True)))
+        wkwdask.remap(
+            folder / "seg" / "1",
+            folder / "m" / "1",
+            csv(folder / "a.csv", zip(keys, values, strict=True)),
+        )
     place = np.searchsorted(known := np.unique(keys), ids).clip(max=len(known) - 1)
     np.testing.assert_array_equal(
-        wkwdask.read(folder / "m" / "1", ((0, 0, 0), (8, 8, 8)))[0], np.where(known[place] == ids, known[place] * np.uint64(7) % np.uint64(1001), ids)
+        wkwdask.read(folder / "m" / "1", ((0, 0, 0), (8, 8, 8)))[0],
+        np.where(known[place] == ids, known[place] * np.uint64(7) % np.uint64(1001), ids),
     )
 
 
@@ -336,7 +471,9 @@ class StopError(Exception):
 
 
 def stored(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.wkw"))}
+    return {
+        str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.wkw"))
+    }
 
 
 def test_an_interrupted_run_is_resumed_with_the_same_mapping_only(dataset, tmp_path):
@@ -346,7 +483,9 @@ def test_an_interrupted_run_is_resumed_with_the_same_mapping_only(dataset, tmp_p
     with pytest.raises(StopError), stopping(log, 9, StopError()):
         wkwdask.remap(dataset / "seg" / "1", dataset / "m" / "1", path)
     with pytest.raises(ResumeError, match="mapping was"):
-        wkwdask.remap(dataset / "seg" / "1", dataset / "m" / "1", csv(tmp_path / "b.csv", PAIRS[:-2]))
+        wkwdask.remap(
+            dataset / "seg" / "1", dataset / "m" / "1", csv(tmp_path / "b.csv", PAIRS[:-2])
+        )
     with stopping(log, 10_000, StopError()):
         report = wkwdask.remap(dataset / "seg" / "1", dataset / "m" / "1", path)
     begun = [line for line in log.read_text().splitlines() if line.startswith("begin")]
@@ -355,13 +494,19 @@ def test_an_interrupted_run_is_resumed_with_the_same_mapping_only(dataset, tmp_p
     assert stored(dataset / "m") == stored(dataset / "once")
     with pytest.raises(ExistsError):
         wkwdask.remap(dataset / "seg" / "1", dataset / "m" / "1", path)
-    assert "nothing to do" in wkwdask.remap(dataset / "seg" / "1", dataset / "m" / "1", path, existing="resume").note
+    assert (
+        "nothing to do"
+        in wkwdask.remap(dataset / "seg" / "1", dataset / "m" / "1", path, existing="resume").note
+    )
 
 
 def test_a_table_that_changes_during_the_run_is_an_error(dataset, tmp_path):
     np.save(tmp_path / "a.npy", np.arange(300))
     change = before_task(1, lambda: np.save(tmp_path / "a.npy", np.arange(301)))
-    with change, pytest.raises(IncompleteWriteError, match=r"a\.npy: was changed while ids were mapped"):
+    with (
+        change,
+        pytest.raises(IncompleteWriteError, match=r"a\.npy: was changed while ids were mapped"),
+    ):
         wkwdask.remap(dataset / "seg" / "1", dataset / "m" / "1", tmp_path / "a.npy")
 
 
@@ -374,12 +519,17 @@ def test_a_table_is_identified_by_its_content(dataset, tmp_path):
         wkwdask.remap(dataset / "seg" / "1", dataset / "m" / "1", tmp_path / "map.npy")
     (tmp_path / "map.npy").rename(tmp_path / "moved.npy")
     os.utime(tmp_path / "moved.npy", (5, 5))
-    assert "had been finished before" in wkwdask.remap(dataset / "seg" / "1", dataset / "m" / "1", tmp_path / "moved.npy").note
+    assert (
+        "had been finished before"
+        in wkwdask.remap(dataset / "seg" / "1", dataset / "m" / "1", tmp_path / "moved.npy").note
+    )
     np.testing.assert_array_equal(result(dataset / "m" / "1"), first[labels()])
     np.save(tmp_path / "new.npy", second)
     os.utime(tmp_path / "new.npy", (5, 5))
     (tmp_path / "new.npy").replace(tmp_path / "moved.npy")
-    wkwdask.remap(dataset / "seg" / "1", dataset / "m" / "1", tmp_path / "moved.npy", existing="overwrite")
+    wkwdask.remap(
+        dataset / "seg" / "1", dataset / "m" / "1", tmp_path / "moved.npy", existing="overwrite"
+    )
     np.testing.assert_array_equal(result(dataset / "m" / "1"), second[labels()])
 
 
@@ -404,7 +554,10 @@ def test_small_segments_are_removed(dataset):
     ids, counts = np.unique(labels(), return_counts=True)
     least = int(np.median(counts))
     report = wkwdask.remove_dust(dataset / "seg" / "1", dataset / "clean" / "1", least)
-    np.testing.assert_array_equal(result(dataset / "clean" / "1"), np.where(np.isin(labels(), ids[counts >= least]), labels(), 0))
+    np.testing.assert_array_equal(
+        result(dataset / "clean" / "1"),
+        np.where(np.isin(labels(), ids[counts >= least]), labels(), 0),
+    )
     small = int((counts[ids > 0] < least).sum())
     assert report.note == f"{small} of {int((ids > 0).sum())} segments removed"
     assert 0 < small < len(ids)
@@ -416,7 +569,9 @@ def test_renumbering_writes_a_mapping_that_repeats_it(dataset, tmp_path, suffix)
     values = labels(3).astype(np.uint64) * np.uint64(10**12)
     wkwdask.write(dataset / "long" / "1", OFFSET, values, **SMALL)
     path = tmp_path / f"ids{suffix}"
-    report = wkwdask.renumber(dataset / "long" / "1", dataset / "compact" / "1", dtype="uint16", mapping=path)
+    report = wkwdask.renumber(
+        dataset / "long" / "1", dataset / "compact" / "1", dtype="uint16", mapping=path
+    )
     ids = np.unique(values[values > 0])
     expected = np.where(values > 0, np.searchsorted(ids, values) + 1, 0)
     found = result(dataset / "compact" / "1")
@@ -427,18 +582,40 @@ def test_renumbering_writes_a_mapping_that_repeats_it(dataset, tmp_path, suffix)
     wkwdask.remap(dataset / "long" / "1", dataset / "again" / "1", path, dtype="uint16")
     assert stored(dataset / "again") == stored(dataset / "compact")
     with pytest.raises(ValueError, match=r"a mapping is written as \.npy"):
-        wkwdask.renumber(dataset / "long" / "1", dataset / "other" / "1", mapping=tmp_path / "ids.txt")
+        wkwdask.renumber(
+            dataset / "long" / "1", dataset / "other" / "1", mapping=tmp_path / "ids.txt"
+        )
 
 
 def test_malformed_calls_are_refused(dataset):
     wkwdask.write(dataset / "float" / "1", OFFSET, np.ones((9, 9, 9), np.float32), **SMALL)
     source, target = dataset / "seg" / "1", dataset / "m" / "1"
     for error, match, call in [
-        (ValueError, "default must be 'keep' or 'zero', got 'drop'", lambda: wkwdask.remap(source, target, {}, default="drop")),
-        (ValueError, "is the source; name another place", lambda: wkwdask.remap(source, source, {}, existing="overwrite")),
-        (ValueError, "min_voxels must not be negative", lambda: wkwdask.remove_dust(source, target, -1)),
-        (TypeError, "ids are integers, got float32", lambda: wkwdask.remap(dataset / "float", target, {})),
-        (TypeError, "ids are integers, got uint32 to be stored as float32", lambda: wkwdask.remap(source, target, {}, dtype="float32")),
+        (
+            ValueError,
+            "default must be 'keep' or 'zero', got 'drop'",
+            lambda: wkwdask.remap(source, target, {}, default="drop"),
+        ),
+        (
+            ValueError,
+            "is the source; name another place",
+            lambda: wkwdask.remap(source, source, {}, existing="overwrite"),
+        ),
+        (
+            ValueError,
+            "min_voxels must not be negative",
+            lambda: wkwdask.remove_dust(source, target, -1),
+        ),
+        (
+            TypeError,
+            "ids are integers, got float32",
+            lambda: wkwdask.remap(dataset / "float", target, {}),
+        ),
+        (
+            TypeError,
+            "ids are integers, got uint32 to be stored as float32",
+            lambda: wkwdask.remap(source, target, {}, dtype="float32"),
+        ),
         (MissingError, "absent", lambda: wkwdask.remap(dataset / "absent" / "1", target, {})),
     ]:
         with pytest.raises(error, match=match):
@@ -448,11 +625,26 @@ def test_malformed_calls_are_refused(dataset):
 
 def test_commands(dataset, tmp_path):
     path = csv(tmp_path / "a.csv", PAIRS)
-    assert run_here("remap", dataset / "seg" / "1", dataset / "m" / "1", path, "--default", "zero").returncode == 0
+    assert (
+        run_here(
+            "remap", dataset / "seg" / "1", dataset / "m" / "1", path, "--default", "zero"
+        ).returncode
+        == 0
+    )
     np.testing.assert_array_equal(result(dataset / "m" / "1"), mapped(labels(), PAIRS, "zero"))
     done = run_here("dust", dataset / "m" / "1", dataset / "clean" / "1", "--min-voxels", 1)
     assert "0 of 3 segments removed" in done.output
-    done = run_here("renumber", dataset / "m" / "1", dataset / "small" / "1", "--dtype", "uint8", "--mapping", tmp_path / "ids.csv")
+    done = run_here(
+        "renumber",
+        dataset / "m" / "1",
+        dataset / "small" / "1",
+        "--dtype",
+        "uint8",
+        "--mapping",
+        tmp_path / "ids.csv",
+    )
     assert "3 segments, old and new ids in" in done.output
     ids = np.unique(result(dataset / "m" / "1"))[1:]
-    assert (tmp_path / "ids.csv").read_text() == "old,new\n" + "".join(f"{old},{new}\n" for new, old in enumerate(ids, 1))
+    assert (tmp_path / "ids.csv").read_text() == "old,new\n" + "".join(
+        f"{old},{new}\n" for new, old in enumerate(ids, 1)
+    )

@@ -10,13 +10,32 @@ import shutil
 import dask
 import numpy as np
 import pytest
-from faults.drivers import CASES, RESUME_NOTE, Driver, Undisturbed, job_folders, journaled, logged, regions_of, runs, stopping, without_flushing
+from faults.drivers import (
+    CASES,
+    RESUME_NOTE,
+    Driver,
+    Undisturbed,
+    job_folders,
+    journaled,
+    logged,
+    regions_of,
+    runs,
+    stopping,
+    without_flushing,
+)
 from faults.trees import JSON_NAME, contents, differences, leftovers, states
 from support.inside import limited, workers_of
 from support.locks import dead_process, put_lock
 
 import wkwdask
-from wkwdask.errors import CorruptError, DiscardWarning, ExistsError, LockedError, MissingError, ResumeError
+from wkwdask.errors import (
+    CorruptError,
+    DiscardWarning,
+    ExistsError,
+    LockedError,
+    MissingError,
+    ResumeError,
+)
 
 CASE = CASES["parts"]
 DONE = 60  # tasks before the interruption
@@ -101,7 +120,9 @@ def test_the_report_of_a_resumed_job_covers_all_tasks(folder, undisturbed, tmp_p
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "no space left on device"), MemoryError])
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt, OSError(28, "no space left on device"), MemoryError]
+)
 def test_an_interruption_names_the_kept_work(folder, error):
     kind = error if isinstance(error, type) else type(error)
     with stopping(folder.parent / "log", DONE, error), pytest.raises(kind) as raised:
@@ -109,7 +130,9 @@ def test_an_interruption_names_the_kept_work(folder, error):
     assert any(RESUME_NOTE in note for note in raised.value.__notes__)
     assert len(journaled(folder)) == DONE
     (root,) = job_folders(folder)
-    assert leftovers(folder) == sorted([f"seg/{root.name}"] + [str(path.relative_to(folder)) for path in root.rglob(".*")])
+    assert leftovers(folder) == sorted(
+        [f"seg/{root.name}"] + [str(path.relative_to(folder)) for path in root.rglob(".*")]
+    )
     resume(folder)
 
 
@@ -125,7 +148,10 @@ def test_an_interruption_before_the_first_task_leaves_nothing(folder, undisturbe
 @pytest.mark.parametrize("existing", ["error", "overwrite"])
 def test_restart_discards_an_interrupted_job_and_says_how_much(folder, undisturbed, existing):
     done = interrupt(folder, existing=existing)
-    with pytest.warns(DiscardWarning, match=rf"discards the finished work of an interrupted job: {len(done)} tasks, .*B of build_pyramid of {folder}/seg"):
+    with pytest.warns(
+        DiscardWarning,
+        match=rf"discards the finished work of an interrupted job: {len(done)} tasks, .*B of build_pyramid of {folder}/seg",
+    ):
         _, ran = resume(folder, existing="restart")
     assert ran == undisturbed.tasks
     undisturbed.check(folder)
@@ -163,7 +189,12 @@ SMALL_TASKS = {"region_vx": 16, "smallest_region_vx": 16, "small_task_nbytes": 0
 def test_a_resumed_job_keeps_its_regions(folder, undisturbed, first, then):
     """The number of workers differs."""
     log = folder.parent / "first.log"
-    with limited(**SMALL_TASKS), workers_of(first), stopping(log, 12, StopError), pytest.raises(StopError):
+    with (
+        limited(**SMALL_TASKS),
+        workers_of(first),
+        stopping(log, 12, StopError),
+        pytest.raises(StopError),
+    ):
         wkwdask.build_pyramid(folder, "seg", mags=CASE.mags)
     (root,) = job_folders(folder)
     regions = json.loads((root / "plan.json").read_text())["plan"]["regions"]
@@ -189,7 +220,11 @@ OTHERS = [
     ({"file_len": 8}, "file_len was 4,4,4,2, is 8"),
     *(
         ({"mags": mags}, f"mags was {','.join(CASE.mags)}, is {','.join(mags)}")
-        for mags in (("2-2-1", "4-4-2"), ("2-2-1", "4-4-2", "8-8-4", "16-16-8", "32-32-16"), ("8-8-4",))
+        for mags in (
+            ("2-2-1", "4-4-2"),
+            ("2-2-1", "4-4-2", "8-8-4", "16-16-8", "32-32-16"),
+            ("8-8-4",),
+        )
     ),
 ]
 
@@ -214,7 +249,9 @@ def test_a_finished_job_refuses_other_settings(folder, undisturbed):
     before = states(folder)
     for options, message in OTHERS:
         with regions_of(CASE.region_vx), pytest.raises(ResumeError, match=message):
-            wkwdask.build_pyramid(folder, "seg", existing="resume", **{"mags": CASE.mags, **options})
+            wkwdask.build_pyramid(
+                folder, "seg", existing="resume", **{"mags": CASE.mags, **options}
+            )
     assert states(folder) == before
     assert leftovers(folder) == []
     undisturbed.check(folder)
@@ -250,7 +287,10 @@ def test_a_change_of_a_read_source_file_is_noticed(folder, undisturbed, existing
     before = contents(folder)
     touch(path)
     change = rf"\(.*{path.name} was changed last, it has \d+ bytes\)"
-    with pytest.raises(ResumeError, match=rf"the source has changed since the job was interrupted {change}; existing=.restart. starts over$") as caught:
+    with pytest.raises(
+        ResumeError,
+        match=rf"the source has changed since the job was interrupted {change}; existing=.restart. starts over$",
+    ) as caught:
         CASE.build(folder, existing=existing)
     assert not getattr(caught.value, "__notes__", [])
     assert contents(folder) == before
@@ -289,9 +329,20 @@ def test_a_rewritten_source_is_noticed(folder, is_finished):
     else:
         interrupt(folder)
     voxels = wkwdask.read(folder, layer="seg", mag="1")
-    wkwdask.to_wkw(voxels, folder / "seg" / "1", offset=(13, 0, 9), block_len=8, file_len=4, compression="lz4", existing="overwrite")
+    wkwdask.to_wkw(
+        voxels,
+        folder / "seg" / "1",
+        offset=(13, 0, 9),
+        block_len=8,
+        file_len=4,
+        compression="lz4",
+        existing="overwrite",
+    )
     for existing in ("resume",) if is_finished else ("resume", "overwrite"):
-        with pytest.raises(ResumeError, match=r"the source was replaced; existing=.(restart. starts over|overwrite. replaces it)$|have changed since"):
+        with pytest.raises(
+            ResumeError,
+            match=r"the source was replaced; existing=.(restart. starts over|overwrite. replaces it)$|have changed since",
+        ):
             CASE.build(folder, existing=existing)
 
 
@@ -304,9 +355,19 @@ def test_a_finished_job_is_not_repeated(folder, undisturbed):
     json_status = os.stat(folder / JSON_NAME)
     report, ran = resume(folder, existing="resume")
     assert not ran
-    assert report.note == "nothing to do: the mags were finished before with the same settings, and the source has not changed"
-    assert (report.mags, report.nbytes_in, report.seconds) == (first.mags, first.nbytes_in, first.seconds)
-    assert (states(folder), {path: path.read_bytes() for path in folder.rglob(".wkwdask*")}) == before
+    assert (
+        report.note
+        == "nothing to do: the mags were finished before with the same settings, and the source has not changed"
+    )
+    assert (report.mags, report.nbytes_in, report.seconds) == (
+        first.mags,
+        first.nbytes_in,
+        first.seconds,
+    )
+    assert (
+        states(folder),
+        {path: path.read_bytes() for path in folder.rglob(".wkwdask*")},
+    ) == before
     status = os.stat(folder / JSON_NAME)  # reading the file may set its access time
     assert (status.st_ino, status.st_mtime_ns) == (json_status.st_ino, json_status.st_mtime_ns)
     undisturbed.check(folder)
@@ -326,8 +387,13 @@ def test_a_touched_source_of_a_finished_job_is_noticed(folder):
     resume(folder)
     before = states(folder)
     touch(source_file(folder, 3))
-    before["seg/1/" + str(source_file(folder, 3).relative_to(folder / "seg" / "1"))] = states(folder)[str(source_file(folder, 3).relative_to(folder))]
-    with pytest.raises(ResumeError, match=r"2-2-1: 1 file was changed, or is made from files of mag 1 that have changed since; update=True"):
+    before["seg/1/" + str(source_file(folder, 3).relative_to(folder / "seg" / "1"))] = states(
+        folder
+    )[str(source_file(folder, 3).relative_to(folder))]
+    with pytest.raises(
+        ResumeError,
+        match=r"2-2-1: 1 file was changed, or is made from files of mag 1 that have changed since; update=True",
+    ):
         CASE.build(folder, existing="resume")
     assert states(folder) == before
 
@@ -339,7 +405,9 @@ def test_mags_without_provenance_are_not_resumed(folder, undisturbed):
         if path.parent.name != "1":
             path.unlink()
     before = states(folder)
-    with pytest.raises(ResumeError, match="exists, without a journal of a job that could be resumed"):
+    with pytest.raises(
+        ResumeError, match="exists, without a journal of a job that could be resumed"
+    ):
         CASE.build(folder, existing="resume")
     with pytest.raises(ExistsError):
         CASE.build(folder)
@@ -425,7 +493,11 @@ def test_jobs_on_other_mags_leave_an_interrupted_job_alone(folder, undisturbed):
 def test_two_interrupted_jobs_are_resumed_independently(folder, undisturbed):
     other = ("32-32-16", "64-64-32")
     done = interrupt(folder)
-    with regions_of(2), stopping(folder.parent / "other.log", 1, StopError), pytest.raises(StopError):
+    with (
+        regions_of(2),
+        stopping(folder.parent / "other.log", 1, StopError),
+        pytest.raises(StopError),
+    ):
         wkwdask.build_pyramid(folder, "seg", mags=other, block_len=2, file_len=1)
     assert len(job_folders(folder)) == 2
     assert resume(folder)[1] == undisturbed.tasks - done
@@ -442,14 +514,19 @@ def test_several_layers_are_resumed_in_one_call(folder, undisturbed):
     for name in ("b", "c"):
         shutil.copytree(folder / "seg", folder / name)
         layer = document["dataLayers"][0]
-        document["dataLayers"].append({**layer, "name": name, "mags": [{**layer["mags"][0], "path": f"./{name}/1"}]})
+        document["dataLayers"].append(
+            {**layer, "name": name, "mags": [{**layer["mags"][0], "path": f"./{name}/1"}]}
+        )
     (folder / JSON_NAME).write_text(json.dumps(document))
 
     def build(**options):
         with regions_of(CASE.region_vx):
             return wkwdask.build_pyramid(folder, ["seg", "b", "c"], mags=CASE.mags, **options)
 
-    with stopping(folder.parent / "first.log", len(undisturbed.tasks) + DONE, StopError), pytest.raises(StopError):
+    with (
+        stopping(folder.parent / "first.log", len(undisturbed.tasks) + DONE, StopError),
+        pytest.raises(StopError),
+    ):
         build()
     log = folder.parent / "again.log"
     with logged(log):
@@ -459,8 +536,18 @@ def test_several_layers_are_resumed_in_one_call(folder, undisturbed):
     assert sum(runs(log).values()) == 2 * len(undisturbed.tasks) - DONE
     found = contents(folder)
     for name in ("seg", "b", "c"):
-        mine = {path.replace(f"{name}/", "seg/", 1): data for path, data in found.items() if path.startswith(f"{name}/")}
-        assert differences(mine, {path: data for path, data in undisturbed.after.items() if path.startswith("seg/")}) == []
+        mine = {
+            path.replace(f"{name}/", "seg/", 1): data
+            for path, data in found.items()
+            if path.startswith(f"{name}/")
+        }
+        assert (
+            differences(
+                mine,
+                {path: data for path, data in undisturbed.after.items() if path.startswith("seg/")},
+            )
+            == []
+        )
     assert leftovers(folder) == []
 
 
@@ -471,7 +558,9 @@ def test_an_array_replaces_an_interrupted_job_only_with_overwrite(folder, undist
         wkwdask.to_wkw(array, folder / "seg" / CASE.mags[0], offset=(10, 10, 10))
     assert journaled(folder) == done
     with pytest.warns(DiscardWarning, match=f"{DONE} tasks"):
-        wkwdask.to_wkw(array, folder / "seg" / CASE.mags[0], offset=(10, 10, 10), existing="overwrite")
+        wkwdask.to_wkw(
+            array, folder / "seg" / CASE.mags[0], offset=(10, 10, 10), existing="overwrite"
+        )
     assert leftovers(folder) == []
     resume(folder, existing="overwrite")
     undisturbed.check(folder)
@@ -537,7 +626,12 @@ def test_locks_left_by_a_finished_job_are_removed(folder, undisturbed):
 
 
 def test_a_layer_named_twice_is_built_once(tmp_path):
-    wkwdask.write(tmp_path / "ds" / "color" / "1", (0, 0, 0), np.ones((1, 32, 32, 32), np.uint8), voxel_size=(8, 8, 8))
+    wkwdask.write(
+        tmp_path / "ds" / "color" / "1",
+        (0, 0, 0),
+        np.ones((1, 32, 32, 32), np.uint8),
+        voxel_size=(8, 8, 8),
+    )
     report = wkwdask.build_pyramid(tmp_path / "ds", ["color", "color"], coarsest=2)
     assert "finished before" in report.note
     assert wkwdask.verify(tmp_path / "ds", pyramid=True).is_sound

@@ -39,11 +39,18 @@ def dataset(tmp_path):
 
 
 def listed(folder):
-    return {layer["name"]: [mag["path"] for mag in layer["mags"]] for layer in document_of(folder)["dataLayers"]}
+    return {
+        layer["name"]: [mag["path"] for mag in layer["mags"]]
+        for layer in document_of(folder)["dataLayers"]
+    }
 
 
 def everything(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in Path(folder).rglob("*")
+        if path.is_file()
+    }
 
 
 def test_a_mag_is_removed(dataset):
@@ -52,11 +59,17 @@ def test_a_mag_is_removed(dataset):
     assert everything(dataset) == before
     report = wkwdask.rm(dataset / "cells" / "1")
     gone = {name: content for name, content in before.items() if name.startswith("cells/1/")}
-    assert (report.files, report.nbytes, report.paths) == (len(gone), sum(map(len, gone.values())), (f"{dataset}/cells/1",))
+    assert (report.files, report.nbytes, report.paths) == (
+        len(gone),
+        sum(map(len, gone.values())),
+        (f"{dataset}/cells/1",),
+    )
     assert (found.files, found.nbytes, found.paths) == (report.files, report.nbytes, report.paths)
     assert listed(dataset) == {"cells": ["./cells/2-2-1"], "other": ["./other/1", "./other/2-2-1"]}
     after = everything(dataset)
-    assert {name for name in after if name != FILE_NAME} == {name for name in before if name not in gone and name != FILE_NAME}
+    assert {name for name in after if name != FILE_NAME} == {
+        name for name in before if name not in gone and name != FILE_NAME
+    }
     assert not (dataset / "cells" / "1").exists()
     with pytest.raises(MissingError):
         wkwdask.rm(dataset / "cells" / "1")
@@ -83,7 +96,10 @@ def test_other_files_and_folders_stay(dataset):
     (dataset / "notes.txt").write_text("mine")
     report = wkwdask.rm(dataset)
     assert report.remaining == (f"{dataset}/cells/agglomerates", f"{dataset}/notes.txt")
-    assert {name for name in everything(dataset) if not name.startswith(".")} == {FILE_NAME, "notes.txt"}
+    assert {name for name in everything(dataset) if not name.startswith(".")} == {
+        FILE_NAME,
+        "notes.txt",
+    }
     assert os.listdir(dataset / "cells") == ["agglomerates"]
     assert listed(dataset) == {}
     os.unlink(dataset / "notes.txt")
@@ -103,7 +119,12 @@ def test_folders_without_a_json_are_removed(tmp_path):
 
 
 def test_a_listed_mag_without_files_is_removed(dataset):
-    edit(dataset, lambda document: document["dataLayers"][0]["mags"].append({"mag": [4, 4, 2], "path": "./cells/4-4-2"}))
+    edit(
+        dataset,
+        lambda document: document["dataLayers"][0]["mags"].append(
+            {"mag": [4, 4, 2], "path": "./cells/4-4-2"}
+        ),
+    )
     wkwdask.rm(dataset, layer="cells", mags="4-4-2")
     assert listed(dataset)["cells"] == ["./cells/1", "./cells/2-2-1"]
 
@@ -155,12 +176,18 @@ def test_an_interrupted_removal_is_completed(dataset, tmp_path, again):
     """The same call or the next job in the layer completes it."""
     path = dataset / again if again else dataset
     options = {} if again == "cells/1" else {"layer": "cells", "mags": "1"}
-    with limited(folders_of_a_task=1), stopping(tmp_path / "log", 3, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
+    with (
+        limited(folders_of_a_task=1),
+        stopping(tmp_path / "log", 3, KeyboardInterrupt()),
+        pytest.raises(KeyboardInterrupt),
+    ):
         wkwdask.rm(path, **options)
     assert listed(dataset)["cells"] == ["./cells/2-2-1"]
     assert not (dataset / "cells" / "1").exists()
     assert [name for name in os.listdir(dataset / "cells") if name.startswith(".wkwdask-job-")]
-    wkwdask.to_wkw(ARRAY, dataset / "cells" / "4", block_len=8) if again == "cells" else wkwdask.rm(dataset / "cells" / "1")
+    wkwdask.to_wkw(ARRAY, dataset / "cells" / "4", block_len=8) if again == "cells" else wkwdask.rm(
+        dataset / "cells" / "1"
+    )
     assert not [name for name in os.listdir(dataset / "cells") if name.startswith(".")]
     assert "./cells/2-2-1" in listed(dataset)["cells"]
 
@@ -173,7 +200,11 @@ def test_locks_of_dead_jobs_are_removed_with_the_mag(dataset):
 
 def test_an_interrupted_job_is_removed_with_its_layer(dataset, tmp_path):
     """A running one is not."""
-    with regions_of(16), stopping(tmp_path / "log", 1, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
+    with (
+        regions_of(16),
+        stopping(tmp_path / "log", 1, KeyboardInterrupt()),
+        pytest.raises(KeyboardInterrupt),
+    ):
         wkwdask.build_pyramid(dataset, "cells", mags=["2-2-1"], method="max", existing="overwrite")
     (job,) = (dataset / "cells").glob(".wkwdask-job-*")
     owner = json.loads((job / "owner.json").read_text())

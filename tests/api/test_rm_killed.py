@@ -13,13 +13,22 @@ from support.file_events import counting
 
 import wkwdask
 
-pytestmark = [pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"), pytest.mark.needs("zarr")]
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
+    pytest.mark.needs("zarr"),
+]
 CHANGES = {"os.mkdir", "os.rename", "os.link", "os.symlink", "os.remove", "os.rmdir"}
 VOXELS = np.arange(1, 16**3 + 1, dtype=np.uint16).reshape(16, 16, 16)
 
 
 def _save(url, **options):
-    wkwdask.save(VOXELS, f"{url}/s0" if url.startswith("n5://") else url, voxel_size=(4, 4, 4), chunk_shape=(8, 8, 8), **options)
+    wkwdask.save(
+        VOXELS,
+        f"{url}/s0" if url.startswith("n5://") else url,
+        voxel_size=(4, 4, 4),
+        chunk_shape=(8, 8, 8),
+        **options,
+    )
     wkwdask.build_pyramid(url, mags=[2, 4], method="mean")
 
 
@@ -54,7 +63,11 @@ def _serial(monkeypatch):
 
 
 def contents(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(Path(folder).rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(Path(folder).rglob("*"))
+        if path.is_file()
+    }
 
 
 def killed_at(number, here, job):
@@ -70,7 +83,12 @@ def killed_at(number, here, job):
 
 
 CASES = [
-    *((kind, {"mags": mags}) for kind in VOLUMES if kind != "wkw" for mags in (["1"], ["2"], ["2", "4"], ["1", "2", "4"])),
+    *(
+        (kind, {"mags": mags})
+        for kind in VOLUMES
+        if kind != "wkw"
+        for mags in (["1"], ["2"], ["2", "4"], ["1", "2", "4"])
+    ),
     ("wkw", {"mags": ["2"]}),
     ("wkw", {"mags": ["1", "4"], "layer": "em"}),
     ("wkw", {"mags": ["1", "2", "4"], "layer": ["em", "other"]}),
@@ -88,7 +106,9 @@ def test_the_same_call_completes_a_killed_removal(start, tmp_path, kind, options
     steps = counter.count if settings.get_current_profile_name() == "nightly" else 5
     for number in sorted({1 + n * (counter.count - 1) // (steps - 1) for n in range(steps)}):
         here = shutil.copytree(start / kind, tmp_path / "here")
-        assert killed_at(number, here, lambda here=here: wkwdask.rm(f"{prefix}{here}", **options)) == 9
+        assert (
+            killed_at(number, here, lambda here=here: wkwdask.rm(f"{prefix}{here}", **options)) == 9
+        )
         try:
             wkwdask.rm(f"{prefix}{here}", **options)
         except wkwdask.MissingError:  # only if it had ended, but for the removal of its last traces
@@ -107,10 +127,17 @@ def test_another_call_is_no_continuation(start, tmp_path):
     shutil.rmtree(here)
     shutil.copytree(start / "precomputed", here)
     assert killed_at(counter.count // 2, here, lambda: wkwdask.rm(url, mags=["1"])) == 9
-    with pytest.raises(wkwdask.ResumeError, match="an interrupted removal of mags 1 is completed first"):
+    with pytest.raises(
+        wkwdask.ResumeError, match="an interrupted removal of mags 1 is completed first"
+    ):
         wkwdask.rm(url, mags=["2", "1"])
     assert {"8_8_8", "16_16_16"} <= set(os.listdir(here))
     wkwdask.rm(url, mags=["1"])
-    assert sorted(name for name in os.listdir(here) if name[0] != ".") == ["16_16_16", "8_8_8", "info", "provenance"]
+    assert sorted(name for name in os.listdir(here) if name[0] != ".") == [
+        "16_16_16",
+        "8_8_8",
+        "info",
+        "provenance",
+    ]
     with pytest.raises(wkwdask.MissingError, match="no mag 8"):
         wkwdask.rm(url, mags=["8"])

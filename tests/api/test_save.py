@@ -40,28 +40,58 @@ def test_the_url_chooses_the_format(tmp_path, url, stored):
     if "zarr" in url:
         pytest.importorskip("zarr", reason="Zarr needs the extra zarr")
     array = ARRAY.astype(np.uint32) if "labels" in url else ARRAY
-    report = wkwdask.save(da.from_array(array, chunks=8), url.format(tmp_path), offset=(1, 2, 3), voxel_size=SIZE)
+    report = wkwdask.save(
+        da.from_array(array, chunks=8), url.format(tmp_path), offset=(1, 2, 3), voxel_size=SIZE
+    )
     assert report.voxels == array.size
     assert (tmp_path / stored).exists()
-    np.testing.assert_array_equal(wkwdask.read(url.format(tmp_path), ((1, 2, 3), (21, 14, 12)), mag=1)[0], array)
+    np.testing.assert_array_equal(
+        wkwdask.read(url.format(tmp_path), ((1, 2, 3), (21, 14, 12)), mag=1)[0], array
+    )
 
 
 def test_an_existing_image_chooses_the_format(tmp_path):
     wkwdask.save(ARRAY, f"precomputed://{tmp_path}/p", voxel_size=SIZE)
     wkwdask.save(ARRAY[::2, ::2], tmp_path / "p", mag="2-2-1", chunk_shape=(8, 8, 8))
-    assert [scale["resolution"] for scale in json.loads((tmp_path / "p" / "info").read_text())["scales"]] == [[4, 4, 40], [8, 8, 40]]
+    assert [
+        scale["resolution"] for scale in json.loads((tmp_path / "p" / "info").read_text())["scales"]
+    ] == [[4, 4, 40], [8, 8, 40]]
     wkwdask.save(ARRAY[:4, :4, :4] + 1, tmp_path / "p", region=((2, 2, 2), (6, 6, 6)))
-    np.testing.assert_array_equal(wkwdask.read(tmp_path / "p", ((2, 2, 2), (6, 6, 6)))[0], ARRAY[:4, :4, :4] + 1)
+    np.testing.assert_array_equal(
+        wkwdask.read(tmp_path / "p", ((2, 2, 2), (6, 6, 6)))[0], ARRAY[:4, :4, :4] + 1
+    )
 
 
 def test_names_for_one_format_do_the_same(tmp_path):
-    wkwdask.to_precomputed(ARRAY, tmp_path / "a", voxel_size=SIZE, compression="gzip", type="segmentation")
-    wkwdask.save(ARRAY, f"precomputed://{tmp_path}/b", voxel_size=SIZE, compression="gzip", category="segmentation")
-    a, b = ({path.relative_to(folder): path.read_bytes() for path in folder.rglob("[!.]*") if path.is_file()} for folder in (tmp_path / "a", tmp_path / "b"))
+    wkwdask.to_precomputed(
+        ARRAY, tmp_path / "a", voxel_size=SIZE, compression="gzip", type="segmentation"
+    )
+    wkwdask.save(
+        ARRAY,
+        f"precomputed://{tmp_path}/b",
+        voxel_size=SIZE,
+        compression="gzip",
+        category="segmentation",
+    )
+    a, b = (
+        {
+            path.relative_to(folder): path.read_bytes()
+            for path in folder.rglob("[!.]*")
+            if path.is_file()
+        }
+        for folder in (tmp_path / "a", tmp_path / "b")
+    )
     assert a == b
     assert any(path.suffix == ".gz" for path in a)
     # an interrupted or finished job of one name is one of the other
-    note = wkwdask.save(ARRAY, f"precomputed://{tmp_path}/a", voxel_size=SIZE, compression="gzip", category="segmentation", existing="resume").note
+    note = wkwdask.save(
+        ARRAY,
+        f"precomputed://{tmp_path}/a",
+        voxel_size=SIZE,
+        compression="gzip",
+        category="segmentation",
+        existing="resume",
+    ).note
     assert "nothing to do" in note
 
 
@@ -93,5 +123,8 @@ def test_of_data_arrays(tmp_path):
     # position and voxel size are those of the coordinates
     array.wkw.save(f"precomputed://{tmp_path}/p")
     info = json.loads((tmp_path / "p" / "info").read_text())
-    assert (info["scales"][0]["voxel_offset"], info["scales"][0]["resolution"]) == ([1, 2, 3], [4, 4, 40])
+    assert (info["scales"][0]["voxel_offset"], info["scales"][0]["resolution"]) == (
+        [1, 2, 3],
+        [4, 4, 40],
+    )
     np.testing.assert_array_equal(wkwdask.open(f"precomputed://{tmp_path}/p").compute()[0], ARRAY)

@@ -50,7 +50,13 @@ class Wkw:
 
     @staticmethod
     def write(folder, voxels):
-        header = wkw.Header(voxels.dtype.type, num_channels=len(voxels), block_len=BLOCK_LEN, file_len=FILE_LEN, block_type=wkw.Header.BLOCK_TYPE_LZ4)
+        header = wkw.Header(
+            voxels.dtype.type,
+            num_channels=len(voxels),
+            block_len=BLOCK_LEN,
+            file_len=FILE_LEN,
+            block_type=wkw.Header.BLOCK_TYPE_LZ4,
+        )
         with wkw.Dataset.create(str(folder), header) as dataset:
             dataset.write((0, 0, 0), np.asfortranarray(voxels))
 
@@ -65,7 +71,9 @@ class Ours:
 
     @staticmethod
     def write(folder, voxels):
-        wkwdask.write(folder, (0, 0, 0), voxels, block_len=BLOCK_LEN, file_len=FILE_LEN, compression="lz4")
+        wkwdask.write(
+            folder, (0, 0, 0), voxels, block_len=BLOCK_LEN, file_len=FILE_LEN, compression="lz4"
+        )
 
     @staticmethod
     def read(folder, box):
@@ -89,7 +97,9 @@ class Layer:
 
     def voxels(self, random, shape):
         """Blobs and noise."""
-        coarse = random.integers(0, 250, [self.channels, *(-(-n // 2) for n in shape)], dtype=self.dtype)
+        coarse = random.integers(
+            0, 250, [self.channels, *(-(-n // 2) for n in shape)], dtype=self.dtype
+        )
         array = coarse.repeat(2, 1).repeat(2, 2).repeat(2, 3)[:, : shape[0], : shape[1], : shape[2]]
         return array * (random.random(array.shape) < 0.8)
 
@@ -99,13 +109,22 @@ class Layer:
         make_dataset(folder, (8, 8, 8))
         array = self.voxels(random, self.shape)
         array[:, 40:80, 10:50] = 0
-        wkwdask.to_wkw(array, folder / self.name / "1", offset=self.offset, block_len=BLOCK_LEN, file_len=FILE_LEN, compression="lz4")
+        wkwdask.to_wkw(
+            array,
+            folder / self.name / "1",
+            offset=self.offset,
+            block_len=BLOCK_LEN,
+            file_len=FILE_LEN,
+            compression="lz4",
+        )
         self.build(folder)
         return folder
 
     def build(self, folder, **options):
         """Build all mags."""
-        return wkwdask.build_pyramid(folder, self.name, mags=self.mags, **{**dict(self.options), **options})
+        return wkwdask.build_pyramid(
+            folder, self.name, mags=self.mags, **{**dict(self.options), **options}
+        )
 
     def update(self, folder, **options):
         """Update all mags."""
@@ -118,7 +137,10 @@ class Layer:
     def files(self, folder):
         """Places of files of the finest mag along each axis, those inside the box."""
         box = self.box(folder, "1")
-        return [range(low // EDGE, -(-high // EDGE)) for low, high in zip(box.topleft, box.bottomright, strict=True)]
+        return [
+            range(low // EDGE, -(-high // EDGE))
+            for low, high in zip(box.topleft, box.bottomright, strict=True)
+        ]
 
     def path(self, folder, mag, index):
         """Name a file."""
@@ -126,8 +148,18 @@ class Layer:
 
 
 COLOR = Layer("color", "uint8", 1, (5, 0, 9), (120, 75, 60), ("2", "4", "8"))
-LABELS = Layer("labels", "uint32", 1, (0, 17, 3), (90, 60, 70), ("2-2-1", "4-4-2", "16-16-8"), (("ignore_zero", True),))
-CHANNELS = Layer("channels", "uint16", 3, (33, 2, 0), (70, 50, 40), ("2", "4-8-4"), (("method", "mean"),))
+LABELS = Layer(
+    "labels",
+    "uint32",
+    1,
+    (0, 17, 3),
+    (90, 60, 70),
+    ("2-2-1", "4-4-2", "16-16-8"),
+    (("ignore_zero", True),),
+)
+CHANNELS = Layer(
+    "channels", "uint16", 3, (33, 2, 0), (70, 50, 40), ("2", "4-8-4"), (("method", "mean"),)
+)
 LAYERS = {layer.name: layer for layer in (COLOR, LABELS, CHANNELS)}
 
 
@@ -172,10 +204,15 @@ def check_rebuilt(layer, folder, *, program=Ours):
     for name in found.keys() - expected.keys():
         assert not touches_box(layer, fresh, name), f"{name} would not be rebuilt"
         del found[name]  # of a box that was larger once: no reader that knows the box looks at it
-    assert {name for name in found if name != JSON_NAME} == {name for name in expected if name != JSON_NAME}
+    assert {name for name in found if name != JSON_NAME} == {
+        name for name in expected if name != JSON_NAME
+    }
     for mag in layer.mags:
         box = layer.box(fresh, mag)
-        np.testing.assert_array_equal(program.read(folder / layer.name / mag, box), program.read(fresh / layer.name / mag, box))
+        np.testing.assert_array_equal(
+            program.read(folder / layer.name / mag, box),
+            program.read(fresh / layer.name / mag, box),
+        )
     assert differences(found, expected) == []
     assert leftovers(folder) == []
 
@@ -185,7 +222,10 @@ def touches_box(layer, folder, name):
     *_, mag, z, y, x = name.removesuffix(".wkw").split("/")
     box = layer.box(folder, mag)
     index = [int(part[1:]) for part in (x, y, z)]
-    return all(low // EDGE <= i < -(-high // EDGE) for i, low, high in zip(index, box.topleft, box.bottomright, strict=True))
+    return all(
+        low // EDGE <= i < -(-high // EDGE)
+        for i, low, high in zip(index, box.topleft, box.bottomright, strict=True)
+    )
 
 
 def above(layer, index):
@@ -236,11 +276,17 @@ class Editor:
         index = self.any_index()
         path = self.layer.path(self.folder, "1", index)
         cube = (EDGE,) * 3
-        what = self.random.choice(["replace", "some", "zeros", "remove", "touch"], p=[0.4, 0.2, 0.1, 0.2, 0.1])
+        what = self.random.choice(
+            ["replace", "some", "zeros", "remove", "touch"], p=[0.4, 0.2, 0.1, 0.2, 0.1]
+        )
         if what == "replace":
             self.put(index, self.layer.voxels(self.random, cube))
         elif what == "some":  # one voxel, which may change nothing above
-            voxels = self.stored(index) if path.exists() else np.zeros((self.layer.channels, *cube), self.layer.dtype)
+            voxels = (
+                self.stored(index)
+                if path.exists()
+                else np.zeros((self.layer.channels, *cube), self.layer.dtype)
+            )
             voxels[:, 3, 4, 5] += 1
             self.put(index, voxels)
         elif what == "zeros":
@@ -294,10 +340,17 @@ def test_partial_updates_are_completed_by_a_full_one(color, seed):
     edited = set()
     for _ in range(4):
         edited |= {editor.edit() for _ in range(6)}
-        topleft = [int(editor.random.integers(low * EDGE, high * EDGE)) for low, high in ((0, 7), (0, 4), (1, 4))]
+        topleft = [
+            int(editor.random.integers(low * EDGE, high * EDGE))
+            for low, high in ((0, 7), (0, 4), (1, 4))
+        ]
         before = states(color)
-        COLOR.update(color, update=False, bounding_box=(*topleft, *editor.random.integers(1, 40, 3).tolist()))
-        assert coarser(COLOR, changed(before, states(color))) <= set().union(*(above(COLOR, index) for index in edited))
+        COLOR.update(
+            color, update=False, bounding_box=(*topleft, *editor.random.integers(1, 40, 3).tolist())
+        )
+        assert coarser(COLOR, changed(before, states(color))) <= set().union(
+            *(above(COLOR, index) for index in edited)
+        )
         if editor.random.random() < 0.7:
             COLOR.update(color)
             check_rebuilt(COLOR, color)
@@ -324,8 +377,17 @@ def test_threads_update_like_a_single_one(color):
 def test_files_of_zeros_are_removed_and_return_with_their_source(color):
     low = [axis.start for axis in COLOR.files(color)]
     corner = tuple(2 * (i // 2 + 1) for i in low)
-    below = [(corner[0] + x, corner[1] + y, corner[2] + z) for x in (0, 1) for y in (0, 1) for z in (0, 1)]
-    kept = {index: COLOR.path(color, "1", index).read_bytes() for index in below if COLOR.path(color, "1", index).exists()}
+    below = [
+        (corner[0] + x, corner[1] + y, corner[2] + z)
+        for x in (0, 1)
+        for y in (0, 1)
+        for z in (0, 1)
+    ]
+    kept = {
+        index: COLOR.path(color, "1", index).read_bytes()
+        for index in below
+        if COLOR.path(color, "1", index).exists()
+    }
     assert len(kept) > 4
     above_it = COLOR.path(color, "2", tuple(i // 2 for i in corner))
     assert above_it.exists()
@@ -372,7 +434,9 @@ def test_touched_files_change_nothing(layer, dataset):
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("layer", "mag", "has_record"), [(COLOR, "2", True), (COLOR, "8", False), (LABELS, "4-4-2", False), (CHANNELS, "4-8-4", True)], ids=str
+    ("layer", "mag", "has_record"),
+    [(COLOR, "2", True), (COLOR, "8", False), (LABELS, "4-4-2", False), (CHANNELS, "4-8-4", True)],
+    ids=str,
 )
 def test_an_update_by_content_repairs_damage(layer, dataset, mag, has_record):
     """One file is replaced by another valid one, one is removed, one is added."""
@@ -387,7 +451,13 @@ def test_an_update_by_content_repairs_damage(layer, dataset, mag, has_record):
     os.utime(files[-1], ns=(status.st_atime_ns, status.st_mtime_ns))
     files[0].unlink()
     paths = [layer.path(dataset, mag, index) for index in np.ndindex(9, 9, 9)]
-    missing = [path for path in paths if not path.exists() and path != files[0] and touches_box(layer, dataset, str(path.relative_to(dataset)))]
+    missing = [
+        path
+        for path in paths
+        if not path.exists()
+        and path != files[0]
+        and touches_box(layer, dataset, str(path.relative_to(dataset)))
+    ]
     for path in missing[:1]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(other)
@@ -408,8 +478,17 @@ def test_an_update_by_content_leaves_a_sound_pyramid_unchanged(layer, dataset):
 def test_an_update_by_content_notices_changes_without_a_new_time(color):
     path = sorted((color / "color" / "1").rglob("x*.wkw"))[4]
     voxels = wkwdask.read(color, layer="color", mag="1")
-    wkwdask.to_wkw(255 - voxels, color.parent / "x" / "1", offset=COLOR.offset, block_len=BLOCK_LEN, file_len=FILE_LEN, compression="raw")
-    (color / "color" / "1" / "header.wkw").write_bytes((color.parent / "x" / "1" / "header.wkw").read_bytes())
+    wkwdask.to_wkw(
+        255 - voxels,
+        color.parent / "x" / "1",
+        offset=COLOR.offset,
+        block_len=BLOCK_LEN,
+        file_len=FILE_LEN,
+        compression="raw",
+    )
+    (color / "color" / "1" / "header.wkw").write_bytes(
+        (color.parent / "x" / "1" / "header.wkw").read_bytes()
+    )
     for source in (color / "color" / "1").rglob("x*.wkw"):
         other = color.parent / "x" / "1" / source.relative_to(color / "color" / "1")
         source.unlink()
@@ -435,7 +514,14 @@ def test_an_update_of_a_box_writes_only_files_that_touch_it(color):
     axes = COLOR.files(color)
     voxels = COLOR.voxels(np.random.default_rng(6), [len(axis) * EDGE for axis in axes])
     changed_mag = color.parent / "changed" / "1"
-    wkwdask.write(changed_mag, [axis.start * EDGE for axis in axes], voxels, block_len=BLOCK_LEN, file_len=FILE_LEN, compression="lz4")
+    wkwdask.write(
+        changed_mag,
+        [axis.start * EDGE for axis in axes],
+        voxels,
+        block_len=BLOCK_LEN,
+        file_len=FILE_LEN,
+        compression="lz4",
+    )
     for path in changed_mag.rglob("x*.wkw"):
         target = color / "color" / "1" / path.relative_to(changed_mag)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -495,7 +581,10 @@ def test_another_method_is_refused(color):
 @pytest.mark.parametrize("mag", [0, 1, 2])
 def test_a_missing_mag_is_refused(color, mag):
     shutil.rmtree(color / "color" / COLOR.mags[mag])
-    with pytest.raises(MissingError, match=f"mag {COLOR.mags[mag]} is missing and cannot be updated; build it first"):
+    with pytest.raises(
+        MissingError,
+        match=f"mag {COLOR.mags[mag]} is missing and cannot be updated; build it first",
+    ):
         wkwdask.build_pyramid(color, "color", mags=COLOR.mags, update=True)
     assert leftovers(color) == []
 

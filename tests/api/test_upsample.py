@@ -58,14 +58,22 @@ def set_box(folder, layer, box):
     """Set the box of a layer in the JSON [voxels of mag 1]."""
     document = json.loads((folder / JSON_NAME).read_text())
     (entry,) = (entry for entry in document["dataLayers"] if entry["name"] == layer)
-    entry["boundingBox"] = {"topLeft": list(box.topleft), "width": box.size[0], "height": box.size[1], "depth": box.size[2]}
+    entry["boundingBox"] = {
+        "topLeft": list(box.topleft),
+        "width": box.size[0],
+        "height": box.size[1],
+        "depth": box.size[2],
+    }
     (folder / JSON_NAME).write_text(json.dumps(document))
 
 
 def enlarged(array, source_box, box):
     """Upsample by indexing."""
     factor = box.mag.step_to(source_box.mag)
-    x, y, z = (np.arange(a, b) // f - t for a, b, f, t in zip(box.topleft, box.bottomright, factor, source_box.topleft, strict=True))
+    x, y, z = (
+        np.arange(a, b) // f - t
+        for a, b, f, t in zip(box.topleft, box.bottomright, factor, source_box.topleft, strict=True)
+    )
     return array[(slice(None), *np.ix_(x, y, z))]
 
 
@@ -79,9 +87,19 @@ def listed(folder, layer="cells"):
 @st.composite
 def layers(draw):
     """Boxes anywhere in the voxels of the coarse mag; factors up to 16, different for each axis."""
-    finer = [Mag(*draw(st.tuples(*[st.sampled_from([1, 2])] * 3))) for _ in range(draw(st.integers(1, 2)))]
+    finer = [
+        Mag(*draw(st.tuples(*[st.sampled_from([1, 2])] * 3)))
+        for _ in range(draw(st.integers(1, 2)))
+    ]
     largest = [max(mag.factors[axis] for mag in finer) for axis in range(3)]
-    source = Mag(*(n * f for n, f in zip(largest, draw(st.tuples(*[st.sampled_from([1, 2, 4, 8])] * 3)), strict=True)))
+    source = Mag(
+        *(
+            n * f
+            for n, f in zip(
+                largest, draw(st.tuples(*[st.sampled_from([1, 2, 4, 8])] * 3)), strict=True
+            )
+        )
+    )
     box = BoundingBox(draw(vectors(0, 300)), draw(vectors(1, 45)))
     return box, [mag for mag in dict.fromkeys(finer) if mag != source], source
 
@@ -102,23 +120,52 @@ lengths = st.tuples(st.sampled_from([1, 4, 8, 16]), st.sampled_from([1, 2, 4]))
     st.sampled_from([1 << 10, 32 << 20]),
     st.integers(0, 99),
 )
-def test_any_layer_equals_numpy_and_wkw(tmp_path_factory, layer, dtype, channels, kind, source_lengths, new_lengths, compression, per_region, budget, seed):
+def test_any_layer_equals_numpy_and_wkw(
+    tmp_path_factory,
+    layer,
+    dtype,
+    channels,
+    kind,
+    source_lengths,
+    new_lengths,
+    compression,
+    per_region,
+    budget,
+    seed,
+):
     """Regions and bricks of any size; voxels stored outside the layer's box are cut off."""
     wkw = pytest.importorskip("wkw")
     box, mags, source = layer
     # else there are too many files
-    block_len, file_len = (max(8, new_lengths[0]), max(2, new_lengths[1])) if box.volume > 400 else new_lengths
+    block_len, file_len = (
+        (max(8, new_lengths[0]), max(2, new_lengths[1])) if box.volume > 400 else new_lengths
+    )
     array = voxel_array(dtype, (channels, *box.in_mag(source).size), seed, kind)
     # -0.0 stays -0.0
     array = np.where(array == 0, -array, array) if array.dtype.kind == "f" else array
     if not array.view(np.uint8).any() or not mags:
         return
     folder = make_dataset(tmp_path_factory.mktemp("brute") / "ds", VOXEL_SIZE)
-    wkwdask.write(folder / "x" / source.name, box.in_mag(source).topleft, array, block_len=source_lengths[0], file_len=source_lengths[1], compression="lz4")
+    wkwdask.write(
+        folder / "x" / source.name,
+        box.in_mag(source).topleft,
+        array,
+        block_len=source_lengths[0],
+        file_len=source_lengths[1],
+        compression="lz4",
+    )
     set_box(folder, "x", box)
     small = limited(upsample_brick_nbytes=budget, upsample_reading_nbytes=budget // 2)
     with small, rechunks_of(block_len * per_region), dask.config.set(scheduler="synchronous"):
-        report = wkwdask.upsample(folder, "x", source=source, mags=mags, block_len=block_len, file_len=file_len, compression=compression)
+        report = wkwdask.upsample(
+            folder,
+            "x",
+            source=source,
+            mags=mags,
+            block_len=block_len,
+            file_len=file_len,
+            compression=compression,
+        )
     assert sorted(listed(folder, "x")) == sorted([source.name, *(mag.name for mag in mags)])
     assert sum(mag.voxels for mag in report.mags) == sum(box.in_mag(mag).volume for mag in mags)
     for mag in mags:
@@ -127,10 +174,14 @@ def test_any_layer_equals_numpy_and_wkw(tmp_path_factory, layer, dtype, channels
         wide = box.in_mag(mag)
         around = np.zeros((channels, *(n + 4 for n in wide.size)), dtype)
         low = [min(t, 2) for t in wide.topleft]
-        around[(slice(None), *(slice(a, a + n) for a, n in zip(low, wide.size, strict=True)))] = expected
+        around[(slice(None), *(slice(a, a + n) for a, n in zip(low, wide.size, strict=True)))] = (
+            expected
+        )
         with wkw.Dataset.open(str(folder / "x" / mag.name)) as reference:
             assert reference.header.block_type == {"raw": 1, "lz4": 2, "lz4hc": 3}[compression]
-            found = reference.read([t - a for t, a in zip(wide.topleft, low, strict=True)], around.shape[1:])
+            found = reference.read(
+                [t - a for t, a in zip(wide.topleft, low, strict=True)], around.shape[1:]
+            )
         np.testing.assert_array_equal(found, around)  # and nothing beyond the box
     assert leftovers(folder) == []
 
@@ -138,10 +189,21 @@ def test_any_layer_equals_numpy_and_wkw(tmp_path_factory, layer, dtype, channels
 def test_a_factor_of_four_leaves_no_holes(tmp_path):
     """The reference implementation writes the first and the last of four voxels."""
     folder = make_dataset(tmp_path / "ds", VOXEL_SIZE)
-    wkwdask.write(folder / "x" / "4", (0, 0, 0), np.array([1, 2], np.uint8).reshape(2, 1, 1), **OPTIONS)
+    wkwdask.write(
+        folder / "x" / "4", (0, 0, 0), np.array([1, 2], np.uint8).reshape(2, 1, 1), **OPTIONS
+    )
     wkwdask.upsample(folder, "x", mags=[1, "1-2-2"])
     assert wkwdask.read(folder, layer="x", mag=1)[0, :, 3, 1].tolist() == [1, 1, 1, 1, 2, 2, 2, 2]
-    assert wkwdask.read(folder, layer="x", mag="1-2-2")[0, :, 0, 1].tolist() == [1, 1, 1, 1, 2, 2, 2, 2]
+    assert wkwdask.read(folder, layer="x", mag="1-2-2")[0, :, 0, 1].tolist() == [
+        1,
+        1,
+        1,
+        1,
+        2,
+        2,
+        2,
+        2,
+    ]
 
 
 # ----------------------------------------------------------------------------- choice of mags
@@ -149,16 +211,39 @@ def test_a_factor_of_four_leaves_no_holes(tmp_path):
 
 def test_the_default_is_all_mags_down_to_1(dataset):
     report = wkwdask.upsample(dataset)
-    assert [os.path.basename(mag.path) for mag in report.mags] == ["1", "2-2-1"] == listed(dataset)[:2]
+    assert (
+        [os.path.basename(mag.path) for mag in report.mags] == ["1", "2-2-1"] == listed(dataset)[:2]
+    )
     assert listed(dataset) == ["1", "2-2-1", "4-4-2"]
     assert report.nbytes_in == 2 * voxels().nbytes
     assert (report.mags[0].minimum, report.mags[0].maximum) == (0, 199)
-    assert len({(header.block_len, header.block_type) for header in (header_of(dataset / "cells" / mag) for mag in ("1", "2-2-1", "4-4-2"))}) == 1
-    np.testing.assert_array_equal(wkwdask.read(dataset, mag=1)[:, ::4, ::4, ::2], wkwdask.read(dataset, mag="4-4-2"))
+    assert (
+        len(
+            {
+                (header.block_len, header.block_type)
+                for header in (
+                    header_of(dataset / "cells" / mag) for mag in ("1", "2-2-1", "4-4-2")
+                )
+            }
+        )
+        == 1
+    )
+    np.testing.assert_array_equal(
+        wkwdask.read(dataset, mag=1)[:, ::4, ::4, ::2], wkwdask.read(dataset, mag="4-4-2")
+    )
     assert wkwdask.info(dataset).layers[0].bounding_box == BoundingBox((36, 16, 26), (108, 84, 48))
 
 
-@pytest.mark.parametrize(("finest", "mags"), [("2-2-1", ["2-2-1"]), ("1", ["1", "2-2-1"]), ("2-2-2", ["2"]), ("1-1-2", ["1-1-2"]), ("4-4-2", [])])
+@pytest.mark.parametrize(
+    ("finest", "mags"),
+    [
+        ("2-2-1", ["2-2-1"]),
+        ("1", ["1", "2-2-1"]),
+        ("2-2-2", ["2"]),
+        ("1-1-2", ["1-1-2"]),
+        ("4-4-2", []),
+    ],
+)
 def test_the_ladder_begins_at_the_finest(dataset, finest, mags):
     report = wkwdask.upsample(dataset / "cells" / "4-4-2", finest=finest)
     assert [os.path.basename(mag.path) for mag in report.mags] == mags
@@ -190,7 +275,10 @@ def test_without_a_json_the_box_is_that_of_the_files(tmp_path):
     wkwdask.upsample(tmp_path / "x")
     assert sorted(os.listdir(tmp_path / "x")) == ["1", "2-2-1", "4-4-1"]
     box = ((64, 0, 32), (144, 64, 41))
-    np.testing.assert_array_equal(wkwdask.read(tmp_path / "x" / "1", box)[0], np.repeat(np.repeat(voxels((20, 16, 9)), 4, 0), 4, 1))
+    np.testing.assert_array_equal(
+        wkwdask.read(tmp_path / "x" / "1", box)[0],
+        np.repeat(np.repeat(voxels((20, 16, 9)), 4, 0), 4, 1),
+    )
 
 
 def test_malformed_calls_are_refused(dataset):
@@ -220,7 +308,10 @@ def test_malformed_calls_are_refused(dataset):
 def test_a_ladder_that_misses_the_source_is_refused(tmp_path):
     folder = make_dataset(tmp_path / "ds", (10.5, 10.5, 24))
     wkwdask.write(folder / "x" / "1-1-2", (0, 0, 0), np.ones((4, 4, 4), np.uint16), **OPTIONS)
-    with pytest.raises(ValueError, match=r"no ladder of mags leads from 1 to 1-1-2 .*list the mags to make with mags="):
+    with pytest.raises(
+        ValueError,
+        match=r"no ladder of mags leads from 1 to 1-1-2 .*list the mags to make with mags=",
+    ):
         wkwdask.upsample(folder, "x")
     assert wkwdask.upsample(folder, "x", mags=[1]).files
 
@@ -269,16 +360,24 @@ def upsample_in_child(folder, num_tasks):
     """Work until some tasks are done, or to the end on two threads."""
     with contextlib.ExitStack() as stack:
         if num_tasks is not None:
-            stack.enter_context(before_task(num_tasks + 1, lambda: os.kill(os.getpid(), signal.SIGKILL)))
+            stack.enter_context(
+                before_task(num_tasks + 1, lambda: os.kill(os.getpid(), signal.SIGKILL))
+            )
         stack.enter_context(rechunks_of(16))
-        stack.enter_context(dask.config.set(scheduler="threads" if num_tasks is None else "synchronous", num_workers=2))
+        stack.enter_context(
+            dask.config.set(
+                scheduler="threads" if num_tasks is None else "synchronous", num_workers=2
+            )
+        )
         wkwdask.upsample(folder, source="4-4-2", file_len=4, existing="resume")
 
 
 def killed(folder, num_tasks=None, seconds=None):
     """Work in a forked process that is killed after some tasks or some time, and return whether it
     was."""
-    child = multiprocessing.get_context("fork").Process(target=upsample_in_child, args=(folder, num_tasks))
+    child = multiprocessing.get_context("fork").Process(
+        target=upsample_in_child, args=(folder, num_tasks)
+    )
     child.start()
     if seconds is not None:
         time.sleep(seconds)
@@ -292,7 +391,10 @@ def check_unseen(folder, before, after):
     """Check that an unfinished job shows no mag, or a whole one while it publishes."""
     found = contents(folder)
     for mag in ("1", "2-2-1"):
-        mine, whole = ({name: content for name, content in tree.items() if name.startswith(f"cells/{mag}/")} for tree in (found, after))
+        mine, whole = (
+            {name: content for name, content in tree.items() if name.startswith(f"cells/{mag}/")}
+            for tree in (found, after)
+        )
         assert mine in ({}, whole)
     assert found[JSON_NAME] in (before[JSON_NAME], after[JSON_NAME])
 
@@ -312,7 +414,9 @@ def test_killed_jobs_are_resumed(tmp_path, undisturbed):
         with dask.config.set(scheduler="synchronous"):  # other regions would be chosen now
             report = wkwdask.upsample(folder, source="4-4-2", file_len=4)
         check_after(folder, after)
-        assert report.voxels == sum(mag.voxels for mag in report.mags) == 108 * 84 * 48 + 54 * 42 * 48
+        assert (
+            report.voxels == sum(mag.voxels for mag in report.mags) == 108 * 84 * 48 + 54 * 42 * 48
+        )
 
 
 @pytest.mark.long
@@ -339,7 +443,12 @@ def test_jobs_killed_at_random_moments_are_resumed(tmp_path, undisturbed):
 def interrupt(folder, num_tasks=9):
     error = RuntimeError("the disk is full")
     stop = stopping(folder.parent / "log", num_tasks, error)
-    with stop, rechunks_of(16), dask.config.set(scheduler="synchronous"), pytest.raises(RuntimeError, match="disk is full"):
+    with (
+        stop,
+        rechunks_of(16),
+        dask.config.set(scheduler="synchronous"),
+        pytest.raises(RuntimeError, match="disk is full"),
+    ):
         wkwdask.upsample(folder, source="4-4-2", file_len=4)
     assert any("the same call resumes" in note for note in error.__notes__)
 
@@ -348,11 +457,18 @@ def test_an_interrupted_job_refuses_other_settings(tmp_path, undisturbed):
     before, after = undisturbed
     folder = lay_out(before, tmp_path / "ds")
     interrupt(folder)
-    for options in ({}, {"file_len": 2}, {"file_len": 4, "finest": "2-2-1"}, {"file_len": 4, "compression": "raw", "existing": "resume"}):
+    for options in (
+        {},
+        {"file_len": 2},
+        {"file_len": 4, "finest": "2-2-1"},
+        {"file_len": 4, "compression": "raw", "existing": "resume"},
+    ):
         with pytest.raises(ResumeError, match="made with other settings"):
             wkwdask.upsample(folder, source="4-4-2", **options)
     set_box(folder, "cells", BoundingBox((36, 16, 26), (108, 84, 47)))
-    with pytest.raises(ResumeError, match="layer_box was 36,16,26,108,84,48, is 36,16,26,108,84,47"):
+    with pytest.raises(
+        ResumeError, match="layer_box was 36,16,26,108,84,48, is 36,16,26,108,84,47"
+    ):
         wkwdask.upsample(folder, source="4-4-2", file_len=4)
     set_box(folder, "cells", BoundingBox((36, 16, 26), (108, 84, 48)))
     wkwdask.upsample(folder, source="4-4-2", file_len=4)
@@ -365,7 +481,10 @@ def test_a_source_changed_since_the_interruption_is_refused(tmp_path, undisturbe
     interrupt(folder, 30)
     for path in (folder / "cells" / "4-4-2").rglob("x*.wkw"):
         os.utime(path, (1, 1))
-    with pytest.raises(ResumeError, match=r"the source has changed since the job was interrupted \(.*wkw was changed last"):
+    with pytest.raises(
+        ResumeError,
+        match=r"the source has changed since the job was interrupted \(.*wkw was changed last",
+    ):
         wkwdask.upsample(folder, source="4-4-2", file_len=4)
     with pytest.warns(DiscardWarning):
         wkwdask.upsample(folder, source="4-4-2", file_len=4, existing="restart")
@@ -438,7 +557,20 @@ def test_a_locked_mag_is_refused(dataset):
 
 
 def test_command(dataset):
-    done = run_here("upsample", dataset, "--layer", "cells", "--mag", "4-4-2", "--finest", "2-2-1", "--compression", "raw", "--file-len", 4)
+    done = run_here(
+        "upsample",
+        dataset,
+        "--layer",
+        "cells",
+        "--mag",
+        "4-4-2",
+        "--finest",
+        "2-2-1",
+        "--compression",
+        "raw",
+        "--file-len",
+        4,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{dataset / 'cells' / '2-2-1'}: ")
     assert listed(dataset) == ["2-2-1", "4-4-2"]

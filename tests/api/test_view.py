@@ -41,7 +41,9 @@ def document(view, number=0, path="1"):
 def chunk(view, key, number=0):
     found = document(view, number)
     shape = found["chunk_grid"]["configuration"]["chunk_shape"]
-    return np.frombuffer(fetch(view, f"data/{number}/1/c/{key}"), found["data_type"]).reshape(shape).T
+    return (
+        np.frombuffer(fetch(view, f"data/{number}/1/c/{key}"), found["data_type"]).reshape(shape).T
+    )
 
 
 def counted(shape, chunks, dtype=np.uint8):
@@ -51,17 +53,25 @@ def counted(shape, chunks, dtype=np.uint8):
     def compute(block_info=None):
         where = block_info[None]
         computed.append(where["chunk-location"])
-        return np.full(where["chunk-shape"], (1 + np.ravel_multi_index(where["chunk-location"], where["num-chunks"])) % 256, dtype)
+        return np.full(
+            where["chunk-shape"],
+            (1 + np.ravel_multi_index(where["chunk-location"], where["num-chunks"])) % 256,
+            dtype,
+        )
 
     normalized = da.core.normalize_chunks(chunks, shape, dtype=dtype)
-    return da.map_blocks(compute, chunks=normalized, dtype=dtype, meta=np.empty((0, 0, 0), dtype)), computed
+    return da.map_blocks(
+        compute, chunks=normalized, dtype=dtype, meta=np.empty((0, 0, 0), dtype)
+    ), computed
 
 
 def test_nothing_is_computed_before_it_is_asked_for():
     array, computed = counted((4096, 4096, 2048), 128)
     with wkwdask.view(array) as view:
         assert computed == []
-        assert (chunk(view, "15/31/30") == (1 + np.ravel_multi_index((30, 31, 7), (32, 32, 16))) % 256).all()
+        assert (
+            chunk(view, "15/31/30") == (1 + np.ravel_multi_index((30, 31, 7), (32, 32, 16))) % 256
+        ).all()
         assert computed == [(30, 31, 7)]
         state = state_of(view)
         assert len(computed) <= 1 + 9  # the contrast is that of the middle
@@ -94,30 +104,68 @@ def test_chunks_that_exceed_the_cache_are_read_in_part():
 
 
 @pytest.mark.parametrize(
-    ("dtype", "channels", "kind"), [("uint8", 3, "image"), ("bool", 1, "segmentation"), ("int64", 1, "segmentation"), ("float64", 2, "image")]
+    ("dtype", "channels", "kind"),
+    [
+        ("uint8", 3, "image"),
+        ("bool", 1, "segmentation"),
+        ("int64", 1, "segmentation"),
+        ("float64", 2, "image"),
+    ],
 )
 def test_other_software_reads_served_arrays(dtype, channels, kind):
     tensorstore = pytest.importorskip("tensorstore")
-    voxels = np.random.default_rng(1).integers(0, 2 if dtype == "bool" else 99, (channels, 150, 37, 70)).astype(dtype)
+    voxels = (
+        np.random.default_rng(1)
+        .integers(0, 2 if dtype == "bool" else 99, (channels, 150, 37, 70))
+        .astype(dtype)
+    )
     arrays = {"memory": voxels, "dask": da.from_array(voxels, chunks=(2, 33, 20, 64))}
     with wkwdask.view(arrays, offset=(-3, 0, 100), voxel_size=(4, 4, 35)) as view:
-        assert [(layer["name"], layer["type"]) for layer in state_of(view)["layers"]] == [("memory", kind), ("dask", kind)]
+        assert [(layer["name"], layer["type"]) for layer in state_of(view)["layers"]] == [
+            ("memory", kind),
+            ("dask", kind),
+        ]
         for number in (0, 1):
             base = f"http://127.0.0.1:{view.port}/{view.url.split('/')[-2]}/data/{number}/1/"
-            found = np.asarray(tensorstore.open({"driver": "zarr3", "kvstore": base}, read=True, open=True).result().read().result())
-            np.testing.assert_array_equal(found.reshape(channels, *found.shape[-3:]).transpose(0, 3, 2, 1), voxels)
+            found = np.asarray(
+                tensorstore.open({"driver": "zarr3", "kvstore": base}, read=True, open=True)
+                .result()
+                .read()
+                .result()
+            )
+            np.testing.assert_array_equal(
+                found.reshape(channels, *found.shape[-3:]).transpose(0, 3, 2, 1), voxels
+            )
 
 
 def test_arrays_have_the_place_of_their_coordinates_and_the_voxel_size_of_the_others(tmp_path):
-    wkwdask.to_wkw(np.ones((64, 64, 64), np.uint8), tmp_path / "ds" / "raw" / "1", offset=(32, 0, 0), voxel_size=(4, 4, 35))
+    wkwdask.to_wkw(
+        np.ones((64, 64, 64), np.uint8),
+        tmp_path / "ds" / "raw" / "1",
+        offset=(32, 0, 0),
+        voxel_size=(4, 4, 35),
+    )
     opened = xr.open_dataarray(tmp_path / "ds", engine="wkw", layer="raw", chunks={})
     dataset = wkwdask.open_dataset(tmp_path / "ds")
-    with wkwdask.view(dataset.path, {"mean": opened.astype("float32") / 2}, np.ones((64, 64, 64), np.uint8)) as view:
-        images = [json.loads(fetch(view, f"data/{n}/zarr.json"))["attributes"]["ome"]["multiscales"][0] for n in range(3)]
-        corners = [tuple(step["translation"][::-1] for step in image["datasets"][0]["coordinateTransformations"][1:]) for image in images]
+    with wkwdask.view(
+        dataset.path, {"mean": opened.astype("float32") / 2}, np.ones((64, 64, 64), np.uint8)
+    ) as view:
+        images = [
+            json.loads(fetch(view, f"data/{n}/zarr.json"))["attributes"]["ome"]["multiscales"][0]
+            for n in range(3)
+        ]
+        corners = [
+            tuple(
+                step["translation"][::-1]
+                for step in image["datasets"][0]["coordinateTransformations"][1:]
+            )
+            for image in images
+        ]
         # a cube of blocks begins at 0
         assert corners == [([0.0, 0.0, 0.0],), ([128.0, 0.0, 0.0],), ([0.0, 0.0, 0.0],)]
-        assert [image["coordinateTransformations"] for image in images] == [[{"type": "translation", "translation": [17.5, 2.0, 2.0]}]] * 3
+        assert [image["coordinateTransformations"] for image in images] == [
+            [{"type": "translation", "translation": [17.5, 2.0, 2.0]}]
+        ] * 3
         assert view.names == ("raw", "mean", "array")
     with dataset["raw"].view() as view, dataset.view(layer="raw") as other:
         assert view.names == other.names == ("raw",)
@@ -153,7 +201,10 @@ def test_behind_a_proxy_the_link_is_that_of_the_proxy(monkeypatch):
     with wkwdask.view(array) as view, pytest.raises(HTTPError, match="403"):
         fetch(view, Host="hub.example")
     monkeypatch.setenv("JUPYTERHUB_SERVICE_PREFIX", "/user/me/")
-    with wkwdask.view(array) as view, wkwdask.view(array, proxy="https://jupyter.example/proxy/") as other:
+    with (
+        wkwdask.view(array) as view,
+        wkwdask.view(array, proxy="https://jupyter.example/proxy/") as other,
+    ):
         assert re.fullmatch(rf"/user/me/proxy/{view.port}/[\w-]{{32}}/", view.url)
         assert other.url.startswith(f"https://jupyter.example/proxy/{other.port}/")
         assert b"location.href" in fetch(view, Host="hub.example")

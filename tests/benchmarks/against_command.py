@@ -61,23 +61,52 @@ def install(commit: str, folder: Path) -> str:
     folder."""
     source, site = folder / "source", folder / "site"
     source.mkdir()
-    archive = subprocess.run(["git", "-C", str(_REPOSITORY), "archive", commit], check=True, stdout=subprocess.PIPE).stdout
+    archive = subprocess.run(
+        ["git", "-C", str(_REPOSITORY), "archive", commit], check=True, stdout=subprocess.PIPE
+    ).stdout
     subprocess.run(["tar", "-x", "-C", str(source)], check=True, input=archive)
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(site), str(source)], check=True)
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--target",
+            str(site),
+            str(source),
+        ],
+        check=True,
+    )
     return str(site)
 
 
 def beside(race: Race, number: int, commit: str, site: str) -> Race:
     """Let one unit of a race run against itself, as the other commit does it."""
     ours = replace(race.units[number], label="this tree", show_version=False)
-    other = replace(ours, label=commit[:12], options=_elsewhere(ours.options), rehearsal=_elsewhere(ours.rehearsal), site=site)
+    other = replace(
+        ours,
+        label=commit[:12],
+        options=_elsewhere(ours.options),
+        rehearsal=_elsewhere(ours.rehearsal),
+        site=site,
+    )
     return replace(race, units=(ours, other), conclusions=(Faster(0, 1, LEAST, shows_peak=True),))
 
 
 def races(data: Data, commit: str, site: str) -> list[Race]:
     """List all rows."""
     cases = [case for case in all_cases(data) if isinstance(case, Race)]
-    return [beside(next(case for case in cases if fnmatch.fnmatchcase(case.name, pattern)), number, commit, site) for pattern, number in ROWS.items()]
+    return [
+        beside(
+            next(case for case in cases if fnmatch.fnmatchcase(case.name, pattern)),
+            number,
+            commit,
+            site,
+        )
+        for pattern, number in ROWS.items()
+    ]
 
 
 def _elsewhere(options: dict[str, Any]) -> dict[str, Any]:
@@ -105,16 +134,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(prog="python tests/benchmarks/against.py", description=__doc__)
     parser.add_argument("commit", help="the other commit, as git names it")
-    parser.add_argument("--rows", metavar="PATTERN", default="*", help=f"some of the rows: {', '.join(ROWS)}")
-    parser.add_argument("--repeat", type=int, default=5, metavar="N", help="measurements of each unit; medians are shown (default 5)")
-    parser.add_argument("--size", type=int, default=512, help="edge of the volumes in voxels, 64 to 1024, a power of two (default 512)")
+    parser.add_argument(
+        "--rows", metavar="PATTERN", default="*", help=f"some of the rows: {', '.join(ROWS)}"
+    )
+    parser.add_argument(
+        "--repeat",
+        type=int,
+        default=5,
+        metavar="N",
+        help="measurements of each unit; medians are shown (default 5)",
+    )
+    parser.add_argument(
+        "--size",
+        type=int,
+        default=512,
+        help="edge of the volumes in voxels, 64 to 1024, a power of two (default 512)",
+    )
     options = parser.parse_args(arguments)
     check_size(options.size)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the folder is removed
     with tempfile.TemporaryDirectory(prefix="wkwdask-benchmarks-") as folder:
         site = install(options.commit, Path(folder))
-        data = prepare(Path(folder) / "data", options.size, real_volumes(Data(Path(folder), options.size).real_size))
-        rows = run_cases([race for race in races(data, options.commit, site) if is_chosen(race.name, options.rows)], data, options.repeat)
+        data = prepare(
+            Path(folder) / "data",
+            options.size,
+            real_volumes(Data(Path(folder), options.size).real_size),
+        )
+        rows = run_cases(
+            [
+                race
+                for race in races(data, options.commit, site)
+                if is_chosen(race.name, options.rows)
+            ],
+            data,
+            options.repeat,
+        )
     print(heading(options))
     print(format_table(rows))
     print(f"\n{summary(rows)}")

@@ -19,7 +19,14 @@ _THRESHOLD = 150
 
 def analysis_cases(data: Data) -> list[Race]:
     """List everything, in the order of the table."""
-    return [_labels(data), _labels_with_color(data), _histogram(data), _components(data, "seg", None), _components(data, "em", _THRESHOLD), _remap(data)]
+    return [
+        _labels(data),
+        _labels_with_color(data),
+        _histogram(data),
+        _components(data, "seg", None),
+        _components(data, "em", _THRESHOLD),
+        _remap(data),
+    ]
 
 
 def _labels(data: Data) -> Race:
@@ -31,7 +38,13 @@ def _labels(data: Data) -> Race:
             Unit(f"{tool}, read by wkw", work, options | {"in_memory": False}),
         ]
     name = f"label statistics of {LABELS['seg']}"
-    return Race("labels/seg", name, tuple(units), tuple(Faster(0, n, target) for n, target in ((1, None), (2, 1.0), (3, 1.0), (4, 1.0))), (data.cube("seg"),))
+    return Race(
+        "labels/seg",
+        name,
+        tuple(units),
+        tuple(Faster(0, n, target) for n, target in ((1, None), (2, 1.0), (3, 1.0), (4, 1.0))),
+        (data.cube("seg"),),
+    )
 
 
 def _labels_with_color(data: Data) -> Race:
@@ -41,7 +54,13 @@ def _labels_with_color(data: Data) -> Race:
         Unit("wkwdask, with EM", "ours.LabelStatistics", options | {"color": data.cube("em").mag}),
         Unit("wkwdask", "ours.LabelStatistics", options),
     )
-    return Race("labels/color", f"label statistics of {LABELS['seg']}, with EM", units, (Faster(0, 1),), (data.cube("seg"), data.cube("em")))
+    return Race(
+        "labels/color",
+        f"label statistics of {LABELS['seg']}, with EM",
+        units,
+        (Faster(0, 1),),
+        (data.cube("seg"), data.cube("em")),
+    )
 
 
 def _histogram(data: Data) -> Race:
@@ -51,7 +70,13 @@ def _histogram(data: Data) -> Race:
         Unit("numpy, in memory", "with_numpy.Histogram", options | {"in_memory": True}),
         Unit("numpy, read by wkw", "with_numpy.Histogram", options | {"in_memory": False}),
     )
-    return Race("histogram/em", f"histogram of {LABELS['em']}", units, (Faster(0, 1), Faster(0, 2, 1.0)), (data.cube("em"),))
+    return Race(
+        "histogram/em",
+        f"histogram of {LABELS['em']}",
+        units,
+        (Faster(0, 1), Faster(0, 2, 1.0)),
+        (data.cube("em"),),
+    )
 
 
 def _components(data: Data, layer: str, threshold: int | None) -> Race:
@@ -59,10 +84,18 @@ def _components(data: Data, layer: str, threshold: int | None) -> Race:
     memory."""
     name, cube = f"components/{layer}", data.cube(layer, compression="lz4hc")
     common = {"path": cube.mag, "size": cube.edge, "nbytes": cube.nbytes, "threshold": threshold}
-    theirs = _theirs(data, name, "whole_array.Components", common, (("cc3d", True), ("cc3d", False)))
+    theirs = _theirs(
+        data, name, "whole_array.Components", common, (("cc3d", True), ("cc3d", False))
+    )
     ours = Unit("wkwdask, files", "ours.Components", common | {"folder": data.fresh(name)})
     work = f"26-connected components of {LABELS[layer]}{'' if threshold is None else f' >= {threshold}'}"
-    return Race(name, work, (ours, *theirs), tuple(Faster(0, n, shows_peak=True) for n in range(1, 1 + len(theirs))), (cube,))
+    return Race(
+        name,
+        work,
+        (ours, *theirs),
+        tuple(Faster(0, n, shows_peak=True) for n in range(1, 1 + len(theirs))),
+        (cube,),
+    )
 
 
 def _remap(data: Data) -> Race:
@@ -70,16 +103,35 @@ def _remap(data: Data) -> Race:
     name, cube = "remap/seg", data.cube("seg", compression="lz4hc")
     mapping = f"{data.fresh(name)}.npy"
     common = {"path": cube.mag, "size": cube.edge, "nbytes": cube.nbytes, "mapping": mapping}
-    theirs = _theirs(data, name, "whole_array.Remap", common, (("fastremap", True), ("fastremap", False), ("numpy", False)))
+    theirs = _theirs(
+        data,
+        name,
+        "whole_array.Remap",
+        common,
+        (("fastremap", True), ("fastremap", False), ("numpy", False)),
+    )
     ours = Unit("wkwdask, files", "ours.Remap", common | {"folder": data.fresh(name)})
     conclusions = tuple(Faster(0, n, shows_peak=True) for n in range(1, 1 + len(theirs)))
-    return Race(name, f"map ids of {LABELS['seg']}", (ours, *theirs), conclusions, (cube, Mapping(mapping, cube)))
+    return Race(
+        name,
+        f"map ids of {LABELS['seg']}",
+        (ours, *theirs),
+        conclusions,
+        (cube, Mapping(mapping, cube)),
+    )
 
 
-def _theirs(data: Data, name: str, work: str, common: dict, tools: Sequence[tuple[str, bool]]) -> list[Unit]:
+def _theirs(
+    data: Data, name: str, work: str, common: dict, tools: Sequence[tuple[str, bool]]
+) -> list[Unit]:
     """Let tools read and write files, which takes far longer than the work, or only compute."""
     return [
-        Unit(f"{tool}{', files' if writes else ''}", work, common | {"folder": data.fresh(f"{name}-{tool}-{writes}"), "tool": tool, "writes": writes})
+        Unit(
+            f"{tool}{', files' if writes else ''}",
+            work,
+            common
+            | {"folder": data.fresh(f"{name}-{tool}-{writes}"), "tool": tool, "writes": writes},
+        )
         for tool, writes in tools
     ]
 

@@ -29,9 +29,15 @@ def all_cases(data: Data) -> list[Race | Memory | Start]:
     """List everything that can be measured, in the order of the table."""
     cases: list[Race | Memory | Start] = [Start("start", data)]
     for layer in LAYERS:
-        cases += [_read_whole(data, layer), _open(data, layer), *(_read_boxes(data, layer, edge, count) for edge, count in ((32, 200), (128, 60)))]
+        cases += [
+            _read_whole(data, layer),
+            _open(data, layer),
+            *(_read_boxes(data, layer, edge, count) for edge, count in ((32, 200), (128, 60))),
+        ]
     cases += [_slices(data, layer, plane) for layer in LAYERS for plane in ("xy", "xz", "yz")]
-    cases += [_read_many(data, layer, arrangement) for layer in LAYERS for arrangement in _ARRANGEMENTS]
+    cases += [
+        _read_many(data, layer, arrangement) for layer in LAYERS for arrangement in _ARRANGEMENTS
+    ]
     cases += [make(data, layer) for layer in LAYERS for make in (_threads_read, _threads_boxes)]
     cases += pyramid_cases(data)
     cases += rechunk_cases(data)
@@ -69,18 +75,33 @@ def _open(data: Data, layer: str) -> Race:
         Unit("wkwdask, open czyx", "ours.OpenCompute", options | {"axes": "czyx"}),
         Unit("wkw", "reference.Read", options | {"size": data.real_size}),
     )
-    return Race(f"read/{layer}/open", f"read {LABELS[layer]}, whole, by dask", units, (Faster(0, 2, 0.8), Faster(1, 2, 1.0)))
+    return Race(
+        f"read/{layer}/open",
+        f"read {LABELS[layer]}, whole, by dask",
+        units,
+        (Faster(0, 2, 0.8), Faster(1, 2, 1.0)),
+    )
 
 
 def _box_options(data: Data, layer: str, edge: int, count: int) -> dict:
     edge = min(edge, data.real_size)
     passes = _passes(count * edge**3 * ITEMSIZE[layer])
-    return {"path": data.cube(layer).mag, "size": data.real_size, "edge": edge, "count": count, "passes": passes}
+    return {
+        "path": data.cube(layer).mag,
+        "size": data.real_size,
+        "edge": edge,
+        "count": count,
+        "passes": passes,
+    }
 
 
 def _read_boxes(data: Data, layer: str, edge: int, count: int) -> Race:
     options = _box_options(data, layer, edge, count)
-    units = (Unit("wkwdask", "ours.Read", options), Unit("wkw", "reference.Read", options), Unit("wkwdask, opened once", "compute.ReadOpened", options))
+    units = (
+        Unit("wkwdask", "ours.Read", options),
+        Unit("wkw", "reference.Read", options),
+        Unit("wkwdask, opened once", "compute.ReadOpened", options),
+    )
     work = f"read {LABELS[layer]}, {count} boxes of {options['edge']}^3"
     return Race(f"read/{layer}/box{edge}", work, units, (Faster(0, 1, 1.0), Faster(2, 1)))
 
@@ -92,17 +113,30 @@ def _slices(data: Data, layer: str, plane: str) -> Race:
         Unit("wkwdask", "ours.Slices", options),
         Unit("wkwdask, open", "ours.Slices", options | {"is_open": True}),
         Unit("wkw", "reference.Slices", options),
-        Unit("tensorstore, zarr of LZ4", "tensorstore_zarr.Slices", options | {"folder": data.fresh(name)}),
+        Unit(
+            "tensorstore, zarr of LZ4",
+            "tensorstore_zarr.Slices",
+            options | {"folder": data.fresh(name)},
+        ),
     )
     conclusions = tuple(Faster(tool, against, 1.5) for tool in (0, 1) for against in (2, 3))
-    return Race(name, f"read {LABELS[layer]}, 50 slices {plane} of {data.real_size}^2", units, conclusions)
+    return Race(
+        name, f"read {LABELS[layer]}, 50 slices {plane} of {data.real_size}^2", units, conclusions
+    )
 
 
 def _threads_read(data: Data, layer: str) -> Race:
     options = _whole_options(data, layer) | {"size": data.real_size}
-    one, two = (Unit(threads_label(threads), "ours.Read", options | {"threads": threads}, False) for threads in (1, 2))
+    one, two = (
+        Unit(threads_label(threads), "ours.Read", options | {"threads": threads}, False)
+        for threads in (1, 2)
+    )
     race = scaling(f"threads/{layer}/whole", f"threads: read {LABELS[layer]}, whole", one, two)
-    return replace(race, units=(*race.units, Unit("wkw", "reference.Read", options)), conclusions=(Scaling(0.9), FasterByWall(1, 4, 1.6)))
+    return replace(
+        race,
+        units=(*race.units, Unit("wkw", "reference.Read", options)),
+        conclusions=(Scaling(0.9), FasterByWall(1, 4, 1.6)),
+    )
 
 
 _ARRANGEMENTS = {
@@ -117,13 +151,34 @@ def _read_many(data: Data, layer: str, arrangement: str) -> Race:
     edge, target, what = _ARRANGEMENTS[arrangement]
     edge = min(edge, data.real_size // 4)
     count = len(arranged_boxes(data.real_size, edge, arrangement))
-    options = {"path": data.cube(layer).mag, "size": data.real_size, "edge": edge, "arrangement": arrangement}
+    options = {
+        "path": data.cube(layer).mag,
+        "size": data.real_size,
+        "edge": edge,
+        "arrangement": arrangement,
+    }
     options["passes"] = _passes(count * edge**3 * ITEMSIZE[layer])
-    units = (Unit("wkwdask, read_many", "ours.ReadMany", options), Unit("wkwdask, loop of read", "ours.ReadMany", options | {"loop": True}))
-    return Race(f"many/{layer}/{arrangement}", f"read {LABELS[layer]}, {what.format(edge)}", units, (Faster(0, 1, target, shows_peak=True),))
+    units = (
+        Unit("wkwdask, read_many", "ours.ReadMany", options),
+        Unit("wkwdask, loop of read", "ours.ReadMany", options | {"loop": True}),
+    )
+    return Race(
+        f"many/{layer}/{arrangement}",
+        f"read {LABELS[layer]}, {what.format(edge)}",
+        units,
+        (Faster(0, 1, target, shows_peak=True),),
+    )
 
 
 def _threads_boxes(data: Data, layer: str) -> Race:
     options = _box_options(data, layer, 128, 60)
-    one, two = (Unit(threads_label(threads), "ours.Read", options | {"threads": threads}, False) for threads in (1, 2))
-    return scaling(f"threads/{layer}/boxes", f"threads: read {LABELS[layer]}, 60 boxes of {options['edge']}^3", one, two)
+    one, two = (
+        Unit(threads_label(threads), "ours.Read", options | {"threads": threads}, False)
+        for threads in (1, 2)
+    )
+    return scaling(
+        f"threads/{layer}/boxes",
+        f"threads: read {LABELS[layer]}, 60 boxes of {options['edge']}^3",
+        one,
+        two,
+    )

@@ -28,7 +28,12 @@ class Worker:
 
     def __init__(self, name: str, options: dict[str, Any], site: str = "") -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
-        environment = os.environ | ONE_THREAD | {"WKWDASK_PROGRESS": "off", "TQDM_DISABLE": "1"} | ({"PYTHONPATH": site} if site else {})
+        environment = (
+            os.environ
+            | ONE_THREAD
+            | {"WKWDASK_PROGRESS": "off", "TQDM_DISABLE": "1"}
+            | ({"PYTHONPATH": site} if site else {})
+        )
         self._process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("worker.py"))],
             stdin=subprocess.PIPE,

@@ -32,19 +32,37 @@ if TYPE_CHECKING:
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python tests/benchmarks/run.py", description=__doc__)
-    parser.add_argument("--rows", metavar="PATTERN", default="*", help="names of rows with wildcards, such as 'pyramid/em*' or 'threads' (all of that kind)")
-    parser.add_argument("--repeat", type=int, default=5, metavar="N", help="measurements of each unit; medians are shown (default 5)")
     parser.add_argument(
-        "--size", type=int, default=1024, help="edge of the pyramids' volumes in voxels, 64 to 1024, a power of two; targets are for 1024 (default)"
+        "--rows",
+        metavar="PATTERN",
+        default="*",
+        help="names of rows with wildcards, such as 'pyramid/em*' or 'threads' (all of that kind)",
+    )
+    parser.add_argument(
+        "--repeat",
+        type=int,
+        default=5,
+        metavar="N",
+        help="measurements of each unit; medians are shown (default 5)",
+    )
+    parser.add_argument(
+        "--size",
+        type=int,
+        default=1024,
+        help="edge of the pyramids' volumes in voxels, 64 to 1024, a power of two; targets are for 1024 (default)",
     )
     parser.add_argument("--list", action="store_true", help="print the names of the rows and end")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every single measurement to a file")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="also write every single measurement to a file"
+    )
     return parser.parse_args(arguments)
 
 
 def is_chosen(name: str, pattern: str) -> bool:
     """Match the name of a row, or a prefix of it."""
-    return fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(name, f"{pattern.rstrip('/')}/*")
+    return fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(
+        name, f"{pattern.rstrip('/')}/*"
+    )
 
 
 def run_cases(cases: Sequence[Race | Memory | Start], data: Data, repeat: int) -> list[Row]:
@@ -118,7 +136,10 @@ def _processor() -> str:
     """Name the processor."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.is_file() else []
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+    return next(
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")),
+        platform.machine(),
+    )
 
 
 def _say(text: str) -> None:

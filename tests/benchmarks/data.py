@@ -50,7 +50,13 @@ class Data:
         """Edge of the volume of a slow work [voxels]."""
         return max(SMALLEST, self.size // 2)
 
-    def cube(self, layer: str, edge: int | None = None, file_vx: int | None = None, compression: str = "lz4") -> Cube:
+    def cube(
+        self,
+        layer: str,
+        edge: int | None = None,
+        file_vx: int | None = None,
+        compression: str = "lz4",
+    ) -> Cube:
         """Describe a volume, by default as it was recorded and in one file."""
         edge = self.real_size if edge is None else edge
         return Cube(self, layer, edge, edge if file_vx is None else file_vx, compression)
@@ -89,7 +95,10 @@ class Cube:
     @property
     def dataset(self) -> str:
         """The dataset's folder."""
-        return str(self.data.folder / f"{self.layer}-{self.edge}-in-files-of-{self.file_vx}-{self.compression}")
+        return str(
+            self.data.folder
+            / f"{self.layer}-{self.edge}-in-files-of-{self.file_vx}-{self.compression}"
+        )
 
     @property
     def mag(self) -> str:
@@ -110,7 +119,9 @@ class Cube:
     def write(self, voxels: np.ndarray) -> None:
         """Write these voxels as the dataset."""
         _write_wkw(self.mag, self.file_vx, voxels.dtype, [((0, 0, 0), voxels)], self.compression)
-        record = _layer_record(self.layer, _CATEGORIES[self.layer], voxels, voxels.shape, self.file_vx)
+        record = _layer_record(
+            self.layer, _CATEGORIES[self.layer], voxels, voxels.shape, self.file_vx
+        )
         _write_json(Path(self.dataset), record)
 
 
@@ -148,7 +159,9 @@ class Scattered:
         every = list(product(*map(range, self.grid)))
         if self.dense:
             return every[:_OCCUPIED]
-        return [every[n] for n in np.random.default_rng(5).choice(len(every), _OCCUPIED, replace=False)]
+        return [
+            every[n] for n in np.random.default_rng(5).choice(len(every), _OCCUPIED, replace=False)
+        ]
 
     def make(self) -> None:
         """Write it from the real segmentation, if it is not there."""
@@ -157,10 +170,19 @@ class Scattered:
         real = self.data.cube("seg")
         labels = (read_mag(real.mag, real.edge)[0] & 0xFF).astype(np.uint8)
         step = self.file_vx
-        parts = [tuple(slice(at, at + step) for at in corner) for corner in product(range(0, real.edge, step), repeat=3)]
-        files = ((tuple(i * step for i in index), np.asfortranarray(labels[parts[n % len(parts)]])) for n, index in enumerate(self.files()))
+        parts = [
+            tuple(slice(at, at + step) for at in corner)
+            for corner in product(range(0, real.edge, step), repeat=3)
+        ]
+        files = (
+            (tuple(i * step for i in index), np.asfortranarray(labels[parts[n % len(parts)]]))
+            for n, index in enumerate(self.files())
+        )
         _write_wkw(f"{self.dataset}/{self.layer}/1", step, labels.dtype, files)
-        _write_json(Path(self.dataset), _layer_record(self.layer, "segmentation", labels, [n * step for n in self.grid], step))
+        _write_json(
+            Path(self.dataset),
+            _layer_record(self.layer, "segmentation", labels, [n * step for n in self.grid], step),
+        )
 
 
 def data_folder() -> Path:
@@ -174,7 +196,9 @@ def data_folder() -> Path:
     chosen = os.environ.get(DATA_VARIABLE)
     folder = Path(chosen) if chosen else Path(__file__).resolve().parents[3] / "shared" / "data"
     if not (folder / "make_em.py").is_file():
-        raise FileNotFoundError(f"{folder}: no make_em.py here; set {DATA_VARIABLE} to the folder with the real data")
+        raise FileNotFoundError(
+            f"{folder}: no make_em.py here; set {DATA_VARIABLE} to the folder with the real data"
+        )
     return folder
 
 
@@ -235,7 +259,13 @@ def _resized(voxels: np.ndarray, edge: int) -> np.ndarray:
     return out
 
 
-def _write_wkw(path: str, file_vx: int, dtype: np.dtype, parts: Iterable[tuple[Vec3, np.ndarray]], compression: str = "lz4") -> None:
+def _write_wkw(
+    path: str,
+    file_vx: int,
+    dtype: np.dtype,
+    parts: Iterable[tuple[Vec3, np.ndarray]],
+    compression: str = "lz4",
+) -> None:
     """Write whole files with the reference library, or with wkwdask where that is not installed and
     there is one part.
 
@@ -260,16 +290,26 @@ def _write_wkw(path: str, file_vx: int, dtype: np.dtype, parts: Iterable[tuple[V
         import wkwdask
 
         ((corner, voxels),) = parts
-        wkwdask.write(path, corner, voxels, block_len=BLOCK_LEN, file_len=file_len, compression=compression)
+        wkwdask.write(
+            path, corner, voxels, block_len=BLOCK_LEN, file_len=file_len, compression=compression
+        )
         return
-    block_types = {"raw": wkw.Header.BLOCK_TYPE_RAW, "lz4": wkw.Header.BLOCK_TYPE_LZ4, "lz4hc": wkw.Header.BLOCK_TYPE_LZ4HC}
-    header = wkw.Header(dtype.type, block_len=BLOCK_LEN, file_len=file_len, block_type=block_types[compression])
+    block_types = {
+        "raw": wkw.Header.BLOCK_TYPE_RAW,
+        "lz4": wkw.Header.BLOCK_TYPE_LZ4,
+        "lz4hc": wkw.Header.BLOCK_TYPE_LZ4HC,
+    }
+    header = wkw.Header(
+        dtype.type, block_len=BLOCK_LEN, file_len=file_len, block_type=block_types[compression]
+    )
     with wkw.Dataset.create(path, header) as dataset:
         for corner, voxels in parts:
             dataset.write(corner, voxels)
 
 
-def _layer_record(layer: str, category: str, voxels: np.ndarray, shape: Sequence[int], file_vx: int) -> dict[str, Any]:
+def _layer_record(
+    layer: str, category: str, voxels: np.ndarray, shape: Sequence[int], file_vx: int
+) -> dict[str, Any]:
     """Describe a layer of voxels such as these in the words of WEBKNOSSOS."""
     width, height, depth = shape
     record = {
@@ -281,10 +321,18 @@ def _layer_record(layer: str, category: str, voxels: np.ndarray, shape: Sequence
         "numChannels": 1,
         "wkwResolutions": [{"resolution": [1, 1, 1], "cubeLength": file_vx}],
     }
-    return record | ({"largestSegmentId": int(voxels.max()), "mappings": []} if category == "segmentation" else {})
+    return record | (
+        {"largestSegmentId": int(voxels.max()), "mappings": []}
+        if category == "segmentation"
+        else {}
+    )
 
 
 def _write_json(dataset: Path, layer: dict[str, Any]) -> None:
     """Describe a dataset of one layer."""
-    record = {"id": {"name": layer["name"], "team": ""}, "scale": {"factor": [16.0, 16.0, 16.0], "unit": "nanometer"}, "dataLayers": [layer]}
+    record = {
+        "id": {"name": layer["name"], "team": ""},
+        "scale": {"factor": [16.0, 16.0, 16.0], "unit": "nanometer"},
+        "dataLayers": [layer],
+    }
     (dataset / "datasource-properties.json").write_text(json.dumps(record, indent=1))

@@ -17,7 +17,14 @@ from faults.cluster_processes import ClusterProcesses
 from faults.drivers import ENVIRONMENT, Driver, num_ended, wait_until
 from faults.slurm_workers import SlurmWorkers
 from faults.trees import JSON_NAME, contents, differences, leftovers
-from faults.works import GREEDY_VARIABLE, LOG_VARIABLE, SECONDS_VARIABLE, error_of, num_repeated, slow_script
+from faults.works import (
+    GREEDY_VARIABLE,
+    LOG_VARIABLE,
+    SECONDS_VARIABLE,
+    error_of,
+    num_repeated,
+    slow_script,
+)
 from slurm.array import ids_in
 
 import wkwdask
@@ -55,13 +62,23 @@ def driver_killed(stage: Stage) -> Outcome:
             calm = stage.undisturbed(work, SECONDS)
         folder, log = work.start(stage.new("storm")), stage.new("log")
         started = time.monotonic()
-        with Driver(str(folder), "parts", str(log), workers.address, seconds=SECONDS).start() as process:
+        with Driver(
+            str(folder), "parts", str(log), workers.address, seconds=SECONDS
+        ).start() as process:
             wait_until(lambda: num_ended(log) >= MOMENT)
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
         with workers.connected(3):
             work.build(folder, log, SECONDS, existing="resume")
-        return stage.judged(work, folder, log, started, calm, f"exit code {process.returncode}", "resumed from another process")
+        return stage.judged(
+            work,
+            folder,
+            log,
+            started,
+            calm,
+            f"exit code {process.returncode}",
+            "resumed from another process",
+        )
 
 
 def driver_job(stage: Stage, fault: Callable[[Any, str], str], *, is_requeued: bool) -> Outcome:
@@ -73,7 +90,14 @@ def driver_job(stage: Stage, fault: Callable[[Any, str], str], *, is_requeued: b
         with workers.connected(3):
             calm = stage.undisturbed(work, SECONDS)
         folder, log = work.start(stage.new("storm")), stage.new("log")
-        driver = Driver(str(folder), "parts", str(log), workers.address, seconds=SECONDS, options=(("existing", "resume"),))
+        driver = Driver(
+            str(folder),
+            "parts",
+            str(log),
+            workers.address,
+            seconds=SECONDS,
+            options=(("existing", "resume"),),
+        )
         started = time.monotonic()
         job = _submit_driver(stage, driver)
         wait_until(lambda: num_ended(log) >= MOMENT)
@@ -82,15 +106,37 @@ def driver_job(stage: Stage, fault: Callable[[Any, str], str], *, is_requeued: b
             job = _submit_driver(stage, driver)
         state = stage.slurm.wait_for(job, "COMPLETED", "FAILED", "CANCELLED", seconds=120)
         if state != "COMPLETED":
-            raise RuntimeError(f"driver {state}: {(stage.folder / f'driver-{job}.log').read_text()[-500:]}")
-        return stage.judged(work, folder, log, started, calm, proof, "requeued job resumes" if is_requeued else "submitted again, resumes")
+            raise RuntimeError(
+                f"driver {state}: {(stage.folder / f'driver-{job}.log').read_text()[-500:]}"
+            )
+        return stage.judged(
+            work,
+            folder,
+            log,
+            started,
+            calm,
+            proof,
+            "requeued job resumes" if is_requeued else "submitted again, resumes",
+        )
 
 
 def _submit_driver(stage: Stage, driver: Driver) -> str:
     script = stage.new("driver.sh")
-    script.write_text(f"#!/bin/bash\nexec {sys.executable} -c 'from faults import drivers; drivers.main()' '{json.dumps(asdict(driver))}'\n")
+    script.write_text(
+        f"#!/bin/bash\nexec {sys.executable} -c 'from faults import drivers; drivers.main()' '{json.dumps(asdict(driver))}'\n"
+    )
     environment = ",".join(f"{name}={ENVIRONMENT[name]}" for name in ("PYTHONPATH", "PATH"))
-    options = ("-c", "1", "--mem", "1G", "--requeue", "--open-mode=append", "-o", f"{stage.folder}/driver-%j.log", f"--export={environment}")
+    options = (
+        "-c",
+        "1",
+        "--mem",
+        "1G",
+        "--requeue",
+        "--open-mode=append",
+        "-o",
+        f"{stage.folder}/driver-%j.log",
+        f"--export={environment}",
+    )
     return stage.slurm.run("sbatch", "--parsable", *options, str(script))
 
 
@@ -118,7 +164,12 @@ def two_drivers(stage: Stage) -> Outcome:
             client.wait_for_workers(2, timeout=60)
             calm = stage.undisturbed(work, SECONDS)
         started = time.monotonic()
-        with Driver(str(folder), "parts", str(log), cluster.address, seconds=SECONDS).start() as process, distributed.Client(cluster.address):
+        with (
+            Driver(
+                str(folder), "parts", str(log), cluster.address, seconds=SECONDS
+            ).start() as process,
+            distributed.Client(cluster.address),
+        ):
             wait_until(lambda: num_ended(log) >= MOMENT)
             try:
                 work.build(folder, stage.new("log"), 0.0, existing="resume")
@@ -131,7 +182,12 @@ def two_drivers(stage: Stage) -> Outcome:
             work.build(folder, log, SECONDS, existing="resume")
         took = time.monotonic() - started
     found = {name: content for name, content in contents(folder).items() if name != JSON_NAME}
-    expected = {name: content for one in (work, other) for name, content in one.after.items() if name != JSON_NAME}
+    expected = {
+        name: content
+        for one in (work, other)
+        for name, content in one.after.items()
+        if name != JSON_NAME
+    }
     if found != expected or leftovers(folder):
         raise RuntimeError(f"not identical: {differences(found, expected)}, {leftovers(folder)}")
     layers = [layer["name"] for layer in json.loads((folder / JSON_NAME).read_text())["dataLayers"]]
@@ -151,7 +207,9 @@ def scheduler_killed(stage: Stage) -> Outcome:
             client.wait_for_workers(2, timeout=60)
             calm = stage.undisturbed(work, SECONDS)
         started = time.monotonic()
-        with Driver(str(folder), "parts", str(log), cluster.address, seconds=SECONDS).start() as process:
+        with Driver(
+            str(folder), "parts", str(log), cluster.address, seconds=SECONDS
+        ).start() as process:
             wait_until(lambda: num_ended(log) >= MOMENT)
             cluster.kill(cluster.scheduler)
             output, _ = process.communicate()
@@ -160,7 +218,9 @@ def scheduler_killed(stage: Stage) -> Outcome:
         with distributed.Client(cluster.address) as client:
             client.wait_for_workers(2, timeout=60)
             work.build(folder, log, SECONDS, existing="resume")
-        return stage.judged(work, folder, log, started, calm, "process gone", f"{name}: {message[:80]}; resumed")
+        return stage.judged(
+            work, folder, log, started, calm, "process gone", f"{name}: {message[:80]}; resumed"
+        )
 
 
 def jobqueue(stage: Stage, seconds: float = SECONDS, proof: str = "", **keys: Any) -> Outcome:
@@ -181,7 +241,15 @@ def jobqueue(stage: Stage, seconds: float = SECONDS, proof: str = "", **keys: An
         took = time.monotonic()
         ids = {int(job) for job in stage.slurm.run("squeue", "-h", "-t", "all", "-o", "%i").split()}
         num_jobs = len([job for job in ids if job > first])
-    return stage.judged(work, folder, log, started + time.monotonic() - took, calm, f"{proof}; {num_jobs} jobs came in all, 3 at a time", "completes")
+    return stage.judged(
+        work,
+        folder,
+        log,
+        started + time.monotonic() - took,
+        calm,
+        f"{proof}; {num_jobs} jobs came in all, 3 at a time",
+        "completes",
+    )
 
 
 def allocation(stage: Stage, fault: Callable[[Any, str], str], *, is_requeued: bool) -> Outcome:
@@ -205,7 +273,15 @@ def allocation(stage: Stage, fault: Callable[[Any, str], str], *, is_requeued: b
     _, _, calm_started, _ = run(False)
     calm = time.monotonic() - calm_started
     folder, log, started, proof = run(True)
-    return stage.judged(work, folder, log, started, calm, proof, "requeued allocation resumes" if is_requeued else "submitted again, resumes")
+    return stage.judged(
+        work,
+        folder,
+        log,
+        started,
+        calm,
+        proof,
+        "requeued allocation resumes" if is_requeued else "submitted again, resumes",
+    )
 
 
 def allocation_pyramid(stage: Stage, folder: Path) -> None:
@@ -214,13 +290,26 @@ def allocation_pyramid(stage: Stage, folder: Path) -> None:
 
 
 def _await_allocation(stage: Stage, job: str) -> None:
-    state = stage.slurm.wait_for(job, "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", seconds=240)
+    state = stage.slurm.wait_for(
+        job,
+        "COMPLETED",
+        "FAILED",
+        "CANCELLED",
+        "TIMEOUT",
+        "OUT_OF_MEMORY",
+        "NODE_FAIL",
+        seconds=240,
+    )
     if state != "COMPLETED":
-        raise RuntimeError(f"allocation {state}: {(stage.folder / f'allocation-{job}.log').read_text()[-700:]}")
+        raise RuntimeError(
+            f"allocation {state}: {(stage.folder / f'allocation-{job}.log').read_text()[-700:]}"
+        )
 
 
 def _submit_allocation(stage: Stage, folder: Path, log: Path, seconds: float = SECONDS) -> str:
-    shipped = Path(wkwdask.__file__).resolve().parents[1] / "cluster-configs" / "slurm-allocation.sbatch"
+    shipped = (
+        Path(wkwdask.__file__).resolve().parents[1] / "cluster-configs" / "slurm-allocation.sbatch"
+    )
     environment = ",".join(
         f"{name}={value}"
         for name, value in {
@@ -251,7 +340,17 @@ def _submit_allocation(stage: Stage, folder: Path, log: Path, seconds: float = S
         f"{stage.folder}/allocation-%j.log",
         f"--export={environment}",
     )
-    command = (sys.executable, "-c", "from faults.works import slow_command; slow_command()", "pyramid", str(folder), "--layer", "seg", "--resume", "--mags")
+    command = (
+        sys.executable,
+        "-c",
+        "from faults.works import slow_command; slow_command()",
+        "pyramid",
+        str(folder),
+        "--layer",
+        "seg",
+        "--resume",
+        "--mags",
+    )
     mags = ",".join(stage.works["pyramid"].case.mags)
     return stage.slurm.run("sbatch", "--parsable", *options, str(shipped), *command, mags)
 
@@ -273,13 +372,36 @@ def array_pyramid(stage: Stage, folder: Path) -> None:
         raise RuntimeError(f"{state}: {printed}")
 
 
-def _submit_array(stage: Stage, folder: Path, log: Path, logs: Path, seconds: float, *extra: str) -> tuple[str, str]:
+def _submit_array(
+    stage: Stage, folder: Path, log: Path, logs: Path, seconds: float, *extra: str
+) -> tuple[str, str]:
     environment = {**os.environ, **ENVIRONMENT, **stage.slurm.environment}
-    environment |= {LOG_VARIABLE: str(log), SECONDS_VARIABLE: str(seconds), GREEDY_VARIABLE: str(stage.folder / "greedy")}
+    environment |= {
+        LOG_VARIABLE: str(log),
+        SECONDS_VARIABLE: str(seconds),
+        GREEDY_VARIABLE: str(stage.folder / "greedy"),
+    }
     mags = ",".join(stage.works["pyramid"].case.mags)
-    words = ("submit", "pyramid", str(folder), "--layer", "seg", "--mags", mags, "--cluster", str(slow_script(stage.folder)), *extra)
+    words = (
+        "submit",
+        "pyramid",
+        str(folder),
+        "--layer",
+        "seg",
+        "--mags",
+        mags,
+        "--cluster",
+        str(slow_script(stage.folder)),
+        *extra,
+    )
     more = ("--elements", "4", "--memory", "1G", "--logs", str(logs))
-    command = [sys.executable, "-c", "from faults.works import slow_command; slow_command()", *words, *more]
+    command = [
+        sys.executable,
+        "-c",
+        "from faults.works import slow_command; slow_command()",
+        *words,
+        *more,
+    ]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     ids = ids_in(done.stdout)
     if ids is None:
@@ -301,7 +423,9 @@ def _array_run(stage: Stage, work: Any, fault: Any) -> tuple[Path, Path, str, fl
     last, state = _end_of(stage, logs, ids)
     if state != "COMPLETED":
         result = f"the last job is {state}; submitted again, resumes"
-        last, state = _end_of(stage, logs, _submit_array(stage, folder, log, logs, SECONDS, "--resume"))
+        last, state = _end_of(
+            stage, logs, _submit_array(stage, folder, log, logs, SECONDS, "--resume")
+        )
         if state != "COMPLETED":
             raise RuntimeError(f"{state}: {last}")
     if fault is not None:
@@ -312,7 +436,9 @@ def _array_run(stage: Stage, work: Any, fault: Any) -> tuple[Path, Path, str, fl
 def _end_of(stage: Stage, logs: Path, ids: tuple[str, str] | None) -> tuple[str, str]:
     state = printed = ""
     while ids is not None:
-        state = stage.slurm.wait_for(ids[1], "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", seconds=240)
+        state = stage.slurm.wait_for(
+            ids[1], "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", seconds=240
+        )
         found = list(logs.glob(f"*-{ids[1]}-finish.log"))
         printed = found[0].read_text() if found else ""
         ids = ids_in(printed) if state == "COMPLETED" else None
@@ -338,7 +464,9 @@ def element_node_down(stage: Stage, ids: tuple[str, str]) -> Callable[[], str]:
     lost = [n for n in range(4) if stage.slurm.state(f"{ids[0]}_{n}") == "PENDING"]
     for n in lost:
         stage.slurm.start_now(f"{ids[0]}_{n}")
-    return lambda: f"{node} {stage.slurm.run('sinfo', '-h', '-N', '-p', 'debug', '-n', node, '-o', '%T')}, elements {lost} requeued"
+    return lambda: (
+        f"{node} {stage.slurm.run('sinfo', '-h', '-N', '-p', 'debug', '-n', node, '-o', '%T')}, elements {lost} requeued"
+    )
 
 
 def element_greedy(stage: Stage, ids: tuple[str, str]) -> Callable[[], str]:

@@ -109,11 +109,27 @@ class Stage:
         work.check(folder)
         return replace(outcome, repeated=num_repeated(log))
 
-    def judged(self, work: Any, folder: Path, log: Path, started: float, undisturbed: float, proof: str, result: str) -> Outcome:
+    def judged(
+        self,
+        work: Any,
+        folder: Path,
+        log: Path,
+        started: float,
+        undisturbed: float,
+        proof: str,
+        result: str,
+    ) -> Outcome:
         """Compare a tree with that of an undisturbed run."""
         took = time.monotonic() - started
         work.check(folder)
-        return Outcome(proof, f"{result}, tree identical", took, undisturbed, num_repeated(log), len(work.tasks))
+        return Outcome(
+            proof,
+            f"{result}, tree identical",
+            took,
+            undisturbed,
+            num_repeated(log),
+            len(work.tasks),
+        )
 
 
 @contextlib.contextmanager
@@ -121,7 +137,15 @@ def quiet_logs() -> Iterator[None]:
     """Silence the messages of dask about lost connections."""
     import logging
 
-    names = ("distributed", "distributed.client", "distributed.core", "distributed.comm", "distributed.scheduler", "tornado.application", "asyncio")
+    names = (
+        "distributed",
+        "distributed.client",
+        "distributed.core",
+        "distributed.comm",
+        "distributed.scheduler",
+        "tornado.application",
+        "asyncio",
+    )
     before = {name: logging.getLogger(name).level for name in names}
     for name in names:
         logging.getLogger(name).setLevel(logging.CRITICAL)

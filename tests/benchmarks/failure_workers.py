@@ -22,7 +22,12 @@ NANNY = ("--nanny", "--memory-limit", "700MB")
 UNLIMITED = ("--no-nanny", "--memory-limit", "0")
 
 
-def on_worker_jobs(stage: Stage, work: str, fault: Callable[[Any, Any], Callable[[], str]], options: tuple[str, ...] = PLAIN) -> Outcome:
+def on_worker_jobs(
+    stage: Stage,
+    work: str,
+    fault: Callable[[Any, Any], Callable[[], str]],
+    options: tuple[str, ...] = PLAIN,
+) -> Outcome:
     """Run a job on three worker jobs, two of them on one node; the fault affects the third."""
     with SlurmWorkers(stage.slurm, stage.new("cluster")) as workers:
         for _ in range(3):
@@ -64,7 +69,10 @@ def cut_off(stage: Stage, cut_seconds: float) -> Outcome:
         raise RuntimeError(reason)
     work, folder = stage.works["pyramid"], stage.new("cluster")
     folder.mkdir()
-    with Namespace(f"wkw{os.getpid() % 100000}") as network, ClusterProcesses(folder, network.outside) as cluster:
+    with (
+        Namespace(f"wkw{os.getpid() % 100000}") as network,
+        ClusterProcesses(folder, network.outside) as cluster,
+    ):
         inner = cluster.start_worker("--no-nanny", "--host", network.address, inside=network.inside)
         with distributed.Client(cluster.address) as client:
             client.wait_for_workers(3, timeout=60)
@@ -75,6 +83,8 @@ def cut_off(stage: Stage, cut_seconds: float) -> Outcome:
                 time.sleep(cut_seconds)
                 before = f"{len(client.scheduler_info(n_workers=-1).get('workers', []))} (client {client.status})"
                 network.mend()
-                return lambda: f"{before} of 3 workers known when the network came back, the worker {'lives' if inner.poll() is None else 'ended'}"
+                return lambda: (
+                    f"{before} of 3 workers known when the network came back, the worker {'lives' if inner.poll() is None else 'ended'}"
+                )
 
             return stage.disturbed(work, cut, calm, after=lambda: time.sleep(5))

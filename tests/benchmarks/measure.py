@@ -16,7 +16,15 @@ import psutil
 
 MB = 1e6
 
-_VARIABLES = ("BLOSC_NTHREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS", "NUMEXPR_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
+_VARIABLES = (
+    "BLOSC_NTHREADS",
+    "MKL_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "RAYON_NUM_THREADS",
+)
 ONE_THREAD = dict.fromkeys(_VARIABLES, "1")
 """Environment in which libraries start no threads."""
 
@@ -24,8 +32,13 @@ ONE_THREAD = dict.fromkeys(_VARIABLES, "1")
 def cpu_seconds() -> float:
     """Return user and system seconds of this process, its threads, and its children, those that
     have ended and those that still run."""
-    usages = (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages) + sum(map(_seconds_of, psutil.Process().children(recursive=True)))
+    usages = (
+        resource.getrusage(resource.RUSAGE_SELF),
+        resource.getrusage(resource.RUSAGE_CHILDREN),
+    )
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages) + sum(
+        map(_seconds_of, psutil.Process().children(recursive=True))
+    )
 
 
 def _seconds_of(process: psutil.Process) -> float:
@@ -34,7 +47,9 @@ def _seconds_of(process: psutil.Process) -> float:
         times = process.cpu_times()
     except psutil.NoSuchProcess:
         return 0.0
-    return sum(getattr(times, name, 0.0) for name in ("user", "system", "children_user", "children_system"))
+    return sum(
+        getattr(times, name, 0.0) for name in ("user", "system", "children_user", "children_system")
+    )
 
 
 FILE_PARTS = ("read", "write")
@@ -150,4 +165,7 @@ class Outcome:
 
     def parts(self) -> dict[str, float]:
         """Return the median CPU seconds of each named part."""
-        return {name: statistics.median(sample.parts[name] for sample in self.samples) for name in self.samples[0].parts}
+        return {
+            name: statistics.median(sample.parts[name] for sample in self.samples)
+            for name in self.samples[0].parts
+        }

@@ -32,7 +32,9 @@ class Sampler:
 
     def _now(self) -> int:
         """Return RssAnon [bytes]."""
-        line = next(line for line in self._status.read_text().splitlines() if line.startswith("RssAnon:"))
+        line = next(
+            line for line in self._status.read_text().splitlines() if line.startswith("RssAnon:")
+        )
         return int(line.split()[1]) * 1024
 
     def _watch(self) -> None:

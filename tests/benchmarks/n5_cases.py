@@ -25,7 +25,11 @@ def _race(data: Data, work: str, layer: str) -> Race:
     cube, name = data.cube(layer), f"n5/{work}/{layer}"
     options = {"path": cube.mag, "size": cube.edge, "method": _METHODS[layer]}
     units = tuple(
-        Unit(tool, f"{module}.{work.capitalize()}", options | {"folder": data.fresh(f"{name}-{module}")})
+        Unit(
+            tool,
+            f"{module}.{work.capitalize()}",
+            options | {"folder": data.fresh(f"{name}-{module}")},
+        )
         for tool, module in (("wkwdask", "ours_n5"), ("tensorstore", "tensorstore_n5"))
     )
     same = "ties of the mode" if (work, layer) == ("pyramid", "seg") else "same"

@@ -87,7 +87,10 @@ def main(tasks: int = 2000, many: int = 100_000) -> int:
             os.environ.update(slurm.environment)
             here = folder / "here"
             here.mkdir()
-            print("| runner | workers | tasks | seconds | us per task | peak RSS of driver, scheduler [MB] |\n|---|---|---|---|---|---|", flush=True)
+            print(
+                "| runner | workers | tasks | seconds | us per task | peak RSS of driver, scheduler [MB] |\n|---|---|---|---|---|---|",
+                flush=True,
+            )
             _local(tasks)
             with ClusterProcesses(here) as cluster, distributed.Client(cluster.address) as client:
                 client.wait_for_workers(2, timeout=60)
@@ -97,7 +100,13 @@ def main(tasks: int = 2000, many: int = 100_000) -> int:
                 for _ in range(2):
                     workers.start_worker()
                 with workers.connected(2):
-                    _row("Client, worker jobs", 2, tasks, lambda: _run(tasks), workers.processes.scheduler.pid)
+                    _row(
+                        "Client, worker jobs",
+                        2,
+                        tasks,
+                        lambda: _run(tasks),
+                        workers.processes.scheduler.pid,
+                    )
             _on_array(slurm, here, tasks)
             _on_array(slurm, here, many)
             _same_everywhere(slurm, here)
@@ -110,29 +119,48 @@ def _run(tasks: int) -> None:
     run_idle(tasks)
 
 
-def _row(name: str, workers: int, tasks: int, work: Callable[[], None], scheduler: int | None = None) -> None:
+def _row(
+    name: str, workers: int, tasks: int, work: Callable[[], None], scheduler: int | None = None
+) -> None:
     work()  # processes start and import
     pids = {"driver": [os.getpid()], **({"scheduler": [scheduler]} if scheduler else {})}
     started = time.perf_counter()
     with Memory(lambda: pids) as memory:
         work()
     took = time.perf_counter() - started
-    peaks = ", ".join(f"{max(memory.samples.get(pid, [_rss(numbers[0])])):.0f}" for pid, numbers in pids.items())
-    print(f"| {name} | {workers} | {tasks:,} | {took:.2f} | {took / tasks * 1e6:.0f} | {peaks} |", flush=True)
+    peaks = ", ".join(
+        f"{max(memory.samples.get(pid, [_rss(numbers[0])])):.0f}" for pid, numbers in pids.items()
+    )
+    print(
+        f"| {name} | {workers} | {tasks:,} | {took:.2f} | {took / tasks * 1e6:.0f} | {peaks} |",
+        flush=True,
+    )
 
 
 def _local(tasks: int) -> None:
-    for name, options, workers in (("serial", {"scheduler": "sync"}, 1), ("threads", {"scheduler": "threads", "num_workers": 2}, 2)):
+    for name, options, workers in (
+        ("serial", {"scheduler": "sync"}, 1),
+        ("threads", {"scheduler": "threads", "num_workers": 2}, 2),
+    ):
         with dask.config.set(**options):
             _row(name, workers, tasks, lambda: _run(tasks))
     with dask.config.set(scheduler="processes", num_workers=2):
         _row("processes (with their start)", 2, tasks, lambda: _run(tasks))
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster, cluster.get_client():
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=":0"
+        ) as cluster,
+        cluster.get_client(),
+    ):
         _row("Client, LocalCluster", 2, tasks, lambda: _run(tasks))
 
 
 def _many_on_client(many: int, cluster: ClusterProcesses) -> None:
-    pids = {"driver": [os.getpid()], "scheduler": [cluster.scheduler.pid], "workers": [worker.pid for worker in cluster.workers]}
+    pids = {
+        "driver": [os.getpid()],
+        "scheduler": [cluster.scheduler.pid],
+        "workers": [worker.pid for worker in cluster.workers],
+    }
     started = time.perf_counter()
     with Memory(lambda: pids) as memory:
         _run(many)
@@ -140,7 +168,9 @@ def _many_on_client(many: int, cluster: ClusterProcesses) -> None:
 
 
 def _print_memory(runner: str, many: int, took: float, memory: Memory) -> None:
-    print(f"\n{runner}: {many:,} tasks in {took:.1f} s, {took / many * 1e3:.2f} ms per task; memory [MB]:")
+    print(
+        f"\n{runner}: {many:,} tasks in {took:.1f} s, {took / many * 1e3:.2f} ms per task; memory [MB]:"
+    )
     print("| process | samples | start | middle | end | peak |\n|---|---|---|---|---|---|")
     print("\n".join(memory.rows()), flush=True)
 
@@ -156,14 +186,27 @@ def _on_array(slurm: Any, here: Path, tasks: int) -> None:
     script = root / "element.sh"
     script.write_text(f"#!/bin/bash\nexec {sys.executable} -m wkwdask batch-element {root} 0\n")
     environment = ",".join(f"{name}={ENVIRONMENT[name]}" for name in ("PYTHONPATH", "PATH"))
-    options = (f"--array=0-{_ELEMENTS - 1}", "-c", "1", "--mem", "1G", "-o", f"{root}/%a.log", f"--export={environment}")
+    options = (
+        f"--array=0-{_ELEMENTS - 1}",
+        "-c",
+        "1",
+        "--mem",
+        "1G",
+        "-o",
+        f"{root}/%a.log",
+        f"--export={environment}",
+    )
     job = slurm.run("sbatch", "--parsable", *options, str(script))
 
     def elements() -> dict[str, list[int]]:
         found = []
         for process in psutil.process_iter(["cmdline"]):
             with contextlib.suppress(psutil.NoSuchProcess):
-                if process.info["cmdline"] and "batch-element" in process.info["cmdline"] and str(root) in process.info["cmdline"]:
+                if (
+                    process.info["cmdline"]
+                    and "batch-element" in process.info["cmdline"]
+                    and str(root) in process.info["cmdline"]
+                ):
                     found.append(process.pid)
         return {"elements": found}
 
@@ -173,8 +216,15 @@ def _on_array(slurm: Any, here: Path, tasks: int) -> None:
     took = time.perf_counter() - started
     lines = num_journaled(str(root))
     if lines != tasks:
-        raise RuntimeError(f"array {job}: {lines} of {tasks} tasks: {(root / '0.log').read_text()[-500:]}")
-    _print_memory(f"array of {_ELEMENTS} elements ({written:.1f} s to write the shares; with the start of Python)", tasks, took, memory)
+        raise RuntimeError(
+            f"array {job}: {lines} of {tasks} tasks: {(root / '0.log').read_text()[-500:]}"
+        )
+    _print_memory(
+        f"array of {_ELEMENTS} elements ({written:.1f} s to write the shares; with the start of Python)",
+        tasks,
+        took,
+        memory,
+    )
 
 
 def _made(folder: Path) -> Path:
@@ -192,15 +242,29 @@ def _same_everywhere(slurm: Any, here: Path) -> None:
     def compare(name: str, build: Callable[[Path], None]) -> None:
         folder = known.start(here / name.replace(" ", "-").replace(",", ""))
         build(folder)
-        same = {path: content == known.after.get(path) for path, content in contents(folder).items()}
-        voxels = all((wkwdask.read(folder / "seg" / mag) == wkwdask.read(here / "undisturbed" / "seg" / mag)).all() for mag in ("1", *case.mags))
+        same = {
+            path: content == known.after.get(path) for path, content in contents(folder).items()
+        }
+        voxels = all(
+            (
+                wkwdask.read(folder / "seg" / mag)
+                == wkwdask.read(here / "undisturbed" / "seg" / mag)
+            ).all()
+            for mag in ("1", *case.mags)
+        )
         identical = all(same.values()) and set(same) == set(known.after)
-        print(f"| {name} | {len(same)} {'identical' if identical else 'DIFFERENT'} | {'equal' if voxels else 'DIFFERENT'} |", flush=True)
+        print(
+            f"| {name} | {len(same)} {'identical' if identical else 'DIFFERENT'} | {'equal' if voxels else 'DIFFERENT'} |",
+            flush=True,
+        )
 
     for scheduler in ("sync", "threads", "processes"):
         with dask.config.set(scheduler=scheduler, num_workers=2):
             compare(scheduler, case.build)
-    with ClusterProcesses(_made(stage.new("same"))) as cluster, distributed.Client(cluster.address) as client:
+    with (
+        ClusterProcesses(_made(stage.new("same"))) as cluster,
+        distributed.Client(cluster.address) as client,
+    ):
         client.wait_for_workers(2, timeout=60)
         compare("Client, processes", case.build)
     with SlurmWorkers(slurm, stage.new("same")) as workers:

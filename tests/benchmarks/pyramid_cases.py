@@ -13,7 +13,12 @@ if TYPE_CHECKING:
 
 LABELS = {"em": "EM", "seg": "segmentation"}
 _COMPRESSIONS = ("lz4hc", "lz4")
-_METHODS = {("em", "lz4hc"): "median", ("em", "lz4"): "mean", ("seg", "lz4hc"): "mode", ("seg", "lz4"): "mode"}
+_METHODS = {
+    ("em", "lz4hc"): "median",
+    ("em", "lz4"): "mean",
+    ("seg", "lz4hc"): "mode",
+    ("seg", "lz4"): "mode",
+}
 _USUAL_LEVEL = 5  # what auto is for both layers
 _REHEARSAL_VX = 128
 _PIECES = 384  # of pure compute: a second or two
@@ -38,7 +43,10 @@ def threads_label(threads: int) -> str:
 def scaling(name: str, work: str, one: Unit, two: Unit, volumes: tuple[Cube, ...] = ()) -> Race:
     """Set ours on two threads beside ours on one, and beside what two threads give pure compute in
     the same run."""
-    compute = [Unit(f"compute, {threads}", "compute.Compress", {"threads": threads, "pieces": _PIECES}) for threads in (1, 2)]
+    compute = [
+        Unit(f"compute, {threads}", "compute.Compress", {"threads": threads, "pieces": _PIECES})
+        for threads in (1, 2)
+    ]
     return Race(name, work, (one, two, *compute), (Scaling(0.85),), volumes)
 
 
@@ -63,8 +71,21 @@ class _Units:
         Smaller volume to warm up on; by default all units do the whole work once.
     """
 
-    def __init__(self, data: Data, name: str, volume: Cube | Scattered, method: str, rehearsal: Cube | None = None) -> None:
-        self._data, self._name, self._volume, self._method, self._rehearsal = data, name, volume, method, rehearsal
+    def __init__(
+        self,
+        data: Data,
+        name: str,
+        volume: Cube | Scattered,
+        method: str,
+        rehearsal: Cube | None = None,
+    ) -> None:
+        self._data, self._name, self._volume, self._method, self._rehearsal = (
+            data,
+            name,
+            volume,
+            method,
+            rehearsal,
+        )
         self.volumes = (volume,) if rehearsal is None else (volume, rehearsal)
         self._number = 0
 
@@ -75,13 +96,23 @@ class _Units:
         real = {"source": self._volume.dataset, "layer": self._volume.layer, "folder": own}
         if self._rehearsal is None:
             return Unit(label, work, real | options, version)
-        rehearsal = {"source": self._rehearsal.dataset, "layer": self._rehearsal.layer, "folder": f"{own}-rehearsal", "size": self._rehearsal.edge}
+        rehearsal = {
+            "source": self._rehearsal.dataset,
+            "layer": self._rehearsal.layer,
+            "folder": f"{own}-rehearsal",
+            "size": self._rehearsal.edge,
+        }
         return Unit(label, work, real | options, version, rehearsal)
 
     def ours(self, label: str, compression: str, *, version: bool = True, **options: int) -> Unit:
         """Make a unit of ours."""
         compared = {"nbytes": self._volume.nbytes, "size": getattr(self._volume, "edge", 0)}
-        return self._make(label, "ours.Pyramid", {"method": self._method, "compression": compression, **options, **compared}, version=version)
+        return self._make(
+            label,
+            "ours.Pyramid",
+            {"method": self._method, "compression": compression, **options, **compared},
+            version=version,
+        )
 
     def peer(self, label: str, work: str, **options: str | int) -> Unit:
         """Make a unit of another tool, over a cube."""
@@ -89,8 +120,18 @@ class _Units:
 
     def limit(self, compression: str) -> Unit:
         """Make the unit of the parts, each timed alone."""
-        options = {"path": self._volume.mag, "size": self._volume.edge, "method": self._method, "compression": compression, "level": _USUAL_LEVEL}
-        rehearsal = {} if self._rehearsal is None else {"path": self._rehearsal.mag, "size": self._rehearsal.edge}
+        options = {
+            "path": self._volume.mag,
+            "size": self._volume.edge,
+            "method": self._method,
+            "compression": compression,
+            "level": _USUAL_LEVEL,
+        }
+        rehearsal = (
+            {}
+            if self._rehearsal is None
+            else {"path": self._rehearsal.mag, "size": self._rehearsal.edge}
+        )
         return Unit("sum of its parts", "compute.Limit", options, False, rehearsal)
 
 
@@ -111,29 +152,59 @@ def _beside_peers(data: Data, layer: str, compression: str, workers: int) -> Rac
     units = _Units(data, name, cube, method, _rehearsal(data, layer))
     make = _lz4hc if compression == "lz4hc" else _lz4
     entrants, conclusions = make(units, cube, method, workers)
-    return Race(name, f"{_title(layer, cube.edge, method, compression)}, {_count(workers, 'worker')}", entrants, conclusions, units.volumes)
+    return Race(
+        name,
+        f"{_title(layer, cube.edge, method, compression)}, {_count(workers, 'worker')}",
+        entrants,
+        conclusions,
+        units.volumes,
+    )
 
 
-def _lz4hc(units: _Units, cube: Cube, method: str, workers: int) -> tuple[tuple[Unit, ...], tuple[Faster, ...]]:
+def _lz4hc(
+    units: _Units, cube: Cube, method: str, workers: int
+) -> tuple[tuple[Unit, ...], tuple[Faster, ...]]:
     numpy_name = {"median": "np.median", "mode": "numpy mode"}[method]
     entrants = (
         units.ours("wkwdask, level auto", "lz4hc", threads=workers),
         units.ours("wkwdask, level 9", "lz4hc", threads=workers, level=9),
-        units.peer("webknossos, level 9", "with_webknossos.Pyramid", method=method, file_vx=max(BLOCK_LEN, cube.edge // 4), processes=workers),
-        units.peer(f"dask, coarsen {numpy_name}, wkw level 9", "with_coarsen.Pyramid", method=method, compression="lz4hc", threads=workers),
+        units.peer(
+            "webknossos, level 9",
+            "with_webknossos.Pyramid",
+            method=method,
+            file_vx=max(BLOCK_LEN, cube.edge // 4),
+            processes=workers,
+        ),
+        units.peer(
+            f"dask, coarsen {numpy_name}, wkw level 9",
+            "with_coarsen.Pyramid",
+            method=method,
+            compression="lz4hc",
+            threads=workers,
+        ),
     )
     ties = _TIES if method == "mode" else "same"
     return entrants, (Faster(0, 2, same=ties), Faster(1, 2, same=ties), Faster(0, 3), Faster(1, 3))
 
 
-def _lz4(units: _Units, cube: Cube, method: str, workers: int) -> tuple[tuple[Unit, ...], tuple[Faster, ...]]:
+def _lz4(
+    units: _Units, cube: Cube, method: str, workers: int
+) -> tuple[tuple[Unit, ...], tuple[Faster, ...]]:
     layer = cube.layer
     encoding, numpy_name = {"em": ("raw", "np.mean"), "seg": ("cseg", "numpy mode")}[layer]
     entrants = (
         units.ours("wkwdask", "lz4", threads=workers),
         units.peer(f"igneous, {encoding}+gzip", "with_igneous.Pyramid", processes=workers),
-        units.peer(f"tensorstore, {encoding}", "with_tensorstore.Pyramid", method=method, threads=workers),
-        units.peer(f"dask, coarsen {numpy_name}, wkw lz4", "with_coarsen.Pyramid", method=method, compression="lz4", threads=workers),
+        units.peer(
+            f"tensorstore, {encoding}", "with_tensorstore.Pyramid", method=method, threads=workers
+        ),
+        units.peer(
+            f"dask, coarsen {numpy_name}, wkw lz4",
+            "with_coarsen.Pyramid",
+            method=method,
+            compression="lz4",
+            threads=workers,
+        ),
     )
     igneous, tensorstore = (5.0, {"em": 2.2, "seg": 4.0}[layer]) if workers == 1 else (None, None)
     other = {"em": "it rounds otherwise", "seg": _TIES}[layer]
@@ -145,8 +216,17 @@ def _beside_its_limit(data: Data, layer: str, compression: str) -> Race:
     name, method = f"pyramid/{layer}/{compression}/limit", _METHODS[layer, compression]
     cube = data.cube(layer, data.size)
     units = _Units(data, name, cube, method, _rehearsal(data, layer))
-    entrants = (*(units.ours(threads_label(n), compression, threads=n) for n in (1, 2)), units.limit(compression))
-    return Race(name, _title(layer, cube.edge, method, compression), entrants, (OfLimit(0, 2, 0.8), OfLimit(1, 2)), units.volumes)
+    entrants = (
+        *(units.ours(threads_label(n), compression, threads=n) for n in (1, 2)),
+        units.limit(compression),
+    )
+    return Race(
+        name,
+        _title(layer, cube.edge, method, compression),
+        entrants,
+        (OfLimit(0, 2, 0.8), OfLimit(1, 2)),
+        units.volumes,
+    )
 
 
 def _beside_padded(data: Data, layer: str) -> Race:
@@ -155,13 +235,21 @@ def _beside_padded(data: Data, layer: str) -> Race:
     name, method = f"pyramid/{layer}/lz4hc/padded", _METHODS[layer, "lz4hc"]
     cube = data.cube(layer, data.cut)
     units = _Units(data, name, cube, method, _rehearsal(data, layer))
-    padded = units.peer("webknossos, level 9, files of 1024^3", "with_webknossos.Pyramid", method=method)
+    padded = units.peer(
+        "webknossos, level 9, files of 1024^3", "with_webknossos.Pyramid", method=method
+    )
     # zeros would take as long as in the run that counts
     padded = replace(padded, rehearsal=padded.rehearsal | {"file_vx": BLOCK_LEN})
-    entrants = (units.ours("wkwdask, level auto", "lz4hc"), units.ours("wkwdask, level 9", "lz4hc", level=9), padded)
+    entrants = (
+        units.ours("wkwdask, level auto", "lz4hc"),
+        units.ours("wkwdask, level 9", "lz4hc", level=9),
+        padded,
+    )
     ties = _TIES if method == "mode" else "same"
     conclusions = (Faster(0, 2, 10.0, ties), Faster(1, 2, {"em": 8.0, "seg": 4.0}[layer], ties))
-    return Race(name, _title(layer, cube.edge, method, "lz4hc"), entrants, conclusions, units.volumes)
+    return Race(
+        name, _title(layer, cube.edge, method, "lz4hc"), entrants, conclusions, units.volumes
+    )
 
 
 def _files_of_one_block(data: Data, layer: str) -> Race:
@@ -169,16 +257,31 @@ def _files_of_one_block(data: Data, layer: str) -> Race:
     name, method = f"pyramid/{layer}/file-len-1", _METHODS[layer, "lz4"]
     volumes = data.cube(layer, file_vx=BLOCK_LEN), data.cube(layer)
     kinds = [_Units(data, f"{name}-{volume.file_vx}", volume, method) for volume in volumes]
-    entrants = tuple(units.ours(f"wkwdask, {label}", "lz4") for units, label in zip(kinds, ("file_len 1", "one file"), strict=True))
-    return Race(name, _title(layer, data.real_size, method, "lz4"), entrants, (Faster(0, 1, 0.8),), (*kinds[0].volumes, *kinds[1].volumes))
+    entrants = tuple(
+        units.ours(f"wkwdask, {label}", "lz4")
+        for units, label in zip(kinds, ("file_len 1", "one file"), strict=True)
+    )
+    return Race(
+        name,
+        _title(layer, data.real_size, method, "lz4"),
+        entrants,
+        (Faster(0, 1, 0.8),),
+        (*kinds[0].volumes, *kinds[1].volumes),
+    )
 
 
 def _sparse(data: Data) -> Race:
     """Set a volume that is mostly absent beside a dense one of the same data."""
     name = "pyramid/sparse"
     volumes = data.scattered(dense=False), data.scattered(dense=True)
-    kinds = [_Units(data, f"{name}-{'dense' if volume.dense else 'sparse'}", volume, "mode") for volume in volumes]
-    labels = [f"wkwdask, {len(volume.files())} files of {volume.file_vx}^3 {'side by side' if volume.dense else 'scattered'}" for volume in volumes]
+    kinds = [
+        _Units(data, f"{name}-{'dense' if volume.dense else 'sparse'}", volume, "mode")
+        for volume in volumes
+    ]
+    labels = [
+        f"wkwdask, {len(volume.files())} files of {volume.file_vx}^3 {'side by side' if volume.dense else 'scattered'}"
+        for volume in volumes
+    ]
     entrants = tuple(units.ours(label, "lz4") for units, label in zip(kinds, labels, strict=True))
     work = f"pyramid of uint8 labels in {volumes[0].grid[0] * volumes[0].file_vx}^3, 1 % there, mode, lz4"
     return Race(name, work, entrants, (Within(0, 1, 2.0),), (*kinds[0].volumes, *kinds[1].volumes))
@@ -190,4 +293,6 @@ def _threads(data: Data, layer: str, compression: str) -> Race:
     cube = data.cube(layer, data.size)
     units = _Units(data, name, cube, method, _rehearsal(data, layer))
     one, two = (units.ours(threads_label(n), compression, version=False, threads=n) for n in (1, 2))
-    return scaling(name, f"threads: {_title(layer, cube.edge, method, compression)}", one, two, units.volumes)
+    return scaling(
+        name, f"threads: {_title(layer, cube.edge, method, compression)}", one, two, units.volumes
+    )

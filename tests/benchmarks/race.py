@@ -85,7 +85,9 @@ class Race:
         for volume in self.volumes:
             volume.make()
         outcomes = run_units(self.units, repeat)
-        return [row for conclusion in self.conclusions for row in conclusion.rows(self.work, outcomes)]
+        return [
+            row for conclusion in self.conclusions for row in conclusion.rows(self.work, outcomes)
+        ]
 
 
 def run_units(units: Sequence[Unit], repeat: int, proxy: Proxy | None = None) -> list[Outcome]:
@@ -95,7 +97,9 @@ def run_units(units: Sequence[Unit], repeat: int, proxy: Proxy | None = None) ->
     with ExitStack() as stack:
         workers: list[Worker | None] = []
         for unit, outcome in zip(units, outcomes, strict=True):
-            worker = stack.enter_context(Worker(unit.work, unit.options | unit.rehearsal, unit.site))
+            worker = stack.enter_context(
+                Worker(unit.work, unit.options | unit.rehearsal, unit.site)
+            )
             workers.append(worker if _is_ready(worker, unit, outcome) else None)
         for _ in range(repeat):
             for worker, outcome in zip(workers, outcomes, strict=True):
@@ -134,7 +138,10 @@ def _take_sample(worker: Worker, outcome: Outcome, proxy: Proxy | None) -> None:
     else:
         answer = worker.ask("prepare")
         proxy.clear()
-        answer = answer or worker.ask("timed") | {"requests": len(proxy.requests), "received": proxy.nbytes()}
+        answer = answer or worker.ask("timed") | {
+            "requests": len(proxy.requests),
+            "received": proxy.nbytes(),
+        }
     outcome.problem = _problem(answer)
     if not outcome.problem:
         outcome.samples.append(Sample(**answer))
@@ -162,11 +169,18 @@ class Faster:
 
     def rows(self, work: str, outcomes: Sequence[Outcome]) -> list[Row]:
         """Return one line."""
-        row = Row(work, outcomes[self.tool], outcomes[self.against], "" if self.target is None else f">= {self.target:g}x")
+        row = Row(
+            work,
+            outcomes[self.tool],
+            outcomes[self.against],
+            "" if self.target is None else f">= {self.target:g}x",
+        )
         ratio = row.ratio()
         if ratio is not None:
             row.met = None if self.target is None else ratio >= self.target
-            row.note = "; ".join(filter(None, (self._note(row), peaks(row) if self.shows_peak else "")))
+            row.note = "; ".join(
+                filter(None, (self._note(row), peaks(row) if self.shows_peak else ""))
+            )
         return [row]
 
     def _note(self, row: Row) -> str:
@@ -174,7 +188,11 @@ class Faster:
         if not levels:
             return ""
         if all(a == b for a, b in levels):
-            return "same voxels" if len(row.tool.digests) == len(row.against.digests) else f"same voxels in the {len(levels)} mags of both"
+            return (
+                "same voxels"
+                if len(row.tool.digests) == len(row.against.digests)
+                else f"same voxels in the {len(levels)} mags of both"
+            )
         return "VOXELS DIFFER" if self.same == "same" else f"voxels differ: {self.same}"
 
 
@@ -213,7 +231,12 @@ class OfLimit:
 
     def rows(self, work: str, outcomes: Sequence[Outcome]) -> list[Row]:
         """Return one line."""
-        row = Row(work, outcomes[self.tool], outcomes[self.limit], "" if self.target is None else f">= {self.target:g}x")
+        row = Row(
+            work,
+            outcomes[self.tool],
+            outcomes[self.limit],
+            "" if self.target is None else f">= {self.target:g}x",
+        )
         ratio = row.ratio()
         if ratio is not None:
             row.met = None if self.target is None else ratio >= self.target
@@ -241,9 +264,16 @@ class Within:
         ours, other = outcomes[self.tool], outcomes[self.against]
         row = Row(work, ours, other, f"within {self.times:g}x")
         if row.ratio() is not None:
-            more = {"CPU": ours.cpu / other.cpu, "wall": ours.wall / other.wall, "bytes": ours.written / other.written}
+            more = {
+                "CPU": ours.cpu / other.cpu,
+                "wall": ours.wall / other.wall,
+                "bytes": ours.written / other.written,
+            }
             row.met = max(more.values()) <= self.times
-            row.note = ", ".join(f"{name} {value:.2f}x" for name, value in more.items()) + f" ({ours.wall:.2f} s wall beside {other.wall:.2f} s)"
+            row.note = (
+                ", ".join(f"{name} {value:.2f}x" for name, value in more.items())
+                + f" ({ours.wall:.2f} s wall beside {other.wall:.2f} s)"
+            )
         return [row]
 
 
@@ -271,7 +301,9 @@ class OfCopy:
 
 def peaks(row: Row) -> str:
     """Say what both sides of a row took of memory at most."""
-    return f"peak {row.tool.peak / MB:.0f} MB" + (f" beside {row.against.peak / MB:.0f} MB" if row.against is not None else "")
+    return f"peak {row.tool.peak / MB:.0f} MB" + (
+        f" beside {row.against.peak / MB:.0f} MB" if row.against is not None else ""
+    )
 
 
 @dataclass(frozen=True)

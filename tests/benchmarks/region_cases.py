@@ -36,7 +36,13 @@ def copy_cases(data: Data) -> list[Race]:
     """List the rows of copies."""
     cube = data.cube("em")
     wkw = {"path": cube.mag, "nbytes": cube.nbytes, "passes": _COPIES}
-    zarr = {"path": cube.mag, "size": cube.edge, "method": "mean", "compression": "zstd", "passes": _COPIES}
+    zarr = {
+        "path": cube.mag,
+        "size": cube.edge,
+        "method": "mean",
+        "compression": "zstd",
+        "passes": _COPIES,
+    }
     source = str(data.work / f"zarr-zstd-uint8-{cube.edge}")  # which the first unit makes
     return [
         _copy(data, "wkw", "WKW, LZ4", Unit("wkwdask", "ours.Copy", wkw), cube.mag),
@@ -48,9 +54,16 @@ def _region(data: Data, form: str) -> Race:
     """Ours beside another tool."""
     cube, name = data.cube("em"), f"region/{form}"
     edge = min(100, cube.edge // 2)
-    options = {"path": cube.mag, "size": cube.edge, "form": form, "edge": edge, "count": _COUNTS[form]}
+    options = {
+        "path": cube.mag,
+        "size": cube.edge,
+        "form": form,
+        "edge": edge,
+        "count": _COUNTS[form],
+    }
     units = tuple(
-        Unit(tool, f"{module}.Region", options | {"folder": data.fresh(f"{name}-{module}")}) for tool, module in (("wkwdask", "ours_regions"), _PEERS[form])
+        Unit(tool, f"{module}.Region", options | {"folder": data.fresh(f"{name}-{module}")})
+        for tool, module in (("wkwdask", "ours_regions"), _PEERS[form])
     )
     title = f"write {_COUNTS[form]} boxes of {edge}^3 into EM {cube.edge}^3, {_TITLES[form]}"
     return Race(name, title, units, (Faster(0, 1, shows_peak=True),), (cube,))
@@ -61,6 +74,22 @@ def _copy(data: Data, form: str, stored: str, ours: Unit, source: str) -> Race:
     cube, name = data.cube("em"), f"copy/{form}"
     units = (
         Unit(ours.label, ours.work, ours.options | {"folder": data.fresh(f"{name}-ours")}),
-        Unit("cp, sync", "copying.Copy", {"path": source, "folder": data.fresh(f"{name}-cp"), "nbytes": cube.nbytes, "passes": _COPIES}, show_version=False),
+        Unit(
+            "cp, sync",
+            "copying.Copy",
+            {
+                "path": source,
+                "folder": data.fresh(f"{name}-cp"),
+                "nbytes": cube.nbytes,
+                "passes": _COPIES,
+            },
+            show_version=False,
+        ),
     )
-    return Race(name, f"{_COPIES} copies of EM {cube.edge}^3, {stored}", units, (Faster(0, 1, shows_peak=True),), (cube,))
+    return Race(
+        name,
+        f"{_COPIES} copies of EM {cube.edge}^3, {stored}",
+        units,
+        (Faster(0, 1, shows_peak=True),),
+        (cube,),
+    )

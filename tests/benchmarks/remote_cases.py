@@ -46,7 +46,9 @@ class Served:
         """Path below the served folder."""
         if self.form == "wkw":
             return str(Path(self._wkw.mag).relative_to(self.cube.data.folder))
-        return f"served-{self.form}-{self.cube.edge}" + ("/0" if self.form.startswith("zarr") else "")
+        return f"served-{self.form}-{self.cube.edge}" + (
+            "/0" if self.form.startswith("zarr") else ""
+        )
 
     @property
     def _wkw(self) -> Cube:
@@ -71,11 +73,19 @@ class Served:
         chunks = (self.chunk,) * 3
         if not self.form.startswith("zarr"):
             sharding = ours(self.cube.edge, voxels.dtype, sharded=self.form.endswith("sharded"))
-            wkwdask.to_precomputed(voxels, folder, shard_shape=sharding, chunk_shape=chunks, voxel_size=RESOLUTION)
+            wkwdask.to_precomputed(
+                voxels, folder, shard_shape=sharding, chunk_shape=chunks, voxel_size=RESOLUTION
+            )
             return
         files = chunks if self.form == "zarr-files" else (4 * self.chunk,) * 3
-        codecs = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "zstd", "configuration": {"level": 3, "checksum": False}}]
-        sharding = {"name": "sharding_indexed", "configuration": {"chunk_shape": chunks, "codecs": codecs, "index_codecs": codecs[:1]}}
+        codecs = [
+            {"name": "bytes", "configuration": {"endian": "little"}},
+            {"name": "zstd", "configuration": {"level": 3, "checksum": False}},
+        ]
+        sharding = {
+            "name": "sharding_indexed",
+            "configuration": {"chunk_shape": chunks, "codecs": codecs, "index_codecs": codecs[:1]},
+        }
         document = {
             "zarr_format": 3,
             "node_type": "array",
@@ -108,9 +118,13 @@ class RemoteRace(Race):
             (folder / "nginx").mkdir(exist_ok=True)
             web = stack.enter_context(nginx(folder, folder / "nginx"))
             far = stack.enter_context(proxy(web.url, LATENCY_SECONDS))
-            units = tuple(replace(unit, options=unit.options | {"server": far.url}) for unit in self.units)
+            units = tuple(
+                replace(unit, options=unit.options | {"server": far.url}) for unit in self.units
+            )
             outcomes = run_units(units, repeat, far)
-        return [row for conclusion in self.conclusions for row in conclusion.rows(self.work, outcomes)]
+        return [
+            row for conclusion in self.conclusions for row in conclusion.rows(self.work, outcomes)
+        ]
 
 
 @dataclass(frozen=True)
@@ -128,7 +142,13 @@ class NoMore:
         row = Row(work, ours, peer, "no more requests, no more seconds")
         if row.ratio() is not None:
             row.met = ours.requests <= peer.requests and ours.wall <= peer.wall
-            row.note = "; ".join((_traffic(ours), f"{peer.label}: {_traffic(peer)}", *(() if ours.digests == peer.digests else ("VOXELS DIFFER",))))
+            row.note = "; ".join(
+                (
+                    _traffic(ours),
+                    f"{peer.label}: {_traffic(peer)}",
+                    *(() if ours.digests == peer.digests else ("VOXELS DIFFER",)),
+                )
+            )
         return [row]
 
 
@@ -154,12 +174,27 @@ def _works(size: int) -> list[tuple[str, str, Sequence[Any], bool]]:
     ]
 
 
-def _race(data: Data, form: str, name: str, title: str, parts: Sequence[Any], is_open: bool) -> Race:
+def _race(
+    data: Data, form: str, name: str, title: str, parts: Sequence[Any], is_open: bool
+) -> Race:
     served = Served(data.cube("em"), form)
     kind = form.partition("-")[0]
     nbytes = sum((b[0] - a[0]) * (b[1] - a[1]) * (b[2] - a[2]) for a, b in parts)
-    options = {"path": served.path, "kind": kind, "boxes": parts, "nbytes": nbytes, "is_open": is_open}
+    options = {
+        "path": served.path,
+        "kind": kind,
+        "boxes": parts,
+        "nbytes": nbytes,
+        "is_open": is_open,
+    }
     peer = "webknossos" if kind == "wkw" else "tensorstore"
-    units = (Unit("wkwdask", "remote_ours.Read", options), Unit(peer, f"remote_{peer}.Read", options))
-    what = _TITLES[form].format(half=data.real_size // 2, chunk=served.chunk, shard=4 * served.chunk)
-    return RemoteRace(f"remote/{form}/{name}", f"20 ms away, {what}: {title}", units, (NoMore(0, 1),), (served,))
+    units = (
+        Unit("wkwdask", "remote_ours.Read", options),
+        Unit(peer, f"remote_{peer}.Read", options),
+    )
+    what = _TITLES[form].format(
+        half=data.real_size // 2, chunk=served.chunk, shard=4 * served.chunk
+    )
+    return RemoteRace(
+        f"remote/{form}/{name}", f"20 ms away, {what}: {title}", units, (NoMore(0, 1),), (served,)
+    )

@@ -19,4 +19,6 @@ if __name__ == "__main__":
     # where batch scripts find wkwdask and dask
     os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
     importlib.import_module("benchmarks")
-    raise SystemExit(importlib.import_module("benchmarks.overhead_command").main(*map(int, sys.argv[1:])))
+    raise SystemExit(
+        importlib.import_module("benchmarks.overhead_command").main(*map(int, sys.argv[1:]))
+    )

@@ -40,11 +40,37 @@ _END_SECONDS = 20
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python tests/benchmarks/scale.py", description=__doc__)
-    parser.add_argument("--files-per-edge", type=int, default=100, metavar="N", help="the volume is N^3 files of 1024^3 voxels (default 100; try 10)")
-    parser.add_argument("--processes", type=int, default=2, metavar="N", help="worker processes (default 2)")
-    parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of each worker: more tasks in flight (default 1)")
-    parser.add_argument("--mb-per-second", type=float, default=400, metavar="MB", help="measured speed of one core, for the forecast (default 400)")
-    parser.add_argument("--sample-seconds", type=float, default=5, metavar="S", help="how often memory is looked at (default 5)")
+    parser.add_argument(
+        "--files-per-edge",
+        type=int,
+        default=100,
+        metavar="N",
+        help="the volume is N^3 files of 1024^3 voxels (default 100; try 10)",
+    )
+    parser.add_argument(
+        "--processes", type=int, default=2, metavar="N", help="worker processes (default 2)"
+    )
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=1,
+        metavar="N",
+        help="threads of each worker: more tasks in flight (default 1)",
+    )
+    parser.add_argument(
+        "--mb-per-second",
+        type=float,
+        default=400,
+        metavar="MB",
+        help="measured speed of one core, for the forecast (default 400)",
+    )
+    parser.add_argument(
+        "--sample-seconds",
+        type=float,
+        default=5,
+        metavar="S",
+        help="how often memory is looked at (default 5)",
+    )
     return parser.parse_args(arguments)
 
 
@@ -90,22 +116,39 @@ def _cluster(folder: Path, processes: int, threads: int) -> Iterator[Cluster]:
     """Start a scheduler and workers, and end them in any case."""
     file = folder / "scheduler.json"
     here = str(Path(__file__).resolve().parents[1])
-    environment = os.environ | ONE_THREAD | {"PYTHONPATH": os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])}
+    environment = (
+        os.environ
+        | ONE_THREAD
+        | {"PYTHONPATH": os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])}
+    )
     with ExitStack() as stack:
 
         def start(what: str, *arguments: str) -> psutil.Process:
-            command = [sys.executable, "-m", f"distributed.cli.dask_{what}", "--scheduler-file", str(file), "--no-dashboard", *arguments]
+            command = [
+                sys.executable,
+                "-m",
+                f"distributed.cli.dask_{what}",
+                "--scheduler-file",
+                str(file),
+                "--no-dashboard",
+                *arguments,
+            ]
             log = stack.enter_context(open(folder / f"{what}.log", "ab"))
             process = subprocess.Popen(command, env=environment, cwd=folder, stdout=log, stderr=log)
             stack.callback(_end, process)
             return psutil.Process(process.pid)
 
         scheduler = start("scheduler", "--host", "127.0.0.1", "--port", "0")
-        workers = tuple(start("worker", "--no-nanny", "--nworkers", "1", "--nthreads", str(threads)) for _ in range(processes))
+        workers = tuple(
+            start("worker", "--no-nanny", "--nworkers", "1", "--nthreads", str(threads))
+            for _ in range(processes)
+        )
         deadline = time.monotonic() + _START_SECONDS
         while not file.is_file():
             if time.monotonic() > deadline or not scheduler.is_running():
-                raise TimeoutError(f"the scheduler did not start: {(folder / 'scheduler.log').read_text()[-2000:]}")
+                raise TimeoutError(
+                    f"the scheduler did not start: {(folder / 'scheduler.log').read_text()[-2000:]}"
+                )
             time.sleep(0.05)
         yield Cluster(str(file), scheduler, workers)
 
@@ -157,13 +200,27 @@ class Watch:
         self.cpu: dict[str, float] = {}
 
     def _cpu_now(self) -> dict[str, float]:
-        processes = {"client": (self._client,), "scheduler": (self._cluster.scheduler,), "workers": self._cluster.workers}
-        return {name: sum(sum(process.cpu_times()[:2]) for process in some) for name, some in processes.items()}
+        processes = {
+            "client": (self._client,),
+            "scheduler": (self._cluster.scheduler,),
+            "workers": self._cluster.workers,
+        }
+        return {
+            name: sum(sum(process.cpu_times()[:2]) for process in some)
+            for name, some in processes.items()
+        }
 
     def _look(self) -> None:
         seen = self._job.num_received
         memory = (process.memory_info().rss for process in (self._client, self._cluster.scheduler))
-        self.sights.append(Sight(time.perf_counter() - self._started, seen, max(0, self._job.num_given - seen), *memory))
+        self.sights.append(
+            Sight(
+                time.perf_counter() - self._started,
+                seen,
+                max(0, self._job.num_given - seen),
+                *memory,
+            )
+        )
 
     def _look_on(self) -> None:
         while not self._stop.wait(self._interval):
@@ -182,22 +239,35 @@ class Watch:
         self._stop.set()
         self._thread.join()
         self._look()
-        self.cpu = {name: seconds - self._cpu_before[name] for name, seconds in self._cpu_now().items()}
+        self.cpu = {
+            name: seconds - self._cpu_before[name] for name, seconds in self._cpu_now().items()
+        }
 
     def growth(self, name: str) -> float | None:
         """Return by how much a process grew per task [bytes], None where there were too few
         looks."""
-        late = [sight for sight in self.sights if sight.tasks >= _GROWTH_FROM * self._job.num_received]
+        late = [
+            sight for sight in self.sights if sight.tasks >= _GROWTH_FROM * self._job.num_received
+        ]
         if len(late) < _FEWEST_SIGHTS or self._job.num_received < _FEWEST_TASKS:
             return None
-        return float(np.polyfit([sight.tasks for sight in late], [getattr(sight, name) for sight in late], 1)[0])
+        return float(
+            np.polyfit(
+                [sight.tasks for sight in late], [getattr(sight, name) for sight in late], 1
+            )[0]
+        )
 
 
-def _report(options: argparse.Namespace, job: PretendedJob, watch: Watch, num_files: int, expected: int) -> str:
+def _report(
+    options: argparse.Namespace, job: PretendedJob, watch: Watch, num_files: int, expected: int
+) -> str:
     """Say what was measured, and what follows."""
     tasks, seconds = job.num_received, watch.sights[-1].seconds
     cpu = ", ".join(f"{name} {1e3 * value / tasks:.3f} ms" for name, value in watch.cpu.items())
-    peaks = ", ".join(f"{name} {max(getattr(sight, name) for sight in watch.sights) / MB:.0f} MB" for name in ("client", "scheduler"))
+    peaks = ", ".join(
+        f"{name} {max(getattr(sight, name) for sight in watch.sights) / MB:.0f} MB"
+        for name in ("client", "scheduler")
+    )
     growth = ", ".join(f"{name} {_growth(watch.growth(name))}" for name in ("client", "scheduler"))
     source_files = options.files_per_edge**3
     lines = [
@@ -217,14 +287,24 @@ def _report(options: argparse.Namespace, job: PretendedJob, watch: Watch, num_fi
 
 
 def _growth(nbytes_per_task: float | None) -> str:
-    return "unknown (too short)" if nbytes_per_task is None else f"{nbytes_per_task * 1e5 / MB:+.1f} MB per 100,000 tasks"
+    return (
+        "unknown (too short)"
+        if nbytes_per_task is None
+        else f"{nbytes_per_task * 1e5 / MB:+.1f} MB per 100,000 tasks"
+    )
 
 
 def _timeline(sights: Sequence[Sight]) -> list[str]:
     """Show some of the looks, evenly."""
     chosen = sorted({round(n) for n in np.linspace(0, len(sights) - 1, _ROWS + 1)})
-    rows = [f"{s.seconds:9.1f} {s.tasks:10,} {s.in_flight:9} {s.client / MB:9.0f} {s.scheduler / MB:12.0f}" for s in (sights[n] for n in chosen)]
-    return [f"{'seconds':>9} {'tasks':>10} {'in flight':>9} {'client MB':>9} {'scheduler MB':>12}", *rows]
+    rows = [
+        f"{s.seconds:9.1f} {s.tasks:10,} {s.in_flight:9} {s.client / MB:9.0f} {s.scheduler / MB:12.0f}"
+        for s in (sights[n] for n in chosen)
+    ]
+    return [
+        f"{'seconds':>9} {'tasks':>10} {'in flight':>9} {'client MB':>9} {'scheduler MB':>12}",
+        *rows,
+    ]
 
 
 def _forecast(options: argparse.Namespace, job: PretendedJob, watch: Watch) -> list[str]:
@@ -242,7 +322,9 @@ def _forecast(options: argparse.Namespace, job: PretendedJob, watch: Watch) -> l
         bound = workers * options.mb_per_second * MB
         slower, by = min((bound, "workers"), (per_task / here, "client and scheduler"))
         share = 100 * bound * here / per_task
-        lines.append(f"{workers:4} workers    {_rate(bound)} worker-bound, {share:.1f} % of scheduler-bound; decided by {by}: {_rate(slower)}")
+        lines.append(
+            f"{workers:4} workers    {_rate(bound)} worker-bound, {share:.1f} % of scheduler-bound; decided by {by}: {_rate(slower)}"
+        )
     return lines
 
 

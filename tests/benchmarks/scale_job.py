@@ -100,12 +100,28 @@ def result_of(spec: Any) -> Result:
         part = None if spec.plan.writes_whole_shards(number, target.shard_shape) else spec.region
         for shard in cells(region, target.shard_shape):
             box = cell_box(shard, target.shard_shape, region).intersection(region)
-            receipts.append((spec.first_level + number, _stored(Receipt(shard, box, voxels=box.volume, minimum=0, maximum=255, nonzero=box), part)))
+            receipts.append(
+                (
+                    spec.first_level + number,
+                    _stored(
+                        Receipt(shard, box, voxels=box.volume, minimum=0, maximum=255, nonzero=box),
+                        part,
+                    ),
+                )
+            )
     return Result(tuple(receipts), _DIGEST)
 
 
 def _stored(receipt: Receipt, part: tuple[int, int, int] | None) -> Receipt:
-    return replace(receipt, path="a/file/that/nobody/wrote.wkw", nbytes=_FILE_NBYTES, part=part, checksum=1 << 31, mtime_ns=1 << 60, sources=_DIGEST)
+    return replace(
+        receipt,
+        path="a/file/that/nobody/wrote.wkw",
+        nbytes=_FILE_NBYTES,
+        part=part,
+        checksum=1 << 31,
+        mtime_ns=1 << 60,
+        sources=_DIGEST,
+    )
 
 
 class PretendedJob:
@@ -124,11 +140,37 @@ class PretendedJob:
     def __init__(self, files_per_edge: int, workers: int, folder: str) -> None:
         edge = files_per_edge * FILE_VX
         box = BoundingBox((0, 0, 0), (edge, edge, edge), Mag(1, 1, 1))
-        header = make_header(np.uint8, 1, block_len=_BLOCK_LEN, file_len=FILE_VX // _BLOCK_LEN, block_type=BlockType.LZ4HC)
-        mags = [Mag(n, n, n) for n in takewhile(lambda n: n == 2 or edge // n >= _COARSEST_VX, (2**level for level in count(1)))]
-        targets = [_as(_Target, wkw_target(f"{folder}/{mag.name}", header, 5, box.in_mag(mag), f"{folder}/{mag.name}.parts")) for mag in mags]
-        passes = plan_passes(box, mags, [Tiling((_BLOCK_LEN,) * 3, (FILE_VX,) * 3, header.voxel_nbytes)] * len(mags), workers)
-        self._pyramid = PyramidJob(_as(_Volume, wkw_array(f"{folder}/1", header, box)), targets, passes, "median")
+        header = make_header(
+            np.uint8,
+            1,
+            block_len=_BLOCK_LEN,
+            file_len=FILE_VX // _BLOCK_LEN,
+            block_type=BlockType.LZ4HC,
+        )
+        mags = [
+            Mag(n, n, n)
+            for n in takewhile(
+                lambda n: n == 2 or edge // n >= _COARSEST_VX, (2**level for level in count(1))
+            )
+        ]
+        targets = [
+            _as(
+                _Target,
+                wkw_target(
+                    f"{folder}/{mag.name}", header, 5, box.in_mag(mag), f"{folder}/{mag.name}.parts"
+                ),
+            )
+            for mag in mags
+        ]
+        passes = plan_passes(
+            box,
+            mags,
+            [Tiling((_BLOCK_LEN,) * 3, (FILE_VX,) * 3, header.voxel_nbytes)] * len(mags),
+            workers,
+        )
+        self._pyramid = PyramidJob(
+            _as(_Volume, wkw_array(f"{folder}/1", header, box)), targets, passes, "median"
+        )
         self._journal = Journal(folder)
         self._job = JournaledJob(self._pyramid, self._journal.append, (), targets)
         self.num_voxels = math.prod(box.size)

@@ -79,5 +79,9 @@ def _served(data: Data, layer: str) -> Race:
         Unit("nginx, converted copy", "nginx_served.Files", converted, show_version=False),
     )
     pairs = ((0, 1, _REQUESTS_PER_SECOND), (0, 2, _REQUESTS_PER_SECOND), (0, 3, None), (1, 2, None))
-    rows = tuple(Requests(tool, against, target, chunk_nbytes=nbytes) for tool, against, target in pairs)
-    return Race(f"view/{layer}", f"serve {LABELS[layer]}, all chunks of {BLOCK_LEN}^3", units, rows, (copy,))
+    rows = tuple(
+        Requests(tool, against, target, chunk_nbytes=nbytes) for tool, against, target in pairs
+    )
+    return Race(
+        f"view/{layer}", f"serve {LABELS[layer]}, all chunks of {BLOCK_LEN}^3", units, rows, (copy,)
+    )

@@ -49,7 +49,9 @@ class Server:
             return getattr(self, request.pop("ask"))(**request)
         except Exception as error:
             notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
-            return {"error": f"{traceback.format_exc(limit=-6)}\n{type(error).__name__}: {error}{notes}"}
+            return {
+                "error": f"{traceback.format_exc(limit=-6)}\n{type(error).__name__}: {error}{notes}"
+            }
 
     def setup(self, name: str, options: dict[str, Any]) -> dict[str, Any]:
         """Make the work, in place of the one before."""

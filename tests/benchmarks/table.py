@@ -14,7 +14,22 @@ if TYPE_CHECKING:
 
 _HEAD = (
     ("", "", "", "MB/s per CPU s", "", "", "MB/s per wall s", "", "", "MB written", "", "", "", ""),
-    ("work", "tool", "against", "tool", "against", "ratio", "tool", "against", "ratio", "tool", "against", "target", "met", "notes"),
+    (
+        "work",
+        "tool",
+        "against",
+        "tool",
+        "against",
+        "ratio",
+        "tool",
+        "against",
+        "ratio",
+        "tool",
+        "against",
+        "target",
+        "met",
+        "notes",
+    ),
 )
 _LEFT = {0, 1, 2, 11, 12, 13}
 
@@ -50,7 +65,11 @@ class Row:
         cpu_ratio = self.ratio()
         wall_ratio = None if cpu_ratio is None else ours.wall_speed / peer.wall_speed
         met = {True: "yes", False: "NO", None: "-"}[self.met]
-        notes = "; ".join(text for text in (*(o.problem for o in (ours, peer) if o is not None), self.note) if text)
+        notes = "; ".join(
+            text
+            for text in (*(o.problem for o in (ours, peer) if o is not None), self.note)
+            if text
+        )
         return (
             self.work,
             ours.label,
@@ -72,7 +91,11 @@ def _speeds(outcome: Outcome | None) -> tuple[str, str, str]:
         return "", "", ""
     if not outcome.samples:
         return "-", "-", "-"
-    return f"{outcome.cpu_speed:.0f}", f"{outcome.wall_speed:.0f}", f"{outcome.written / MB:.2f}" if outcome.written else "0"
+    return (
+        f"{outcome.cpu_speed:.0f}",
+        f"{outcome.wall_speed:.0f}",
+        f"{outcome.written / MB:.2f}" if outcome.written else "0",
+    )
 
 
 def _ratio(value: float | None) -> str:
@@ -94,7 +117,12 @@ def format_table(rows: Sequence[Row]) -> str:
     """
     cells = [*_HEAD, *(row.cells() for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = ["  ".join(_align(cell, width, n) for n, (cell, width) in enumerate(zip(line, widths, strict=True))).rstrip() for line in cells]
+    lines = [
+        "  ".join(
+            _align(cell, width, n) for n, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in cells
+    ]
     return "\n".join([*lines[:2], "-" * max(map(len, lines)), *lines[2:]])
 
 

@@ -49,7 +49,12 @@ def _race(data: Data, name: str) -> Race:
 
 def _only(race: Race, *works: str) -> list[Outcome]:
     """Measure the last two units of a race with one of the works once; reads make one pass."""
-    units = [dataclasses.replace(unit, options=unit.options | ({"passes": 1} if "passes" in unit.options else {})) for unit in race.units]
+    units = [
+        dataclasses.replace(
+            unit, options=unit.options | ({"passes": 1} if "passes" in unit.options else {})
+        )
+        for unit in race.units
+    ]
     return run_units([unit for unit in units if unit.work in works][-2:], 1)
 
 
@@ -66,7 +71,10 @@ def test_reads_are_equal(data, name):
     outcomes = _only(_race(data, name), "ours.Read", "ours.OpenCompute", "reference.Read")
     assert [outcome.problem for outcome in outcomes] == [""] * len(outcomes)
     assert outcomes[0].digests
-    assert all(outcome.digests == outcomes[0].digests and outcome.nbytes == outcomes[0].nbytes for outcome in outcomes)
+    assert all(
+        outcome.digests == outcomes[0].digests and outcome.nbytes == outcomes[0].nbytes
+        for outcome in outcomes
+    )
 
 
 @pytest.mark.parametrize("name", ["slices/em/xy", "slices/seg/xz", "slices/em/yz"])
@@ -75,10 +83,16 @@ def test_slices_are_equal(data, name):
     outcomes = run_units(_race(data, name).units, 1)
     assert [outcome.problem for outcome in outcomes] == [""] * 4
     assert len(outcomes[0].digests) == 50
-    assert all(outcome.digests == outcomes[0].digests and outcome.nbytes == outcomes[0].nbytes for outcome in outcomes)
+    assert all(
+        outcome.digests == outcomes[0].digests and outcome.nbytes == outcomes[0].nbytes
+        for outcome in outcomes
+    )
 
 
-@pytest.mark.parametrize(("name", "package"), [("labels/seg", "cc3d"), ("labels/seg", "numpy"), ("histogram/em", "numpy")])
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [("labels/seg", "cc3d"), ("labels/seg", "numpy"), ("histogram/em", "numpy")],
+)
 @pytest.mark.needs("wkw")
 def test_analyses_are_equal(data, name, package):
     _needs(package)
@@ -101,7 +115,10 @@ def test_volumes_are_mirrored_cut_and_split(data):
     mirrored = np.pad(real[0], (0, _SIZE), "symmetric")
     np.testing.assert_array_equal(read_mag(larger.mag, larger.edge)[0], mirrored)
     np.testing.assert_array_equal(read_mag(split.mag, _SIZE), real)
-    assert (len(list(Path(larger.mag).rglob("x*.wkw"))), len(list(Path(split.mag).rglob("x*.wkw")))) == (1, 8)
+    assert (
+        len(list(Path(larger.mag).rglob("x*.wkw"))),
+        len(list(Path(split.mag).rglob("x*.wkw"))),
+    ) == (1, 8)
     assert (larger.nbytes, split.nbytes) == (mirrored.nbytes, real.nbytes)
 
 
@@ -112,7 +129,9 @@ def test_scattered_files_hold_labels(data, dense):
     volume.make()
     assert len(set(volume.files())) == len(list(Path(volume.dataset).rglob("x*.wkw"))) == 41
     assert all(index in set(product(*map(range, volume.grid))) for index in volume.files())
-    (layer,) = json.loads((Path(volume.dataset) / "datasource-properties.json").read_text())["dataLayers"]
+    (layer,) = json.loads((Path(volume.dataset) / "datasource-properties.json").read_text())[
+        "dataLayers"
+    ]
     assert layer["boundingBox"]["width"] == volume.grid[0] * volume.file_vx
     assert volume.nbytes == 41 * volume.file_vx**3
 
@@ -156,13 +175,18 @@ def test_files_of_many_kinds(data, name):
     assert row.met is not None
 
 
-@pytest.mark.parametrize("name", ["rechunk/em/2-to-1", "rechunk/seg/block-len", "rechunk/seg/lz4hc-to-lz4"])
+@pytest.mark.parametrize(
+    "name", ["rechunk/em/2-to-1", "rechunk/seg/block-len", "rechunk/seg/lz4hc-to-lz4"]
+)
 @pytest.mark.needs("webknossos")
 def test_rechunked_mags_are_equal(data, name):
     race = _race(data, name)
     outcomes = run_units(race.units, 1)
     assert [outcome.problem for outcome in outcomes] == [""] * len(outcomes)
-    assert all(outcome.digests == outcomes[0].digests and outcome.digests and outcome.written > 0 for outcome in outcomes)
+    assert all(
+        outcome.digests == outcomes[0].digests and outcome.digests and outcome.written > 0
+        for outcome in outcomes
+    )
     rows = [row for conclusion in race.conclusions for row in conclusion.rows(race.work, outcomes)]
     assert all(row.note.startswith("same voxels; peak ") for row in rows)
 
@@ -186,7 +210,12 @@ def own_settings():
 )
 @pytest.mark.needs("wkw")
 def test_precomputed_volumes_are_equal(data, own_settings, work, kind):
-    for package in ("wkw", "tensorstore", "cloudvolume", *(["igneous"] if work == "pyramid" else [])):
+    for package in (
+        "wkw",
+        "tensorstore",
+        "cloudvolume",
+        *(["igneous"] if work == "pyramid" else []),
+    ):
         _needs(package)
     found = {}
     for unit in _race(data, f"precomputed/{work}/{kind}").units:
@@ -205,7 +234,16 @@ def test_precomputed_volumes_are_equal(data, own_settings, work, kind):
         assert (theirs[:3] == ours[:3]) == kind.startswith("seg")
 
 
-@pytest.mark.parametrize("name", ["zarr/view/em/box64", "zarr/export/seg", "zarr/pyramid/em/zstd", "zarr/pyramid/seg/blosc-lz4", "zarr/rechunk/em/blosc-lz4"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "zarr/view/em/box64",
+        "zarr/export/seg",
+        "zarr/pyramid/em/zstd",
+        "zarr/pyramid/seg/blosc-lz4",
+        "zarr/rechunk/em/blosc-lz4",
+    ],
+)
 def test_zarr_is_equal(data, own_settings, name):
     """Slices of both views, exports, pyramids and copies, in this process; webknossos and ngff-zarr
     are left out, since they take long to start."""
@@ -215,10 +253,17 @@ def test_zarr_is_equal(data, own_settings, name):
     from zarr import config
 
     with config.set({"async.concurrency": 1, "threading.max_workers": 1}):  # as works do, for good
-        units = [unit for unit in _race(data, name).units if unit.work.startswith(("ours", "with_zarr", "tensorstore_zarr"))]
+        units = [
+            unit
+            for unit in _race(data, name).units
+            if unit.work.startswith(("ours", "with_zarr", "tensorstore_zarr"))
+        ]
         found = []
         for unit in units:
-            work_object = create(unit.work, unit.options | ({"passes": 1, "count": 3} if "passes" in unit.options else {}))
+            work_object = create(
+                unit.work,
+                unit.options | ({"passes": 1, "count": 3} if "passes" in unit.options else {}),
+            )
             assert (measure(work_object).written > 0) == ("view" not in name)
             found.append(work_object.digests())
     assert len(found) == (3 if "view" in name or "pyramid" in name else 2)
@@ -226,7 +271,9 @@ def test_zarr_is_equal(data, own_settings, name):
     assert all(digests == found[0] for digests in found)
 
 
-@pytest.mark.parametrize("name", ["remote/wkw/box", "remote/precomputed-sharded/slices", "remote/zarr/whole"])
+@pytest.mark.parametrize(
+    "name", ["remote/wkw/box", "remote/precomputed-sharded/slices", "remote/zarr/whole"]
+)
 def test_remote_reads_are_equal_and_counted(data, name):
     """webknossos is left out, since it takes long to start."""
     for package in ("obstore", "tensorstore"):
@@ -268,7 +315,10 @@ def test_mode_of_windows():
 
     values = np.random.default_rng(1).integers(0, 4, (4, 6, 2), dtype=np.uint32)
     windows = values.reshape(2, 2, 3, 2, 1, 2)
-    expected = [[[np.bincount(windows[x, :, y, :, z].ravel()).argmax() for z in range(1)] for y in range(3)] for x in range(2)]
+    expected = [
+        [[np.bincount(windows[x, :, y, :, z].ravel()).argmax() for z in range(1)] for y in range(3)]
+        for x in range(2)
+    ]
     np.testing.assert_array_equal(mode(windows, axis=(1, 3, 5)), expected)
     assert mode(np.array([[3, 1], [1, 3]])) == 1
 
@@ -276,7 +326,9 @@ def test_mode_of_windows():
 @pytest.mark.long
 def test_threads_and_parts(data):
     two = _race(data, "threads/em/pyramid-lz4").units[1]
-    limit = next(unit for unit in _race(data, "pyramid/em/lz4/limit").units if unit.work == "compute.Limit")
+    limit = next(
+        unit for unit in _race(data, "pyramid/em/lz4/limit").units if unit.work == "compute.Limit"
+    )
     ours, parts = run_units([two, limit], 1)
     assert (ours.problem, parts.problem) == ("", "")
     assert ours.nbytes == parts.nbytes == data.size**3
@@ -314,8 +366,12 @@ def test_starts_make_rows(data, monkeypatch):
     if not Path("/proc/self/status").is_file():
         pytest.skip("no /proc here")
     processes = Start("start", data).processes()
-    chosen = {name: processes[name] for name in ("info", "first read")} | {"fails": dataclasses.replace(processes["info"], code="raise ValueError('so')")}
-    chosen["large"] = dataclasses.replace(processes["first read"], code="memory = b'x' * (300 << 20)", peak_mb=200)
+    chosen = {name: processes[name] for name in ("info", "first read")} | {
+        "fails": dataclasses.replace(processes["info"], code="raise ValueError('so')")
+    }
+    chosen["large"] = dataclasses.replace(
+        processes["first read"], code="memory = b'x' * (300 << 20)", peak_mb=200
+    )
     monkeypatch.setattr(Start, "processes", lambda self: chosen)
     info, read, fails, large = Start("start", data).run(1, lambda text: None)
     for row in (info, read):
@@ -329,7 +385,9 @@ def test_starts_make_rows(data, monkeypatch):
 
 def test_missing_tool_is_shown(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert Server().answer({"ask": "setup", "name": "with_tensorstore.Pyramid", "options": {}}) == {"missing": True}
+    assert Server().answer({"ask": "setup", "name": "with_tensorstore.Pyramid", "options": {}}) == {
+        "missing": True
+    }
     ours = Outcome("ours", 1000, [Sample(1.0, 1.0)])
     (row,) = Faster(0, 1, 2.0).rows("work", [ours, Outcome("peer", problem=NOT_INSTALLED)])
     assert row.met is None
@@ -340,12 +398,17 @@ def test_failure_is_shown():
     (outcome,) = run_units([Unit("wkwdask", "ours.Read", {"path": "nowhere", "size": 64})], 1)
     assert outcome.problem.startswith("FAILED: ")
     assert "nowhere" in outcome.problem
-    assert "NoSuchWork" in Server().answer({"ask": "setup", "name": "ours.NoSuchWork", "options": {}})["error"]
+    assert (
+        "NoSuchWork"
+        in Server().answer({"ask": "setup", "name": "ours.NoSuchWork", "options": {}})["error"]
+    )
 
 
 def test_conclusions():
     fast, slow = (
-        Outcome("a", 8_000_000, [Sample(1.0, 2.0, 5), Sample(9.0, 9.0, 5), Sample(2.0, 2.0, 5)], ["x"]),
+        Outcome(
+            "a", 8_000_000, [Sample(1.0, 2.0, 5), Sample(9.0, 9.0, 5), Sample(2.0, 2.0, 5)], ["x"]
+        ),
         Outcome("b", 8_000_000, [Sample(4.0, 1.0)], ["y"]),
     )
     (row,) = Faster(0, 1, 2.0).rows("work", [fast, slow])
@@ -357,14 +420,22 @@ def test_conclusions():
 
 
 def test_within_looks_at_time_and_bytes():
-    dense, sparse = Outcome("dense", 100, [Sample(1.0, 1.0, 10)]), Outcome("sparse", 100, [Sample(2.0, 1.5, 21)])
+    dense, sparse = (
+        Outcome("dense", 100, [Sample(1.0, 1.0, 10)]),
+        Outcome("sparse", 100, [Sample(2.0, 1.5, 21)]),
+    )
     (row,) = Within(0, 1, 2.0).rows("work", [sparse, dense])
-    assert (row.met, row.note) == (False, "CPU 2.00x, wall 1.50x, bytes 2.10x (1.50 s wall beside 1.00 s)")
+    assert (row.met, row.note) == (
+        False,
+        "CPU 2.00x, wall 1.50x, bytes 2.10x (1.50 s wall beside 1.00 s)",
+    )
     assert Within(0, 1, 2.1).rows("work", [sparse, dense])[0].met is True
 
 
 def test_a_rehearsal_is_followed_by_the_real_work(data):
-    unit = next(unit for unit in _race(data, "pyramid/em/lz4/limit").units if unit.work == "ours.Pyramid")
+    unit = next(
+        unit for unit in _race(data, "pyramid/em/lz4/limit").units if unit.work == "ours.Pyramid"
+    )
     with Worker(unit.work, unit.options | unit.rehearsal | {"nbytes": 5}) as worker:
         assert worker.setup["nbytes"] == 5
         assert worker.set_up(unit.work, unit.options)["nbytes"] == data.size**3
@@ -383,7 +454,11 @@ def test_command_chooses_rows(capsys):
 
 def test_boxes_and_digests():
     assert boxes(64, 32, 5) == boxes(64, 32, 5)
-    assert all(a >= 0 and b <= 64 and b - a == 32 for low, high in boxes(64, 32, 50) for a, b in zip(low, high, strict=True))
+    assert all(
+        a >= 0 and b <= 64 and b - a == 32
+        for low, high in boxes(64, 32, 50)
+        for a, b in zip(low, high, strict=True)
+    )
     array = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
     assert digest(array) == digest(np.asfortranarray(array)) == digest(array[None])
 
@@ -432,11 +507,27 @@ def test_this_tree_beside_another(data):
 
 
 def test_levels(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    noise = np.asfortranarray(np.random.default_rng(0).integers(0, 256, (_SIZE,) * 3, dtype=np.uint8))
-    monkeypatch.setattr(levels_command, "real_data", lambda size: {"EM noise": noise[:size, :size, :size], "segmentation one": np.ones_like(noise)})
+    noise = np.asfortranarray(
+        np.random.default_rng(0).integers(0, 256, (_SIZE,) * 3, dtype=np.uint8)
+    )
+    monkeypatch.setattr(
+        levels_command,
+        "real_data",
+        lambda size: {
+            "EM noise": noise[:size, :size, :size],
+            "segmentation one": np.ones_like(noise),
+        },
+    )
     levels_command.main(["--repeat", "1", "--size", str(_SIZE), "--edge", str(_SIZE)])
-    encoded, built = [[line.split(" | ") for line in part.splitlines() if line.startswith("| ")][2:] for part in capsys.readouterr().out.split("Pyramids")]
-    assert [row[0].strip("| ") for row in encoded] == ["LZ4", "`auto`", *(f"level {level}" for level in range(1, 13))]
+    encoded, built = [
+        [line.split(" | ") for line in part.splitlines() if line.startswith("| ")][2:]
+        for part in capsys.readouterr().out.split("Pyramids")
+    ]
+    assert [row[0].strip("| ") for row in encoded] == [
+        "LZ4",
+        "`auto`",
+        *(f"level {level}" for level in range(1, 13)),
+    ]
     assert [row[0].strip("| ") for row in built] == ["LZ4", "`auto`", "level 5"]
     assert encoded[1][1].split()[1] == encoded[0][1].split()[1]  # bytes of noise, auto and LZ4
     # bytes of one label, auto and level 5

@@ -42,7 +42,19 @@ def test_growth_is_a_slope(monkeypatch):
 def test_command_runs_on_a_cluster():
     script = Path(__file__).with_name("scale.py")
     done = subprocess.run(
-        [sys.executable, str(script), "--files-per-edge", "3", "--processes", "1", "--sample-seconds", "0.2"], capture_output=True, text=True, timeout=360
+        [
+            sys.executable,
+            str(script),
+            "--files-per-edge",
+            "3",
+            "--processes",
+            "1",
+            "--sample-seconds",
+            "0.2",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=360,
     )
     assert done.returncode == 0, done.stderr
     assert "pyramid of 27 files" in done.stdout

@@ -28,7 +28,9 @@ def dataset(tmp_path):
     ramp = np.arange(40, dtype=np.uint8)
     color = np.add.outer(np.add.outer(ramp, ramp), ramp[:24])
     wkwdask.write(folder / "color" / "1", (5, 6, 7), color, block_len=8, file_len=2)
-    wkwdask.write(folder / "cells" / "1", (5, 6, 7), (color // 30).astype(np.uint32), block_len=8, file_len=2)
+    wkwdask.write(
+        folder / "cells" / "1", (5, 6, 7), (color // 30).astype(np.uint32), block_len=8, file_len=2
+    )
     return folder
 
 
@@ -38,13 +40,18 @@ def test_info(dataset):
     lines = done.stdout.splitlines()
     assert lines[0] == str(dataset)
     assert lines[1] == "voxel size 11.24 x 11.24 x 28 nm"
-    assert [line.split()[:4] for line in lines[3:]] == [["color", "color", "uint8", "1"], ["cells", "segmentation", "uint32", "1"]]
+    assert [line.split()[:4] for line in lines[3:]] == [
+        ["color", "color", "uint8", "1"],
+        ["cells", "segmentation", "uint32", "1"],
+    ]
     assert "5, 6, 7 + 40, 40, 24" in lines[3]
 
 
 def test_json_equals_the_result_of_info(dataset):
     done = run_here("info", dataset / "color" / "1", "--json")
-    assert json.loads(done.stdout) == json.loads(json.dumps(wkwdask.info(dataset / "color" / "1").to_json()))
+    assert json.loads(done.stdout) == json.loads(
+        json.dumps(wkwdask.info(dataset / "color" / "1").to_json())
+    )
     (layer,) = json.loads(done.stdout)["layers"]
     assert (layer["mags"][0]["mag"], layer["mags"][0]["files"]) == ("1", 3 * 3 * 2)
 
@@ -58,16 +65,25 @@ def test_info_of_one_layer(dataset):
 
 
 def test_an_existing_pyramid_needs_overwrite(dataset):
-    done = run_here("pyramid", dataset, "--layer", "color", "--method", "mean", "--coarsest", "4-4-2")
+    done = run_here(
+        "pyramid", dataset, "--layer", "color", "--method", "mean", "--coarsest", "4-4-2"
+    )
     assert done.returncode == 0, done.stderr
-    assert [line.split(":")[0] for line in done.stdout.splitlines()[:2]] == [str(dataset / "color" / mag) for mag in ("2-2-1", "4-4-2")]
+    assert [line.split(":")[0] for line in done.stdout.splitlines()[:2]] == [
+        str(dataset / "color" / mag) for mag in ("2-2-1", "4-4-2")
+    ]
     assert wkwdask.open(dataset, layer="color", mag="4-4-2").shape == (1, 11, 11, 13)
     again = run_here("pyramid", dataset, "--layer", "color", "--coarsest", "4-4-2")
     assert again.returncode == 1
     assert again.stderr.count("\n") == 1
     assert again.stderr.startswith("error: ")
     assert "--overwrite" in again.stderr
-    assert run_here("pyramid", dataset, "--layer", "color", "--coarsest", "4-4-2", "--overwrite").returncode == 0
+    assert (
+        run_here(
+            "pyramid", dataset, "--layer", "color", "--coarsest", "4-4-2", "--overwrite"
+        ).returncode
+        == 0
+    )
 
 
 # ----------------------------------------------------------------------------- options of pyramid
@@ -87,7 +103,10 @@ def call():
 
 def tree(folder):
     """Inode and modification time of each file, to detect writes."""
-    return {str(path.relative_to(folder)): (path.stat().st_ino, path.stat().st_mtime_ns) for path in folder.rglob("*")}
+    return {
+        str(path.relative_to(folder)): (path.stat().st_ino, path.stat().st_mtime_ns)
+        for path in folder.rglob("*")
+    }
 
 
 def mags_of(dataset, layer="color"):
@@ -103,15 +122,31 @@ def damage(dataset):
 
 
 @pytest.mark.parametrize(
-    "more", [(), ("--overwrite",), ("--resume",), ("--mags", "2,8"), ("--ignore-zero", "--method", "mean"), ("--block-len", 4, "--file-len", 1)]
+    "more",
+    [
+        (),
+        ("--overwrite",),
+        ("--resume",),
+        ("--mags", "2,8"),
+        ("--ignore-zero", "--method", "mean"),
+        ("--block-len", 4, "--file-len", 1),
+    ],
 )
 def test_dry_run_prints_the_plan_alone(dataset, call, more):
     before = tree(dataset)
     code, out, err = call("pyramid", dataset, "--layer", "color", "--dry-run", *more)
     assert (code, err) == (0, "")
     lines = out.splitlines()
-    assert lines[0].startswith(f"pyramid of {dataset / 'color' / '1'}, by {'mean ignoring zeros' if more[:1] == ('--ignore-zero',) else 'median'}, stored as")
-    assert [line.split()[0] for line in lines[-5:]] == ["reads", "writes", "space", "memory", "time"]
+    assert lines[0].startswith(
+        f"pyramid of {dataset / 'color' / '1'}, by {'mean ignoring zeros' if more[:1] == ('--ignore-zero',) else 'median'}, stored as"
+    )
+    assert [line.split()[0] for line in lines[-5:]] == [
+        "reads",
+        "writes",
+        "space",
+        "memory",
+        "time",
+    ]
     assert "reads    18 files" in out
     assert tree(dataset) == before
     assert call("pyramid", dataset, "--layer", "color", *more)[0] == 0
@@ -124,12 +159,16 @@ def test_dry_run_prints_the_plan_alone(dataset, call, more):
 def test_dry_run_of_several_layers(dataset, call):
     _, out, _ = call("pyramid", dataset, "--all-layers", "--dry-run")
     first, second = out.split("\n\n")
-    assert [text.split(",")[0] for text in (first, second)] == [f"pyramid of {dataset / name / '1'}" for name in ("color", "cells")]
+    assert [text.split(",")[0] for text in (first, second)] == [
+        f"pyramid of {dataset / name / '1'}" for name in ("color", "cells")
+    ]
     assert "by mode" in second
     assert mags_of(dataset) == ["1"]
 
 
-@pytest.mark.parametrize("other", [("--update",), ("--update-content",), ("--bounding-box", "5,6,7,9,9,9")])
+@pytest.mark.parametrize(
+    "other", [("--update",), ("--update-content",), ("--bounding-box", "5,6,7,9,9,9")]
+)
 def test_dry_run_of_an_update_is_rejected(dataset, call, other):
     code, _, err = call("pyramid", dataset, "--layer", "color", "--dry-run", *other)
     assert code == 2
@@ -138,14 +177,28 @@ def test_dry_run_of_an_update_is_rejected(dataset, call, other):
 
 def test_resume(dataset, call):
     repair = damage(dataset)
-    command = ("pyramid", dataset, "--layer", "color", "--mags", "2,4", "--block-len", 4, "--file-len", 1)
+    command = (
+        "pyramid",
+        dataset,
+        "--layer",
+        "color",
+        "--mags",
+        "2,4",
+        "--block-len",
+        4,
+        "--file-len",
+        1,
+    )
     with regions_of(4):
         code, _, err = call(*command)
     assert code == 3  # some tasks failed, the others are done
     assert err.count("\n") == 1  # one line, with its notes
     assert err.startswith("error: ")
     assert "x2.wkw" in err
-    assert re.search(r"finished work is kept \(\d+ tasks, .*B\): the same command resumes, --restart starts over", err)
+    assert re.search(
+        r"finished work is kept \(\d+ tasks, .*B\): the same command resumes, --restart starts over",
+        err,
+    )
     repair()
     code, _, err = call(*command, "--method", "mean", "--resume")
     assert code == 1
@@ -157,7 +210,9 @@ def test_resume(dataset, call):
     code, out, _ = call(*command, "--resume")
     assert code == 0
     assert "nothing to do: the mags were finished before with the same settings" in out
-    assert {name: state for name, state in tree(dataset / "color").items() if not name.startswith(".")} == before
+    assert {
+        name: state for name, state in tree(dataset / "color").items() if not name.startswith(".")
+    } == before
     code, out, _ = call(*command)
     assert code == 0
     assert "nothing to do: the mags were finished before with the same settings" in out
@@ -172,7 +227,18 @@ def test_resume(dataset, call):
 @pytest.mark.filterwarnings("default::wkwdask.errors.DiscardWarning")
 def test_restart_discards_an_interrupted_run(dataset, call):
     repair = damage(dataset)
-    command = ("pyramid", dataset, "--layer", "color", "--mags", "2,4", "--block-len", 4, "--file-len", 1)
+    command = (
+        "pyramid",
+        dataset,
+        "--layer",
+        "color",
+        "--mags",
+        "2,4",
+        "--block-len",
+        4,
+        "--file-len",
+        1,
+    )
     with regions_of(4):
         assert call(*command)[0] == 3  # some tasks failed
     repair()
@@ -203,7 +269,9 @@ def test_a_locked_mag_is_waited_for(dataset, call):
     assert call(*command, "--lock-wait", "soon")[0] == 2
 
 
-@pytest.mark.parametrize("update", [("--update",), ("--update-content",), ("--bounding-box", "5,6,7,40,40,24")])
+@pytest.mark.parametrize(
+    "update", [("--update",), ("--update-content",), ("--bounding-box", "5,6,7,40,40,24")]
+)
 def test_update(dataset, call, update):
     command = ("pyramid", dataset, "--layer", "color")
     code, _, err = call(*command, *update)
@@ -212,17 +280,31 @@ def test_update(dataset, call, update):
     assert call(*command, "--mags", "2,4")[0] == 0
     code, out, _ = call(*command, *update)
     assert code == 0
-    assert ("nothing to do: no finer file has changed" if update == ("--update",) else "0 of them changed") in out
-    shutil.copyfile(dataset / "color" / "1" / "z0" / "y1" / "x1.wkw", dataset / "color" / "1" / "z1" / "y1" / "x1.wkw")
+    assert (
+        "nothing to do: no finer file has changed"
+        if update == ("--update",)
+        else "0 of them changed"
+    ) in out
+    shutil.copyfile(
+        dataset / "color" / "1" / "z0" / "y1" / "x1.wkw",
+        dataset / "color" / "1" / "z1" / "y1" / "x1.wkw",
+    )
     before = tree(dataset / "color" / "2")
     code, out, _ = call(*command, *update)
     assert code == 0
     assert "of them changed" in out
-    changed = {name for name, state in tree(dataset / "color" / "2").items() if before.get(name) != state and name.endswith(".wkw")}
+    changed = {
+        name
+        for name, state in tree(dataset / "color" / "2").items()
+        if before.get(name) != state and name.endswith(".wkw")
+    }
     assert changed == {"z0/y0/x0.wkw"}
     shutil.copytree(dataset, dataset.parent / "fresh")
     wkwdask.build_pyramid(dataset.parent / "fresh", "color", mags=[2, 4], existing="overwrite")
-    np.testing.assert_array_equal(wkwdask.read(dataset, layer="color", mag=4), wkwdask.read(dataset.parent / "fresh", layer="color", mag=4))
+    np.testing.assert_array_equal(
+        wkwdask.read(dataset, layer="color", mag=4),
+        wkwdask.read(dataset.parent / "fresh", layer="color", mag=4),
+    )
 
 
 @pytest.mark.parametrize("more", ["--overwrite", "--resume"])
@@ -235,8 +317,21 @@ def test_update_excludes_overwrite_and_resume(dataset, call, more):
 @pytest.mark.parametrize("box", ["1,2,3", "a,b,c,d,e,f", "0,0,0,-1,1,1"])
 def test_malformed_boxes_are_errors(dataset, call, box):
     commands = {
-        "takes six whole numbers X,Y,Z,W,H,D": ("pyramid", dataset, "--layer", "color", "--bounding-box", box),
-        "takes two corners X,Y,Z:X,Y,Z": ("components", dataset / "cells/1", dataset / "new/1", "--where", box),
+        "takes six whole numbers X,Y,Z,W,H,D": (
+            "pyramid",
+            dataset,
+            "--layer",
+            "color",
+            "--bounding-box",
+            box,
+        ),
+        "takes two corners X,Y,Z:X,Y,Z": (
+            "components",
+            dataset / "cells/1",
+            dataset / "new/1",
+            "--where",
+            box,
+        ),
     }
     for message, command in commands.items():
         code, _, err = call(*command)
@@ -246,10 +341,14 @@ def test_malformed_boxes_are_errors(dataset, call, box):
 
 
 def test_chosen_mags(dataset, call):
-    code, out, _ = call("pyramid", dataset, "--layer", "color", "--mags", "2-2-1,8-8-2", "--method", "max")
+    code, out, _ = call(
+        "pyramid", dataset, "--layer", "color", "--mags", "2-2-1,8-8-2", "--method", "max"
+    )
     assert code == 0
     assert mags_of(dataset) == ["1", "2-2-1", "8-8-2"]
-    assert [line.split(":")[0] for line in out.splitlines()[:2]] == [str(dataset / "color" / mag) for mag in ("2-2-1", "8-8-2")]
+    assert [line.split(":")[0] for line in out.splitlines()[:2]] == [
+        str(dataset / "color" / mag) for mag in ("2-2-1", "8-8-2")
+    ]
     for more in (("--coarsest", "16"), ("--sampling", "isotropic"), ("--align-with", "none")):
         code, _, err = call("pyramid", dataset, "--layer", "color", "--mags", "16", *more)
         assert code == 1
@@ -260,12 +359,18 @@ def test_chosen_mags(dataset, call):
 
 
 def test_layers(dataset, call):
-    code, out, _ = call("pyramid", dataset, "--layer", "cells", "--layer", "color", "--coarsest", "2-2-1")
+    code, out, _ = call(
+        "pyramid", dataset, "--layer", "cells", "--layer", "color", "--coarsest", "2-2-1"
+    )
     assert code == 0
-    assert [line.split(":")[0] for line in out.splitlines()[:2]] == [str(dataset / layer / "2-2-1") for layer in ("cells", "color")]
+    assert [line.split(":")[0] for line in out.splitlines()[:2]] == [
+        str(dataset / layer / "2-2-1") for layer in ("cells", "color")
+    ]
     code, out, _ = call("pyramid", dataset, "--all-layers", "--mags", "16")
     assert code == 0
-    assert [line.split(":")[0] for line in out.splitlines()[:2]] == [str(dataset / layer / "16") for layer in ("color", "cells")]
+    assert [line.split(":")[0] for line in out.splitlines()[:2]] == [
+        str(dataset / layer / "16") for layer in ("color", "cells")
+    ]
     assert (mags_of(dataset, "cells"), mags_of(dataset)) == (["1", "16", "2-2-1"],) * 2
     code, _, err = call("pyramid", dataset, "--all-layers", "--layer", "color")
     assert code == 2
@@ -279,9 +384,15 @@ def test_layers(dataset, call):
 
 def test_ladders(dataset, call):
     def planned(*more):
-        code, out, _ = call("pyramid", dataset, "--layer", "cells", "--dry-run", "--coarsest", "4-4-4", *more)
+        code, out, _ = call(
+            "pyramid", dataset, "--layer", "cells", "--dry-run", "--coarsest", "4-4-4", *more
+        )
         assert code == 0
-        return [line.split(":")[0].rsplit("/", 1)[1] for line in out.splitlines() if ": up to " in line and "cells" in line]
+        return [
+            line.split(":")[0].rsplit("/", 1)[1]
+            for line in out.splitlines()
+            if ": up to " in line and "cells" in line
+        ]
 
     assert call("pyramid", dataset, "--layer", "color", "--mags", "2,4-4-2")[0] == 0
     assert planned() == planned("--align-with", "color") == ["2", "4-4-2"]
@@ -291,17 +402,41 @@ def test_ladders(dataset, call):
     assert code == 1
     assert "no other layer 'nobody' to align with" in err
     assert call("pyramid", dataset, "--layer", "color", "--sampling", "cubic")[0] == 2
-    assert call("pyramid", dataset, "--layer", "color", "--finest", "4-4-2", "--mags", "8-8-4")[0] == 0
+    assert (
+        call("pyramid", dataset, "--layer", "color", "--finest", "4-4-2", "--mags", "8-8-4")[0] == 0
+    )
     assert mags_of(dataset) == ["1", "2", "4-4-2", "8-8-4"]
 
 
 def test_zeros_and_lengths(dataset, call):
-    code, _, err = call("pyramid", dataset, "--layer", "color", "--mags", "2", "--ignore-zero", "--method", "max")
+    code, _, err = call(
+        "pyramid", dataset, "--layer", "color", "--mags", "2", "--ignore-zero", "--method", "max"
+    )
     assert code == 1
     assert "ignore_zero requires method" in err
-    assert call("pyramid", dataset, "--layer", "cells", "--mags", "2", "--ignore-zero", "--block-len", 4, "--file-len", 8, "--compression", "raw")[0] == 0
+    assert (
+        call(
+            "pyramid",
+            dataset,
+            "--layer",
+            "cells",
+            "--mags",
+            "2",
+            "--ignore-zero",
+            "--block-len",
+            4,
+            "--file-len",
+            8,
+            "--compression",
+            "raw",
+        )[0]
+        == 0
+    )
     cells = {layer.name: layer for layer in wkwdask.info(dataset).layers}["cells"]
-    assert [(mag.block_len, mag.file_len, mag.compression) for mag in cells.mags] == [(8, 2, "lz4hc"), (4, 8, "raw")]
+    assert [(mag.block_len, mag.file_len, mag.compression) for mag in cells.mags] == [
+        (8, 2, "lz4hc"),
+        (4, 8, "raw"),
+    ]
     source = wkwdask.read(dataset, layer="cells", mag=1)[0]
     coarse = wkwdask.read(dataset, layer="cells", mag=2)[0]
     # one voxel along x and z, two along y: nothing but zeros
@@ -313,7 +448,20 @@ def test_zeros_and_lengths(dataset, call):
 
 
 def test_a_note_about_all_layers_is_printed_once(dataset, call):
-    assert call("pyramid", dataset, "--layer", "color", "--layer", "cells", "--mags", "2-2-1", "--resume")[0] == 0
+    assert (
+        call(
+            "pyramid",
+            dataset,
+            "--layer",
+            "color",
+            "--layer",
+            "cells",
+            "--mags",
+            "2-2-1",
+            "--resume",
+        )[0]
+        == 0
+    )
     code, out, _ = call("pyramid", dataset, "--all-layers", "--mags", "2-2-1", "--resume")
     assert (code, out.count("nothing to do")) == (0, 1)
     assert call("pyramid", dataset, "--layer", "color", "--update")[1].count("nothing to do") == 1
@@ -327,7 +475,9 @@ def test_preview_shows_both_layers(dataset, tmp_path):
     assert picture.shape == (134 + 200 + 3 * 8, 134 + 200 + 3 * 8, 3)
     panel = picture[8 : 8 + 134, 8 : 8 + 134]
     assert np.ptp(panel, axis=2).max() > 40  # colours, so the segmentation is there
-    alone = run_here("preview", dataset, "--layer", "color", "-o", tmp_path / "y.png", "--size", "200")
+    alone = run_here(
+        "preview", dataset, "--layer", "color", "-o", tmp_path / "y.png", "--size", "200"
+    )
     assert alone.returncode == 0, alone.stderr
     grey = np.asarray(Image.open(tmp_path / "y.png")).astype(int)[8 : 8 + 100, 8 : 8 + 134]
     assert np.ptp(grey, axis=2).max() == 0
@@ -354,7 +504,12 @@ def test_errors_are_short(arguments, message, code):
 
 def test_debug_shows_the_traceback():
     """In a process, as ``python -m wkwdask``."""
-    done = subprocess.run([sys.executable, "-m", "wkwdask", "info", "not-there", "--debug"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "wkwdask", "info", "not-there", "--debug"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 1
     assert "Traceback" in done.stderr
 

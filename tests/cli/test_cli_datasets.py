@@ -31,9 +31,9 @@ def call(*arguments, ok=True):
 
 def test_the_life_of_a_dataset(tmp_path, dataset):
     path = tmp_path / "new"
-    assert call("dataset", "create", path, "0.004,0.004,0.035", "--unit", "um", "--name", "cells").startswith(
-        f"Dataset 'cells' at {path}, voxel size 0.004 x 0.004"
-    )
+    assert call(
+        "dataset", "create", path, "0.004,0.004,0.035", "--unit", "um", "--name", "cells"
+    ).startswith(f"Dataset 'cells' at {path}, voxel size 0.004 x 0.004")
     call("dataset", "create", path, "4,4,35", "--keep")
     assert call("dataset", "create", path, "4,4,35", ok=False).endswith("--keep keeps it")
     wkwdask.write(path / "raw" / "1", (0, 0, 0), IDS.astype(np.uint8), **OPTIONS)
@@ -43,12 +43,32 @@ def test_the_life_of_a_dataset(tmp_path, dataset):
     assert "mags none" in call("dataset", "remove-mag", path, "em", "1")
     assert "mags 1" in call("dataset", "add-mags", path, "em")
     assert "'em'" not in call("dataset", "remove-layer", path, "em")
-    assert "'em': segmentation, uint8" in call("dataset", "add-layer", path, "em", "--category", "segmentation", "--bounding-box", "0,0,0,20,18,16")
+    assert "'em': segmentation, uint8" in call(
+        "dataset",
+        "add-layer",
+        path,
+        "em",
+        "--category",
+        "segmentation",
+        "--bounding-box",
+        "0,0,0,20,18,16",
+    )
     assert "voxels are" in call("dataset", "add-ref", path, f"{dataset.path}/seg", ok=False)
-    assert f"mags 1 (at {dataset.path}/seg/1)" in call("dataset", "add-ref", path, f"{dataset.path}/seg", "--name", "cells", "--relative", "--any-voxel-size")
+    assert f"mags 1 (at {dataset.path}/seg/1)" in call(
+        "dataset",
+        "add-ref",
+        path,
+        f"{dataset.path}/seg",
+        "--name",
+        "cells",
+        "--relative",
+        "--any-voxel-size",
+    )
     shown = call("info", path)
     assert f"elsewhere: mag 1 of cells: {dataset.path}/seg/1" in shown
-    assert "remove-layer removes the layer from the JSON" in call("dataset", "remove-layer", path, "cells", "--delete-files", ok=False)
+    assert "remove-layer removes the layer from the JSON" in call(
+        "dataset", "remove-layer", path, "cells", "--delete-files", ok=False
+    )
     call("dataset", "remove-layer", path, "cells")
     call("dataset", "remove-layer", path, "em", "--delete-files")
     assert sorted(os.listdir(path)) == ["datasource-properties.json"]
@@ -56,7 +76,10 @@ def test_the_life_of_a_dataset(tmp_path, dataset):
 
 
 def test_largest_id(dataset):
-    assert call("dataset", "largest-id", dataset.path, "seg", "--dry-run") == f"largest id of seg: {IDS.max()}, in the JSON: {IDS.max()}\n"
+    assert (
+        call("dataset", "largest-id", dataset.path, "seg", "--dry-run")
+        == f"largest id of seg: {IDS.max()}, in the JSON: {IDS.max()}\n"
+    )
     dataset.set_largest_segment_id("seg", None)
     assert dataset.refreshed()["seg"].largest_segment_id is None
     call("dataset", "largest-id", dataset.path, "seg")
@@ -66,9 +89,9 @@ def test_largest_id(dataset):
 
 
 def test_info_shows_units_formats_and_problems(dataset):
-    dataset.set_voxel_size((0.004, 0.004, 0.035), "micrometer").add_layer("other", "color", "uint8", (0, 0, 0, 1, 1, 1)).add_layer(
-        "odd", "color", "uint8", (0,) * 6
-    )
+    dataset.set_voxel_size((0.004, 0.004, 0.035), "micrometer").add_layer(
+        "other", "color", "uint8", (0, 0, 0, 1, 1, 1)
+    ).add_layer("odd", "color", "uint8", (0,) * 6)
     path = os.path.join(dataset.path, "datasource-properties.json")
     with open(path) as file:
         document = json.load(file)
@@ -89,7 +112,10 @@ def test_info_shows_units_formats_and_problems(dataset):
 def test_each_command_has_an_example():
     names = [
         line.split()[0]
-        for line in call("dataset", "--help").partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
+        for line in call("dataset", "--help")
+        .partition("Commands:\n")[2]
+        .partition("\n\n")[0]
+        .splitlines()
         if line.startswith("  ") and line[2] != " "
     ]
     assert len(names) > 9

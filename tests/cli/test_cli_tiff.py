@@ -17,12 +17,19 @@ def test_the_prefix_of_the_proposal():
 
 
 def test_options_and_codec():
-    done = run_here("tiff-prefix", "8,16,3", "uint16", "--axes", "yxs", "--byteorder", "big", "--codec")
+    done = run_here(
+        "tiff-prefix", "8,16,3", "uint16", "--axes", "yxs", "--byteorder", "big", "--codec"
+    )
     entry = json.loads(done.stdout)
     prefix = wkwdask.tiff_prefix((8, 16, 3), "uint16", "big", axes="yxs")
-    assert entry == {"name": "offset", "configuration": {"offset": len(prefix), "prefix": base64.b64encode(prefix).decode()}}
+    assert entry == {
+        "name": "offset",
+        "configuration": {"offset": len(prefix), "prefix": base64.b64encode(prefix).decode()},
+    }
     stack = run_here("tiff-prefix", "4,8,16", "uint8", "--stack", "imagej")
-    assert base64.b64decode(stack.stdout) == wkwdask.tiff_prefix((4, 8, 16), "uint8", stack="imagej")
+    assert base64.b64decode(stack.stdout) == wkwdask.tiff_prefix(
+        (4, 8, 16), "uint8", stack="imagej"
+    )
 
 
 def test_errors_are_one_line():

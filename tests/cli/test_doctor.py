@@ -26,13 +26,31 @@ def test_a_sound_machine_is_fine(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     wkwdask.create_dataset(tmp_path / "ds", (4, 4, 4))
     found = _findings(tmp_path / "ds")
-    assert [finding for name, finding in found.items() if not finding["is_fine"] and name not in OF_THE_MACHINE] == []
+    assert [
+        finding
+        for name, finding in found.items()
+        if not finding["is_fine"] and name not in OF_THE_MACHINE
+    ] == []
     assert found["numpy"]["value"] == metadata.version("numpy")
-    assert {"python", "wkwdask", "dask", "extra remote", "sbatch", "free memory", "open files", str(tmp_path / "ds")} <= set(found)
-    assert not any(name.startswith("extra ") and name.split()[1] in ("test", "dev") for name in found)
+    assert {
+        "python",
+        "wkwdask",
+        "dask",
+        "extra remote",
+        "sbatch",
+        "free memory",
+        "open files",
+        str(tmp_path / "ds"),
+    } <= set(found)
+    assert not any(
+        name.startswith("extra ") and name.split()[1] in ("test", "dev") for name in found
+    )
 
 
-@pytest.mark.parametrize(("variables", "is_red"), [({}, False), ({"FORCE_COLOR": "1"}, True), ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False)])
+@pytest.mark.parametrize(
+    ("variables", "is_red"),
+    [({}, False), ({"FORCE_COLOR": "1"}, True), ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False)],
+)
 def test_colors_are_for_terminals_and_respect_no_color(tmp_path, monkeypatch, variables, is_red):
     for name in ("FORCE_COLOR", "NO_COLOR"):
         monkeypatch.delenv(name, raising=False)

@@ -79,7 +79,9 @@ CALLS = [
 def _documented():
     """Return the keys that the page names for each command."""
     documented = {}
-    for names, keys in re.findall(r"^\| (`.*?) \| (.*) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE):
+    for names, keys in re.findall(
+        r"^\| (`.*?) \| (.*) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE
+    ):
         for name in re.findall(r"`([^`]+)`", names):
             documented.setdefault(name, set()).update(re.findall(r"`(\w+)`", keys))
     return documented
@@ -112,37 +114,67 @@ def volumes(tmp_path, monkeypatch):
     wkwdask.create_dataset("DS", (4, 4, 4))
     ramp = np.arange(16**3, dtype=np.uint8).reshape(16, 16, 16)
     fractions = np.where(ramp < 9, np.nan, ramp).astype(np.float32)
-    for layer, voxels in {"color": ramp, "cells": (ramp // 60).astype(np.uint32), "nan": fractions}.items():
-        wkwdask.write(f"DS/{layer}/1", (0, 0, 0), voxels, block_len=8, file_len=1, category="segmentation" if layer == "cells" else "color")
+    for layer, voxels in {
+        "color": ramp,
+        "cells": (ramp // 60).astype(np.uint32),
+        "nan": fractions,
+    }.items():
+        wkwdask.write(
+            f"DS/{layer}/1",
+            (0, 0, 0),
+            voxels,
+            block_len=8,
+            file_len=1,
+            category="segmentation" if layer == "cells" else "color",
+        )
     Path("map.csv").write_text("old,new\n1,7\n")
     wkwdask.to_n5(ramp[:8, :8, :8], "n5://N5/s0")
     shutil.copytree("DS", "damaged")
     Path("damaged/cells/1/z0/y0/x0.wkw").write_bytes(b"WKW")
     monkeypatch.setattr("wkwdask.cli.warmup.compile_kernels", lambda *_: None)
-    monkeypatch.setattr(check, "check_cluster", lambda *_: [check.Finding("memory", "1 GB", False, "raise memory")])
+    monkeypatch.setattr(
+        check, "check_cluster", lambda *_: [check.Finding("memory", "1 GB", False, "raise memory")]
+    )
 
 
 def test_each_command_that_prints_facts_has_documented_json(volumes):
     documented = _documented()
-    assert {name.partition(" --")[0] for name in documented if "." not in name} - {"mags", "--dry-run", "reason"} == set(_names()) - WITHOUT_JSON
+    assert {name.partition(" --")[0] for name in documented if "." not in name} - {
+        "mags",
+        "--dry-run",
+        "reason",
+    } == set(_names()) - WITHOUT_JSON
     with dask.config.set(scheduler="synchronous"):
         for name, *arguments in CALLS:
             code = arguments.pop() if arguments and arguments[-1] == FOUND else 0
             done = run_here(*name.split(), *arguments, "--json")
             assert done.returncode == code, f"{name} {arguments}: {done.stderr}"
             answer = _parse(done.stdout)
-            found = set().union(*answer) if isinstance(answer, list) else set(answer) if isinstance(answer, dict) else set()
+            found = (
+                set().union(*answer)
+                if isinstance(answer, list)
+                else set(answer)
+                if isinstance(answer, dict)
+                else set()
+            )
             if found != {"error", "kind"}:
                 assert found <= documented[name] or name == "n5-as-zarr", name
             for one in answer if isinstance(answer, list) else [answer]:
                 for path, keys in _nested(name.split()[0], one):
                     if not path.startswith("n5-as-zarr"):
-                        assert keys <= documented.get(path, documented["mags"]) | (documented["mags"] if path.endswith(".mags") else set()), path
+                        assert keys <= documented.get(path, documented["mags"]) | (
+                            documented["mags"] if path.endswith(".mags") else set()
+                        ), path
 
 
 def test_a_check_that_cannot_be_made_differs_from_one_that_finds_something(tmp_path):
     missing = tmp_path / "no"
-    for command in (("verify", missing), ("repair", missing), ("diff", missing, tmp_path), ("cluster", "check", "no", "--folder", tmp_path)):
+    for command in (
+        ("verify", missing),
+        ("repair", missing),
+        ("diff", missing, tmp_path),
+        ("cluster", "check", "no", "--folder", tmp_path),
+    ):
         done = run_here(*command, "--json")
         assert (done.returncode, _parse(done.stdout)["kind"]) == (2, "MissingError"), command
         assert done.stderr.startswith("error: ")

@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.inside import limited
-from support.precomputed_volumes import chunk_id, chunk_name, scale_entry, write_info, write_shard, write_volume
+from support.precomputed_volumes import (
+    chunk_id,
+    chunk_name,
+    scale_entry,
+    write_info,
+    write_shard,
+    write_volume,
+)
 from support.range_server import range_server
 
 import wkwdask
@@ -43,8 +50,14 @@ def test_means_and_ids(tmp_path, columns, rows):
     write_volume(tmp_path, EM, offset=(-13, 5, 7))
     volume = open_stored(tmp_path)[1]
     plane = middle(EM, columns, rows)
-    found = {are_ids: slices.read_slice(volume, volume.box, columns, rows, (15, 12), are_ids=are_ids) for are_ids in (False, True)}
-    (width, height), steps = plane.shape[:0:-1], [-(-n // (2 * pixels)) for n, pixels in zip(plane.shape[:0:-1], (15, 12), strict=True)]
+    found = {
+        are_ids: slices.read_slice(volume, volume.box, columns, rows, (15, 12), are_ids=are_ids)
+        for are_ids in (False, True)
+    }
+    (width, height), steps = (
+        plane.shape[:0:-1],
+        [-(-n // (2 * pixels)) for n, pixels in zip(plane.shape[:0:-1], (15, 12), strict=True)],
+    )
     assert found[False].shape == (2, -(-height // steps[1]), -(-width // steps[0]))
     for y, x in np.ndindex(found[False].shape[1:]):
         part = plane[:, y * steps[1] : (y + 1) * steps[1], x * steps[0] : (x + 1) * steps[0]]
@@ -86,20 +99,35 @@ def _huge(folder, kind):
         wkwdask.to_n5(cells, folder / "s0", voxel_size=(4, 4, 4))
         (folder / "s0" / "0" / "0" / "0").rename(folder / "block")
         (folder / "s0" / str(first // 64) / str(first // 64)).mkdir(parents=True)
-        (folder / "block").rename(folder / "s0" / str(first // 64) / str(first // 64) / str(first // 64))
+        (folder / "block").rename(
+            folder / "s0" / str(first // 64) / str(first // 64) / str(first // 64)
+        )
         document = json.loads((folder / "s0" / "attributes.json").read_text())
-        (folder / "s0" / "attributes.json").write_text(json.dumps({**document, "dimensions": [HUGE] * 3}))
+        (folder / "s0" / "attributes.json").write_text(
+            json.dumps({**document, "dimensions": [HUGE] * 3})
+        )
     else:
-        entry = scale_entry("4_4_4", (HUGE,) * 3, chunk=(64,) * 3, resolution=(4, 4, 4), sharding=None if kind == "files" else Sharding(9, 6, 27))
+        entry = scale_entry(
+            "4_4_4",
+            (HUGE,) * 3,
+            chunk=(64,) * 3,
+            resolution=(4, 4, 4),
+            sharding=None if kind == "files" else Sharding(9, 6, 27),
+        )
         (scale,) = write_info(folder, [entry], "uint32", 1, "segmentation").scales
-        cell, data = (first // 64,) * 3, PrecomputedCodec.of_scale(scale, cells.dtype, 1).encode(cells, "test")
+        cell, data = (
+            (first // 64,) * 3,
+            PrecomputedCodec.of_scale(scale, cells.dtype, 1).encode(cells, "test"),
+        )
         (folder / "4_4_4").mkdir()
         if scale.sharding is None:
             (folder / "4_4_4" / chunk_name(scale, cell)).write_bytes(data)
             return
         chunk = chunk_id(scale, cell)
         shard = int(scale.sharding.locate(np.array([chunk], np.uint64))[0][0])
-        write_shard(folder / "4_4_4" / scale.sharding.shard_name(shard), {chunk: data}, scale.sharding)
+        write_shard(
+            folder / "4_4_4" / scale.sharding.shard_name(shard), {chunk: data}, scale.sharding
+        )
 
 
 @pytest.mark.long

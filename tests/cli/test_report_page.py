@@ -26,7 +26,11 @@ def dataset(tmp_path, monkeypatch):
 
 
 def test_the_report_shows_result_speed_and_picture(dataset):
-    for command in (("pyramid", dataset, "--mags", "2,4"), ("convert", dataset, "n5://x.n5/em"), ("convert", dataset, "precomputed://p")):
+    for command in (
+        ("pyramid", dataset, "--mags", "2,4"),
+        ("convert", dataset, "n5://x.n5/em"),
+        ("convert", dataset, "precomputed://p"),
+    ):
         done = run_here(*command, "--report", "report.html")
         assert done.returncode == 0, done.stderr
         page = Path("report.html").read_text()
@@ -48,7 +52,11 @@ def test_the_report_of_a_failed_command_shows_the_error(dataset):
 
 
 def test_the_report_links_the_performance_report(tmp_path):
-    write_page(str(tmp_path / "a.html"), result="<done>", performance_report=str(tmp_path / "sub" / "dask.html"))
+    write_page(
+        str(tmp_path / "a.html"),
+        result="<done>",
+        performance_report=str(tmp_path / "sub" / "dask.html"),
+    )
     page = (tmp_path / "a.html").read_text()
     assert "<a href='sub/dask.html'>" in page
     assert "&lt;done&gt;" in page

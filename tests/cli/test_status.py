@@ -22,7 +22,9 @@ def _status(*arguments):
 
 def _jobs(folder):
     """Return the status of all jobs that have not finished."""
-    return [job for job in json.loads(_status(folder, "--json").stdout) if job["state"] != "finished"]
+    return [
+        job for job in json.loads(_status(folder, "--json").stdout) if job["state"] != "finished"
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +33,11 @@ def interrupted(tmp_path_factory):
     folder = tmp_path_factory.mktemp("status") / "ds"
     CASE.make_source(folder)
     log = tmp_path_factory.mktemp("log") / "log"
-    with dask.config.set(scheduler="sync"), stopping(log, 7, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
+    with (
+        dask.config.set(scheduler="sync"),
+        stopping(log, 7, KeyboardInterrupt()),
+        pytest.raises(KeyboardInterrupt),
+    ):
         CASE.build(folder)
     return folder
 
@@ -92,7 +98,10 @@ def test_a_running_job_reports_its_progress(tmp_path):
 def test_failures_are_listed(interrupted):
     (job,) = _jobs(interrupted)
     failure = {"reason": "OSError: gone", "attempts": 3, "time": 0.0, "host": "n1"}
-    lines = [json.dumps({**failure, "task": f"region {n}", "name": f"region {n} of ds"}) for n in range(25)]
+    lines = [
+        json.dumps({**failure, "task": f"region {n}", "name": f"region {n} of ds"})
+        for n in range(25)
+    ]
     Path(job["folder"], "failures-0.jsonl").write_text("\n".join([*lines, lines[0], '{"cut sho']))
     assert len(_jobs(interrupted)[0]["failures"]) == 25
     text = _status(interrupted).stdout
@@ -102,7 +111,10 @@ def test_failures_are_listed(interrupted):
 
 def test_a_folder_without_jobs(tmp_path):
     shown = _status(tmp_path)
-    assert (shown.returncode, shown.output) == (0, f"{tmp_path}: no running job, and no record of an earlier one\n")
+    assert (shown.returncode, shown.output) == (
+        0,
+        f"{tmp_path}: no running job, and no record of an earlier one\n",
+    )
 
 
 def test_cancel_needs_a_slurm_job(interrupted):
@@ -117,7 +129,10 @@ def test_after_ctrl_c_the_command_says_what_is_kept_and_what_resumes(tmp_path):
     CASE.make_source(folder)
     command = ("pyramid", folder, "--layer", "seg", "--coarsest", "16")
     with dask.config.set(scheduler="sync"), regions_of(CASE.region_vx):
-        for options, resuming in (((), "the same command"), (("--restart",), "the same command with --overwrite")):
+        for options, resuming in (
+            ((), "the same command"),
+            (("--restart",), "the same command with --overwrite"),
+        ):
             with stopping(tmp_path / "log", 7, KeyboardInterrupt()):
                 stopped = run_here(*command, *options)
             assert stopped.returncode == 130

@@ -18,7 +18,13 @@ from wkwdask.runs.progress import PROGRESS_VARIABLE
 @pytest.fixture
 def dataset(tmp_path):
     wkwdask.create_dataset(tmp_path / "ds", (4, 4, 4))
-    wkwdask.write(tmp_path / "ds" / "color" / "1", (0, 0, 0), np.ones((8, 8, 8), np.uint8), block_len=8, file_len=1)
+    wkwdask.write(
+        tmp_path / "ds" / "color" / "1",
+        (0, 0, 0),
+        np.ones((8, 8, 8), np.uint8),
+        block_len=8,
+        file_len=1,
+    )
     return tmp_path / "ds"
 
 

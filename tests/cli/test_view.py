@@ -57,34 +57,60 @@ def _voxels(dtype, channels, shape):
 
 @pytest.mark.parametrize(
     ("dtype", "channels", "compression", "block_len"),
-    [("uint8", 1, "lz4hc", 16), ("uint8", 3, "lz4", 8), ("uint64", 1, "lz4", 16), ("float32", 2, "raw", 8), ("uint8", 1, "raw", 1), ("int16", 1, "lz4", 1)],
+    [
+        ("uint8", 1, "lz4hc", 16),
+        ("uint8", 3, "lz4", 8),
+        ("uint64", 1, "lz4", 16),
+        ("float32", 2, "raw", 8),
+        ("uint8", 1, "raw", 1),
+        ("int16", 1, "lz4", 1),
+    ],
 )
 @pytest.mark.needs("tensorstore")
 def test_other_software_reads_served_wkw(tmp_path, dtype, channels, compression, block_len):
     tensorstore = pytest.importorskip("tensorstore")
     voxels = _voxels(dtype, channels, (70, 37, 50) if block_len > 1 else (9, 7, 5))
     topleft = (300, 130, 259)
-    wkwdask.to_wkw(voxels, tmp_path / "1", offset=topleft, block_len=block_len, file_len=4 if block_len > 1 else 32, compression=compression)
+    wkwdask.to_wkw(
+        voxels,
+        tmp_path / "1",
+        offset=topleft,
+        block_len=block_len,
+        file_len=4 if block_len > 1 else 32,
+        compression=compression,
+    )
     (layer,) = layers_of(tmp_path / "1", (), None)
     assert not layer.is_decoded
     (array,) = layer.source.arrays.values()
     with serving([layer.source]) as server:
         base = f"http://127.0.0.1:{server.port}/{server.token}/data/0/1/"
-        opened = tensorstore.open({"driver": "zarr3", "kvstore": base}, read=True, open=True).result()
+        opened = tensorstore.open(
+            {"driver": "zarr3", "kvstore": base}, read=True, open=True
+        ).result()
         low = np.subtract(topleft, array.topleft)[::-1]
         inside = tuple(slice(a, None) for a in low)
-        found = np.asarray(opened[(slice(None), *inside) if channels > 1 else inside].read().result())
-        np.testing.assert_array_equal(found.reshape(channels, *found.shape[-3:]).transpose(0, 3, 2, 1), voxels)
+        found = np.asarray(
+            opened[(slice(None), *inside) if channels > 1 else inside].read().result()
+        )
+        np.testing.assert_array_equal(
+            found.reshape(channels, *found.shape[-3:]).transpose(0, 3, 2, 1), voxels
+        )
 
 
 def test_zarr_python_reads_served_wkw(tmp_path):
-    zarr = pytest.importorskip("zarr", minversion="3.1.4", reason="zarr, of the extra zarr, is not installed")
+    zarr = pytest.importorskip(
+        "zarr", minversion="3.1.4", reason="zarr, of the extra zarr, is not installed"
+    )
     pytest.importorskip("aiohttp")
     voxels = _voxels("uint16", 2, (40, 33, 20))
-    wkwdask.to_wkw(voxels, tmp_path / "1", offset=(0, 0, 0), block_len=8, file_len=2, compression="lz4")
+    wkwdask.to_wkw(
+        voxels, tmp_path / "1", offset=(0, 0, 0), block_len=8, file_len=2, compression="lz4"
+    )
     (layer,) = layers_of(tmp_path / "1", (), None)
     with serving([layer.source]) as server:
-        found = zarr.open_array(f"http://127.0.0.1:{server.port}/{server.token}/data/0/1", mode="r", zarr_format=3)[...]
+        found = zarr.open_array(
+            f"http://127.0.0.1:{server.port}/{server.token}/data/0/1", mode="r", zarr_format=3
+        )[...]
     np.testing.assert_array_equal(found.transpose(0, 3, 2, 1), voxels)
 
 
@@ -97,24 +123,44 @@ def test_types_that_no_viewer_knows_are_decoded(tmp_path):
     assert layer.is_decoded
     with serving([layer.source]) as server:
         base = f"http://127.0.0.1:{server.port}/{server.token}/data/0/1/"
-        found = tensorstore.open({"driver": "zarr3", "kvstore": base}, read=True, open=True).result().read().result()
+        found = (
+            tensorstore.open({"driver": "zarr3", "kvstore": base}, read=True, open=True)
+            .result()
+            .read()
+            .result()
+        )
     assert found.dtype == np.float32
     np.testing.assert_array_equal(found.T, voxels[0])
 
 
-@pytest.mark.parametrize(("sharded", "compression"), [(False, "gzip"), (True, None)], ids=["gz files", "shards"])
+@pytest.mark.parametrize(
+    ("sharded", "compression"), [(False, "gzip"), (True, None)], ids=["gz files", "shards"]
+)
 @pytest.mark.needs("tensorstore")
 def test_precomputed_passes_through(tmp_path, sharded, compression):
     tensorstore = pytest.importorskip("tensorstore")
     voxels = _voxels("uint32", 1, (40, 30, 20))
     wkwdask.to_precomputed(
-        voxels, tmp_path / "v", voxel_size=(8, 8, 8), shard_shape=sharded, compression=compression, chunk_shape=(16, 16, 16), offset=(1, 2, 3)
+        voxels,
+        tmp_path / "v",
+        voxel_size=(8, 8, 8),
+        shard_shape=sharded,
+        compression=compression,
+        chunk_shape=(16, 16, 16),
+        offset=(1, 2, 3),
     )
     (layer,) = layers_of(f"precomputed://{tmp_path}/v", (), None)
     assert (layer.scheme, layer.is_decoded) == ("precomputed", False)
     with serving([layer.source]) as server:
         base = f"http://127.0.0.1:{server.port}/{server.token}/data/0/"
-        found = tensorstore.open({"driver": "neuroglancer_precomputed", "kvstore": base}, read=True, open=True).result().read().result()
+        found = (
+            tensorstore.open(
+                {"driver": "neuroglancer_precomputed", "kvstore": base}, read=True, open=True
+            )
+            .result()
+            .read()
+            .result()
+        )
     np.testing.assert_array_equal(np.asarray(found)[..., 0], voxels[0])
 
 
@@ -123,28 +169,57 @@ def test_precomputed_passes_through(tmp_path, sharded, compression):
 def test_zarr_passes_through(tmp_path, version):
     tensorstore = pytest.importorskip("tensorstore")
     voxels = _voxels("uint8", 3, (40, 30, 20))
-    wkwdask.to_zarr(voxels, tmp_path / "v.ome.zarr", ngff=version, voxel_size=(4, 4, 40), chunk_shape=(16, 16, 16))
+    wkwdask.to_zarr(
+        voxels,
+        tmp_path / "v.ome.zarr",
+        ngff=version,
+        voxel_size=(4, 4, 40),
+        chunk_shape=(16, 16, 16),
+    )
     (layer,) = layers_of(f"zarr://{tmp_path}/v.ome.zarr", (), None)
     scheme = "zarr" if version == "0.4" else "zarr3"
-    assert (layer.scheme, layer.is_decoded, layer.is_rgb) == ("zarr2" if version == "0.4" else "zarr3", False, True)
+    assert (layer.scheme, layer.is_decoded, layer.is_rgb) == (
+        "zarr2" if version == "0.4" else "zarr3",
+        False,
+        True,
+    )
     with serving([layer.source]) as server:
         base = f"http://127.0.0.1:{server.port}/{server.token}/data/0/"
-        found = tensorstore.open({"driver": scheme, "kvstore": f"{base}1/"}, read=True, open=True).result().read().result()
-        attributes = json.loads(ask(server, f"/{server.token}/data/0/{'.zattrs' if version == '0.4' else 'zarr.json'}")[1])
+        found = (
+            tensorstore.open({"driver": scheme, "kvstore": f"{base}1/"}, read=True, open=True)
+            .result()
+            .read()
+            .result()
+        )
+        attributes = json.loads(
+            ask(server, f"/{server.token}/data/0/{'.zattrs' if version == '0.4' else 'zarr.json'}")[
+                1
+            ]
+        )
     np.testing.assert_array_equal(found.transpose(0, 3, 2, 1), voxels)
-    image = attributes["multiscales"][0] if version == "0.4" else attributes["attributes"]["ome"]["multiscales"][0]
-    assert image["coordinateTransformations"] == [{"type": "translation", "translation": [0.5, 20.0, 2.0, 2.0]}]
+    image = (
+        attributes["multiscales"][0]
+        if version == "0.4"
+        else attributes["attributes"]["ome"]["multiscales"][0]
+    )
+    assert image["coordinateTransformations"] == [
+        {"type": "translation", "translation": [0.5, 20.0, 2.0, 2.0]}
+    ]
     assert image["axes"][0] == {"name": "c^"}
 
 
 def test_zarr_python_reads_an_image_that_passes_through(tmp_path):
-    zarr = pytest.importorskip("zarr", minversion="3.1.4", reason="zarr, of the extra zarr, is not installed")
+    zarr = pytest.importorskip(
+        "zarr", minversion="3.1.4", reason="zarr, of the extra zarr, is not installed"
+    )
     pytest.importorskip("aiohttp")
     voxels = _voxels("uint16", 1, (40, 30, 20))
     wkwdask.to_zarr(voxels, tmp_path / "v.ome.zarr", voxel_size=(4, 4, 40))
     (layer,) = layers_of(f"zarr://{tmp_path}/v.ome.zarr", (), None)
     with serving([layer.source]) as server:
-        group = zarr.open_group(f"http://127.0.0.1:{server.port}/{server.token}/data/0", mode="r", zarr_format=3)
+        group = zarr.open_group(
+            f"http://127.0.0.1:{server.port}/{server.token}/data/0", mode="r", zarr_format=3
+        )
         np.testing.assert_array_equal(group["1"][...].T, voxels[0])
 
 
@@ -160,15 +235,28 @@ def test_remote_volumes_pass_through(tmp_path, kind):
         wkwdask.to_zarr(voxels, tmp_path / "v.zarr", voxel_size=(8, 8, 8))
         prefix, path = "zarr", "1/"
     else:
-        wkwdask.to_precomputed(voxels, tmp_path / "v.zarr", voxel_size=(8, 8, 8), shard_shape=kind == "shards", chunk_shape=(16, 16, 16))
+        wkwdask.to_precomputed(
+            voxels,
+            tmp_path / "v.zarr",
+            voxel_size=(8, 8, 8),
+            shard_shape=kind == "shards",
+            chunk_shape=(16, 16, 16),
+        )
     (layer,) = layers_of(f"{prefix}://{tmp_path}/v.zarr", (), None)
     with serving([layer.source]) as remote:
-        (layer,) = layers_of(f"{prefix}://http://127.0.0.1:{remote.port}/{remote.token}/data/0", (), None)
+        (layer,) = layers_of(
+            f"{prefix}://http://127.0.0.1:{remote.port}/{remote.token}/data/0", (), None
+        )
         assert (layer.scheme, layer.is_decoded) == ("zarr3" if kind == "zarr" else prefix, False)
         with serving([layer.source]) as server:
             base = f"http://127.0.0.1:{server.port}/{server.token}/data/0/{path}"
             driver = "zarr3" if kind == "zarr" else "neuroglancer_precomputed"
-            found = np.asarray(tensorstore.open({"driver": driver, "kvstore": base}, read=True, open=True).result().read().result())
+            found = np.asarray(
+                tensorstore.open({"driver": driver, "kvstore": base}, read=True, open=True)
+                .result()
+                .read()
+                .result()
+            )
             assert ask(server, f"/{server.token}/data/0/absent")[0] == 404
     np.testing.assert_array_equal(found.T if kind == "zarr" else found[..., 0], voxels[0])
 
@@ -179,15 +267,26 @@ def test_blocks_whose_compressed_size_is_that_of_their_voxels_are_read(tmp_path)
     tensorstore = pytest.importorskip("tensorstore")
     noise = np.random.default_rng(3).integers(0, 256, 8**3, np.uint8)
     repeated = (np.concatenate([noise[:n], noise[:-n]]) for n in range(8**3 - 1, 0, -1))
-    block = next(data for data in repeated if len(lz4.block.compress(data.tobytes(), store_size=False)) == data.size)
+    block = next(
+        data
+        for data in repeated
+        if len(lz4.block.compress(data.tobytes(), store_size=False)) == data.size
+    )
     voxels = np.zeros((16, 8, 8), np.uint8)
     voxels[:8], voxels[8:] = block.reshape((8, 8, 8), order="F"), 7
     wkwdask.to_wkw(voxels, tmp_path / "1", block_len=8, file_len=2, compression="lz4")
     (layer,) = layers_of(tmp_path / "1", (), None)
     with serving([layer.source]) as server:
         base = f"http://127.0.0.1:{server.port}/{server.token}/data/0/1/"
-        found = tensorstore.open({"driver": "zarr3", "kvstore": base}, read=True, open=True).result().read().result()
-        index = np.frombuffer(ask(server, f"/{server.token}/data/0/1/c/0/0/0", Range=f"bytes=-{8 * 16}")[1], "<u8").reshape(8, 2)
+        found = (
+            tensorstore.open({"driver": "zarr3", "kvstore": base}, read=True, open=True)
+            .result()
+            .read()
+            .result()
+        )
+        index = np.frombuffer(
+            ask(server, f"/{server.token}/data/0/1/c/0/0/0", Range=f"bytes=-{8 * 16}")[1], "<u8"
+        ).reshape(8, 2)
     assert index[0, 1] == 16 + 8**3  # not compressed
     np.testing.assert_array_equal(found.T, voxels)
 
@@ -196,7 +295,12 @@ def test_blocks_whose_compressed_size_is_that_of_their_voxels_are_read(tmp_path)
 def volume(tmp_path_factory):
     """An N5 volume with a link out of its folder, beside a secret."""
     folder = tmp_path_factory.mktemp("outside")
-    wkwdask.to_n5(np.ones((20, 20, 20), np.uint8), folder / "v.n5" / "em" / "s0", compression="raw", voxel_size=(8, 8, 8))
+    wkwdask.to_n5(
+        np.ones((20, 20, 20), np.uint8),
+        folder / "v.n5" / "em" / "s0",
+        compression="raw",
+        voxel_size=(8, 8, 8),
+    )
     (folder / "secret").write_text("secret")
     (folder / "v.n5" / "em" / "link").symlink_to(folder / "secret")
     (folder / "v.n5" / "em" / "s0" / "9").symlink_to(folder)
@@ -263,7 +367,20 @@ def test_nothing_else_is_found(server, path):
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost@evil.example", "", "0.0.0.0", "[::2]", "[", "]", "[::1", "[x]"]
+    "host",
+    [
+        "evil.example",
+        "evil.example:80",
+        "127.0.0.1.evil.example",
+        "localhost@evil.example",
+        "",
+        "0.0.0.0",
+        "[::2]",
+        "[",
+        "]",
+        "[::1",
+        "[x]",
+    ],
 )
 def test_other_host_names_are_refused(server, host):
     assert ask(server, f"/{server.token}/data/0/attributes.json", Host=host)[0] in (400, 403)
@@ -282,9 +399,20 @@ def test_other_methods_are_refused(server, method):
 def test_only_a_named_origin_may_read(volume):
     (layer,) = layers_of(f"n5://{volume}/v.n5/em", (), None)
     with serving([layer.source], cors="https://viewer.example") as running:
-        headers = ask(running, f"/{running.token}/data/0/attributes.json", Origin="https://evil.example")[2]
-        preflight = ask(running, f"/{running.token}/data/0/attributes.json", "OPTIONS", Origin="https://viewer.example")
-    assert headers["Access-Control-Allow-Origin"] == preflight[2]["Access-Control-Allow-Origin"] == "https://viewer.example"
+        headers = ask(
+            running, f"/{running.token}/data/0/attributes.json", Origin="https://evil.example"
+        )[2]
+        preflight = ask(
+            running,
+            f"/{running.token}/data/0/attributes.json",
+            "OPTIONS",
+            Origin="https://viewer.example",
+        )
+    assert (
+        headers["Access-Control-Allow-Origin"]
+        == preflight[2]["Access-Control-Allow-Origin"]
+        == "https://viewer.example"
+    )
     assert preflight[0] == 204
     assert preflight[2]["Access-Control-Allow-Headers"] == "Range"
 
@@ -304,8 +432,13 @@ def test_a_client_that_reads_slowly_is_disconnected(volume, monkeypatch):
     monkeypatch.setattr("wkwdask.viewer.http._SEND_SECONDS", 0.1)
     (volume / "v.n5" / "em" / "s0" / "large").write_bytes(bytes(16 << 20))
     (layer,) = layers_of(f"n5://{volume}/v.n5/em", (), None)
-    with serving([layer.source]) as running, socket.create_connection(("127.0.0.1", running.port)) as slow:
-        slow.sendall(f"GET /{running.token}/data/0/s0/large HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    with (
+        serving([layer.source]) as running,
+        socket.create_connection(("127.0.0.1", running.port)) as slow,
+    ):
+        slow.sendall(
+            f"GET /{running.token}/data/0/s0/large HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+        )
         assert ask(running, f"/{running.token}/data/0/attributes.json")[0] == 200
         while running._server._connections:
             time.sleep(0.01)
@@ -328,7 +461,9 @@ def test_many_requests_at_once_are_answered(server, volume):
     whole = (volume / "v.n5/em/s0/0/0/0").read_bytes()
     path = f"/{server.token}/data/0/s0/0/0/0"
     with ThreadPoolExecutor(200) as threads:
-        assert {answer[:2] for answer in threads.map(lambda _: ask(server, path), range(400))} == {(200, whole)}
+        assert {answer[:2] for answer in threads.map(lambda _: ask(server, path), range(400))} == {
+            (200, whole)
+        }
 
 
 def test_it_listens_on_loopback_only(server):
@@ -336,7 +471,18 @@ def test_it_listens_on_loopback_only(server):
         socket.create_connection(("127.0.0.2", server.port))
 
 
-@pytest.mark.parametrize("header", ["bytes=5-2", "bytes=--5", "bytes=-", "bytes=-0", "bytes=x-3", "items=0-3", "bytes=99999999999999999999999999999-"])
+@pytest.mark.parametrize(
+    "header",
+    [
+        "bytes=5-2",
+        "bytes=--5",
+        "bytes=-",
+        "bytes=-0",
+        "bytes=x-3",
+        "items=0-3",
+        "bytes=99999999999999999999999999999-",
+    ],
+)
 def test_invalid_ranges(header):
     assert parse_range(header, 10) is None
 
@@ -368,7 +514,10 @@ def test_malformed_requests_are_refused(server, head, status):
         assert connection.recv(1000).startswith(f"HTTP/1.1 {status} ".encode())
 
 
-@given(st.binary(max_size=200), st.sampled_from([b"", b"GET /x HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nHost: a\r\n"]))
+@given(
+    st.binary(max_size=200),
+    st.sampled_from([b"", b"GET /x HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nHost: a\r\n"]),
+)
 def test_any_bytes_are_parsed_or_refused(data, start):
     with suppress(RequestError):
         parse_request(start + data)

@@ -36,7 +36,9 @@ assert wkwdask.open(f"{folder}/mode/1", axes="czyx").compute().max() == 255
 
 @pytest.mark.long
 def test_nothing_is_left_to_compile(tmp_path):
-    done = subprocess.run([sys.executable, "-c", USE, tmp_path / "ds"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", USE, tmp_path / "ds"], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -55,7 +57,11 @@ def test_the_command_says_where_the_machine_code_is(tmp_path, monkeypatch):
 
 def test_demo_compiles_first_in_an_empty_folder_only(tmp_path, monkeypatch):
     started = []
-    monkeypatch.setattr(warmup, "compile_kernels", lambda jobs, workers: started.append(([arguments[0] for _, arguments in jobs], workers)))
+    monkeypatch.setattr(
+        warmup,
+        "compile_kernels",
+        lambda jobs, workers: started.append(([arguments[0] for _, arguments in jobs], workers)),
+    )
     monkeypatch.setattr(compiler, "cache_folder", lambda: tmp_path)
     warmup.compile_for_demo(2)
     assert started == [(["uint8", "uint32"], 2)]

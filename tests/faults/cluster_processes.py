@@ -45,7 +45,15 @@ class ClusterProcesses:
 
     def start_scheduler(self):
         """Start the scheduler, at the same address each time."""
-        self.scheduler = self._start("dask_scheduler", "--host", self._host, "--port", str(self._port), "--no-dashboard", "--no-show")
+        self.scheduler = self._start(
+            "dask_scheduler",
+            "--host",
+            self._host,
+            "--port",
+            str(self._port),
+            "--no-dashboard",
+            "--no-show",
+        )
         wait_until(self._listens)
 
     def _listens(self):
@@ -66,9 +74,18 @@ class ClusterProcesses:
         with log:
             if inside:
                 command = [*inside, sys.executable, "-m", f"distributed.cli.{module}", *arguments]
-                process = subprocess.Popen(command, env={**ENVIRONMENT, **self._configuration}, stdout=log, stderr=log)
+                process = subprocess.Popen(
+                    command, env={**ENVIRONMENT, **self._configuration}, stdout=log, stderr=log
+                )
             else:
-                process = WarmProcess(_run_command, module, arguments, output=log.name, errors=log.name, **self._configuration)
+                process = WarmProcess(
+                    _run_command,
+                    module,
+                    arguments,
+                    output=log.name,
+                    errors=log.name,
+                    **self._configuration,
+                )
         self._started.append(process)
         return process
 

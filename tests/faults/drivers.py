@@ -74,7 +74,14 @@ class Case:
         array[40:110, 50:] = 0
         array[:20, :, :20] = 0
         make_dataset(folder, self.voxel_size)
-        wkwdask.to_wkw(array, folder / "seg" / "1", offset=(13, 0, 9), block_len=8, file_len=4, compression="lz4")
+        wkwdask.to_wkw(
+            array,
+            folder / "seg" / "1",
+            offset=(13, 0, 9),
+            block_len=8,
+            file_len=4,
+            compression="lz4",
+        )
 
     def build(self, folder, **options):
         """Build it, of small regions."""
@@ -98,7 +105,9 @@ def rechunks_of(edge):
     """Let a rechunking have many tasks, however small it is."""
     before = upsample.choose_region, rechunk.plan_splicing
     upsample.choose_region = lambda *_: (edge,) * 3
-    rechunk.plan_splicing = lambda box, source_shard, shard, *_: RegionGrid(box, tuple(max(edge, n) for n in shard), shard)
+    rechunk.plan_splicing = lambda box, source_shard, shard, *_: RegionGrid(
+        box, tuple(max(edge, n) for n in shard), shard
+    )
     try:
         yield
     finally:
@@ -163,7 +172,10 @@ class Undisturbed:
         for mag in self.case.mags:
             prefix = f"seg/{mag}/"
             mine = {name: content for name, content in found.items() if name.startswith(prefix)}
-            assert mine in ({}, {name: content for name, content in self.after.items() if name.startswith(prefix)})
+            assert mine in (
+                {},
+                {name: content for name, content in self.after.items() if name.startswith(prefix)},
+            )
 
     def check_records(self, folder):
         """Make sure that an update knows that there is nothing to do."""
@@ -420,18 +432,32 @@ class Driver:
             self.run()
             os._exit(0)  # a signal that comes after the end of the job finds nobody
         except KeyboardInterrupt as interrupt:
-            os._exit(130 if any(RESUME_NOTE in note for note in getattr(interrupt, "__notes__", ())) else 131)
+            os._exit(
+                130
+                if any(RESUME_NOTE in note for note in getattr(interrupt, "__notes__", ()))
+                else 131
+            )
         except ExistsError:
             os._exit(3)
 
     def start(self):
         """Start a fresh process that prints an error as :func:`main` does."""
-        return WarmProcess(_run_and_print_error, self, output=f"{self.log}.{time.monotonic_ns()}.out", errors=f"{self.log}.{time.monotonic_ns()}.err")
+        return WarmProcess(
+            _run_and_print_error,
+            self,
+            output=f"{self.log}.{time.monotonic_ns()}.out",
+            errors=f"{self.log}.{time.monotonic_ns()}.err",
+        )
 
 
 def _pool_of_warm_processes(log, workers):
     context, begin = warm_context(), local_run._end_with_driver
-    return ProcessPoolExecutor(workers, mp_context=context, initializer=_begin_and_write_pid, initargs=(f"{log}.pids", begin))
+    return ProcessPoolExecutor(
+        workers,
+        mp_context=context,
+        initializer=_begin_and_write_pid,
+        initargs=(f"{log}.pids", begin),
+    )
 
 
 def _begin_and_write_pid(path, begin):
@@ -465,7 +491,12 @@ def run_until(at_change, job, folder, exchange, report):
                 # a compiled kernel that is saved
                 return
         elif event == "open":
-            if not (isinstance(args[0], str) and args[0].startswith(str(folder)) and isinstance(args[2], int) and args[2] & (os.O_CREAT | os.O_WRONLY)):
+            if not (
+                isinstance(args[0], str)
+                and args[0].startswith(str(folder))
+                and isinstance(args[2], int)
+                and args[2] & (os.O_CREAT | os.O_WRONLY)
+            ):
                 return
             if "/.publish.json." in args[0]:
                 publishing = changes
@@ -573,7 +604,10 @@ def _run_and_print_error(driver):
         with without_flushing():
             driver.run()
     except BaseException as error:
-        print(json.dumps([type(error).__name__, str(error), getattr(error, "__notes__", [])]), flush=True)
+        print(
+            json.dumps([type(error).__name__, str(error), getattr(error, "__notes__", [])]),
+            flush=True,
+        )
         sys.exit(1)
 
 

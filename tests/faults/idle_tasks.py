@@ -65,8 +65,24 @@ def write_round(root, num_tasks, elements):
     """Write what the elements of an array read, in the folder of a job."""
     from distributed.protocol.pickle import dumps
 
-    write_tasks(f"{root}/round-0.tasks", IdleJob(num_tasks).tasks(), max(1, min(1000, num_tasks // elements)), dumps)
-    write_batch(root, Batch(("idle",), root, "", root, ArraySize(elements), (), (Round("0", "0", num_tasks, elements, 0, time.time()),)))
+    write_tasks(
+        f"{root}/round-0.tasks",
+        IdleJob(num_tasks).tasks(),
+        max(1, min(1000, num_tasks // elements)),
+        dumps,
+    )
+    write_batch(
+        root,
+        Batch(
+            ("idle",),
+            root,
+            "",
+            root,
+            ArraySize(elements),
+            (),
+            (Round("0", "0", num_tasks, elements, 0, time.time()),),
+        ),
+    )
 
 
 def num_journaled(root):

@@ -28,7 +28,18 @@ class Namespace:
     def __enter__(self):
         _ip("netns", "add", self.name)
         try:
-            _ip("link", "add", f"{self.name}-a", "type", "veth", "peer", "name", f"{self.name}-b", "netns", self.name)
+            _ip(
+                "link",
+                "add",
+                f"{self.name}-a",
+                "type",
+                "veth",
+                "peer",
+                "name",
+                f"{self.name}-b",
+                "netns",
+                self.name,
+            )
             _ip("address", "add", f"{self.outside}/30", "dev", f"{self.name}-a")
             _ip("link", "set", f"{self.name}-a", "up")
             _ip("-n", self.name, "address", "add", f"{self.address}/30", "dev", f"{self.name}-b")

@@ -55,10 +55,35 @@ class SlurmWorkers:
         """Submit a worker and give the id of its job."""
         script = self.folder / f"worker-{self._started}.sh"
         self._started += 1
-        script.write_text(_SCRIPT.format(python=sys.executable, address=self.address, folder=self.folder, options=" ".join(options or PLAIN)))
-        limits = ("-c", "2", "--mem", "1200M", "--requeue", "--open-mode=append", "-o", f"{self.folder}/%j.log")
-        environment = [f"{name}={ENVIRONMENT[name]}" for name in ("PYTHONPATH", "WKWDASK_PROGRESS", "PATH")]
-        job = self.slurm.run("sbatch", "--parsable", *limits, *sbatch, f"--export={','.join(environment)}", str(script))
+        script.write_text(
+            _SCRIPT.format(
+                python=sys.executable,
+                address=self.address,
+                folder=self.folder,
+                options=" ".join(options or PLAIN),
+            )
+        )
+        limits = (
+            "-c",
+            "2",
+            "--mem",
+            "1200M",
+            "--requeue",
+            "--open-mode=append",
+            "-o",
+            f"{self.folder}/%j.log",
+        )
+        environment = [
+            f"{name}={ENVIRONMENT[name]}" for name in ("PYTHONPATH", "WKWDASK_PROGRESS", "PATH")
+        ]
+        job = self.slurm.run(
+            "sbatch",
+            "--parsable",
+            *limits,
+            *sbatch,
+            f"--export={','.join(environment)}",
+            str(script),
+        )
         self.jobs.append(job)
         return job
 
@@ -89,7 +114,16 @@ class SlurmWorkers:
             client.wait_for_workers(workers, timeout=240)
             # a worker that was lost before may still be listed among so many
             names = {f"job-{job}" for job in self.jobs[-workers:]}
-            wait_until(lambda: names <= {worker["name"] for worker in client.scheduler_info(n_workers=-1)["workers"].values()}, 240)
+            wait_until(
+                lambda: (
+                    names
+                    <= {
+                        worker["name"]
+                        for worker in client.scheduler_info(n_workers=-1)["workers"].values()
+                    }
+                ),
+                240,
+            )
             yield client
 
 

@@ -49,7 +49,9 @@ def known(tmp_path_factory):
 def _impatient(monkeypatch):
     """Nobody waits long for what is gone."""
     look_often(monkeypatch)
-    with dask.config.set({"distributed.comm.timeouts.connect": "2s", "distributed.scheduler.allowed-failures": 20}):
+    with dask.config.set(
+        {"distributed.comm.timeouts.connect": "2s", "distributed.scheduler.allowed-failures": 20}
+    ):
         yield
 
 
@@ -94,7 +96,15 @@ def test_client_killed_again_and_again(tmp_path, known, cluster):
     log = str(tmp_path / "log")
     for n in range(KILLS or 1):
         done, before = journaled(folder), runs(log)
-        driver = Driver(str(folder), "parts", log, cluster.address, seconds=SECONDS, kill_at=int(random.integers(5, 50)), kill_after=random.uniform(0, 0.1))
+        driver = Driver(
+            str(folder),
+            "parts",
+            log,
+            cluster.address,
+            seconds=SECONDS,
+            kill_at=int(random.integers(5, 50)),
+            kill_after=random.uniform(0, 0.1),
+        )
         with driver.start() as process:
             output, errors = process.communicate()
         if process.returncode == 0:
@@ -168,7 +178,11 @@ def test_each_worker_killed(tmp_path, known, cluster, moment):
         cluster.kill(worker)
 
     first, second = list(cluster.workers)
-    with connected(cluster), Meanwhile(log, moment // 2, lambda: replace(first)) as one, Meanwhile(log, moment, lambda: replace(second)) as two:
+    with (
+        connected(cluster),
+        Meanwhile(log, moment // 2, lambda: replace(first)) as one,
+        Meanwhile(log, moment, lambda: replace(second)) as two,
+    ):
         build(known, folder, log)
     assert one.done
     assert two.done
@@ -233,7 +247,10 @@ def test_worker_stopped_for_the_rest_of_the_job(tmp_path, known, cluster, moment
     folder = known.start(tmp_path / "ds")
     log = str(tmp_path / "log")
     victim = cluster.workers[0]
-    with connected(cluster), Meanwhile(log, moment, lambda: os.kill(victim.pid, signal.SIGSTOP)) as meanwhile:
+    with (
+        connected(cluster),
+        Meanwhile(log, moment, lambda: os.kill(victim.pid, signal.SIGSTOP)) as meanwhile,
+    ):
         build(known, folder, log)
         assert meanwhile.done
         known.check(folder)
@@ -290,7 +307,11 @@ def test_no_scheduler_comes_back(tmp_path, known, cluster, moment):
     folder = known.start(tmp_path / "ds")
     log = str(tmp_path / "log")
     gone = pytest.raises(TaskFailedError, match="scheduler is gone")
-    with connected(cluster, timeout=5), Meanwhile(log, moment, lambda: cluster.kill(cluster.scheduler)), gone as raised:
+    with (
+        connected(cluster, timeout=5),
+        Meanwhile(log, moment, lambda: cluster.kill(cluster.scheduler)),
+        gone as raised,
+    ):
         build(known, folder, log)
     assert any(RESUME_NOTE in note for note in raised.value.__notes__)
     done, before = journaled(folder), runs(log)

@@ -30,7 +30,9 @@ def source(tmp_path_factory):
     folder = tmp_path_factory.mktemp("source")
     np.save(folder / "a.npy", voxels().T)
     with dask.config.set(scheduler="synchronous"):
-        wkwdask.convert(folder / "a.npy", folder / "ds", voxel_size=VOXEL_SIZE, block_len=8, file_len=2)
+        wkwdask.convert(
+            folder / "a.npy", folder / "ds", voxel_size=VOXEL_SIZE, block_len=8, file_len=2
+        )
     return folder / "ds"
 
 
@@ -38,7 +40,11 @@ def files(path):
     """The bytes of a file, or of all in a folder."""
     if not path.exists():
         return None
-    return {item.name: item.read_bytes() for item in path.iterdir()} if path.is_dir() else path.read_bytes()
+    return (
+        {item.name: item.read_bytes() for item in path.iterdir()}
+        if path.is_dir()
+        else path.read_bytes()
+    )
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -58,10 +64,15 @@ def test_killed_at_any_step(tmp_path, source, name):
     expected = files(tmp_path / "whole" / name)
     seen = []
     folder = tmp_path / "killed"
-    for _ in killed_at_each(range(1, changes + 1, 1 if KILLS else max(1, changes // 12)), export, Path.mkdir, folder):
+    for _ in killed_at_each(
+        range(1, changes + 1, 1 if KILLS else max(1, changes // 12)), export, Path.mkdir, folder
+    ):
         seen.append(files(folder / name))
         assert seen[-1] in (None, expected)
-        with dask.config.set(scheduler="synchronous"), contextlib.nullcontext() if seen[-1] is None else pytest.raises(ExistsError):
+        with (
+            dask.config.set(scheduler="synchronous"),
+            contextlib.nullcontext() if seen[-1] is None else pytest.raises(ExistsError),
+        ):
             export(folder)
         assert files(folder / name) == expected
         assert leftovers(folder) == []
@@ -76,21 +87,41 @@ def files_below(folder):
     """The bytes of every file that is no record of a job; some names of Zarr 2 begin with a dot
     too."""
     paths = [path for path in folder.rglob("*") if path.is_file()]
-    visible = [path for path in paths if not any(part.startswith(".wkwdask") for part in path.relative_to(folder).parts)]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in visible if path.name in NAMES_OF_ZARR_2 or not path.name.startswith(".")}
+    visible = [
+        path
+        for path in paths
+        if not any(part.startswith(".wkwdask") for part in path.relative_to(folder).parts)
+    ]
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in visible
+        if path.name in NAMES_OF_ZARR_2 or not path.name.startswith(".")
+    }
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-@pytest.mark.parametrize(("name", "version", "lists"), [("a.ome.zarr", "0.5", "zarr.json"), ("a.ome.zarr/labels/ids", "0.4", ".zattrs")])
+@pytest.mark.parametrize(
+    ("name", "version", "lists"),
+    [("a.ome.zarr", "0.5", "zarr.json"), ("a.ome.zarr/labels/ids", "0.4", ".zattrs")],
+)
 def test_images_killed_at_any_step(tmp_path, source, name, version, lists):
     """An array of an OME-NGFF image is there whole or not at all, and is there before the image
     lists it; the same call lists it."""
-    pytest.importorskip("zarr", minversion="3.1.4", reason="zarr, of the extra zarr, is not installed")
+    pytest.importorskip(
+        "zarr", minversion="3.1.4", reason="zarr, of the extra zarr, is not installed"
+    )
     wkwdask.to_wkw(voxels().astype("uint32"), tmp_path / "ids" / "1", block_len=8, file_len=2)
 
     def export(folder):
         of_labels = {"voxel_size": VOXEL_SIZE} if "labels" in name else {}
-        wkwdask.convert(tmp_path / "ids" if of_labels else source, folder / name, chunk_shape=(8, 8, 8), existing="resume", ngff=version, **of_labels)
+        wkwdask.convert(
+            tmp_path / "ids" if of_labels else source,
+            folder / name,
+            chunk_shape=(8, 8, 8),
+            existing="resume",
+            ngff=version,
+            **of_labels,
+        )
 
     for folder in ("first", "whole"):
         (tmp_path / folder).mkdir()
@@ -103,8 +134,16 @@ def test_images_killed_at_any_step(tmp_path, source, name, version, lists):
     assert arrays
     seen = []
     folder = tmp_path / "killed"
-    for _ in killed_at_each(range(1, changes + 1, 1 if KILLS else max(1, changes // 8)), export, Path.mkdir, folder):
-        seen.append({path: data for path, data in files_below(folder).items() if path in arrays or path == f"{name}/{lists}"})
+    for _ in killed_at_each(
+        range(1, changes + 1, 1 if KILLS else max(1, changes // 8)), export, Path.mkdir, folder
+    ):
+        seen.append(
+            {
+                path: data
+                for path, data in files_below(folder).items()
+                if path in arrays or path == f"{name}/{lists}"
+            }
+        )
         assert all(expected[path] == data for path, data in seen[-1].items())
         assert arrays <= set(seen[-1]) or not seen[-1]
         with dask.config.set(scheduler="synchronous"):

@@ -20,10 +20,19 @@ from faults.trees import contents, leftovers
 
 import wkwdask
 
-pytestmark = [pytest.mark.faults, pytest.mark.long, pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")]
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.long,
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
+]
 VOXELS = np.random.default_rng(0).integers(1, 255, (20, 18, 12)).astype(np.uint8)
 FOREIGN = {"voxel_size": (4, 4, 8), "chunk_shape": (8, 8, 8)}
-OPTIONS = {"wkw": {"block_len": 4, "file_len": 2}, "zarr": FOREIGN, "n5": FOREIGN, "precomputed": FOREIGN}
+OPTIONS = {
+    "wkw": {"block_len": 4, "file_len": 2},
+    "zarr": FOREIGN,
+    "n5": FOREIGN,
+    "precomputed": FOREIGN,
+}
 REGION = ((3, 2, 1), (15, 16, 9))
 ERRORS = {
     "full": OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
@@ -33,7 +42,12 @@ ERRORS = {
 
 
 def url(folder, kind):
-    return {"wkw": f"{folder}/ds/color", "zarr": f"zarr://{folder}/em.zarr", "n5": f"n5://{folder}/em.n5", "precomputed": f"precomputed://{folder}/em"}[kind]
+    return {
+        "wkw": f"{folder}/ds/color",
+        "zarr": f"zarr://{folder}/em.zarr",
+        "n5": f"n5://{folder}/em.n5",
+        "precomputed": f"precomputed://{folder}/em",
+    }[kind]
 
 
 def make(folder, kind):
@@ -50,7 +64,12 @@ def other(folder, kind):
 
 
 def save(folder, kind):
-    wkwdask.save(VOXELS, f"{other(folder, kind)}/1" if kind == "wkw" else other(folder, kind), existing="resume", **OPTIONS[kind])
+    wkwdask.save(
+        VOXELS,
+        f"{other(folder, kind)}/1" if kind == "wkw" else other(folder, kind),
+        existing="resume",
+        **OPTIONS[kind],
+    )
 
 
 def pyramid(folder, kind):
@@ -64,7 +83,12 @@ def copy(folder, kind):
 
 
 def compress(folder, kind):
-    option = {"wkw": {"compression": "lz4"}, "zarr": {"compression": "zstd"}, "n5": {"compression": "zstd"}, "precomputed": {"compression": "gzip"}}[kind]
+    option = {
+        "wkw": {"compression": "lz4"},
+        "zarr": {"compression": "zstd"},
+        "n5": {"compression": "zstd"},
+        "precomputed": {"compression": "gzip"},
+    }[kind]
     with rechunks_of(8):
         wkwdask.compress(url(folder, kind), **option)
 
@@ -80,12 +104,22 @@ def add(ids):
 
 def apply(folder, kind):
     with regions_of(8):
-        wkwdask.apply(add, url(folder, kind), f"{other(folder, kind)}/1" if kind == "wkw" else other(folder, kind), existing="resume")
+        wkwdask.apply(
+            add,
+            url(folder, kind),
+            f"{other(folder, kind)}/1" if kind == "wkw" else other(folder, kind),
+            existing="resume",
+        )
 
 
 def import_array(folder, kind):
     with imports_of(8):
-        wkwdask.convert(folder.parent / "stack.npy", f"{other(folder, kind)}/1" if kind == "wkw" else other(folder, kind), existing="resume", **OPTIONS[kind])
+        wkwdask.convert(
+            folder.parent / "stack.npy",
+            f"{other(folder, kind)}/1" if kind == "wkw" else other(folder, kind),
+            existing="resume",
+            **OPTIONS[kind],
+        )
 
 
 def export(folder, kind):
@@ -109,7 +143,12 @@ def _fail_and_repeat(step, error, job, folder, sender):
             if not path.startswith(str(folder)):
                 return
         elif event == "open":
-            if not (isinstance(args[0], str) and args[0].startswith(str(folder)) and isinstance(args[2], int) and args[2] & (os.O_CREAT | os.O_WRONLY)):
+            if not (
+                isinstance(args[0], str)
+                and args[0].startswith(str(folder))
+                and isinstance(args[2], int)
+                and args[2] & (os.O_CREAT | os.O_WRONLY)
+            ):
                 return
         elif not (event == "ctypes.dlsym" and args[1] == "renameat2"):
             return
@@ -143,7 +182,10 @@ def fail_and_repeat(step, error, job, folder):
     return answer
 
 
-@pytest.mark.parametrize(("job", "kind"), [*itertools.product(JOBS, ["wkw", "zarr", "n5", "precomputed"]), (export, "wkw")])
+@pytest.mark.parametrize(
+    ("job", "kind"),
+    [*itertools.product(JOBS, ["wkw", "zarr", "n5", "precomputed"]), (export, "wkw")],
+)
 def test_the_same_process_completes_a_job_after_an_error_at_any_step(tmp_path, job, kind):
     make(tmp_path / "before", kind)
     np.save(tmp_path / "stack.npy", VOXELS)
@@ -152,7 +194,9 @@ def test_the_same_process_completes_a_job_after_an_error_at_any_step(tmp_path, j
         with without_flushing():
             job(folder, kind)
 
-    changes, publishing = killed_at(0, run, shutil.copytree(tmp_path / "before", tmp_path / "whole"))
+    changes, publishing = killed_at(
+        0, run, shutil.copytree(tmp_path / "before", tmp_path / "whole")
+    )
     expected = contents(tmp_path / "whole")
     few = (*range(1, 12, 2), changes // 2, *range(max(publishing, changes - 24), changes, 5))
     for step in range(1, changes) if KILLS else few:

@@ -22,7 +22,13 @@ pytestmark = [pytest.mark.faults, pytest.mark.filterwarnings("ignore::wkwdask.er
 SHAPE = (128, 128, 96)
 OPTIONS = {"block_len": 8, "file_len": 4, "compression": "raw"}
 SOURCE_NBYTES = 4 * 128 * 128 * 96
-PRECOMPUTED = {"force_space": True, "chunk_shape": (16, 16, 16), "encoding": "raw", "voxel_size": (4, 4, 40), "existing": "resume"}
+PRECOMPUTED = {
+    "force_space": True,
+    "chunk_shape": (16, 16, 16),
+    "encoding": "raw",
+    "voxel_size": (4, 4, 40),
+    "existing": "resume",
+}
 REGION = ((3, 5, 7), (125, 128, 90))
 
 
@@ -53,7 +59,9 @@ def copy_whole(folder):
 
 def convert_to_zarr(folder):
     with rechunks_of(32):
-        wkwdask.convert(folder / "seg" / "1", f"zarr://{folder}/em.zarr", voxel_size=(4, 4, 4), force_space=True)
+        wkwdask.convert(
+            folder / "seg" / "1", f"zarr://{folder}/em.zarr", voxel_size=(4, 4, 4), force_space=True
+        )
 
 
 def write_region(folder):
@@ -64,7 +72,13 @@ def write_region(folder):
 
 
 def write_more(folder):
-    wkwdask.to_wkw(da.from_array(voxels(3), chunks=(61, 61, 9)), folder / "more" / "1", existing="resume", force_space=True, **OPTIONS)
+    wkwdask.to_wkw(
+        da.from_array(voxels(3), chunks=(61, 61, 9)),
+        folder / "more" / "1",
+        existing="resume",
+        force_space=True,
+        **OPTIONS,
+    )
 
 
 def invert(folder):
@@ -84,12 +98,19 @@ def import_array(folder):
 def write_shards(folder):
     """One file per shard, joined of parts."""
     sharding = Sharding(preshift_bits=2, minishard_bits=1, shard_bits=6)
-    wkwdask.to_precomputed(da.from_array(voxels(5), chunks=(61, 61, 9)), folder / "volume", shard_shape=sharding, **PRECOMPUTED)
+    wkwdask.to_precomputed(
+        da.from_array(voxels(5), chunks=(61, 61, 9)),
+        folder / "volume",
+        shard_shape=sharding,
+        **PRECOMPUTED,
+    )
 
 
 def write_chunks(folder):
     """One file per chunk."""
-    wkwdask.to_precomputed(da.from_array(voxels(5), chunks=(61, 61, 9)), folder / "volume", **PRECOMPUTED)
+    wkwdask.to_precomputed(
+        da.from_array(voxels(5), chunks=(61, 61, 9)), folder / "volume", **PRECOMPUTED
+    )
 
 
 JOBS = [
@@ -108,7 +129,14 @@ JOBS = [
 
 
 def mount(folder, *options):
-    return subprocess.run(["mount", "-t", "tmpfs", "-o", ",".join(options), "tmpfs", str(folder)], capture_output=True, check=False).returncode == 0
+    return (
+        subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", ",".join(options), "tmpfs", str(folder)],
+            capture_output=True,
+            check=False,
+        ).returncode
+        == 0
+    )
 
 
 @pytest.fixture
@@ -131,7 +159,9 @@ def start(folder):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("scheduler", "job"), [*(("threads", job) for job in JOBS), ("synchronous", write_region)])
+@pytest.mark.parametrize(
+    ("scheduler", "job"), [*(("threads", job) for job in JOBS), ("synchronous", write_region)]
+)
 def test_a_full_disk(tmp_path, small_disk, job, scheduler):
     undisturbed = tmp_path / "undisturbed"
     with dask.config.set(scheduler=scheduler):
@@ -149,7 +179,9 @@ def test_a_full_disk(tmp_path, small_disk, job, scheduler):
         assert str(small_disk) in str(failed.value)
         seen = contents(small_disk / "ds")
         if job is write_region:
-            assert all(seen.get(name) in (before.get(name), after.get(name)) for name in {**before, **seen})
+            assert all(
+                seen.get(name) in (before.get(name), after.get(name)) for name in {**before, **seen}
+            )
         else:
             assert differences(seen, before) == []
         (small_disk / "filler").unlink(missing_ok=True)

@@ -36,7 +36,14 @@ def test_killed_at_any_step(tmp_path):
     np.save(tmp_path / "a.npy", voxels())
 
     def convert(folder):
-        return wkwdask.convert(tmp_path / "a.npy", folder / "ds", voxel_size=(4, 4, 35), block_len=8, file_len=2, pyramid=True)
+        return wkwdask.convert(
+            tmp_path / "a.npy",
+            folder / "ds",
+            voxel_size=(4, 4, 35),
+            block_len=8,
+            file_len=2,
+            pyramid=True,
+        )
 
     for folder in ("first", "whole"):
         (tmp_path / folder).mkdir()
@@ -47,7 +54,10 @@ def test_killed_at_any_step(tmp_path):
     assert len(expected) > 2
     assert changes > 20
     # the last ones are where all mags are there
-    steps = {*range(1, changes + 1, 1 if KILLS else max(1, changes // 12)), *range(changes - 8, changes + 1)}
+    steps = {
+        *range(1, changes + 1, 1 if KILLS else max(1, changes // 12)),
+        *range(changes - 8, changes + 1),
+    }
     seen = []
     folder = tmp_path / "killed"
     for _ in killed_at_each(steps, convert, Path.mkdir, folder):

@@ -20,7 +20,18 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from faults.drivers import KILLS, imports_of, job_folders, journaled, killed_at, killed_at_each, logged, rechunks_of, regions_of, runs
+from faults.drivers import (
+    KILLS,
+    imports_of,
+    job_folders,
+    journaled,
+    killed_at,
+    killed_at_each,
+    logged,
+    rechunks_of,
+    regions_of,
+    runs,
+)
 from faults.trees import JSON_NAME, contents, differences, lay_out, leftovers, make_dataset
 from PIL import Image
 from support.annotations import write_data_zip
@@ -31,7 +42,10 @@ from wkwdask import Sharding
 from wkwdask.errors import ExistsError, MissingError, ReplacedError
 
 # of arrays that overwrite
-pytestmark = [pytest.mark.faults, pytest.mark.filterwarnings("default::wkwdask.errors.DiscardWarning")]
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.filterwarnings("default::wkwdask.errors.DiscardWarning"),
+]
 
 VOXEL_SIZE = (11.24, 11.24, 28)
 SHAPE = (40, 24, 26)  # four files, and two of the next mag
@@ -71,9 +85,17 @@ def overwrite_pyramid(folder):
 
 def resume_pyramid(folder):
     """Resume an overwriting job that has begun."""
-    can_resume = any((root / "publish.json").exists() for root in job_folders(folder)) or journaled(folder)
+    can_resume = any((root / "publish.json").exists() for root in job_folders(folder)) or journaled(
+        folder
+    )
     with regions_of(16):
-        wkwdask.build_pyramid(folder, "seg", coarsest="8-8-4", method="max", existing="resume" if can_resume else "overwrite")
+        wkwdask.build_pyramid(
+            folder,
+            "seg",
+            coarsest="8-8-4",
+            method="max",
+            existing="resume" if can_resume else "overwrite",
+        )
 
 
 def cut_files(folder):
@@ -134,20 +156,36 @@ def lay_sections(folder):
 
 def import_sections(folder):
     with imports_of(8):
-        wkwdask.convert(folder / "sections", folder / "seg" / "1", offset=OFFSET, category="segmentation", **OPTIONS)
+        wkwdask.convert(
+            folder / "sections",
+            folder / "seg" / "1",
+            offset=OFFSET,
+            category="segmentation",
+            **OPTIONS,
+        )
 
 
 def import_to_scale(folder):
     with imports_of(16):
         wkwdask.convert(
-            folder / "sections", f"precomputed://{folder}/seg", offset=(-13, 0, 9), voxel_size=VOXEL_SIZE, chunk_shape=(16, 16, 16), shard_shape=SHARDING
+            folder / "sections",
+            f"precomputed://{folder}/seg",
+            offset=(-13, 0, 9),
+            voxel_size=VOXEL_SIZE,
+            chunk_shape=(16, 16, 16),
+            shard_shape=SHARDING,
         )
 
 
 def write_shards(folder):
     """A precomputed volume."""
     wkwdask.to_precomputed(
-        da.from_array(voxels(), chunks=32), folder / "seg", shard_shape=SHARDING, chunk_shape=(16, 16, 16), voxel_size=VOXEL_SIZE, offset=(-13, 0, 9)
+        da.from_array(voxels(), chunks=32),
+        folder / "seg",
+        shard_shape=SHARDING,
+        chunk_shape=(16, 16, 16),
+        voxel_size=VOXEL_SIZE,
+        offset=(-13, 0, 9),
     )
 
 
@@ -157,7 +195,13 @@ def chunks_in_place_of_shards(folder):
 
 
 def add_scale(folder):
-    wkwdask.to_precomputed(voxels(3)[::2, ::2], folder / "seg", chunk_shape=(32, 32, 32), mag="2-2-1", offset=(-7, 0, 9))
+    wkwdask.to_precomputed(
+        voxels(3)[::2, ::2],
+        folder / "seg",
+        chunk_shape=(32, 32, 32),
+        mag="2-2-1",
+        offset=(-7, 0, 9),
+    )
 
 
 def pyramid_of_scales(folder):
@@ -186,7 +230,12 @@ def finer_scale(folder):
 def write_images(folder):
     """Chunks that are images."""
     pytest.importorskip("imagecodecs", reason="png needs the extra precomputed")
-    images = {"encoding": "png", "chunk_shape": (16, 16, 16), "voxel_size": VOXEL_SIZE, "offset": (-13, 0, 9)}
+    images = {
+        "encoding": "png",
+        "chunk_shape": (16, 16, 16),
+        "voxel_size": VOXEL_SIZE,
+        "offset": (-13, 0, 9),
+    }
     wkwdask.to_precomputed(voxels().astype(np.uint8), folder / "seg", **images)
 
 
@@ -197,12 +246,23 @@ def images_into_shards(folder):
 
 def scales_to_wkw(folder):
     with rechunks_of(16):
-        wkwdask.convert(folder / "seg", folder / "wkw" / "1", offset=(16, 0, 0), category="segmentation", **OPTIONS)
+        wkwdask.convert(
+            folder / "seg",
+            folder / "wkw" / "1",
+            offset=(16, 0, 0),
+            category="segmentation",
+            **OPTIONS,
+        )
 
 
 def wkw_to_scales(folder):
     with rechunks_of(16):
-        wkwdask.convert(folder / "seg" / "1", f"precomputed://{folder}/scales", shard_shape=SHARDING, chunk_shape=(16, 16, 16))
+        wkwdask.convert(
+            folder / "seg" / "1",
+            f"precomputed://{folder}/scales",
+            shard_shape=SHARDING,
+            chunk_shape=(16, 16, 16),
+        )
 
 
 def other_copy(folder):
@@ -216,7 +276,9 @@ def copy_over(folder):
 
 def rechunk_over(folder):
     with rechunks_of(16):
-        wkwdask.rechunk(folder / "seg" / "1", folder / "copy" / "1", file_len=2, existing="overwrite")
+        wkwdask.rechunk(
+            folder / "seg" / "1", folder / "copy" / "1", file_len=2, existing="overwrite"
+        )
 
 
 def compress_over(folder):
@@ -231,17 +293,27 @@ def compress_in_place(folder):
 
 def convert_over(folder):
     with rechunks_of(16):
-        wkwdask.convert(folder / "seg" / "1", f"precomputed://{folder}/scales", shard_shape=SHARDING, chunk_shape=(16, 16, 16), existing="overwrite")
+        wkwdask.convert(
+            folder / "seg" / "1",
+            f"precomputed://{folder}/scales",
+            shard_shape=SHARDING,
+            chunk_shape=(16, 16, 16),
+            existing="overwrite",
+        )
 
 
 def components_over(folder):
     with limited(components_nbytes=16**3 * 8):
-        wkwdask.connected_components(folder / "seg" / "1", folder / "copy" / "1", existing="overwrite")
+        wkwdask.connected_components(
+            folder / "seg" / "1", folder / "copy" / "1", existing="overwrite"
+        )
 
 
 def remap_over(folder):
     with limited(brick_nbytes=16**3 * 8), regions_of(32):
-        wkwdask.remap(folder / "seg" / "1", folder / "copy" / "1", {1: 7, 2: 7}, existing="overwrite")
+        wkwdask.remap(
+            folder / "seg" / "1", folder / "copy" / "1", {1: 7, 2: 7}, existing="overwrite"
+        )
 
 
 # name: what is there before, the job, what is run when it was killed (by turns), and the mags that
@@ -250,18 +322,43 @@ JOBS = {
     "write_new": ((), write_new, (write_new,), ("1",)),
     "overwrite": ((write_new,), overwrite, (overwrite,), ("1",)),
     "new_pyramid": ((write_new,), new_pyramid, (new_pyramid,), PYRAMID_MAGS),
-    "overwrite_pyramid": ((write_new, new_pyramid), overwrite_pyramid, (overwrite_pyramid, resume_pyramid), PYRAMID_MAGS),
+    "overwrite_pyramid": (
+        (write_new, new_pyramid),
+        overwrite_pyramid,
+        (overwrite_pyramid, resume_pyramid),
+        PYRAMID_MAGS,
+    ),
     "cut_files": ((write_new,), cut_files, (cut_files,), ("1",)),
-    "join_files_of_larger_blocks": ((write_new,), join_files_of_larger_blocks, (join_files_of_larger_blocks,), ("1",)),
-    "compress_elsewhere": ((write_new,), compress_elsewhere, (compress_elsewhere,), ("1", "../copy/1")),
+    "join_files_of_larger_blocks": (
+        (write_new,),
+        join_files_of_larger_blocks,
+        (join_files_of_larger_blocks,),
+        ("1",),
+    ),
+    "compress_elsewhere": (
+        (write_new,),
+        compress_elsewhere,
+        (compress_elsewhere,),
+        ("1", "../copy/1"),
+    ),
     "invert": ((write_new,), invert, (invert,), ("1", "../inverse/1")),
     "copy_moved": ((write_new,), copy_moved, (copy_moved,), ("1", "../copy/1")),
     "copy_files": ((write_new,), copy_files, (copy_files,), ("1", "../copy/1")),
     "merge": ((write_new,), merge, (merge,), ("1", "../merged/1")),
     "import_sections": ((lay_sections,), import_sections, (import_sections,), ("1",)),
     "write_shards": ((), write_shards, (write_shards,), (SCALE,)),
-    "chunks_in_place_of_shards": ((write_shards,), chunks_in_place_of_shards, (chunks_in_place_of_shards,), (SCALE,)),
-    "pyramid_of_scales": ((write_shards,), pyramid_of_scales, (pyramid_of_scales,), (SCALE, "22.48_22.48_28", "44.96_44.96_56")),
+    "chunks_in_place_of_shards": (
+        (write_shards,),
+        chunks_in_place_of_shards,
+        (chunks_in_place_of_shards,),
+        (SCALE,),
+    ),
+    "pyramid_of_scales": (
+        (write_shards,),
+        pyramid_of_scales,
+        (pyramid_of_scales,),
+        (SCALE, "22.48_22.48_28", "44.96_44.96_56"),
+    ),
     "scales_in_place": ((write_shards,), scales_in_place, (scales_in_place,), (SCALE,)),
     "compress_shards": ((write_shards,), compress_shards, (compress_shards,), (SCALE,)),
     "finer_scale": ((write_shards,), finer_scale, (finer_scale,), (SCALE, "5.62_5.62_14")),
@@ -273,8 +370,18 @@ JOBS = {
     "rechunk_over": ((write_new, other_copy), rechunk_over, (rechunk_over,), ("1", "../copy/1")),
     "compress_over": ((write_new, other_copy), compress_over, (compress_over,), ("1", "../copy/1")),
     "compress_in_place": ((write_new,), compress_in_place, (compress_in_place,), ("1",)),
-    "convert_over": ((write_new, wkw_to_scales, overwrite), convert_over, (convert_over,), ("1", f"../scales/{SCALE}")),
-    "components_over": ((write_new, other_copy), components_over, (components_over,), ("1", "../copy/1")),
+    "convert_over": (
+        (write_new, wkw_to_scales, overwrite),
+        convert_over,
+        (convert_over,),
+        ("1", f"../scales/{SCALE}"),
+    ),
+    "components_over": (
+        (write_new, other_copy),
+        components_over,
+        (components_over,),
+        ("1", "../copy/1"),
+    ),
     "remap_over": ((write_new, other_copy), remap_over, (remap_over,), ("1", "../copy/1")),
     "import_to_scale": ((lay_sections,), import_to_scale, (import_to_scale,), (SCALE,)),
 }
@@ -345,11 +452,16 @@ class Expected:
         no mag that is not there."""
         for mag in self.mags:
             seen = mag_contents(folder, mag)
-            assert seen in (self.old[mag], self.new[mag]) or (may_vanish and not seen), f"mag {mag} is neither old nor new"
+            assert seen in (self.old[mag], self.new[mag]) or (may_vanish and not seen), (
+                f"mag {mag} is neither old nor new"
+            )
         info = folder / "seg" / "info"
         if info.exists():  # it names no scale that is not there, and is whole
             assert info.read_bytes() in (self.before.get("seg/info"), self.after["seg/info"])
-            assert may_vanish or all((folder / "seg" / scale["key"]).is_dir() for scale in json.loads(info.read_text())["scales"])
+            assert may_vanish or all(
+                (folder / "seg" / scale["key"]).is_dir()
+                for scale in json.loads(info.read_text())["scales"]
+            )
             with contextlib.suppress(ReplacedError):  # between its folder and info, nothing is read
                 assert any(np.array_equal(seen_voxels(folder), voxels) for voxels in self.voxels)
         document = json.loads((folder / JSON_NAME).read_text())
@@ -416,7 +528,10 @@ def chosen_steps(changes, publishing, name):
 @pytest.mark.parametrize(
     ("name", "exchange"),
     [
-        *(pytest.param(name, True, marks=() if name in ALL_STEPS else pytest.mark.long) for name in JOBS),
+        *(
+            pytest.param(name, True, marks=() if name in ALL_STEPS else pytest.mark.long)
+            for name in JOBS
+        ),
         ("overwrite", False),
         pytest.param("overwrite_pyramid", False, marks=pytest.mark.long),
     ],
@@ -427,7 +542,11 @@ def test_killed_at_any_step(tmp_path, expected, name, exchange):
     assert changes > publishing > 12
     assert contents(tmp_path / "whole") == known.after
     problems = []
-    steps = [step for step in chosen_steps(changes, publishing, name) if exchange or KILLS or step > publishing]
+    steps = [
+        step
+        for step in chosen_steps(changes, publishing, name)
+        if exchange or KILLS or step > publishing
+    ]
     folder = tmp_path / "ds"
     for turn, step in enumerate(killed_at_each(steps, known.job, known.start, folder, exchange)):
         try:
@@ -440,9 +559,15 @@ def test_killed_at_any_step(tmp_path, expected, name, exchange):
 
 
 @pytest.mark.needs("tensorstore")
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="a replaced scale keeps its key, so its folder and info change one after the other")
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="a replaced scale keeps its key, so its folder and info change one after the other",
+)
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-@pytest.mark.parametrize("name", ["scales_in_place", "chunks_in_place_of_shards", "images_into_shards"])
+@pytest.mark.parametrize(
+    "name", ["scales_in_place", "chunks_in_place_of_shards", "images_into_shards"]
+)
 def test_other_software_sees_the_old_or_the_new_scale(tmp_path, expected, name):
     """At every step of the publication: zeros without an error are neither."""
     import tensorstore
@@ -452,10 +577,15 @@ def test_other_software_sees_the_old_or_the_new_scale(tmp_path, expected, name):
     folder, problems = tmp_path / "ds", []
     steps = range(publishing - 1, min(publishing + 14, changes) + 1)
     for step in killed_at_each(steps, known.job, known.start, folder):
-        spec = {"driver": "neuroglancer_precomputed", "kvstore": {"driver": "file", "path": f"{folder}/seg/"}}
+        spec = {
+            "driver": "neuroglancer_precomputed",
+            "kvstore": {"driver": "file", "path": f"{folder}/seg/"},
+        }
         found = tensorstore.open(spec).result().read().result().transpose(3, 0, 1, 2)
         if not any(np.array_equal(found, voxels) for voxels in known.voxels):
-            problems.append(f"killed before change {step} of {changes}: {np.count_nonzero(found)} voxels are not zero")
+            problems.append(
+                f"killed before change {step} of {changes}: {np.count_nonzero(found)} voxels are not zero"
+            )
     assert not problems, "\n".join(problems)
 
 
@@ -471,9 +601,13 @@ def test_removal_killed_at_any_step(tmp_path):
     whole = lay_out(before, tmp_path / "whole")
     changes, _ = killed_at(0, remove, whole)
     after = contents(whole)
-    assert {name for name in before if name not in after} == {name for name in before if name.startswith("seg/2-2-1/")}
+    assert {name for name in before if name not in after} == {
+        name for name in before if name.startswith("seg/2-2-1/")
+    }
     folder = tmp_path / "ds"
-    for step in killed_at_each(range(1, changes + 1), remove, lambda folder: lay_out(before, folder), folder):
+    for step in killed_at_each(
+        range(1, changes + 1), remove, lambda folder: lay_out(before, folder), folder
+    ):
         seen = contents(folder)
         assert mag_contents(folder, "2-2-1") in ({}, mag)
         assert seen[JSON_NAME] in (before[JSON_NAME], after[JSON_NAME])
@@ -598,7 +732,9 @@ class Killer(threading.Thread):
 
     def published(self):
         """Count the files in folders of jobs, which may vanish meanwhile."""
-        walks = (names for folder, _, names in os.walk(self.layer_folder) if "/.wkwdask-job-" in folder)
+        walks = (
+            names for folder, _, names in os.walk(self.layer_folder) if "/.wkwdask-job-" in folder
+        )
         return sum(name.endswith(".wkw") for names in walks for name in names)
 
     def run(self):
@@ -618,7 +754,9 @@ def write_slowly(folder):
         time.sleep(0.05)
         return block
 
-    array = da.from_array(voxels(3, LARGE_SHAPE), chunks=(32, 32, 32)).map_blocks(slow, dtype=np.uint32)
+    array = da.from_array(voxels(3, LARGE_SHAPE), chunks=(32, 32, 32)).map_blocks(
+        slow, dtype=np.uint32
+    )
     wkwdask.to_wkw(array, folder / "seg" / "1", offset=OFFSET, existing="overwrite", **OPTIONS)
 
 

@@ -17,7 +17,11 @@ from faults.trees import HARMLESS, leftovers
 import wkwdask
 from wkwdask.store.locks import Owner
 
-pytestmark = [pytest.mark.faults, pytest.mark.long, pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")]
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.long,
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
+]
 VOXELS = np.random.default_rng(0).integers(1, 255, (16, 16, 8)).astype(np.uint8)
 
 
@@ -82,14 +86,22 @@ def cut_off(folder):
 
 def tree(folder):
     """Paths of all files and folders, hidden ones too, but for the records of mags."""
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.name not in HARMLESS)
+    return sorted(
+        str(path.relative_to(folder)) for path in folder.rglob("*") if path.name not in HARMLESS
+    )
 
 
 def make(folder):
     folder.mkdir()
     wkwdask.create_dataset(folder / "ds", voxel_size=(4, 4, 4))
     wkwdask.save(VOXELS, folder / "ds" / "seg" / "1", block_len=8, file_len=2)
-    for image in ("n5://{}/em.n5/s0", "n5://{}/two.n5/a/s0", "n5://{}/two.n5/b/s0", "zarr://{}/em.zarr", "precomputed://{}/em"):
+    for image in (
+        "n5://{}/em.n5/s0",
+        "n5://{}/two.n5/a/s0",
+        "n5://{}/two.n5/b/s0",
+        "zarr://{}/em.zarr",
+        "precomputed://{}/em",
+    ):
         wkwdask.save(VOXELS, image.format(folder), voxel_size=(4, 4, 4), chunk_shape=(8, 8, 8))
 
 
@@ -102,7 +114,10 @@ def fail_at_the_corner(ids, box):
 def test_a_function_that_fails_leaves_no_layer(tmp_path):
     make(tmp_path / "all")
     ds = tmp_path / "all" / "ds"
-    with dask.config.set(scheduler="synchronous"), pytest.raises(wkwdask.TaskFailedError, match="corner"):
+    with (
+        dask.config.set(scheduler="synchronous"),
+        pytest.raises(wkwdask.TaskFailedError, match="corner"),
+    ):
         wkwdask.apply(fail_at_the_corner, ds / "seg" / "1", ds / "new" / "1", chunks=8)
     assert not (ds / "new").exists()
     assert leftovers(ds) == []
@@ -141,7 +156,11 @@ def test_the_same_call_leaves_nothing_behind(tmp_path, verb):
     changes, _ = killed_at(0, run, tmp_path / "whole")
     expected = tree(tmp_path / "whole")
     many = changes > 60 and not KILLS
-    steps = range(1, changes + 1, max(1, changes // 12)) if many and verb in (n5_as_zarr, rechunk) else range(1, changes + 1)
+    steps = (
+        range(1, changes + 1, max(1, changes // 12))
+        if many and verb in (n5_as_zarr, rechunk)
+        else range(1, changes + 1)
+    )
     for step in killed_at_each(steps, run, start, tmp_path / "killed"):
         with dask.config.set(scheduler="synchronous"), contextlib.suppress(wkwdask.MissingError):
             # killed when nothing was left to do
@@ -149,7 +168,9 @@ def test_the_same_call_leaves_nothing_behind(tmp_path, verb):
         assert tree(tmp_path / "killed") == expected, step
 
 
-@pytest.mark.parametrize("name", [".1.wkwdask-lock", ".wkwdask-job-20260101T000000-00000000", "notes.txt"])
+@pytest.mark.parametrize(
+    "name", [".1.wkwdask-lock", ".wkwdask-job-20260101T000000-00000000", "notes.txt"]
+)
 def test_a_folder_in_which_a_process_may_work_is_not_removed(tmp_path, name):
     """Only an empty folder, or one with the documents of an image and nothing else, counts as the
     rest of a removal."""
@@ -158,7 +179,9 @@ def test_a_folder_in_which_a_process_may_work_is_not_removed(tmp_path, name):
     if "job" in name:
         (folder / name).mkdir()
     else:
-        (folder / name).write_text(json.dumps({**asdict(Owner.this_process("test")), "folder": str(folder)}))
+        (folder / name).write_text(
+            json.dumps({**asdict(Owner.this_process("test")), "folder": str(folder)})
+        )
     with pytest.raises(wkwdask.MissingError):
         wkwdask.rm(folder)
     assert (folder / name).exists()

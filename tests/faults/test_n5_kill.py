@@ -32,7 +32,9 @@ def source(tmp_path_factory):
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_killed_at_any_step(tmp_path, source):
     def convert(folder):
-        wkwdask.convert(source, f"n5://{folder}/c.n5/em", chunk_shape=(16, 16, 16), existing="resume")
+        wkwdask.convert(
+            source, f"n5://{folder}/c.n5/em", chunk_shape=(16, 16, 16), existing="resume"
+        )
 
     for folder in ("first", "whole"):
         (tmp_path / folder).mkdir()
@@ -41,10 +43,17 @@ def test_killed_at_any_step(tmp_path, source):
     changes, _ = killed_at(0, convert, tmp_path / "whole")
     assert changes > 8
     expected = contents(tmp_path / "whole")
-    assert {"c.n5/attributes.json", "c.n5/em/attributes.json", "c.n5/em/s0/attributes.json", "c.n5/em/s0/2/1/1"} <= set(expected)
+    assert {
+        "c.n5/attributes.json",
+        "c.n5/em/attributes.json",
+        "c.n5/em/s0/attributes.json",
+        "c.n5/em/s0/2/1/1",
+    } <= set(expected)
     seen = []
     folder = tmp_path / "killed"
-    for _ in killed_at_each(range(1, changes + 1, 1 if KILLS else max(1, changes // 10)), convert, Path.mkdir, folder):
+    for _ in killed_at_each(
+        range(1, changes + 1, 1 if KILLS else max(1, changes // 10)), convert, Path.mkdir, folder
+    ):
         seen.append({name: data for name, data in contents(folder).items() if "/s0/" in name})
         assert seen[-1] in ({}, {name: data for name, data in expected.items() if "/s0/" in name})
         with dask.config.set(scheduler="synchronous"):
@@ -70,7 +79,13 @@ def test_finer_level_killed_at_any_step(tmp_path):
 
     with dask.config.set(scheduler="synchronous"):
         first = tmp_path / "first"
-        wkwdask.to_n5(voxels, f"{url(first)}/s0", voxel_size=(4, 4, 35), offset=(3, 4, 5), chunk_shape=(16, 16, 16))
+        wkwdask.to_n5(
+            voxels,
+            f"{url(first)}/s0",
+            voxel_size=(4, 4, 35),
+            offset=(3, 4, 5),
+            chunk_shape=(16, 16, 16),
+        )
         wkwdask.build_pyramid(url(first), mags=["2-2-1"], method="max")
         before = contents(first)
         coarser = wkwdask.open(url(first), mag="2-2-1").compute()
@@ -79,14 +94,23 @@ def test_finer_level_killed_at_any_step(tmp_path):
     changes, publishing = killed_at(0, upsample, lay_out(before, tmp_path / "whole"))
     expected = contents(tmp_path / "whole")
     assert {"c.n5/em/s2/attributes.json", "c.n5/em/s0/4/3/1"} <= set(expected)
-    steps = range(1, changes + 1) if KILLS else sorted({*range(1, publishing, max(1, publishing // 4)), *range(publishing, changes + 1)})
+    steps = (
+        range(1, changes + 1)
+        if KILLS
+        else sorted(
+            {*range(1, publishing, max(1, publishing // 4)), *range(publishing, changes + 1)}
+        )
+    )
     folder, num_refused = tmp_path / "killed", 0
     for step in killed_at_each(steps, upsample, lambda folder: lay_out(before, folder), folder):
         with dask.config.set(scheduler="synchronous"):
             try:
                 for mag in wkwdask.info(url(folder)).scales:
                     array = wkwdask.open(url(folder), mag=mag.key).compute()
-                    np.testing.assert_array_equal(array.reshape(array.shape[-3:]), known[array.shape[-3:]].reshape(array.shape[-3:]))
+                    np.testing.assert_array_equal(
+                        array.reshape(array.shape[-3:]),
+                        known[array.shape[-3:]].reshape(array.shape[-3:]),
+                    )
             except ReplacedError:
                 num_refused += 1
             upsample(folder)

@@ -23,7 +23,10 @@ from support.inside import limited
 import wkwdask
 from wkwdask.runs import journal
 
-pytestmark = [pytest.mark.faults, pytest.mark.filterwarnings("default::wkwdask.errors.DiscardWarning")]
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.filterwarnings("default::wkwdask.errors.DiscardWarning"),
+]
 
 SHAPE = (64, 64, 32)
 VOXEL_SIZE = (4, 4, 4)
@@ -60,7 +63,9 @@ def make_source(folder):
     wkwdask.to_wkw(labels(2), folder / "other" / "1", **OPTIONS)
     wkwdask.to_wkw(labels(3)[::2, ::2, ::2], folder / "coarse" / "2", **OPTIONS)
     wkwdask.to_wkw(labels(4), folder / "coarse" / "1", **OPTIONS)
-    wkwdask.convert(folder / "other" / "1", f"precomputed://{folder}/scales", chunk_shape=(16, 16, 16))
+    wkwdask.convert(
+        folder / "other" / "1", f"precomputed://{folder}/scales", chunk_shape=(16, 16, 16)
+    )
     wkwdask.convert(folder / "other" / "1", folder / "array.npy")
     (folder / "mapping.csv").write_text("1,7\n2,7\n")
     (folder / "sections").mkdir()
@@ -79,7 +84,13 @@ def source(tmp_path_factory):
 @contextlib.contextmanager
 def many_tasks():
     bricks = limited(components_nbytes=16**3 * 8, brick_nbytes=16**3 * 8, exported_nbytes=1 << 12)
-    with regions_of(16), rechunks_of(16), imports_of(8), bricks, dask.config.set(scheduler="synchronous"):
+    with (
+        regions_of(16),
+        rechunks_of(16),
+        imports_of(8),
+        bricks,
+        dask.config.set(scheduler="synchronous"),
+    ):
         yield
 
 
@@ -135,7 +146,10 @@ def finished_tasks(folder):
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.long) for name in COMMANDS])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in QUICK else pytest.mark.long) for name in COMMANDS],
+)
 def test_the_same_command_continues(tmp_path, source, name):
     folder = tmp_path / "ds"
     command = shlex.split(COMMANDS[name].format(folder))
@@ -157,9 +171,16 @@ def test_the_same_command_continues(tmp_path, source, name):
         done = finished_tasks(folder)
         assert done, step
         if name != "export":  # status shows jobs of datasets
-            (job,) = [job for job in json.loads(run_here("status", folder, "--json").stdout) if job["state"] != "finished"]
+            (job,) = [
+                job
+                for job in json.loads(run_here("status", folder, "--json").stdout)
+                if job["state"] != "finished"
+            ]
             assert job["resume"] == {"arguments": command, "folder": os.getcwd()}
-            assert f"resumed by: cd {os.getcwd()} && wkwdask {shlex.join(command)}\n" in run_here("status", folder).stdout
+            assert (
+                f"resumed by: cd {os.getcwd()} && wkwdask {shlex.join(command)}\n"
+                in run_here("status", folder).stdout
+            )
         again, ran = run(command, tmp_path / f"{step}.log")
         assert again.returncode == 0, again.output
         assert not done & set(ran), step
@@ -186,7 +207,11 @@ def test_restart_starts_over_and_says_what_it_discards(tmp_path, source):
     killed_after(2, command)
     killed_after(3, restart)
     assert len(finished_tasks(folder)) == 3
-    (job,) = [job for job in json.loads(run_here("status", folder, "--json").stdout) if job["state"] != "finished"]
+    (job,) = [
+        job
+        for job in json.loads(run_here("status", folder, "--json").stdout)
+        if job["state"] != "finished"
+    ]
     assert job["resume"]["arguments"] == command  # the restarting command would start over again
     again, ran = run(restart, tmp_path / "again.log")
     assert again.returncode == 0, again.output
@@ -202,9 +227,19 @@ def test_a_function_starts_over_and_says_what_it_discards(tmp_path, source):
     folder = tmp_path / "ds"
     lay_out(source, folder)
     (tmp_path / "functions.py").write_text("def invert(voxels):\n    return ~voxels\n")
-    command = ["apply", f"{tmp_path}/functions.py:invert", f"{folder}/seg/1", f"{folder}/other/1", "--overwrite"]
+    command = [
+        "apply",
+        f"{tmp_path}/functions.py:invert",
+        f"{folder}/seg/1",
+        f"{folder}/other/1",
+        "--overwrite",
+    ]
     killed_after(5, command)
-    (job,) = [job for job in json.loads(run_here("status", folder, "--json").stdout) if job["state"] != "finished"]
+    (job,) = [
+        job
+        for job in json.loads(run_here("status", folder, "--json").stdout)
+        if job["state"] != "finished"
+    ]
     resuming = [*command[:-1], "--resume"]
     assert job["resume"]["arguments"] == resuming
     killed_after(6, resuming)
@@ -225,7 +260,17 @@ def test_a_command_of_several_jobs_repeats_none_of_its_finished_ones(tmp_path, s
     lay_out(source, folder)
     command = ["copy", f"{folder}/seg", f"{folder}/new", "--overwrite"]
     if verb == "pyramid":
-        command = ["pyramid", str(folder), "--layer", "seg", "--layer", "other", "--coarsest", "4", "--overwrite"]
+        command = [
+            "pyramid",
+            str(folder),
+            "--layer",
+            "seg",
+            "--layer",
+            "other",
+            "--coarsest",
+            "4",
+            "--overwrite",
+        ]
     _, tasks = run(command, tmp_path / "whole.log")
     whole = sum(tasks.values())
     expected = contents(folder)
@@ -242,7 +287,17 @@ def test_a_command_of_several_jobs_repeats_none_of_its_finished_ones(tmp_path, s
 def test_a_conversion_with_its_pyramid_continues(tmp_path, source):
     folder = tmp_path / "ds"
     lay_out(source, folder)
-    command = ["convert", f"{folder}/sections", f"{folder}/other/1", "--block-len", "8", "--file-len", "2", "--pyramid", "--overwrite"]
+    command = [
+        "convert",
+        f"{folder}/sections",
+        f"{folder}/other/1",
+        "--block-len",
+        "8",
+        "--file-len",
+        "2",
+        "--pyramid",
+        "--overwrite",
+    ]
     run(command, tmp_path / "first.log")
     whole = sum(run(command, tmp_path / "whole.log")[1].values())
     expected = contents(folder)

@@ -27,11 +27,19 @@ def test_network_is_cut(tmp_path):
     known = PyramidWork(tmp_path / "undisturbed")
     folder, log = known.start(tmp_path / "ds"), tmp_path / "log"
     (tmp_path / "cluster").mkdir()
-    brief = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP": PATIENCE, "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": PATIENCE}
+    brief = {
+        "DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP": PATIENCE,
+        "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": PATIENCE,
+    }
     with (
         Namespace(f"wkw{os.getpid() % 100000}") as network,
         ClusterProcesses(tmp_path / "cluster", network.outside, **brief) as cluster,
-        dask.config.set({"distributed.comm.timeouts.tcp": PATIENCE, "distributed.comm.timeouts.connect": PATIENCE}),
+        dask.config.set(
+            {
+                "distributed.comm.timeouts.tcp": PATIENCE,
+                "distributed.comm.timeouts.connect": PATIENCE,
+            }
+        ),
     ):
         inner = cluster.start_worker("--no-nanny", "--host", network.address, inside=network.inside)
         with distributed.Client(cluster.address, timeout=60) as client:
@@ -45,7 +53,10 @@ def test_network_is_cut(tmp_path):
             def cut():
                 network.cut()
                 until = time.monotonic() + 180
-                while any(network.address in address for address in workers()) and time.monotonic() < until:
+                while (
+                    any(network.address in address for address in workers())
+                    and time.monotonic() < until
+                ):
                     time.sleep(0.1)
                 known_workers = workers()
                 network.mend()

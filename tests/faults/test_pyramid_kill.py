@@ -123,7 +123,9 @@ class Campaign:
             assert not job_folders(self.here)
             assert not done or (self.here / "seg" / self.known.case.mags[-1]).exists()
         self.kills += 1
-        assert done <= journaled(self.here) or (self.here / "seg" / self.known.case.mags[-1]).exists()
+        assert (
+            done <= journaled(self.here) or (self.here / "seg" / self.known.case.mags[-1]).exists()
+        )
         self.known.check_unseen(self.here)
 
     def check_finished(self):
@@ -146,7 +148,9 @@ class Campaign:
             self.runs += sum(runs(log).values())
             self.check_finished()
         needed = self.pyramids * len(self.known.tasks)
-        print(f"{self.kills} kills in {self.starts} starts of {self.pyramids} pyramids: {needed} tasks, {self.runs - needed} of them run twice")
+        print(
+            f"{self.kills} kills in {self.starts} starts of {self.pyramids} pyramids: {needed} tasks, {self.runs - needed} of them run twice"
+        )
         return self.runs - needed
 
 
@@ -159,7 +163,11 @@ def test_driver_killed_again_and_again(tmp_path, undisturbed, case):
     kinds = [signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT]
     while campaign.kills < (KILLS or 4):
         scheduler = str(campaign.random.choice(["synchronous", "threads"]))
-        campaign.stop_once(scheduler, campaign.random.choice(kinds), int(campaign.random.integers(0, len(known.tasks) // 3)))
+        campaign.stop_once(
+            scheduler,
+            campaign.random.choice(kinds),
+            int(campaign.random.integers(0, len(known.tasks) // 3)),
+        )
     repeated = campaign.finish()
     # in flight on at most 4 threads, and as many results that were not yet written down
     assert repeated <= 8 * campaign.kills
@@ -171,7 +179,9 @@ def test_driver_of_a_process_pool_killed(tmp_path, undisturbed):
     known = undisturbed("parts")
     campaign = Campaign(known, tmp_path, 31)
     while campaign.kills < KILLS:
-        campaign.stop_once("processes", signal.SIGKILL, int(campaign.random.integers(0, len(known.tasks) // 2)))
+        campaign.stop_once(
+            "processes", signal.SIGKILL, int(campaign.random.integers(0, len(known.tasks) // 2))
+        )
     assert campaign.finish() <= 8 * campaign.kills
 
 
@@ -193,7 +203,9 @@ def test_process_of_a_pool_killed(tmp_path, undisturbed):
 
 def interrupted(known, folder, kill_at, **options):
     """Kill the driver of a pyramid, and return the tasks in its journal."""
-    driver = Driver(str(known.start(folder)), known.name, f"{folder}.log", kill_at=kill_at, **options)
+    driver = Driver(
+        str(known.start(folder)), known.name, f"{folder}.log", kill_at=kill_at, **options
+    )
     assert driver.fork() == -signal.SIGKILL
     return journaled(folder)
 
@@ -212,7 +224,9 @@ def test_second_start_killed_at_any_step(tmp_path, undisturbed):
     assert changes > publishing > 12
     known.check(tmp_path / "whole")
     problems = []
-    steps = range(1, changes + 1) if KILLS else (*range(1, 30, 7), *range(30, changes, changes // 5))
+    steps = (
+        range(1, changes + 1) if KILLS else (*range(1, 30, 7), *range(30, changes, changes // 5))
+    )
     folder = tmp_path / "ds"
     for step in killed_at_each(steps, known.case.build, second_start, folder):
         finished = (folder / "seg" / known.case.mags[0]).exists()
@@ -352,7 +366,13 @@ def test_killed_damaged_and_killed_again(tmp_path, undisturbed):
     random = np.random.default_rng(32)
     folder = known.start(tmp_path / "ds")
     for n in range(KILLS or 5):
-        driver = Driver(str(folder), "parts", str(tmp_path / f"{n}.log"), kill_at=int(random.integers(10, 50)), kill_after=random.uniform(0, 0.01))
+        driver = Driver(
+            str(folder),
+            "parts",
+            str(tmp_path / f"{n}.log"),
+            kill_at=int(random.integers(10, 50)),
+            kill_after=random.uniform(0, 0.01),
+        )
         if driver.fork() == 0:
             known.check(folder)
             known.check_records(folder)
@@ -360,7 +380,9 @@ def test_killed_damaged_and_killed_again(tmp_path, undisturbed):
             continue
         for root in job_folders(folder):
             files = part_files(root) + sorted(root.glob("*/z*/y*/x*.wkw"))
-            for path in random.permutation(np.array([str(path) for path in files]))[: random.integers(0, 4)]:
+            for path in random.permutation(np.array([str(path) for path in files]))[
+                : random.integers(0, 4)
+            ]:
                 damage = random.choice([truncate, empty, zero_out, delete])
                 damage(root / path)
     # the last one may have been killed while its folder was cleared away
@@ -376,7 +398,10 @@ def test_killed_damaged_and_killed_again(tmp_path, undisturbed):
 @pytest.mark.parametrize(
     ("first", "existing"),
     [
-        *((first, "resume") for first in ("publish.json", "plan.json", "journal-0.jsonl", "2-2-1", "2-2-1.parts")),
+        *(
+            (first, "resume")
+            for first in ("publish.json", "plan.json", "journal-0.jsonl", "2-2-1", "2-2-1.parts")
+        ),
         ("plan.json", "error"),
         ("publish.json", "overwrite"),
     ],
@@ -396,7 +421,9 @@ def test_killed_while_the_folder_was_cleared_away(tmp_path, undisturbed, first, 
 
         assert forked(overwrite) == 9
         new = contents(folder)
-        assert {name: len(data) for name, data in new.items()} == {name: len(data) for name, data in old.items()}
+        assert {name: len(data) for name, data in new.items()} == {
+            name: len(data) for name, data in old.items()
+        }
         assert new != old
         try:
             known.case.build(folder, compression="raw", method="max", existing=existing)
@@ -449,7 +476,10 @@ def test_the_other_driver_lives(tmp_path, undisturbed, existing):
     done = interrupted(known, folder, 60)
     held_by(folder, **living())
     with dask.config.set(scheduler="synchronous"):
-        with pytest.raises(LockedError, match=f"the other job by .* process {os.getpid()} on {socket.gethostname()}"):
+        with pytest.raises(
+            LockedError,
+            match=f"the other job by .* process {os.getpid()} on {socket.gethostname()}",
+        ):
             known.case.build(folder, existing=existing)
         held_by(folder, host="another-machine")
         with pytest.raises(LockedError, match=r"on another-machine.* remove /.*wkwdask-lock"):
@@ -466,7 +496,9 @@ def test_two_drivers_at_once(tmp_path, undisturbed):
     """The second raises an error that names the first, also with other settings."""
     known = undisturbed("parts")
     folder = known.start(tmp_path / "ds")
-    driver = Driver(str(folder), "parts", str(tmp_path / "log"), "threads", kill_at=30, signal=signal.SIGSTOP)
+    driver = Driver(
+        str(folder), "parts", str(tmp_path / "log"), "threads", kill_at=30, signal=signal.SIGSTOP
+    )
     with driver.start() as process:
         wait_until(lambda: state_of(process.pid) == "T")
         try:
@@ -478,7 +510,12 @@ def test_two_drivers_at_once(tmp_path, undisturbed):
                 {"method": "max"},
                 {"method": "max", "existing": "resume"},
             ):
-                with dask.config.set(scheduler="synchronous"), pytest.raises(LockedError, match=f"build_pyramid of .*process {process.pid} on"):
+                with (
+                    dask.config.set(scheduler="synchronous"),
+                    pytest.raises(
+                        LockedError, match=f"build_pyramid of .*process {process.pid} on"
+                    ),
+                ):
                     known.case.build(folder, **options)
         finally:
             os.kill(process.pid, signal.SIGCONT)
@@ -494,7 +531,11 @@ def test_some_of_the_mags_are_overwritten(tmp_path, undisturbed):
     known = undisturbed("parts")
     folder = tmp_path / "ds"
     interrupted(known, folder, 60)
-    with dask.config.set(scheduler="synchronous"), regions_of(16), pytest.warns(DiscardWarning, match="60 tasks"):
+    with (
+        dask.config.set(scheduler="synchronous"),
+        regions_of(16),
+        pytest.warns(DiscardWarning, match="60 tasks"),
+    ):
         wkwdask.build_pyramid(folder, "seg", mags=known.case.mags[:2], existing="restart")
     assert leftovers(folder) == []
 
@@ -504,7 +545,16 @@ def test_one_of_several_resuming_drivers_works(tmp_path, undisturbed):
     known = undisturbed("parts")
     folder = tmp_path / "ds"
     done = interrupted(known, folder, 60)
-    drivers = [Driver(str(folder), "parts", str(tmp_path / f"log{n}"), seconds=0.002, options=(("existing", "resume"),)) for n in range(2)]
+    drivers = [
+        Driver(
+            str(folder),
+            "parts",
+            str(tmp_path / f"log{n}"),
+            seconds=0.002,
+            options=(("existing", "resume"),),
+        )
+        for n in range(2)
+    ]
     processes = [driver.start() for driver in drivers]
     told = [process.communicate()[0] for process in processes]
     worked = [n for n, driver in enumerate(drivers) if runs(driver.log)]
@@ -512,7 +562,10 @@ def test_one_of_several_resuming_drivers_works(tmp_path, undisturbed):
     assert not set(runs(drivers[worked[0]].log)) & done
     assert processes[worked[0]].returncode == 0, told
     for n, output in enumerate(told):
-        assert not output or (json.loads(output)[0] == "LockedError" and f"process {processes[worked[0]].pid} on" in output), (n, output)
+        assert not output or (
+            json.loads(output)[0] == "LockedError"
+            and f"process {processes[worked[0]].pid} on" in output
+        ), (n, output)
     known.check(folder)
     known.check_records(folder)
 
@@ -533,7 +586,10 @@ def test_every_task_runs_twice(tmp_path, undisturbed, case):
     def run_twice(task):
         first = task.run()
         second = task.run()
-        same = [[replace(receipt, mtime_ns=0) for _, receipt in result.receipts] for result in (first, second)]
+        same = [
+            [replace(receipt, mtime_ns=0) for _, receipt in result.receipts]
+            for result in (first, second)
+        ]
         assert same[0] == same[1]
         if earlier and random.random() < 0.3:
             earlier[random.integers(len(earlier))].run()
@@ -571,7 +627,9 @@ def test_a_worker_writes_on_while_the_job_is_taken_over(tmp_path, undisturbed):
     starts at once; then they end."""
     known = undisturbed("parts")
     folder = known.start(tmp_path / "ds")
-    driver = Driver(str(folder), "parts", str(tmp_path / "log"), "processes", seconds=0.1, kill_at=12)
+    driver = Driver(
+        str(folder), "parts", str(tmp_path / "log"), "processes", seconds=0.1, kill_at=12
+    )
     with driver.start() as process:
         process.wait()
         try:

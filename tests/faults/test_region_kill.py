@@ -25,14 +25,26 @@ def voxels(seed, shape):
 
 def start(folder):
     make_dataset(folder, (4, 4, 40))
-    wkwdask.to_wkw(voxels(1, SHAPE), folder / "seg" / "1", offset=(1, 2, 3), block_len=8, file_len=4, compression="lz4")
+    wkwdask.to_wkw(
+        voxels(1, SHAPE),
+        folder / "seg" / "1",
+        offset=(1, 2, 3),
+        block_len=8,
+        file_len=4,
+        compression="lz4",
+    )
 
 
 def write(folder, existing="error"):
     """Blocks, files and the box are cut; one file becomes empty."""
     new = voxels(2, [b - a for a, b in zip(*REGION, strict=True)])
     new[27:59, :30, 23:] = 0
-    wkwdask.to_wkw(da.from_array(new, chunks=(40, 40, 7)), folder / "seg" / "1", region=REGION, existing=existing)
+    wkwdask.to_wkw(
+        da.from_array(new, chunks=(40, 40, 7)),
+        folder / "seg" / "1",
+        region=REGION,
+        existing=existing,
+    )
 
 
 def resume(folder):
@@ -57,11 +69,21 @@ def test_killed_at_any_step(tmp_path, known):
     assert contents(tmp_path / "whole") == after
     assert changes > 60
     problems = []
-    steps = range(1, changes + 1) if KILLS else [*range(1, changes, max(1, changes // 25)), changes - 1, changes]
+    steps = (
+        range(1, changes + 1)
+        if KILLS
+        else [*range(1, changes, max(1, changes // 25)), changes - 1, changes]
+    )
     folder = tmp_path / "ds"
-    for turn, step in enumerate(killed_at_each(steps, write, lambda folder: lay_out(before, folder), folder)):
+    for turn, step in enumerate(
+        killed_at_each(steps, write, lambda folder: lay_out(before, folder), folder)
+    ):
         seen = contents(folder)
-        wrong = [name for name in {**before, **after, **seen} if seen.get(name) not in (before.get(name), after.get(name))]
+        wrong = [
+            name
+            for name in {**before, **after, **seen}
+            if seen.get(name) not in (before.get(name), after.get(name))
+        ]
         assert seen[JSON_NAME] == before[JSON_NAME]
         with dask.config.set(scheduler="synchronous"):
             (write, resume)[turn % 2](folder)

@@ -42,17 +42,37 @@ def test_killed_at_steps_of_all_stages(tmp_path, job):
     random = np.random.default_rng(1)
     values = np.where(random.random(SHAPE) < 0.4, random.integers(1, 3, SHAPE), 0).astype(np.uint32)
     with dask.config.set(scheduler="synchronous"):
-        wkwdask.to_wkw(values, source / "seg" / "1", offset=(5, 0, 9), block_len=8, file_len=2, compression="lz4")
+        wkwdask.to_wkw(
+            values,
+            source / "seg" / "1",
+            offset=(5, 0, 9),
+            block_len=8,
+            file_len=2,
+            compression="lz4",
+        )
         before = contents(source)
         job(source)
     after = contents(source)
     changes, publishing = killed_at(0, job, lay_out(before, tmp_path / "whole"))
     assert contents(tmp_path / "whole") == after
-    steps = range(1, changes + 1) if KILLS else {*range(1, changes, max(1, changes // 14)), *range(publishing - 1, changes, 4), changes}
+    steps = (
+        range(1, changes + 1)
+        if KILLS
+        else {
+            *range(1, changes, max(1, changes // 14)),
+            *range(publishing - 1, changes, 4),
+            changes,
+        }
+    )
     folder = tmp_path / "ds"
     for step in killed_at_each(steps, job, lambda folder: lay_out(before, folder), folder):
-        seen = {name: content for name, content in contents(folder).items() if name.startswith("cc/")}
-        assert seen in ({}, {name: content for name, content in after.items() if name.startswith("cc/")}), step
+        seen = {
+            name: content for name, content in contents(folder).items() if name.startswith("cc/")
+        }
+        assert seen in (
+            {},
+            {name: content for name, content in after.items() if name.startswith("cc/")},
+        ), step
         done, log = journaled(folder), tmp_path / f"{step}.log"
         with dask.config.set(scheduler="synchronous"), logged(log):
             try:

@@ -11,7 +11,16 @@ import time
 import dask
 import numpy as np
 import pytest
-from faults.drivers import CASES, KILLS, kept_tasks, killed_at, killed_at_each, logged, runs, tasks_run_by
+from faults.drivers import (
+    CASES,
+    KILLS,
+    kept_tasks,
+    killed_at,
+    killed_at_each,
+    logged,
+    runs,
+    tasks_run_by,
+)
 from faults.trees import contents, differences, leftovers, states
 
 import wkwdask
@@ -40,7 +49,12 @@ def edit(folder, random, num_files=8):
         else:
             paths[n].write_bytes(data[random.integers(len(data))])
     for _ in range(2):
-        path = folder / "seg" / "1" / "z{}/y{}/x{}.wkw".format(*(int(random.integers(n)) for n in (3, 4, 6)))
+        path = (
+            folder
+            / "seg"
+            / "1"
+            / "z{}/y{}/x{}.wkw".format(*(int(random.integers(n)) for n in (3, 4, 6)))
+        )
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data[random.integers(len(data))])
 
@@ -82,7 +96,11 @@ def check_between(folder, before, after):
     """Make sure that every file is the old one or the new one, or is not there where one of them
     was empty."""
     found = contents(folder)
-    assert [name for name in found.keys() | before.keys() | after.keys() if found.get(name) not in (before.get(name), after.get(name))] == []
+    assert [
+        name
+        for name in found.keys() | before.keys() | after.keys()
+        if found.get(name) not in (before.get(name), after.get(name))
+    ] == []
 
 
 def check_after(folder, after):
@@ -102,7 +120,11 @@ def test_update_killed_at_any_step(tmp_path, edited):
     folder, before, after = edited
     changes, _ = killed_at(0, update, copied(folder, tmp_path / "whole"))
     assert contents(tmp_path / "whole") == after
-    steps = range(1, changes + 1) if KILLS else sorted({*range(1, 16, 2), *range(16, changes, 7), *range(changes - 9, changes + 1)})
+    steps = (
+        range(1, changes + 1)
+        if KILLS
+        else sorted({*range(1, 16, 2), *range(16, changes, 7), *range(changes - 9, changes + 1)})
+    )
     problems = []
     here = tmp_path / "ds"
     for step in killed_at_each(steps, update, lambda target: copied(folder, target), here):

@@ -14,9 +14,15 @@ from faults.trees import contents, leftovers
 
 import wkwdask
 
-zarr = pytest.importorskip("zarr", minversion="3.1.4", reason="zarr, of the extra zarr, is not installed")
+zarr = pytest.importorskip(
+    "zarr", minversion="3.1.4", reason="zarr, of the extra zarr, is not installed"
+)
 
-pytestmark = [pytest.mark.faults, pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"), pytest.mark.filterwarnings("ignore:Consolidated metadata")]
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:Consolidated metadata"),
+]
 VOXELS = np.random.default_rng(0).integers(1, 255, (20, 18, 12)).astype(np.uint8)
 
 
@@ -30,7 +36,9 @@ def source(tmp_path_factory):
 def test_a_zip_is_whole_or_absent_and_the_same_call_completes_it(tmp_path, source):
     def convert(folder):
         with without_flushing():
-            wkwdask.convert(source, folder / "em.ozx", voxel_size=(4, 4, 8), axes="xyz", chunk_shape=(8, 8, 8))
+            wkwdask.convert(
+                source, folder / "em.ozx", voxel_size=(4, 4, 8), axes="xyz", chunk_shape=(8, 8, 8)
+            )
 
     for folder in ("first", "whole"):
         (tmp_path / folder).mkdir()
@@ -40,7 +48,12 @@ def test_a_zip_is_whole_or_absent_and_the_same_call_completes_it(tmp_path, sourc
     expected = contents(tmp_path / "whole")
     assert list(expected) == ["em.ozx"]
     folder = tmp_path / "killed"
-    for step in killed_at_each(range(1, changes + 1) if KILLS else [changes // 3, *range(changes - 16, changes + 1, 2)], convert, Path.mkdir, folder):
+    for step in killed_at_each(
+        range(1, changes + 1) if KILLS else [changes // 3, *range(changes - 16, changes + 1, 2)],
+        convert,
+        Path.mkdir,
+        folder,
+    ):
         assert contents(folder) in ({}, expected), step
         with dask.config.set(scheduler="synchronous"):
             convert(folder)
@@ -53,7 +66,14 @@ def test_copied_blocks_are_a_whole_level_or_none_and_the_same_call_completes_it(
     dataset = tmp_path / "ds"
     wkwdask.create_dataset(dataset, voxel_size=(4, 4, 8))
     with dask.config.set(scheduler="synchronous"):
-        wkwdask.to_wkw(VOXELS, dataset / "color" / "1", offset=(3, 5, 0), block_len=4, file_len=2, compression="lz4")
+        wkwdask.to_wkw(
+            VOXELS,
+            dataset / "color" / "1",
+            offset=(3, 5, 0),
+            block_len=4,
+            file_len=2,
+            compression="lz4",
+        )
         wkwdask.build_pyramid(dataset, "color", mags=["2"])
 
     def convert(folder):
@@ -61,7 +81,10 @@ def test_copied_blocks_are_a_whole_level_or_none_and_the_same_call_completes_it(
             wkwdask.convert(dataset, folder / "em.ome.zarr", layer="color", existing="resume")
 
     def levels(found):
-        return [{name: data for name, data in found.items() if name.startswith(f"em.ome.zarr/{mag}/")} for mag in "12"]
+        return [
+            {name: data for name, data in found.items() if name.startswith(f"em.ome.zarr/{mag}/")}
+            for mag in "12"
+        ]
 
     for folder in ("first", "whole"):
         (tmp_path / folder).mkdir()
@@ -71,15 +94,21 @@ def test_copied_blocks_are_a_whole_level_or_none_and_the_same_call_completes_it(
     expected = contents(tmp_path / "whole")
     assert "blosc" in expected["em.ome.zarr/1/zarr.json"].decode()
     seen, folder = [], tmp_path / "killed"
-    for step in killed_at_each(range(1, changes + 1, 1 if KILLS else max(1, changes // 6)), convert, Path.mkdir, folder):
+    for step in killed_at_each(
+        range(1, changes + 1, 1 if KILLS else max(1, changes // 6)), convert, Path.mkdir, folder
+    ):
         seen += levels(contents(folder))
-        assert all(level in ({}, whole) for level, whole in zip(seen[-2:], levels(expected), strict=True)), step
+        assert all(
+            level in ({}, whole) for level, whole in zip(seen[-2:], levels(expected), strict=True)
+        ), step
         with dask.config.set(scheduler="synchronous"):
             convert(folder)
         assert contents(folder) == expected, step
         assert leftovers(folder) == [], step
     assert {} in seen
-    np.testing.assert_array_equal(wkwdask.open(tmp_path / "whole" / "em.ome.zarr", mag=1)[0], VOXELS)
+    np.testing.assert_array_equal(
+        wkwdask.open(tmp_path / "whole" / "em.ome.zarr", mag=1)[0], VOXELS
+    )
 
 
 def test_a_single_array_is_read_correctly_whenever_its_rechunking_is_killed(tmp_path):
@@ -90,17 +119,25 @@ def test_a_single_array_is_read_correctly_whenever_its_rechunking_is_killed(tmp_
 
     def rechunk(folder):
         with without_flushing():
-            wkwdask.rechunk(folder / "group.zarr" / "a", chunk_shape=(16, 16, 8), compression="zstd")
+            wkwdask.rechunk(
+                folder / "group.zarr" / "a", chunk_shape=(16, 16, 8), compression="zstd"
+            )
 
     with dask.config.set(scheduler="synchronous"):
         rechunk(shutil.copytree(tmp_path / "before", tmp_path / "first"))
-    changes, publishing = killed_at(0, rechunk, shutil.copytree(tmp_path / "before", tmp_path / "whole"))
+    changes, publishing = killed_at(
+        0, rechunk, shutil.copytree(tmp_path / "before", tmp_path / "whole")
+    )
     expected = contents(tmp_path / "whole")
-    for step in range(1, changes + 1) if KILLS else (publishing // 2, *range(publishing, changes + 1, 3)):
+    for step in (
+        range(1, changes + 1) if KILLS else (publishing // 2, *range(publishing, changes + 1, 3))
+    ):
         # not a copy of a killed job: a source in another place is another source
         folder = shutil.copytree(tmp_path / "before", tmp_path / str(step))
         assert killed_at(step, rechunk, folder) is None
-        np.testing.assert_array_equal(zarr.open_group(folder / "group.zarr", mode="r")["a"][...], VOXELS)
+        np.testing.assert_array_equal(
+            zarr.open_group(folder / "group.zarr", mode="r")["a"][...], VOXELS
+        )
         with dask.config.set(scheduler="synchronous"):
             rechunk(folder)
         assert contents(folder) == expected, step
@@ -109,8 +146,12 @@ def test_a_single_array_is_read_correctly_whenever_its_rechunking_is_killed(tmp_
 
 COPIES = {
     "copy": lambda source, target, **options: wkwdask.copy(source, target, **options),
-    "rechunk": lambda source, target, **options: wkwdask.rechunk(source, target, chunk_shape=(6, 6, 6), **options),
-    "compress": lambda source, target, **options: wkwdask.compress(source, target, compression="zstd", **options),
+    "rechunk": lambda source, target, **options: wkwdask.rechunk(
+        source, target, chunk_shape=(6, 6, 6), **options
+    ),
+    "compress": lambda source, target, **options: wkwdask.compress(
+        source, target, compression="zstd", **options
+    ),
 }
 
 
@@ -119,7 +160,9 @@ COPIES = {
 def test_the_same_call_completes_a_killed_copy_of_several_levels(tmp_path, version, verb):
     image = f"zarr://{tmp_path}/image"
     with dask.config.set(scheduler="synchronous"):
-        wkwdask.to_zarr(VOXELS[np.newaxis], image, voxel_size=(4, 4, 8), chunk_shape=(8, 8, 8), ngff=version)
+        wkwdask.to_zarr(
+            VOXELS[np.newaxis], image, voxel_size=(4, 4, 8), chunk_shape=(8, 8, 8), ngff=version
+        )
         wkwdask.build_pyramid(image, mags=["2", "4"], method="mean")
 
     def copy(folder, **options):
@@ -135,6 +178,8 @@ def test_the_same_call_completes_a_killed_copy_of_several_levels(tmp_path, versi
             copy(tmp_path / "killed")
         assert contents(tmp_path / "killed") == expected, step
         # documents of version 2
-        assert [name for name in leftovers(tmp_path / "killed") if not Path(name).name.startswith(".z")] == [], step
+        assert [
+            name for name in leftovers(tmp_path / "killed") if not Path(name).name.startswith(".z")
+        ] == [], step
         with dask.config.set(scheduler="synchronous"):
             assert "nothing to do" in copy(tmp_path / "killed", existing="resume").note

@@ -23,8 +23,12 @@ def contents(folder):
     """The bytes of every visible file of a folder, and the JSON parsed."""
     found = {}
     for path in sorted(Path(folder).rglob("*")):
-        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts):
-            found[str(path.relative_to(folder))] = json.loads(path.read_text()) if path.name == JSON_NAME else path.read_bytes()
+        if path.is_file() and not any(
+            part.startswith(".") for part in path.relative_to(folder).parts
+        ):
+            found[str(path.relative_to(folder))] = (
+                json.loads(path.read_text()) if path.name == JSON_NAME else path.read_bytes()
+            )
     return found
 
 
@@ -42,7 +46,11 @@ def lay_out(files, folder):
 
 def leftovers(folder):
     """Names that begin with a dot: temporary files, locks, folders of jobs."""
-    return sorted(str(path.relative_to(folder)) for path in Path(folder).rglob(".*") if path.name not in HARMLESS)
+    return sorted(
+        str(path.relative_to(folder))
+        for path in Path(folder).rglob(".*")
+        if path.name not in HARMLESS
+    )
 
 
 def differences(found, expected):
@@ -54,7 +62,11 @@ def states(folder):
     """Inode and time of every visible file but the JSON."""
     found = {}
     for path in sorted(Path(folder).rglob("*")):
-        if path.is_file() and path.name != JSON_NAME and not any(part.startswith(".") for part in path.relative_to(folder).parts):
+        if (
+            path.is_file()
+            and path.name != JSON_NAME
+            and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+        ):
             status = os.stat(path)
             found[str(path.relative_to(folder))] = (status.st_ino, status.st_mtime_ns)
     return found

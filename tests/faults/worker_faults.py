@@ -14,7 +14,9 @@ def lost(workers, client):
     """Kill a worker."""
     pid = pid_of(client, f"job-{workers.jobs[-1]}")
     os.kill(pid, signal.SIGKILL)
-    return lambda: f"process {'runs' if is_running(pid) else 'gone'}, job {workers.slurm.state(workers.jobs[-1])}"
+    return lambda: (
+        f"process {'runs' if is_running(pid) else 'gone'}, job {workers.slurm.state(workers.jobs[-1])}"
+    )
 
 
 def cancelled(workers, client):
@@ -32,20 +34,39 @@ def requeued(workers, client):
 def preempted(workers, client):
     """Let a job of a partition with a higher priority take the node."""
     node = workers.slurm.field(workers.jobs[-1], "NodeList")
-    other = workers.slurm.run("sbatch", "--parsable", "-p", "urgent", "-w", node, "-c", "4", "-o", "/dev/null", "--wrap", "sleep 3")
+    other = workers.slurm.run(
+        "sbatch",
+        "--parsable",
+        "-p",
+        "urgent",
+        "-w",
+        node,
+        "-c",
+        "4",
+        "-o",
+        "/dev/null",
+        "--wrap",
+        "sleep 3",
+    )
     workers.slurm.start_now(workers.jobs[-1])
-    return lambda: f"Restarts={workers.slurm.field(workers.jobs[-1], 'Restarts')}, the other job {workers.slurm.state(other)}"
+    return lambda: (
+        f"Restarts={workers.slurm.field(workers.jobs[-1], 'Restarts')}, the other job {workers.slurm.state(other)}"
+    )
 
 
 def node_down(workers, client):
     """Take a worker's node down; SLURM may take it back into service at once."""
-    node, before = (workers.slurm.field(workers.jobs[-1], name) for name in ("NodeList", "Restarts"))
+    node, before = (
+        workers.slurm.field(workers.jobs[-1], name) for name in ("NodeList", "Restarts")
+    )
     workers.slurm.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
     workers.slurm.start_now(workers.jobs[-1])
 
     def proof():
         state = workers.slurm.run("sinfo", "-h", "-N", "-p", "debug", "-n", node, "-o", "%T")
-        restarts, now = (workers.slurm.field(workers.jobs[-1], name) for name in ("Restarts", "NodeList"))
+        restarts, now = (
+            workers.slurm.field(workers.jobs[-1], name) for name in ("Restarts", "NodeList")
+        )
         return f"{node} {state}, restarted since then: {int(restarts or 0) > int(before)}, on {now}"
 
     return proof
@@ -55,13 +76,23 @@ def over_memory(workers, client):
     """Let a worker take more memory than its nanny, or than SLURM, allows."""
     name = f"job-{workers.jobs[-1]}"
     pid = pid_of(client, name)
-    address = next(address for address, worker in client.scheduler_info(n_workers=-1)["workers"].items() if worker["name"] == name)
+    address = next(
+        address
+        for address, worker in client.scheduler_info(n_workers=-1)["workers"].items()
+        if worker["name"] == name
+    )
     with contextlib.suppress(OSError):  # it may be gone before it answers
         client.run(allocate, 1_500_000_000, workers=[address])
 
     def proof():
-        told = "exceeded memory limit" in (workers.folder / f"{workers.jobs[-1]}.log").read_text().lower().replace("exceeded job memory", "exceeded memory")
-        told = told or "exceeded 95% memory budget" in (workers.folder / f"{workers.jobs[-1]}.log").read_text().lower()
+        told = "exceeded memory limit" in (
+            workers.folder / f"{workers.jobs[-1]}.log"
+        ).read_text().lower().replace("exceeded job memory", "exceeded memory")
+        told = (
+            told
+            or "exceeded 95% memory budget"
+            in (workers.folder / f"{workers.jobs[-1]}.log").read_text().lower()
+        )
         return f"process {'runs' if is_running(pid) else 'gone'}, job {workers.slurm.state(workers.jobs[-1])}, log tells of memory: {told}"
 
     return proof

@@ -63,8 +63,20 @@ class ArrayWork:
     def build(self, folder, log, seconds, **options):
         """Write it with what is active."""
         chunks = ((_EDGE,) * _CHUNKS,) * 3
-        array = da.map_blocks(partial(slow_chunk, str(log), seconds), chunks=chunks, dtype=np.uint8, meta=np.empty((0, 0, 0), np.uint8))
-        wkwdask.to_wkw(array, folder / "color" / "1", block_len=8, file_len=_EDGE // 8, compression="lz4", **options)
+        array = da.map_blocks(
+            partial(slow_chunk, str(log), seconds),
+            chunks=chunks,
+            dtype=np.uint8,
+            meta=np.empty((0, 0, 0), np.uint8),
+        )
+        wkwdask.to_wkw(
+            array,
+            folder / "color" / "1",
+            block_len=8,
+            file_len=_EDGE // 8,
+            compression="lz4",
+            **options,
+        )
 
     def check(self, folder):
         """Make sure that the tree is that of the undisturbed run, and that nothing else is
@@ -139,14 +151,18 @@ def slow_command():
     from support.commands import COMMAND
 
     if GREEDY_VARIABLE in os.environ:
-        threading.Thread(target=_be_greedy, args=(os.environ[GREEDY_VARIABLE],), daemon=True).start()
+        threading.Thread(
+            target=_be_greedy, args=(os.environ[GREEDY_VARIABLE],), daemon=True
+        ).start()
     with regions_of(REGION), logged(os.environ[LOG_VARIABLE], float(os.environ[SECONDS_VARIABLE])):
         COMMAND.main(sys.argv[1:], prog_name="wkwdask")
 
 
 def _be_greedy(path):
     """Take far too much memory as soon as a file says that this element should."""
-    while not os.path.exists(path) or Path(path).read_text() != os.environ.get("SLURM_ARRAY_TASK_ID"):
+    while not os.path.exists(path) or Path(path).read_text() != os.environ.get(
+        "SLURM_ARRAY_TASK_ID"
+    ):
         time.sleep(0.1)
     held = bytearray(b"x" * 1_500_000_000)
     time.sleep(60)

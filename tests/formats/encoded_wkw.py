@@ -13,5 +13,10 @@ def encode_file(voxels, header, level=DEFAULT_LEVEL):
     """Encode a whole file."""
     step = header.block_len
     corners = (morton.decode(np.arange(header.blocks_per_file)) * step).tolist()
-    blocks = [encode_block(voxels[:, x : x + step, y : y + step, z : z + step], header, level) for x, y, z in corners]
-    return format_file_head(header, np.array([len(block) for block in blocks], np.int64)) + b"".join(blocks)
+    blocks = [
+        encode_block(voxels[:, x : x + step, y : y + step, z : z + step], header, level)
+        for x, y, z in corners
+    ]
+    return format_file_head(
+        header, np.array([len(block) for block in blocks], np.int64)
+    ) + b"".join(blocks)

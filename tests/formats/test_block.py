@@ -53,12 +53,16 @@ def test_block_types(block_type, level):
 def test_any_memory_order_and_byte_order(order, dtype):
     header = make_header("int32", 3, block_len=2, file_len=1, block_type=BlockType.RAW)
     block = np.arange(24).reshape(3, 2, 2, 2)
-    assert encode_block(np.array(block, dtype, order=order), header) == block.astype("<i4").tobytes(order="F")
+    assert encode_block(np.array(block, dtype, order=order), header) == block.astype("<i4").tobytes(
+        order="F"
+    )
 
 
 def test_wrong_shape():
     header = make_header("uint8", block_len=4, file_len=1)
-    with pytest.raises(ValueError, match=r"a block of this mag has 64 bytes, got an array of shape \(1, 4, 4, 2\)"):
+    with pytest.raises(
+        ValueError, match=r"a block of this mag has 64 bytes, got an array of shape \(1, 4, 4, 2\)"
+    ):
         encode_block(np.zeros((1, 4, 4, 2), np.uint8), header)
 
 
@@ -69,11 +73,36 @@ BROKEN = [
     (b"", RAW, TruncatedError, "x0.wkw: block 5 at byte 100: 0 bytes, expected 16"),
     (bytes(15), RAW, TruncatedError, "x0.wkw: block 5 at byte 100: 15 bytes, expected 16"),
     # an empty entry of the jump table
-    (b"", LZ4, CorruptError, "x0.wkw: block 5 at byte 100: 0 stored bytes cannot decode to 16 bytes"),
-    (b"\xff\xff\xff", LZ4, CorruptError, "x0.wkw: block 5 at byte 100: 3 bytes are not an LZ4 block of 16 bytes"),
-    (b"\x00", LZ4, CorruptError, "x0.wkw: block 5 at byte 100: 1 bytes decode to 0 bytes, expected 16"),
-    (lz4.block.compress(bytes(8), store_size=False), LZ4, CorruptError, "x0.wkw: block 5 at byte 100: .* bytes decode to 8 bytes, expected 16"),
-    (lz4.block.compress(bytes(17), store_size=False), LZ4, CorruptError, "x0.wkw: block 5 at byte 100: .* bytes are not an LZ4 block of 16 bytes"),
+    (
+        b"",
+        LZ4,
+        CorruptError,
+        "x0.wkw: block 5 at byte 100: 0 stored bytes cannot decode to 16 bytes",
+    ),
+    (
+        b"\xff\xff\xff",
+        LZ4,
+        CorruptError,
+        "x0.wkw: block 5 at byte 100: 3 bytes are not an LZ4 block of 16 bytes",
+    ),
+    (
+        b"\x00",
+        LZ4,
+        CorruptError,
+        "x0.wkw: block 5 at byte 100: 1 bytes decode to 0 bytes, expected 16",
+    ),
+    (
+        lz4.block.compress(bytes(8), store_size=False),
+        LZ4,
+        CorruptError,
+        "x0.wkw: block 5 at byte 100: .* bytes decode to 8 bytes, expected 16",
+    ),
+    (
+        lz4.block.compress(bytes(17), store_size=False),
+        LZ4,
+        CorruptError,
+        "x0.wkw: block 5 at byte 100: .* bytes are not an LZ4 block of 16 bytes",
+    ),
 ]
 
 
@@ -89,7 +118,9 @@ def test_more_raw_bytes_than_the_block():
 
 def test_nothing_is_allocated_for_an_impossible_length():
     """A few bytes cannot be a gigabyte: the length is refused before LZ4 gets memory for it."""
-    header = make_header("uint8", block_len=1024, file_len=1, block_type=BlockType.LZ4, any_length=True)
+    header = make_header(
+        "uint8", block_len=1024, file_len=1, block_type=BlockType.LZ4, any_length=True
+    )
     with pytest.raises(CorruptError, match="64 stored bytes cannot decode to 1073741824 bytes"):
         _decode(bytes(64), header)
 
@@ -98,7 +129,9 @@ def test_the_most_that_lz4_compresses():
     """A long match takes one byte for 255: the refusal of impossible lengths lets the best possible
     block through."""
     header = make_header("uint8", block_len=128, file_len=1, block_type=BlockType.LZ4)
-    raw = lz4.block.compress(bytes(128**3), mode="high_compression", compression=12, store_size=False)
+    raw = lz4.block.compress(
+        bytes(128**3), mode="high_compression", compression=12, store_size=False
+    )
     assert not _decode(raw, header).any()
 
 

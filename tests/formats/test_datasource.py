@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wkwdask.errors import CorruptError, FormatError
-from wkwdask.formats.webknossos.datasource import NewLayer, format_datasource, new_document, parse_datasource, with_layer, with_mags
+from wkwdask.formats.webknossos.datasource import (
+    NewLayer,
+    format_datasource,
+    new_document,
+    parse_datasource,
+    with_layer,
+    with_mags,
+)
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 
@@ -26,8 +33,19 @@ DOCUMENT = {
             "boundingBox": {"topLeft": [10, 20, 30], "width": 101, "height": 67, "depth": 45},
             "dataFormat": "wkw",
             "mags": [
-                {"mag": [2, 2, 1], "path": "./seg/2-2-1", "cubeLength": 64, "axisOrder": {"c": 0, "x": 1, "y": 2, "z": 3}},
-                {"mag": [1, 1, 1], "path": "./seg/1", "cubeLength": 64, "axisOrder": {"c": 0, "x": 1, "y": 2, "z": 3}, "channelIndex": 0},
+                {
+                    "mag": [2, 2, 1],
+                    "path": "./seg/2-2-1",
+                    "cubeLength": 64,
+                    "axisOrder": {"c": 0, "x": 1, "y": 2, "z": 3},
+                },
+                {
+                    "mag": [1, 1, 1],
+                    "path": "./seg/1",
+                    "cubeLength": 64,
+                    "axisOrder": {"c": 0, "x": 1, "y": 2, "z": 3},
+                    "channelIndex": 0,
+                },
             ],
             "largestSegmentId": {"customJsonEncoding": "bigint", "value": "1152921504606846976"},
             "numChannels": 1,
@@ -68,10 +86,18 @@ def test_current_form():
     assert source.voxel_size_nm == (11.24, 11.24, 28.0)
     layer = source.layer("seg")
     assert layer is source.layers[0]
-    assert (layer.category, layer.element_class, layer.num_channels, layer.data_format) == ("segmentation", "uint64", 1, "wkw")
+    assert (layer.category, layer.element_class, layer.num_channels, layer.data_format) == (
+        "segmentation",
+        "uint64",
+        1,
+        "wkw",
+    )
     assert layer.bounding_box == BoundingBox((10, 20, 30), (101, 67, 45))
     # finest first
-    assert [(record.mag, record.path) for record in layer.mags] == [(Mag(1, 1, 1), "./seg/1"), (Mag(2, 2, 1), "./seg/2-2-1")]
+    assert [(record.mag, record.path) for record in layer.mags] == [
+        (Mag(1, 1, 1), "./seg/1"),
+        (Mag(2, 2, 1), "./seg/2-2-1"),
+    ]
     assert source.layer("other") is None
     assert source.document == DOCUMENT
 
@@ -85,7 +111,10 @@ def test_legacy_form():
                 "name": "color",
                 "category": "color",
                 "boundingBox": {"topLeft": [0, 0, 0], "width": 1, "height": 2, "depth": 3},
-                "wkwResolutions": [{"resolution": 1, "cubeLength": 1024}, {"resolution": [2, 2, 1], "cubeLength": 1024}],
+                "wkwResolutions": [
+                    {"resolution": 1, "cubeLength": 1024},
+                    {"resolution": [2, 2, 1], "cubeLength": 1024},
+                ],
                 "elementClass": "uint24",
                 "numChannels": 3,
                 "dataFormat": "wkw",
@@ -94,7 +123,10 @@ def test_legacy_form():
     }
     source = _parse(document)
     assert source.voxel_size_nm == (11.24, 11.24, 28)
-    assert [(record.mag.name, record.path) for record in source.layers[0].mags] == [("1", None), ("2-2-1", None)]
+    assert [(record.mag.name, record.path) for record in source.layers[0].mags] == [
+        ("1", None),
+        ("2-2-1", None),
+    ]
     assert source.layers[0].num_channels == 3
 
 
@@ -114,7 +146,9 @@ def test_legacy_form():
     ],
 )
 def test_voxel_size(scale, expected):
-    assert _parse({**DOCUMENT, "scale": scale}).voxel_size_nm == (expected if expected is None else pytest.approx(expected))
+    assert _parse({**DOCUMENT, "scale": scale}).voxel_size_nm == (
+        expected if expected is None else pytest.approx(expected)
+    )
 
 
 def test_empty_dataset():
@@ -126,30 +160,66 @@ LAYER = ("dataLayers", 0)
 BROKEN = [
     # document, message
     ([], "expected an object at the top, found list"),
-    (_changed("scale", value={"factor": [1, 1], "unit": "nm"}), r"scale.factor: expected three positive numbers, found \[1, 1\]"),
-    (_changed("scale", value=[1, 0, 1]), r"scale.factor: expected three positive numbers, found \[1, 0, 1\]"),
+    (
+        _changed("scale", value={"factor": [1, 1], "unit": "nm"}),
+        r"scale.factor: expected three positive numbers, found \[1, 1\]",
+    ),
+    (
+        _changed("scale", value=[1, 0, 1]),
+        r"scale.factor: expected three positive numbers, found \[1, 0, 1\]",
+    ),
     (_changed("scale", value=[1, "2", 1]), "scale.factor: expected three positive numbers"),
-    (_changed("scale", value={"factor": [1, 1, 1], "unit": "parrot"}), 'scale.unit: expected a unit of length, found "parrot"'),
-    (_changed("scale", value={"factor": [1, 1, 1], "unit": ["nm"]}), "scale.unit: expected a unit of length"),
+    (
+        _changed("scale", value={"factor": [1, 1, 1], "unit": "parrot"}),
+        'scale.unit: expected a unit of length, found "parrot"',
+    ),
+    (
+        _changed("scale", value={"factor": [1, 1, 1], "unit": ["nm"]}),
+        "scale.unit: expected a unit of length",
+    ),
     (_changed("dataLayers", value={}), "dataLayers: expected a list, found {}"),
     (_changed("dataLayers", value=[3]), r"dataLayers\[0\]: expected an object, found 3"),
     (_changed(*LAYER, "name", value=""), r'dataLayers\[0\].name: expected a name, found ""'),
     (_changed(*LAYER, "name", value=7), r"dataLayers\[0\].name: expected a name, found 7"),
-    (_changed(*LAYER, "category", value="mask"), r'dataLayers\[0\].category: expected "color" or "segmentation", found "mask"'),
+    (
+        _changed(*LAYER, "category", value="mask"),
+        r'dataLayers\[0\].category: expected "color" or "segmentation", found "mask"',
+    ),
     (
         _changed(*LAYER, "boundingBox", value=None),
         r"dataLayers\[0\].boundingBox: expected topLeft \(three whole numbers\), width, height and depth, found null",
     ),
     (_changed(*LAYER, "boundingBox", "width", value=-1), r"dataLayers\[0\].boundingBox: expected"),
     (_changed(*LAYER, "boundingBox", "width", value=1.5), r"dataLayers\[0\].boundingBox: expected"),
-    (_changed(*LAYER, "boundingBox", "topLeft", value=[1, 2]), r"dataLayers\[0\].boundingBox: expected"),
-    (_changed(*LAYER, "boundingBox", "topLeft", value="123"), r"dataLayers\[0\].boundingBox: expected"),
-    (_changed(*LAYER, "numChannels", value=-1), r"dataLayers\[0\].numChannels: expected a positive number, found -1"),
-    (_changed(*LAYER, "numChannels", value="3"), r"dataLayers\[0\].numChannels: expected a positive number"),
+    (
+        _changed(*LAYER, "boundingBox", "topLeft", value=[1, 2]),
+        r"dataLayers\[0\].boundingBox: expected",
+    ),
+    (
+        _changed(*LAYER, "boundingBox", "topLeft", value="123"),
+        r"dataLayers\[0\].boundingBox: expected",
+    ),
+    (
+        _changed(*LAYER, "numChannels", value=-1),
+        r"dataLayers\[0\].numChannels: expected a positive number, found -1",
+    ),
+    (
+        _changed(*LAYER, "numChannels", value="3"),
+        r"dataLayers\[0\].numChannels: expected a positive number",
+    ),
     (_changed(*LAYER, "mags", value=None), r"dataLayers\[0\].mags: expected a list, found null"),
-    (_changed(*LAYER, "mags", 1, "mag", value=[3, 1, 1]), r"dataLayers\[0\].mags\[1\].mag: expected a mag of powers of two"),
-    (_changed(*LAYER, "mags", 0, "mag", value=None), r"dataLayers\[0\].mags\[0\].mag: expected a mag of powers of two"),
-    (_changed(*LAYER, "mags", value=[5]), r"dataLayers\[0\].mags\[0\].mag: expected a mag of powers of two, found 5"),
+    (
+        _changed(*LAYER, "mags", 1, "mag", value=[3, 1, 1]),
+        r"dataLayers\[0\].mags\[1\].mag: expected a mag of powers of two",
+    ),
+    (
+        _changed(*LAYER, "mags", 0, "mag", value=None),
+        r"dataLayers\[0\].mags\[0\].mag: expected a mag of powers of two",
+    ),
+    (
+        _changed(*LAYER, "mags", value=[5]),
+        r"dataLayers\[0\].mags\[0\].mag: expected a mag of powers of two, found 5",
+    ),
 ]
 
 
@@ -194,7 +264,14 @@ def test_no_json(text, message):
         '{"version": ' + "1" * 5000 + "}",  # longer than Python converts
         "[" * 100_000,  # deeper than Python recurses
     ],
-    ids=["infinite corner", "NaN corner", "infinite mag", "NaN scale", "long number", "deep nesting"],
+    ids=[
+        "infinite corner",
+        "NaN corner",
+        "infinite mag",
+        "NaN scale",
+        "long number",
+        "deep nesting",
+    ],
 )
 def test_numbers_and_nesting_that_python_refuses(text):
     """Text of any kind is a dataset or a FormatError; nothing else leaves the parser."""
@@ -203,8 +280,17 @@ def test_numbers_and_nesting_that_python_refuses(text):
 
 
 _json = st.recursive(
-    st.none() | st.booleans() | st.integers(-5, 5) | st.sampled_from([2**70, 0.5, 1e300, float("inf"), float("nan")]) | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["mag", "topLeft", "factor", "unit", "path", "x"]), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers(-5, 5)
+    | st.sampled_from([2**70, 0.5, 1e300, float("inf"), float("nan")])
+    | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["mag", "topLeft", "factor", "unit", "path", "x"]), inner, max_size=3
+        )
+    ),
     max_leaves=6,
 )
 _paths = st.sampled_from(
@@ -262,7 +348,9 @@ class TestWithMags:
 
     def test_add_and_replace(self):
         before = copy.deepcopy(DOCUMENT)
-        changed = with_mags(DOCUMENT, "seg", [(Mag(4, 4, 2), "./seg/4-4-2", 128), (Mag(2, 2, 1), "./seg/new", 256)])
+        changed = with_mags(
+            DOCUMENT, "seg", [(Mag(4, 4, 2), "./seg/4-4-2", 128), (Mag(2, 2, 1), "./seg/new", 256)]
+        )
         assert before == DOCUMENT
         entry = changed["dataLayers"][0]
         assert [(item["mag"], item["path"], item["cubeLength"]) for item in entry["mags"]] == [
@@ -276,11 +364,22 @@ class TestWithMags:
         assert changed == DOCUMENT
 
     def test_legacy_layer_stays_legacy(self):
-        document = {"dataLayers": [{"name": "color", "wkwResolutions": [{"resolution": 1, "cubeLength": 1024}], "mystery": 1}]}
+        document = {
+            "dataLayers": [
+                {
+                    "name": "color",
+                    "wkwResolutions": [{"resolution": 1, "cubeLength": 1024}],
+                    "mystery": 1,
+                }
+            ]
+        }
         changed = with_mags(document, "color", [(Mag(2, 2, 2), "./color/2", 512)])
         assert changed["dataLayers"][0] == {
             "name": "color",
-            "wkwResolutions": [{"resolution": 1, "cubeLength": 1024}, {"resolution": [2, 2, 2], "cubeLength": 512}],
+            "wkwResolutions": [
+                {"resolution": 1, "cubeLength": 1024},
+                {"resolution": [2, 2, 2], "cubeLength": 512},
+            ],
             "mystery": 1,
         }
 
@@ -294,7 +393,13 @@ class TestWithLayer:
         changed = with_layer(DOCUMENT, "color", NewLayer("color", self.box, "uint24", 3))
         assert changed["dataLayers"][0] == DOCUMENT["dataLayers"][0]
         layer = _parse(changed).layer("color")
-        assert (layer.category, layer.bounding_box, layer.element_class, layer.num_channels, layer.mags) == ("color", self.box, "uint24", 3, ())
+        assert (
+            layer.category,
+            layer.bounding_box,
+            layer.element_class,
+            layer.num_channels,
+            layer.mags,
+        ) == ("color", self.box, "uint24", 3, ())
 
     def test_change(self):
         changed = with_layer(DOCUMENT, "seg", NewLayer("segmentation", self.box, "uint32", 1))

@@ -18,7 +18,13 @@ from hypothesis import strategies as st
 from support.strategies import any_length_headers, damaged, file_voxels, headers, voxel_array
 
 from wkwdask.errors import CorruptError, FormatError, TruncatedError, UnsupportedError
-from wkwdask.formats.wkw.file import block_bounds, decode_file, encode_block, format_file_head, format_jump_table
+from wkwdask.formats.wkw.file import (
+    block_bounds,
+    decode_file,
+    encode_block,
+    format_file_head,
+    format_jump_table,
+)
 from wkwdask.formats.wkw.header import BlockType, format_header, make_header
 
 
@@ -52,7 +58,15 @@ def test_blocks_in_morton_order():
     """Block (x, y, z) of a file of 4 blocks an edge stands at the place of its interleaved bits."""
     header = make_header("uint8", block_len=2, file_len=4, block_type=BlockType.RAW)
     raw = encode_file(np.zeros((1, 8, 8, 8), np.uint8), header)
-    for code, (x, y, z) in [(0, (0, 0, 0)), (1, (1, 0, 0)), (2, (0, 1, 0)), (4, (0, 0, 1)), (8, (2, 0, 0)), (45, (3, 0, 3)), (63, (3, 3, 3))]:
+    for code, (x, y, z) in [
+        (0, (0, 0, 0)),
+        (1, (1, 0, 0)),
+        (2, (0, 1, 0)),
+        (4, (0, 0, 1)),
+        (8, (2, 0, 0)),
+        (45, (3, 0, 3)),
+        (63, (3, 3, 3)),
+    ]:
         marked = bytearray(raw)
         marked[16 + 8 * code] = 1
         assert np.argwhere(decode_file(bytes(marked))).tolist() == [[0, 2 * x, 2 * y, 2 * z]]
@@ -71,7 +85,11 @@ def test_compressed_file_bytes():
 def test_head(block_type):
     header = make_header("uint8", block_len=4, file_len=2, block_type=block_type)
     head = format_file_head(header, np.full(8, 64))
-    table = b"" if block_type is BlockType.RAW else format_jump_table(header.for_data_file(), np.full(8, 64))
+    table = (
+        b""
+        if block_type is BlockType.RAW
+        else format_jump_table(header.for_data_file(), np.full(8, 64))
+    )
     assert head == format_header(header.for_data_file()) + table
     assert len(head) == header.for_data_file().data_offset
 
@@ -161,7 +179,10 @@ HUGE = [
 def test_no_memory_on_the_word_of_a_header(per_dim, block_type, voxel_type, voxel_nbytes, rest):
     blocks = (1 << (per_dim >> 4)) ** 3
     offset = 16 + (8 * blocks if block_type > 1 else 0)
-    raw = struct.pack("<3sBBBBBQ", b"WKW", 1, per_dim, block_type, voxel_type, voxel_nbytes, offset) + rest
+    raw = (
+        struct.pack("<3sBBBBBQ", b"WKW", 1, per_dim, block_type, voxel_type, voxel_nbytes, offset)
+        + rest
+    )
     tracemalloc.start()
     try:
         with pytest.raises((FormatError, UnsupportedError), match=r"x0\.wkw: "):
@@ -178,7 +199,10 @@ def test_no_memory_on_the_word_of_a_table():
     raw = struct.pack("<3sBBBBBQQ", b"WKW", 1, 0x0A, 2, 1, 1, 24, 24 + 64) + bytes(64)
     tracemalloc.start()
     try:
-        with pytest.raises(CorruptError, match=r"x0\.wkw: block 0 at byte 24: 64 stored bytes cannot decode to 1073741824 bytes"):
+        with pytest.raises(
+            CorruptError,
+            match=r"x0\.wkw: block 0 at byte 24: 64 stored bytes cannot decode to 1073741824 bytes",
+        ):
             decode_file(raw, "x0.wkw")
         _, peak = tracemalloc.get_traced_memory()
     finally:
@@ -195,17 +219,39 @@ def test_impossible_tables():
     header = make_header("uint8", block_len=2, file_len=2, block_type=BlockType.LZ4)
     raw = encode_file(voxel_array("uint8", (1, 4, 4, 4), 4, "noise"), header)
     for changed, error, message in [
-        (_with_entry(raw, 3, 80), CorruptError, "x0.wkw: byte 40: jump table decreases: block 3 starts at byte .* and ends at byte 80"),
-        (_with_entry(raw, 0, 0), CorruptError, "x0.wkw: byte 16: jump table decreases: block 0 starts at byte 80 and ends at byte 0"),
+        (
+            _with_entry(raw, 3, 80),
+            CorruptError,
+            "x0.wkw: byte 40: jump table decreases: block 3 starts at byte .* and ends at byte 80",
+        ),
+        (
+            _with_entry(raw, 0, 0),
+            CorruptError,
+            "x0.wkw: byte 16: jump table decreases: block 0 starts at byte 80 and ends at byte 0",
+        ),
         # ends inside the table
         (_with_entry(raw, 0, 20), CorruptError, "x0.wkw: byte 16: jump table decreases"),
-        (_with_entry(raw, 7, len(raw) + 1), TruncatedError, f"x0.wkw: byte 72: block 7 ends at byte {len(raw) + 1}, but the file has {len(raw)} bytes"),
-        (_with_entry(raw, 7, 2**64 - 1), TruncatedError, "x0.wkw: byte 72: block 7 ends at byte 18446744073709551615"),
-        (_with_entry(raw, 2, 2**63), CorruptError, "x0.wkw: byte 40: jump table decreases: block 3"),
+        (
+            _with_entry(raw, 7, len(raw) + 1),
+            TruncatedError,
+            f"x0.wkw: byte 72: block 7 ends at byte {len(raw) + 1}, but the file has {len(raw)} bytes",
+        ),
+        (
+            _with_entry(raw, 7, 2**64 - 1),
+            TruncatedError,
+            "x0.wkw: byte 72: block 7 ends at byte 18446744073709551615",
+        ),
+        (
+            _with_entry(raw, 2, 2**63),
+            CorruptError,
+            "x0.wkw: byte 40: jump table decreases: block 3",
+        ),
     ]:
         with pytest.raises(error, match=message):
             decode_file(changed, "x0.wkw")
-    with pytest.raises(CorruptError, match=r"x0\.wkw: block 2 at byte .*: 0 stored bytes cannot decode to 8 bytes"):
+    with pytest.raises(
+        CorruptError, match=r"x0\.wkw: block 2 at byte .*: 0 stored bytes cannot decode to 8 bytes"
+    ):
         # block 2 has no bytes
         decode_file(_with_entry(raw, 2, struct.unpack_from("<Q", raw, 16 + 8)[0]), "x0.wkw")
 

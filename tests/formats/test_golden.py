@@ -31,8 +31,21 @@ def test_corpus_is_complete():
     """Every case has its folder, every folder its case, and the corpus stays small enough for a
     repository."""
     assert len(generator.CASES) >= 10
-    assert {folder.name for folder in GOLDEN.iterdir() if (folder / "header.wkw").is_file()} == set(generator.CASES)
-    assert {case[0] for case in generator.CASES.values()} == {"uint8", "uint16", "uint32", "uint64", "float32", "float64", "int8", "int16", "int32", "int64"}
+    assert {folder.name for folder in GOLDEN.iterdir() if (folder / "header.wkw").is_file()} == set(
+        generator.CASES
+    )
+    assert {case[0] for case in generator.CASES.values()} == {
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "float32",
+        "float64",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+    }
     assert {case[2] for case in generator.CASES.values()} == {1, 2, 3}
     sizes = [file.stat().st_size for file in GOLDEN.glob("*/**/*.wkw")]
     assert sum(sizes) < 60_000
@@ -45,7 +58,11 @@ def test_header(name):
     dtype, channels, block_type, block_len, file_len, _ = generator.CASES[name]
     raw = (GOLDEN / name / "header.wkw").read_bytes()
     header = parse_header(raw, name, is_data_file=False)
-    assert (header.dtype, header.num_channels, header.block_type) == (np.dtype(dtype), channels, block_type)
+    assert (header.dtype, header.num_channels, header.block_type) == (
+        np.dtype(dtype),
+        channels,
+        block_type,
+    )
     assert (header.block_len, header.file_len, header.data_offset) == (block_len, file_len, 0)
     assert format_header(header) == raw
 
@@ -58,7 +75,9 @@ def test_files(name):
     for x, y, z in np.ndindex(*files):
         raw = (GOLDEN / name / f"z{z}" / f"y{y}" / f"x{x}.wkw").read_bytes()
         array = decode_file(raw, name)
-        part = expected[:, x * edge : (x + 1) * edge, y * edge : (y + 1) * edge, z * edge : (z + 1) * edge]
+        part = expected[
+            :, x * edge : (x + 1) * edge, y * edge : (y + 1) * edge, z * edge : (z + 1) * edge
+        ]
         assert array.dtype == expected.dtype
         np.testing.assert_array_equal(array, part)
         header = parse_header(raw, name, is_data_file=True)
@@ -71,7 +90,11 @@ def test_files(name):
 def test_volume(name, order):
     expected = generator.expected(name)
     volume = open_mag(str(GOLDEN / name))
-    assert (volume.dtype, volume.num_channels, volume.box.size) == (expected.dtype, expected.shape[0], expected.shape[1:])
+    assert (volume.dtype, volume.num_channels, volume.box.size) == (
+        expected.dtype,
+        expected.shape[0],
+        expected.shape[1:],
+    )
     out = np.empty(expected.shape, expected.dtype, order=order)
     assert volume.read_into(out, (0, 0, 0)) > 0
     np.testing.assert_array_equal(out, expected)
@@ -86,9 +109,13 @@ def test_part_of_a_volume():
     volume = open_mag(str(GOLDEN / "uint8_three_channels_lz4hc"))
     out = np.empty((2, 3, 2, 5), np.uint8)
     volume.read_into(out, (2, 3, 1), first_channel=1)
-    np.testing.assert_array_equal(out, generator.expected("uint8_three_channels_lz4hc")[1:, 2:5, 3:5, 1:6])
+    np.testing.assert_array_equal(
+        out, generator.expected("uint8_three_channels_lz4hc")[1:, 2:5, 3:5, 1:6]
+    )
 
 
 def test_reference_library_wrote_this():
     """The version in the generator is the one that the provenance names."""
-    assert f"`wkw` {generator.WRITER_VERSION}" in (GOLDEN / "PROVENANCE.md").read_text(encoding="utf-8")
+    assert f"`wkw` {generator.WRITER_VERSION}" in (GOLDEN / "PROVENANCE.md").read_text(
+        encoding="utf-8"
+    )

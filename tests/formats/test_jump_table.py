@@ -11,7 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wkwdask.errors import CorruptError, TruncatedError
-from wkwdask.formats.wkw.file import format_jump_table, parse_jump_table, raw_block_bounds, table_range
+from wkwdask.formats.wkw.file import (
+    format_jump_table,
+    parse_jump_table,
+    raw_block_bounds,
+    table_range,
+)
 from wkwdask.formats.wkw.header import BlockType, make_header
 
 # 8 blocks; data from byte 80 on
@@ -23,7 +28,9 @@ def _entries(*values):
 
 
 def _parse(*values, first=0, file_nbytes=1000):
-    return parse_jump_table(_entries(*values), HEADER, first, len(values) - 1, file_nbytes, "x0.wkw")
+    return parse_jump_table(
+        _entries(*values), HEADER, first, len(values) - 1, file_nbytes, "x0.wkw"
+    )
 
 
 def test_bytes():
@@ -78,15 +85,69 @@ def test_accepted_oddities():
 
 BROKEN = [
     # entries, first block, bytes of the file, error, message
-    ((0, 90, 95), 0, 1000, CorruptError, "x0.wkw: byte 8: block 0 starts at byte 0, inside the header and jump table"),
-    ((79, 90, 95), 0, 1000, CorruptError, "x0.wkw: byte 8: block 0 starts at byte 79, inside the header and jump table"),
-    ((15, 90, 95), 3, 1000, CorruptError, "x0.wkw: byte 32: block 3 starts at byte 15, inside the header and jump table"),
-    ((80, 90, 89, 95), 0, 1000, CorruptError, "x0.wkw: byte 24: jump table decreases: block 1 starts at byte 90 and ends at byte 89"),
-    ((80, 0, 0, 0), 0, 1000, CorruptError, "x0.wkw: byte 16: jump table decreases: block 0 starts at byte 80 and ends at byte 0"),
-    ((100, 90), 4, 1000, CorruptError, "x0.wkw: byte 48: jump table decreases: block 4 starts at byte 100 and ends at byte 90"),
-    ((80, 90, 95), 0, 94, TruncatedError, "x0.wkw: byte 24: block 1 ends at byte 95, but the file has 94 bytes"),
-    ((80, 2**64 - 1), 0, 1000, TruncatedError, "x0.wkw: byte 16: block 0 ends at byte 18446744073709551615, but the file has 1000 bytes"),
-    ((80, 2**63, 2**63), 0, 1000, TruncatedError, "x0.wkw: byte 16: block 0 ends at byte 9223372036854775808, but the file has 1000 bytes"),
+    (
+        (0, 90, 95),
+        0,
+        1000,
+        CorruptError,
+        "x0.wkw: byte 8: block 0 starts at byte 0, inside the header and jump table",
+    ),
+    (
+        (79, 90, 95),
+        0,
+        1000,
+        CorruptError,
+        "x0.wkw: byte 8: block 0 starts at byte 79, inside the header and jump table",
+    ),
+    (
+        (15, 90, 95),
+        3,
+        1000,
+        CorruptError,
+        "x0.wkw: byte 32: block 3 starts at byte 15, inside the header and jump table",
+    ),
+    (
+        (80, 90, 89, 95),
+        0,
+        1000,
+        CorruptError,
+        "x0.wkw: byte 24: jump table decreases: block 1 starts at byte 90 and ends at byte 89",
+    ),
+    (
+        (80, 0, 0, 0),
+        0,
+        1000,
+        CorruptError,
+        "x0.wkw: byte 16: jump table decreases: block 0 starts at byte 80 and ends at byte 0",
+    ),
+    (
+        (100, 90),
+        4,
+        1000,
+        CorruptError,
+        "x0.wkw: byte 48: jump table decreases: block 4 starts at byte 100 and ends at byte 90",
+    ),
+    (
+        (80, 90, 95),
+        0,
+        94,
+        TruncatedError,
+        "x0.wkw: byte 24: block 1 ends at byte 95, but the file has 94 bytes",
+    ),
+    (
+        (80, 2**64 - 1),
+        0,
+        1000,
+        TruncatedError,
+        "x0.wkw: byte 16: block 0 ends at byte 18446744073709551615, but the file has 1000 bytes",
+    ),
+    (
+        (80, 2**63, 2**63),
+        0,
+        1000,
+        TruncatedError,
+        "x0.wkw: byte 16: block 0 ends at byte 9223372036854775808, but the file has 1000 bytes",
+    ),
     ((2**63, 2**63), 2, 1000, TruncatedError, "x0.wkw: byte 24: block 2"),  # starts beyond the file
 ]
 
@@ -100,11 +161,17 @@ def test_broken_table(values, first, file_nbytes, error, message):
 def test_every_truncation():
     raw = _entries(80, *range(81, 89))
     for length in range(len(raw)):
-        with pytest.raises(TruncatedError, match=f"x0.wkw: jump table ends at byte {8 + length}, expected 8 entries up to byte 80"):
+        with pytest.raises(
+            TruncatedError,
+            match=f"x0.wkw: jump table ends at byte {8 + length}, expected 8 entries up to byte 80",
+        ):
             parse_jump_table(raw[:length], HEADER, 0, 8, 88, "x0.wkw")
 
 
-@given(st.lists(st.integers(0, 2**64 - 1) | st.integers(70, 130), min_size=2, max_size=9), st.integers(0, 200))
+@given(
+    st.lists(st.integers(0, 2**64 - 1) | st.integers(70, 130), min_size=2, max_size=9),
+    st.integers(0, 200),
+)
 def test_accepted_tables_are_safe(values, file_nbytes):
     """Whatever is accepted never falls, starts behind the table and ends inside the file."""
     try:
@@ -121,10 +188,14 @@ class TestRawBlocks:
     """Raw files have no table; their boundaries follow from the header."""
 
     # 8 blocks of 48 bytes
-    header = make_header("uint16", 3, block_len=2, file_len=2, block_type=BlockType.RAW).for_data_file()
+    header = make_header(
+        "uint16", 3, block_len=2, file_len=2, block_type=BlockType.RAW
+    ).for_data_file()
 
     def test_bounds(self):
-        assert raw_block_bounds(self.header, 0, 8, 16 + 8 * 48, "x0.wkw").tolist() == [16 + 48 * n for n in range(9)]
+        assert raw_block_bounds(self.header, 0, 8, 16 + 8 * 48, "x0.wkw").tolist() == [
+            16 + 48 * n for n in range(9)
+        ]
         assert raw_block_bounds(self.header, 3, 2, 1 << 30, "x0.wkw").tolist() == [160, 208, 256]
 
     def test_truncated(self):
@@ -133,9 +204,15 @@ class TestRawBlocks:
             raw_block_bounds(self.header, 0, 8, 399, "x0.wkw")
 
     def test_blocks_before_the_cut_are_read(self):
-        assert raw_block_bounds(self.header, 2, 2, 16 + 4 * 48, "x0.wkw").tolist() == [112, 160, 208]
+        assert raw_block_bounds(self.header, 2, 2, 16 + 4 * 48, "x0.wkw").tolist() == [
+            112,
+            160,
+            208,
+        ]
 
     def test_data_beyond_the_file(self):
         header = replace(self.header, data_offset=5000)
-        with pytest.raises(TruncatedError, match=r"x0\.wkw: block 0 at byte 5000: the file has 400 bytes"):
+        with pytest.raises(
+            TruncatedError, match=r"x0\.wkw: block 0 at byte 5000: the file has 400 bytes"
+        ):
             raw_block_bounds(header, 0, 8, 400, "x0.wkw")

@@ -33,32 +33,46 @@ def lengths(mag):
 
 def level(number):
     """The voxels (x, y, z) of a level: its number plus one."""
-    shape = [-(-length // factor) for length, factor in zip(SHAPE, MAGS[number].factors, strict=True)]
+    shape = [
+        -(-length // factor) for length, factor in zip(SHAPE, MAGS[number].factors, strict=True)
+    ]
     return np.full(shape, number + 1, np.uint16)
 
 
 def write_precomputed(folder, order):
     cloudvolume = pytest.importorskip("cloudvolume", reason="writes precomputed volumes")
-    info = cloudvolume.CloudVolume.create_new_info(1, "image", "uint16", "raw", SIZE_NM, (0, 0, 0), SHAPE, chunk_size=(16, 16, 8))
+    info = cloudvolume.CloudVolume.create_new_info(
+        1, "image", "uint16", "raw", SIZE_NM, (0, 0, 0), SHAPE, chunk_size=(16, 16, 8)
+    )
     volume = cloudvolume.CloudVolume(f"file://{folder}", info=info)
     for mag in MAGS[1:]:
         volume.add_scale(mag.factors)
     volume.commit_info()
     for number in range(len(MAGS)):
-        cloudvolume.CloudVolume(f"file://{folder}", mip=number, progress=False, compress=False)[:, :, :] = level(number)
+        cloudvolume.CloudVolume(f"file://{folder}", mip=number, progress=False, compress=False)[
+            :, :, :
+        ] = level(number)
     document = json.loads((folder / "info").read_text())
     document["scales"] = [document["scales"][n] for n in order]
     (folder / "info").write_text(json.dumps(document))
-    return f"precomputed://{folder}", [scale["key"] for scale in document["scales"]], folder / "info"
+    return (
+        f"precomputed://{folder}",
+        [scale["key"] for scale in document["scales"]],
+        folder / "info",
+    )
 
 
 def write_ngff(folder, order):
     group = zarr.create_group(folder, zarr_format=3)
     for number in range(len(MAGS)):
         voxels = np.ascontiguousarray(level(number).T)
-        group.create_array(str(number), shape=voxels.shape, chunks=(8, 16, 16), dtype="u2")[:] = voxels
+        group.create_array(str(number), shape=voxels.shape, chunks=(8, 16, 16), dtype="u2")[:] = (
+            voxels
+        )
     axes = [{"name": axis, "type": "space", "unit": "nanometer"} for axis in "zyx"]
-    steps = [[{"type": "scale", "scale": [float(n) for n in reversed(lengths(mag))]}] for mag in MAGS]
+    steps = [
+        [{"type": "scale", "scale": [float(n) for n in reversed(lengths(mag))]}] for mag in MAGS
+    ]
     datasets = [{"path": str(n), "coordinateTransformations": steps[n]} for n in order]
     group.attrs["ome"] = {"version": "0.5", "multiscales": [{"axes": axes, "datasets": datasets}]}
     return f"zarr://{folder}", [str(n) for n in order], folder / "zarr.json"
@@ -68,12 +82,29 @@ def write_n5(folder, order):
     tensorstore = pytest.importorskip("tensorstore", reason="writes N5")
     for number in range(len(MAGS)):
         voxels = level(number)
-        metadata = {"dataType": "uint16", "dimensions": voxels.shape, "blockSize": (16, 16, 8), "compression": {"type": "gzip"}}
+        metadata = {
+            "dataType": "uint16",
+            "dimensions": voxels.shape,
+            "blockSize": (16, 16, 8),
+            "compression": {"type": "gzip"},
+        }
         path = {"driver": "file", "path": f"{folder}/level{number}"}
-        tensorstore.open({"driver": "n5", "kvstore": path, "metadata": metadata, "create": True}).result()[...] = voxels
-    transforms = [{"axes": ["z", "y", "x"], "scale": lengths(mag)[::-1], "translate": [0, 0, 0], "units": ["nm"] * 3} for mag in MAGS]
+        tensorstore.open(
+            {"driver": "n5", "kvstore": path, "metadata": metadata, "create": True}
+        ).result()[...] = voxels
+    transforms = [
+        {
+            "axes": ["z", "y", "x"],
+            "scale": lengths(mag)[::-1],
+            "translate": [0, 0, 0],
+            "units": ["nm"] * 3,
+        }
+        for mag in MAGS
+    ]
     datasets = [{"path": f"level{n}", "transform": transforms[n]} for n in order]
-    (folder / "attributes.json").write_text(json.dumps({"n5": "4.0.0", "multiscales": [{"name": "", "datasets": datasets}]}))
+    (folder / "attributes.json").write_text(
+        json.dumps({"n5": "4.0.0", "multiscales": [{"name": "", "datasets": datasets}]})
+    )
     return f"n5://{folder}", [f"level{n}" for n in order], folder / "attributes.json"
 
 
@@ -105,7 +136,9 @@ def test_a_conversion_has_all_levels(tmp_path, write):
     dataset = wkwdask.open_dataset(tmp_path / "ds")
     assert tuple(dataset["em"].mags) == MAGS
     for number, mag in enumerate(MAGS):
-        np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds", layer="em", mag=mag)[0], level(number))
+        np.testing.assert_array_equal(
+            wkwdask.read(tmp_path / "ds", layer="em", mag=mag)[0], level(number)
+        )
 
 
 def test_a_pyramid_starts_from_the_finest_level(tmp_path, write):
@@ -134,7 +167,13 @@ def remove_array(folder, document, key):
     shutil.rmtree(folder / key)
 
 
-SPOILT = [(write_precomputed, spoil_precomputed), (write_ngff, spoil_array), (write_ngff, remove_array), (write_n5, spoil_array), (write_n5, remove_array)]
+SPOILT = [
+    (write_precomputed, spoil_precomputed),
+    (write_ngff, spoil_array),
+    (write_ngff, remove_array),
+    (write_n5, spoil_array),
+    (write_n5, remove_array),
+]
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
@@ -174,18 +213,26 @@ def scale(length):
 
 @given(st.permutations([4.0, 8.0, 16.0, 32.0]), st.integers(0, 3))
 def test_a_new_scale_puts_all_in_order(listed, new):
-    document = {**new_document("image", "uint8", 1), "scales": [{"key": str(n), "resolution": [n, n, 40.0]} for n in listed if n != listed[new]]}
+    document = {
+        **new_document("image", "uint8", 1),
+        "scales": [{"key": str(n), "resolution": [n, n, 40.0]} for n in listed if n != listed[new]],
+    }
     added = with_scales(document, [scale(listed[new])])
     assert [entry["resolution"][0] for entry in added["scales"]] == [4, 8, 16, 32]
     # nothing is new
     replaced = with_scales(document, [scale(document["scales"][0]["resolution"][0])])
-    assert [entry["key"] for entry in replaced["scales"]] == [entry["key"] for entry in document["scales"]]
+    assert [entry["key"] for entry in replaced["scales"]] == [
+        entry["key"] for entry in document["scales"]
+    ]
 
 
 def test_levels_of_unknown_size_stay_behind_those_before_them():
     assert finest_first([(8, 8, 8), None, (4, 4, 4), None]) == [2, 3, 0, 1]
     assert finest_first([None, (8, 8, 8), (4, 4, 4)]) == [0, 2, 1]
-    listed = [{"path": path, "coordinateTransformations": steps} for path, steps in (("b", []), ("a", [{"type": "scale", "scale": [8, 8, 8]}]))]
+    listed = [
+        {"path": path, "coordinateTransformations": steps}
+        for path, steps in (("b", []), ("a", [{"type": "scale", "scale": [8, 8, 8]}]))
+    ]
     new = {"path": "c", "coordinateTransformations": [{"type": "scale", "scale": [4, 4, 4]}]}
     assert [entry["path"] for entry in merge_entries(listed[::-1], [new])] == ["c", "a", "b"]
 

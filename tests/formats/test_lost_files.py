@@ -16,11 +16,20 @@ import wkwdask
 FORMS = {
     "wkw": ("{}/wkw/1", {"block_len": 8, "file_len": 2}),
     "zarr": ("zarr://{}/image.zarr", {"chunk_shape": (8, 8, 8), "shard_shape": (8, 8, 8)}),
-    "zarr-shards": ("zarr://{}/image.zarr", {"chunk_shape": (8, 8, 8), "shard_shape": (16, 16, 16)}),
+    "zarr-shards": (
+        "zarr://{}/image.zarr",
+        {"chunk_shape": (8, 8, 8), "shard_shape": (16, 16, 16)},
+    ),
     "ngff-0.4": ("zarr://{}/image.zarr", {"chunk_shape": (8, 8, 8), "ngff": "0.4"}),
     "n5": ("n5://{}/image.n5/s0", {"chunk_shape": (8, 8, 8)}),
-    "precomputed": ("precomputed://{}/volume", {"chunk_shape": (8, 8, 8), "shard_shape": (8, 8, 8)}),
-    "precomputed-shards": ("precomputed://{}/volume", {"chunk_shape": (8, 8, 8), "shard_shape": (16, 16, 16)}),
+    "precomputed": (
+        "precomputed://{}/volume",
+        {"chunk_shape": (8, 8, 8), "shard_shape": (8, 8, 8)},
+    ),
+    "precomputed-shards": (
+        "precomputed://{}/volume",
+        {"chunk_shape": (8, 8, 8), "shard_shape": (16, 16, 16)},
+    ),
 }
 SINGLE = ("wkw", "zarr-shards", "precomputed-shards")
 """Forms whose record has one row for each file."""
@@ -35,7 +44,12 @@ def voxels():
 def data_files(folder):
     """List the data files below a folder."""
     documents = ("info", "provenance", "header.wkw")
-    paths = (path for path in sorted(folder.rglob("*")) if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts))
+    paths = (
+        path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    )
     return [path for path in paths if path.name not in documents and path.suffix != ".json"]
 
 
@@ -158,13 +172,23 @@ def test_finest_array_without_chunks_is_the_default(tmp_path, fill_value):
     group = zarr.open_group(tmp_path / "image.zarr", mode="w", zarr_format=3)
     datasets = []
     for number, n in enumerate((16, 8)):
-        array = group.create_array(str(number), shape=(n,) * 3, chunks=(8,) * 3, dtype="uint8", fill_value=fill_value)
+        array = group.create_array(
+            str(number), shape=(n,) * 3, chunks=(8,) * 3, dtype="uint8", fill_value=fill_value
+        )
         if number:
             array[...] = 3
-        datasets.append({"path": str(number), "coordinateTransformations": [{"type": "scale", "scale": [4.0 * 2**number] * 3}]})
+        datasets.append(
+            {
+                "path": str(number),
+                "coordinateTransformations": [{"type": "scale", "scale": [4.0 * 2**number] * 3}],
+            }
+        )
     axes = [{"name": name, "type": "space", "unit": "nanometer"} for name in "zyx"]
     group.attrs["ome"] = {"version": "0.5", "multiscales": [{"axes": axes, "datasets": datasets}]}
-    assert (wkwdask.open(tmp_path / "image.zarr").compute(scheduler="synchronous") == np.full((1, 16, 16, 16), fill_value)).all()
+    assert (
+        wkwdask.open(tmp_path / "image.zarr").compute(scheduler="synchronous")
+        == np.full((1, 16, 16, 16), fill_value)
+    ).all()
 
 
 def test_file_of_another_size_is_a_warning(written, tmp_path):
@@ -178,7 +202,9 @@ def test_file_of_another_size_is_a_warning(written, tmp_path):
     report = wkwdask.verify(url)
     assert report.is_sound
     assert report.kinds().keys() == {"file.size_changed"}
-    assert {action.verb for action in wkwdask.repair(url, accept_changes=True).actions} == {"accept"}
+    assert {action.verb for action in wkwdask.repair(url, accept_changes=True).actions} == {
+        "accept"
+    }
     assert not wkwdask.verify(url).faults
 
 
@@ -191,8 +217,12 @@ def test_chunks_that_other_software_removed_are_accepted(tmp_path, form, softwar
     if software == "zarr-python":
         zarr.open_array(folder, mode="r+")[:16, :16, :16] = 0
     else:
-        tensorstore = pytest.importorskip("tensorstore", reason="tensorstore, of the extra oracles, is not installed")
-        tensorstore.open({"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{folder}/"}}).result()[:16, :16, :16].write(0).result()
+        tensorstore = pytest.importorskip(
+            "tensorstore", reason="tensorstore, of the extra oracles, is not installed"
+        )
+        tensorstore.open(
+            {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{folder}/"}}
+        ).result()[:16, :16, :16].write(0).result()
     report = wkwdask.verify(url.format(tmp_path))
     assert report.kinds().keys() == {"file.lost"}
     assert "other software removed it because its voxels became background" in str(report)

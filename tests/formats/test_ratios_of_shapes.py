@@ -19,12 +19,20 @@ FINEST = (4.0, 4.0, 40.0)
 
 def derived():
     """Return the voxel size of each level as ome-zarr-py states it."""
-    return [[length * whole / n for length, whole, n in zip(FINEST, SIZES[0], size, strict=True)] for size in SIZES]
+    return [
+        [length * whole / n for length, whole, n in zip(FINEST, SIZES[0], size, strict=True)]
+        for size in SIZES
+    ]
 
 
 def check(url):
     scales = wkwdask.info(url).scales
-    assert [scale.mag for scale in scales] == [Mag(1, 1, 1), Mag(2, 2, 2), Mag(4, 4, 4), Mag(8, 8, 8)]
+    assert [scale.mag for scale in scales] == [
+        Mag(1, 1, 1),
+        Mag(2, 2, 2),
+        Mag(4, 4, 4),
+        Mag(8, 8, 8),
+    ]
     for number, size in enumerate(SIZES):
         level = wkwdask.open(url, mag=2**number)
         assert level.shape == (1, *size)
@@ -37,21 +45,47 @@ def test_ome_zarr(tmp_path, version):
     group = zarr.create_group(str(tmp_path / "a"), zarr_format=2 if version == "0.4" else 3)
     datasets = []
     for number, (size, lengths) in enumerate(zip(SIZES, derived(), strict=True)):
-        group.create_array(str(number), shape=size[::-1], dtype="u1", chunks=(8, 8, 8))[...] = number + 1
-        datasets.append({"path": str(number), "coordinateTransformations": [{"type": "scale", "scale": lengths[::-1]}]})
+        group.create_array(str(number), shape=size[::-1], dtype="u1", chunks=(8, 8, 8))[...] = (
+            number + 1
+        )
+        datasets.append(
+            {
+                "path": str(number),
+                "coordinateTransformations": [{"type": "scale", "scale": lengths[::-1]}],
+            }
+        )
     axes = [{"name": axis, "type": "space", "unit": "nanometer"} for axis in "zyx"]
     image = {"axes": axes, "datasets": datasets}
-    group.attrs.update({"multiscales": [{"version": "0.4", **image}]} if version == "0.4" else {"ome": {"version": "0.5", "multiscales": [image]}})
+    group.attrs.update(
+        {"multiscales": [{"version": "0.4", **image}]}
+        if version == "0.4"
+        else {"ome": {"version": "0.5", "multiscales": [image]}}
+    )
     check(f"zarr://{tmp_path}/a")
     assert wkwdask.verify(f"zarr://{tmp_path}/a").is_sound
     report = wkwdask.convert(f"zarr://{tmp_path}/a", tmp_path / "ds", layer="color")
-    assert [Mag.parse(Path(mag.path).name) for mag in report.mags] == [Mag(1, 1, 1), Mag(2, 2, 2), Mag(4, 4, 4), Mag(8, 8, 8)]
+    assert [Mag.parse(Path(mag.path).name) for mag in report.mags] == [
+        Mag(1, 1, 1),
+        Mag(2, 2, 2),
+        Mag(4, 4, 4),
+        Mag(8, 8, 8),
+    ]
 
 
 def test_n5(tmp_path):
     for number, (size, lengths) in enumerate(zip(SIZES, derived(), strict=True)):
-        transform = {"axes": ["z", "y", "x"], "scale": lengths[::-1], "translate": [0, 0, 0], "units": ["nm"] * 3}
-        write_dataset(tmp_path / "a" / f"s{number}", np.full(size, number + 1, np.uint8), (8, 8, 8), transform=transform)
+        transform = {
+            "axes": ["z", "y", "x"],
+            "scale": lengths[::-1],
+            "translate": [0, 0, 0],
+            "units": ["nm"] * 3,
+        }
+        write_dataset(
+            tmp_path / "a" / f"s{number}",
+            np.full(size, number + 1, np.uint8),
+            (8, 8, 8),
+            transform=transform,
+        )
     write_attributes(tmp_path / "a", n5="4.0.0")
     check(f"n5://{tmp_path}/a")
 
@@ -59,10 +93,27 @@ def test_n5(tmp_path):
 def test_precomputed(tmp_path):
     scales = []
     for number, (size, lengths) in enumerate(zip(SIZES, derived(), strict=True)):
-        scales.append({"key": str(number), "size": size, "resolution": lengths, "voxel_offset": [0, 0, 0], "chunk_sizes": [[64, 64, 64]], "encoding": "raw"})
+        scales.append(
+            {
+                "key": str(number),
+                "size": size,
+                "resolution": lengths,
+                "voxel_offset": [0, 0, 0],
+                "chunk_sizes": [[64, 64, 64]],
+                "encoding": "raw",
+            }
+        )
         (tmp_path / str(number)).mkdir()
-        (tmp_path / str(number) / "_".join(f"0-{n}" for n in size)).write_bytes(bytes([number + 1]) * int(np.prod(size)))
-    info = {"@type": "neuroglancer_multiscale_volume", "type": "image", "data_type": "uint8", "num_channels": 1, "scales": scales}
+        (tmp_path / str(number) / "_".join(f"0-{n}" for n in size)).write_bytes(
+            bytes([number + 1]) * int(np.prod(size))
+        )
+    info = {
+        "@type": "neuroglancer_multiscale_volume",
+        "type": "image",
+        "data_type": "uint8",
+        "num_channels": 1,
+        "scales": scales,
+    }
     (tmp_path / "info").write_text(json.dumps(info))
     check(f"precomputed://{tmp_path}")
 
@@ -72,7 +123,11 @@ def test_every_rounded_length_is_understood(length, power, rounds_up):
     factor = 2**power
     coarser = -(-length // factor) if rounds_up else length // factor
     found = factors_by_shape((length / coarser, 1.0, 1.0), (length, 1, 1), (coarser, 1, 1))
-    assert mag_from_ratio(found) in (Mag(factor, 1, 1), Mag(factor // 2 or 1, 1, 1), Mag(factor * 2, 1, 1))
+    assert mag_from_ratio(found) in (
+        Mag(factor, 1, 1),
+        Mag(factor // 2 or 1, 1, 1),
+        Mag(factor * 2, 1, 1),
+    )
     if coarser >= 4:
         assert mag_from_ratio(found) == Mag(factor, 1, 1)
 
@@ -80,4 +135,9 @@ def test_every_rounded_length_is_understood(length, power, rounds_up):
 @pytest.mark.parametrize("ratio", [3.0, 2.5, 6.0])
 def test_ratios_that_no_rounding_explains_have_no_mag(ratio):
     coarser = 100
-    assert mag_from_ratio(factors_by_shape((ratio, 1.0, 1.0), (ratio * coarser, 1, 1), (coarser, 1, 1))) is None
+    assert (
+        mag_from_ratio(
+            factors_by_shape((ratio, 1.0, 1.0), (ratio * coarser, 1, 1), (coarser, 1, 1))
+        )
+        is None
+    )

@@ -36,10 +36,17 @@ class _Working(ArrayFormat):
 
 
 def test_the_order():
-    assert [one.name for one in registry.formats()][:4] == ["webknossos", "precomputed", "n5", "zarr"]
+    assert [one.name for one in registry.formats()][:4] == [
+        "webknossos",
+        "precomputed",
+        "n5",
+        "zarr",
+    ]
     assert registry.default_format().name == "webknossos"
     assert registry.format_named("n5").name == "n5"
-    with pytest.raises(UnsupportedError, match="no format 'tape'; there are webknossos, precomputed, n5, zarr"):
+    with pytest.raises(
+        UnsupportedError, match="no format 'tape'; there are webknossos, precomputed, n5, zarr"
+    ):
         registry.format_named("tape")
 
 
@@ -76,7 +83,10 @@ def test_a_format_of_another_package(fresh_registry, tmp_path):
 
 def test_a_broken_format_is_named_and_left_out(fresh_registry):
     fresh_registry.setattr(registry, "entry_points", lambda group: [BROKEN])
-    with pytest.warns(RuntimeWarning, match="format broken of no_such_package:FORMAT is skipped: ModuleNotFoundError"):
+    with pytest.warns(
+        RuntimeWarning,
+        match="format broken of no_such_package:FORMAT is skipped: ModuleNotFoundError",
+    ):
         names = [one.name for one in registry.formats()]
     assert names == ["webknossos", "precomputed", "n5", "zarr"]
 

@@ -12,7 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wkwdask.errors import CorruptError, FormatError, TruncatedError
-from wkwdask.model.run import FOOTER_NBYTES, RunTable, format_run_tail, join_order, parse_run_tail, run_tail_nbytes
+from wkwdask.model.run import (
+    FOOTER_NBYTES,
+    RunTable,
+    format_run_tail,
+    join_order,
+    parse_run_tail,
+    run_tail_nbytes,
+)
 
 
 def _table(codes, sizes):
@@ -31,7 +38,9 @@ PART = b"aaaabb" + format_run_tail(TABLE)
 
 def test_bytes():
     tables = struct.pack("<6Q", 3, 0, 5, 4, 0, 2)
-    assert format_run_tail(TABLE) == tables + b"WKWRUN01" + struct.pack("<QQI", 3, 6, zlib.crc32(tables))
+    assert format_run_tail(TABLE) == tables + b"WKWRUN01" + struct.pack(
+        "<QQI", 3, 6, zlib.crc32(tables)
+    )
     assert TABLE.payload_nbytes == 6
 
 
@@ -63,13 +72,24 @@ def test_every_damaged_byte_of_the_tail():
 
 
 def test_messages():
-    with pytest.raises(TruncatedError, match=f"part: expected a part file of at least {FOOTER_NBYTES} bytes, found 3"):
+    with pytest.raises(
+        TruncatedError,
+        match=f"part: expected a part file of at least {FOOTER_NBYTES} bytes, found 3",
+    ):
         _parse(b"abc")
-    with pytest.raises(CorruptError, match=f"part: byte {100 - FOOTER_NBYTES}: expected the footer of a part file"):
+    with pytest.raises(
+        CorruptError, match=f"part: byte {100 - FOOTER_NBYTES}: expected the footer of a part file"
+    ):
         _parse(bytes(100))
-    with pytest.raises(TruncatedError, match=f"part: expected {len(PART)} bytes as its footer states, found {len(PART) - 1}"):
+    with pytest.raises(
+        TruncatedError,
+        match=f"part: expected {len(PART)} bytes as its footer states, found {len(PART) - 1}",
+    ):
         _parse(PART[1:])
-    with pytest.raises(TruncatedError, match=f"part: expected {len(PART)} bytes as its footer states, found {len(PART) + 1}"):
+    with pytest.raises(
+        TruncatedError,
+        match=f"part: expected {len(PART)} bytes as its footer states, found {len(PART) + 1}",
+    ):
         _parse(b"x" + PART)
     with pytest.raises(CorruptError, match="part: the tables of the part file are damaged"):
         _parse(PART[:6] + b"\x07" + PART[7:])
@@ -81,13 +101,22 @@ def _scattered_runs(draw):
     interleave as those of anisotropic steps do."""
     blocks_per_file = draw(st.sampled_from([1, 8, 64]))
     num_runs = draw(st.integers(1, 4))
-    owner = draw(st.lists(st.integers(-1, num_runs - 1), min_size=blocks_per_file, max_size=blocks_per_file))
+    owner = draw(
+        st.lists(st.integers(-1, num_runs - 1), min_size=blocks_per_file, max_size=blocks_per_file)
+    )
     runs = []
     for index in range(num_runs):
         codes = [code for code, run in enumerate(owner) if run == index]
         if draw(st.booleans()):
             codes = draw(st.permutations(codes))
-        runs.append(_table(codes, draw(st.lists(st.sampled_from([0, 1, 3]), min_size=len(codes), max_size=len(codes)))))
+        runs.append(
+            _table(
+                codes,
+                draw(
+                    st.lists(st.sampled_from([0, 1, 3]), min_size=len(codes), max_size=len(codes))
+                ),
+            )
+        )
     return blocks_per_file, runs
 
 
@@ -96,7 +125,10 @@ def test_join_copies_every_block_to_its_place(case):
     blocks_per_file, runs = case
     payloads, stored = [], {}
     for index, run in enumerate(runs):
-        blocks = [bytes([65 + index, code, size])[:size] for code, size in zip(run.codes.tolist(), run.sizes.tolist(), strict=True)]
+        blocks = [
+            bytes([65 + index, code, size])[:size]
+            for code, size in zip(run.codes.tolist(), run.sizes.tolist(), strict=True)
+        ]
         payloads.append(b"".join(blocks))
         stored.update(zip(run.codes.tolist(), blocks, strict=True))
     expected = [stored.get(code, b"") for code in range(blocks_per_file)]
@@ -105,7 +137,9 @@ def test_join_copies_every_block_to_its_place(case):
 
     assert sizes.tolist() == [len(block) for block in expected]
     assert sum(segment.num_blocks for segment in segments) == blocks_per_file
-    copied = [payloads[s.run][s.offset : s.offset + s.nbytes] if s.run >= 0 else b"" for s in segments]
+    copied = [
+        payloads[s.run][s.offset : s.offset + s.nbytes] if s.run >= 0 else b"" for s in segments
+    ]
     at = 0
     for segment, raw in zip(segments, copied, strict=True):
         assert raw == b"".join(expected[at : at + segment.num_blocks])
@@ -113,25 +147,38 @@ def test_join_copies_every_block_to_its_place(case):
         assert (segment.run == -1) == (not raw)
         at += segment.num_blocks
     for before, after in pairwise(segments):  # neighbours that could be one copy are one
-        assert before.run != after.run or (before.run >= 0 and before.offset + before.nbytes != after.offset)
+        assert before.run != after.run or (
+            before.run >= 0 and before.offset + before.nbytes != after.offset
+        )
 
 
 def test_octants_join_in_eight_copies():
     runs = [_table(range(8 * n, 8 * n + 8), [n + 1] * 8) for n in range(8)]
     sizes, segments = join_order(runs[::-1], 64)
     assert sizes.tolist() == [n + 1 for n in range(8) for _ in range(8)]
-    assert [(s.run, s.offset, s.nbytes, s.num_blocks) for s in segments] == [(7 - n, 0, 8 * (n + 1), 8) for n in range(8)]
+    assert [(s.run, s.offset, s.nbytes, s.num_blocks) for s in segments] == [
+        (7 - n, 0, 8 * (n + 1), 8) for n in range(8)
+    ]
 
 
 @pytest.mark.parametrize(
     ("runs", "message"),
     [
         ([_table([8], [1])], "run 0 contains block 8 of a file with 8 blocks"),
-        ([_table([2**63], [1])], "run 0 contains block 9223372036854775808 of a file with 8 blocks"),
+        (
+            [_table([2**63], [1])],
+            "run 0 contains block 9223372036854775808 of a file with 8 blocks",
+        ),
         ([_table([1, 1], [1, 1])], "run 0 contains a block that it or another run already has"),
-        ([_table([1], [1]), _table([0, 1], [1, 1])], "run 1 contains a block that it or another run already has"),
+        (
+            [_table([1], [1]), _table([0, 1], [1, 1])],
+            "run 1 contains a block that it or another run already has",
+        ),
         # all-zero blocks have one owner as well
-        ([_table([1], [0]), _table([1], [0])], "run 1 contains a block that it or another run already has"),
+        (
+            [_table([1], [0]), _table([1], [0])],
+            "run 1 contains a block that it or another run already has",
+        ),
     ],
 )
 def test_runs_that_do_not_join(runs, message):

@@ -24,19 +24,28 @@ def stored(axes, **lengths):
     kept = [letter for letter in "cxyz" if letter not in lacking]
     array = inner.transpose([kept.index(letter) for letter in axes if letter != "t"])
     if "t" in axes:
-        array = np.repeat(np.expand_dims(array, axes.index("t")), lengths.get("t", 1), axes.index("t"))
+        array = np.repeat(
+            np.expand_dims(array, axes.index("t")), lengths.get("t", 1), axes.index("t")
+        )
     return array, expected
 
 
 def write_ilastik(path, array, axes):
     h5py = pytest.importorskip("h5py", reason="h5py, of the extra convert")
-    tags = [{"key": axis, "typeFlags": VIGRA_FLAGS[axis], "resolution": 0, "description": ""} for axis in axes]
+    tags = [
+        {"key": axis, "typeFlags": VIGRA_FLAGS[axis], "resolution": 0, "description": ""}
+        for axis in axes
+    ]
     with h5py.File(path, "w") as file:
-        file.create_dataset("exported_data", data=array, chunks=True).attrs["axistags"] = json.dumps({"axes": tags})
+        file.create_dataset("exported_data", data=array, chunks=True).attrs["axistags"] = (
+            json.dumps({"axes": tags})
+        )
 
 
 def converted(source, tmp_path, **options):
-    report = wkwdask.convert(source, tmp_path / "out" / "color", voxel_size=(4, 4, 40), category="color", **options)
+    report = wkwdask.convert(
+        source, tmp_path / "out" / "color", voxel_size=(4, 4, 40), category="color", **options
+    )
     return wkwdask.read(report.mags[0].path)
 
 
@@ -58,7 +67,9 @@ def test_hdf5_with_named_dimensions(tmp_path, axes, form):
             if form == "labels":
                 dim.label = {"c": "channel"}.get(axis, axis.upper())
             else:
-                file.create_dataset(axis, data=np.arange(array.shape[axes.index(axis)])).make_scale(axis)
+                file.create_dataset(axis, data=np.arange(array.shape[axes.index(axis)])).make_scale(
+                    axis
+                )
                 dim.attach_scale(file[axis])
     np.testing.assert_array_equal(converted(f"{tmp_path}/a.h5:/em", tmp_path), expected)
 
@@ -72,8 +83,17 @@ def refused(call, *words):
 def test_time_in_hdf5_is_an_error_with_a_way_out(tmp_path):
     array, _ = stored("tzyx", t=2)
     write_ilastik(tmp_path / "a.h5", array, "tzyx")
-    refused(lambda: converted(tmp_path / "a.h5", tmp_path), "a.h5:/exported_data", "t, z, y, x", "(2, 5, 14, 12)", "axes=", "--axes")
-    np.testing.assert_array_equal(converted(tmp_path / "a.h5", tmp_path, axes="czyx"), array.transpose(0, 3, 2, 1))
+    refused(
+        lambda: converted(tmp_path / "a.h5", tmp_path),
+        "a.h5:/exported_data",
+        "t, z, y, x",
+        "(2, 5, 14, 12)",
+        "axes=",
+        "--axes",
+    )
+    np.testing.assert_array_equal(
+        converted(tmp_path / "a.h5", tmp_path, axes="czyx"), array.transpose(0, 3, 2, 1)
+    )
 
 
 @pytest.mark.parametrize("axistags", ["zyx", '{"axes": [{"key": "z"}]}', '{"axes": 3}', "[]"])
@@ -82,7 +102,9 @@ def test_broken_axistags_are_an_error(tmp_path, axistags):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("a", data=stored("zyx")[0]).attrs["axistags"] = axistags
     refused(lambda: converted(tmp_path / "a.h5", tmp_path), "a.h5:/a")
-    np.testing.assert_array_equal(converted(tmp_path / "a.h5", tmp_path, axes="zyx"), stored("zyx")[1])
+    np.testing.assert_array_equal(
+        converted(tmp_path / "a.h5", tmp_path, axes="zyx"), stored("zyx")[1]
+    )
 
 
 # ------------------------------------------------------------------------------------------------
@@ -91,8 +113,19 @@ def test_broken_axistags_are_an_error(tmp_path, axistags):
 
 def write_zarr(path, array, names, zarr_format=3):
     zarr = pytest.importorskip("zarr", reason="the extra zarr")
-    named = {"dimension_names": names} if zarr_format == 3 else {"attributes": {"_ARRAY_DIMENSIONS": names}}
-    zarr.create_array(str(path), shape=array.shape, dtype=array.dtype, chunks=(3,) * array.ndim, zarr_format=zarr_format, **named)[...] = array
+    named = (
+        {"dimension_names": names}
+        if zarr_format == 3
+        else {"attributes": {"_ARRAY_DIMENSIONS": names}}
+    )
+    zarr.create_array(
+        str(path),
+        shape=array.shape,
+        dtype=array.dtype,
+        chunks=(3,) * array.ndim,
+        zarr_format=zarr_format,
+        **named,
+    )[...] = array
 
 
 @pytest.mark.parametrize("axes", ORDERS)
@@ -100,26 +133,51 @@ def write_zarr(path, array, names, zarr_format=3):
 @pytest.mark.needs("zarr")
 def test_zarr_with_named_dimensions(tmp_path, axes, zarr_format):
     array, expected = stored(axes)
-    write_zarr(tmp_path / "a.zarr", array, [{"c": "channel"}.get(axis, axis.upper()) for axis in axes], zarr_format)
+    write_zarr(
+        tmp_path / "a.zarr",
+        array,
+        [{"c": "channel"}.get(axis, axis.upper()) for axis in axes],
+        zarr_format,
+    )
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "a.zarr"), expected)
     np.testing.assert_array_equal(converted(tmp_path / "a.zarr", tmp_path), expected)
 
 
-@pytest.mark.parametrize("names", [["a", "b", "c"], ["time", "y", "x"], ["z", "lat", "x"], ["z", "y", "y"]])
+@pytest.mark.parametrize(
+    "names", [["a", "b", "c"], ["time", "y", "x"], ["z", "lat", "x"], ["z", "y", "y"]]
+)
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.needs("zarr")
 def test_zarr_with_other_dimensions_is_an_error_with_a_way_out(tmp_path, names, zarr_format):
     array, expected = stored("zyx")
     write_zarr(tmp_path / "a.zarr", array, names, zarr_format)
-    for call in (wkwdask.read, wkwdask.open, lambda path: converted(path, tmp_path), lambda path: wkwdask.read(f"zarr://{path}")):
-        refused(lambda call=call: call(tmp_path / "a.zarr"), "a.zarr", ", ".join(names), "(5, 14, 12)", "axes=", "--axes")
+    for call in (
+        wkwdask.read,
+        wkwdask.open,
+        lambda path: converted(path, tmp_path),
+        lambda path: wkwdask.read(f"zarr://{path}"),
+    ):
+        refused(
+            lambda call=call: call(tmp_path / "a.zarr"),
+            "a.zarr",
+            ", ".join(names),
+            "(5, 14, 12)",
+            "axes=",
+            "--axes",
+        )
     for source in (tmp_path / "a.zarr", f"zarr://{tmp_path}/a.zarr"):
-        np.testing.assert_array_equal(converted(source, tmp_path, axes="zyx", existing="overwrite"), expected)
-    report = wkwdask.convert(tmp_path / "a.zarr", f"zarr://{tmp_path}/new", axes="zyx", voxel_size=(4, 4, 40))
+        np.testing.assert_array_equal(
+            converted(source, tmp_path, axes="zyx", existing="overwrite"), expected
+        )
+    report = wkwdask.convert(
+        tmp_path / "a.zarr", f"zarr://{tmp_path}/new", axes="zyx", voxel_size=(4, 4, 40)
+    )
     np.testing.assert_array_equal(wkwdask.read(report.mags[0].path), expected)
 
 
-@pytest.mark.parametrize("names", [None, ["dim_0", "dim_1", "dim_2"], [None, "y", "x"], ["", "", ""]])
+@pytest.mark.parametrize(
+    "names", [None, ["dim_0", "dim_1", "dim_2"], [None, "y", "x"], ["", "", ""]]
+)
 @pytest.mark.needs("zarr")
 def test_zarr_without_names_has_the_usual_axes(tmp_path, names):
     array, expected = stored("zyx")
@@ -133,15 +191,28 @@ def test_tensorstore_labels_are_the_axes(tmp_path):
         for labels in ("xzy", "uvw"):
             path = tmp_path / driver / labels
             lengths = {"u": 5, "v": 6, "w": 7, **LENGTHS}
-            spec = {"driver": driver, "kvstore": {"driver": "file", "path": f"{path}/"}, "create": True, "dtype": "uint16"}
+            spec = {
+                "driver": driver,
+                "kvstore": {"driver": "file", "path": f"{path}/"},
+                "create": True,
+                "dtype": "uint16",
+            }
             shape = [lengths[label] for label in labels]
             domain = tensorstore.IndexDomain(shape=shape, labels=list(labels))
             array = np.arange(np.prod(shape), dtype=np.uint16).reshape(shape)
             tensorstore.open(spec, domain=domain).result()[...] = array
             if labels == "xzy":
-                np.testing.assert_array_equal(wkwdask.read(f"{prefix}://{path}")[0], array.transpose(0, 2, 1))
+                np.testing.assert_array_equal(
+                    wkwdask.read(f"{prefix}://{path}")[0], array.transpose(0, 2, 1)
+                )
             else:
-                refused(lambda path=path, prefix=prefix: wkwdask.read(f"{prefix}://{path}"), str(path), "u, v, w", "axes=", "--axes")
+                refused(
+                    lambda path=path, prefix=prefix: wkwdask.read(f"{prefix}://{path}"),
+                    str(path),
+                    "u, v, w",
+                    "axes=",
+                    "--axes",
+                )
                 found = converted(f"{prefix}://{path}", tmp_path, axes="xyz", existing="overwrite")
                 np.testing.assert_array_equal(found[0], array)
 
@@ -153,7 +224,9 @@ def test_tensorstore_labels_are_the_axes(tmp_path):
 def write_ngff(folder, array, axes, version):
     zarr = pytest.importorskip("zarr", reason="the extra zarr")
     group = zarr.create_group(str(folder), zarr_format=2 if version == "0.4" else 3)
-    group.create_array("0", shape=array.shape, dtype=array.dtype, chunks=(3,) * array.ndim)[...] = array
+    group.create_array("0", shape=array.shape, dtype=array.dtype, chunks=(3,) * array.ndim)[...] = (
+        array
+    )
     step = {"type": "scale", "scale": [1.0] * len(axes)}
     datasets = [{"path": "0", "coordinateTransformations": [step]}]
     if version == "0.6":
@@ -161,10 +234,18 @@ def write_ngff(folder, array, axes, version):
         placed = {**step, "input": {"path": "0"}, "output": {"name": "physical"}}
         group.attrs["ome"] = {
             "version": "0.6",
-            "multiscales": [{"coordinateSystems": [system], "datasets": [{**datasets[0], "coordinateTransformations": [placed]}]}],
+            "multiscales": [
+                {
+                    "coordinateSystems": [system],
+                    "datasets": [{**datasets[0], "coordinateTransformations": [placed]}],
+                }
+            ],
         }
     elif version == "0.5":
-        group.attrs["ome"] = {"version": "0.5", "multiscales": [{"axes": axes, "datasets": datasets}]}
+        group.attrs["ome"] = {
+            "version": "0.5",
+            "multiscales": [{"axes": axes, "datasets": datasets}],
+        }
     else:
         group.attrs["multiscales"] = [{"version": "0.4", "axes": axes, "datasets": datasets}]
 
@@ -210,10 +291,22 @@ def test_ngff_axes_that_are_not_understood_are_an_error_with_a_way_out(tmp_path,
     axes, stated = ODD[case]
     array, expected = stored(axes)
     write_ngff(tmp_path / "a", array, stated, version)
-    for call in (wkwdask.read, lambda path: wkwdask.read(f"zarr://{path}/0"), lambda path: converted(path, tmp_path)):
-        refused(lambda call=call: call(tmp_path / "a"), f"{tmp_path}/a/0", str(array.shape), "axes=", "--axes")
+    for call in (
+        wkwdask.read,
+        lambda path: wkwdask.read(f"zarr://{path}/0"),
+        lambda path: converted(path, tmp_path),
+    ):
+        refused(
+            lambda call=call: call(tmp_path / "a"),
+            f"{tmp_path}/a/0",
+            str(array.shape),
+            "axes=",
+            "--axes",
+        )
     for source in (tmp_path / "a", f"zarr://{tmp_path}/a/0"):
-        np.testing.assert_array_equal(converted(source, tmp_path, axes=axes.replace("t", "-"), existing="overwrite"), expected)
+        np.testing.assert_array_equal(
+            converted(source, tmp_path, axes=axes.replace("t", "-"), existing="overwrite"), expected
+        )
 
 
 # ------------------------------------------------------------------------------------------------
@@ -221,13 +314,32 @@ def test_ngff_axes_that_are_not_understood_are_an_error_with_a_way_out(tmp_path,
 
 
 N5_AXES = {
-    "Neuroglancer": ({"axes": ["z", "y", "x"], "units": ["nm"] * 3, "resolution": [40, 4, 4]}, "zyx"),
+    "Neuroglancer": (
+        {"axes": ["z", "y", "x"], "units": ["nm"] * 3, "resolution": [40, 4, 4]},
+        "zyx",
+    ),
     "one text": ({"axes": "cxyz"}, "cxyz"),
-    "n5-ij, canonical": ({"axes": [{"label": axis, "type": "space", "unit": "um"} for axis in "yxz"]}, "yxz"),
+    "n5-ij, canonical": (
+        {"axes": [{"label": axis, "type": "space", "unit": "um"} for axis in "yxz"]},
+        "yxz",
+    ),
     "Paintera": ({"axisOrder": "CXYZ", "resolution": [1, 4, 4, 40]}, "cxyz"),
-    "n5-ij, as in ImageJ": ({"numChannels": 3, "numSlices": 5, "numFrames": 1, "pixelWidth": 1.0}, "xycz"),
+    "n5-ij, as in ImageJ": (
+        {"numChannels": 3, "numSlices": 5, "numFrames": 1, "pixelWidth": 1.0},
+        "xycz",
+    ),
     "n5-ij, all axes": ({"numChannels": 3, "numSlices": 5, "numFrames": 1}, "xyczt"),
-    "COSEM": ({"transform": {"axes": ["z", "y", "x"], "scale": [40, 4, 4], "translate": [0, 0, 0], "units": ["nm"] * 3}}, "xyz"),
+    "COSEM": (
+        {
+            "transform": {
+                "axes": ["z", "y", "x"],
+                "scale": [40, 4, 4],
+                "translate": [0, 0, 0],
+                "units": ["nm"] * 3,
+            }
+        },
+        "xyz",
+    ),
     "none": ({}, "xyzc"),
 }
 
@@ -245,7 +357,17 @@ N5_ODD = {
     "no names": ({"axes": [1, 2, 3]}, "xyz"),
     "two axes of three": ({"axes": ["x", "y"]}, "xyz"),
     "Paintera": ({"axisOrder": "XYZC"}, "xyz"),
-    "three axes of four": ({"transform": {"axes": ["z", "y", "x"], "scale": [40, 4, 4], "translate": [0, 0, 0], "units": ["nm"] * 3}}, "xyzc"),
+    "three axes of four": (
+        {
+            "transform": {
+                "axes": ["z", "y", "x"],
+                "scale": [40, 4, 4],
+                "translate": [0, 0, 0],
+                "units": ["nm"] * 3,
+            }
+        },
+        "xyzc",
+    ),
     "n5-ij": ({"numChannels": 3, "numSlices": 5, "numFrames": 7}, "xycz"),
 }
 
@@ -256,7 +378,14 @@ def test_n5_axes_that_are_not_understood_are_an_error_with_a_way_out(tmp_path, c
     array, expected = stored(axes)
     write_dataset(tmp_path / "a.n5", array, block=(4,) * array.ndim, n5="4.0.0", **attributes)
     for call in (wkwdask.read, lambda path: converted(path, tmp_path)):
-        refused(lambda call=call: call(tmp_path / "a.n5"), f"{tmp_path}/a.n5", str(array.shape), "axes=", "--axes", "attributes.json")
+        refused(
+            lambda call=call: call(tmp_path / "a.n5"),
+            f"{tmp_path}/a.n5",
+            str(array.shape),
+            "axes=",
+            "--axes",
+            "attributes.json",
+        )
     np.testing.assert_array_equal(converted(tmp_path / "a.n5", tmp_path, axes=axes), expected)
     document = json.loads((tmp_path / "a.n5" / "attributes.json").read_text())
     (tmp_path / "a.n5" / "attributes.json").write_text(json.dumps({**document, "axes": list(axes)}))
@@ -274,13 +403,35 @@ def test_a_layer_whose_names_are_not_understood_needs_an_axis_order(tmp_path, na
     write_zarr(tmp_path / "em" / "1", VOXELS, names)
     box = {"topLeft": [0, 0, 0], "width": 12, "height": 14, "depth": 5}
     mag = {"mag": [1, 1, 1], "path": "./em/1"}
-    layer = {"name": "em", "category": "color", "boundingBox": box, "dataFormat": "zarr3", "elementClass": "uint16", "numChannels": 3, "mags": [mag]}
-    document = {"id": {"name": "ds", "team": ""}, "scale": {"factor": [4, 4, 40], "unit": "nanometer"}, "dataLayers": [layer], "version": 1}
+    layer = {
+        "name": "em",
+        "category": "color",
+        "boundingBox": box,
+        "dataFormat": "zarr3",
+        "elementClass": "uint16",
+        "numChannels": 3,
+        "mags": [mag],
+    }
+    document = {
+        "id": {"name": "ds", "team": ""},
+        "scale": {"factor": [4, 4, 40], "unit": "nanometer"},
+        "dataLayers": [layer],
+        "version": 1,
+    }
     (tmp_path / "datasource-properties.json").write_text(json.dumps(document))
-    refused(lambda: wkwdask.read(tmp_path, layer="em"), "datasource-properties.json: layer em, mag 1", ", ".join(names), "axisOrder")
+    refused(
+        lambda: wkwdask.read(tmp_path, layer="em"),
+        "datasource-properties.json: layer em, mag 1",
+        ", ".join(names),
+        "axisOrder",
+    )
     mag["axisOrder"] = {"x": 1, "y": 2}
     (tmp_path / "datasource-properties.json").write_text(json.dumps(document))
-    refused(lambda: wkwdask.read(tmp_path, layer="em"), "datasource-properties.json: layer em, mag 1", "axisOrder")
+    refused(
+        lambda: wkwdask.read(tmp_path, layer="em"),
+        "datasource-properties.json: layer em, mag 1",
+        "axisOrder",
+    )
     mag["axisOrder"] = {"x": 1, "y": 2, "z": 3}
     (tmp_path / "datasource-properties.json").write_text(json.dumps(document))
     np.testing.assert_array_equal(wkwdask.read(tmp_path, layer="em"), VOXELS)
@@ -296,9 +447,22 @@ def test_time_in_tiff_is_an_error_with_a_way_out(tmp_path, form):
     array, _ = stored("tyx", t=3)
     (tmp_path / "s").mkdir()
     name = "1.ome.tif" if form == "ome" else "1.tif"
-    tifffile.imwrite(tmp_path / "s" / name, array, imagej=form == "imagej", photometric="minisblack", metadata={"axes": "TYX"})
+    tifffile.imwrite(
+        tmp_path / "s" / name,
+        array,
+        imagej=form == "imagej",
+        photometric="minisblack",
+        metadata={"axes": "TYX"},
+    )
     for source in (tmp_path / "s" / name, tmp_path / "s"):
-        refused(lambda source=source: converted(source, tmp_path), name, "TYX", "(3, 14, 12)", "axes=", "--axes")
+        refused(
+            lambda source=source: converted(source, tmp_path),
+            name,
+            "TYX",
+            "(3, 14, 12)",
+            "axes=",
+            "--axes",
+        )
         found = converted(source, tmp_path, axes="zyx", existing="overwrite")
         np.testing.assert_array_equal(found[0], array.transpose(2, 1, 0))
 
@@ -318,9 +482,17 @@ def test_sections_that_mrc_does_not_order_are_an_error(tmp_path):
         with mrcfile.new(tmp_path / "a.mrc", array, overwrite=True) as file:
             file.header.mapc, file.header.mapr, file.header.maps = maps
         if is_understood:
-            np.testing.assert_array_equal(converted(tmp_path / "a.mrc", tmp_path, existing="overwrite"), expected)
+            np.testing.assert_array_equal(
+                converted(tmp_path / "a.mrc", tmp_path, existing="overwrite"), expected
+            )
         else:
-            refused(lambda: converted(tmp_path / "a.mrc", tmp_path), "a.mrc", "(5, 14, 12)", "axes=", "--axes")
+            refused(
+                lambda: converted(tmp_path / "a.mrc", tmp_path),
+                "a.mrc",
+                "(5, 14, 12)",
+                "axes=",
+                "--axes",
+            )
 
 
 @pytest.mark.needs("zarr")

@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from wkwdask.model.voxel_type import VOXEL_TYPES, by_dtype, by_precomputed_name, by_wkw_code, element_class
+from wkwdask.model.voxel_type import (
+    VOXEL_TYPES,
+    by_dtype,
+    by_precomputed_name,
+    by_wkw_code,
+    element_class,
+)
 
 TABLE = [
     # code, dtype, elementClass of one channel, of three channels

@@ -23,7 +23,13 @@ from wkwdask.formats.wkw import repair as wkw_repair
 from wkwdask.formats.wkw.file import decode_block, decode_file
 from wkwdask.formats.wkw.file_check import WkwCheck
 from wkwdask.formats.wkw.folder import file_path, list_mag
-from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, format_header, make_header, parse_header
+from wkwdask.formats.wkw.header import (
+    HEADER_NBYTES,
+    BlockType,
+    format_header,
+    make_header,
+    parse_header,
+)
 from wkwdask.formats.wkw.repair import WkwRepair, repair_file
 from wkwdask.model.faults import KINDS
 from wkwdask.store.records import patch_file_record, read_file_record, write_file_record
@@ -46,7 +52,12 @@ def check_of(folder, header, box=None):
 
 def voxels_of(header, data):
     shape = (header.num_channels, *[header.file_len_vx] * 3)
-    return voxel_array(header.dtype.name, shape, data.draw(st.integers(0, 99)), data.draw(st.sampled_from(VOXEL_KINDS)))
+    return voxel_array(
+        header.dtype.name,
+        shape,
+        data.draw(st.integers(0, 99)),
+        data.draw(st.sampled_from(VOXEL_KINDS)),
+    )
 
 
 def errors(findings):
@@ -93,7 +104,10 @@ def test_what_is_mended_keeps_what_was_good(tmp_path_factory, data):
             repair_file(check, SHARD, None, "why", salvage=True)
         assert Path(file_path(str(folder), SHARD)).read_bytes() == broken
         return
-    before = [decode_block(broken[a:b], sound.header, "file", n, a) if b else None for n, (a, b) in enumerate(sound.bounds.tolist())]
+    before = [
+        decode_block(broken[a:b], sound.header, "file", n, a) if b else None
+        for n, (a, b) in enumerate(sound.bounds.tolist())
+    ]
     nbytes, _ = repair_file(check, SHARD, None, "why", salvage=True)
     found = check.check_shard(SHARD)
     assert errors(found) == []
@@ -102,7 +116,9 @@ def test_what_is_mended_keeps_what_was_good(tmp_path_factory, data):
     mended = Path(file_path(str(folder), SHARD)).read_bytes()
     for n, (a, b) in enumerate(after.bounds.tolist()):
         block = decode_block(mended[a:b], after.header, "file", n, a)
-        assert block.tobytes() == (np.zeros_like(block) if before[n] is None else before[n]).tobytes()
+        assert (
+            block.tobytes() == (np.zeros_like(block) if before[n] is None else before[n]).tobytes()
+        )
 
 
 @given(data=st.data())
@@ -122,7 +138,10 @@ def test_a_damaged_header_is_proven_by_the_blocks(tmp_path_factory, data):
     if new is not None:
         repair_file(check, SHARD, new, "why", salvage=False)
         assert errors(check.check_shard(SHARD)) == []
-        assert decode_file(Path(file_path(str(folder), SHARD)).read_bytes()).tobytes() == decode_file(encode_file(array, header)).tobytes()
+        assert (
+            decode_file(Path(file_path(str(folder), SHARD)).read_bytes()).tobytes()
+            == decode_file(encode_file(array, header)).tobytes()
+        )
     if header.is_compressed and "file.magic" in kinds:
         assert new is not None
 
@@ -135,7 +154,10 @@ def test_golden_files_are_sound():
         scope = inspect_dataset(folder)
         assert scope.faults == []
         (mag,) = scope.layers[0].mags
-        found = [check_of(folder, mag.header).check_shard(tuple(shard)) for shard in mag.listing.shards.tolist()]
+        found = [
+            check_of(folder, mag.header).check_shard(tuple(shard))
+            for shard in mag.listing.shards.tolist()
+        ]
         assert [fault for one in found for fault in one.faults if fault.kind != "file.zeros"] == []
         assert sum(one.blocks for one in found) == len(found) * mag.header.blocks_per_file
 
@@ -149,7 +171,11 @@ def test_pages_and_batches(tmp_path, monkeypatch):
     raw[16 + 8 * 300 : 16 + 8 * 301] = (1 << 50).to_bytes(8, "little")
     stored(tmp_path, bytes(raw))
     whole = check_of(tmp_path, header).check_shard(SHARD)
-    assert {fault.kind for fault in whole.faults} == {"table.beyond", "table.falls", "block.undecodable"}
+    assert {fault.kind for fault in whole.faults} == {
+        "table.beyond",
+        "table.falls",
+        "block.undecodable",
+    }
     monkeypatch.setattr(wkw_check, "_PAGE_ENTRIES", 64)
     monkeypatch.setattr(wkw_check, "_BATCH_NBYTES", 100)
     piecewise = check_of(tmp_path, header).check_shard(SHARD)
@@ -167,7 +193,9 @@ def test_values_and_places_outside_the_box(tmp_path):
     found = WkwCheck(str(tmp_path), header, box, decode=True, find_largest=True).check_shard(SHARD)
     assert found.largest == 500
     assert found.outside == BoundingBox(tuple(np.add(corner, (6, 7, 5)).tolist()), (1, 1, 1))
-    inside = WkwCheck(str(tmp_path), header, BoundingBox((0, 0, 0), (99, 99, 99)), decode=True).check_shard(SHARD)
+    inside = WkwCheck(
+        str(tmp_path), header, BoundingBox((0, 0, 0), (99, 99, 99)), decode=True
+    ).check_shard(SHARD)
     assert (inside.outside, inside.faults) == (None, ())
 
 
@@ -175,17 +203,26 @@ def test_other_kinds_of_compression(tmp_path):
     header = make_header("uint8", block_len=4, file_len=2, block_type=BlockType.LZ4)
     array = np.ones((1, 8, 8, 8), np.uint8)
     stored(tmp_path, encode_file(array, header.with_block_type(BlockType.LZ4HC)))
-    assert [fault.kind for fault in check_of(tmp_path, header).check_shard(SHARD).faults] == ["file.lz4_level"]
+    assert [fault.kind for fault in check_of(tmp_path, header).check_shard(SHARD).faults] == [
+        "file.lz4_level"
+    ]
 
 
 def test_lengths_that_the_reference_library_misreads(tmp_path):
-    (tmp_path / "header.wkw").write_bytes(format_header(make_header("uint8", block_len=256, file_len=1, any_length=True)))
-    assert [fault.kind for fault in inspect_dataset(tmp_path).faults] == ["header.lengths", "mag.empty"]
+    (tmp_path / "header.wkw").write_bytes(
+        format_header(make_header("uint8", block_len=256, file_len=1, any_length=True))
+    )
+    assert [fault.kind for fault in inspect_dataset(tmp_path).faults] == [
+        "header.lengths",
+        "mag.empty",
+    ]
 
 
 def test_sizes_are_not_believed(tmp_path):
     """Headers that speak of petabytes take neither time nor memory."""
-    header = make_header("uint8", block_len=1, file_len=1 << 15, block_type=BlockType.RAW, any_length=True)
+    header = make_header(
+        "uint8", block_len=1, file_len=1 << 15, block_type=BlockType.RAW, any_length=True
+    )
     stored(tmp_path, format_header(header.for_data_file()) + bytes(5))
     (fault,) = check_of(tmp_path, header).check_shard(SHARD).faults
     assert (fault.kind, fault.block) == ("file.truncated", 5)
@@ -202,7 +239,9 @@ def test_what_cannot_be_read(tmp_path):
     header = make_header("uint8", block_len=4, file_len=2)
     path = stored(tmp_path, encode_file(np.ones((1, 8, 8, 8), np.uint8), header))
     path.chmod(0)
-    assert [fault.kind for fault in check_of(tmp_path, header).check_shard(SHARD).faults] == ["file.unreadable"]
+    assert [fault.kind for fault in check_of(tmp_path, header).check_shard(SHARD).faults] == [
+        "file.unreadable"
+    ]
     path.parent.chmod(0)
     try:
         assert [fault.kind for fault in list_mag(str(tmp_path)).faults] == ["folder.unreadable"]
@@ -224,7 +263,9 @@ def test_a_mending_that_fails_changes_nothing(tmp_path, monkeypatch):
         repair_file(check_of(folder, header), SHARD, None, "why", salvage=True)
     monkeypatch.undo()
     assert path.exists()
-    assert {name: digest for name, digest in hashes(folder).items() if not name.endswith("wkwdask-tmp")} == before
+    assert {
+        name: digest for name, digest in hashes(folder).items() if not name.endswith("wkwdask-tmp")
+    } == before
     assert (tmp_path / QUARANTINE_NAME / "1").exists()
 
 
@@ -240,7 +281,9 @@ def test_links_are_mended_where_they_point(tmp_path):
 
 
 def test_records_follow(tmp_path):
-    write_file_record(str(tmp_path), np.array([[0, 0, 0, 10, 11, 12], [1, 0, 0, 20, 21, 22]], np.int64))
+    write_file_record(
+        str(tmp_path), np.array([[0, 0, 0, 10, 11, 12], [1, 0, 0, 20, 21, 22]], np.int64)
+    )
     patch_file_record(str(tmp_path), {(1, 0, 0): (5, 6), (7, 7, 7): (1, 1)})
     assert read_file_record(str(tmp_path)).tolist() == [[0, 0, 0, 10, 11, 12], [1, 0, 0, 5, 6, 22]]
     patch_file_record(str(tmp_path / "nothing"), {(1, 0, 0): (5, 6)})

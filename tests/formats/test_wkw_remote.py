@@ -16,7 +16,14 @@ from support.range_server import range_server
 from support.shelf import empty_shelf
 
 import wkwdask
-from wkwdask.errors import AccessWarning, CorruptError, FormatError, MissingError, TruncatedError, UnsupportedError
+from wkwdask.errors import (
+    AccessWarning,
+    CorruptError,
+    FormatError,
+    MissingError,
+    TruncatedError,
+    UnsupportedError,
+)
 
 pytest.importorskip("obstore", reason="reads http")
 
@@ -71,19 +78,36 @@ def test_voxels_are_those_of_the_source(tmp_path, dtype, channels, options):
         np.testing.assert_array_equal(wkwdask.read(url), array)
         np.testing.assert_array_equal(wkwdask.read(f"{url}/color/1"), array)
         lazy = wkwdask.open(url, chunks=(32, 32, 32))
-        np.testing.assert_array_equal(pickle.loads(pickle.dumps(lazy)).compute(scheduler="threads"), array)
-        boxes = [((16 + n, n, 48 + n), (16 + n + size, n + size, 48 + n + size)) for n, size in ((0, 9), (20, 20), (25, 15))]
+        np.testing.assert_array_equal(
+            pickle.loads(pickle.dumps(lazy)).compute(scheduler="threads"), array
+        )
+        boxes = [
+            ((16 + n, n, 48 + n), (16 + n + size, n + size, 48 + n + size))
+            for n, size in ((0, 9), (20, 20), (25, 15))
+        ]
         for (low, high), voxels in zip(boxes, wkwdask.read_many(url, boxes), strict=True):
-            np.testing.assert_array_equal(voxels, array[:, *(slice(a - o, b - o) for a, b, o in zip(low, high, (16, 0, 48), strict=True))])
+            np.testing.assert_array_equal(
+                voxels,
+                array[
+                    :,
+                    *(slice(a - o, b - o) for a, b, o in zip(low, high, (16, 0, 48), strict=True)),
+                ],
+            )
         points = np.array([(0, 0, 0), (89, 39, 49), (50, 30, 30), (50, 30, 31)])
-        np.testing.assert_array_equal(wkwdask.sample(url, np.add(points, (16, 0, 48))).reshape(4, channels), array[:, *points.T].T)
+        np.testing.assert_array_equal(
+            wkwdask.sample(url, np.add(points, (16, 0, 48))).reshape(4, channels),
+            array[:, *points.T].T,
+        )
 
 
 @given(st.data())
 def test_any_box(served, data):
     low = [data.draw(st.integers(0, n - 1)) for n in SHAPE]
     high = [data.draw(st.integers(a + 1, n)) for a, n in zip(low, SHAPE, strict=True)]
-    found = wkwdask.read(f"{served.url}/ds/color/1", (np.add(low, (16, 0, 48)).tolist(), np.add(high, (16, 0, 48)).tolist()))
+    found = wkwdask.read(
+        f"{served.url}/ds/color/1",
+        (np.add(low, (16, 0, 48)).tolist(), np.add(high, (16, 0, 48)).tolist()),
+    )
     np.testing.assert_array_equal(found, sparse()[:, *map(slice, low, high)])
 
 
@@ -97,7 +121,11 @@ def test_requests_of_a_slice(tmp_path):
         server.requests.clear()
         found = wkwdask.read(url, ((16, 0, 100), (272, 256, 101)), mag=1)
         np.testing.assert_array_equal(found[0, :, :, 0], array[0, :, :, 52])
-        spans = [tuple(map(int, span.removeprefix("bytes=").split("-"))) for path, span in server.requests if path.endswith("x0.wkw")]
+        spans = [
+            tuple(map(int, span.removeprefix("bytes=").split("-")))
+            for path, span in server.requests
+            if path.endswith("x0.wkw")
+        ]
         assert spans[0][0] == 0  # header and jump table
         assert spans[0][1] >= 16 + 8 * 16**3 - 1
         assert sum(stop - start + 1 for start, stop in spans) < data_file.stat().st_size / 3
@@ -121,7 +149,9 @@ def test_requests_of_a_whole_mag(tmp_path):
         server.requests.clear()
         assert not wkwdask.read(f"{server.url}/ds", ((16, 0, 48), (30, 100, 148)), mag=1).any()
         # absent files are remembered
-        assert not [path for path, _ in server.requests if not (tmp_path / path.lstrip("/")).exists()]
+        assert not [
+            path for path, _ in server.requests if not (tmp_path / path.lstrip("/")).exists()
+        ]
 
 
 def test_refused_files_are_absent_while_the_header_is_readable(tmp_path):
@@ -145,7 +175,9 @@ def test_damage_is_an_error_that_names_the_file(tmp_path, read):
     whole = path.read_bytes()
     with range_server(tmp_path) as server:
         path.write_bytes(whole[: len(whole) // 2])
-        with pytest.raises(TruncatedError, match=r"http://.*/z0/y0/x0\.wkw: byte \d+: block \d+ ends at byte"):
+        with pytest.raises(
+            TruncatedError, match=r"http://.*/z0/y0/x0\.wkw: byte \d+: block \d+ ends at byte"
+        ):
             read(f"{server.url}/ds/color/1")
         path.write_bytes(b"WKX" + whole[3:])
         with pytest.raises(CorruptError, match=r"http://.*/z0/y0/x0\.wkw: byte 0: expected magic"):
@@ -205,7 +237,9 @@ def test_layers_in_other_formats(tmp_path):
     (tmp_path / "ds/datasource-properties.json").write_text(json.dumps(document))
     with range_server(tmp_path) as server:
         for kind in ("zarr3", "n5"):
-            np.testing.assert_array_equal(wkwdask.read(f"{server.url}/ds", layer=kind, mag=1), array)
+            np.testing.assert_array_equal(
+                wkwdask.read(f"{server.url}/ds", layer=kind, mag=1), array
+            )
 
 
 def test_other_protocols(tmp_path):
@@ -217,7 +251,11 @@ def test_other_protocols(tmp_path):
         shelf.pipe(f"/{path.relative_to(tmp_path)}", path.read_bytes())
     np.testing.assert_array_equal(wkwdask.read("shelf://ds"), array)
     boxes = [((16, 0, 48), (60, 40, 60)), ((20, 0, 48), (64, 40, 60))]
-    for found, expected in zip(wkwdask.read_many("shelf://ds/color/1", boxes), wkwdask.read_many(tmp_path / "ds", boxes), strict=True):
+    for found, expected in zip(
+        wkwdask.read_many("shelf://ds/color/1", boxes),
+        wkwdask.read_many(tmp_path / "ds", boxes),
+        strict=True,
+    ):
         np.testing.assert_array_equal(found, expected)
     assert wkwdask.verify("shelf://ds").files == wkwdask.verify(tmp_path / "ds").files
     with pytest.raises(MissingError, match="no dataset"):
@@ -230,7 +268,9 @@ def test_a_mag_without_a_dataset_says_what_it_needs(tmp_path):
     with range_server(tmp_path) as server:
         assert wkwdask.read(f"{server.url}/alone").all()  # the job that wrote it recorded its box
         (tmp_path / "alone/.wkwdask.json").unlink()
-        with pytest.raises(UnsupportedError, match=r"cannot be listed.*needs a datasource-properties\.json"):
+        with pytest.raises(
+            UnsupportedError, match=r"cannot be listed.*needs a datasource-properties\.json"
+        ):
             wkwdask.open(f"{server.url}//alone")
 
 
@@ -254,11 +294,23 @@ def test_verbs_read_from_a_server(served, tmp_path):
 
 def test_verify(tmp_path):
     write(tmp_path / "ds", sparse(), block_len=8, file_len=4)
-    wkwdask.to_zarr(sparse(), tmp_path / "em.zarr", voxel_size=(4, 4, 35), chunk_shape=(8, 8, 8), shard_shape=(32, 32, 32))
+    wkwdask.to_zarr(
+        sparse(),
+        tmp_path / "em.zarr",
+        voxel_size=(4, 4, 35),
+        chunk_shape=(8, 8, 8),
+        shard_shape=(32, 32, 32),
+    )
     for kind, sharding in (("a", None), ("b", wkwdask.Sharding(3, 3, 1))):
         write_volume(tmp_path / kind, sparse(), "image", sharding=sharding)
     with range_server(tmp_path) as server:
-        for url in ("{}/ds", "{}/ds/color/1", "zarr://{}/em.zarr", "precomputed://{}/a", "precomputed://{}/b"):
+        for url in (
+            "{}/ds",
+            "{}/ds/color/1",
+            "zarr://{}/em.zarr",
+            "precomputed://{}/a",
+            "precomputed://{}/b",
+        ):
             here, there = (wkwdask.verify(url.format(place)) for place in (tmp_path, server.url))
             assert there.is_sound
             assert (there.files, there.nbytes) == (here.files, here.nbytes)
@@ -292,12 +344,18 @@ def test_xarray(served):
     ],
 )
 def test_writing_is_one_clear_error(served, write):
-    with pytest.raises(UnsupportedError, match=f"{served.url}.*(remote locations are read-only|nothing is removed there)"):
+    with pytest.raises(
+        UnsupportedError,
+        match=f"{served.url}.*(remote locations are read-only|nothing is removed there)",
+    ):
         write(f"{served.url}/ds")
 
 
 def test_missing_datasets(served):
-    with pytest.raises(MissingError, match=r"/none: no dataset, layer or mag of WEBKNOSSOS here; other formats need a prefix: precomputed://http"):
+    with pytest.raises(
+        MissingError,
+        match=r"/none: no dataset, layer or mag of WEBKNOSSOS here; other formats need a prefix: precomputed://http",
+    ):
         wkwdask.open(f"{served.url}/none")
     with pytest.raises(MissingError, match="no mag 4"):
         wkwdask.open(f"{served.url}/ds", mag=4)

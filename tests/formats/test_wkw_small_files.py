@@ -43,14 +43,25 @@ def voxels(shape, dtype="uint16", seed=1):
 def make(folder, array, *, block_len=8, file_len=1, compression="lz4"):
     """Store an array; files of zeros are left out."""
     array = array if array.ndim == 4 else array[None]
-    header = make_header(array.dtype, len(array), block_len=block_len, file_len=file_len, block_type=BlockType.parse(compression))
+    header = make_header(
+        array.dtype,
+        len(array),
+        block_len=block_len,
+        file_len=file_len,
+        block_type=BlockType.parse(compression),
+    )
     folder.mkdir(parents=True)
     (folder / HEADER_NAME).write_bytes(format_header(header))
     edge = header.file_len_vx
     for index in cells(BoundingBox((0, 0, 0), array.shape[1:]), (edge,) * 3):
         part = array[(slice(None), *(slice(n * edge, (n + 1) * edge) for n in index))]
         if part.any():
-            store(folder, index, np.pad(part, [(0, 0), *((0, edge - n) for n in part.shape[1:])]), header)
+            store(
+                folder,
+                index,
+                np.pad(part, [(0, 0), *((0, edge - n) for n in part.shape[1:])]),
+                header,
+            )
     return folder
 
 
@@ -89,13 +100,25 @@ def mag(tmp_path):
 def test_small_files_are_read_together(mag, monkeypatch):
     calls = []
     before = wkw_small_files.read_batch
-    monkeypatch.setattr(wkw_small_files, "read_batch", lambda *args: calls.append(args) or before(*args))
-    monkeypatch.setattr(wkw, "open_if_stored", lambda *args: pytest.fail("a file was opened by itself"))
+    monkeypatch.setattr(
+        wkw_small_files, "read_batch", lambda *args: calls.append(args) or before(*args)
+    )
+    monkeypatch.setattr(
+        wkw, "open_if_stored", lambda *args: pytest.fail("a file was opened by itself")
+    )
     np.testing.assert_array_equal(read(mag)[0], voxels(SHAPE))
     assert len(calls) == 1
 
 
-@pytest.mark.parametrize(("options", "expected"), [({}, True), ({"file_len": 2}, False), ({"block_len": 128}, False), ({"compression": "raw"}, True)])
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, True),
+        ({"file_len": 2}, False),
+        ({"block_len": 128}, False),
+        ({"compression": "raw"}, True),
+    ],
+)
 def test_which_mags_have_small_files(tmp_path, options, expected):
     folder = make(tmp_path / "1", voxels((8, 8, 8)), **options)
     assert wkw_small_files.has_small_files(header_of(open_mag(str(folder)))) == expected
@@ -111,7 +134,9 @@ def test_any_box(tmp_path, path, channels, compression):
         shape = random.integers(1, np.array(SHAPE) - low + 1)
         part = array[(slice(None), *map(slice, low, low + shape))]
         out = np.full(part.shape, 9, np.uint32, order="CF"[n % 2])
-        assert volume.read_into(out, tuple(low.tolist())) == np.prod(-(-(low + shape) // 8) - low // 8)
+        assert volume.read_into(out, tuple(low.tolist())) == np.prod(
+            -(-(low + shape) // 8) - low // 8
+        )
         np.testing.assert_array_equal(out, part)
         one = np.full((1, *part.shape[1:]), 9, np.uint32)
         volume.read_into(one, tuple(low.tolist()), channels - 1)
@@ -121,7 +146,9 @@ def test_any_box(tmp_path, path, channels, compression):
 def test_batches_are_bounded(tmp_path, path, monkeypatch):
     sizes = []
     before = wkw_small_files.read_batch
-    monkeypatch.setattr(wkw_small_files, "read_batch", lambda *args: sizes.append(args[-1].nbytes) or before(*args))
+    monkeypatch.setattr(
+        wkw_small_files, "read_batch", lambda *args: sizes.append(args[-1].nbytes) or before(*args)
+    )
     array = voxels((256, 256, 64), "uint8")
     folder = make(tmp_path / "1", array, block_len=32, compression="raw")
     np.testing.assert_array_equal(read(folder, shape=array.shape)[0], array)
@@ -183,22 +210,82 @@ def _u64(value):
 
 BROKEN = {
     "empty": (lambda raw: b"", TruncatedError, "header ends at byte 0, expected 16 bytes"),
-    "cut header": (lambda raw: raw[:10], TruncatedError, "header ends at byte 10, expected 16 bytes"),
-    "cut table": (lambda raw: raw[:20], TruncatedError, "jump table ends at byte 20, expected 1 entries up to byte 24"),
+    "cut header": (
+        lambda raw: raw[:10],
+        TruncatedError,
+        "header ends at byte 10, expected 16 bytes",
+    ),
+    "cut table": (
+        lambda raw: raw[:20],
+        TruncatedError,
+        "jump table ends at byte 20, expected 1 entries up to byte 24",
+    ),
     "cut block": (lambda raw: raw[:-1], TruncatedError, "byte 16: block 0 ends at byte "),
-    "magic": (lambda raw: b"WKX" + raw[3:], CorruptError, "byte 0: expected magic b'WKW', found b'WKX'"),
-    "version": (lambda raw: raw[:3] + b"\2" + raw[4:], CorruptError, "byte 3: expected version 1, found 2"),
-    "block_len": (lambda raw: raw[:4] + b"\4" + raw[5:], CorruptError, "byte 4: block_len is 16, but the mag's header.wkw says 8"),
-    "file_len": (lambda raw: raw[:4] + b"\x13" + raw[5:], CorruptError, "byte 8: data offset 24 lies inside the header and jump table"),
-    "block type": (lambda raw: raw[:5] + b"\7" + raw[6:], CorruptError, "byte 5: expected block type 1 (raw), 2 (lz4) or 3 (lz4hc), found 7"),
-    "voxel type": (lambda raw: raw[:6] + b"\x08" + raw[7:], CorruptError, "byte 6: voxel type is int16, but the mag's header.wkw says uint16"),
-    "channels": (lambda raw: raw[:7] + b"\4" + raw[8:], CorruptError, "byte 7: number of channels is 2, but the mag's header.wkw says 1"),
-    "data offset": (lambda raw: raw[:8] + _u64(20) + raw[16:], CorruptError, "byte 8: data offset 20 lies inside the header and jump table"),
-    "table falls": (lambda raw: raw[:16] + _u64(3) + raw[24:], CorruptError, "byte 16: jump table decreases: block 0 starts at byte 24 and ends at byte 3"),
-    "table beyond the end": (lambda raw: raw[:16] + _u64(1 << 40) + raw[24:], TruncatedError, "block 0 ends at byte 1099511627776, but the file has"),
-    "too short for its voxels": (lambda raw: raw[:16] + _u64(26) + raw[24:], CorruptError, "2 stored bytes cannot decode to 1024 bytes"),
-    "no LZ4": (lambda raw: raw[:24] + b"\xff" * (len(raw) - 24), CorruptError, "block 0 at byte 24: "),
-    "other length": (lambda raw: raw[:16] + _u64(31) + b"\x60aaaaaa", CorruptError, "7 stored bytes decode to 6 bytes, expected 1024"),
+    "magic": (
+        lambda raw: b"WKX" + raw[3:],
+        CorruptError,
+        "byte 0: expected magic b'WKW', found b'WKX'",
+    ),
+    "version": (
+        lambda raw: raw[:3] + b"\2" + raw[4:],
+        CorruptError,
+        "byte 3: expected version 1, found 2",
+    ),
+    "block_len": (
+        lambda raw: raw[:4] + b"\4" + raw[5:],
+        CorruptError,
+        "byte 4: block_len is 16, but the mag's header.wkw says 8",
+    ),
+    "file_len": (
+        lambda raw: raw[:4] + b"\x13" + raw[5:],
+        CorruptError,
+        "byte 8: data offset 24 lies inside the header and jump table",
+    ),
+    "block type": (
+        lambda raw: raw[:5] + b"\7" + raw[6:],
+        CorruptError,
+        "byte 5: expected block type 1 (raw), 2 (lz4) or 3 (lz4hc), found 7",
+    ),
+    "voxel type": (
+        lambda raw: raw[:6] + b"\x08" + raw[7:],
+        CorruptError,
+        "byte 6: voxel type is int16, but the mag's header.wkw says uint16",
+    ),
+    "channels": (
+        lambda raw: raw[:7] + b"\4" + raw[8:],
+        CorruptError,
+        "byte 7: number of channels is 2, but the mag's header.wkw says 1",
+    ),
+    "data offset": (
+        lambda raw: raw[:8] + _u64(20) + raw[16:],
+        CorruptError,
+        "byte 8: data offset 20 lies inside the header and jump table",
+    ),
+    "table falls": (
+        lambda raw: raw[:16] + _u64(3) + raw[24:],
+        CorruptError,
+        "byte 16: jump table decreases: block 0 starts at byte 24 and ends at byte 3",
+    ),
+    "table beyond the end": (
+        lambda raw: raw[:16] + _u64(1 << 40) + raw[24:],
+        TruncatedError,
+        "block 0 ends at byte 1099511627776, but the file has",
+    ),
+    "too short for its voxels": (
+        lambda raw: raw[:16] + _u64(26) + raw[24:],
+        CorruptError,
+        "2 stored bytes cannot decode to 1024 bytes",
+    ),
+    "no LZ4": (
+        lambda raw: raw[:24] + b"\xff" * (len(raw) - 24),
+        CorruptError,
+        "block 0 at byte 24: ",
+    ),
+    "other length": (
+        lambda raw: raw[:16] + _u64(31) + b"\x60aaaaaa",
+        CorruptError,
+        "7 stored bytes decode to 6 bytes, expected 1024",
+    ),
 }
 
 
@@ -224,7 +311,10 @@ def test_broken_file_raises_the_error_of_a_single_read(mag, name):
 def test_truncated_raw_file(tmp_path, path):
     folder = make(tmp_path / "1", voxels(SHAPE), compression="raw")
     os.truncate(folder / "z1" / "y0" / "x2.wkw", 16 + 1023)
-    with pytest.raises(TruncatedError, match=r"z1/y0/x2\.wkw: block 0 at byte 16: the file has 1039 bytes, expected 1040"):
+    with pytest.raises(
+        TruncatedError,
+        match=r"z1/y0/x2\.wkw: block 0 at byte 16: the file has 1039 bytes, expected 1040",
+    ):
         read(folder)
 
 
@@ -342,7 +432,9 @@ def test_removed_mag_is_an_error(mag, path):
     for low, shape in (((0, 0, 0), SHAPE), ((8, 0, 0), (8, 8, 8)), ((100, 100, 100), SHAPE)):
         out = np.zeros((1, *shape), np.uint16)
         for fill_zeros in (True, False):
-            with pytest.raises(MissingError, match=r"color/1/header\.wkw: not found: the mag is gone"):
+            with pytest.raises(
+                MissingError, match=r"color/1/header\.wkw: not found: the mag is gone"
+            ):
                 volume.read_into(out, low, fill_zeros=fill_zeros)
     shutil.rmtree(mag)
     with pytest.raises(MissingError, match=r"color/1/header\.wkw: not found: the mag is gone"):
@@ -391,7 +483,13 @@ def test_absent_files_need_few_stat_calls(mag, path, monkeypatch):
     looks = []
     for name in ("stat", "lstat"):
         before = getattr(os, name)
-        monkeypatch.setattr(os, name, lambda path, *args, before=before, **options: looks.append(str(path)) or before(path, *args, **options))
+        monkeypatch.setattr(
+            os,
+            name,
+            lambda path, *args, before=before, **options: (
+                looks.append(str(path)) or before(path, *args, **options)
+            ),
+        )
     read(mag)
     files = [look for look in looks if look.endswith(".wkw") and HEADER_NAME not in look]
     assert len(files) == len(set(files))
@@ -404,7 +502,11 @@ def test_threads_read_one_state_of_a_changing_file(mag):
     file = mag / "z0" / "y0" / "x1.wkw"
     good = file.read_bytes()
     other = make(mag.parent / "2", voxels(SHAPE, seed=2)) / "z0" / "y0" / "x1.wkw"
-    states = [voxels(SHAPE)[8:16, :8, :8], voxels(SHAPE, seed=2)[8:16, :8, :8], np.zeros((8, 8, 8), np.uint16)]
+    states = [
+        voxels(SHAPE)[8:16, :8, :8],
+        voxels(SHAPE, seed=2)[8:16, :8, :8],
+        np.zeros((8, 8, 8), np.uint16),
+    ]
     rest = voxels(SHAPE)
     rest[8:16, :8, :8] = 0
     raws = [good, other.read_bytes(), None]
@@ -417,7 +519,9 @@ def test_threads_read_one_state_of_a_changing_file(mag):
             except (OSError, WkwDaskError) as error:
                 problems.append(repr(error))
                 continue
-            seen.update(n for n, state in enumerate(states) if np.array_equal(out[8:16, :8, :8], state))
+            seen.update(
+                n for n, state in enumerate(states) if np.array_equal(out[8:16, :8, :8], state)
+            )
             if not any(np.array_equal(out[8:16, :8, :8], state) for state in states):
                 problems.append("a mixture")
             out[8:16, :8, :8] = 0
@@ -459,7 +563,12 @@ def _sparse_voxels():
 def sparse_mag(request, tmp_path_factory):
     """Mag whose files and blocks are absent, zero or neither."""
     file_len, compression = request.param
-    mag = make(tmp_path_factory.mktemp("sparse") / "1", _sparse_voxels(), file_len=file_len, compression=compression)
+    mag = make(
+        tmp_path_factory.mktemp("sparse") / "1",
+        _sparse_voxels(),
+        file_len=file_len,
+        compression=compression,
+    )
     header = header_of(open_mag(str(mag)))
     for n, index in enumerate(np.ndindex((-(-5 // file_len),) * 3)):
         if n % 3 and not os.path.exists(wkw.file_path(str(mag), index)):
@@ -477,7 +586,9 @@ def test_array_without_zero_fill_is_complete_or_untouched(sparse_mag, path_name,
         expected = np.zeros(shape, np.uint16)
         inside = tuple(slice(max(0, a), max(0, a + n)) for a, n in zip(low, shape, strict=True))
         part = _sparse_voxels()[inside]
-        expected[tuple(slice(max(0, -a), max(0, -a) + n) for a, n in zip(low, part.shape, strict=True))] = part
+        expected[
+            tuple(slice(max(0, -a), max(0, -a) + n) for a, n in zip(low, part.shape, strict=True))
+        ] = part
         volume = open_mag(str(sparse_mag))
         out = np.full((1, *shape), 99, np.uint16, order=data.draw(st.sampled_from("CF")))
         nonzero = volume.read_into(out, low, fill_zeros=False)
@@ -496,16 +607,27 @@ def test_zeros_of_earlier_batches_are_filled(tmp_path, path, monkeypatch):
     for file_len in (1, 4):
         for place in ((0, 0, 0), (31, 31, 0), (17, 3, 20), (31, 31, 31), None):
             array = np.zeros((1, 32, 32, 32), np.uint16)
-            folder = make(tmp_path / f"{file_len}-{place}", array, file_len=file_len, compression="raw")
+            folder = make(
+                tmp_path / f"{file_len}-{place}", array, file_len=file_len, compression="raw"
+            )
             if place is not None:
                 array[(0, *place)] = 1
             header, edge = header_of(open_mag(str(folder))), 8 * file_len
             for x, y, z in cells(BoundingBox((0, 0, 0), (32, 32, 32)), (edge,) * 3):
-                part = array[:, x * edge : (x + 1) * edge, y * edge : (y + 1) * edge, z * edge : (z + 1) * edge]
+                part = array[
+                    :,
+                    x * edge : (x + 1) * edge,
+                    y * edge : (y + 1) * edge,
+                    z * edge : (z + 1) * edge,
+                ]
                 store(folder, (x, y, z), part, header)
             out = np.full((1, 32, 32, 32), 99, np.uint16)
-            assert open_mag(str(folder)).read_into(out, (0, 0, 0), fill_zeros=False) == (place is not None)
-            np.testing.assert_array_equal(out, array if place is not None else np.full_like(array, 99))
+            assert open_mag(str(folder)).read_into(out, (0, 0, 0), fill_zeros=False) == (
+                place is not None
+            )
+            np.testing.assert_array_equal(
+                out, array if place is not None else np.full_like(array, 99)
+            )
 
 
 # ----------------------------------------------------------------------------- occupied cells
@@ -514,7 +636,12 @@ def test_zeros_of_earlier_batches_are_filled(tmp_path, path, monkeypatch):
 @given(st.data())
 def test_occupied_cells_equal_the_stored_files(tmp_path_factory, data):
     file_len = data.draw(st.sampled_from([1, 2]))
-    folder = make(tmp_path_factory.mktemp("occupied") / "1", np.zeros((1, 1, 1), np.uint8), block_len=4, file_len=file_len)
+    folder = make(
+        tmp_path_factory.mktemp("occupied") / "1",
+        np.zeros((1, 1, 1), np.uint8),
+        block_len=4,
+        file_len=file_len,
+    )
     edge = 4 * file_len
     for index in data.draw(st.lists(vectors(0, 5), max_size=12)):
         file = Path(wkw.file_path(str(folder), index))
@@ -526,17 +653,24 @@ def test_occupied_cells_equal_the_stored_files(tmp_path_factory, data):
     found = volume.occupied(cell)
     stored = np.zeros((64, 64, 64), bool)
     for x, y, z in list_files(str(folder)):
-        stored[x * edge : (x + 1) * edge, y * edge : (y + 1) * edge, z * edge : (z + 1) * edge] = True
+        stored[x * edge : (x + 1) * edge, y * edge : (y + 1) * edge, z * edge : (z + 1) * edge] = (
+            True
+        )
     inside = np.zeros_like(stored)
     inside[tuple(slice(a, b) for a, b in zip(box.topleft, box.bottomright, strict=True))] = True
     ranges = cell_range(box, cell)
     assert found.shape == tuple(len(r) for r in ranges)
     for n in np.ndindex(found.shape):
-        place = tuple(slice((r.start + i) * c, (r.start + i + 1) * c) for r, i, c in zip(ranges, n, cell, strict=True))
+        place = tuple(
+            slice((r.start + i) * c, (r.start + i + 1) * c)
+            for r, i, c in zip(ranges, n, cell, strict=True)
+        )
         assert found[n] == (stored & inside)[place].any()
     wanted = cell_range(box, (edge,) * 3)
     stored_ones = sorted(map(tuple, volume.stored_states()[:, :3].tolist()))
-    assert stored_ones == sorted(i for i in list_files(str(folder)) if all(n in r for n, r in zip(i, wanted, strict=True)))
+    assert stored_ones == sorted(
+        i for i in list_files(str(folder)) if all(n in r for n, r in zip(i, wanted, strict=True))
+    )
 
 
 def test_occupied_only_lists_folders(mag, monkeypatch):
@@ -558,7 +692,9 @@ def test_occupied_lists_only_folders_in_the_box(mag, monkeypatch):
     volume = open_mag(str(mag), BoundingBox((8, 8, 8), (8, 8, 8)))
     listed = []
     before = os.scandir
-    monkeypatch.setattr(os, "scandir", lambda path: listed.append(os.path.relpath(path, mag)) or before(path))
+    monkeypatch.setattr(
+        os, "scandir", lambda path: listed.append(os.path.relpath(path, mag)) or before(path)
+    )
     assert volume.occupied((8, 8, 8)).tolist() == [[[True]]]
     assert listed == [".", "z1", "z1/y1"]
 
@@ -594,6 +730,8 @@ def test_states_of_files_with_missing_folders(mag):
     (mag / "z3" / "y1" / "x2.wkw").unlink()
     volume = open_mag(str(mag), BoundingBox((0, 0, 0), SHAPE))
     states = volume.shard_states(BoundingBox((8, 0, 0), (100, 100, 100)))
-    assert {tuple(index) for index in states[:, :3].tolist()} == {tuple(index) for index in volume.stored_states()[:, :3].tolist() if index[0] > 0}
+    assert {tuple(index) for index in states[:, :3].tolist()} == {
+        tuple(index) for index in volume.stored_states()[:, :3].tolist() if index[0] > 0
+    }
     assert volume.has_shards()
     assert not open_mag(str(mag), BoundingBox((0, 0, 8), (40, 20, 8))).has_shards()

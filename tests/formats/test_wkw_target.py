@@ -26,9 +26,19 @@ from wkwdask.geometry.grid import cell_box, cells
 BLOCK_TYPES = list(BlockType)
 
 
-def make_target(folder, array, offset=(0, 0, 0), *, block_len=4, file_len=4, block_type=BlockType.LZ4, level=5):
-    header = make_header(array.dtype, array.shape[0], block_len=block_len, file_len=file_len, block_type=block_type)
-    return wkw_target(str(folder / "mag"), header, level, BoundingBox(offset, array.shape[1:]), str(folder / "parts"))
+def make_target(
+    folder, array, offset=(0, 0, 0), *, block_len=4, file_len=4, block_type=BlockType.LZ4, level=5
+):
+    header = make_header(
+        array.dtype, array.shape[0], block_len=block_len, file_len=file_len, block_type=block_type
+    )
+    return wkw_target(
+        str(folder / "mag"),
+        header,
+        level,
+        BoundingBox(offset, array.shape[1:]),
+        str(folder / "parts"),
+    )
 
 
 def voxels(shape, dtype="uint16", seed=1):
@@ -36,7 +46,13 @@ def voxels(shape, dtype="uint16", seed=1):
 
 
 def inside(box, corner):
-    return (slice(None), *(slice(a - t, b - t) for a, b, t in zip(box.topleft, box.bottomright, corner, strict=True)))
+    return (
+        slice(None),
+        *(
+            slice(a - t, b - t)
+            for a, b, t in zip(box.topleft, box.bottomright, corner, strict=True)
+        ),
+    )
 
 
 def write_parts(target, array, shard, part_shape):
@@ -81,7 +97,9 @@ def whole_file(folder, array, block_type=BlockType.LZ4):
 
 
 def files(folder):
-    return sorted(str(path.relative_to(folder)) for path in Path(folder).rglob("*") if path.is_file())
+    return sorted(
+        str(path.relative_to(folder)) for path in Path(folder).rglob("*") if path.is_file()
+    )
 
 
 @pytest.mark.parametrize("block_type", BLOCK_TYPES)
@@ -117,7 +135,15 @@ def test_any_box_and_parts(tmp_path_factory, data):
     array = np.random.default_rng(shape[0]).integers(0, 2, (1, *shape), dtype=np.uint8)
     for axis in range(3):
         if data.draw(st.booleans()):
-            array[inside(BoundingBox((0, 0, 0), tuple(n // 2 + 1 if k == axis else n for k, n in enumerate(shape))), (0, 0, 0))] = 0
+            array[
+                inside(
+                    BoundingBox(
+                        (0, 0, 0),
+                        tuple(n // 2 + 1 if k == axis else n for k, n in enumerate(shape)),
+                    ),
+                    (0, 0, 0),
+                )
+            ] = 0
     target = make_target(folder, array, offset, block_type=data.draw(st.sampled_from(BLOCK_TYPES)))
     receipts = write_all(target, array, part_shape)
     np.testing.assert_array_equal(read_all(target), array)
@@ -127,9 +153,19 @@ def test_any_box_and_parts(tmp_path_factory, data):
         box = cell_box(receipt.shard, target.shard_shape, target.box).intersection(target.box)
         part = array[inside(box, offset)]
         assert (receipt.path is not None) == bool(part.any())
-        assert (receipt.voxels, receipt.minimum, receipt.maximum) == (part[0].size, part.min(), part.max())
+        assert (receipt.voxels, receipt.minimum, receipt.maximum) == (
+            part[0].size,
+            part.min(),
+            part.max(),
+        )
         where = np.argwhere(part.any(0))
-        expected = None if not len(where) else BoundingBox.from_corners((where.min(0) + box.topleft).tolist(), (where.max(0) + 1 + box.topleft).tolist())
+        expected = (
+            None
+            if not len(where)
+            else BoundingBox.from_corners(
+                (where.min(0) + box.topleft).tolist(), (where.max(0) + 1 + box.topleft).tolist()
+            )
+        )
         assert receipt.nonzero == expected
     assert files(target.parts.url) == []
 
@@ -162,7 +198,14 @@ def test_zeros_are_not_stored(tmp_path, whole):
     writer.append(array[:, :8], (0, 0, 0))
     writer.skip(BoundingBox((8, 0, 0), (8, 16, 16)))
     receipt = writer.close()
-    assert (receipt.path, receipt.nbytes, receipt.minimum, receipt.maximum, receipt.nonzero, receipt.voxels) == (None, 0, 0, 0, None, 16**3)
+    assert (
+        receipt.path,
+        receipt.nbytes,
+        receipt.minimum,
+        receipt.maximum,
+        receipt.nonzero,
+        receipt.voxels,
+    ) == (None, 0, 0, 0, None, 16**3)
     assert target.join_shard((0, 0, 0), [receipt]).path is None
     assert files(tmp_path) == ["mag/header.wkw"]
 
@@ -211,7 +254,9 @@ def test_a_part_that_is_gone(tmp_path):
     target.prepare()
     receipts = write_parts(target, array, (0, 0, 0), (8, 8, 8))
     os.unlink(receipts[3].path)
-    with pytest.raises(IncompleteWriteError, match=rf"{receipts[3].path}: a part of .*x0\.wkw is missing"):
+    with pytest.raises(
+        IncompleteWriteError, match=rf"{receipts[3].path}: a part of .*x0\.wkw is missing"
+    ):
         target.join_shard((0, 0, 0), receipts)
     with pytest.raises(IncompleteWriteError, match="no parts"):
         target.join_shard((0, 0, 0), [])
@@ -295,10 +340,14 @@ def test_a_disk_that_is_full(tmp_path, monkeypatch):
 def test_files_have_the_header_of_a_data_file(tmp_path):
     array = voxels((1, 8, 8, 8))
     for n, block_type in enumerate(BLOCK_TYPES):
-        target = make_target(tmp_path / str(n), array, block_len=4, file_len=2, block_type=block_type)
+        target = make_target(
+            tmp_path / str(n), array, block_len=4, file_len=2, block_type=block_type
+        )
         (receipt,) = write_all(target, array, (8, 8, 8))
         raw = Path(receipt.path).read_bytes()
-        assert int.from_bytes(raw[8:16], "little") == (16 if block_type is BlockType.RAW else 16 + 8 * 8)
+        assert int.from_bytes(raw[8:16], "little") == (
+            16 if block_type is BlockType.RAW else 16 + 8 * 8
+        )
         if block_type is not BlockType.RAW:
             assert int.from_bytes(raw[72:80], "little") == len(raw)
         assert Path(target.folder, "header.wkw").read_bytes()[8:] == bytes(8)
@@ -321,7 +370,10 @@ def test_a_published_file_has_the_state_of_its_group(tmp_path):
     assert receipt.files == 1
     Path(receipt.path).unlink()
     gone = target.published_receipt(receipt)
-    assert (gone.path, gone.nbytes, gone.mtime_ns) == (None, *target.as_volume().group_state((0, 0, 0))[1:])
+    assert (gone.path, gone.nbytes, gone.mtime_ns) == (
+        None,
+        *target.as_volume().group_state((0, 0, 0))[1:],
+    )
 
 
 @pytest.mark.parametrize("block_type", BLOCK_TYPES)
@@ -334,7 +386,12 @@ def test_a_part_is_there_if_every_byte_is(tmp_path, block_type):
     assert path == Path(target.path_of(receipt)) != Path(other.path)
     raw = path.read_bytes()
     assert target.has_files_of(receipt)
-    for content in (raw[:-1], raw + b"x", b"", *(raw[:n] + bytes([raw[n] ^ 1]) + raw[n + 1 :] for n in range(0, len(raw), 5))):
+    for content in (
+        raw[:-1],
+        raw + b"x",
+        b"",
+        *(raw[:n] + bytes([raw[n] ^ 1]) + raw[n + 1 :] for n in range(0, len(raw), 5)),
+    ):
         path.write_bytes(content)
         assert not target.has_files_of(receipt)
     path.unlink()

@@ -21,7 +21,13 @@ def voxels(shape, dtype="uint16", seed=1):
 
 
 def make(folder, array, offset=(0, 0, 0), **options):
-    wkwdask.write(folder, offset, array, existing="overwrite", **{"block_len": 8, "file_len": 2, "compression": "lz4", **options})
+    wkwdask.write(
+        folder,
+        offset,
+        array,
+        existing="overwrite",
+        **{"block_len": 8, "file_len": 2, "compression": "lz4", **options},
+    )
     return folder
 
 
@@ -99,22 +105,50 @@ BROKEN = {
     "empty": (lambda raw: b"", TruncatedError, "header ends at byte 0, expected 16 bytes"),
     "short header": (lambda raw: raw[:10], TruncatedError, "header ends at byte 10"),
     "magic": (lambda raw: b"WKX" + raw[3:], CorruptError, "byte 0: expected magic"),
-    "version": (lambda raw: raw[:3] + b"\x02" + raw[4:], CorruptError, "byte 3: expected version 1, found 2"),
-    "block_len": (lambda raw: raw[:4] + b"\x14" + raw[5:], CorruptError, "block_len is 16, but the mag's header.wkw says 8"),
-    "file_len": (lambda raw: raw[:4] + b"\x03" + raw[5:], CorruptError, "file_len is 1, but the mag's header.wkw says 2"),
+    "version": (
+        lambda raw: raw[:3] + b"\x02" + raw[4:],
+        CorruptError,
+        "byte 3: expected version 1, found 2",
+    ),
+    "block_len": (
+        lambda raw: raw[:4] + b"\x14" + raw[5:],
+        CorruptError,
+        "block_len is 16, but the mag's header.wkw says 8",
+    ),
+    "file_len": (
+        lambda raw: raw[:4] + b"\x03" + raw[5:],
+        CorruptError,
+        "file_len is 1, but the mag's header.wkw says 2",
+    ),
     "block type": (lambda raw: raw[:5] + b"\x07" + raw[6:], CorruptError, "byte 5"),
-    "voxel type": (lambda raw: raw[:6] + b"\x08" + raw[7:], CorruptError, "voxel type is int16, but the mag's header.wkw says uint16"),
+    "voxel type": (
+        lambda raw: raw[:6] + b"\x08" + raw[7:],
+        CorruptError,
+        "voxel type is int16, but the mag's header.wkw says uint16",
+    ),
     "unknown voxel type": (lambda raw: raw[:6] + b"\x0b" + raw[7:], CorruptError, "byte 6"),
-    "channels": (lambda raw: raw[:7] + b"\x04" + raw[8:], CorruptError, "number of channels is 2, but the mag's header.wkw says 1"),
+    "channels": (
+        lambda raw: raw[:7] + b"\x04" + raw[8:],
+        CorruptError,
+        "number of channels is 2, but the mag's header.wkw says 1",
+    ),
     "voxel size": (lambda raw: raw[:7] + b"\x03" + raw[8:], CorruptError, "byte 7"),
     "data offset zero": (lambda raw: raw[:8] + u64(0) + raw[16:], CorruptError, "byte 8"),
-    "data offset inside the table": (lambda raw: raw[:8] + u64(20) + raw[16:], CorruptError, "byte 8"),
+    "data offset inside the table": (
+        lambda raw: raw[:8] + u64(20) + raw[16:],
+        CorruptError,
+        "byte 8",
+    ),
     "cut table": (lambda raw: raw[:40], TruncatedError, ""),
     "cut block": (lambda raw: raw[:-5], TruncatedError, ""),
     "table goes back": (lambda raw: raw[:24] + u64(3) + raw[32:], CorruptError, ""),
     "table beyond the end": (lambda raw: raw[:72] + u64(1 << 40) + raw[80:], FormatError, ""),
     "table all zero": (lambda raw: raw[:16] + bytes(64) + raw[80:], CorruptError, ""),
-    "block": (lambda raw: raw[:80] + b"\xff" * 30 + raw[110:], CorruptError, r"block 0 at byte 80: \d+ stored bytes"),
+    "block": (
+        lambda raw: raw[:80] + b"\xff" * 30 + raw[110:],
+        CorruptError,
+        r"block 0 at byte 80: \d+ stored bytes",
+    ),
 }
 
 
@@ -124,7 +158,11 @@ def test_broken_file_is_an_error_that_names_it(mag, name):
     path = mag / "z0" / "y0" / "x1.wkw"
     expected = read(mag)
     path.write_bytes(damage(path.read_bytes()))
-    for attempt in (lambda: read(mag), lambda: wkwdask.read(mag), lambda: wkwdask.sample(mag, [[16, 0, 0], [23, 7, 7], [31, 15, 15], [20, 9, 1]])):
+    for attempt in (
+        lambda: read(mag),
+        lambda: wkwdask.read(mag),
+        lambda: wkwdask.sample(mag, [[16, 0, 0], [23, 7, 7], [31, 15, 15], [20, 9, 1]]),
+    ):
         with pytest.raises(error) as caught:
             attempt()
         assert str(caught.value).startswith(str(path))
@@ -220,7 +258,9 @@ def test_error_numbers_a_block_within_its_file(tmp_path):
     array = np.arange(64**3, dtype=np.uint32).reshape(1, 64, 64, 64).astype(np.uint8) | 1
     folder = make(tmp_path / "1", array, block_len=1, file_len=64)
     raw = bytearray((folder / "z0" / "y0" / "x0.wkw").read_bytes())
-    code = sum((n >> bit & 1) << 3 * bit + axis for axis, n in enumerate((40, 50, 60)) for bit in range(6))
+    code = sum(
+        (n >> bit & 1) << 3 * bit + axis for axis, n in enumerate((40, 50, 60)) for bit in range(6)
+    )
     start = int.from_bytes(raw[8 + 8 * code : 16 + 8 * code], "little")
     end = int.from_bytes(raw[16 + 8 * code : 24 + 8 * code], "little")
     raw[start:end] = b"\xff" * (end - start)
@@ -233,16 +273,23 @@ def test_error_numbers_a_block_within_its_file(tmp_path):
 # ----------------------------------------------------------------------------- pages of the table
 
 
-@pytest.mark.parametrize(("block_len", "file_len", "compression"), [(1, 64, "lz4"), (2, 64, "lz4"), (1, 128, "lz4"), (1, 64, "raw")])
+@pytest.mark.parametrize(
+    ("block_len", "file_len", "compression"),
+    [(1, 64, "lz4"), (2, 64, "lz4"), (1, 128, "lz4"), (1, 64, "raw")],
+)
 def test_large_tables_are_read_in_pages(tmp_path, block_len, file_len, compression):
     edge = block_len * file_len
     array = voxels((edge, edge, edge), "uint8")
-    folder = make(tmp_path / "1", array, block_len=block_len, file_len=file_len, compression=compression)
+    folder = make(
+        tmp_path / "1", array, block_len=block_len, file_len=file_len, compression=compression
+    )
     random = np.random.default_rng(2)
     for _ in range(40):
         low = random.integers(0, edge - 1, 3)
         high = np.minimum(low + random.integers(1, [edge, 9, 9], 3)[random.permutation(3)], edge)
-        np.testing.assert_array_equal(read(folder, (low.tolist(), high.tolist()))[0], array[tuple(map(slice, low, high))])
+        np.testing.assert_array_equal(
+            read(folder, (low.tolist(), high.tolist()))[0], array[tuple(map(slice, low, high))]
+        )
     if file_len == 64:
         np.testing.assert_array_equal(read(folder)[0], array)
 
@@ -255,7 +302,9 @@ def test_sample(tmp_path):
         points = random.integers((5, 0, 3), (45, 20, 28), (500, 3))
         points[100:200] = points[:100]
         expected = array[:, points[:, 0] - 5, points[:, 1], points[:, 2] - 3].T
-        np.testing.assert_array_equal(wkwdask.sample(folder, points), expected[:, 0] if channels == 1 else expected)
+        np.testing.assert_array_equal(
+            wkwdask.sample(folder, points), expected[:, 0] if channels == 1 else expected
+        )
         assert wkwdask.sample(folder, []).shape == ((0,) if channels == 1 else (0, 3))
 
 
@@ -309,7 +358,9 @@ def test_opened_array_reads_a_replaced_file(mag, tmp_path):
     other = make(tmp_path / "other" / "1", voxels((40, 20, 20), seed=2))
     for path in sorted(other.rglob("x*.wkw")):
         os.replace(path, mag / path.relative_to(other))
-    np.testing.assert_array_equal(array[:, :40, :20, :20].compute()[0], voxels((40, 20, 20), seed=2))
+    np.testing.assert_array_equal(
+        array[:, :40, :20, :20].compute()[0], voxels((40, 20, 20), seed=2)
+    )
     assert wkwdask.open(mag).name == array.name  # header.wkw was not replaced
     make(mag, voxels((40, 20, 20), seed=3))
     assert wkwdask.open(mag).name != array.name
@@ -336,7 +387,15 @@ def test_threads_read_old_or_new_voxels_of_a_replaced_file(tmp_path):
         array = np.full((1, 16, 16, 16), value, np.uint16)
         array[:, :, ::value] = value + 100
         array[:, value:, value] = random.integers(1000, 2000, (16 - value, 16))
-        versions[value] = (array, (make(tmp_path / f"{value}" / "1", array, compression="lz4hc") / "z0" / "y0" / "x0.wkw").read_bytes())
+        versions[value] = (
+            array,
+            (
+                make(tmp_path / f"{value}" / "1", array, compression="lz4hc")
+                / "z0"
+                / "y0"
+                / "x0.wkw"
+            ).read_bytes(),
+        )
     known = [np.full((1, 16, 16, 16), 1, np.uint16), *(array for array, _ in versions.values())]
     stop, problems, seen = threading.Event(), [], set()
 
@@ -379,7 +438,10 @@ def test_threads_read_many_files(tmp_path):
         for _ in range(30):
             low = random.integers(0, 50, 3)
             high = low + random.integers(1, 11, 3)
-            if not np.array_equal(wkwdask.read(folder, (low.tolist(), high.tolist()))[0], array[tuple(map(slice, low, high))]):
+            if not np.array_equal(
+                wkwdask.read(folder, (low.tolist(), high.tolist()))[0],
+                array[tuple(map(slice, low, high))],
+            ):
                 problems.append((low, high))
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
@@ -391,7 +453,10 @@ def test_threads_read_many_files(tmp_path):
 
 
 def _read_in_child(folder, expected, result):
-    same = all(np.array_equal(wkwdask.read(folder, ((n, 0, 0), (n + 5, 20, 20))), expected[:, n : n + 5]) for n in range(30))
+    same = all(
+        np.array_equal(wkwdask.read(folder, ((n, 0, 0), (n + 5, 20, 20))), expected[:, n : n + 5])
+        for n in range(30)
+    )
     result.put(bool(same))
 
 
@@ -410,7 +475,9 @@ def test_forks_read_after_the_parent_has_read(mag):
         thread.start()
     context = multiprocessing.get_context("fork")
     result = context.SimpleQueue()
-    children = [context.Process(target=_read_in_child, args=(mag, expected, result)) for _ in range(4)]
+    children = [
+        context.Process(target=_read_in_child, args=(mag, expected, result)) for _ in range(4)
+    ]
     for child in children:
         child.start()
     answers = [result.get() for _ in children]
@@ -426,7 +493,9 @@ def test_forks_read_after_the_parent_has_read(mag):
 def test_link_to_a_missing_file_and_pipe_are_errors(tmp_path):
     """A link into an archive that is not mounted must not read as zeros, and a read must not wait
     for a pipe."""
-    wkwdask.write(tmp_path / "x" / "1", (0, 0, 0), np.ones((8, 8, 8), np.uint8), block_len=8, file_len=1)
+    wkwdask.write(
+        tmp_path / "x" / "1", (0, 0, 0), np.ones((8, 8, 8), np.uint8), block_len=8, file_len=1
+    )
     file = tmp_path / "x" / "1" / "z0" / "y0" / "x0.wkw"
     file.unlink()
     file.symlink_to("not-mounted")
@@ -455,4 +524,6 @@ def test_replaced_target_of_a_link_is_read(mag, tmp_path):
     before = wkwdask.read(mag)
     np.testing.assert_array_equal(before[0, 16:32, :16, :16], voxels((40, 20, 20))[16:32, :16, :16])
     os.replace(other / "z0" / "y0" / "x1.wkw", moved)
-    np.testing.assert_array_equal(wkwdask.read(mag)[0, 16:32, :16, :16], voxels((40, 20, 20), seed=2)[16:32, :16, :16])
+    np.testing.assert_array_equal(
+        wkwdask.read(mag)[0, 16:32, :16, :16], voxels((40, 20, 20), seed=2)[16:32, :16, :16]
+    )

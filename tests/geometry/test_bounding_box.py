@@ -50,26 +50,60 @@ def test_parse_keeps_the_mag():
 
 
 @pytest.mark.parametrize(
-    "value", ["", "1,2,3", "1,2,3,4,5,6,7", "1,2,3,4,5,x", "1.5,2,3,4,5,6", [1, 2, 3], [1, 2, 3, 4, 5, 6.5], [[1, 2], [3, 4]], [[1, 2, 3]], 5, None, {}]
+    "value",
+    [
+        "",
+        "1,2,3",
+        "1,2,3,4,5,6,7",
+        "1,2,3,4,5,x",
+        "1.5,2,3,4,5,6",
+        [1, 2, 3],
+        [1, 2, 3, 4, 5, 6.5],
+        [[1, 2], [3, 4]],
+        [[1, 2, 3]],
+        5,
+        None,
+        {},
+    ],
 )
 def test_no_box(value):
-    with pytest.raises(ValueError, match=r"a bounding box is six whole numbers \(x, y, z, width, height, depth\) in voxels of mag 1, got"):
+    with pytest.raises(
+        ValueError,
+        match=r"a bounding box is six whole numbers \(x, y, z, width, height, depth\) in voxels of mag 1, got",
+    ):
         BoundingBox.parse(value)
 
 
-@pytest.mark.parametrize("pair", [((100, 100, 20), (150, 150, 70)), [[100, 100, 20], [150, 150, 70]], np.array([[100, 100, 20], [150, 150, 70]])])
+@pytest.mark.parametrize(
+    "pair",
+    [
+        ((100, 100, 20), (150, 150, 70)),
+        [[100, 100, 20], [150, 150, 70]],
+        np.array([[100, 100, 20], [150, 150, 70]]),
+    ],
+)
 def test_a_pair_of_triples_has_two_readings(pair):
-    corner_and_size, corners = re.escape("(100, 100, 20, 150, 150, 70)"), re.escape("(100, 100, 20, 50, 50, 50)")
-    with pytest.raises(ValueError, match=f": write {corner_and_size} if the pair is a corner and a size, {corners} if it is two corners$"):
+    corner_and_size, corners = (
+        re.escape("(100, 100, 20, 150, 150, 70)"),
+        re.escape("(100, 100, 20, 50, 50, 50)"),
+    )
+    with pytest.raises(
+        ValueError,
+        match=f": write {corner_and_size} if the pair is a corner and a size, {corners} if it is two corners$",
+    ):
         BoundingBox.parse(pair)
     assert voxel_box(pair, MAG) == BoundingBox((100, 100, 20), (50, 50, 50), MAG)
 
 
 @pytest.mark.parametrize("numbers", [(100, 100, 20, 150, 150, 70), "100,100,20,150,150,70"])
 def test_six_numbers_are_no_corners(numbers):
-    size, corners = re.escape("((100, 100, 20), (250, 250, 90))"), re.escape("((100, 100, 20), (150, 150, 70))")
+    size, corners = (
+        re.escape("((100, 100, 20), (250, 250, 90))"),
+        re.escape("((100, 100, 20), (150, 150, 70))"),
+    )
     with pytest.raises(
-        ValueError, match=f"^where is a pair of corners .*: write {size} if they are a corner and a size .*, {corners} if they are two corners$"
+        ValueError,
+        match=f"^where is a pair of corners .*: write {size} if they are a corner and a size .*, {corners} if they are two corners$",
     ):
         voxel_box(numbers, MAG, "where")
 
@@ -80,7 +114,9 @@ def test_negative_size():
         lambda: BoundingBox.parse("0,0,0,1,-1,1"),
         lambda: BoundingBox.from_corners((0, 5, 0), (1, 4, 1)),
     ):
-        with pytest.raises(ValueError, match=r"the size of a bounding box must not be negative, got \(1, -1, 1\)"):
+        with pytest.raises(
+            ValueError, match=r"the size of a bounding box must not be negative, got \(1, -1, 1\)"
+        ):
             make()
 
 
@@ -103,7 +139,15 @@ def test_in_mag_covers_and_is_tight(box, mag):
     voxel of the mag could go."""
     found = box.in_mag(mag)
     assert found.mag == mag
-    for a, b, n, low, high, m in zip(found.topleft, found.bottomright, mag.factors, box.topleft, box.bottomright, box.mag.factors, strict=True):
+    for a, b, n, low, high, m in zip(
+        found.topleft,
+        found.bottomright,
+        mag.factors,
+        box.topleft,
+        box.bottomright,
+        box.mag.factors,
+        strict=True,
+    ):
         assert a * n <= low * m < (a + 1) * n
         assert (b - 1) * n < high * m <= b * n
 
@@ -111,7 +155,11 @@ def test_in_mag_covers_and_is_tight(box, mag):
 @given(boxes(-50, 50, 40), mags(4))
 def test_finer_and_back(box, factor):
     """Counting in a finer mag loses nothing."""
-    coarse = BoundingBox(box.topleft, box.size, Mag(*(a * b for a, b in zip(box.mag.factors, factor.factors, strict=True))))
+    coarse = BoundingBox(
+        box.topleft,
+        box.size,
+        Mag(*(a * b for a, b in zip(box.mag.factors, factor.factors, strict=True))),
+    )
     assert coarse.in_mag(box.mag).in_mag(coarse.mag) == coarse
 
 
@@ -120,7 +168,9 @@ def test_aligned(box, cell):
     found = box.aligned(cell)
     assert found.contains(box)
     assert found.mag == box.mag
-    for a, b, n, low, high in zip(found.topleft, found.bottomright, cell, box.topleft, box.bottomright, strict=True):
+    for a, b, n, low, high in zip(
+        found.topleft, found.bottomright, cell, box.topleft, box.bottomright, strict=True
+    ):
         assert a % n == b % n == 0
         assert low - a < n
         assert b - high < n
@@ -137,7 +187,10 @@ def test_set_operations(a, b):
     for axis in range(3):  # no side can move in
         places = [voxel[axis] for voxel in _voxels(a) | _voxels(b)]
         if places:
-            assert (around.topleft[axis], around.bottomright[axis]) == (min(places), max(places) + 1)
+            assert (around.topleft[axis], around.bottomright[axis]) == (
+                min(places),
+                max(places) + 1,
+            )
     assert a.volume == len(_voxels(a))
     assert a.is_empty == (not _voxels(a))
 
@@ -146,7 +199,9 @@ def test_boxes_of_different_mags():
     a, b = BoundingBox((0, 0, 0), (1, 1, 1)), BoundingBox((0, 0, 0), (1, 1, 1), MAG)
     assert a != b
     for verb in (a.contains, a.intersection, a.union):
-        with pytest.raises(ValueError, match=r"boxes must be of the same mag, got .* in mag 1 and .* in mag 2-2-1"):
+        with pytest.raises(
+            ValueError, match=r"boxes must be of the same mag, got .* in mag 1 and .* in mag 2-2-1"
+        ):
             verb(b)
 
 

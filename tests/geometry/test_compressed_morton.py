@@ -77,17 +77,23 @@ def test_boxes_of_low_bits(grid):
     total = len(bit_axes(grid))
     for bits in range(total + 1):
         box = cells_per_axis(bits, grid)
-        cells = np.array(list(product(*(range(min(edge, n)) for edge, n in zip(box, grid, strict=True)))))
+        cells = np.array(
+            list(product(*(range(min(edge, n)) for edge, n in zip(box, grid, strict=True))))
+        )
         assert not (encode(cells, grid) >> np.uint64(bits)).any() or bits == 64
         assert np.prod(box) == 1 << bits
 
 
 def test_limits():
     assert len(bit_axes((1 << 22, 1 << 21, 1 << 21))) == 64
-    with pytest.raises(ValueError, match="identifiers of 65 bits, more than 64: choose larger chunks"):
+    with pytest.raises(
+        ValueError, match="identifiers of 65 bits, more than 64: choose larger chunks"
+    ):
         bit_axes((1 << 22, 1 << 22, 1 << 21))
     with pytest.raises(ValueError, match="at least one cell"):
         bit_axes((1, 0, 1))
     with pytest.raises(ValueError, match="outside the grid"):
         encode([(3, 0, 0)], (3, 2, 1))
-    assert encode([((1 << 22) - 1, (1 << 21) - 1, (1 << 21) - 1)], (1 << 22, 1 << 21, 1 << 21)).tolist() == [2**64 - 1]
+    assert encode(
+        [((1 << 22) - 1, (1 << 21) - 1, (1 << 21) - 1)], (1 << 22, 1 << 21, 1 << 21)
+    ).tolist() == [2**64 - 1]

@@ -16,12 +16,21 @@ CELLS = st.tuples(*[st.integers(1, 7)] * 3)
 @given(boxes(-20, 20, 12), CELLS)
 def test_cells_of_a_box(box, cell):
     found = list(cells(box, cell))
-    per_axis = [{n // c for n in range(a, b)} for a, b, c in zip(box.topleft, box.bottomright, cell, strict=True)]
-    expected = set() if box.is_empty else {(x, y, z) for x in per_axis[0] for y in per_axis[1] for z in per_axis[2]}
+    per_axis = [
+        {n // c for n in range(a, b)}
+        for a, b, c in zip(box.topleft, box.bottomright, cell, strict=True)
+    ]
+    expected = (
+        set()
+        if box.is_empty
+        else {(x, y, z) for x in per_axis[0] for y in per_axis[1] for z in per_axis[2]}
+    )
     assert set(found) == expected
     assert len(found) == len(expected)
     assert found == sorted(found, key=lambda at: at[::-1])  # x fastest
-    assert [len(axis) for axis in cell_range(box, cell)] == [0 if box.is_empty else len(axis) for axis in per_axis]
+    assert [len(axis) for axis in cell_range(box, cell)] == [
+        0 if box.is_empty else len(axis) for axis in per_axis
+    ]
 
 
 @given(boxes(-20, 20, 12, min_size=1), CELLS)

@@ -37,9 +37,29 @@ def test_parse(value, expected, name):
     assert mag.maximum == max(expected)
 
 
-@pytest.mark.parametrize("value", ["", "2-2", "2-2-1-1", "2x2x1", "a", "-2", "2-2-", " 2", "2.0", [2, 2], [2, 2, 1, 1], [1.5, 2, 2], (), {}])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "2-2",
+        "2-2-1-1",
+        "2x2x1",
+        "a",
+        "-2",
+        "2-2-",
+        " 2",
+        "2.0",
+        [2, 2],
+        [2, 2, 1, 1],
+        [1.5, 2, 2],
+        (),
+        {},
+    ],
+)
 def test_no_mag(value):
-    with pytest.raises(ValueError, match=r'a mag looks like "2" or "2-2-1", got|a mag must be three whole numbers'):
+    with pytest.raises(
+        ValueError, match=r'a mag looks like "2" or "2-2-1", got|a mag must be three whole numbers'
+    ):
         Mag.parse(value)
 
 
@@ -62,23 +82,37 @@ def test_steps(fine, coarse):
         step = fine.step_to(coarse)
         assert Mag(*(a * f for a, f in zip(fine.factors, step, strict=True))) == coarse
     else:
-        with pytest.raises(ValueError, match=f"mag {coarse} is not coarser than mag {fine} on every axis"):
+        with pytest.raises(
+            ValueError, match=f"mag {coarse} is not coarser than mag {fine} on every axis"
+        ):
             fine.step_to(coarse)
 
 
 def test_order_and_hash():
-    assert sorted([Mag(2, 2, 1), Mag(1, 1, 1), Mag(2, 1, 1)]) == [Mag(1, 1, 1), Mag(2, 1, 1), Mag(2, 2, 1)]
+    assert sorted([Mag(2, 2, 1), Mag(1, 1, 1), Mag(2, 1, 1)]) == [
+        Mag(1, 1, 1),
+        Mag(2, 1, 1),
+        Mag(2, 2, 1),
+    ]
     assert len({Mag(2, 2, 1), Mag.parse("2-2-1"), Mag(2, 2, 2)}) == 2
 
 
-@pytest.mark.parametrize("values", [[1, 2, 3], (1.0, 2.0, 3.0), np.array([1, 2, 3], np.uint8), range(1, 4), iter([1, 2, 3])])
+@pytest.mark.parametrize(
+    "values",
+    [[1, 2, 3], (1.0, 2.0, 3.0), np.array([1, 2, 3], np.uint8), range(1, 4), iter([1, 2, 3])],
+)
 def test_vec3(values):
     found = vec3(values)
     assert found == (1, 2, 3)
     assert all(type(value) is int for value in found)
 
 
-@pytest.mark.parametrize("values", [[1, 2], [1, 2, 3, 4], [0.5, 1, 1], [float("nan"), 1, 1], [float("inf"), 1, 1], "abc", "123"])
+@pytest.mark.parametrize(
+    "values",
+    [[1, 2], [1, 2, 3, 4], [0.5, 1, 1], [float("nan"), 1, 1], [float("inf"), 1, 1], "abc", "123"],
+)
 def test_no_vec3(values):
-    with pytest.raises(ValueError, match=r"corner must be three whole numbers|invalid literal|cannot convert"):
+    with pytest.raises(
+        ValueError, match=r"corner must be three whole numbers|invalid literal|cannot convert"
+    ):
         vec3(values, "corner")

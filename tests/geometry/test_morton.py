@@ -22,7 +22,10 @@ README_TABLE = [
 
 def _bits(x, y, z):
     """Interleave bit by bit, in Python integers."""
-    return sum((x >> i & 1) << 3 * i | (y >> i & 1) << 3 * i + 1 | (z >> i & 1) << 3 * i + 2 for i in range(MAX_BITS))
+    return sum(
+        (x >> i & 1) << 3 * i | (y >> i & 1) << 3 * i + 1 | (z >> i & 1) << 3 * i + 2
+        for i in range(MAX_BITS)
+    )
 
 
 def test_readme_table():
@@ -78,7 +81,9 @@ def test_limits(at):
 def test_ordered_box(low, size):
     high = tuple(a + n for a, n in zip(low, size, strict=True))
     codes, coordinates = ordered_box(low, high)
-    expected = sorted((_bits(*at), at) for at in product(*(range(a, b) for a, b in zip(low, high, strict=True))))
+    expected = sorted(
+        (_bits(*at), at) for at in product(*(range(a, b) for a, b in zip(low, high, strict=True)))
+    )
     assert codes.tolist() == [code for code, _ in expected]
     assert [tuple(at) for at in coordinates.tolist()] == [at for _, at in expected]
     assert coordinates.shape == (len(expected), 3)

@@ -65,11 +65,31 @@ def main() -> None:
     """Write all cases, replacing those that are there."""
     import wkw
 
-    types = {np.dtype(t): t for t in (np.uint8, np.uint16, np.uint32, np.uint64, np.float32, np.float64, np.int8, np.int16, np.int32, np.int64)}
+    types = {
+        np.dtype(t): t
+        for t in (
+            np.uint8,
+            np.uint16,
+            np.uint32,
+            np.uint64,
+            np.float32,
+            np.float64,
+            np.int8,
+            np.int16,
+            np.int32,
+            np.int64,
+        )
+    }
     for name, (dtype, channels, block_type, block_len, file_len, _) in CASES.items():
         folder = FOLDER / name
         shutil.rmtree(folder, ignore_errors=True)
-        header = wkw.Header(types[np.dtype(dtype)], channels, block_len=block_len, file_len=file_len, block_type=block_type)
+        header = wkw.Header(
+            types[np.dtype(dtype)],
+            channels,
+            block_len=block_len,
+            file_len=file_len,
+            block_type=block_type,
+        )
         with wkw.Dataset.create(str(folder), header) as dataset:
             dataset.write((0, 0, 0), np.asfortranarray(expected(name)))
     files = sorted(FOLDER.glob("*/**/*.wkw"))

@@ -54,7 +54,9 @@ def test_error_only_if_all_workers_are_paused(monkeypatch):
     watch.check()
     cluster.add("b", "paused")
     watch.check()
-    with pytest.raises(TaskFailedError, match=r"all 2 workers are paused.*290 MiB of 300 MiB.*--memory-limit"):
+    with pytest.raises(
+        TaskFailedError, match=r"all 2 workers are paused.*290 MiB of 300 MiB.*--memory-limit"
+    ):
         watch.check()
 
 
@@ -84,13 +86,32 @@ def test_workers_without_memory_fail_jobs_and_graphs(tmp_path, monkeypatch):
     array = np.ones((64, 64, 64), np.uint8)
     make_dataset(tmp_path / "ds", (1, 1, 1))
     wkwdask.to_wkw(array, tmp_path / "ds" / "color" / "1", block_len=8, file_len=4)
-    options = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": ":0", "memory_limit": "60MB"}
+    options = {
+        "n_workers": 1,
+        "threads_per_worker": 1,
+        "processes": False,
+        "dashboard_address": ":0",
+        "memory_limit": "60MB",
+    }
     with distributed.LocalCluster(**options) as cluster, cluster.get_client() as client:
-        wait_until(lambda: [worker["status"] for worker in client.scheduler_info(n_workers=-1)["workers"].values()] == ["paused"])
+        wait_until(
+            lambda: (
+                [
+                    worker["status"]
+                    for worker in client.scheduler_info(n_workers=-1)["workers"].values()
+                ]
+                == ["paused"]
+            )
+        )
         with pytest.raises(TaskFailedError, match="the only worker is paused"):
             wkwdask.build_pyramid(tmp_path / "ds", "color")
         with pytest.raises(TaskFailedError, match="the only worker is paused"):
-            wkwdask.to_wkw(da.from_array(array, chunks=32), tmp_path / "ds" / "other" / "1", block_len=8, file_len=4)
+            wkwdask.to_wkw(
+                da.from_array(array, chunks=32),
+                tmp_path / "ds" / "other" / "1",
+                block_len=8,
+                file_len=4,
+            )
 
 
 # ----------------------------------------------------------------------------- choice of workers
@@ -142,4 +163,8 @@ def test_last_known_workers_without_answer_of_the_scheduler():
     known = workers.num_threads(), workers.running(), workers.holders("future")
     assert known == ({"a": 2, "b": 2, "c": 2}, {"one": "a", "two": "a"}, {"b", "c"})
     cluster.answers = False
-    assert (workers.num_threads(), workers.running(), workers.holders("future")) == (known[0], {}, set())
+    assert (workers.num_threads(), workers.running(), workers.holders("future")) == (
+        known[0],
+        {},
+        set(),
+    )

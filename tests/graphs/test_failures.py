@@ -45,7 +45,10 @@ def _impatient(monkeypatch):
 
 @pytest.fixture(scope="module")
 def cluster():
-    with dask.config.set({"distributed.scheduler.allowed-failures": 1}), local_cluster(silence_logs="CRITICAL") as running:
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 1}),
+        local_cluster(silence_logs="CRITICAL") as running,
+    ):
         yield running
 
 
@@ -94,7 +97,17 @@ def journaled(folder):
 @pytest.mark.long
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_failed_tasks_are_listed_and_others_are_done(folders, on, runner):
-    kinds = ["fine", "stale once", "corrupt", "fine", "stale", "own", "fine", "cut off twice", "fine"]
+    kinds = [
+        "fine",
+        "stale once",
+        "corrupt",
+        "fine",
+        "stale",
+        "own",
+        "fine",
+        "cut off twice",
+        "fine",
+    ]
     failed = {"work 2", "work 4", "work 5"}
     done = {f"work {n}" for n in range(9)} - failed | {"pair 0", "pair 3"}
     with on(runner):
@@ -104,11 +117,23 @@ def test_failed_tasks_are_listed_and_others_are_done(folders, on, runner):
         lines = str(error).splitlines()
         assert lines[0] == "3 tasks failed; all tasks that do not depend on them are done:"
         stale = f"  work 4: OSError: [Errno {errno.ESTALE}] {os.strerror(errno.ESTALE)}: 'file 4' (tried 4 times)"
-        own = "TaskFailedError: OwnError: own 5" if runner in ("processes", "cluster") else "OwnError: own 5"
-        assert sorted(lines[1:]) == ["  work 2: CorruptError: file 2: broken", stale, f"  work 5: {own}"]
+        own = (
+            "TaskFailedError: OwnError: own 5"
+            if runner in ("processes", "cluster")
+            else "OwnError: own 5"
+        )
+        assert sorted(lines[1:]) == [
+            "  work 2: CorruptError: file 2: broken",
+            stale,
+            f"  work 5: {own}",
+        ]
         assert job.done == done == journaled(folders[1])
         tried = attempts(folders[0])
-        assert {name for name, times in tried.items() if times > 1} == {"work 1", "work 4", "work 7"}
+        assert {name for name, times in tried.items() if times > 1} == {
+            "work 1",
+            "work 4",
+            "work 7",
+        }
         assert (tried["work 1"], tried["work 4"], tried["work 7"]) == (2, 4, 3)
         failures = {failure.task: failure for failure in read_failures(str(folders[1]))}
         assert set(failures) == failed
@@ -123,7 +148,11 @@ def test_failed_tasks_are_listed_and_others_are_done(folders, on, runner):
     assert str(error) == "file 2: broken"
     assert "all tasks that do not depend on them are done" in error.__notes__
     assert error.exit_code == 3
-    assert {name: times - tried.get(name, 0) for name, times in attempts(folders[0]).items() if times != tried.get(name)} == {
+    assert {
+        name: times - tried.get(name, 0)
+        for name, times in attempts(folders[0]).items()
+        if times != tried.get(name)
+    } == {
         "work 2": 1,
         "work 4": 1,
         "work 5": 1,
@@ -134,7 +163,9 @@ def test_failed_tasks_are_listed_and_others_are_done(folders, on, runner):
     with on("synchronous"):
         kinds[2] = "fine"
         assert start(folders, kinds)[1] is None
-    assert journaled(folders[1]) == {f"work {n}" for n in range(9)} | {f"pair {n}" for n in range(4)}
+    assert journaled(folders[1]) == {f"work {n}" for n in range(9)} | {
+        f"pair {n}" for n in range(4)
+    }
     assert read_failures(str(folders[1])) == []
     assert sum(record["done"] for record in read_progress(str(folders[1]))) == 13
     assert read_progress(str(folders[1]))[-1]["known"] == 11
@@ -156,14 +187,22 @@ def test_task_that_kills_its_process_is_identified(folders, on, runner, monkeypa
     # beside other tasks, and alone
     assert failure.attempts == (2 if runner == "processes" else 2 + 1)
     assert attempts(folders[0])["work 1"] <= 3
-    assert job.done == {"work 0", "work 2", "work 3", "work 4", "work 5", "pair 1", "pair 2"} == journaled(folders[1])
+    assert (
+        job.done
+        == {"work 0", "work 2", "work 3", "work 4", "work 5", "pair 1", "pair 2"}
+        == journaled(folders[1])
+    )
 
 
 def test_task_whose_result_is_lost_runs_again(folders, on, monkeypatch):
     from distributed.client import FutureCancelledError
     from distributed.scheduler import KilledWorker
 
-    errors = [FutureCancelledError("a key", "its worker left"), KilledWorker("a key", None, 1), ConnectionResetError("reset")]
+    errors = [
+        FutureCancelledError("a key", "its worker left"),
+        KilledWorker("a key", None, 1),
+        ConnectionResetError("reset"),
+    ]
     fetch = distributed.Future.result
 
     def lose(future, timeout=None):
@@ -186,11 +225,26 @@ def test_task_whose_result_is_lost_runs_again(folders, on, monkeypatch):
 def test_only_large_results_are_fetched(monkeypatch, most_sent, is_fetched):
     fetched = []
     outcome, fetch = client_run.ClientRun._outcome, client_run.ClientRun._fetch
-    monkeypatch.setattr(client_run.ClientRun, "_outcome", lambda self, future, sent: (sent is None and fetched.append(future)) or outcome(self, future, sent))
-    monkeypatch.setattr(client_run.ClientRun, "_fetch", lambda self, futures: fetched.extend(futures) or fetch(self, futures))
+    monkeypatch.setattr(
+        client_run.ClientRun,
+        "_outcome",
+        lambda self, future, sent: (
+            (sent is None and fetched.append(future)) or outcome(self, future, sent)
+        ),
+    )
+    monkeypatch.setattr(
+        client_run.ClientRun,
+        "_fetch",
+        lambda self, futures: fetched.extend(futures) or fetch(self, futures),
+    )
     # of the worker too, which is a thread
     monkeypatch.setattr(packing, "_MOST_SENT_NBYTES", most_sent)
-    options = {"n_workers": 1, "threads_per_worker": 2, "processes": False, "dashboard_address": ":0"}
+    options = {
+        "n_workers": 1,
+        "threads_per_worker": 2,
+        "processes": False,
+        "dashboard_address": ":0",
+    }
     with distributed.LocalCluster(**options) as cluster, cluster.get_client():
         for _ in range(2):  # one job after another of the same client
             done, error = run_all(20, lambda number: None)
@@ -236,7 +290,11 @@ class Bare:
 def run_all(number, action, **options):
     """Run tasks, and return the numbers of those that were done and the error."""
     done = []
-    job = FlatJob(lambda: (Bare(n, action) for n in range(number)), number, lambda task, _: done.append(int(task.name)))
+    job = FlatJob(
+        lambda: (Bare(n, action) for n in range(number)),
+        number,
+        lambda task, _: done.append(int(task.name)),
+    )
     try:
         run_job(job, "test", **options)
     except Exception as error:
@@ -261,7 +319,10 @@ def test_missing_source_ends_the_job_after_few_tasks():
     done, error = run_all(1000, missing)
     assert (len(calls), done) == (8, [])
     assert type(error) is MissingError
-    assert error.__notes__[-1] == "8 tasks failed for this reason; too many failed, so the others were not tried"
+    assert (
+        error.__notes__[-1]
+        == "8 tasks failed for this reason; too many failed, so the others were not tried"
+    )
     assert not hasattr(error, "exit_code")  # a plain error: nothing was done
 
 
@@ -286,7 +347,9 @@ def test_list_of_failures_is_limited():
 def test_task_that_waits_for_a_retry_blocks_no_others(monkeypatch):
     monkeypatch.setattr(retries, "_PAUSES_SECONDS", (0.1,))
     now, order = [0.0], []
-    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.append(now.pop() + seconds))
+    clock = SimpleNamespace(
+        monotonic=lambda: now[0], sleep=lambda seconds: now.append(now.pop() + seconds)
+    )
     monkeypatch.setattr(task_queue, "time", clock)  # no time passes while tasks run
 
     def first_fails(number):
@@ -313,7 +376,11 @@ def test_no_new_tasks_while_very_many_wait_for_a_retry(monkeypatch):
     assert len(set(begun)) <= 108
 
 
-KINDS = st.lists(st.sampled_from(["fine", "fine", "fine", "corrupt", "stale", "stale once", "cut off twice"]), min_size=1, max_size=30)
+KINDS = st.lists(
+    st.sampled_from(["fine", "fine", "fine", "corrupt", "stale", "stale once", "cut off twice"]),
+    min_size=1,
+    max_size=30,
+)
 
 
 @pytest.mark.parametrize("runner", ["synchronous", "threads"])
@@ -332,7 +399,11 @@ def test_done_and_failed_are_exact(runner, kinds):
         done, error = run_all(len(kinds), action, failure_policy=FailurePolicy(lists_always=True))
     bad = {n for n, kind in enumerate(kinds) if kind in ("corrupt", "stale")}
     assert sorted(done) == [n for n in range(len(kinds)) if n not in bad]
-    listed = set() if error is None else {int(line.split(":")[0]) for line in str(error).splitlines()[1:]}
+    listed = (
+        set()
+        if error is None
+        else {int(line.split(":")[0]) for line in str(error).splitlines()[1:]}
+    )
     assert listed == bad
     expected = {"fine": 1, "corrupt": 1, "stale": 4, "stale once": 2, "cut off twice": 3}
     assert tried == [expected[kind] for kind in kinds]
@@ -348,7 +419,9 @@ def dataset(tmp_path, monkeypatch):
     (tmp_path / "ds").mkdir()
     (tmp_path / "ds" / FILE_NAME).write_text(format_datasource(new_document("ds", (4, 4, 4))))
     voxels = np.random.default_rng(3).integers(0, 200, (64, 64, 64), np.uint8)
-    wkwdask.to_wkw(voxels, tmp_path / "ds" / "color" / "1", block_len=8, file_len=2, compression="lz4")
+    wkwdask.to_wkw(
+        voxels, tmp_path / "ds" / "color" / "1", block_len=8, file_len=2, compression="lz4"
+    )
     return tmp_path / "ds"
 
 
@@ -361,7 +434,10 @@ def call(capsys, monkeypatch, *arguments):
 
 
 def test_two_broken_files_are_named_and_finished_work_is_kept(dataset, capsys, monkeypatch):
-    first, second = dataset / "color" / "1" / "z0" / "y0" / "x1.wkw", dataset / "color" / "1" / "z3" / "y2" / "x0.wkw"
+    first, second = (
+        dataset / "color" / "1" / "z0" / "y0" / "x1.wkw",
+        dataset / "color" / "1" / "z3" / "y2" / "x0.wkw",
+    )
     whole = {path: path.read_bytes() for path in (first, second)}
     first.write_bytes(whole[first][:-3])
     raw = bytearray(whole[second])
@@ -381,12 +457,17 @@ def test_two_broken_files_are_named_and_finished_work_is_kept(dataset, capsys, m
     first.write_bytes(whole[first])
     with pytest.raises(CorruptError, match=f"{second}: block 0") as caught:
         wkwdask.build_pyramid(dataset, layer="color", mags=[2, 4])
-    assert any("all tasks that do not depend on them are done" in note for note in caught.value.__notes__)
+    assert any(
+        "all tasks that do not depend on them are done" in note for note in caught.value.__notes__
+    )
     second.write_bytes(whole[second])
     report = wkwdask.build_pyramid(dataset, layer="color", mags=[2, 4])
     assert "tasks had been finished before" in report.note
     assert wkwdask.verify(dataset, pyramid=True).is_sound
-    records = [json.loads(line) for line in (dataset / "color" / "2" / PROGRESS_NAME).read_text().splitlines()]
+    records = [
+        json.loads(line)
+        for line in (dataset / "color" / "2" / PROGRESS_NAME).read_text().splitlines()
+    ]
     # a slow run writes more records than one per phase
     assert max(record["failed"] for record in records) == 2
     ends = [record for record in records if record["done"] + record["known"] + record["failed"] > 0]
@@ -401,7 +482,15 @@ def test_one_broken_file_keeps_its_error(dataset, capsys, monkeypatch):
     path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(TruncatedError, match=str(path)):
         wkwdask.rechunk(dataset / "color" / "1", dataset / "other" / "1", file_len=1)
-    code, _, err = call(capsys, monkeypatch, "rechunk", dataset / "color" / "1", dataset / "other" / "1", "--file-len", 1)
+    code, _, err = call(
+        capsys,
+        monkeypatch,
+        "rechunk",
+        dataset / "color" / "1",
+        dataset / "other" / "1",
+        "--file-len",
+        1,
+    )
     assert code == 3
     assert err.count("\n") == 1
     assert str(path) in err

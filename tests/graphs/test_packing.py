@@ -31,7 +31,10 @@ def identity(task):
 
 
 VOLUMES = [volume(number) for number in range(4)]
-VALUES = st.recursive(st.sampled_from(VOLUMES) | st.integers() | st.text(max_size=3), lambda inner: st.tuples(inner, inner) | st.lists(inner, max_size=3))
+VALUES = st.recursive(
+    st.sampled_from(VOLUMES) | st.integers() | st.text(max_size=3),
+    lambda inner: st.tuples(inner, inner) | st.lists(inner, max_size=3),
+)
 
 
 @settings(max_examples=50, deadline=None)
@@ -47,7 +50,10 @@ def test_what_is_unpacked_equals_what_was_packed(tasks, most_shared):
 
 def test_what_tasks_share_is_unpickled_once():
     packer, shared = Packer(), volume(7)
-    first, second, other = (pickle.loads(run_packed(packer.pack(identity, task))) for task in [(shared, 1), (shared, 2), (volume(8), 1)])
+    first, second, other = (
+        pickle.loads(run_packed(packer.pack(identity, task)))
+        for task in [(shared, 1), (shared, 2), (volume(8), 1)]
+    )
     assert first == second != other
 
 

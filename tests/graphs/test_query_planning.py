@@ -52,8 +52,18 @@ SCRIPT = textwrap.dedent("""
 def test_results_are_those_without_query_planning(tmp_path):
     """The planner of dask 2026.8 does not fuse slices into reads, but results and chunks are the
     same."""
-    environment = {**os.environ, "DASK_ARRAY__QUERY_PLANNING": "True", "PYTHONPATH": str(Path(__file__).parent.parent)}
-    result = subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path)], env=environment, capture_output=True, text=True, check=False)
+    environment = {
+        **os.environ,
+        "DASK_ARRAY__QUERY_PLANNING": "True",
+        "PYTHONPATH": str(Path(__file__).parent.parent),
+    }
+    result = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(tmp_path)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert result.returncode == 0, result.stderr
     assert result.stdout == "planned"
     contents = [
@@ -61,4 +71,8 @@ def test_results_are_those_without_query_planning(tmp_path):
         for folder in (tmp_path / "numpy", tmp_path / "dask", tmp_path / "delayed")
     ]
     assert contents[0] == contents[1] == contents[2] != {}
-    assert {path.name for path in tmp_path.rglob(".*")} <= {".wkwdask.json", ".wkwdask-files.npy", ".wkwdask-progress.jsonl"}
+    assert {path.name for path in tmp_path.rglob(".*")} <= {
+        ".wkwdask.json",
+        ".wkwdask-files.npy",
+        ".wkwdask-progress.jsonl",
+    }

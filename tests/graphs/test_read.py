@@ -40,11 +40,30 @@ def _synchronous():
 
 
 def reader(volume, **options):
-    return BoxReader(**{"volume": volume, "start": volume.box.topleft, "box": volume.box, "axes": "cxyz", "channel": None, **options})
+    return BoxReader(
+        **{
+            "volume": volume,
+            "start": volume.box.topleft,
+            "box": volume.box,
+            "axes": "cxyz",
+            "channel": None,
+            **options,
+        }
+    )
 
 
 def opened(volume, **options):
-    return open_array(volume, **{"chunks": "auto", "box": volume.box, "start": volume.box.topleft, "axes": None, "channel": None, **options})
+    return open_array(
+        volume,
+        **{
+            "chunks": "auto",
+            "box": volume.box,
+            "start": volume.box.topleft,
+            "axes": None,
+            "channel": None,
+            **options,
+        },
+    )
 
 
 INDICES = (
@@ -107,7 +126,9 @@ def test_axes(volume, array, axes):
     result = opened(volume, axes=axes)
     assert result.shape == expected.shape
     np.testing.assert_array_equal(result.compute(), expected)
-    np.testing.assert_array_equal(reader(volume, axes=axes)[1:, 1, ::2, ::-1], expected[1:, 1, ::2, ::-1])
+    np.testing.assert_array_equal(
+        reader(volume, axes=axes)[1:, 1, ::2, ::-1], expected[1:, 1, ::2, ::-1]
+    )
 
 
 @pytest.mark.parametrize("axes", [None, "xyz", "zyx", "yxz"])
@@ -118,7 +139,13 @@ def test_one_channel(volume, array, axes, channel):
 
 
 def test_invalid_axes_and_channels_are_refused(volume):
-    for options in ({"axes": "xyz"}, {"axes": "cxy"}, {"axes": "cxyz", "channel": 0}, {"axes": "xxyz"}, {"axes": ""}):
+    for options in (
+        {"axes": "xyz"},
+        {"axes": "cxy"},
+        {"axes": "cxyz", "channel": 0},
+        {"axes": "xxyz"},
+        {"axes": ""},
+    ):
         with pytest.raises(ValueError, match="axes must be an order of"):
             opened(volume, **options)
     for channel in (2, -3):
@@ -160,11 +187,15 @@ def test_auto_follows_dask(volume):
 
 
 def test_one_channel_has_larger_chunks(volume):  # both channels of a shard take 64 KiB
-    assert opened(volume, chunks="32KiB", channel=0).chunks == opened(volume, chunks="file").chunks[1:]
+    assert (
+        opened(volume, chunks="32KiB", channel=0).chunks == opened(volume, chunks="file").chunks[1:]
+    )
     assert opened(volume, chunks="32KiB").chunks == opened(volume, chunks="8KiB").chunks
 
 
-@pytest.mark.parametrize("chunks", ["blocks", "12 apples", 0, -1, (1, 2), (1, 2, 0), (1, 2, 3, 4), (1.5, 2, 3)])
+@pytest.mark.parametrize(
+    "chunks", ["blocks", "12 apples", 0, -1, (1, 2), (1, 2, 0), (1, 2, 3, 4), (1.5, 2, 3)]
+)
 def test_invalid_chunks_are_refused(volume, chunks):
     with pytest.raises(ValueError, match="chunks"):
         opened(volume, chunks=chunks)
@@ -254,7 +285,9 @@ def test_one_channel_is_read_alone(volume):
 
 def test_each_voxel_is_read_once(volume):
     for chunks in ("block", "file", (9, 10, 11)):
-        assert sum(box.volume for box, _, _ in reads_of(opened(volume, chunks=chunks))) == 50 * 37 * 23
+        assert (
+            sum(box.volume for box, _, _ in reads_of(opened(volume, chunks=chunks))) == 50 * 37 * 23
+        )
 
 
 def num_tasks(array):
@@ -275,7 +308,16 @@ def test_one_task_per_chunk(volume):
 
 
 def test_names_are_stable_and_distinct(volume):
-    names = {opened(volume, **options).name for options in ({}, {"chunks": "block"}, {"channel": 0}, {"axes": "czyx"}, {"start": (0, 0, 0)})}
+    names = {
+        opened(volume, **options).name
+        for options in (
+            {},
+            {"chunks": "block"},
+            {"channel": 0},
+            {"axes": "czyx"},
+            {"start": (0, 0, 0)},
+        )
+    }
     assert len(names) == 5
     assert opened(volume).name == opened(volume).name
     assert opened(volume).name.startswith("wkwdask-")
@@ -287,13 +329,17 @@ def test_pickle(volume, array):
     assert again == original
     assert len(pickle.dumps(original)) < 2000
     np.testing.assert_array_equal(again[:, 3, 4], array.transpose(0, 3, 2, 1)[:, 3, 4])
-    np.testing.assert_array_equal(pickle.loads(pickle.dumps(opened(volume)))[0, 1].compute(), array[0, 1])
+    np.testing.assert_array_equal(
+        pickle.loads(pickle.dumps(opened(volume)))[0, 1].compute(), array[0, 1]
+    )
 
 
 def test_other_process_reads_a_folder(tmp_path, array):
     volume = make_volume(str(tmp_path / "store"), array, TOPLEFT)
     with dask.config.set(scheduler="processes", num_workers=1):
-        np.testing.assert_array_equal(opened(volume, chunks="file")[:, 3:40].compute(), array[:, 3:40])
+        np.testing.assert_array_equal(
+            opened(volume, chunks="file")[:, 3:40].compute(), array[:, 3:40]
+        )
 
 
 # ----------------------------------------------------------------------------- orthogonal and
@@ -304,7 +350,9 @@ ARRAY = np.random.default_rng(1).integers(1, 1000, SHAPE, dtype=np.uint16)
 
 
 def reader_of(volume, axes="cxyz", start=None, channel=None):
-    return box_reader(volume, volume.box, volume.box.topleft if start is None else start, axes, channel)
+    return box_reader(
+        volume, volume.box, volume.box.topleft if start is None else start, axes, channel
+    )
 
 
 def whole(axes, absolute, channel=None):
@@ -317,7 +365,12 @@ def items(length):
     places = st.integers(-length, length - 1)
     return st.one_of(
         places,
-        st.builds(slice, st.none() | places, st.none() | places, st.none() | st.integers(1, 12) | st.integers(-12, -1)),
+        st.builds(
+            slice,
+            st.none() | places,
+            st.none() | places,
+            st.none() | st.integers(1, 12) | st.integers(-12, -1),
+        ),
         st.lists(places, max_size=8).map(lambda found: np.array(found, np.int64)),
     )
 
@@ -330,18 +383,24 @@ def expected_of(array, index):
 
 
 @given(data=st.data())
-@pytest.mark.parametrize(("axes", "channel", "absolute"), [("cxyz", None, True), ("zcyx", None, False), ("yzx", 1, True)])
+@pytest.mark.parametrize(
+    ("axes", "channel", "absolute"), [("cxyz", None, True), ("zcyx", None, False), ("yzx", 1, True)]
+)
 def test_orthogonal_indices_equal_numpy(volume, axes, channel, absolute, data):
     array = whole(axes, absolute, channel)
     index = tuple(data.draw(items(n)) for n in array.shape)
     with mock.patch.object(selection, "_CELL_VX", data.draw(st.sampled_from([8, 16, 256]))):
-        found = read_orthogonal(reader_of(volume, axes, (0, 0, 0) if absolute else None, channel), index)
+        found = read_orthogonal(
+            reader_of(volume, axes, (0, 0, 0) if absolute else None, channel), index
+        )
     np.testing.assert_array_equal(found, expected_of(array, index))
     assert found.dtype == array.dtype
 
 
 @given(data=st.data())
-@pytest.mark.parametrize(("axes", "channel", "absolute"), [("cxyz", None, True), ("zcyx", None, False), ("yzx", 1, True)])
+@pytest.mark.parametrize(
+    ("axes", "channel", "absolute"), [("cxyz", None, True), ("zcyx", None, False), ("yzx", 1, True)]
+)
 def test_points_equal_numpy(volume, axes, channel, absolute, data):
     array = whole(axes, absolute, channel)
     shape = data.draw(st.sampled_from([(5,), (1,), (2, 3), (0,)]))
@@ -350,16 +409,33 @@ def test_points_equal_numpy(volume, axes, channel, absolute, data):
     index = []
     for n, sliced in zip(array.shape, is_sliced, strict=True):
         if sliced:
-            index.append(slice(data.draw(st.integers(0, n - 1)), None, data.draw(st.integers(5, 20))))
+            index.append(
+                slice(data.draw(st.integers(0, n - 1)), None, data.draw(st.integers(5, 20)))
+            )
         else:
-            places = data.draw(st.lists(st.integers(-n, n - 1), min_size=int(np.prod(shape)), max_size=int(np.prod(shape))))
+            places = data.draw(
+                st.lists(
+                    st.integers(-n, n - 1),
+                    min_size=int(np.prod(shape)),
+                    max_size=int(np.prod(shape)),
+                )
+            )
             index.append(np.array(places, np.int64).reshape(shape))
     with mock.patch.object(selection, "_POINTS", data.draw(st.sampled_from([1, 7, 1 << 21]))):
-        found = read_points(reader_of(volume, axes, (0, 0, 0) if absolute else None, channel), index)
+        found = read_points(
+            reader_of(volume, axes, (0, 0, 0) if absolute else None, channel), index
+        )
     # numpy keeps sliced axes in place where the arrays are neighbours; all arrays first is the rule
     # here
-    moved = array.transpose([*(n for n, sliced in enumerate(is_sliced) if not sliced), *(n for n, sliced in enumerate(is_sliced) if sliced)])
-    order = [item for item, sliced in zip(index, is_sliced, strict=True) if not sliced] + [item for item in index if isinstance(item, slice)]
+    moved = array.transpose(
+        [
+            *(n for n, sliced in enumerate(is_sliced) if not sliced),
+            *(n for n, sliced in enumerate(is_sliced) if sliced),
+        ]
+    )
+    order = [item for item, sliced in zip(index, is_sliced, strict=True) if not sliced] + [
+        item for item in index if isinstance(item, slice)
+    ]
     np.testing.assert_array_equal(found, moved[tuple(order)])
 
 
@@ -376,12 +452,24 @@ def test_points_that_form_a_box_are_read_as_a_box(volume, axes, channel, absolut
     array = whole(axes, absolute, channel)
     ndim = data.draw(st.integers(array.ndim, array.ndim + 1))
     order = data.draw(st.permutations(range(ndim)))[: array.ndim]
-    lines = [data.draw(st.lists(st.integers(-n, n - 1), min_size=1, max_size=6) | st.just(range(n // 2, n))) for n in array.shape]
-    index = [np.array(line).reshape([-1 if n == axis else 1 for n in range(ndim)]) for axis, line in zip(order, lines, strict=True)]
+    lines = [
+        data.draw(
+            st.lists(st.integers(-n, n - 1), min_size=1, max_size=6) | st.just(range(n // 2, n))
+        )
+        for n in array.shape
+    ]
+    index = [
+        np.array(line).reshape([-1 if n == axis else 1 for n in range(ndim)])
+        for axis, line in zip(order, lines, strict=True)
+    ]
     if data.draw(st.booleans()):
         index = list(np.broadcast_arrays(*index))
-    with mock.patch.object(selection, "sample_points", side_effect=AssertionError("point by point")):
-        found = read_points(reader_of(volume, axes, (0, 0, 0) if absolute else None, channel), index)
+    with mock.patch.object(
+        selection, "sample_points", side_effect=AssertionError("point by point")
+    ):
+        found = read_points(
+            reader_of(volume, axes, (0, 0, 0) if absolute else None, channel), index
+        )
     np.testing.assert_array_equal(found, array[tuple(index)])
 
 
@@ -392,9 +480,17 @@ def test_any_points_equal_numpy(volume, data):
     index = []
     for n in ARRAY[0].shape:
         part = tuple(data.draw(st.sampled_from([size, 1])) for size in shape)
-        places = data.draw(st.lists(st.integers(0, 2) | st.integers(-n, n - 1), min_size=int(np.prod(part)), max_size=int(np.prod(part))))
+        places = data.draw(
+            st.lists(
+                st.integers(0, 2) | st.integers(-n, n - 1),
+                min_size=int(np.prod(part)),
+                max_size=int(np.prod(part)),
+            )
+        )
         index.append(np.array(places, np.int64).reshape(part))
-    np.testing.assert_array_equal(read_points(reader_of(volume, "xyz", channel=0), index), ARRAY[0][tuple(index)])
+    np.testing.assert_array_equal(
+        read_points(reader_of(volume, "xyz", channel=0), index), ARRAY[0][tuple(index)]
+    )
 
 
 @pytest.mark.parametrize("item", [np.array([50]), np.array([-51]), 50])
@@ -406,7 +502,9 @@ def test_index_outside_is_an_error(volume, item):
 def test_distant_indices_read_only_their_chunks(volume):
     reads = store_of("read").reads
     reads.clear()
-    read_orthogonal(reader_of(volume, "xyz", channel=0), (slice(None, None, 40), slice(0, 1), np.array([22, 0])))
+    read_orthogonal(
+        reader_of(volume, "xyz", channel=0), (slice(None, None, 40), slice(0, 1), np.array([22, 0]))
+    )
     spans = 2 * 1 * 2
     assert len(reads) == spans
 
@@ -416,9 +514,15 @@ def test_each_read_is_bounded(volume, monkeypatch):
     monkeypatch.setattr(selection, "_CELL_VX", 16)
     reader = reader_of(volume, "xyz", channel=0)
     original = type(reader).__getitem__
-    monkeypatch.setattr(type(reader), "__getitem__", lambda self, index: seen.append(index) or original(self, index))
+    monkeypatch.setattr(
+        type(reader), "__getitem__", lambda self, index: seen.append(index) or original(self, index)
+    )
     read_orthogonal(reader, (slice(None, None, 2),) * 3)
     assert seen
     assert all(item.stop - item.start <= 16 for index in seen for item in index)
-    borders = {(item.start + start) // 16 == (item.stop - 1 + start) // 16 for index in seen for item, start in zip(index, TOPLEFT, strict=True)}
+    borders = {
+        (item.start + start) // 16 == (item.stop - 1 + start) // 16
+        for index in seen
+        for item, start in zip(index, TOPLEFT, strict=True)
+    }
     assert borders == {True}

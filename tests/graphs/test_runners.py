@@ -12,7 +12,14 @@ import dask.array as da
 import numpy as np
 import pytest
 from support.inside import run_serially
-from support.memory_volume import CHUNK_SHAPE, SHARD_SHAPE, MemoryTarget, make_volume, read_whole, store_of
+from support.memory_volume import (
+    CHUNK_SHAPE,
+    SHARD_SHAPE,
+    MemoryTarget,
+    make_volume,
+    read_whole,
+    store_of,
+)
 
 import wkwdask
 from wkwdask import BoundingBox, Mag
@@ -53,7 +60,12 @@ def array():
 def cluster():
     """Two workers in this process, which start fast and share its memory; tests/faults and
     tests/api run jobs on worker processes."""
-    options = {"n_workers": 2, "threads_per_worker": 1, "processes": False, "dashboard_address": ":0"}
+    options = {
+        "n_workers": 2,
+        "threads_per_worker": 1,
+        "processes": False,
+        "dashboard_address": ":0",
+    }
     with distributed.LocalCluster(**options, silence_logs="ERROR") as running:
         yield running
 
@@ -67,10 +79,17 @@ def client(cluster):
 def coarser(array, box, factor, reduce):
     low = [t // f for t, f in zip(box.topleft, factor, strict=True)]
     high = [-(-t // f) for t, f in zip(box.bottomright, factor, strict=True)]
-    padded = np.full((array.shape[0], *((b - a) * f for a, b, f in zip(low, high, factor, strict=True))), np.nan)
-    inside = tuple(slice(t - a * f, t - a * f + n) for t, a, f, n in zip(box.topleft, low, factor, box.size, strict=True))
+    padded = np.full(
+        (array.shape[0], *((b - a) * f for a, b, f in zip(low, high, factor, strict=True))), np.nan
+    )
+    inside = tuple(
+        slice(t - a * f, t - a * f + n)
+        for t, a, f, n in zip(box.topleft, low, factor, box.size, strict=True)
+    )
     padded[(slice(None), *inside)] = array
-    windows = padded.reshape(array.shape[0], *(n for a, b, f in zip(low, high, factor, strict=True) for n in (b - a, f)))
+    windows = padded.reshape(
+        array.shape[0], *(n for a, b, f in zip(low, high, factor, strict=True) for n in (b - a, f))
+    )
     return reduce(windows, axis=(2, 4, 6)).astype(array.dtype)
 
 
@@ -84,21 +103,42 @@ def expected_pyramid(array, reduce):
 
 
 def targets_of(folder, array, **options):
-    return [MemoryTarget(f"{folder}{mag.long_name}", array.dtype.name, array.shape[0], LAYER_BOX.in_mag(mag), **options) for mag in MAGS]
+    return [
+        MemoryTarget(
+            f"{folder}{mag.long_name}",
+            array.dtype.name,
+            array.shape[0],
+            LAYER_BOX.in_mag(mag),
+            **options,
+        )
+        for mag in MAGS
+    ]
 
 
 def pyramid_job(folder, array, method="max", workers=4, **options):
     for target in targets_of(folder, array):
         getattr(store_of(target.folder), "arrays", {}).clear()
         target.prepare()
-    passes = plan_passes(LAYER_BOX, MAGS, [Tiling(CHUNK_SHAPE, SHARD_SHAPE, array.shape[0] * array.itemsize)] * len(MAGS), workers)
-    return PyramidJob(make_volume(f"{folder}source", array, OFFSET), targets_of(folder, array, **options), passes, method)
+    passes = plan_passes(
+        LAYER_BOX,
+        MAGS,
+        [Tiling(CHUNK_SHAPE, SHARD_SHAPE, array.shape[0] * array.itemsize)] * len(MAGS),
+        workers,
+    )
+    return PyramidJob(
+        make_volume(f"{folder}source", array, OFFSET),
+        targets_of(folder, array, **options),
+        passes,
+        method,
+    )
 
 
 def check_pyramid(job, array, reduce=np.nanmax):
     """Compare voxels with numpy; expect one receipt for each shard that may have voxels, and no
     leftover part."""
-    for target, tally, voxels in zip(job.targets, job.tallies, expected_pyramid(array, reduce), strict=True):
+    for target, tally, voxels in zip(
+        job.targets, job.tallies, expected_pyramid(array, reduce), strict=True
+    ):
         np.testing.assert_array_equal(read_whole(target.as_volume()), voxels)
         tally.check()
         shards = [tuple(row) for row in tally.shards[:, :3].tolist()]
@@ -108,14 +148,21 @@ def check_pyramid(job, array, reduce=np.nanmax):
         stored = {index for index in touched if target.as_volume().shard_exists(index)}
         assert {tuple(row[:3]) for row in tally.shards.tolist() if row[3]} == stored
         report = tally.report(target.folder)
-        assert (report.voxels, report.maximum, report.files) == (target.box.volume, voxels.max(), len(stored))
+        assert (report.voxels, report.maximum, report.files) == (
+            target.box.volume,
+            voxels.max(),
+            len(stored),
+        )
         assert [name for name in store_of(target.folder).names() if name.startswith("part")] == []
 
 
 # ----------------------------------------------------------------------------- a format of memory
 
 
-@pytest.mark.parametrize(("method", "reduce", "workers"), [("max", np.nanmax, 1), ("min", np.nanmin, 2), ("max", np.nanmax, 50)])
+@pytest.mark.parametrize(
+    ("method", "reduce", "workers"),
+    [("max", np.nanmax, 1), ("min", np.nanmin, 2), ("max", np.nanmax, 50)],
+)
 def test_serial_pyramid_equals_numpy(array, method, reduce, workers):
     job = pyramid_job(f"serial{workers}", array, method, workers)
     at_most, done = job.num_tasks, 0
@@ -132,7 +179,11 @@ def test_serial_pyramid_equals_numpy(array, method, reduce, workers):
     check_pyramid(job, array, reduce)
 
 
-@pytest.mark.parametrize("options", [{"scheduler": "synchronous"}, {"scheduler": "threads", "num_workers": 3}, {}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{"scheduler": "synchronous"}, {"scheduler": "threads", "num_workers": 3}, {}],
+    ids=str,
+)
 def test_local_runners_equal_numpy(array, options):
     job = pyramid_job("local", array)
     with dask.config.set(**options):
@@ -154,7 +205,9 @@ def test_client_of_threads_shares_memory(array, client):
     check_pyramid(job, array)
     target = MemoryTarget("inprocess-write", "uint8", 2, LAYER_BOX)
     target.prepare()
-    source = open_array(job.source, chunks="file", box=LAYER_BOX, start=OFFSET, axes=None, channel=None)
+    source = open_array(
+        job.source, chunks="file", box=LAYER_BOX, start=OFFSET, axes=None, channel=None
+    )
     receipts = []
     compute_receipts([build_write_graph(source.rechunk(29), target)], "test", receipts.append)
     assert len(receipts) == sum(1 for _ in cells(LAYER_BOX, target.shard_shape))
@@ -167,8 +220,12 @@ def test_write_graph_on_a_client(tmp_path, array, client, monkeypatch):
     target.prepare()
     monkeypatch.setattr(write, "PART_NBYTES", 1 << 14)
     receipts = []
-    compute_receipts([build_write_graph(da.from_array(array, chunks=30), target)], "test", receipts.append)
-    assert sorted(receipt.shard for receipt in receipts) == sorted(cells(target.box, target.shard_shape))
+    compute_receipts(
+        [build_write_graph(da.from_array(array, chunks=30), target)], "test", receipts.append
+    )
+    assert sorted(receipt.shard for receipt in receipts) == sorted(
+        cells(target.box, target.shard_shape)
+    )
     np.testing.assert_array_equal(read_whole(target.as_volume()), array)
 
 
@@ -188,7 +245,9 @@ def test_tasks_may_run_twice(tmp_path, array):
         @staticmethod
         def lasting(result):
             """All but the time of writing."""
-            return sorted(str((level, replace(receipt, mtime_ns=0))) for level, receipt in result.receipts), result.sources
+            return sorted(
+                str((level, replace(receipt, mtime_ns=0))) for level, receipt in result.receipts
+            ), result.sources
 
     for job in (pyramid_job("twice", array), pyramid_job(f"{tmp_path}/", array)):
         run_serially(Twice(job))
@@ -207,16 +266,25 @@ def test_tasks_are_small_to_pickle(array):
 
 
 def contents(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(Path(folder).rglob("*.wkw"))}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(Path(folder).rglob("*.wkw"))
+    }
 
 
 def leftovers(folder):
-    return [path.name for path in Path(folder).rglob(".*") if path.name not in (PROVENANCE_NAME, FILE_RECORD_NAME, PROGRESS_NAME)]
+    return [
+        path.name
+        for path in Path(folder).rglob(".*")
+        if path.name not in (PROVENANCE_NAME, FILE_RECORD_NAME, PROGRESS_NAME)
+    ]
 
 
 def make_dataset(folder, array):
     folder.mkdir()
-    (folder / "datasource-properties.json").write_text(format_datasource(new_document("ds", (11, 11, 28))))
+    (folder / "datasource-properties.json").write_text(
+        format_datasource(new_document("ds", (11, 11, 28)))
+    )
     wkwdask.to_wkw(array, folder / "color" / "1", offset=OFFSET, **OPTIONS)
     return folder
 
@@ -232,7 +300,9 @@ def reference(tmp_path_factory, array):
 def check_same(folder, reference):
     assert contents(folder) == contents(reference)
     for mag in ("1", "2-2-1", "4-4-2", "8-8-4"):
-        np.testing.assert_array_equal(wkwdask.read(folder, mag=mag), wkwdask.read(reference, mag=mag))
+        np.testing.assert_array_equal(
+            wkwdask.read(folder, mag=mag), wkwdask.read(reference, mag=mag)
+        )
     assert leftovers(folder) == []
 
 
@@ -249,14 +319,27 @@ def test_local_runners_write_the_same_files(tmp_path, array, reference, schedule
 def test_cluster_writes_the_same_files(tmp_path, array, reference, client):
     folder = tmp_path / "ds"
     folder.mkdir()
-    (folder / "datasource-properties.json").write_text(format_datasource(new_document("ds", (11, 11, 28))))
-    wkwdask.to_wkw(da.from_array(array, chunks=(2, 40, 33, 20)), folder / "color" / "1", offset=OFFSET, **OPTIONS)
+    (folder / "datasource-properties.json").write_text(
+        format_datasource(new_document("ds", (11, 11, 28)))
+    )
+    wkwdask.to_wkw(
+        da.from_array(array, chunks=(2, 40, 33, 20)),
+        folder / "color" / "1",
+        offset=OFFSET,
+        **OPTIONS,
+    )
     wkwdask.build_pyramid(folder, coarsest="8-8-4")
     check_same(folder, reference)
 
 
 def test_delayed_write_on_a_cluster(tmp_path, array, reference, client):
-    delayed = wkwdask.to_wkw(da.from_array(array, chunks=40), tmp_path / "color" / "1", offset=OFFSET, compute=False, **OPTIONS)
+    delayed = wkwdask.to_wkw(
+        da.from_array(array, chunks=40),
+        tmp_path / "color" / "1",
+        offset=OFFSET,
+        compute=False,
+        **OPTIONS,
+    )
     report = delayed.compute()
     assert report.files == len(contents(tmp_path)) - 1
     assert contents(tmp_path / "color" / "1") == contents(reference / "color" / "1")
@@ -294,7 +377,9 @@ def damage(folder):
 
 
 @pytest.mark.parametrize("scheduler", ["synchronous", "cluster"])
-def test_failed_pyramid_resumes_from_a_repaired_source(tmp_path, array, reference, scheduler, request):
+def test_failed_pyramid_resumes_from_a_repaired_source(
+    tmp_path, array, reference, scheduler, request
+):
     folder = make_dataset(tmp_path / "ds", array)
     whole = (folder / "color" / "1" / "z0" / "y2" / "x1.wkw").read_bytes()
     path = damage(folder)
@@ -311,8 +396,13 @@ def test_failed_pyramid_resumes_from_a_repaired_source(tmp_path, array, referenc
     if scheduler == "synchronous":
         assert any(note.startswith("while working on region") for note in notes)
     # no lock either
-    assert [name for name in os.listdir(folder / "color") if not name.startswith(".wkwdask-job-")] == ["1"]
-    kept = any(note.startswith("finished work is kept (") and "the same call resumes" in note for note in notes)
+    assert [
+        name for name in os.listdir(folder / "color") if not name.startswith(".wkwdask-job-")
+    ] == ["1"]
+    kept = any(
+        note.startswith("finished work is kept (") and "the same call resumes" in note
+        for note in notes
+    )
     assert sum(name.startswith(".wkwdask-job-") for name in os.listdir(folder / "color")) == kept
     path.write_bytes(whole)
     with dask.config.set(options):

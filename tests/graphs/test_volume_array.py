@@ -37,7 +37,17 @@ def volume(array):
 
 
 def opened(volume, **options):
-    return open_array(volume, **{"chunks": (16, 8, 8), "box": volume.box, "start": volume.box.topleft, "axes": None, "channel": None, **options})
+    return open_array(
+        volume,
+        **{
+            "chunks": (16, 8, 8),
+            "box": volume.box,
+            "start": volume.box.topleft,
+            "axes": None,
+            "channel": None,
+            **options,
+        },
+    )
 
 
 def _reads(compute):
@@ -47,18 +57,40 @@ def _reads(compute):
 
 
 @pytest.mark.parametrize("scheduler", LOCAL)
-@pytest.mark.parametrize("options", [{}, {"axes": "czyx"}, {"axes": "zcyx"}, {"channel": 1}, {"channel": 0, "axes": "yzx"}, {"start": (16, 0, 0)}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"axes": "czyx"},
+        {"axes": "zcyx"},
+        {"channel": 1},
+        {"channel": 0, "axes": "yzx"},
+        {"start": (16, 0, 0)},
+    ],
+)
 def test_one_read_into_one_array(volume, options, scheduler):
     lazy = opened(volume, **options)
     result, count = _reads(lambda: lazy.compute(scheduler=scheduler))
     expected, many = _reads(lambda: dask.compute(lazy, scheduler=scheduler)[0])
     assert (count, many) == (1, lazy.npartitions)
     np.testing.assert_array_equal(result, expected)
-    assert (result.dtype, result.flags.c_contiguous, result.flags.writeable) == (expected.dtype, True, True)
+    assert (result.dtype, result.flags.c_contiguous, result.flags.writeable) == (
+        expected.dtype,
+        True,
+        True,
+    )
 
 
-_axis = st.one_of(st.integers(-60, 59), st.slices(60), st.builds(slice, st.integers(-60, 60), st.integers(-60, 60)))
-_index = st.lists(st.one_of(_axis, st.just(Ellipsis)), max_size=3).filter(lambda parts: parts.count(Ellipsis) < 2).map(tuple)
+_axis = st.one_of(
+    st.integers(-60, 59),
+    st.slices(60),
+    st.builds(slice, st.integers(-60, 60), st.integers(-60, 60)),
+)
+_index = (
+    st.lists(st.one_of(_axis, st.just(Ellipsis)), max_size=3)
+    .filter(lambda parts: parts.count(Ellipsis) < 2)
+    .map(tuple)
+)
 
 
 @given(indices=st.lists(_index, min_size=1, max_size=3), axes=st.sampled_from(["xyz", "zyx"]))
@@ -82,11 +114,21 @@ def test_any_chain_of_indices(indices, axes):
 
 def test_slices_without_steps_are_one_read_and_other_indices_are_not(volume, array):
     lazy = opened(volume)
-    for index in ((slice(None), slice(3, 40), slice(0, 20), slice(4, 20)), (1, Ellipsis, 5), (slice(None), slice(None), np.int64(4)), (0, slice(2, -3))):
+    for index in (
+        (slice(None), slice(3, 40), slice(0, 20), slice(4, 20)),
+        (1, Ellipsis, 5),
+        (slice(None), slice(None), np.int64(4)),
+        (0, slice(2, -3)),
+    ):
         result, count = _reads(lambda index=index: lazy[index].compute(scheduler="synchronous"))
         assert count == 1
         np.testing.assert_array_equal(result, array[index])
-    for index in ((slice(None), slice(None, None, 8)), (slice(None), [1, 20, 40]), (None, 1), (0, 1, 2, 3)):
+    for index in (
+        (slice(None), slice(None, None, 8)),
+        (slice(None), [1, 20, 40]),
+        (None, 1),
+        (0, 1, 2, 3),
+    ):
         assert type(lazy[index]) is da.Array
         np.testing.assert_array_equal(lazy[index].compute(scheduler="synchronous"), array[index])
 
@@ -145,16 +187,24 @@ def test_other_schedulers_and_observers_get_tasks(volume, array):
     assert _reads(lambda: lazy.compute(scheduler=dask.get))[1] == 1  # the same as "synchronous"
     with ThreadPoolExecutor(2) as pool:
         assert _reads(lambda: lazy.compute(scheduler=pool))[1] == lazy.npartitions
-    assert _reads(lambda: lazy.compute(scheduler="threads", optimize_graph=False))[1] == lazy.npartitions
+    assert (
+        _reads(lambda: lazy.compute(scheduler="threads", optimize_graph=False))[1]
+        == lazy.npartitions
+    )
 
 
 def test_a_cluster_computes_tasks(volume, array):
     distributed = pytest.importorskip("distributed")
     lazy = opened(volume)
-    with distributed.Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=":0") as client:
+    with distributed.Client(
+        processes=False, n_workers=1, threads_per_worker=1, dashboard_address=":0"
+    ) as client:
         assert _reads(lazy.compute)[1] == lazy.npartitions
         assert (client.compute(lazy).result() == array).all()
-        assert (client.submit(lambda part: part.compute(scheduler="threads"), lazy[0]).result() == array[0]).all()
+        assert (
+            client.submit(lambda part: part.compute(scheduler="threads"), lazy[0]).result()
+            == array[0]
+        ).all()
 
 
 def test_threads_are_those_of_the_scheduler(volume, monkeypatch):

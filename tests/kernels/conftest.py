@@ -15,14 +15,22 @@ def _chosen_types():
     takes seconds to compile, and all in the nightly profile."""
     chosen = os.environ.get("WKWDASK_TEST_TYPES", "").split()
     if unknown := set(chosen).difference(DTYPE_NAMES):
-        raise pytest.UsageError(f"WKWDASK_TEST_TYPES: found {', '.join(sorted(unknown))}, expected some of {', '.join(DTYPE_NAMES)}")
-    return chosen or (DTYPE_NAMES if settings.get_current_profile_name() == "nightly" else ("uint8", "float32"))
+        raise pytest.UsageError(
+            f"WKWDASK_TEST_TYPES: found {', '.join(sorted(unknown))}, expected some of {', '.join(DTYPE_NAMES)}"
+        )
+    return chosen or (
+        DTYPE_NAMES if settings.get_current_profile_name() == "nightly" else ("uint8", "float32")
+    )
 
 
 def pytest_collection_modifyitems(config, items):
     """Leave out the other types."""
     others = set(DTYPE_NAMES).difference(_chosen_types())
-    left_out = [item for item in items if item.path.is_relative_to(Path(__file__).parent) and _type_of(item) in others]
+    left_out = [
+        item
+        for item in items
+        if item.path.is_relative_to(Path(__file__).parent) and _type_of(item) in others
+    ]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]

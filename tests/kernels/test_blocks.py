@@ -23,7 +23,11 @@ ITEMSIZE_DTYPES = ("uint8", "int16", "float32", "uint64")
 ORDERS = ("F", "C", "planar", "part", "interleaved channels")
 PATHS = ("compiled", "python")
 # block types in turn
-LAYOUTS = [(dtype, order, 1 + (n + m) % 3) for n, dtype in enumerate(ITEMSIZE_DTYPES) for m, order in enumerate(ORDERS)]
+LAYOUTS = [
+    (dtype, order, 1 + (n + m) % 3)
+    for n, dtype in enumerate(ITEMSIZE_DTYPES)
+    for m, order in enumerate(ORDERS)
+]
 
 
 @pytest.fixture(params=PATHS)
@@ -46,7 +50,9 @@ def _array(shape, dtype, order):
     if order == "planar":  # x fastest, channel slowest
         array = np.empty((shape[0], *shape[:0:-1]), dtype).transpose(0, 3, 2, 1)
     elif order == "part":  # steps of a larger array between its rows
-        array = np.full(tuple(n + 3 for n in shape), 88, dtype)[tuple(slice(1, n + 1) for n in shape)]
+        array = np.full(tuple(n + 3 for n in shape), 88, dtype)[
+            tuple(slice(1, n + 1) for n in shape)
+        ]
     elif order == "interleaved channels":  # z fastest among voxels, the channel inside them
         array = np.empty((*shape[1:], shape[0]), dtype).transpose(3, 0, 1, 2)
     else:
@@ -56,7 +62,9 @@ def _array(shape, dtype, order):
 
 
 def _header(dtype, channels, block_len, block_type):
-    return make_header(dtype, channels, block_len=block_len, file_len=1, block_type=BlockType(block_type))
+    return make_header(
+        dtype, channels, block_len=block_len, file_len=1, block_type=BlockType(block_type)
+    )
 
 
 def _stored(voxels, corners, header):
@@ -81,34 +89,76 @@ def _put(out, block, corner):
             out[(slice(None), *place)] = block[(slice(None), *at)]
 
 
-def _decode_case(dtype, channels, first_channel, taken, block_type, order, corners, seed, shape=(6, 9, 7), block_len=4):
+def _decode_case(
+    dtype,
+    channels,
+    first_channel,
+    taken,
+    block_type,
+    order,
+    corners,
+    seed,
+    shape=(6, 9, 7),
+    block_len=4,
+):
     header = _header(dtype, channels, block_len, block_type)
     rng = np.random.default_rng(seed)
-    voxels = [voxel_array(dtype, (channels, *(block_len,) * 3), int(rng.integers(1 << 30)), VOXEL_KINDS[int(rng.integers(4))]) for _ in corners]
+    voxels = [
+        voxel_array(
+            dtype,
+            (channels, *(block_len,) * 3),
+            int(rng.integers(1 << 30)),
+            VOXEL_KINDS[int(rng.integers(4))],
+        )
+        for _ in corners
+    ]
     source, table = _stored(voxels, corners, header)
     out = _array((taken, *shape), dtype, order)
     expected = np.array(out)
     for block, corner in zip(voxels, corners, strict=True):
         _put(expected, block[first_channel : first_channel + taken], corner)
     nonzero = sum(block.tobytes().strip(b"\0") != b"" for block in voxels)
-    decoded = blocks.decode_into(source, table, out, block_len=block_len, num_channels=channels, first_channel=first_channel, block_type=block_type)
+    decoded = blocks.decode_into(
+        source,
+        table,
+        out,
+        block_len=block_len,
+        num_channels=channels,
+        first_channel=first_channel,
+        block_type=block_type,
+    )
     assert decoded == (nonzero, -1, 0)
     assert out.tobytes() == expected.tobytes()
     if order == "part":  # the array around it is untouched
         whole = np.full(out.base.shape, 88, out.dtype)
         inside = tuple(slice(1, n + 1) for n in out.shape)
         whole[inside] = out
-        assert (out.base == whole).all() if out.dtype.kind != "f" else np.array_equal(out.base, whole, equal_nan=True)
+        assert (
+            (out.base == whole).all()
+            if out.dtype.kind != "f"
+            else np.array_equal(out.base, whole, equal_nan=True)
+        )
 
 
 # Corners whose blocks touch the array: inside, across each border, and with only their last or
 # first voxel in it.
-CORNERS = [(0, 0, 0), (1, 2, 3), (-1, 0, 4), (4, -3, -2), (-3, 8, 0), (5, 8, 6), (-3, -3, -3), (2, 5, 3)]
+CORNERS = [
+    (0, 0, 0),
+    (1, 2, 3),
+    (-1, 0, 4),
+    (4, -3, -2),
+    (-3, 8, 0),
+    (5, 8, 6),
+    (-3, -3, -3),
+    (2, 5, 3),
+]
 
 
 @pytest.mark.parametrize(("dtype", "order", "block_type"), LAYOUTS)
 def test_decode(path, dtype, order, block_type):
-    for seed, (channels, first_channel, taken) in enumerate([(1, 0, 1), (3, 0, 3), (3, 1, 1), (2, 1, 1), (3, 1, 2)]):
+    for seed, (channels, first_channel, taken) in enumerate(
+        [(1, 0, 1), (3, 0, 3), (3, 1, 1), (2, 1, 1), (3, 1, 2)]
+    ):
         _decode_case(dtype, channels, first_channel, taken, block_type, order, CORNERS, seed)
 
 
@@ -118,7 +168,20 @@ def test_decode_every_dtype(path, dtype):
 
 
 @pytest.mark.parametrize("block_type", [1, 2, 3])
-@pytest.mark.parametrize("corner", [(6, 0, 0), (0, 9, 0), (0, 0, 7), (0, 0, 50), (-4, 0, 0), (0, -4, 0), (0, 0, -4), (-50, 50, -50), (9, 9, 9)])
+@pytest.mark.parametrize(
+    "corner",
+    [
+        (6, 0, 0),
+        (0, 9, 0),
+        (0, 0, 7),
+        (0, 0, 50),
+        (-4, 0, 0),
+        (0, -4, 0),
+        (0, 0, -4),
+        (-50, 50, -50),
+        (9, 9, 9),
+    ],
+)
 def test_blocks_wholly_outside_change_nothing(path, corner, block_type):
     for seed in range(4):
         _decode_case("uint16", 2, 0, 2, block_type, "C", [corner, (0, 0, 0)], seed)
@@ -151,7 +214,9 @@ def test_decode_any_place(path_name, data):
 def test_large_blocks(path):
     """Blocks of the usual length, whose tiles the compiled path copies one by one."""
     for order in ("C", "F"):
-        _decode_case("uint8", 1, 0, 1, 2, order, [(0, 0, 0), (32, -5, 3), (17, 20, 33)], 1, (40, 37, 50), 32)
+        _decode_case(
+            "uint8", 1, 0, 1, 2, order, [(0, 0, 0), (32, -5, 3), (17, 20, 33)], 1, (40, 37, 50), 32
+        )
 
 
 def _expected_block(array, corner, edge):
@@ -166,17 +231,29 @@ def _expected_block(array, corner, edge):
 def _encode_case(array, corners, block_type, level=5, store_zero=True, block_len=4):
     header = _header(array.dtype, array.shape[0], block_len, block_type)
     out = np.full(len(corners) * blocks.compress_bound(header.block_nbytes), 0xEE, np.uint8)
-    found = blocks.encode_from(array, np.array(corners, np.int64), out, block_len=block_len, block_type=block_type, level=level, store_zero=store_zero)
+    found = blocks.encode_from(
+        array,
+        np.array(corners, np.int64),
+        out,
+        block_len=block_len,
+        block_type=block_type,
+        level=level,
+        store_zero=store_zero,
+    )
     parts = [_expected_block(array, corner, block_len) for corner in corners]
     is_zero = [not part.tobytes().strip(b"\0") for part in parts]
     assert found.nbytes == found.sizes.sum()
     ends = np.cumsum(found.sizes).tolist()
-    for n, (part, zero, size, end) in enumerate(zip(parts, is_zero, found.sizes.tolist(), ends, strict=True)):
+    for n, (part, zero, size, end) in enumerate(
+        zip(parts, is_zero, found.sizes.tolist(), ends, strict=True)
+    ):
         raw = out[end - size : end].tobytes()
         if zero and not store_zero:
             assert size == 0
             continue
-        assert decode_block(raw, header, "out", n, end - size).tobytes(order="F") == part.astype(header.dtype).tobytes(order="F")
+        assert decode_block(raw, header, "out", n, end - size).tobytes(order="F") == part.astype(
+            header.dtype
+        ).tobytes(order="F")
         if block_type != 2 or zero:
             # LZ4_compress_default and python-lz4 find other matches in the same bytes; both are
             # right
@@ -213,13 +290,27 @@ def test_encode_negative_strides(path):
 
 @pytest.mark.parametrize("level", [1, 3, 9, 12])
 def test_encode_levels(path, level):
-    _encode_case(voxel_array("uint32", (1, 16, 16, 16), 2, "few"), [(0, 0, 0), (8, 8, 8)], 3, level, block_len=8)
+    _encode_case(
+        voxel_array("uint32", (1, 16, 16, 16), 2, "few"),
+        [(0, 0, 0), (8, 8, 8)],
+        3,
+        level,
+        block_len=8,
+    )
 
 
 def _encoded(array, corners, block_len, block_type, level):
     header = _header(array.dtype, array.shape[0], block_len, block_type)
     out = np.empty(len(corners) * blocks.compress_bound(header.block_nbytes), np.uint8)
-    found = blocks.encode_from(array, np.array(corners, np.int64), out, block_len=block_len, block_type=block_type, level=level, store_zero=True)
+    found = blocks.encode_from(
+        array,
+        np.array(corners, np.int64),
+        out,
+        block_len=block_len,
+        block_type=block_type,
+        level=level,
+        store_zero=True,
+    )
     return [part.tobytes() for part in np.split(out[: found.nbytes], np.cumsum(found.sizes)[:-1])]
 
 
@@ -228,9 +319,13 @@ def _textured(data, dtype, size):
     of it lie on both sides of the choice."""
     rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
     largest = min(np.iinfo(dtype).max, (1 << 31) - 1)
-    array = rng.integers(0, data.draw(st.sampled_from([2, 16, 40, 80, 200, largest])), (size, size, size)).astype(dtype)
+    array = rng.integers(
+        0, data.draw(st.sampled_from([2, 16, 40, 80, 200, largest])), (size, size, size)
+    ).astype(dtype)
     if data.draw(st.booleans()):
-        array[:, :, size - data.draw(st.integers(1, size // 2)) :] = array[:, :, : data.draw(st.integers(1, size // 2))][:, :, :1]
+        array[:, :, size - data.draw(st.integers(1, size // 2)) :] = array[
+            :, :, : data.draw(st.integers(1, size // 2))
+        ][:, :, :1]
     if data.draw(st.booleans()):
         depth = data.draw(st.integers(1, size // 2))
         array[:, :, -depth:] = array[:, :, :depth]
@@ -244,39 +339,70 @@ def _textured(data, dtype, size):
 def test_auto_is_lz4_or_lz4hc_by_the_voxels_of_each_block(path_name, data):
     with pytest.MonkeyPatch.context() as monkeypatch:
         _take(path_name, monkeypatch)
-        dtype, block_len = data.draw(st.sampled_from(["uint8", "uint16", "int32", "uint64"])), data.draw(st.sampled_from([8, 16, 32]))
+        dtype, block_len = (
+            data.draw(st.sampled_from(["uint8", "uint16", "int32", "uint64"])),
+            data.draw(st.sampled_from([8, 16, 32])),
+        )
         array = _textured(data, dtype, 32)
-        corners = [(x, y, z) for z in range(0, 32, block_len) for y in range(0, 32, block_len) for x in range(0, 32, block_len)]
-        auto, fast, high = (_encoded(array, corners, block_len, *how) for how in ((3, AUTO_LEVEL), (2, 0), (3, USUAL_LEVEL)))
+        corners = [
+            (x, y, z)
+            for z in range(0, 32, block_len)
+            for y in range(0, 32, block_len)
+            for x in range(0, 32, block_len)
+        ]
+        auto, fast, high = (
+            _encoded(array, corners, block_len, *how)
+            for how in ((3, AUTO_LEVEL), (2, 0), (3, USUAL_LEVEL))
+        )
         header = _header(dtype, 1, block_len, 3)
         for n, (x, y, z) in enumerate(corners):
             block = array[:, x : x + block_len, y : y + block_len, z : z + block_len]
             chosen = has_repeats(block.tobytes(order="F"))
             assert auto[n] == (high if chosen or not block.any() else fast)[n]
-            assert decode_block(auto[n], header, "out", n, 0).tobytes(order="F") == block.tobytes(order="F")
+            assert decode_block(auto[n], header, "out", n, 0).tobytes(order="F") == block.tobytes(
+                order="F"
+            )
 
 
 def test_auto_chooses_both(path):
     """Noise has no repeats that LZ4HC finds and LZ4 does not, labels have many."""
     rng = np.random.default_rng(4)
     noise = np.asfortranarray(rng.integers(0, 256, (1, 32, 32, 32), np.uint8))
-    labels = np.asfortranarray(np.kron(rng.integers(1, 50, (1, 8, 8, 8)), np.ones((1, 4, 4, 4))).astype(np.uint8))
+    labels = np.asfortranarray(
+        np.kron(rng.integers(1, 50, (1, 8, 8, 8)), np.ones((1, 4, 4, 4))).astype(np.uint8)
+    )
     assert _encoded(noise, [(0, 0, 0)], 32, 3, AUTO_LEVEL) == _encoded(noise, [(0, 0, 0)], 32, 2, 0)
     assert not has_repeats(noise.tobytes(order="F"))
-    auto, fast, high = (_encoded(labels, [(0, 0, 0)], 32, *how) for how in ((3, AUTO_LEVEL), (2, 0), (3, USUAL_LEVEL)))
+    auto, fast, high = (
+        _encoded(labels, [(0, 0, 0)], 32, *how)
+        for how in ((3, AUTO_LEVEL), (2, 0), (3, USUAL_LEVEL))
+    )
     assert auto == high != fast
     assert has_repeats(labels.tobytes(order="F"))
 
 
 @pytest.mark.parametrize("width", [3, 5, 7, 8, 9, 10, 15, 30])
-@pytest.mark.parametrize(("dtype", "block_len"), [("uint8", 16), ("uint8", 32), ("uint8", 64), ("uint16", 32), ("float32", 32)])
+@pytest.mark.parametrize(
+    ("dtype", "block_len"),
+    [("uint8", 16), ("uint8", 32), ("uint8", 64), ("uint16", 32), ("float32", 32)],
+)
 def test_auto_costs_few_bytes(path, width, dtype, block_len):
     """Noise around a gradient, by its standard deviation: LZ4 is used only where LZ4HC is at most a
     few percent smaller."""
     rng = np.random.default_rng(width)
-    array = np.asfortranarray((rng.normal(128, width, (1, 64, 64, 64)) + np.arange(64) / 4).astype(dtype))
-    corners = [(x, y, z) for z in range(0, 64, block_len) for y in range(0, 64, block_len) for x in range(0, 64, block_len)]
-    auto, fast, high = (sum(map(len, _encoded(array, corners, block_len, *how))) for how in ((3, AUTO_LEVEL), (2, 0), (3, USUAL_LEVEL)))
+    array = np.asfortranarray(
+        (rng.normal(128, width, (1, 64, 64, 64)) + np.arange(64) / 4).astype(dtype)
+    )
+    corners = [
+        (x, y, z)
+        for z in range(0, 64, block_len)
+        for y in range(0, 64, block_len)
+        for x in range(0, 64, block_len)
+    ]
+    auto, fast, high = (
+        sum(map(len, _encoded(array, corners, block_len, *how)))
+        for how in ((3, AUTO_LEVEL), (2, 0), (3, USUAL_LEVEL))
+    )
     assert high <= auto <= high * 1.03
     if fast <= high * 1.01 and block_len > 16:
         assert auto == fast
@@ -285,14 +411,22 @@ def test_auto_costs_few_bytes(path, width, dtype, block_len):
 @pytest.mark.parametrize("block_len", [1, 2, 8, 16, 32, 64])
 @pytest.mark.parametrize("block_type", [2, 3])
 def test_one_encoding_of_zeros(block_len, block_type):
-    encodings = {blocks.zero_encoding(block_len**3, block_type, level).tobytes() for level in range(AUTO_LEVEL, 13)}
+    encodings = {
+        blocks.zero_encoding(block_len**3, block_type, level).tobytes()
+        for level in range(AUTO_LEVEL, 13)
+    }
     assert encodings == {blocks.zero_encoding(block_len**3, 2, 0).tobytes()}
 
 
 @pytest.mark.parametrize("store_zero", [False, True])
 def test_encode_outside_is_zero(path, store_zero):
     array = voxel_array("uint8", (1, 4, 4, 4), 1, "noise")
-    _encode_case(array, [(4, 0, 0), (-4, 0, 0), (0, 0, 0), (100, -100, 0), (0, 0, 3)], 2, store_zero=store_zero)
+    _encode_case(
+        array,
+        [(4, 0, 0), (-4, 0, 0), (0, 0, 0), (100, -100, 0), (0, 0, 3)],
+        2,
+        store_zero=store_zero,
+    )
 
 
 @pytest.mark.parametrize("path_name", PATHS)
@@ -301,11 +435,26 @@ def test_encode_any_place(path_name, data):
     with pytest.MonkeyPatch.context() as monkeypatch:
         _take(path_name, monkeypatch)
         dtype = data.draw(st.sampled_from(ITEMSIZE_DTYPES))
-        array = _array((data.draw(st.integers(1, 3)), *data.draw(vectors(1, 9))), dtype, data.draw(st.sampled_from(ORDERS)))
-        array[...] = voxel_array(dtype, array.shape, data.draw(st.integers(0, 1000)), data.draw(st.sampled_from(VOXEL_KINDS)))
+        array = _array(
+            (data.draw(st.integers(1, 3)), *data.draw(vectors(1, 9))),
+            dtype,
+            data.draw(st.sampled_from(ORDERS)),
+        )
+        array[...] = voxel_array(
+            dtype,
+            array.shape,
+            data.draw(st.integers(0, 1000)),
+            data.draw(st.sampled_from(VOXEL_KINDS)),
+        )
         corners = data.draw(st.lists(vectors(-8, 12), min_size=1, max_size=4))
         block_len = data.draw(st.sampled_from([1, 2, 4, 8]))
-        _encode_case(array, corners, data.draw(st.sampled_from([1, 2, 3])), store_zero=data.draw(st.booleans()), block_len=block_len)
+        _encode_case(
+            array,
+            corners,
+            data.draw(st.sampled_from([1, 2, 3])),
+            store_zero=data.draw(st.booleans()),
+            block_len=block_len,
+        )
 
 
 @pytest.mark.parametrize("block_type", [1, 2, 3])
@@ -324,7 +473,12 @@ def _one_block(raw, block_type, header):
     table[0, SIZE] = len(raw)
     out = np.zeros((header.num_channels, *(header.block_len,) * 3), header.dtype)
     return blocks.decode_into(
-        np.frombuffer(bytearray(raw), np.uint8), table, out, block_len=header.block_len, num_channels=header.num_channels, block_type=block_type
+        np.frombuffer(bytearray(raw), np.uint8),
+        table,
+        out,
+        block_len=header.block_len,
+        num_channels=header.num_channels,
+        block_type=block_type,
     ), out
 
 
@@ -362,7 +516,17 @@ def test_damaged_blocks(path_name, data):
     with pytest.MonkeyPatch.context() as monkeypatch:
         _take(path_name, monkeypatch)
         header = _header("uint16", 1, 4, 2)
-        raw = bytearray(encode_block(voxel_array("uint16", (1, 4, 4, 4), data.draw(st.integers(0, 99)), data.draw(st.sampled_from(VOXEL_KINDS))), header))
+        raw = bytearray(
+            encode_block(
+                voxel_array(
+                    "uint16",
+                    (1, 4, 4, 4),
+                    data.draw(st.integers(0, 99)),
+                    data.draw(st.sampled_from(VOXEL_KINDS)),
+                ),
+                header,
+            )
+        )
         for _ in range(data.draw(st.integers(1, 3))):
             raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
         raw = bytes(raw[: data.draw(st.integers(1, len(raw)))])
@@ -397,7 +561,9 @@ def test_table_outside_the_memory(path, start, size, block_type):
     table[0, [START, SIZE]] = start, size
     out = np.full((1, 4, 4, 4), 77, np.uint8)
     with pytest.raises(ValueError, match="a stored block lies outside the memory that was read"):
-        blocks.decode_into(np.zeros(200, np.uint8), table, out, block_len=4, num_channels=1, block_type=block_type)
+        blocks.decode_into(
+            np.zeros(200, np.uint8), table, out, block_len=4, num_channels=1, block_type=block_type
+        )
     assert (out == 77).all()
 
 
@@ -415,22 +581,55 @@ def test_table_outside_the_memory(path, start, size, block_type):
 )
 def test_arrays_that_cannot_be_filled(path, out, channels, first_channel):
     table = np.zeros((1, 7), np.int64)
-    with pytest.raises(ValueError, match=f"cannot decode {channels} channels into an array of shape"):
-        blocks.decode_into(np.zeros(200, np.uint8), table, out, block_len=4, num_channels=channels, first_channel=first_channel, block_type=1)
+    with pytest.raises(
+        ValueError, match=f"cannot decode {channels} channels into an array of shape"
+    ):
+        blocks.decode_into(
+            np.zeros(200, np.uint8),
+            table,
+            out,
+            block_len=4,
+            num_channels=channels,
+            first_channel=first_channel,
+            block_type=1,
+        )
 
 
 def test_memory_for_encoding_is_checked(path):
     array = np.ones((1, 4, 4, 4), np.uint8)
     bound = blocks.compress_bound(64)
-    with pytest.raises(ValueError, match=f"2 blocks need {2 * bound} bytes to be encoded, got {2 * bound - 1}"):
-        blocks.encode_from(array, np.zeros((2, 3), np.int64), np.zeros(2 * bound - 1, np.uint8), block_len=4, block_type=2, level=5, store_zero=True)
+    with pytest.raises(
+        ValueError, match=f"2 blocks need {2 * bound} bytes to be encoded, got {2 * bound - 1}"
+    ):
+        blocks.encode_from(
+            array,
+            np.zeros((2, 3), np.int64),
+            np.zeros(2 * bound - 1, np.uint8),
+            block_len=4,
+            block_type=2,
+            level=5,
+            store_zero=True,
+        )
 
 
 def test_nothing_to_do(path):
     empty = np.zeros((0, 7), np.int64)
-    assert blocks.decode_into(np.zeros(0, np.uint8), empty, np.zeros((1, 4, 4, 4), np.uint8), block_len=4, num_channels=1, block_type=2) == (0, -1, 0)
+    assert blocks.decode_into(
+        np.zeros(0, np.uint8),
+        empty,
+        np.zeros((1, 4, 4, 4), np.uint8),
+        block_len=4,
+        num_channels=1,
+        block_type=2,
+    ) == (0, -1, 0)
     found = blocks.encode_from(
-        np.zeros((1, 4, 4, 4), np.uint8), np.zeros((0, 3), np.int64), np.zeros(0, np.uint8), block_len=4, block_type=2, level=5, store_zero=True
+        np.zeros((1, 4, 4, 4), np.uint8),
+        np.zeros((0, 3), np.int64),
+        np.zeros(0, np.uint8),
+        block_len=4,
+        block_type=2,
+        level=5,
+        store_zero=True,
     )
     assert (found.sizes.size, found.nbytes, found.nonzero) == (0, 0, 0)
 
@@ -439,13 +638,17 @@ def test_compress_bound():
     """LZ4_COMPRESSBOUND of lz4.h, and noise stays within it."""
     assert [blocks.compress_bound(n) for n in (0, 1, 254, 255, 32768)] == [16, 17, 270, 272, 32912]
     header = _header("uint8", 1, 32, 2)
-    assert len(encode_block(voxel_array("uint8", (1, 32, 32, 32), 1, "noise"), header)) <= blocks.compress_bound(32768)
+    assert len(
+        encode_block(voxel_array("uint8", (1, 32, 32, 32), 1, "noise"), header)
+    ) <= blocks.compress_bound(32768)
 
 
 @pytest.mark.parametrize("block_type", [1, 2, 3])
 def test_zero_encoding_is_that_of_the_reference(block_type):
     header = _header("uint16", 3, 8, block_type)
-    assert blocks.zero_encoding(header.block_nbytes, block_type, 5).tobytes() == encode_block(np.zeros((3, 8, 8, 8), np.uint16), header, 5)
+    assert blocks.zero_encoding(header.block_nbytes, block_type, 5).tobytes() == encode_block(
+        np.zeros((3, 8, 8, 8), np.uint16), header, 5
+    )
 
 
 # ----------------------------------------------------------------------------- zeros
@@ -463,7 +666,12 @@ def _zero_streams(draw, nbytes):
         done += literals
         match = draw(st.integers(4, nbytes - 5 - done) | st.sampled_from([4, nbytes - 5 - done]))
         offset = draw(st.integers(1, done))
-        raw += _sequence(literals, match - 4) + bytes(literals) + offset.to_bytes(2, "little") + _more(match - 4)
+        raw += (
+            _sequence(literals, match - 4)
+            + bytes(literals)
+            + offset.to_bytes(2, "little")
+            + _more(match - 4)
+        )
         done += match
     return raw + _sequence(nbytes - done, 0) + bytes(nbytes - done)
 
@@ -534,7 +742,9 @@ def test_array_without_zero_fill_is_complete_or_untouched(path, nonzero, order, 
     if nonzero:
         for block, corner in zip(voxels, CORNERS, strict=True):
             _put(expected, block, corner)
-    decoded = blocks.decode_into(source, table, out, block_len=4, num_channels=2, block_type=block_type, fill_zeros=False)
+    decoded = blocks.decode_into(
+        source, table, out, block_len=4, num_channels=2, block_type=block_type, fill_zeros=False
+    )
     assert decoded == (len(nonzero), -1, 0)
     np.testing.assert_array_equal(out, expected)
 

@@ -129,13 +129,26 @@ assert out.item() == 4, out
 
 
 def _run(code, tmp_path, **environment):
-    base = {name: value for name, value in os.environ.items() if name not in (compiler.CACHE_VARIABLE, "XDG_CACHE_HOME", "WKWDASK_LZ4", "NUMBA_CACHE_DIR")}
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], env={**base, **environment}, cwd=tmp_path, capture_output=True, text=True, check=False)
+    base = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in (compiler.CACHE_VARIABLE, "XDG_CACHE_HOME", "WKWDASK_LZ4", "NUMBA_CACHE_DIR")
+    }
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        env={**base, **environment},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-SAID = "import io, sys\nsys.stderr = io.StringIO()\n" + WITHOUT_LZ4 + "print(sys.stderr.getvalue())\n"
+SAID = (
+    "import io, sys\nsys.stderr = io.StringIO()\n" + WITHOUT_LZ4 + "print(sys.stderr.getvalue())\n"
+)
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +166,14 @@ def cache(first_run, tmp_path):
 @pytest.mark.long
 def test_kernels_compile_in_memory_without_a_cache_folder(tmp_path):
     nowhere = {"HOME": NOWHERE, "XDG_CACHE_HOME": NOWHERE, "TMPDIR": NOWHERE}
-    _run("import tempfile\ntempfile.tempdir = " + repr(NOWHERE) + WITHOUT_LZ4 + "assert compiler.cache_folder() is None", tmp_path, **nowhere)
+    _run(
+        "import tempfile\ntempfile.tempdir = "
+        + repr(NOWHERE)
+        + WITHOUT_LZ4
+        + "assert compiler.cache_folder() is None",
+        tmp_path,
+        **nowhere,
+    )
 
 
 NOTHING_COMPILED = "assert not compiler._say_that_it_compiles.cache_info().currsize\n"
@@ -178,7 +198,10 @@ def test_second_process_loads_cached_code_from_the_chosen_folder(tmp_path):
 def test_cached_code_loads_without_the_rest_of_numba(tmp_path, cache):
     """Numba imports what it can compile, SciPy too, once something is compiled: by the same kernel
     for another type, or by a user's function."""
-    alone = "import sys\nassert not {'scipy.linalg', 'numba.np.linalg'} & set(sys.modules)\n" + NOTHING_COMPILED
+    alone = (
+        "import sys\nassert not {'scipy.linalg', 'numba.np.linalg'} & set(sys.modules)\n"
+        + NOTHING_COMPILED
+    )
     after = """
 source, out = source.astype(np.float64), out.astype(np.float64)
 reduce_windows(source, (2, 2, 2), "mean", out)
@@ -200,7 +223,9 @@ def test_folder_that_somebody_else_filled_is_read(tmp_path, cache):
     # also for root
     read_only = f"import os\nallowed = os.access\nos.access = lambda path, mode: {str(shared)!r} not in str(path) and allowed(path, mode)\n"
     environment = {"WKWDASK_CACHE_DIR": str(shared), "XDG_CACHE_HOME": str(own)}
-    another_type = 'reduce_windows(source.astype(np.float64), (2, 2, 2), "mean", out.astype(np.float64))\n'
+    another_type = (
+        'reduce_windows(source.astype(np.float64), (2, 2, 2), "mean", out.astype(np.float64))\n'
+    )
     _run(read_only + WITHOUT_LZ4 + NOTHING_COMPILED + another_type, tmp_path, **environment)
     assert _files(shared) == kept
     assert len(_files(own)) == 1
@@ -240,7 +265,10 @@ def test_first_compilation_says_why_it_takes_long(tmp_path, first_run, cache):
     assert line.startswith("wkwdask: compiling kernels")
     assert str(folder) in line
     another_type = SAID.replace("np.uint8", "np.uint16")
-    assert _run(another_type, tmp_path, WKWDASK_CACHE_DIR=str(cache), WKWDASK_PROGRESS="on").strip() == ""
+    assert (
+        _run(another_type, tmp_path, WKWDASK_CACHE_DIR=str(cache), WKWDASK_PROGRESS="on").strip()
+        == ""
+    )
 
 
 @pytest.mark.parametrize("calls", [1, 2])
@@ -264,10 +292,19 @@ def test_python_lz4_on_request(tmp_path):
     """The fallback never imports the compiled blocks: their cached code crashes without the
     registered functions of LZ4."""
     check = "import sys\nassert blocks._compiled() is None\nassert 'wkwdask.kernels.blocks.batch_compiled' not in sys.modules\n"
-    _run(WITH_LZ4 + check, tmp_path, WKWDASK_LZ4="python", WKWDASK_CACHE_DIR=str(compiler.cache_folder() or ""))
+    _run(
+        WITH_LZ4 + check,
+        tmp_path,
+        WKWDASK_LZ4="python",
+        WKWDASK_CACHE_DIR=str(compiler.cache_folder() or ""),
+    )
 
 
 def test_python_lz4_if_the_module_exports_no_symbols(tmp_path):
     hide = "import ctypes\nclass Library:\n    def __init__(self, *arguments): pass\nctypes.CDLL = Library\n"
     check = "import sys\nassert blocks._compiled() is None\nassert 'wkwdask.kernels.blocks.batch_compiled' not in sys.modules\n"
-    _run("from wkwdask.kernels.blocks import lz4_symbols\n" + hide + WITH_LZ4 + check, tmp_path, WKWDASK_CACHE_DIR=str(tmp_path / "cache"))
+    _run(
+        "from wkwdask.kernels.blocks import lz4_symbols\n" + hide + WITH_LZ4 + check,
+        tmp_path,
+        WKWDASK_CACHE_DIR=str(tmp_path / "cache"),
+    )

@@ -13,7 +13,11 @@ from wkwdask.kernels.arrays import empty_aligned
 from wkwdask.kernels.blocks import batch
 from wkwdask.kernels.blocks.layout import RAW, SIZE, START, X, Z
 
-DTYPES = ("uint8", "uint16", "float32", "uint64") if settings.get_current_profile_name() == "nightly" else ("uint8", "uint64")
+DTYPES = (
+    ("uint8", "uint16", "float32", "uint64")
+    if settings.get_current_profile_name() == "nightly"
+    else ("uint8", "uint64")
+)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -26,17 +30,33 @@ def _decode(blocks, corners, out):
     """Copy raw blocks, shape (n, c, x, y, z), to an array."""
     stored = [block.tobytes(order="F") for block in blocks]
     table = np.zeros((len(blocks), 7), np.int64)
-    table[:, START], table[:, SIZE], table[:, X : Z + 1] = np.arange(len(blocks)) * len(stored[0]), len(stored[0]), corners
+    table[:, START], table[:, SIZE], table[:, X : Z + 1] = (
+        np.arange(len(blocks)) * len(stored[0]),
+        len(stored[0]),
+        corners,
+    )
     source = np.frombuffer(b"".join(stored), np.uint8)
-    decoded = batch.decode_into(source, table, out, block_len=blocks.shape[2], num_channels=blocks.shape[1], block_type=RAW)
+    decoded = batch.decode_into(
+        source, table, out, block_len=blocks.shape[2], num_channels=blocks.shape[1], block_type=RAW
+    )
     assert decoded == (len(blocks), -1, 0)
 
 
 def _encode(array, corner, edge):
     """Copy a raw block out of an array."""
     out = np.empty(batch.compress_bound(edge**3 * array.shape[0] * array.itemsize), np.uint8)
-    found = batch.encode_from(array, np.array([corner], np.int64), out, block_len=edge, block_type=RAW, level=1, store_zero=True)
-    return out[: found.nbytes].view(array.dtype).reshape((array.shape[0], edge, edge, edge), order="F")
+    found = batch.encode_from(
+        array,
+        np.array([corner], np.int64),
+        out,
+        block_len=edge,
+        block_type=RAW,
+        level=1,
+        store_zero=True,
+    )
+    return (
+        out[: found.nbytes].view(array.dtype).reshape((array.shape[0], edge, edge, edge), order="F")
+    )
 
 
 def _surrounded(array, edge):
@@ -51,7 +71,10 @@ def _slices(corner, edge):
 
 @given(st.data())
 def test_any_order_and_place(data):
-    dtype, edge = np.dtype(data.draw(st.sampled_from(DTYPES))), data.draw(st.sampled_from([4, 8, 16, 32]))
+    dtype, edge = (
+        np.dtype(data.draw(st.sampled_from(DTYPES))),
+        data.draw(st.sampled_from([4, 8, 16, 32])),
+    )
     channels = data.draw(st.sampled_from([1, 1, 2]))
     shape = (channels, *(data.draw(st.integers(1, 2 * edge)) for _ in range(3)))
     corner = tuple(data.draw(st.integers(1 - edge, n - 1)) for n in shape[1:])
@@ -64,7 +87,9 @@ def test_any_order_and_place(data):
     blocks = rng.integers(1, 250, (1, channels, edge, edge, edge)).astype(dtype)
 
     array = whole[inside]
-    np.testing.assert_array_equal(_encode(array, corner, edge), _surrounded(array, edge)[_slices(corner, edge)])
+    np.testing.assert_array_equal(
+        _encode(array, corner, edge), _surrounded(array, edge)[_slices(corner, edge)]
+    )
 
     expected = whole.copy()
     surrounded = _surrounded(array, edge)
@@ -81,19 +106,30 @@ def test_an_array_larger_than_the_cache(dtype, edge, order):
     """Whole lines of the cache are written past it, others not."""
     lengths = (256, 256, (40 << 20) // 65536 // np.dtype(dtype).itemsize)
     if order == "cxzy":
-        out = empty_aligned((1, lengths[0], lengths[2], lengths[1]), np.dtype(dtype), "C").transpose(0, 1, 3, 2)
+        out = empty_aligned(
+            (1, lengths[0], lengths[2], lengths[1]), np.dtype(dtype), "C"
+        ).transpose(0, 1, 3, 2)
     else:
         out = empty_aligned((1, *lengths), np.dtype(dtype), order)
     assert out.ctypes.data % 64 == 0
     out[...] = 7
     expected = out.copy()
-    corners = [(0, 0, 0), (edge, 2, -1), (256 - edge // 2, 256 - edge, lengths[2] - edge), (3, edge + 1, 16)]
-    blocks = np.random.default_rng(1).integers(0, 250, (len(corners), 1, edge, edge, edge)).astype(dtype)
+    corners = [
+        (0, 0, 0),
+        (edge, 2, -1),
+        (256 - edge // 2, 256 - edge, lengths[2] - edge),
+        (3, edge + 1, 16),
+    ]
+    blocks = (
+        np.random.default_rng(1).integers(0, 250, (len(corners), 1, edge, edge, edge)).astype(dtype)
+    )
     for block, corner in zip(blocks, corners, strict=True):
         part = tuple(slice(max(0, n), n + edge) for n in corner)
         to = expected[(slice(None), *part)]
         low = [max(0, -n) for n in corner]
-        to[...] = block[(slice(None), *(slice(a, a + n) for a, n in zip(low, to.shape[1:], strict=True)))]
+        to[...] = block[
+            (slice(None), *(slice(a, a + n) for a, n in zip(low, to.shape[1:], strict=True)))
+        ]
     _decode(blocks, corners, out)
     assert (out == expected).all()
 

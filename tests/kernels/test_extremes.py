@@ -18,11 +18,18 @@ def test_integers_in_any_memory_order(data, dtype, order):
     """Whole arrays and parts of them, with extremes at any place, of any sign."""
     shape = data.draw(st.tuples(st.integers(1, 2), *[st.integers(1, 30)] * 3))
     info = np.iinfo(dtype)
-    memory = np.random.default_rng(0).integers(info.min // 2, info.max // 2, [shape[axis] for axis in order], dtype)
+    memory = np.random.default_rng(0).integers(
+        info.min // 2, info.max // 2, [shape[axis] for axis in order], dtype
+    )
     array = memory.transpose(np.argsort(order))
     for value in data.draw(st.lists(hnp.from_dtype(np.dtype(dtype)), max_size=2)):
         array[tuple(data.draw(st.integers(0, n - 1)) for n in shape)] = value
-    part = array[tuple(slice(data.draw(st.integers(0, n // 3)), None, data.draw(st.sampled_from([1, 1, 2]))) for n in shape)]
+    part = array[
+        tuple(
+            slice(data.draw(st.integers(0, n // 3)), None, data.draw(st.sampled_from([1, 1, 2])))
+            for n in shape
+        )
+    ]
     assert extremes(part) == (int(part.min()), int(part.max()))
 
 

@@ -16,7 +16,9 @@ def test_any_two_changes_are_seen(data, dtype, size):
     array = np.random.default_rng(size).integers(0, 200, size).astype(dtype)
     changed = array.copy()
     raw = changed.view(np.uint8)
-    for place in data.draw(st.lists(st.integers(0, raw.size - 1), min_size=1, max_size=2, unique=True)):
+    for place in data.draw(
+        st.lists(st.integers(0, raw.size - 1), min_size=1, max_size=2, unique=True)
+    ):
         raw[place] ^= data.draw(st.sampled_from([1, 0x80]))
     assert quick_hash(array) == quick_hash(array.copy())
     assert quick_hash(array) != quick_hash(changed)
@@ -34,7 +36,17 @@ def test_words_that_change_places():
     array = np.arange(1, 1025, dtype=np.uint64)
     turned = array.copy()
     turned[[3, 11]] = turned[[11, 3]]
-    assert len({quick_hash(array), quick_hash(turned), quick_hash(array[::-1].copy()), quick_hash(array[:-1])}) == 4
+    assert (
+        len(
+            {
+                quick_hash(array),
+                quick_hash(turned),
+                quick_hash(array[::-1].copy()),
+                quick_hash(array[:-1]),
+            }
+        )
+        == 4
+    )
 
 
 def test_memory_that_starts_at_any_byte():

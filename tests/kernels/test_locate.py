@@ -21,11 +21,17 @@ def _check(sizes, low, high, block_len, origin, gap_nbytes, batch_nbytes, start=
 
     # every block of the box, in Morton order, with its place in the file and in the array
     coordinates = morton.decode(np.arange(len(sizes)))
-    codes = [code for code, at in enumerate(coordinates.tolist()) if all(a <= n < b for a, n, b in zip(low, at, high, strict=True))]
+    codes = [
+        code
+        for code, at in enumerate(coordinates.tolist())
+        if all(a <= n < b for a, n, b in zip(low, at, high, strict=True))
+    ]
     assert found.blocks[:, CODE].tolist() == codes
     assert found.blocks[:, OFFSET].tolist() == bounds[codes].tolist()
     assert found.blocks[:, SIZE].tolist() == [sizes[code] for code in codes]
-    np.testing.assert_array_equal(found.blocks[:, X : Z + 1], coordinates[codes] * block_len + origin)
+    np.testing.assert_array_equal(
+        found.blocks[:, X : Z + 1], coordinates[codes] * block_len + origin
+    )
     assert found.blocks[found.smallest, SIZE] == found.blocks[:, SIZE].min()
     assert found.blocks[found.largest, SIZE] == found.blocks[:, SIZE].max()
 
@@ -33,7 +39,9 @@ def _check(sizes, low, high, block_len, origin, gap_nbytes, batch_nbytes, start=
     assert found.batches[0].tolist()[:2] == [0, 0]
     assert found.batches[-1].tolist() == [len(codes), len(found.ranges), 0]
     file = np.random.default_rng(0).integers(0, 256, int(bounds[-1]), np.uint8)
-    for (first, first_range, nbytes), (last, last_range, _) in zip(found.batches[:-1].tolist(), found.batches[1:].tolist(), strict=True):
+    for (first, first_range, nbytes), (last, last_range, _) in zip(
+        found.batches[:-1].tolist(), found.batches[1:].tolist(), strict=True
+    ):
         assert first < last
         assert first_range < last_range
         assert nbytes <= batch_nbytes or last - first == 1
@@ -62,7 +70,15 @@ def _cases(draw):
     low = tuple(draw(st.integers(0, edge - 1)) for _ in range(3))
     high = tuple(draw(st.integers(a + 1, edge)) for a in low)
     origin = draw(st.tuples(*[st.integers(-100, 100)] * 3))
-    return sizes, low, high, draw(st.sampled_from([1, 32])), origin, draw(st.sampled_from([0, 1, 60, 10**6])), draw(st.sampled_from([0, 1, 100, 10**9]))
+    return (
+        sizes,
+        low,
+        high,
+        draw(st.sampled_from([1, 32])),
+        origin,
+        draw(st.sampled_from([0, 1, 60, 10**6])),
+        draw(st.sampled_from([0, 1, 100, 10**9])),
+    )
 
 
 @given(_cases())
@@ -74,7 +90,13 @@ def test_brute_force(case):
 @pytest.mark.parametrize("batch_nbytes", [1, 64, 10**9])
 def test_slices_of_a_cube(gap_nbytes, batch_nbytes):
     sizes = (np.arange(512) % 23 + 1).tolist()
-    for low, high in [((0, 0, 0), (8, 8, 8)), ((0, 0, 3), (8, 8, 4)), ((5, 0, 0), (6, 8, 8)), ((3, 3, 3), (5, 5, 5)), ((7, 7, 7), (8, 8, 8))]:
+    for low, high in [
+        ((0, 0, 0), (8, 8, 8)),
+        ((0, 0, 3), (8, 8, 4)),
+        ((5, 0, 0), (6, 8, 8)),
+        ((3, 3, 3), (5, 5, 5)),
+        ((7, 7, 7), (8, 8, 8)),
+    ]:
         _check(sizes, low, high, 32, (-3, 0, 5), gap_nbytes, batch_nbytes)
 
 

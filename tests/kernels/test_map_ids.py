@@ -28,7 +28,11 @@ def test_the_loop_equals_numpy(dtypes, keeps, is_dense, seed):
     dtype, value_dtype, out_dtype = dtypes
     random = np.random.default_rng(seed)
     most = min(int(np.iinfo(dtype).max), int(np.iinfo(out_dtype).max))
-    near = np.unique(np.array([*random.integers(0, min(most, 20_000) + 1, 40).tolist(), 0, most - 1, most], np.uint64))
+    near = np.unique(
+        np.array(
+            [*random.integers(0, min(most, 20_000) + 1, 40).tolist(), 0, most - 1, most], np.uint64
+        )
+    )
     ids = np.repeat(random.choice(near, 500), random.integers(1, 5, 500)).astype(dtype)
     if is_dense:
         keys, values = None, random.integers(0, 100, 50).astype(value_dtype)
@@ -39,7 +43,9 @@ def test_the_loop_equals_numpy(dtypes, keeps, is_dense, seed):
         pairs = zip(keys.tolist(), values.tolist(), strict=True)
     out = np.empty(ids.shape, out_dtype)
     assert map_ids(ids, keys, values, out, keeps=keeps) is None
-    np.testing.assert_array_equal(out, mapped(ids, list(pairs), "keep" if keeps else "zero").astype(out_dtype))
+    np.testing.assert_array_equal(
+        out, mapped(ids, list(pairs), "keep" if keeps else "zero").astype(out_dtype)
+    )
 
 
 def test_negative_ids_are_named_by_nobody():

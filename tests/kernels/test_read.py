@@ -14,7 +14,14 @@ from wkwdask.kernels.blocks import read as blocks
 
 EDGE, FILE_LEN = 32, 2
 SIZE = EDGE * FILE_LEN
-CASES = [("uint8", 1, "lz4"), ("uint8", 3, "lz4hc"), ("uint16", 1, "raw"), ("uint32", 1, "lz4"), ("float32", 2, "lz4hc"), ("uint64", 1, "lz4hc")]
+CASES = [
+    ("uint8", 1, "lz4"),
+    ("uint8", 3, "lz4hc"),
+    ("uint16", 1, "raw"),
+    ("uint32", 1, "lz4"),
+    ("float32", 2, "lz4hc"),
+    ("uint64", 1, "lz4hc"),
+]
 ORDERS = ("cxyz", "czyx", "xyzc", "cyxz", "cxzy", "cyzx")
 
 
@@ -44,7 +51,9 @@ def mags(tmp_path_factory):
     for dtype, channels, compression in CASES:
         voxels = _voxels(dtype, channels)
         folder = tmp_path_factory.mktemp("mags") / "1"
-        wkwdask.write(folder, (0, 0, 0), voxels, block_len=EDGE, file_len=FILE_LEN, compression=compression)
+        wkwdask.write(
+            folder, (0, 0, 0), voxels, block_len=EDGE, file_len=FILE_LEN, compression=compression
+        )
         made[dtype, channels, compression] = folder, voxels
     return made
 
@@ -54,7 +63,9 @@ def _read(folder, low, size, order, fill_zeros, first, count):
     behind."""
     volume = open_cached(folder)
     lengths = dict(zip("cxyz", (count, *size), strict=True))
-    out = np.full([lengths[axis] for axis in order], 77, volume.dtype).transpose([order.index(axis) for axis in "cxyz"])
+    out = np.full([lengths[axis] for axis in order], 77, volume.dtype).transpose(
+        [order.index(axis) for axis in "cxyz"]
+    )
     return volume.read_into(out, low, first, fill_zeros=fill_zeros), out
 
 
@@ -67,7 +78,9 @@ def test_any_box(mags, data):
     order, fill_zeros = data.draw(st.sampled_from(ORDERS)), data.draw(st.booleans())
     first = data.draw(st.integers(0, case[1] - 1))
     count = data.draw(st.integers(1, case[1] - first))
-    expected = voxels[(slice(first, first + count), *(slice(a, a + n) for a, n in zip(low, size, strict=True)))]
+    expected = voxels[
+        (slice(first, first + count), *(slice(a, a + n) for a, n in zip(low, size, strict=True)))
+    ]
     results = []
     with pytest.MonkeyPatch.context() as patched:
         # not called: the compiled call reads all
@@ -94,4 +107,7 @@ def test_an_estimate_of_stored_bytes_that_is_too_low(mags, tmp_path, monkeypatch
     wkwdask.write(tmp_path / "1", (0, 0, 0), voxels, block_len=32, file_len=2, compression="lz4")
     monkeypatch.setattr(stored_file.WkwFile, "_read_in_steps", None)  # not called
     for depth in range(1, 64, 5):
-        assert (wkwdask.read(tmp_path / "1", ((3, 5, 0), (64, 60, depth)))[0] == voxels[3:, 5:60, :depth]).all()
+        assert (
+            wkwdask.read(tmp_path / "1", ((3, 5, 0), (64, 60, depth)))[0]
+            == voxels[3:, 5:60, :depth]
+        ).all()

@@ -23,7 +23,9 @@ def _copies(draw):
     def array():
         order = draw(st.permutations(range(4)))
         step = draw(st.integers(1, 2))
-        memory = np.zeros([shape[axis] * step for axis in order], dtype).transpose(np.argsort(order))
+        memory = np.zeros([shape[axis] * step for axis in order], dtype).transpose(
+            np.argsort(order)
+        )
         return memory[tuple(slice(None, None, step) for _ in shape)]
 
     source, out = array(), array()

@@ -18,7 +18,11 @@ SMALL_FACTORS = tuple(product((1, 2), repeat=3))
 LARGE_FACTORS = ((4, 4, 1), (4, 4, 4), (2, 2, 16), (1, 1, 4))
 KINDS = ("few", "noise", "extremes", "finite", "zeros")
 KINDS_OF_A_FACTOR = {"nightly": len(KINDS)}.get(os.environ.get("HYPOTHESIS_PROFILE", "ci"), 2)
-WAYS = tuple((method, ignore_zero) for method in METHODS for ignore_zero in ((False, True) if method in IGNORE_ZERO_METHODS else (False,)))
+WAYS = tuple(
+    (method, ignore_zero)
+    for method in METHODS
+    for ignore_zero in ((False, True) if method in IGNORE_ZERO_METHODS else (False,))
+)
 
 
 def _mean(values, dtype):
@@ -64,7 +68,14 @@ def _extreme(choose):
     return reduce
 
 
-ORACLE = {"mean": _mean, "median": _median, "mode": _mode, "nearest": lambda values, _: values[0], "min": _extreme(min), "max": _extreme(max)}
+ORACLE = {
+    "mean": _mean,
+    "median": _median,
+    "mode": _mode,
+    "nearest": lambda values, _: values[0],
+    "min": _extreme(min),
+    "max": _extreme(max),
+}
 
 
 def _oracle(source, factor, method, low, high, ignore_zero):
@@ -75,11 +86,16 @@ def _oracle(source, factor, method, low, high, ignore_zero):
     has_voxels = np.zeros(shape, bool)
     with np.errstate(all="ignore"):
         for window in np.ndindex(*shape):
-            box = tuple(slice(max(a, w * f), min(b, (w + 1) * f)) for w, f, a, b in zip(window, factor, low, high, strict=True))
+            box = tuple(
+                slice(max(a, w * f), min(b, (w + 1) * f))
+                for w, f, a, b in zip(window, factor, low, high, strict=True)
+            )
             if any(part.start >= part.stop for part in box):
                 continue
             has_voxels[window] = True
-            values = [value for value in source[box].ravel(order="C") if not (ignore_zero and value == 0)]
+            values = [
+                value for value in source[box].ravel(order="C") if not (ignore_zero and value == 0)
+            ]
             out[window] = ORACLE[method](values, source.dtype) if values else 0
     return out, has_voxels
 
@@ -87,7 +103,9 @@ def _oracle(source, factor, method, low, high, ignore_zero):
 def _check(source, factor, method, low=None, high=None, *, ignore_zero=False):
     source = np.asfortranarray(source)
     before = source.copy(order="F")
-    expected, has_voxels = _oracle(source, factor, method, low or (0, 0, 0), high or source.shape, ignore_zero)
+    expected, has_voxels = _oracle(
+        source, factor, method, low or (0, 0, 0), high or source.shape, ignore_zero
+    )
     out = np.full(expected.shape, 77, source.dtype, order="F")
     with np.errstate(all="ignore"):
         reduce_windows(source, factor, method, out, low, high, ignore_zero=ignore_zero)
@@ -112,14 +130,32 @@ def _voxels(dtype, shape, seed, kind):
         return rng.choice(few, shape)
     if kind == "noise":
         bits = bytearray(0 if is_float else rng.bytes(int(np.prod(shape)) * dtype.itemsize))
-        return rng.normal(0, 1000, shape).astype(dtype) if is_float else np.frombuffer(bits, dtype).reshape(shape)
+        return (
+            rng.normal(0, 1000, shape).astype(dtype)
+            if is_float
+            else np.frombuffer(bits, dtype).reshape(shape)
+        )
     if is_float:
-        extremes = np.array([limits.min, limits.max, limits.tiny, 0.1, 2.0**24, 2.0**53, 1, -1, 0, -0.0], dtype)
+        extremes = np.array(
+            [limits.min, limits.max, limits.tiny, 0.1, 2.0**24, 2.0**53, 1, -1, 0, -0.0], dtype
+        )
         if kind == "extremes":
             extremes = np.concatenate([extremes, np.array([np.nan, np.inf, -np.inf], dtype)])
     else:
-        numbers = (limits.min, limits.min + 1, -1, 0, 1, 2**53, 2**53 + 1, limits.max - 1, limits.max)
-        extremes = np.array([number for number in numbers if limits.min <= number <= limits.max], dtype)
+        numbers = (
+            limits.min,
+            limits.min + 1,
+            -1,
+            0,
+            1,
+            2**53,
+            2**53 + 1,
+            limits.max - 1,
+            limits.max,
+        )
+        extremes = np.array(
+            [number for number in numbers if limits.min <= number <= limits.max], dtype
+        )
     values = rng.choice(extremes, shape)
     if kind == "zeros":
         values[rng.random(shape) < 0.8] = few[0]
@@ -142,7 +178,10 @@ def test_every_factor(dtype, method, ignore_zero):
             source = _voxels(dtype, shape, seed, kind)
             low = tuple(int(rng.integers(0, n)) for n in shape)
             high = tuple(int(rng.integers(a + 1, n + 1)) for a, n in zip(low, shape, strict=True))
-            cut_low, cut_high = tuple(min(1, f - 1) for f in factor), tuple(n - min(1, f - 1) for n, f in zip(shape, factor, strict=True))
+            cut_low, cut_high = (
+                tuple(min(1, f - 1) for f in factor),
+                tuple(n - min(1, f - 1) for n, f in zip(shape, factor, strict=True)),
+            )
             for box in ((None, None), (cut_low, cut_high), (low, high)):
                 _check(source, factor, method, *box, ignore_zero=ignore_zero)
 
@@ -152,9 +191,13 @@ def test_every_factor(dtype, method, ignore_zero):
 def test_any_box(dtype, data):
     """Any factor, boxes anywhere in the source, down to one voxel, and windows wholly outside
     them."""
-    factor = data.draw(st.sampled_from(SMALL_FACTORS + LARGE_FACTORS) | st.tuples(*[st.integers(1, 5)] * 3))
+    factor = data.draw(
+        st.sampled_from(SMALL_FACTORS + LARGE_FACTORS) | st.tuples(*[st.integers(1, 5)] * 3)
+    )
     shape = _shape(factor, data.draw(st.tuples(*[st.integers(1, 3)] * 3)))
-    source = _voxels(dtype, shape, data.draw(st.integers(0, 2**32 - 1)), data.draw(st.sampled_from(KINDS)))
+    source = _voxels(
+        dtype, shape, data.draw(st.integers(0, 2**32 - 1)), data.draw(st.sampled_from(KINDS))
+    )
     low = tuple(data.draw(st.integers(0, n - 1)) for n in shape)
     high = tuple(data.draw(st.integers(a + 1, n)) for a, n in zip(low, shape, strict=True))
     method, ignore_zero = data.draw(st.sampled_from(WAYS))
@@ -169,17 +212,38 @@ def test_any_number_of_voxels(dtype, method, ignore_zero):
     for length in [*range(1, 34), 63, 65, 100]:
         for axis in (length % 3, (length + 1) % 3):
             factor = tuple(length if n == axis else 1 for n in range(3))
-            _check(_voxels(dtype, _shape(factor, (2, 1, 1)), length, KINDS[length % len(KINDS)]), factor, method, ignore_zero=ignore_zero)
+            _check(
+                _voxels(dtype, _shape(factor, (2, 1, 1)), length, KINDS[length % len(KINDS)]),
+                factor,
+                method,
+                ignore_zero=ignore_zero,
+            )
     for kind in ("few", "noise", "zeros"):
-        _check(_voxels(dtype, (10, 20, 10), 0, kind), (10, 10, 10), method, (0, 0, 0), (10, 17, 9), ignore_zero=ignore_zero)
+        _check(
+            _voxels(dtype, (10, 20, 10), 0, kind),
+            (10, 10, 10),
+            method,
+            (0, 0, 0),
+            (10, 17, 9),
+            ignore_zero=ignore_zero,
+        )
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "uint64", "float32"])
 @pytest.mark.parametrize(("method", "ignore_zero"), WAYS)
 def test_many_windows(dtype, method, ignore_zero):
     """Rows longer than a batch, and many short rows with an incomplete last batch."""
-    for factor, windows in (((2, 1, 1), (300, 2, 2)), ((1, 2, 2), (5, 13, 9)), ((1, 1, 4), (1, 9, 31))):
-        _check(_voxels(dtype, _shape(factor, windows), 1, "few"), factor, method, ignore_zero=ignore_zero)
+    for factor, windows in (
+        ((2, 1, 1), (300, 2, 2)),
+        ((1, 2, 2), (5, 13, 9)),
+        ((1, 1, 4), (1, 9, 31)),
+    ):
+        _check(
+            _voxels(dtype, _shape(factor, windows), 1, "few"),
+            factor,
+            method,
+            ignore_zero=ignore_zero,
+        )
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int32", "uint64", "float64"])
@@ -192,7 +256,9 @@ def test_large_windows(dtype, method, ignore_zero):
             _check(source, (16, 16, 16), method, low, high, ignore_zero=ignore_zero)
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int16", "uint16", "uint32", "int32", "uint64", "int64"])
+@pytest.mark.parametrize(
+    "dtype", ["uint8", "int16", "uint16", "uint32", "int32", "uint64", "int64"]
+)
 @pytest.mark.parametrize("ignore_zero", [False, True])
 def test_sums_of_many_voxels(dtype, ignore_zero):
     """Sums beyond 32 bits, the exact range of float64, and 64 bits."""
@@ -222,7 +288,13 @@ def test_mean_closer_to_a_half_than_float64_resolves(dtype):
 
 
 @pytest.mark.parametrize("dtype", ["int64"])
-@given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.sampled_from([-(2**63), 2**63 - 1, -1, 0, 1]), min_size=8, max_size=8))
+@given(
+    st.lists(
+        st.integers(-(2**63), 2**63 - 1) | st.sampled_from([-(2**63), 2**63 - 1, -1, 0, 1]),
+        min_size=8,
+        max_size=8,
+    )
+)
 def test_any_int64(dtype, values):
     source = np.array(values, dtype).reshape(2, 2, 2)
     for method, ignore_zero in WAYS:
@@ -231,7 +303,13 @@ def test_any_int64(dtype, values):
 
 
 @pytest.mark.parametrize("dtype", ["uint64"])
-@given(st.lists(st.integers(0, 2**64 - 1) | st.sampled_from([0, 2**53 + 1, 2**63, 2**64 - 1]), min_size=8, max_size=8))
+@given(
+    st.lists(
+        st.integers(0, 2**64 - 1) | st.sampled_from([0, 2**53 + 1, 2**63, 2**64 - 1]),
+        min_size=8,
+        max_size=8,
+    )
+)
 def test_any_uint64(dtype, values):
     source = np.array(values, dtype).reshape(2, 2, 2)
     for method, ignore_zero in WAYS:
@@ -240,7 +318,13 @@ def test_any_uint64(dtype, values):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@given(st.lists(st.floats(width=32) | st.sampled_from([0.0, -0.0, 1.0, float("nan")]), min_size=8, max_size=8))
+@given(
+    st.lists(
+        st.floats(width=32) | st.sampled_from([0.0, -0.0, 1.0, float("nan")]),
+        min_size=8,
+        max_size=8,
+    )
+)
 def test_any_float(dtype, values):
     source = np.array(values, dtype).reshape(2, 2, 2)
     for method, ignore_zero in WAYS:
@@ -255,7 +339,11 @@ def test_every_pattern_of_eight(dtype):
     rng = np.random.default_rng(0)
     patterns = [np.cumsum(np.concatenate([[0], steps])) for steps in product((0, 1), repeat=7)]
     patterns += [pattern - zero for pattern in patterns for zero in range(-1, pattern[-1] + 1)]
-    windows = [rng.permutation(pattern).reshape(2, 2, 2) for pattern in patterns if dtype != "uint8" or pattern[0] >= 0]
+    windows = [
+        rng.permutation(pattern).reshape(2, 2, 2)
+        for pattern in patterns
+        if dtype != "uint8" or pattern[0] >= 0
+    ]
     source = np.concatenate(windows, axis=0).astype(dtype)
     for method, ignore_zero in WAYS[:6]:
         _check(source, (2, 2, 2), method, ignore_zero=ignore_zero)
@@ -265,7 +353,11 @@ def test_every_pattern_of_eight(dtype):
 def test_every_window_of_four(lowest):
     """All 256 windows of four values out of four, with zero as the lowest, the second and the third
     of them."""
-    source = np.array(list(product(range(lowest, lowest + 4), repeat=4)), np.int16).reshape(256, 2, 2).transpose(1, 2, 0)
+    source = (
+        np.array(list(product(range(lowest, lowest + 4), repeat=4)), np.int16)
+        .reshape(256, 2, 2)
+        .transpose(1, 2, 0)
+    )
     for method, ignore_zero in WAYS:
         _check(source, (2, 2, 1), method, ignore_zero=ignore_zero)
 
@@ -332,7 +424,8 @@ IGNORE_ZERO_VALUES = [
 
 
 @pytest.mark.parametrize(
-    ("dtype", "method", "values", "expected", "ignore_zero"), [(*row, False) for row in VALUES] + [(*row, True) for row in IGNORE_ZERO_VALUES]
+    ("dtype", "method", "values", "expected", "ignore_zero"),
+    [(*row, False) for row in VALUES] + [(*row, True) for row in IGNORE_ZERO_VALUES],
 )
 def test_values(dtype, method, values, expected, ignore_zero):
     for shape in ((2, 2, 1), (4, 1, 1), (1, 2, 2), (1, 1, 4)):
@@ -352,7 +445,10 @@ def test_voxels_outside_the_box_are_ignored(method, ignore_zero, factor):
         source[1:7, 3:8, 0:5] = inside[1:7, 3:8, 0:5]
         out = np.zeros([8 // f for f in factor], np.int16, order="F")
         reduce_windows(source, factor, method, out, (1, 3, 0), (7, 8, 5), ignore_zero=ignore_zero)
-        low, high = ([a // f for a, f in zip((1, 3, 0), factor, strict=True)], [-(-b // f) for b, f in zip((7, 8, 5), factor, strict=True)])
+        low, high = (
+            [a // f for a, f in zip((1, 3, 0), factor, strict=True)],
+            [-(-b // f) for b, f in zip((7, 8, 5), factor, strict=True)],
+        )
         results.append(out[tuple(map(slice, low, high))].tobytes())
     assert len(set(results)) == 1
 
@@ -367,39 +463,74 @@ def test_nearest_is_the_lowest_voxel_inside_the_box():
 @pytest.mark.parametrize(
     ("source", "factor", "method", "out", "message"),
     [
-        ((4, 4, 4), (2, 2, 2), "average", (2, 2, 2), "method must be one of mean, median, mode, nearest, min, max, got 'average'"),
-        ((4, 4, 4), (2, 2, 2), "mean", (2, 2, 1), r"source uint8\(4, 4, 4\), reduced by windows of \(2, 2, 2\) voxels, does not fit into out uint8\(2, 2, 1\)"),
+        (
+            (4, 4, 4),
+            (2, 2, 2),
+            "average",
+            (2, 2, 2),
+            "method must be one of mean, median, mode, nearest, min, max, got 'average'",
+        ),
+        (
+            (4, 4, 4),
+            (2, 2, 2),
+            "mean",
+            (2, 2, 1),
+            r"source uint8\(4, 4, 4\), reduced by windows of \(2, 2, 2\) voxels, does not fit into out uint8\(2, 2, 1\)",
+        ),
         ((5, 4, 4), (2, 2, 2), "mean", (2, 2, 2), r"windows of \(2, 2, 2\)"),
     ],
 )
 def test_invalid_arguments_are_refused(source, factor, method, out, message):
     with pytest.raises(ValueError, match=message):
-        reduce_windows(np.zeros(source, np.uint8, order="F"), factor, method, np.zeros(out, np.uint8, order="F"))
+        reduce_windows(
+            np.zeros(source, np.uint8, order="F"),
+            factor,
+            method,
+            np.zeros(out, np.uint8, order="F"),
+        )
 
 
 @pytest.mark.parametrize("at", [(1, 0, 0), (0, 0, -1)])
 def test_position_outside_the_array_is_refused(at):
     with pytest.raises(ValueError, match="does not fit into out"):
-        reduce_windows(np.zeros((4, 4, 4), np.uint8, order="F"), (2, 2, 2), "mean", np.zeros((2, 2, 2), np.uint8, order="F"), at=at)
+        reduce_windows(
+            np.zeros((4, 4, 4), np.uint8, order="F"),
+            (2, 2, 2),
+            "mean",
+            np.zeros((2, 2, 2), np.uint8, order="F"),
+            at=at,
+        )
 
 
 @pytest.mark.parametrize("method", METHODS)
-@given(low=vectors(0, 3), high=vectors(4, 8), at=vectors(0, 3), factor=st.sampled_from([(2, 2, 2), (2, 2, 1), (1, 1, 1), (4, 2, 8)]))
+@given(
+    low=vectors(0, 3),
+    high=vectors(4, 8),
+    at=vectors(0, 3),
+    factor=st.sampled_from([(2, 2, 2), (2, 2, 1), (1, 1, 1), (4, 2, 8)]),
+)
 def test_result_in_a_part_of_an_array(method, low, high, at, factor):
     source = _voxels("uint16", (8, 8, 8), 3, "noise").copy(order="F")
-    alone, out = np.full([8 // f for f in factor], 9999, np.uint16, order="F"), np.full((12, 12, 12), 9999, np.uint16, order="F")
+    alone, out = (
+        np.full([8 // f for f in factor], 9999, np.uint16, order="F"),
+        np.full((12, 12, 12), 9999, np.uint16, order="F"),
+    )
     reduce_windows(source, factor, method, alone, low, high)
     reduce_windows(source, factor, method, out, low, high, at=at)
     expected = np.full_like(out, 9999)
     touched = tuple(slice(a // f, -(-b // f)) for a, b, f in zip(low, high, factor, strict=True))
-    expected[tuple(slice(a + part.start, a + part.stop) for a, part in zip(at, touched, strict=True))] = alone[touched]
+    expected[
+        tuple(slice(a + part.start, a + part.stop) for a, part in zip(at, touched, strict=True))
+    ] = alone[touched]
     np.testing.assert_array_equal(out, expected)
 
 
 @pytest.mark.parametrize("method", ["nearest", "min", "max"])
 def test_methods_that_cannot_ignore_zeros(method):
     array = np.zeros((1, 1, 1), np.uint8, order="F")
-    with pytest.raises(ValueError, match=f"ignore_zero needs one of mean, median, mode, got '{method}'"):
+    with pytest.raises(
+        ValueError, match=f"ignore_zero needs one of mean, median, mode, got '{method}'"
+    ):
         reduce_windows(array, (1, 1, 1), method, array.copy(order="F"), ignore_zero=True)
 
 
@@ -420,7 +551,12 @@ def test_read_only_source(method):
 
 def test_other_type_is_refused():
     with pytest.raises(ValueError, match=r"does not fit into out uint16\(1, 1, 1\)"):
-        reduce_windows(np.zeros((2, 2, 2), np.uint8, order="F"), (2, 2, 2), "mean", np.zeros((1, 1, 1), np.uint16, order="F"))
+        reduce_windows(
+            np.zeros((2, 2, 2), np.uint8, order="F"),
+            (2, 2, 2),
+            "mean",
+            np.zeros((1, 1, 1), np.uint16, order="F"),
+        )
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -78,12 +78,21 @@ class _Files(http.server.SimpleHTTPRequestHandler):
             first, last = int(requested[1]), min(int(requested[2] or len(body)), len(body) - 1)
         else:  # so many bytes at the end, where shards of Zarr have their index
             first, last = max(0, len(body) - int(requested[2])), len(body) - 1
-        self._reply(206, body[first : last + 1], headers | {"Content-Range": f"bytes {first}-{last}/{len(body)}"})
+        self._reply(
+            206,
+            body[first : last + 1],
+            headers | {"Content-Range": f"bytes {first}-{last}/{len(body)}"},
+        )
 
     def _reply(self, status: int, body: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)
         for name, value in (
-            headers | {"Access-Control-Allow-Origin": "*", "Access-Control-Expose-Headers": "Content-Range", "Content-Length": str(len(body))}
+            headers
+            | {
+                "Access-Control-Allow-Origin": "*",
+                "Access-Control-Expose-Headers": "Content-Range",
+                "Content-Length": str(len(body)),
+            }
         ).items():
             self.send_header(name, value)
         self.end_headers()
@@ -120,7 +129,13 @@ def browsing(url: str, *flags: str) -> Iterator[str]:
         # it ends with this process even if that is killed
         guard = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
         command = [*guard, browser, *_FLAGS, *flags, f"--user-data-dir={profile}", url]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         try:
             yield profile
         finally:
@@ -182,41 +197,67 @@ class Client:
         shape, chunk, dtype = entry["size"], entry["chunk_sizes"][0], np.dtype(info["data_type"])
         # with blocks of (8, 8, 8) where voxels are cubes
         is_recoded = dtype.name in ("uint32", "uint64") and info["num_channels"] == 1
-        self.viewer.block_size = entry.get("compressed_segmentation_block_size", [8, 8, 8] if is_recoded else None)
-        layer, found = self._shown(info["type"], self.source(name), _metres(entry), self._dimensions(info, entry))
+        self.viewer.block_size = entry.get(
+            "compressed_segmentation_block_size", [8, 8, 8] if is_recoded else None
+        )
+        layer, found = self._shown(
+            info["type"], self.source(name), _metres(entry), self._dimensions(info, entry)
+        )
         out = np.zeros((info["num_channels"], *shape), dtype)
-        for cell, voxels in self._chunks(layer, found, [range(-(-n // edge)) for n, edge in zip(shape, chunk, strict=True)]):
+        for cell, voxels in self._chunks(
+            layer, found, [range(-(-n // edge)) for n, edge in zip(shape, chunk, strict=True)]
+        ):
             low = [n * edge for n, edge in zip(cell, chunk, strict=True)]
-            x, y, z = (slice(a, min(a + edge, n)) for a, edge, n in zip(low, chunk, shape, strict=True))
+            x, y, z = (
+                slice(a, min(a + edge, n)) for a, edge, n in zip(low, chunk, shape, strict=True)
+            )
             out[:, x, y, z] = voxels if voxels.ndim == 3 else voxels.transpose(3, 0, 1, 2)
         return out
 
     def read_zarr(self, name: str, mag: str = "1") -> np.ndarray:
         """Read a level of an OME-NGFF image with one channel, shape (x, y, z)."""
-        levels = json.loads((self._folder / name / "zarr.json").read_text())["attributes"]["ome"]["multiscales"][0]["datasets"]
+        levels = json.loads((self._folder / name / "zarr.json").read_text())["attributes"]["ome"][
+            "multiscales"
+        ][0]["datasets"]
         (level,) = (each for each in levels if each["path"] == mag)
-        space = self._space([length / 1e9 for length in reversed(level["coordinateTransformations"][0]["scale"])])
+        space = self._space(
+            [length / 1e9 for length in reversed(level["coordinateTransformations"][0]["scale"])]
+        )
         layer, found = self._shown("image", f"zarr3://{self._url}/{name}/", space.scales, space)
         # as in read(): voxels must be cubes
         self.viewer.block_size = [8, 8, 8] if found.data_type in ("uint32", "uint64") else None
-        ends = zip(found.lower_bound - found.grid_origin, found.upper_bound - found.grid_origin, found.chunk_shape, strict=True)
+        ends = zip(
+            found.lower_bound - found.grid_origin,
+            found.upper_bound - found.grid_origin,
+            found.chunk_shape,
+            strict=True,
+        )
         out = np.zeros(found.upper_bound - found.lower_bound, found.data_type)
-        for cell, voxels in self._chunks(layer, found, [range(low // edge, -(-high // edge)) for low, high, edge in ends]):
+        for cell, voxels in self._chunks(
+            layer, found, [range(low // edge, -(-high // edge)) for low, high, edge in ends]
+        ):
             low = np.multiply(cell, found.chunk_shape) + found.grid_origin - found.lower_bound
             first = np.maximum(-low, 0)
             part = voxels[tuple(map(slice, first, found.upper_bound - found.lower_bound - low))]
             out[tuple(map(slice, low + first, low + first + part.shape))] = part
         return out
 
-    def _chunks(self, layer: str, found: Any, ranges: Sequence[range]) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
+    def _chunks(
+        self, layer: str, found: Any, ranges: Sequence[range]
+    ) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
         """Request chunks of all cells (x, y, z) of a box together; yield cell and voxels of
         each."""
         with _one_change(self.viewer.config_state):
-            futures = {cell: self.viewer._volume_chunk(layer, found, [*cell, *[0] * (found.rank - 3)]) for cell in product(*ranges)}
+            futures = {
+                cell: self.viewer._volume_chunk(layer, found, [*cell, *[0] * (found.rank - 3)])
+                for cell in product(*ranges)
+            }
         wait(futures.values(), _SECONDS)
         return ((cell, future.result(0)) for cell, future in futures.items())
 
-    def screenshot(self, image: str, segmentation: str, size: tuple[int, int], scale: float = 1.0) -> bytes:
+    def screenshot(
+        self, image: str, segmentation: str, size: tuple[int, int], scale: float = 1.0
+    ) -> bytes:
         """Draw the middle of an image with a segmentation over it.
 
         Parameters
@@ -241,20 +282,35 @@ class Client:
             # the client's own changes of the state may undo a request, whose caller would wait for
             # ever
             with self.viewer.txn() as state:
-                state.dimensions = neuroglancer.CoordinateSpace(names=["x", "y", "z"], units="m", scales=_metres(entry))
-                state.position = [first + n / 2 for first, n in zip(entry["voxel_offset"], entry["size"], strict=True)]
+                state.dimensions = neuroglancer.CoordinateSpace(
+                    names=["x", "y", "z"], units="m", scales=_metres(entry)
+                )
+                state.position = [
+                    first + n / 2
+                    for first, n in zip(entry["voxel_offset"], entry["size"], strict=True)
+                ]
                 state.cross_section_scale = scale
                 state.layers.clear()
-                state.layers["image"] = neuroglancer.ImageLayer(source=self.source(image), cross_section_render_scale=4)
-                state.layers["segmentation"] = neuroglancer.SegmentationLayer(source=self.source(segmentation), not_selected_alpha=0.35)
+                state.layers["image"] = neuroglancer.ImageLayer(
+                    source=self.source(image), cross_section_render_scale=4
+                )
+                state.layers["segmentation"] = neuroglancer.SegmentationLayer(
+                    source=self.source(segmentation), not_selected_alpha=0.35
+                )
                 state.layout, state.show_axis_lines = "4panel", False
-            threading.Thread(target=lambda: drawn.put(self.viewer.screenshot(size=list(size))), daemon=True).start()
+            threading.Thread(
+                target=lambda: drawn.put(self.viewer.screenshot(size=list(size))), daemon=True
+            ).start()
             with contextlib.suppress(queue.Empty):
                 picture: bytes = drawn.get(timeout=_SECONDS).screenshot.image
                 return picture
-        raise TimeoutError(f"Neuroglancer drew no picture of {image} and {segmentation} in {3 * _SECONDS} s")
+        raise TimeoutError(
+            f"Neuroglancer drew no picture of {image} and {segmentation} in {3 * _SECONDS} s"
+        )
 
-    def _shown(self, kind: str, source: str, scales: Sequence[float], dimensions: Any) -> tuple[str, Any]:
+    def _shown(
+        self, kind: str, source: str, scales: Sequence[float], dimensions: Any
+    ) -> tuple[str, Any]:
         """Show a volume in place of those before it, by ever new names until the client knows one:
         its own changes of the state may undo ours."""
         deadline = time.monotonic() + _SECONDS
@@ -275,7 +331,10 @@ class Client:
         with self.viewer.txn() as state:
             state.dimensions = self._space(scales)
             state.layers.clear()
-            kinds = {"image": neuroglancer.ImageLayer, "segmentation": neuroglancer.SegmentationLayer}
+            kinds = {
+                "image": neuroglancer.ImageLayer,
+                "segmentation": neuroglancer.SegmentationLayer,
+            }
             state.layers[layer] = kinds[kind](source=source)
             # decoded on request all the same, and nothing is drawn
             state.layers[layer].visible = False
@@ -307,7 +366,11 @@ def _viewer_class() -> type:
         block_size: Sequence[int] | None = None
 
         def _handle_volume_chunk_reply(self, request_id: str, params: Any, data: bytes) -> None:
-            if self.block_size is not None and "error" not in params and not params.get("isFillValue"):
+            if (
+                self.block_size is not None
+                and "error" not in params
+                and not params.get("isFillValue")
+            ):
                 shape = params["chunkDataSize"]
                 words = np.frombuffer(data, "<u4")
                 channels = words[: 1 if len(shape) == 3 else shape[3]]
@@ -315,7 +378,11 @@ def _viewer_class() -> type:
                 beyond = np.zeros(1024, "<u4")  # the decoder may look beyond the end
                 parts = [
                     compressed_segmentation.decompress(
-                        np.concatenate([one, words[start:], beyond]).tobytes(), shape[:3], np.dtype(params["dtype"]), tuple(self.block_size), order="F"
+                        np.concatenate([one, words[start:], beyond]).tobytes(),
+                        shape[:3],
+                        np.dtype(params["dtype"]),
+                        tuple(self.block_size),
+                        order="F",
                     ).tobytes(order="F")
                     for start in channels
                 ]

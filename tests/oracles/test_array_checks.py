@@ -56,8 +56,14 @@ def images(tmp_path_factory):
 def test_the_cases_cover_the_kinds():
     # of precomputed volumes
     elsewhere = {"shard.index", "shard.half", "shard.twice", "chunk.twice"}
-    kinds_of_arrays = {kind for kind in KINDS_OF_FAULTS if kind.startswith(("level.", "image.", "document.", "chunk.", "shard."))}
-    assert kinds_of_arrays - elsewhere == {kind for case in CASES for kind in kinds_of_arrays - elsewhere if kind in case.says}
+    kinds_of_arrays = {
+        kind
+        for kind in KINDS_OF_FAULTS
+        if kind.startswith(("level.", "image.", "document.", "chunk.", "shard."))
+    }
+    assert kinds_of_arrays - elsewhere == {
+        kind for case in CASES for kind in kinds_of_arrays - elsewhere if kind in case.says
+    }
 
 
 def kinds(faults):
@@ -73,7 +79,9 @@ def test_sound_images_have_no_faults(images, writer):
     assert wkwdask.repair(url(writer, images / writer.name), dry_run=True).actions == ()
 
 
-@pytest.mark.parametrize(("case", "writer"), ROWS, ids=[f"{case.name}: {writer.name}" for case, writer in ROWS])
+@pytest.mark.parametrize(
+    ("case", "writer"), ROWS, ids=[f"{case.name}: {writer.name}" for case, writer in ROWS]
+)
 def test_damage_is_named_and_repaired(images, tmp_path, case, writer):
     """A dry run changes nothing, and a repair changes no sound file."""
     folder = Path(shutil.copytree(images / writer.name, tmp_path / "image"))
@@ -84,26 +92,40 @@ def test_damage_is_named_and_repaired(images, tmp_path, case, writer):
     planned = wkwdask.repair(url(writer, folder), dry_run=True, **case.options)
     assert hashes(folder) == damaged
     done = wkwdask.repair(url(writer, folder), **case.options)
-    assert [action.verb for action in done.actions] == [action.verb for action in planned.actions] == list(case.does)
+    assert (
+        [action.verb for action in done.actions]
+        == [action.verb for action in planned.actions]
+        == list(case.does)
+    )
     check_remaining(kinds([left.fault for left in done.remaining]), case.stays)
     check_remaining(kinds(wkwdask.verify(url(writer, folder)).faults), case.stays)
     check_files(images / writer.name, folder, report, damaged)
     if case.lost is not None:
         expected = LEVELS[0].copy()
         for cell in case.lost:
-            expected[tuple(slice(n * edge, n * edge + edge) for n, edge in zip(cell, CHUNK, strict=True))] = 0
+            expected[
+                tuple(slice(n * edge, n * edge + edge) for n, edge in zip(cell, CHUNK, strict=True))
+            ] = 0
         np.testing.assert_array_equal(read(writer, folder, 0), expected)
         np.testing.assert_array_equal(read(writer, folder, 1), LEVELS[1])
 
 
 def check_report(folder, case, writer, report):
-    found = {(fault.kind, os.path.relpath(fault.path, folder)) for fault in report.faults if fault.severity != "note"}
+    found = {
+        (fault.kind, os.path.relpath(fault.path, folder))
+        for fault in report.faults
+        if fault.severity != "note"
+    }
     for pattern, places in case.says.items():
         here = {path for kind, path in found if matches(kind, pattern)}
         assert here, f"{pattern} was not found: {found}"
         if places is not None:
-            assert here == {place(writer) for place in (places if isinstance(places, tuple) else (places,))}
-    assert [kind for kind, _ in found if not any(matches(kind, pattern) for pattern in case.says)] == []
+            assert here == {
+                place(writer) for place in (places if isinstance(places, tuple) else (places,))
+            }
+    assert [
+        kind for kind, _ in found if not any(matches(kind, pattern) for pattern in case.says)
+    ] == []
     assert all(fault.meaning and fault.found for fault in report.faults)
     assert report.is_sound == (not any(fault.severity == "error" for fault in report.faults))
 
@@ -120,7 +142,11 @@ def check_files(sound, folder, report, damaged):
     for name, digest in before.items():
         if damaged.get(name) == digest and name not in named and not name.endswith(".npy"):
             assert after.get(name) == digest, name
-    assert all(".wkwdask-quarantine" in name for name in after if name not in damaged and name not in before)
+    assert all(
+        ".wkwdask-quarantine" in name
+        for name in after
+        if name not in damaged and name not in before
+    )
 
 
 @pytest.mark.parametrize("writer", [WRITERS[2], WRITERS[6]], ids=[WRITERS[2].name, WRITERS[6].name])
@@ -131,7 +157,11 @@ def test_a_killed_repair_is_completed_by_the_next(images, tmp_path, writer):
         damage(damaged, writer)
     before = hashes(damaged)
     broken = before[fine(writer)]
-    good = {name: digest for name, digest in hashes(images / writer.name).items() if before.get(name) == digest}
+    good = {
+        name: digest
+        for name, digest in hashes(images / writer.name).items()
+        if before.get(name) == digest
+    }
     options = {"salvage": True, "method": "mean"}
 
     def work(folder):

@@ -43,11 +43,15 @@ def write(folder, data_format):
         color.add_mag(2, chunk_shape=8, shard_shape=16 if data_format == "zarr3" else 8).write(
             COARSE, absolute_offset=CORNER, allow_resize=True, allow_unaligned=True
         )
-        seg = made.add_layer("seg", "segmentation", dtype="uint32", largest_segment_id=254, data_format=data_format)
+        seg = made.add_layer(
+            "seg", "segmentation", dtype="uint32", largest_segment_id=254, data_format=data_format
+        )
         seg.add_mag(1, chunk_shape=8, shard_shape=16 if data_format == "zarr3" else 8).write(
             IDS, absolute_offset=CORNER, allow_resize=True, allow_unaligned=True
         )
-        made.add_layer("flat", "color", dtype="uint8", data_format="wkw").add_mag(1).write(EM, absolute_offset=CORNER, allow_resize=True, allow_unaligned=True)
+        made.add_layer("flat", "color", dtype="uint8", data_format="wkw").add_mag(1).write(
+            EM, absolute_offset=CORNER, allow_resize=True, allow_unaligned=True
+        )
 
 
 @pytest.fixture(scope="module", params=["zarr3", "zarr"])
@@ -65,7 +69,11 @@ def dataset(written, tmp_path):
 def urls(dataset):
     return [
         dataset,
-        *(f"{prefix}{dataset}/{path}" for prefix in ("", "zarr://") for path in ("color", "color/1", "color/2", "seg", "seg/1")),
+        *(
+            f"{prefix}{dataset}/{path}"
+            for prefix in ("", "zarr://")
+            for path in ("color", "color/1", "color/2", "seg", "seg/1")
+        ),
         f"zarr://{dataset}",
     ]
 
@@ -75,7 +83,11 @@ def contents(folder):
 
 
 def chunks(level):
-    return sorted(path for path in level.rglob("*") if path.is_file() and not path.name.startswith((".", "zarr.json")))
+    return sorted(
+        path
+        for path in level.rglob("*")
+        if path.is_file() and not path.name.startswith((".", "zarr.json"))
+    )
 
 
 def test_sound_layers_have_no_faults(dataset):
@@ -83,36 +95,68 @@ def test_sound_layers_have_no_faults(dataset):
         report = wkwdask.verify(url)
         assert (report.faults, report.unchecked) == ((), ()), url
         assert min(mag.blocks for mag in report.mags) > 0
-    assert [(mag.layer, mag.mag) for mag in wkwdask.verify(dataset).mags] == [("color", "1"), ("color", "2"), ("seg", "1"), ("flat", "1")]
-    assert [(mag.layer, mag.mag) for mag in wkwdask.verify(dataset / "color" / "2").mags] == [("color", "2")]
-    assert next(mag.largest for mag in wkwdask.verify(dataset).mags if mag.layer == "seg") == IDS.max()
+    assert [(mag.layer, mag.mag) for mag in wkwdask.verify(dataset).mags] == [
+        ("color", "1"),
+        ("color", "2"),
+        ("seg", "1"),
+        ("flat", "1"),
+    ]
+    assert [(mag.layer, mag.mag) for mag in wkwdask.verify(dataset / "color" / "2").mags] == [
+        ("color", "2")
+    ]
+    assert (
+        next(mag.largest for mag in wkwdask.verify(dataset).mags if mag.layer == "seg") == IDS.max()
+    )
 
 
 def test_info_of_dataset_layer_and_mag(dataset):
-    for path, mags in ((dataset, ["1", "2"]), (dataset / "color", ["1", "2"]), (dataset / "color" / "2", ["2"])):
+    for path, mags in (
+        (dataset, ["1", "2"]),
+        (dataset / "color", ["1", "2"]),
+        (dataset / "color" / "2", ["2"]),
+    ):
         layer = wkwdask.info(path).layers[0]
-        assert (layer.name, [mag.mag.name for mag in layer.mags], {mag.problem for mag in layer.mags}) == ("color", mags, {""})
+        assert (
+            layer.name,
+            [mag.mag.name for mag in layer.mags],
+            {mag.problem for mag in layer.mags},
+        ) == ("color", mags, {""})
         assert all(mag.files > 0 for mag in layer.mags)
-    assert wkwdask.info(dataset / "color" / "1").layers[0].mags[0].box == wkwdask.BoundingBox(CORNER, SIZE)
+    assert wkwdask.info(dataset / "color" / "1").layers[0].mags[0].box == wkwdask.BoundingBox(
+        CORNER, SIZE
+    )
 
 
 def test_changed_bytes_are_found(dataset):
     for level in ("color/1", "seg/1"):
         path = chunks(dataset / level)[0]
         path.write_bytes(path.read_bytes()[:-5] + bytes(5))
-        for url in (dataset, dataset / level.split("/", maxsplit=1)[0], dataset / level, f"zarr://{dataset}/{level}"):
+        for url in (
+            dataset,
+            dataset / level.split("/", maxsplit=1)[0],
+            dataset / level,
+            f"zarr://{dataset}/{level}",
+        ):
             faults = [fault for fault in wkwdask.verify(url).faults if fault.severity == "error"]
             assert str(path) in {fault.path for fault in faults}, url
 
 
 def test_missing_documents_mags_and_files_are_found(dataset):
-    for document in (path for path in (dataset / "color" / "1").iterdir() if path.name in ("zarr.json", ".zarray")):
+    for document in (
+        path
+        for path in (dataset / "color" / "1").iterdir()
+        if path.name in ("zarr.json", ".zarray")
+    ):
         document.unlink()
     shutil.rmtree(dataset / "color" / "2")
     for path in chunks(dataset / "seg" / "1"):
         path.unlink()
     kinds = {fault.kind: fault.path for fault in wkwdask.verify(dataset).faults}
-    found = {"level.missing": f"{dataset}/color/1", "mag.missing": f"{dataset}/color/2", "mag.empty": f"{dataset}/seg/1"}
+    found = {
+        "level.missing": f"{dataset}/color/1",
+        "mag.missing": f"{dataset}/color/2",
+        "mag.empty": f"{dataset}/seg/1",
+    }
     assert {kind: path for kind, path in kinds.items() if kind in found} == found
     wkwdask.repair(dataset, drop_missing=True)
     layers = json.loads((dataset / "datasource-properties.json").read_text())["dataLayers"]
@@ -124,23 +168,39 @@ def test_lost_files_of_a_recorded_array_are_found(dataset):
     wkwdask.convert(dataset / "color", f"zarr://{dataset}/made", mag=1, chunk_shape=(8, 8, 8))
     document = json.loads((dataset / "datasource-properties.json").read_text())
     box = wkwdask.info(f"zarr://{dataset}/made").scales[0]
-    order = {"c": 0, "z": 1, "y": 2, "x": 3} if len(json.loads((dataset / "made/1/zarr.json").read_text())["shape"]) == 4 else {"z": 0, "y": 1, "x": 2}
+    order = (
+        {"c": 0, "z": 1, "y": 2, "x": 3}
+        if len(json.loads((dataset / "made/1/zarr.json").read_text())["shape"]) == 4
+        else {"z": 0, "y": 1, "x": 2}
+    )
     size = dict(zip(("width", "height", "depth"), box.box.size, strict=True))
     mags = [{"mag": [1, 1, 1], "path": "./made/1", "axisOrder": order}]
     document["dataLayers"].append(
-        {**document["dataLayers"][0], "name": "made", "mags": mags, "dataFormat": "zarr3", "boundingBox": {"topLeft": [0, 0, 0], **size}}
+        {
+            **document["dataLayers"][0],
+            "name": "made",
+            "mags": mags,
+            "dataFormat": "zarr3",
+            "boundingBox": {"topLeft": [0, 0, 0], **size},
+        }
     )
     (dataset / "datasource-properties.json").write_text(json.dumps(document))
     assert wkwdask.verify(dataset / "made").is_sound
     lost = chunks(dataset / "made" / "1")[-1]
     lost.unlink()
     for url in (dataset, dataset / "made", dataset / "made" / "1"):
-        assert [fault.kind for fault in wkwdask.verify(url).faults if fault.severity == "error"] == ["file.lost"]
+        assert [
+            fault.kind for fault in wkwdask.verify(url).faults if fault.severity == "error"
+        ] == ["file.lost"]
 
 
 def test_a_wrong_type_in_the_json_is_found_and_repaired(dataset):
     path = dataset / "datasource-properties.json"
-    path.write_text(path.read_text().replace('"elementClass": "uint32"', '"elementClass": "uint16"').replace("254", "7"))
+    path.write_text(
+        path.read_text()
+        .replace('"elementClass": "uint32"', '"elementClass": "uint16"')
+        .replace("254", "7")
+    )
     kinds = {fault.kind for fault in wkwdask.verify(dataset).faults}
     assert kinds == {"json.element_class", "json.largest_id"}
     wkwdask.repair(dataset)
@@ -162,7 +222,9 @@ def test_a_wrong_type_in_the_json_is_found_and_repaired(dataset):
         ("color/1", None, "new/1", ["new/1"]),
     ],
 )
-def test_the_target_of_a_conversion_is_where_the_path_says(dataset, tmp_path, source, layer, target, made):
+def test_the_target_of_a_conversion_is_where_the_path_says(
+    dataset, tmp_path, source, layer, target, made
+):
     place = dataset / target if target.startswith("new") else tmp_path / target
     root = dataset if target.startswith("new") else tmp_path / "out"
     report = wkwdask.convert(dataset / source, place, layer=layer)
@@ -185,7 +247,9 @@ JOBS = {
     "rechunk": lambda path: wkwdask.rechunk(path, block_len=16),
     "compress": lambda path: wkwdask.compress(path),
     "copy": lambda path: wkwdask.copy(path, f"{path}-copy"),
-    "region": lambda path: wkwdask.write(f"{path}/1", None, EM[:, :2, :2, :2], region=(CORNER, tuple(n + 2 for n in CORNER))),
+    "region": lambda path: wkwdask.write(
+        f"{path}/1", None, EM[:, :2, :2, :2], region=(CORNER, tuple(n + 2 for n in CORNER))
+    ),
     "save": lambda path: wkwdask.save(EM, f"{path}/1", offset=CORNER, existing="overwrite"),
     "create": lambda path: wkwdask.create(f"{path}/8", ((0, 0, 0), (8, 8, 8)), "uint8"),
     "remap": lambda path: wkwdask.remap(f"{path}/1", f"{path}/4", {1: 2}),
@@ -195,7 +259,9 @@ JOBS = {
 @pytest.mark.parametrize("job", JOBS)
 def test_jobs_that_write_name_the_command_that_works(dataset, job):
     before = contents(dataset)
-    with pytest.raises(UnsupportedError, match=r"layer color is stored as Zarr \(zarr3?\)") as raised:
+    with pytest.raises(
+        UnsupportedError, match=r"layer color is stored as Zarr \(zarr3?\)"
+    ) as raised:
         JOBS[job](dataset / "color")
     assert contents(dataset) == before
     command = str(raised.value).split("wkwdask ", 1)[1].split(" stores ")[0]
@@ -208,7 +274,9 @@ def test_jobs_that_write_name_the_command_that_works(dataset, job):
 def test_mags_are_not_removed(dataset):
     before = contents(dataset)
     for path in ("color", "color/1"):
-        with pytest.raises(UnsupportedError, match=r"stored as zarr3?, only mags of wkw are removed"):
+        with pytest.raises(
+            UnsupportedError, match=r"stored as zarr3?, only mags of wkw are removed"
+        ):
             wkwdask.rm(dataset / path)
     assert contents(dataset) == before
 
@@ -218,17 +286,25 @@ def test_all_layers_goes_on_and_names_what_it_left_out(dataset):
     for more in ((), ("--dry-run", "--overwrite")):
         done = run_here("pyramid", dataset, "--all-layers", "--coarsest", "2", *more)
         assert done.returncode == 3
-        left_out = [line.split(" is stored as Zarr")[0].rpartition(": ")[2] for line in done.stderr.splitlines() if line.startswith("left out: ")]
+        left_out = [
+            line.split(" is stored as Zarr")[0].rpartition(": ")[2]
+            for line in done.stderr.splitlines()
+            if line.startswith("left out: ")
+        ]
         assert left_out == ["layer color", "layer seg"]
         assert f"{dataset}/flat" in done.stdout
     assert contents(dataset / "color") == before
     assert len(wkwdask.info(dataset / "flat").layers[0].mags) > 1
     # nothing is left to submit
-    done = run_here("submit", "pyramid", dataset, "--all-layers", "--coarsest", "2", "--cluster", "slurm-array")
+    done = run_here(
+        "submit", "pyramid", dataset, "--all-layers", "--coarsest", "2", "--cluster", "slurm-array"
+    )
     assert (done.returncode, "left out: " in done.stderr) == (3, True)
     shutil.rmtree(dataset / "flat")
     document = json.loads((dataset / "datasource-properties.json").read_text())
-    (dataset / "datasource-properties.json").write_text(json.dumps({**document, "dataLayers": document["dataLayers"][:2]}))
+    (dataset / "datasource-properties.json").write_text(
+        json.dumps({**document, "dataLayers": document["dataLayers"][:2]})
+    )
     done = run_here("pyramid", dataset, "--all-layers")
     assert (done.returncode, "layer color is stored as Zarr" in done.stderr) == (1, True)
 
@@ -241,7 +317,12 @@ def test_values_outside_of_the_box_are_not_read_by_jobs(dataset, tmp_path):
         layer["boundingBox"] = box
     (dataset / "datasource-properties.json").write_text(json.dumps(document))
     part = (slice(None), slice(2, 18), slice(4, 12), slice(2, 10))
-    urls = (f"zarr://{tmp_path}/{{}}.zarr/0", f"precomputed://{tmp_path}/{{}}", f"n5://{tmp_path}/{{}}.n5/s0", f"{dataset}/{{}}/1")
+    urls = (
+        f"zarr://{tmp_path}/{{}}.zarr/0",
+        f"precomputed://{tmp_path}/{{}}",
+        f"n5://{tmp_path}/{{}}.n5/s0",
+        f"{dataset}/{{}}/1",
+    )
     for url in urls:
         wkwdask.remap(dataset / "seg" / "1", url.format("remapped"), {1: 1}, default="keep")
         np.testing.assert_array_equal(wkwdask.open(url.format("remapped")), IDS[part])

@@ -12,11 +12,15 @@ import pytest
 import wkwdask
 
 cc3d = pytest.importorskip("cc3d", reason="the oracle connected-components-3d is not installed")
-fastremap = pytest.importorskip("fastremap", reason="fastremap, which comes with connected-components-3d, is not installed")
+fastremap = pytest.importorskip(
+    "fastremap", reason="fastremap, which comes with connected-components-3d, is not installed"
+)
 
 
 def test_label_statistics_of_real_neurons(shared_data):
-    labels, names = fastremap.renumber(wkwdask.read(shared_data / "connectomics_seg")[0], preserve_zero=True)
+    labels, names = fastremap.renumber(
+        wkwdask.read(shared_data / "connectomics_seg")[0], preserve_zero=True
+    )
     theirs = cc3d.statistics(labels)
     ours = wkwdask.label_statistics(shared_data / "connectomics_seg", ignore_zero=False)
     names[0] = 0
@@ -29,4 +33,6 @@ def test_label_statistics_of_real_neurons(shared_data):
         boxes = [theirs["bounding_boxes"][n][axis] for n in order]
         np.testing.assert_array_equal(ours[f"min_{name}"], [box.start for box in boxes])
         np.testing.assert_array_equal(ours[f"max_{name}"], [box.stop for box in boxes])
-        np.testing.assert_allclose(ours[f"centroid_{name}"] - 0.5, theirs["centroids"][order, axis], rtol=1e-9)
+        np.testing.assert_allclose(
+            ours[f"centroid_{name}"] - 0.5, theirs["centroids"][order, axis], rtol=1e-9
+        )

@@ -8,7 +8,20 @@ import warnings
 import dask
 import numpy as np
 import pytest
-from support.damage_matrix import CASES, FILE_NAME, MAGS, add, both, cut, edit, labels, make_dataset, prepare, remove, voxels
+from support.damage_matrix import (
+    CASES,
+    FILE_NAME,
+    MAGS,
+    add,
+    both,
+    cut,
+    edit,
+    labels,
+    make_dataset,
+    prepare,
+    remove,
+    voxels,
+)
 
 import wkwdask
 
@@ -58,7 +71,13 @@ def test_the_reference_library_reads_salvaged_files(sound, tmp_path, case):
 
 
 def test_files_that_the_reference_library_reads_as_zeros_are_reported(sound, tmp_path):
-    for number, damage in enumerate((cut("cells/1/z1/y0/x1.wkw", 0), cut("cells/1/z1/y0/x1.wkw", 9), remove("cells/1/z1/y0/x1.wkw"))):
+    for number, damage in enumerate(
+        (
+            cut("cells/1/z1/y0/x1.wkw", 0),
+            cut("cells/1/z1/y0/x1.wkw", 9),
+            remove("cells/1/z1/y0/x1.wkw"),
+        )
+    ):
         folder = tmp_path / str(number)
         prepare(sound, folder, type("Damage", (), {"damage": staticmethod(damage)}))
         assert not theirs(folder, "cells", "1")[16:32, :16, 16:32].any()
@@ -68,13 +87,27 @@ def test_files_that_the_reference_library_reads_as_zeros_are_reported(sound, tmp
 def test_webknossos_opens_a_rebuilt_json(sound, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warns of image readers that are not installed
-        webknossos = pytest.importorskip("webknossos", reason="the oracle webknossos 4.3.3 is not installed")
+        webknossos = pytest.importorskip(
+            "webknossos", reason="the oracle webknossos 4.3.3 is not installed"
+        )
         for name, damage, options in (
             ("missing", remove(FILE_NAME), {"voxel_size": (11.24, 11.24, 28)}),
-            ("box", lambda folder: edit(folder, lambda layers: layers["cells"].pop("boundingBox")), {}),
-            ("id", lambda folder: edit(folder, lambda layers: layers["cells"].update(largestSegmentId=3)), {}),
+            (
+                "box",
+                lambda folder: edit(folder, lambda layers: layers["cells"].pop("boundingBox")),
+                {},
+            ),
+            (
+                "id",
+                lambda folder: edit(
+                    folder, lambda layers: layers["cells"].update(largestSegmentId=3)
+                ),
+                {},
+            ),
         ):
-            folder = prepare(sound, tmp_path / name, type("Damage", (), {"damage": staticmethod(damage)}))
+            folder = prepare(
+                sound, tmp_path / name, type("Damage", (), {"damage": staticmethod(damage)})
+            )
             assert wkwdask.repair(folder, **options).is_sound
             dataset = webknossos.Dataset.open(folder)
             assert set(dataset.layers) == {"cells", "color"}
@@ -89,9 +122,17 @@ def test_webknossos_opens_a_repaired_dataset(sound, tmp_path):
     """Its own check of the files passes."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        webknossos = pytest.importorskip("webknossos", reason="the oracle webknossos 4.3.3 is not installed")
-        damage = both(add("cells/1/z1/y0/x1.wkw"), cut("cells/2/z0/y0/x1.wkw", -9), remove("color/1/header.wkw"))
-        folder = prepare(sound, tmp_path / "ds", type("Damage", (), {"damage": staticmethod(damage)}))
+        webknossos = pytest.importorskip(
+            "webknossos", reason="the oracle webknossos 4.3.3 is not installed"
+        )
+        damage = both(
+            add("cells/1/z1/y0/x1.wkw"),
+            cut("cells/2/z0/y0/x1.wkw", -9),
+            remove("color/1/header.wkw"),
+        )
+        folder = prepare(
+            sound, tmp_path / "ds", type("Damage", (), {"damage": staticmethod(damage)})
+        )
         assert wkwdask.repair(folder).is_sound
         dataset = webknossos.Dataset.open(folder)
         for layer, mag in (("cells", "1"), ("cells", "2"), ("color", "1")):

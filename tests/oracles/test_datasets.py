@@ -17,9 +17,16 @@ import wkwdask
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it warns of image readers that are not installed
-    webknossos = pytest.importorskip("webknossos", reason="the oracle webknossos 4.3.3 is not installed")
-    structuring = pytest.importorskip("webknossos.dataset_properties.structuring", reason="the oracle webknossos 4.3.3 is not installed")
-    properties = pytest.importorskip("webknossos.dataset_properties", reason="the oracle webknossos 4.3.3 is not installed")
+    webknossos = pytest.importorskip(
+        "webknossos", reason="the oracle webknossos 4.3.3 is not installed"
+    )
+    structuring = pytest.importorskip(
+        "webknossos.dataset_properties.structuring",
+        reason="the oracle webknossos 4.3.3 is not installed",
+    )
+    properties = pytest.importorskip(
+        "webknossos.dataset_properties", reason="the oracle webknossos 4.3.3 is not installed"
+    )
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -50,7 +57,10 @@ def agree(theirs, path):
     for name, layer in theirs.layers.items():
         mine = ours[name]
         assert layer.category == mine.category
-        assert (tuple(layer.bounding_box.topleft_xyz), tuple(layer.bounding_box.size_xyz)) == (mine.bounding_box.topleft, mine.bounding_box.size)
+        assert (tuple(layer.bounding_box.topleft_xyz), tuple(layer.bounding_box.size_xyz)) == (
+            mine.bounding_box.topleft,
+            mine.bounding_box.size,
+        )
         assert {tuple(mag.to_list()) for mag in layer.mags} == {mag.factors for mag in mine.mags}
         assert (np.dtype(layer.dtype), layer.num_channels) == (mine.dtype, mine.num_channels)
         if layer.category == "segmentation":
@@ -74,16 +84,30 @@ EDITS = {
     "remove": lambda dataset: dataset.remove_layer("color"),
     "remove and delete": lambda dataset: dataset.remove_layer("color", delete_files=True),
     "remove mag": lambda dataset: dataset.remove_mag("segmentation", "2-2-1"),
-    "mag comes back": lambda dataset: dataset.remove_mag("segmentation", 1).add_mags_from_disk("segmentation"),
+    "mag comes back": lambda dataset: dataset.remove_mag("segmentation", 1).add_mags_from_disk(
+        "segmentation"
+    ),
     "voxel size": lambda dataset: dataset.set_voxel_size((0.01124, 0.01124, 0.028), "um"),
-    "box": lambda dataset: dataset.set_bounding_box("segmentation", (2700, 4300, 1720, 100, 90, 80)),
-    "largest id": lambda dataset: dataset.set_largest_segment_id("segmentation", dataset["segmentation"].compute_largest_segment_id()),
+    "box": lambda dataset: dataset.set_bounding_box(
+        "segmentation", (2700, 4300, 1720, 100, 90, 80)
+    ),
+    "largest id": lambda dataset: dataset.set_largest_segment_id(
+        "segmentation", dataset["segmentation"].compute_largest_segment_id()
+    ),
     "huge id": lambda dataset: dataset.set_largest_segment_id("segmentation", 2**63 + 1),
     "no id": lambda dataset: dataset.set_largest_segment_id("segmentation", None),
-    "view": lambda dataset: dataset.set_view_configuration({"alpha": 30.5, "color": [1, 2, 3], "intensityRange": [1, 99]}, "color"),
-    "view of the dataset": lambda dataset: dataset.set_view_configuration({"zoom": 2.5, "position": [1, 2, 3], "colorLayerOrder": ["color"]}),
-    "new layer": lambda dataset: dataset.add_layer("more", "color", "uint16", (0, 0, 0, 8, 8, 8), num_channels=2),
-    "from disk": lambda dataset: dataset.remove_layer("segmentation").add_layer_from_disk("segmentation", bounding_box=(2679, 4224, 1719, 256, 256, 150)),
+    "view": lambda dataset: dataset.set_view_configuration(
+        {"alpha": 30.5, "color": [1, 2, 3], "intensityRange": [1, 99]}, "color"
+    ),
+    "view of the dataset": lambda dataset: dataset.set_view_configuration(
+        {"zoom": 2.5, "position": [1, 2, 3], "colorLayerOrder": ["color"]}
+    ),
+    "new layer": lambda dataset: dataset.add_layer(
+        "more", "color", "uint16", (0, 0, 0, 8, 8, 8), num_channels=2
+    ),
+    "from disk": lambda dataset: dataset.remove_layer("segmentation").add_layer_from_disk(
+        "segmentation", bounding_box=(2679, 4224, 1719, 256, 256, 150)
+    ),
 }
 
 
@@ -117,10 +141,20 @@ def test_each_keeps_the_edits_of_the_other(tmp_path):
     created.set_view_configuration({"alpha": 30.0}, "color").set_view_configuration({"zoom": 2.0})
     theirs = webknossos.Dataset.open(created.path)
     theirs.get_layer("color").name = "em"
-    theirs.add_layer("seg", "segmentation", dtype_per_channel="uint64", largest_segment_id=2**60, data_format="wkw")
+    theirs.add_layer(
+        "seg",
+        "segmentation",
+        dtype_per_channel="uint64",
+        largest_segment_id=2**60,
+        data_format="wkw",
+    )
     ours = created.refreshed()
     assert list(ours.layers) == ["em", "seg"]
-    assert (ours["em"].view_configuration, ours.view_configuration, ours["seg"].largest_segment_id) == ({"alpha": 30}, {"zoom": 2}, 2**60)
+    assert (
+        ours["em"].view_configuration,
+        ours.view_configuration,
+        ours["seg"].largest_segment_id,
+    ) == ({"alpha": 30}, {"zoom": 2}, 2**60)
     ours.rename_layer("em", "color")
     theirs = webknossos.Dataset.open(created.path)
     assert theirs.get_layer("color").default_view_configuration.alpha == 30
@@ -141,10 +175,19 @@ def test_both_read_the_same_from_each_document(tmp_path, name):
     np.testing.assert_allclose(theirs.scale.to_nanometer(), ours.voxel_size_nm)
     assert len(theirs.data_layers) == len(ours.layers)
     for layer, mine in zip(theirs.data_layers, ours.layers.values(), strict=True):
-        assert (layer.name, layer.category, layer.data_format.value) == (mine.name, mine.category, mine.data_format)
-        assert (tuple(layer.bounding_box.topleft_xyz), tuple(layer.bounding_box.size_xyz)) == (mine.bounding_box.topleft, mine.bounding_box.size)
+        assert (layer.name, layer.category, layer.data_format.value) == (
+            mine.name,
+            mine.category,
+            mine.data_format,
+        )
+        assert (tuple(layer.bounding_box.topleft_xyz), tuple(layer.bounding_box.size_xyz)) == (
+            mine.bounding_box.topleft,
+            mine.bounding_box.size,
+        )
         assert np.dtype(layer.dtype) == mine.dtype
-        assert sorted(tuple(mag.mag.to_list()) for mag in layer.mags) == sorted(mag.factors for mag in mine.mags)
+        assert sorted(tuple(mag.mag.to_list()) for mag in layer.mags) == sorted(
+            mag.factors for mag in mine.mags
+        )
         for mag in layer.mags:
             folder = mine[mag.mag.to_list()].folder
             assert mag.path in (None, folder) or tmp_path / mag.path == Path(folder)

@@ -48,11 +48,15 @@ def dataset(tmp_path):
 
 def blocks(*indices):
     random = np.random.default_rng(1)
-    return {index: random.integers(0, 40, (32, 32, 32)) for index in indices} | {(1, 1, 1): np.zeros((32, 32, 32), int)}
+    return {index: random.integers(0, 40, (32, 32, 32)) for index in indices} | {
+        (1, 1, 1): np.zeros((32, 32, 32), int)
+    }
 
 
 def test_merge_fallback(dataset, tmp_path):
-    path = write_annotation(tmp_path / "annotation.zip", {"1": blocks((0, 0, 0), (4, 3, 2), (2, 0, 1)), "2-2-1": {}})
+    path = write_annotation(
+        tmp_path / "annotation.zip", {"1": blocks((0, 0, 0), (4, 3, 2), (2, 0, 1)), "2-2-1": {}}
+    )
     subprocess.run([sys.executable, "-c", THEIRS, path, tmp_path / "theirs", tmp_path], check=True)
     wkwdask.merge(dataset, path, tmp_path / "ours", file_len=4)
     theirs = webknossos.Dataset.open(tmp_path / "theirs").get_layer("seg").get_mag(1).read()
@@ -68,9 +72,14 @@ def test_merge_fallback(dataset, tmp_path):
 @pytest.mark.parametrize("box", [None, (33, 20, 10, 100, 90, 70)])
 def test_copies(dataset, tmp_path, translate, box):
     wkwdask.copy(dataset, tmp_path / "copy", translate=translate, bounding_box=box)
-    with wkw.Dataset.open(str(dataset / "seg" / "1")) as source, wkw.Dataset.open(str(tmp_path / "copy" / "seg" / "1")) as copy:
+    with (
+        wkw.Dataset.open(str(dataset / "seg" / "1")) as source,
+        wkw.Dataset.open(str(tmp_path / "copy" / "seg" / "1")) as copy,
+    ):
         corner, size = ((0, 0, 0), SHAPE) if box is None else (box[:3], box[3:])
         place = tuple(a + b for a, b in zip(corner, translate, strict=True))
         expected = np.zeros((1, *(a + n + 40 for a, n in zip(place, size, strict=True))), np.uint32)
-        expected[(slice(None), *(slice(a, a + n) for a, n in zip(place, size, strict=True)))] = source.read(corner, size)
+        expected[(slice(None), *(slice(a, a + n) for a, n in zip(place, size, strict=True)))] = (
+            source.read(corner, size)
+        )
         np.testing.assert_array_equal(copy.read((0, 0, 0), expected.shape[1:]), expected)

@@ -46,10 +46,18 @@ def tensorstore(folder, **metadata):
 def test_tensorstore(tmp_path, name):
     """tensorstore writes whole blocks at the upper ends, wkwdask truncated ones; each reads
     both."""
-    theirs = tensorstore(tmp_path / "theirs", dataType="uint16", dimensions=SIZE, blockSize=BLOCK, compression=TENSORSTORE[name])
+    theirs = tensorstore(
+        tmp_path / "theirs",
+        dataType="uint16",
+        dimensions=SIZE,
+        blockSize=BLOCK,
+        compression=TENSORSTORE[name],
+    )
     theirs.write(ARRAY).result()
     np.testing.assert_array_equal(wkwdask.open(tmp_path / "theirs")[0], ARRAY)
-    np.testing.assert_array_equal(wkwdask.read(tmp_path / "theirs", ((40, 20, 3), (50, 37, 20)))[0], ARRAY[40:, 20:, 3:20])
+    np.testing.assert_array_equal(
+        wkwdask.read(tmp_path / "theirs", ((40, 20, 3), (50, 37, 20)))[0], ARRAY[40:, 20:, 3:20]
+    )
     wkwdask.to_n5(ARRAY, tmp_path / "ours", chunk_shape=BLOCK, compression=name)
     np.testing.assert_array_equal(tensorstore(tmp_path / "ours").read().result(), ARRAY)
 
@@ -57,22 +65,39 @@ def test_tensorstore(tmp_path, name):
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint64", "float32", "float64"])
 def test_types(tmp_path, dtype):
     array = (ARRAY.astype(np.float64) * 1.5 - 7).astype(dtype)
-    tensorstore(tmp_path / "theirs", dataType=dtype, dimensions=SIZE, blockSize=BLOCK, compression={"type": "raw"}).write(array).result()
+    tensorstore(
+        tmp_path / "theirs",
+        dataType=dtype,
+        dimensions=SIZE,
+        blockSize=BLOCK,
+        compression={"type": "raw"},
+    ).write(array).result()
     found = wkwdask.open(tmp_path / "theirs").compute()[0]
     assert found.dtype == dtype
     np.testing.assert_array_equal(found, array)
     wkwdask.to_n5(np.stack([array, array[::-1]]), tmp_path / "ours", chunk_shape=BLOCK)
-    np.testing.assert_array_equal(tensorstore(tmp_path / "ours").read().result(), np.stack([array, array[::-1]], axis=3))
+    np.testing.assert_array_equal(
+        tensorstore(tmp_path / "ours").read().result(), np.stack([array, array[::-1]], axis=3)
+    )
 
 
 def test_zarr_that_writes_is_read_by_tensorstore(tmp_path):
     """Through the codec, into a dataset that tensorstore made."""
-    theirs = tensorstore(tmp_path, dataType="uint16", dimensions=SIZE, blockSize=BLOCK, compression=TENSORSTORE["blosc"], axes=["x", "y", "z"])
+    theirs = tensorstore(
+        tmp_path,
+        dataType="uint16",
+        dimensions=SIZE,
+        blockSize=BLOCK,
+        compression=TENSORSTORE["blosc"],
+        axes=["x", "y", "z"],
+    )
     theirs.write(ARRAY).result()
     wkwdask.n5_as_zarr(tmp_path, write=True)
     changed = ARRAY.copy()
     changed[10:45, 30:, 5] = 77
-    _in_a_fresh_interpreter(f"import zarr; a = zarr.open_array({str(tmp_path)!r}); a[10:45, 30:, 5] = 77; print(a.metadata.dimension_names)")
+    _in_a_fresh_interpreter(
+        f"import zarr; a = zarr.open_array({str(tmp_path)!r}); a[10:45, 30:, 5] = 77; print(a.metadata.dimension_names)"
+    )
     np.testing.assert_array_equal(tensorstore(tmp_path).read().result(), changed)
     np.testing.assert_array_equal(wkwdask.open(tmp_path)[0], changed)
 
@@ -81,7 +106,12 @@ def _in_a_fresh_interpreter(code, **environment):
     """Run code that does not import this package, whose codecs zarr-python finds by their names."""
     if not any(point.name == "n5_default" for point in entry_points(group="zarr.codecs")):
         pytest.skip("this installation has no entry point n5_default: reinstall the package")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **environment})
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -99,7 +129,9 @@ print(json.dumps([[name, group[name].shape, int(group[name][...].sum()), group[n
 assert "wkwdask.api" not in sys.modules
 """
     expected = [list(SIZE), int(ARRAY.sum()), ARRAY[45, 30].tolist()]
-    assert json.loads(_in_a_fresh_interpreter(code)) == [[name, *expected] for name in ("gzip", "zstd", "xz")]
+    assert json.loads(_in_a_fresh_interpreter(code)) == [
+        [name, *expected] for name in ("gzip", "zstd", "xz")
+    ]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -151,12 +183,27 @@ def zarr_2(tmp_path_factory):
 def test_zarr_2(tmp_path, zarr_2):
     """Its N5 store and wkwdask read what the other writes."""
     np.save(tmp_path / "array.npy", ARRAY)
-    wkwdask.to_n5(ARRAY, tmp_path / "ours.n5" / "em" / "s0", chunk_shape=BLOCK, voxel_size=(4, 4, 40))
-    wkwdask.to_n5(ARRAY[::2, ::2], tmp_path / "ours.n5" / "em" / "s1", chunk_shape=BLOCK, mag="2-2-1", compression="bzip2")
+    wkwdask.to_n5(
+        ARRAY, tmp_path / "ours.n5" / "em" / "s0", chunk_shape=BLOCK, voxel_size=(4, 4, 40)
+    )
+    wkwdask.to_n5(
+        ARRAY[::2, ::2],
+        tmp_path / "ours.n5" / "em" / "s1",
+        chunk_shape=BLOCK,
+        mag="2-2-1",
+        compression="bzip2",
+    )
     environment = {**os.environ, "PYTHONPATH": str(zarr_2)}
-    done = subprocess.run([sys.executable, "-c", WRITER, str(tmp_path)], capture_output=True, text=True, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-c", WRITER, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
     assert done.returncode == 0, done.stderr
     for name in ("gzip", "bzip2", "zlib", "raw", "zstd", "xz"):
-        np.testing.assert_array_equal(wkwdask.open(tmp_path / "theirs.n5", layer=f"volumes/{name}")[0], ARRAY, err_msg=name)
+        np.testing.assert_array_equal(
+            wkwdask.open(tmp_path / "theirs.n5", layer=f"volumes/{name}")[0], ARRAY, err_msg=name
+        )
     np.testing.assert_array_equal(np.load(tmp_path / "s0.npy"), ARRAY)
     np.testing.assert_array_equal(np.load(tmp_path / "s1.npy"), ARRAY[::2, ::2])

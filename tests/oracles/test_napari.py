@@ -54,15 +54,25 @@ def test_the_entry_point_names_the_manifest():
     project = ROOT.parent / "pyproject.toml"
     if not project.exists():
         pytest.skip("no checkout: the package is installed")
-    name, _, file = tomllib.loads(project.read_text())["project"]["entry-points"]["napari.manifest"]["wkwdask"].partition(":")
+    name, _, file = tomllib.loads(project.read_text())["project"]["entry-points"][
+        "napari.manifest"
+    ]["wkwdask"].partition(":")
     assert ROOT.parent / name.replace(".", "/") / file == MANIFEST
 
 
 def test_layers_of_a_dataset(root):
     layers = _read(root / "ds")
-    assert [(kind, attributes["name"]) for _, attributes, kind in layers] == [("image", "em"), ("image", ["rgb 0", "rgb 1", "rgb 2"]), ("labels", "cells")]
+    assert [(kind, attributes["name"]) for _, attributes, kind in layers] == [
+        ("image", "em"),
+        ("image", ["rgb 0", "rgb 1", "rgb 2"]),
+        ("labels", "cells"),
+    ]
     for _, attributes, _ in layers:
-        assert (attributes["scale"], attributes["units"], attributes["axis_labels"]) == ((22, 11, 11), ("nm",) * 3, ("z", "y", "x"))
+        assert (attributes["scale"], attributes["units"], attributes["axis_labels"]) == (
+            (22, 11, 11),
+            ("nm",) * 3,
+            ("z", "y", "x"),
+        )
     em, rgb, cells = layers
     # mag 4-4-2 begins at voxel (100, 32, 16) and ends at (176, 100, 58); all mags cover that
     assert [level.shape for level in em[0]] == [(42, 68, 76), (42, 34, 38), (21, 17, 19)]
@@ -74,7 +84,11 @@ def test_layers_of_a_dataset(root):
     low, high = em[1]["contrast_limits"]
     assert 1 <= low < high < 255
     assert_array_equal(rgb[0], RGB.transpose(0, 3, 2, 1))
-    assert (rgb[1]["channel_axis"], rgb[1]["colormap"], len(rgb[1]["contrast_limits"])) == (0, ["red", "green", "blue"], 3)
+    assert (rgb[1]["channel_axis"], rgb[1]["colormap"], len(rgb[1]["contrast_limits"])) == (
+        0,
+        ["red", "green", "blue"],
+        3,
+    )
     assert_array_equal(cells[0], IDS.T)
     assert cells[1]["translate"] == (17 * 22, 35 * 11, 101 * 11)
     assert "contrast_limits" not in cells[1]
@@ -102,11 +116,24 @@ def test_layers_of_all_formats(root, path, voxels, kind):
 
 def test_layers_of_a_coarse_mag_and_of_a_plain_array(tmp_path):
     wkwdask.create_dataset(tmp_path / "ds", (4.0, 4.0, 40.0))
-    wkwdask.to_wkw(np.ones((3, 20, 10, 8), np.uint32), tmp_path / "ds" / "seg" / "4-4-1", offset=(5, 0, 7), block_len=8, category="segmentation")
+    wkwdask.to_wkw(
+        np.ones((3, 20, 10, 8), np.uint32),
+        tmp_path / "ds" / "seg" / "4-4-1",
+        offset=(5, 0, 7),
+        block_len=8,
+        category="segmentation",
+    )
     layers = _read(tmp_path / "ds")
-    assert [(attributes["name"], kind) for _, attributes, kind in layers] == [("seg 0", "labels"), ("seg 1", "labels"), ("seg 2", "labels")]
+    assert [(attributes["name"], kind) for _, attributes, kind in layers] == [
+        ("seg 0", "labels"),
+        ("seg 1", "labels"),
+        ("seg 2", "labels"),
+    ]
     # the center of a voxel of mag 4 is 1.5 voxels of mag 1 beyond the center of its first one
-    assert (layers[0][1]["scale"], layers[0][1]["translate"]) == ((40, 16, 16), (7 * 40, 1.5 * 4, 5 * 16 + 1.5 * 4))
+    assert (layers[0][1]["scale"], layers[0][1]["translate"]) == (
+        (40, 16, 16),
+        (7 * 40, 1.5 * 4, 5 * 16 + 1.5 * 4),
+    )
     (tmp_path / "array").mkdir()
     (tmp_path / "array" / ".zarray").write_text(ARRAY)
     [(data, attributes, kind)] = _read(tmp_path / "array")
@@ -128,7 +155,9 @@ def test_layers_of_a_coarse_mag_and_of_a_plain_array(tmp_path):
         {".zarray": ARRAY.replace("[4,5,6]", "[4]")},
         {"zarr.json": "{"},
         {"zarr.json": '{"zarr_format":3,"node_type":"group"}'},
-        {"datasource-properties.json": '{"id":{"name":"a","team":""},"dataLayers":[],"scale":[1,1,1]}'},
+        {
+            "datasource-properties.json": '{"id":{"name":"a","team":""},"dataLayers":[],"scale":[1,1,1]}'
+        },
     ],
     ids=lambda files: "+".join(files) or "empty",
 )
@@ -149,13 +178,21 @@ def test_a_damaged_record_is_an_error(tmp_path, name):
 
 @pytest.mark.filterwarnings("ignore")  # those of napari and its dependencies
 def test_layers_in_napari(root):
-    components = pytest.importorskip("napari.components", reason="napari, of the extra napari, is not installed")
+    components = pytest.importorskip(
+        "napari.components", reason="napari, of the extra napari, is not installed"
+    )
     viewer = components.ViewerModel()
     layers = viewer.open(str(root / "ds"), plugin="wkwdask")
-    assert [(layer.name, type(layer).__name__) for layer in layers] == [("em", "Image"), *((f"rgb {n}", "Image") for n in range(3)), ("cells", "Labels")]
+    assert [(layer.name, type(layer).__name__) for layer in layers] == [
+        ("em", "Image"),
+        *((f"rgb {n}", "Image") for n in range(3)),
+        ("cells", "Labels"),
+    ]
     assert np.array_equal(layers[0].downsample_factors, [(1, 1, 1), (1, 2, 2), (2, 4, 4)])
     x, y, z = 120, 70, 30
     viewer.dims.set_point(range(3), (z * 22, y * 11, x * 11))
     assert layers[4].get_value((z * 22, y * 11, x * 11), world=True) == IDS[x - 101, y - 35, z - 17]
-    assert layers[2].get_value((z * 22, y * 11, x * 11), world=True) == RGB[1, x - 101, y - 35, z - 17]
+    assert (
+        layers[2].get_value((z * 22, y * 11, x * 11), world=True) == RGB[1, x - 101, y - 35, z - 17]
+    )
     assert {str(unit) for layer in layers for unit in layer.units} == {"nanometer"}

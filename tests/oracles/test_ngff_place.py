@@ -25,7 +25,12 @@ from wkwdask.geometry.mag import Mag
 zarr = pytest.importorskip("zarr", reason="zarr, of the extra zarr, is not installed")
 
 VOXEL_SIZE = (4.0, 4.0, 40.0)
-LADDERS = [("1", "2-2-1", "4-4-2"), ("1", "2", "4", "8"), ("2-2-1", "4-4-1", "8-8-2"), ("1", "4-4-1")]
+LADDERS = [
+    ("1", "2-2-1", "4-4-2"),
+    ("1", "2", "4", "8"),
+    ("2-2-1", "4-4-1", "8-8-2"),
+    ("1", "4-4-1"),
+]
 MARK = 9
 
 
@@ -56,8 +61,12 @@ def write_dataset(folder, mags, topleft, size, mark, **options):
         high = -(-(np.array(topleft) + size) // mag.factors)
         array = np.ones(high - low, np.uint8)
         first, edge = np.array(mark) * coarsest // mag.factors - low, coarsest // mag.factors
-        array[tuple(slice(a, a + n) for a, n in zip(first.tolist(), edge.tolist(), strict=True))] = MARK
-        wkwdask.write(folder / "em" / mag.name, tuple(low.tolist()), array, category="color", **options)
+        array[
+            tuple(slice(a, a + n) for a, n in zip(first.tolist(), edge.tolist(), strict=True))
+        ] = MARK
+        wkwdask.write(
+            folder / "em" / mag.name, tuple(low.tolist()), array, category="color", **options
+        )
     return folder
 
 
@@ -70,18 +79,34 @@ def corners(voxels):
 def place_in_metadata(image, key):
     """Return scale and translation along z, y, x as the documents state them."""
     document = Path(image) / "zarr.json"
-    group = json.loads(document.read_text())["attributes"]["ome"] if document.exists() else json.loads((Path(image) / ".zattrs").read_text())
+    group = (
+        json.loads(document.read_text())["attributes"]["ome"]
+        if document.exists()
+        else json.loads((Path(image) / ".zattrs").read_text())
+    )
     entry = next(entry for entry in group["multiscales"][0]["datasets"] if entry["path"] == key)
     steps = entry["coordinateTransformations"]
     steps = steps[0]["transformations"] if steps[0]["type"] == "sequence" else steps
-    return tuple(np.array(next(step[name] for step in steps if step["type"] == name)) for name in ("scale", "translation"))
+    return tuple(
+        np.array(next(step[name] for step in steps if step["type"] == name))
+        for name in ("scale", "translation")
+    )
 
 
 def levels_by_tensorstore(image, keys):
-    tensorstore = pytest.importorskip("tensorstore", reason="tensorstore, of the extra oracles, is not installed")
+    tensorstore = pytest.importorskip(
+        "tensorstore", reason="tensorstore, of the extra oracles, is not installed"
+    )
     for key in keys:
         driver = "zarr3" if (Path(image) / key / "zarr.json").exists() else "zarr"
-        array = tensorstore.open({"driver": driver, "kvstore": {"driver": "file", "path": f"{image}/{key}/"}}).result().read().result()
+        array = (
+            tensorstore.open(
+                {"driver": driver, "kvstore": {"driver": "file", "path": f"{image}/{key}/"}}
+            )
+            .result()
+            .read()
+            .result()
+        )
         yield array, *place_in_metadata(image, key)
 
 
@@ -91,7 +116,13 @@ def levels_by_ngff_zarr(image, keys):
         warnings.simplefilter("ignore")
         found = ngff_zarr.from_ngff_zarr(str(image))
         for level in found.images:
-            yield level.data.compute(scheduler="synchronous"), *(np.array([each[axis] for axis in "zyx"]) for each in (level.scale, level.translation))
+            yield (
+                level.data.compute(scheduler="synchronous"),
+                *(
+                    np.array([each[axis] for axis in "zyx"])
+                    for each in (level.scale, level.translation)
+                ),
+            )
 
 
 def expect_one_place(levels, mags, mark):
@@ -119,7 +150,12 @@ def expect_exact_by_all(image, mags, mark):
     assert not wkwdask.verify(image).faults
 
 
-@given(layer=layers(), block_len=st.sampled_from([2, 4, 8]), file_len=st.sampled_from([1, 2, 4]), ngff=st.sampled_from(["0.4", "0.5", "0.6"]))
+@given(
+    layer=layers(),
+    block_len=st.sampled_from([2, 4, 8]),
+    file_len=st.sampled_from([1, 2, 4]),
+    ngff=st.sampled_from(["0.4", "0.5", "0.6"]),
+)
 def test_converted_levels(tmp_path_factory, layer, block_len, file_len, ngff):
     mags, _, _, mark = layer
     folder = tmp_path_factory.mktemp("place")
@@ -128,7 +164,9 @@ def test_converted_levels(tmp_path_factory, layer, block_len, file_len, ngff):
     expect_exact_by_all(folder / "em.ome.zarr", mags, mark)
 
 
-@given(layer=layers(), block_len=st.sampled_from([4, 8]), ngff=st.sampled_from(["0.4", "0.5", "0.6"]))
+@given(
+    layer=layers(), block_len=st.sampled_from([4, 8]), ngff=st.sampled_from(["0.4", "0.5", "0.6"])
+)
 def test_copied_levels(tmp_path_factory, layer, block_len, ngff):
     mags, topleft, size, mark = layer
     folder = tmp_path_factory.mktemp("place")
@@ -138,13 +176,26 @@ def test_copied_levels(tmp_path_factory, layer, block_len, ngff):
     expect_exact_by_all(folder / "rechunked.ome.zarr", mags, mark)
     wkwdask.copy(folder / "em.ome.zarr", folder / "copy.ome.zarr")
     for mag in mags:
-        array, copy = (zarr.open_array(str(folder / name / mag.name), mode="r") for name in ("em.ome.zarr", "copy.ome.zarr"))
-        assert (array.shape, dict(array.attrs), place_in_metadata(folder / "em.ome.zarr", mag.name)[1].tolist()) == (
+        array, copy = (
+            zarr.open_array(str(folder / name / mag.name), mode="r")
+            for name in ("em.ome.zarr", "copy.ome.zarr")
+        )
+        assert (
+            array.shape,
+            dict(array.attrs),
+            place_in_metadata(folder / "em.ome.zarr", mag.name)[1].tolist(),
+        ) == (
             copy.shape,
             dict(copy.attrs),
             place_in_metadata(folder / "copy.ome.zarr", mag.name)[1].tolist(),
         )
-    box = (*(np.multiply(mark, mags[-1].factors)).tolist(), *(n - (m * f - low) for n, m, f, low in zip(size, mark, mags[-1].factors, topleft, strict=True)))
+    box = (
+        *(np.multiply(mark, mags[-1].factors)).tolist(),
+        *(
+            n - (m * f - low)
+            for n, m, f, low in zip(size, mark, mags[-1].factors, topleft, strict=True)
+        ),
+    )
     wkwdask.copy(folder / "em.ome.zarr", folder / "cut.ome.zarr", bounding_box=box)
     expect_exact_by_all(folder / "cut.ome.zarr", mags, mark)
 
@@ -160,11 +211,17 @@ def test_levels_that_are_added_begin_with_the_image(tmp_path_factory, layer, ngf
     plan = wkwdask.plan_pyramid(folder / "em.ome.zarr", mags=mags[1:], method="mode")
     report = wkwdask.build_pyramid(folder / "em.ome.zarr", mags=mags[1:], method="mode")
     expect_exact_by_all(folder / "em.ome.zarr", mags, mark)
-    has_margins = any("inner_box_vx" in zarr.open_array(str(folder / "em.ome.zarr" / mag.name), mode="r").attrs for mag in mags[1:2])
+    has_margins = any(
+        "inner_box_vx" in zarr.open_array(str(folder / "em.ome.zarr" / mag.name), mode="r").attrs
+        for mag in mags[1:2]
+    )
     assert [has_margins] * 2 == ["arrays begin" in str(text) for text in (plan, report)]
 
 
-@given(layer=layers().filter(lambda layer: layer[0][0].name == "1"), ngff=st.sampled_from(["0.4", "0.5", "0.6"]))
+@given(
+    layer=layers().filter(lambda layer: layer[0][0].name == "1"),
+    ngff=st.sampled_from(["0.4", "0.5", "0.6"]),
+)
 def test_levels_added_to_an_image_at_any_voxel_state_their_place(tmp_path_factory, layer, ngff):
     """The first voxels of coarser levels may begin before the image: scale and translation say
     where they are."""
@@ -172,16 +229,26 @@ def test_levels_added_to_an_image_at_any_voxel_state_their_place(tmp_path_factor
     path = tmp_path_factory.mktemp("place") / "em.ome.zarr"
     array, finest = np.ones(size, np.uint8), np.array(mags[-1].factors)
     first = np.array(mark) * finest - topleft
-    array[tuple(slice(a, a + n) for a, n in zip(first.tolist(), finest.tolist(), strict=True))] = MARK
-    wkwdask.to_zarr(array, path, offset=topleft, voxel_size=VOXEL_SIZE, ngff=ngff, chunk_shape=(8, 8, 8))
+    array[tuple(slice(a, a + n) for a, n in zip(first.tolist(), finest.tolist(), strict=True))] = (
+        MARK
+    )
+    wkwdask.to_zarr(
+        array, path, offset=topleft, voxel_size=VOXEL_SIZE, ngff=ngff, chunk_shape=(8, 8, 8)
+    )
     wkwdask.build_pyramid(path, mags=mags[1:], method="mode")
     edge, keys = np.array(VOXEL_SIZE)[::-1], [mag.name for mag in mags]
     for read in (levels_by_tensorstore, levels_by_ngff_zarr):
         levels = list(read(path, keys))
         assert len(levels) == len(keys)
         for voxels, scale, translation in levels:
-            for corner, place in zip(corners(voxels), (np.array(mark) * finest, (np.array(mark) + 1) * finest), strict=True):
-                np.testing.assert_allclose(translation - scale / 2 + corner * scale + edge / 2, place[::-1] * edge)
+            for corner, place in zip(
+                corners(voxels),
+                (np.array(mark) * finest, (np.array(mark) + 1) * finest),
+                strict=True,
+            ):
+                np.testing.assert_allclose(
+                    translation - scale / 2 + corner * scale + edge / 2, place[::-1] * edge
+                )
     whole = BoundingBox(tuple(topleft), tuple(size))
     assert [scale.box for scale in wkwdask.info(path).scales] == [whole.in_mag(mag) for mag in mags]
     assert not wkwdask.verify(path, pyramid=True).faults
@@ -193,7 +260,9 @@ def test_napari_places_all_levels_alike(tmp_path, ngff, npe2pm):
     """napari takes scale and translation of the finest level, and the ratios of lengths for the
     others."""
     pytest.importorskip("napari_ome_zarr", reason="napari-ome-zarr is not installed")
-    layers = pytest.importorskip("napari.layers", reason="napari, of the extra napari, is not installed")
+    layers = pytest.importorskip(
+        "napari.layers", reason="napari, of the extra napari, is not installed"
+    )
     import npe2
 
     mags, mark = [Mag.parse(name) for name in ("1", "2-2-1", "4-4-2")], (25, 9, 9)
@@ -206,4 +275,6 @@ def test_napari_places_all_levels_alike(tmp_path, ngff, npe2pm):
     first = zarr.open_array(str(tmp_path / "em.ome.zarr" / "1"), mode="r").attrs["offset_vx"]
     for data, factor in zip(layer.data, layer.downsample_factors, strict=True):
         for corner, place in zip(corners(data), (mark, np.add(mark, 1)), strict=True):
-            np.testing.assert_array_equal(corner * factor, (np.multiply(place, mags[-1].factors) - first)[::-1])
+            np.testing.assert_array_equal(
+                corner * factor, (np.multiply(place, mags[-1].factors) - first)[::-1]
+            )

@@ -15,7 +15,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.precomputed_volumes import assemble_shard, chunk_id, chunk_name, parse_shard_index, sharding_for
+from support.precomputed_volumes import (
+    assemble_shard,
+    chunk_id,
+    chunk_name,
+    parse_shard_index,
+    sharding_for,
+)
 from support.strategies import voxel_array
 
 from wkwdask.formats.precomputed import compressed_segmentation, compresso
@@ -38,7 +44,13 @@ def _cells(scale):
 
 
 def _part(scale, cell):
-    return (slice(None), *(slice(g * edge, min((g + 1) * edge, n)) for g, edge, n in zip(cell, scale.chunk_size, scale.size, strict=True)))
+    return (
+        slice(None),
+        *(
+            slice(g * edge, min((g + 1) * edge, n))
+            for g, edge, n in zip(cell, scale.chunk_size, scale.size, strict=True)
+        ),
+    )
 
 
 def write_volume(folder, scale, array, kind="image"):
@@ -60,7 +72,9 @@ def write_volume(folder, scale, array, kind="image"):
     shards = scale.sharding.locate(ids)[0]
     for shard in np.unique(shards).tolist():
         members = {chunk: by_id[chunk] for chunk in ids[shards == shard].tolist()}
-        (folder / scale.key / scale.sharding.shard_name(shard)).write_bytes(b"".join(assemble_shard(members, scale.sharding)))
+        (folder / scale.key / scale.sharding.shard_name(shard)).write_bytes(
+            b"".join(assemble_shard(members, scale.sharding))
+        )
 
 
 def read_shard(raw, sharding):
@@ -71,9 +85,15 @@ def read_shard(raw, sharding):
         index = raw[first + int(start) : first + int(end)]
         if index and sharding.minishard_index_encoding == "gzip":
             index = decompress_gzip(index, 1 << 16, "shard", int(start))
-        for chunk, at, size in zip(*parse_minishard_index(index, "shard", int(start), len(raw) - first), strict=True):
+        for chunk, at, size in zip(
+            *parse_minishard_index(index, "shard", int(start), len(raw) - first), strict=True
+        ):
             data = raw[first + int(at) : first + int(at + size)]
-            chunks[int(chunk)] = decompress_gzip(data, 1 << 20, "shard", int(at)) if sharding.data_encoding == "gzip" else data
+            chunks[int(chunk)] = (
+                decompress_gzip(data, 1 << 20, "shard", int(at))
+                if sharding.data_encoding == "gzip"
+                else data
+            )
     return chunks
 
 
@@ -89,24 +109,41 @@ def read_volume(folder):
             stored |= read_shard(file.read_bytes(), scale.sharding)
     for cell in _cells(scale):
         file = folder / scale.key / chunk_name(scale, cell)
-        data = stored.get(chunk_id(scale, cell)) if scale.sharding else file.read_bytes() if file.exists() else None
+        data = (
+            stored.get(chunk_id(scale, cell))
+            if scale.sharding
+            else file.read_bytes()
+            if file.exists()
+            else None
+        )
         if data is not None:
             corner = [g * edge for g, edge in zip(cell, scale.chunk_size, strict=True)]
-            shape = [min(edge, size - low) for low, edge, size in zip(corner, scale.chunk_size, scale.size, strict=True)]
+            shape = [
+                min(edge, size - low)
+                for low, edge, size in zip(corner, scale.chunk_size, scale.size, strict=True)
+            ]
             codec.decode_into(data, (info.num_channels, *shape), out, (0, *corner), str(file))
     return out
 
 
 SHARDINGS = [None] + [
     Sharding(*bits, function, index, data)
-    for bits, function in (((1, 1, 3), "identity"), ((0, 2, 1), "identity"), ((1, 2, 1), "murmurhash3_x86_128"))
+    for bits, function in (
+        ((1, 1, 3), "identity"),
+        ((0, 2, 1), "identity"),
+        ((1, 2, 1), "murmurhash3_x86_128"),
+    )
     for index, data in (("raw", "raw"), ("gzip", "gzip"))
 ]
 FORMS = [
     # encoding, type, channels, sharding
     *[("raw", dtype, 1, None) for dtype in ALL_DTYPES],
     ("raw", "uint16", 3, SHARDINGS[1]),
-    *[("compressed_segmentation", dtype, channels, None) for dtype in ("uint32", "uint64") for channels in (1, 2)],
+    *[
+        ("compressed_segmentation", dtype, channels, None)
+        for dtype in ("uint32", "uint64")
+        for channels in (1, 2)
+    ],
     *[("compressed_segmentation", "uint64", 1, sharding) for sharding in SHARDINGS[1:]],
     *[("png", dtype, channels, None) for dtype in ("uint8", "uint16") for channels in (1, 2, 3, 4)],
     ("png", "uint16", 1, SHARDINGS[2]),
@@ -114,15 +151,29 @@ FORMS = [
     ("jpeg", "uint8", 3, None),
     ("jpeg", "uint8", 1, SHARDINGS[1]),
 ]
-IDS = [f"{encoding}-{dtype}-{channels}-{sharding and (sharding.hash, sharding.data_encoding)}" for encoding, dtype, channels, sharding in FORMS]
+IDS = [
+    f"{encoding}-{dtype}-{channels}-{sharding and (sharding.hash, sharding.data_encoding)}"
+    for encoding, dtype, channels, sharding in FORMS
+]
 
 
 def _scale(encoding, sharding):
-    return Scale("8_8_40", SIZE, OFFSET, CHUNK, (8, 8, 40), encoding, sharding, (8, 8, 8) if encoding == "compressed_segmentation" else None)
+    return Scale(
+        "8_8_40",
+        SIZE,
+        OFFSET,
+        CHUNK,
+        (8, 8, 40),
+        encoding,
+        sharding,
+        (8, 8, 8) if encoding == "compressed_segmentation" else None,
+    )
 
 
 def _voxels(encoding, dtype, channels):
-    array = voxel_array(dtype, (channels, *SIZE), 1, "few" if encoding == "compressed_segmentation" else "noise")
+    array = voxel_array(
+        dtype, (channels, *SIZE), 1, "few" if encoding == "compressed_segmentation" else "noise"
+    )
     if encoding == "jpeg":
         array = np.cumsum(array % 3, axis=2, dtype=np.uint8)
     return array
@@ -139,7 +190,9 @@ def test_tensorstore_reads_what_we_write(tmp_path, encoding, dtype, channels, sh
 
     array = _voxels(encoding, dtype, channels)
     write_volume(tmp_path, _scale(encoding, sharding), array)
-    store = ts.open({"driver": "neuroglancer_precomputed", "kvstore": {"driver": "file", "path": str(tmp_path)}}).result()
+    store = ts.open(
+        {"driver": "neuroglancer_precomputed", "kvstore": {"driver": "file", "path": str(tmp_path)}}
+    ).result()
     assert store.domain.origin[:3] == OFFSET
     found = _as_czyx(store)
     if encoding == "jpeg":
@@ -150,7 +203,14 @@ def test_tensorstore_reads_what_we_write(tmp_path, encoding, dtype, channels, sh
 
 
 def _tensorstore_volume(ts, folder, encoding, dtype, channels, sharding):
-    scale = {"size": SIZE, "voxel_offset": OFFSET, "chunk_size": CHUNK, "resolution": (8, 8, 40), "encoding": encoding, "key": "8_8_40"}
+    scale = {
+        "size": SIZE,
+        "voxel_offset": OFFSET,
+        "chunk_size": CHUNK,
+        "resolution": (8, 8, 40),
+        "encoding": encoding,
+        "key": "8_8_40",
+    }
     if encoding == "compressed_segmentation":
         scale["compressed_segmentation_block_size"] = (8, 8, 8)
     if sharding is not None:
@@ -193,7 +253,9 @@ def test_tensorstore_encodes_the_same_segmentation(tmp_path, dtype):
     import tensorstore as ts
 
     array = _voxels("compressed_segmentation", dtype, 2)
-    _tensorstore_volume(ts, tmp_path, "compressed_segmentation", dtype, 2, None).write(array.transpose(1, 2, 3, 0)).result()
+    _tensorstore_volume(ts, tmp_path, "compressed_segmentation", dtype, 2, None).write(
+        array.transpose(1, 2, 3, 0)
+    ).result()
     scale = _scale("compressed_segmentation", None)
     for cell in _cells(scale):
         stored = (tmp_path / scale.key / chunk_name(scale, cell)).read_bytes()
@@ -206,10 +268,18 @@ def test_worked_example_of_tensorstore(tmp_path):
     import tensorstore as ts
 
     array = np.array([[0xA0, 0xB0], [0xA1, 0xB1], [0xA2, 0xB2]], np.uint8).reshape(1, 3, 2, 1)
-    write_volume(tmp_path, Scale("1_1_1", (3, 2, 1), (0, 0, 0), (1, 1, 1), (1, 1, 1), "raw", Sharding(1, 1, 1)), array)
+    write_volume(
+        tmp_path,
+        Scale("1_1_1", (3, 2, 1), (0, 0, 0), (1, 1, 1), (1, 1, 1), "raw", Sharding(1, 1, 1)),
+        array,
+    )
     raw = (tmp_path / "1_1_1" / "1.shard").read_bytes()
-    assert raw == struct.pack("<4Q", 1, 25, 26, 50) + b"\xa2" + struct.pack("<3Q", 4, 0, 1) + b"\xb2" + struct.pack("<3Q", 6, 25, 1)
-    store = ts.open({"driver": "neuroglancer_precomputed", "kvstore": {"driver": "file", "path": str(tmp_path)}}).result()
+    assert raw == struct.pack("<4Q", 1, 25, 26, 50) + b"\xa2" + struct.pack(
+        "<3Q", 4, 0, 1
+    ) + b"\xb2" + struct.pack("<3Q", 6, 25, 1)
+    store = ts.open(
+        {"driver": "neuroglancer_precomputed", "kvstore": {"driver": "file", "path": str(tmp_path)}}
+    ).result()
     np.testing.assert_array_equal(_as_czyx(store), array)
 
 
@@ -229,12 +299,26 @@ def test_compressed_segmentation_both_ways(shape, block_size, dtype, kinds, seed
     array = rng.choice(ids, shape)
     data = compressed_segmentation.encode(array[None], block_size, "f")
     assert data == package.compress(np.asfortranarray(array)[..., None], block_size, order="F")
-    np.testing.assert_array_equal(package.decompress(data, tuple(shape), dtype, block_size, order="F").reshape(shape, order="F"), array)
-    np.testing.assert_array_equal(compressed_segmentation.decode(data, BlockShapes(tuple(shape), block_size), np.dtype(dtype), 1, "f", 0)[0], array)
+    np.testing.assert_array_equal(
+        package.decompress(data, tuple(shape), dtype, block_size, order="F").reshape(
+            shape, order="F"
+        ),
+        array,
+    )
+    np.testing.assert_array_equal(
+        compressed_segmentation.decode(
+            data, BlockShapes(tuple(shape), block_size), np.dtype(dtype), 1, "f", 0
+        )[0],
+        array,
+    )
 
 
 @pytest.mark.needs("compresso")
-@given(st.lists(st.integers(1, 20), min_size=3, max_size=3), st.sampled_from(["uint8", "uint16", "uint32", "uint64"]), st.integers(0, 2**32 - 1))
+@given(
+    st.lists(st.integers(1, 20), min_size=3, max_size=3),
+    st.sampled_from(["uint8", "uint16", "uint32", "uint64"]),
+    st.integers(0, 2**32 - 1),
+)
 def test_compresso_reads_what_we_write(shape, dtype, seed):
     import compresso as package
 
@@ -247,7 +331,9 @@ def test_compresso_reads_what_we_write(shape, dtype, seed):
 def test_murmurhash(keys):
     import mmh3
 
-    expected = [mmh3.hash64(struct.pack("<Q", key), seed=0, x64arch=False, signed=False)[0] for key in keys]
+    expected = [
+        mmh3.hash64(struct.pack("<Q", key), seed=0, x64arch=False, signed=False)[0] for key in keys
+    ]
     assert murmurhash3(np.array(keys, np.uint64)).tolist() == expected
 
 
@@ -280,7 +366,9 @@ def test_chunks_of_cloud_volume(encoding, dtype):
     data = chunks.encode(theirs, encoding, block_size=(8, 8, 8), **options)
     for raw in (data, codec.encode(array, "f")):
         ours = codec.decode(bytes(raw), (1, 12, 9, 5), "f")
-        back = chunks.decode(bytes(raw), encoding, (12, 9, 5, 1), dtype, block_size=(8, 8, 8))[..., 0]
+        back = chunks.decode(bytes(raw), encoding, (12, 9, 5, 1), dtype, block_size=(8, 8, 8))[
+            ..., 0
+        ]
         assert np.abs(ours[0].astype(float) - back).max() <= (2 if encoding == "jpeg" else 0)
         if encoding != "jpeg":
             np.testing.assert_array_equal(ours, array)
@@ -325,12 +413,26 @@ def test_any_geometry(tmp_path_factory, size, offset, chunk, target):
     import tensorstore as ts
 
     folder = tmp_path_factory.mktemp("volume")
-    scale = Scale("1_1_1", size, offset, tuple(max(edge, n // 8) for edge, n in zip(chunk, size, strict=True)), (1, 1, 1), "raw")
+    scale = Scale(
+        "1_1_1",
+        size,
+        offset,
+        tuple(max(edge, n // 8) for edge, n in zip(chunk, size, strict=True)),
+        (1, 1, 1),
+        "raw",
+    )
     if target:
-        scale = replace(scale, sharding=sharding_for(scale.grid, int(np.prod(scale.chunk_size)), target_shard_nbytes=target))
+        scale = replace(
+            scale,
+            sharding=sharding_for(
+                scale.grid, int(np.prod(scale.chunk_size)), target_shard_nbytes=target
+            ),
+        )
     array = voxel_array("uint8", (1, *size), 5, "noise")
     write_volume(folder, scale, array)
-    store = ts.open({"driver": "neuroglancer_precomputed", "kvstore": {"driver": "file", "path": str(folder)}}).result()
+    store = ts.open(
+        {"driver": "neuroglancer_precomputed", "kvstore": {"driver": "file", "path": str(folder)}}
+    ).result()
     assert store.domain.origin[:3] == offset
     np.testing.assert_array_equal(_as_czyx(store), array)
     np.testing.assert_array_equal(read_volume(folder), array)

@@ -22,14 +22,38 @@ import wkwdask
 ts = pytest.importorskip("tensorstore", reason="the oracle")
 
 DTYPES = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "float32")
-TYPES_OF = {"raw": DTYPES, "compressed_segmentation": ("uint32", "uint64"), "png": ("uint8", "uint16"), "jpeg": ("uint8",)}
-CHANNELS_OF = {"raw": (1, 3), "compressed_segmentation": (1, 2), "png": (1, 2, 3, 4), "jpeg": (1, 3)}
+TYPES_OF = {
+    "raw": DTYPES,
+    "compressed_segmentation": ("uint32", "uint64"),
+    "png": ("uint8", "uint16"),
+    "jpeg": ("uint8",),
+}
+CHANNELS_OF = {
+    "raw": (1, 3),
+    "compressed_segmentation": (1, 2),
+    "png": (1, 2, 3, 4),
+    "jpeg": (1, 3),
+}
 SHAPE = (45, 33, 21)
 OFFSET = (-7, 12, 300)
 SHARDINGS = (
     None,
-    {"preshift_bits": 1, "minishard_bits": 2, "shard_bits": 5, "hash": "identity", "minishard_index_encoding": "gzip", "data_encoding": "gzip"},
-    {"preshift_bits": 2, "minishard_bits": 1, "shard_bits": 2, "hash": "murmurhash3_x86_128", "minishard_index_encoding": "raw", "data_encoding": "raw"},
+    {
+        "preshift_bits": 1,
+        "minishard_bits": 2,
+        "shard_bits": 5,
+        "hash": "identity",
+        "minishard_index_encoding": "gzip",
+        "data_encoding": "gzip",
+    },
+    {
+        "preshift_bits": 2,
+        "minishard_bits": 1,
+        "shard_bits": 2,
+        "hash": "murmurhash3_x86_128",
+        "minishard_index_encoding": "raw",
+        "data_encoding": "raw",
+    },
 )
 
 
@@ -39,7 +63,9 @@ def voxels(dtype, channels, shape=SHAPE, seed=0):
     if np.dtype(dtype).kind == "f":
         array = rng.normal(size=(channels, *shape)).astype(dtype)
     elif dtype in ("uint32", "uint64"):
-        array = np.concatenate([labels(shape, np.dtype(dtype).type, seed + n) for n in range(channels)])
+        array = np.concatenate(
+            [labels(shape, np.dtype(dtype).type, seed + n) for n in range(channels)]
+        )
     else:
         info = np.iinfo(dtype)
         array = rng.integers(info.min, info.max, (channels, *shape), dtype, endpoint=True)
@@ -47,12 +73,18 @@ def voxels(dtype, channels, shape=SHAPE, seed=0):
     return array
 
 
-def write_with_tensorstore(folder, array, encoding, sharding, offset=OFFSET, chunk=(16, 16, 8), **scale):
+def write_with_tensorstore(
+    folder, array, encoding, sharding, offset=OFFSET, chunk=(16, 16, 8), **scale
+):
     spec = {
         "driver": "neuroglancer_precomputed",
         "kvstore": {"driver": "file", "path": str(folder)},
         "create": True,
-        "multiscale_metadata": {"type": "image", "data_type": array.dtype.name, "num_channels": len(array)},
+        "multiscale_metadata": {
+            "type": "image",
+            "data_type": array.dtype.name,
+            "num_channels": len(array),
+        },
         "scale_metadata": {
             "size": array.shape[1:],
             "voxel_offset": offset,
@@ -60,8 +92,16 @@ def write_with_tensorstore(folder, array, encoding, sharding, offset=OFFSET, chu
             "encoding": encoding,
             "resolution": [4, 4.5, 40],
             **scale,
-            **({} if sharding is None else {"sharding": {"@type": "neuroglancer_uint64_sharded_v1", **sharding}}),
-            **({"compressed_segmentation_block_size": [8, 7, 4]} if encoding == "compressed_segmentation" else {}),
+            **(
+                {}
+                if sharding is None
+                else {"sharding": {"@type": "neuroglancer_uint64_sharded_v1", **sharding}}
+            ),
+            **(
+                {"compressed_segmentation_block_size": [8, 7, 4]}
+                if encoding == "compressed_segmentation"
+                else {}
+            ),
         },
     }
     opened = ts.open(spec).result()
@@ -97,7 +137,10 @@ def test_tensorstore(tmp_path, encoding, dtype, channels, sharding):
 
 @given(st.data())
 def test_any_geometry(tmp_path_factory, data):
-    size, chunk = data.draw(st.tuples(*[st.integers(1, 60)] * 3)), data.draw(st.tuples(*[st.integers(5, 40)] * 3))
+    size, chunk = (
+        data.draw(st.tuples(*[st.integers(1, 60)] * 3)),
+        data.draw(st.tuples(*[st.integers(5, 40)] * 3)),
+    )
     bits = sum((-(-n // edge) - 1).bit_length() for n, edge in zip(size, chunk, strict=True))
     preshift, minishard = data.draw(st.integers(0, 3)), data.draw(st.integers(0, 3))
     sharding = {
@@ -108,11 +151,19 @@ def test_any_geometry(tmp_path_factory, data):
         "minishard_index_encoding": data.draw(st.sampled_from(["raw", "gzip"])),
         "data_encoding": data.draw(st.sampled_from(["raw", "gzip"])),
     }
-    array = voxels(data.draw(st.sampled_from(["uint16", "uint64"])), data.draw(st.integers(1, 2)), size)
-    encoding = "raw" if array.dtype == np.uint16 else data.draw(st.sampled_from(["raw", "compressed_segmentation"]))
+    array = voxels(
+        data.draw(st.sampled_from(["uint16", "uint64"])), data.draw(st.integers(1, 2)), size
+    )
+    encoding = (
+        "raw"
+        if array.dtype == np.uint16
+        else data.draw(st.sampled_from(["raw", "compressed_segmentation"]))
+    )
     offset = data.draw(st.tuples(*[st.integers(-1000, 1000)] * 3))
     folder = tmp_path_factory.mktemp("ts")
-    write_with_tensorstore(folder, array, encoding, data.draw(st.sampled_from([None, sharding])), offset, chunk)
+    write_with_tensorstore(
+        folder, array, encoding, data.draw(st.sampled_from([None, sharding])), offset, chunk
+    )
     assert wkwdask.info(folder).scales[0].box.topleft == offset
     np.testing.assert_array_equal(wkwdask.read(folder), array)
 
@@ -121,7 +172,9 @@ def test_a_second_scale_and_chunk_size(tmp_path):
     """tensorstore adds scales to an info; mags are told by their resolutions."""
     array = voxels("uint8", 1)
     write_with_tensorstore(tmp_path, array, "raw", None)
-    write_with_tensorstore(tmp_path, array[:, ::2, ::2, ::1], "raw", SHARDINGS[1], (-4, 6, 300), resolution=[8, 9, 40])
+    write_with_tensorstore(
+        tmp_path, array[:, ::2, ::2, ::1], "raw", SHARDINGS[1], (-4, 6, 300), resolution=[8, 9, 40]
+    )
     np.testing.assert_array_equal(wkwdask.read(tmp_path, mag="2-2-1"), array[:, ::2, ::2])
     np.testing.assert_array_equal(wkwdask.read(tmp_path, mag="4_4.5_40"), array)
 
@@ -130,7 +183,9 @@ def test_a_second_scale_and_chunk_size(tmp_path):
 # cloud-volume
 
 
-def write_with_cloud_volume(folder, array, encoding, *, sharding=None, compress=None, offset=OFFSET, chunk=(16, 16, 8)):
+def write_with_cloud_volume(
+    folder, array, encoding, *, sharding=None, compress=None, offset=OFFSET, chunk=(16, 16, 8)
+):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it uses what others have deprecated
         cloudvolume = pytest.importorskip("cloudvolume", reason="the oracle")
@@ -144,7 +199,14 @@ def write_with_cloud_volume(folder, array, encoding, *, sharding=None, compress=
             volume_size=list(array.shape[1:]),
             chunk_size=list(chunk),
         )
-        volume = cloudvolume.CloudVolume(f"file://{folder}", info=info, compress=compress, progress=False, non_aligned_writes=False, fill_missing=True)
+        volume = cloudvolume.CloudVolume(
+            f"file://{folder}",
+            info=info,
+            compress=compress,
+            progress=False,
+            non_aligned_writes=False,
+            fill_missing=True,
+        )
         if sharding is not None:
             spec = {"@type": "neuroglancer_uint64_sharded_v1", **sharding}
             volume.scale["sharding"] = spec
@@ -154,7 +216,14 @@ def write_with_cloud_volume(folder, array, encoding, *, sharding=None, compress=
 
 
 @pytest.mark.parametrize(
-    ("dtype", "encoding"), [("uint8", "raw"), ("uint16", "raw"), ("float32", "raw"), ("uint64", "compressed_segmentation"), ("uint32", "compresso")]
+    ("dtype", "encoding"),
+    [
+        ("uint8", "raw"),
+        ("uint16", "raw"),
+        ("float32", "raw"),
+        ("uint64", "compressed_segmentation"),
+        ("uint32", "compresso"),
+    ],
 )
 @pytest.mark.parametrize("compress", [False, "gzip", "br", "zstd", "xz", "bz2"])
 def test_cloud_volume(tmp_path, dtype, encoding, compress):
@@ -174,7 +243,9 @@ def test_cloud_volume(tmp_path, dtype, encoding, compress):
 
 
 @pytest.mark.parametrize("sharding", SHARDINGS[1:])
-@pytest.mark.parametrize(("dtype", "encoding"), [("uint8", "raw"), ("uint64", "compressed_segmentation")])
+@pytest.mark.parametrize(
+    ("dtype", "encoding"), [("uint8", "raw"), ("uint64", "compressed_segmentation")]
+)
 def test_cloud_volume_shards(tmp_path, sharding, dtype, encoding):
     shape = (64, 32, 16)
     array = voxels(dtype, 1, shape)
@@ -200,7 +271,12 @@ def test_over_http(tmp_path, sharding):
     array = voxels("uint64", 1)
     write_with_tensorstore(tmp_path / "v", array, "compressed_segmentation", SHARDINGS[sharding])
     with range_server(tmp_path) as server:
-        np.testing.assert_array_equal(wkwdask.open(f"{server.url}/v/|neuroglancer-precomputed:", chunks="file").compute(scheduler="threads"), array)
+        np.testing.assert_array_equal(
+            wkwdask.open(f"{server.url}/v/|neuroglancer-precomputed:", chunks="file").compute(
+                scheduler="threads"
+            ),
+            array,
+        )
 
 
 @pytest.fixture(scope="module")
@@ -209,11 +285,24 @@ def s3():
     pytest.importorskip("obstore", reason="reads s3")
     server_of = pytest.importorskip("moto.server", reason="serves S3")
     boto3 = pytest.importorskip("boto3", reason="writes to S3")
-    before = {name: os.environ.get(name) for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION")}
+    before = {
+        name: os.environ.get(name)
+        for name in (
+            "AWS_ENDPOINT_URL",
+            "AWS_ACCESS_KEY_ID",
+            "AWS_SECRET_ACCESS_KEY",
+            "AWS_DEFAULT_REGION",
+        )
+    }
     server = server_of.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
-    os.environ.update(AWS_ENDPOINT_URL=f"http://{host}:{port}", AWS_ACCESS_KEY_ID="x", AWS_SECRET_ACCESS_KEY="y", AWS_DEFAULT_REGION="us-east-1")
+    os.environ.update(
+        AWS_ENDPOINT_URL=f"http://{host}:{port}",
+        AWS_ACCESS_KEY_ID="x",
+        AWS_SECRET_ACCESS_KEY="y",
+        AWS_DEFAULT_REGION="us-east-1",
+    )
     try:
         client = boto3.client("s3")
         client.create_bucket(Bucket="bucket")
@@ -226,7 +315,9 @@ def s3():
 
 def upload(client, folder, prefix):
     for path in filter(Path.is_file, folder.rglob("*")):
-        client.put_object(Bucket="bucket", Key=f"{prefix}/{path.relative_to(folder)}", Body=path.read_bytes())
+        client.put_object(
+            Bucket="bucket", Key=f"{prefix}/{path.relative_to(folder)}", Body=path.read_bytes()
+        )
 
 
 @pytest.mark.parametrize("sharding", [0, 1])
@@ -244,7 +335,9 @@ def gs():
     """An emulator of Google Cloud Storage with a bucket, in a thread of the tests; yields its URL
     for uploads."""
     pytest.importorskip("obstore", reason="reads gs")
-    server_of = pytest.importorskip("gcp_storage_emulator.server", reason="serves Google Cloud Storage")
+    server_of = pytest.importorskip(
+        "gcp_storage_emulator.server", reason="serves Google Cloud Storage"
+    )
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
 
@@ -270,7 +363,11 @@ def test_gs(tmp_path, gs, sharding):
     array[:, :32, :32, :32] = 0  # a chunk that is absent
     write_with_tensorstore(tmp_path, array, "compressed_segmentation", SHARDINGS[sharding])
     for path in filter(Path.is_file, tmp_path.rglob("*")):
-        request = urllib.request.Request(gs + f"v{sharding}/{path.relative_to(tmp_path)}", path.read_bytes(), {"Content-Type": "application/octet-stream"})
+        request = urllib.request.Request(
+            gs + f"v{sharding}/{path.relative_to(tmp_path)}",
+            path.read_bytes(),
+            {"Content-Type": "application/octet-stream"},
+        )
         urllib.request.urlopen(request).close()
     np.testing.assert_array_equal(wkwdask.read(f"precomputed://gs://bucket/v{sharding}"), array)
     with pytest.raises(wkwdask.errors.MissingError, match="gs://bucket/none/info: not found"):
@@ -282,12 +379,20 @@ def test_s3_that_may_not_be_listed(tmp_path, monkeypatch):
     pytest.importorskip("obstore", reason="reads s3")
     array = voxels("uint64", 1)
     array[:, :32, :32, :32] = 0
-    write_with_tensorstore(tmp_path / "bucket" / "v", array, "compressed_segmentation", SHARDINGS[0])
-    for name, value in (("AWS_ACCESS_KEY_ID", "x"), ("AWS_SECRET_ACCESS_KEY", "y"), ("AWS_DEFAULT_REGION", "us-east-1")):
+    write_with_tensorstore(
+        tmp_path / "bucket" / "v", array, "compressed_segmentation", SHARDINGS[0]
+    )
+    for name, value in (
+        ("AWS_ACCESS_KEY_ID", "x"),
+        ("AWS_SECRET_ACCESS_KEY", "y"),
+        ("AWS_DEFAULT_REGION", "us-east-1"),
+    ):
         monkeypatch.setenv(name, value)
     with range_server(tmp_path, absent=403) as server:
         monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
         with pytest.warns(wkwdask.errors.AccessWarning, match="treated as absent"):
             np.testing.assert_array_equal(wkwdask.read("precomputed://s3://bucket/v"), array)
-        with pytest.raises(PermissionError, match=r"credentials of the environment.*s3://bucket/none/info"):
+        with pytest.raises(
+            PermissionError, match=r"credentials of the environment.*s3://bucket/none/info"
+        ):
             wkwdask.read("precomputed://s3://bucket/none")

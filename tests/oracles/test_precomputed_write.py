@@ -29,7 +29,11 @@ DTYPES = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "floa
 # encoding, type, channels
 LOSSLESS = [
     *(("raw", dtype, channels) for dtype in DTYPES for channels in (1, 2)),
-    *(("compressed_segmentation", dtype, channels) for dtype in ("uint32", "uint64") for channels in (1, 2)),
+    *(
+        ("compressed_segmentation", dtype, channels)
+        for dtype in ("uint32", "uint64")
+        for channels in (1, 2)
+    ),
     *(("png", dtype, channels) for dtype in ("uint8", "uint16") for channels in (1, 2, 3, 4)),
 ]
 # png is left out, for which cloud-volume needs one more package: tensorstore reads it
@@ -39,7 +43,12 @@ FOR_CLOUDVOLUME = [
     *(("compresso", dtype, 1) for dtype in ("uint8", "uint16", "uint32", "uint64")),
     ("jxl", "uint8", 1),
 ]  # fmt: skip
-NEEDS = {"png": "imagecodecs", "jpeg": "imagecodecs", "jxl": "imagecodecs", "compresso": "compresso"}
+NEEDS = {
+    "png": "imagecodecs",
+    "jpeg": "imagecodecs",
+    "jxl": "imagecodecs",
+    "compresso": "compresso",
+}
 
 
 def voxels(dtype, channels, shape=SHAPE, seed=0):
@@ -59,7 +68,9 @@ def voxels(dtype, channels, shape=SHAPE, seed=0):
 def smooth(channels):
     """A picture in which a lossy encoding changes little."""
     x, y, z = np.meshgrid(*(np.arange(n) for n in SHAPE), indexing="ij")
-    return np.stack([100 + 50 * np.sin((x + 2 * y + z) / 15 + c) for c in range(channels)]).astype(np.uint8)
+    return np.stack([100 + 50 * np.sin((x + 2 * y + z) / 15 + c) for c in range(channels)]).astype(
+        np.uint8
+    )
 
 
 def write(array, folder, **options):
@@ -86,7 +97,13 @@ def sharding_of(size, chunk, within=4, **options):
 def by_tensorstore(folder, scale=0):
     """The domain's corner, and the voxels (c, x, y, z)."""
     ts = pytest.importorskip("tensorstore", reason="the oracle tensorstore 0.1.86 is not installed")
-    store = ts.open({"driver": "neuroglancer_precomputed", "kvstore": {"driver": "file", "path": str(folder)}, "scale_index": scale}).result()
+    store = ts.open(
+        {
+            "driver": "neuroglancer_precomputed",
+            "kvstore": {"driver": "file", "path": str(folder)},
+            "scale_index": scale,
+        }
+    ).result()
     return tuple(store.domain.origin[:3]), store.read().result().transpose(3, 0, 1, 2)
 
 
@@ -94,8 +111,12 @@ def by_cloudvolume(folder, mip=0):
     """The same."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of its dependencies
-        cloudvolume = pytest.importorskip("cloudvolume", reason="the oracle cloud-volume 12.15.2 is not installed")
-        volume = cloudvolume.CloudVolume(f"file://{folder}", mip=mip, fill_missing=True, progress=False)
+        cloudvolume = pytest.importorskip(
+            "cloudvolume", reason="the oracle cloud-volume 12.15.2 is not installed"
+        )
+        volume = cloudvolume.CloudVolume(
+            f"file://{folder}", mip=mip, fill_missing=True, progress=False
+        )
         found = np.asarray(volume[:, :, :])
     return tuple(int(n) for n in volume.voxel_offset), found.transpose(3, 0, 1, 2)
 
@@ -104,8 +125,14 @@ def by_cloudvolume(folder, mip=0):
 def test_tensorstore_reads_lossless_encodings(tmp_path, sharded):
     for encoding, dtype, channels in LOSSLESS:
         array = voxels(dtype, channels)
-        how = {False: False, True: choose_sharding(SHAPE, CHUNK, dtype), "raw": sharding_of(SHAPE, CHUNK)}[sharded]
-        kind = "segmentation" if encoding == "compressed_segmentation" and channels == 1 else "image"
+        how = {
+            False: False,
+            True: choose_sharding(SHAPE, CHUNK, dtype),
+            "raw": sharding_of(SHAPE, CHUNK),
+        }[sharded]
+        kind = (
+            "segmentation" if encoding == "compressed_segmentation" and channels == 1 else "image"
+        )
         folder = tmp_path / f"{encoding}-{dtype}-{channels}"
         write(array, folder, encoding=encoding, shard_shape=how, type=kind)
         origin, found = by_tensorstore(folder)
@@ -129,11 +156,19 @@ def test_tensorstore_reads_jpeg(tmp_path, sharded, channels):
 def test_cloudvolume_reads_its_encodings(tmp_path, how):
     for encoding, dtype, channels in FOR_CLOUDVOLUME:
         array = voxels(dtype, channels)
-        options = {"files": {}, "gzip": {"compression": "gzip"}, "shards": {"shard_shape": sharding_of(SHAPE, CHUNK, data_encoding="gzip")}}[how]
+        options = {
+            "files": {},
+            "gzip": {"compression": "gzip"},
+            "shards": {"shard_shape": sharding_of(SHAPE, CHUNK, data_encoding="gzip")},
+        }[how]
         kind = "segmentation" if encoding in ("compressed_segmentation", "compresso") else "image"
         folder = tmp_path / f"{encoding}-{dtype}-{channels}"
         write(array, folder, encoding=encoding, type=kind, **options)
-        assert all(name.endswith(".gz") for name in os.listdir(folder / "4_4_40") if not name.startswith(".")) is (how == "gzip")
+        assert all(
+            name.endswith(".gz")
+            for name in os.listdir(folder / "4_4_40")
+            if not name.startswith(".")
+        ) is (how == "gzip")
         origin, found = by_cloudvolume(folder)
         assert origin == OFFSET
         np.testing.assert_array_equal(found, array, err_msg=f"{encoding} {dtype} {channels}")
@@ -147,10 +182,20 @@ def test_both_read_sections_that_became_a_volume(tmp_path, sharded):
     (tmp_path / "sections").mkdir()
     for z, section in enumerate(array[0].T):
         Image.fromarray(section).save(tmp_path / "sections" / f"s{z}.png")
-    options = {"voxel_size": (4, 4, 40), "offset": OFFSET, "chunk_shape": (10, 6, 5), "shard_shape": sharded}
+    options = {
+        "voxel_size": (4, 4, 40),
+        "offset": OFFSET,
+        "chunk_shape": (10, 6, 5),
+        "shard_shape": sharded,
+    }
     with dask.config.set(scheduler="synchronous"):
         wkwdask.convert(tmp_path / "sections", f"precomputed://{tmp_path}/em", **options)
-        wkwdask.convert(tmp_path / "sections", f"precomputed://{tmp_path}/part", bounding_box=(-13, 12, 0, 30, 10, 100), **options)
+        wkwdask.convert(
+            tmp_path / "sections",
+            f"precomputed://{tmp_path}/part",
+            bounding_box=(-13, 12, 0, 30, 10, 100),
+            **options,
+        )
     for read in (by_tensorstore, by_cloudvolume):
         origin, found = read(tmp_path / "em")
         assert origin == OFFSET
@@ -165,9 +210,18 @@ def test_both_read_a_volume_of_several_scales(tmp_path):
     off."""
     array = voxels("uint64", 1)
     write(array, tmp_path / "seg", shard_shape=True)
-    write(array[:, ::2, ::2], tmp_path / "seg", voxel_size=None, mag="2-2-1", offset=(-10, 4, -3), chunk_shape=(64, 64, 64))
+    write(
+        array[:, ::2, ::2],
+        tmp_path / "seg",
+        voxel_size=None,
+        mag="2-2-1",
+        offset=(-10, 4, -3),
+        chunk_shape=(64, 64, 64),
+    )
     for read in (by_tensorstore, by_cloudvolume):
-        for scale, (offset, expected) in enumerate([(OFFSET, array), ((-10, 4, -3), array[:, ::2, ::2])]):
+        for scale, (offset, expected) in enumerate(
+            [(OFFSET, array), ((-10, 4, -3), array[:, ::2, ::2])]
+        ):
             origin, found = read(tmp_path / "seg", scale)
             assert origin == offset
             np.testing.assert_array_equal(found, expected)
@@ -187,18 +241,42 @@ sizes = st.tuples(*(st.integers(1, 40),) * 3)
     seed=st.integers(0, 5),
     in_memory=st.booleans(),
 )
-@example(size=(40, 1, 40), chunk=(3, 7, 5), cuts=(7, 1, 40), offset=(-1, 0, 0), within=5, channels=1, is_gzip=True, seed=0, in_memory=False)
+@example(
+    size=(40, 1, 40),
+    chunk=(3, 7, 5),
+    cuts=(7, 1, 40),
+    offset=(-1, 0, 0),
+    within=5,
+    channels=1,
+    is_gzip=True,
+    seed=0,
+    in_memory=False,
+)
 @settings(max_examples=int(os.environ.get("WKWDASK_GEOMETRIES", "15")))
-def test_tensorstore_reads_any_geometry(tmp_path_factory, size, chunk, cuts, offset, within, channels, is_gzip, seed, in_memory):
+def test_tensorstore_reads_any_geometry(
+    tmp_path_factory, size, chunk, cuts, offset, within, channels, is_gzip, seed, in_memory
+):
     """Chunks of any size, shards of any bits, arrays in any chunks."""
     # thousands of files show nothing more
     chunk = tuple(max(edge, -(-n // 12)) for edge, n in zip(chunk, size, strict=True))
     array = voxels("uint16", channels, size, seed)
     sharded = False
     if within is not None:
-        sharded = sharding_of(size, chunk, within, data_encoding="gzip" if is_gzip else "raw", minishard_index_encoding="gzip" if is_gzip else "raw")
+        sharded = sharding_of(
+            size,
+            chunk,
+            within,
+            data_encoding="gzip" if is_gzip else "raw",
+            minishard_index_encoding="gzip" if is_gzip else "raw",
+        )
     folder = tmp_path_factory.mktemp("any") / "em"
-    write(array if in_memory else da.from_array(array, chunks=(1, *cuts)), folder, chunk_shape=chunk, shard_shape=sharded, offset=offset)
+    write(
+        array if in_memory else da.from_array(array, chunks=(1, *cuts)),
+        folder,
+        chunk_shape=chunk,
+        shard_shape=sharded,
+        offset=offset,
+    )
     origin, found = by_tensorstore(folder)
     assert origin == offset
     np.testing.assert_array_equal(found, array)

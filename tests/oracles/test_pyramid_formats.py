@@ -20,7 +20,9 @@ OFFSET = (5, 3, 7)
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("form", [form for form in IMAGES if form.engine not in ("wkw", "toy")], ids=str)
+@pytest.mark.parametrize(
+    "form", [form for form in IMAGES if form.engine not in ("wkw", "toy")], ids=str
+)
 def test_each_level_is_what_tensorstore_makes_of_the_level_before(tmp_path, form, method):
     if form.needs is not None:
         pytest.importorskip(form.needs, reason=f"{form.needs} is not installed")
@@ -31,12 +33,21 @@ def test_each_level_is_what_tensorstore_makes_of_the_level_before(tmp_path, form
         wkwdask.build_pyramid(url, mags=list(STEPS), method=method)
     finer, low = array, np.array(OFFSET)
     for mag, step in STEPS.items():
-        reduced = ts.downsample(ts.array(finer)[ts.d[:].label["x", "y", "z"].translate_to[low.tolist()]], list(step), METHODS[method])
+        reduced = ts.downsample(
+            ts.array(finer)[ts.d[:].label["x", "y", "z"].translate_to[low.tolist()]],
+            list(step),
+            METHODS[method],
+        )
         end = -(-(low + finer.shape) // step)
         low = low // step
         (ours,) = read_by_tensorstore(url, mag)
         assert ours.shape == tuple(end - low)
         # For nearest, tensorstore drops windows whose lowest voxel lies outside of the array.
-        inside = tuple(slice(a - b, a - b + n) for a, b, n in zip(reduced.domain.origin, low, reduced.domain.shape, strict=True))
-        np.testing.assert_array_equal(ours[inside], reduced.read().result(), err_msg=f"{method} {mag}")
+        inside = tuple(
+            slice(a - b, a - b + n)
+            for a, b, n in zip(reduced.domain.origin, low, reduced.domain.shape, strict=True)
+        )
+        np.testing.assert_array_equal(
+            ours[inside], reduced.read().result(), err_msg=f"{method} {mag}"
+        )
         finer = np.ascontiguousarray(ours)

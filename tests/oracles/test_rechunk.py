@@ -13,8 +13,23 @@ import wkwdask
 
 wkw = pytest.importorskip("wkw", reason="the oracle wkw 1.1.24 is not installed")
 
-DTYPES = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float32", "float64")
-COMPRESSIONS = {"raw": wkw.Header.BLOCK_TYPE_RAW, "lz4": wkw.Header.BLOCK_TYPE_LZ4, "lz4hc": wkw.Header.BLOCK_TYPE_LZ4HC}
+DTYPES = (
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "float32",
+    "float64",
+)
+COMPRESSIONS = {
+    "raw": wkw.Header.BLOCK_TYPE_RAW,
+    "lz4": wkw.Header.BLOCK_TYPE_LZ4,
+    "lz4hc": wkw.Header.BLOCK_TYPE_LZ4HC,
+}
 NUM_CASES = int(os.environ.get("WKWDASK_RECHUNKS", "60"))
 
 
@@ -23,7 +38,11 @@ def random_case(random):
     block_len, file_len = (int(2**n) for n in random.integers([1, 0], [6, 5]))
     # a raw file of 512^3 voxels would hold a gigabyte of zeros
     file_len = min(file_len, 64 // block_len)
-    return {"block_len": block_len, "file_len": file_len, "compression": str(random.choice(list(COMPRESSIONS)))}
+    return {
+        "block_len": block_len,
+        "file_len": file_len,
+        "compression": str(random.choice(list(COMPRESSIONS))),
+    }
 
 
 @pytest.mark.parametrize("seed", range(NUM_CASES))
@@ -39,7 +58,13 @@ def test_any_geometry_and_box(tmp_path, seed):
     offset = random.integers(0, 2 * edge, 3)
     array = random.integers(0, 100, (channels, *shape)).astype(dtype)
     array[:, : shape[0] // 2] = random.integers(0, 2)
-    header = wkw.Header(dtype.type, num_channels=channels, block_len=before["block_len"], file_len=before["file_len"], block_type=COMPRESSIONS["raw"])
+    header = wkw.Header(
+        dtype.type,
+        num_channels=channels,
+        block_len=before["block_len"],
+        file_len=before["file_len"],
+        block_type=COMPRESSIONS["raw"],
+    )
     with wkw.Dataset.create(str(tmp_path / "raw"), header) as reference:
         reference.write(offset.tolist(), array)
     if before["compression"] == "raw":
@@ -47,9 +72,9 @@ def test_any_geometry_and_box(tmp_path, seed):
     else:
         source = tmp_path / "source"
         with wkw.Dataset.open(str(tmp_path / "raw")) as reference:
-            reference.compress(str(source), compress_files=True) if before["compression"] == "lz4hc" else wkwdask.rechunk(
-                tmp_path / "raw", source, compression="lz4"
-            )
+            reference.compress(str(source), compress_files=True) if before[
+                "compression"
+            ] == "lz4hc" else wkwdask.rechunk(tmp_path / "raw", source, compression="lz4")
     low = offset + random.integers(0, shape)
     size = [int(random.integers(1, n + 1)) for n in offset + shape - low]
     box = None if seed % 2 else (*low.tolist(), *size)
@@ -65,5 +90,11 @@ def test_any_geometry_and_box(tmp_path, seed):
         expected = cut
     with wkw.Dataset.open(str(tmp_path / "1")) as found:
         stored = found.header
-        assert (stored.block_len, stored.file_len, stored.block_type) == (after["block_len"], after["file_len"], COMPRESSIONS[after["compression"]])
-        np.testing.assert_array_equal(found.read((0, 0, 0), tuple(int(n) for n in offset + shape)), expected)
+        assert (stored.block_len, stored.file_len, stored.block_type) == (
+            after["block_len"],
+            after["file_len"],
+            COMPRESSIONS[after["compression"]],
+        )
+        np.testing.assert_array_equal(
+            found.read((0, 0, 0), tuple(int(n) for n in offset + shape)), expected
+        )

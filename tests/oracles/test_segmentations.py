@@ -79,24 +79,32 @@ def test_thresholded_em_equals_scipy_and_cc3d(l4):
     cc3d = pytest.importorskip("cc3d")
     em = wkwdask.read(l4, layer="color", mag="2-2-1")[0]
     dark = em <= 90
-    wkwdask.connected_components(l4 / "color", l4 / "dark" / "2-2-1", threshold=(0, 90), connectivity=18)
+    wkwdask.connected_components(
+        l4 / "color", l4 / "dark" / "2-2-1", threshold=(0, 90), connectivity=18
+    )
     found = wkwdask.read(l4, layer="dark", mag="2-2-1")[0]
     expected, count = ndimage.label(dark, ndimage.generate_binary_structure(3, 2))
     assert_same_components(found, expected, count)
-    assert_same_components(found, cc3d.connected_components(np.asfortranarray(dark), connectivity=18), count)
+    assert_same_components(
+        found, cc3d.connected_components(np.asfortranarray(dark), connectivity=18), count
+    )
 
 
 def test_a_layer_that_is_not_aligned_equals_cc3d(l4):
     cc3d = pytest.importorskip("cc3d")
     webknossos = pytest.importorskip("webknossos")
     segmentation = wkwdask.read(l4, layer="segmentation", mag=1)[0]
-    expected, count = cc3d.connected_components(np.asfortranarray(segmentation), connectivity=26, return_N=True)
+    expected, count = cc3d.connected_components(
+        np.asfortranarray(segmentation), connectivity=26, return_N=True
+    )
     wkwdask.connected_components(l4 / "segmentation", l4 / "split" / "1")
     assert_same_components(wkwdask.read(l4, layer="split", mag=1)[0], expected, count)
     layer = webknossos.Dataset.open(l4).get_layer("split")
     assert layer.category == "segmentation"
     assert layer.largest_segment_id == count
-    np.testing.assert_array_equal(layer.get_mag(1).read()[0], wkwdask.read(l4, layer="split", mag=1)[0])
+    np.testing.assert_array_equal(
+        layer.get_mag(1).read()[0], wkwdask.read(l4, layer="split", mag=1)[0]
+    )
 
 
 def test_merger_mode_of_webknossos(l4, tmp_path):
@@ -114,7 +122,10 @@ def test_merger_mode_of_webknossos(l4, tmp_path):
             tree.add_node(position=position)
     skeleton.save(tmp_path / "merger.nml")
     view = webknossos.Dataset.open(l4).get_layer("segmentation").get_mag(1)
-    groups = [{int(view.read(absolute_offset=position, size=(1, 1, 1)).item()) for position in tree} - {0} for tree in trees]
+    groups = [
+        {int(view.read(absolute_offset=position, size=(1, 1, 1)).item()) for position in tree} - {0}
+        for tree in trees
+    ]
     ids, places = np.unique(segmentation, return_inverse=True)
     merged = ids.copy()
     for _ in groups:  # as often as merges can be handed on
@@ -124,7 +135,12 @@ def test_merger_mode_of_webknossos(l4, tmp_path):
     expected = merged[places].reshape(segmentation.shape)
     wkwdask.remap(l4 / "segmentation" / "1", l4 / "merged" / "1", tmp_path / "merger.nml")
     np.testing.assert_array_equal(wkwdask.read(l4, layer="merged", mag=1)[0], expected)
-    assert json.loads((l4 / "datasource-properties.json").read_text())["dataLayers"][-1]["largestSegmentId"] == expected.max()
+    assert (
+        json.loads((l4 / "datasource-properties.json").read_text())["dataLayers"][-1][
+            "largestSegmentId"
+        ]
+        == expected.max()
+    )
 
 
 def test_agglomerates_on_neurons(labels, tmp_path):
@@ -135,7 +151,9 @@ def test_agglomerates_on_neurons(labels, tmp_path):
     table[0] = 0
     with h5py.File(tmp_path / "view_70.hdf5", "w") as file:
         file["segment_to_agglomerate"] = table
-    wkwdask.remap(tmp_path / "source" / "1", tmp_path / "agglomerates" / "1", tmp_path / "view_70.hdf5")
+    wkwdask.remap(
+        tmp_path / "source" / "1", tmp_path / "agglomerates" / "1", tmp_path / "view_70.hdf5"
+    )
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "agglomerates" / "1")[0], table[labels])
 
 
@@ -144,7 +162,12 @@ def test_compact_ids_and_dust_on_neurons(neurons, labels, tmp_path):
     new_ids = np.cumsum(counts[1:] > 0, dtype=np.uint16)
     report = wkwdask.renumber(neurons, tmp_path / "compact" / "1", dtype="uint16")
     assert report.note == f"{new_ids[-1]} segments"
-    np.testing.assert_array_equal(wkwdask.read(tmp_path / "compact" / "1")[0], np.where(labels > 0, np.append(np.uint16(0), new_ids)[labels], 0))
+    np.testing.assert_array_equal(
+        wkwdask.read(tmp_path / "compact" / "1")[0],
+        np.where(labels > 0, np.append(np.uint16(0), new_ids)[labels], 0),
+    )
     wkwdask.remove_dust(neurons, tmp_path / "clean" / "1", 10_000)
     keeps = (counts >= 10_000)[labels]
-    np.testing.assert_array_equal(wkwdask.read(tmp_path / "clean" / "1")[0], np.where(keeps, labels, 0))
+    np.testing.assert_array_equal(
+        wkwdask.read(tmp_path / "clean" / "1")[0], np.where(keeps, labels, 0)
+    )

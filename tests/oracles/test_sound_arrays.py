@@ -60,7 +60,9 @@ def check_sound(url):
 
 
 def check_array(folder, voxels=VOXELS, **options):
-    zarr.create_array(folder, shape=voxels.shape, chunks=CHUNKS, dtype=voxels.dtype, **options)[STORED] = voxels[STORED]
+    zarr.create_array(folder, shape=voxels.shape, chunks=CHUNKS, dtype=voxels.dtype, **options)[
+        STORED
+    ] = voxels[STORED]
     check_sound(f"zarr://{folder}")
 
 
@@ -85,43 +87,79 @@ def test_codecs_of_numcodecs_in_zarr_3(tmp_path):
 def test_zarr_2(tmp_path, name):
     for order, separator, fill in (("C", ".", 0), ("F", "/", 5), ("C", "/", None)):
         key = {"name": "v2", "separator": separator}
-        options = {"compressors": COMPRESSORS_V2[name], "fill_value": fill, "order": order, "chunk_key_encoding": key}
+        options = {
+            "compressors": COMPRESSORS_V2[name],
+            "fill_value": fill,
+            "order": order,
+            "chunk_key_encoding": key,
+        }
         check_array(tmp_path / f"{order}{fill}", zarr_format=2, **options)
 
 
 def test_filters_of_zarr_2(tmp_path):
-    for name, codec in (("delta", numcodecs.Delta(dtype="u2")), ("shuffle", numcodecs.Shuffle(2)), ("fletcher32", numcodecs.Fletcher32())):
+    for name, codec in (
+        ("delta", numcodecs.Delta(dtype="u2")),
+        ("shuffle", numcodecs.Shuffle(2)),
+        ("fletcher32", numcodecs.Fletcher32()),
+    ):
         check_array(tmp_path / name, filters=[codec], zarr_format=2)
 
 
-@pytest.mark.parametrize(("dtype", "fill"), [("float32", np.nan), ("float64", np.inf), ("bool", False), ("int8", -1)])
+@pytest.mark.parametrize(
+    ("dtype", "fill"), [("float32", np.nan), ("float64", np.inf), ("bool", False), ("int8", -1)]
+)
 def test_types_and_fill_values(tmp_path, dtype, fill):
     for zarr_format in (2, 3):
-        check_array(tmp_path / str(zarr_format), VOXELS.astype(dtype), fill_value=fill, zarr_format=zarr_format)
+        check_array(
+            tmp_path / str(zarr_format),
+            VOXELS.astype(dtype),
+            fill_value=fill,
+            zarr_format=zarr_format,
+        )
 
 
 def check_tensorstore(folder, driver, metadata, prefix="zarr"):
-    spec = {"driver": driver, "kvstore": {"driver": "file", "path": f"{folder}/"}, "metadata": metadata}
-    ts.open(spec, create=True, dtype=ts.uint16, shape=VOXELS.shape).result()[STORED].write(VOXELS[STORED]).result()
+    spec = {
+        "driver": driver,
+        "kvstore": {"driver": "file", "path": f"{folder}/"},
+        "metadata": metadata,
+    }
+    ts.open(spec, create=True, dtype=ts.uint16, shape=VOXELS.shape).result()[STORED].write(
+        VOXELS[STORED]
+    ).result()
     check_sound(f"{prefix}://{folder}")
 
 
 def test_zarr_of_tensorstore(tmp_path):
     check_tensorstore(tmp_path / "2", "zarr", {"chunks": CHUNKS, "dimension_separator": "/"})
-    check_tensorstore(tmp_path / "2 with fill", "zarr", {"chunks": CHUNKS, "compressor": None, "fill_value": 9, "dtype": "<u2"})
+    check_tensorstore(
+        tmp_path / "2 with fill",
+        "zarr",
+        {"chunks": CHUNKS, "compressor": None, "fill_value": 9, "dtype": "<u2"},
+    )
     little = {"name": "bytes", "configuration": {"endian": "little"}}
     for location in ("start", "end"):
         for index_codecs in ([little], [little, {"name": "crc32c"}]):
-            inner = {"chunk_shape": CHUNKS, "index_location": location, "index_codecs": index_codecs, "codecs": [little, {"name": "zstd"}]}
+            inner = {
+                "chunk_shape": CHUNKS,
+                "index_location": location,
+                "index_codecs": index_codecs,
+                "codecs": [little, {"name": "zstd"}],
+            }
             grid = {"name": "regular", "configuration": {"chunk_shape": (16, 16, 32)}}
-            metadata = {"chunk_grid": grid, "codecs": [{"name": "sharding_indexed", "configuration": inner}]}
+            metadata = {
+                "chunk_grid": grid,
+                "codecs": [{"name": "sharding_indexed", "configuration": inner}],
+            }
             check_tensorstore(tmp_path / f"3 {location} {len(index_codecs)}", "zarr3", metadata)
 
 
 @pytest.mark.parametrize("name", ["raw", "gzip", "bzip2", "xz", "blosc", "zstd"])
 def test_n5_of_tensorstore(tmp_path, name):
     options = {"cname": "lz4", "clevel": 5, "shuffle": 1} if name == "blosc" else {}
-    check_tensorstore(tmp_path / name, "n5", {"blockSize": CHUNKS, "compression": {"type": name, **options}}, "n5")
+    check_tensorstore(
+        tmp_path / name, "n5", {"blockSize": CHUNKS, "compression": {"type": name, **options}}, "n5"
+    )
 
 
 @pytest.mark.parametrize("version", ["0.4", "0.5"])
@@ -129,8 +167,15 @@ def test_images_of_ngff_zarr(tmp_path, version):
     ngff_zarr = pytest.importorskip("ngff_zarr", reason="the oracle ngff-zarr is not installed")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        image = ngff_zarr.to_ngff_image(VOXELS, dims="zyx", scale={"z": 40.0, "y": 4.0, "x": 4.0}, axes_units=dict.fromkeys("zyx", "nanometer"))
-        levels = ngff_zarr.to_multiscales(image, scale_factors=[2, 4], method=ngff_zarr.Methods.DASK_BIN_SHRINK, chunks=CHUNKS)
+        image = ngff_zarr.to_ngff_image(
+            VOXELS,
+            dims="zyx",
+            scale={"z": 40.0, "y": 4.0, "x": 4.0},
+            axes_units=dict.fromkeys("zyx", "nanometer"),
+        )
+        levels = ngff_zarr.to_multiscales(
+            image, scale_factors=[2, 4], method=ngff_zarr.Methods.DASK_BIN_SHRINK, chunks=CHUNKS
+        )
         ngff_zarr.to_ngff_zarr(str(tmp_path / "image.ome.zarr"), levels, version=version)
     check_sound(tmp_path / "image.ome.zarr")
 

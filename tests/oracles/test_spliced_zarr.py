@@ -20,7 +20,9 @@ from support.zarr_sources import stored_block
 
 import wkwdask
 
-zarr = pytest.importorskip("zarr", minversion="3.1.4", reason="zarr, of the extra zarr, is not installed")
+zarr = pytest.importorskip(
+    "zarr", minversion="3.1.4", reason="zarr, of the extra zarr, is not installed"
+)
 
 CASES = [  # type, channels, block length, file length, compression, offset
     ("uint8", 1, 32, 2, "lz4", (3, 5, 40)),
@@ -46,18 +48,37 @@ def images(tmp_path_factory):
         for number, (dtype, channels, block_len, file_len, compression, offset) in enumerate(CASES):
             random = np.random.default_rng(number)
             shape = [min(n, 4 * block_len + 1) for n in (40, 27, 22)]
-            values = random.standard_normal((channels, *shape)) if "float" in dtype else random.integers(0, 99, (channels, *shape))
+            values = (
+                random.standard_normal((channels, *shape))
+                if "float" in dtype
+                else random.integers(0, 99, (channels, *shape))
+            )
             values[:, : 2 * block_len, :block_len] = 0
             source = folder / f"{number}"
             wkwdask.create_dataset(source, (4, 4, 40))
             wkwdask.to_wkw(
-                values.astype(dtype), source / "color" / "1", offset=offset, block_len=block_len, file_len=file_len, compression=compression, category="color"
+                values.astype(dtype),
+                source / "color" / "1",
+                offset=offset,
+                block_len=block_len,
+                file_len=file_len,
+                compression=compression,
+                category="color",
             )
             found.append(_convert(source, values.astype(dtype), offset, block_len))
         source = folder / "stored"
         wkwdask.create_dataset(source, (4, 4, 40))
-        values = np.concatenate([stored_block(), np.ones((8, 8, 8), np.uint8), stored_block()])[np.newaxis]
-        wkwdask.to_wkw(values, source / "color" / "1", block_len=8, file_len=2, compression="lz4", category="color")
+        values = np.concatenate([stored_block(), np.ones((8, 8, 8), np.uint8), stored_block()])[
+            np.newaxis
+        ]
+        wkwdask.to_wkw(
+            values,
+            source / "color" / "1",
+            block_len=8,
+            file_len=2,
+            compression="lz4",
+            category="color",
+        )
         found.append(_convert(source, values, (0, 0, 0), 8))
     return found
 
@@ -67,7 +88,9 @@ def _convert(source, values, offset, block_len):
     (planned,) = wkwdask.plan_convert(source, image, layer="color").mags
     assert planned.path.startswith("copies stored chunks")
     wkwdask.convert(source, image, layer="color")
-    return image, np.pad(values, [(0, 0), *((n % block_len, 0) for n in offset)]).transpose(0, 3, 2, 1)
+    return image, np.pad(values, [(0, 0), *((n % block_len, 0) for n in offset)]).transpose(
+        0, 3, 2, 1
+    )
 
 
 def read_by_zarr(image):
@@ -81,8 +104,15 @@ def read_by_zarrs(image):
 
 
 def read_by_tensorstore(image):
-    tensorstore = pytest.importorskip("tensorstore", reason="tensorstore, of the extra oracles, is not installed")
-    return tensorstore.open({"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{image}/1/"}}).result().read().result()
+    tensorstore = pytest.importorskip(
+        "tensorstore", reason="tensorstore, of the extra oracles, is not installed"
+    )
+    return (
+        tensorstore.open({"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{image}/1/"}})
+        .result()
+        .read()
+        .result()
+    )
 
 
 def read_by_ngff_zarr(image):
@@ -92,7 +122,9 @@ def read_by_ngff_zarr(image):
         return ngff_zarr.from_ngff_zarr(str(image)).images[0].data.compute(scheduler="synchronous")
 
 
-@pytest.mark.parametrize("read", [read_by_zarr, read_by_zarrs, read_by_tensorstore, read_by_ngff_zarr])
+@pytest.mark.parametrize(
+    "read", [read_by_zarr, read_by_zarrs, read_by_tensorstore, read_by_ngff_zarr]
+)
 def test_voxels(images, read):
     for image, expected in images:
         if read is read_by_ngff_zarr and zarr.open_array(str(image / "1"), mode="r").chunks[-1] < 4:
@@ -122,7 +154,16 @@ def test_frames_by_the_blosc_of_neuroglancer(images, tmp_path):
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
         pytest.skip("Node.js is absent: apt-get install nodejs npm")
-    module = Path(subprocess.run([npm, "root", "-g"], check=True, capture_output=True, text=True).stdout.strip()) / "numcodecs" / "dist" / "blosc.js"
+    module = (
+        Path(
+            subprocess.run(
+                [npm, "root", "-g"], check=True, capture_output=True, text=True
+            ).stdout.strip()
+        )
+        / "numcodecs"
+        / "dist"
+        / "blosc.js"
+    )
     if not module.exists():
         pytest.skip("numcodecs of JavaScript is absent: npm install -g numcodecs")
     (tmp_path / "decode.mjs").write_text(_DECODE)
@@ -134,12 +175,20 @@ def test_frames_by_the_blosc_of_neuroglancer(images, tmp_path):
             continue
         for path in filter(Path.is_file, (image / "1" / "c").rglob("*")):
             raw = path.read_bytes()
-            count = np.prod(np.array(document["chunk_grid"]["configuration"]["chunk_shape"]) // inner["chunk_shape"])
+            count = np.prod(
+                np.array(document["chunk_grid"]["configuration"]["chunk_shape"])
+                // inner["chunk_shape"]
+            )
             table = np.frombuffer(raw[-16 * count - 4 : -4], "<u8").reshape(-1, 2)
             for start, nbytes in table[table[:, 0] != 2**64 - 1][:20].tolist():
                 frames += [nbytes.to_bytes(4, "little"), raw[start : start + nbytes]]
                 expected.append(_decoded(raw[start : start + nbytes]))
-    done = subprocess.run([node, tmp_path / "decode.mjs", module], input=b"".join(frames), check=True, capture_output=True)
+    done = subprocess.run(
+        [node, tmp_path / "decode.mjs", module],
+        input=b"".join(frames),
+        check=True,
+        capture_output=True,
+    )
     assert len(expected) > 60
     assert done.stdout == b"".join(expected)
 

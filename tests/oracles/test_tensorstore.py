@@ -15,7 +15,18 @@ import wkwdask
 
 ts = pytest.importorskip("tensorstore", reason="the oracle tensorstore 0.1.86 is not installed")
 
-DTYPES = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float32", "float64")
+DTYPES = (
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "float32",
+    "float64",
+)
 METHODS = {"mean": "mean", "mode": "mode", "min": "min", "max": "max", "nearest": "stride"}
 
 # voxel size [nm], coarsest mag, the factor of each step
@@ -61,7 +72,15 @@ def random_voxels(dtype, shape, seed):
 def make_dataset(folder, voxel_size, array, offset, *, block_len=8, file_len=2, layer="layer"):
     """A dataset of one layer with its finest mag."""
     wkwdask.create_dataset(folder, voxel_size)
-    wkwdask.to_wkw(array, folder / layer / "1", offset=offset, block_len=block_len, file_len=file_len, compression="lz4", category="color")
+    wkwdask.to_wkw(
+        array,
+        folder / layer / "1",
+        offset=offset,
+        block_len=block_len,
+        file_len=file_len,
+        compression="lz4",
+        category="color",
+    )
 
 
 def check_ladder(folder, array, offset, factors, method):
@@ -76,13 +95,20 @@ def check_ladder(folder, array, offset, factors, method):
         ours = wkwdask.read(folder / "layer", mag=mag.tolist())[0]
         low = np.array(offset) // mag
         assert ours.shape == tuple(-(-(np.array(offset) + array.shape) // mag) - low)
-        inside = tuple(slice(a - b, a - b + n) for a, b, n in zip(domain.origin, low, domain.shape, strict=True))
-        np.testing.assert_array_equal(ours[inside], voxels, err_msg=f"{method} {mag.tolist()} at {offset}")
+        inside = tuple(
+            slice(a - b, a - b + n)
+            for a, b, n in zip(domain.origin, low, domain.shape, strict=True)
+        )
+        np.testing.assert_array_equal(
+            ours[inside], voxels, err_msg=f"{method} {mag.tolist()} at {offset}"
+        )
         if method != "nearest":
             assert voxels.shape == ours.shape
         # The oracle starts from our own mag, so that a window that it dropped is there in the next;
         # it sums floats in the order of the memory.
-        expected = ts.array(np.ascontiguousarray(ours))[ts.d[:].label["x", "y", "z"].translate_to[low.tolist()]]
+        expected = ts.array(np.ascontiguousarray(ours))[
+            ts.d[:].label["x", "y", "z"].translate_to[low.tolist()]
+        ]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -100,7 +126,9 @@ def test_every_type_and_method(tmp_path, dtype, method):
 @pytest.mark.parametrize("offset", OFFSETS)
 @pytest.mark.parametrize(("voxel_size", "coarsest", "factors"), LADDERS)
 def test_every_factor_and_offset(tmp_path, voxel_size, coarsest, factors, offset):
-    for n, (method, dtype) in enumerate((("mean", "uint8"), ("mode", "uint32"), ("nearest", "int16"))):
+    for n, (method, dtype) in enumerate(
+        (("mean", "uint8"), ("mode", "uint32"), ("nearest", "int16"))
+    ):
         array = random_voxels(dtype, (33, 18, 41), n)
         folder = tmp_path / method
         make_dataset(folder, voxel_size, array, offset)
@@ -113,7 +141,9 @@ def test_every_factor_and_offset(tmp_path, voxel_size, coarsest, factors, offset
 def test_jumps(tmp_path, mags, factors, method):
     """Windows longer than 2. The array is so long that the box cuts no window on both sides: what
     the oracle makes of such a window is not its value."""
-    for n, (dtype, offset) in enumerate(zip(("uint8", "int64", "float32"), OFFSETS[1:], strict=True)):
+    for n, (dtype, offset) in enumerate(
+        zip(("uint8", "int64", "float32"), OFFSETS[1:], strict=True)
+    ):
         array = random_voxels(dtype, (37, 42, 51), n)
         folder = tmp_path / dtype
         make_dataset(folder, (8, 8, 8), array, offset)
@@ -123,14 +153,20 @@ def test_jumps(tmp_path, mags, factors, method):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("factor", [(4, 4, 1), (4, 4, 4), (2, 2, 16), (1, 1, 2), (2, 1, 1), (1, 2, 2), (16, 8, 4)])
+@pytest.mark.parametrize(
+    "factor", [(4, 4, 1), (4, 4, 4), (2, 2, 16), (1, 1, 2), (2, 1, 1), (1, 2, 2), (16, 8, 4)]
+)
 def test_whole_windows(tmp_path, factor, dtype, method):
     """To the bit."""
     array = random_voxels(dtype, [n * f for n, f in zip((3, 5, 2), factor, strict=True)], 3)
     make_dataset(tmp_path / "ds", (8, 8, 8), array, (0, 0, 0), file_len=8)
     wkwdask.build_pyramid(tmp_path / "ds", mags=[factor], method=method)
     out = wkwdask.read(tmp_path / "ds", mag=factor)[0]
-    expected = ts.downsample(ts.array(np.ascontiguousarray(array)), list(factor), METHODS[method]).read().result()
+    expected = (
+        ts.downsample(ts.array(np.ascontiguousarray(array)), list(factor), METHODS[method])
+        .read()
+        .result()
+    )
     assert out.tobytes() == expected.tobytes()
 
 

@@ -28,7 +28,13 @@ def dataset(tmp_path_factory):
     """An image of 8 bits and labels of 64 bits, with values that no other software put there."""
     folder, random = tmp_path_factory.mktemp("view") / "ds", np.random.default_rng(1)
     wkwdask.create_dataset(folder, voxel_size=(11.0, 11.0, 22.0))
-    wkwdask.to_wkw(random.integers(1, 255, SHAPE, np.uint8), folder / "color" / "1", offset=TOPLEFT, block_len=16, file_len=2)
+    wkwdask.to_wkw(
+        random.integers(1, 255, SHAPE, np.uint8),
+        folder / "color" / "1",
+        offset=TOPLEFT,
+        block_len=16,
+        file_len=2,
+    )
     labels = np.kron(random.integers(1, 2**60, (8, 6, 5), np.uint64), np.ones((8, 8, 8), np.uint64))
     wkwdask.to_wkw(labels, folder / "cells" / "1", offset=TOPLEFT, block_len=16, file_len=2)
     return folder
@@ -43,7 +49,10 @@ def test_first_state(dataset):
     with wkwdask.view(dataset) as view:
         state = _state_of(view)
     assert view.notes == ()
-    assert [(layer["name"], layer["type"]) for layer in state["layers"]] == [("color", "image"), ("cells", "segmentation")]
+    assert [(layer["name"], layer["type"]) for layer in state["layers"]] == [
+        ("color", "image"),
+        ("cells", "segmentation"),
+    ]
     assert [layer["source"].partition("://")[0] for layer in state["layers"]] == ["zarr3", "zarr3"]
     assert state["position"] == [132.5, 59.5, 37.5]
     assert state["dimensions"] == {"x": [11e-9, "m"], "y": [11e-9, "m"], "z": [22e-9, "m"]}
@@ -52,7 +61,9 @@ def test_first_state(dataset):
 
 
 def test_options_of_the_first_view(dataset):
-    with wkwdask.view(dataset, dataset, layer="color", position=(1, 2, 3), shader="void main() {}") as view:
+    with wkwdask.view(
+        dataset, dataset, layer="color", position=(1, 2, 3), shader="void main() {}"
+    ) as view:
         state = _state_of(view)
     assert [layer["name"] for layer in state["layers"]] == ["color", "color 2"]
     assert [layer["shader"] for layer in state["layers"]] == ["void main() {}"] * 2
@@ -64,9 +75,14 @@ def test_options_of_the_first_view(dataset):
 def test_the_command_prints_the_url_and_stops_on_ctrl_c(dataset):
     environment = {**os.environ, "SSH_CONNECTION": "10.0.0.1 5 10.0.0.7 22"}
     command = [sys.executable, "-m", "wkwdask", "view", dataset]
-    with subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
         url = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/[\w-]{32}/\n", process.stdout.readline())
-        assert process.stderr.readline() == f"on your own machine: ssh -L {url[1]}:127.0.0.1:{url[1]} 10.0.0.7\n"
+        assert (
+            process.stderr.readline()
+            == f"on your own machine: ssh -L {url[1]}:127.0.0.1:{url[1]} 10.0.0.7\n"
+        )
         process.stderr.readline()
         process.send_signal(signal.SIGINT)
         assert process.wait() == 0
@@ -85,4 +101,8 @@ def test_the_first_view_shows_both_layers(dataset):
     colored = picture[np.ptp(picture.astype(int), axis=2) > 20]
     # labels in colors, with the gray values of the image
     assert len(np.unique(colored, axis=0)) > 500
-    assert [text for kind, text in messages if kind in ("error", "warning") and "GPU stall" not in text and "WebGL" not in text] == []
+    assert [
+        text
+        for kind, text in messages
+        if kind in ("error", "warning") and "GPU stall" not in text and "WebGL" not in text
+    ] == []

@@ -61,7 +61,10 @@ def _image(dtype=np.uint8):
 
 def _labels(dtype=np.uint64):
     """Make cubes of 40 labels; some differ in their upper bits only."""
-    ids = np.append(RANDOM.integers(1, 1 << 60, 20, np.uint64), RANDOM.integers(1, 1 << 28, 20, np.uint64) << np.uint64(32) | np.uint64(7)).astype(dtype)
+    ids = np.append(
+        RANDOM.integers(1, 1 << 60, 20, np.uint64),
+        RANDOM.integers(1, 1 << 28, 20, np.uint64) << np.uint64(32) | np.uint64(7),
+    ).astype(dtype)
     return np.kron(RANDOM.choice(ids, (10, 8, 6)), np.ones((4, 4, 4), dtype))
 
 
@@ -81,10 +84,32 @@ def volumes(tmp_path_factory):
     _wkw(_image(np.uint16) * 257, folder / "raw", compression="raw")
     _wkw(_image(np.float64), folder / "float64")
     _wkw(_labels(), folder / "labels")
-    wkwdask.to_precomputed(_image(), root / "precomputed", **PLACED, chunk_shape=(16, 16, 16), shard_shape=False, compression="raw")
-    wkwdask.to_precomputed(_image(np.float32), root / "gzip", **PLACED, chunk_shape=(16, 16, 16), shard_shape=False, compression="gzip")
-    wkwdask.to_precomputed(_labels(), root / "sharded", **PLACED, chunk_shape=(16, 16, 16), encoding="compressed_segmentation")
-    wkwdask.to_n5(_image(), root / "v.n5" / "em" / "s0", voxel_size=VOXEL_SIZE, chunk_shape=(16, 16, 16))
+    wkwdask.to_precomputed(
+        _image(),
+        root / "precomputed",
+        **PLACED,
+        chunk_shape=(16, 16, 16),
+        shard_shape=False,
+        compression="raw",
+    )
+    wkwdask.to_precomputed(
+        _image(np.float32),
+        root / "gzip",
+        **PLACED,
+        chunk_shape=(16, 16, 16),
+        shard_shape=False,
+        compression="gzip",
+    )
+    wkwdask.to_precomputed(
+        _labels(),
+        root / "sharded",
+        **PLACED,
+        chunk_shape=(16, 16, 16),
+        encoding="compressed_segmentation",
+    )
+    wkwdask.to_n5(
+        _image(), root / "v.n5" / "em" / "s0", voxel_size=VOXEL_SIZE, chunk_shape=(16, 16, 16)
+    )
     wkwdask.to_n5(_labels(), root / "v.n5" / "placed" / "s0", **PLACED, chunk_shape=(16, 16, 16))
     wkwdask.to_zarr(_image(), root / "v2.zarr", **PLACED, ngff="0.4", chunk_shape=(16, 16, 16))
     wkwdask.to_zarr(_labels(), root / "v3.zarr", **PLACED, chunk_shape=(16, 16, 16))
@@ -96,13 +121,17 @@ async def _difference(page, state, expect):
     """Return the difference between the panel and what it should show, as soon as there is none;
     ``expect`` draws a panel of some size."""
     # a new state does not load the page again
-    await page.visit(f"{(await page.evaluate('location.href')).partition('#')[0]}#!{quote(json.dumps(state))}")
+    await page.visit(
+        f"{(await page.evaluate('location.href')).partition('#')[0]}#!{quote(json.dumps(state))}"
+    )
     found, end = 255, time.monotonic() + SECONDS
     while found > 1 and time.monotonic() < end:
         picture = await page.picture(lambda _: True)
         for left, top, width, height in await page.evaluate(PANELS):
             expected, part = expect((width, height))
-            found = np.abs(picture[top : top + height, left : left + width][part].astype(int) - expected[part]).max()
+            found = np.abs(
+                picture[top : top + height, left : left + width][part].astype(int) - expected[part]
+            ).max()
     return found
 
 
@@ -118,7 +147,12 @@ def viewer(volumes):
             while "#!" not in (url := runner.run(page.evaluate("location.href"))):
                 assert time.monotonic() < end, url
                 time.sleep(0.1)
-            yield page, json.loads(unquote(url.partition("#!")[2])), {note.partition(":")[0] for note in notes}, runner.run
+            yield (
+                page,
+                json.loads(unquote(url.partition("#!")[2])),
+                {note.partition(":")[0] for note in notes},
+                runner.run,
+            )
         finally:
             runner.run(context.__aexit__(None, None, None))
 
@@ -132,7 +166,10 @@ def _colors(voxels, kind):
     ids, index = np.unique(voxels, return_inverse=True)
     table = np.random.default_rng(1).choice(np.arange(1, 1 << 24), len(ids), replace=False)
     colors = np.stack([table >> 16, table >> 8 & 255, table & 255], -1).astype(np.uint8)
-    return colors[index.reshape(voxels.shape)], {str(label): f"#{color:06x}" for label, color in zip(ids.tolist(), table.tolist(), strict=True)}
+    return colors[index.reshape(voxels.shape)], {
+        str(label): f"#{color:06x}"
+        for label, color in zip(ids.tolist(), table.tolist(), strict=True)
+    }
 
 
 def _draw(colors, topleft, factors, layout, center, panel):
@@ -154,16 +191,39 @@ def _draw(colors, topleft, factors, layout, center, panel):
 @pytest.mark.parametrize("url", SOURCES)
 def test_pixels_are_voxels(volumes, viewer, url):
     (page, state, decoded, run), (served_as, mag, first) = viewer, SOURCES[url]
-    layer = dict(next(layer for layer in state["layers"] if f"/data/{[*SOURCES].index(url)}/" in json.dumps(layer["source"])))
-    assert served_as == "decoded" if layer["name"] in decoded else f"{served_as}://" in json.dumps(layer["source"])
+    layer = dict(
+        next(
+            layer
+            for layer in state["layers"]
+            if f"/data/{[*SOURCES].index(url)}/" in json.dumps(layer["source"])
+        )
+    )
+    assert (
+        served_as == "decoded"
+        if layer["name"] in decoded
+        else f"{served_as}://" in json.dumps(layer["source"])
+    )
     voxels, factors = wkwdask.read(volumes / url)[0], Mag.parse(mag).factors
     colors, layer["segmentColors"] = _colors(voxels, layer["type"])
     value = "getDataValue() / 255.0" if voxels.dtype.kind == "f" else "toNormalized(getDataValue())"
-    layer |= {"shader": f"void main() {{ emitGrayscale({value}); }}", "shaderControls": {}, "opacity": 1, "selectedAlpha": 1, "notSelectedAlpha": 1}
-    topleft, center = ([round(n) for n in np.divide(first, factors)], [t + n // 2 for t, n in zip(first, SHAPE, strict=True)])
+    layer |= {
+        "shader": f"void main() {{ emitGrayscale({value}); }}",
+        "shaderControls": {},
+        "opacity": 1,
+        "selectedAlpha": 1,
+        "notSelectedAlpha": 1,
+    }
+    topleft, center = (
+        [round(n) for n in np.divide(first, factors)],
+        [t + n // 2 for t, n in zip(first, SHAPE, strict=True)],
+    )
     for layout in ("xy", "xz"):
         position = [n if axis in layout else n + 0.5 for n, axis in zip(center, "xyz", strict=True)]
         expect = partial(_draw, colors, topleft, factors, layout, center)
         shown = state | PLAIN | {"layers": [layer], "layout": layout, "position": position}
         assert run(_difference(page, shown, expect)) <= 1, layout
-    assert [text for kind, text in page.messages if kind in ("error", "warning") and not re.search(HARMLESS, text)] == []
+    assert [
+        text
+        for kind, text in page.messages
+        if kind in ("error", "warning") and not re.search(HARMLESS, text)
+    ] == []

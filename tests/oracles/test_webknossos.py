@@ -20,9 +20,16 @@ import wkwdask
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it warns of image readers that are not installed
-    webknossos = pytest.importorskip("webknossos", reason="the oracle webknossos 4.3.3 is not installed")
-    cluster_tools = pytest.importorskip("cluster_tools", reason="the oracle webknossos 4.3.3 is not installed")
-    downsampling = pytest.importorskip("webknossos.dataset.layer._downsampling_utils", reason="the oracle webknossos 4.3.3 is not installed")
+    webknossos = pytest.importorskip(
+        "webknossos", reason="the oracle webknossos 4.3.3 is not installed"
+    )
+    cluster_tools = pytest.importorskip(
+        "cluster_tools", reason="the oracle webknossos 4.3.3 is not installed"
+    )
+    downsampling = pytest.importorskip(
+        "webknossos.dataset.layer._downsampling_utils",
+        reason="the oracle webknossos 4.3.3 is not installed",
+    )
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -55,8 +62,17 @@ def labels(shape, dtype="uint32"):
 def dataset_folder(tmp_path):
     folder = tmp_path / "ds"
     wkwdask.create_dataset(folder, VOXEL_SIZE)
-    wkwdask.to_wkw(images(SHAPE), folder / "color" / "1", offset=OFFSET, block_len=8, file_len=4, compression="lz4")
-    wkwdask.to_wkw(labels(SHAPE), folder / "segmentation" / "1", offset=OFFSET, block_len=8, file_len=4)
+    wkwdask.to_wkw(
+        images(SHAPE),
+        folder / "color" / "1",
+        offset=OFFSET,
+        block_len=8,
+        file_len=4,
+        compression="lz4",
+    )
+    wkwdask.to_wkw(
+        labels(SHAPE), folder / "segmentation" / "1", offset=OFFSET, block_len=8, file_len=4
+    )
     return folder
 
 
@@ -78,9 +94,19 @@ def test_webknossos_opens_what_we_write(dataset_folder):
         layer = dataset.get_layer(name)
         assert tuple(layer.bounding_box.topleft) == OFFSET
         assert tuple(layer.bounding_box.size) == SHAPE
-        assert [mag.to_layer_name() for mag in sorted(layer.mags)] == ["1", "2-2-1", "4-4-2", "8-8-4"]
+        assert [mag.to_layer_name() for mag in sorted(layer.mags)] == [
+            "1",
+            "2-2-1",
+            "4-4-2",
+            "8-8-4",
+        ]
         assert layer.dtype == np.dtype(dtype)
-        edges = {stored.mag.name: stored.block_len * stored.file_len for one in wkwdask.info(dataset_folder).layers if one.name == name for stored in one.mags}
+        edges = {
+            stored.mag.name: stored.block_len * stored.file_len
+            for one in wkwdask.info(dataset_folder).layers
+            if one.name == name
+            for stored in one.mags
+        }
         for mag, view in layer.mags.items():
             ours = wkwdask.read(dataset_folder / name / mag.to_layer_name())
             theirs = view.read()
@@ -94,9 +120,19 @@ def test_webknossos_opens_what_we_write(dataset_folder):
 def test_median_pyramid_equals_webknossos(tmp_path, executor, dtype):
     folder = tmp_path / "ds"
     wkwdask.create_dataset(folder, VOXEL_SIZE)
-    wkwdask.to_wkw(images(SHAPE, dtype), folder / "color" / "1", offset=OFFSET, block_len=8, file_len=4, compression="lz4", category="color")
+    wkwdask.to_wkw(
+        images(SHAPE, dtype),
+        folder / "color" / "1",
+        offset=OFFSET,
+        block_len=8,
+        file_len=4,
+        compression="lz4",
+        category="color",
+    )
     layer = webknossos.Dataset.open(folder).get_layer("color")
-    layer.downsample(coarsest_mag=webknossos.Mag("8-8-4"), interpolation_mode="median", executor=executor)
+    layer.downsample(
+        coarsest_mag=webknossos.Mag("8-8-4"), interpolation_mode="median", executor=executor
+    )
     expected = {mag.to_layer_name(): view.read() for mag, view in layer.mags.items()}
     assert list(expected) == ["1", "2-2-1", "4-4-2", "8-8-4"]
     wkwdask.build_pyramid(folder, coarsest="8-8-4", existing="overwrite")
@@ -104,14 +140,23 @@ def test_median_pyramid_equals_webknossos(tmp_path, executor, dtype):
         np.testing.assert_array_equal(wkwdask.read(folder / "color" / name), voxels, err_msg=name)
 
 
-@pytest.mark.parametrize(("voxel_size", "coarsest"), [((10, 20, 40), "8-4-2"), ((4, 4, 40), "8-8-1"), ((8, 8, 8), "8")])
+@pytest.mark.parametrize(
+    ("voxel_size", "coarsest"), [((10, 20, 40), "8-4-2"), ((4, 4, 40), "8-8-1"), ((8, 8, 8), "8")]
+)
 def test_default_mags_and_their_median_equal_webknossos(tmp_path, executor, voxel_size, coarsest):
     """The mags are those that each library chooses; one folder is downsampled by each."""
     array = images((70, 33, 18))
     for name in ("ours", "theirs"):
         folder = tmp_path / name
         wkwdask.create_dataset(folder, voxel_size)
-        wkwdask.to_wkw(array, folder / "color" / "1", offset=(5, 0, 3), block_len=8, file_len=2, compression="lz4")
+        wkwdask.to_wkw(
+            array,
+            folder / "color" / "1",
+            offset=(5, 0, 3),
+            block_len=8,
+            file_len=2,
+            compression="lz4",
+        )
     wkwdask.build_pyramid(tmp_path / "ours", coarsest=coarsest)
     layer = webknossos.Dataset.open(tmp_path / "theirs").get_layer("color")
     layer.downsample(coarsest_mag=webknossos.Mag(coarsest), executor=executor)
@@ -122,19 +167,25 @@ def test_default_mags_and_their_median_equal_webknossos(tmp_path, executor, voxe
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16", "uint32", "int32"])
-@pytest.mark.parametrize("factor", [(2, 2, 1), (2, 2, 2), (1, 2, 1), (4, 4, 1), (4, 4, 4), (2, 2, 16)])
+@pytest.mark.parametrize(
+    "factor", [(2, 2, 1), (2, 2, 2), (1, 2, 1), (4, 4, 1), (4, 4, 4), (2, 2, 16)]
+)
 def test_windows_equal_webknossos(tmp_path, factor, dtype):
     """Whole windows of any size, with values of the whole type."""
     limits = np.iinfo(dtype)
     shape = [n * f for n, f in zip((7, 5, 3), factor, strict=True)]
-    source = np.asfortranarray(np.random.default_rng(13).integers(limits.min, limits.max, shape, dtype, endpoint=True))
+    source = np.asfortranarray(
+        np.random.default_rng(13).integers(limits.min, limits.max, shape, dtype, endpoint=True)
+    )
     wkwdask.create_dataset(tmp_path, VOXEL_SIZE)
     wkwdask.to_wkw(source, tmp_path / "em" / "1", block_len=8, file_len=8, category="color")
     modes = downsampling.InterpolationModes
     for method, interpolation in (("median", modes.MEDIAN), ("min", modes.MIN), ("max", modes.MAX)):
         wkwdask.build_pyramid(tmp_path, mags=[factor], method=method, existing="overwrite")
         out = wkwdask.read(tmp_path, mag=factor)[0]
-        np.testing.assert_array_equal(out, downsampling.downsample_cube(source, list(factor), interpolation), err_msg=method)
+        np.testing.assert_array_equal(
+            out, downsampling.downsample_cube(source, list(factor), interpolation), err_msg=method
+        )
 
 
 def test_mode_of_webknossos_is_a_mode(dataset_folder, executor):
@@ -149,7 +200,11 @@ def test_mode_of_webknossos_is_a_mode(dataset_folder, executor):
     source = np.zeros([2 * ours.shape[0], 2 * ours.shape[1], ours.shape[2]], np.int64) - 1
     low = [OFFSET[0] % 2, OFFSET[1] % 2]
     source[low[0] : low[0] + SHAPE[0], low[1] : low[1] + SHAPE[1]] = labels(SHAPE)
-    windows = source.reshape(ours.shape[0], 2, ours.shape[1], 2, ours.shape[2]).transpose(0, 2, 4, 1, 3).reshape(*ours.shape, 4)
+    windows = (
+        source.reshape(ours.shape[0], 2, ours.shape[1], 2, ours.shape[2])
+        .transpose(0, 2, 4, 1, 3)
+        .reshape(*ours.shape, 4)
+    )
     counts = np.where(windows >= 0, (windows[..., None] == windows[..., None, :]).sum(-1), 0)
     most = counts.max(-1, keepdims=True)
     smallest = np.where(counts == most, windows, np.iinfo(np.int64).max).min(-1)
@@ -162,9 +217,15 @@ def test_mode_of_webknossos_is_a_mode(dataset_folder, executor):
 def test_a_dataset_made_by_webknossos_opens_here(tmp_path, executor, compress):
     dataset = webknossos.Dataset(tmp_path / "ds", voxel_size=VOXEL_SIZE)
     box = webknossos.BoundingBox(OFFSET, SHAPE)
-    image, label = np.stack([images(SHAPE), images(SHAPE) // 2, images(SHAPE) // 3]), labels(SHAPE, "uint64") * np.uint64(2**40 + 1)
+    image, label = (
+        np.stack([images(SHAPE), images(SHAPE) // 2, images(SHAPE) // 3]),
+        labels(SHAPE, "uint64") * np.uint64(2**40 + 1),
+    )
     arrays = {"color": image, "segmentation": label[np.newaxis]}
-    for name, options in (("color", {"dtype": np.uint8, "num_channels": 3}), ("segmentation", {"dtype": np.uint64})):
+    for name, options in (
+        ("color", {"dtype": np.uint8, "num_channels": 3}),
+        ("segmentation", {"dtype": np.uint64}),
+    ):
         layer = dataset.add_layer(name, name, data_format="wkw", bounding_box=box, **options)
         mag = layer.add_mag(1, chunk_shape=8, shard_shape=32, compress=compress)
         mag.write(arrays[name], absolute_offset=OFFSET, allow_unaligned=True)
@@ -175,7 +236,9 @@ def test_a_dataset_made_by_webknossos_opens_here(tmp_path, executor, compress):
         assert opened.shape == array.shape
         np.testing.assert_array_equal(opened.compute(), array)
     for mag, view in dataset.get_layer("color").mags.items():
-        np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds" / "color", mag=mag.to_layer_name()), view.read())
+        np.testing.assert_array_equal(
+            wkwdask.read(tmp_path / "ds" / "color", mag=mag.to_layer_name()), view.read()
+        )
     summary = wkwdask.info(tmp_path / "ds")
     assert [(layer.name, layer.category, layer.element_class) for layer in summary.layers] == [
         ("color", "color", "uint24"),
@@ -185,9 +248,13 @@ def test_a_dataset_made_by_webknossos_opens_here(tmp_path, executor, compress):
 
 def test_our_mags_join_a_layer_that_webknossos_made(tmp_path):
     dataset = webknossos.Dataset(tmp_path / "ds", voxel_size=VOXEL_SIZE)
-    layer = dataset.add_layer("segmentation", "segmentation", data_format="wkw", dtype=np.uint32, largest_segment_id=2**60)
+    layer = dataset.add_layer(
+        "segmentation", "segmentation", data_format="wkw", dtype=np.uint32, largest_segment_id=2**60
+    )
     layer.bounding_box = webknossos.BoundingBox(OFFSET, SHAPE)
-    layer.add_mag(1, chunk_shape=8, shard_shape=32, compress=True).write(labels(SHAPE), absolute_offset=OFFSET, allow_unaligned=True)
+    layer.add_mag(1, chunk_shape=8, shard_shape=32, compress=True).write(
+        labels(SHAPE), absolute_offset=OFFSET, allow_unaligned=True
+    )
     before = json.loads((tmp_path / "ds" / "datasource-properties.json").read_text())
     wkwdask.build_pyramid(tmp_path / "ds", coarsest="4-4-2")
     after = json.loads((tmp_path / "ds" / "datasource-properties.json").read_text())
@@ -197,7 +264,9 @@ def test_our_mags_join_a_layer_that_webknossos_made(tmp_path):
     reopened = webknossos.Dataset.open(tmp_path / "ds").get_layer("segmentation")
     assert reopened.largest_segment_id == 2**60
     for mag, view in reopened.mags.items():
-        np.testing.assert_array_equal(view.read(), wkwdask.read(tmp_path / "ds", mag=mag.to_layer_name()))
+        np.testing.assert_array_equal(
+            view.read(), wkwdask.read(tmp_path / "ds", mag=mag.to_layer_name())
+        )
 
 
 @pytest.fixture(autouse=True)

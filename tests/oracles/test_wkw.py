@@ -19,9 +19,24 @@ from wkwdask.errors import CorruptError
 
 wkw = pytest.importorskip("wkw", reason="the oracle wkw 1.1.24 is not installed")
 
-DTYPES = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float32", "float64")
+DTYPES = (
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "float32",
+    "float64",
+)
 COMPRESSIONS = ("raw", "lz4", "lz4hc")
-BLOCK_TYPES = {"raw": wkw.Header.BLOCK_TYPE_RAW, "lz4": wkw.Header.BLOCK_TYPE_LZ4, "lz4hc": wkw.Header.BLOCK_TYPE_LZ4HC}
+BLOCK_TYPES = {
+    "raw": wkw.Header.BLOCK_TYPE_RAW,
+    "lz4": wkw.Header.BLOCK_TYPE_LZ4,
+    "lz4hc": wkw.Header.BLOCK_TYPE_LZ4HC,
+}
 NUM_BOXES = 200
 
 # (layer, mag, sha256 of the C-order bytes [x, y, z] over the box of the mag, first 16 hex digits)
@@ -68,7 +83,11 @@ def test_l4_sample_reads_as_wkw_reads_it(shared_data, layer, mag, shape, fingerp
     assert hashlib.sha256(whole[0].tobytes(order="C")).hexdigest()[:16] == fingerprint
     box = wkwdask.open(folder)
     assert box.shape == whole.shape
-    low = np.array(wkwdask.BoundingBox((2679, 4224, 1719), (256, 256, 150)).in_mag(wkwdask.Mag.parse(mag)).topleft)
+    low = np.array(
+        wkwdask.BoundingBox((2679, 4224, 1719), (256, 256, 150))
+        .in_mag(wkwdask.Mag.parse(mag))
+        .topleft
+    )
     with wkw.Dataset.open(str(folder)) as reference:
         for start, stop in random_boxes(1, low, low + shape):
             expected = reference.read(start, (np.array(stop) - start).tolist())
@@ -83,8 +102,12 @@ def test_connectomics_reads_as_wkw_reads_it(shared_data):
     with wkw.Dataset.open(str(folder)) as reference:
         for start, stop in random_boxes(2, (0, 0, 0), (512, 512, 512)):
             voxels = wkwdask.read(folder, (start, stop))
-            np.testing.assert_array_equal(voxels, reference.read(start, (np.array(stop) - start).tolist()))
-            np.testing.assert_array_equal(voxels[0], whole[0][tuple(slice(a, b) for a, b in zip(start, stop, strict=True))])
+            np.testing.assert_array_equal(
+                voxels, reference.read(start, (np.array(stop) - start).tolist())
+            )
+            np.testing.assert_array_equal(
+                voxels[0], whole[0][tuple(slice(a, b) for a, b in zip(start, stop, strict=True))]
+            )
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
@@ -96,14 +119,23 @@ def test_wkw_reads_what_we_write(tmp_path, dtype, compression):
         size = (min(edge, 37), 5, 9)  # crosses a file border along y, ends inside blocks
         array = random_voxels(dtype, (channels, *size), seed=n)
         folder = tmp_path / str(n) / "1"
-        wkwdask.write(folder, offset, array, block_len=block_len, file_len=file_len, compression=compression)
+        wkwdask.write(
+            folder, offset, array, block_len=block_len, file_len=file_len, compression=compression
+        )
         with wkw.Dataset.open(str(folder)) as reference:
             header = reference.header
-            assert (header.block_len, header.file_len, header.num_channels) == (block_len, file_len, channels)
+            assert (header.block_len, header.file_len, header.num_channels) == (
+                block_len,
+                file_len,
+                channels,
+            )
             assert np.dtype(header.voxel_type) == np.dtype(dtype)
             assert header.block_type == BLOCK_TYPES[compression]
             np.testing.assert_array_equal(reference.read(offset, size), array)
-            around = reference.read((0, 0, 0), (offset[0] + size[0] + 1, offset[1] + size[1] + 1, offset[2] + size[2] + 1))
+            around = reference.read(
+                (0, 0, 0),
+                (offset[0] + size[0] + 1, offset[1] + size[1] + 1, offset[2] + size[2] + 1),
+            )
         inside = tuple(slice(a, a + n) for a, n in zip(offset, size, strict=True))
         np.testing.assert_array_equal(around[(slice(None), *inside)], array)
         around[(slice(None), *inside)] = 0
@@ -113,11 +145,19 @@ def test_wkw_reads_what_we_write(tmp_path, dtype, compression):
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_we_read_what_wkw_writes(tmp_path, dtype, compression):
-    for n, (channels, block_len, file_len) in enumerate(((1, 8, 4), (3, 8, 2), (2, 32, 1), (1, 1, 8))):
+    for n, (channels, block_len, file_len) in enumerate(
+        ((1, 8, 4), (3, 8, 2), (2, 32, 1), (1, 1, 8))
+    ):
         edge = block_len * file_len
         array = random_voxels(dtype, (channels, 2 * edge, edge, edge), seed=n)
         folder = tmp_path / str(n)
-        header = wkw.Header(np.dtype(dtype).type, num_channels=channels, block_len=block_len, file_len=file_len, block_type=BLOCK_TYPES[compression])
+        header = wkw.Header(
+            np.dtype(dtype).type,
+            num_channels=channels,
+            block_len=block_len,
+            file_len=file_len,
+            block_type=BLOCK_TYPES[compression],
+        )
         with wkw.Dataset.create(str(folder), header) as reference:
             reference.write((edge, 0, 2 * edge), array)
         voxels = wkwdask.read(folder)
@@ -173,20 +213,41 @@ def test_voxel_type_of_a_file_must_be_that_of_header_wkw(tmp_path):
         with wkw.Dataset.create(str(tmp_path / name), header) as reference:
             reference.write((0, 0, 0), np.ones((8, 8, 8), dtype))
     (tmp_path / "a" / "header.wkw").write_bytes((tmp_path / "b" / "header.wkw").read_bytes())
-    with pytest.raises(CorruptError, match=r"x0\.wkw: byte 6: voxel type is uint8, but the mag's header\.wkw says int8"):
+    with pytest.raises(
+        CorruptError,
+        match=r"x0\.wkw: byte 6: voxel type is uint8, but the mag's header\.wkw says int8",
+    ):
         wkwdask.read(tmp_path / "a")
 
 
 def test_header_bytes_are_those_of_wkw(tmp_path):
     for n, (dtype, compression) in enumerate(itertools.product(DTYPES, COMPRESSIONS)):
-        header = wkw.Header(np.dtype(dtype).type, num_channels=3, block_len=16, file_len=2, block_type=BLOCK_TYPES[compression])
+        header = wkw.Header(
+            np.dtype(dtype).type,
+            num_channels=3,
+            block_len=16,
+            file_len=2,
+            block_type=BLOCK_TYPES[compression],
+        )
         wkw.Dataset.create(str(tmp_path / f"wkw{n}"), header).close()
         array = random_voxels(dtype, (3, 32, 32, 32), seed=n)
-        wkwdask.write(tmp_path / f"our{n}" / "1", (0, 0, 0), array, block_len=16, file_len=2, compression=compression)
-        assert (tmp_path / f"our{n}" / "1" / "header.wkw").read_bytes() == Path(tmp_path / f"wkw{n}" / "header.wkw").read_bytes()
+        wkwdask.write(
+            tmp_path / f"our{n}" / "1",
+            (0, 0, 0),
+            array,
+            block_len=16,
+            file_len=2,
+            compression=compression,
+        )
+        assert (tmp_path / f"our{n}" / "1" / "header.wkw").read_bytes() == Path(
+            tmp_path / f"wkw{n}" / "header.wkw"
+        ).read_bytes()
         with wkw.Dataset.open(str(tmp_path / f"wkw{n}")) as reference:
             reference.write((0, 0, 0), array)
-        ours, theirs = (tmp_path / f"our{n}" / "1" / "z0" / "y0" / "x0.wkw", tmp_path / f"wkw{n}" / "z0" / "y0" / "x0.wkw")
+        ours, theirs = (
+            tmp_path / f"our{n}" / "1" / "z0" / "y0" / "x0.wkw",
+            tmp_path / f"wkw{n}" / "z0" / "y0" / "x0.wkw",
+        )
         assert ours.read_bytes()[:16] == theirs.read_bytes()[:16]
         if compression == "raw":
             assert ours.read_bytes() == theirs.read_bytes()

@@ -10,11 +10,21 @@ import wkwdask
 
 wkw = pytest.importorskip("wkw", reason="the oracle wkw 1.1.24 is not installed")
 
-BLOCK_TYPES = {"raw": wkw.Header.BLOCK_TYPE_RAW, "lz4": wkw.Header.BLOCK_TYPE_LZ4, "lz4hc": wkw.Header.BLOCK_TYPE_LZ4HC}
+BLOCK_TYPES = {
+    "raw": wkw.Header.BLOCK_TYPE_RAW,
+    "lz4": wkw.Header.BLOCK_TYPE_LZ4,
+    "lz4hc": wkw.Header.BLOCK_TYPE_LZ4HC,
+}
 
 
 def _create(folder, dtype, channels, compression, block_len, file_len):
-    header = wkw.Header(np.dtype(dtype).type, num_channels=channels, block_len=block_len, file_len=file_len, block_type=BLOCK_TYPES[compression])
+    header = wkw.Header(
+        np.dtype(dtype).type,
+        num_channels=channels,
+        block_len=block_len,
+        file_len=file_len,
+        block_type=BLOCK_TYPES[compression],
+    )
     return wkw.Dataset.create(str(folder), header)
 
 
@@ -41,7 +51,9 @@ def test_we_read_what_wkw_reads(tmp_path, file_len, channels, compression):
 @pytest.mark.parametrize("compression", BLOCK_TYPES)
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64", "float32"])
 def test_zeros_of_wkw_are_not_stored_again(tmp_path, dtype, compression):
-    for n, (channels, block_len, file_len) in enumerate([(1, 32, 1), (3, 32, 1), (1, 8, 4), (3, 64, 1), (1, 1, 8), (1, 2, 4)]):
+    for n, (channels, block_len, file_len) in enumerate(
+        [(1, 32, 1), (3, 32, 1), (1, 8, 4), (3, 64, 1), (1, 1, 8), (1, 2, 4)]
+    ):
         edge = block_len * file_len
         folder = tmp_path / str(n) / "1"
         with _create(folder, dtype, channels, compression, block_len, file_len) as reference:

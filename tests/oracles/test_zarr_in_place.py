@@ -8,14 +8,21 @@ import pytest
 
 import wkwdask
 
-zarr = pytest.importorskip("zarr", minversion="3.1.4", reason="zarr, of the extra zarr, is not installed")
+zarr = pytest.importorskip(
+    "zarr", minversion="3.1.4", reason="zarr, of the extra zarr, is not installed"
+)
 
-pytestmark = [pytest.mark.filterwarnings("ignore:Consolidated metadata is currently not part"), pytest.mark.filterwarnings("ignore:.*zarr-python:UserWarning")]
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Consolidated metadata is currently not part"),
+    pytest.mark.filterwarnings("ignore:.*zarr-python:UserWarning"),
+]
 VOXELS = np.arange(24 * 20 * 16, dtype=np.uint16).reshape(24, 20, 16)
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_an_array_of_a_consolidated_group_is_read_correctly_after_a_change_in_place(tmp_path, zarr_format):
+def test_an_array_of_a_consolidated_group_is_read_correctly_after_a_change_in_place(
+    tmp_path, zarr_format
+):
     outer = zarr.create_group(tmp_path / "outer.zarr", zarr_format=zarr_format)
     group = outer.create_group("group")
     for name in ("a", "b"):
@@ -23,7 +30,9 @@ def test_an_array_of_a_consolidated_group_is_read_correctly_after_a_change_in_pl
     zarr.consolidate_metadata(tmp_path / "outer.zarr" / "group", zarr_format=zarr_format)
     zarr.consolidate_metadata(tmp_path / "outer.zarr", zarr_format=zarr_format)
 
-    wkwdask.rechunk(tmp_path / "outer.zarr" / "group" / "a", chunk_shape=(16, 16, 16), compression="zstd")
+    wkwdask.rechunk(
+        tmp_path / "outer.zarr" / "group" / "a", chunk_shape=(16, 16, 16), compression="zstd"
+    )
 
     for path in ("outer.zarr", "outer.zarr/group"):
         opened = zarr.open_group(tmp_path / path, mode="r")

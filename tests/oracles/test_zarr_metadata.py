@@ -58,16 +58,41 @@ REFUSED = {
     "bytes": changed(ARRAY, "codecs", 0, "configuration", other=1),
     "compressor": changed(ARRAY, "codecs", 1, "configuration", other=1),
     "threads of Blosc": changed(
-        ARRAY, "codecs", 1, name="blosc", configuration={"cname": "lz4", "clevel": 5, "shuffle": "noshuffle", "typesize": 2, "blocksize": 0, "nthreads": 1}
+        ARRAY,
+        "codecs",
+        1,
+        name="blosc",
+        configuration={
+            "cname": "lz4",
+            "clevel": 5,
+            "shuffle": "noshuffle",
+            "typesize": 2,
+            "blocksize": 0,
+            "nthreads": 1,
+        },
     ),
     "compressor in Blosc": changed(
-        ARRAY, "codecs", 1, name="blosc", configuration={"cname": "other", "clevel": 5, "shuffle": "noshuffle", "typesize": 2, "blocksize": 0}
+        ARRAY,
+        "codecs",
+        1,
+        name="blosc",
+        configuration={
+            "cname": "other",
+            "clevel": 5,
+            "shuffle": "noshuffle",
+            "typesize": 2,
+            "blocksize": 0,
+        },
     ),
     "other codec": changed(ARRAY, "codecs", 1, name="other"),
     "storage transformers": changed(ARRAY, storage_transformers=[{"name": "other"}]),
     "shards": changed(SHARDED, "codecs", 0, "configuration", other=1),
-    "codec in shards": changed(SHARDED, "codecs", 0, "configuration", "codecs", 0, "configuration", other=1),
-    "codec of the index": changed(SHARDED, "codecs", 0, "configuration", "index_codecs", 0, "configuration", other=1),
+    "codec in shards": changed(
+        SHARDED, "codecs", 0, "configuration", "codecs", 0, "configuration", other=1
+    ),
+    "codec of the index": changed(
+        SHARDED, "codecs", 0, "configuration", "index_codecs", 0, "configuration", other=1
+    ),
 }
 OUT_OF_RANGE = {
     "too large": changed(ARRAY, fill_value=70000),
@@ -96,10 +121,21 @@ def write(folder, document):
 
 
 def read_by_tensorstore(folder):
-    return ts.open({"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{folder}/"}}, open=True).result().read().result()
+    return (
+        ts.open({"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{folder}/"}}, open=True)
+        .result()
+        .read()
+        .result()
+    )
 
 
-@pytest.mark.parametrize(("name", "error"), [*((name, wkwdask.UnsupportedError) for name in REFUSED), *((name, wkwdask.CorruptError) for name in OUT_OF_RANGE)])
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        *((name, wkwdask.UnsupportedError) for name in REFUSED),
+        *((name, wkwdask.CorruptError) for name in OUT_OF_RANGE),
+    ],
+)
 def test_documents_that_no_reader_accepts(tmp_path, name, error):
     folder = write(tmp_path / "array", (REFUSED | OUT_OF_RANGE)[name])
     for read in (lambda: zarr.open_array(folder, mode="r"), lambda: read_by_tensorstore(folder)):
@@ -118,26 +154,49 @@ def test_documents_that_all_read_alike(tmp_path, name):
 
 
 def test_groups_with_members_that_must_be_understood_are_not_read(tmp_path):
-    zarr.create_array(tmp_path / "group" / "a", shape=(8, 8, 8), chunks=(8, 8, 8), dtype="uint8")[...] = 1
+    zarr.create_array(tmp_path / "group" / "a", shape=(8, 8, 8), chunks=(8, 8, 8), dtype="uint8")[
+        ...
+    ] = 1
     for value, is_read in (({"a": 1}, False), ({"must_understand": False}, True)):
         document = {"zarr_format": 3, "node_type": "group", "attributes": {}, "other": value}
         (tmp_path / "group" / "zarr.json").write_text(json.dumps(document))
         if is_read:
             assert wkwdask.open(f"zarr://{tmp_path}/group").compute().all()
             continue
-        for call in (wkwdask.open, wkwdask.verify, lambda url: wkwdask.to_zarr(np.ones((8, 8, 8), "u1"), url, voxel_size=(4, 4, 4))):
-            with pytest.raises(wkwdask.UnsupportedError, match=r"group/zarr\.json: unknown member 'other'"):
+        for call in (
+            wkwdask.open,
+            wkwdask.verify,
+            lambda url: wkwdask.to_zarr(np.ones((8, 8, 8), "u1"), url, voxel_size=(4, 4, 4)),
+        ):
+            with pytest.raises(
+                wkwdask.UnsupportedError, match=r"group/zarr\.json: unknown member 'other'"
+            ):
                 call(f"zarr://{tmp_path}/group")
 
 
 def _image_v2(folder, **members):
     """Write an image of Zarr v2, and change the document of its array."""
     voxels = np.random.default_rng(0).integers(1, 200, (16, 16, 16)).astype("uint16")
-    array = zarr.create_array(folder / "0", shape=voxels.shape, chunks=(8, 8, 8), dtype="uint16", zarr_format=2, compressors=numcodecs.Blosc())
+    array = zarr.create_array(
+        folder / "0",
+        shape=voxels.shape,
+        chunks=(8, 8, 8),
+        dtype="uint16",
+        zarr_format=2,
+        compressors=numcodecs.Blosc(),
+    )
     array[...] = voxels
     scale = [{"type": "scale", "scale": [4.0, 4.0, 4.0]}]
     axes = [{"name": name, "type": "space", "unit": "nanometer"} for name in "zyx"]
-    image = {"multiscales": [{"version": "0.4", "axes": axes, "datasets": [{"path": "0", "coordinateTransformations": scale}]}]}
+    image = {
+        "multiscales": [
+            {
+                "version": "0.4",
+                "axes": axes,
+                "datasets": [{"path": "0", "coordinateTransformations": scale}],
+            }
+        ]
+    }
     for name, document in ((".zgroup", {"zarr_format": 2}), (".zattrs", image)):
         (folder / name).write_text(json.dumps(document))
     path = folder / "0" / ".zarray"
@@ -161,7 +220,9 @@ def test_a_missing_codec_is_no_damage(tmp_path, members):
     with pytest.raises(wkwdask.UnsupportedError, match=r"missing|unknown setting|other"):
         wkwdask.open(url)
     report = wkwdask.verify(url)
-    assert [(fault.kind, fault.severity) for fault in report.faults] == [("level.unsupported", "warning")]
+    assert [(fault.kind, fault.severity) for fault in report.faults] == [
+        ("level.unsupported", "warning")
+    ]
     assert "NOT CHECKED" in str(report)
     assert not wkwdask.repair(url, quarantine=True, salvage=True).actions
     assert wkwdask.info(url).scales[0].problem
@@ -172,7 +233,17 @@ def test_views_of_arrays_that_zarr_python_reads_do_not_block_its_threads(tmp_pat
     codecs = pytest.importorskip("zarr.codecs.numcodecs", reason="an older zarr-python")
     voxels = np.random.default_rng(0).integers(1, 200, (24, 24, 24)).astype("uint16")
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Numcodecs codecs are not in the Zarr version 3 specification")
-        zarr.create_array(tmp_path / "array", shape=voxels.shape, chunks=(8, 8, 8), dtype="uint16", filters=[codecs.Delta(dtype="uint16")])[...] = voxels
-        view = zarr.open_group(wkwdask.zarr_view(f"zarr://{tmp_path}/array", chunk_shape=(6, 6, 6)), mode="r")
+        warnings.filterwarnings(
+            "ignore", message="Numcodecs codecs are not in the Zarr version 3 specification"
+        )
+        zarr.create_array(
+            tmp_path / "array",
+            shape=voxels.shape,
+            chunks=(8, 8, 8),
+            dtype="uint16",
+            filters=[codecs.Delta(dtype="uint16")],
+        )[...] = voxels
+        view = zarr.open_group(
+            wkwdask.zarr_view(f"zarr://{tmp_path}/array", chunk_shape=(6, 6, 6)), mode="r"
+        )
         np.testing.assert_array_equal(view["1"][...], voxels)

@@ -37,8 +37,12 @@ VERBS = {}
 @pytest.fixture(autouse=True)
 def _in_this_thread():
     with dask.config.set(scheduler="synchronous"), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Numcodecs codecs are not in the Zarr version 3 specification")
-        warnings.filterwarnings("ignore", message="Combining a `sharding_indexed` codec disables partial reads")
+        warnings.filterwarnings(
+            "ignore", message="Numcodecs codecs are not in the Zarr version 3 specification"
+        )
+        warnings.filterwarnings(
+            "ignore", message="Combining a `sharding_indexed` codec disables partial reads"
+        )
         yield
 
 
@@ -87,7 +91,9 @@ def served(place):
     """Chunks of the viewer's server, read by zarr-python; an array of Zarr v3 is sent unchanged."""
     image = find(place.url).choose(None)
     volume = image.volume(min(image.mags))
-    served = serve_image("image", {volume.mag: volume}, (4.0, 4.0, 4.0), is_segmentation=False, is_rgb=False)
+    served = serve_image(
+        "image", {volume.mag: volume}, (4.0, 4.0, 4.0), is_segmentation=False, is_rgb=False
+    )
     for path in ("zarr.json", "1/zarr.json"):
         _save(f"{place.folder}/served/{path}", served.open(path))
     array = zarr.open_array(f"{place.folder}/served/1", mode="r")
@@ -99,7 +105,10 @@ def served(place):
 
 def _keys(array):
     edges = array.shards or array.chunks
-    return (array.metadata.encode_chunk_key(tuple(cell)) for cell in np.ndindex(*(-(-n // edge) for n, edge in zip(array.shape, edges, strict=True))))
+    return (
+        array.metadata.encode_chunk_key(tuple(cell))
+        for cell in np.ndindex(*(-(-n // edge) for n, edge in zip(array.shape, edges, strict=True)))
+    )
 
 
 def _save(path, content):
@@ -133,7 +142,11 @@ def update(place):
 def repair(place):
     wkwdask.build_pyramid(place.url, mags=["2"], method=place.method("max"))
     assert not wkwdask.repair(place.url, older_than=0).actions
-    path = next(path for path in sorted(Path(place.url.removeprefix("zarr://"), "2").rglob("*")) if _is_chunk(path))
+    path = next(
+        path
+        for path in sorted(Path(place.url.removeprefix("zarr://"), "2").rglob("*"))
+        if _is_chunk(path)
+    )
     path.write_bytes(path.read_bytes()[:-3])
     wkwdask.repair(place.url, older_than=0)
     assert wkwdask.verify(place.url, pyramid=True).is_sound
@@ -194,7 +207,13 @@ def compress_in_place(place):
 
 @verb
 def apply(place):
-    wkwdask.apply(_turned, place.url, place.target(), channels=len(place.read(place.url)), chunk_shape=(16, 16, 16))
+    wkwdask.apply(
+        _turned,
+        place.url,
+        place.target(),
+        channels=len(place.read(place.url)),
+        chunk_shape=(16, 16, 16),
+    )
     return place.read(place.target())
 
 
@@ -250,18 +269,28 @@ def draw(rng, dtype):
     blobs = rng.integers(0, 9, [-(-n // 3) for n in shape])
     for axis in range(len(shape)):
         blobs = blobs.repeat(3, axis)
-    voxels = np.where(rng.random(shape) < 0.9, blobs[tuple(map(slice, shape))], rng.integers(0, 100, shape)).astype(dtype)
+    voxels = np.where(
+        rng.random(shape) < 0.9, blobs[tuple(map(slice, shape))], rng.integers(0, 100, shape)
+    ).astype(dtype)
     low = [int(rng.integers(-(-n // 2))) for n in shape]
-    return voxels, tuple(slice(a, int(rng.integers(a + 1, n + 1))) for a, n in zip(low, shape, strict=True))
+    return voxels, tuple(
+        slice(a, int(rng.integers(a + 1, n + 1))) for a, n in zip(low, shape, strict=True)
+    )
 
 
 def write_group(folder, pipeline, num_axes):
     """Write the group of an image of one level, and return its folder."""
-    axes = [{"name": "c", "type": "channel"}, *({"name": name, "type": "space", "unit": "nanometer"} for name in "zyx")][-num_axes:]
+    axes = [
+        {"name": "c", "type": "channel"},
+        *({"name": name, "type": "space", "unit": "nanometer"} for name in "zyx"),
+    ][-num_axes:]
     scale = [{"type": "scale", "scale": [1.0, 4.0, 4.0, 4.0][-num_axes:]}]
     image = {"axes": axes, "datasets": [{"path": "0", "coordinateTransformations": scale}]}
     group = zarr.open_group(folder, mode="w", zarr_format=pipeline.zarr_format)
-    versions = {2: {"multiscales": [{"version": "0.4", **image}]}, 3: {"ome": {"version": "0.5", "multiscales": [image]}}}
+    versions = {
+        2: {"multiscales": [{"version": "0.4", **image}]},
+        3: {"ome": {"version": "0.5", "multiscales": [image]}},
+    }
     group.attrs.update(versions[pipeline.zarr_format])
     return folder
 
@@ -269,10 +298,18 @@ def write_group(folder, pipeline, num_axes):
 def write_image(pipeline, folder, rng):
     """Write an image of one level with zarr-python; return its voxels (c, x, y, z) as zarr-python
     reads them."""
-    dtype, fill, chunks = str(rng.choice(pipeline.types)), int(rng.choice([0, 0, 7])), CHUNKS[rng.integers(2)]
+    dtype, fill, chunks = (
+        str(rng.choice(pipeline.types)),
+        int(rng.choice([0, 0, 7])),
+        CHUNKS[rng.integers(2)],
+    )
     voxels, region = draw(rng, dtype)
     write_group(folder, pipeline, voxels.ndim)
-    read = np.asarray(pipeline.write(f"{folder}/0", voxels, bool(fill) if dtype == "bool" else fill, region, chunks)[...])
+    read = np.asarray(
+        pipeline.write(
+            f"{folder}/0", voxels, bool(fill) if dtype == "bool" else fill, region, chunks
+        )[...]
+    )
     return read.reshape(-1, *read.shape[-3:]).transpose(0, 3, 2, 1)
 
 
@@ -290,7 +327,11 @@ def test_every_verb_sees_what_zarr_python_reads(tmp_path, number, seed):
     assert report.is_sound, str(report)
     assert not report.faults, str(report)
     is_label = voxels.dtype.kind in "iu" and len(voxels) == 1
-    names = [name for name, function in VERBS.items() if is_label or not hasattr(function, "needs_labels")]
+    names = [
+        name
+        for name, function in VERBS.items()
+        if is_label or not hasattr(function, "needs_labels")
+    ]
     for name in names if PER_SEED is None else rng.choice(names, PER_SEED, replace=False):
         results = []
         for place in ("foreign", "plain"):
@@ -298,7 +339,13 @@ def test_every_verb_sees_what_zarr_python_reads(tmp_path, number, seed):
             if place == "foreign":
                 shutil.copytree(first, folder)
             else:
-                wkwdask.to_zarr(found, f"zarr://{folder}/image.ome.zarr", voxel_size=(4, 4, 4), chunk_shape=(8, 8, 4), shard_shape=False)
+                wkwdask.to_zarr(
+                    found,
+                    f"zarr://{folder}/image.ome.zarr",
+                    voxel_size=(4, 4, 4),
+                    chunk_shape=(8, 8, 4),
+                    shard_shape=False,
+                )
             results.append(VERBS[name](Place(folder, f"zarr://{folder}/image.ome.zarr", seed)))
         _assert_equal(*results, name)
 
@@ -312,11 +359,15 @@ def _assert_equal(found, expected, name):
     np.testing.assert_array_equal(found, expected, err_msg=name)
 
 
-@pytest.mark.parametrize("pipeline", [pipeline for pipeline in PIPELINES if pipeline.is_library_only], ids=str)
+@pytest.mark.parametrize(
+    "pipeline", [pipeline for pipeline in PIPELINES if pipeline.is_library_only], ids=str
+)
 def test_pyramids_of_constant_voxels_are_constant(tmp_path, pipeline):
     voxels = np.full((16, 16, 16), 100, "uint16")
     pipeline.write(tmp_path / "array", voxels)
-    wkwdask.convert(f"zarr://{tmp_path}/array", f"zarr://{tmp_path}/copy.ome.zarr", voxel_size=(4, 4, 4))
+    wkwdask.convert(
+        f"zarr://{tmp_path}/array", f"zarr://{tmp_path}/copy.ome.zarr", voxel_size=(4, 4, 4)
+    )
     image = write_group(tmp_path / "image.ome.zarr", pipeline, voxels.ndim)
     pipeline.write(f"{image}/0", voxels)
     wkwdask.build_pyramid(f"zarr://{image}", mags=["2"], method="mean")

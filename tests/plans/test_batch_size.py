@@ -12,7 +12,12 @@ from wkwdask.plans.batch_size import ArraySize, Workload, format_walltime, group
 works = st.builds(Workload, st.integers(1, 10**7), st.integers(0, 10**16), st.integers(0, 10**10))
 
 
-@given(work=works, elements=st.none() | st.integers(1, 10**5), cpus=st.none() | st.integers(1, 64), most=st.integers(1, 10**5))
+@given(
+    work=works,
+    elements=st.none() | st.integers(1, 10**5),
+    cpus=st.none() | st.integers(1, 64),
+    most=st.integers(1, 10**5),
+)
 def test_a_proposal_is_possible_and_enough(work, elements, cpus, most):
     size = propose_size(work, ArraySize(elements, cpus), most)
     assert 1 <= size.elements <= min(work.num_tasks, most)
@@ -32,6 +37,9 @@ def test_what_was_asked_stays(work):
     assert propose_size(work, asked, 10) == asked
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(0.2, "00:00:01"), (3599, "00:59:59"), (86400, "1-00:00:00"), (200000, "2-07:33:20")])
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.2, "00:00:01"), (3599, "00:59:59"), (86400, "1-00:00:00"), (200000, "2-07:33:20")],
+)
 def test_walltime(seconds, text):
     assert format_walltime(seconds) == text

@@ -11,7 +11,12 @@ from wkwdask.plans.apply import plan_bricks
 from wkwdask.plans.regions import Tiling
 
 
-@given(st.tuples(*[st.integers(1, 150)] * 3), st.tuples(*[st.integers(0, 100)] * 3), st.integers(1, 8), st.sampled_from([None, (16, 16, 16), (64, 8, 32)]))
+@given(
+    st.tuples(*[st.integers(1, 150)] * 3),
+    st.tuples(*[st.integers(0, 100)] * 3),
+    st.integers(1, 8),
+    st.sampled_from([None, (16, 16, 16), (64, 8, 32)]),
+)
 def test_plans_cover_every_voxel_once(shape, offset, workers, brick):
     box = BoundingBox(offset, shape)
     plan = plan_bricks(box, Tiling((8, 8, 8), (64, 64, 64), 1 << 14), workers, brick)
@@ -21,5 +26,10 @@ def test_plans_cover_every_voxel_once(shape, offset, workers, brick):
         for index in plan.bricks(region):
             part = plan.brick_box(index)
             assert plan.region_box(region).contains(part)
-            seen[tuple(slice(a - o, b - o) for a, b, o in zip(part.topleft, part.bottomright, offset, strict=True))] += 1
+            seen[
+                tuple(
+                    slice(a - o, b - o)
+                    for a, b, o in zip(part.topleft, part.bottomright, offset, strict=True)
+                )
+            ] += 1
     assert (seen == 1).all()

@@ -31,7 +31,12 @@ def test_largest_multiple_table(chunk, shard, voxel_nbytes, nbytes, expected):
     assert largest_multiple(chunk, shard, voxel_nbytes, nbytes) == expected
 
 
-@given(st.tuples(POWERS, POWERS, POWERS), st.tuples(POWERS, POWERS, POWERS), st.integers(1, 255), st.integers(0, 1 << 30))
+@given(
+    st.tuples(POWERS, POWERS, POWERS),
+    st.tuples(POWERS, POWERS, POWERS),
+    st.integers(1, 255),
+    st.integers(0, 1 << 30),
+)
 def test_largest_multiple(chunk, times, voxel_nbytes, nbytes):
     shard = tuple(c * t for c, t in zip(chunk, times, strict=True))
     found = largest_multiple(chunk, shard, voxel_nbytes, nbytes)

@@ -53,7 +53,11 @@ def test_anisotropic(voxel_size, finest, coarsest, expected):
     ("finest", "coarsest", "message"),
     [
         # x and y are to double first
-        ("1", "1-1-2", "the mags from 1 do not reach 1-1-2: after 1 comes .*choose another coarsest mag"),
+        (
+            "1",
+            "1-1-2",
+            "the mags from 1 do not reach 1-1-2: after 1 comes .*choose another coarsest mag",
+        ),
         ("1", "4-4-16", "do not reach 4-4-16"),
         ("2", "16-16-2", "do not reach 16-16-2"),
     ],
@@ -77,7 +81,9 @@ def test_coarsest_that_is_not_reached(finest, coarsest, message):
 @pytest.mark.parametrize("voxel_size", [None, (4, 4, 40)])
 def test_other_samplings(sampling, finest, coarsest, expected, voxel_size):
     """The voxel size does not matter where it is not asked for."""
-    assert [mag.name for mag in mag_ladder(Mag.parse(finest), Mag.parse(coarsest), voxel_size, sampling)] == expected.split()
+    assert [
+        mag.name for mag in mag_ladder(Mag.parse(finest), Mag.parse(coarsest), voxel_size, sampling)
+    ] == expected.split()
 
 
 @pytest.mark.parametrize(
@@ -92,12 +98,16 @@ def test_other_samplings(sampling, finest, coarsest, expected, voxel_size):
     ],
 )
 def test_mags_of_other_layers(others, expected):
-    found = mag_ladder(Mag(1, 1, 1), Mag.parse(16), None, others=[Mag.parse(name) for name in others])
+    found = mag_ladder(
+        Mag(1, 1, 1), Mag.parse(16), None, others=[Mag.parse(name) for name in others]
+    )
     assert [mag.name for mag in found] == expected.split()
 
 
 def test_unknown_sampling():
-    with pytest.raises(ValueError, match="sampling must be one of anisotropic, isotropic, constant_z, got 'cubic'"):
+    with pytest.raises(
+        ValueError, match="sampling must be one of anisotropic, isotropic, constant_z, got 'cubic'"
+    ):
         mag_ladder(Mag(1, 1, 1), Mag.parse(8), None, "cubic")
 
 
@@ -121,7 +131,11 @@ def test_default_coarsest(size, expected):
 
 
 @given(
-    mags(4), st.integers(0, 6), st.tuples(*[st.sampled_from([1, 4, 4.0001, 10.5, 11.24, 28, 40])] * 3), st.sampled_from(SAMPLINGS), st.lists(mags(), max_size=4)
+    mags(4),
+    st.integers(0, 6),
+    st.tuples(*[st.sampled_from([1, 4, 4.0001, 10.5, 11.24, 28, 40])] * 3),
+    st.sampled_from(SAMPLINGS),
+    st.lists(mags(), max_size=4),
 )
 def test_every_ladder_is_a_pyramid(finest, power, voxel_size, sampling, others):
     """Each mag is coarser on every axis, its maximum grows, and the last has the maximum that was

@@ -23,13 +23,19 @@ def touched_voxels(lengths, box, shape):
     for part in cells(box, shape):
         inside = cell_box(part, shape, box).intersection(box)
         total = 1
-        for axis, owner, low, first, last in zip(lengths, owners, box.topleft, inside.topleft, inside.bottomright, strict=True):
+        for axis, owner, low, first, last in zip(
+            lengths, owners, box.topleft, inside.topleft, inside.bottomright, strict=True
+        ):
             total *= sum(axis[n] for n in np.unique(owner[first - low : last - low]))
         most = max(most, total)
     return most
 
 
-@given(st.tuples(LENGTHS, LENGTHS, LENGTHS), st.tuples(*[st.integers(0, 50)] * 3), st.sampled_from([1 << 8, 1 << 12, 1 << 20]))
+@given(
+    st.tuples(LENGTHS, LENGTHS, LENGTHS),
+    st.tuples(*[st.integers(0, 50)] * 3),
+    st.sampled_from([1 << 8, 1 << 12, 1 << 20]),
+)
 def test_parts(lengths, topleft, nbytes):
     box = BoundingBox(topleft, tuple(map(sum, lengths)))
     plan = plan_parts(lengths, box, (4, 4, 4), (32, 32, 32), 2, nbytes)
@@ -42,8 +48,16 @@ def test_parts(lengths, topleft, nbytes):
 
 def test_cubes_for_cubes():
     box = BoundingBox((0, 0, 0), (1024, 1024, 1024))
-    assert plan_parts([[512] * 2] * 3, box, (32,) * 3, (1024,) * 3, 1, 128 << 20).part_shape == (512,) * 3
+    assert (
+        plan_parts([[512] * 2] * 3, box, (32,) * 3, (1024,) * 3, 1, 128 << 20).part_shape
+        == (512,) * 3
+    )
 
 
 def test_an_empty_array_touches_nothing():
-    assert plan_parts([[0], [4], [4]], BoundingBox((0, 0, 0), (0, 4, 4)), (4,) * 3, (8,) * 3, 1, 1 << 20).touched_nbytes == 0
+    assert (
+        plan_parts(
+            [[0], [4], [4]], BoundingBox((0, 0, 0), (0, 4, 4)), (4,) * 3, (8,) * 3, 1, 1 << 20
+        ).touched_nbytes
+        == 0
+    )

@@ -38,15 +38,28 @@ class Case:
     """A plan and what it was made from."""
 
     def __init__(self, box, mags, chunk, shard, voxel_nbytes, workers):
-        self.box, self.mags, self.chunk, self.shard, self.voxel_nbytes, self.workers = box, mags, chunk, shard, voxel_nbytes, workers
-        self.passes = plan_passes(box.in_mag(mags[0]), mags[1:], [Tiling(chunk, shard, voxel_nbytes)] * len(mags), workers)
+        self.box, self.mags, self.chunk, self.shard, self.voxel_nbytes, self.workers = (
+            box,
+            mags,
+            chunk,
+            shard,
+            voxel_nbytes,
+            workers,
+        )
+        self.passes = plan_passes(
+            box.in_mag(mags[0]), mags[1:], [Tiling(chunk, shard, voxel_nbytes)] * len(mags), workers
+        )
 
     def __repr__(self):
         return f"Case({self.box}, {[mag.name for mag in self.mags]}, {self.chunk}, {self.shard}, {self.voxel_nbytes}, {self.workers})"
 
     def levels(self):
         """Go through all mags: pass, index in the pass, level."""
-        return [(plan, number, level) for plan in self.passes for number, level in enumerate(plan.levels)]
+        return [
+            (plan, number, level)
+            for plan in self.passes
+            for number, level in enumerate(plan.levels)
+        ]
 
 
 @st.composite
@@ -58,31 +71,64 @@ def cases(draw):
     axes show. Voxels of 255 bytes are drawn because a brick of the smallest kind is then already
     more than the budget; many workers, because they cut regions below a file.
     """
-    mags = _ladder(Mag.parse("1"), draw(st.lists(st.sampled_from(STEPS + JUMPS), min_size=1, max_size=6)))
+    mags = _ladder(
+        Mag.parse("1"), draw(st.lists(st.sampled_from(STEPS + JUMPS), min_size=1, max_size=6))
+    )
     chunk = (draw(st.sampled_from([1, 2, 8, 24, 32, 100, 128])),) * 3
     if draw(st.booleans()):
         chunk = draw(st.tuples(*[st.sampled_from([1, 4, 10, 16, 64])] * 3))
     times = draw(st.sampled_from([1, 2, 4, 16, 32]))
     box = BoundingBox(draw(vectors(0, 5000)), draw(st.one_of(vectors(1, 3000), vectors(1, 40))))
-    return Case(box, mags, chunk, tuple(n * times for n in chunk), draw(st.sampled_from([1, 2, 4, 8, 255])), draw(st.sampled_from([1, 2, 16, 1000])))
+    return Case(
+        box,
+        mags,
+        chunk,
+        tuple(n * times for n in chunk),
+        draw(st.sampled_from([1, 2, 4, 8, 255])),
+        draw(st.sampled_from([1, 2, 16, 1000])),
+    )
 
 
 @given(cases())
 def test_levels(case):
     """Together the levels of all passes are the mags; boxes, factors and shapes of one level follow
     from those of the level before."""
-    assert [level.box for _, _, level in case.levels()] == [case.box.in_mag(mag) for mag in case.mags[1:]]
-    assert [level.factor for _, _, level in case.levels()] == [before.step_to(mag) for before, mag in pairwise(case.mags)]
-    assert [plan.source_box for plan in case.passes] == [case.box.in_mag(case.mags[0]), *(plan.levels[-1].box for plan in case.passes[:-1])]
+    assert [level.box for _, _, level in case.levels()] == [
+        case.box.in_mag(mag) for mag in case.mags[1:]
+    ]
+    assert [level.factor for _, _, level in case.levels()] == [
+        before.step_to(mag) for before, mag in pairwise(case.mags)
+    ]
+    assert [plan.source_box for plan in case.passes] == [
+        case.box.in_mag(case.mags[0]),
+        *(plan.levels[-1].box for plan in case.passes[:-1]),
+    ]
     for plan in case.passes:
-        assert plan.source_region_shape == tuple(n * f for n, f in zip(plan.levels[0].region_shape, plan.levels[0].factor, strict=True))
+        assert plan.source_region_shape == tuple(
+            n * f for n, f in zip(plan.levels[0].region_shape, plan.levels[0].factor, strict=True)
+        )
         for level in plan.levels:
-            assert all(n % chunk == 0 for n, chunk in zip((*level.region_shape, *level.brick_shape), case.chunk * 2, strict=True))
+            assert all(
+                n % chunk == 0
+                for n, chunk in zip(
+                    (*level.region_shape, *level.brick_shape), case.chunk * 2, strict=True
+                )
+            )
             odd = [n // (n & -n) for n in case.chunk * 2]  # shapes are chunks times powers of two
-            assert all(n > 0 and n // (n & -n) == part for n, part in zip((*level.region_shape, *level.brick_shape), odd, strict=True))
-            assert all(r % b == 0 for r, b in zip(level.region_shape, level.brick_shape, strict=True))
+            assert all(
+                n > 0 and n // (n & -n) == part
+                for n, part in zip((*level.region_shape, *level.brick_shape), odd, strict=True)
+            )
+            assert all(
+                r % b == 0 for r, b in zip(level.region_shape, level.brick_shape, strict=True)
+            )
         for finer, level in pairwise(plan.levels):
-            assert all(a == b * f for a, b, f in zip(finer.region_shape, level.region_shape, level.factor, strict=True))
+            assert all(
+                a == b * f
+                for a, b, f in zip(
+                    finer.region_shape, level.region_shape, level.factor, strict=True
+                )
+            )
             # a brick of the finer level lies in one brick of this one, and so does each of its
             # windows
             footprint = [b * f for b, f in zip(level.brick_shape, level.factor, strict=True)]
@@ -97,7 +143,12 @@ def test_a_pass_stops_where_a_share_is_less_than_a_chunk(case):
         done += len(plan.levels)
         if done < len(case.mags) - 1:
             factor = case.mags[done].step_to(case.mags[done + 1])
-            assert any(n // f < chunk for n, f, chunk in zip(plan.levels[-1].region_shape, factor, case.chunk, strict=True))
+            assert any(
+                n // f < chunk
+                for n, f, chunk in zip(
+                    plan.levels[-1].region_shape, factor, case.chunk, strict=True
+                )
+            )
 
 
 @given(cases())
@@ -110,13 +161,33 @@ def test_memory(case):
         # whole windows
         assert all(n % f == 0 for n, f in zip(plan.source_brick_shape, first.factor, strict=True))
         # of one brick
-        assert all(b * f % n == 0 for b, f, n in zip(first.brick_shape, first.factor, plan.source_brick_shape, strict=True))
-        assert math.prod(plan.source_brick_shape) * case.voxel_nbytes <= max(SOURCE_BUDGET, window * case.voxel_nbytes)
-        least = max([1, *(-(-f // chunk) for level in plan.levels[1:] for f, chunk in zip(level.factor, case.chunk, strict=True))])
+        assert all(
+            b * f % n == 0
+            for b, f, n in zip(
+                first.brick_shape, first.factor, plan.source_brick_shape, strict=True
+            )
+        )
+        assert math.prod(plan.source_brick_shape) * case.voxel_nbytes <= max(
+            SOURCE_BUDGET, window * case.voxel_nbytes
+        )
+        least = max(
+            [
+                1,
+                *(
+                    -(-f // chunk)
+                    for level in plan.levels[1:]
+                    for f, chunk in zip(level.factor, case.chunk, strict=True)
+                ),
+            ]
+        )
         least_brick = math.prod(n * least for n in case.chunk)
         for level in plan.levels:
-            assert math.prod(level.brick_shape) <= max(SOURCE_BUDGET // (window * case.voxel_nbytes), least_brick)
-        bricks = math.prod(plan.source_brick_shape) + 2 * sum(math.prod(level.brick_shape) for level in plan.levels)
+            assert math.prod(level.brick_shape) <= max(
+                SOURCE_BUDGET // (window * case.voxel_nbytes), least_brick
+            )
+        bricks = math.prod(plan.source_brick_shape) + 2 * sum(
+            math.prod(level.brick_shape) for level in plan.levels
+        )
         assert plan.memory_nbytes(case.voxel_nbytes) == bricks * case.voxel_nbytes
 
 
@@ -139,7 +210,11 @@ def test_regions(case, seed, share):
             continue
         occupied = np.random.default_rng(seed).random([len(r) for r in ranges]) < share
         regions = list(plan.regions(occupied))
-        assert set(regions) == {index for index in _all_regions(plan) if occupied[tuple(i - r.start for i, r in zip(index, ranges, strict=True))]}
+        assert set(regions) == {
+            index
+            for index in _all_regions(plan)
+            if occupied[tuple(i - r.start for i, r in zip(index, ranges, strict=True))]
+        }
         assert len(regions) == occupied.sum()
         codes = _codes(regions)
         assert codes == sorted(codes)
@@ -154,12 +229,31 @@ def test_regions_far_away(case, shift, seed):
     if not _few(cell_range(first.box, first.region_shape)):
         return
     # whole regions, far more than the box has
-    shift = [n // (edge << 15) * (edge << 15) for n, edge in zip(shift, plan.source_region_shape, strict=True)]
-    there = replace(plan.source_box, topleft=tuple(t + n for t, n in zip(plan.source_box.topleft, shift, strict=True)))
-    far = plan_passes(there, case.mags[1:], [Tiling(case.chunk, case.shard, case.voxel_nbytes)] * len(case.mags), case.workers)[0]
-    occupied = np.random.default_rng(seed).random([len(r) for r in cell_range(first.box, first.region_shape)]) < 0.5
+    shift = [
+        n // (edge << 15) * (edge << 15)
+        for n, edge in zip(shift, plan.source_region_shape, strict=True)
+    ]
+    there = replace(
+        plan.source_box,
+        topleft=tuple(t + n for t, n in zip(plan.source_box.topleft, shift, strict=True)),
+    )
+    far = plan_passes(
+        there,
+        case.mags[1:],
+        [Tiling(case.chunk, case.shard, case.voxel_nbytes)] * len(case.mags),
+        case.workers,
+    )[0]
+    occupied = (
+        np.random.default_rng(seed).random(
+            [len(r) for r in cell_range(first.box, first.region_shape)]
+        )
+        < 0.5
+    )
     moved = [n // r for n, r in zip(shift, plan.source_region_shape, strict=True)]
-    assert list(far.regions(occupied)) == [tuple(i + m for i, m in zip(region, moved, strict=True)) for region in plan.regions(occupied)]
+    assert list(far.regions(occupied)) == [
+        tuple(i + m for i, m in zip(region, moved, strict=True))
+        for region in plan.regions(occupied)
+    ]
 
 
 @given(cases())
@@ -169,10 +263,22 @@ def test_regions_cover_each_voxel_once(case):
     for plan in case.passes:
         if not _few(cell_range(plan.levels[0].box, plan.levels[0].region_shape)):
             continue
-        regions = list(plan.regions(np.ones([len(r) for r in cell_range(plan.levels[0].box, plan.levels[0].region_shape)], bool)))
-        assert sum(plan.source_region(region).volume for region in regions) == plan.source_box.volume
+        regions = list(
+            plan.regions(
+                np.ones(
+                    [len(r) for r in cell_range(plan.levels[0].box, plan.levels[0].region_shape)],
+                    bool,
+                )
+            )
+        )
+        assert (
+            sum(plan.source_region(region).volume for region in regions) == plan.source_box.volume
+        )
         for level in plan.levels:
-            shares = [cell_box(region, level.region_shape, level.box).intersection(level.box) for region in regions]
+            shares = [
+                cell_box(region, level.region_shape, level.box).intersection(level.box)
+                for region in regions
+            ]
             assert sum(share.volume for share in shares) == level.box.volume
             assert not any(share.is_empty for share in shares)
 
@@ -190,7 +296,12 @@ def test_every_shard_has_its_regions(case, seed, share):
         parts, places = Counter(), {}
         for region in _all_regions(plan):
             place = tuple(i - r.start for i, r in zip(region, first, strict=True))
-            touched = list(cells(cell_box(region, level.region_shape, level.box).intersection(level.box), case.shard))
+            touched = list(
+                cells(
+                    cell_box(region, level.region_shape, level.box).intersection(level.box),
+                    case.shard,
+                )
+            )
             for shard in touched:
                 places.setdefault(shard, []).append(place)
                 parts[shard] += occupied[place]
@@ -201,9 +312,13 @@ def test_every_shard_has_its_regions(case, seed, share):
             slices = plan.levels[number].regions_in_shard(shard, case.shard)
             assert occupied[slices].size == len(places[shard])
             assert occupied[slices].sum() == parts[shard]
-            assert found[tuple(i - r.start for i, r in zip(shard, ranges, strict=True))] == (parts[shard] > 0)
+            assert found[tuple(i - r.start for i, r in zip(shard, ranges, strict=True))] == (
+                parts[shard] > 0
+            )
         if plan.writes_whole_shards(number, case.shard):
-            assert level.in_order or all(n % edge == 0 for n, edge in zip(level.brick_shape, case.shard, strict=True))
+            assert level.in_order or all(
+                n % edge == 0 for n, edge in zip(level.brick_shape, case.shard, strict=True)
+            )
             assert {len(regions) for regions in places.values()} == {1}
 
 
@@ -217,7 +332,10 @@ def _codes(bricks):
 
 def _num_bricks(plan):
     first = plan.levels[0]
-    return math.prod(r * f // b for r, f, b in zip(first.region_shape, first.factor, plan.source_brick_shape, strict=True))
+    return math.prod(
+        r * f // b
+        for r, f, b in zip(first.region_shape, first.factor, plan.source_brick_shape, strict=True)
+    )
 
 
 @given(cases())
@@ -229,15 +347,27 @@ def test_bricks(case):
             continue
         first = plan.levels[0]
         ranges = cell_range(first.box, first.region_shape)
-        per_brick = [b * f // n for b, f, n in zip(first.brick_shape, first.factor, plan.source_brick_shape, strict=True)]
-        for region in {(xs[0], ys[-1], zs[0]) for xs, ys, zs in [ranges]} | {tuple(axis[-1] for axis in ranges)}:
+        per_brick = [
+            b * f // n
+            for b, f, n in zip(
+                first.brick_shape, first.factor, plan.source_brick_shape, strict=True
+            )
+        ]
+        for region in {(xs[0], ys[-1], zs[0]) for xs, ys, zs in [ranges]} | {
+            tuple(axis[-1] for axis in ranges)
+        }:
             share = plan.source_region(region)
             bricks = list(plan.bricks(region))
-            inside = [cell_box(brick, plan.source_brick_shape, plan.source_box).intersection(share) for brick in bricks]
+            inside = [
+                cell_box(brick, plan.source_brick_shape, plan.source_box).intersection(share)
+                for brick in bricks
+            ]
             assert all(not box.is_empty for box in inside)
             assert sum(box.volume for box in inside) == share.volume
             assert len(set(bricks)) == len(bricks)
-            made = [tuple(i // n for i, n in zip(brick, per_brick, strict=True)) for brick in bricks]
+            made = [
+                tuple(i // n for i, n in zip(brick, per_brick, strict=True)) for brick in bricks
+            ]
             codes = _codes(made)
             assert codes == sorted(codes)
 
@@ -252,12 +382,27 @@ def test_levels_in_order_get_their_bricks_in_morton_order(case):
         if _num_bricks(plan) > 4096:
             continue
         region = tuple(axis[0] for axis in cell_range(first.box, first.region_shape))
-        per_brick = [b * f // n for b, f, n in zip(first.brick_shape, first.factor, plan.source_brick_shape, strict=True)]
-        order = list(dict.fromkeys(tuple(i // n for i, n in zip(brick, per_brick, strict=True)) for brick in plan.bricks(region)))
+        per_brick = [
+            b * f // n
+            for b, f, n in zip(
+                first.brick_shape, first.factor, plan.source_brick_shape, strict=True
+            )
+        ]
+        order = list(
+            dict.fromkeys(
+                tuple(i // n for i, n in zip(brick, per_brick, strict=True))
+                for brick in plan.bricks(region)
+            )
+        )
         for finer, level in pairwise(plan.levels):
             last_child = {}
             for at, brick in enumerate(order):
-                parent = tuple(b * n // (f * m) for b, n, f, m in zip(brick, finer.brick_shape, level.factor, level.brick_shape, strict=True))
+                parent = tuple(
+                    b * n // (f * m)
+                    for b, n, f, m in zip(
+                        brick, finer.brick_shape, level.factor, level.brick_shape, strict=True
+                    )
+                )
                 last_child[parent] = at
             order = sorted(last_child, key=last_child.get)
             if level.in_order:
@@ -268,7 +413,13 @@ def test_levels_in_order_get_their_bricks_in_morton_order(case):
 @given(cases(), st.integers(1, 1000))
 def test_regions_of_an_earlier_planning_are_kept(case, workers):
     regions = [plan.levels[0].region_shape for plan in case.passes]
-    again = plan_passes(case.passes[0].source_box, case.mags[1:], [Tiling(case.chunk, case.shard, case.voxel_nbytes)] * len(case.mags), workers, regions)
+    again = plan_passes(
+        case.passes[0].source_box,
+        case.mags[1:],
+        [Tiling(case.chunk, case.shard, case.voxel_nbytes)] * len(case.mags),
+        workers,
+        regions,
+    )
     assert again == case.passes
 
 
@@ -292,27 +443,41 @@ def test_a_region_is_a_file_or_less(case):
 @pytest.mark.parametrize(("edge", "voxel_nbytes"), [(10, 8), (12, 1), (24, 4), (96, 1), (100, 1)])
 def test_regions_hold_whole_bricks_whatever_the_length_of_a_chunk(edge, voxel_nbytes):
     box = BoundingBox((0, 0, 0), (1500, 700, 100))
-    for plan in plan_passes(box, [Mag.parse(2), Mag.parse(4)], [Tiling((edge,) * 3, (edge,) * 3, voxel_nbytes)] * 2, 2):
+    for plan in plan_passes(
+        box, [Mag.parse(2), Mag.parse(4)], [Tiling((edge,) * 3, (edge,) * 3, voxel_nbytes)] * 2, 2
+    ):
         for level in plan.levels:
-            assert all(n % brick == 0 for n, brick in zip(level.region_shape, level.brick_shape, strict=True))
+            assert all(
+                n % brick == 0
+                for n, brick in zip(level.region_shape, level.brick_shape, strict=True)
+            )
 
 
 def test_one_file_of_the_first_coarser_mag_is_a_task():
     """The usual case: 1024^3 files, LZ4 blocks of 32, isotropic steps."""
     box = BoundingBox((0, 0, 0), (4096, 4096, 4096))
-    (plan,) = plan_passes(box, [Mag.parse(2), Mag.parse(4), Mag.parse(8)], [Tiling((32,) * 3, (1024,) * 3, 1)] * 3, 1)
+    (plan,) = plan_passes(
+        box, [Mag.parse(2), Mag.parse(4), Mag.parse(8)], [Tiling((32,) * 3, (1024,) * 3, 1)] * 3, 1
+    )
     assert [level.region_shape for level in plan.levels] == [(1024,) * 3, (512,) * 3, (256,) * 3]
     assert plan.source_region_shape == (2048,) * 3
     assert plan.source_brick_shape == (256,) * 3
     assert plan.source_region((1, 0, 1)) == BoundingBox((2048, 0, 2048), (2048,) * 3)
     assert len(list(plan.regions(np.ones((2, 2, 2), bool)))) == 8
     assert [plan.writes_whole_shards(n, (1024,) * 3) for n in range(3)] == [True, False, False]
-    assert [plan.levels[n].regions_in_shard((0, 0, 0), (1024,) * 3) for n in range(3)] == [(slice(0, 1),) * 3, (slice(0, 2),) * 3, (slice(0, 2),) * 3]
+    assert [plan.levels[n].regions_in_shard((0, 0, 0), (1024,) * 3) for n in range(3)] == [
+        (slice(0, 1),) * 3,
+        (slice(0, 2),) * 3,
+        (slice(0, 2),) * 3,
+    ]
 
 
 def test_more_workers_make_smaller_regions():
     box = BoundingBox((0, 0, 0), (1024, 1024, 1024), Mag.parse(2))
-    edges = [choose_region(box, (2, 2, 2), Tiling((32,) * 3, (1024,) * 3, 1), workers)[0] for workers in (1, 2, 20, 10_000)]
+    edges = [
+        choose_region(box, (2, 2, 2), Tiling((32,) * 3, (1024,) * 3, 1), workers)[0]
+        for workers in (1, 2, 20, 10_000)
+    ]
     assert edges == sorted(edges, reverse=True)
     assert edges[0] == 1024
     assert edges[-1] == 128  # no smaller: a task would be too short
@@ -321,7 +486,10 @@ def test_more_workers_make_smaller_regions():
 def test_tasks_that_are_short_anyway_are_not_cut_further():
     """For 40 workers 64 regions of a second each do, as long as none of them is long."""
     box = BoundingBox((0, 0, 0), (1024, 1024, 1024), Mag.parse(2))
-    short, long = (choose_region(box, (2, 2, 2), Tiling((32,) * 3, (1024,) * 3, voxel_nbytes), 40)[0] for voxel_nbytes in (1, 8))
+    short, long = (
+        choose_region(box, (2, 2, 2), Tiling((32,) * 3, (1024,) * 3, voxel_nbytes), 40)[0]
+        for voxel_nbytes in (1, 8)
+    )
     assert (short, long) == (256, 128)
 
 
@@ -332,7 +500,13 @@ def test_a_step_of_eight_has_bricks_of_its_source():
     plan = plan_pass(box, [Mag.parse(8)], (32,) * 3, 8, (256,) * 3)
     assert plan.levels[0].brick_shape == (32,) * 3
     assert plan.source_brick_shape == (128, 128, 256)
-    assert list(plan.bricks((0, 0, 0)))[:5] == [(0, 0, 0), (1, 0, 0), (0, 1, 0), (1, 1, 0), (2, 0, 0)]
+    assert list(plan.bricks((0, 0, 0)))[:5] == [
+        (0, 0, 0),
+        (1, 0, 0),
+        (0, 1, 0),
+        (1, 1, 0),
+        (2, 0, 0),
+    ]
 
 
 def test_a_window_larger_than_the_budget():
@@ -347,7 +521,10 @@ def test_a_ladder_goes_on_in_another_pass():
     box = BoundingBox((0, 0, 0), (65536, 65536, 4096))
     mags = _ladder(Mag.parse(1), [(2, 2, 2)] * 8)
     passes = plan_passes(box, mags[1:], [Tiling((32,) * 3, (512,) * 3, 1)] * len(mags), 1)
-    assert [[level.box.mag.name for level in plan.levels] for plan in passes] == [["2", "4", "8", "16", "32"], ["64", "128", "256"]]
+    assert [[level.box.mag.name for level in plan.levels] for plan in passes] == [
+        ["2", "4", "8", "16", "32"],
+        ["64", "128", "256"],
+    ]
     assert passes[1].source_box == box.in_mag(Mag.parse(32))
 
 
@@ -363,10 +540,17 @@ def test_step_factors():
     assert step_factors(Mag.parse(1), _ladder(Mag.parse(1), STEPS + JUMPS)[1:]) == STEPS + JUMPS
     for names in (["2", "2-2-1"], ["1", "2-2-1", "4-4-2", "8-8-1"]):
         finest, *mags = map(Mag.parse, names)
-        with pytest.raises(ValueError, match=f"mag {names[-1]} is not coarser than mag {names[-2]} on every axis"):
+        with pytest.raises(
+            ValueError, match=f"mag {names[-1]} is not coarser than mag {names[-2]} on every axis"
+        ):
             step_factors(finest, mags)
         with pytest.raises(ValueError, match="on every axis"):
-            plan_passes(BoundingBox((0, 0, 0), (9, 9, 9), finest), mags, [Tiling((1,) * 3, (2,) * 3, 1)] * len(mags), 1)
+            plan_passes(
+                BoundingBox((0, 0, 0), (9, 9, 9), finest),
+                mags,
+                [Tiling((1,) * 3, (2,) * 3, 1)] * len(mags),
+                1,
+            )
 
 
 def test_first_bricks_by_heart():
@@ -375,15 +559,31 @@ def test_first_bricks_by_heart():
     plan = plan_pass(box, [Mag.parse(2)], (32,) * 3, 64, (128,) * 3)
     assert plan.levels[0].brick_shape == (32, 32, 32)
     assert plan.source_brick_shape == (64, 64, 64)
-    assert list(plan.bricks((0, 0, 0)))[:5] == [(0, 0, 0), (1, 0, 0), (0, 1, 0), (1, 1, 0), (0, 0, 1)]
+    assert list(plan.bricks((0, 0, 0)))[:5] == [
+        (0, 0, 0),
+        (1, 0, 0),
+        (0, 1, 0),
+        (1, 1, 0),
+        (0, 0, 1),
+    ]
     # 255 bytes: two pieces of a brick
     wide = plan_pass(box, [Mag.parse(2)], (32,) * 3, 255, (128,) * 3)
     assert wide.source_brick_shape == (32, 64, 64)
-    assert list(wide.bricks((0, 0, 0)))[:5] == [(0, 0, 0), (1, 0, 0), (2, 0, 0), (3, 0, 0), (0, 1, 0)]
+    assert list(wide.bricks((0, 0, 0)))[:5] == [
+        (0, 0, 0),
+        (1, 0, 0),
+        (2, 0, 0),
+        (3, 0, 0),
+        (0, 1, 0),
+    ]
 
 
 def test_tasks_have_an_upper_size():
     box = BoundingBox((0, 0, 0), (1 << 15,) * 3)
-    for factor, voxel_nbytes, workers in (((2, 2, 2), 8, 100), ((8, 8, 8), 1, 100), ((16, 16, 16), 4, 1)):
+    for factor, voxel_nbytes, workers in (
+        ((2, 2, 2), 8, 100),
+        ((8, 8, 8), 1, 100),
+        ((16, 16, 16), 4, 1),
+    ):
         region = choose_region(box, factor, Tiling((32,) * 3, (1024,) * 3, voxel_nbytes), workers)
         assert np.prod(region) * np.prod(factor) * voxel_nbytes <= 8 << 30

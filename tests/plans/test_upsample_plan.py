@@ -25,16 +25,29 @@ class Case:
     """A plan and what it was made from."""
 
     def __init__(self, layer_box, mag, source, chunk, shard, voxel_nbytes, workers):
-        self.source_box, self.chunk, self.shard, self.voxel_nbytes = layer_box.in_mag(source), chunk, shard, voxel_nbytes
-        self.plan = plan_upsampling(layer_box.in_mag(mag), source, Tiling(chunk, shard, voxel_nbytes), workers)
+        self.source_box, self.chunk, self.shard, self.voxel_nbytes = (
+            layer_box.in_mag(source),
+            chunk,
+            shard,
+            voxel_nbytes,
+        )
+        self.plan = plan_upsampling(
+            layer_box.in_mag(mag), source, Tiling(chunk, shard, voxel_nbytes), workers
+        )
 
     def __repr__(self):
-        return f"Case({self.plan}, {self.source_box}, {self.chunk}, {self.shard}, {self.voxel_nbytes})"
+        return (
+            f"Case({self.plan}, {self.source_box}, {self.chunk}, {self.shard}, {self.voxel_nbytes})"
+        )
 
     def some_regions(self):
         """The first and the last region, and one between them."""
         ranges = cell_range(self.plan.box, self.plan.region_shape)
-        return {tuple(r[0] for r in ranges), tuple(r[-1] for r in ranges), tuple(r[len(r) // 2] for r in ranges)}
+        return {
+            tuple(r[0] for r in ranges),
+            tuple(r[-1] for r in ranges),
+            tuple(r[len(r) // 2] for r in ranges),
+        }
 
 
 @st.composite
@@ -47,14 +60,31 @@ def cases(draw):
     they cut regions below a file.
     """
     mag = draw(mags(4))
-    source = Mag(*(n * f for n, f in zip(mag.factors, draw(st.tuples(*[st.sampled_from([1, 2, 4, 16, 256, 1024])] * 3)), strict=True)))
+    source = Mag(
+        *(
+            n * f
+            for n, f in zip(
+                mag.factors,
+                draw(st.tuples(*[st.sampled_from([1, 2, 4, 16, 256, 1024])] * 3)),
+                strict=True,
+            )
+        )
+    )
     chunk = (draw(st.sampled_from([1, 2, 8, 32, 128])),) * 3
     if draw(st.booleans()):
         chunk = draw(st.tuples(*[st.sampled_from([1, 4, 16, 64])] * 3))
     times = draw(st.sampled_from([1, 2, 4, 16, 32]))
     box = BoundingBox(draw(vectors(0, 5000)), draw(st.one_of(vectors(1, 3000), vectors(1, 40))))
     shard = tuple(n * times for n in chunk)
-    return Case(box, mag, source, chunk, shard, draw(st.sampled_from([1, 2, 8, 255])), draw(st.sampled_from([1, 2, 16, 1000])))
+    return Case(
+        box,
+        mag,
+        source,
+        chunk,
+        shard,
+        draw(st.sampled_from([1, 2, 8, 255])),
+        draw(st.sampled_from([1, 2, 16, 1000])),
+    )
 
 
 @given(cases())
@@ -62,7 +92,11 @@ def test_shapes(case):
     """Bricks are whole chunks, readings whole bricks, regions whole readings; powers of two, so
     that all lie on grids of each other."""
     plan = case.plan
-    for inner, outer in ((case.chunk, plan.brick_shape), (plan.brick_shape, plan.reading_shape), (plan.reading_shape, plan.region_shape)):
+    for inner, outer in (
+        (case.chunk, plan.brick_shape),
+        (plan.brick_shape, plan.reading_shape),
+        (plan.reading_shape, plan.region_shape),
+    ):
         assert len({n // m for n, m in zip(outer, inner, strict=True)}) == 1
         assert all(n % m == 0 for n, m in zip(outer, inner, strict=True))
     assert all(a % b == 0 or b % a == 0 for a, b in zip(plan.region_shape, case.shard, strict=True))
@@ -77,7 +111,9 @@ def test_memory(case):
         for reading in list(plan.readings(region))[:20]:
             share = plan.source_box_of(plan.reading_box(reading))
             assert share.volume * case.voxel_nbytes <= max(BUDGET, least)
-            assert (share.volume + math.prod(plan.brick_shape)) * case.voxel_nbytes <= plan.memory_nbytes(case.voxel_nbytes)
+            assert (
+                share.volume + math.prod(plan.brick_shape)
+            ) * case.voxel_nbytes <= plan.memory_nbytes(case.voxel_nbytes)
 
 
 def _is_in_morton_order(indices):
@@ -91,17 +127,26 @@ def test_bricks_of_a_region(case):
     order, and none lies outside the box."""
     plan = case.plan
     for region in case.some_regions():
-        if math.prod(r // b for r, b in zip(plan.region_shape, plan.brick_shape, strict=True)) > 4096:
+        if (
+            math.prod(r // b for r, b in zip(plan.region_shape, plan.brick_shape, strict=True))
+            > 4096
+        ):
             continue
         readings = list(plan.readings(region))
         bricks = [brick for reading in readings for brick in plan.bricks(reading)]
         assert len(set(bricks)) == len(bricks)
         assert _is_in_morton_order(bricks)
-        inside = [cell_box(brick, plan.brick_shape, plan.box).intersection(plan.region_box(region)) for brick in bricks]
+        inside = [
+            cell_box(brick, plan.brick_shape, plan.box).intersection(plan.region_box(region))
+            for brick in bricks
+        ]
         assert not any(box.is_empty for box in inside)
         assert sum(box.volume for box in inside) == plan.region_box(region).volume
         for reading in readings:
-            boxes = [cell_box(brick, plan.brick_shape, plan.box).intersection(plan.box) for brick in plan.bricks(reading)]
+            boxes = [
+                cell_box(brick, plan.brick_shape, plan.box).intersection(plan.box)
+                for brick in plan.bricks(reading)
+            ]
             assert all(plan.reading_box(reading).contains(box) for box in boxes)
 
 
@@ -113,7 +158,10 @@ def _few(ranges, limit=1000):
 def test_occupied_regions(case, seed, share):
     """A region has data where a cell of the source that it is made from has, by brute force."""
     plan = case.plan
-    cell_ranges, ranges = cell_range(case.source_box, plan.source_cell_shape), cell_range(plan.box, plan.region_shape)
+    cell_ranges, ranges = (
+        cell_range(case.source_box, plan.source_cell_shape),
+        cell_range(plan.box, plan.region_shape),
+    )
     if not _few(cell_ranges) or not _few(ranges):
         return
     cells_with_data = np.random.default_rng(seed).random([len(r) for r in cell_ranges]) < share
@@ -121,9 +169,18 @@ def test_occupied_regions(case, seed, share):
     assert occupied.shape == tuple(len(r) for r in ranges)
     for region in cells(plan.box, plan.region_shape):
         touched = cell_range(plan.source_box_of(plan.region_box(region)), plan.source_cell_shape)
-        slices = tuple(slice(t.start - r.start, t.stop - r.start) for t, r in zip(touched, cell_ranges, strict=True))
-        assert occupied[tuple(i - r.start for i, r in zip(region, ranges, strict=True))] == cells_with_data[slices].any()
-    assert sum(plan.region_box(region).volume for region in plan.regions(np.ones_like(occupied))) == plan.box.volume
+        slices = tuple(
+            slice(t.start - r.start, t.stop - r.start)
+            for t, r in zip(touched, cell_ranges, strict=True)
+        )
+        assert (
+            occupied[tuple(i - r.start for i, r in zip(region, ranges, strict=True))]
+            == cells_with_data[slices].any()
+        )
+    assert (
+        sum(plan.region_box(region).volume for region in plan.regions(np.ones_like(occupied)))
+        == plan.box.volume
+    )
 
 
 @given(cases())
@@ -137,13 +194,24 @@ def test_source_of_all_regions(case):
 @given(cases(), st.integers(1, 1000))
 def test_the_region_of_an_earlier_planning_is_kept(case, workers):
     plan = case.plan
-    again = plan_upsampling(plan.box, plan.source_mag, Tiling(case.chunk, case.shard, case.voxel_nbytes), workers, plan.region_shape)
+    again = plan_upsampling(
+        plan.box,
+        plan.source_mag,
+        Tiling(case.chunk, case.shard, case.voxel_nbytes),
+        workers,
+        plan.region_shape,
+    )
     assert again == plan
 
 
 def test_one_file_is_a_task():
     """The usual case: 1024^3 files, LZ4 blocks of 32, from mag 4."""
-    plan = plan_upsampling(BoundingBox((0, 0, 0), (4096, 4096, 4096)), Mag.parse(4), Tiling((32,) * 3, (1024,) * 3, 1), 1)
+    plan = plan_upsampling(
+        BoundingBox((0, 0, 0), (4096, 4096, 4096)),
+        Mag.parse(4),
+        Tiling((32,) * 3, (1024,) * 3, 1),
+        1,
+    )
     assert plan.region_shape == (1024,) * 3
     assert plan.contains_whole_shards((1024,) * 3)
     assert plan.source_cell_shape == (256,) * 3
@@ -165,12 +233,23 @@ def test_one_file_is_a_task():
 )
 def test_readings_hold_chunks_of_the_source(source_chunk, reading):
     """Large ones would be decoded for each reading that touches them."""
-    plan = plan_upsampling(BoundingBox((0, 0, 0), (4096, 4096, 4096)), Mag.parse(1), Tiling((32,) * 3, (1024,) * 3, 1), 1, source_chunk=source_chunk)
+    plan = plan_upsampling(
+        BoundingBox((0, 0, 0), (4096, 4096, 4096)),
+        Mag.parse(1),
+        Tiling((32,) * 3, (1024,) * 3, 1),
+        1,
+        source_chunk=source_chunk,
+    )
     assert (plan.brick_shape, plan.reading_shape) == ((128,) * 3, (reading,) * 3)
 
 
 def test_a_layer_of_one_file_is_cut_for_its_workers():
-    plan = plan_upsampling(BoundingBox((0, 0, 0), (1000, 900, 800)), Mag.parse("4-4-1"), Tiling((32,) * 3, (1024,) * 3, 1), 16)
+    plan = plan_upsampling(
+        BoundingBox((0, 0, 0), (1000, 900, 800)),
+        Mag.parse("4-4-1"),
+        Tiling((32,) * 3, (1024,) * 3, 1),
+        16,
+    )
     assert plan.region_shape == (256,) * 3
     assert not plan.contains_whole_shards((1024,) * 3)
     assert plan.regions_in_shard((0, 0, 0), (1024,) * 3) == (slice(0, 4),) * 3
@@ -179,12 +258,27 @@ def test_a_layer_of_one_file_is_cut_for_its_workers():
 def test_a_voxel_that_spans_regions():
     """From mag 1024 with regions of 512: one voxel of the source for two of them along each
     axis."""
-    plan = plan_upsampling(BoundingBox((512, 0, 0), (2048, 512, 512)), Mag.parse(1024), Tiling((32,) * 3, (32,) * 3, 1), 1)
+    plan = plan_upsampling(
+        BoundingBox((512, 0, 0), (2048, 512, 512)),
+        Mag.parse(1024),
+        Tiling((32,) * 3, (32,) * 3, 1),
+        1,
+    )
     assert plan.region_shape == (512,) * 3
     assert plan.source_cell_shape == (1, 1, 1)
-    assert plan.occupied(np.array([True, False, True]).reshape(3, 1, 1)).ravel().tolist() == [True, False, False, True]
+    assert plan.occupied(np.array([True, False, True]).reshape(3, 1, 1)).ravel().tolist() == [
+        True,
+        False,
+        False,
+        True,
+    ]
 
 
 def test_a_source_that_is_not_coarser():
     with pytest.raises(ValueError, match="mag 2-2-1 is not coarser than mag 2 on every axis"):
-        plan_upsampling(BoundingBox((0, 0, 0), (9, 9, 9), Mag.parse(2)), Mag.parse("2-2-1"), Tiling((32,) * 3, (32,) * 3, 1), 1)
+        plan_upsampling(
+            BoundingBox((0, 0, 0), (9, 9, 9), Mag.parse(2)),
+            Mag.parse("2-2-1"),
+            Tiling((32,) * 3, (32,) * 3, 1),
+            1,
+        )

@@ -13,7 +13,11 @@ from support.warm_processes import WarmProcess
 
 import wkwdask
 
-KEYS = {"AWS_ACCESS_KEY_ID": "AKIDOFTHETESTS", "AWS_SECRET_ACCESS_KEY": "secret-of-the-tests", "AWS_SESSION_TOKEN": "token-of-the-tests"}
+KEYS = {
+    "AWS_ACCESS_KEY_ID": "AKIDOFTHETESTS",
+    "AWS_SECRET_ACCESS_KEY": "secret-of-the-tests",
+    "AWS_SESSION_TOKEN": "token-of-the-tests",
+}
 """Credentials that no server knows."""
 _SECONDS = 60  # more than any read takes on a busy machine: a process that takes longer hangs
 
@@ -32,7 +36,13 @@ class FreshProcess:
     """A process that calls a function; the folder is for what it prints."""
 
     def __init__(self, function, *arguments, folder, **environment):
-        self._process = WarmProcess(function, *arguments, output=folder / "out", errors=folder / "err", **{**hidden(folder), **environment})
+        self._process = WarmProcess(
+            function,
+            *arguments,
+            output=folder / "out",
+            errors=folder / "err",
+            **{**hidden(folder), **environment},
+        )
 
     def output(self):
         """Wait for the end, and return what was printed."""
@@ -42,7 +52,10 @@ class FreshProcess:
             self.kill()
             raise AssertionError("the process hangs") from None
         output, errors = self._process.communicate()
-        assert (self._process.returncode, errors) == (0, ""), (self._process.returncode, errors[-500:])
+        assert (self._process.returncode, errors) == (0, ""), (
+            self._process.returncode,
+            errors[-500:],
+        )
         return output
 
     def kill(self):

@@ -31,7 +31,9 @@ def test_absent_chunks_are_zero(form, place):
 def test_refused_chunks_are_zero_while_a_document_is_readable(form, web):
     """A bucket that may not be listed answers 403 where a file is absent."""
     with pytest.warns(AccessWarning, match="they are treated as absent"):
-        np.testing.assert_array_equal(wkwdask.read(form.url(web.refusing), form.box()), form.array())
+        np.testing.assert_array_equal(
+            wkwdask.read(form.url(web.refusing), form.box()), form.array()
+        )
 
 
 def test_refused_chunks_are_errors_once_the_document_is_refused_too(form, far):
@@ -51,7 +53,11 @@ def test_a_chunk_that_is_replaced_while_it_is_read_is_an_error_or_new(form, far)
     """The table is of the old file, the blocks would be of the new one."""
     array = wkwdask.open(form.url(far.url))
     np.testing.assert_array_equal(array.compute(), form.array())
-    far.fault = lambda request: None if request.path.endswith(DOCUMENTS) or "if-match" not in request.headers else Answer(412)
+    far.fault = lambda request: (
+        None
+        if request.path.endswith(DOCUMENTS) or "if-match" not in request.headers
+        else Answer(412)
+    )
     with contextlib.suppress(wkwdask.ReplacedError):
         np.testing.assert_array_equal(array.compute(), form.array())
 

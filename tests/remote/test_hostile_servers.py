@@ -76,7 +76,9 @@ def test_a_body_without_end(far, tmp_path, name, where, kind):
 def test_a_server_that_sends_byte_after_byte_is_left(far, monkeypatch, where):
     monkeypatch.setattr(object_store, "_NO_ANSWER_SECONDS", 0.5)
     far.fault = lambda request: Drip(0.05) if where in request.path else None
-    with pytest.raises(TimeoutError, match=f"the server sent .* bytes in .* expected at least .*{where}"):
+    with pytest.raises(
+        TimeoutError, match=f"the server sent .* bytes in .* expected at least .*{where}"
+    ):
         wkwdask.read(WKW.url(far.url), ((0, 0, 0), (24, 24, 24)))
 
 
@@ -94,7 +96,9 @@ cli.main()
 def test_an_interruption_ends_the_command_while_a_server_answers(far, tmp_path):
     # the header has few bytes: the signal comes before the last of them on a slow machine too
     far.fault = lambda request: Drip(5) if "header.wkw" in request.path else None
-    with subprocess.Popen([sys.executable, "-c", _PATIENT, WKW.url(far.url)], stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", _PATIENT, WKW.url(far.url)], stderr=subprocess.PIPE, text=True
+    ) as process:
         while "header.wkw" not in far.names() and process.poll() is None:
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
@@ -136,7 +140,10 @@ def test_a_file_that_is_read_as_a_stream_is_no_larger_than_a_document(far):
 def test_the_hash_of_a_file_on_a_server_that_is_larger_than_a_document(far, stored, monkeypatch):
     monkeypatch.setattr(remote_files, "_LARGEST_DOCUMENT_NBYTES", 16)
     data = next(iter(sorted((stored / "wkw/color/1").rglob("*.wkw"))))
-    assert hash_file(f"{far.url}/{data.relative_to(stored)}") == (hashlib.sha256(data.read_bytes()).hexdigest(), data.stat().st_size)
+    assert hash_file(f"{far.url}/{data.relative_to(stored)}") == (
+        hashlib.sha256(data.read_bytes()).hexdigest(),
+        data.stat().st_size,
+    )
 
 
 # ------------------------------------------------------------------------------------------------
@@ -147,7 +154,22 @@ def test_a_redirect_from_https_to_http_is_not_followed(far, tmp_path, monkeypatc
     if shutil.which("openssl") is None:
         pytest.skip("openssl is absent: apt-get install openssl")
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    call = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-keyout", key, "-out", certificate]
+    call = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=localhost",
+        "-keyout",
+        key,
+        "-out",
+        certificate,
+    ]
     subprocess.run(call, check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
@@ -166,7 +188,9 @@ def test_a_redirect_from_https_to_http_is_not_followed(far, tmp_path, monkeypatc
         def log_message(self, *_):
             """Print nothing."""
 
-    monkeypatch.setattr(object_store, "_CLIENT", {**object_store._CLIENT, "allow_invalid_certificates": True})
+    monkeypatch.setattr(
+        object_store, "_CLIENT", {**object_store._CLIENT, "allow_invalid_certificates": True}
+    )
     with ThreadingHTTPServer(("127.0.0.1", 0), Redirecting) as server:
         server.socket = context.wrap_socket(server.socket, server_side=True)
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -179,7 +203,9 @@ def test_a_redirect_from_https_to_http_is_not_followed(far, tmp_path, monkeypatc
     assert not far.requests
 
 
-@pytest.mark.parametrize("path", ["/etc", "file:///etc", "../../../../../../../../etc", "..%2f..%2f..%2fetc"])
+@pytest.mark.parametrize(
+    "path", ["/etc", "file:///etc", "../../../../../../../../etc", "..%2f..%2f..%2fetc"]
+)
 @pytest.mark.parametrize("key", ["path", "layer"])
 def test_a_dataset_does_not_lead_to_files_of_this_machine(far, stored, path, key):
     document = json.loads((stored / "wkw/datasource-properties.json").read_text())
@@ -189,7 +215,9 @@ def test_a_dataset_does_not_lead_to_files_of_this_machine(far, stored, path, key
     else:
         layer["name"] = path
     body = json.dumps(document).encode()
-    far.fault = lambda request: Answer(200, body) if request.path.endswith("datasource-properties.json") else None
+    far.fault = lambda request: (
+        Answer(200, body) if request.path.endswith("datasource-properties.json") else None
+    )
     with pytest.raises((*OURS, ValueError)):
         wkwdask.read(f"{far.url}/wkw", ((0, 0, 0), (8, 8, 8)), layer=layer["name"])
 
@@ -203,7 +231,9 @@ def test_a_redirect_to_a_local_file_is_an_error(web, name):
 
 
 def test_dots_in_a_url_stay_on_the_server(far):
-    np.testing.assert_array_equal(wkwdask.read(f"{far.url}/none/../wkw/color/1", WKW.box()), WKW.array())
+    np.testing.assert_array_equal(
+        wkwdask.read(f"{far.url}/none/../wkw/color/1", WKW.box()), WKW.array()
+    )
     with pytest.raises(OURS):
         wkwdask.read(f"{far.url}/../../../../../etc/color/1")
     assert not [request.path for request in far.requests if ".." in request.path]
@@ -236,7 +266,10 @@ def test_a_signature_is_not_sent_to_another_server(s3, web, monkeypatch):
         assert not [request for request in other.requests if "authorization" in request.headers]
 
 
-AZURE_KEYS = {"AZURE_STORAGE_ACCOUNT_NAME": "account", "AZURE_STORAGE_SAS_KEY": "sv=2024-01-01&sig=signature-of-the-tests"}
+AZURE_KEYS = {
+    "AZURE_STORAGE_ACCOUNT_NAME": "account",
+    "AZURE_STORAGE_SAS_KEY": "sv=2024-01-01&sig=signature-of-the-tests",
+}
 
 
 @pytest.mark.usefixtures("no_credentials")
@@ -245,10 +278,19 @@ def test_a_token_is_not_sent_to_another_host(far, monkeypatch, url, variables):
     with proxy(far.url) as other, proxy(far.url) as first:
         elsewhere = other.url.replace("127.0.0.1", "localhost")
         first.fault = lambda request: Answer(307, b"", {"Location": f"{elsewhere}{request.path}"})
-        places = {"AWS_ENDPOINT_URL": first.url, "AWS_REGION": "us-east-1", "AZURE_STORAGE_ENDPOINT": f"{first.url}/account"}
-        for name, value in (variables | places | {"AWS_ALLOW_HTTP": "true", "AZURE_ALLOW_HTTP": "true"}).items():
+        places = {
+            "AWS_ENDPOINT_URL": first.url,
+            "AWS_REGION": "us-east-1",
+            "AZURE_STORAGE_ENDPOINT": f"{first.url}/account",
+        }
+        for name, value in (
+            variables | places | {"AWS_ALLOW_HTTP": "true", "AZURE_ALLOW_HTTP": "true"}
+        ).items():
             monkeypatch.setenv(name, value)
-        with pytest.raises(OSError, match=f"cannot be read: {first.url} redirects to {elsewhere}, which is not followed for a bucket"):
+        with pytest.raises(
+            OSError,
+            match=f"cannot be read: {first.url} redirects to {elsewhere}, which is not followed for a bucket",
+        ):
             wkwdask.open(f"{url}/wkw/color/1")
         assert first.requests
         assert not other.requests
@@ -261,7 +303,9 @@ def test_errors_of_a_bucket_hold_no_keys(s3, monkeypatch):
             monkeypatch.setenv(name, value)
         array = wkwdask.open(WKW.url(s3.url))
         for status in (400, 403, 404, 500):
-            far.fault = lambda request, status=status: Answer(status, " ".join(KEYS.values()).encode())
+            far.fault = lambda request, status=status: Answer(
+                status, " ".join(KEYS.values()).encode()
+            )
             with pytest.raises(OURS) as caught:
                 wkwdask.open(f"{s3.url}/none/color/1")
             chain = [caught.value, caught.value.__cause__]

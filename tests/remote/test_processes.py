@@ -44,7 +44,18 @@ def test_threads_of_dask_read_at_once(form, place):
 def test_a_fork_after_use_ends_with_data_or_an_error(kind, request, tmp_path):
     server = request.getfixturevalue("web" if kind == "http" else "s3")
     environment = {} if kind == "http" else server.environment(server.server)
-    of_fork, of_parent = FreshProcess(read_then_fork, WKW.url(server.url), WKW.box(), WKW.array(), folder=tmp_path, **environment).output().splitlines()
+    of_fork, of_parent = (
+        FreshProcess(
+            read_then_fork,
+            WKW.url(server.url),
+            WKW.box(),
+            WKW.array(),
+            folder=tmp_path,
+            **environment,
+        )
+        .output()
+        .splitlines()
+    )
     assert of_fork == "True" or ("spawn" in of_fork and "forkserver" in of_fork), of_fork
     assert of_parent == "True"
 
@@ -70,7 +81,12 @@ def test_pickles_hold_no_credentials(in_s3, form, source, tmp_path, monkeypatch)
         monkeypatch.setenv("AWS_PROFILE", "lab")
     array = wkwdask.open(form.url(in_s3))
     np.testing.assert_array_equal(array.compute(scheduler="synchronous"), form.array())
-    for data in (pickle.dumps(array), cloudpickle.dumps(dict(array.__dask_graph__())), array.name.encode(), repr(array).encode()):
+    for data in (
+        pickle.dumps(array),
+        cloudpickle.dumps(dict(array.__dask_graph__())),
+        array.name.encode(),
+        repr(array).encode(),
+    ):
         for value in KEYS.values():
             assert value.encode() not in data
 
@@ -86,7 +102,9 @@ def test_a_pickle_is_read_where_other_credentials_are(in_s3, form, monkeypatch):
 
 @pytest.mark.usefixtures("client")
 def test_workers_of_dask_read(form, web):
-    np.testing.assert_array_equal(wkwdask.open(form.url(web.url), chunks="block").compute(), form.array())
+    np.testing.assert_array_equal(
+        wkwdask.open(form.url(web.url), chunks="block").compute(), form.array()
+    )
 
 
 @pytest.mark.usefixtures("client", "no_credentials")
@@ -102,4 +120,6 @@ def test_workers_of_dask_get_the_names_of_a_store(form, s3):
 def test_a_job_of_many_processes_reads(form, web, tmp_path):
     report = wkwdask.copy(form.url(web.url), f"{form.prefix}{tmp_path}/{form.path}")
     assert report.files > 0
-    np.testing.assert_array_equal(wkwdask.read(f"{form.prefix}{tmp_path}/{form.path}", form.box()), form.array())
+    np.testing.assert_array_equal(
+        wkwdask.read(f"{form.prefix}{tmp_path}/{form.path}", form.box()), form.array()
+    )

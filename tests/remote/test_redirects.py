@@ -28,9 +28,18 @@ DATA = bytes(range(200))
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch, tmp_path):
     """No pauses, no configuration of the machine, and no proxies."""
-    for name in [name for name in os.environ if name.startswith(("AWS_", "GOOGLE_", "AZURE_")) or name.lower().endswith("_proxy")]:
+    for name in [
+        name
+        for name in os.environ
+        if name.startswith(("AWS_", "GOOGLE_", "AZURE_")) or name.lower().endswith("_proxy")
+    ]:
         monkeypatch.delenv(name)
-    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "CLOUDSDK_CONFIG", "XDG_CONFIG_HOME"):
+    for name in (
+        "AWS_CONFIG_FILE",
+        "AWS_SHARED_CREDENTIALS_FILE",
+        "CLOUDSDK_CONFIG",
+        "XDG_CONFIG_HOME",
+    ):
         monkeypatch.setenv(name, str(tmp_path / "none"))
     monkeypatch.setattr(access, "_given", {})
     with limited(pauses=(0.0, 0.0)):
@@ -45,7 +54,11 @@ def certificate(tmp_path_factory):
     folder = tmp_path_factory.mktemp("certificate")
     names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
     paths = ["-keyout", folder / "key.pem", "-out", folder / "certificate.pem"]
-    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *names, *paths], check=True, capture_output=True)
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *names, *paths],
+        check=True,
+        capture_output=True,
+    )
     return folder / "certificate.pem", folder / "key.pem"
 
 
@@ -53,7 +66,9 @@ def certificate(tmp_path_factory):
 def trusted(certificate, monkeypatch):
     """Let both clients trust the certificate."""
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
-    monkeypatch.setattr(object_store, "_CLIENT", {**object_store._CLIENT, "allow_invalid_certificates": True})
+    monkeypatch.setattr(
+        object_store, "_CLIENT", {**object_store._CLIENT, "allow_invalid_certificates": True}
+    )
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -70,7 +85,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._answer(403, b"")
         elif self.headers.get("Range"):
             first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
-            self._answer(206, DATA[first : last + 1], **{"Content-Range": f"bytes {first}-{last}/{len(DATA)}"})
+            self._answer(
+                206,
+                DATA[first : last + 1],
+                **{"Content-Range": f"bytes {first}-{last}/{len(DATA)}"},
+            )
         else:
             self._answer(200, DATA)
 
@@ -114,7 +133,9 @@ def _read(url, *ends):
 
 
 @pytest.mark.usefixtures("trusted")
-@pytest.mark.parametrize("target", ["{path}", "/other{path}", "{path}?signature=a%2Fb&part=1", "/a%2Fb{path}"])
+@pytest.mark.parametrize(
+    "target", ["{path}", "/other{path}", "{path}?signature=a%2Fb&part=1", "/a%2Fb{path}"]
+)
 def test_a_redirect_to_https_on_another_host(certificate, target):
     with (
         _server(certificate=certificate, host="localhost") as end,
@@ -125,10 +146,18 @@ def test_a_redirect_to_https_on_another_host(certificate, target):
         assert object_store.size(f"{first.url}/data/z", Access()) == len(DATA)
         with pytest.raises(FileNotFoundError, match="data/absent"):
             _read(f"{first.url}/data/absent")
-        with pytest.raises(PermissionError, match=f"403 Forbidden, from {end.url}, to which {first.url} redirects"):
+        with pytest.raises(
+            PermissionError, match=f"403 Forbidden, from {end.url}, to which {first.url} redirects"
+        ):
             _read(f"{first.url}/data/refused")
-    assert {path for _, path, _ in end.requests} == {target.format(path=f"/data/{name}") for name in ("x%20y", "z", "absent", "refused")}
-    assert not [headers for _, _, headers in end.requests if headers.keys() & {"Authorization", "Cookie", "Referer", "referer"}]
+    assert {path for _, path, _ in end.requests} == {
+        target.format(path=f"/data/{name}") for name in ("x%20y", "z", "absent", "refused")
+    }
+    assert not [
+        headers
+        for _, _, headers in end.requests
+        if headers.keys() & {"Authorization", "Cookie", "Referer", "referer"}
+    ]
 
 
 @pytest.mark.usefixtures("trusted")
@@ -142,7 +171,9 @@ def test_only_redirected_files_of_a_server_are_read_elsewhere(certificate):
     assert {path for _, path, _ in end.requests} == {"/far"}
     # obstore asks for the first one until it gives up; the address at which it ends is then asked
     # for once
-    assert [path for _, path, headers in first.requests if headers.get("User-Agent") == "wkwdask"] == ["/far", "/near2"]
+    assert [
+        path for _, path, headers in first.requests if headers.get("User-Agent") == "wkwdask"
+    ] == ["/far", "/near2"]
 
 
 @pytest.mark.usefixtures("trusted")
@@ -157,7 +188,10 @@ def test_as_many_redirects_as_are_followed(certificate):
         _server(location, certificate) as end,
     ):
         assert _read(f"{first.url}/9") == DATA
-        with pytest.raises(OSError, match=r"cannot be read: http://127\.0\.0\.1:.* redirects to https://localhost:.* after 10 other redirects"):
+        with pytest.raises(
+            OSError,
+            match=r"cannot be read: http://127\.0\.0\.1:.* redirects to https://localhost:.* after 10 other redirects",
+        ):
             _read(f"{first.url}/10")
 
 
@@ -196,7 +230,9 @@ def test_a_redirect_that_is_refused(location):
 @pytest.mark.parametrize("call", [_read, lambda url: object_store.size(url, Access())])
 def test_a_redirect_to_another_host_without_encryption(call):
     with _server(host="localhost") as end, _server(lambda path: end.url + path) as first:
-        refused = f"cannot be read: {first.url} redirects to {end.url}, an address without encryption"
+        refused = (
+            f"cannot be read: {first.url} redirects to {end.url}, an address without encryption"
+        )
         with pytest.raises(OSError, match=refused):
             call(f"{first.url}/data/x")
     assert not end.requests
@@ -207,10 +243,19 @@ def test_a_redirect_from_a_public_to_a_private_address(certificate, monkeypatch)
     monkeypatch.setattr(redirects, "is_private_address", lambda address: address == "10.0.0.1")
     found = redirects.socket.getaddrinfo
     # the first host has its true address, which counts as a public one here; the other one has two
-    private = lambda host, *rest, **flags: [*found(host, *rest, **flags), *([(2, 1, 6, "", ("10.0.0.1", 443))] if host == "localhost" else [])]  # noqa: E731
+    private = lambda host, *rest, **flags: [
+        *found(host, *rest, **flags),
+        *([(2, 1, 6, "", ("10.0.0.1", 443))] if host == "localhost" else []),
+    ]  # noqa: E731
     monkeypatch.setattr(redirects.socket, "getaddrinfo", private)
-    with _server(certificate=certificate, host="localhost") as end, _server(lambda path: end.url + path) as first:
-        with pytest.raises(OSError, match=f"{first.url} redirects to {end.url}, an address of a private network, which is not followed"):
+    with (
+        _server(certificate=certificate, host="localhost") as end,
+        _server(lambda path: end.url + path) as first,
+    ):
+        with pytest.raises(
+            OSError,
+            match=f"{first.url} redirects to {end.url}, an address of a private network, which is not followed",
+        ):
             _read(f"{first.url}/data/x")
         assert not end.requests
 
@@ -234,7 +279,10 @@ PRIVATE = [
 PUBLIC = ["8.8.8.8", "2001:4860:4860::8888", "::ffff:8.8.8.8", "64:ff9b::808:808"]
 
 
-@pytest.mark.parametrize(("address", "is_private"), [*((each, True) for each in PRIVATE), *((each, False) for each in PUBLIC)])
+@pytest.mark.parametrize(
+    ("address", "is_private"),
+    [*((each, True) for each in PRIVATE), *((each, False) for each in PUBLIC)],
+)
 def test_private_addresses(address, is_private):
     assert redirects.is_private_address(address) == is_private
 
@@ -253,7 +301,9 @@ def test_an_endless_answer_to_the_question_where_to(monkeypatch):
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Slow) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
-            with pytest.raises(TimeoutError, match=r"no answer within 0\.3 seconds from http://127\.0\.0\.1"):
+            with pytest.raises(
+                TimeoutError, match=r"no answer within 0\.3 seconds from http://127\.0\.0\.1"
+            ):
                 redirects.resolve(f"http://127.0.0.1:{server.server_port}/x")
         finally:
             stopped.set()
@@ -265,9 +315,19 @@ def test_an_endless_answer_to_the_question_where_to(monkeypatch):
 
 
 BUCKETS = {
-    "s3": ("s3://bucket/x", {"AWS_ENDPOINT_URL": "{url}", "AWS_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true"}),
+    "s3": (
+        "s3://bucket/x",
+        {"AWS_ENDPOINT_URL": "{url}", "AWS_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true"},
+    ),
     "gs": ("gs://bucket/x", {"STORAGE_EMULATOR_HOST": "{url}"}),
-    "az": ("az://bucket/x", {"AZURE_STORAGE_ENDPOINT": "{url}/account", "AZURE_STORAGE_ACCOUNT_NAME": "account", "AZURE_ALLOW_HTTP": "true"}),
+    "az": (
+        "az://bucket/x",
+        {
+            "AZURE_STORAGE_ENDPOINT": "{url}/account",
+            "AZURE_STORAGE_ACCOUNT_NAME": "account",
+            "AZURE_ALLOW_HTTP": "true",
+        },
+    ),
 }
 
 
@@ -277,17 +337,27 @@ def test_an_anonymous_bucket_that_redirects_to_another_host(name, monkeypatch):
     with _server(host="localhost") as end, _server(lambda path: end.url + path) as first:
         for variable, value in variables.items():
             monkeypatch.setenv(variable, value.format(url=first.url))
-        with pytest.raises(OSError, match=f"cannot be read: {first.url} redirects to {end.url}, which is not followed for a bucket"):
+        with pytest.raises(
+            OSError,
+            match=f"cannot be read: {first.url} redirects to {end.url}, which is not followed for a bucket",
+        ):
             object_store.read(Request(url), Access(anonymous=True))
     assert first.requests
     assert not end.requests
 
 
 @pytest.mark.parametrize(
-    ("kind", "host"), [("S3Store", "s3.eu-central-1.amazonaws.com"), ("GCSStore", "storage.googleapis.com"), ("AzureStore", "a.blob.core.windows.net")]
+    ("kind", "host"),
+    [
+        ("S3Store", "s3.eu-central-1.amazonaws.com"),
+        ("GCSStore", "storage.googleapis.com"),
+        ("AzureStore", "a.blob.core.windows.net"),
+    ],
 )
 def test_anonymous_buckets_reach_the_hosts_of_their_provider_alone(kind, host):
-    options = object_store._no_other_host(kind, object_store.Credentials({"skip_signature": True}, ""))
+    options = object_store._no_other_host(
+        kind, object_store.Credentials({"skip_signature": True}, "")
+    )
     assert options["proxy_url"] == f"http://{redirects.NOWHERE}"
     assert any(host.endswith(f".{name}") for name in options["proxy_excludes"].split(","))
 
@@ -308,9 +378,14 @@ def test_the_proxy_of_the_environment_is_used(monkeypatch, tmp_path, variable):
 def test_a_host_for_which_the_environment_has_no_proxy(monkeypatch):
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with _server(host="localhost") as end, _server(lambda path: end.url + path if "far" in path else None) as first:
+    with (
+        _server(host="localhost") as end,
+        _server(lambda path: end.url + path if "far" in path else None) as first,
+    ):
         assert _read(f"{first.url}/near") == DATA
-        with pytest.raises(OSError, match=f"{first.url} redirects to {end.url}, an address without encryption"):
+        with pytest.raises(
+            OSError, match=f"{first.url} redirects to {end.url}, an address without encryption"
+        ):
             _read(f"{first.url}/far")
         assert not end.requests
 
@@ -321,9 +396,16 @@ def test_redirects_behind_the_users_proxy_stay_behind_it(monkeypatch):
     with _server(host="localhost") as end, proxy(end.url) as own:
         monkeypatch.setenv("HTTP_PROXY", own.url)
         monkeypatch.setenv("NO_PROXY", "localhost")
-        own.fault = lambda request: Answer(302, b"", {"Location": f"{end.url}/x"}) if "data.invalid" in request.path else None
+        own.fault = lambda request: (
+            Answer(302, b"", {"Location": f"{end.url}/x"})
+            if "data.invalid" in request.path
+            else None
+        )
         assert _read("http://behind.data.invalid/x") == DATA
-        assert [urlsplit(request.path).hostname for request in own.requests] == ["behind.data.invalid", "localhost"]
+        assert [urlsplit(request.path).hostname for request in own.requests] == [
+            "behind.data.invalid",
+            "localhost",
+        ]
 
 
 def test_the_question_where_to_goes_through_the_users_proxy(monkeypatch):
@@ -332,12 +414,20 @@ def test_the_question_where_to_goes_through_the_users_proxy(monkeypatch):
         monkeypatch.setenv("HTTPS_PROXY", own.url.replace("://", "://user:word@"))
         with pytest.raises(OSError, match=r"no answer from https://data\.invalid: .*403"):
             redirects.resolve("https://data.invalid/x")
-        assert [(request.method, request.path) for request in own.requests] == [("CONNECT", "data.invalid:443")]
+        assert [(request.method, request.path) for request in own.requests] == [
+            ("CONNECT", "data.invalid:443")
+        ]
         assert own.requests[0].headers["proxy-authorization"] == "Basic dXNlcjp3b3Jk"
 
 
 @pytest.mark.parametrize(
-    ("host", "excluded"), [("127.1", "127.0.0.1"), ("LOCALHOST", "localhost"), ("[::1]", "::1"), ("münchen.invalid", "xn--mnchen-3ya.invalid")]
+    ("host", "excluded"),
+    [
+        ("127.1", "127.0.0.1"),
+        ("LOCALHOST", "localhost"),
+        ("[::1]", "::1"),
+        ("münchen.invalid", "xn--mnchen-3ya.invalid"),
+    ],
 )
 def test_the_own_host_is_written_as_the_network_library_writes_it(host, excluded):
     assert redirects.client_options(f"http://{host}:8000")["proxy_excludes"] == excluded

@@ -39,8 +39,19 @@ def large(tmp_path_factory):
     path.write_bytes(wkw_files.encode_file(voxels, BLOCK))
     (folder / "ds/color/1/header.wkw").write_bytes(path.read_bytes()[:16])
     box = {"topLeft": [0, 0, 0], "width": EDGE, "height": EDGE, "depth": EDGE}
-    layer = {"name": "color", "category": "color", "boundingBox": box, "elementClass": "uint8", "dataFormat": "wkw", "mags": [{"mag": 1, "cubeLength": EDGE}]}
-    document = {"id": {"name": "ds", "team": ""}, "scale": {"factor": [4, 4, 4], "unit": "nanometer"}, "dataLayers": [layer]}
+    layer = {
+        "name": "color",
+        "category": "color",
+        "boundingBox": box,
+        "elementClass": "uint8",
+        "dataFormat": "wkw",
+        "mags": [{"mag": 1, "cubeLength": EDGE}],
+    }
+    document = {
+        "id": {"name": "ds", "team": ""},
+        "scale": {"factor": [4, 4, 4], "unit": "nanometer"},
+        "dataLayers": [layer],
+    }
     (folder / "ds/datasource-properties.json").write_text(json.dumps(document))
     return folder, voxels[0]
 
@@ -70,7 +81,9 @@ def test_a_file_costs_one_request_for_its_table(noise):
     assert TABLE_NBYTES <= last + 1 <= voxels.nbytes // 16  # it may bring some blocks along
     assert len(block) <= 1
     far.clear()
-    np.testing.assert_array_equal(wkwdask.read(url, ((130, 4, 5), (131, 8, 9)))[0], voxels[130:131, 4:8, 5:9])
+    np.testing.assert_array_equal(
+        wkwdask.read(url, ((130, 4, 5), (131, 8, 9)))[0], voxels[130:131, 4:8, 5:9]
+    )
     assert len(far.requests) == len(of_file(far)) == 1  # the table and all documents are known
     assert of_file(far) != [table]
 
@@ -98,7 +111,9 @@ def test_a_dataset_or_layer_is_opened_without_a_request_twice(far, name):
     assert {method for method, _ in requests} == {"GET"}
 
 
-@pytest.mark.parametrize("name", ["ngff-0.4", "ngff-0.5", "n5", "precomputed", "precomputed-sharded"])
+@pytest.mark.parametrize(
+    "name", ["ngff-0.4", "ngff-0.5", "n5", "precomputed", "precomputed-sharded"]
+)
 def test_no_document_is_requested_twice(far, name):
     (form,) = (form for form in FORMS if form.name == name)
     pytest.importorskip(form.needs, reason="writes the volume")
@@ -130,7 +145,9 @@ def test_a_whole_file_is_read_in_large_pieces(noise):
 def test_points_of_a_file_share_its_table(noise):
     far, voxels = noise
     points = np.random.default_rng(1).integers(0, EDGE, (20, 3))
-    np.testing.assert_array_equal(wkwdask.sample(f"{far.url}/ds/color/1", points), voxels[tuple(points.T)])
+    np.testing.assert_array_equal(
+        wkwdask.sample(f"{far.url}/ds/color/1", points), voxels[tuple(points.T)]
+    )
     ranges = of_file(far)
     assert len(ranges) == len(set(ranges)) <= 1 + len(points)
 
@@ -141,7 +158,9 @@ def test_points_of_a_shard_share_its_tables(web, form):
     points = np.random.default_rng(1).integers(0, form.array().shape[1:], (20, 3))
     with proxy(web.url, latency=0.02) as far:
         found = wkwdask.sample(form.url(far.url), points + form.offset)
-        np.testing.assert_array_equal(found.reshape(len(points), -1), form.array()[(slice(None), *points.T)].T)
+        np.testing.assert_array_equal(
+            found.reshape(len(points), -1), form.array()[(slice(None), *points.T)].T
+        )
         requests = [(request.path, request.range) for request in far.requests]
         assert len(requests) == len(set(requests))
 
@@ -161,8 +180,12 @@ def test_a_whole_wkw_file_is_one_request(web):
     # more bytes than are read with a table
     wkwdask.write(web.root / "whole" / "1", (0, 0, 0), voxels, file_len=2)
     with proxy(web.url) as far:
-        np.testing.assert_array_equal(wkwdask.read(f"{far.url}/whole/1", ((0, 0, 0), voxels.shape))[0], voxels)
-        assert sorted(name for name in far.names() if name.endswith(".wkw") and name != "header.wkw") == ["x0.wkw", "x0.wkw"]
+        np.testing.assert_array_equal(
+            wkwdask.read(f"{far.url}/whole/1", ((0, 0, 0), voxels.shape))[0], voxels
+        )
+        assert sorted(
+            name for name in far.names() if name.endswith(".wkw") and name != "header.wkw"
+        ) == ["x0.wkw", "x0.wkw"]
 
 
 def test_suffixes_of_few_absent_chunks_are_looked_for(far):
@@ -200,7 +223,11 @@ def test_repeated_reads_do_not_fetch_documents_and_tables_again(far, form):
     again = [(request.path, request.range) for request in far.requests]
     assert len(again) < len(first)
     assert set(again) <= set(first)
-    assert not [path for path, _ in again if path.endswith((".json", "info", "header.wkw", ".zarray", ".zattrs"))]
+    assert not [
+        path
+        for path, _ in again
+        if path.endswith((".json", "info", "header.wkw", ".zarray", ".zattrs"))
+    ]
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
@@ -221,7 +248,9 @@ def test_blocks_that_are_neighbours_come_together(noise):
     url = f"{far.url}/ds/color/1"
     wkwdask.read(url, ((0, 0, 0), (1, 1, 1)))
     far.clear()
-    np.testing.assert_array_equal(wkwdask.read(url, ((0, 0, 0), (64, 64, 64)))[0], voxels[:64, :64, :64])
+    np.testing.assert_array_equal(
+        wkwdask.read(url, ((0, 0, 0), (64, 64, 64)))[0], voxels[:64, :64, :64]
+    )
     assert len(of_file(far)) == 1  # an aligned cube is one run of the file
 
 

@@ -36,15 +36,30 @@ def server(tmp_path_factory):
 def write_volume(folder, compress, seed=0):
     """Write a volume with cloud-volume, and return its voxels."""
     voxels = np.random.default_rng(seed).integers(1, 200, SHAPE, np.uint32)
-    info = cloudvolume.CloudVolume.create_new_info(1, "segmentation", "uint32", "compressed_segmentation", (4, 4, 40), (0, 0, 0), SHAPE, chunk_size=CHUNK)
-    volume = cloudvolume.CloudVolume(f"file://{folder}", info=info, compress=compress, progress=False)
+    info = cloudvolume.CloudVolume.create_new_info(
+        1,
+        "segmentation",
+        "uint32",
+        "compressed_segmentation",
+        (4, 4, 40),
+        (0, 0, 0),
+        SHAPE,
+        chunk_size=CHUNK,
+    )
+    volume = cloudvolume.CloudVolume(
+        f"file://{folder}", info=info, compress=compress, progress=False
+    )
     volume.commit_info()
     volume[:, :, :] = voxels
     return voxels
 
 
 def suffixes_in(folder):
-    return {os.path.splitext(name)[1] for name in os.listdir(folder / "4_4_40") if not name.startswith(".")}
+    return {
+        os.path.splitext(name)[1]
+        for name in os.listdir(folder / "4_4_40")
+        if not name.startswith(".")
+    }
 
 
 def part(voxels, box):
@@ -52,7 +67,12 @@ def part(voxels, box):
 
 
 def write_region(folder, region, values):
-    wkwdask.write(folder, None, np.broadcast_to(np.uint32(values), np.subtract(region[1], region[0])), region=region)
+    wkwdask.write(
+        folder,
+        None,
+        np.broadcast_to(np.uint32(values), np.subtract(region[1], region[0])),
+        region=region,
+    )
 
 
 @pytest.mark.parametrize("compress", SUFFIXES)
@@ -69,8 +89,12 @@ def test_a_region_keeps_the_suffix_of_the_scale(server, compress):
     volume = cloudvolume.CloudVolume(f"file://{folder}", progress=False, fill_missing=True)
     np.testing.assert_array_equal(np.asarray(volume[:, :, :])[..., 0], voxels)
     np.testing.assert_array_equal(wkwdask.read(folder)[0], voxels)
-    np.testing.assert_array_equal(wkwdask.read(f"precomputed://{server.url}/{folder.name}", REGION)[0], part(voxels, REGION))
-    np.testing.assert_array_equal(wkwdask.read(f"precomputed://{server.url}/{folder.name}")[0], voxels)
+    np.testing.assert_array_equal(
+        wkwdask.read(f"precomputed://{server.url}/{folder.name}", REGION)[0], part(voxels, REGION)
+    )
+    np.testing.assert_array_equal(
+        wkwdask.read(f"precomputed://{server.url}/{folder.name}")[0], voxels
+    )
     report = wkwdask.verify(folder)
     assert not [fault for fault in report.faults if fault.kind != "info.absent"]
 
@@ -104,7 +128,9 @@ def test_any_suffixes_in_any_order(server, data):
     shutil.rmtree(folder, ignore_errors=True)
     voxels = write_volume(folder, "")
     names = sorted(name for name in os.listdir(folder / "4_4_40") if not name.startswith("."))
-    kinds = data.draw(st.lists(st.sampled_from(["", ".gz", None]), min_size=len(names), max_size=len(names)))
+    kinds = data.draw(
+        st.lists(st.sampled_from(["", ".gz", None]), min_size=len(names), max_size=len(names))
+    )
     for name, kind in zip(names, kinds, strict=True):
         path = folder / "4_4_40" / name
         if kind == ".gz":
@@ -117,7 +143,10 @@ def test_any_suffixes_in_any_order(server, data):
     fresh = data.draw(st.integers(0, 10**9))
     for name in data.draw(st.permutations(names)):
         box = tuple(zip(*(map(int, span.split("-")) for span in name.split("_")), strict=True))
-        np.testing.assert_array_equal(wkwdask.read(f"precomputed://{server.url}/fresh-{fresh}/mixed", box)[0], part(voxels, box))
+        np.testing.assert_array_equal(
+            wkwdask.read(f"precomputed://{server.url}/fresh-{fresh}/mixed", box)[0],
+            part(voxels, box),
+        )
 
 
 def test_all_chunks_have_two_names_where_two_suffixes_were_seen(server):
@@ -152,7 +181,9 @@ def test_a_gzipped_chunk_is_found_after_many_absent_ones_for_one_more_request_ea
             box = tuple(zip(*(map(int, span.split("-")) for span in name.split("_")), strict=True))
             far.clear()
             found = wkwdask.read(f"precomputed://{far.url}/sparse", box)[0]
-            np.testing.assert_array_equal(found, part(voxels, box) if name in (plain, gzipped) else 0)
+            np.testing.assert_array_equal(
+                found, part(voxels, box) if name in (plain, gzipped) else 0
+            )
             chunks = [request.path for request in far.requests if "/4_4_40/" in request.path]
             if number > 8:
                 assert [chunk.rpartition("/")[2] for chunk in chunks] == [name, f"{name}.gz"]
@@ -183,7 +214,9 @@ def test_every_suffixed_chunk_of_a_dense_scale_is_found_by_the_first_read(tmp_pa
     """Many threads look for their chunks at once; none may end the search of the others."""
     array = np.random.default_rng(0).integers(1, 200, (1, 40, 40, 40)).astype(np.uint8)
     wkwdask.save(array, f"precomputed://{tmp_path}/em", voxel_size=(4, 4, 4), chunk_shape=(8, 8, 8))
-    files = sorted(path for path in (tmp_path / "em" / "4_4_4").iterdir() if not path.name.startswith("."))
+    files = sorted(
+        path for path in (tmp_path / "em" / "4_4_4").iterdir() if not path.name.startswith(".")
+    )
     assert len(files) == 125
     for path in files[1::2]:
         path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))

@@ -43,7 +43,9 @@ def read(url, form, local, folder):
 
 @verb
 def read_many(url, form, local, folder):
-    for part, found in zip(PARTS, wkwdask.read_many(url, [form.box(part) for part in PARTS]), strict=True):
+    for part, found in zip(
+        PARTS, wkwdask.read_many(url, [form.box(part) for part in PARTS]), strict=True
+    ):
         np.testing.assert_array_equal(found, form.crop(part))
 
 
@@ -60,15 +62,21 @@ def open_array(url, form, local, folder):
     array = wkwdask.open(url)
     assert array.dtype == form.dtype
     np.testing.assert_array_equal(array.compute(), form.array())
-    np.testing.assert_array_equal(wkwdask.open(url, chunks="block")[:, 5, 3:30].compute(), form.array()[:, 5, 3:30])
+    np.testing.assert_array_equal(
+        wkwdask.open(url, chunks="block")[:, 5, 3:30].compute(), form.array()[:, 5, 3:30]
+    )
 
 
 @verb
 def xarray(url, form, local, folder):
     array = xr.open_dataarray(url.removeprefix(form.prefix), engine=form.engine, chunks={})
     dims = [axis for axis in ("c", "x", "y", "z") if axis in array.dims]
-    np.testing.assert_array_equal(array.transpose(*dims).values.reshape(form.array().shape), form.array())
-    for axis, low, edge in zip("xyz", form.offset, VOXEL_SIZE if form.engine != "n5" else (1, 1, 1), strict=True):
+    np.testing.assert_array_equal(
+        array.transpose(*dims).values.reshape(form.array().shape), form.array()
+    )
+    for axis, low, edge in zip(
+        "xyz", form.offset, VOXEL_SIZE if form.engine != "n5" else (1, 1, 1), strict=True
+    ):
         np.testing.assert_allclose(array[axis].values[0], (low + 0.5) * edge)
 
 
@@ -78,7 +86,9 @@ def info(url, form, local, folder):
     assert (done.returncode or 0, done.stderr) == (0, "")
     assert form.dtype in done.stdout
     if form.engine != "wkw":
-        assert [scale.box for scale in wkwdask.info(url).scales] == [scale.box for scale in wkwdask.info(local).scales]
+        assert [scale.box for scale in wkwdask.info(url).scales] == [
+            scale.box for scale in wkwdask.info(local).scales
+        ]
 
 
 @verb
@@ -91,7 +101,10 @@ def open_dataset(url, form, local, folder):
 
 @verb
 def preview(url, form, local, folder):
-    pictures = [Image.open(wkwdask.preview(text, folder / f"{n}.png")) for n, text in enumerate((local, url))]
+    pictures = [
+        Image.open(wkwdask.preview(text, folder / f"{n}.png"))
+        for n, text in enumerate((local, url))
+    ]
     np.testing.assert_array_equal(*map(np.asarray, pictures))
     assert np.asarray(pictures[0]).std() > 0
 
@@ -117,7 +130,12 @@ def convert(url, form, local, folder):
         wkwdask.convert(url.rsplit("/", 2)[0], f"precomputed://{folder}/converted", layer="color")
         found = wkwdask.read(f"precomputed://{folder}/converted", form.box())
     else:
-        wkwdask.convert(url, folder / "converted", layer="copy", **({"voxel_size": VOXEL_SIZE} if form.engine == "n5" else {}))
+        wkwdask.convert(
+            url,
+            folder / "converted",
+            layer="copy",
+            **({"voxel_size": VOXEL_SIZE} if form.engine == "n5" else {}),
+        )
         found = wkwdask.read(folder / "converted/copy/1", form.box())
     np.testing.assert_array_equal(found, form.array())
 
@@ -131,7 +149,10 @@ def copy(url, form, local, folder):
 
 def test_labels_of_a_remote_volume_are_counted(stored, web):
     pandas = pytest.importorskip("pandas", reason="tables")
-    tables = [wkwdask.label_statistics(FORMS[1].url(place), bounding_box=(0, 0, 0, *SHAPE)) for place in (stored, web.url)]
+    tables = [
+        wkwdask.label_statistics(FORMS[1].url(place), bounding_box=(0, 0, 0, *SHAPE))
+        for place in (stored, web.url)
+    ]
     pandas.testing.assert_frame_equal(*tables)
 
 
@@ -142,7 +163,9 @@ def test_a_remote_volume_gets_a_pyramid_in_a_local_dataset(stored, web, tmp_path
         wkwdask.convert(form.url(place), tmp_path / name, layer="em", pyramid=True)
     assert len(wkwdask.open_dataset(tmp_path / "found")["em"]) > 1
     for mag in wkwdask.open_dataset(tmp_path / "expected")["em"]:
-        assert wkwdask.diff(*(tmp_path / name / "em" / mag.mag.name for name in ("expected", "found"))).equal
+        assert wkwdask.diff(
+            *(tmp_path / name / "em" / mag.mag.name for name in ("expected", "found"))
+        ).equal
 
 
 def _cells():
@@ -153,18 +176,33 @@ def _cells():
             continue
         # the emulator has no listing of Google's XML interface
         buckets = [server for server in SERVERS[1:] if (name, server) != ("verify", "gs")]
-        buckets = buckets if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else [buckets[(row + column) % len(buckets)]]
+        buckets = (
+            buckets
+            if os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+            else [buckets[(row + column) % len(buckets)]]
+        )
         yield from ((name, form, server) for server in (SERVERS[0], *buckets))
 
 
-@pytest.mark.parametrize(("name", "form", "place"), list(_cells()), ids=str, indirect=["form", "place"])
+@pytest.mark.parametrize(
+    ("name", "form", "place"), list(_cells()), ids=str, indirect=["form", "place"]
+)
 def test_verb(name, form, place, stored, tmp_path):
     VERBS[name](form.url(place), form, form.url(stored), tmp_path)
 
 
 @pytest.mark.parametrize("form", [form for form in FORMS if form.prefix], ids=str)
-@pytest.mark.parametrize("verb", [wkwdask.copy, wkwdask.rechunk, wkwdask.compress], ids=lambda verb: verb.__name__)
-def test_a_web_address_without_prefix_is_copied_as_the_format_that_is_there(stored, web, tmp_path, form, verb):
-    address, options = form.url(web.url), {"encoding": "raw"} if form.prefix.startswith("precomputed") and verb is wkwdask.compress else {}
+@pytest.mark.parametrize(
+    "verb", [wkwdask.copy, wkwdask.rechunk, wkwdask.compress], ids=lambda verb: verb.__name__
+)
+def test_a_web_address_without_prefix_is_copied_as_the_format_that_is_there(
+    stored, web, tmp_path, form, verb
+):
+    address, options = (
+        form.url(web.url),
+        {"encoding": "raw"}
+        if form.prefix.startswith("precomputed") and verb is wkwdask.compress
+        else {},
+    )
     verb(address.removeprefix(form.prefix), f"{form.prefix}{tmp_path}/new", **options)
     np.testing.assert_array_equal(wkwdask.read(f"{form.prefix}{tmp_path}/new"), form.array())

@@ -34,7 +34,9 @@ def test_a_line_is_readable_at_once(tmp_path):
         for n in range(3):
             journal.append({"n": n})
             assert entries(tmp_path) == [{"n": k} for k in range(n + 1)]
-        other = subprocess.run(["cat", tmp_path / "journal-0.jsonl"], capture_output=True, text=True, check=True)
+        other = subprocess.run(
+            ["cat", tmp_path / "journal-0.jsonl"], capture_output=True, text=True, check=True
+        )
         assert other.stdout == '{"n":0}\n{"n":1}\n{"n":2}\n'
         assert has_journal(str(tmp_path))
 
@@ -52,8 +54,12 @@ def test_each_start_has_a_file_of_its_own(tmp_path):
         with Journal(str(tmp_path)) as journal:
             journal.append({"start": n})
             journal.append({"start": n, "more": True})
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"journal-{n}.jsonl" for n in range(12))
-    assert [entry["start"] for entry in entries(tmp_path)] == [n for n in range(12) for _ in range(2)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        f"journal-{n}.jsonl" for n in range(12)
+    )
+    assert [entry["start"] for entry in entries(tmp_path)] == [
+        n for n in range(12) for _ in range(2)
+    ]
 
 
 def test_two_at_once(tmp_path):
@@ -85,7 +91,17 @@ def test_a_torn_last_line_is_no_line(tmp_path, torn):
     assert (tmp_path / "journal-0.jsonl").read_text() == '{"n":0}\n' + torn
 
 
-@given(st.lists(st.dictionaries(st.text(max_size=5), st.none() | st.integers() | st.text() | st.floats(allow_nan=False), max_size=3), max_size=5), st.data())
+@given(
+    st.lists(
+        st.dictionaries(
+            st.text(max_size=5),
+            st.none() | st.integers() | st.text() | st.floats(allow_nan=False),
+            max_size=3,
+        ),
+        max_size=5,
+    ),
+    st.data(),
+)
 def test_every_truncation(tmp_path_factory, values, data):
     folder = tmp_path_factory.mktemp("journal")
     with Journal(str(folder)) as journal:
@@ -101,7 +117,13 @@ def test_every_truncation(tmp_path_factory, values, data):
 
 
 def test_what_is_no_journal(tmp_path):
-    for name in ("journal-1.json", "journal-x.jsonl", "journal-01.jsonl", ".journal-3.jsonl", "plan.json"):
+    for name in (
+        "journal-1.json",
+        "journal-x.jsonl",
+        "journal-01.jsonl",
+        ".journal-3.jsonl",
+        "plan.json",
+    ):
         (tmp_path / name).write_text('{"n":0}\n')
     assert entries(tmp_path) == []
     assert not has_journal(str(tmp_path))
@@ -202,7 +224,11 @@ BOX = BoundingBox((5, 6, 7), (3, 4, 5))
 
 def pieces(dtype="uint16"):
     values = np.arange(2 * BOX.volume, dtype=dtype).reshape(2, *BOX.size)
-    return [((0, 0, 0), BOX, (0, 2), values), ((1, 0, 0), BOX, (1, 2), np.zeros((1, *BOX.size), dtype)), ((2, 0, 0), BOX, (1, 2), values[1:])]
+    return [
+        ((0, 0, 0), BOX, (0, 2), values),
+        ((1, 0, 0), BOX, (1, 2), np.zeros((1, *BOX.size), dtype)),
+        ((2, 0, 0), BOX, (1, 2), values[1:]),
+    ]
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "float64"])
@@ -227,7 +253,9 @@ def test_a_damaged_file_is_named(tmp_path):
     path = tmp_path / "scratch" / "a.pieces"
     path.write_bytes(path.read_bytes()[: second.offset + 20])
     read_scratch(first, np.dtype("uint16"))
-    with pytest.raises(CorruptError, match=rf"a.pieces: byte {second.offset}: 20 bytes do not decode to"):
+    with pytest.raises(
+        CorruptError, match=rf"a.pieces: byte {second.offset}: 20 bytes do not decode to"
+    ):
         read_scratch(second, np.dtype("uint16"))
 
 

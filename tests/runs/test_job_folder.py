@@ -64,14 +64,20 @@ def text(folder):
 
 
 def hidden(folder):
-    return sorted(path.name for path in folder.rglob(".*") if path.name not in (PROVENANCE_NAME, FILE_RECORD_NAME, PROGRESS_NAME))
+    return sorted(
+        path.name
+        for path in folder.rglob(".*")
+        if path.name not in (PROVENANCE_NAME, FILE_RECORD_NAME, PROGRESS_NAME)
+    )
 
 
 @pytest.fixture
 def layer(tmp_path):
     folder = tmp_path / "ds" / "color"
     folder.mkdir(parents=True)
-    (tmp_path / "ds" / "datasource-properties.json").write_text(format_datasource(new_document("ds", (8, 8, 8))))
+    (tmp_path / "ds" / "datasource-properties.json").write_text(
+        format_datasource(new_document("ds", (8, 8, 8)))
+    )
     return folder
 
 
@@ -89,7 +95,12 @@ EDIT_BOX = BoundingBox((1, 2, 3), (8, 8, 8))
 
 
 def edit(layer):
-    return LayerEdit(str(layer.parent), "color", ((Mag(1, 1, 1), "./color/1", 8),), ("color", EDIT_BOX, "uint8", 1))
+    return LayerEdit(
+        str(layer.parent),
+        "color",
+        ((Mag(1, 1, 1), "./color/1", 8),),
+        ("color", EDIT_BOX, "uint8", 1),
+    )
 
 
 def test_a_mag_appears_and_the_job_leaves_nothing(layer):
@@ -100,7 +111,11 @@ def test_a_mag_appears_and_the_job_leaves_nothing(layer):
     assert text(layer / "1") == "new"
     assert hidden(layer.parent) == []
     record = read_datasource(str(layer.parent)).layer("color")
-    assert (record.bounding_box, record.element_class, [mag.mag for mag in record.mags]) == (EDIT_BOX, "uint8", [Mag(1, 1, 1)])
+    assert (record.bounding_box, record.element_class, [mag.mag for mag in record.mags]) == (
+        EDIT_BOX,
+        "uint8",
+        [Mag(1, 1, 1)],
+    )
     assert json.loads((layer / "1" / PROVENANCE_NAME).read_text())["settings"] == SETTINGS
 
 
@@ -122,7 +137,15 @@ def test_nothing_stale_stays(layer, monkeypatch, exchange):
 
 def test_edits_of_all_kinds_survive_a_record(layer):
     scale = Scale(
-        "4_4_40", (9, 8, 7), (-3, 0, 1), (64, 64, 64), (4, 4, 40), "jpeg", Sharding(1, 2, 3), chunk_sizes=((64, 64, 64),), options={"jpeg_quality": 90}
+        "4_4_40",
+        (9, 8, 7),
+        (-3, 0, 1),
+        (64, 64, 64),
+        (4, 4, 40),
+        "jpeg",
+        Sharding(1, 2, 3),
+        chunk_sizes=((64, 64, 64),),
+        options={"jpeg_quality": 90},
     )
     info = InfoEdit(str(layer), (scale,), new_info("image", "uint8", 1), {"description": "mine"})
     for made in (edit(layer), MagRemoval(str(layer.parent), "color", (Mag(2, 2, 1),)), info):
@@ -164,7 +187,10 @@ def test_an_empty_folder_is_free_and_a_link_is_not(layer):
 
 def test_a_living_job_is_named(layer):
     job = start(layer)
-    with pytest.raises(LockedError, match=rf"color/1: another job writes it: a test by .*, process {os.getpid()} on {socket.gethostname()}"):
+    with pytest.raises(
+        LockedError,
+        match=rf"color/1: another job writes it: a test by .*, process {os.getpid()} on {socket.gethostname()}",
+    ):
         start(layer, Owner.this_process("another"))
     assert lock_holder(str(layer / "1")) == job.owner
     start(layer, names=("2",)).discard()  # another mag of the layer is free
@@ -182,7 +208,14 @@ def test_the_second_of_several_locks_is_held(layer):
     assert hidden(layer) == []
 
 
-@pytest.mark.parametrize("where", [{"host": "elsewhere", "boot": "another"}, {"namespace": "another container"}, {"host": "elsewhere", "namespace": "another"}])
+@pytest.mark.parametrize(
+    "where",
+    [
+        {"host": "elsewhere", "boot": "another"},
+        {"namespace": "another container"},
+        {"host": "elsewhere", "namespace": "another"},
+    ],
+)
 def test_a_job_on_another_machine_cannot_be_known_to_be_dead(layer, where):
     """Nor can one in another container of this machine, whose process numbers are others."""
     job = start(layer, replace(dead_owner(), **{"host": socket.gethostname(), **where}))
@@ -276,7 +309,11 @@ def killed_while_publishing(layer, monkeypatch, renames, owner=None, names=("1",
     with monkeypatch.context() as patch:
         patch.setattr(files, "publish_folder", counted)
         with pytest.raises(Killed):
-            job.publish([NewMag(name, str(layer / name)) for name in names], edit(layer), {"settings": SETTINGS, "report": {"answer": 42}})
+            job.publish(
+                [NewMag(name, str(layer / name)) for name in names],
+                edit(layer),
+                {"settings": SETTINGS, "report": {"answer": 42}},
+            )
     return job
 
 
@@ -288,7 +325,9 @@ def test_the_next_job_finishes_what_was_published_in_part(layer, monkeypatch, re
         for name in names:
             put_mag(layer / name, "old")
     dead = killed_while_publishing(layer, monkeypatch, renames, names=names)
-    assert [text(layer / name) == "new" for name in names if (layer / name).exists()].count(True) == renames
+    assert [text(layer / name) == "new" for name in names if (layer / name).exists()].count(
+        True
+    ) == renames
     done = folder_of(layer, Owner.this_process("next"), names).start("error", SETTINGS)
     assert done["report"] == {"answer": 42}
     assert done["job"] == dead.owner.job
@@ -379,7 +418,13 @@ def test_temporary_files_of_killed_workers_are_not_published(layer):
     job's folder."""
     job = start(layer)
     header = make_header(np.uint8, block_len=8, file_len=2)
-    target = wkw_target(f"{job.root}/1-1-1", header, 5, BoundingBox((0, 0, 0), (16, 16, 16)), f"{job.root}/1-1-1.parts")
+    target = wkw_target(
+        f"{job.root}/1-1-1",
+        header,
+        5,
+        BoundingBox((0, 0, 0), (16, 16, 16)),
+        f"{job.root}/1-1-1.parts",
+    )
     target.prepare()
     voxels = np.ones((1, 16, 16, 16), np.uint8)
     for part in (None, (0, 0, 0)):
@@ -387,7 +432,11 @@ def test_temporary_files_of_killed_workers_are_not_published(layer):
         begun.append(voxels, (0, 0, 0))
         output = begun._output if part else begun._shard_file.buffer
         output.close()
-        assert any(name.endswith(files.TEMPORARY_SUFFIX) for _, _, names in os.walk(job.root) for name in names)
+        assert any(
+            name.endswith(files.TEMPORARY_SUFFIX)
+            for _, _, names in os.walk(job.root)
+            for name in names
+        )
         output.file._output.close()
     again = target.open_part((0, 0, 0), None)
     again.append(voxels, (0, 0, 0))
@@ -472,7 +521,10 @@ def test_a_job_that_overwrites_goes_on_as_such(layer):
 def test_another_job_does_not_throw_away_what_can_go_on(layer, names, existing):
     before = interrupted(layer, names=("1", "2"))
     other = folder_of(layer, Owner.this_process("another"), names)
-    with pytest.raises(ResumeError, match=r'an interrupted job writes the same mags; .* existing="restart" discards it'):
+    with pytest.raises(
+        ResumeError,
+        match=r'an interrupted job writes the same mags; .* existing="restart" discards it',
+    ):
         other.start(existing, {"command": "another"})
     assert find_interrupted(str(layer), before.targets).job == before.owner.job
     assert not os.path.exists(other.root)
@@ -502,7 +554,9 @@ def test_a_job_that_runs_is_no_interrupted_one(layer):
     before = interrupted(layer)
     first = folder_of(layer, Owner.this_process("a test", before.owner.job))
     first.start("error", SETTINGS)
-    second = folder_of(layer, replace(Owner.this_process("a test", before.owner.job), since="later"))
+    second = folder_of(
+        layer, replace(Owner.this_process("a test", before.owner.job), since="later")
+    )
     with pytest.raises(LockedError, match="another job writes it"):
         second.start("error", SETTINGS)
     assert list(read_journal(first.root))
@@ -528,7 +582,9 @@ def test_leaving_after_publishing_has_begun(layer, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(job_folder.Publisher, "publish", lambda self: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            job.publish([NewMag("1-1-1", str(layer / "1"))], None, {"settings": SETTINGS, "report": 3})
+            job.publish(
+                [NewMag("1-1-1", str(layer / "1"))], None, {"settings": SETTINGS, "report": 3}
+            )
     assert job.suspend() is True
     assert find_interrupted(str(layer), job.targets) is None  # it is not done again, but published
     assert folder_of(layer, Owner.this_process("next")).start("resume", SETTINGS)["report"] == 3
@@ -585,7 +641,11 @@ def fake_death(monkeypatch, write):
         patch.setattr(job_folder.Publisher, "publish", lambda self: die())
         patch.setattr(JobFolder, "discard", lambda self: None)
         patch.setattr(JobFolder, "suspend", lambda self: False)
-        patch.setattr(Owner, "this_process", classmethod(lambda cls, command, job=None: replace(dead, command=command)))
+        patch.setattr(
+            Owner,
+            "this_process",
+            classmethod(lambda cls, command, job=None: replace(dead, command=command)),
+        )
         with pytest.raises(Killed):
             write()
 
@@ -608,7 +668,10 @@ def test_the_same_call_finishes_a_killed_one(layer, monkeypatch, existing):
 def test_other_data_is_written_after_a_killed_job(layer, monkeypatch):
     """A job of the same geometry and options may bring other voxels."""
     first, second = np.full((8, 8, 8), 1, np.uint8), np.full((8, 8, 8), 2, np.uint8)
-    fake_death(monkeypatch, lambda: wkwdask.write(layer / "1", (0, 0, 0), first, existing="overwrite", **OPTIONS))
+    fake_death(
+        monkeypatch,
+        lambda: wkwdask.write(layer / "1", (0, 0, 0), first, existing="overwrite", **OPTIONS),
+    )
     wkwdask.write(layer / "1", (0, 0, 0), second, existing="overwrite", **OPTIONS)
     np.testing.assert_array_equal(wkwdask.read(layer / "1")[0], second)
 
@@ -616,7 +679,9 @@ def test_other_data_is_written_after_a_killed_job(layer, monkeypatch):
 def test_a_pyramid_of_new_voxels_is_built_after_a_killed_job(layer, monkeypatch):
     first, second = np.full((8, 8, 8), 1, np.uint8), np.full((8, 8, 8), 2, np.uint8)
     wkwdask.write(layer / "1", (0, 0, 0), first, **OPTIONS)
-    fake_death(monkeypatch, lambda: wkwdask.build_pyramid(layer.parent, coarsest=2, existing="overwrite"))
+    fake_death(
+        monkeypatch, lambda: wkwdask.build_pyramid(layer.parent, coarsest=2, existing="overwrite")
+    )
     wkwdask.write(layer / "1", (0, 0, 0), second, existing="overwrite", **OPTIONS)
     wkwdask.build_pyramid(layer.parent, coarsest=2, existing="overwrite")
     assert (wkwdask.read(layer / "2") == 2).all()
@@ -664,7 +729,9 @@ def test_an_interruption_while_publishing_is_finished(layer, monkeypatch, existi
 
     monkeypatch.setattr(files, "publish_folder", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        job.publish([NewMag("1-1-1", str(layer / "1")), NewMag("2-2-2", str(layer / "2"))], None, {})
+        job.publish(
+            [NewMag("1-1-1", str(layer / "1")), NewMag("2-2-2", str(layer / "2"))], None, {}
+        )
     assert [text(layer / name) for name in ("1", "2")] == ["new", "new"]
     assert hidden(layer) == []
 
@@ -704,10 +771,16 @@ def test_publishing_that_fails_is_finished_by_the_next_job(layer, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(files, "publish_folder", fails)
         with pytest.raises(OSError, match="No space left"):
-            job.publish([NewMag("1-1-1", str(layer / "1"))], None, {"settings": SETTINGS, "report": "the report"})
+            job.publish(
+                [NewMag("1-1-1", str(layer / "1"))],
+                None,
+                {"settings": SETTINGS, "report": "the report"},
+            )
     job.discard()
     assert not (layer / "1").exists()
-    assert folder_of(layer, Owner.this_process("x")).start("error", SETTINGS)["report"] == "the report"
+    assert (
+        folder_of(layer, Owner.this_process("x")).start("error", SETTINGS)["report"] == "the report"
+    )
     assert text(layer / "1") == "new"
     assert hidden(layer) == []
 
@@ -716,8 +789,13 @@ def test_files_of_a_replaced_mag_keep_mode(layer):
     wkwdask.write(layer / "1", (0, 0, 0), np.ones((8, 8, 8), np.uint8), **OPTIONS)
     for path in [layer / "1", *(layer / "1").rglob("*")]:
         path.chmod(0o2770 if path.is_dir() else 0o660)
-    wkwdask.write(layer / "1", (0, 0, 0), np.full((8, 8, 8), 2, np.uint8), existing="overwrite", **OPTIONS)
-    modes = {path.relative_to(layer).as_posix(): stat.S_IMODE(path.stat().st_mode) for path in (layer / "1").rglob("*")}
+    wkwdask.write(
+        layer / "1", (0, 0, 0), np.full((8, 8, 8), 2, np.uint8), existing="overwrite", **OPTIONS
+    )
+    modes = {
+        path.relative_to(layer).as_posix(): stat.S_IMODE(path.stat().st_mode)
+        for path in (layer / "1").rglob("*")
+    }
     assert {mode for name, mode in modes.items() if name.endswith(".wkw")} == {0o660}
     assert {modes["1/z0"], modes["1/z0/y0"]} == {0o2770}
 
@@ -733,12 +811,17 @@ def test_a_renamed_layer_keeps_its_folder(layer):
         wkwdask.write(layer / "2", (0, 0, 0), np.ones((4, 4, 4), np.float32), **OPTIONS)
     wkwdask.build_pyramid(layer, method="max", coarsest=2)
     source = read_datasource(str(layer.parent))
-    assert [(record.name, [mag.mag.name for mag in record.mags]) for record in source.layers] == [("renamed", ["1", "2"])]
+    assert [(record.name, [mag.mag.name for mag in record.mags]) for record in source.layers] == [
+        ("renamed", ["1", "2"])
+    ]
 
 
 def test_a_mag_is_not_written_beside_itself(layer):
     wkwdask.write(layer / "1", (0, 0, 0), np.ones((8, 8, 8), np.uint8), **OPTIONS)
-    with pytest.raises(ExistsError, match=r"mag 1 of layer color is at .*color/1 \(.*names it .*\); write to that folder"):
+    with pytest.raises(
+        ExistsError,
+        match=r"mag 1 of layer color is at .*color/1 \(.*names it .*\); write to that folder",
+    ):
         wkwdask.write(layer / "1-1-1", (0, 0, 0), np.ones((8, 8, 8), np.uint8), **OPTIONS)
 
 
@@ -757,7 +840,9 @@ def test_only_mags_are_replaced(layer):
     wkwdask.write(layer / "1", (0, 0, 0), voxels, **OPTIONS)
     dataset = layer.parent
     for folder, example in ((dataset, "LAYER/1"), (layer, "color/1"), (dataset / "new", "new/1")):
-        with pytest.raises(ValueError, match=rf"is not the folder of a mag; name one, such as .*{example}"):
+        with pytest.raises(
+            ValueError, match=rf"is not the folder of a mag; name one, such as .*{example}"
+        ):
             wkwdask.write(folder, (0, 0, 0), voxels, existing="overwrite", **OPTIONS)
     home = dataset.parent / "home"
     (home / "1").mkdir(parents=True)
@@ -804,7 +889,9 @@ def test_a_job_that_is_just_ending_is_left_to_itself(layer, monkeypatch):
         real(folder)
 
     monkeypatch.setattr(files, "fsync", with_another_job)
-    job.publish([NewMag("1-1-1", str(layer / "1"))], None, {"settings": SETTINGS, "report": "the report"})
+    job.publish(
+        [NewMag("1-1-1", str(layer / "1"))], None, {"settings": SETTINGS, "report": "the report"}
+    )
     assert text(layer / "1") == "new"
     others[0].discard()
     assert hidden(layer) == []
@@ -871,7 +958,13 @@ def _owner(batch):
         ("slurm:hpc:7:0", "", 1, "slurm_load_jobs error: Invalid job id specified", True),
         # of a cluster that cannot be asked
         ("slurm:other:7:0", "", 1, "slurm_load_jobs error: Invalid job id specified", False),
-        ("slurm:hpc:7:0", "", 1, "slurm_load_jobs error: Unable to contact slurm controller (connect failure)", False),
+        (
+            "slurm:hpc:7:0",
+            "",
+            1,
+            "slurm_load_jobs error: Unable to contact slurm controller (connect failure)",
+            False,
+        ),
     ],
 )
 def test_owner_in_a_slurm_job(slurm_says, batch, text, code, error, is_gone):
@@ -894,7 +987,11 @@ def test_a_job_takes_over_from_itself(slurm_says, monkeypatch):
     """The dependent job owns the locks before it runs, and its processes take them; put back into
     the queue, it takes them from its first start."""
     slurm_says("JobId=7 JobState=RUNNING Restarts=0")
-    for name, value in {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "hpc", "SLURMD_NODENAME": "n1"}.items():
+    for name, value in {
+        "SLURM_JOB_ID": "7",
+        "SLURM_CLUSTER_NAME": "hpc",
+        "SLURMD_NODENAME": "n1",
+    }.items():
         monkeypatch.setenv(name, value)
     assert Owner.this_process("x").batch == "slurm:hpc:7:0"
     assert Owner.this_process("x").handed_to(SlurmJob("hpc", "7")).is_gone()
@@ -912,8 +1009,14 @@ def test_the_shell_of_an_allocation_is_no_job(monkeypatch):
 
 def test_what_is_said_of_it():
     owner = replace(Owner.this_process("pyramid of ds"), user="anna", since="noon")
-    assert str(replace(owner, pid=5, host="n1", batch="slurm:hpc:7:0")) == "pyramid of ds by anna, process 5 on n1, SLURM job 7, since noon"
-    assert str(owner.handed_to(SlurmJob("hpc", "7"))) == "pyramid of ds by anna, SLURM job 7, since noon"
+    assert (
+        str(replace(owner, pid=5, host="n1", batch="slurm:hpc:7:0"))
+        == "pyramid of ds by anna, process 5 on n1, SLURM job 7, since noon"
+    )
+    assert (
+        str(owner.handed_to(SlurmJob("hpc", "7")))
+        == "pyramid of ds by anna, SLURM job 7, since noon"
+    )
     assert Owner(**json.loads(json.dumps(asdict(owner)))) == owner
 
 

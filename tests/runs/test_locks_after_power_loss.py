@@ -20,13 +20,19 @@ LOCKS = {
     "next mag": "color/.2.wkwdask-lock",
     "JSON": ".datasource-properties.json.wkwdask-lock",
 }
-BOOT = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else None
+BOOT = (
+    time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    if hasattr(time, "CLOCK_BOOTTIME")
+    else None
+)
 pytestmark = pytest.mark.skipif(BOOT is None, reason="the system does not say when it was started")
 
 
 @pytest.fixture
 def dataset(tmp_path):
-    wkwdask.to_wkw(VOXELS, tmp_path / "ds" / "color" / "1", voxel_size=(4, 4, 4), block_len=8, file_len=1)
+    wkwdask.to_wkw(
+        VOXELS, tmp_path / "ds" / "color" / "1", voxel_size=(4, 4, 4), block_len=8, file_len=1
+    )
     return tmp_path / "ds"
 
 
@@ -53,13 +59,20 @@ def test_a_lock_from_before_the_start_is_dead(dataset, monkeypatch, name, conten
     write(dataset)
     assert not lock.exists()
     np.testing.assert_array_equal(wkwdask.read(dataset / "color" / "1", REGION), 3)
-    assert sorted(wkwdask.open_dataset(dataset)["color"].mags) == [wkwdask.Mag.parse(1), wkwdask.Mag.parse(2)]
+    assert sorted(wkwdask.open_dataset(dataset)["color"].mags) == [
+        wkwdask.Mag.parse(1),
+        wkwdask.Mag.parse(2),
+    ]
 
 
-@pytest.mark.parametrize(("seconds", "kind"), [(60, "ext4"), (-60, "nfs4"), (-60, "lustre"), (-60, "tmpfs"), (-60, "")])
+@pytest.mark.parametrize(
+    ("seconds", "kind"), [(60, "ext4"), (-60, "nfs4"), (-60, "lustre"), (-60, "tmpfs"), (-60, "")]
+)
 def test_any_other_unreadable_lock_stays_and_is_named(dataset, monkeypatch, seconds, kind):
     lock = leave_empty(dataset / LOCKS["mag"], seconds, monkeypatch, kind)
-    with pytest.raises(LockedError, match=rf"{lock}: this lock cannot be read.*remove it if no job writes here"):
+    with pytest.raises(
+        LockedError, match=rf"{lock}: this lock cannot be read.*remove it if no job writes here"
+    ):
         write(dataset)
     assert lock.exists()
     (fault,) = [fault for fault in wkwdask.verify(dataset).faults if fault.kind == "leftover.lock"]
@@ -80,6 +93,13 @@ def test_a_lock_has_its_content_before_its_name(tmp_path, monkeypatch):
     events = []
     for name in ("fsync", "link"):
         call = getattr(os, name)
-        monkeypatch.setattr(os, name, lambda *arguments, name=name, call=call, **options: (events.append(name), call(*arguments, **options))[1])
+        monkeypatch.setattr(
+            os,
+            name,
+            lambda *arguments, name=name, call=call, **options: (
+                events.append(name),
+                call(*arguments, **options),
+            )[1],
+        )
     assert create_whole(str(tmp_path / "lock"), b"owner")
     assert events[:2] == ["fsync", "link"]

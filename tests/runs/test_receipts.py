@@ -21,14 +21,26 @@ from wkwdask import BoundingBox, Mag
 from wkwdask.errors import CorruptError, IncompleteWriteError
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.model.receipts import Receipt, Stats, merge_receipts
-from wkwdask.model.states import FILE_RECORD_COLUMNS, FILE_RECORD_NAME, add_digests, describe_last_change, digest, digests, grouped_digests
+from wkwdask.model.states import (
+    FILE_RECORD_COLUMNS,
+    FILE_RECORD_NAME,
+    add_digests,
+    describe_last_change,
+    digest,
+    digests,
+    grouped_digests,
+)
 from wkwdask.runs.parts import ShardTally, pyramid_records, tally_of
 from wkwdask.store.files import file_states
 from wkwdask.store.records import read_file_record, write_file_record
 
 MAG = Mag(4, 4, 2)
 DIGESTS = st.integers(0, 2**63 - 1)
-VALUES = st.one_of(st.sampled_from([0, -1, 2**64 - 1, -(2**63), 0.0, -0.0, math.inf, -math.inf, math.nan, 0.1]), st.integers(-9, 9), st.floats())
+VALUES = st.one_of(
+    st.sampled_from([0, -1, 2**64 - 1, -(2**63), 0.0, -0.0, math.inf, -math.inf, math.nan, 0.1]),
+    st.integers(-9, 9),
+    st.floats(),
+)
 
 
 @st.composite
@@ -60,15 +72,34 @@ def test_through_a_journal(receipt):
     """All fields come back, of the same types."""
     again = through_json(receipt)
     assert repr(again) == repr(receipt)  # NaN is not equal to itself
-    assert [type(getattr(again, field.name)) for field in fields(Receipt)] == [type(getattr(receipt, field.name)) for field in fields(Receipt)]
+    assert [type(getattr(again, field.name)) for field in fields(Receipt)] == [
+        type(getattr(receipt, field.name)) for field in fields(Receipt)
+    ]
 
 
 @pytest.mark.parametrize(
-    "limits", [(0, 0), (0, 7), (-3, 0), (0.0, 0.0), (-0.0, 0.0), (math.nan, math.nan), (math.nan, 1.5), (-math.inf, math.inf), (None, None)]
+    "limits",
+    [
+        (0, 0),
+        (0, 7),
+        (-3, 0),
+        (0.0, 0.0),
+        (-0.0, 0.0),
+        (math.nan, math.nan),
+        (math.nan, 1.5),
+        (-math.inf, math.inf),
+        (None, None),
+    ],
 )
 @pytest.mark.parametrize("part", [None, (0, 0, 0), (5, 0, 1)])
 def test_zero_is_a_value(limits, part):
-    receipt = Receipt((0, 0, 0), BoundingBox((0, 0, 0), (1, 1, 1), MAG), minimum=limits[0], maximum=limits[1], part=part)
+    receipt = Receipt(
+        (0, 0, 0),
+        BoundingBox((0, 0, 0), (1, 1, 1), MAG),
+        minimum=limits[0],
+        maximum=limits[1],
+        part=part,
+    )
     assert repr(through_json(receipt)) == repr(receipt)
 
 
@@ -81,11 +112,19 @@ def test_the_path_is_not_kept():
 
 def test_an_empty_receipt_is_short():
     """A journal may have millions of lines."""
-    assert Receipt((1, 2, 3), BoundingBox((4, 5, 6), (7, 8, 9)), voxels=504).to_json() == {"shard": (1, 2, 3), "box": [4, 5, 6, 7, 8, 9], "voxels": 504}
+    assert Receipt((1, 2, 3), BoundingBox((4, 5, 6), (7, 8, 9)), voxels=504).to_json() == {
+        "shard": (1, 2, 3),
+        "box": [4, 5, 6, 7, 8, 9],
+        "voxels": 504,
+    }
 
 
 def test_another_mag_is_another_box():
-    receipt = Receipt((0, 0, 0), BoundingBox((1, 2, 3), (4, 5, 6), MAG), nonzero=BoundingBox((1, 2, 3), (1, 1, 1), MAG))
+    receipt = Receipt(
+        (0, 0, 0),
+        BoundingBox((1, 2, 3), (4, 5, 6), MAG),
+        nonzero=BoundingBox((1, 2, 3), (1, 1, 1), MAG),
+    )
     other = Receipt.from_json(receipt.to_json(), Mag(2, 2, 1))
     assert (other.box.mag, other.nonzero.mag) == (Mag(2, 2, 1),) * 2
 
@@ -93,7 +132,12 @@ def test_another_mag_is_another_box():
 # ----------------------------------------------------------------------------- what was seen
 
 
-@given(st.sampled_from(["uint8", "int64", "uint64", "float32"]), st.sampled_from(["zeros", "few", "noise", "extremes"]), st.integers(0, 99), st.data())
+@given(
+    st.sampled_from(["uint8", "int64", "uint64", "float32"]),
+    st.sampled_from(["zeros", "few", "noise", "extremes"]),
+    st.integers(0, 99),
+    st.data(),
+)
 def test_stats_are_those_of_numpy(dtype, kind, seed, data):
     box = BoundingBox(data.draw(vectors(0, 9)), data.draw(vectors(1, 6)), MAG)
     array = np.array(voxel_array(dtype, (2, *box.size), seed, kind))
@@ -110,7 +154,13 @@ def test_stats_are_those_of_numpy(dtype, kind, seed, data):
     receipt = stats.receipt((1, 2, 3), None)
     assert (receipt.box.intersection(box), receipt.voxels) == (box, box.volume)
     where = np.argwhere(array.any(axis=0))
-    expected = BoundingBox.from_corners((where.min(0) + box.topleft).tolist(), (where.max(0) + 1 + box.topleft).tolist(), MAG) if len(where) else None
+    expected = (
+        BoundingBox.from_corners(
+            (where.min(0) + box.topleft).tolist(), (where.max(0) + 1 + box.topleft).tolist(), MAG
+        )
+        if len(where)
+        else None
+    )
     assert receipt.nonzero == expected
     values = array[~np.isnan(array)] if array.dtype.kind == "f" else array
     if values.size:
@@ -133,20 +183,33 @@ def test_nan_aside(first):
 @given(st.lists(receipts(), min_size=1, max_size=4))
 def test_parts_add_up(parts):
     whole = merge_receipts((7, 8, 9), parts)
-    assert (whole.shard, whole.part, whole.path, whole.nbytes, whole.mtime_ns) == ((7, 8, 9), None, None, 0, 0)
+    assert (whole.shard, whole.part, whole.path, whole.nbytes, whole.mtime_ns) == (
+        (7, 8, 9),
+        None,
+        None,
+        0,
+        0,
+    )
     assert whole.voxels == sum(part.voxels for part in parts)
     assert whole.sources == add_digests(*(part.sources for part in parts))
     assert all(whole.box.contains(part.box) for part in parts)
     assert all(whole.nonzero.contains(part.nonzero) for part in parts if part.nonzero is not None)
     limits = [(part.minimum, part.maximum) for part in parts if part.minimum is not None]
     if not np.isnan(limits).any():
-        assert (whole.minimum, whole.maximum) == ((min(low for low, _ in limits), max(high for _, high in limits)) if limits else (None, None))
+        assert (whole.minimum, whole.maximum) == (
+            (min(low for low, _ in limits), max(high for _, high in limits))
+            if limits
+            else (None, None)
+        )
 
 
 @pytest.mark.parametrize("first", [True, False])
 def test_a_part_of_nothing_but_nan(first):
     box = BoundingBox((0, 0, 0), (1, 1, 1), MAG)
-    parts = [Receipt((0, 0, 0), box, voxels=1, minimum=low, maximum=low, part=(0, 0, 0)) for low in ((math.nan, 2.0) if first else (2.0, math.nan))]
+    parts = [
+        Receipt((0, 0, 0), box, voxels=1, minimum=low, maximum=low, part=(0, 0, 0))
+        for low in ((math.nan, 2.0) if first else (2.0, math.nan))
+    ]
     whole = merge_receipts((0, 0, 0), parts)
     assert (whole.minimum, whole.maximum) == (2, 2)
 
@@ -203,7 +266,11 @@ def test_digests_that_mags_have_kept():
 def test_order_does_not_matter(rows, random):
     shuffled = list(rows)
     random.shuffle(shuffled)
-    assert digest(rows_of(shuffled)) == digest(rows_of(rows)) == add_digests(*(digest(rows_of([row])) for row in rows))
+    assert (
+        digest(rows_of(shuffled))
+        == digest(rows_of(rows))
+        == add_digests(*(digest(rows_of([row])) for row in rows))
+    )
 
 
 @given(st.lists(ROWS, min_size=1, max_size=4, unique_by=lambda row: row[:3]), st.data())
@@ -213,7 +280,10 @@ def test_any_number_counts(rows, data):
     which, column = data.draw(st.integers(0, len(rows) - 1)), data.draw(st.integers(0, 4))
     before = rows_of(rows)
     after = before.copy()
-    after[which, column] = data.draw(st.integers(0, 2**63 - 1).filter(lambda value: value != before[which, column]) | st.just(before[which, column] ^ 1))
+    after[which, column] = data.draw(
+        st.integers(0, 2**63 - 1).filter(lambda value: value != before[which, column])
+        | st.just(before[which, column] ^ 1)
+    )
     assert digest(after) != digest(before)
     assert digest(np.delete(before, which, axis=0)) != digest(before)
 
@@ -221,15 +291,40 @@ def test_any_number_counts(rows, data):
 def test_files_that_trade_places():
     """Sums of hashes of single numbers would not see these."""
     a, b = (0, 0, 0, 700, 5), (1, 0, 0, 800, 6)
-    for other in ([(0, 0, 0, 800, 5), (1, 0, 0, 700, 6)], [(0, 0, 0, 700, 6), (1, 0, 0, 800, 5)], [(1, 0, 0, 700, 5), (0, 0, 0, 800, 6)]):
+    for other in (
+        [(0, 0, 0, 800, 5), (1, 0, 0, 700, 6)],
+        [(0, 0, 0, 700, 6), (1, 0, 0, 800, 5)],
+        [(1, 0, 0, 700, 5), (0, 0, 0, 800, 6)],
+    ):
         assert digest(rows_of(other)) != digest(rows_of([a, b]))
-    assert len({digest(rows_of([row])) for row in [(1, 2, 3, 4, 5), (2, 1, 3, 4, 5), (3, 2, 1, 4, 5), (1, 2, 3, 5, 4), (4, 2, 3, 1, 5)]}) == 5
+    assert (
+        len(
+            {
+                digest(rows_of([row]))
+                for row in [
+                    (1, 2, 3, 4, 5),
+                    (2, 1, 3, 4, 5),
+                    (3, 2, 1, 4, 5),
+                    (1, 2, 3, 5, 4),
+                    (4, 2, 3, 1, 5),
+                ]
+            }
+        )
+        == 5
+    )
 
 
 def test_many_files_have_many_digests():
     """Neighbours that were written one after the other differ in few bits."""
     index = np.stack([axis.ravel() for axis in np.indices((40, 40, 40))], axis=1)
-    states = np.concatenate([index, np.full((64000, 1), 4096), 1_700_000_000_000_000_000 + 1000 * np.arange(64000)[:, np.newaxis]], axis=1)
+    states = np.concatenate(
+        [
+            index,
+            np.full((64000, 1), 4096),
+            1_700_000_000_000_000_000 + 1000 * np.arange(64000)[:, np.newaxis],
+        ],
+        axis=1,
+    )
     found = digests(states)
     assert found.dtype == np.uint64
     assert len(np.unique(found)) == 64000
@@ -247,7 +342,11 @@ POWERS = st.sampled_from([1, 2, 4, 8, 32, 1024])
 
 
 @given(
-    st.lists(st.tuples(*[st.integers(0, 9)] * 3, st.integers(0, 99), st.integers(0, 99)), max_size=8, unique_by=lambda row: row[:3]),
+    st.lists(
+        st.tuples(*[st.integers(0, 9)] * 3, st.integers(0, 99), st.integers(0, 99)),
+        max_size=8,
+        unique_by=lambda row: row[:3],
+    ),
     st.tuples(*[st.sampled_from([1, 2, 4, 8])] * 3),
     st.tuples(*[st.sampled_from([1, 2, 4, 8, 16])] * 3),
 )
@@ -256,7 +355,9 @@ def test_groups_by_brute_force(rows, shard_shape, footprint):
     that touch it."""
     expected = defaultdict(int)
     for row in rows:
-        for cell in cells(cell_box(row[:3], shard_shape, BoundingBox((0, 0, 0), (1, 1, 1))), footprint):
+        for cell in cells(
+            cell_box(row[:3], shard_shape, BoundingBox((0, 0, 0), (1, 1, 1))), footprint
+        ):
             expected[cell] = add_digests(expected[cell], digest(rows_of([row])))
     found = grouped_digests(rows_of(rows), shard_shape, footprint)
     assert found == expected
@@ -287,9 +388,15 @@ def test_file_states(tmp_path):
     (tmp_path / "5-0-0").symlink_to("0-0-0")
     os.utime(tmp_path / "0-0-0", ns=(1, 1_700_000_000_123_456_789))
     os.utime(tmp_path / "2-0-0", ns=(1, 7))
-    states = file_states([(x, 0, 0) for x in range(7)], lambda index: str(tmp_path / "-".join(map(str, index))))
+    states = file_states(
+        [(x, 0, 0) for x in range(7)], lambda index: str(tmp_path / "-".join(map(str, index)))
+    )
     assert states.dtype == np.int64
-    assert states.tolist() == [[0, 0, 0, 5, 1_700_000_000_123_456_789], [2, 0, 0, 0, 7], [5, 0, 0, 5, 1_700_000_000_123_456_789]]
+    assert states.tolist() == [
+        [0, 0, 0, 5, 1_700_000_000_123_456_789],
+        [2, 0, 0, 0, 7],
+        [5, 0, 0, 5, 1_700_000_000_123_456_789],
+    ]
 
 
 def test_no_files(tmp_path):
@@ -311,7 +418,10 @@ def test_an_unreadable_folder_is_an_error():
 
 def test_describe():
     rows = rows_of([(0, 0, 1, 10, 5), (0, 2, 0, 20, 9), (3, 0, 0, 30, 7)])
-    assert describe_last_change(rows, lambda index: f"file{index}") == "file(0, 2, 0) was changed last, it has 20 bytes"
+    assert (
+        describe_last_change(rows, lambda index: f"file{index}")
+        == "file(0, 2, 0) was changed last, it has 20 bytes"
+    )
     assert describe_last_change(rows_of([]), str) == "all its files are gone"
 
 
@@ -333,11 +443,35 @@ def receipt_of(shard, target=None, **values):
 def all_receipts():
     """Four files: one with everything, one without a voxel, and two between."""
     return [
-        receipt_of((0, 0, 0), path="a", nbytes=100, minimum=-5, maximum=9, nonzero=BoundingBox((4, 0, 5), (1, 1, 1), BOX.mag), mtime_ns=11, sources=7),
-        receipt_of((1, 0, 0), minimum=0, maximum=0),
-        receipt_of((0, 0, 1), path="b", nbytes=50, minimum=2, maximum=3, nonzero=BoundingBox((7, 8, 20), (2, 2, 2), BOX.mag), mtime_ns=12),
         receipt_of(
-            (1, 0, 1), path="c", nbytes=7, minimum=0, maximum=300, nonzero=BoundingBox((40, 29, 24), (1, 1, 1), BOX.mag), mtime_ns=2**62, sources=2**63 - 1
+            (0, 0, 0),
+            path="a",
+            nbytes=100,
+            minimum=-5,
+            maximum=9,
+            nonzero=BoundingBox((4, 0, 5), (1, 1, 1), BOX.mag),
+            mtime_ns=11,
+            sources=7,
+        ),
+        receipt_of((1, 0, 0), minimum=0, maximum=0),
+        receipt_of(
+            (0, 0, 1),
+            path="b",
+            nbytes=50,
+            minimum=2,
+            maximum=3,
+            nonzero=BoundingBox((7, 8, 20), (2, 2, 2), BOX.mag),
+            mtime_ns=12,
+        ),
+        receipt_of(
+            (1, 0, 1),
+            path="c",
+            nbytes=7,
+            minimum=0,
+            maximum=300,
+            nonzero=BoundingBox((40, 29, 24), (1, 1, 1), BOX.mag),
+            mtime_ns=2**62,
+            sources=2**63 - 1,
         ),
     ]
 
@@ -345,20 +479,31 @@ def all_receipts():
 def test_a_target_that_counts_from_elsewhere():
     """The report speaks of absolute voxels; the record does of the target's own files."""
     tally = tally_of(target_of(origin=(-10, 3, 0)), all_receipts())
-    assert tally.report("/layer/2-2-1").nonzero == BoundingBox.from_corners((-6, 3, 5), (31, 33, 25), BOX.mag)
+    assert tally.report("/layer/2-2-1").nonzero == BoundingBox.from_corners(
+        (-6, 3, 5), (31, 33, 25), BOX.mag
+    )
     assert tally.shards.tolist() == tally_of(target_of(), all_receipts()).shards.tolist()
 
 
 def test_several_files_of_one_receipt():
-    tally = tally_of(target_of(), [receipt_of((0, 0, 0), path="a", nbytes=100, files=17), receipt_of((1, 0, 0), files=3)])
+    tally = tally_of(
+        target_of(),
+        [receipt_of((0, 0, 0), path="a", nbytes=100, files=17), receipt_of((1, 0, 0), files=3)],
+    )
     assert tally.report("/layer/2-2-1").files == 17
 
 
 @pytest.mark.parametrize(("origin", "is_nested"), [((-10, 4, 0), True), ((-9, 4, 0), False)])
 def test_a_ladder_of_targets_that_count_from_elsewhere(origin, is_nested):
     places = ((Mag(1, 1, 1), origin), (Mag(2, 2, 1), (-5, 2, 0)))
-    targets = [MemoryTarget("/x", "int16", 1, BoundingBox((0, 0, 0), (32, 32, 16), mag), origin=start) for mag, start in places]
-    tallies = [tally_of(target, [Receipt((0, 0, 0), target.box, path="a", nbytes=9, mtime_ns=4)]) for target in targets]
+    targets = [
+        MemoryTarget("/x", "int16", 1, BoundingBox((0, 0, 0), (32, 32, 16), mag), origin=start)
+        for mag, start in places
+    ]
+    tallies = [
+        tally_of(target, [Receipt((0, 0, 0), target.box, path="a", nbytes=9, mtime_ns=4)])
+        for target in targets
+    ]
     assert bool(pyramid_records(tallies)[1][0, 5]) is is_nested
 
 
@@ -369,15 +514,31 @@ def test_a_whole_mag():
     assert tally.is_complete
     tally.check()
     report = tally.report("/layer/2-2-1")
-    assert (report.path, report.files, report.voxels, report.nbytes) == ("/layer/2-2-1", 3, BOX.volume, 157)
+    assert (report.path, report.files, report.voxels, report.nbytes) == (
+        "/layer/2-2-1",
+        3,
+        BOX.volume,
+        157,
+    )
     assert (report.minimum, report.maximum) == (-5, 300)
     assert report.nonzero == BoundingBox.from_corners((4, 0, 5), (41, 30, 25), BOX.mag)
     assert tally.shards.dtype == np.int64
-    assert tally.shards.tolist() == [[0, 0, 0, 100, 11, 7], [1, 0, 0, 0, 0, 0], [0, 0, 1, 50, 12, 0], [1, 0, 1, 7, 2**62, 2**63 - 1]]
+    assert tally.shards.tolist() == [
+        [0, 0, 0, 100, 11, 7],
+        [1, 0, 0, 0, 0, 0],
+        [0, 0, 1, 50, 12, 0],
+        [1, 0, 1, 7, 2**62, 2**63 - 1],
+    ]
 
 
 @pytest.mark.parametrize(
-    ("which", "limits", "limits_alone"), [([2, 3], (0, 300), (0, 300)), ([2], (0, 3), (2, 3)), ([0], (-5, 9), (-5, 9)), ([], (0, 0), (None, None))]
+    ("which", "limits", "limits_alone"),
+    [
+        ([2, 3], (0, 300), (0, 300)),
+        ([2], (0, 3), (2, 3)),
+        ([0], (-5, 9), (-5, 9)),
+        ([], (0, 0), (None, None)),
+    ],
 )
 def test_files_that_nothing_is_expected_of_are_zeros(which, limits, limits_alone):
     for whole in (True, False):
@@ -396,7 +557,14 @@ def test_nothing_at_all():
     tally.check()
     assert tally.shards.shape == (0, FILE_RECORD_COLUMNS)
     report = tally.report("x")
-    assert (report.files, report.voxels, report.nbytes, report.minimum, report.maximum, report.nonzero) == (0, BOX.volume, 0, 0, 0, None)
+    assert (
+        report.files,
+        report.voxels,
+        report.nbytes,
+        report.minimum,
+        report.maximum,
+        report.nonzero,
+    ) == (0, BOX.volume, 0, 0, 0, None)
     empty = tally_of(target_of(BoundingBox((5, 5, 5), (0, 3, 3))), [])
     empty.check()
     assert (empty.expected, empty.report("x").voxels, empty.report("x").minimum) == (0, 0, None)
@@ -414,7 +582,10 @@ def test_nothing_at_all():
 def test_what_is_not_complete(which):
     receipts = all_receipts()
     tally = tally_of(target_of(), [receipts[n] for n in which])
-    with pytest.raises(IncompleteWriteError, match=rf"/layer/\.job/2-2-1: receipts for {len(set(which))} files, expected 4"):
+    with pytest.raises(
+        IncompleteWriteError,
+        match=rf"/layer/\.job/2-2-1: receipts for {len(set(which))} files, expected 4",
+    ):
         tally.check()
     if len(which) != 4:
         assert not tally.is_complete
@@ -452,9 +623,17 @@ def test_records_name_the_files_that_each_file_is_made_from(steps, cubes, seed):
     tallies, mag = [], Mag(1, 1, 1)
     for step in [(1, 1, 1), *steps]:
         mag = Mag(*(a * b for a, b in zip(mag.factors, step, strict=True)))
-        target = MemoryTarget("x", "uint8", 1, BoundingBox((13, 5, 0), (60, 40, 30)).in_mag(mag), **shape)
+        target = MemoryTarget(
+            "x", "uint8", 1, BoundingBox((13, 5, 0), (60, 40, 30)).in_mag(mag), **shape
+        )
         receipts = [
-            Receipt(index, target.box, nbytes=int(random.integers(1, 9)) * int(random.random() < 0.7), mtime_ns=int(random.integers(1, 2**62)), sources=int(n))
+            Receipt(
+                index,
+                target.box,
+                nbytes=int(random.integers(1, 9)) * int(random.random() < 0.7),
+                mtime_ns=int(random.integers(1, 2**62)),
+                sources=int(n),
+            )
             for n, index in enumerate(cells(target.box, target.shard_shape), start=5)
         ]
         tallies.append(tally_of(target, receipts))
@@ -466,8 +645,14 @@ def test_records_name_the_files_that_each_file_is_made_from(steps, cubes, seed):
         target = tallies[n + 1].target
         assert coarser[:, :5].tolist() == tallies[n + 1].shards[:, :5].tolist()
         for row in coarser.tolist():
-            footprint = cell_box(tuple(row[:3]), [a * b for a, b in zip(target.shard_shape, step, strict=True)], BOX)
-            below = [file for file in finer.tolist() if file[3] and tuple(file[:3]) in set(cells(footprint, target.shard_shape))]
+            footprint = cell_box(
+                tuple(row[:3]), [a * b for a, b in zip(target.shard_shape, step, strict=True)], BOX
+            )
+            below = [
+                file
+                for file in finer.tolist()
+                if file[3] and tuple(file[:3]) in set(cells(footprint, target.shard_shape))
+            ]
             assert row[5] == digest(np.array([file[:5] for file in below], np.int64).reshape(-1, 5))
 
 
@@ -513,7 +698,12 @@ def test_damaged_records(tmp_path):
         path.write_bytes(content)
         with pytest.raises(CorruptError, match=r"\.wkwdask-files\.npy"):
             read_file_record(str(tmp_path))
-    for rows in (np.zeros((2, 5), np.int64), np.zeros((2, 6), np.int32), np.zeros(6, np.int64), np.array([{"an": "object"}])):
+    for rows in (
+        np.zeros((2, 5), np.int64),
+        np.zeros((2, 6), np.int32),
+        np.zeros(6, np.int64),
+        np.array([{"an": "object"}]),
+    ):
         np.save(path, rows)
         with pytest.raises(CorruptError, match=r"\.wkwdask-files\.npy"):
             read_file_record(str(tmp_path))

@@ -19,7 +19,9 @@ SECONDS = 120
 def in_pool(threads, *functions):
     """Run functions as tasks of a pool, and return what they return."""
     with sharing_pool(threads) as pool:
-        return [future.result(SECONDS) for future in [pool.submit(function) for function in functions]]
+        return [
+            future.result(SECONDS) for future in [pool.submit(function) for function in functions]
+        ]
 
 
 def test_without_a_pool_the_loop_runs_here():
@@ -34,10 +36,18 @@ def test_each_item_of_each_loop_runs_once(threads, num_items, num_tasks):
     seen = Counter()
 
     def task(number):
-        share(range(num_items), lambda outer: share(range(3), lambda inner: seen.update([(number, outer, inner)])))
+        share(
+            range(num_items),
+            lambda outer: share(range(3), lambda inner: seen.update([(number, outer, inner)])),
+        )
 
     in_pool(threads, *(lambda number=number: task(number) for number in range(num_tasks)))
-    assert seen == Counter((number, outer, inner) for number in range(num_tasks) for outer in range(num_items) for inner in range(3))
+    assert seen == Counter(
+        (number, outer, inner)
+        for number in range(num_tasks)
+        for outer in range(num_items)
+        for inner in range(3)
+    )
 
 
 def test_threads_without_a_task_work_on_the_items_of_others():
@@ -109,7 +119,12 @@ def test_results_are_passed_on_in_the_expected_order(threads, sizes, seed):
             for key in keys:
                 ordered.add(key, key)
 
-        share(ordered.expecting((item, [(item, n) for n in range(size)]) for item, size in enumerate(sizes)), work)
+        share(
+            ordered.expecting(
+                (item, [(item, n) for n in range(size)]) for item, size in enumerate(sizes)
+            ),
+            work,
+        )
         assert ordered.is_last
 
     in_pool(threads, task)

@@ -28,7 +28,9 @@ def _listening():
             fields = line.split()
             if fields[3] == "0A":
                 address, port = fields[1].split(":")
-                raw = struct.pack(f"={words}I", *(int(address[8 * n : 8 * n + 8], 16) for n in range(words)))
+                raw = struct.pack(
+                    f"={words}I", *(int(address[8 * n : 8 * n + 8], 16) for n in range(words))
+                )
                 found[fields[9]] = (socket.inet_ntop(family, raw), int(port, 16))
     return found
 

@@ -43,7 +43,11 @@ def _flip(data: bytes, rng: np.random.Generator) -> bytes:
 
 def _overwrite(data: bytes, rng: np.random.Generator) -> bytes:
     at, size = int(rng.integers(len(data))), int(rng.choice([1, 2, 4, 8]))
-    new = rng.choice([b"\0", b"\xff", b"\x7f", b"\x80"]) * size if rng.integers(2) else rng.bytes(size)
+    new = (
+        rng.choice([b"\0", b"\xff", b"\x7f", b"\x80"]) * size
+        if rng.integers(2)
+        else rng.bytes(size)
+    )
     return data[:at] + new + data[at + size :]
 
 

@@ -77,13 +77,31 @@ def test_a_zarr_chunk_gives_no_more_than_a_chunk_has(tmp_path, name, is_sharded)
     kind, config = _options(name)
     if kind == "blosc":
         config |= {"shuffle": "shuffle", "typesize": 1}
-    codecs = [{"name": "bytes"}, {"name": kind if kind in ("gzip", "zstd", "blosc") else f"numcodecs.{kind}", "configuration": config}]
+    codecs = [
+        {"name": "bytes"},
+        {
+            "name": kind if kind in ("gzip", "zstd", "blosc") else f"numcodecs.{kind}",
+            "configuration": config,
+        },
+    ]
     data = BOMBS[name]()
     if is_sharded:
-        inner = {"chunk_shape": [64, 64, 64], "codecs": codecs, "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}]}
+        inner = {
+            "chunk_shape": [64, 64, 64],
+            "codecs": codecs,
+            "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
+        }
         codecs = [{"name": "sharding_indexed", "configuration": {**inner, "index_location": "end"}}]
         data += struct.pack("<QQ", 0, len(data))
-    document = {"zarr_format": 3, "node_type": "array", "shape": [64, 64, 64], "data_type": "uint8", "fill_value": 0, "codecs": codecs, "attributes": {}}
+    document = {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": [64, 64, 64],
+        "data_type": "uint8",
+        "fill_value": 0,
+        "codecs": codecs,
+        "attributes": {},
+    }
     document["chunk_grid"] = {"name": "regular", "configuration": {"chunk_shape": [64, 64, 64]}}
     document["chunk_key_encoding"] = {"name": "default", "configuration": {"separator": "/"}}
     (tmp_path / "a.zarr/c/0/0").mkdir(parents=True)
@@ -96,9 +114,17 @@ def test_a_zarr_chunk_gives_no_more_than_a_chunk_has(tmp_path, name, is_sharded)
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_zarr_2_chunk_gives_no_more_than_a_chunk_has(tmp_path, name):
     kind, config = _options(name)
-    document = {"zarr_format": 2, "shape": [64, 64, 64], "chunks": [64, 64, 64], "dtype": "|u1", "compressor": {"id": kind, **config}}
+    document = {
+        "zarr_format": 2,
+        "shape": [64, 64, 64],
+        "chunks": [64, 64, 64],
+        "dtype": "|u1",
+        "compressor": {"id": kind, **config},
+    }
     (tmp_path / "a.zarr").mkdir()
-    (tmp_path / "a.zarr/.zarray").write_text(json.dumps({**document, "fill_value": 0, "order": "C", "filters": None}))
+    (tmp_path / "a.zarr/.zarray").write_text(
+        json.dumps({**document, "fill_value": 0, "order": "C", "filters": None})
+    )
     (tmp_path / "a.zarr/0.0.0").write_bytes(BOMBS[name]())
     _check_refused(tmp_path)
 
@@ -109,7 +135,13 @@ def _check_refused(folder):
         lambda: wkwdask.read(f"zarr://{folder}/a.zarr", BOX),
         lambda: wkwdask.plan_convert(folder / "a.zarr", folder / "ds/x/1", voxel_size=(4, 4, 4)),
     ):
-        with memory_room(ROOM), pytest.raises(wkwdask.FormatError, match=r"a\.zarr.*( cannot be read: chunk: .*|: has \d+ bytes, expected) at most \d+"):
+        with (
+            memory_room(ROOM),
+            pytest.raises(
+                wkwdask.FormatError,
+                match=r"a\.zarr.*( cannot be read: chunk: .*|: has \d+ bytes, expected) at most \d+",
+            ),
+        ):
             read()
 
 
@@ -120,10 +152,19 @@ def test_sound_chunks_of_several_streams_are_read(tmp_path):
     for pack, name in ((gzip.compress, "GZip"), (bz2.compress, "BZ2"), (lzma.compress, "LZMA")):
         import numcodecs
 
-        array = zarr.create_array(tmp_path / name, shape=values.shape, chunks=values.shape, dtype="u4", zarr_format=2, compressors=getattr(numcodecs, name)())
+        array = zarr.create_array(
+            tmp_path / name,
+            shape=values.shape,
+            chunks=values.shape,
+            dtype="u4",
+            zarr_format=2,
+            compressors=getattr(numcodecs, name)(),
+        )
         array[...] = values
         raw = values.tobytes()
-        next(path for path in (tmp_path / name).rglob("0*") if path.is_file()).write_bytes(pack(raw[: len(raw) // 2]) + pack(raw[len(raw) // 2 :]))
+        next(path for path in (tmp_path / name).rglob("0*") if path.is_file()).write_bytes(
+            pack(raw[: len(raw) // 2]) + pack(raw[len(raw) // 2 :])
+        )
         np.testing.assert_array_equal(wkwdask.read(f"zarr://{tmp_path}/{name}", BOX)[0], values.T)
 
 
@@ -134,7 +175,11 @@ def test_an_annotation_gives_no_more_than_its_size_allows(tmp_path, what):
     path = write_annotation(tmp_path / "bomb.zip", {"1": {(1, 0, 0): np.full((32, 32, 32), 3)}})
     with zipfile.ZipFile(path) as sound:
         members = {name: sound.read(name) for name in sound.namelist()}
-    bomb = {"the zip inside": "data_0_Volume.zip", "the NML": "annotation.nml", "a block": "1/z0/y0/x1.wkw"}[what]
+    bomb = {
+        "the zip inside": "data_0_Volume.zip",
+        "the NML": "annotation.nml",
+        "a block": "1/z0/y0/x1.wkw",
+    }[what]
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as damaged:
         if what == "the NML":  # which is read where there are several layers
             members["data_1_Volume.zip"] = members["data_0_Volume.zip"]
@@ -146,7 +191,10 @@ def test_an_annotation_gives_no_more_than_its_size_allows(tmp_path, what):
                 file.write(data)
                 for _ in range(PIECES if name == bomb else 0):
                     file.write(PIECE)
-    with memory_room(ROOM), pytest.raises(wkwdask.FormatError, match=r"bomb\.zip.*(expected|more than)") as error:
+    with (
+        memory_room(ROOM),
+        pytest.raises(wkwdask.FormatError, match=r"bomb\.zip.*(expected|more than)") as error,
+    ):
         wkwdask.merge(tmp_path / "base/1", path, tmp_path / "merged/1")
     assert bomb in str(error.value)
 
@@ -156,10 +204,18 @@ def test_an_annotation_gives_no_more_than_its_size_allows(tmp_path, what):
 def test_a_precomputed_chunk_gives_no_more_than_a_chunk_has(tmp_path, suffix):
     import imagecodecs
 
-    wkwdask.to_precomputed(np.ones((64, 64, 64), np.uint8), tmp_path / "v", voxel_size=(4, 4, 4), encoding="raw")
+    wkwdask.to_precomputed(
+        np.ones((64, 64, 64), np.uint8), tmp_path / "v", voxel_size=(4, 4, 4), encoding="raw"
+    )
     chunk = next((tmp_path / "v").rglob("0-64*"))
     chunk.unlink()
-    pack = {".gz": BOMBS["gzip"], ".xz": BOMBS["lzma"], ".bz2": BOMBS["bz2"], ".zstd": _zstd_bomb, ".br": lambda: imagecodecs.brotli_encode(PIECE * 4)}
+    pack = {
+        ".gz": BOMBS["gzip"],
+        ".xz": BOMBS["lzma"],
+        ".bz2": BOMBS["bz2"],
+        ".zstd": _zstd_bomb,
+        ".br": lambda: imagecodecs.brotli_encode(PIECE * 4),
+    }
     chunk.with_name(chunk.name + suffix).write_bytes(pack[suffix]())
     with memory_room(ROOM), pytest.raises(wkwdask.FormatError, match=r"0-64_0-64_0-64.*expected"):
         wkwdask.read(f"precomputed://{tmp_path}/v", BOX)
@@ -178,5 +234,8 @@ def test_an_image_has_no_more_pixels_than_its_file_can_hold(tmp_path, name):
         at = raw.index(b"\xff\xc0") + 5
         raw[at : at + 4] = struct.pack(">HH", 60000, 60000)
     (tmp_path / name).write_bytes(raw)
-    with memory_room(ROOM), pytest.raises(wkwdask.FormatError, match=f"{name}.*stored bytes cannot hold"):
+    with (
+        memory_room(ROOM),
+        pytest.raises(wkwdask.FormatError, match=f"{name}.*stored bytes cannot hold"),
+    ):
         wkwdask.convert(tmp_path / name, tmp_path / "ds/color/1", voxel_size=(4, 4, 4))

@@ -18,9 +18,17 @@ VOXELS = np.random.default_rng(0).integers(1, 255, (4, 8, 16), np.uint8)
 BROKEN = {
     "no JSON": lambda path, record: record.write_text("{"),
     "another type": lambda path, record: record.write_text("[1, 2]"),
-    "no shape": lambda path, record: record.write_text(json.dumps({key: value for key, value in json.loads(record.read_text()).items() if key != "shape"})),
-    "an unknown codec": lambda path, record: record.write_text(record.read_text().replace('"zstd"', '"nobody"')),
-    "attributes": lambda path, record: record.write_text(json.dumps(json.loads(record.read_text()) | {"attributes": 3})),
+    "no shape": lambda path, record: record.write_text(
+        json.dumps(
+            {key: value for key, value in json.loads(record.read_text()).items() if key != "shape"}
+        )
+    ),
+    "an unknown codec": lambda path, record: record.write_text(
+        record.read_text().replace('"zstd"', '"nobody"')
+    ),
+    "attributes": lambda path, record: record.write_text(
+        json.dumps(json.loads(record.read_text()) | {"attributes": 3})
+    ),
 }
 
 
@@ -37,7 +45,9 @@ def test_one_broken_array_does_not_hide_the_others(tmp_path, version, kind):
     path = container(tmp_path, version)
     BROKEN[kind](path / "bad", path / "bad" / ("zarr.json" if version == 3 else ".zarray"))
     for layer in ("a", "below/c"):
-        np.testing.assert_array_equal(wkwdask.read(path, layer=layer)[0].T, VOXELS.transpose(0, 1, 2))
+        np.testing.assert_array_equal(
+            wkwdask.read(path, layer=layer)[0].T, VOXELS.transpose(0, 1, 2)
+        )
     listed = run_here("info", path)
     assert listed.returncode == 0, listed.stderr
     assert all(name in listed.stdout for name in ("a", "below/c"))

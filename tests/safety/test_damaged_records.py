@@ -14,7 +14,15 @@ import pytest
 from click.testing import CliRunner
 from faults.drivers import regions_of, stopping
 from safety.mutations import MUTATIONS, mutated
-from safety.test_job_records import NEW, OPTIONS, ended_owner, fork, killed_between_record_and_rename, make_dataset, tree
+from safety.test_job_records import (
+    NEW,
+    OPTIONS,
+    ended_owner,
+    fork,
+    killed_between_record_and_rename,
+    make_dataset,
+    tree,
+)
 from support.commands import COMMAND
 
 import wkwdask
@@ -33,7 +41,9 @@ def remove(folder):
 
 
 def to_precomputed(folder):
-    wkwdask.to_precomputed(NEW, folder / "scales", voxel_size=(4, 4, 4), chunk_shape=(32, 32, 32), existing="overwrite")
+    wkwdask.to_precomputed(
+        NEW, folder / "scales", voxel_size=(4, 4, 4), chunk_shape=(32, 32, 32), existing="overwrite"
+    )
 
 
 def to_n5(folder):
@@ -66,20 +76,48 @@ def element(folder):
 def interrupted(job, folder):
     """Stop a job after its first task."""
     log = folder.parent.parent / "log"
-    with contextlib.suppress(KeyboardInterrupt), stopping(log, 1, KeyboardInterrupt()), regions_of(8):
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        stopping(log, 1, KeyboardInterrupt()),
+        regions_of(8),
+    ):
         job(folder)
 
 
 def pyramid_stopped(folder):
     """An interrupted pyramid that has been shared out, with lines of its progress and of what
     failed."""
-    interrupted(lambda folder: wkwdask.build_pyramid(folder, "color", mags=["2"], method="max", existing="overwrite"), folder)
+    interrupted(
+        lambda folder: wkwdask.build_pyramid(
+            folder, "color", mags=["2"], method="max", existing="overwrite"
+        ),
+        folder,
+    )
     (root,) = (folder / "color").glob(".wkwdask-job-*")
     size = {"elements": None, "cpus": None, "seconds": None, "memory_nbytes": None}
     one = {"array": "7", "finish": "8", "tasks": 3, "elements": 1, "journaled": 1, "time": 1.5}
-    batch = {"arguments": ["pyramid"], "folder": "/", "script": "", "logs": "/", "size": size, "options": [], "rounds": [one]}
+    batch = {
+        "arguments": ["pyramid"],
+        "folder": "/",
+        "script": "",
+        "logs": "/",
+        "size": size,
+        "options": [],
+        "rounds": [one],
+    }
     (root / "batch.json").write_text(json.dumps({"layout": 1, **batch}))
-    progress = {"title": "p", "done": 1, "known": 0, "total": 8, "failed": 0, "nbytes_in": 8, "nbytes_out": 8, "seconds": 1.5, "workers": 1, "time": 9e9}
+    progress = {
+        "title": "p",
+        "done": 1,
+        "known": 0,
+        "total": 8,
+        "failed": 0,
+        "nbytes_in": 8,
+        "nbytes_out": 8,
+        "seconds": 1.5,
+        "workers": 1,
+        "time": 9e9,
+    }
     (root / "progress-0.jsonl").write_text(f"{json.dumps(progress)}\n" * 3)
     failure = {"task": "t", "name": "file", "reason": "no", "attempts": 2, "time": 1.5, "host": "h"}
     (root / "failures-0.jsonl").write_text(f"{json.dumps(failure)}\n")
@@ -91,7 +129,9 @@ def pyramid_stopped(folder):
 def locked(folder):
     """A layer with the locks that dead jobs left."""
     (folder / "color" / ".1.wkwdask-lock").write_text(json.dumps(ended_owner("A")))
-    (folder / "color" / ".1.B.wkwdask-region-lock").write_text(json.dumps(ended_owner("B", region=[[0, 0, 0], [1, 1, 1]])))
+    (folder / "color" / ".1.B.wkwdask-region-lock").write_text(
+        json.dumps(ended_owner("B", region=[[0, 0, 0], [1, 1, 1]]))
+    )
 
 
 def killed(job):
@@ -107,7 +147,11 @@ def killed(job):
 RECORDS = {
     "publish": (killed(write), "color/.wkwdask-job-*/publish.json", write),
     "removal": (killed(remove), "color/.wkwdask-job-*/publish.json", write),
-    "publish_scales": (killed(to_precomputed), "scales/.wkwdask-job-*/publish.json", to_precomputed),
+    "publish_scales": (
+        killed(to_precomputed),
+        "scales/.wkwdask-job-*/publish.json",
+        to_precomputed,
+    ),
     "publish_n5": (killed(to_n5), "em.n5/raw/.wkwdask-job-*/publish.json", to_n5),
     "publish_zarr": (killed(to_zarr), "em.ome.zarr/.wkwdask-job-*/publish.json", to_zarr),
     "plan": (pyramid_stopped, "color/.wkwdask-job-*/plan.json", resume),
@@ -120,9 +164,17 @@ RECORDS = {
     "lock": (locked, "color/.1.wkwdask-lock", write),
     "region_lock": (locked, "color/.1.B.wkwdask-region-lock", write),
     "provenance": (lambda _: None, "color/2/.wkwdask.json", update),
-    "report": (lambda _: None, "color/2/.wkwdask.json", lambda folder: wkwdask.build_pyramid(folder, "color", mags=["2"], existing="resume")),
+    "report": (
+        lambda _: None,
+        "color/2/.wkwdask.json",
+        lambda folder: wkwdask.build_pyramid(folder, "color", mags=["2"], existing="resume"),
+    ),
     "files": (lambda _: None, "color/2/.wkwdask-files.npy", update),
-    "export": (lambda folder: interrupted(export, folder), ".out.npy.wkwdask-export/settings.json", export),
+    "export": (
+        lambda folder: interrupted(export, folder),
+        ".out.npy.wkwdask-export/settings.json",
+        export,
+    ),
 }
 
 
@@ -156,7 +208,10 @@ def test_damaged_record(dataset, tmp_path, monkeypatch, record):
         around = tree(sandbox / "victim")
         for seed in range(MUTATIONS):
             (folder / name).write_bytes(mutated(sample, seed))
-            for action in (lambda folder: _invoke("status", folder), *([job] if seed % EVERY == 0 else [])):
+            for action in (
+                lambda folder: _invoke("status", folder),
+                *([job] if seed % EVERY == 0 else []),
+            ):
                 try:
                     with contextlib.suppress(WkwDaskError, OSError):
                         action(folder)
@@ -170,7 +225,19 @@ def test_damaged_record(dataset, tmp_path, monkeypatch, record):
                 shutil.copytree(tmp_path / "before", folder, symlinks=True)
 
 
-@pytest.mark.parametrize("record", ["publish", "removal", "publish_scales", "publish_n5", "publish_zarr", "plan", "batch", "export"])
+@pytest.mark.parametrize(
+    "record",
+    [
+        "publish",
+        "removal",
+        "publish_scales",
+        "publish_n5",
+        "publish_zarr",
+        "plan",
+        "batch",
+        "export",
+    ],
+)
 @pytest.mark.parametrize("layout", [None, 2])
 def test_a_record_of_another_version(dataset, tmp_path, monkeypatch, record, layout):
     """A job of another version is neither resumed nor finished, and stays unchanged."""
@@ -184,8 +251,16 @@ def test_a_record_of_another_version(dataset, tmp_path, monkeypatch, record, lay
         (path,) = folder.glob(pattern)
         before = json.loads(path.read_text())
         assert before["layout"] == 1
-        changed = json.dumps({**{name: value for name, value in before.items() if name != "layout"}, **({} if layout is None else {"layout": layout})})
+        changed = json.dumps(
+            {
+                **{name: value for name, value in before.items() if name != "layout"},
+                **({} if layout is None else {"layout": layout}),
+            }
+        )
         path.write_text(changed)
-        with pytest.raises(CorruptError, match=f"{path.name}: has .*layout.*, expected 1: another version of wkwdask wrote it"):
+        with pytest.raises(
+            CorruptError,
+            match=f"{path.name}: has .*layout.*, expected 1: another version of wkwdask wrote it",
+        ):
             job(folder)
         assert path.read_text() == changed

@@ -14,7 +14,13 @@ import numpy as np
 import pytest
 
 import wkwdask
-from wkwdask.errors import CorruptError, FormatError, MetadataWarning, MissingError, UnsupportedError
+from wkwdask.errors import (
+    CorruptError,
+    FormatError,
+    MetadataWarning,
+    MissingError,
+    UnsupportedError,
+)
 
 WKWDASK = (sys.executable, "-m", "wkwdask")
 VOXELS = np.arange(210, dtype=np.uint8).reshape(5, 6, 7)
@@ -59,14 +65,20 @@ def zarr_of_huge_chunks(folder):
         "chunk_grid": grid,
         "chunk_key_encoding": keys,
         "fill_value": 0,
-        "codecs": [{"name": "bytes"}, {"name": "zstd", "configuration": {"level": 1, "checksum": False}}],
+        "codecs": [
+            {"name": "bytes"},
+            {"name": "zstd", "configuration": {"level": 1, "checksum": False}},
+        ],
     }
     (folder / "huge.zarr/zarr.json").write_text(json.dumps(document))
 
 
 def zarr_of_a_rectilinear_grid(folder):
     (folder / "rect.zarr").mkdir()
-    grid = {"name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": [[2, 3], [3, 3], [7]]}}
+    grid = {
+        "name": "rectilinear",
+        "configuration": {"kind": "inline", "chunk_shapes": [[2, 3], [3, 3], [7]]},
+    }
     document = {
         "zarr_format": 3,
         "node_type": "array",
@@ -84,22 +96,71 @@ def nothing(folder):
     pass
 
 
-NO_ZIP = [f"{prefix}nosuch.zip{inside}" for prefix in ("", "zarr://", "n5://", "precomputed://") for inside in ("|zip:", "|zip:a/b", "|zip:in.zip|zip:")]
+NO_ZIP = [
+    f"{prefix}nosuch.zip{inside}"
+    for prefix in ("", "zarr://", "n5://", "precomputed://")
+    for inside in ("|zip:", "|zip:a/b", "|zip:in.zip|zip:")
+]
 ERRORS = [  # prepare, URL, layer, class, parts of the text
     *((zip_of_text, url, None, MissingError, ["/nosuch.zip: no such zip file"]) for url in NO_ZIP),
-    (zip_of_text, "a.zip|zip:in.zip|zip:", None, MissingError, ["/a.zip|zip:/in.zip: no such zip file"]),
-    (empty_container, "empty.n5", None, MissingError, ["/empty.n5: no N5 dataset found here or below", "attributes.json"]),
-    (dataset_with_layer_twice, "ds", "color", CorruptError, ["/ds/datasource-properties.json: dataLayers[0].name: 2 layers", "'color'", "rename"]),
-    (dataset_with_layer_twice, "ds/color/1", None, CorruptError, ["/ds/datasource-properties.json: dataLayers[0].name: 2 layers", "'color'", "rename"]),
-    (zarr_of_huge_chunks, "huge.zarr", None, UnsupportedError, ["/huge.zarr/zarr.json: expected chunks of at most", "[9007199254740992, 4, 4]", "smaller"]),
-    (zarr_of_a_rectilinear_grid, "rect.zarr", None, UnsupportedError, ["/rect.zarr: chunk_grid: 'rectilinear'", "'regular'", "with chunks of one size"]),
-    *((nothing, f"{prefix}a\udcff/b", None, MissingError, ["/a\udcff/b"]) for prefix in ("", "zarr://", "n5://", "precomputed://")),
+    (
+        zip_of_text,
+        "a.zip|zip:in.zip|zip:",
+        None,
+        MissingError,
+        ["/a.zip|zip:/in.zip: no such zip file"],
+    ),
+    (
+        empty_container,
+        "empty.n5",
+        None,
+        MissingError,
+        ["/empty.n5: no N5 dataset found here or below", "attributes.json"],
+    ),
+    (
+        dataset_with_layer_twice,
+        "ds",
+        "color",
+        CorruptError,
+        ["/ds/datasource-properties.json: dataLayers[0].name: 2 layers", "'color'", "rename"],
+    ),
+    (
+        dataset_with_layer_twice,
+        "ds/color/1",
+        None,
+        CorruptError,
+        ["/ds/datasource-properties.json: dataLayers[0].name: 2 layers", "'color'", "rename"],
+    ),
+    (
+        zarr_of_huge_chunks,
+        "huge.zarr",
+        None,
+        UnsupportedError,
+        ["/huge.zarr/zarr.json: expected chunks of at most", "[9007199254740992, 4, 4]", "smaller"],
+    ),
+    (
+        zarr_of_a_rectilinear_grid,
+        "rect.zarr",
+        None,
+        UnsupportedError,
+        ["/rect.zarr: chunk_grid: 'rectilinear'", "'regular'", "with chunks of one size"],
+    ),
+    *(
+        (nothing, f"{prefix}a\udcff/b", None, MissingError, ["/a\udcff/b"])
+        for prefix in ("", "zarr://", "n5://", "precomputed://")
+    ),
     (nothing, "a\udcff.zip|zip:", None, MissingError, ["/a\udcff.zip: no such zip file"]),
 ]
 
 
-@pytest.mark.parametrize(("prepare", "url", "layer", "kind", "parts"), ERRORS, ids=[ascii(f"{row[1]} {row[2] or ''}") for row in ERRORS])
-def test_the_error_names_the_file_and_the_remedy(tmp_path, monkeypatch, prepare, url, layer, kind, parts):
+@pytest.mark.parametrize(
+    ("prepare", "url", "layer", "kind", "parts"),
+    ERRORS,
+    ids=[ascii(f"{row[1]} {row[2] or ''}") for row in ERRORS],
+)
+def test_the_error_names_the_file_and_the_remedy(
+    tmp_path, monkeypatch, prepare, url, layer, kind, parts
+):
     monkeypatch.chdir(tmp_path)
     prepare(tmp_path)
     with pytest.raises(kind) as caught:
@@ -123,7 +184,15 @@ def test_zarr_2_with_shuffled_bytes_in_zlib_is_read(tmp_path, dtype):
     import zarr
 
     filters, compressor = [numcodecs.Shuffle(np.dtype(dtype).itemsize)], numcodecs.Zlib(1)
-    array = zarr.create_array(str(tmp_path / "a.zarr"), shape=(5, 6, 7), chunks=(3, 3, 3), dtype=dtype, zarr_format=2, filters=filters, compressors=compressor)
+    array = zarr.create_array(
+        str(tmp_path / "a.zarr"),
+        shape=(5, 6, 7),
+        chunks=(3, 3, 3),
+        dtype=dtype,
+        zarr_format=2,
+        filters=filters,
+        compressors=compressor,
+    )
     array[...] = VOXELS
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "a.zarr")[0], VOXELS.T)
     assert wkwdask.verify(tmp_path / "a.zarr").is_sound
@@ -139,34 +208,60 @@ def test_a_dangling_link_above_a_new_mag_is_named_with_its_target(tmp_path, writ
     (tmp_path / "ds").mkdir() if "/" in link else None
     (tmp_path / link).symlink_to(tmp_path / "nowhere")
     source = tmp_path / "a.n5" if write == "convert" else VOXELS[None]
-    with pytest.raises(MissingError, match=rf"/{link}: a symbolic link to {tmp_path}/nowhere, which does not exist; create that folder, or remove the link"):
+    with pytest.raises(
+        MissingError,
+        match=rf"/{link}: a symbolic link to {tmp_path}/nowhere, which does not exist; create that folder, or remove the link",
+    ):
         getattr(wkwdask, write)(source, tmp_path / "ds/color/1", voxel_size=(4, 4, 40))
     assert not (tmp_path / "nowhere").exists()
 
 
-TARGETS = ["precomputed://{}", "precomputed://{}/em", "n5://{}", "n5://{}/em", "n5://{}/em/s0", "zarr://{}", "zarr://{}/em", "{}/em.ome.zarr", "{}/ds/color"]
+TARGETS = [
+    "precomputed://{}",
+    "precomputed://{}/em",
+    "n5://{}",
+    "n5://{}/em",
+    "n5://{}/em/s0",
+    "zarr://{}",
+    "zarr://{}/em",
+    "{}/em.ome.zarr",
+    "{}/ds/color",
+]
 
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("write", ["convert", "copy", "save"])
-def test_a_dangling_link_above_any_new_image_is_named_and_nothing_is_created(tmp_path, write, target):
+def test_a_dangling_link_above_any_new_image_is_named_and_nothing_is_created(
+    tmp_path, write, target
+):
     wkwdask.to_precomputed(VOXELS[None], tmp_path / "v", voxel_size=(4, 4, 40))
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     source, url = f"precomputed://{tmp_path}/v", target.format(tmp_path / "link")
     if write == "copy":
         source = (
-            f"{target.partition('://')[0]}://{tmp_path}/same" if "://" in target else str(tmp_path / ("same.ome.zarr" if "zarr" in target else "same/color"))
+            f"{target.partition('://')[0]}://{tmp_path}/same"
+            if "://" in target
+            else str(tmp_path / ("same.ome.zarr" if "zarr" in target else "same/color"))
         )
         wkwdask.convert(f"precomputed://{tmp_path}/v", source)
     before = sorted(tmp_path.rglob("*"))
-    call = (VOXELS[None], f"{url}/1" if target.endswith("color") else url) if write == "save" else (source, url)
-    with pytest.raises(MissingError, match=rf"/link: a symbolic link to {tmp_path}/nowhere, which does not exist; create that folder, or remove the link"):
+    call = (
+        (VOXELS[None], f"{url}/1" if target.endswith("color") else url)
+        if write == "save"
+        else (source, url)
+    )
+    with pytest.raises(
+        MissingError,
+        match=rf"/link: a symbolic link to {tmp_path}/nowhere, which does not exist; create that folder, or remove the link",
+    ):
         getattr(wkwdask, write)(*call, **({"voxel_size": (4, 4, 40)} if write == "save" else {}))
     assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_scale_that_is_a_dangling_link_is_reported_beside_the_others(tmp_path):
-    wkwdask.to_precomputed(np.ones((1, 64, 64, 64), np.uint8), tmp_path / "v", voxel_size=(4, 4, 40))
+    wkwdask.to_precomputed(
+        np.ones((1, 64, 64, 64), np.uint8), tmp_path / "v", voxel_size=(4, 4, 40)
+    )
     wkwdask.build_pyramid(f"precomputed://{tmp_path}/v", mags=["2-2-1", "4-4-1"])
     shutil.rmtree(tmp_path / "v/8_8_40")
     (tmp_path / "v/8_8_40").symlink_to(tmp_path / "nowhere")
@@ -174,7 +269,9 @@ def test_a_scale_that_is_a_dangling_link_is_reported_beside_the_others(tmp_path)
     assert "v/8_8_40: a symbolic link to a missing folder" in problems.pop("8_8_40")
     assert problems == {"4_4_40": "", "16_16_40": ""}
     for allow_external in (False, True):
-        assert "not repaired: error folder.dangling: " in str(wkwdask.repair(tmp_path / "v", allow_external=allow_external))
+        assert "not repaired: error folder.dangling: " in str(
+            wkwdask.repair(tmp_path / "v", allow_external=allow_external)
+        )
 
 
 @pytest.mark.needs("webknossos")
@@ -186,10 +283,20 @@ def test_axes_to_which_no_array_can_be_added_name_the_remedy(tmp_path, data_form
 
     dataset = webknossos.Dataset(tmp_path / "ds", voxel_size=(4, 4, 40))
     box = webknossos.BoundingBox((0, 0, 0), (64, 64, 64))
-    layer = dataset.add_layer("seg", "segmentation", dtype="uint8", data_format=data_format, bounding_box=box, largest_segment_id=1)
+    layer = dataset.add_layer(
+        "seg",
+        "segmentation",
+        dtype="uint8",
+        data_format=data_format,
+        bounding_box=box,
+        largest_segment_id=1,
+    )
     layer.add_mag(1).write(np.ones((1, 64, 64, 64), np.uint8), absolute_offset=(0, 0, 0))
     for verb in (wkwdask.build_pyramid, wkwdask.compress):
-        with pytest.raises(FormatError, match=r"/seg: the axes of the image are .*; wkwdask convert stores it as a new image"):
+        with pytest.raises(
+            FormatError,
+            match=r"/seg: the axes of the image are .*; wkwdask convert stores it as a new image",
+        ):
             verb(f"zarr://{tmp_path}/ds/seg")
     wkwdask.convert(f"zarr://{tmp_path}/ds/seg", f"zarr://{tmp_path}/new")
     wkwdask.build_pyramid(f"zarr://{tmp_path}/new", mags=["2-2-1"])
@@ -214,7 +321,10 @@ def test_verify_reports_two_layers_of_one_name_and_others_remain_usable(tmp_path
     dataset_with_layer_twice(tmp_path)
     report = wkwdask.verify(tmp_path / "ds")
     twice = [fault for fault in report.faults if fault.kind == "layer.twice"]
-    assert [fault.found.split(":")[0] for fault in twice] == ["dataLayers[0].name", "dataLayers[2].name"]
+    assert [fault.found.split(":")[0] for fault in twice] == [
+        "dataLayers[0].name",
+        "dataLayers[2].name",
+    ]
     assert wkwdask.read(tmp_path / "ds", layer="other").all()
     before = (tmp_path / "ds/datasource-properties.json").read_bytes()
     wkwdask.repair(tmp_path / "ds")
@@ -223,7 +333,9 @@ def test_verify_reports_two_layers_of_one_name_and_others_remain_usable(tmp_path
 
 def write_zarr(path):
     zarr = pytest.importorskip("zarr", reason="the extra zarr")
-    zarr.create_array(str(path), shape=VOXELS.shape, chunks=(3, 3, 3), dtype="u1", dimension_names=["x", "y", "z"])[...] = VOXELS
+    zarr.create_array(
+        str(path), shape=VOXELS.shape, chunks=(3, 3, 3), dtype="u1", dimension_names=["x", "y", "z"]
+    )[...] = VOXELS
 
 
 def write_n5(path):
@@ -239,8 +351,12 @@ def write_hdf5(path):
             dim.label = name
 
 
-@pytest.mark.parametrize(("name", "write"), [("a.zarr", write_zarr), ("a.n5", write_n5), ("a.h5", write_hdf5)])
-def test_axes_that_contradict_the_names_in_the_file_are_used_with_a_warning(tmp_path, monkeypatch, name, write):
+@pytest.mark.parametrize(
+    ("name", "write"), [("a.zarr", write_zarr), ("a.n5", write_n5), ("a.h5", write_hdf5)]
+)
+def test_axes_that_contradict_the_names_in_the_file_are_used_with_a_warning(
+    tmp_path, monkeypatch, name, write
+):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / name)
     with pytest.warns(MetadataWarning, match=rf"/{name}.*states the axes x, y, z, but axes='zyx'"):
@@ -260,9 +376,17 @@ def test_a_missing_filter_of_hdf5_is_named_before_anything_is_written(tmp_path, 
         properties.set_chunk((4, 4, 4))
         # no registered filter, so no plugin can have it
         properties.set_filter(444, h5py.h5z.FLAG_OPTIONAL, ())
-        data = h5py.h5d.create(file.id, b"raw", h5py.h5t.NATIVE_UINT8, h5py.h5s.create_simple((4, 4, 4)), dcpl=properties)
+        data = h5py.h5d.create(
+            file.id,
+            b"raw",
+            h5py.h5t.NATIVE_UINT8,
+            h5py.h5s.create_simple((4, 4, 4)),
+            dcpl=properties,
+        )
         data.write_direct_chunk((0, 0, 0), bytes(64), 0)
-    with pytest.raises(ModuleNotFoundError, match=r"/a.h5:/raw: needs the HDF5 filter 444.*pip install hdf5plugin"):
+    with pytest.raises(
+        ModuleNotFoundError, match=r"/a.h5:/raw: needs the HDF5 filter 444.*pip install hdf5plugin"
+    ):
         wkwdask.convert(tmp_path / "a.h5", tmp_path / "ds/color/1", voxel_size=(4, 4, 40))
     assert not (tmp_path / "ds").exists()
 
@@ -271,16 +395,27 @@ def test_stores_for_zarr_name_the_extra_that_is_missing(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "zarr", None)
     wkwdask.to_n5(np.ones((1, 8, 8, 8), np.uint8), tmp_path / "v.n5/raw")
     for make in (wkwdask.n5_store, wkwdask.zarr_view):
-        with pytest.raises(ModuleNotFoundError, match=rf"{make.__name__}: needs the package zarr.*wkwdask\[zarr\]"):
+        with pytest.raises(
+            ModuleNotFoundError, match=rf"{make.__name__}: needs the package zarr.*wkwdask\[zarr\]"
+        ):
             make(tmp_path / "v.n5/raw")
 
 
-@pytest.mark.parametrize("verb", [wkwdask.copy, wkwdask.compress, wkwdask.rechunk], ids=lambda verb: verb.__name__)
+@pytest.mark.parametrize(
+    "verb", [wkwdask.copy, wkwdask.compress, wkwdask.rechunk], ids=lambda verb: verb.__name__
+)
 def test_attachments_that_are_not_copied_are_named(tmp_path, verb):
     wkwdask.create_dataset(tmp_path / "ds", voxel_size=(4, 4, 40))
-    wkwdask.to_wkw(np.ones((1, 8, 8, 8), np.uint32), tmp_path / "ds/cells/1", category="segmentation")
+    wkwdask.to_wkw(
+        np.ones((1, 8, 8, 8), np.uint32), tmp_path / "ds/cells/1", category="segmentation"
+    )
     path = tmp_path / "ds/datasource-properties.json"
     document = json.loads(path.read_text())
-    document["dataLayers"][0]["attachments"] = {"meshes": [{"name": "large", "path": "/elsewhere/large.hdf5", "dataFormat": "hdf5"}]}
+    document["dataLayers"][0]["attachments"] = {
+        "meshes": [{"name": "large", "path": "/elsewhere/large.hdf5", "dataFormat": "hdf5"}]
+    }
     path.write_text(json.dumps(document))
-    assert "not copied: attachment large (meshes) of layer cells" in verb(tmp_path / "ds", tmp_path / "new").note
+    assert (
+        "not copied: attachment large (meshes) of layer cells"
+        in verb(tmp_path / "ds", tmp_path / "new").note
+    )

@@ -41,16 +41,26 @@ def png(change):
 
 SOURCES = {
     "nested.npy": npy(b"(" * 9000),
-    "negative.npy": npy(b"{'descr': '|u1', 'fortran_order': False, 'shape': (-4, -4, 4)}") + bytes(64),
+    "negative.npy": npy(b"{'descr': '|u1', 'fortran_order': False, 'shape': (-4, -4, 4)}")
+    + bytes(64),
     "type.npy": npy(b"{'descr': [], 'fortran_order': False, 'shape': (4, 4, 4)}") + bytes(64),
-    "bytes.npy": npy(b"\xff\xfe{'descr': '|u1', 'fortran_order': False, 'shape': (4, 4, 4)}") + bytes(64),
+    "bytes.npy": npy(b"\xff\xfe{'descr': '|u1', 'fortran_order': False, 'shape': (4, 4, 4)}")
+    + bytes(64),
     "axes.npy": saved(np.ones((2,) * 6, np.uint8)),
-    "huge.npy": npy(b"{'descr': '|u1', 'fortran_order': False, 'shape': (4, 4, 10000000000000000000000000)}") + bytes(64),
+    "huge.npy": npy(
+        b"{'descr': '|u1', 'fortran_order': False, 'shape': (4, 4, 10000000000000000000000000)}"
+    )
+    + bytes(64),
     "cut.h5": b"\x89HDF\r\n\x1a\n" + bytes(100),
     "huge.png": png(lambda raw: struct.pack_into(">II", raw, 16, 2**31 - 1, 2**31 - 1)),
     "none.png": png(lambda raw: struct.pack_into(">II", raw, 16, 0, 16)),
     "zero.mrc": bytes(2048),
-    "header.mrc": struct.pack("<4i", 4, 4, 4, 0) + bytes(76) + struct.pack("<i", -100) + bytes(112) + b"MAP DD\0\0" + bytes(2048),
+    "header.mrc": struct.pack("<4i", 4, 4, 4, 0)
+    + bytes(76)
+    + struct.pack("<i", -100)
+    + bytes(112)
+    + b"MAP DD\0\0"
+    + bytes(2048),
 }
 
 
@@ -75,15 +85,23 @@ MAPPINGS = {
     "below.npy": saved(np.arange(3) - 2),
     "cut.hdf5": b"\x89HDF\r\n\x1a\n" + bytes(100),
     "encoding.nml": b'<?xml version="1.0" encoding="nobody"?><things/>',
-    "place.nml": b'<things><thing><nodes><node x="1" y="2" z="' + b"9" * 5000 + b'"/></nodes></thing></things>',
+    "place.nml": b'<things><thing><nodes><node x="1" y="2" z="'
+    + b"9" * 5000
+    + b'"/></nodes></thing></things>',
 }
 
 
 @pytest.mark.parametrize("name", MAPPINGS)
 def test_mappings(tmp_path, name):
-    pytest.importorskip({".hdf5": "h5py", ".parquet": "pyarrow", ".csv": "pandas"}.get(os.path.splitext(name)[1], "numpy"))
+    pytest.importorskip(
+        {".hdf5": "h5py", ".parquet": "pyarrow", ".csv": "pandas"}.get(
+            os.path.splitext(name)[1], "numpy"
+        )
+    )
     wkwdask.create_dataset(tmp_path / "ds", voxel_size=VOXEL_SIZE)
-    wkwdask.to_wkw(np.ones((1, 8, 8, 8), np.uint32), tmp_path / "ds" / "seg" / "1", category="segmentation")
+    wkwdask.to_wkw(
+        np.ones((1, 8, 8, 8), np.uint32), tmp_path / "ds" / "seg" / "1", category="segmentation"
+    )
     (tmp_path / name).write_bytes(MAPPINGS[name])
     with pytest.raises(FormatError, match=name.replace(".", r"\.")):
         wkwdask.remap(tmp_path / "ds" / "seg", tmp_path / "ds" / "mapped" / "1", tmp_path / name)
@@ -95,14 +113,22 @@ def test_mappings(tmp_path, name):
 @pytest.fixture
 def dataset(tmp_path):
     wkwdask.create_dataset(tmp_path / "ds", voxel_size=VOXEL_SIZE)
-    wkwdask.to_wkw(np.ones((1, 32, 32, 32), np.uint32), tmp_path / "ds" / "seg" / "1", category="segmentation", block_len=32)
+    wkwdask.to_wkw(
+        np.ones((1, 32, 32, 32), np.uint32),
+        tmp_path / "ds" / "seg" / "1",
+        category="segmentation",
+        block_len=32,
+    )
     return tmp_path / "ds"
 
 
 def unpacked(tmp_path):
     """An annotation as a folder of single blocks."""
     path = write_annotation(tmp_path / "a.zip", {"1": {(0, 0, 0): np.full((32, 32, 32), 2)}})
-    with zipfile.ZipFile(path) as outer, zipfile.ZipFile(io.BytesIO(outer.read("data_0_Volume.zip"))) as inner:
+    with (
+        zipfile.ZipFile(path) as outer,
+        zipfile.ZipFile(io.BytesIO(outer.read("data_0_Volume.zip"))) as inner,
+    ):
         inner.extractall(tmp_path / "unpacked")
     return tmp_path / "unpacked"
 
@@ -114,7 +140,10 @@ def test_a_mag_that_is_none(tmp_path, dataset):
 
 
 def test_an_nml_in_a_code_that_nobody_knows(tmp_path, dataset):
-    path = write_annotations(tmp_path / "a.zip", {key: {"1": {(0, 0, 0): np.full((32, 32, 32), 2)}} for key in ("seg", "other")})
+    path = write_annotations(
+        tmp_path / "a.zip",
+        {key: {"1": {(0, 0, 0): np.full((32, 32, 32), 2)}} for key in ("seg", "other")},
+    )
     with zipfile.ZipFile(path, "a") as outer:
         outer.writestr("other.nml", b'<?xml version="1.0" encoding="nobody"?><things/>')
     with pytest.raises(FormatError, match=r"a\.zip\|zip:/other\.nml"):

@@ -40,12 +40,16 @@ def virtual(file, *sources):
     """Make a virtual dataset of others, one behind the other."""
     layout = h5py.VirtualLayout((VOXELS.shape[0] * len(sources), *VOXELS.shape[1:]), np.uint8)
     for n, (path, key) in enumerate(sources):
-        layout[n * VOXELS.shape[0] : (n + 1) * VOXELS.shape[0]] = h5py.VirtualSource(path, key, VOXELS.shape)
+        layout[n * VOXELS.shape[0] : (n + 1) * VOXELS.shape[0]] = h5py.VirtualSource(
+            path, key, VOXELS.shape
+        )
     file.create_virtual_dataset("data", layout)
 
 
 def external(file, path, offset=0):
-    file.create_dataset("data", VOXELS.shape, np.uint8, external=[(str(path), offset, h5py.h5f.UNLIMITED)])
+    file.create_dataset(
+        "data", VOXELS.shape, np.uint8, external=[(str(path), offset, h5py.h5f.UNLIMITED)]
+    )
 
 
 def converted(source, tmp_path, **options):
@@ -86,14 +90,22 @@ def by_linked_storage(file, top):
 OUTSIDE = {
     "storage": lambda file, top: external(file, top / "secret"),
     "storage through a link": by_linked_storage,
-    "link": lambda file, top: file.__setitem__("data", h5py.ExternalLink(str(top / "other.h5"), "/x")),
-    "link upwards": lambda file, top: file.__setitem__("data", h5py.ExternalLink("../other.h5", "/x")),
+    "link": lambda file, top: file.__setitem__(
+        "data", h5py.ExternalLink(str(top / "other.h5"), "/x")
+    ),
+    "link upwards": lambda file, top: file.__setitem__(
+        "data", h5py.ExternalLink("../other.h5", "/x")
+    ),
     "link behind a soft link": by_soft_link,
     "link to a link": by_symbolic_link,
-    "link to a link in a file": through_near(lambda near, top: near.__setitem__("data", h5py.ExternalLink("../other.h5", "/x"))),
+    "link to a link in a file": through_near(
+        lambda near, top: near.__setitem__("data", h5py.ExternalLink("../other.h5", "/x"))
+    ),
     "link to storage in a file": through_near(lambda near, top: external(near, top / "secret")),
     "virtual": lambda file, top: virtual(file, ("../other.h5", "x")),
-    "virtual, absolute": lambda file, top: virtual(file, ("near.h5", "x"), (str(top / "other.h5"), "x")),
+    "virtual, absolute": lambda file, top: virtual(
+        file, ("near.h5", "x"), (str(top / "other.h5"), "x")
+    ),
     "virtual of storage": virtual_of_near,
 }
 
@@ -101,12 +113,17 @@ OUTSIDE = {
 @pytest.mark.parametrize("kind", OUTSIDE)
 def test_what_lies_outside_is_refused(tmp_path, folder, kind):
     source = write(folder, lambda file: OUTSIDE[kind](file, tmp_path))
-    with pytest.raises(UnsupportedError, match=rf"\.h5: .* leads to {tmp_path}/(secret|other\.h5), outside of the folder of the file; .*allow_external=True"):
+    with pytest.raises(
+        UnsupportedError,
+        match=rf"\.h5: .* leads to {tmp_path}/(secret|other\.h5), outside of the folder of the file; .*allow_external=True",
+    ):
         converted(source, tmp_path)
     with pytest.raises((UnsupportedError, MissingError)):
         wkwdask.label_statistics(source)
     found = converted(source, tmp_path, allow_external=True)
-    expected = np.frombuffer(SECRET, np.uint8).reshape(VOXELS.shape) if "storage" in kind else VOXELS
+    expected = (
+        np.frombuffer(SECRET, np.uint8).reshape(VOXELS.shape) if "storage" in kind else VOXELS
+    )
     np.testing.assert_array_equal(found[-4:], expected)
 
 
@@ -115,7 +132,12 @@ def test_the_command_names_the_option(tmp_path, folder):
     done = run_here("convert", source, tmp_path / "ds", "--voxel-size", "4,4,4")
     assert done.returncode == 1
     assert "--allow-external" in done.stderr
-    assert run_here("convert", source, tmp_path / "ds", "--voxel-size", "4,4,4", "--allow-external").returncode == 0
+    assert (
+        run_here(
+            "convert", source, tmp_path / "ds", "--voxel-size", "4,4,4", "--allow-external"
+        ).returncode
+        == 0
+    )
 
 
 def test_what_lies_in_the_folder_is_read(tmp_path, folder, monkeypatch):
@@ -125,7 +147,10 @@ def test_what_lies_in_the_folder_is_read(tmp_path, folder, monkeypatch):
     os.replace(folder / "near.h5", folder / "below" / "near.h5")
     expected = {"external": np.frombuffer(SECRET, np.uint8).reshape(VOXELS.shape)}
     for name, add in {
-        "soft": lambda file: (file.__setitem__("x", VOXELS), file.__setitem__("data", h5py.SoftLink("x"))),
+        "soft": lambda file: (
+            file.__setitem__("x", VOXELS),
+            file.__setitem__("data", h5py.SoftLink("x")),
+        ),
         "link": lambda file: file.__setitem__("data", h5py.ExternalLink("below/near.h5", "/x")),
         "virtual": lambda file: virtual(file, ("below/near.h5", "x")),
         "own": lambda file: (file.__setitem__("x", VOXELS), virtual(file, (".", "x"))),
@@ -139,9 +164,21 @@ def test_what_is_missing_is_not_zero(tmp_path, folder, monkeypatch):
     monkeypatch.chdir(folder)
     (folder / "raw").write_bytes(SECRET[:100])
     for add, error, message in (
-        (lambda file: virtual(file, ("near.h5", "x"), ("gone.h5", "x")), MissingError, r"gone\.h5: not found"),
-        (lambda file: virtual(file, ("near.h5", "gone")), MissingError, r"near\.h5: no dataset gone, a source of the virtual dataset .*a\.h5:/data"),
-        (lambda file: external(file, "raw"), TruncatedError, r"raw: has 100 bytes from byte 0, and .*a\.h5:/data needs 512"),
+        (
+            lambda file: virtual(file, ("near.h5", "x"), ("gone.h5", "x")),
+            MissingError,
+            r"gone\.h5: not found",
+        ),
+        (
+            lambda file: virtual(file, ("near.h5", "gone")),
+            MissingError,
+            r"near\.h5: no dataset gone, a source of the virtual dataset .*a\.h5:/data",
+        ),
+        (
+            lambda file: external(file, "raw"),
+            TruncatedError,
+            r"raw: has 100 bytes from byte 0, and .*a\.h5:/data needs 512",
+        ),
     ):
         with pytest.raises(error, match=message):
             converted(write(folder, add), tmp_path)
@@ -152,8 +189,15 @@ def test_loops_of_links(tmp_path, folder):
         file["x"] = VOXELS
         file["data"], file["b"] = h5py.SoftLink("/b"), h5py.SoftLink("/data")
 
-    for add in (soft, lambda file: virtual(file, ("a.h5", "data")), lambda file: file.__setitem__("data", h5py.ExternalLink("a.h5", "/data"))):
-        with pytest.raises(CorruptError, match=r"a\.h5:/data: (leads through more than 64 links|is a virtual dataset of itself)"):
+    for add in (
+        soft,
+        lambda file: virtual(file, ("a.h5", "data")),
+        lambda file: file.__setitem__("data", h5py.ExternalLink("a.h5", "/data")),
+    ):
+        with pytest.raises(
+            CorruptError,
+            match=r"a\.h5:/data: (leads through more than 64 links|is a virtual dataset of itself)",
+        ):
             converted(write(folder, add), tmp_path)
 
 
@@ -165,18 +209,32 @@ def test_files_without_number(tmp_path, folder):
         layout.set_virtual(space, b"../other%b.h5", b"x", h5py.h5s.create_simple(VOXELS.shape))
         h5py.h5d.create(file.id, b"data", h5py.h5t.NATIVE_UINT8, space, layout)
 
-    with pytest.raises(UnsupportedError, match=r"is a virtual dataset of all files and datasets \.\./other%b\.h5:x"):
+    with pytest.raises(
+        UnsupportedError, match=r"is a virtual dataset of all files and datasets \.\./other%b\.h5:x"
+    ):
         converted(write(folder, add), tmp_path)
 
 
 def test_agglomerate_files(tmp_path, folder):
     """A mapping leads nowhere else either."""
     wkwdask.create_dataset(tmp_path / "ds", voxel_size=(4, 4, 4))
-    wkwdask.to_wkw(np.ones((1, 8, 8, 8), np.uint32), tmp_path / "ds" / "seg" / "1", category="segmentation")
+    wkwdask.to_wkw(
+        np.ones((1, 8, 8, 8), np.uint32), tmp_path / "ds" / "seg" / "1", category="segmentation"
+    )
     with h5py.File(folder / "agglomerate.hdf5", "w") as file:
-        file.create_dataset("segment_to_agglomerate", (64,), np.uint64, external=[(str(tmp_path / "secret"), 0, h5py.h5f.UNLIMITED)])
-    with pytest.raises(UnsupportedError, match=r"agglomerate\.hdf5: external storage of /segment_to_agglomerate leads to .*secret, outside"):
-        wkwdask.remap(tmp_path / "ds" / "seg", tmp_path / "ds" / "mapped" / "1", folder / "agglomerate.hdf5")
+        file.create_dataset(
+            "segment_to_agglomerate",
+            (64,),
+            np.uint64,
+            external=[(str(tmp_path / "secret"), 0, h5py.h5f.UNLIMITED)],
+        )
+    with pytest.raises(
+        UnsupportedError,
+        match=r"agglomerate\.hdf5: external storage of /segment_to_agglomerate leads to .*secret, outside",
+    ):
+        wkwdask.remap(
+            tmp_path / "ds" / "seg", tmp_path / "ds" / "mapped" / "1", folder / "agglomerate.hdf5"
+        )
 
 
 # ----------------------------------------------------------------------------- images and archives
@@ -186,7 +244,11 @@ def test_agglomerate_files(tmp_path, folder):
 def test_pipes_do_not_hang(tmp_path, name):
     (tmp_path / "s").mkdir()
     os.mkfifo(tmp_path / "s" / name)
-    for source in (tmp_path / "s", tmp_path / "s" / name) if name.startswith("1") else (tmp_path / "s" / name,):
+    for source in (
+        (tmp_path / "s", tmp_path / "s" / name)
+        if name.startswith("1")
+        else (tmp_path / "s" / name,)
+    ):
         with pytest.raises(FormatError, match=f"{name}: .*not a regular file"):
             converted(source, tmp_path)
 

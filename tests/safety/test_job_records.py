@@ -35,14 +35,26 @@ def tree(folder):
     found = {}
     for path in sorted(Path(folder).rglob("*")):
         name = path.relative_to(folder).as_posix()
-        found[name] = os.readlink(path) if path.is_symlink() else hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+        found[name] = (
+            os.readlink(path)
+            if path.is_symlink()
+            else hashlib.sha256(path.read_bytes()).hexdigest()
+            if path.is_file()
+            else None
+        )
     return found
 
 
 def make_dataset(folder, layer="color", mags=("1", "2")):
     folder.mkdir(parents=True)
     (folder / "datasource-properties.json").write_text(
-        json.dumps({"id": {"name": folder.name, "team": ""}, "dataLayers": [], "scale": {"factor": [4, 4, 4], "unit": "nanometer"}})
+        json.dumps(
+            {
+                "id": {"name": folder.name, "team": ""},
+                "dataLayers": [],
+                "scale": {"factor": [4, 4, 4], "unit": "nanometer"},
+            }
+        )
     )
     wkwdask.to_wkw(VOXELS, folder / layer / "1", **OPTIONS)
     if "2" in mags:
@@ -66,7 +78,10 @@ def killed_between_record_and_rename(job, folder):
         nonlocal is_recorded
         if event == "os.rename" and str(args[1]).endswith("/publish.json"):
             is_recorded = True
-        elif is_recorded and ((event == "os.rename" and str(args[0]).startswith(str(folder))) or (event == "ctypes.dlsym" and args[1] == "renameat2")):
+        elif is_recorded and (
+            (event == "os.rename" and str(args[0]).startswith(str(folder)))
+            or (event == "ctypes.dlsym" and args[1] == "renameat2")
+        ):
             os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(watch)
@@ -91,7 +106,9 @@ def remove(folder):
 
 
 def to_precomputed(folder):
-    wkwdask.to_precomputed(NEW, folder / "scales", voxel_size=(4, 4, 4), chunk_shape=(16, 16, 16), existing="overwrite")
+    wkwdask.to_precomputed(
+        NEW, folder / "scales", voxel_size=(4, 4, 4), chunk_shape=(16, 16, 16), existing="overwrite"
+    )
 
 
 def to_n5(folder):
@@ -114,7 +131,11 @@ READ = {
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("job", [write, pyramid, compress, remove, to_precomputed, to_n5, to_zarr], ids=lambda job: job.__name__)
+@pytest.mark.parametrize(
+    "job",
+    [write, pyramid, compress, remove, to_precomputed, to_n5, to_zarr],
+    ids=lambda job: job.__name__,
+)
 def test_a_copy_of_a_dataset_with_a_killed_job(tmp_path, job):
     """The same job in the copy completes what began, there; the original keeps every byte."""
     expected = make_dataset(tmp_path / "expected")
@@ -138,7 +159,11 @@ def test_a_copy_of_a_dataset_with_a_killed_job(tmp_path, job):
         job(copied)
         np.testing.assert_array_equal(READ[job](copied), READ[job](expected))
     assert tree(original) == before
-    assert not [path for path in copied.rglob("*wkwdask*") if path.name.startswith((".wkwdask-job", ".1.", ".2."))]
+    assert not [
+        path
+        for path in copied.rglob("*wkwdask*")
+        if path.name.startswith((".wkwdask-job", ".1.", ".2."))
+    ]
 
 
 def test_a_copied_lock_is_not_that_of_a_living_job(tmp_path):
@@ -152,7 +177,11 @@ def test_a_copied_lock_is_not_that_of_a_living_job(tmp_path):
         return block
 
     array = da.from_array(NEW, chunks=-1).map_blocks(wait, meta=NEW[:0])
-    running = threading.Thread(target=wkwdask.to_wkw, args=(array, original / "color" / "1"), kwargs={"existing": "overwrite", **OPTIONS})
+    running = threading.Thread(
+        target=wkwdask.to_wkw,
+        args=(array, original / "color" / "1"),
+        kwargs={"existing": "overwrite", **OPTIONS},
+    )
     running.start()
     try:
         assert begun.wait(60)
@@ -185,8 +214,22 @@ def test_the_report_of_a_copy_names_the_copy(tmp_path):
 def ended_owner(job, **changes):
     """An owner that died on this machine."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    values = {"job": job, "command": "a job", "host": os.uname().nodename, "boot": boot, "pid": 1, "process_start": "0", "user": "me"}
-    return {**values, "since": "2026-01-01 00:00:00", "namespace": os.readlink("/proc/self/ns/pid"), "batch": "", **changes}
+    values = {
+        "job": job,
+        "command": "a job",
+        "host": os.uname().nodename,
+        "boot": boot,
+        "pid": 1,
+        "process_start": "0",
+        "user": "me",
+    }
+    return {
+        **values,
+        "since": "2026-01-01 00:00:00",
+        "namespace": os.readlink("/proc/self/ns/pid"),
+        "batch": "",
+        **changes,
+    }
 
 
 def make_job(layer, record=None, plan=None, job="X"):
@@ -229,7 +272,12 @@ def removed(path):
 
 def edited(path):
     dataset = "../../victim" if path == "../.." else os.path.dirname(os.path.dirname(path))
-    edit = {"kind": "removal of mags", "dataset_folder": dataset, "layer": "color", "mags": [[1, 1, 1]]}
+    edit = {
+        "kind": "removal of mags",
+        "dataset_folder": dataset,
+        "layer": "color",
+        "mags": [[1, 1, 1]],
+    }
     return {**published("1"), "edit": edit}
 
 
@@ -248,7 +296,9 @@ def test_a_record_that_names_somebody_elses_folder(case, verb, record):
         dry = wkwdask.repair(dataset, dry_run=True)
         assert [(action.verb, action.path) for action in dry.actions] == [("remove", str(root))]
         if verb != "repair":
-            with pytest.raises(CorruptError, match=r"publish\.json: names .* wkwdask repair removes the record"):
+            with pytest.raises(
+                CorruptError, match=r"publish\.json: names .* wkwdask repair removes the record"
+            ):
                 VERBS[verb](dataset)
             assert root.exists()
         assert tree(victim) == before
@@ -265,7 +315,10 @@ def test_a_plan_that_names_somebody_elses_folder(case, named):
     """Locks there, of a job of that name, are not touched either."""
     dataset, victim = case
     target = NAMED[named](dataset, victim)
-    make_job(dataset / "color", plan={"targets": [target, "1"], "existing": "overwrite", "settings": {}, "plan": None})
+    make_job(
+        dataset / "color",
+        plan={"targets": [target, "1"], "existing": "overwrite", "settings": {}, "plan": None},
+    )
     (victim / "color" / ".1.wkwdask-lock").write_text(json.dumps(ended_owner("X")))
     before = tree(victim)
     for verb in (write, pyramid, lambda folder: wkwdask.rm(folder, layer="color")):
@@ -280,7 +333,10 @@ def test_a_plan_that_names_somebody_elses_folder(case, named):
 @pytest.mark.parametrize("staged", ["../../../victim/color/1", "..", "", "/", "linked"])
 def test_a_record_that_takes_somebody_elses_folder(case, staged):
     dataset, victim = case
-    root = make_job(dataset / "color", {"job": "X", "publication": "p", "mags": [{"staged": staged, "folder": "8"}], "edit": None})
+    root = make_job(
+        dataset / "color",
+        {"job": "X", "publication": "p", "mags": [{"staged": staged, "folder": "8"}], "edit": None},
+    )
     (root / "linked").symlink_to(victim / "color")
     before = tree(victim)
     with pytest.raises(CorruptError, match=r"publish\.json: names"):
@@ -315,7 +371,11 @@ def test_the_folder_of_a_job_that_is_a_link(case):
 def test_a_resumed_job_does_not_write_through_links(case):
     """An unfinished job from elsewhere, whose half-built mag is a link."""
     dataset, victim = case
-    with regions_of(8), stopping(dataset.parent / "log", 1, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
+    with (
+        regions_of(8),
+        stopping(dataset.parent / "log", 1, KeyboardInterrupt()),
+        pytest.raises(KeyboardInterrupt),
+    ):
         pyramid(dataset)
     (root,) = (dataset / "color").glob(".wkwdask-job-*")
     shutil.rmtree(root / "2-2-2")
@@ -344,23 +404,32 @@ def test_records_of_older_versions_are_completed_where_they_stay_inside(tmp_path
 @pytest.mark.parametrize("allow_external", [True, False])
 def test_a_job_on_a_linked_mag_goes_on_where_that_is_allowed(tmp_path, allow_external):
     """Its metadata are in one dataset and its mag in another."""
-    dataset, other = make_dataset(tmp_path / "dataset", mags=("1",)), make_dataset(tmp_path / "other")
+    dataset, other = (
+        make_dataset(tmp_path / "dataset", mags=("1",)),
+        make_dataset(tmp_path / "other"),
+    )
     path = dataset / "datasource-properties.json"
     document = json.loads(path.read_text())
     document["dataLayers"][0]["mags"].append({"mag": [2, 2, 2], "path": "../other/color/2"})
     path.write_text(json.dumps(document))
 
     def job(folder):
-        wkwdask.build_pyramid(folder, "color", mags=["2"], method="max", existing="overwrite", allow_external=True)
+        wkwdask.build_pyramid(
+            folder, "color", mags=["2"], method="max", existing="overwrite", allow_external=True
+        )
 
     assert fork(killed_between_record_and_rename, job, dataset) == -signal.SIGKILL
     before = tree(other / "color" / "2")
     if allow_external:
         job(dataset)
-        np.testing.assert_array_equal(wkwdask.read(dataset, mag="2"), wkwdask.read(other / "color" / "2"))
+        np.testing.assert_array_equal(
+            wkwdask.read(dataset, mag="2"), wkwdask.read(other / "color" / "2")
+        )
         assert not list(other.rglob(".wkwdask-job-*"))
     else:
-        with pytest.raises(CorruptError, match=rf"publish\.json: names '{dataset}', .*allow_external"):
+        with pytest.raises(
+            CorruptError, match=rf"publish\.json: names '{dataset}', .*allow_external"
+        ):
             pyramid(other)
         assert tree(other / "color" / "2") == before
 
@@ -372,7 +441,9 @@ def test_status_shows_what_is_refused(case):
     assert shown.exit_code == 3
     assert "its records are rejected; wkwdask repair removes it" in shown.output
     assert f"{root}/publish.json: names '{victim}/color/1'" in shown.output
-    with pytest.raises(LockedError, match="its records cannot be read, or name paths outside the dataset"):
+    with pytest.raises(
+        LockedError, match="its records cannot be read, or name paths outside the dataset"
+    ):
         wkwdask.open_dataset(dataset).rename_layer("color", "colour")
 
 
@@ -410,7 +481,11 @@ def submitted(tmp_path, monkeypatch):
     """A pyramid that was handed to a SLURM which runs nothing, and what runs its one element."""
     programs = tmp_path / "programs"
     programs.mkdir()
-    for name, line in (("sbatch", f"echo >> {tmp_path}/asked; wc -l < {tmp_path}/asked"), ("scontrol", "true"), ("scancel", "true")):
+    for name, line in (
+        ("sbatch", f"echo >> {tmp_path}/asked; wc -l < {tmp_path}/asked"),
+        ("scontrol", "true"),
+        ("scancel", "true"),
+    ):
         (programs / name).write_text(f"#!/bin/sh\n{line}\n")
         (programs / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
@@ -420,7 +495,9 @@ def submitted(tmp_path, monkeypatch):
     dataset = tmp_path / "dataset"
     make_dataset(dataset, mags=("1",))
     wkwdask.to_wkw(np.ones((1, 64, 64, 64), np.uint8), dataset / "other" / "1", file_len=1)
-    done = CliRunner().invoke(COMMAND, ["submit", "pyramid", "dataset", "--layer", "other", "--cluster", "slurm-array"])
+    done = CliRunner().invoke(
+        COMMAND, ["submit", "pyramid", "dataset", "--layer", "other", "--cluster", "slurm-array"]
+    )
     assert done.exit_code == 0, done.output
     (root,) = dataset.rglob(".wkwdask-job-*")
     return root, lambda: CliRunner().invoke(COMMAND, ["batch-element", str(root), "0"])
@@ -437,7 +514,11 @@ def test_an_element_runs_what_its_user_submitted(submitted, tmp_path):
 @pytest.mark.parametrize("change", ["tasks", "key", "no key", "open key", "another round"])
 def test_an_element_runs_nothing_else(submitted, tmp_path, change):
     root, run = submitted
-    key, tasks, index = tmp_path / "state" / "wkwdask" / "key", root / "round-0.tasks", root / "round-0.tasks.index"
+    key, tasks, index = (
+        tmp_path / "state" / "wkwdask" / "key",
+        root / "round-0.tasks",
+        root / "round-0.tasks.index",
+    )
     said = "are not signed with the key"
     if change == "tasks":
         data = pickle.dumps([Evil(f"{tmp_path}/evil")])
@@ -464,7 +545,11 @@ def test_an_element_runs_nothing_else(submitted, tmp_path, change):
 def test_the_job_after_an_array_runs_what_was_submitted(submitted, tmp_path):
     root, _ = submitted
     record = json.loads((root / "batch.json").read_text())
-    again = json.dumps({**{name: value for name, value in record.items() if name != "layout"}, "rounds": []})
-    (root / "batch.json").write_text(json.dumps({**record, "arguments": ["rm", f"{tmp_path}/dataset", "--yes"]}))
+    again = json.dumps(
+        {**{name: value for name, value in record.items() if name != "layout"}, "rounds": []}
+    )
+    (root / "batch.json").write_text(
+        json.dumps({**record, "arguments": ["rm", f"{tmp_path}/dataset", "--yes"]})
+    )
     CliRunner().invoke(COMMAND, ["batch-finish", str(root), again])
     assert (tmp_path / "dataset" / "color" / "1" / "header.wkw").exists()

@@ -18,24 +18,34 @@ VERBS = {
     "open": lambda folder, name: wkwdask.open(folder, layer=name),
     "rename": lambda folder, name: wkwdask.open_dataset(folder).rename_layer(name, "new"),
     "rename to": lambda folder, name: wkwdask.open_dataset(folder).rename_layer("seg", name),
-    "add": lambda folder, name: wkwdask.open_dataset(folder).add_layer(name, "color", "uint8", (0, 0, 0, 8, 8, 8)),
+    "add": lambda folder, name: wkwdask.open_dataset(folder).add_layer(
+        name, "color", "uint8", (0, 0, 0, 8, 8, 8)
+    ),
     "add from disk": lambda folder, name: wkwdask.open_dataset(folder).add_layer_from_disk(name),
     "add mags": lambda folder, name: wkwdask.open_dataset(folder).add_mags_from_disk(name),
-    "remove files": lambda folder, name: wkwdask.open_dataset(folder).remove_layer(name, delete_files=True),
-    "remove mag": lambda folder, name: wkwdask.open_dataset(folder).remove_mag(name, 1, delete_files=True),
+    "remove files": lambda folder, name: wkwdask.open_dataset(folder).remove_layer(
+        name, delete_files=True
+    ),
+    "remove mag": lambda folder, name: wkwdask.open_dataset(folder).remove_mag(
+        name, 1, delete_files=True
+    ),
     "rm": lambda folder, name: wkwdask.rm(folder, layer=name),
     "pyramid": lambda folder, name: wkwdask.build_pyramid(folder, name),
     "upsample": lambda folder, name: wkwdask.upsample(folder, name),
     "compress": lambda folder, name: wkwdask.compress(folder, layer=name),
     "copy": lambda folder, name: wkwdask.copy(folder, folder.parent / "copy"),
     "rechunk": lambda folder, name: wkwdask.rechunk(folder, folder.parent / "copy", file_len=1),
-    "merge": lambda folder, name: wkwdask.merge(folder, folder / "none.zip", folder.parent / "copy", layer=name),
+    "merge": lambda folder, name: wkwdask.merge(
+        folder, folder / "none.zip", folder.parent / "copy", layer=name
+    ),
 }
 
 
 def make(folder):
     wkwdask.create_dataset(folder, (4, 4, 4))
-    wkwdask.to_wkw(np.arange(1, 4097, dtype=np.uint32).reshape(16, 16, 16), folder / "seg" / "1", **OPTIONS)
+    wkwdask.to_wkw(
+        np.arange(1, 4097, dtype=np.uint32).reshape(16, 16, 16), folder / "seg" / "1", **OPTIONS
+    )
     return folder
 
 
@@ -46,7 +56,10 @@ def edit(folder, change):
 
 
 def contents(folder):
-    return {str(path.relative_to(folder)): path.is_file() and path.read_bytes() for path in folder.rglob("*")}
+    return {
+        str(path.relative_to(folder)): path.is_file() and path.read_bytes()
+        for path in folder.rglob("*")
+    }
 
 
 @pytest.mark.parametrize("verb", list(VERBS))
@@ -65,7 +78,10 @@ def test_a_name_that_leads_elsewhere_is_refused_by_every_verb(tmp_path, verb):
             (folder / FILE).write_text(original)
             edit(folder, change)
             seen = contents(folder)
-            with pytest.raises((wkwdask.WkwDaskError, ValueError), match=r"expected a name that a folder|of letters|no layer|no path|already") as caught:
+            with pytest.raises(
+                (wkwdask.WkwDaskError, ValueError),
+                match=r"expected a name that a folder|of letters|no layer|no path|already",
+            ) as caught:
                 VERBS[verb](folder, name)
             assert not isinstance(caught.value, UnicodeError)
             assert "null byte" not in str(caught.value)
@@ -81,7 +97,10 @@ def test_all_that_is_listed_says_what_is_wrong(tmp_path):
         for command in (["info", folder], ["verify", folder], ["repair", folder, "--dry-run"]):
             ended = run_here(*command)
             assert ended.returncode in (0, 1, 3), ended.stderr
-            assert "expected a name that a folder in the dataset can have" in ended.stdout + ended.stderr
+            assert (
+                "expected a name that a folder in the dataset can have"
+                in ended.stdout + ended.stderr
+            )
         (layer,) = wkwdask.open_dataset(folder)
         assert "expected a name that a folder in the dataset can have" in layer.problem
         if layer.name == name:  # else it is called by its place, and repair takes it off
@@ -96,12 +115,19 @@ def test_paths_that_no_file_system_takes(tmp_path, path):
     with pytest.raises(wkwdask.CorruptError, match=r"mags\[0\]\.path: expected a path"):
         wkwdask.read(folder, layer="seg")
     (folder / FILE).write_text(original)
-    edit(folder, lambda layer: layer.update(attachments={"meshes": [{"name": "m", "path": path, "dataFormat": "zarr3"}]}))
+    edit(
+        folder,
+        lambda layer: layer.update(
+            attachments={"meshes": [{"name": "m", "path": path, "dataFormat": "zarr3"}]}
+        ),
+    )
     other = wkwdask.create_dataset(tmp_path / "other", (4, 4, 4))
     with pytest.raises(wkwdask.CorruptError, match=r"attachments\.meshes: expected a path"):
         other.add_layer_as_ref(folder / "seg")
     for function in (wkwdask.open_dataset, wkwdask.open, wkwdask.build_pyramid):
-        with pytest.raises(ValueError, match="not a valid path: it contains a NUL byte or a lone surrogate"):
+        with pytest.raises(
+            ValueError, match="not a valid path: it contains a NUL byte or a lone surrogate"
+        ):
             function(f"{folder}/{path}")
 
 

@@ -21,13 +21,26 @@ HALF = ((0, 0, 0), (8, 8, 8))
 
 
 def _wkw(folder):
-    wkwdask.to_wkw(VOXELS, f"{folder}/color/1", block_len=8, file_len=1, voxel_size=(8, 8, 8), category="segmentation")
+    wkwdask.to_wkw(
+        VOXELS,
+        f"{folder}/color/1",
+        block_len=8,
+        file_len=1,
+        voxel_size=(8, 8, 8),
+        category="segmentation",
+    )
     wkwdask.build_pyramid(folder, mags=["2", "4"], method="mean")
 
 
 def _other(prefix, **options):
     def make(folder):
-        wkwdask.save(VOXELS, f"{prefix}{folder}{'/s0' if prefix == 'n5://' else ''}", voxel_size=(8, 8, 8), chunk_shape=(8, 8, 8), **options)
+        wkwdask.save(
+            VOXELS,
+            f"{prefix}{folder}{'/s0' if prefix == 'n5://' else ''}",
+            voxel_size=(8, 8, 8),
+            chunk_shape=(8, 8, 8),
+            **options,
+        )
         wkwdask.build_pyramid(f"{prefix}{folder}", mags=["2", "4"], method="mean")
 
     return make
@@ -41,7 +54,14 @@ WRITERS = {
     "ngff-0.5": ("zarr://", _other("zarr://", ngff="0.5", shard_shape=(16, 16, 16))),
     "n5": ("n5://", _other("n5://")),
 }
-LEVELS = {"wkw": "color/2", "precomputed": "16_16_16", "precomputed-shards": "16_16_16", "ngff-0.4": "2", "ngff-0.5": "2", "n5": "s1"}
+LEVELS = {
+    "wkw": "color/2",
+    "precomputed": "16_16_16",
+    "precomputed-shards": "16_16_16",
+    "ngff-0.4": "2",
+    "ngff-0.5": "2",
+    "n5": "s1",
+}
 DOCUMENTS = {
     "wkw": "datasource-properties.json",
     "precomputed": "info",
@@ -91,7 +111,14 @@ def volumes(request, originals, tmp_path):
         own.symlink_to(other)
     else:
         edit(kind, tmp_path / "B", lambda entries, field: entries[1].update({field: stated}))
-    file = max((path for path in other.rglob("*") if path.is_file() and path.name[0] != "." and path.suffix != ".json"), key=lambda path: path.stat().st_size)
+    file = max(
+        (
+            path
+            for path in other.rglob("*")
+            if path.is_file() and path.name[0] != "." and path.suffix != ".json"
+        ),
+        key=lambda path: path.stat().st_size,
+    )
     file.write_bytes(file.read_bytes()[:-3])
     return kind, way, tmp_path / "A", tmp_path / "B"
 
@@ -100,7 +127,13 @@ def contents(folder):
     """All files and links below a folder, hidden ones too, with bytes and times."""
     found = {}
     for path in sorted(Path(folder).rglob("*")):
-        state = os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else None
+        state = (
+            os.readlink(path)
+            if path.is_symlink()
+            else path.read_bytes()
+            if path.is_file()
+            else None
+        )
         found[str(path.relative_to(folder))] = (state, path.lstat().st_mtime_ns)
     return found
 
@@ -116,40 +149,88 @@ def chosen(kind, mag=2):
 
 def _target(verb, *arguments):
     """A verb that computes level 2 from that of another volume."""
-    return lambda kind, url, source, **more: verb(*arguments, f"{source}/wkw/color/2", place(kind, url), existing="overwrite", **more)
+    return lambda kind, url, source, **more: verb(
+        *arguments, f"{source}/wkw/color/2", place(kind, url), existing="overwrite", **more
+    )
 
 
 SOURCES = ("{}/wkw/color/2", "n5://{}/n5/s1")
 HALVED = VOXELS[::2, ::2, ::2]
 VERBS = {
-    "pyramid": lambda kind, url, source, **more: wkwdask.build_pyramid(url, mags=["2"], existing="overwrite", method="mean", **more),
-    "pyramid of two": lambda kind, url, source, **more: wkwdask.build_pyramid(url, mags=["2", "4"], existing="overwrite", method="nearest", **more),
-    "update": lambda kind, url, source, **more: wkwdask.build_pyramid(url, mags=["2"], update="content", method="mean", **more),
-    "update of all": lambda kind, url, source, **more: wkwdask.build_pyramid(url, update="content", **more),
-    "upsample": lambda kind, url, source, **more: wkwdask.upsample(url, source="4", mags=["2"], existing="overwrite", **more),
+    "pyramid": lambda kind, url, source, **more: wkwdask.build_pyramid(
+        url, mags=["2"], existing="overwrite", method="mean", **more
+    ),
+    "pyramid of two": lambda kind, url, source, **more: wkwdask.build_pyramid(
+        url, mags=["2", "4"], existing="overwrite", method="nearest", **more
+    ),
+    "update": lambda kind, url, source, **more: wkwdask.build_pyramid(
+        url, mags=["2"], update="content", method="mean", **more
+    ),
+    "update of all": lambda kind, url, source, **more: wkwdask.build_pyramid(
+        url, update="content", **more
+    ),
+    "upsample": lambda kind, url, source, **more: wkwdask.upsample(
+        url, source="4", mags=["2"], existing="overwrite", **more
+    ),
     "rm": lambda kind, url, source, **more: wkwdask.rm(url, mags=["2"], **more),
     "rm whole": lambda kind, url, source, **more: wkwdask.rm(url, **more),
-    "rechunk": lambda kind, url, source, **more: wkwdask.rechunk(url, mags=["2"], **({"file_len": 4} if kind == "wkw" else {"chunk_shape": (4, 4, 4)}), **more),
-    "compress": lambda kind, url, source, **more: wkwdask.compress(url, mags=["2"], compression="lz4" if kind == "wkw" else "gzip", **more),
+    "rechunk": lambda kind, url, source, **more: wkwdask.rechunk(
+        url,
+        mags=["2"],
+        **({"file_len": 4} if kind == "wkw" else {"chunk_shape": (4, 4, 4)}),
+        **more,
+    ),
+    "compress": lambda kind, url, source, **more: wkwdask.compress(
+        url, mags=["2"], compression="lz4" if kind == "wkw" else "gzip", **more
+    ),
     "region": lambda kind, url, source, **more: wkwdask.save(
-        VOXELS[:8, :8, :8], place(kind, url) if kind == "wkw" else url, region=HALF, **({} if kind == "wkw" else {"mag": 2}), **more
+        VOXELS[:8, :8, :8],
+        place(kind, url) if kind == "wkw" else url,
+        region=HALF,
+        **({} if kind == "wkw" else {"mag": 2}),
+        **more,
     ),
     "save": lambda kind, url, source, **more: wkwdask.save(
-        HALVED, place(kind, url), existing="overwrite", **({"mag": 2} if kind == "n5" else chosen(kind)), **more
+        HALVED,
+        place(kind, url),
+        existing="overwrite",
+        **({"mag": 2} if kind == "n5" else chosen(kind)),
+        **more,
     ),
     "apply": _target(wkwdask.apply, np.invert),
     "components": _target(wkwdask.connected_components),
-    "dust": lambda kind, url, source, **more: wkwdask.remove_dust(f"{source}/wkw/color/2", place(kind, url), 2, existing="overwrite", **more),
-    "remap": lambda kind, url, source, **more: wkwdask.remap(f"{source}/wkw/color/2", place(kind, url), {1: 2}, existing="overwrite", **more),
+    "dust": lambda kind, url, source, **more: wkwdask.remove_dust(
+        f"{source}/wkw/color/2", place(kind, url), 2, existing="overwrite", **more
+    ),
+    "remap": lambda kind, url, source, **more: wkwdask.remap(
+        f"{source}/wkw/color/2", place(kind, url), {1: 2}, existing="overwrite", **more
+    ),
     "renumber": _target(wkwdask.renumber),
-    "convert": lambda kind, url, source, **more: wkwdask.convert(SOURCES[kind == "wkw"].format(source), place(kind, url), existing="overwrite", **more),
+    "convert": lambda kind, url, source, **more: wkwdask.convert(
+        SOURCES[kind == "wkw"].format(source), place(kind, url), existing="overwrite", **more
+    ),
     "repair": lambda kind, url, source, **more: wkwdask.repair(url, **more),
     "quarantine": lambda kind, url, source, **more: wkwdask.repair(url, quarantine=True, **more),
-    "salvage": lambda kind, url, source, **more: wkwdask.repair(url, salvage=True, quarantine=True, **more),
-    "rebuild": lambda kind, url, source, **more: wkwdask.repair(url, rebuild_differing=True, method="mean", **more),
+    "salvage": lambda kind, url, source, **more: wkwdask.repair(
+        url, salvage=True, quarantine=True, **more
+    ),
+    "rebuild": lambda kind, url, source, **more: wkwdask.repair(
+        url, rebuild_differing=True, method="mean", **more
+    ),
 }
 CELLS = [(kind, way) for kind in WRITERS for way in ("relative", "absolute", "link")]
-NEW = {"pyramid", "pyramid of two", "upsample", "save", "apply", "components", "dust", "remap", "renumber", "convert"}
+NEW = {
+    "pyramid",
+    "pyramid of two",
+    "upsample",
+    "save",
+    "apply",
+    "components",
+    "dust",
+    "remap",
+    "renumber",
+    "convert",
+}
 
 
 def tried(verb, kind, url, source, *, verbs=VERBS, **more):
@@ -174,13 +255,28 @@ def test_nothing_outside_changes(volumes, originals, verb):
     elif kind == "wkw" and way != "link" and verb == "region":
         assert "no such folder" in result  # a mag is named by its folder
     else:
-        stated = {"relative": f"../A/{LEVELS[kind]}", "absolute": f"{outside}/{LEVELS[kind]}", "link": LEVELS[kind].rpartition("/")[2]}[way]
+        stated = {
+            "relative": f"../A/{LEVELS[kind]}",
+            "absolute": f"{outside}/{LEVELS[kind]}",
+            "link": LEVELS[kind].rpartition("/")[2],
+        }[way]
         for text in (f"{volume}/{DOCUMENTS[kind]}", stated, f"{outside}/{LEVELS[kind]}"):
             assert text in result
 
 
-READABLE = [(kind, way) for kind, way in CELLS if way == "link" or kind == "wkw" or (kind.startswith("precomputed") and way == "relative")]
-ALLOWED = {"pyramid": True, "update": True, "rm": False, "region": True, "quarantine": True, "rechunk": True}
+READABLE = [
+    (kind, way)
+    for kind, way in CELLS
+    if way == "link" or kind == "wkw" or (kind.startswith("precomputed") and way == "relative")
+]
+ALLOWED = {
+    "pyramid": True,
+    "update": True,
+    "rm": False,
+    "region": True,
+    "quarantine": True,
+    "rechunk": True,
+}
 
 
 @pytest.mark.parametrize("verb", ALLOWED)
@@ -199,11 +295,19 @@ def test_what_is_allowed_happens_there(volumes, originals, verb):
     if verb in ("pyramid", "update"):
         expected = wkwdask.read(f"{WRITERS[kind][0]}{originals}/{kind}", mag="2")
         np.testing.assert_array_equal(wkwdask.read(url, mag="2"), expected)
-        np.testing.assert_array_equal(wkwdask.read(f"{WRITERS[kind][0]}{outside}", mag="2"), expected)
-    assert not [*volume.rglob(".wkwdask-job*"), *outside.rglob(".wkwdask-job*"), *outside.rglob("*-lock")]
+        np.testing.assert_array_equal(
+            wkwdask.read(f"{WRITERS[kind][0]}{outside}", mag="2"), expected
+        )
+    assert not [
+        *volume.rglob(".wkwdask-job*"),
+        *outside.rglob(".wkwdask-job*"),
+        *outside.rglob("*-lock"),
+    ]
 
 
-@pytest.mark.parametrize("volumes", [cell for cell in CELLS if cell[1] == "link"], indirect=True, ids="-".join)
+@pytest.mark.parametrize(
+    "volumes", [cell for cell in CELLS if cell[1] == "link"], indirect=True, ids="-".join
+)
 def test_an_interrupted_removal_outside_is_completed(volumes, monkeypatch):
     """The same call finds the job beside the level to which the link leads."""
     kind, _, outside, volume = volumes
@@ -218,7 +322,11 @@ def test_an_interrupted_removal_outside_is_completed(volumes, monkeypatch):
             wkwdask.rm(url, mags=["2"], allow_external=True)
     assert list(outside.rglob(".wkwdask-job*"))
     wkwdask.rm(url, mags=["2"], allow_external=True)
-    assert not [*outside.rglob(".wkwdask-job*"), *volume.rglob(".wkwdask-job*"), *outside.rglob("*-lock")]
+    assert not [
+        *outside.rglob(".wkwdask-job*"),
+        *volume.rglob(".wkwdask-job*"),
+        *outside.rglob("*-lock"),
+    ]
     assert not (outside / LEVELS[kind]).exists()
     assert not os.path.lexists(volume / LEVELS[kind])
     assert wkwdask.verify(url).is_sound
@@ -240,7 +348,9 @@ def test_levels_outside_are_read(volumes, originals):
     shutil.rmtree(outside)
     shutil.copytree(originals / kind, outside)
     url = f"{WRITERS[kind][0]}{volume}"
-    np.testing.assert_array_equal(wkwdask.read(url, mag="2"), wkwdask.read(f"{WRITERS[kind][0]}{outside}", mag="2"))
+    np.testing.assert_array_equal(
+        wkwdask.read(url, mag="2"), wkwdask.read(f"{WRITERS[kind][0]}{outside}", mag="2")
+    )
     assert wkwdask.verify(url).is_sound
 
 
@@ -265,7 +375,9 @@ def test_rm_of_a_whole_image_does_not_follow_a_link(originals, tmp_path, kind):
     shutil.copytree(originals / kind, tmp_path / "A")
     (tmp_path / "link").symlink_to(tmp_path / "A")
     before = contents(tmp_path / "A")
-    assert "is a symbolic link; remove the link itself, or its target" in tried("rm whole", kind, f"{WRITERS[kind][0]}{tmp_path}/link", originals)
+    assert "is a symbolic link; remove the link itself, or its target" in tried(
+        "rm whole", kind, f"{WRITERS[kind][0]}{tmp_path}/link", originals
+    )
     assert contents(tmp_path / "A") == before
 
 
@@ -295,11 +407,18 @@ def test_rm_refuses_a_mag_or_a_layer_that_is_a_link(originals, tmp_path):
 # ------------------------------------------------------------------------------------------------
 # documents that are links
 
-LEVEL_DOCUMENTS = {"wkw": "header.wkw", "ngff-0.4": ".zarray", "ngff-0.5": "zarr.json", "n5": "attributes.json"}
+LEVEL_DOCUMENTS = {
+    "wkw": "header.wkw",
+    "ngff-0.4": ".zarray",
+    "ngff-0.5": "zarr.json",
+    "n5": "attributes.json",
+}
 OF_IMAGES = {
     **VERBS,
     "convert": lambda kind, url, source, **more: (
-        wkwdask.convert(f"{source}/wkw/color/1", url, existing="overwrite", **more) if kind == "n5" else VERBS["convert"](kind, url, source, **more)
+        wkwdask.convert(f"{source}/wkw/color/1", url, existing="overwrite", **more)
+        if kind == "n5"
+        else VERBS["convert"](kind, url, source, **more)
     ),
 }
 """Verbs that reach the documents: N5 refuses a level that is inside another one before it looks at
@@ -312,7 +431,12 @@ def test_all_documents_are_known():
     from wkwdask.formats.roots import DOCUMENTS
 
     own = [each for each in formats() if type(each).__module__.startswith("wkwdask.")]
-    assert {name for each in own for name in (*each.documents, *each.image_files, each.level_record) if name} == set(DOCUMENTS)
+    assert {
+        name
+        for each in own
+        for name in (*each.documents, *each.image_files, each.level_record)
+        if name
+    } == set(DOCUMENTS)
 
 
 def _link(document, target):
@@ -333,7 +457,11 @@ def linked(request, originals, tmp_path):
 
 
 def _damage(volume, kind):
-    files = (path for path in (volume / LEVELS[kind]).rglob("*") if path.is_file() and path.name[0] != "." and path.name not in LEVEL_DOCUMENTS.values())
+    files = (
+        path
+        for path in (volume / LEVELS[kind]).rglob("*")
+        if path.is_file() and path.name[0] != "." and path.name not in LEVEL_DOCUMENTS.values()
+    )
     file = max(files, key=lambda path: path.stat().st_size)
     file.write_bytes(file.read_bytes()[:-3])
 
@@ -363,7 +491,9 @@ def test_a_linked_document_becomes_an_own_one_if_that_is_allowed(linked, origina
     url, before, before_own = f"{WRITERS[kind][0]}{volume}", contents(outside), contents(volume)
     result = tried(verb, kind, url, originals, verbs=OF_IMAGES, allow_external=True)
     assert contents(outside) == before, result
-    assert contents(volume) != before_own or verb == "repair" or result.startswith("nothing to do"), result
+    assert (
+        contents(volume) != before_own or verb == "repair" or result.startswith("nothing to do")
+    ), result
     assert "leads out of" not in result
     assert wkwdask.verify(f"{WRITERS[kind][0]}{outside}").is_sound
     if verb == "rm whole":
@@ -428,25 +558,38 @@ def test_a_new_image_does_not_begin_behind_a_link(originals, tmp_path, kind):
 
 
 @pytest.mark.parametrize("root_is_link", [False, True], ids=["folder", "link"])
-@pytest.mark.parametrize("verb", ["pyramid", "upsample", "rm", "region", "update", "rechunk", "quarantine"])
+@pytest.mark.parametrize(
+    "verb", ["pyramid", "upsample", "rm", "region", "update", "rechunk", "quarantine"]
+)
 @pytest.mark.parametrize("kind", WRITERS)
 def test_links_inside_of_the_root_are_kept(originals, tmp_path, kind, verb, root_is_link):
     """Versioned metadata: the link stays, and the version that it names is changed."""
     volume, _ = _copied(originals, kind, tmp_path / "B")
     (volume / ".versions").mkdir()
-    for name in filter(None, (DOCUMENTS[kind], f"{LEVELS[kind]}/{LEVEL_DOCUMENTS[kind]}" if kind in LEVEL_DOCUMENTS else None)):
+    for name in filter(
+        None,
+        (
+            DOCUMENTS[kind],
+            f"{LEVELS[kind]}/{LEVEL_DOCUMENTS[kind]}" if kind in LEVEL_DOCUMENTS else None,
+        ),
+    ):
         version = volume / ".versions" / name.replace("/", "-")
         (volume / name).rename(version)
         (volume / name).symlink_to(os.path.relpath(version, (volume / name).parent))
     (tmp_path / "link").symlink_to("B")
     if verb == "quarantine":
         _damage(volume, kind)
-    url, before = f"{WRITERS[kind][0]}{tmp_path}/{'link' if root_is_link else 'B'}", contents(volume)
+    url, before = (
+        f"{WRITERS[kind][0]}{tmp_path}/{'link' if root_is_link else 'B'}",
+        contents(volume),
+    )
     result = tried(verb, kind, url, originals)
     assert contents(volume) != before, result
     assert "lead" not in result
     assert (volume / DOCUMENTS[kind]).is_symlink()
-    assert ("16_16_16" in (volume / DOCUMENTS[kind]).read_text()) is (verb != "rm") or not kind.startswith("precomputed")
+    assert ("16_16_16" in (volume / DOCUMENTS[kind]).read_text()) is (
+        verb != "rm"
+    ) or not kind.startswith("precomputed")
     assert wkwdask.verify(url).is_sound
 
 
@@ -478,7 +621,10 @@ def test_edits_of_a_dataset_stay_inside(originals, tmp_path, edit_dataset):
     dataset, _ = _copied(originals, "wkw", tmp_path / "B")
     _link(dataset / DOCUMENTS["wkw"], outside / DOCUMENTS["wkw"])
     before = contents(outside), contents(dataset)
-    with pytest.raises(wkwdask.UnsupportedError, match=f"this link leads out of the dataset .*, to {outside}/{DOCUMENTS['wkw']}.*replace the link with a copy"):
+    with pytest.raises(
+        wkwdask.UnsupportedError,
+        match=f"this link leads out of the dataset .*, to {outside}/{DOCUMENTS['wkw']}.*replace the link with a copy",
+    ):
         edit_dataset(dataset)
     assert (contents(outside), contents(dataset)) == before
 
@@ -535,13 +681,24 @@ ABOVE = {
 }
 """Link in the volume, and the image."""
 NESTED = {
-    **{f"ngff-{ngff}-{link}": (f"ngff-{ngff}", link) for ngff in ("0.4", "0.5") for link in ("the folder of labels", "labels")},
-    **{f"n5-{link}": ("n5", link) for link in ("a group in the middle", "the group", "the document of a setup")},
+    **{
+        f"ngff-{ngff}-{link}": (f"ngff-{ngff}", link)
+        for ngff in ("0.4", "0.5")
+        for link in ("the folder of labels", "labels")
+    },
+    **{
+        f"n5-{link}": ("n5", link)
+        for link in ("a group in the middle", "the group", "the document of a setup")
+    },
 }
 OF_NESTED = {
     **OF_IMAGES,
-    "coarser": lambda kind, url, source, **more: wkwdask.build_pyramid(url, mags=["8"], method="mean", **more),
-    "in between": lambda kind, url, source, **more: wkwdask.build_pyramid(url, mags=["2-2-1"], method="mean", **more),
+    "coarser": lambda kind, url, source, **more: wkwdask.build_pyramid(
+        url, mags=["8"], method="mean", **more
+    ),
+    "in between": lambda kind, url, source, **more: wkwdask.build_pyramid(
+        url, mags=["2-2-1"], method="mean", **more
+    ),
     "rm finest": lambda kind, url, source, **more: wkwdask.rm(url, mags=["1"], **more),
     "rm coarsest": lambda kind, url, source, **more: wkwdask.rm(url, mags=["4"], **more),
     "rm level": lambda kind, url, source, **more: wkwdask.rm(f"{url}/{LEVELS[kind]}", **more),
@@ -559,12 +716,24 @@ def nested(tmp_path_factory):
     folder = tmp_path_factory.mktemp("nested")
     for ngff in ("0.4", "0.5"):
         shape = {"voxel_size": (8, 8, 8), "chunk_shape": (8, 8, 8), "ngff": ngff}
-        wkwdask.save(VOXELS.astype(np.uint8), f"zarr://{folder}/ngff-{ngff}", category="color", **shape)
-        wkwdask.save(VOXELS, f"zarr://{folder}/ngff-{ngff}/labels/seg", category="segmentation", **shape)
+        wkwdask.save(
+            VOXELS.astype(np.uint8), f"zarr://{folder}/ngff-{ngff}", category="color", **shape
+        )
+        wkwdask.save(
+            VOXELS, f"zarr://{folder}/ngff-{ngff}/labels/seg", category="segmentation", **shape
+        )
         wkwdask.build_pyramid(f"zarr://{folder}/ngff-{ngff}/labels/seg", mags=["2", "4"])
     setup = folder / "n5" / "c.n5" / "setup0"
     setup.mkdir(parents=True)
-    (setup / "attributes.json").write_text(json.dumps({"n5": "2.5.1", "downsamplingFactors": [[1, 1, 1], [2, 2, 2], [4, 4, 4]], "dataType": "uint32"}))
+    (setup / "attributes.json").write_text(
+        json.dumps(
+            {
+                "n5": "2.5.1",
+                "downsamplingFactors": [[1, 1, 1], [2, 2, 2], [4, 4, 4]],
+                "dataType": "uint32",
+            }
+        )
+    )
     _other("n5://")(setup / "timepoint0")
     return folder
 
@@ -597,7 +766,11 @@ def test_nothing_changes_behind_a_link_above_the_image(linked_above, originals, 
         assert contents(volume) == before[1], result  # no fault
     else:
         assert contents(volume) == before[1], result
-        found = ("is a symbolic link; remove the link itself", f"lies outside the volume {volume}", "this link leads out of the volume")
+        found = (
+            "is a symbolic link; remove the link itself",
+            f"lies outside the volume {volume}",
+            "this link leads out of the volume",
+        )
         assert any(text in result for text in found), result
 
 
@@ -614,7 +787,17 @@ def test_nothing_is_repaired_behind_a_link_above_the_image(linked_above, origina
 
 
 @pytest.mark.parametrize(
-    "verb", ["pyramid", "update of all", "region", "rechunk", "coarser", "in between", *(each for each in OF_NESTED if "rm" in each), "new"]
+    "verb",
+    [
+        "pyramid",
+        "update of all",
+        "region",
+        "rechunk",
+        "coarser",
+        "in between",
+        *(each for each in OF_NESTED if "rm" in each),
+        "new",
+    ],
 )
 @pytest.mark.parametrize("linked_above", NESTED, indirect=True)
 def test_what_is_allowed_behind_a_link_above_the_image_happens_there(linked_above, originals, verb):
@@ -623,7 +806,9 @@ def test_what_is_allowed_behind_a_link_above_the_image_happens_there(linked_abov
     kind, name, outside, volume, url = linked_above
     before = contents(outside), contents(volume)
     result = tried(verb, kind, url, originals, verbs=OF_NESTED, allow_external=True)
-    if (name.endswith("timepoint0") and verb not in ("update of all", "region")) or (name == "labels/seg" and verb == "rm whole"):
+    if (name.endswith("timepoint0") and verb not in ("update of all", "region")) or (
+        name == "labels/seg" and verb == "rm whole"
+    ):
         assert "name that folder directly" in result or "remove the link and its name" in result
         assert (contents(outside), contents(volume)) == before
         return
@@ -631,11 +816,20 @@ def test_what_is_allowed_behind_a_link_above_the_image_happens_there(linked_abov
     if verb == "rm whole":
         assert not os.path.exists(url.partition("://")[2])
         if kind != "n5":
-            assert "seg" not in (outside / "labels" / {"ngff-0.4": ".zattrs", "ngff-0.5": "zarr.json"}[kind]).read_text()
+            assert (
+                "seg"
+                not in (
+                    outside / "labels" / {"ngff-0.4": ".zattrs", "ngff-0.5": "zarr.json"}[kind]
+                ).read_text()
+            )
         return
     for folder in (volume, outside):
         assert wkwdask.verify(f"{WRITERS[kind][0]}{folder}/{url.partition('/B/')[2]}").is_sound
-    assert not [*volume.rglob(".wkwdask-job*"), *outside.rglob(".wkwdask-job*"), *outside.rglob("*-lock")]
+    assert not [
+        *volume.rglob(".wkwdask-job*"),
+        *outside.rglob(".wkwdask-job*"),
+        *outside.rglob("*-lock"),
+    ]
 
 
 @pytest.mark.parametrize("kind", ["ngff-0.4", "ngff-0.5"])
@@ -665,12 +859,18 @@ def test_the_container_may_be_a_link(nested, originals, tmp_path, kind, verb):
     (tmp_path / "link").symlink_to("A")
     image = "c.n5/setup0/timepoint0" if kind == "n5" else "labels/seg"
     before = contents(tmp_path / "A")
-    result = tried(verb, kind, f"{WRITERS[kind][0]}{tmp_path}/link/{image}", originals, verbs=OF_NESTED)
+    result = tried(
+        verb, kind, f"{WRITERS[kind][0]}{tmp_path}/link/{image}", originals, verbs=OF_NESTED
+    )
     assert contents(tmp_path / "A") != before, result
     assert wkwdask.verify(f"{WRITERS[kind][0]}{tmp_path}/A/{image}").is_sound
 
 
-@pytest.mark.parametrize("linked_above", [name for name in NESTED if name.startswith("n5") and "document" not in name], indirect=True)
+@pytest.mark.parametrize(
+    "linked_above",
+    [name for name in NESTED if name.startswith("n5") and "document" not in name],
+    indirect=True,
+)
 def test_documents_of_a_view_stay_inside_of_the_container(linked_above):
     *_, outside, _, url = linked_above
     before = contents(outside)
@@ -715,9 +915,22 @@ def test_a_level_is_not_removed_or_replaced_with_another(originals, tmp_path, ki
     for verb in ("rm", "pyramid", "rechunk"):
         result = tried(verb, kind, url, originals)
         after = contents(volume)
-        kept = {path: state for path, state in before.items() if state[0] is not None and (volume / path).is_relative_to(place)}
+        kept = {
+            path: state
+            for path, state in before.items()
+            if state[0] is not None and (volume / path).is_relative_to(place)
+        }
         assert {path: after.get(path) for path in kept} == kept, result
-        assert any(text in result for text in ("the level", "use the folder of scale", "contains other files", "is already there", "already")), result
+        assert any(
+            text in result
+            for text in (
+                "the level",
+                "use the folder of scale",
+                "contains other files",
+                "is already there",
+                "already",
+            )
+        ), result
 
 
 @pytest.mark.parametrize("key", ["", ".", "./", "16_16_16/..", "../B"])
@@ -750,7 +963,9 @@ def test_a_redirect_is_followed_by_readers_alone(originals, tmp_path):
             assert contents(outside) == before
 
 
-@pytest.mark.parametrize(("kind", "inner"), [("wkw", "z0"), ("ngff-0.4", "0"), ("n5", "0"), ("n5", "0/0")])
+@pytest.mark.parametrize(
+    ("kind", "inner"), [("wkw", "z0"), ("ngff-0.4", "0"), ("n5", "0"), ("n5", "0/0")]
+)
 @pytest.mark.parametrize("verb", ["update", "region", "quarantine", "salvage"])
 def test_folders_of_a_level_that_are_links(originals, tmp_path, kind, inner, verb):
     volume, url = _copied(originals, kind, tmp_path / "B")
@@ -768,13 +983,17 @@ def test_folders_of_a_level_that_are_links(originals, tmp_path, kind, inner, ver
 
 
 @pytest.mark.parametrize("kind", ["ngff-0.4", "n5"])
-@pytest.mark.parametrize("verb", ["pyramid", "update", "region", "quarantine", "rechunk", "rm whole"])
+@pytest.mark.parametrize(
+    "verb", ["pyramid", "update", "region", "quarantine", "rechunk", "rm whole"]
+)
 def test_an_image_behind_a_link_in_a_container(originals, tmp_path, kind, verb):
     shutil.copytree(originals / kind, tmp_path / "A")
     (tmp_path / "C.n5").mkdir()
     (tmp_path / "C.n5" / "link").symlink_to(tmp_path / "A")
     document = {"n5": "attributes.json"}.get(kind, ".zgroup")
-    (tmp_path / "C.n5" / document).write_text('{"n5": "4.0.0"}' if kind == "n5" else '{"zarr_format": 2}')
+    (tmp_path / "C.n5" / document).write_text(
+        '{"n5": "4.0.0"}' if kind == "n5" else '{"zarr_format": 2}'
+    )
     before = contents(tmp_path / "A")
     result = tried(verb, kind, f"{WRITERS[kind][0]}{tmp_path}/C.n5", originals)
     assert contents(tmp_path / "A") == before
@@ -788,7 +1007,9 @@ def test_documents_of_a_view_stay_inside(originals, tmp_path):
     shutil.rmtree(volume / "s1")
     (volume / "s1").symlink_to(tmp_path / "A" / "s1")
     before = contents(tmp_path / "A")
-    with pytest.raises(wkwdask.UnsupportedError, match=f"B/s1/zarr.json: lies outside .* at {tmp_path}/A/s1"):
+    with pytest.raises(
+        wkwdask.UnsupportedError, match=f"B/s1/zarr.json: lies outside .* at {tmp_path}/A/s1"
+    ):
         wkwdask.n5_as_zarr(url, write=True)
     assert contents(tmp_path / "A") == before
     wkwdask.n5_as_zarr(url, write=True, allow_external=True)
@@ -797,9 +1018,17 @@ def test_documents_of_a_view_stay_inside(originals, tmp_path):
         wkwdask.n5_as_zarr(url, remove=True)
     dataset, _ = _copied(originals, "wkw", tmp_path / "ds")
     _copied(originals, "wkw", tmp_path / "other")
-    edit("wkw", dataset, lambda entries, field: [entry.update({field: f"../other/color/{2**n}"}) for n, entry in enumerate(entries)])
+    edit(
+        "wkw",
+        dataset,
+        lambda entries, field: [
+            entry.update({field: f"../other/color/{2**n}"}) for n, entry in enumerate(entries)
+        ],
+    )
     before = contents(tmp_path / "other")
-    with pytest.raises(wkwdask.UnsupportedError, match=r"datasource-properties.json names it '\.\./other/color/1'"):
+    with pytest.raises(
+        wkwdask.UnsupportedError, match=r"datasource-properties.json names it '\.\./other/color/1'"
+    ):
         wkwdask.write_zarr_view(dataset)
     assert contents(tmp_path / "other") == before
     wkwdask.write_zarr_view(dataset, allow_external=True)
@@ -818,7 +1047,10 @@ def test_names_outside_are_not_served(originals, tmp_path, key):
     (tmp_path / "secret").write_text("secret")
     (volume / "link").symlink_to(tmp_path / "secret")
     for serve in (wkwdask.zarr_view, lambda url: layers_of(url, (), None)):
-        with pytest.raises(wkwdask.UnsupportedError, match=rf"B/info names it '{key}'\), and is not served; allow_external=True"):
+        with pytest.raises(
+            wkwdask.UnsupportedError,
+            match=rf"B/info names it '{key}'\), and is not served; allow_external=True",
+        ):
             serve(url)
     (layer,) = layers_of(url, (), None, allow_external=True)
     assert layer.is_decoded
@@ -875,13 +1107,18 @@ def test_a_quarantine_that_is_a_link_is_not_used(originals, tmp_path):
     (volume / ".wkwdask-quarantine").symlink_to(tmp_path / "A")
     file = next(path for path in sorted((volume / "8_8_8").iterdir()) if path.name[0] != ".")
     file.write_bytes(b"x")
-    with pytest.raises(wkwdask.UnsupportedError, match=f"at {tmp_path}/A/8_8_8/.*, and nothing is set aside there"):
+    with pytest.raises(
+        wkwdask.UnsupportedError, match=f"at {tmp_path}/A/8_8_8/.*, and nothing is set aside there"
+    ):
         wkwdask.repair(url, quarantine=True)
     assert not list((tmp_path / "A").iterdir())
     assert file.read_bytes() == b"x"
 
 
-@pytest.mark.parametrize(("before", "after"), [("../A/s1", "s1"), ("s1", "../A/new"), ("/A", "s1"), ("..", "s1"), ("s1", "")])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("../A/s1", "s1"), ("s1", "../A/new"), ("/A", "s1"), ("..", "s1"), ("s1", "")],
+)
 def test_a_record_does_not_rename_levels_outside(before, after):
     from wkwdask.formats.n5.edit import LevelGeometry, N5Edit
     from wkwdask.geometry.mag import Mag
@@ -897,6 +1134,8 @@ def test_labels_of_a_view_stay_inside(originals, tmp_path):
     wkwdask.to_wkw(VOXELS.astype(np.uint8), dataset / "em" / "1", block_len=8, file_len=1)
     (tmp_path / "A").mkdir()
     (dataset / "em" / "labels").symlink_to(tmp_path / "A")
-    with pytest.raises(wkwdask.UnsupportedError, match=f"em/labels: lies outside .* at {tmp_path}/A"):
+    with pytest.raises(
+        wkwdask.UnsupportedError, match=f"em/labels: lies outside .* at {tmp_path}/A"
+    ):
         wkwdask.write_zarr_view(dataset)
     assert not list((tmp_path / "A").iterdir())

@@ -19,10 +19,15 @@ from support.commands import run_here
 
 import wkwdask
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/net/tcp").exists(), reason="listening sockets are read from /proc/net, which Linux alone has")
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/net/tcp").exists(),
+    reason="listening sockets are read from /proc/net, which Linux alone has",
+)
 TESTS = Path(__file__).resolve().parent.parent
 CONFIGS = TESTS.parent / "cluster-configs"
-JOBQUEUE = sorted(path.stem for path in CONFIGS.glob("*.yaml") if "kind: jobqueue" in path.read_text())
+JOBQUEUE = sorted(
+    path.stem for path in CONFIGS.glob("*.yaml") if "kind: jobqueue" in path.read_text()
+)
 SRUN = """#!/usr/bin/env bash
 while [[ "$1" == --* ]]; do shift; done
 SLURM_PROCID=0 exec "$@"
@@ -78,18 +83,42 @@ def run_allocation(name, folder, **environment):
     (folder / "bin" / "srun").write_text(SRUN)
     (folder / "bin" / "srun").chmod(0o755)
     (folder / "tell.py").write_text(TELL)
-    path = os.pathsep.join((str(folder / "bin"), os.path.dirname(sys.executable), os.environ["PATH"]))
+    path = os.pathsep.join(
+        (str(folder / "bin"), os.path.dirname(sys.executable), os.environ["PATH"])
+    )
     python_path = os.pathsep.join((str(Path(wkwdask.__file__).resolve().parent.parent), str(TESTS)))
-    variables = {"PATH": path, "PYTHONPATH": python_path, "SLURM_JOB_ID": "1", "WKWDASK_SHARED": str(folder), "TMPDIR": str(folder), **environment}
-    command = ["bash", str(CONFIGS / name), sys.executable, str(folder / "tell.py"), str(folder / "told.json")]
-    done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, timeout=360, check=False)
+    variables = {
+        "PATH": path,
+        "PYTHONPATH": python_path,
+        "SLURM_JOB_ID": "1",
+        "WKWDASK_SHARED": str(folder),
+        "TMPDIR": str(folder),
+        **environment,
+    }
+    command = [
+        "bash",
+        str(CONFIGS / name),
+        sys.executable,
+        str(folder / "tell.py"),
+        str(folder / "told.json"),
+    ]
+    done = subprocess.run(
+        command,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=360,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return json.loads((folder / "told.json").read_text())
 
 
 @pytest.mark.long
 def test_an_allocation_listens_where_its_interface_is(tmp_path):
-    addresses, scheduler, link = run_allocation("slurm-allocation-preemptible.sbatch", tmp_path, WKWDASK_INTERFACE="lo")
+    addresses, scheduler, link = run_allocation(
+        "slurm-allocation-preemptible.sbatch", tmp_path, WKWDASK_INTERFACE="lo"
+    )
     assert len(addresses) >= 5  # scheduler, nanny, worker, and two dashboards
     assert hosts(addresses) == {"127.0.0.1"}
     assert scheduler.startswith("tcp://127.0.0.1:")
@@ -99,7 +128,20 @@ def test_an_allocation_listens_where_its_interface_is(tmp_path):
 def make_certificates(folder):
     """Make a certificate authority that is its only certificate, as openssl does it in one line."""
     folder.mkdir(mode=0o700)
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=dask", "-keyout", "dask.key", "-out", "dask.pem"]
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-subj",
+        "/CN=dask",
+        "-keyout",
+        "dask.key",
+        "-out",
+        "dask.pem",
+    ]
     try:
         subprocess.run(command, cwd=folder, capture_output=True, check=True)
     except FileNotFoundError:
@@ -110,7 +152,9 @@ def make_certificates(folder):
 @pytest.mark.long
 def test_an_allocation_with_tls_and_without_interface(tmp_path):
     make_certificates(tmp_path / "private")
-    addresses, scheduler, link = run_allocation("slurm-allocation.sbatch", tmp_path, WKWDASK_TLS=str(tmp_path / "private"))
+    addresses, scheduler, link = run_allocation(
+        "slurm-allocation.sbatch", tmp_path, WKWDASK_TLS=str(tmp_path / "private")
+    )
     assert scheduler.startswith("tls://")
     assert {host for host, port in addresses if port == urlsplit(link).port} == {"127.0.0.1"}
 
@@ -120,10 +164,17 @@ def test_jobs_with_tls(tmp_path):
     pytest.importorskip("dask_jobqueue", reason="dask-jobqueue is not installed")
     make_certificates(tmp_path / "private")
     text = (CONFIGS / "slurm-jobqueue.yaml").read_text()
-    end = text[text.index("#     require-encryption") :].replace("\n#", "\n ").replace("#", " ", 1).replace("/shared/private", str(tmp_path / "private"))
+    end = (
+        text[text.index("#     require-encryption") :]
+        .replace("\n#", "\n ")
+        .replace("#", " ", 1)
+        .replace("/shared/private", str(tmp_path / "private"))
+    )
     text = text[: text.index("#     require-encryption")].replace("# protocol:", "protocol:") + end
     (tmp_path / "site.yaml").write_text(text.replace("/ca.pem", "/dask.pem"))
-    with wkwdask.cluster(tmp_path / "site.yaml", adaptive={"minimum": 0, "maximum": 1}, interface="lo") as client:
+    with wkwdask.cluster(
+        tmp_path / "site.yaml", adaptive={"minimum": 0, "maximum": 1}, interface="lo"
+    ) as client:
         address = client.scheduler.address
         assert address.startswith("tls://127.0.0.1:")
         stranger = ssl.create_default_context()
@@ -136,15 +187,23 @@ def test_jobs_with_tls(tmp_path):
             secure.recv(1)
     script = run_here("cluster", "render", str(tmp_path / "site.yaml")).stdout
     assert " --protocol tls://\n" in script
-    assert f"export DASK_DISTRIBUTED__COMM__TLS__WORKER__KEY={tmp_path}/private/dask.key\n" in script
+    assert (
+        f"export DASK_DISTRIBUTED__COMM__TLS__WORKER__KEY={tmp_path}/private/dask.key\n" in script
+    )
 
 
 def test_kubernetes_keeps_dashboards_in_their_pods():
     documents = list(yaml.safe_load_all((CONFIGS / "kubernetes.yaml").read_text()))
     commands = [
-        container["args"] for document in documents if document["kind"] == "Deployment" for container in document["spec"]["template"]["spec"]["containers"]
+        container["args"]
+        for document in documents
+        if document["kind"] == "Deployment"
+        for container in document["spec"]["template"]["spec"]["containers"]
     ]
-    assert [arguments[arguments.index("--dashboard-address") + 1].rpartition(":")[0] for arguments in commands] == ["127.0.0.1", "127.0.0.1"]
+    assert [
+        arguments[arguments.index("--dashboard-address") + 1].rpartition(":")[0]
+        for arguments in commands
+    ] == ["127.0.0.1", "127.0.0.1"]
     (service,) = (document for document in documents if document["kind"] == "Service")
     assert [port["port"] for port in service["spec"]["ports"]] == [8786]
     (policy,) = (document for document in documents if document["kind"] == "NetworkPolicy")

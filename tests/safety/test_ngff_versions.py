@@ -14,19 +14,30 @@ zarr = pytest.importorskip("zarr", reason="the extra zarr")
 VOXELS = np.arange(4 * 5 * 6, dtype=np.uint8).reshape(4, 5, 6)  # x, y, z
 AXES = [{"name": letter, "type": "space", "unit": "nanometer"} for letter in "zyx"]
 SCALE = [{"type": "scale", "scale": [40.0, 4.0, 4.0]}]
-KNOWN = {"multiscales": [{"axes": AXES, "datasets": [{"path": "s0", "coordinateTransformations": SCALE}]}]}
+KNOWN = {
+    "multiscales": [
+        {"axes": AXES, "datasets": [{"path": "s0", "coordinateTransformations": SCALE}]}
+    ]
+}
 ODD = {
     "0.7": ({"ome": {**KNOWN, "version": "0.7"}}, "version '0.7'"),
     "1.0": ({"ome": {**KNOWN, "version": "1.0"}}, "version '1.0'"),
     "0.10": ({"ome": {**KNOWN, "version": "0.10"}}, "version '0.10'"),
-    "version of the first images": ({"multiscales": [{**KNOWN["multiscales"][0], "version": "0.7"}]}, "version '0.7'"),
+    "version of the first images": (
+        {"multiscales": [{**KNOWN["multiscales"][0], "version": "0.7"}]},
+        "version '0.7'",
+    ),
     "no text": ({"ome": {**KNOWN, "version": [0, 5]}}, r"version '\[0, 5\]'"),
 }
 
 
 def write_image(folder, attributes):
-    group = zarr.create_group(folder, attributes=attributes, zarr_format=3 if "ome" in attributes else 2)
-    group.create_array("s0", shape=VOXELS.T.shape, dtype=VOXELS.dtype, chunks=(2, 2, 2))[...] = VOXELS.T
+    group = zarr.create_group(
+        folder, attributes=attributes, zarr_format=3 if "ome" in attributes else 2
+    )
+    group.create_array("s0", shape=VOXELS.T.shape, dtype=VOXELS.dtype, chunks=(2, 2, 2))[...] = (
+        VOXELS.T
+    )
     return folder
 
 
@@ -84,14 +95,23 @@ def test_the_others_of_a_container_open(tmp_path):
 
 @pytest.mark.parametrize("version", ["0.5", "0.5.2", "0.5-dev-spatialdata", None])
 def test_known_versions_open(tmp_path, version):
-    image = write_image(tmp_path / "em", {"ome": {**({} if version is None else {"version": version}), **KNOWN}})
+    image = write_image(
+        tmp_path / "em", {"ome": {**({} if version is None else {"version": version}), **KNOWN}}
+    )
     np.testing.assert_array_equal(wkwdask.open(image)[0], VOXELS)
 
 
 def test_layers_of_a_dataset_have_their_json(tmp_path):
     """It defines axes, voxel size and place, also against the group of the arrays."""
     box = {"topLeft": [0, 0, 0], "width": 4, "height": 5, "depth": 6}
-    layer = {"name": "em", "category": "color", "boundingBox": box, "dataFormat": "zarr3", "elementClass": "uint8", "numChannels": 1}
+    layer = {
+        "name": "em",
+        "category": "color",
+        "boundingBox": box,
+        "dataFormat": "zarr3",
+        "elementClass": "uint8",
+        "numChannels": 1,
+    }
     write_image(tmp_path / "em", ODD["0.7"][0])
     for path in ("./em/s0", "./em"):
         mags = [{"mag": [1, 1, 1], "path": path, "axisOrder": {"x": 2, "y": 1, "z": 0}}]

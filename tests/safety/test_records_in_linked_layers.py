@@ -8,7 +8,19 @@ import signal
 
 import numpy as np
 import pytest
-from safety.test_job_records import NEW, OPTIONS, compress, fork, killed_between_record_and_rename, make_dataset, make_job, pyramid, remove, tree, write
+from safety.test_job_records import (
+    NEW,
+    OPTIONS,
+    compress,
+    fork,
+    killed_between_record_and_rename,
+    make_dataset,
+    make_job,
+    pyramid,
+    remove,
+    tree,
+    write,
+)
 
 import wkwdask
 from wkwdask.errors import UnsupportedError
@@ -24,9 +36,15 @@ def linked(tmp_path):
 
 
 JOBS = {
-    write: lambda folder: wkwdask.to_wkw(NEW, folder / "color" / "1", existing="overwrite", allow_external=True, **OPTIONS),
-    pyramid: lambda folder: wkwdask.build_pyramid(folder, "color", mags=["2"], method="max", existing="overwrite", allow_external=True),
-    compress: lambda folder: wkwdask.compress(folder / "color" / "1", compression="lz4hc", allow_external=True),
+    write: lambda folder: wkwdask.to_wkw(
+        NEW, folder / "color" / "1", existing="overwrite", allow_external=True, **OPTIONS
+    ),
+    pyramid: lambda folder: wkwdask.build_pyramid(
+        folder, "color", mags=["2"], method="max", existing="overwrite", allow_external=True
+    ),
+    compress: lambda folder: wkwdask.compress(
+        folder / "color" / "1", compression="lz4hc", allow_external=True
+    ),
     remove: lambda folder: wkwdask.rm(folder / "color" / "2", allow_external=True),
 }
 
@@ -45,9 +63,13 @@ def test_a_killed_job_is_completed(tmp_path, job, finisher):
         wkwdask.repair(dataset)
         # it is outside of the dataset
         assert list((tmp_path / "disk" / "color").glob(".wkwdask-job-*"))
-        assert "finish" in {action.verb for action in wkwdask.repair(dataset, allow_external=True).actions}
+        assert "finish" in {
+            action.verb for action in wkwdask.repair(dataset, allow_external=True).actions
+        }
     for mag in (mag.mag for mag in wkwdask.info(expected).layers[0].mags):
-        np.testing.assert_array_equal(wkwdask.read(dataset, mag=mag), wkwdask.read(expected, mag=mag))
+        np.testing.assert_array_equal(
+            wkwdask.read(dataset, mag=mag), wkwdask.read(expected, mag=mag)
+        )
     assert len(wkwdask.info(dataset).layers[0].mags) == len(wkwdask.info(expected).layers[0].mags)
     assert (dataset / "color" / "2").exists() == (job is not remove)
     assert not list((tmp_path / "disk" / "color").glob(".wkwdask-job-*"))
@@ -57,7 +79,12 @@ def test_a_killed_job_is_completed(tmp_path, job, finisher):
 def test_a_write_into_a_part_completes_what_was_killed(tmp_path):
     dataset = linked(tmp_path)
     assert fork(killed_between_record_and_rename, JOBS[write], dataset) == -signal.SIGKILL
-    wkwdask.to_wkw(NEW[:, :8, :8, :8], dataset / "color" / "1", region=((8, 8, 8), (16, 16, 16)), allow_external=True)
+    wkwdask.to_wkw(
+        NEW[:, :8, :8, :8],
+        dataset / "color" / "1",
+        region=((8, 8, 8), (16, 16, 16)),
+        allow_external=True,
+    )
     expected = NEW.copy()
     expected[:, 8:16, 8:16, 8:16] = NEW[:, :8, :8, :8]
     np.testing.assert_array_equal(wkwdask.read(dataset, mag=1), expected)
@@ -65,8 +92,21 @@ def test_a_write_into_a_part_completes_what_was_killed(tmp_path):
 
 RECORDS = {
     "removal": {"removed": ["../seg/1"], "edit": None},
-    "edit": {"removed": [], "edit": {"kind": "removal of mags", "dataset_folder": "..", "layer": "seg", "mags": [[1, 1, 1]]}},
-    "publication": {"job": "X", "publication": "p", "mags": [{"staged": "b", "folder": "../seg/1"}], "edit": None},
+    "edit": {
+        "removed": [],
+        "edit": {
+            "kind": "removal of mags",
+            "dataset_folder": "..",
+            "layer": "seg",
+            "mags": [[1, 1, 1]],
+        },
+    },
+    "publication": {
+        "job": "X",
+        "publication": "p",
+        "mags": [{"staged": "b", "folder": "../seg/1"}],
+        "edit": None,
+    },
 }
 
 

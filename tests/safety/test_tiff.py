@@ -11,7 +11,9 @@ import pytest
 import wkwdask
 from wkwdask.errors import FormatError, UnsupportedError
 
-tifffile = pytest.importorskip("tifffile", reason="tifffile, of the extra convert, is not installed")
+tifffile = pytest.importorskip(
+    "tifffile", reason="tifffile, of the extra convert, is not installed"
+)
 
 VOXEL_SIZE = (4, 4, 35)
 SHORT, LONG = 3, 4
@@ -23,15 +25,29 @@ def section(height=64, width=64):
 
 def directory(tags, at=8, following=0):
     """A directory of (code, type, count, value), with what follows."""
-    entries = b"".join(struct.pack("<HHI", code, kind, count) + struct.pack("<I", value) for code, kind, count, value in sorted(tags))
+    entries = b"".join(
+        struct.pack("<HHI", code, kind, count) + struct.pack("<I", value)
+        for code, kind, count, value in sorted(tags)
+    )
     return struct.pack("<H", len(tags)) + entries + struct.pack("<I", following)
 
 
 def image_tags(height, width=64, **more):
     """The tags of an uncompressed image of uint8 in one strip, but for where it lies."""
-    named = {"rows": (278, LONG, 1, height), "offsets": (273, LONG, 1, 8), "counts": (279, LONG, 1, height * width), "compression": (259, SHORT, 1, 1)}
+    named = {
+        "rows": (278, LONG, 1, height),
+        "offsets": (273, LONG, 1, 8),
+        "counts": (279, LONG, 1, height * width),
+        "compression": (259, SHORT, 1, 1),
+    }
     named |= more
-    always = [(256, LONG, 1, width), (257, LONG, 1, height), (258, SHORT, 1, 8), (262, SHORT, 1, 1), (277, SHORT, 1, 1)]
+    always = [
+        (256, LONG, 1, width),
+        (257, LONG, 1, height),
+        (258, SHORT, 1, 8),
+        (262, SHORT, 1, 1),
+        (277, SHORT, 1, 1),
+    ]
     return always + [tag for tag in named.values() if tag is not None]
 
 
@@ -79,7 +95,15 @@ def taken(source, tmp_path):
 # ----------------------------------------------------------------------------- strips
 
 
-@pytest.mark.parametrize("options", [{"rowsperstrip": 16}, {"rowsperstrip": 16, "compression": "zlib"}, {"compression": "zlib"}, {"tile": (16, 16)}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"rowsperstrip": 16},
+        {"rowsperstrip": 16, "compression": "zlib"},
+        {"compression": "zlib"},
+        {"tile": (16, 16)},
+    ],
+)
 def test_a_file_without_byte_counts_is_no_sparse_one(tmp_path, options):
     path = tmp_path / "a.tif"
     tifffile.imwrite(path, section(), metadata=None, **options)
@@ -89,7 +113,9 @@ def test_a_file_without_byte_counts_is_no_sparse_one(tmp_path, options):
 
 def test_one_raw_strip_needs_no_byte_count(tmp_path):
     tifffile.imwrite(tmp_path / "a.tif", section(), metadata=None)
-    np.testing.assert_array_equal(taken(patched(tmp_path / "a.tif", 279, hidden), tmp_path)[0], section())
+    np.testing.assert_array_equal(
+        taken(patched(tmp_path / "a.tif", 279, hidden), tmp_path)[0], section()
+    )
 
 
 @pytest.mark.parametrize("compression", [None, "zlib"])
@@ -144,7 +170,9 @@ def test_a_sparse_strip_of_any_size_is_no_image(tmp_path):
 def test_a_strip_of_fewer_bytes_than_its_rows(tmp_path):
     path = tmp_path / "a.tif"
     tifffile.imwrite(path, section(), metadata=None)
-    fail(patched(path, 279, lambda raw, entry: struct.pack_into("<I", raw, entry + 8, 10)), tmp_path)
+    fail(
+        patched(path, 279, lambda raw, entry: struct.pack_into("<I", raw, entry + 8, 10)), tmp_path
+    )
 
 
 # ----------------------------------------------------------------------------- directories
@@ -186,12 +214,23 @@ def test_tags_that_claim_the_file_again_and_again(tmp_path):
 
 def test_directories_below_that_are_listed_many_times(tmp_path):
     count = 20_000
-    data = struct.pack("<I", 8 + 4 * count) * count + directory(image_tags(4) + [(65000, LONG, 1, 0)] * 1000) + bytes(256)
+    data = (
+        struct.pack("<I", 8 + 4 * count) * count
+        + directory(image_tags(4) + [(65000, LONG, 1, 0)] * 1000)
+        + bytes(256)
+    )
     tags = [*image_tags(4), (330, LONG, count, 8)]
     assert "overlap or form a loop" in fail(write(tmp_path / "a.tif", tags, data=data), tmp_path)
 
 
-@pytest.mark.parametrize("description", ["ImageJ=1.53\nimages=2000000000\nslices=2000000000\n", '{"shape": [2000000000, 64, 64]}', '{"shape": ' + "[" * 20_000])
+@pytest.mark.parametrize(
+    "description",
+    [
+        "ImageJ=1.53\nimages=2000000000\nslices=2000000000\n",
+        '{"shape": [2000000000, 64, 64]}',
+        '{"shape": ' + "[" * 20_000,
+    ],
+)
 def test_pages_that_are_only_described(tmp_path, description):
     tifffile.imwrite(tmp_path / "a.tif", section(), description=description, metadata=None)
     fail(tmp_path / "a.tif", tmp_path)
@@ -234,9 +273,14 @@ def test_planes_in_files_of_other_folders(tmp_path, name, as_folder):
     tifffile.imwrite(tmp_path / "other.ome.tif", section(), metadata=None)
     (tmp_path / "s" / "link.ome.tif").symlink_to(tmp_path / "other.ome.tif")
     name = name.format(absolute=tmp_path / "other.ome.tif")
-    text = ome(1, f'<TiffData FirstZ="0" IFD="0" PlaneCount="1"><UUID FileName="{name}">urn:uuid:1</UUID></TiffData>')
+    text = ome(
+        1,
+        f'<TiffData FirstZ="0" IFD="0" PlaneCount="1"><UUID FileName="{name}">urn:uuid:1</UUID></TiffData>',
+    )
     tifffile.imwrite(tmp_path / "s" / "a.ome.tif", section(), description=text, metadata=None)
     if as_folder:
         (tmp_path / "s" / "link.ome.tif").unlink()
     if not as_folder or not name.startswith("link"):
-        assert "other.ome.tif" in fail(tmp_path / "s" if as_folder else tmp_path / "s" / "a.ome.tif", tmp_path)
+        assert "other.ome.tif" in fail(
+            tmp_path / "s" if as_folder else tmp_path / "s" / "a.ome.tif", tmp_path
+        )

@@ -15,7 +15,19 @@ def submit(capsys, *arguments, config="slurm-array", elements=2):
     none."""
     capsys.readouterr()
     with regions_of(32), rechunks_of(32):
-        COMMAND.main(["submit", *map(str, arguments), "--cluster", config, "--elements", str(elements), "--memory", "1G"], standalone_mode=False)
+        COMMAND.main(
+            [
+                "submit",
+                *map(str, arguments),
+                "--cluster",
+                config,
+                "--elements",
+                str(elements),
+                "--memory",
+                "1G",
+            ],
+            standalone_mode=False,
+        )
     return ids_in(capsys.readouterr().out)
 
 

@@ -28,7 +28,10 @@ def nap(seconds):
 def memory_settings():
     import dask
 
-    return [dask.config.get(f"distributed.worker.memory.{name}") for name in ("target", "spill", "pause", "terminate")]
+    return [
+        dask.config.get(f"distributed.worker.memory.{name}")
+        for name in ("target", "spill", "pause", "terminate")
+    ]
 
 
 def wait_until(condition, seconds=180):

@@ -43,7 +43,14 @@ def submitted(slurm, tmp_path, monkeypatch):
 
     def submit(*command, script="slurm-allocation", nodes=1):
         return slurm.run(
-            "sbatch", "--parsable", *SMALL, f"--nodes={nodes}", "--output", str(tmp_path / "job.out"), str(CONFIGS / f"{script}.sbatch"), *map(str, command)
+            "sbatch",
+            "--parsable",
+            *SMALL,
+            f"--nodes={nodes}",
+            "--output",
+            str(tmp_path / "job.out"),
+            str(CONFIGS / f"{script}.sbatch"),
+            *map(str, command),
         )
 
     return submit
@@ -56,11 +63,17 @@ def test_a_pyramid_equals_that_of_a_serial_run(slurm, submitted, tmp_path):
     wkwdask.to_wkw(ARRAY, folder / "color" / "1", block_len=8, file_len=2, category="color")
     subprocess.run(["cp", "-r", folder, tmp_path / "serial"], check=True)
     (tmp_path / "pyramid.py").write_text(PYRAMID_SCRIPT)
-    job = submitted(sys.executable, tmp_path / "pyramid.py", tmp_path / "facts.json", folder, nodes=2)
+    job = submitted(
+        sys.executable, tmp_path / "pyramid.py", tmp_path / "facts.json", folder, nodes=2
+    )
     slurm.wait_for(job, "COMPLETED", "FAILED", "CANCELLED")
     assert slurm.state(job) == "COMPLETED", (tmp_path / "job.out").read_text()
     facts = json.loads((tmp_path / "facts.json").read_text())
-    assert facts == {"names": [f"w-{job}-0", f"w-{job}-1"], "memory": [[False, False, 0.8, 0.95]] * 2, "limits": [1 << 30] * 2}
+    assert facts == {
+        "names": [f"w-{job}-0", f"w-{job}-1"],
+        "memory": [[False, False, 0.8, 0.95]] * 2,
+        "limits": [1 << 30] * 2,
+    }
     with dask.config.set(scheduler="synchronous"):
         wkwdask.build_pyramid(tmp_path / "serial")
     assert wkwdask.diff(folder, tmp_path / "serial").equal
@@ -78,7 +91,10 @@ def test_a_failed_command_ends_the_job_with_its_exit_code(slurm, submitted, tmp_
 def test_the_job_fails_without_its_scheduler_or_workers(slurm, submitted, tmp_path, part):
     job = submitted("sleep", "300", script="slurm-allocation-preemptible")
     (folder,) = wait_for_folder(tmp_path, job)
-    texts = (f"--scheduler-file {folder}", "dask scheduler" if part == "scheduler" else f"--name w-{job}-")
+    texts = (
+        f"--scheduler-file {folder}",
+        "dask scheduler" if part == "scheduler" else f"--name w-{job}-",
+    )
     wait_until(lambda: processes(*texts))
     for pid in processes(*texts):
         os.kill(pid, 9)
@@ -109,7 +125,16 @@ def processes(*texts):
 
 @pytest.mark.parametrize("name", sorted(path.name for path in CONFIGS.glob("*.sbatch")))
 def test_slurm_accepts_the_shipped_scripts(slurm, name):
-    options = ["--partition=debug", "--time=00:10:00", *(["--nodes=2", "--ntasks-per-node=1"] if "allocation" in name else [])]
-    done = subprocess.run(["sbatch", "--test-only", *options, CONFIGS / name, "true"], capture_output=True, text=True, check=False)
+    options = [
+        "--partition=debug",
+        "--time=00:10:00",
+        *(["--nodes=2", "--ntasks-per-node=1"] if "allocation" in name else []),
+    ]
+    done = subprocess.run(
+        ["sbatch", "--test-only", *options, CONFIGS / name, "true"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert "to start at" in done.stderr

@@ -81,14 +81,23 @@ def test_each_phase_reads_the_results_of_the_one_before(slurm, ds, capsys):
     jobs = submit(capsys, "components", ds / "seg" / "1", ds / "components" / "1")
     state, printed = finished(slurm, jobs)
     assert state == "COMPLETED", printed
-    np.testing.assert_array_equal(wkwdask.read(ds / "components" / "1"), wkwdask.read(ds / "serial" / "1"))
+    np.testing.assert_array_equal(
+        wkwdask.read(ds / "components" / "1"), wkwdask.read(ds / "serial" / "1")
+    )
 
 
 def test_elements_import_a_function_from_a_file(slurm, ds, tmp_path, capsys):
     (tmp_path / "mine.py").write_text("def double(x):\n    return x * 2\n")
-    state, printed = finished(slurm, submit(capsys, "apply", "mine.py:double", ds / "seg" / "1", ds / "double" / "1", elements=1))
+    state, printed = finished(
+        slurm,
+        submit(
+            capsys, "apply", "mine.py:double", ds / "seg" / "1", ds / "double" / "1", elements=1
+        ),
+    )
     assert state == "COMPLETED", printed
-    np.testing.assert_array_equal(wkwdask.read(ds / "double" / "1"), wkwdask.read(ds / "seg" / "1") * 2)
+    np.testing.assert_array_equal(
+        wkwdask.read(ds / "double" / "1"), wkwdask.read(ds / "seg" / "1") * 2
+    )
 
 
 def test_a_mag_is_compressed_in_place(slurm, ds, capsys):

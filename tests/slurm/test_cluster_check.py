@@ -21,7 +21,9 @@ def check(config, folder):
 
 
 def test_one_job_of_dask_jobqueue_is_enough(slurm, tmp_path):
-    values = yaml.safe_load((CONFIGS / "slurm-jobqueue.yaml").read_text()) | {name.replace("_", "-"): value for name, value in SITE.items()}
+    values = yaml.safe_load((CONFIGS / "slurm-jobqueue.yaml").read_text()) | {
+        name.replace("_", "-"): value for name, value in SITE.items()
+    }
     (tmp_path / "site.yaml").write_text(yaml.safe_dump(values | {"jobs": 7}))
     (tmp_path / "shared").mkdir()
     done = check(tmp_path / "site.yaml", tmp_path / "shared")
@@ -37,7 +39,11 @@ def test_an_allocation_with_little_memory_is_reported(slurm, tmp_path, monkeypat
     monkeypatch.setenv("WKWDASK_INTERFACE", "lo")
     monkeypatch.setenv("WKWDASK_SHARED", str(tmp_path))
     script = tmp_path / "site.sbatch"
-    text = (CONFIGS / "slurm-allocation.sbatch").read_text().replace("--partition=normal", "--partition=debug")
+    text = (
+        (CONFIGS / "slurm-allocation.sbatch")
+        .read_text()
+        .replace("--partition=normal", "--partition=debug")
+    )
     script.write_text(text.replace("--mem-per-cpu=4G", "--mem-per-cpu=512M"))
     done = check(script, tmp_path)
     assert done.returncode == 1, done.output
@@ -49,7 +55,9 @@ def test_an_allocation_with_little_memory_is_reported(slurm, tmp_path, monkeypat
 
 def test_the_output_of_a_failed_job_is_shown(slurm, tmp_path):
     script = tmp_path / "broken.sbatch"
-    script.write_text("#!/usr/bin/env bash\n# kind: allocation\n#SBATCH --partition=debug --mem=100M\necho no such module\nexit 3\n")
+    script.write_text(
+        "#!/usr/bin/env bash\n# kind: allocation\n#SBATCH --partition=debug --mem=100M\necho no such module\nexit 3\n"
+    )
     done = check(script, tmp_path)
     assert done.returncode == 2
     assert "is FAILED and gave no answer; its output ends with\nno such module" in done.stderr
@@ -57,19 +65,31 @@ def test_the_output_of_a_failed_job_is_shown(slurm, tmp_path):
 
 def test_jobs_that_would_wait_forever_are_not_waited_for(slurm, tmp_path):
     """A walltime above the partition's limit: SLURM takes the job, and never starts it."""
-    values = yaml.safe_load((CONFIGS / "slurm-jobqueue.yaml").read_text()) | {name.replace("_", "-"): value for name, value in SITE.items()}
-    (tmp_path / "site.yaml").write_text(yaml.safe_dump(values | {"walltime": "3-00:00:00", "lost-after": 1, "queue-check": 1}))
+    values = yaml.safe_load((CONFIGS / "slurm-jobqueue.yaml").read_text()) | {
+        name.replace("_", "-"): value for name, value in SITE.items()
+    }
+    (tmp_path / "site.yaml").write_text(
+        yaml.safe_dump(values | {"walltime": "3-00:00:00", "lost-after": 1, "queue-check": 1})
+    )
     done = check(tmp_path / "site.yaml", tmp_path)
     assert done.returncode == 2, done.output
-    assert re.search(r"job \d+ asks for a walltime of 3-00:00:00, partition debug has MaxTime=2-00:00:00: it would wait forever", done.stderr)
+    assert re.search(
+        r"job \d+ asks for a walltime of 3-00:00:00, partition debug has MaxTime=2-00:00:00: it would wait forever",
+        done.stderr,
+    )
     slurm.wait_until_empty()
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".wkwdask")] == []
 
 
 def test_the_walltime_of_a_script_is_compared_with_the_limit_of_its_partition(slurm, tmp_path):
     script = tmp_path / "site.sbatch"
-    script.write_text("#!/usr/bin/env bash\n# kind: allocation\n#SBATCH --partition=debug --time=50:00:00\nsleep 60\n")
+    script.write_text(
+        "#!/usr/bin/env bash\n# kind: allocation\n#SBATCH --partition=debug --time=50:00:00\nsleep 60\n"
+    )
     done = check(script, tmp_path)
     assert done.returncode == 2
-    assert "the script asks for a walltime of 50:00:00, partition debug has MaxTime=2-00:00:00" in done.stderr
+    assert (
+        "the script asks for a walltime of 50:00:00, partition debug has MaxTime=2-00:00:00"
+        in done.stderr
+    )
     slurm.wait_until_empty()

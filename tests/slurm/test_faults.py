@@ -39,13 +39,20 @@ def cluster(slurm_cluster, tmp_path_factory):
         pytest.param(worker_faults.cancelled, "job CANCELLED", id="scancel"),
         pytest.param(worker_faults.requeued, "Restarts=1", id="requeue"),
         pytest.param(worker_faults.node_down, "restarted since then: True", id="node down"),
-        pytest.param(worker_faults.over_memory, "process gone, job (FAILED|OUT_OF_MEMORY|CANCELLED), log tells of memory: True", id="memory"),
+        pytest.param(
+            worker_faults.over_memory,
+            "process gone, job (FAILED|OUT_OF_MEMORY|CANCELLED), log tells of memory: True",
+            id="memory",
+        ),
     ],
 )
 def test_only_tasks_of_a_stopped_worker_run_again(tmp_path, known, cluster, fault, proof):
     cluster.restore(3)
     folder, log = known.start(tmp_path / "ds"), tmp_path / "log"
-    with cluster.connected(3) as client, Meanwhile(log, MOMENT, lambda: fault(cluster, client)) as meanwhile:
+    with (
+        cluster.connected(3) as client,
+        Meanwhile(log, MOMENT, lambda: fault(cluster, client)) as meanwhile,
+    ):
         known.build(folder, log, SECONDS)
     assert meanwhile.done
     # SLURM detects a node that is down late

@@ -34,7 +34,10 @@ def dataset(tmp_path):
 
 
 def mags(folder):
-    return {str(mag.mag): wkwdask.read(folder, mag=mag.mag) for mag in wkwdask.info(folder).layers[0].mags}
+    return {
+        str(mag.mag): wkwdask.read(folder, mag=mag.mag)
+        for mag in wkwdask.info(folder).layers[0].mags
+    }
 
 
 def assert_equals_serial_run(folder):
@@ -50,11 +53,15 @@ def assert_equals_serial_run(folder):
 
 
 def test_a_cancelled_job_is_submitted_again(slurm, dataset, capfd):
-    with wkwdask.cluster("slurm-jobqueue", jobs=1, **SITE | {"cores": 2, "processes": 2, "memory": "2GiB"}) as client:
+    with wkwdask.cluster(
+        "slurm-jobqueue", jobs=1, **SITE | {"cores": 2, "processes": 2, "memory": "2GiB"}
+    ) as client:
         assert "1 job of 2 workers (1 thread, 1.00 GiB each)" in capfd.readouterr().err
         wkwdask.build_pyramid(dataset)
         client.wait_for_workers(2, timeout=240)
-        assert set(map(str, client.run(memory_settings).values())) == {str([False, False, 0.8, 0.95])}
+        assert set(map(str, client.run(memory_settings).values())) == {
+            str([False, False, 0.8, 0.95])
+        }
         first = set(slurm.jobs())
         futures = client.map(nap, [0.3] * 8, pure=False)
         client.submit(nap, 0, priority=1, pure=False).result()
@@ -99,7 +106,12 @@ def test_pending_jobs_are_replaced_and_cancelled_at_the_end(slurm, capfd):
 
 def test_a_rejected_job_is_an_error(slurm):
     refused = wkwdask.cluster("slurm-jobqueue", **SITE | {"queue": "no"})
-    with pytest.raises(TaskFailedError, match=r"slurm-jobqueue: a job was rejected: .*invalid partition"), refused:
+    with (
+        pytest.raises(
+            TaskFailedError, match=r"slurm-jobqueue: a job was rejected: .*invalid partition"
+        ),
+        refused,
+    ):
         pass
     slurm.wait_until_empty()
 
@@ -107,7 +119,12 @@ def test_a_rejected_job_is_an_error(slurm):
 def test_three_jobs_without_a_worker_are_an_error(slurm, tmp_path):
     settings = {**SITE, "python": "/bin/false", "log_directory": str(tmp_path)}
     failing = wkwdask.cluster("slurm-jobqueue", jobs=1, **settings)
-    with pytest.raises(TaskFailedError, match="3 jobs in a row ended before their worker connected") as caught, failing as client:
+    with (
+        pytest.raises(
+            TaskFailedError, match="3 jobs in a row ended before their worker connected"
+        ) as caught,
+        failing as client,
+    ):
         client.submit(nap, 0).result()
     assert str(tmp_path) in str(caught.value)
     assert len(list(tmp_path.glob("*.err"))) == 3
@@ -120,13 +137,22 @@ def test_a_command_ends_where_workers_cannot_start(slurm, dataset, tmp_path):
     values |= {name.replace("_", "-"): value for name, value in SITE.items()}
     values |= {"jobs": 1, "python": "/nonexistent/python", "log-directory": str(tmp_path / "logs")}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(values))
-    command = [sys.executable, "-m", "wkwdask", "pyramid", dataset, "--cluster", tmp_path / "mine.yaml"]
+    command = [
+        sys.executable,
+        "-m",
+        "wkwdask",
+        "pyramid",
+        dataset,
+        "--cluster",
+        tmp_path / "mine.yaml",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=50)
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
-    assert re.search(r"error: mine: .* 3 jobs in a row ended .*; job \d+ ended with exit code 127; .*\.err: .*/nonexistent/python: No such file", last), (
-        done.stderr
-    )
+    assert re.search(
+        r"error: mine: .* 3 jobs in a row ended .*; job \d+ ended with exit code 127; .*\.err: .*/nonexistent/python: No such file",
+        last,
+    ), done.stderr
 
 
 DRIVER = """
@@ -147,8 +173,19 @@ def test_no_job_outlives_a_killed_driver(slurm, tmp_path, number):
     jobs."""
     waiting = number == signal.SIGTERM
     script = tmp_path / "driver.py"
-    script.write_text(DRIVER.format(settings=SITE | ({"job_extra_directives": ["--hold"]} if waiting else {}), wait=not waiting))
-    with subprocess.Popen([sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ) as driver:
+    script.write_text(
+        DRIVER.format(
+            settings=SITE | ({"job_extra_directives": ["--hold"]} if waiting else {}),
+            wait=not waiting,
+        )
+    )
+    with subprocess.Popen(
+        [sys.executable, script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ,
+    ) as driver:
         assert driver.stdout.readline() == "ready\n"
         assert len(slurm.jobs()) == 1
         driver.send_signal(number)

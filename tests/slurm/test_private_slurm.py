@@ -36,8 +36,15 @@ def test_no_daemon_outlives_a_killed_process(slurm_cluster):
         imports = "import os, pathlib\nfrom support import private_slurm as p"
         command = f"{imports}\nwith p.private_slurm(pathlib.Path(os.environ['FOLDER']), num_nodes=1): os.kill(os.getpid(), 9)"
         tests = str(Path(__file__).resolve().parent.parent)
-        done = subprocess.run([sys.executable, "-c", command], env={**os.environ, "FOLDER": folder, "PYTHONPATH": tests}, timeout=240)
+        done = subprocess.run(
+            [sys.executable, "-c", command],
+            env={**os.environ, "FOLDER": folder, "PYTHONPATH": tests},
+            timeout=240,
+        )
         assert done.returncode == -signal.SIGKILL
-        names = {path.name.partition(".")[0]: int(path.read_text()) for path in Path(folder, "run").glob("*.pid")}
+        names = {
+            path.name.partition(".")[0]: int(path.read_text())
+            for path in Path(folder, "run").glob("*.pid")
+        }
         assert {"munged", "slurmctld"} <= set(names)
         wait_until(lambda: not any(_is_running(pid, name) for name, pid in names.items()))

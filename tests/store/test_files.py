@@ -48,7 +48,9 @@ def test_reading(folder):
         assert file.read([(3, 5), (0, 0), (99, 100)]) == [b"\3\4", b"", b"c"]
         assert file.read_some(10, 95) == bytes(range(95, 100))
         assert file.read_some(10, 100) == b""
-        with pytest.raises(TruncatedError, match="ends at byte 100, expected 2 bytes from byte 99 on"):
+        with pytest.raises(
+            TruncatedError, match="ends at byte 100, expected 2 bytes from byte 99 on"
+        ):
             file.read([(99, 101)])
         memory = np.zeros(10, np.uint8)
         file.read_into(memory, 90)
@@ -76,7 +78,15 @@ def test_a_file_that_is_open_stays_what_it_was(folder):
 
 
 def test_what_is_absent(folder):
-    for read in (files.open_file, files.read_bytes, files.stat, files.listdir, files.unlink, files.rmdir, files.readlink):
+    for read in (
+        files.open_file,
+        files.read_bytes,
+        files.stat,
+        files.listdir,
+        files.unlink,
+        files.rmdir,
+        files.readlink,
+    ):
         with raises(errno.ENOENT):
             read(f"{folder}/absent")
     put(f"{folder}/file")
@@ -112,10 +122,26 @@ def test_folders(folder):
         files.open_file(f"{folder}/a")
     assert sorted(files.listdir(f"{folder}/a")) == ["b", "file"]
     with files.scandir(f"{folder}/a") as entries:
-        found = {entry.name: (entry.path, entry.is_dir(), entry.is_file(), entry.is_symlink()) for entry in entries}
-    assert found == {"b": (f"{folder}/a/b", True, False, False), "file": (f"{folder}/a/file", False, True, False)}
-    assert [(path[len(folder) :], names) for path, _, names in files.walk(folder)] == [("", []), ("/a", ["file"]), ("/a/b", []), ("/a/b/c", [])]
-    assert [path[len(folder) :] for path, _, _ in files.walk(folder, topdown=False)] == ["/a/b/c", "/a/b", "/a", ""]
+        found = {
+            entry.name: (entry.path, entry.is_dir(), entry.is_file(), entry.is_symlink())
+            for entry in entries
+        }
+    assert found == {
+        "b": (f"{folder}/a/b", True, False, False),
+        "file": (f"{folder}/a/file", False, True, False),
+    }
+    assert [(path[len(folder) :], names) for path, _, names in files.walk(folder)] == [
+        ("", []),
+        ("/a", ["file"]),
+        ("/a/b", []),
+        ("/a/b/c", []),
+    ]
+    assert [path[len(folder) :] for path, _, _ in files.walk(folder, topdown=False)] == [
+        "/a/b/c",
+        "/a/b",
+        "/a",
+        "",
+    ]
     assert files.count_tree(folder) == (1, 5)
     assert files.delete_tree(f"{folder}/a") == (1, 5)
     assert files.listdir(folder) == []
@@ -182,7 +208,10 @@ def test_links(folder):
     assert files.samefile(f"{folder}/a/file", f"{folder}/second")
     with raises(errno.EEXIST):
         files.link(f"{folder}/a/file", f"{folder}/second")
-    assert files.delete_tree(folder) == (5, 1 + 1 + len(f"{folder}/a/file") + len("nowhere") + len("loop"))
+    assert files.delete_tree(folder) == (
+        5,
+        1 + 1 + len(f"{folder}/a/file") + len("nowhere") + len("loop"),
+    )
     files.makedirs(folder)
 
 
@@ -239,13 +268,23 @@ def test_whole_files(folder):
     store = FolderStore(folder)
     put(f"{folder}/file", b"data")
     put(f"{folder}/empty", b"")
-    assert store.read_whole(["file", "absent", "empty", "file/below"], 4) == [b"data", None, b"", None]
+    assert store.read_whole(["file", "absent", "empty", "file/below"], 4) == [
+        b"data",
+        None,
+        b"",
+        None,
+    ]
     with pytest.raises(CorruptError, match=r"file: has 4 bytes, expected at most 3"):
         store.read_whole(["file"], 3)
     files.makedirs(f"{folder}/folder")
     with pytest.raises(CorruptError, match="folder: not a regular file"):
         store.read_whole(["folder"], 100)
-    assert store.states(["file", "absent", "folder", "file/below"]) == [files.state_of(f"{folder}/file"), None, None, None]
+    assert store.states(["file", "absent", "folder", "file/below"]) == [
+        files.state_of(f"{folder}/file"),
+        None,
+        None,
+        None,
+    ]
 
 
 def test_appended_lines(folder):
@@ -284,7 +323,11 @@ def test_locks(folder):
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(add_one, range(12)))
     assert files.read_bytes(path) == b"12"
-    with locked_file(path, "a change"), pytest.raises(LockedError, match="another process changes it"), locked_file(path, "another", timeout_seconds=0.05):
+    with (
+        locked_file(path, "a change"),
+        pytest.raises(LockedError, match="another process changes it"),
+        locked_file(path, "another", timeout_seconds=0.05),
+    ):
         pass
     inside, most = 0, 0
     lock = threading.Lock()
@@ -310,7 +353,9 @@ def test_small_files_of_a_folder(folder):
     for name in "abc":
         put(f"{folder}/below/{name}", name.encode() * 3)
     memory = bytearray(8)
-    assert files.read_small(folder, ["below/a", "below/x", "below/b", "below/c"], 4, memoryview(memory)) == [(0, 3), (3, -1), (3, 3)]
+    assert files.read_small(
+        folder, ["below/a", "below/x", "below/b", "below/c"], 4, memoryview(memory)
+    ) == [(0, 3), (3, -1), (3, 3)]
     assert bytes(memory[:6]) == b"aaabbb"
     with raises(errno.ENOENT):
         files.read_small(f"{folder}/absent", ["a"], 4, memoryview(memory))
@@ -323,9 +368,15 @@ def test_patterns(folder):
     assert sorted(files.matching(f"{folder}/*/s[0-9].png")) == [f"{folder}/deep/s3.png"]
     put(f"{folder}/deep/deeper/s4.png")
     put(f"{folder}/.s5.png")
-    assert sorted(files.matching(f"{folder}/*.png")) == [f"{folder}/{name}" for name in ("s1.png", "s2.png", "t.png")]
-    assert sorted(files.matching(f"{folder}/**/s*.png")) == [f"{folder}/{name}" for name in ("deep/deeper/s4.png", "deep/s3.png", "s1.png", "s2.png")]
-    assert sorted(files.matching(f"{folder}/*/**/s*.png")) == [f"{folder}/{name}" for name in ("deep/deeper/s4.png", "deep/s3.png")]
+    assert sorted(files.matching(f"{folder}/*.png")) == [
+        f"{folder}/{name}" for name in ("s1.png", "s2.png", "t.png")
+    ]
+    assert sorted(files.matching(f"{folder}/**/s*.png")) == [
+        f"{folder}/{name}" for name in ("deep/deeper/s4.png", "deep/s3.png", "s1.png", "s2.png")
+    ]
+    assert sorted(files.matching(f"{folder}/*/**/s*.png")) == [
+        f"{folder}/{name}" for name in ("deep/deeper/s4.png", "deep/s3.png")
+    ]
     assert files.matching(f"{folder}/.s*.png") == [f"{folder}/.s5.png"]
 
 
@@ -352,7 +403,13 @@ def test_stores(folder):
 
 @pytest.mark.parametrize(
     ("path", "folder", "name"),
-    [("memory://a/b", "memory://a", "b"), ("memory://a", "memory://", "a"), ("memory://", "memory://", ""), ("/a/b", "/a", "b"), ("/a", "/", "a")],
+    [
+        ("memory://a/b", "memory://a", "b"),
+        ("memory://a", "memory://", "a"),
+        ("memory://", "memory://", ""),
+        ("/a/b", "/a", "b"),
+        ("/a", "/", "a"),
+    ],
 )
 def test_parts_of_a_path(path, folder, name):
     assert paths.split(path) == (folder, name)
@@ -370,7 +427,9 @@ def test_paths_in_memory():
     assert paths.is_below("memory://a/b", "memory://a")
     assert not paths.is_below("memory://ab", "memory://a")
     assert not paths.is_remote("memory://a")
-    with pytest.raises(UnsupportedError, match="memory://a: a cluster needs a path on a file system"):
+    with pytest.raises(
+        UnsupportedError, match="memory://a: a cluster needs a path on a file system"
+    ):
         paths.need_file_system("memory://a", "a cluster")
 
 
@@ -401,7 +460,9 @@ def test_forked_processes_read_an_unpacked_zip_independently(tmp_path, monkeypat
     inside = f"{tmp_path}/outer.zip|zip:/inner.zip|zip:"
     with files.open_file(f"{inside}/a") as file:
         begin = file.read_some(1 << 19, 0)
-        child = multiprocessing.get_context("fork").Process(target=files.read_bytes, args=(f"{inside}/b",))
+        child = multiprocessing.get_context("fork").Process(
+            target=files.read_bytes, args=(f"{inside}/b",)
+        )
         child.start()
         child.join(60)
         assert child.exitcode == 0

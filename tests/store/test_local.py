@@ -12,7 +12,15 @@ import pytest
 
 from wkwdask.errors import TruncatedError, UnsupportedError
 from wkwdask.store import local
-from wkwdask.store.files import TEMPORARY_SUFFIX, exchange, fsync, numbered, open_file, publish_folder, remove_tree
+from wkwdask.store.files import (
+    TEMPORARY_SUFFIX,
+    exchange,
+    fsync,
+    numbered,
+    open_file,
+    publish_folder,
+    remove_tree,
+)
 from wkwdask.store.new_files import NewFile, publish_bytes
 from wkwdask.store.paths import local_path
 
@@ -175,7 +183,9 @@ def test_short_reads_go_on(tmp_path, monkeypatch):
     path = tmp_path / "file"
     path.write_bytes(bytes(range(100)))
     preadv = os.preadv
-    monkeypatch.setattr(os, "preadv", lambda fd, buffers, offset: preadv(fd, [buffers[0][:7]], offset))
+    monkeypatch.setattr(
+        os, "preadv", lambda fd, buffers, offset: preadv(fd, [buffers[0][:7]], offset)
+    )
     with open_file(str(path)) as file:
         buffer = np.zeros(60, np.uint8)
         file.read_into(buffer, 20)

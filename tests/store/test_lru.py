@@ -35,4 +35,10 @@ def test_a_value_that_could_not_be_made_is_made_again():
 
 
 def test_more_values_than_the_cache_keeps_are_returned():
-    assert LruCache(2).get_or_make(range(5), lambda keys: map(str, keys)) == ["0", "1", "2", "3", "4"]
+    assert LruCache(2).get_or_make(range(5), lambda keys: map(str, keys)) == [
+        "0",
+        "1",
+        "2",
+        "3",
+        "4",
+    ]

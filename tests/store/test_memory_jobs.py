@@ -54,19 +54,32 @@ def test_several_jobs_at_once():
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(write, range(8)))
-    assert sorted(layer.name for layer in wkwdask.info("memory://ds").layers) == [f"color-{n}" for n in range(8)]
+    assert sorted(layer.name for layer in wkwdask.info("memory://ds").layers) == [
+        f"color-{n}" for n in range(8)
+    ]
     for n in range(8):
-        np.testing.assert_array_equal(wkwdask.read(f"memory://ds/color-{n}/1")[0], ARRAY + np.uint8(n))
+        np.testing.assert_array_equal(
+            wkwdask.read(f"memory://ds/color-{n}/1")[0], ARRAY + np.uint8(n)
+        )
 
 
 def test_other_processes_are_refused(tmp_path):
     wkwdask.to_wkw(ARRAY, "memory://ds/color/1", **OPTIONS)
-    with dask.config.set(scheduler="processes"), pytest.raises(UnsupportedError, match=r"memory://.*other processes run needs a path on a file system"):
+    with (
+        dask.config.set(scheduler="processes"),
+        pytest.raises(
+            UnsupportedError, match=r"memory://.*other processes run needs a path on a file system"
+        ),
+    ):
         wkwdask.build_pyramid("memory://ds", layer="color")
     distributed = pytest.importorskip("distributed")
     with (
-        distributed.Client(n_workers=1, processes=False, dashboard_address=":0", local_directory=tmp_path),
-        pytest.raises(UnsupportedError, match=r"memory://.*other processes run needs a path on a file system"),
+        distributed.Client(
+            n_workers=1, processes=False, dashboard_address=":0", local_directory=tmp_path
+        ),
+        pytest.raises(
+            UnsupportedError, match=r"memory://.*other processes run needs a path on a file system"
+        ),
     ):
         wkwdask.to_wkw(wkwdask.open("memory://ds/color/1"), "memory://ds/seg/1", **OPTIONS)
     assert [layer.name for layer in wkwdask.info("memory://ds").layers] == ["color"]

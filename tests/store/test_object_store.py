@@ -41,14 +41,28 @@ def _quick(monkeypatch, tmp_path):
 
 def answer(status, body=b"", *, length=None, **headers):
     """Format an answer; ``length`` is the stated one if it differs from that of the body."""
-    lines = {"Content-Length": len(body) if length is None else length, "Last-Modified": "Sun, 01 Nov 2026 00:00:00 GMT", "ETag": '"x"', **headers}
-    head = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in lines.items() if value is not None)
+    lines = {
+        "Content-Length": len(body) if length is None else length,
+        "Last-Modified": "Sun, 01 Nov 2026 00:00:00 GMT",
+        "ETag": '"x"',
+        **headers,
+    }
+    head = "".join(
+        f"{name.replace('_', '-')}: {value}\r\n"
+        for name, value in lines.items()
+        if value is not None
+    )
     return f"HTTP/1.1 {status}\r\nConnection: close\r\n{head}\r\n".encode() + body
 
 
 def part(start, stop, *, missing=0):
     """Format the answer to a request for a range, whose last bytes may be missing."""
-    return answer("206 Partial Content", DATA[start : stop - missing], length=stop - start, Content_Range=f"bytes {start}-{stop - 1}/{len(DATA)}")
+    return answer(
+        "206 Partial Content",
+        DATA[start : stop - missing],
+        length=stop - start,
+        Content_Range=f"bytes {start}-{stop - 1}/{len(DATA)}",
+    )
 
 
 def amazon(status, code, more=""):
@@ -78,7 +92,16 @@ def read(url, *span):
     return file.read([span])
 
 
-@pytest.mark.parametrize("failure", [part(10, 20, missing=3), answer("503 Slow Down"), answer("429 Too Many Requests"), answer("408 Request Timeout"), b""])
+@pytest.mark.parametrize(
+    "failure",
+    [
+        part(10, 20, missing=3),
+        answer("503 Slow Down"),
+        answer("429 Too Many Requests"),
+        answer("408 Request Timeout"),
+        b"",
+    ],
+)
 def test_a_failure_that_passes_is_overcome(failure):
     with server(failure, part(10, 20)) as url:
         assert read(url, 10, 20) == [DATA[10:20]]
@@ -90,7 +113,10 @@ def test_a_failure_that_passes_is_overcome(failure):
         (part(10, 20, missing=3), "cannot be read: .*body"),
         (answer("503 Slow Down"), "cannot be read: 503 Service Unavailable"),
         (answer("200 OK", DATA), "the server does not support range requests"),
-        (answer("206 Partial Content", b"", length="no", Content_Range="bytes 10-19/256"), "cannot be read"),
+        (
+            answer("206 Partial Content", b"", length="no", Content_Range="bytes 10-19/256"),
+            "cannot be read",
+        ),
         (answer("403 Forbidden"), "cannot be read: 403 Forbidden"),
         (answer("401 Unauthorized"), "cannot be read: 401 Unauthorized"),
     ],
@@ -101,13 +127,23 @@ def test_a_failure_that_stays_is_an_error(failure, expected):
 
 
 def test_an_html_page_is_no_data():
-    page = answer("200 OK", b"<!doctype html><title>Log in</title>", Content_Type="text/html; charset=utf-8")
-    with server(page) as url, pytest.raises(UnsupportedError, match="/em/info: the server sent an HTML page instead of data"):
+    page = answer(
+        "200 OK", b"<!doctype html><title>Log in</title>", Content_Type="text/html; charset=utf-8"
+    )
+    with (
+        server(page) as url,
+        pytest.raises(
+            UnsupportedError, match="/em/info: the server sent an HTML page instead of data"
+        ),
+    ):
         wkwdask.open(f"precomputed://{url}/em")
 
 
 def test_a_file_without_a_stated_size_is_an_error():
-    with server(answer("200 OK", b"{}", length=None).replace(b"Content-Length: 2\r\n", b"")) as url, pytest.raises(OSError, match="Content-Length"):
+    with (
+        server(answer("200 OK", b"{}", length=None).replace(b"Content-Length: 2\r\n", b"")) as url,
+        pytest.raises(OSError, match="Content-Length"),
+    ):
         wkwdask.open(f"precomputed://{url}/em")
 
 
@@ -130,11 +166,23 @@ def test_hosts_that_cannot_be_reached():
     ("failure", "expected"),
     [
         (amazon("404 Not Found", "NoSuchBucket"), "no such bucket: s3://cells"),
-        (amazon("403 Forbidden", "AccessDenied"), "403 Forbidden, AccessDenied; this was anonymous access, because no credentials were found"),
+        (
+            amazon("403 Forbidden", "AccessDenied"),
+            "403 Forbidden, AccessDenied; this was anonymous access, because no credentials were found",
+        ),
         (amazon("400 Bad Request", "ExpiredToken"), "ExpiredToken, the credentials have expired"),
-        (amazon("403 Forbidden", "InvalidAccessKeyId"), "InvalidAccessKeyId, the credentials are not valid"),
-        (amazon("400 Bad Request", "AuthorizationHeaderMalformed", "<Region>eu-west-1</Region>"), "s3://cells is in the region eu-west-1"),
-        (answer("301 Moved Permanently"), "s3://cells is in another region, not in the default one"),
+        (
+            amazon("403 Forbidden", "InvalidAccessKeyId"),
+            "InvalidAccessKeyId, the credentials are not valid",
+        ),
+        (
+            amazon("400 Bad Request", "AuthorizationHeaderMalformed", "<Region>eu-west-1</Region>"),
+            "s3://cells is in the region eu-west-1",
+        ),
+        (
+            answer("301 Moved Permanently"),
+            "s3://cells is in another region, not in the default one",
+        ),
     ],
 )
 @pytest.mark.parametrize("url", ["s3://cells/ds", "zarr://s3://cells/ds"])
@@ -148,9 +196,13 @@ def test_buckets_say_what_is_wrong(monkeypatch, url, failure, expected):
 def test_profiles(tmp_path):
     with pytest.raises(MissingError, match="no profile 'lab'"):
         wkwdask.open("s3://cells/ds", storage_options={"profile": "lab"})
-    (tmp_path / "aws-credentials").write_text("[lab]\naws_access_key_id = key\naws_secret_access_key = hidden\n")
+    (tmp_path / "aws-credentials").write_text(
+        "[lab]\naws_access_key_id = key\naws_secret_access_key = hidden\n"
+    )
     with server(amazon("403 Forbidden", "AccessDenied")) as endpoint:
-        (tmp_path / "aws-config").write_text(f"[profile lab]\nendpoint_url = {endpoint}\nregion = eu-west-1\n")
+        (tmp_path / "aws-config").write_text(
+            f"[profile lab]\nendpoint_url = {endpoint}\nregion = eu-west-1\n"
+        )
         with pytest.raises(PermissionError, match="this was profile lab"):
             wkwdask.open("s3://cells/ds", storage_options={"profile": "lab"})
         assert b"hidden" not in pickle.dumps(open_store("s3://cells/ds/color/1"))
@@ -160,9 +212,13 @@ def test_profiles(tmp_path):
 def test_the_longest_prefix_of_a_url_counts(tmp_path):
     (tmp_path / "config/wkwdask").mkdir(parents=True)
     table = tmp_path / "config/wkwdask/stores.yaml"
-    table.write_text("s3://cells:\n  profile: lab\ns3://cells/open/:\n  anonymous: true\n  region: eu-west-1\n")
+    table.write_text(
+        "s3://cells:\n  profile: lab\ns3://cells/open/:\n  anonymous: true\n  region: eu-west-1\n"
+    )
     assert access.access_of("s3://cells/a") == access.Access(profile="lab")
-    assert access.access_of("s3://cells/open/a") == access.Access(anonymous=True, region="eu-west-1")
+    assert access.access_of("s3://cells/open/a") == access.Access(
+        anonymous=True, region="eu-west-1"
+    )
     assert access.access_of("s3://cells2/a") == access.Access()
     # holds for the bucket
     access.remember_access("s3://cells/open/a/", {"endpoint": "http://host"})
@@ -179,7 +235,10 @@ def test_the_longest_prefix_of_a_url_counts(tmp_path):
 
 
 def test_credentials_are_no_options():
-    with pytest.raises(ValueError, match=r"unknown option 'key', expected profile, region.*; credentials come from the environment"):
+    with pytest.raises(
+        ValueError,
+        match=r"unknown option 'key', expected profile, region.*; credentials come from the environment",
+    ):
         wkwdask.open("s3://cells/ds", storage_options={"key": "x"})
     with pytest.raises(ValueError, match="storage_options= applies to remote URLs only"):
         wkwdask.read("/some/folder", storage_options={"profile": "lab"})
@@ -201,5 +260,7 @@ def test_a_forked_process_says_that_it_cannot_read(tmp_path):
         results = context.Queue()
         process = context.Process(target=_child, args=(f"{files.url}/1", results))
         process.start()
-        assert re.search("was forked after remote data were read.*spawn or forkserver", results.get(timeout=60))
+        assert re.search(
+            "was forked after remote data were read.*spawn or forkserver", results.get(timeout=60)
+        )
         process.join()

@@ -36,7 +36,9 @@ def memory():
 
 def test_a_driver_that_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "obstore", None)
-    with pytest.raises(ModuleNotFoundError, match=r"https://host/v: needs the package obstore.*wkwdask\[remote\]"):
+    with pytest.raises(
+        ModuleNotFoundError, match=r"https://host/v: needs the package obstore.*wkwdask\[remote\]"
+    ):
         wkwdask.open("precomputed://https://host/v")
     with pytest.raises(UnsupportedError, match="quux://host/v"):
         wkwdask.open("precomputed://quux://host/v")
@@ -61,7 +63,9 @@ def test_over_http(tmp_path, sharding):
         wkwdask.read(url, box, mag=1)
         assert len(server.requests) == 1  # the tables are known
         assert wkwdask.info(url).scales[0].files is None
-        np.testing.assert_array_equal(pickle.loads(pickle.dumps(array)).compute(scheduler="synchronous"), ARRAY)
+        np.testing.assert_array_equal(
+            pickle.loads(pickle.dumps(array)).compute(scheduler="synchronous"), ARRAY
+        )
         assert wkwdask.open(url).name == array.name  # whichever opening
 
 
@@ -108,7 +112,9 @@ def test_a_server_that_refuses_absent_files(tmp_path, sharding):
     array[:, :48] = 0
     write_volume(tmp_path / "v", array, "segmentation", sharding=sharding)
     with range_server(tmp_path, absent=403) as server:
-        with pytest.warns(AccessWarning, match=r"v/4_4_40/.*, while info is readable: they are treated as absent"):
+        with pytest.warns(
+            AccessWarning, match=r"v/4_4_40/.*, while info is readable: they are treated as absent"
+        ):
             np.testing.assert_array_equal(wkwdask.read(f"precomputed://{server.url}/v"), array)
         opened = wkwdask.open(f"precomputed://{server.url}/v")
         # without another warning
@@ -127,14 +133,20 @@ def test_blocks_of_n5_that_are_refused(tmp_path):
     wkwdask.to_n5(array, tmp_path / "v.n5" / "s0", voxel_size=(4, 4, 40), chunk_shape=(16, 16, 16))
     for path in (tmp_path / "v.n5" / "attributes.json",):
         path.unlink(missing_ok=True)
-    with range_server(tmp_path, absent=403) as server, pytest.warns(AccessWarning, match=r"while (s0/)?attributes\.json is readable"):
+    with (
+        range_server(tmp_path, absent=403) as server,
+        pytest.warns(AccessWarning, match=r"while (s0/)?attributes\.json is readable"),
+    ):
         np.testing.assert_array_equal(wkwdask.read(f"n5://{server.url}/v.n5/s0"), array)
 
 
 @pytest.mark.needs("obstore")
 def test_a_server_without_ranges(tmp_path):
     write_volume(tmp_path / "v", ARRAY, "segmentation", sharding=SHARDED)
-    with range_server(tmp_path, serves_ranges=False) as server, pytest.raises(UnsupportedError, match="does not support range requests"):
+    with (
+        range_server(tmp_path, serves_ranges=False) as server,
+        pytest.raises(UnsupportedError, match="does not support range requests"),
+    ):
         wkwdask.read(f"precomputed://{server.url}/v")
 
 
@@ -157,5 +169,7 @@ def test_remote_absent_shards_and_endings(memory, tmp_path):
 
 def test_redirect_to_a_local_path_is_not_followed(memory):
     memory.pipe("/v/info", b'{"redirect": "/etc"}')
-    with pytest.raises(UnsupportedError, match="redirects from a remote volume to the local path /etc"):
+    with pytest.raises(
+        UnsupportedError, match="redirects from a remote volume to the local path /etc"
+    ):
         wkwdask.open("precomputed://shelf://v")

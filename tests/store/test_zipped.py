@@ -85,15 +85,26 @@ names = st.lists(st.sampled_from(["a", "b", "é", "c.json"]), min_size=1, max_si
 
 @given(st.dictionaries(names, st.binary(max_size=300), max_size=8), st.booleans(), st.data())
 def test_members_and_folders_are_those_of_zipfile(members, is_packed, data):
-    members = {name: content for name, content in members.items() if not any(other.startswith(f"{name}/") for other in members)}
+    members = {
+        name: content
+        for name, content in members.items()
+        if not any(other.startswith(f"{name}/") for other in members)
+    }
     with _memory_zip(zip_of(members, 8 if is_packed else 0)) as root:
-        listed = {path[len(root) + 1 :] for folder, _, found in files.walk(root) for path in (f"{folder}/{name}" for name in found)}
+        listed = {
+            path[len(root) + 1 :]
+            for folder, _, found in files.walk(root)
+            for path in (f"{folder}/{name}" for name in found)
+        }
         assert listed == set(members)
         for name, content in members.items():
             assert files.read_bytes(f"{root}/{name}") == content
             start, stop = sorted(data.draw(st.tuples(*[st.integers(0, len(content))] * 2)))
             with files.open_file(f"{root}/{name}") as file:
-                assert (file.nbytes, file.read([(start, stop), (0, stop)])) == (len(content), [content[start:stop], content[:stop]])
+                assert (file.nbytes, file.read([(start, stop), (0, stop)])) == (
+                    len(content),
+                    [content[start:stop], content[:stop]],
+                )
                 out = np.zeros(stop - start, np.uint8)
                 file.read_into(out, start)
                 assert out.tobytes() == content[start:stop]
@@ -105,7 +116,11 @@ def test_a_chunk_of_a_stored_member_costs_one_read(tmp_path, monkeypatch):
     path = f"{tmp_path}/x.zip|zip:/shard"
     files.open_file(path).read([(0, 1)])
     reads = []
-    monkeypatch.setattr(LocalFile, "read", lambda self, ranges, read=LocalFile.read: reads.append(ranges) or read(self, ranges))
+    monkeypatch.setattr(
+        LocalFile,
+        "read",
+        lambda self, ranges, read=LocalFile.read: reads.append(ranges) or read(self, ranges),
+    )
     assert files.open_file(path).read([(500, 510)]) == [bytes(10)]
     assert [stop - start for ((start, stop),) in reads] == [10]
 
@@ -151,7 +166,9 @@ def test_nothing_is_written_into_a_zip(tmp_path):
         lambda: files.rename(store.path_of("a"), store.path_of("b")),
         lambda: files.symlink("a", store.path_of("b")),
     ):
-        with pytest.raises(UnsupportedError, match=rf"{tmp_path}/x.zip: a zip is read-only; write to a folder"):
+        with pytest.raises(
+            UnsupportedError, match=rf"{tmp_path}/x.zip: a zip is read-only; write to a folder"
+        ):
             call()
 
 
@@ -182,7 +199,11 @@ def with_zip64(tmp_path_factory):
 def test_every_truncation_and_every_damaged_byte_is_an_error_or_harmless(kind, with_zip64):
     raw = SOUND.get(kind, with_zip64)
     damaged = [raw[:end] for end in range(len(raw))]
-    damaged += [raw[:at] + bytes([byte]) + raw[at + 1 :] for at in range(len(raw)) for byte in {255, raw[at] ^ 1}]
+    damaged += [
+        raw[:at] + bytes([byte]) + raw[at + 1 :]
+        for at in range(len(raw))
+        for byte in {255, raw[at] ^ 1}
+    ]
     for content in damaged:
         with _memory_zip(content) as root, contextlib.suppress(FormatError, UnsupportedError):
             _use(root)
@@ -195,7 +216,10 @@ def _patched(raw, signature, offset, format_, value):
 
 def test_members_that_share_bytes_are_refused():
     raw = SOUND["stored"]
-    with _memory_zip(_patched(raw, b"PK\1\2", 42, "<L", 0)) as root, pytest.raises(CorruptError, match=r"x.zip: .*reach into what begins at byte"):
+    with (
+        _memory_zip(_patched(raw, b"PK\1\2", 42, "<L", 0)) as root,
+        pytest.raises(CorruptError, match=r"x.zip: .*reach into what begins at byte"),
+    ):
         _use(root)
 
 
@@ -213,17 +237,28 @@ def test_members_that_share_bytes_are_refused():
         (b"PK\1\2", 16, "<L", 7, "has the checksum .*, expected 00000007"),
     ],
 )
-def test_false_directories_are_errors_that_say_what_is_wrong(signature, offset, format_, value, message):
-    with _memory_zip(_patched(SOUND["stored"], signature, offset, format_, value)) as root, pytest.raises((FormatError, UnsupportedError), match=message):
+def test_false_directories_are_errors_that_say_what_is_wrong(
+    signature, offset, format_, value, message
+):
+    with (
+        _memory_zip(_patched(SOUND["stored"], signature, offset, format_, value)) as root,
+        pytest.raises((FormatError, UnsupportedError), match=message),
+    ):
         _use(root)
 
 
 def test_a_member_unpacks_to_no_more_than_the_directory_states(monkeypatch):
     raw = SOUND["deflated"]
-    with _memory_zip(_patched(raw, b"PK\1\2", 24, "<L", 10)) as root, pytest.raises(CorruptError, match="unpacks to more than 10 bytes"):
+    with (
+        _memory_zip(_patched(raw, b"PK\1\2", 24, "<L", 10)) as root,
+        pytest.raises(CorruptError, match="unpacks to more than 10 bytes"),
+    ):
         _use(root)
     monkeypatch.setattr(zip_members, "_MEMORY_NBYTES", 0)
-    with _memory_zip(_patched(raw, b"PK\1\2", 24, "<L", 1 << 31)) as root, pytest.raises(CorruptError, match=r"unpacks from .* expected at most"):
+    with (
+        _memory_zip(_patched(raw, b"PK\1\2", 24, "<L", 1 << 31)) as root,
+        pytest.raises(CorruptError, match=r"unpacks from .* expected at most"),
+    ):
         files.open_file(f"{root}/b/c")
 
 
@@ -232,28 +267,43 @@ def test_large_compressed_members_are_unpacked_in_pieces(monkeypatch, memory_nby
     monkeypatch.setattr(zip_members, "_MEMORY_NBYTES", memory_nbytes)
     monkeypatch.setattr(zip_members, "_PIECE_NBYTES", 1000)
     rng = np.random.default_rng(0)
-    members = {str(n): bytes(np.repeat(rng.integers(0, 256, 400, np.uint8), rng.integers(1, 300, 400))) for n in range(20)}
+    members = {
+        str(n): bytes(np.repeat(rng.integers(0, 256, 400, np.uint8), rng.integers(1, 300, 400)))
+        for n in range(20)
+    }
     with _memory_zip(zip_of(members, zipfile.ZIP_DEFLATED)) as root:
         assert {name: files.read_bytes(f"{root}/{name}") for name in members} == members
 
 
 def test_the_number_of_members_is_bounded(monkeypatch):
     monkeypatch.setattr(zip_directory, "_MAX_MEMBERS", 1)
-    with _memory_zip(SOUND["stored"]) as root, pytest.raises(UnsupportedError, match=r"lists 2 files in .* expected at most 1 files"):
+    with (
+        _memory_zip(SOUND["stored"]) as root,
+        pytest.raises(UnsupportedError, match=r"lists 2 files in .* expected at most 1 files"),
+    ):
         _use(root)
 
 
 def test_names_that_lead_elsewhere_are_not_listed():
-    with _memory_zip(zip_of({"../up": b"", "/root": b"", "a/./b": b"", "./": b"", "fine": b"", "./here/x": b"1"})) as root:
+    with _memory_zip(
+        zip_of({"../up": b"", "/root": b"", "a/./b": b"", "./": b"", "fine": b"", "./here/x": b"1"})
+    ) as root:
         assert sorted(files.listdir(root)) == ["fine", "here"]
         assert files.read_bytes(f"{root}/here/x") == b"1"
-    with _memory_zip(zip_of({"a": b"", "a/b": b""})) as root, pytest.raises(CorruptError, match="a is both a file and a folder"):
+    with (
+        _memory_zip(zip_of({"a": b"", "a/b": b""})) as root,
+        pytest.raises(CorruptError, match="a is both a file and a folder"),
+    ):
         files.listdir(root)
 
 
 @given(st.dictionaries(names, st.binary(max_size=50), max_size=5))
 def test_zipfile_reads_what_is_written(tmp_path_factory, members):
-    members = {name: content for name, content in members.items() if not any(other.startswith(f"{name}/") for other in members)}
+    members = {
+        name: content
+        for name, content in members.items()
+        if not any(other.startswith(f"{name}/") for other in members)
+    }
     with _memory_zip(b"") as root:
         folder = dirname(root).removesuffix("/x.zip|zip:")
         for name, content in members.items():

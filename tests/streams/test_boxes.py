@@ -24,7 +24,8 @@ from wkwdask.streams.boxes import read_boxes
 
 OFFSET, SHAPE = (3, 0, 9), (43, 30, 37)
 WKW, PRECOMPUTED, SHARDED, N5, ZARR_2, ZARR_3, TOY = (
-    next(form for form in FORMS if form.name == name) for name in ("wkw", "precomputed", "precomputed-sharded", "n5", "ngff-0.4", "ngff-0.5", "toy")
+    next(form for form in FORMS if form.name == name)
+    for name in ("wkw", "precomputed", "precomputed-sharded", "n5", "ngff-0.4", "ngff-0.5", "toy")
 )
 VOLUMES = {
     "wkw-raw": (WKW, "uint8", 1, {"compression": "raw"}),
@@ -56,7 +57,10 @@ def _small_parts():
         yield
 
 
-@pytest.fixture(scope="module", params=[pytest.param(name, marks=needs(form)) for name, (form, *_) in VOLUMES.items()])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=needs(form)) for name, (form, *_) in VOLUMES.items()],
+)
 def url(request, tmp_path_factory):
     """Return a volume with chunks of zeros and with absent files."""
     form, dtype, channels, options = VOLUMES[request.param]
@@ -64,7 +68,11 @@ def url(request, tmp_path_factory):
     array = random.integers(0, 100, (channels, *SHAPE)).astype(dtype)
     array[:, 13:30] = 0
     array[:, :, 16:25, :9] = 0
-    folder = "memory://boxes" if request.param.endswith("memory") else tmp_path_factory.mktemp(request.param)
+    folder = (
+        "memory://boxes"
+        if request.param.endswith("memory")
+        else tmp_path_factory.mktemp(request.param)
+    )
     url = form.url(folder, "image")
     form.save(array, url, OFFSET, **options)
     return url
@@ -77,10 +85,16 @@ def some_boxes(draw):
     shape = draw(vectors(0, 30))
     boxes = []
     for low in draw(st.lists(vectors(0, 40), max_size=8)):
-        size = draw(st.one_of(st.just(shape), vectors(0, 50)) if draw(st.booleans()) else st.just(shape))
+        size = draw(
+            st.one_of(st.just(shape), vectors(0, 50)) if draw(st.booleans()) else st.just(shape)
+        )
         low = [min(a, n - min(m, n)) for a, m, n in zip(low, size, SHAPE, strict=True)]
         high = [a + min(m, n - a) for a, m, n in zip(low, size, SHAPE, strict=True)]
-        boxes.append(tuple(tuple(a + o for a, o in zip(corner, OFFSET, strict=True)) for corner in (low, high)))
+        boxes.append(
+            tuple(
+                tuple(a + o for a, o in zip(corner, OFFSET, strict=True)) for corner in (low, high)
+            )
+        )
     return boxes
 
 
@@ -88,7 +102,10 @@ def _few(url, boxes):
     """Leave one small box where each voxel is a block."""
     if "wkw-pages" not in str(url):
         return boxes
-    return [(low, tuple(min(a + 4, b) for a, b in zip(low, high, strict=True))) for low, high in boxes[:1]]
+    return [
+        (low, tuple(min(a + 4, b) for a, b in zip(low, high, strict=True)))
+        for low, high in boxes[:1]
+    ]
 
 
 @given(some_boxes(), st.sampled_from([1, 3]))
@@ -105,7 +122,10 @@ def test_many_boxes_equal_a_loop_of_read(url, boxes, num_threads):
 @given(some_boxes())
 def test_threads_read_the_same_voxels(url, boxes):
     for box in boxes:
-        assert wkwdask.read(url, box, threads=3).tobytes() == wkwdask.read(url, box, threads=1).tobytes()
+        assert (
+            wkwdask.read(url, box, threads=3).tobytes()
+            == wkwdask.read(url, box, threads=1).tobytes()
+        )
 
 
 @given(some_boxes(), vectors(-20, 20), st.sampled_from([1, 3]))
@@ -116,7 +136,10 @@ def test_parts_of_a_stored_array_equal_read_into(url, boxes, shift, num_threads)
         array = replace(array, channels=(1, array.num_channels - 1))
     boxes = _few(url, boxes)
     corners = np.array([low for low, _ in boxes], np.int64).reshape(-1, 3) + shift - 6
-    outs = [np.zeros((array.num_channels, *np.subtract(high, low) + 11), array.dtype, order="F") for low, high in boxes]
+    outs = [
+        np.zeros((array.num_channels, *np.subtract(high, low) + 11), array.dtype, order="F")
+        for low, high in boxes
+    ]
     read_boxes(array, corners, outs, num_threads)
     for corner, out in zip(corners.tolist(), outs, strict=True):
         expected = np.empty_like(out)
@@ -135,7 +158,11 @@ def test_boxes_in_all_notations(url):
     boxes = [((5, 6, 10), (8, 12, 20)), ((20, 1, 12), (23, 7, 22))]
     expected = wkwdask.read_many(url, boxes)
     assert expected.shape[2:] == (3, 6, 10)
-    for same in (np.array(boxes), tuple(boxes), [wkwdask.BoundingBox.from_corners(*box, wkwdask.Mag(1, 1, 1)) for box in boxes]):
+    for same in (
+        np.array(boxes),
+        tuple(boxes),
+        [wkwdask.BoundingBox.from_corners(*box, wkwdask.Mag(1, 1, 1)) for box in boxes],
+    ):
         np.testing.assert_array_equal(wkwdask.read_many(url, same), expected)
     with pytest.raises(ValueError, match="pair of corners"):
         wkwdask.read_many(url, [(1, 2, 3)])
@@ -173,7 +200,11 @@ def test_compiled_loops_read_valid_blocks(tmp_path, file_len, monkeypatch):
     voxels = np.random.default_rng(0).integers(0, 4, (40, 40, 40), np.uint8)
     wkwdask.write(tmp_path / "1", (0, 0, 0), voxels, block_len=8, file_len=file_len)
     monkeypatch.setattr(WkwFiles, "read_box", None)
-    for part, n in zip(wkwdask.read_many(tmp_path / "1", [((n, 1, 2), (n + 20, 21, 22)) for n in (0, 3, 20)]), (0, 3, 20), strict=True):
+    for part, n in zip(
+        wkwdask.read_many(tmp_path / "1", [((n, 1, 2), (n + 20, 21, 22)) for n in (0, 3, 20)]),
+        (0, 3, 20),
+        strict=True,
+    ):
         np.testing.assert_array_equal(part[0], voxels[n : n + 20, 1:21, 2:22])
 
 
@@ -197,7 +228,9 @@ def _outcome(read):
 def test_damage_has_the_outcome_of_read(tmp_path, file_len, compression):
     """Any bytes decode to the voxels that ``read`` returns, or raise its error."""
     voxels = np.random.default_rng(0).integers(0, 4, (16, 16, 16), np.uint8)
-    wkwdask.write(tmp_path / "1", (0, 0, 0), voxels, block_len=8, file_len=file_len, compression=compression)
+    wkwdask.write(
+        tmp_path / "1", (0, 0, 0), voxels, block_len=8, file_len=file_len, compression=compression
+    )
     path = tmp_path / "1" / "z0" / "y0" / "x0.wkw"
     raw, box = path.read_bytes(), ((0, 0, 0), (16, 16, 16))
     found = set()
@@ -214,7 +247,9 @@ def test_damage_has_the_outcome_of_read(tmp_path, file_len, compression):
 
 
 def test_a_broken_link_is_no_absent_file(tmp_path):
-    wkwdask.write(tmp_path / "1", (0, 0, 0), np.ones((32, 32, 32), np.uint8), block_len=8, file_len=2)
+    wkwdask.write(
+        tmp_path / "1", (0, 0, 0), np.ones((32, 32, 32), np.uint8), block_len=8, file_len=2
+    )
     boxes = [((0, 0, 0), (20, 20, 20)), ((4, 4, 4), (24, 24, 24))]
     (tmp_path / "1" / "z1").rename(tmp_path / "moved")
     assert (wkwdask.read_many(tmp_path / "1", boxes)[..., 15:] == 0).all(axis=(0, 1, 2, 3)).any()
@@ -227,18 +262,34 @@ def test_a_replaced_mag_is_opened_again(tmp_path):
     boxes = [((0, 0, 0), (20, 20, 20)), ((4, 4, 4), (24, 24, 24))]
     for value in (1, 2):
         array = np.full((32, 32, 32), value, np.uint8)
-        wkwdask.to_wkw(array, tmp_path / "ds" / "color" / "1", voxel_size=(1, 1, 1), block_len=8 * value, file_len=2, existing="overwrite")
+        wkwdask.to_wkw(
+            array,
+            tmp_path / "ds" / "color" / "1",
+            voxel_size=(1, 1, 1),
+            block_len=8 * value,
+            file_len=2,
+            existing="overwrite",
+        )
         assert (wkwdask.read_many(tmp_path / "ds", boxes, layer="color", mag=1) == value).all()
 
 
 @pytest.mark.parametrize("shards", [None, (16, 16, 16)])
 def test_missing_chunks_have_the_fill_value(tmp_path, shards):
     zarr = pytest.importorskip("zarr")
-    array = zarr.create_array(tmp_path / "array", shape=(20, 20, 20), chunks=(8, 8, 8), shards=shards, dtype="int16", fill_value=7)
+    array = zarr.create_array(
+        tmp_path / "array",
+        shape=(20, 20, 20),
+        chunks=(8, 8, 8),
+        shards=shards,
+        dtype="int16",
+        fill_value=7,
+    )
     array[:8, :8, :8] = np.arange(512, dtype=np.int16).reshape(8, 8, 8)
     array[8:16, :8, :8] = array[:8, :8, 8:16] = 0
     boxes = [((n, 0, 0), (n + 11, 9, 9)) for n in (0, 1, 5, 9)]
-    for part, (low, high) in zip(wkwdask.read_many(f"zarr://{tmp_path}/array", boxes), boxes, strict=True):
+    for part, (low, high) in zip(
+        wkwdask.read_many(f"zarr://{tmp_path}/array", boxes), boxes, strict=True
+    ):
         assert (part == 7).any()
         assert (part == 0).any()
         np.testing.assert_array_equal(part, wkwdask.read(f"zarr://{tmp_path}/array", (low, high)))

@@ -64,7 +64,13 @@ def _reduce(windows, counted, method):
     if method == "median":
         ordered = np.sort(np.where(counted, windows.astype(np.int64), 1 << 40), axis=-1)
         count = np.maximum(counted.sum(axis=-1), 1)[..., None]
-        return ((np.take_along_axis(ordered, (count - 1) // 2, -1) + np.take_along_axis(ordered, count // 2, -1)) // 2)[..., 0]
+        return (
+            (
+                np.take_along_axis(ordered, (count - 1) // 2, -1)
+                + np.take_along_axis(ordered, count // 2, -1)
+            )
+            // 2
+        )[..., 0]
     # mode
     counts = ((windows[..., :, None] == windows[..., None, :]) & counted[..., None, :]).sum(axis=-1)
     counts = np.where(counted, counts, -1)
@@ -81,15 +87,24 @@ def _coarser(array, box, mag, method, *, ignore_zero=False):
     high = [t * f - b for b, t, f in zip(box.bottomright, target.bottomright, factor, strict=True)]
     pad = [(0, 0), *zip(low, high, strict=True)]
     windows = []
-    for values in (np.pad(array, pad, constant_values=1), np.pad(array != 0 if ignore_zero else np.ones(array.shape, bool), pad)):
+    for values in (
+        np.pad(array, pad, constant_values=1),
+        np.pad(array != 0 if ignore_zero else np.ones(array.shape, bool), pad),
+    ):
         c, (x, y, z), (fx, fy, fz) = len(values), target.size, factor
-        windows.append(values.reshape(c, x, fx, y, fy, z, fz).transpose(0, 1, 3, 5, 2, 4, 6).reshape(c, x, y, z, -1))
+        windows.append(
+            values.reshape(c, x, fx, y, fy, z, fz)
+            .transpose(0, 1, 3, 5, 2, 4, 6)
+            .reshape(c, x, y, z, -1)
+        )
     reduced = _reduce(*windows, method)
     return np.where(windows[1].any(axis=-1), reduced, 0).astype(array.dtype), target
 
 
 def _passes(box, steps, chunk, workers=1000):
-    return plan_passes(box, _mags(steps)[1:], [Tiling((chunk,) * 3, (chunk * 2,) * 3, 1)] * len(steps), workers)
+    return plan_passes(
+        box, _mags(steps)[1:], [Tiling((chunk,) * 3, (chunk * 2,) * 3, 1)] * len(steps), workers
+    )
 
 
 def _plan(box, steps, chunk, workers=1000):
@@ -98,13 +113,22 @@ def _plan(box, steps, chunk, workers=1000):
 
 
 def _regions(plan):
-    return list(plan.regions(np.ones([len(r) for r in cell_range(plan.levels[0].box, plan.levels[0].region_shape)], bool)))
+    return list(
+        plan.regions(
+            np.ones(
+                [len(r) for r in cell_range(plan.levels[0].box, plan.levels[0].region_shape)], bool
+            )
+        )
+    )
 
 
 def _chunk_shape(plan, shortest):
     """Choose chunks that are whole windows, and that bricks are whole chunks of."""
     axes = zip(plan.source_brick_shape, plan.levels[0].factor, strict=True)
-    return tuple(step << k if brick % (step << k) == 0 else step for (brick, step), k in zip(axes, shortest, strict=True))
+    return tuple(
+        step << k if brick % (step << k) == 0 else step
+        for (brick, step), k in zip(axes, shortest, strict=True)
+    )
 
 
 def _chunks(plan, source, brick_box, shape, *, sparse):
@@ -113,11 +137,28 @@ def _chunks(plan, source, brick_box, shape, *, sparse):
     box = plan.source_box
     for cell in reversed(list(cells(brick_box, shape))):
         topleft = tuple(n * edge for n, edge in zip(cell, shape, strict=True))
-        length = tuple(min(edge, high - t) for edge, high, t in zip(shape, box.bottomright, topleft, strict=True))
+        length = tuple(
+            min(edge, high - t)
+            for edge, high, t in zip(shape, box.bottomright, topleft, strict=True)
+        )
         voxels = np.full((len(source), *reversed(length)), 77, source.dtype).transpose(0, 3, 2, 1)
         inside = cell_box(cell, shape, box).intersection(box)
-        part = (slice(None), *(slice(a - t, b - t) for a, b, t in zip(inside.topleft, inside.bottomright, topleft, strict=True)))
-        voxels[part] = source[(slice(None), *(slice(a - t, b - t) for a, b, t in zip(inside.topleft, inside.bottomright, box.topleft, strict=True)))]
+        part = (
+            slice(None),
+            *(
+                slice(a - t, b - t)
+                for a, b, t in zip(inside.topleft, inside.bottomright, topleft, strict=True)
+            ),
+        )
+        voxels[part] = source[
+            (
+                slice(None),
+                *(
+                    slice(a - t, b - t)
+                    for a, b, t in zip(inside.topleft, inside.bottomright, box.topleft, strict=True)
+                ),
+            )
+        ]
         if not sparse or voxels[part].any():
             yield topleft, voxels if sum(cell) % 2 else np.ascontiguousarray(voxels)
 
@@ -137,14 +178,24 @@ def _stream(plan, source, method, *, sparse, ignore_zero=False, chunk_shape=None
             part = stream.source_box(brick)
             view = stream.source_view(brick)
             assert view.shape[1:] == part.size
-            voxels = source[(slice(None), *(slice(a - t, b - t) for a, b, t in zip(part.topleft, part.bottomright, box.topleft, strict=True)))]
+            voxels = source[
+                (
+                    slice(None),
+                    *(
+                        slice(a - t, b - t)
+                        for a, b, t in zip(part.topleft, part.bottomright, box.topleft, strict=True)
+                    ),
+                )
+            ]
             is_zero = sparse and not voxels.any()
             view[...] = 55 if is_zero or chunk_shape is not None else voxels
             order = []
             if chunk_shape is None:
                 completed = stream.push(brick, is_zero)
             else:
-                completed = stream.push_chunks(brick, _chunks(plan, source, part, chunk_shape, sparse=sparse), chunk_shape)
+                completed = stream.push_chunks(
+                    brick, _chunks(plan, source, part, chunk_shape, sparse=sparse), chunk_shape
+                )
             for found in completed:
                 level = plan.levels[found.level]
                 order.append((found.level, found.index))
@@ -153,7 +204,15 @@ def _stream(plan, source, method, *, sparse, ignore_zero=False, chunk_shape=None
                 assert found.topleft == inside.topleft
                 nothing += found.voxels is None
                 target = levels[found.level][
-                    (slice(None), *(slice(a - t, b - t) for a, b, t in zip(inside.topleft, inside.bottomright, level.box.topleft, strict=True)))
+                    (
+                        slice(None),
+                        *(
+                            slice(a - t, b - t)
+                            for a, b, t in zip(
+                                inside.topleft, inside.bottomright, level.box.topleft, strict=True
+                            )
+                        ),
+                    )
                 ]
                 if found.voxels is None:
                     target[...] = 0
@@ -170,12 +229,16 @@ def _check_all(passes, source, method, *, sparse, ignore_zero=False, shortest=No
     before it has made."""
     for plan in passes:
         chunk_shape = None if shortest is None else _chunk_shape(plan, shortest)
-        _check(plan, source, method, sparse=sparse, ignore_zero=ignore_zero, chunk_shape=chunk_shape)
+        _check(
+            plan, source, method, sparse=sparse, ignore_zero=ignore_zero, chunk_shape=chunk_shape
+        )
         source = _stream(plan, source, method, sparse=sparse, ignore_zero=ignore_zero)[0][-1]
 
 
 def _check(plan, source, method, *, sparse, ignore_zero=False, chunk_shape=None):
-    levels, seen, nothing = _stream(plan, source, method, sparse=sparse, ignore_zero=ignore_zero, chunk_shape=chunk_shape)
+    levels, seen, nothing = _stream(
+        plan, source, method, sparse=sparse, ignore_zero=ignore_zero, chunk_shape=chunk_shape
+    )
     expected, box = source, plan.source_box
     for number, level in enumerate(plan.levels):
         expected, box = _coarser(expected, box, level.box.mag, method, ignore_zero=ignore_zero)
@@ -218,12 +281,30 @@ def test_levels_equal_numpy(steps, data):
     with pytest.MonkeyPatch.context() as monkeypatch:
         _shrink(monkeypatch)
         box = BoundingBox(data.draw(vectors(0, 70)), data.draw(vectors(1, 45)))
-        passes = _passes(box, steps, data.draw(st.sampled_from([2, 4])), data.draw(st.sampled_from([1, 1000])))
-        method, seed = data.draw(st.sampled_from(["median", "mode"])), data.draw(st.integers(0, 2**32 - 1))
-        source = np.array(voxel_array("uint8", (data.draw(st.integers(1, 2)), *box.size), seed, data.draw(st.sampled_from(["few", "noise"]))))
+        passes = _passes(
+            box, steps, data.draw(st.sampled_from([2, 4])), data.draw(st.sampled_from([1, 1000]))
+        )
+        method, seed = (
+            data.draw(st.sampled_from(["median", "mode"])),
+            data.draw(st.integers(0, 2**32 - 1)),
+        )
+        source = np.array(
+            voxel_array(
+                "uint8",
+                (data.draw(st.integers(1, 2)), *box.size),
+                seed,
+                data.draw(st.sampled_from(["few", "noise"])),
+            )
+        )
         if data.draw(st.booleans()):
             source = _with_holes(source, np.random.default_rng(seed))
-        _check_all(passes, source, method, sparse=data.draw(st.booleans()), shortest=data.draw(st.none() | vectors(0, 2)))
+        _check_all(
+            passes,
+            source,
+            method,
+            sparse=data.draw(st.booleans()),
+            shortest=data.draw(st.none() | vectors(0, 2)),
+        )
 
 
 @given(data=st.data())
@@ -233,12 +314,29 @@ def test_zeros_are_ignored(data):
     with pytest.MonkeyPatch.context() as monkeypatch:
         _shrink(monkeypatch)
         box = BoundingBox(data.draw(vectors(0, 70)), data.draw(vectors(1, 30)))
-        passes = _passes(box, data.draw(st.sampled_from(LADDERS)), data.draw(st.sampled_from([2, 4])), data.draw(st.sampled_from([1, 1000])))
-        method, seed = data.draw(st.sampled_from(["median", "mode", "mean"])), data.draw(st.integers(0, 2**32 - 1))
-        source = np.array(voxel_array("uint8", (data.draw(st.integers(1, 2)), *box.size), seed, "few"))
+        passes = _passes(
+            box,
+            data.draw(st.sampled_from(LADDERS)),
+            data.draw(st.sampled_from([2, 4])),
+            data.draw(st.sampled_from([1, 1000])),
+        )
+        method, seed = (
+            data.draw(st.sampled_from(["median", "mode", "mean"])),
+            data.draw(st.integers(0, 2**32 - 1)),
+        )
+        source = np.array(
+            voxel_array("uint8", (data.draw(st.integers(1, 2)), *box.size), seed, "few")
+        )
         if data.draw(st.booleans()):
             source = _with_holes(source, np.random.default_rng(seed))
-        _check_all(passes, source, method, sparse=data.draw(st.booleans()), ignore_zero=True, shortest=data.draw(st.none() | vectors(0, 2)))
+        _check_all(
+            passes,
+            source,
+            method,
+            sparse=data.draw(st.booleans()),
+            ignore_zero=True,
+            shortest=data.draw(st.none() | vectors(0, 2)),
+        )
 
 
 @pytest.mark.parametrize("method", ["mean", "max", "median", "mode"])

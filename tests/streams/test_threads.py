@@ -25,20 +25,39 @@ from wkwdask.streams.threads import for_each, split_box
 # ----------------------------------------------------------------------------- parts of a box
 
 
-@given(boxes(min_size=1, mag=Mag(1, 1, 1)), vectors(-9, 9), vectors(1, 9), vectors(1, 4), st.integers(1, 30))
+@given(
+    boxes(min_size=1, mag=Mag(1, 1, 1)),
+    vectors(-9, 9),
+    vectors(1, 9),
+    vectors(1, 4),
+    st.integers(1, 30),
+)
 def test_parts_cover_a_box_once_and_cut_no_chunk(box, origin, chunk, chunks, count):
     shard = tuple(edge * n for edge, n in zip(chunk, chunks, strict=True))
     parts = split_box(box, origin, chunk, shard, count)
     times = np.zeros(box.size, np.uint8)
     for part in parts:
-        times[tuple(slice(a - o, b - o) for a, b, o in zip(part.topleft, part.bottomright, box.topleft, strict=True))] += 1
+        times[
+            tuple(
+                slice(a - o, b - o)
+                for a, b, o in zip(part.topleft, part.bottomright, box.topleft, strict=True)
+            )
+        ] += 1
         for axis in range(3):
-            for border, end in ((part.topleft[axis], box.topleft[axis]), (part.bottomright[axis], box.bottomright[axis])):
+            for border, end in (
+                (part.topleft[axis], box.topleft[axis]),
+                (part.bottomright[axis], box.bottomright[axis]),
+            ):
                 assert border == end or (border - origin[axis]) % chunk[axis] == 0
     assert (times == 1).all()
     # z is the slowest axis of a Fortran array
     assert parts == sorted(parts, key=lambda part: part.topleft[::-1])
-    num_chunks = np.prod([-(-(b - o) // n) - (a - o) // n for a, b, o, n in zip(box.topleft, box.bottomright, origin, chunk, strict=True)])
+    num_chunks = np.prod(
+        [
+            -(-(b - o) // n) - (a - o) // n
+            for a, b, o, n in zip(box.topleft, box.bottomright, origin, chunk, strict=True)
+        ]
+    )
     # an axis that ends inside chunks has up to two parts fewer than chunks
     assert len(parts) >= min(count, num_chunks) / 8
 
@@ -57,7 +76,12 @@ def test_parts_cover_a_box_once_and_cut_no_chunk(box, origin, chunk, chunks, cou
     ],
 )
 def test_parts_of_aligned_boxes(size, shard, count, expected):
-    assert [part.size for part in split_box(BoundingBox((1024, 2048, 4096), size), (0, 0, 0), (32,) * 3, (shard,) * 3, count)] == expected
+    assert [
+        part.size
+        for part in split_box(
+            BoundingBox((1024, 2048, 4096), size), (0, 0, 0), (32,) * 3, (shard,) * 3, count
+        )
+    ] == expected
 
 
 # ----------------------------------------------------------------------------- threads
@@ -147,12 +171,39 @@ def test_one_thread_where_other_workers_use_the_cores(monkeypatch):
     ("files", "expected"),
     [
         ({}, 100),
-        ({"/proc/self/cgroup": "0::/user/job\n", "/sys/fs/cgroup/user/cpu.max": "150000 100000\n", "/sys/fs/cgroup/user/job/cpu.max": "max 100000\n"}, 2),
+        (
+            {
+                "/proc/self/cgroup": "0::/user/job\n",
+                "/sys/fs/cgroup/user/cpu.max": "150000 100000\n",
+                "/sys/fs/cgroup/user/job/cpu.max": "max 100000\n",
+            },
+            2,
+        ),
         # a container sees its own group as the root
         ({"/proc/self/cgroup": "0::/\n", "/sys/fs/cgroup//cpu.max": "300000 100000"}, 3),
-        ({"/proc/self/cgroup": "4:cpu,cpuacct:/a\n", "/sys/fs/cgroup/cpu/a/cpu.cfs_quota_us": "50000", "/sys/fs/cgroup/cpu/a/cpu.cfs_period_us": "100000"}, 1),
-        ({"/proc/self/cgroup": "1:cpu:/\n", "/sys/fs/cgroup/cpu//cpu.cfs_quota_us": "-1\n", "/sys/fs/cgroup/cpu//cpu.cfs_period_us": "100000"}, 100),
-        ({"/proc/self/cgroup": "4:memory:/a\n", "/sys/fs/cgroup/memory/a/cpu.max": "100000 100000"}, 100),
+        (
+            {
+                "/proc/self/cgroup": "4:cpu,cpuacct:/a\n",
+                "/sys/fs/cgroup/cpu/a/cpu.cfs_quota_us": "50000",
+                "/sys/fs/cgroup/cpu/a/cpu.cfs_period_us": "100000",
+            },
+            1,
+        ),
+        (
+            {
+                "/proc/self/cgroup": "1:cpu:/\n",
+                "/sys/fs/cgroup/cpu//cpu.cfs_quota_us": "-1\n",
+                "/sys/fs/cgroup/cpu//cpu.cfs_period_us": "100000",
+            },
+            100,
+        ),
+        (
+            {
+                "/proc/self/cgroup": "4:memory:/a\n",
+                "/sys/fs/cgroup/memory/a/cpu.max": "100000 100000",
+            },
+            100,
+        ),
     ],
 )
 def test_quota_of_the_control_group(files, expected, monkeypatch):
@@ -197,9 +248,20 @@ if __name__ == "__main__":
 @pytest.mark.long
 def test_forked_and_spawned_processes_read_by_one_thread(tmp_path):
     """The parent has read by threads before: its caches hold open files."""
-    wkwdask.write(tmp_path / "1", (0, 0, 0), np.random.default_rng(0).integers(0, 9, (150, 120, 110), np.uint8), file_len=2)
+    wkwdask.write(
+        tmp_path / "1",
+        (0, 0, 0),
+        np.random.default_rng(0).integers(0, 9, (150, 120, 110), np.uint8),
+        file_len=2,
+    )
     (tmp_path / "script.py").write_text(PROCESSES)
-    done = subprocess.run([sys.executable, tmp_path / "script.py", tmp_path / "1"], capture_output=True, text=True, check=False, timeout=360)
+    done = subprocess.run(
+        [sys.executable, tmp_path / "script.py", tmp_path / "1"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=360,
+    )
     assert done.stdout == "done\n", done.stderr
 
 
@@ -209,14 +271,24 @@ def test_forked_and_spawned_processes_read_by_one_thread(tmp_path):
 @pytest.fixture
 def mag(tmp_path, monkeypatch):
     monkeypatch.setattr(threads, "_MIN_PART_NBYTES", 1)
-    wkwdask.write(tmp_path / "1", (5, 6, 7), np.random.default_rng(0).integers(1, 200, (2, 70, 60, 90), np.uint8), block_len=8, file_len=2)
+    wkwdask.write(
+        tmp_path / "1",
+        (5, 6, 7),
+        np.random.default_rng(0).integers(1, 200, (2, 70, 60, 90), np.uint8),
+        block_len=8,
+        file_len=2,
+    )
     return tmp_path / "1"
 
 
 def test_large_arrays_are_read_by_all_cores(mag, monkeypatch):
     used = []
     monkeypatch.setattr(wkwdask.api.access, "reading_threads", lambda: 3)
-    monkeypatch.setattr(wkwdask.api.access, "read_on_threads", lambda _volume, _out, _topleft, count: used.append(count))
+    monkeypatch.setattr(
+        wkwdask.api.access,
+        "read_on_threads",
+        lambda _volume, _out, _topleft, count: used.append(count),
+    )
     wkwdask.read(mag)
     wkwdask.read(mag, threads=2)
     monkeypatch.setattr(wkwdask.api.access, "MIN_NBYTES", 1000)
@@ -224,7 +296,13 @@ def test_large_arrays_are_read_by_all_cores(mag, monkeypatch):
     assert used == [1, 2, 3]
 
 
-@pytest.mark.parametrize("read", [wkwdask.read, lambda mag, threads: wkwdask.read_many(mag, [((5, 6, 7), (8, 9, 10))], threads=threads)])
+@pytest.mark.parametrize(
+    "read",
+    [
+        wkwdask.read,
+        lambda mag, threads: wkwdask.read_many(mag, [((5, 6, 7), (8, 9, 10))], threads=threads),
+    ],
+)
 def test_at_least_one_thread(mag, read):
     with pytest.raises(ValueError, match="threads must be at least 1, got 0"):
         read(mag, threads=0)

@@ -37,16 +37,36 @@ def write_data_zip(file, mags, dtype=np.uint32, block_len=32, compression=zipfil
         for mag, blocks in mags.items():
             data.writestr(f"{mag}/header.wkw", header.to_bytes())
             for (x, y, z), voxels in blocks.items():
-                data.writestr(f"{mag}/z{z}/y{y}/x{x}.wkw", encode_file(np.asarray(voxels, dtype)[np.newaxis], block_len))
+                data.writestr(
+                    f"{mag}/z{z}/y{y}/x{x}.wkw",
+                    encode_file(np.asarray(voxels, dtype)[np.newaxis], block_len),
+                )
     return file
 
 
-def write_annotation(path, mags, fallback="seg", dataset="ds", inner_compression=zipfile.ZIP_DEFLATED, outer_compression=zipfile.ZIP_STORED, **options):
+def write_annotation(
+    path,
+    mags,
+    fallback="seg",
+    dataset="ds",
+    inner_compression=zipfile.ZIP_DEFLATED,
+    outer_compression=zipfile.ZIP_STORED,
+    **options,
+):
     """Write the zip that is downloaded, of one layer."""
-    return write_annotations(path, {fallback: mags}, dataset, inner_compression, outer_compression, **options)
+    return write_annotations(
+        path, {fallback: mags}, dataset, inner_compression, outer_compression, **options
+    )
 
 
-def write_annotations(path, layers, dataset="ds", inner_compression=zipfile.ZIP_DEFLATED, outer_compression=zipfile.ZIP_STORED, **options):
+def write_annotations(
+    path,
+    layers,
+    dataset="ds",
+    inner_compression=zipfile.ZIP_DEFLATED,
+    outer_compression=zipfile.ZIP_STORED,
+    **options,
+):
     """Write the zip that is downloaded: mags by the name of the layer that they were made on."""
     volumes = []
     with zipfile.ZipFile(path, "w", outer_compression) as outer:
@@ -55,6 +75,8 @@ def write_annotations(path, layers, dataset="ds", inner_compression=zipfile.ZIP_
             write_data_zip(inner, mags, compression=inner_compression, **options)
             name = f"data_{number}_Volume.zip"
             outer.writestr(name, inner.getvalue())
-            volumes.append(f'<volume id="{number}" location="{name}" fallbackLayer="{fallback}" name="Volume {number}" format="wkw" largestSegmentId="100"/>')
+            volumes.append(
+                f'<volume id="{number}" location="{name}" fallbackLayer="{fallback}" name="Volume {number}" format="wkw" largestSegmentId="100"/>'
+            )
         outer.writestr("annotation.nml", NML.format(dataset=dataset, volumes="\n  ".join(volumes)))
     return path

@@ -33,13 +33,24 @@ async def look(url, is_complete, size=(600, 500)):
 @asynccontextmanager
 async def open_page(size=(600, 500)):
     """Start a browser, which ends with the block, and yield its empty page."""
-    with browsing("about:blank", "--remote-debugging-port=0", f"--window-size={size[0]},{size[1]}") as profile:
+    with browsing(
+        "about:blank", "--remote-debugging-port=0", f"--window-size={size[0]},{size[1]}"
+    ) as profile:
         end = time.monotonic() + _SECONDS
         while not (port := Path(profile, "DevToolsActivePort")).exists() or not port.read_text():
             assert time.monotonic() < end, "the browser does not start"
             await asyncio.sleep(0.05)
-        pages = json.loads((await AsyncHTTPClient().fetch(f"http://127.0.0.1:{port.read_text().split()[0]}/json")).body)
-        connection = await websocket_connect(next(each["webSocketDebuggerUrl"] for each in pages if each["type"] == "page"), max_message_size=1 << 28)
+        pages = json.loads(
+            (
+                await AsyncHTTPClient().fetch(
+                    f"http://127.0.0.1:{port.read_text().split()[0]}/json"
+                )
+            ).body
+        )
+        connection = await websocket_connect(
+            next(each["webSocketDebuggerUrl"] for each in pages if each["type"] == "page"),
+            max_message_size=1 << 28,
+        )
         try:
             page = Page(connection)
             for method in ("Runtime.enable", "Log.enable"):
@@ -77,7 +88,9 @@ class Page:
         """Return the value of a JavaScript expression. A page that is just replaced by another one
         may not answer: it is asked again."""
         end = time.monotonic() + seconds
-        while "result" not in (answer := await self.call("Runtime.evaluate", expression=expression, returnByValue=True)):
+        while "result" not in (
+            answer := await self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        ):
             assert time.monotonic() < end, f"the page does not answer {expression}: {answer}"
         return answer["result"]["result"]["value"]
 
@@ -89,7 +102,11 @@ class Page:
             answer = await self.call("Page.captureScreenshot", format="png")
             # a busy browser may fail to draw a frame in time, and says so or never answers
             if "result" in answer:
-                picture = np.asarray(Image.open(io.BytesIO(base64.b64decode(answer["result"]["data"]))).convert("RGB"))
+                picture = np.asarray(
+                    Image.open(io.BytesIO(base64.b64decode(answer["result"]["data"]))).convert(
+                        "RGB"
+                    )
+                )
                 if is_complete(picture) or time.monotonic() > end:
                     return picture
             assert time.monotonic() < end, f"no picture of the page: {answer}"
@@ -98,7 +115,9 @@ class Page:
     async def call(self, method, **parameters):
         """Return the answer of the browser, or an empty one if there is none in time."""
         self._number += 1
-        await self._connection.write_message(json.dumps({"id": self._number, "method": method, "params": parameters}))
+        await self._connection.write_message(
+            json.dumps({"id": self._number, "method": method, "params": parameters})
+        )
         try:
             async with asyncio.timeout(_CALL_SECONDS):
                 while True:
@@ -114,8 +133,18 @@ class Page:
 
     def _keep(self, event, parameters):
         if event == "Runtime.consoleAPICalled":
-            self.messages.append((parameters["type"], " ".join(str(each.get("value")) for each in parameters["args"])))
+            self.messages.append(
+                (
+                    parameters["type"],
+                    " ".join(str(each.get("value")) for each in parameters["args"]),
+                )
+            )
         elif event == "Runtime.exceptionThrown":
             self.messages.append(("error", parameters["exceptionDetails"]["text"]))
         elif event == "Log.entryAdded":
-            self.messages.append((parameters["entry"]["level"], f"{parameters['entry']['text']} {parameters['entry'].get('url')}"))
+            self.messages.append(
+                (
+                    parameters["entry"]["level"],
+                    f"{parameters['entry']['text']} {parameters['entry'].get('url')}",
+                )
+            )

@@ -52,6 +52,9 @@ def run_here(*arguments, typed=None):
 def run_script_here(path, *arguments):
     """Return the output of a script."""
     out = io.StringIO()
-    with mock.patch.object(sys, "argv", [str(path), *map(str, arguments)]), contextlib.redirect_stdout(out):
+    with (
+        mock.patch.object(sys, "argv", [str(path), *map(str, arguments)]),
+        contextlib.redirect_stdout(out),
+    ):
         runpy.run_path(str(path), run_name="__main__")
     return out.getvalue()

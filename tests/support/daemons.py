@@ -46,14 +46,19 @@ def daemon(make_command, num_ports, log):
         finally:
             process.stdin.close()
             process.wait(_END_SECONDS)
-        assert attempt < _ATTEMPTS, f"{command[4]} does not listen: {log.read_text(errors='replace')[-2000:]}"
+        assert attempt < _ATTEMPTS, (
+            f"{command[4]} does not listen: {log.read_text(errors='replace')[-2000:]}"
+        )
 
 
 def free_ports(number):
     """Find free ports. Another process may take one of them before they are used: the program is
     then started again."""
     with contextlib.ExitStack() as stack:
-        return [stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(number)]
+        return [
+            stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
+            for _ in range(number)
+        ]
 
 
 def _is_up(process, port):

@@ -54,10 +54,20 @@ def make_dataset(folder):
     """A segmentation of three compressed mags, and a raw image."""
     folder = Path(folder)
     wkwdask.create_dataset(folder, (11.24, 11.24, 11.24), name="ds")
-    wkwdask.to_wkw(labels(), folder / "cells" / "1", offset=OFFSET, block_len=8, file_len=2, compression="lz4")
+    wkwdask.to_wkw(
+        labels(), folder / "cells" / "1", offset=OFFSET, block_len=8, file_len=2, compression="lz4"
+    )
     wkwdask.build_pyramid(folder, "cells", mags=MAGS)
     image = (labels() * 4 + 1).astype(np.uint8)
-    wkwdask.to_wkw(image, folder / "color" / "1", offset=OFFSET, block_len=8, file_len=2, compression="raw", category="color")
+    wkwdask.to_wkw(
+        image,
+        folder / "color" / "1",
+        offset=OFFSET,
+        block_len=8,
+        file_len=2,
+        compression="raw",
+        category="color",
+    )
     edit(folder, lambda layers: layers["cells"].update(largestSegmentId=int(labels().max())))
     return folder
 
@@ -262,7 +272,9 @@ def as_raw(path):
     """Store a compressed file raw, as other software may."""
 
     def damage(folder):
-        (folder / path).write_bytes(encode_file(decode_file((folder / path).read_bytes()), 8, RAW_BLOCKS))
+        (folder / path).write_bytes(
+            encode_file(decode_file((folder / path).read_bytes()), 8, RAW_BLOCKS)
+        )
 
     return damage
 
@@ -273,7 +285,13 @@ def with_padding(path):
     def damage(folder):
         raw = (folder / path).read_bytes()
         ends = np.frombuffer(raw[TABLE], "<u8") + 8
-        (folder / path).write_bytes(raw[:8] + struct.pack("<Q", TABLE.stop + 8) + ends.tobytes() + bytes(8) + raw[TABLE.stop :])
+        (folder / path).write_bytes(
+            raw[:8]
+            + struct.pack("<Q", TABLE.stop + 8)
+            + ends.tobytes()
+            + bytes(8)
+            + raw[TABLE.stop :]
+        )
 
     return damage
 
@@ -329,7 +347,11 @@ def dead_job(journal=False):
         root = folder / "cells" / ".wkwdask-job-dead"
         root.mkdir()
         (root / "owner.json").write_text(json.dumps(dead_process("a test", "dead")))
-        (root / "plan.json").write_text(json.dumps({"layout": 1, "targets": ["8"], "existing": "error", "settings": {}, "plan": None}))
+        (root / "plan.json").write_text(
+            json.dumps(
+                {"layout": 1, "targets": ["8"], "existing": "error", "settings": {}, "plan": None}
+            )
+        )
         if journal:
             (root / "journal-0.jsonl").write_text('{"task": "region 0 0,0,0"}\n')
 
@@ -409,71 +431,287 @@ CASES = [
     Case("header.wkw missing", remove(HEADER), {"header.missing": HEADER}, ("write header.wkw",)),
     Case("header.wkw empty", cut(HEADER, 0), {"header.short": HEADER}, ("write header.wkw",)),
     Case("header.wkw cut off", cut(HEADER, 10), {"header.short": HEADER}, ("write header.wkw",)),
-    Case("header.wkw: other magic", overwrite(HEADER, 0, b"XKW"), {"header.magic": HEADER}, ("write header.wkw",)),
-    Case("header.wkw: version 2", overwrite(HEADER, 3, b"\2"), {"header.version": HEADER}, ("write header.wkw",)),
-    Case("header.wkw: block type 9", overwrite(HEADER, 5, b"\x09"), {"header.block_type": HEADER}, ("write header.wkw",)),
-    Case("header.wkw: voxel type 99", overwrite(HEADER, 6, b"\x63"), {"header.voxel_type": HEADER}, ("write header.wkw",)),
-    Case("header.wkw: voxel size 3 of uint32", overwrite(HEADER, 7, b"\3"), {"header.voxel_size": HEADER}, ("write header.wkw",)),
-    Case("header.wkw: blocks beyond LZ4", overwrite(HEADER, 4, b"\x1f"), {"header.block_nbytes": HEADER}, ("write header.wkw",)),
-    Case("header.wkw: data offset", overwrite(HEADER, 8, b"\x10"), {"header.data_offset": HEADER}, ("write header.wkw",)),
-    Case("header.wkw of another mag", overwrite(HEADER, 4, b"\x14"), {"header.differs": HEADER}, ("write header.wkw",)),
-    Case("header.wkw: raw, but the files are compressed", overwrite(HEADER, 5, b"\1"), {"header.other_block_type": HEADER}, ("write header.wkw",)),
+    Case(
+        "header.wkw: other magic",
+        overwrite(HEADER, 0, b"XKW"),
+        {"header.magic": HEADER},
+        ("write header.wkw",),
+    ),
+    Case(
+        "header.wkw: version 2",
+        overwrite(HEADER, 3, b"\2"),
+        {"header.version": HEADER},
+        ("write header.wkw",),
+    ),
+    Case(
+        "header.wkw: block type 9",
+        overwrite(HEADER, 5, b"\x09"),
+        {"header.block_type": HEADER},
+        ("write header.wkw",),
+    ),
+    Case(
+        "header.wkw: voxel type 99",
+        overwrite(HEADER, 6, b"\x63"),
+        {"header.voxel_type": HEADER},
+        ("write header.wkw",),
+    ),
+    Case(
+        "header.wkw: voxel size 3 of uint32",
+        overwrite(HEADER, 7, b"\3"),
+        {"header.voxel_size": HEADER},
+        ("write header.wkw",),
+    ),
+    Case(
+        "header.wkw: blocks beyond LZ4",
+        overwrite(HEADER, 4, b"\x1f"),
+        {"header.block_nbytes": HEADER},
+        ("write header.wkw",),
+    ),
+    Case(
+        "header.wkw: data offset",
+        overwrite(HEADER, 8, b"\x10"),
+        {"header.data_offset": HEADER},
+        ("write header.wkw",),
+    ),
+    Case(
+        "header.wkw of another mag",
+        overwrite(HEADER, 4, b"\x14"),
+        {"header.differs": HEADER},
+        ("write header.wkw",),
+    ),
+    Case(
+        "header.wkw: raw, but the files are compressed",
+        overwrite(HEADER, 5, b"\1"),
+        {"header.other_block_type": HEADER},
+        ("write header.wkw",),
+    ),
     Case("header.wkw longer than 16 bytes", add(HEADER), {"header.long": HEADER}),
     # headers of data files
     Case("data file empty", cut(FINE, 0), {"file.empty": FINE}, stays=("file.empty",)),
     Case("data file of 7 bytes", cut(FINE, 7), {"file.short": FINE}, stays=("file.short",)),
-    Case("data file: other magic", overwrite(FINE, 0, b"\0\0\0"), {"file.magic": FINE}, ("correct header",)),
-    Case("data file: version 3", overwrite(FINE, 3, b"\3"), {"file.version": FINE}, ("correct header",)),
-    Case("data file: block type 0", overwrite(FINE, 5, b"\0"), {"file.bad_block_type": FINE}, ("correct header",)),
-    Case("data file: voxel type 77", overwrite(FINE, 6, b"\x4d"), {"file.bad_voxel_type": FINE}, ("correct header",)),
-    Case("data file: voxel size 5 of uint32", overwrite(FINE, 7, b"\5"), {"file.bad_voxel_size": FINE}, ("correct header",)),
-    Case("data file: two channels for one", overwrite(FINE, 7, b"\x08"), {"file.channels": FINE}, ("correct header",)),
-    Case("data file: data offset 0", overwrite(FINE, 8, bytes(8)), {"file.data_offset": FINE}, ("correct header",)),
-    Case("data file: other block_len", overwrite(FINE, 4, b"\x14"), {"file.block_len": FINE}, ("correct header",)),
-    Case("data file: other file_len", overwrite(FINE, 4, b"\x23"), {"file.file_len": FINE, "file.data_offset": FINE}, ("correct header",)),
-    Case("data file: int32 for uint32", overwrite(FINE, 6, b"\x09"), {"file.voxel_type": FINE}, stays=("file.voxel_type",)),
-    Case("raw data file: other magic", overwrite(RAW, 0, b"\0\0\0"), {"file.magic": RAW}, ("correct header",)),
-    Case("raw data file: other block_len", overwrite(RAW, 4, b"\x14"), {"file.block_len": RAW, "file.*": RAW}, ("correct header",)),
-    Case("raw data file: other file_len", overwrite(RAW, 4, b"\x23"), {"file.file_len": RAW, "file.*": RAW}, ("correct header",)),
+    Case(
+        "data file: other magic",
+        overwrite(FINE, 0, b"\0\0\0"),
+        {"file.magic": FINE},
+        ("correct header",),
+    ),
+    Case(
+        "data file: version 3",
+        overwrite(FINE, 3, b"\3"),
+        {"file.version": FINE},
+        ("correct header",),
+    ),
+    Case(
+        "data file: block type 0",
+        overwrite(FINE, 5, b"\0"),
+        {"file.bad_block_type": FINE},
+        ("correct header",),
+    ),
+    Case(
+        "data file: voxel type 77",
+        overwrite(FINE, 6, b"\x4d"),
+        {"file.bad_voxel_type": FINE},
+        ("correct header",),
+    ),
+    Case(
+        "data file: voxel size 5 of uint32",
+        overwrite(FINE, 7, b"\5"),
+        {"file.bad_voxel_size": FINE},
+        ("correct header",),
+    ),
+    Case(
+        "data file: two channels for one",
+        overwrite(FINE, 7, b"\x08"),
+        {"file.channels": FINE},
+        ("correct header",),
+    ),
+    Case(
+        "data file: data offset 0",
+        overwrite(FINE, 8, bytes(8)),
+        {"file.data_offset": FINE},
+        ("correct header",),
+    ),
+    Case(
+        "data file: other block_len",
+        overwrite(FINE, 4, b"\x14"),
+        {"file.block_len": FINE},
+        ("correct header",),
+    ),
+    Case(
+        "data file: other file_len",
+        overwrite(FINE, 4, b"\x23"),
+        {"file.file_len": FINE, "file.data_offset": FINE},
+        ("correct header",),
+    ),
+    Case(
+        "data file: int32 for uint32",
+        overwrite(FINE, 6, b"\x09"),
+        {"file.voxel_type": FINE},
+        stays=("file.voxel_type",),
+    ),
+    Case(
+        "raw data file: other magic",
+        overwrite(RAW, 0, b"\0\0\0"),
+        {"file.magic": RAW},
+        ("correct header",),
+    ),
+    Case(
+        "raw data file: other block_len",
+        overwrite(RAW, 4, b"\x14"),
+        {"file.block_len": RAW, "file.*": RAW},
+        ("correct header",),
+    ),
+    Case(
+        "raw data file: other file_len",
+        overwrite(RAW, 4, b"\x23"),
+        {"file.file_len": RAW, "file.*": RAW},
+        ("correct header",),
+    ),
     Case(
         "raw data file of other lengths, as long",
         overwrite(RAW, 4, b"\x22"),
         {"file.block_len": RAW, "file.file_len": RAW},
         stays=("file.block_len", "file.file_len"),
     ),
-    Case("data file of another layer", file_of(np.uint8, FINE), {"file.voxel_type": FINE}, stays=("file.voxel_type",)),
-    Case("raw data file in a compressed mag", as_raw(FINE), {"file.block_type": FINE}, stays=("file.block_type",)),
-    Case("data file: gap behind the table", with_padding(FINE), {"file.padding": FINE, "file.size_changed": FINE}, stays=("file.size_changed",)),
+    Case(
+        "data file of another layer",
+        file_of(np.uint8, FINE),
+        {"file.voxel_type": FINE},
+        stays=("file.voxel_type",),
+    ),
+    Case(
+        "raw data file in a compressed mag",
+        as_raw(FINE),
+        {"file.block_type": FINE},
+        stays=("file.block_type",),
+    ),
+    Case(
+        "data file: gap behind the table",
+        with_padding(FINE),
+        {"file.padding": FINE, "file.size_changed": FINE},
+        stays=("file.size_changed",),
+    ),
     # tables and blocks
-    Case("jump table cut off", cut(FINE, 40), {"table.truncated": FINE}, stays=("table.truncated",)),
-    Case("jump table decreases", table(set_entry(3, lambda entries: entries[2] - 5)), {"table.falls": FINE, "block.*": FINE}, stays=("table.falls", "block.*")),
-    Case("jump table beyond the file", table(set_entry(3, 1 << 40)), {"table.beyond": FINE, "table.falls": FINE}, stays=("table.beyond", "table.falls")),
-    Case("jump table zeroed", table(set_entry(slice(None), 0)), {"table.inside": FINE}, stays=("table.inside",)),
+    Case(
+        "jump table cut off", cut(FINE, 40), {"table.truncated": FINE}, stays=("table.truncated",)
+    ),
+    Case(
+        "jump table decreases",
+        table(set_entry(3, lambda entries: entries[2] - 5)),
+        {"table.falls": FINE, "block.*": FINE},
+        stays=("table.falls", "block.*"),
+    ),
+    Case(
+        "jump table beyond the file",
+        table(set_entry(3, 1 << 40)),
+        {"table.beyond": FINE, "table.falls": FINE},
+        stays=("table.beyond", "table.falls"),
+    ),
+    Case(
+        "jump table zeroed",
+        table(set_entry(slice(None), 0)),
+        {"table.inside": FINE},
+        stays=("table.inside",),
+    ),
     Case(
         "block without bytes",
         table(set_entry(3, lambda entries: entries[2])),
         {"table.empty_block": FINE, "block.*": FINE},
         stays=("table.empty_block", "block.*"),
     ),
-    Case("file cut off in a block", cut(FINE, -30), {"file.truncated": FINE}, stays=("file.truncated",)),
+    Case(
+        "file cut off in a block",
+        cut(FINE, -30),
+        {"file.truncated": FINE},
+        stays=("file.truncated",),
+    ),
     Case("raw file cut off", cut(RAW, -700), {"file.truncated": RAW}, stays=("file.truncated",)),
-    Case("a block is no LZ4", blocks(BROKEN_BLOCK), {"block.undecodable": FINE}, stays=("block.undecodable",)),
-    Case("a block decodes to too few bytes", blocks(set_block(5, encoded(1000))), {"block.too_few": FINE}, stays=("block.too_few",)),
-    Case("a block decodes to too many bytes", blocks(set_block(5, encoded(3000))), {"block.too_many": FINE}, stays=("block.too_many",)),
+    Case(
+        "a block is no LZ4",
+        blocks(BROKEN_BLOCK),
+        {"block.undecodable": FINE},
+        stays=("block.undecodable",),
+    ),
+    Case(
+        "a block decodes to too few bytes",
+        blocks(set_block(5, encoded(1000))),
+        {"block.too_few": FINE},
+        stays=("block.too_few",),
+    ),
+    Case(
+        "a block decodes to too many bytes",
+        blocks(set_block(5, encoded(3000))),
+        {"block.too_many": FINE},
+        stays=("block.too_many",),
+    ),
     Case("bytes behind the last block", add(FINE), {"file.trailing": FINE}, ("cut off",)),
     Case("bytes behind the last raw block", add(RAW), {"file.trailing": RAW}, ("cut off",)),
-    Case("a file of zeros stored", zero_file("cells/1/z1/y1/x2.wkw"), {"file.zeros": "cells/1/z1/y1/x2.wkw"}),
+    Case(
+        "a file of zeros stored",
+        zero_file("cells/1/z1/y1/x2.wkw"),
+        {"file.zeros": "cells/1/z1/y1/x2.wkw"},
+    ),
     # what a user may allow
-    Case("one broken block, --salvage", blocks(BROKEN_BLOCK), {"block.undecodable": FINE}, ("salvage",), options={"salvage": True}, zeros=True),
-    Case("file cut off, --salvage", cut(FINE, -30), {"file.truncated": FINE}, ("salvage",), options={"salvage": True}, zeros=True),
-    Case("raw file cut off, --salvage", cut(RAW, -700), {"file.truncated": RAW}, ("salvage",), options={"salvage": True}, zeros=True),
-    Case("jump table cut off, --quarantine", cut(FINE, 40), {"table.truncated": FINE}, ("quarantine",), options={"quarantine": True}, zeros=True),
-    Case("link to nowhere, --quarantine", link(FINE), {"file.dangling": FINE}, ("quarantine",), options={"quarantine": True}, zeros=True),
+    Case(
+        "one broken block, --salvage",
+        blocks(BROKEN_BLOCK),
+        {"block.undecodable": FINE},
+        ("salvage",),
+        options={"salvage": True},
+        zeros=True,
+    ),
+    Case(
+        "file cut off, --salvage",
+        cut(FINE, -30),
+        {"file.truncated": FINE},
+        ("salvage",),
+        options={"salvage": True},
+        zeros=True,
+    ),
+    Case(
+        "raw file cut off, --salvage",
+        cut(RAW, -700),
+        {"file.truncated": RAW},
+        ("salvage",),
+        options={"salvage": True},
+        zeros=True,
+    ),
+    Case(
+        "jump table cut off, --quarantine",
+        cut(FINE, 40),
+        {"table.truncated": FINE},
+        ("quarantine",),
+        options={"quarantine": True},
+        zeros=True,
+    ),
+    Case(
+        "link to nowhere, --quarantine",
+        link(FINE),
+        {"file.dangling": FINE},
+        ("quarantine",),
+        options={"quarantine": True},
+        zeros=True,
+    ),
     # files and folders
-    Case("data file unreadable", lambda folder: (folder / FINE).chmod(0), {"file.unreadable": FINE}, stays=("file.unreadable",), needs_user=True),
-    Case("data file a link to nowhere", link(FINE), {"file.dangling": FINE}, stays=("file.dangling",)),
-    Case("folder instead of a file", make_folder(FINE), {"file.no_file": FINE}, stays=("file.no_file",)),
-    Case("data file gone, the record knows", remove(FINE), {"file.lost": FINE}, stays=("file.lost",)),
+    Case(
+        "data file unreadable",
+        lambda folder: (folder / FINE).chmod(0),
+        {"file.unreadable": FINE},
+        stays=("file.unreadable",),
+        needs_user=True,
+    ),
+    Case(
+        "data file a link to nowhere", link(FINE), {"file.dangling": FINE}, stays=("file.dangling",)
+    ),
+    Case(
+        "folder instead of a file",
+        make_folder(FINE),
+        {"file.no_file": FINE},
+        stays=("file.no_file",),
+    ),
+    Case(
+        "data file gone, the record knows", remove(FINE), {"file.lost": FINE}, stays=("file.lost",)
+    ),
     Case(
         "file instead of a folder",
         both(remove("cells/1/z1/y0"), add("cells/1/z1/y0")),
@@ -499,17 +737,42 @@ CASES = [
         stays=("name.unread", "file.lost"),
     ),
     Case(
-        "data file X1.wkw", move(FINE, "cells/1/z1/y0/X1.wkw"), {"name.unread": "cells/1/z1/y0/X1.wkw", "file.lost": FINE}, stays=("name.unread", "file.lost")
+        "data file X1.wkw",
+        move(FINE, "cells/1/z1/y0/X1.wkw"),
+        {"name.unread": "cells/1/z1/y0/X1.wkw", "file.lost": FINE},
+        stays=("name.unread", "file.lost"),
     ),
-    Case("folder y-1", add("cells/1/z1/y-1/x0.wkw"), {"name.unread": "cells/1/z1/y-1"}, stays=("name.unread",)),
+    Case(
+        "folder y-1",
+        add("cells/1/z1/y-1/x0.wkw"),
+        {"name.unread": "cells/1/z1/y-1"},
+        stays=("name.unread",),
+    ),
     Case("stray file", add("cells/1/z1/notes.txt"), {"name.stray": "cells/1/z1/notes.txt"}),
-    Case("record of files damaged", cut("cells/1/.wkwdask-files.npy", 50), {"record.broken": "cells/1/.wkwdask-files.npy"}, ("remove",)),
+    Case(
+        "record of files damaged",
+        cut("cells/1/.wkwdask-files.npy", 50),
+        {"record.broken": "cells/1/.wkwdask-files.npy"},
+        ("remove",),
+    ),
     # coarser mags
     Case("coarser file cut off", cut(COARSE, -20), {"file.truncated": COARSE}, ("rebuild",)),
     Case("coarser file empty", cut(COARSE, 0), {"file.empty": COARSE}, ("rebuild",)),
-    Case("coarser file with a broken block", blocks(set_block(2, b"\xff" * 50), COARSE), {"block.undecodable": COARSE}, ("rebuild",)),
-    Case("coarser file gone, the record knows", remove(COARSE), {"file.lost": COARSE}, ("rebuild",)),
-    Case("folder instead of a coarser file", make_folder(COARSE), {"file.no_file": COARSE}, ("rebuild",)),
+    Case(
+        "coarser file with a broken block",
+        blocks(set_block(2, b"\xff" * 50), COARSE),
+        {"block.undecodable": COARSE},
+        ("rebuild",),
+    ),
+    Case(
+        "coarser file gone, the record knows", remove(COARSE), {"file.lost": COARSE}, ("rebuild",)
+    ),
+    Case(
+        "folder instead of a coarser file",
+        make_folder(COARSE),
+        {"file.no_file": COARSE},
+        ("rebuild",),
+    ),
     Case(
         "two mags of one file broken",
         both(cut(COARSE, 9), cut("cells/4/z0/y0/x0.wkw", 9)),
@@ -538,8 +801,19 @@ CASES = [
         options={"salvage": True},
         zeros=True,
     ),
-    Case("coarser file of unknown origin broken", strangers_mag(cut(COARSE, -20)), {"file.truncated": COARSE}, stays=("file.truncated",)),
-    Case("the same, --method", strangers_mag(cut(COARSE, -20)), {"file.truncated": COARSE}, ("rebuild",), options={"method": "mode"}),
+    Case(
+        "coarser file of unknown origin broken",
+        strangers_mag(cut(COARSE, -20)),
+        {"file.truncated": COARSE},
+        stays=("file.truncated",),
+    ),
+    Case(
+        "the same, --method",
+        strangers_mag(cut(COARSE, -20)),
+        {"file.truncated": COARSE},
+        ("rebuild",),
+        options={"method": "mode"},
+    ),
     Case(
         "coarser mag made otherwise, --pyramid",
         other_method,
@@ -555,18 +829,49 @@ CASES = [
         {"leftover.temporary": "cells/1/z1/y0/.x1.wkw.0123456789abcdef.wkwdask-tmp"},
         ("remove",),
     ),
-    Case("the reference library's, of yesterday", old("cells/1/z1/y0/x1.wkw_tmp"), {"leftover.temporary": "cells/1/z1/y0/x1.wkw_tmp"}, ("remove",)),
+    Case(
+        "the reference library's, of yesterday",
+        old("cells/1/z1/y0/x1.wkw_tmp"),
+        {"leftover.temporary": "cells/1/z1/y0/x1.wkw_tmp"},
+        ("remove",),
+    ),
     Case(
         "the reference library's, of just now",
         add("cells/1/z1/y0/x1.wkw_tmp"),
         {"leftover.temporary": "cells/1/z1/y0/x1.wkw_tmp"},
         stays=("leftover.temporary",),
     ),
-    Case("a folder of such a name, of yesterday", old_folder("cells/1.wkw.tmp"), {"leftover.temporary": "cells/1.wkw.tmp"}, stays=("leftover.temporary",)),
-    Case("header.wkw a pipe", both(remove(HEADER), lambda folder: os.mkfifo(folder / HEADER)), {"header.unreadable": HEADER}, stays=("header.unreadable",)),
-    Case("the Scala library's, of yesterday", old("cells/1/z1/y0/x1.wkw.tmp"), {"leftover.temporary": "cells/1/z1/y0/x1.wkw.tmp"}, ("remove",)),
-    Case("a mag that webknossos was building, yesterday", old_folder(RECHUNK), {"leftover.folder": RECHUNK}, stays=("leftover.folder",)),
-    Case("the same, --remove-copies", old_folder(RECHUNK), {"leftover.folder": RECHUNK}, stays=("leftover.folder",), options={"remove_copies": True}),
+    Case(
+        "a folder of such a name, of yesterday",
+        old_folder("cells/1.wkw.tmp"),
+        {"leftover.temporary": "cells/1.wkw.tmp"},
+        stays=("leftover.temporary",),
+    ),
+    Case(
+        "header.wkw a pipe",
+        both(remove(HEADER), lambda folder: os.mkfifo(folder / HEADER)),
+        {"header.unreadable": HEADER},
+        stays=("header.unreadable",),
+    ),
+    Case(
+        "the Scala library's, of yesterday",
+        old("cells/1/z1/y0/x1.wkw.tmp"),
+        {"leftover.temporary": "cells/1/z1/y0/x1.wkw.tmp"},
+        ("remove",),
+    ),
+    Case(
+        "a mag that webknossos was building, yesterday",
+        old_folder(RECHUNK),
+        {"leftover.folder": RECHUNK},
+        stays=("leftover.folder",),
+    ),
+    Case(
+        "the same, --remove-copies",
+        old_folder(RECHUNK),
+        {"leftover.folder": RECHUNK},
+        stays=("leftover.folder",),
+        options={"remove_copies": True},
+    ),
     Case(
         "a part of a mag that webknossos was building, --remove-copies",
         copied_mag(lambda copy: shutil.rmtree(copy / "z1")),
@@ -598,7 +903,12 @@ CASES = [
         options={"remove_copies": True},
         restored=False,
     ),
-    Case("a mag that webknossos is building", add(f"{RECHUNK}/z0/y0/x0.wkw"), {"leftover.folder": RECHUNK}, stays=("leftover.folder",)),
+    Case(
+        "a mag that webknossos is building",
+        add(f"{RECHUNK}/z0/y0/x0.wkw"),
+        {"leftover.folder": RECHUNK},
+        stays=("leftover.folder",),
+    ),
     Case(
         "that of yesterday, while a mag is missing",
         both(old_folder(RECHUNK), remove("cells/4")),
@@ -606,32 +916,86 @@ CASES = [
         stays=("leftover.folder", "mag.missing"),
     ),
     Case("folder of a dead job", dead_job(), {"job.dead": "cells/.wkwdask-job-dead"}, ("remove",)),
-    Case("folder of an interrupted job", dead_job(journal=True), {"job.interrupted": "cells/.wkwdask-job-dead"}, stays=("job.interrupted",)),
+    Case(
+        "folder of an interrupted job",
+        dead_job(journal=True),
+        {"job.interrupted": "cells/.wkwdask-job-dead"},
+        stays=("job.interrupted",),
+    ),
     Case("lock of a dead job", stale_lock, {"leftover.lock": "cells/.1.wkwdask-lock"}, ("remove",)),
     # the JSON
     Case("JSON missing", remove(FILE_NAME), {"json.missing": FILE_NAME}, stays=("json.missing",)),
-    Case("JSON missing, --voxel-size", remove(FILE_NAME), {"json.missing": FILE_NAME}, ("edit JSON",), options={"voxel_size": (11.24, 11.24, 11.24)}),
-    Case("JSON no JSON, --voxel-size", cut(FILE_NAME, 300), {"json.broken": FILE_NAME}, ("edit JSON",), options={"voxel_size": (11.24, 11.24, 11.24)}),
+    Case(
+        "JSON missing, --voxel-size",
+        remove(FILE_NAME),
+        {"json.missing": FILE_NAME},
+        ("edit JSON",),
+        options={"voxel_size": (11.24, 11.24, 11.24)},
+    ),
+    Case(
+        "JSON no JSON, --voxel-size",
+        cut(FILE_NAME, 300),
+        {"json.broken": FILE_NAME},
+        ("edit JSON",),
+        options={"voxel_size": (11.24, 11.24, 11.24)},
+    ),
     Case(
         "JSON: a layer without a box",
         lambda folder: edit(folder, lambda layers: layers["cells"].pop("boundingBox")),
         {"json.broken": FILE_NAME},
         ("edit JSON",),
     ),
-    Case("JSON lists a mag that is gone", remove("cells/4"), {"mag.missing": "cells/4"}, stays=("mag.missing",)),
-    Case("the same, --drop-missing", remove("cells/4"), {"mag.missing": "cells/4"}, ("edit JSON",), options={"drop_missing": True}, restored=False),
-    Case("JSON lacks a mag", mags_of("cells", lambda mags: mags.pop()), {"mag.unlisted": "cells/4"}, ("edit JSON",)),
+    Case(
+        "JSON lists a mag that is gone",
+        remove("cells/4"),
+        {"mag.missing": "cells/4"},
+        stays=("mag.missing",),
+    ),
+    Case(
+        "the same, --drop-missing",
+        remove("cells/4"),
+        {"mag.missing": "cells/4"},
+        ("edit JSON",),
+        options={"drop_missing": True},
+        restored=False,
+    ),
+    Case(
+        "JSON lacks a mag",
+        mags_of("cells", lambda mags: mags.pop()),
+        {"mag.unlisted": "cells/4"},
+        ("edit JSON",),
+    ),
     Case(
         "JSON lacks a layer",
         lambda folder: (folder / FILE_NAME).write_text(
-            json.dumps({**(document := json.loads((folder / FILE_NAME).read_text())), "dataLayers": document["dataLayers"][1:]})
+            json.dumps(
+                {
+                    **(document := json.loads((folder / FILE_NAME).read_text())),
+                    "dataLayers": document["dataLayers"][1:],
+                }
+            )
         ),
         {"layer.unlisted": "cells"},
         ("edit JSON",),
     ),
-    Case("JSON: wrong elementClass", layer("cells", elementClass="uint16"), {"json.element_class": FILE_NAME}, ("edit JSON",)),
-    Case("JSON: wrong numChannels", layer("cells", numChannels=3), {"json.num_channels": FILE_NAME}, ("edit JSON",)),
-    Case("JSON: wrong cubeLength", mags_of("cells", lambda mags: mags[0].update(cubeLength=1024)), {"json.cube_length": FILE_NAME}, ("edit JSON",)),
+    Case(
+        "JSON: wrong elementClass",
+        layer("cells", elementClass="uint16"),
+        {"json.element_class": FILE_NAME},
+        ("edit JSON",),
+    ),
+    Case(
+        "JSON: wrong numChannels",
+        layer("cells", numChannels=3),
+        {"json.num_channels": FILE_NAME},
+        ("edit JSON",),
+    ),
+    Case(
+        "JSON: wrong cubeLength",
+        mags_of("cells", lambda mags: mags[0].update(cubeLength=1024)),
+        {"json.cube_length": FILE_NAME},
+        ("edit JSON",),
+    ),
     Case(
         "JSON: box too small",
         layer("cells", boundingBox={"topLeft": [3, 0, 5], "width": 20, "height": 36, "depth": 30}),
@@ -645,15 +1009,28 @@ CASES = [
         ("edit JSON",),
         options={"grow_box": True},
     ),
-    Case("JSON: box too large", layer("cells", boundingBox={"topLeft": [3, 0, 5], "width": 90, "height": 36, "depth": 30}), {"json.box_larger": FILE_NAME}),
-    Case("JSON: largestSegmentId too small", layer("cells", largestSegmentId=7), {"json.largest_id": FILE_NAME}, ("edit JSON",)),
+    Case(
+        "JSON: box too large",
+        layer("cells", boundingBox={"topLeft": [3, 0, 5], "width": 90, "height": 36, "depth": 30}),
+        {"json.box_larger": FILE_NAME},
+    ),
+    Case(
+        "JSON: largestSegmentId too small",
+        layer("cells", largestSegmentId=7),
+        {"json.largest_id": FILE_NAME},
+        ("edit JSON",),
+    ),
     Case(
         "mag 2 twice, as 2 and 2-2-2",
         lambda folder: shutil.copytree(folder / "cells/2", folder / "cells/2-2-2"),
         {"mag.twice": "cells/2-2-2"},
         stays=("mag.twice",),
     ),
-    Case("a step of the pyramid left out", both(remove("cells/2"), mags_of("cells", lambda mags: mags.pop(1))), {"mag.gap": "cells"}),
+    Case(
+        "a step of the pyramid left out",
+        both(remove("cells/2"), mags_of("cells", lambda mags: mags.pop(1))),
+        {"mag.gap": "cells"},
+    ),
 ]
 
 
@@ -671,10 +1048,23 @@ def prepare(sound, folder, case):
 
 def described(found, report, folder):
     """Describe the faults and the repair of a case as cells of a table."""
-    says = dict.fromkeys(f"{fault.severity} `{fault.kind}`" + (f" ({fault.place})" if fault.place else "") for fault in found.faults)
-    does = list(dict.fromkeys(f"{action.verb}" + (f" ({action.how})" if action.how else "") for action in report.actions))
-    does += [f"leaves `{each.fault.kind}`: {each.reason}" for each in {each.fault.kind: each for each in report.remaining}.values()]
-    return f"{'; '.join(list(says)[:3])} | {'; '.join(does) or 'nothing'} |".replace(f"{folder}/", "")
+    says = dict.fromkeys(
+        f"{fault.severity} `{fault.kind}`" + (f" ({fault.place})" if fault.place else "")
+        for fault in found.faults
+    )
+    does = list(
+        dict.fromkeys(
+            f"{action.verb}" + (f" ({action.how})" if action.how else "")
+            for action in report.actions
+        )
+    )
+    does += [
+        f"leaves `{each.fault.kind}`: {each.reason}"
+        for each in {each.fault.kind: each for each in report.remaining}.values()
+    ]
+    return f"{'; '.join(list(says)[:3])} | {'; '.join(does) or 'nothing'} |".replace(
+        f"{folder}/", ""
+    )
 
 
 def main():
@@ -687,7 +1077,14 @@ def main():
             if case.needs_user and os.geteuid() == 0:
                 continue
             folder = prepare(sound, Path(scratch) / str(number), case)
-            print(f"| {case.name} |", described(wkwdask.verify(folder, **case.verify), wkwdask.repair(folder, **case.options), folder))
+            print(
+                f"| {case.name} |",
+                described(
+                    wkwdask.verify(folder, **case.verify),
+                    wkwdask.repair(folder, **case.options),
+                    folder,
+                ),
+            )
             with contextlib.suppress(OSError):
                 (folder / FINE).chmod(0o644)
     print_arrays()
@@ -698,16 +1095,23 @@ def print_arrays():
     from support import damaged_arrays
     from support.foreign_arrays import WRITERS, url
 
-    print("\n| damage to an image | written by | `verify` says | `repair` does |\n|---|---|---|---|")
+    print(
+        "\n| damage to an image | written by | `verify` says | `repair` does |\n|---|---|---|---|"
+    )
     with tempfile.TemporaryDirectory() as scratch:
         for writer in WRITERS:
             writer.write(str(Path(scratch) / writer.name))
         for case in damaged_arrays.CASES:
             for writer in filter(case.fits, WRITERS):
-                folder = Path(shutil.copytree(Path(scratch) / writer.name, Path(scratch) / "damaged"))
+                folder = Path(
+                    shutil.copytree(Path(scratch) / writer.name, Path(scratch) / "damaged")
+                )
                 case.damage(folder, writer)
                 found = wkwdask.verify(url(writer, folder))
-                print(f"| {case.name} | {writer.name} |", described(found, wkwdask.repair(url(writer, folder), **case.options), folder))
+                print(
+                    f"| {case.name} | {writer.name} |",
+                    described(found, wkwdask.repair(url(writer, folder), **case.options), folder),
+                )
                 shutil.rmtree(folder)
 
 

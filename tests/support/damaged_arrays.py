@@ -126,7 +126,14 @@ def cut(path_of, nbytes):
 
 def flip(path_of, at):
     """Damage one byte."""
-    return rewrite(path_of, lambda raw: raw[:at] + bytes([raw[at] ^ 0x40]) + raw[at + 1 :] if at >= 0 else flipped_from_end(raw, at))
+    return rewrite(
+        path_of,
+        lambda raw: (
+            raw[:at] + bytes([raw[at] ^ 0x40]) + raw[at + 1 :]
+            if at >= 0
+            else flipped_from_end(raw, at)
+        ),
+    )
 
 
 def flipped_from_end(raw, at):
@@ -142,7 +149,9 @@ def row(values):
     def damage(folder, writer):
         path = folder / fine(writer)
         rows = read_rows(writer, path)
-        rows[row_of(path, TARGET)] = values(rows, path.stat().st_size) if callable(values) else values
+        rows[row_of(path, TARGET)] = (
+            values(rows, path.stat().st_size) if callable(values) else values
+        )
         write_rows(writer, path, rows)
 
     return damage
@@ -155,7 +164,13 @@ def garbage(level, cell):
     def damage(folder, writer):
         path = folder / writer.file(level, cell)
         raw = bytearray(path.read_bytes())
-        start = int(read_rows(writer, path)[row_of(path, cell), 0]) if writer.is_sharded else 16 if writer.is_n5 else 0
+        start = (
+            int(read_rows(writer, path)[row_of(path, cell), 0])
+            if writer.is_sharded
+            else 16
+            if writer.is_n5
+            else 0
+        )
         raw[start : start + 9] = b"\xff" * 9
         path.write_bytes(raw)
 
@@ -172,7 +187,10 @@ def encoded_as(shape):
         values = np.full(shape, 7, np.uint16)
         head = struct.pack(">HH3I", 0, 3, *shape) if writer.is_n5 else b""
         data = values.astype(">u2" if writer.is_n5 else "<u2").tobytes()
-        (folder / fine(writer)).write_bytes(head + (zlib.compress(data) if writer.name == "tensorstore zarr2" else gzip.compress(data)))
+        (folder / fine(writer)).write_bytes(
+            head
+            + (zlib.compress(data) if writer.name == "tensorstore zarr2" else gzip.compress(data))
+        )
 
     return damage
 
@@ -280,7 +298,9 @@ def other_version(change=lambda entry: None):
         value = multiscales(version, writer.paths)
         change(value.get("ome", value)["multiscales"][0])
         if is_v2(writer):
-            (folder / "zarr.json").write_text(json.dumps({"zarr_format": 3, "node_type": "group", "attributes": value}))
+            (folder / "zarr.json").write_text(
+                json.dumps({"zarr_format": 3, "node_type": "group", "attributes": value})
+            )
         else:
             (folder / ".zgroup").write_text('{"zarr_format": 2}')
             (folder / ".zattrs").write_text(json.dumps(value))
@@ -294,7 +314,13 @@ def other_type(folder, writer):
 
     path = folder / writer.paths[1]
     shutil.rmtree(path)
-    array = zarr.create_array(path, shape=(16, 8, 16), chunks=(8, 8, 16), dtype="uint8", zarr_format=2 if is_v2(writer) else 3)
+    array = zarr.create_array(
+        path,
+        shape=(16, 8, 16),
+        chunks=(8, 8, 16),
+        dtype="uint8",
+        zarr_format=2 if is_v2(writer) else 3,
+    )
     array[...] = 1
 
 
@@ -326,26 +352,163 @@ def at_start(writer):
 
 CASES = [
     # files with one chunk
-    Case("chunk empty", cut(fine, 0), {"chunk.empty": fine}, stays=("chunk.empty",), lost=None, fits=is_single),
-    Case("chunk cut off", cut(fine, -9), {"chunk.undecodable": fine}, stays=("chunk.undecodable",), lost=None, fits=is_single),
-    Case("chunk overwritten", garbage(0, TARGET), {"chunk.undecodable": fine}, stays=("chunk.undecodable",), lost=None, fits=is_single),
-    Case("the same, --salvage", garbage(0, TARGET), {"chunk.undecodable": fine}, ("salvage",), options=SALVAGE, lost=(TARGET,), fits=is_single),
-    Case("the same, --quarantine", garbage(0, TARGET), {"chunk.undecodable": fine}, ("quarantine",), options=QUARANTINE, lost=(TARGET,), fits=is_single),
-    Case("chunk too short", encoded_as((16, 8, 4)), {"chunk.undecodable": fine}, stays=("chunk.undecodable",), lost=None, fits=is_single_zarr),
-    Case("block that states other lengths", encoded_as((16, 8, 4)), {"chunk.shape": fine}, stays=("chunk.shape",), lost=None, fits=is_n5),
-    Case("chunk too long", encoded_as((16, 8, 9)), {"chunk.undecodable": fine}, stays=("chunk.undecodable",), lost=None, fits=is_single),
-    Case("folder instead of a file", folder_instead(fine), {"file.no_file": fine}, stays=("file.no_file",), lost=None, fits=is_foreign),
-    Case("the same, --quarantine", folder_instead(fine), {"file.no_file": fine}, ("quarantine",), options=QUARANTINE, lost=(TARGET,), fits=is_single),
-    Case("folder instead of a coarser file, --method", folder_instead(coarse), {"file.no_file": coarse}, ("rebuild",), options=METHOD),
-    Case("link to nowhere", link, {"file.dangling": fine}, stays=("file.dangling",), lost=None, fits=is_foreign),
+    Case(
+        "chunk empty",
+        cut(fine, 0),
+        {"chunk.empty": fine},
+        stays=("chunk.empty",),
+        lost=None,
+        fits=is_single,
+    ),
+    Case(
+        "chunk cut off",
+        cut(fine, -9),
+        {"chunk.undecodable": fine},
+        stays=("chunk.undecodable",),
+        lost=None,
+        fits=is_single,
+    ),
+    Case(
+        "chunk overwritten",
+        garbage(0, TARGET),
+        {"chunk.undecodable": fine},
+        stays=("chunk.undecodable",),
+        lost=None,
+        fits=is_single,
+    ),
+    Case(
+        "the same, --salvage",
+        garbage(0, TARGET),
+        {"chunk.undecodable": fine},
+        ("salvage",),
+        options=SALVAGE,
+        lost=(TARGET,),
+        fits=is_single,
+    ),
+    Case(
+        "the same, --quarantine",
+        garbage(0, TARGET),
+        {"chunk.undecodable": fine},
+        ("quarantine",),
+        options=QUARANTINE,
+        lost=(TARGET,),
+        fits=is_single,
+    ),
+    Case(
+        "chunk too short",
+        encoded_as((16, 8, 4)),
+        {"chunk.undecodable": fine},
+        stays=("chunk.undecodable",),
+        lost=None,
+        fits=is_single_zarr,
+    ),
+    Case(
+        "block that states other lengths",
+        encoded_as((16, 8, 4)),
+        {"chunk.shape": fine},
+        stays=("chunk.shape",),
+        lost=None,
+        fits=is_n5,
+    ),
+    Case(
+        "chunk too long",
+        encoded_as((16, 8, 9)),
+        {"chunk.undecodable": fine},
+        stays=("chunk.undecodable",),
+        lost=None,
+        fits=is_single,
+    ),
+    Case(
+        "folder instead of a file",
+        folder_instead(fine),
+        {"file.no_file": fine},
+        stays=("file.no_file",),
+        lost=None,
+        fits=is_foreign,
+    ),
+    Case(
+        "the same, --quarantine",
+        folder_instead(fine),
+        {"file.no_file": fine},
+        ("quarantine",),
+        options=QUARANTINE,
+        lost=(TARGET,),
+        fits=is_single,
+    ),
+    Case(
+        "folder instead of a coarser file, --method",
+        folder_instead(coarse),
+        {"file.no_file": coarse},
+        ("rebuild",),
+        options=METHOD,
+    ),
+    Case(
+        "link to nowhere",
+        link,
+        {"file.dangling": fine},
+        stays=("file.dangling",),
+        lost=None,
+        fits=is_foreign,
+    ),
     # shards
-    Case("shard empty", cut(fine, 0), {"shard.short": fine}, stays=("shard.short",), lost=None, fits=is_sharded),
-    Case("the same, --quarantine", cut(fine, 0), {"shard.short": fine}, ("quarantine",), options=QUARANTINE, lost=ALL_OF_SHARD, fits=is_sharded),
-    Case("shard cut off before its index", cut(fine, MIDDLE), {"shard.checksum": fine}, stays=("shard.checksum",), lost=None, fits=at_end),
-    Case("shard cut off in its index", cut(fine, -30), {"shard.checksum": fine}, stays=("shard.checksum",), lost=None, fits=at_end),
-    Case("shard cut off in its index at the start", cut(fine, 100), {"shard.short": fine}, stays=("shard.short",), lost=None, fits=at_start),
-    Case("shard cut off behind its index", cut(fine, -20), {"shard.place": fine}, stays=("shard.place",), lost=None, fits=at_start),
-    Case("the same, --salvage", cut(fine, -20), {"shard.place": fine}, ("salvage",), options=SALVAGE, lost=((1, 1, 1),), fits=at_start),
+    Case(
+        "shard empty",
+        cut(fine, 0),
+        {"shard.short": fine},
+        stays=("shard.short",),
+        lost=None,
+        fits=is_sharded,
+    ),
+    Case(
+        "the same, --quarantine",
+        cut(fine, 0),
+        {"shard.short": fine},
+        ("quarantine",),
+        options=QUARANTINE,
+        lost=ALL_OF_SHARD,
+        fits=is_sharded,
+    ),
+    Case(
+        "shard cut off before its index",
+        cut(fine, MIDDLE),
+        {"shard.checksum": fine},
+        stays=("shard.checksum",),
+        lost=None,
+        fits=at_end,
+    ),
+    Case(
+        "shard cut off in its index",
+        cut(fine, -30),
+        {"shard.checksum": fine},
+        stays=("shard.checksum",),
+        lost=None,
+        fits=at_end,
+    ),
+    Case(
+        "shard cut off in its index at the start",
+        cut(fine, 100),
+        {"shard.short": fine},
+        stays=("shard.short",),
+        lost=None,
+        fits=at_start,
+    ),
+    Case(
+        "shard cut off behind its index",
+        cut(fine, -20),
+        {"shard.place": fine},
+        stays=("shard.place",),
+        lost=None,
+        fits=at_start,
+    ),
+    Case(
+        "the same, --salvage",
+        cut(fine, -20),
+        {"shard.place": fine},
+        ("salvage",),
+        options=SALVAGE,
+        lost=((1, 1, 1),),
+        fits=at_start,
+    ),
     Case(
         "shard cut off by a row of its index, --salvage",
         cut(fine, -16),
@@ -355,12 +518,48 @@ CASES = [
         lost=None,
         fits=at_end,
     ),
-    Case("checksum of the index damaged", flip(fine, -1), {"shard.checksum": fine}, ("correct index",), fits=at_end),
-    Case("checksum of the index at the start damaged", flip(fine, 128), {"shard.checksum": fine}, ("correct index",), fits=at_start),
-    Case("offset in the index damaged", flip(fine, -4 - 16), {"shard.checksum": fine}, ("correct index",), fits=at_end),
-    Case("size in the index damaged", flip(fine, -4 - 8), {"shard.checksum": fine}, ("correct index",), fits=at_end),
-    Case("size in the index at the start damaged", flip(fine, 16 * 3 + 9), {"shard.checksum": fine}, ("correct index",), fits=at_start),
-    Case("absent chunk in the index damaged", flip(fine_0, -4 - 16 * 8 + 3), {"shard.checksum": fine_0}, ("correct index",), fits=at_end),
+    Case(
+        "checksum of the index damaged",
+        flip(fine, -1),
+        {"shard.checksum": fine},
+        ("correct index",),
+        fits=at_end,
+    ),
+    Case(
+        "checksum of the index at the start damaged",
+        flip(fine, 128),
+        {"shard.checksum": fine},
+        ("correct index",),
+        fits=at_start,
+    ),
+    Case(
+        "offset in the index damaged",
+        flip(fine, -4 - 16),
+        {"shard.checksum": fine},
+        ("correct index",),
+        fits=at_end,
+    ),
+    Case(
+        "size in the index damaged",
+        flip(fine, -4 - 8),
+        {"shard.checksum": fine},
+        ("correct index",),
+        fits=at_end,
+    ),
+    Case(
+        "size in the index at the start damaged",
+        flip(fine, 16 * 3 + 9),
+        {"shard.checksum": fine},
+        ("correct index",),
+        fits=at_start,
+    ),
+    Case(
+        "absent chunk in the index damaged",
+        flip(fine_0, -4 - 16 * 8 + 3),
+        {"shard.checksum": fine_0},
+        ("correct index",),
+        fits=at_end,
+    ),
     Case(
         "two rows of the index damaged",
         both(flip(fine, -4 - 16), flip(fine, -4 - 48)),
@@ -369,13 +568,47 @@ CASES = [
         lost=None,
         fits=at_end,
     ),
-    Case("row beyond the file", row(lambda rows, nbytes: (nbytes - 5, 99)), {"shard.place": fine}, stays=("shard.place",), lost=None, fits=is_sharded),
     Case(
-        "the same, --salvage", row(lambda rows, nbytes: (nbytes - 5, 99)), {"shard.place": fine}, ("salvage",), options=SALVAGE, lost=(TARGET,), fits=is_sharded
+        "row beyond the file",
+        row(lambda rows, nbytes: (nbytes - 5, 99)),
+        {"shard.place": fine},
+        stays=("shard.place",),
+        lost=None,
+        fits=is_sharded,
     ),
-    Case("row half absent", row((ABSENT, 99)), {"shard.place": fine}, stays=("shard.place",), lost=None, fits=is_sharded),
-    Case("row of another half absent", row((99, ABSENT)), {"shard.place": fine}, stays=("shard.place",), lost=None, fits=is_sharded),
-    Case("row without bytes", row(lambda rows, nbytes: (rows[-1, 0], 0)), {"chunk.empty": fine}, stays=("chunk.empty",), lost=None, fits=is_sharded),
+    Case(
+        "the same, --salvage",
+        row(lambda rows, nbytes: (nbytes - 5, 99)),
+        {"shard.place": fine},
+        ("salvage",),
+        options=SALVAGE,
+        lost=(TARGET,),
+        fits=is_sharded,
+    ),
+    Case(
+        "row half absent",
+        row((ABSENT, 99)),
+        {"shard.place": fine},
+        stays=("shard.place",),
+        lost=None,
+        fits=is_sharded,
+    ),
+    Case(
+        "row of another half absent",
+        row((99, ABSENT)),
+        {"shard.place": fine},
+        stays=("shard.place",),
+        lost=None,
+        fits=is_sharded,
+    ),
+    Case(
+        "row without bytes",
+        row(lambda rows, nbytes: (rows[-1, 0], 0)),
+        {"chunk.empty": fine},
+        stays=("chunk.empty",),
+        lost=None,
+        fits=is_sharded,
+    ),
     Case(
         "rows that overlap",
         row(lambda rows, nbytes: (rows[-1, 0] - 1, rows[-1, 1])),
@@ -393,15 +626,50 @@ CASES = [
         lost=(TARGET,),
         fits=is_sharded,
     ),
-    Case("chunk of a shard overwritten", garbage(0, TARGET), {"chunk.undecodable": fine}, stays=("chunk.undecodable",), lost=None, fits=is_sharded),
-    Case("the same, --salvage", garbage(0, TARGET), {"chunk.undecodable": fine}, ("salvage",), options=SALVAGE, lost=(TARGET,), fits=is_sharded),
+    Case(
+        "chunk of a shard overwritten",
+        garbage(0, TARGET),
+        {"chunk.undecodable": fine},
+        stays=("chunk.undecodable",),
+        lost=None,
+        fits=is_sharded,
+    ),
+    Case(
+        "the same, --salvage",
+        garbage(0, TARGET),
+        {"chunk.undecodable": fine},
+        ("salvage",),
+        options=SALVAGE,
+        lost=(TARGET,),
+        fits=is_sharded,
+    ),
     # coarser levels
     Case(
-        "coarser chunk overwritten, method unknown", garbage(1, COARSE), {"chunk.undecodable": coarse}, stays=("chunk.undecodable",), lost=None, fits=is_foreign
+        "coarser chunk overwritten, method unknown",
+        garbage(1, COARSE),
+        {"chunk.undecodable": coarse},
+        stays=("chunk.undecodable",),
+        lost=None,
+        fits=is_foreign,
     ),
-    Case("the same, --method", garbage(1, COARSE), {"chunk.undecodable": coarse}, ("rebuild",), options=METHOD, fits=is_foreign),
-    Case("coarser chunk overwritten, method recorded", garbage(1, COARSE), {"chunk.undecodable": coarse}, ("rebuild",), fits=is_ours),
-    Case("coarser file empty, --method", cut(coarse, 0), {"*": coarse}, ("rebuild",), options=METHOD),
+    Case(
+        "the same, --method",
+        garbage(1, COARSE),
+        {"chunk.undecodable": coarse},
+        ("rebuild",),
+        options=METHOD,
+        fits=is_foreign,
+    ),
+    Case(
+        "coarser chunk overwritten, method recorded",
+        garbage(1, COARSE),
+        {"chunk.undecodable": coarse},
+        ("rebuild",),
+        fits=is_ours,
+    ),
+    Case(
+        "coarser file empty, --method", cut(coarse, 0), {"*": coarse}, ("rebuild",), options=METHOD
+    ),
     Case(
         "a chunk and the one made from it, --salvage",
         both(garbage(0, (2, 1, 1)), garbage(1, COARSE)),
@@ -411,20 +679,57 @@ CASES = [
         lost=None,
     ),
     # names
-    Case("chunk outside of the array", add(outside), {"chunk.outside": outside}, stays=("chunk.outside",)),
-    Case("chunk with the other separator", add(other_name), {"name.unread": other_name}, stays=("name.unread",)),
-    Case("separator that no file has", edit(document(0), other_separator), {"level.names": document(0)}, stays=("level.names",), lost=None, fits=is_v2),
+    Case(
+        "chunk outside of the array",
+        add(outside),
+        {"chunk.outside": outside},
+        stays=("chunk.outside",),
+    ),
+    Case(
+        "chunk with the other separator",
+        add(other_name),
+        {"name.unread": other_name},
+        stays=("name.unread",),
+    ),
+    Case(
+        "separator that no file has",
+        edit(document(0), other_separator),
+        {"level.names": document(0)},
+        stays=("level.names",),
+        lost=None,
+        fits=is_v2,
+    ),
     # leftovers
-    Case("temporary file of zarr-python", add(beside(f".{'0a' * 16}.partial")), {"leftover.temporary": beside(f".{'0a' * 16}.partial")}, ("remove",)),
+    Case(
+        "temporary file of zarr-python",
+        add(beside(f".{'0a' * 16}.partial")),
+        {"leftover.temporary": beside(f".{'0a' * 16}.partial")},
+        ("remove",),
+    ),
     Case(
         "temporary document of zarr-python",
         add(lambda writer: f"zarr.{'0a' * 16}.partial"),
         {"leftover.temporary": lambda writer: f"zarr.{'0a' * 16}.partial"},
         ("remove",),
     ),
-    Case("temporary file of tensorstore", add(beside(".__lock")), {"leftover.temporary": beside(".__lock")}, ("remove",)),
-    Case("that of just now", add(beside(".__lock"), hours_ago=False), {"leftover.temporary": beside(".__lock")}, stays=("leftover.temporary",)),
-    Case("temporary file of zarrs", add(beside(".tmp")), {"leftover.temporary": beside(".tmp")}, ("remove",)),
+    Case(
+        "temporary file of tensorstore",
+        add(beside(".__lock")),
+        {"leftover.temporary": beside(".__lock")},
+        ("remove",),
+    ),
+    Case(
+        "that of just now",
+        add(beside(".__lock"), hours_ago=False),
+        {"leftover.temporary": beside(".__lock")},
+        stays=("leftover.temporary",),
+    ),
+    Case(
+        "temporary file of zarrs",
+        add(beside(".tmp")),
+        {"leftover.temporary": beside(".tmp")},
+        ("remove",),
+    ),
     Case(
         "temporary file of wkwdask",
         add(lambda writer: f"{writer.paths[0]}/.1.0123456789abcdef.wkwdask-tmp"),
@@ -432,12 +737,51 @@ CASES = [
         ("remove",),
     ),
     # levels
-    Case("document of a level missing", remove(document(1)), {"level.missing": level_1}, stays=("level.missing",), fits=is_zarr, lost=None),
-    Case("level missing", remove(level_1), {"level.missing": level_1}, stays=("level.missing",), fits=is_zarr, lost=None),
-    Case("document of a level broken", rewrite(document(1), lambda raw: raw[:20]), {"level.broken": level_1}, stays=("level.broken",), lost=None),
-    Case("level of another type", other_type, {"level.dtype": document(1)}, stays=("level.dtype",), lost=None, fits=is_zarr),
-    Case("level that is not listed", image(lambda entry: entry["datasets"].pop()), {"level.unlisted": level_1}, stays=("level.unlisted",), fits=is_zarr),
-    Case("scale that contradicts the shape", set_transform(1, 0, SCALE), {"image.scale": attributes}, stays=("image.scale",), fits=is_zarr),
+    Case(
+        "document of a level missing",
+        remove(document(1)),
+        {"level.missing": level_1},
+        stays=("level.missing",),
+        fits=is_zarr,
+        lost=None,
+    ),
+    Case(
+        "level missing",
+        remove(level_1),
+        {"level.missing": level_1},
+        stays=("level.missing",),
+        fits=is_zarr,
+        lost=None,
+    ),
+    Case(
+        "document of a level broken",
+        rewrite(document(1), lambda raw: raw[:20]),
+        {"level.broken": level_1},
+        stays=("level.broken",),
+        lost=None,
+    ),
+    Case(
+        "level of another type",
+        other_type,
+        {"level.dtype": document(1)},
+        stays=("level.dtype",),
+        lost=None,
+        fits=is_zarr,
+    ),
+    Case(
+        "level that is not listed",
+        image(lambda entry: entry["datasets"].pop()),
+        {"level.unlisted": level_1},
+        stays=("level.unlisted",),
+        fits=is_zarr,
+    ),
+    Case(
+        "scale that contradicts the shape",
+        set_transform(1, 0, SCALE),
+        {"image.scale": attributes},
+        stays=("image.scale",),
+        fits=is_zarr,
+    ),
     Case(
         "translation of a voxel",
         set_transform(1, 1, {"translation": [10.0, 2.0, 2.0]}),
@@ -445,7 +789,12 @@ CASES = [
         stays=("image.translation",),
         fits=is_zarr,
     ),
-    Case("translation of less than half a voxel", set_transform(1, 1, {"translation": [0.0, 5.0, 2.0]}), {}, fits=is_zarr),
+    Case(
+        "translation of less than half a voxel",
+        set_transform(1, 1, {"translation": [0.0, 5.0, 2.0]}),
+        {},
+        fits=is_zarr,
+    ),
     Case(
         "factors that contradict the shape",
         edit(attributes, lambda value: value.update(downsamplingFactors=[[1, 1, 1], [4, 4, 4]])),
@@ -460,7 +809,13 @@ CASES = [
         stays=("image.translation",),
         fits=lambda writer: is_n5(writer) and is_ours(writer),
     ),
-    Case("levels in another order", image(lambda entry: entry["datasets"].reverse()), {"image.order": attributes}, stays=("image.order",), fits=is_zarr),
+    Case(
+        "levels in another order",
+        image(lambda entry: entry["datasets"].reverse()),
+        {"image.order": attributes},
+        stays=("image.order",),
+        fits=is_zarr,
+    ),
     Case(
         "axes that the arrays do not have",
         image(lambda entry: entry["axes"].insert(0, {"name": "c", "type": "channel"})),
@@ -469,9 +824,22 @@ CASES = [
         fits=is_zarr,
         lost=None,
     ),
-    Case("multiscales without paths", image(lambda entry: entry.pop("datasets")), {"image.broken": attributes}, stays=("image.broken",), fits=is_zarr),
+    Case(
+        "multiscales without paths",
+        image(lambda entry: entry.pop("datasets")),
+        {"image.broken": attributes},
+        stays=("image.broken",),
+        fits=is_zarr,
+    ),
     # several documents
-    Case("documents of both versions, alike", other_version(), {"document.twice": None}, stays=("document.twice",), fits=is_zarr, lost=None),
+    Case(
+        "documents of both versions, alike",
+        other_version(),
+        {"document.twice": None},
+        stays=("document.twice",),
+        fits=is_zarr,
+        lost=None,
+    ),
     Case(
         "documents of both versions, other multiscales",
         other_version(lambda entry: entry["datasets"][1]["coordinateTransformations"].pop()),

@@ -92,7 +92,9 @@ class PairsJob:
         return True
 
     def journaled(self, journal, folder):
-        return JournaledJob(self, journal.append, list(read_journal(folder)), (), folder=str(folder))
+        return JournaledJob(
+            self, journal.append, list(read_journal(folder)), (), folder=str(folder)
+        )
 
 
 def attempts(folder):

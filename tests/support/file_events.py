@@ -8,7 +8,17 @@ import os
 import sys
 import threading
 
-_EVENTS = {"open", "os.mkdir", "os.rename", "os.symlink", "os.link", "os.remove", "os.rmdir", "os.scandir", "os.listdir"}
+_EVENTS = {
+    "open",
+    "os.mkdir",
+    "os.rename",
+    "os.symlink",
+    "os.link",
+    "os.remove",
+    "os.rmdir",
+    "os.scandir",
+    "os.listdir",
+}
 _active = []
 
 
@@ -25,12 +35,20 @@ class Counter:
     """Counts the events of one thread that name a path in a folder, and acts before one of them."""
 
     def __init__(self, folder, number, action, events):
-        self.folder, self.number, self.action, self.events = os.fspath(folder), number, action, events
+        self.folder, self.number, self.action, self.events = (
+            os.fspath(folder),
+            number,
+            action,
+            events,
+        )
         self.thread = threading.get_ident()
         self.count = 0
 
     def take(self, event, arguments):
-        named = any(isinstance(one, (str, bytes)) and os.fsdecode(one).startswith(self.folder) for one in arguments)
+        named = any(
+            isinstance(one, (str, bytes)) and os.fsdecode(one).startswith(self.folder)
+            for one in arguments
+        )
         if event in self.events and named and threading.get_ident() == self.thread:
             self.count += 1
             if self.count == self.number:

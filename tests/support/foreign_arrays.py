@@ -32,7 +32,9 @@ def fine_voxels():
 def mean(array):
     """Downsample by 2, as the mean rounds half to even."""
     z, y, x = array.shape
-    return np.rint(array.reshape(z // 2, 2, y // 2, 2, x // 2, 2).mean(axis=(1, 3, 5))).astype(array.dtype)
+    return np.rint(array.reshape(z // 2, 2, y // 2, 2, x // 2, 2).mean(axis=(1, 3, 5))).astype(
+        array.dtype
+    )
 
 
 LEVELS = (fine_voxels(), mean(fine_voxels()))
@@ -78,16 +80,35 @@ def multiscales(version="0.5", paths=("0", "1")):
         }
         for n, path in enumerate(paths)
     ]
-    entry = {"axes": [{"name": axis, "type": "space", "unit": "nanometer"} for axis in "zyx"], "datasets": levels}
-    return {"ome": {"version": version, "multiscales": [entry]}} if version == "0.5" else {"multiscales": [{"version": version, **entry}]}
+    entry = {
+        "axes": [{"name": axis, "type": "space", "unit": "nanometer"} for axis in "zyx"],
+        "datasets": levels,
+    }
+    return (
+        {"ome": {"version": version, "multiscales": [entry]}}
+        if version == "0.5"
+        else {"multiscales": [{"version": version, **entry}]}
+    )
 
 
 def _with_zarr_python(zarr_format, separator, **options):
     def write(folder):
         group = zarr.open_group(folder, mode="w", zarr_format=zarr_format)
-        key = {"chunk_key_encoding": {"name": "v2", "separator": separator}} if zarr_format == 2 else {}
+        key = (
+            {"chunk_key_encoding": {"name": "v2", "separator": separator}}
+            if zarr_format == 2
+            else {}
+        )
         for level, voxels in enumerate(LEVELS):
-            array = zarr.create_array(Path(folder, str(level)), shape=voxels.shape, chunks=CHUNK, dtype="uint16", zarr_format=zarr_format, **key, **options)
+            array = zarr.create_array(
+                Path(folder, str(level)),
+                shape=voxels.shape,
+                chunks=CHUNK,
+                dtype="uint16",
+                zarr_format=zarr_format,
+                **key,
+                **options,
+            )
             array[...] = voxels
         group.attrs.update(multiscales("0.5" if zarr_format == 3 else "0.4"))
 
@@ -98,26 +119,52 @@ def _with_tensorstore(driver, metadata, document, text):
     def write(folder):
         for level, voxels in enumerate(LEVELS):
             folder_of_level = Path(folder, f"s{level}" if driver == "n5" else str(level))
-            spec = {"driver": driver, "kvstore": {"driver": KVSTORE, "path": f"{folder_of_level}/"}, "metadata": metadata}
+            spec = {
+                "driver": driver,
+                "kvstore": {"driver": KVSTORE, "path": f"{folder_of_level}/"},
+                "metadata": metadata,
+            }
             data = voxels.T if driver == "n5" else voxels
-            ts.open(spec, create=True, dtype=ts.uint16, shape=data.shape).result().write(data).result()
-        for name, content in ((document, text), *(((".zgroup", {"zarr_format": 2}),) if driver == "zarr" else ())):
+            ts.open(spec, create=True, dtype=ts.uint16, shape=data.shape).result().write(
+                data
+            ).result()
+        for name, content in (
+            (document, text),
+            *(((".zgroup", {"zarr_format": 2}),) if driver == "zarr" else ()),
+        ):
             Path(folder, name).write_text(json.dumps(content))
 
     return write
 
 
 def _with_wkwdask(folder):
-    wkwdask.to_zarr(LEVELS[0].T, f"zarr://{folder}", voxel_size=(4, 4, 4), chunk_shape=CHUNK[::-1], shard_shape=SHARD[::-1], category="color")
+    wkwdask.to_zarr(
+        LEVELS[0].T,
+        f"zarr://{folder}",
+        voxel_size=(4, 4, 4),
+        chunk_shape=CHUNK[::-1],
+        shard_shape=SHARD[::-1],
+        category="color",
+    )
     wkwdask.build_pyramid(f"zarr://{folder}", mags="2", method="mean")
 
 
 def _n5_with_wkwdask(folder):
-    wkwdask.to_n5(LEVELS[0].T, f"n5://{folder}/s0", voxel_size=(4, 4, 4), chunk_shape=CHUNK[::-1], compression="gzip")
+    wkwdask.to_n5(
+        LEVELS[0].T,
+        f"n5://{folder}/s0",
+        voxel_size=(4, 4, 4),
+        chunk_shape=CHUNK[::-1],
+        compression="gzip",
+    )
     wkwdask.build_pyramid(f"n5://{folder}", mags="2", method="mean")
 
 
-_INNER = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "zstd", "configuration": {"level": 1}}, {"name": "crc32c"}]
+_INNER = [
+    {"name": "bytes", "configuration": {"endian": "little"}},
+    {"name": "zstd", "configuration": {"level": 1}},
+    {"name": "crc32c"},
+]
 _SHARDED = {
     "chunk_shape": CHUNK,
     "codecs": _INNER,
@@ -135,18 +182,57 @@ _V2 = {"documents": (".zarray", ".zattrs")}
 _N5 = {"is_n5": True, "documents": ("attributes.json", "attributes.json")}
 
 WRITERS = [
-    Writer("zarr-python v2", _with_zarr_python(2, ".", compressors=numcodecs.GZip()), separator=".", **_V2),
-    Writer("zarr-python v3", _with_zarr_python(3, "/", compressors=GzipCodec()), prefix="c/"),
-    Writer("zarr-python v3 sharded", _with_zarr_python(3, "/", shards=SHARD, compressors=ZstdCodec(checksum=True)), prefix="c/", is_sharded=True),
-    Writer("zarr-python v3 sharded raw", _with_zarr_python(3, "/", shards=SHARD, compressors=Crc32cCodec()), prefix="c/", is_sharded=True),
     Writer(
-        "tensorstore zarr2",
-        _with_tensorstore("zarr", {"chunks": CHUNK, "compressor": {"id": "zlib", "level": 1}, "dimension_separator": "/"}, ".zattrs", multiscales("0.4")),
+        "zarr-python v2",
+        _with_zarr_python(2, ".", compressors=numcodecs.GZip()),
+        separator=".",
         **_V2,
     ),
-    Writer("tensorstore zarr3 sharded", _with_tensorstore("zarr3", _ZARR3, "zarr.json", _GROUP3), prefix="c/", is_sharded=True, index_at_end=False),
-    Writer("tensorstore n5", _with_tensorstore("n5", _N5_DATASET, "attributes.json", _N5_GROUP), ("s0", "s1"), **_N5),
-    Writer("wkwdask zarr3 sharded", _with_wkwdask, ("1", "2"), prefix="c/", is_sharded=True, knows_method=True, has_checksums=False),
+    Writer("zarr-python v3", _with_zarr_python(3, "/", compressors=GzipCodec()), prefix="c/"),
+    Writer(
+        "zarr-python v3 sharded",
+        _with_zarr_python(3, "/", shards=SHARD, compressors=ZstdCodec(checksum=True)),
+        prefix="c/",
+        is_sharded=True,
+    ),
+    Writer(
+        "zarr-python v3 sharded raw",
+        _with_zarr_python(3, "/", shards=SHARD, compressors=Crc32cCodec()),
+        prefix="c/",
+        is_sharded=True,
+    ),
+    Writer(
+        "tensorstore zarr2",
+        _with_tensorstore(
+            "zarr",
+            {"chunks": CHUNK, "compressor": {"id": "zlib", "level": 1}, "dimension_separator": "/"},
+            ".zattrs",
+            multiscales("0.4"),
+        ),
+        **_V2,
+    ),
+    Writer(
+        "tensorstore zarr3 sharded",
+        _with_tensorstore("zarr3", _ZARR3, "zarr.json", _GROUP3),
+        prefix="c/",
+        is_sharded=True,
+        index_at_end=False,
+    ),
+    Writer(
+        "tensorstore n5",
+        _with_tensorstore("n5", _N5_DATASET, "attributes.json", _N5_GROUP),
+        ("s0", "s1"),
+        **_N5,
+    ),
+    Writer(
+        "wkwdask zarr3 sharded",
+        _with_wkwdask,
+        ("1", "2"),
+        prefix="c/",
+        is_sharded=True,
+        knows_method=True,
+        has_checksums=False,
+    ),
     Writer("wkwdask n5", _n5_with_wkwdask, ("s0", "s1"), knows_method=True, **_N5),
 ]
 
@@ -160,7 +246,12 @@ def read(writer, folder, level):
     """Read a level with tensorstore, as z, y, x."""
     path = Path(folder, writer.paths[level])
     driver = "n5" if writer.is_n5 else "zarr3" if (path / "zarr.json").exists() else "zarr"
-    voxels = ts.open({"driver": driver, "kvstore": {"driver": KVSTORE, "path": f"{path}/"}}, open=True).result().read().result()
+    voxels = (
+        ts.open({"driver": driver, "kvstore": {"driver": KVSTORE, "path": f"{path}/"}}, open=True)
+        .result()
+        .read()
+        .result()
+    )
     return voxels.T if writer.is_n5 else voxels
 
 
@@ -171,7 +262,10 @@ def chunks_per_shard(path):
     """Return the number of chunks z, y, x in a shard, as the document of its array states."""
     folder = next(folder for folder in Path(path).parents if (folder / "zarr.json").exists())
     document = json.loads((folder / "zarr.json").read_text())
-    outer, inner = document["chunk_grid"]["configuration"]["chunk_shape"], document["codecs"][0]["configuration"]["chunk_shape"]
+    outer, inner = (
+        document["chunk_grid"]["configuration"]["chunk_shape"],
+        document["codecs"][0]["configuration"]["chunk_shape"],
+    )
     return [a // b for a, b in zip(outer, inner, strict=True)]
 
 
@@ -184,12 +278,18 @@ def index_slice(writer, path):
 def row_of(path, cell):
     """Return the row of a chunk z, y, x in the index of its shard."""
     counts = chunks_per_shard(path)
-    return int(np.ravel_multi_index([n % count for n, count in zip(cell, counts, strict=True)], counts))
+    return int(
+        np.ravel_multi_index([n % count for n, count in zip(cell, counts, strict=True)], counts)
+    )
 
 
 def read_rows(writer, path):
     """Read the index of a shard: offset and size of each chunk."""
-    return np.frombuffer(Path(path).read_bytes()[index_slice(writer, path)], "<u8").reshape(-1, 2).copy()
+    return (
+        np.frombuffer(Path(path).read_bytes()[index_slice(writer, path)], "<u8")
+        .reshape(-1, 2)
+        .copy()
+    )
 
 
 def write_rows(writer, path, rows):

@@ -13,6 +13,8 @@ def inside(array, attributes):
     box = attributes.get("inner_box_vx")
     if box is None:
         return found
-    voxels = found[(..., *(slice(low, low + n) for low, n in zip(box[2::-1], box[:2:-1], strict=True)))]
+    voxels = found[
+        (..., *(slice(low, low + n) for low, n in zip(box[2::-1], box[:2:-1], strict=True)))
+    ]
     assert np.count_nonzero(voxels) == np.count_nonzero(found)
     return voxels

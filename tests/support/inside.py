@@ -104,7 +104,11 @@ def before_task(number, action):
 
 def submitted_to(commands):
     """Let the commands of submitted jobs go into a list, in place of SLURM."""
-    return mock.patch.object(job_array, "submit_job", lambda script, command, options, folder: commands.append(command[3:]) or str(len(commands)))
+    return mock.patch.object(
+        job_array,
+        "submit_job",
+        lambda script, command, options, folder: commands.append(command[3:]) or str(len(commands)),
+    )
 
 
 def last_jobs_of(num_tasks):
@@ -114,7 +118,9 @@ def last_jobs_of(num_tasks):
 
 def workers_of(number):
     """Let a plan be made for so many workers."""
-    return mock.patch.multiple(runners, num_workers=lambda: number, num_sharing_workers=lambda: number)
+    return mock.patch.multiple(
+        runners, num_workers=lambda: number, num_sharing_workers=lambda: number
+    )
 
 
 def impatient():

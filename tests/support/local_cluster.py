@@ -25,7 +25,14 @@ _NEVER = {"distributed.deploy.lost-worker-timeout": "1 day"}
 def local_cluster(**options):
     """Start worker processes of one thread, two by default, and stop them at the end."""
     warm_context()  # its server forks the workers
-    options = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": ":0", "env": dict(os.environ), **options}
+    options = {
+        "n_workers": 2,
+        "threads_per_worker": 1,
+        "processes": True,
+        "dashboard_address": ":0",
+        "env": dict(os.environ),
+        **options,
+    }
     with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
         cluster = distributed.LocalCluster(**options)
         try:

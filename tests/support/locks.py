@@ -37,13 +37,23 @@ def dead_process(command="another job", job="20260101T000000-00000000"):
 
 def far_process(command="another job", job="20260101T000000-00000000"):
     """Describe a process of another machine, whose state is unknown here."""
-    return {**this_process(command, job), "host": "elsewhere", "boot": "boot", "pid": 7, "process_start": "1"}
+    return {
+        **this_process(command, job),
+        "host": "elsewhere",
+        "boot": "boot",
+        "pid": 7,
+        "process_start": "1",
+    }
 
 
 def lock_path(target, job=None):
     """Name the lock of a folder or file, or that of a job on some of a mag's files."""
     target = Path(target)
-    return target.parent / (f".{target.name}.wkwdask-lock" if job is None else f".{target.name}.{job}.wkwdask-region-lock")
+    return target.parent / (
+        f".{target.name}.wkwdask-lock"
+        if job is None
+        else f".{target.name}.{job}.wkwdask-region-lock"
+    )
 
 
 def put_lock(target, owner, region=None):

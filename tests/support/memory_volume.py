@@ -92,11 +92,23 @@ class FolderStore:
             os.unlink(f"{self.folder}/{name}.npy")
 
     def names(self):
-        return [name.removesuffix(".npy") for name in os.listdir(self.folder) if not name.startswith(".")] if os.path.isdir(self.folder) else []
+        return (
+            [
+                name.removesuffix(".npy")
+                for name in os.listdir(self.folder)
+                if not name.startswith(".")
+            ]
+            if os.path.isdir(self.folder)
+            else []
+        )
 
     def state(self, name):
         array = self.get(name)
-        return None if array is None else (array.nbytes, os.stat(f"{self.folder}/{name}.npy").st_mtime_ns)
+        return (
+            None
+            if array is None
+            else (array.nbytes, os.stat(f"{self.folder}/{name}.npy").st_mtime_ns)
+        )
 
 
 def store_of(name):
@@ -112,7 +124,9 @@ def _shard_name(index):
 
 
 def _slices(box, corner):
-    return tuple(slice(a - c, b - c) for a, b, c in zip(box.topleft, box.bottomright, corner, strict=True))
+    return tuple(
+        slice(a - c, b - c) for a, b, c in zip(box.topleft, box.bottomright, corner, strict=True)
+    )
 
 
 @dataclass(frozen=True)
@@ -137,7 +151,15 @@ class MemoryVolume:
 
     @property
     def token(self):
-        return ("memory", self.store, self.dtype_name, self.num_channels, self.box, self.chunk_shape, self.shard_shape)
+        return (
+            "memory",
+            self.store,
+            self.dtype_name,
+            self.num_channels,
+            self.box,
+            self.chunk_shape,
+            self.shard_shape,
+        )
 
     def moved(self, shift):
         assert not any(shift)
@@ -151,8 +173,15 @@ class MemoryVolume:
         found = np.zeros([len(r) for r in ranges], bool)
         for index in cells(self.box, self.shard_shape):
             if self.shard_exists(index):
-                touched = cell_range(cell_box(index, self.shard_shape, self.box).intersection(self.box), cell_shape)
-                found[tuple(slice(t.start - r.start, t.stop - r.start) for t, r in zip(touched, ranges, strict=True))] = True
+                touched = cell_range(
+                    cell_box(index, self.shard_shape, self.box).intersection(self.box), cell_shape
+                )
+                found[
+                    tuple(
+                        slice(t.start - r.start, t.stop - r.start)
+                        for t, r in zip(touched, ranges, strict=True)
+                    )
+                ] = True
         return found
 
     def read_into(self, out, topleft, first_channel=0, *, fill_zeros=True):
@@ -170,7 +199,9 @@ class MemoryVolume:
             if voxels is None:
                 here[...] = 0
                 continue
-            here[...] = voxels[(slice(first_channel, first_channel + out.shape[0]), *_slices(part, shard.topleft))]
+            here[...] = voxels[
+                (slice(first_channel, first_channel + out.shape[0]), *_slices(part, shard.topleft))
+            ]
             nonzero += bool(here.any())
         if not nonzero and not fill_zeros:
             out[...] = 77
@@ -181,15 +212,22 @@ class MemoryVolume:
 
     def shard_states(self, box):
         store = store_of(self.store)
-        found = [(index, store.state(_shard_name(index))) for index in cells(box.intersection(self.box), self.shard_shape)]
-        return np.array([(*index, *state) for index, state in found if state is not None], np.int64).reshape(-1, 5)
+        found = [
+            (index, store.state(_shard_name(index)))
+            for index in cells(box.intersection(self.box), self.shard_shape)
+        ]
+        return np.array(
+            [(*index, *state) for index, state in found if state is not None], np.int64
+        ).reshape(-1, 5)
 
     def stored_states(self):
         return self.shard_states(self.box)
 
     def chunks_touched(self):
         """Count the chunks that all reads so far have touched."""
-        return sum(1 for box, _, _ in store_of(self.store).reads for _ in cells(box, self.chunk_shape))
+        return sum(
+            1 for box, _, _ in store_of(self.store).reads for _ in cells(box, self.chunk_shape)
+        )
 
 
 @dataclass(frozen=True)
@@ -213,13 +251,22 @@ class MemoryTarget:
 
     def part_shape(self, nbytes):
         voxel_nbytes = self.dtype.itemsize * self.num_channels
-        return largest_multiple(self.chunk_shape, self.shard_shape, voxel_nbytes, min(nbytes, self.most_part_nbytes))
+        return largest_multiple(
+            self.chunk_shape, self.shard_shape, voxel_nbytes, min(nbytes, self.most_part_nbytes)
+        )
 
     def prepare(self):
         store_of(self.folder).put("prepared", np.ones(1))
 
     def as_volume(self):
-        return MemoryVolume(self.folder, self.dtype_name, self.num_channels, self.box, self.chunk_shape, self.shard_shape)
+        return MemoryVolume(
+            self.folder,
+            self.dtype_name,
+            self.num_channels,
+            self.box,
+            self.chunk_shape,
+            self.shard_shape,
+        )
 
     def open_part(self, shard, part):
         if store_of(self.folder).get("prepared") is None:
@@ -233,19 +280,27 @@ class MemoryTarget:
         return "part-{}-{}-{}-of-{}-{}-{}".format(*part, *shard)
 
     def path_of(self, receipt):
-        return _shard_name(receipt.shard) if receipt.part is None else self.part_name(receipt.shard, receipt.part)
+        return (
+            _shard_name(receipt.shard)
+            if receipt.part is None
+            else self.part_name(receipt.shard, receipt.part)
+        )
 
     def has_files_of(self, receipt):
         stored = store_of(self.folder).get(self.path_of(receipt))
         if stored is None or not receipt.nbytes:
             return not receipt.nbytes
-        return stored.nbytes == receipt.nbytes and (receipt.part is None or zlib.crc32(stored.tobytes()) == receipt.checksum)
+        return stored.nbytes == receipt.nbytes and (
+            receipt.part is None or zlib.crc32(stored.tobytes()) == receipt.checksum
+        )
 
     def encoded_nbytes(self, array, topleft):
         return array.nbytes
 
     def expected_nbytes(self, files, voxel_nbytes, ratio):
-        return int(files * np.prod(self.shard_shape) * self.dtype.itemsize * self.num_channels * ratio)
+        return int(
+            files * np.prod(self.shard_shape) * self.dtype.itemsize * self.num_channels * ratio
+        )
 
     def remove_parts(self, shard):
         store = store_of(self.folder)
@@ -310,7 +365,9 @@ class MemoryPartWriter:
         assert self._box.contains(box), f"{box} is not in shard {self._shard}"
         low = [a - a % n for a, n in zip(box.topleft, self._target.chunk_shape, strict=True)]
         whole = box.aligned(self._target.chunk_shape).intersection(self._target.box)
-        assert whole.intersection(self._box) == box.intersection(self._target.box), f"{box} cuts a chunk, from {low} on"
+        assert whole.intersection(self._box) == box.intersection(self._target.box), (
+            f"{box} cuts a chunk, from {low} on"
+        )
         seen = self._seen[_slices(box, self._box.topleft)]
         assert not seen.any(), f"{box} came twice"
         seen[...] = True
@@ -324,7 +381,12 @@ class MemoryPartWriter:
         store.put(name, self._voxels)
         if self._part is None:
             return _published(store, receipt)
-        return replace(receipt, path=name, nbytes=self._voxels.nbytes, checksum=zlib.crc32(self._voxels.tobytes()))
+        return replace(
+            receipt,
+            path=name,
+            nbytes=self._voxels.nbytes,
+            checksum=zlib.crc32(self._voxels.tobytes()),
+        )
 
     def flush(self):
         """All is there at once."""
@@ -341,7 +403,9 @@ def make_volume(store, array, topleft=(0, 0, 0), **options):
         shard = cell_box(index, volume.shard_shape, box)
         part = shard.intersection(box)
         voxels = np.zeros((array.shape[0], *volume.shard_shape), array.dtype)
-        voxels[(slice(None), *_slices(part, shard.topleft))] = array[(slice(None), *_slices(part, topleft))]
+        voxels[(slice(None), *_slices(part, shard.topleft))] = array[
+            (slice(None), *_slices(part, topleft))
+        ]
         if voxels.any():
             store_of(store).put(_shard_name(index), voxels)
     return volume

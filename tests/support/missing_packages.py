@@ -25,7 +25,11 @@ def leave_out_tests(config: pytest.Config, items: list[pytest.Item]) -> None:
     kept, seen = [], set()
     for item, key in needed:
         if key[1] is not None and key not in seen:
-            item.add_marker(pytest.mark.skip(reason=f"{key[1]} is not installed; tests of this file that need it: {counts[key]}"))
+            item.add_marker(
+                pytest.mark.skip(
+                    reason=f"{key[1]} is not installed; tests of this file that need it: {counts[key]}"
+                )
+            )
         if key[1] is None or key not in seen:
             kept.append(item)
         seen.add(key)

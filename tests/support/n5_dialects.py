@@ -17,11 +17,23 @@ RESOLUTION = {"pixelResolution": {"dimensions": [4, 4, 8], "unit": "nm"}}
 def write_by_tensorstore(folder, array, labels=None, units=None, **attributes):
     import tensorstore as ts
 
-    schema = {"dtype": str(array.dtype), "domain": {"shape": array.shape}, "chunk_layout": {"chunk": {"shape": [16, 16, 8]}}}
+    schema = {
+        "dtype": str(array.dtype),
+        "domain": {"shape": array.shape},
+        "chunk_layout": {"chunk": {"shape": [16, 16, 8]}},
+    }
     if labels is not None:
         schema["domain"]["labels"] = labels
         schema["dimension_units"] = units
-    store = ts.open({"driver": "n5", "kvstore": f"file://{folder}/", "create": True, "metadata": {"compression": {"type": "gzip"}}, "schema": schema}).result()
+    store = ts.open(
+        {
+            "driver": "n5",
+            "kvstore": f"file://{folder}/",
+            "create": True,
+            "metadata": {"compression": {"type": "gzip"}},
+            "schema": schema,
+        }
+    ).result()
     store[...] = array
     write_attributes(folder, **json.loads((folder / "attributes.json").read_text()), **attributes)
 
@@ -32,13 +44,23 @@ def write_levels(group, own=lambda n: {}, axes="xyz"):
 
 
 def units_of(n, axes="xyz"):
-    return {"labels": list(axes), "units": [f"{(8 if axis == 'z' else 4) << n} nm" for axis in axes]}
+    return {
+        "labels": list(axes),
+        "units": [f"{(8 if axis == 'z' else 4) << n} nm" for axis in axes],
+    }
 
 
 def cosem(n):
     scale = [8 << n, 4 << n, 4 << n]
     center = [length / 2 - first / 2 for length, first in zip(scale, (8, 4, 4), strict=True)]
-    return {"transform": {"axes": ["z", "y", "x"], "scale": scale, "translate": center, "units": ["nm"] * 3}}
+    return {
+        "transform": {
+            "axes": ["z", "y", "x"],
+            "scale": scale,
+            "translate": center,
+            "units": ["nm"] * 3,
+        }
+    }
 
 
 def factors_of(n, first=0):
@@ -95,7 +117,9 @@ def bigdataviewer(group):
 def two_time_points(group):
     bigdataviewer(group)
     for n, array in enumerate(LEVELS[:3]):
-        write_by_tensorstore(group.parent / "timepoint1" / f"s{n}", array, downsamplingFactors=FACTORS[n])
+        write_by_tensorstore(
+            group.parent / "timepoint1" / f"s{n}", array, downsamplingFactors=FACTORS[n]
+        )
 
 
 def factors_in_the_group(group):
@@ -119,12 +143,24 @@ def resolution_in_the_group(group):
 
 def neuroglancer(group):
     write_levels(group)
-    write_attributes(group, axes=["x", "y", "z"], units=["nm"] * 3, resolution=[4, 4, 8], downsamplingFactors=FACTORS)
+    write_attributes(
+        group,
+        axes=["x", "y", "z"],
+        units=["nm"] * 3,
+        resolution=[4, 4, 8],
+        downsamplingFactors=FACTORS,
+    )
 
 
 def neuroglancer_zyx(group):
     write_levels(group, axes="zyx")
-    write_attributes(group, axes=["z", "y", "x"], units=["nm"] * 3, resolution=[8, 4, 4], downsamplingFactors=FACTORS)
+    write_attributes(
+        group,
+        axes=["z", "y", "x"],
+        units=["nm"] * 3,
+        resolution=[8, 4, 4],
+        downsamplingFactors=FACTORS,
+    )
 
 
 def tensorstore(group):

@@ -11,7 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from wkwdask.formats.n5.attributes import N5Dataset
-from wkwdask.formats.n5.block import VARLENGTH, compress, encode_block, format_header, make_compression
+from wkwdask.formats.n5.block import (
+    VARLENGTH,
+    compress,
+    encode_block,
+    format_header,
+    make_compression,
+)
 
 
 def write_attributes(folder, **attributes):
@@ -28,19 +34,27 @@ def n5_dataset(array, block, compression="gzip"):
 def encoded_blocks(array, dataset, *, cut=True, mode=0):
     """Go through the blocks of an array that are not all zero: place and bytes."""
     for cell in itertools.product(*map(range, dataset.grid)):
-        part = tuple(slice(n * edge, n * edge + edge) for n, edge in zip(cell, dataset.block_size, strict=True))
+        part = tuple(
+            slice(n * edge, n * edge + edge)
+            for n, edge in zip(cell, dataset.block_size, strict=True)
+        )
         block = array[part]
         if not block.any():
             continue
         if not cut:
-            block = np.pad(block, [(0, edge - n) for edge, n in zip(dataset.block_size, block.shape, strict=True)])
+            block = np.pad(
+                block,
+                [(0, edge - n) for edge, n in zip(dataset.block_size, block.shape, strict=True)],
+            )
         data = encode_block(block, dataset.compression, "test")
         if mode == VARLENGTH:
             data = format_header(block.shape, VARLENGTH) + data[4 + 4 * block.ndim :]
         yield cell, data
 
 
-def write_dataset(folder, array, block=(16, 16, 8), compression="gzip", *, cut=True, mode=0, **attributes):
+def write_dataset(
+    folder, array, block=(16, 16, 8), compression="gzip", *, cut=True, mode=0, **attributes
+):
     """Write an array, whose axes are those of N5, as a dataset."""
     dataset = n5_dataset(array, block, compression)
     write_attributes(folder, **dataset.to_json(), **attributes)
@@ -64,7 +78,14 @@ def java_lz4(data, piece_nbytes=64, *, raw_from=None):
         packed = lz4.block.compress(piece, store_size=False)
         is_raw = raw_from is not None and number >= raw_from
         checksum = int(xxh32(np.frombuffer(piece, np.uint8), np.uint64(0x9747B28C))) & 0x0FFFFFFF
-        out += struct.pack("<8sBIII", b"LZ4Block", (0x10 if is_raw else 0x20) | 6, len(piece) if is_raw else len(packed), len(piece), checksum)
+        out += struct.pack(
+            "<8sBIII",
+            b"LZ4Block",
+            (0x10 if is_raw else 0x20) | 6,
+            len(piece) if is_raw else len(packed),
+            len(piece),
+            checksum,
+        )
         out += piece if is_raw else packed
     return out + struct.pack("<8sBIII", b"LZ4Block", 0x16, 0, 0, 0)
 
@@ -72,4 +93,9 @@ def java_lz4(data, piece_nbytes=64, *, raw_from=None):
 def compressed(values, name):
     """Compress the values of a block as another writer does; for tests of damage."""
     compression = make_compression(name)
-    return compress(values.astype(values.dtype.newbyteorder(">")).tobytes(order="F"), compression, values.dtype.itemsize, "test")
+    return compress(
+        values.astype(values.dtype.newbyteorder(">")).tobytes(order="F"),
+        compression,
+        values.dtype.itemsize,
+        "test",
+    )

@@ -77,7 +77,9 @@ def nginx_program():
 @contextlib.contextmanager
 def nginx(root, folder):
     """Serve a folder; the other one is for the server's own files."""
-    (folder / "page.html").write_text("<!DOCTYPE html><html><body>Nothing here, but welcome.</body></html>")
+    (folder / "page.html").write_text(
+        "<!DOCTYPE html><html><body>Nothing here, but welcome.</body></html>"
+    )
     (folder / "users").write_text(f"{USER}:{{PLAIN}}{PASSWORD}\n")
 
     def command(ports):
@@ -86,7 +88,9 @@ def nginx(root, folder):
             f"  server {{ listen 127.0.0.1:{port}; {text.format(folder=folder, root=root, url=url)} }}"
             for port, text in zip(ports, _SERVERS.values(), strict=True)
         ]
-        (folder / "nginx.conf").write_text(_CONFIGURATION.format(folder=folder, root=root, servers="\n".join(lines)))
+        (folder / "nginx.conf").write_text(
+            _CONFIGURATION.format(folder=folder, root=root, servers="\n".join(lines))
+        )
         return [nginx_program(), "-e", "stderr", "-c", folder / "nginx.conf"]
 
     with daemon(command, len(_SERVERS), folder / "nginx.log") as ports:

@@ -22,11 +22,34 @@ def reference(records: Sequence[type[StorageOptions]]) -> str:
     for record in records:
         rows = [f"## {record.title}", "", "| option | values | default | |", "|---|---|---|---|"]
         for name, option in options_of(record):
-            values = f"{option.bounds[0]} to {option.bounds[1]}" if option.bounds else {"number": "whole number", "shape": "x, y, z"}.get(option.kind, "")
-            words = ", `True` (`auto`), `False` (`none`)" if option.accepts_bool else "".join(f", {word}" for word in option.words)
-            cells = (f"`{name}`", f"{', '.join(option.choices) or values}{words}", option.default_text, option.text(with_default=False))
-            rows.append(f"| {' | '.join(cells)} |".replace("{auto}", "`True`").replace("{none}", "`False`"))
+            values = (
+                f"{option.bounds[0]} to {option.bounds[1]}"
+                if option.bounds
+                else {"number": "whole number", "shape": "x, y, z"}.get(option.kind, "")
+            )
+            words = (
+                ", `True` (`auto`), `False` (`none`)"
+                if option.accepts_bool
+                else "".join(f", {word}" for word in option.words)
+            )
+            cells = (
+                f"`{name}`",
+                f"{', '.join(option.choices) or values}{words}",
+                option.default_text,
+                option.text(with_default=False),
+            )
+            rows.append(
+                f"| {' | '.join(cells)} |".replace("{auto}", "`True`").replace("{none}", "`False`")
+            )
         if record.levels:
-            rows += ["", "Levels: " + "; ".join(f"{name} {least} to {most} (default {usual})" for name, (usual, least, most) in record.levels.items()) + "."]
+            rows += [
+                "",
+                "Levels: "
+                + "; ".join(
+                    f"{name} {least} to {most} (default {usual})"
+                    for name, (usual, least, most) in record.levels.items()
+                )
+                + ".",
+            ]
         parts.append("\n".join(rows))
     return "\n\n".join(parts) + "\n"

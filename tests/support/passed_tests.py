@@ -21,8 +21,14 @@ class PassedTests:
         self._path, self._adds = path, adds
         self._before = set(path.read_text().splitlines()) if path.exists() else set()
 
-    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        chosen = [item for item in items if item.nodeid not in self._before or item.get_closest_marker(CHECKS_MORE)]
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> None:
+        chosen = [
+            item
+            for item in items
+            if item.nodeid not in self._before or item.get_closest_marker(CHECKS_MORE)
+        ]
         config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
         items[:] = chosen
 

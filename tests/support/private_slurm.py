@@ -94,11 +94,20 @@ class PrivateSlurm:
     @property
     def environment(self) -> dict[str, str]:
         """Variables by which a process reaches it."""
-        return {"SLURM_CONF": str(self.folder / "slurm.conf"), "PATH": os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin"))}
+        return {
+            "SLURM_CONF": str(self.folder / "slurm.conf"),
+            "PATH": os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin")),
+        }
 
     def run(self, *command: str, check: bool = True) -> str:
         """Run a command of SLURM and return its output."""
-        done = subprocess.run(command, env={**os.environ, **self.environment}, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(
+            command,
+            env={**os.environ, **self.environment},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
         if check and done.returncode:
             raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}")
         return done.stdout.strip()
@@ -106,14 +115,18 @@ class PrivateSlurm:
     def state(self, job: str) -> str:
         """Return the state of a job or array element, for example RUNNING; empty if SLURM knows no
         such job."""
-        return self.run("squeue", "-h", "-t", "all", "-r", "-o", "%T", "-j", job, check=False).partition("\n")[0]
+        return self.run(
+            "squeue", "-h", "-t", "all", "-r", "-o", "%T", "-j", job, check=False
+        ).partition("\n")[0]
 
     def wait_for(self, job: str, *states: str, seconds: float = _JOB_SECONDS) -> str:
         """Wait until a job is in one of the states; raise TimeoutError if that takes too long."""
         until = time.monotonic() + seconds
         while (state := self.state(job)) not in states:
             if time.monotonic() > until:
-                raise TimeoutError(f"job {job} is {state or 'unknown'} after {seconds} s, not {' or '.join(states)}")
+                raise TimeoutError(
+                    f"job {job} is {state or 'unknown'} after {seconds} s, not {' or '.join(states)}"
+                )
             time.sleep(0.2)
         return state
 
@@ -126,7 +139,9 @@ class PrivateSlurm:
         """Wait until no job is pending, running or completing."""
         until = time.monotonic() + seconds
         while self.jobs():
-            assert time.monotonic() < until, f"jobs have not ended after {seconds} s: {self.run('squeue')}"
+            assert time.monotonic() < until, (
+                f"jobs have not ended after {seconds} s: {self.run('squeue')}"
+            )
             time.sleep(0.2)
 
     def requeue_now(self, job: str) -> None:
@@ -156,12 +171,16 @@ class PrivateSlurm:
     def make_idle(self) -> None:
         """Resume the nodes that a test took down."""
         for node in self.nodes:
-            if self.run("sinfo", "-h", "-N", "-p", "debug", "-n", node, "-o", "%T").rstrip("*") not in ("idle", "mixed", "allocated", "completing"):
+            if self.run("sinfo", "-h", "-N", "-p", "debug", "-n", node, "-o", "%T").rstrip(
+                "*"
+            ) not in ("idle", "mixed", "allocated", "completing"):
                 self.run("scontrol", "update", f"NodeName={node}", "State=RESUME", check=False)
 
 
 @contextlib.contextmanager
-def private_slurm(folder: Path, *, num_nodes: int = 3, cpus: int = 4, memory_mb: int = 8000, urgent: bool = False):
+def private_slurm(
+    folder: Path, *, num_nodes: int = 3, cpus: int = 4, memory_mb: int = 8000, urgent: bool = False
+):
     """Start a cluster in an existing folder, and stop it at the end.
 
     The path must be short: that of a socket in it is limited to 108 characters. ``urgent`` adds a
@@ -182,13 +201,27 @@ def private_slurm(folder: Path, *, num_nodes: int = 3, cpus: int = 4, memory_mb:
             f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port + 1 + i} CPUs={cpus} RealMemory={memory_mb} State=UNKNOWN"
             for i, node in enumerate(nodes)
         ]
-        text = _CONFIGURATION.format(host=host, port=port, user=getpass.getuser(), folder=folder, nodes="\n".join(lines)) + (_URGENT if urgent else "")
+        text = _CONFIGURATION.format(
+            host=host, port=port, user=getpass.getuser(), folder=folder, nodes="\n".join(lines)
+        ) + (_URGENT if urgent else "")
         (folder / "slurm.conf").write_text(text)
         slurm = PrivateSlurm(folder, nodes)
-        _start(folder, started, "slurmctld.pid", "slurmctld", "-c", "-f", str(folder / "slurm.conf"))
+        _start(
+            folder, started, "slurmctld.pid", "slurmctld", "-c", "-f", str(folder / "slurm.conf")
+        )
         for node in nodes:
             (folder / "spool" / node).mkdir()
-            _start(folder, started, f"slurmd.{node}.pid", "slurmd", "-c", "-N", node, "-f", str(folder / "slurm.conf"))
+            _start(
+                folder,
+                started,
+                f"slurmd.{node}.pid",
+                "slurmd",
+                "-c",
+                "-N",
+                node,
+                "-f",
+                str(folder / "slurm.conf"),
+            )
         _wait_until_idle(slurm)
         stack.callback(slurm.end_jobs)
         yield slurm
@@ -197,7 +230,13 @@ def private_slurm(folder: Path, *, num_nodes: int = 3, cpus: int = 4, memory_mb:
 @contextlib.contextmanager
 def _ended_with_this_process(folder: Path):
     """Start a process that stops the daemons if this one is killed."""
-    command = [sys.executable, str(Path(__file__).resolve()), _END_WITH, str(os.getpid()), str(folder)]
+    command = [
+        sys.executable,
+        str(Path(__file__).resolve()),
+        _END_WITH,
+        str(os.getpid()),
+        str(folder),
+    ]
     with subprocess.Popen(command, start_new_session=True, stdin=subprocess.DEVNULL) as watcher:
         try:
             yield
@@ -250,7 +289,9 @@ def _free_ports(count: int) -> int:
 
 def _wait_until_idle(slurm: PrivateSlurm) -> None:
     until = time.monotonic() + _UP_SECONDS
-    while (states := slurm.run("sinfo", "-h", "-N", "-p", "debug", "-o", "%T", check=False).split()) != ["idle"] * len(slurm.nodes):
+    while (
+        states := slurm.run("sinfo", "-h", "-N", "-p", "debug", "-o", "%T", check=False).split()
+    ) != ["idle"] * len(slurm.nodes):
         if time.monotonic() > until:
             raise TimeoutError(f"nodes are {states}; see {slurm.folder}/log")
         time.sleep(0.1)
@@ -296,8 +337,15 @@ def main() -> None:
     missing = missing_programs()
     if missing:
         sys.exit(f"SLURM is absent: no {', '.join(missing)}; apt-get install slurm-wlm munge")
-    with tempfile.TemporaryDirectory(prefix="wkwdask-slurm-", dir="/tmp") as folder, private_slurm(Path(folder)) as slurm:
-        sys.exit(subprocess.run(sys.argv[1:] or ["bash"], env={**os.environ, **slurm.environment}).returncode)
+    with (
+        tempfile.TemporaryDirectory(prefix="wkwdask-slurm-", dir="/tmp") as folder,
+        private_slurm(Path(folder)) as slurm,
+    ):
+        sys.exit(
+            subprocess.run(
+                sys.argv[1:] or ["bash"], env={**os.environ, **slurm.environment}
+            ).returncode
+        )
 
 
 if __name__ == "__main__":

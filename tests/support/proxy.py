@@ -133,9 +133,13 @@ class Proxy:
                 if isinstance(fault, Cut) and fault.nbytes is None:
                     return
                 if isinstance(fault, Cut) or fault is None:
-                    upstream = upstream or await asyncio.open_connection(*self._server, limit=_PIECE_NBYTES)
+                    upstream = upstream or await asyncio.open_connection(
+                        *self._server, limit=_PIECE_NBYTES
+                    )
                     upstream[1].write(head + body)
-                    stays = await self._relay(request, upstream[0], writer, None if fault is None else fault.nbytes)
+                    stays = await self._relay(
+                        request, upstream[0], writer, None if fault is None else fault.nbytes
+                    )
                 else:
                     stays = await self._answer(request, fault, writer)
                 if not stays:
@@ -167,7 +171,11 @@ class Proxy:
 
     async def _flood(self, request: Exchange, fault: Endless, writer: asyncio.StreamWriter) -> bool:
         claimed = _ENDLESS if fault.claimed is None else fault.claimed
-        headers = {"Transfer-Encoding": "chunked"} if fault.claimed is None else {"Content-Length": str(claimed)}
+        headers = (
+            {"Transfer-Encoding": "chunked"}
+            if fault.claimed is None
+            else {"Content-Length": str(claimed)}
+        )
         request.status, piece = 200 if request.range is None else 206, bytes(_PIECE_NBYTES)
         if request.range is not None:
             headers["Content-Range"] = f"{request.range.replace('=', ' ')}/{_ENDLESS}"
@@ -178,7 +186,13 @@ class Proxy:
             await writer.drain()
         return False
 
-    async def _relay(self, request: Exchange, source: asyncio.StreamReader, writer: asyncio.StreamWriter, most: int | None) -> bool:
+    async def _relay(
+        self,
+        request: Exchange,
+        source: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        most: int | None,
+    ) -> bool:
         """Pass an answer on; returns whether the connection is still of use."""
         head = await _head(source)
         status, headers = _status(head)
@@ -187,7 +201,11 @@ class Proxy:
         if request.method == "HEAD" or status in (204, 304):
             await writer.drain()
             return _stays(head, headers)
-        pieces = _chunks(source) if headers.get("transfer-encoding") == "chunked" else _body(source, headers.get("content-length"))
+        pieces = (
+            _chunks(source)
+            if headers.get("transfer-encoding") == "chunked"
+            else _body(source, headers.get("content-length"))
+        )
         async for piece, framed in pieces:
             if most is not None and request.nbytes + len(piece) > most:
                 writer.write(framed[: most - request.nbytes])
@@ -206,7 +224,10 @@ def _claimed(request: Exchange, nbytes: int) -> dict[str, str]:
     if found is None:
         return {"Content-Length": str(nbytes)}
     first, last = int(found[1]), int(found[2])
-    return {"Content-Length": str(last + 1 - first), "Content-Range": f"bytes {first}-{last}/{last + 1}"}
+    return {
+        "Content-Length": str(last + 1 - first),
+        "Content-Range": f"bytes {first}-{last}/{last + 1}",
+    }
 
 
 async def _head(reader: asyncio.StreamReader) -> bytes:
@@ -243,19 +264,31 @@ async def _chunks(source: asyncio.StreamReader):
 def _parse(head: bytes) -> Exchange:
     first, *lines = head.decode("latin-1").split("\r\n")
     method, path, _ = first.split(" ")
-    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines if line)}
+    headers = {
+        name.lower(): value.strip()
+        for name, _, value in (line.partition(":") for line in lines if line)
+    }
     return Exchange(method, path, headers.get("range"), headers)
 
 
 def _status(head: bytes) -> tuple[int, dict[str, str]]:
     first, *lines = head.decode("latin-1").split("\r\n")
-    headers = {name.lower(): value.strip().lower() for name, _, value in (line.partition(":") for line in lines if line)}
+    headers = {
+        name.lower(): value.strip().lower()
+        for name, _, value in (line.partition(":") for line in lines if line)
+    }
     return int(first.split(" ")[1]), headers
 
 
 def _stays(head: bytes, headers: dict[str, str]) -> bool:
-    is_delimited = "content-length" in headers or headers.get("transfer-encoding") == "chunked" or re.match(rb"HTTP/1.1 (204|304)", head)
-    return bool(is_delimited) and head.startswith(b"HTTP/1.1") and headers.get("connection") != "close"
+    is_delimited = (
+        "content-length" in headers
+        or headers.get("transfer-encoding") == "chunked"
+        or re.match(rb"HTTP/1.1 (204|304)", head)
+    )
+    return (
+        bool(is_delimited) and head.startswith(b"HTTP/1.1") and headers.get("connection") != "close"
+    )
 
 
 def _format(status: int, headers: dict[str, str]) -> bytes:
@@ -271,7 +304,9 @@ def proxy(server: str, latency: float = 0.0):
     """Run a proxy in front of the server at a URL; its own URL is ``url``."""
     known = Proxy(server, latency)
     loop = asyncio.new_event_loop()
-    listening = loop.run_until_complete(asyncio.start_server(known.serve, "127.0.0.1", 0, limit=_PIECE_NBYTES))
+    listening = loop.run_until_complete(
+        asyncio.start_server(known.serve, "127.0.0.1", 0, limit=_PIECE_NBYTES)
+    )
     known.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()

@@ -31,7 +31,9 @@ def _package() -> Iterator[str]:
             continue
         yield f"class {name}({', '.join(base.__name__ for base in value.__bases__ if base is not object)})"
         ours = [vars(base) for base in value.__mro__ if base.__module__.startswith("wkwdask")]
-        for member in sorted({each for names in ours for each in names if not each.startswith("_")}):
+        for member in sorted(
+            {each for names in ours for each in names if not each.startswith("_")}
+        ):
             found = getattr(value, member, None)
             yield f"  {name}.{member}{_parameters(found) if callable(found) else ''}"
 
@@ -42,7 +44,9 @@ def _parameters(value: object) -> str:
         signature = inspect.signature(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return "(...)"
-    plain = [each.replace(annotation=inspect.Parameter.empty) for each in signature.parameters.values()]
+    plain = [
+        each.replace(annotation=inspect.Parameter.empty) for each in signature.parameters.values()
+    ]
     return str(inspect.Signature(plain))
 
 
@@ -53,7 +57,11 @@ def _commands(command: click.Command, context: click.Context) -> Iterator[str]:
         required = " (required)" if each.required else ""
         if isinstance(each, click.Option):
             default = each.to_info_dict()["default"]
-            shown = "" if default is None or callable(each.default) or each.is_flag else f" = {default!r}"
+            shown = (
+                ""
+                if default is None or callable(each.default) or each.is_flag
+                else f" = {default!r}"
+            )
             yield f"  {' '.join([*each.opts, *each.secondary_opts])} {each.type.name}{several}{shown}{required}"
         else:
             yield f"  {each.human_readable_name}{several}{required}"

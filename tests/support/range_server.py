@@ -22,16 +22,25 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if not path.is_file():
             self._answer(server.absent, b"")
             return
-        data, span = path.read_bytes(), re.fullmatch(r"bytes=(\d*)-(\d+)", self.headers.get("Range") or "")
+        data, span = (
+            path.read_bytes(),
+            re.fullmatch(r"bytes=(\d*)-(\d+)", self.headers.get("Range") or ""),
+        )
         if span is None or not server.serves_ranges:
             self._answer(200, data)
             return
         # the last bytes, without a start
-        first, last = (int(span[1]), int(span[2])) if span[1] else (max(0, len(data) - int(span[2])), len(data) - 1)
+        first, last = (
+            (int(span[1]), int(span[2]))
+            if span[1]
+            else (max(0, len(data) - int(span[2])), len(data) - 1)
+        )
         if first >= len(data):
             self._answer(416, b"")
             return
-        self._answer(206, data[first : last + 1], f"bytes {first}-{min(last, len(data) - 1)}/{len(data)}")
+        self._answer(
+            206, data[first : last + 1], f"bytes {first}-{min(last, len(data) - 1)}/{len(data)}"
+        )
 
     do_HEAD = do_GET  # noqa: N815
 
@@ -58,7 +67,13 @@ def range_server(folder, *, serves_ranges=True, absent=404):
     ``url`` is where it is.
     """
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-    server.folder, server.serves_ranges, server.absent, server.requests, server.failures = folder, serves_ranges, absent, [], []
+    server.folder, server.serves_ranges, server.absent, server.requests, server.failures = (
+        folder,
+        serves_ranges,
+        absent,
+        [],
+        [],
+    )
     server.url = f"http://127.0.0.1:{server.server_port}"
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)

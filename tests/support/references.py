@@ -38,4 +38,7 @@ def assert_same_components(found, expected):
     assert len(np.unique(pairs[0])) == len(np.unique(pairs[1])) == pairs.shape[1]
     assert ((found == 0) == (expected == 0)).all()
     np.testing.assert_array_equal(np.unique(found[found > 0]), np.arange(1, found.max() + 1))
-    np.testing.assert_array_equal(np.sort(np.bincount(found.ravel().astype(np.int64))[1:]), np.sort(np.unique(expected[expected > 0], return_counts=True)[1]))
+    np.testing.assert_array_equal(
+        np.sort(np.bincount(found.ravel().astype(np.int64))[1:]),
+        np.sort(np.unique(expected[expected > 0], return_counts=True)[1]),
+    )

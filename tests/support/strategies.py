@@ -36,7 +36,17 @@ def boxes(draw, low=-100, high=100, max_size=60, min_size=0, mag=None):
     """Boxes anywhere, below zero too (integer division rounds the other way there), and empty or
     one voxel thick along some axes."""
     topleft = draw(vectors(low, high))
-    size = draw(st.tuples(*[st.one_of(st.integers(min_size, min(min_size + 2, max_size)), st.integers(min_size, max_size))] * 3))
+    size = draw(
+        st.tuples(
+            *[
+                st.one_of(
+                    st.integers(min_size, min(min_size + 2, max_size)),
+                    st.integers(min_size, max_size),
+                )
+            ]
+            * 3
+        )
+    )
     return BoundingBox(topleft, size, draw(mags(8)) if mag is None else mag)
 
 
@@ -53,8 +63,18 @@ def headers(draw, max_block_len=4, max_file_len=4, block_types=tuple(BlockType),
     block_len = draw(st.sampled_from([n for n in lengths if n <= max_block_len]))
     file_len = draw(st.sampled_from([n for n in lengths if n <= max_file_len]))
     most = 255 // np.dtype(dtype).itemsize
-    channels = draw(st.one_of(st.integers(1, max_channels), st.just(most))) if block_len * file_len <= 4 else draw(st.integers(1, max_channels))
-    return make_header(dtype, channels, block_len=block_len, file_len=file_len, block_type=draw(st.sampled_from(block_types)))
+    channels = (
+        draw(st.one_of(st.integers(1, max_channels), st.just(most)))
+        if block_len * file_len <= 4
+        else draw(st.integers(1, max_channels))
+    )
+    return make_header(
+        dtype,
+        channels,
+        block_len=block_len,
+        file_len=file_len,
+        block_type=draw(st.sampled_from(block_types)),
+    )
 
 
 def voxel_array(dtype, shape, seed, kind):
@@ -79,7 +99,9 @@ def voxel_array(dtype, shape, seed, kind):
         return rng.choice(values, shape)
     if dtype.kind == "f":
         return rng.normal(0, 1000, shape).astype(dtype)
-    return np.frombuffer(bytearray(rng.bytes(int(np.prod(shape)) * dtype.itemsize)), dtype).reshape(shape)
+    return np.frombuffer(bytearray(rng.bytes(int(np.prod(shape)) * dtype.itemsize)), dtype).reshape(
+        shape
+    )
 
 
 VOXEL_KINDS = ("zeros", "few", "noise", "extremes")
@@ -118,7 +140,9 @@ def damaged(draw, raw):
         return raw[: draw(places)]
     if how == "byte" and raw:
         changed = bytearray(raw)
-        changed[draw(places)] = draw(st.sampled_from([0, 1, 0x7F, 0x80, 0xFF]) | st.integers(0, 255))
+        changed[draw(places)] = draw(
+            st.sampled_from([0, 1, 0x7F, 0x80, 0xFF]) | st.integers(0, 255)
+        )
         return bytes(changed)
     if how == "stretch" and raw:
         at = draw(places)
@@ -134,7 +158,9 @@ def any_length_headers():
     of interest."""
     lengths = st.sampled_from([1 << n for n in range(16)])
     return st.builds(
-        lambda header, block_len, file_len, offset: replace(header, block_len=block_len, file_len=file_len, data_offset=offset),
+        lambda header, block_len, file_len, offset: replace(
+            header, block_len=block_len, file_len=file_len, data_offset=offset
+        ),
         headers(1, 1),
         lengths,
         lengths,

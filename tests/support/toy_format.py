@@ -60,15 +60,38 @@ class ToyCodec(RawCodec):
         return data if self.compression == "raw" else zlib.compress(data)
 
 
-def toy_array(folder: str, mag: Mag, document: dict[str, Any], *, is_new: bool = False, **others: Any) -> StoredArray:
+def toy_array(
+    folder: str, mag: Mag, document: dict[str, Any], *, is_new: bool = False, **others: Any
+) -> StoredArray:
     """Return the array in a folder, with its first voxel at 0, from the document of its level."""
     store = open_store(folder)
     with reading(f"{folder}/{LEVEL_NAME}", "level"):
-        dtype, size, chunk = np.dtype(document["dtype"]), tuple(document["size"]), tuple(document["chunk"])
-        grid = ChunkGrid(size, chunk, chunk, grouped_unit(size, chunk, dtype.itemsize), truncates=True)
-    identity = JsonIdentity(store, LEVEL_NAME, None if is_new else read_record_state(store, LEVEL_NAME), canonical_json(document))
+        dtype, size, chunk = (
+            np.dtype(document["dtype"]),
+            tuple(document["size"]),
+            tuple(document["chunk"]),
+        )
+        grid = ChunkGrid(
+            size, chunk, chunk, grouped_unit(size, chunk, dtype.itemsize), truncates=True
+        )
+    identity = JsonIdentity(
+        store,
+        LEVEL_NAME,
+        None if is_new else read_record_state(store, LEVEL_NAME),
+        canonical_json(document),
+    )
     codec = ToyCodec(dtype.newbyteorder("<"), "zyxc", document["compression"])
-    return StoredArray(store, grid, GridNaming("xyz", "", ".", suffix=".raw"), SingleFiles(), codec, dtype, identity, mag, **others)
+    return StoredArray(
+        store,
+        grid,
+        GridNaming("xyz", "", ".", suffix=".raw"),
+        SingleFiles(),
+        codec,
+        dtype,
+        identity,
+        mag,
+        **others,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,24 +119,62 @@ class ToyTarget(TargetFolder):
 
     def new_levels(self, specs, options, like=None, existing="error") -> NewLevels:
         is_like = isinstance(like, StoredArray) and isinstance(like.codec, ToyCodec)
-        found = replace(options, chunk_shape=options.chunk_shape or like.chunk_shape) if is_like else options.with_defaults()
+        found = (
+            replace(options, chunk_shape=options.chunk_shape or like.chunk_shape)
+            if is_like
+            else options.with_defaults()
+        )
         chunk, compression = found.chunk_shape, found.compression or like.codec.compression
-        folders, targets, levels = tuple(f"{self.folder}/{spec.box.mag.name}" for spec in specs), [], []
+        folders, targets, levels = (
+            tuple(f"{self.folder}/{spec.box.mag.name}" for spec in specs),
+            [],
+            [],
+        )
         for spec, folder in zip(specs, folders, strict=True):
-            document = {"dtype": spec.dtype.name, "size": [spec.num_channels, *spec.box.size], "chunk": [spec.num_channels, *chunk], "compression": compression}
+            document = {
+                "dtype": spec.dtype.name,
+                "size": [spec.num_channels, *spec.box.size],
+                "chunk": [spec.num_channels, *chunk],
+                "compression": compression,
+            }
             array = toy_array(folder, spec.box.mag, document, is_new=True).moved(spec.box.topleft)
-            targets.append(TargetArray(array, array.store, ((LEVEL_NAME, json.dumps(document).encode()),)))
-            levels.append({"name": spec.box.mag.name, "mag": list(spec.box.mag.factors), "offset": list(spec.box.topleft)})
+            targets.append(
+                TargetArray(array, array.store, ((LEVEL_NAME, json.dumps(document).encode()),))
+            )
+            levels.append(
+                {
+                    "name": spec.box.mag.name,
+                    "mag": list(spec.box.mag.factors),
+                    "offset": list(spec.box.topleft),
+                }
+            )
         size = self.destination.required_voxel_size_nm or self.destination.source_voxel_size_nm
-        new = {"category": self.destination.category or "color", "voxel_size_nm": None if size is None else list(size), "levels": []}
+        new = {
+            "category": self.destination.category or "color",
+            "voxel_size_nm": None if size is None else list(size),
+            "levels": [],
+        }
         edit = ToyEdit(self.folder, [level["name"] for level in levels], levels, new)
-        return NewLevels(self.folder, folders, tuple(targets), {"chunk": list(chunk), "compression": compression, "levels": levels}, edit)
+        return NewLevels(
+            self.folder,
+            folders,
+            tuple(targets),
+            {"chunk": list(chunk), "compression": compression, "levels": levels},
+            edit,
+        )
 
 
 class ToyFormat(ArrayFormat):
     """Format of folders with ``toy.json``, and of their levels."""
 
-    name, url_name, options, edits, removal, image_files = "toy", URL_NAME, ToyOptions, (ToyEdit,), ToyEdit, (FILE_NAME,)
+    name, url_name, options, edits, removal, image_files = (
+        "toy",
+        URL_NAME,
+        ToyOptions,
+        (ToyEdit,),
+        ToyEdit,
+        (FILE_NAME,),
+    )
     level_record, level_entries = LEVEL_NAME, r".*\.raw"
 
     def recognise(self, path: str) -> bool:
@@ -129,15 +190,28 @@ class ToyFormat(ArrayFormat):
         for level in document["levels"]:
             mag, path = Mag.parse(level["mag"]), f"{folder}/{level['name']}"
             size = document["voxel_size_nm"]
-            array = toy_array(path, mag, read_record(f"{path}/{LEVEL_NAME}"), lengths_nm=None if size is None else lengths_in(mag, size))
+            array = toy_array(
+                path,
+                mag,
+                read_record(f"{path}/{LEVEL_NAME}"),
+                lengths_nm=None if size is None else lengths_in(mag, size),
+            )
             levels.append(array_level(level["name"], array, mag, tuple(level["offset"])))
-        return resolved_images(url, (array_image(self.name, folder, basename(folder), levels, key, document["category"]),))
+        return resolved_images(
+            url,
+            (array_image(self.name, folder, basename(folder), levels, key, document["category"]),),
+        )
 
     def target(self, destination):
         return ToyTarget(files.realpath(URL_NAME.location(destination.url)), destination)
 
     def target_in(self, image, *, allow_external):
-        return ToyTarget(image.folder, Destination(image.folder, category=image.category, source_voxel_size_nm=image.voxel_size_nm))
+        return ToyTarget(
+            image.folder,
+            Destination(
+                image.folder, category=image.category, source_voxel_size_nm=image.voxel_size_nm
+            ),
+        )
 
 
 FORMAT = ToyFormat()

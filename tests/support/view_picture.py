@@ -22,7 +22,11 @@ async def picture_of(urls, size=SIZE):
     messages of the console."""
     async with open_viewer(urls, size) as (page, _):
         pictures = []
-        while len(pictures) < 4 or len({picture.tobytes() for picture in pictures[-3:]}) > 1 or np.ptp(pictures[-1]) == 0:
+        while (
+            len(pictures) < 4
+            or len({picture.tobytes() for picture in pictures[-3:]}) > 1
+            or np.ptp(pictures[-1]) == 0
+        ):
             pictures.append(await page.picture(lambda _: True))
             await asyncio.sleep(1)
         return pictures[-1], page.messages

@@ -54,7 +54,9 @@ class WarmProcess:
 
     def __init__(self, function, *arguments, output, errors, **environment):
         self._paths = output, errors
-        self._process = warm_context().Process(target=_run, args=(function, arguments, str(output), str(errors), environment))
+        self._process = warm_context().Process(
+            target=_run, args=(function, arguments, str(output), str(errors), environment)
+        )
         self._process.start()
         self.pid = self._process.pid
 

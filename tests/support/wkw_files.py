@@ -11,7 +11,18 @@ import lz4.block
 import numpy as np
 
 RAW, LZ4, LZ4HC = 1, 2, 3
-_TYPES = ["uint8", "uint16", "uint32", "uint64", "float32", "float64", "int8", "int16", "int32", "int64"]
+_TYPES = [
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float32",
+    "float64",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+]
 _LAYOUT = struct.Struct("<3sBBBBBQ")
 
 
@@ -28,20 +39,40 @@ class Header(NamedTuple):
     def to_bytes(self):
         lengths = (self.file_len.bit_length() - 1) << 4 | (self.block_len.bit_length() - 1)
         nbytes = self.num_channels * np.dtype(self.dtype).itemsize
-        return _LAYOUT.pack(b"WKW", 1, lengths, self.block_type, 1 + _TYPES.index(np.dtype(self.dtype).name), nbytes, self.data_offset)
+        return _LAYOUT.pack(
+            b"WKW",
+            1,
+            lengths,
+            self.block_type,
+            1 + _TYPES.index(np.dtype(self.dtype).name),
+            nbytes,
+            self.data_offset,
+        )
 
     @classmethod
     def of(cls, raw):
         _, _, lengths, block_type, code, nbytes, offset = _LAYOUT.unpack_from(raw)
         dtype = np.dtype(_TYPES[code - 1])
-        return cls(dtype, nbytes // dtype.itemsize, 1 << (lengths & 15), 1 << (lengths >> 4), block_type, offset)
+        return cls(
+            dtype,
+            nbytes // dtype.itemsize,
+            1 << (lengths & 15),
+            1 << (lengths >> 4),
+            block_type,
+            offset,
+        )
 
     def places(self):
         """Go through the blocks in the order of the file, which is Morton's: where each begins
         [voxels]."""
         for number in range(self.file_len**3):
-            bits = [[number >> (3 * n + axis) & 1 for n in range(self.file_len.bit_length())] for axis in range(3)]
-            yield tuple(self.block_len * sum(bit << n for n, bit in enumerate(axis)) for axis in bits)
+            bits = [
+                [number >> (3 * n + axis) & 1 for n in range(self.file_len.bit_length())]
+                for axis in range(3)
+            ]
+            yield tuple(
+                self.block_len * sum(bit << n for n, bit in enumerate(axis)) for axis in bits
+            )
 
     def bounds(self, raw):
         """Return the first byte of each block of a file, and the end of the last."""
@@ -59,7 +90,10 @@ def header_of(folder):
 def encode_file(voxels, block_len, block_type=LZ4):
     """Make the file of a cube (c, x, y, z)."""
     header = Header(voxels.dtype, len(voxels), block_len, voxels.shape[1] // block_len, block_type)
-    blocks = [voxels[(slice(None), *(slice(n, n + block_len) for n in place))].tobytes(order="F") for place in header.places()]
+    blocks = [
+        voxels[(slice(None), *(slice(n, n + block_len) for n in place))].tobytes(order="F")
+        for place in header.places()
+    ]
     if block_type == RAW:
         return header._replace(data_offset=16).to_bytes() + b"".join(blocks)
     blocks = [lz4.block.compress(block, store_size=False) for block in blocks]
@@ -76,8 +110,12 @@ def decode_file(raw):
     for place, start, end in zip(header.places(), bounds, bounds[1:], strict=False):
         block = raw[start:end]
         if header.block_type != RAW:
-            block = lz4.block.decompress(block, header.block_len**3 * header.num_channels * header.dtype.itemsize)
-        out[(slice(None), *(slice(n, n + header.block_len) for n in place))] = np.frombuffer(block, header.dtype).reshape(-1, *edge, order="F")
+            block = lz4.block.decompress(
+                block, header.block_len**3 * header.num_channels * header.dtype.itemsize
+            )
+        out[(slice(None), *(slice(n, n + header.block_len) for n in place))] = np.frombuffer(
+            block, header.dtype
+        ).reshape(-1, *edge, order="F")
     return out
 
 

@@ -11,10 +11,19 @@ from zarr.storage import MemoryStore
 class Stored:
     """An array and its store."""
 
-    def __init__(self, compressors=(), *, shape=(6, 9), chunks=(3, 5), dtype="uint16", fill=True, **options):
+    def __init__(
+        self, compressors=(), *, shape=(6, 9), chunks=(3, 5), dtype="uint16", fill=True, **options
+    ):
         self.files = {}
         options.setdefault("serializer", BytesCodec(endian="little"))
-        self.array = zarr.create_array(self._store(), shape=shape, chunks=chunks, dtype=dtype, compressors=list(compressors), **options)
+        self.array = zarr.create_array(
+            self._store(),
+            shape=shape,
+            chunks=chunks,
+            dtype=dtype,
+            compressors=list(compressors),
+            **options,
+        )
         if fill:
             self.voxels = np.arange(1, 1 + np.prod(shape)).reshape(shape).astype(dtype)
             self.array[...] = self.voxels
@@ -33,7 +42,11 @@ class Stored:
         self.files[key] = type(self.files[key]).from_bytes(data)
 
     def chunks(self):
-        return {key: value.to_bytes() for key, value in self.files.items() if not key.endswith("zarr.json")}
+        return {
+            key: value.to_bytes()
+            for key, value in self.files.items()
+            if not key.endswith("zarr.json")
+        }
 
 
 def length_header(encoded):

@@ -13,7 +13,15 @@ from typing import Any
 import numcodecs
 import numpy as np
 import zarr
-from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, TransposeCodec, ZstdCodec
+from zarr.codecs import (
+    BloscCodec,
+    BytesCodec,
+    Crc32cCodec,
+    GzipCodec,
+    ShardingCodec,
+    TransposeCodec,
+    ZstdCodec,
+)
 from zarr.codecs import numcodecs as codecs_v3
 
 CHUNKS = ((4, 8, 8), (5, 6, 7))
@@ -44,11 +52,20 @@ class Pipeline:
         """Write a region of an array, z, y, x with optional axes before; the other chunks are
         absent. Shards have eight chunks, one along other axes."""
         chunks = (*(1,) * (voxels.ndim - 3), *chunks)
-        options = self.options(voxels.dtype.name, chunks, (*chunks[:-3], *(2 * n for n in chunks[-3:])))
+        options = self.options(
+            voxels.dtype.name, chunks, (*chunks[:-3], *(2 * n for n in chunks[-3:]))
+        )
         options = {"chunks": chunks, "compressors": None, **options}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # codecs that are not part of the specification
-            array = zarr.create_array(folder, shape=voxels.shape, dtype=voxels.dtype, fill_value=fill, zarr_format=self.zarr_format, **options)
+            array = zarr.create_array(
+                folder,
+                shape=voxels.shape,
+                dtype=voxels.dtype,
+                fill_value=fill,
+                zarr_format=self.zarr_format,
+                **options,
+            )
             if self.change is not None:
                 path = Path(folder, "zarr.json" if self.zarr_format == 3 else ".zarray")
                 path.write_text(json.dumps(self.change(json.loads(path.read_text()))))
@@ -81,7 +98,12 @@ def _nested(dtype, chunks, shards):
 
 def _big_endian_index(dtype, chunks, shards):
     index = [BytesCodec(endian="big"), Crc32cCodec()]
-    return {"chunks": shards, "serializer": ShardingCodec(chunk_shape=chunks, codecs=[_bytes(dtype), ZstdCodec()], index_codecs=index)}
+    return {
+        "chunks": shards,
+        "serializer": ShardingCodec(
+            chunk_shape=chunks, codecs=[_bytes(dtype), ZstdCodec()], index_codecs=index
+        ),
+    }
 
 
 def _turned_shards(dtype, chunks, shards):
@@ -92,7 +114,12 @@ def _turned_shards(dtype, chunks, shards):
 
 
 def _index_at_start(dtype, chunks, shards):
-    return {"chunks": shards, "serializer": ShardingCodec(chunk_shape=chunks, codecs=[_bytes(dtype), GzipCodec()], index_location="start")}
+    return {
+        "chunks": shards,
+        "serializer": ShardingCodec(
+            chunk_shape=chunks, codecs=[_bytes(dtype), GzipCodec()], index_location="start"
+        ),
+    }
 
 
 def _compressed_index(dtype, chunks, shards):
@@ -124,7 +151,11 @@ def _hexadecimal(document):
 def _v2(options, **more):
     def make(dtype, chunks, shards):
         found = options(dtype) if callable(options) else options
-        return {"chunk_key_encoding": {"name": "v2", "separator": more.get("separator", "/")}, "order": more.get("order", "C"), **found}
+        return {
+            "chunk_key_encoding": {"name": "v2", "separator": more.get("separator", "/")},
+            "order": more.get("order", "C"),
+            **found,
+        }
 
     return make
 
@@ -134,29 +165,91 @@ PIPELINES = (
     Pipeline("big-endian", lambda dtype, *_: {"serializer": _bytes(dtype, "big")}),
     Pipeline("zstd with a checksum", _compressors(ZstdCodec(checksum=True), Crc32cCodec())),
     Pipeline("blosc", _compressors(BloscCodec(cname="lz4", shuffle="shuffle"))),
-    Pipeline("transpose", lambda dtype, chunks, _: {"filters": [_turned(len(chunks))], "compressors": [GzipCodec()]}),
+    Pipeline(
+        "transpose",
+        lambda dtype, chunks, _: {"filters": [_turned(len(chunks))], "compressors": [GzipCodec()]},
+    ),
     Pipeline("other keys", lambda *_: {"chunk_key_encoding": {"name": "v2", "separator": "."}}),
     Pipeline("shards", _sharded(compressors=[ZstdCodec()])),
-    Pipeline("transpose in shards", lambda dtype, chunks, shards: {"shards": shards, "filters": [_turned(len(chunks))], "compressors": [GzipCodec()]}),
+    Pipeline(
+        "transpose in shards",
+        lambda dtype, chunks, shards: {
+            "shards": shards,
+            "filters": [_turned(len(chunks))],
+            "compressors": [GzipCodec()],
+        },
+    ),
     Pipeline("index at the start", _index_at_start),
     Pipeline("zlib of numcodecs", lambda *_: {"compressors": [codecs_v3.Zlib()]}),
-    Pipeline("hexadecimal fill value", lambda *_: {"compressors": [ZstdCodec()]}, types=(*FLOATS, "float16"), change=_hexadecimal),
-    Pipeline("delta", _filters(lambda dtype: codecs_v3.Delta(dtype=dtype)), types=INTEGERS, is_library_only=True),
-    Pipeline("delta with zstd", _filters(lambda dtype: codecs_v3.Delta(dtype=dtype), [ZstdCodec()]), types=INTEGERS, is_library_only=True),
+    Pipeline(
+        "hexadecimal fill value",
+        lambda *_: {"compressors": [ZstdCodec()]},
+        types=(*FLOATS, "float16"),
+        change=_hexadecimal,
+    ),
+    Pipeline(
+        "delta",
+        _filters(lambda dtype: codecs_v3.Delta(dtype=dtype)),
+        types=INTEGERS,
+        is_library_only=True,
+    ),
+    Pipeline(
+        "delta with zstd",
+        _filters(lambda dtype: codecs_v3.Delta(dtype=dtype), [ZstdCodec()]),
+        types=INTEGERS,
+        is_library_only=True,
+    ),
     Pipeline("delta in shards", _delta_in_shards, types=INTEGERS, is_library_only=True),
-    Pipeline("fixed scale and offset", _filters(_fixed_offset), types=INTEGERS, is_library_only=True),
-    Pipeline("fletcher32", lambda *_: {"compressors": [codecs_v3.Fletcher32()]}, is_library_only=True),
-    Pipeline("shuffle", lambda dtype, *_: {"compressors": [codecs_v3.Shuffle(elementsize=np.dtype(dtype).itemsize), ZstdCodec()]}, is_library_only=True),
+    Pipeline(
+        "fixed scale and offset", _filters(_fixed_offset), types=INTEGERS, is_library_only=True
+    ),
+    Pipeline(
+        "fletcher32", lambda *_: {"compressors": [codecs_v3.Fletcher32()]}, is_library_only=True
+    ),
+    Pipeline(
+        "shuffle",
+        lambda dtype, *_: {
+            "compressors": [codecs_v3.Shuffle(elementsize=np.dtype(dtype).itemsize), ZstdCodec()]
+        },
+        is_library_only=True,
+    ),
     Pipeline("nested shards", _nested, is_library_only=True),
     Pipeline("big-endian index", _big_endian_index, is_library_only=True),
     Pipeline("transpose before shards", _turned_shards, is_library_only=True),
     Pipeline("compressed shards", _compressed_index, is_library_only=True),
     Pipeline("raw", _v2({}), 2),
-    Pipeline("zlib and order F", _v2({"compressors": numcodecs.Zlib()}, order="F", separator="."), 2),
+    Pipeline(
+        "zlib and order F", _v2({"compressors": numcodecs.Zlib()}, order="F", separator="."), 2
+    ),
     Pipeline("blosc", _v2({"compressors": numcodecs.Blosc()}), 2),
-    Pipeline("delta", _v2(lambda dtype: {"filters": [numcodecs.Delta(dtype=dtype)]}), 2, types=INTEGERS),
-    Pipeline("delta and lzma", _v2(lambda dtype: {"filters": [numcodecs.Delta(dtype=dtype)], "compressors": numcodecs.LZMA()}), 2, types=INTEGERS),
-    Pipeline("astype", _v2(lambda dtype: {"filters": [numcodecs.AsType("i8", dtype)]}), 2, types=("uint8", "uint16", "int16", "uint32")),
-    Pipeline("shuffle and fletcher32", _v2(lambda dtype: {"filters": [numcodecs.Shuffle(np.dtype(dtype).itemsize), numcodecs.Fletcher32()]}), 2),
+    Pipeline(
+        "delta", _v2(lambda dtype: {"filters": [numcodecs.Delta(dtype=dtype)]}), 2, types=INTEGERS
+    ),
+    Pipeline(
+        "delta and lzma",
+        _v2(
+            lambda dtype: {
+                "filters": [numcodecs.Delta(dtype=dtype)],
+                "compressors": numcodecs.LZMA(),
+            }
+        ),
+        2,
+        types=INTEGERS,
+    ),
+    Pipeline(
+        "astype",
+        _v2(lambda dtype: {"filters": [numcodecs.AsType("i8", dtype)]}),
+        2,
+        types=("uint8", "uint16", "int16", "uint32"),
+    ),
+    Pipeline(
+        "shuffle and fletcher32",
+        _v2(
+            lambda dtype: {
+                "filters": [numcodecs.Shuffle(np.dtype(dtype).itemsize), numcodecs.Fletcher32()]
+            }
+        ),
+        2,
+    ),
     Pipeline("two filters in order F", _v2(_two_filters, order="F"), 2, types=INTEGERS),
 )

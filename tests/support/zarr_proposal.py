@@ -6,9 +6,7 @@ Commons Attribution 3.0 Unported License.
 
 from __future__ import annotations
 
-TIFF_PREFIX = (
-    "SUkqAAgAAAAIAAABAwABAAAAAAEAAAEBAwABAAAAAAEAAAIBAwABAAAAEAAAAAMBAwABAAAAAQAAAAYBAwABAAAAAQAAABEBBAABAAAAbgAAABYBAwABAAAAAAEAABcBBAABAAAAAAACAAAAAAA="
-)
+TIFF_PREFIX = "SUkqAAgAAAAIAAABAwABAAAAAAEAAAEBAwABAAAAAAEAAAIBAwABAAAAEAAAAAMBAwABAAAAAQAAAAYBAwABAAAAAQAAABEBBAABAAAAbgAAABYBAwABAAAAAAEAABcBBAABAAAAAAACAAAAAAA="
 
 TIFF_HEXDUMP = """
 49 49 2a 00 08 00 00 00 08 00 00 01 03 00 01 00
@@ -23,7 +21,11 @@ TIFF_HEXDUMP = """
 SCHEMA = {
     "name": "offset",
     "configuration": {
-        "offset": {"description": "The number of bytes to offset.", "type": "integer", "minimum": 0},
+        "offset": {
+            "description": "The number of bytes to offset.",
+            "type": "integer",
+            "minimum": 0,
+        },
         "prefix": {
             "description": "An optional base64-encoded string of the literal bytes to prepend when encoding. "
             "The length of the decoded bytes must equal 'offset'.",
@@ -48,7 +50,12 @@ EXAMPLE_2 = {
     ]
 }
 
-EXAMPLE_3_ATTRIBUTES = {"dimensions": [1024, 1024], "blockSize": [64, 64], "dataType": "uint16", "compression": {"type": "zstd", "level": 3}}
+EXAMPLE_3_ATTRIBUTES = {
+    "dimensions": [1024, 1024],
+    "blockSize": [64, 64],
+    "dataType": "uint16",
+    "compression": {"type": "zstd", "level": 3},
+}
 
 EXAMPLE_3 = {
     "zarr_format": 3,

@@ -43,12 +43,30 @@ def dataset(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        ("functions.py:two", "functions.py:two cannot be called with 1 array, one for each source: missing a required argument: 'b'"),
-        ("functions.py:misspelt", "functions.py:misspelt failed in a trial, before anything was written: NameError: name 'undefined_name' is not defined"),
-        ("functions.py:doubled", "which uint8 cannot store without loss: cast it in the function, or set --dtype to a type that stores float64"),
-        ("functions.py:cropped", "functions.py:cropped returned shape (39, 40, 40), expected (40, 40, 40) voxels in 1 channel (--channels sets their number)"),
-        ("functions.py:threshold", "functions.py:threshold failed in a trial, before anything was written: KeyError: 'level'"),
-        ("scipy.ndimage:zoom", "scipy.ndimage:zoom cannot be called with 1 array, one for each source: missing a required argument: 'zoom'"),
+        (
+            "functions.py:two",
+            "functions.py:two cannot be called with 1 array, one for each source: missing a required argument: 'b'",
+        ),
+        (
+            "functions.py:misspelt",
+            "functions.py:misspelt failed in a trial, before anything was written: NameError: name 'undefined_name' is not defined",
+        ),
+        (
+            "functions.py:doubled",
+            "which uint8 cannot store without loss: cast it in the function, or set --dtype to a type that stores float64",
+        ),
+        (
+            "functions.py:cropped",
+            "functions.py:cropped returned shape (39, 40, 40), expected (40, 40, 40) voxels in 1 channel (--channels sets their number)",
+        ),
+        (
+            "functions.py:threshold",
+            "functions.py:threshold failed in a trial, before anything was written: KeyError: 'level'",
+        ),
+        (
+            "scipy.ndimage:zoom",
+            "scipy.ndimage:zoom cannot be called with 1 array, one for each source: missing a required argument: 'zoom'",
+        ),
     ],
 )
 def test_a_wrong_function_fails_before_anything_is_planned(dataset, function, message):
@@ -76,7 +94,10 @@ def test_debug_shows_all_of_it(dataset):
     ("text", "message"),
     [
         ("def f(:", "line 1"),
-        ("import no_such_module_here", "ModuleNotFoundError: No module named 'no_such_module_here'"),
+        (
+            "import no_such_module_here",
+            "ModuleNotFoundError: No module named 'no_such_module_here'",
+        ),
         ("print(undefined_name)", "line 1, in <module>"),
     ],
 )
@@ -96,7 +117,10 @@ def test_permanent_errors_are_not_retried(dataset):
             raise ValueError("always")
         return em
 
-    with pytest.raises(TaskFailedError, match=r"ValueError: always \(box [^,]+, [^,]+, [^,]+, [^,]+, [^,]+ in mag 1\)") as failed:
+    with pytest.raises(
+        TaskFailedError,
+        match=r"ValueError: always \(box [^,]+, [^,]+, [^,]+, [^,]+, [^,]+ in mag 1\)",
+    ) as failed:
         wkwdask.apply(broken, dataset / "color/1", dataset / "new/1", chunks=16, most_failures=0)
     assert "times" not in str(failed.value)
     assert 'raise ValueError("always")' in str(failed.value)  # where the first one was raised
@@ -104,7 +128,12 @@ def test_permanent_errors_are_not_retried(dataset):
 
 
 def test_transient_errors_are_retried(dataset):
-    for error in (OSError("gone"), MemoryError(), TimeoutError("slow"), RuntimeError("the device is busy")):
+    for error in (
+        OSError("gone"),
+        MemoryError(),
+        TimeoutError("slow"),
+        RuntimeError("the device is busy"),
+    ):
         failures = iter([error, error])
 
         def flaky(em, failures=failures):
@@ -113,7 +142,9 @@ def test_transient_errors_are_retried(dataset):
             return em
 
         wkwdask.apply(flaky, dataset / "color/1", dataset / "new/1", existing="overwrite")
-        np.testing.assert_array_equal(wkwdask.read(dataset / "new/1"), wkwdask.read(dataset / "color/1"))
+        np.testing.assert_array_equal(
+            wkwdask.read(dataset / "new/1"), wkwdask.read(dataset / "color/1")
+        )
 
 
 def test_a_function_that_needs_large_boxes_is_accepted(dataset):
@@ -126,9 +157,13 @@ def test_a_function_that_needs_large_boxes_is_accepted(dataset):
         return em
 
     wkwdask.apply(network, dataset / "color/1", dataset / "new/1", chunks=64)
-    np.testing.assert_array_equal(wkwdask.read(dataset / "new/1"), wkwdask.read(dataset / "color/1"))
+    np.testing.assert_array_equal(
+        wkwdask.read(dataset / "new/1"), wkwdask.read(dataset / "color/1")
+    )
 
 
 def test_a_reduction_has_a_trial_too(dataset):
-    with pytest.raises(TaskFailedError, match=r"failed in a trial, before anything was written: ZeroDivisionError"):
+    with pytest.raises(
+        TaskFailedError, match=r"failed in a trial, before anything was written: ZeroDivisionError"
+    ):
         wkwdask.apply(lambda em: 1 // 0, dataset / "color/1")

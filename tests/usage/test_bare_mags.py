@@ -65,7 +65,12 @@ def test_a_pyramid_has_the_same_box(mag):
 
 
 def test_files_outside_the_box_extend_it(mag, tmp_path):
-    wkwdask.to_wkw(np.ones((8, 8, 8), np.uint8), tmp_path / "other" / "1", offset=(0, 0, 0), file_len=wkwdask.info(mag).layers[0].mags[0].file_len)
+    wkwdask.to_wkw(
+        np.ones((8, 8, 8), np.uint8),
+        tmp_path / "other" / "1",
+        offset=(0, 0, 0),
+        file_len=wkwdask.info(mag).layers[0].mags[0].file_len,
+    )
     (path,) = (tmp_path / "other" / "1").rglob("x*.wkw")
     (mag / path.relative_to(tmp_path / "other" / "1").parent).mkdir(parents=True, exist_ok=True)
     shutil.copy(path, mag / path.relative_to(tmp_path / "other" / "1"))
@@ -74,7 +79,20 @@ def test_files_outside_the_box_extend_it(mag, tmp_path):
     assert box.topleft == (0, 0, 0)
 
 
-@pytest.mark.parametrize("box", [None, 3, "x", [1, 2], [0, 0, 0, -1, 5, 5], [0.5] * 6, [True] * 6, [0, 0, 0, 1 << 40, 1, 1], {"a": 1}])
+@pytest.mark.parametrize(
+    "box",
+    [
+        None,
+        3,
+        "x",
+        [1, 2],
+        [0, 0, 0, -1, 5, 5],
+        [0.5] * 6,
+        [True] * 6,
+        [0, 0, 0, 1 << 40, 1, 1],
+        {"a": 1},
+    ],
+)
 def test_a_broken_record_is_ignored(mag, box):
     record = json.loads((mag / ".wkwdask.json").read_text())
     (mag / ".wkwdask.json").write_text(json.dumps({**record, "box": box}))
@@ -85,14 +103,20 @@ def test_a_broken_record_is_ignored(mag, box):
 def test_an_empty_mag_keeps_its_box(tmp_path):
     with pytest.warns(UserWarning, match="belongs to no dataset"):
         wkwdask.create(tmp_path / "color" / "1", ((10, 20, 30), (110, 70, 50)), "uint8")
-    wkwdask.to_wkw(np.full((5, 5, 5), 3, np.uint8), tmp_path / "color" / "1", region=((20, 30, 40), (25, 35, 45)))
+    wkwdask.to_wkw(
+        np.full((5, 5, 5), 3, np.uint8),
+        tmp_path / "color" / "1",
+        region=((20, 30, 40), (25, 35, 45)),
+    )
     assert wkwdask.open(tmp_path / "color" / "1").shape == (1, 100, 50, 20)
     assert int(wkwdask.read(tmp_path / "color" / "1").sum()) == 3 * 125
 
 
 def test_voxel_size_creates_the_dataset(tmp_path, recwarn):
     wkwdask.to_wkw(ARRAY, tmp_path / "new" / "color" / "1", offset=OFFSET, voxel_size=(4, 4, 35))
-    wkwdask.create(tmp_path / "new" / "seg" / "1", ((0, 0, 0), (9, 9, 9)), "uint32", voxel_size=(4, 4, 35))
+    wkwdask.create(
+        tmp_path / "new" / "seg" / "1", ((0, 0, 0), (9, 9, 9)), "uint32", voxel_size=(4, 4, 35)
+    )
     assert not [warning for warning in recwarn if issubclass(warning.category, UserWarning)]
     dataset = wkwdask.open_dataset(tmp_path / "new")
     assert (dataset.voxel_size_nm, list(dataset.layers)) == ((4.0, 4.0, 35.0), ["color", "seg"])
@@ -102,11 +126,18 @@ def test_voxel_size_creates_the_dataset(tmp_path, recwarn):
 def test_the_voxel_size_must_agree_with_an_existing_dataset(tmp_path):
     wkwdask.create_dataset(tmp_path / "ds", (4, 4, 35))
     wkwdask.to_wkw(ARRAY, tmp_path / "ds" / "color" / "1", voxel_size=(4, 4, 35))
-    with pytest.raises(ValueError, match=r"the voxel size is \(4.0, 4.0, 35.0\) nm, not \(4, 4, 30\) nm"):
+    with pytest.raises(
+        ValueError, match=r"the voxel size is \(4.0, 4.0, 35.0\) nm, not \(4, 4, 30\) nm"
+    ):
         wkwdask.to_wkw(ARRAY, tmp_path / "ds" / "other" / "1", voxel_size=(4, 4, 30))
     with pytest.raises(ValueError, match="creates a dataset, whose mags are folders"):
         wkwdask.to_wkw(ARRAY, tmp_path / "volume", voxel_size=(4, 4, 30))
     with pytest.raises(ValueError, match="three positive numbers"):
         wkwdask.to_wkw(ARRAY, tmp_path / "new" / "color" / "1", voxel_size=(4, 0, 30))
     with pytest.raises(ValueError, match="voxel_size= is for a new one"):
-        wkwdask.to_wkw(ARRAY, tmp_path / "ds" / "color" / "1", region=((0, 0, 0), ARRAY.shape), voxel_size=(4, 4, 35))
+        wkwdask.to_wkw(
+            ARRAY,
+            tmp_path / "ds" / "color" / "1",
+            region=((0, 0, 0), ARRAY.shape),
+            voxel_size=(4, 4, 35),
+        )

@@ -29,7 +29,10 @@ def dataset(tmp_path_factory):
 
 def completed(shell, *words):
     *before, last = map(str, words)
-    return [(item.type, item.value) for item in shell(COMMAND, {}, "wkwdask", "_WKWDASK_COMPLETE").get_completions(before, last)]
+    return [
+        (item.type, item.value)
+        for item in shell(COMMAND, {}, "wkwdask", "_WKWDASK_COMPLETE").get_completions(before, last)
+    ]
 
 
 @pytest.mark.parametrize("shell", [BashComplete, ZshComplete, FishComplete])
@@ -41,7 +44,10 @@ def completed(shell, *words):
         (("pyramid", "DS", "--layer", ""), [("plain", "cells"), ("plain", "color")]),
         (("pyramid", "DS", "--layer", "co"), [("plain", "color")]),
         (("pyramid", "DS", "--layer", "color", "--mags", "2-2-1,4"), [("plain", "2-2-1,4-4-1")]),
-        (("pyramid", "DS", "--layer", "color", "--mags", "1,"), [("plain", "1,2-2-1"), ("plain", "1,4-4-1")]),
+        (
+            ("pyramid", "DS", "--layer", "color", "--mags", "1,"),
+            [("plain", "1,2-2-1"), ("plain", "1,4-4-1")],
+        ),
         (("preview", "DS", "--layer", "cells", "--mag", ""), [("plain", "1")]),
         (("labels", "DS", "--color", "co"), [("plain", "color")]),
         (("dataset", "rename-layer", "DS", "ce"), [("plain", "cells")]),
@@ -61,16 +67,37 @@ def test_bash_completes_with_the_printed_script(dataset, tmp_path):
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m wkwdask "$@"\n')
     command.chmod(0o755)
     (tmp_path / "script").write_text(run_here("completion", "bash").stdout)
-    typed = [["wkwdask", "pyr"], ["wkwdask", "pyramid", str(dataset), "--all-"], ["wkwdask", "pyramid", str(dataset), "--layer", "c"]]
-    lines = [
-        f"COMPREPLY=(); COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; _wkwdask_completion wkwdask; echo ${{COMPREPLY[*]}}" for words in typed
+    typed = [
+        ["wkwdask", "pyr"],
+        ["wkwdask", "pyramid", str(dataset), "--all-"],
+        ["wkwdask", "pyramid", str(dataset), "--layer", "c"],
     ]
-    environment = os.environ | {"PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(Path(wkwdask.__file__).parents[1])}
-    done = subprocess.run(["bash", "-c", "\n".join([". ./script", *lines])], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    lines = [
+        f"COMPREPLY=(); COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; _wkwdask_completion wkwdask; echo ${{COMPREPLY[*]}}"
+        for words in typed
+    ]
+    environment = os.environ | {
+        "PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(Path(wkwdask.__file__).parents[1]),
+    }
+    done = subprocess.run(
+        ["bash", "-c", "\n".join([". ./script", *lines])],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, done.stderr) == (0, "")
-    assert [line.split() for line in done.stdout.splitlines()] == [["pyramid"], ["--all-layers"], ["color", "cells"]]
+    assert [line.split() for line in done.stdout.splitlines()] == [
+        ["pyramid"],
+        ["--all-layers"],
+        ["color", "cells"],
+    ]
 
 
-@pytest.mark.parametrize(("shell", "begin"), [("zsh", "#compdef wkwdask"), ("fish", "function _wkwdask_completion")])
+@pytest.mark.parametrize(
+    ("shell", "begin"), [("zsh", "#compdef wkwdask"), ("fish", "function _wkwdask_completion")]
+)
 def test_other_shells_get_their_script(shell, begin):
     assert run_here("completion", shell).stdout.startswith(begin)

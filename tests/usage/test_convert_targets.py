@@ -21,7 +21,19 @@ def dataset(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["out.h5:/x", "out.h5:x", "out.HDF5:/volumes/raw", "out.h5", "out.nii", "out.nii.gz", "out.png", "out.mrc", "out.tif.bak", "out.n5/s0.nrrd"]
+    "name",
+    [
+        "out.h5:/x",
+        "out.h5:x",
+        "out.HDF5:/volumes/raw",
+        "out.h5",
+        "out.nii",
+        "out.nii.gz",
+        "out.png",
+        "out.mrc",
+        "out.tif.bak",
+        "out.n5/s0.nrrd",
+    ],
 )
 def test_an_export_to_a_format_without_a_writer_is_an_error(tmp_path, dataset, name):
     with pytest.raises((UnsupportedError, ValueError), match=f"{TARGETS}|named like N5"):
@@ -40,10 +52,14 @@ def test_an_import_to_a_format_without_a_writer_is_an_error(tmp_path, name):
 def test_the_command_lists_the_targets(tmp_path, dataset):
     done = run_here("convert", dataset, f"{tmp_path}/out.h5:/x")
     assert done.returncode == 1
-    assert ".h5 is read but not written; use .tif, .ome.tif, .npy, .zarr" in " ".join(done.stderr.split())
+    assert ".h5 is read but not written; use .tif, .ome.tif, .npy, .zarr" in " ".join(
+        done.stderr.split()
+    )
 
 
-@pytest.mark.parametrize("name", ["sections", "sections.v2/", "2012-09-28_ex145_07.2", "a.b/sections", "existing.d"])
+@pytest.mark.parametrize(
+    "name", ["sections", "sections.v2/", "2012-09-28_ex145_07.2", "a.b/sections", "existing.d"]
+)
 def test_sections_are_written_into_a_folder(tmp_path, dataset, name):
     """A name with a suffix is a folder if it ends with a slash or exists as one."""
     pytest.importorskip("tifffile", reason="tifffile, of the extra convert, is not installed")

@@ -22,7 +22,9 @@ RANDOM = np.random.default_rng(0)
 
 def voxels(shape, dtype=np.uint8):
     """Incompressible noise."""
-    return np.frombuffer(RANDOM.bytes(int(np.prod(shape)) * np.dtype(dtype).itemsize), dtype).reshape(shape)
+    return np.frombuffer(
+        RANDOM.bytes(int(np.prod(shape)) * np.dtype(dtype).itemsize), dtype
+    ).reshape(shape)
 
 
 def stored(folder):
@@ -39,7 +41,9 @@ def file_lengths(dataset):
     [blocks]."""
     (layer,) = json.loads((Path(dataset) / "datasource-properties.json").read_text())["dataLayers"]
     lengths = {tuple(mag["mag"]): mag["cubeLength"] // 32 for mag in layer["mags"]}
-    assert lengths == {mag.mag.factors: mag.file_len for mag in wkwdask.info(dataset).layers[0].mags}
+    assert lengths == {
+        mag.mag.factors: mag.file_len for mag in wkwdask.info(dataset).layers[0].mags
+    }
     return [lengths[mag] for mag in sorted(lengths)]
 
 
@@ -67,16 +71,27 @@ def test_a_small_volume_takes_about_its_own_bytes(dataset, dtype, compression):
 @settings(max_examples=8 if settings.get_current_profile_name() == "nightly" else 3)
 def test_no_other_length_takes_much_less(tmp_path_factory, topleft, size, block_len, compression):
     folder = tmp_path_factory.mktemp("any")
-    array, options = voxels(size), {"offset": topleft, "block_len": block_len, "compression": compression}
+    array, options = (
+        voxels(size),
+        {"offset": topleft, "block_len": block_len, "compression": compression},
+    )
     wkwdask.to_wkw(array, folder / "auto" / "1", **options)
-    nbytes = {length: stored(folder / str(length)) for length in (1, 2, 4, 8, 16) if wkwdask.to_wkw(array, folder / f"{length}/1", file_len=length, **options)}
-    assert stored(folder / "auto") <= min(nbytes.values()) + array.nbytes // (8 if compression == "raw" else 128) + 4096 * len(list(folder.rglob("1/z*/y*/x*")))
+    nbytes = {
+        length: stored(folder / str(length))
+        for length in (1, 2, 4, 8, 16)
+        if wkwdask.to_wkw(array, folder / f"{length}/1", file_len=length, **options)
+    }
+    assert stored(folder / "auto") <= min(nbytes.values()) + array.nbytes // (
+        8 if compression == "raw" else 128
+    ) + 4096 * len(list(folder.rglob("1/z*/y*/x*")))
     np.testing.assert_array_equal(wkwdask.read(folder / "auto" / "1")[0], array)
 
 
 @pytest.mark.parametrize("compression", ["lz4hc", "raw"])
 def test_a_large_volume_has_large_files(tmp_path, compression):
-    wkwdask.create(tmp_path / "1", ((0, 0, 0), (100_000, 100_000, 100_000)), "uint8", compression=compression)
+    wkwdask.create(
+        tmp_path / "1", ((0, 0, 0), (100_000, 100_000, 100_000)), "uint8", compression=compression
+    )
     assert file_len(tmp_path / "1") == 32
 
 
@@ -94,7 +109,9 @@ def test_each_mag_of_a_pyramid_has_its_own_length(dataset):
     plan = run_here("pyramid", dataset, "--dry-run")
     assert (plan.returncode, "files of 128^3 then 64^3 voxels" in plan.stdout) == (0, True)
     report = wkwdask.build_pyramid(dataset, method="mean", coarsest="8")
-    assert [one.nbytes < 1.3 * array.nbytes / 8**n + 20_000 for n, one in enumerate(report.mags, 1)] == [True] * 3
+    assert [
+        one.nbytes < 1.3 * array.nbytes / 8**n + 20_000 for n, one in enumerate(report.mags, 1)
+    ] == [True] * 3
     assert file_lengths(dataset) == [32, 4, 2, 2]
     voxels_before = {length: wkwdask.read(dataset, mag=length) for length in (2, 4, 8)}
     wkwdask.build_pyramid(dataset, method="mean", coarsest="8", existing="overwrite", file_len=1)
@@ -134,9 +151,10 @@ def test_all_verbs(dataset, tmp_path):
     assert (plan.returncode, "shards of 64 x 64 x 64" in plan.stdout) == (0, True)
     wkwdask.convert(tmp_path / "array.npy", dataset / "imported" / "1")
     wkwdask.create(dataset / "created" / "1", ((0, 0, 0), (64, 64, 64)), "uint8")
-    assert {name: file_len(dataset / name / "1") for name in ("applied", "components", "remapped", "converted", "imported", "created")} == dict.fromkeys(
-        ("applied", "components", "remapped", "converted", "imported", "created"), 2
-    )
+    assert {
+        name: file_len(dataset / name / "1")
+        for name in ("applied", "components", "remapped", "converted", "imported", "created")
+    } == dict.fromkeys(("applied", "components", "remapped", "converted", "imported", "created"), 2)
     wkwdask.copy(source, dataset / "copied" / "1")
     assert file_len(dataset / "copied" / "1") == 32
 
@@ -160,7 +178,12 @@ def test_an_interrupted_call_resumes(dataset):
     with pytest.raises(Exception, match="stop here"):
         wkwdask.to_wkw(array.map_blocks(fails, dtype=np.uint8), dataset / "color" / "1", token="a")
     (dataset / "fail").unlink()
-    wkwdask.to_wkw(array.map_blocks(fails, dtype=np.uint8), dataset / "color" / "1", token="a", existing="resume")
+    wkwdask.to_wkw(
+        array.map_blocks(fails, dtype=np.uint8),
+        dataset / "color" / "1",
+        token="a",
+        existing="resume",
+    )
     np.testing.assert_array_equal(wkwdask.read(dataset)[0], array.compute())
 
 
@@ -182,7 +205,9 @@ def test_zeros_around_a_small_volume_are_skipped(dataset):
     """In files of 1024^3 around a volume of 50^3, only blocks with voxels are read, decoded and
     encoded."""
     array = voxels((50, 50, 50))
-    wkwdask.to_wkw(array, dataset / "color" / "1", offset=(1000, 10, 10), file_len=32, compression="lz4")
+    wkwdask.to_wkw(
+        array, dataset / "color" / "1", offset=(1000, 10, 10), file_len=32, compression="lz4"
+    )
     report = wkwdask.compress(dataset)
     assert (report.files, report.nbytes_in, report.mags[0].voxels) == (2, array.nbytes, array.size)
     np.testing.assert_array_equal(wkwdask.read(dataset)[0], array)

@@ -27,11 +27,19 @@ def dataset(tmp_path):
 
 def test_colors_are_bytes_with_channels(dataset):
     opened = wkwdask.open_dataset(dataset)
-    texts = [run_here("info", dataset).stdout, repr(opened), repr(opened["color"]), opened._repr_html_(), opened["color"]._repr_html_()]
+    texts = [
+        run_here("info", dataset).stdout,
+        repr(opened),
+        repr(opened["color"]),
+        opened._repr_html_(),
+        opened["color"]._repr_html_(),
+    ]
     for text in texts:
         assert "uint8 x 3 channels" in text
         assert "uint24" not in text
-    with pytest.raises(ValueError, match="the layer stores uint8 x 3 channels, the array is uint8; cast it"):
+    with pytest.raises(
+        ValueError, match="the layer stores uint8 x 3 channels, the array is uint8; cast it"
+    ):
         wkwdask.to_wkw(np.ones((8, 8, 8), np.uint8), dataset / "color/8")
 
 
@@ -61,17 +69,27 @@ def test_narrow_terminals_lose_nothing(dataset, monkeypatch, command):
     monkeypatch.setenv("COLUMNS", "200")
     wide = words_of(command, dataset)
     monkeypatch.setenv("COLUMNS", "60")
-    rows = [line for line in run_here(command, dataset).stdout.splitlines() if line.startswith(("layer", "mag", "  "))]
+    rows = [
+        line
+        for line in run_here(command, dataset).stdout.splitlines()
+        if line.startswith(("layer", "mag", "  "))
+    ]
     assert len(rows) > 3
     assert max(map(len, rows)) <= 60
     assert {word for word in wide if word[0].isdigit()} <= set(words_of(command, dataset))
 
 
-@pytest.mark.parametrize("write", [wkwdask.to_precomputed, wkwdask.to_n5, wkwdask.to_zarr], ids=lambda write: write.__name__)
+@pytest.mark.parametrize(
+    "write",
+    [wkwdask.to_precomputed, wkwdask.to_n5, wkwdask.to_zarr],
+    ids=lambda write: write.__name__,
+)
 def test_a_web_address_without_a_format_opens_as_the_format_of_its_documents(tmp_path, write):
     pytest.importorskip("obstore", reason="reads http")
     voxels = np.arange(512, dtype=np.uint16).reshape(1, 8, 8, 8)
-    report = write(voxels, tmp_path / "em", **({} if write is wkwdask.to_n5 else {"voxel_size": (4, 4, 40)}))
+    report = write(
+        voxels, tmp_path / "em", **({} if write is wkwdask.to_n5 else {"voxel_size": (4, 4, 40)})
+    )
     folder = report.mags[0].path if write is wkwdask.to_n5 else tmp_path / "em"
     with range_server(tmp_path) as server:
         url = f"{server.url}/{os.path.relpath(folder, tmp_path)}"
@@ -85,7 +103,10 @@ def test_a_web_address_without_documents_names_the_prefixes(tmp_path):
     pytest.importorskip("obstore", reason="reads http")
     with range_server(tmp_path) as server:
         done = run_here("info", f"{server.url}/none")
-        assert f"precomputed://{server.url}/none or n5://{server.url}/none or zarr://{server.url}/none" in done.stderr
+        assert (
+            f"precomputed://{server.url}/none or n5://{server.url}/none or zarr://{server.url}/none"
+            in done.stderr
+        )
     assert done.returncode == 1
 
 
@@ -139,8 +160,15 @@ def test_public_buckets_are_read_without_credentials(monkeypatch, without_creden
         owner = boto3.client("s3", aws_access_key_id="x", aws_secret_access_key="y")
         owner.create_bucket(Bucket="public-bucket")
         for path in (path for path in (tmp_path / "em").rglob("*") if path.is_file()):
-            owner.put_object(Bucket="public-bucket", Key=str(path.relative_to(tmp_path)), Body=path.read_bytes(), ACL="public-read")
-        np.testing.assert_array_equal(wkwdask.read("precomputed://s3://public-bucket/em")[0], voxels)
+            owner.put_object(
+                Bucket="public-bucket",
+                Key=str(path.relative_to(tmp_path)),
+                Body=path.read_bytes(),
+                ACL="public-read",
+            )
+        np.testing.assert_array_equal(
+            wkwdask.read("precomputed://s3://public-bucket/em")[0], voxels
+        )
     finally:
         server.stop()
 
@@ -151,7 +179,16 @@ def test_warnings_of_a_conversion_are_printed_once(tmp_path):
     for z in (0, 1, 3):
         tifffile.imwrite(tmp_path / f"sections/s{z:03}.tif", np.full((40, 40), z + 1, np.uint8))
     (tmp_path / "sections/s002.tif").write_text("junk")
-    done = run_here("convert", tmp_path / "sections", tmp_path / "ds", "--voxel-size", "4,4,4", "--on-error", "fill", "--pyramid")
+    done = run_here(
+        "convert",
+        tmp_path / "sections",
+        tmp_path / "ds",
+        "--voxel-size",
+        "4,4,4",
+        "--on-error",
+        "fill",
+        "--pyramid",
+    )
     assert done.returncode == 0, done.stderr
     assert (done.stdout + done.stderr).count("s002.tif") == 1
 

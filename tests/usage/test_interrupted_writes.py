@@ -44,7 +44,9 @@ def _serial():
 
 
 def array(voxels=VOXELS):
-    return da.from_array(voxels, chunks=8).map_blocks(Plug(), dtype=voxels.dtype, meta=voxels[:0, :0, :0])
+    return da.from_array(voxels, chunks=8).map_blocks(
+        Plug(), dtype=voxels.dtype, meta=voxels[:0, :0, :0]
+    )
 
 
 def write(folder, most=1000, voxels=VOXELS, **options):
@@ -83,9 +85,17 @@ def test_overwriting_starts_over_and_says_how_much_is_discarded(tmp_path):
     wkwdask.create_dataset(tmp_path / "ds", (4, 4, 4))
     with pytest.raises(StoppedError) as caught:
         write(tmp_path / "ds", most=5, existing="overwrite")
-    assert caught.value.__notes__ == ['finished work is kept (5 tasks, 10.4 kB): existing="resume" resumes with any array']
-    assert 'the same call resumes it if existing is "resume", then with any array' in run_here("status", tmp_path / "ds").stdout
-    with pytest.warns(DiscardWarning, match="discards the finished work of an interrupted job: 5 tasks, 10.4 kB of to_wkw"):
+    assert caught.value.__notes__ == [
+        'finished work is kept (5 tasks, 10.4 kB): existing="resume" resumes with any array'
+    ]
+    assert (
+        'the same call resumes it if existing is "resume", then with any array'
+        in run_here("status", tmp_path / "ds").stdout
+    )
+    with pytest.warns(
+        DiscardWarning,
+        match="discards the finished work of an interrupted job: 5 tasks, 10.4 kB of to_wkw",
+    ):
         write(tmp_path / "ds", existing="overwrite")
     assert Plug.seen == 8
 
@@ -115,7 +125,10 @@ def test_an_array_of_another_name_resumes_only_on_request(interrupted):
 
 def test_status_reports_and_cancel_discards_the_job(interrupted):
     printed = run_here("status", interrupted).stdout
-    assert 'the same call with the same array resumes it, and with any array if existing is "resume"' in printed
+    assert (
+        'the same call with the same array resumes it, and with any array if existing is "resume"'
+        in printed
+    )
     assert f"removed by: wkwdask cancel {interrupted}/seg --discard" in printed
     refused = run_here("cancel", interrupted)
     assert refused.returncode == 1

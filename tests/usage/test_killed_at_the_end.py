@@ -27,21 +27,41 @@ def double(voxels):
 
 JOBS = {
     "pyramid": lambda here: wkwdask.build_pyramid(here / "ds", "seg", mags=[2, 4]),
-    "pyramid of two layers": lambda here: wkwdask.build_pyramid(here / "ds", ["seg", "em"], mags=[2, 4]),
-    "pyramid of a precomputed volume": lambda here: wkwdask.build_pyramid(f"precomputed://{here}/volume", mags=[2, 4]),
+    "pyramid of two layers": lambda here: wkwdask.build_pyramid(
+        here / "ds", ["seg", "em"], mags=[2, 4]
+    ),
+    "pyramid of a precomputed volume": lambda here: wkwdask.build_pyramid(
+        f"precomputed://{here}/volume", mags=[2, 4]
+    ),
     "to_wkw": lambda here: wkwdask.to_wkw(LABELS, here / "ds" / "new" / "1", **OPTIONS),
-    "to_wkw of a dask array": lambda here: wkwdask.to_wkw(dask.array.from_array(LABELS, chunks=8) + 1, here / "ds" / "new" / "1", **OPTIONS),
-    "rechunk": lambda here: wkwdask.rechunk(here / "ds" / "seg" / "1", here / "ds" / "new" / "1", file_len=1),
+    "to_wkw of a dask array": lambda here: wkwdask.to_wkw(
+        dask.array.from_array(LABELS, chunks=8) + 1, here / "ds" / "new" / "1", **OPTIONS
+    ),
+    "rechunk": lambda here: wkwdask.rechunk(
+        here / "ds" / "seg" / "1", here / "ds" / "new" / "1", file_len=1
+    ),
     "compress": lambda here: wkwdask.compress(here / "ds" / "em"),
     "copy": lambda here: wkwdask.copy(here / "ds", here / "copy"),
-    "apply": lambda here: wkwdask.apply(double, here / "ds" / "seg" / "1", here / "ds" / "new" / "1"),
+    "apply": lambda here: wkwdask.apply(
+        double, here / "ds" / "seg" / "1", here / "ds" / "new" / "1"
+    ),
     "upsample": lambda here: wkwdask.upsample(here / "ds", "coarse"),
-    "components": lambda here: wkwdask.connected_components(here / "ds" / "seg" / "1", here / "ds" / "new" / "1"),
-    "remap": lambda here: wkwdask.remap(here / "ds" / "seg" / "1", here / "ds" / "new" / "1", {1: 7}, default="keep"),
-    "convert to precomputed": lambda here: wkwdask.convert(here / "ds" / "seg", f"precomputed://{here}/made", pyramid=True),
-    "convert to OME-NGFF": lambda here: wkwdask.convert(here / "ds" / "seg", here / "made.ome.zarr"),
+    "components": lambda here: wkwdask.connected_components(
+        here / "ds" / "seg" / "1", here / "ds" / "new" / "1"
+    ),
+    "remap": lambda here: wkwdask.remap(
+        here / "ds" / "seg" / "1", here / "ds" / "new" / "1", {1: 7}, default="keep"
+    ),
+    "convert to precomputed": lambda here: wkwdask.convert(
+        here / "ds" / "seg", f"precomputed://{here}/made", pyramid=True
+    ),
+    "convert to OME-NGFF": lambda here: wkwdask.convert(
+        here / "ds" / "seg", here / "made.ome.zarr"
+    ),
     "convert to N5": lambda here: wkwdask.convert(here / "ds" / "seg", f"n5://{here}/made.n5"),
-    "convert from precomputed": lambda here: wkwdask.convert(f"precomputed://{here}/volume", here / "ds2", pyramid=True),
+    "convert from precomputed": lambda here: wkwdask.convert(
+        f"precomputed://{here}/volume", here / "ds2", pyramid=True
+    ),
 }
 ALWAYS_AGAIN = [name for name in JOBS if name.startswith("pyramid")]
 
@@ -78,7 +98,11 @@ def killed_at(number, job, here):
 
 
 def hidden(here):
-    return sorted(str(path) for path in here.rglob(".wkwdask*") if path.name not in (".wkwdask.json", ".wkwdask.files", ".wkwdask.progress"))
+    return sorted(
+        str(path)
+        for path in here.rglob(".wkwdask*")
+        if path.name not in (".wkwdask.json", ".wkwdask.files", ".wkwdask.progress")
+    )
 
 
 def voxels(here):
@@ -98,7 +122,11 @@ def test_the_same_call_succeeds(start, tmp_path, name):
     with counting(whole, events=CHANGES) as counter:
         job(whole)
     expected, kept = voxels(whole), hidden(whole)
-    steps = STEPS if settings.get_current_profile_name() == "nightly" else [STEPS[0], STEPS[1 + list(JOBS).index(name) % 3]]
+    steps = (
+        STEPS
+        if settings.get_current_profile_name() == "nightly"
+        else [STEPS[0], STEPS[1 + list(JOBS).index(name) % 3]]
+    )
     for number in sorted({max(1, counter.count - step) for step in steps}):
         here = shutil.copytree(start, tmp_path / "here")
         assert killed_at(number, job, here) == 9, number

@@ -12,7 +12,9 @@ import wkwdask
 
 OPTIONS = {"block_len": 8, "file_len": 2}
 # up to 40
-LABELS = np.kron(np.arange(1, 9, dtype=np.uint32).reshape(2, 2, 2) * 5, np.ones((8, 8, 8), np.uint32))
+LABELS = np.kron(
+    np.arange(1, 9, dtype=np.uint32).reshape(2, 2, 2) * 5, np.ones((8, 8, 8), np.uint32)
+)
 
 
 @pytest.fixture
@@ -51,7 +53,13 @@ def test_jobs_record_the_largest_id(dataset, name):
 def test_arrays_and_images_record_the_largest_id(dataset, tmp_path):
     assert largest(dataset) == 40
     np.save(tmp_path / "labels.npy", LABELS[:8])
-    wkwdask.convert(tmp_path / "labels.npy", tmp_path / "made", voxel_size=(4, 4, 4), category="segmentation", layer="ids")
+    wkwdask.convert(
+        tmp_path / "labels.npy",
+        tmp_path / "made",
+        voxel_size=(4, 4, 4),
+        category="segmentation",
+        layer="ids",
+    )
     assert largest(tmp_path / "made", "ids") == 20
     wkwdask.to_wkw(np.full((8, 8, 8), 2**63, np.uint64), dataset / "wide" / "1", **OPTIONS)
     assert largest(dataset, "wide") == 2**63
@@ -70,7 +78,9 @@ def test_a_larger_recorded_id_is_kept_until_all_voxels_are_replaced(dataset):
     assert largest(dataset) == 1000
     wkwdask.to_wkw(LABELS * 0, dataset / "seg" / "1", existing="overwrite", **OPTIONS)
     assert largest(dataset) == 0
-    opened.add_layer("reserved", "segmentation", "uint32", (0, 0, 0, 16, 16, 16), largest_segment_id=500)
+    opened.add_layer(
+        "reserved", "segmentation", "uint32", (0, 0, 0, 16, 16, 16), largest_segment_id=500
+    )
     wkwdask.to_wkw(LABELS, dataset / "reserved" / "1", **OPTIONS)
     assert largest(dataset, "reserved") == 500
 
@@ -80,14 +90,30 @@ def test_a_smaller_recorded_id_is_raised(dataset):
     assert largest(dataset) == 95
     wkwdask.to_wkw(LABELS[:8, :8, :8] + 900, dataset / "seg" / "2", **OPTIONS)
     assert largest(dataset) == 905
-    wkwdask.to_wkw(LABELS[:8, :8, :8] + 9000, without_largest_id(dataset) / "seg" / "1", region=((0, 0, 0), (8, 8, 8)))
+    wkwdask.to_wkw(
+        LABELS[:8, :8, :8] + 9000,
+        without_largest_id(dataset) / "seg" / "1",
+        region=((0, 0, 0), (8, 8, 8)),
+    )
     assert largest(dataset) is None  # the rest of the layer is unknown
 
 
 def test_relabel_uses_the_recorded_ids(dataset, tmp_path):
     for number, name in enumerate(("first", "second")):
-        wkwdask.to_wkw(LABELS[:8, :8, :8] * 0 + 41 + number, tmp_path / name / "1", block_len=8, file_len=1)
+        wkwdask.to_wkw(
+            LABELS[:8, :8, :8] * 0 + 41 + number, tmp_path / name / "1", block_len=8, file_len=1
+        )
     shutil.copytree(tmp_path / "first", tmp_path / "third")
-    ended = run_here("merge", dataset, tmp_path / "first", tmp_path / "second", tmp_path / "third", tmp_path / "merged", "--layer", "seg", "--relabel")
+    ended = run_here(
+        "merge",
+        dataset,
+        tmp_path / "first",
+        tmp_path / "second",
+        tmp_path / "third",
+        tmp_path / "merged",
+        "--layer",
+        "seg",
+        "--relabel",
+    )
     assert ended.returncode == 0, ended.stderr
     assert largest(tmp_path / "merged") == 44

@@ -61,18 +61,29 @@ def test_the_library_names_no_options_of_commands():
     package = Path(wkwdask.__file__).parent
     for path in package.rglob("*.py"):
         if path.parent.name != "cli":
-            assert not re.search(r"""["'(= ](--(layer|mag|overwrite|voxel-size|dtype|method|allow-external))\b""", path.read_text()), path
+            assert not re.search(
+                r"""["'(= ](--(layer|mag|overwrite|voxel-size|dtype|method|allow-external))\b""",
+                path.read_text(),
+            ), path
 
 
 def test_a_box_outside_of_an_array_names_both_boxes(dataset):
     xr = pytest.importorskip("xarray")
-    coordinates = {axis: (axis, (np.arange(10) + 0.5) * 4, {"units": "nm", "mag": 1, "voxel_size_nm": 4.0}) for axis in "xyz"}
+    coordinates = {
+        axis: (axis, (np.arange(10) + 0.5) * 4, {"units": "nm", "mag": 1, "voxel_size_nm": 4.0})
+        for axis in "xyz"
+    }
     array = xr.DataArray(np.zeros((10, 10, 10), np.uint8), coordinates, dims=("x", "y", "z"))
     xr.open_dataarray(dataset / "one" / "1", engine="wkw")  # registers the accessor
     assert array.wkw.crop_nm(x=(0, 20)).shape == (5, 10, 10)
-    with pytest.raises(BoundsError, match=r"the box x 100 to 200, y 0 to 40 does not touch the array along x; the array has x 0 to 40, y 0 to 40"):
+    with pytest.raises(
+        BoundsError,
+        match=r"the box x 100 to 200, y 0 to 40 does not touch the array along x; the array has x 0 to 40, y 0 to 40",
+    ):
         array.wkw.crop_nm(x=(100, 200), y=(0, 40))
-    with pytest.raises(BoundsError, match=r"the box z start to -4 does not touch the array along z"):
+    with pytest.raises(
+        BoundsError, match=r"the box z start to -4 does not touch the array along z"
+    ):
         array.wkw.crop_nm(z=(None, -4))
 
 
@@ -81,6 +92,12 @@ def test_an_absent_scheduler_is_an_error_within_seconds(dataset, monkeypatch):
     monkeypatch.setattr(connect, "_ADDRESS_SECONDS", 0.3)
     done = run_here("pyramid", dataset / "one", "--scheduler", "tcp://127.0.0.1:9")
     assert done.returncode == 1
-    assert "tcp://127.0.0.1:9: no dask scheduler answered within 0.3 s; check that it runs, and its address" in done.stderr
-    with pytest.raises(TaskFailedError, match=r"within 0\.2 s"), wkwdask.cluster("tcp://127.0.0.1:9", timeout=0.2):
+    assert (
+        "tcp://127.0.0.1:9: no dask scheduler answered within 0.3 s; check that it runs, and its address"
+        in done.stderr
+    )
+    with (
+        pytest.raises(TaskFailedError, match=r"within 0\.2 s"),
+        wkwdask.cluster("tcp://127.0.0.1:9", timeout=0.2),
+    ):
         pass

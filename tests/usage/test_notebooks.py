@@ -37,12 +37,27 @@ def test_notebooks_run_and_draw_their_pictures(tmp_path):
     cells = []
     for path in NOTEBOOKS:
         notebook = nbformat.read(path, 4)
-        cells += [nbformat.v4.new_code_cell("%reset -f", metadata={"notebook": path.stem}), *notebook.cells]
+        cells += [
+            nbformat.v4.new_code_cell("%reset -f", metadata={"notebook": path.stem}),
+            *notebook.cells,
+        ]
     for number, cell in enumerate(cells):
         cell.id = str(number)  # those of two notebooks are equal
     nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "all.ipynb")
-    environment = {**os.environ, "WKWDASK_PROGRESS": "off", "JUPYTER_RUNTIME_DIR": str(tmp_path / "runtime"), "IPYTHONDIR": str(tmp_path / "ipython")}
-    done = subprocess.run([sys.executable, "-c", RUN, "all.ipynb", "done.ipynb"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=400)
+    environment = {
+        **os.environ,
+        "WKWDASK_PROGRESS": "off",
+        "JUPYTER_RUNTIME_DIR": str(tmp_path / "runtime"),
+        "IPYTHONDIR": str(tmp_path / "ipython"),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, "all.ipynb", "done.ipynb"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
     assert done.returncode == 0, done.stderr
     num_pictures, name = dict.fromkeys(NUM_PICTURES, 0), ""
     for cell in nbformat.read(tmp_path / "done.ipynb", 4).cells:

@@ -28,9 +28,29 @@ from support.commands import run_here
 from wkwdask.formats import registry
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PAGES = ["README.md", *(path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").rglob("*.md")))]
-EXTRAS = ("compresso", "h5py", "imagecodecs", "isal", "matplotlib", "neuroglancer", "pandas", "pyarrow", "scipy", "tifffile", "zarr")
-PACKAGES = {"cloud-volume": "cloudvolume", "igneous": "igneous", "ngff-zarr": "ngff_zarr", "webknossos": "webknossos"}
+PAGES = [
+    "README.md",
+    *(path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").rglob("*.md"))),
+]
+EXTRAS = (
+    "compresso",
+    "h5py",
+    "imagecodecs",
+    "isal",
+    "matplotlib",
+    "neuroglancer",
+    "pandas",
+    "pyarrow",
+    "scipy",
+    "tifffile",
+    "zarr",
+)
+PACKAGES = {
+    "cloud-volume": "cloudvolume",
+    "igneous": "igneous",
+    "ngff-zarr": "ngff_zarr",
+    "webknossos": "webknossos",
+}
 """Titles of blocks, and the packages that they need."""
 
 SKIPPED = {
@@ -74,9 +94,15 @@ def read_steps(text):
     """List the steps of a page. A block that begins with a comment of a file name is a file. One
     without language and commands is the output of a step."""
     steps = []
-    for match in re.finditer(r'^```(\w*)(?: title="([^"]*)")?\n(.*?)^```$', text, re.MULTILINE | re.DOTALL):
+    for match in re.finditer(
+        r'^```(\w*)(?: title="([^"]*)")?\n(.*?)^```$', text, re.MULTILINE | re.DOTALL
+    ):
         line, block = text.count("\n", 0, match.start()) + 2, match[3]
-        if match[1] == "text" or block.startswith("python3 -m venv ") or not find_spec(PACKAGES.get(match[2], "wkwdask")):
+        if (
+            match[1] == "text"
+            or block.startswith("python3 -m venv ")
+            or not find_spec(PACKAGES.get(match[2], "wkwdask"))
+        ):
             # shown only, the two commands that install, and code of other software that is not
             # installed
             continue
@@ -91,7 +117,9 @@ def read_steps(text):
                 steps.append(Step(line, command.partition("  #")[0].strip(), False, printed))
                 line += part.count("\n")
         else:
-            assert not match[1], f"line {line}: a block in {match[1]} is neither Python nor commands"
+            assert not match[1], (
+                f"line {line}: a block in {match[1]} is neither Python nor commands"
+            )
             steps[-1] = replace(steps[-1], printed=block)
     return steps
 
@@ -106,16 +134,27 @@ def make_input_of_readers(folder):
     for name in ("raw", "sections", "agglomerates"):
         (folder / name).mkdir()
     for z in range(8):
-        tifffile.imwrite(folder / "raw" / f"section_{z}.tif", random.integers(0, 4096, (100, 120), np.uint16))
-        tifffile.imwrite(folder / "sections" / f"{z}.tif", random.integers(0, 256, (100, 120), np.uint8))
+        tifffile.imwrite(
+            folder / "raw" / f"section_{z}.tif", random.integers(0, 4096, (100, 120), np.uint16)
+        )
+        tifffile.imwrite(
+            folder / "sections" / f"{z}.tif", random.integers(0, 256, (100, 120), np.uint8)
+        )
     with h5py.File(folder / "volume.h5", "w") as file:
         file["raw"] = random.integers(0, 256, (20, 30, 40), np.uint8)
     with h5py.File(folder / "agglomerates" / "view_70.hdf5", "w") as file:
         file["segment_to_agglomerate"] = np.arange(1_200_000, dtype=np.uint64) // 2
     for name, block in (("first", (32, 64, 10)), ("second", (40, 70, 12))):
-        annotations.write_annotation(folder / f"{name}_annotation.zip", {"1": {block: np.full((32, 32, 32), 1_200_000)}}, "segmentation", "demo-dataset")
+        annotations.write_annotation(
+            folder / f"{name}_annotation.zip",
+            {"1": {block: np.full((32, 32, 32), 1_200_000)}},
+            "segmentation",
+            "demo-dataset",
+        )
     nodes = '<node id="1" x="1200" y="2100" z="350"/><node id="2" x="1300" y="2300" z="400"/>'
-    (folder / "merger_mode.nml").write_text(f'<things><thing id="1"><nodes>{nodes}</nodes><edges/></thing></things>')
+    (folder / "merger_mode.nml").write_text(
+        f'<things><thing id="1"><nodes>{nodes}</nodes><edges/></thing></things>'
+    )
 
 
 def run_python(step, names):
@@ -159,7 +198,10 @@ def comparable(text, folder):
 
 def differs(printed, found, folder):
     """Compare line by line; a line of three dots stands for any lines."""
-    pattern = "\n".join(".*" if line == "..." else re.escape(line) for line in comparable(printed, folder).splitlines())
+    pattern = "\n".join(
+        ".*" if line == "..." else re.escape(line)
+        for line in comparable(printed, folder).splitlines()
+    )
     return printed and not re.fullmatch(pattern, comparable(found, folder), re.DOTALL)
 
 
@@ -184,7 +226,9 @@ def folder(start, tmp_path, monkeypatch):
 
 
 @pytest.mark.needs(*EXTRAS)
-@pytest.mark.parametrize("page", [page for page in PAGES if read_steps((ROOT / page).read_text(encoding="utf-8"))])
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if read_steps((ROOT / page).read_text(encoding="utf-8"))]
+)
 def test_the_blocks_of_a_page_print_what_it_shows(page, folder):
     problems, names = [], {"__name__": "__main__"}
     with warnings.catch_warnings():
@@ -198,17 +242,27 @@ def test_the_blocks_of_a_page_print_what_it_shows(page, folder):
             try:
                 found = run_python(step, names) if step.is_python else run_command(step)
                 if differs(step.printed, found, folder):
-                    problems.append(f"{page}, line {step.line}: {step.text.strip()}\nprints\n{found}\nand not\n{step.printed}")
+                    problems.append(
+                        f"{page}, line {step.line}: {step.text.strip()}\nprints\n{found}\nand not\n{step.printed}"
+                    )
             except (Exception, SystemExit):
-                problems.append(f"{page}, line {step.line}: {step.text.strip()}\n{traceback.format_exc(limit=-3)}")
+                problems.append(
+                    f"{page}, line {step.line}: {step.text.strip()}\n{traceback.format_exc(limit=-3)}"
+                )
     if "matplotlib.pyplot" in sys.modules:
         sys.modules["matplotlib.pyplot"].close("all")
     assert not problems, "\n\n".join(problems)
 
 
 def test_skipped_blocks_are_on_a_page():
-    texts = [step.text for page in PAGES for step in read_steps((ROOT / page).read_text(encoding="utf-8"))]
-    assert [beginning for beginning in SKIPPED if not any(text.startswith(beginning) for text in texts)] == []
+    texts = [
+        step.text
+        for page in PAGES
+        for step in read_steps((ROOT / page).read_text(encoding="utf-8"))
+    ]
+    assert [
+        beginning for beginning in SKIPPED if not any(text.startswith(beginning) for text in texts)
+    ] == []
 
 
 def test_the_readme_is_short():

@@ -35,9 +35,25 @@ CACHE_VARIABLES = ("XDG_CACHE_HOME", "NUMBA_CACHE_DIR", "SLURM_TMPDIR", "TMP", "
 
 
 def run(folder, **variables):
-    environment = {name: value for name, value in os.environ.items() if name not in CACHE_VARIABLES and not name.startswith("WKWDASK_")}
-    environment |= {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONWARNINGS": "error", "WKWDASK_PROGRESS": "off", **variables}
-    return subprocess.run([sys.executable, "-c", SCRIPT, str(folder)], env=environment, capture_output=True, text=True, check=False, cwd=folder)
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in CACHE_VARIABLES and not name.startswith("WKWDASK_")
+    }
+    environment |= {
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONWARNINGS": "error",
+        "WKWDASK_PROGRESS": "off",
+        **variables,
+    }
+    return subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(folder)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+    )
 
 
 def make_dataset(folder):
@@ -54,7 +70,12 @@ def test_only_the_dataset_is_written(tmp_path):
     blocker.write_text("")
     before = sorted(os.listdir(tmp_path))
     folder = make_dataset(tmp_path / "ds")
-    result = run(folder, HOME=str(blocker / "home"), TMPDIR=str(blocker / "tmp"), WKWDASK_CACHE_DIR=str(compiler.cache_folder().parent))
+    result = run(
+        folder,
+        HOME=str(blocker / "home"),
+        TMPDIR=str(blocker / "tmp"),
+        WKWDASK_CACHE_DIR=str(compiler.cache_folder().parent),
+    )
     assert result.returncode == 0, result.stderr
     assert result.stdout == "done"
     assert sorted(os.listdir(tmp_path)) == sorted([*before, "ds"])

@@ -63,19 +63,36 @@ def check(folder, writer, written, renamed):
     """Check that one of the two succeeded, or both in turn; every mag on disk is listed and holds
     its voxels."""
     is_between_swap_and_unlink = isinstance(written, OSError) and written.errno == errno.ELOOP
-    assert written is None or is_between_swap_and_unlink or isinstance(written, (wkwdask.LockedError, wkwdask.MissingError)), written
+    assert (
+        written is None
+        or is_between_swap_and_unlink
+        or isinstance(written, (wkwdask.LockedError, wkwdask.MissingError))
+    ), written
     assert renamed is None or isinstance(renamed, wkwdask.LockedError), renamed
     layers = wkwdask.open_dataset(folder).layers
-    assert {name: sorted(os.listdir(folder / name)) for name in os.listdir(folder) if name != "datasource-properties.json"} == {
-        layer.name: sorted(str(mag) for mag in layer.mags) for layer in layers.values()
-    }
+    assert {
+        name: sorted(os.listdir(folder / name))
+        for name in os.listdir(folder)
+        if name != "datasource-properties.json"
+    } == {layer.name: sorted(str(mag) for mag in layer.mags) for layer in layers.values()}
     names = ["em"] if renamed is not None else ["raw"]
     # the writer began after the renaming
-    assert list(layers) in (names, ["raw", "em"] if written is None and writer is write_mag else names)
+    assert list(layers) in (
+        names,
+        ["raw", "em"] if written is None and writer is write_mag else names,
+    )
     assert layers[names[0]].read(mag=1).min() == 3
-    found = [(str(mag), int(layer.read(mag=mag).max())) for layer in layers.values() for mag in layer.mags]
+    found = [
+        (str(mag), int(layer.read(mag=mag).max()))
+        for layer in layers.values()
+        for mag in layer.mags
+    ]
     fine, coarse = (7, None) if writer is write_region else (3, 7 if writer is write_mag else 3)
-    assert found == ([("1", 3)] if written is not None else [("1", fine)] + [("2", coarse)] * (coarse is not None))
+    assert found == (
+        [("1", 3)]
+        if written is not None
+        else [("1", fine)] + [("2", coarse)] * (coarse is not None)
+    )
 
 
 def outcome(function, folder):
@@ -124,7 +141,11 @@ def test_a_layer_that_is_being_written_is_not_renamed(dataset):
         return voxels
 
     with dask.config.set(scheduler="synchronous"):
-        wkwdask.to_wkw(dask.array.from_array(COARSE, chunks=8).map_blocks(seen, meta=COARSE[:0, :0, :0]), dataset / "em" / "2", **OPTIONS)
+        wkwdask.to_wkw(
+            dask.array.from_array(COARSE, chunks=8).map_blocks(seen, meta=COARSE[:0, :0, :0]),
+            dataset / "em" / "2",
+            **OPTIONS,
+        )
     assert errors
     assert all(isinstance(error, wkwdask.LockedError) for error in errors)
     assert [str(mag) for mag in wkwdask.open_dataset(dataset)["em"].mags] == ["1", "2"]

@@ -18,20 +18,29 @@ import wkwdask
 ROOT = Path(__file__).resolve().parent.parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
-GENERATED = {"cli-reference.md", *(f"notebooks/{path.stem}.md" for path in (ROOT / "notebooks").glob("*.ipynb"))}
+GENERATED = {
+    "cli-reference.md",
+    *(f"notebooks/{path.stem}.md" for path in (ROOT / "notebooks").glob("*.ipynb")),
+}
 """Pages that the hooks of MkDocs add."""
 
 
 def pages_of(navigation):
     if isinstance(navigation, str):
         return [navigation]
-    return [page for entry in (navigation.values() if isinstance(navigation, dict) else navigation) for page in pages_of(entry)]
+    return [
+        page
+        for entry in (navigation.values() if isinstance(navigation, dict) else navigation)
+        for page in pages_of(entry)
+    ]
 
 
 @cache
 def prose(path):
     """Text of a page without blocks of code."""
-    return re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return re.sub(
+        r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
+    )
 
 
 @cache
@@ -41,7 +50,10 @@ def anchors(path):
     for heading in re.findall(r"^#+ +(.*)", prose(path), re.MULTILINE):
         words = unicodedata.normalize("NFKD", heading).encode("ascii", "ignore").decode()
         found.append(re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", words).strip().lower()))
-    return [f"{anchor}_{number}" if (number := found[:place].count(anchor)) else anchor for place, anchor in enumerate(found)]
+    return [
+        f"{anchor}_{number}" if (number := found[:place].count(anchor)) else anchor
+        for place, anchor in enumerate(found)
+    ]
 
 
 def test_each_page_is_in_the_navigation_once():
@@ -50,7 +62,9 @@ def test_each_page_is_in_the_navigation_once():
 
 
 @pytest.mark.parametrize(
-    "path", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(DOCS / page for page in PAGES)], ids=lambda path: path.relative_to(ROOT).as_posix()
+    "path",
+    [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(DOCS / page for page in PAGES)],
+    ids=lambda path: path.relative_to(ROOT).as_posix(),
 )
 def test_links_and_anchors_exist(path):
     problems = []
@@ -60,7 +74,9 @@ def test_links_and_anchors_exist(path):
             continue
         file = (path.parent / target).resolve() if target else path
         inside = not path.is_relative_to(DOCS) or file.is_relative_to(DOCS)
-        exists = file.exists() or (file.is_relative_to(DOCS) and file.relative_to(DOCS).as_posix() in GENERATED)
+        exists = file.exists() or (
+            file.is_relative_to(DOCS) and file.relative_to(DOCS).as_posix() in GENERATED
+        )
         if not inside or not exists or (anchor and anchor not in anchors(file)):
             problems.append(link)
     assert problems == []
@@ -80,7 +96,9 @@ def image(name):
 
 def test_drawings_are_those_of_the_script():
     drawings = script("drawings").DRAWINGS
-    assert {name: image(f"{name}.svg") for name in drawings} == {name: draw() for name, draw in drawings.items()}
+    assert {name: image(f"{name}.svg") for name in drawings} == {
+        name: draw() for name, draw in drawings.items()
+    }
 
 
 def test_the_tour_shows_its_recording():
@@ -91,5 +109,11 @@ def test_the_tour_shows_its_recording():
 
 
 def test_the_reference_has_each_public_name_once():
-    names = [name for page in (DOCS / "api").glob("*.md") for name in re.findall(r"^::: wkwdask\.(\w+)$", page.read_text(encoding="utf-8"), re.MULTILINE)]
+    names = [
+        name
+        for page in (DOCS / "api").glob("*.md")
+        for name in re.findall(
+            r"^::: wkwdask\.(\w+)$", page.read_text(encoding="utf-8"), re.MULTILINE
+        )
+    ]
     assert sorted(names) == sorted(wkwdask.__all__)

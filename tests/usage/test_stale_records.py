@@ -31,7 +31,10 @@ USES = {
 def test_a_record_of_a_renamed_layer_is_an_error(dataset, use):
     layer = dataset["seg"]
     renamed = dataset.rename_layer("seg", "cells")
-    with pytest.raises(wkwdask.MissingError, match=r"layer 'seg' was renamed, removed or replaced since this record was read; .* \(its layers are cells\)"):
+    with pytest.raises(
+        wkwdask.MissingError,
+        match=r"layer 'seg' was renamed, removed or replaced since this record was read; .* \(its layers are cells\)",
+    ):
         USES[use](layer)
     assert USES[use](renamed["cells"]) is not None
 
@@ -48,7 +51,9 @@ def test_another_layer_of_that_name_is_not_read(dataset):
 def test_an_array_of_a_renamed_layer_is_an_error(dataset):
     array = dataset["seg"].open()
     dataset.rename_layer("seg", "cells")
-    with pytest.raises(wkwdask.MissingError, match=r"seg/1/header\.wkw: not found: the mag is gone"):
+    with pytest.raises(
+        wkwdask.MissingError, match=r"seg/1/header\.wkw: not found: the mag is gone"
+    ):
         array.compute()
 
 

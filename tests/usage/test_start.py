@@ -20,7 +20,18 @@ SCHEDULERS = {"dask", "distributed"}
 COMPILERS = {"llvmlite", "numba"}
 # What can only come with something else: dask.array imports the first four where they are
 # installed, numba the fifth where it compiles.
-LARGE = {"dask.array", "pandas", "pyarrow", "xarray", "scipy.linalg", "bokeh", "matplotlib", "zarr", "tensorstore", "aiohttp"}
+LARGE = {
+    "dask.array",
+    "pandas",
+    "pyarrow",
+    "xarray",
+    "scipy.linalg",
+    "bokeh",
+    "matplotlib",
+    "zarr",
+    "tensorstore",
+    "aiohttp",
+}
 
 
 LOADED = f"sorted({ARRAYS | SCHEDULERS | COMPILERS | LARGE} & set(__import__('sys').modules))"
@@ -30,14 +41,26 @@ LOADED = f"sorted({ARRAYS | SCHEDULERS | COMPILERS | LARGE} & set(__import__('sy
 def dataset(tmp_path_factory):
     folder = tmp_path_factory.mktemp("start") / "ds"
     wkwdask.create_dataset(folder, (4, 4, 35))
-    wkwdask.to_wkw(np.ones((16, 16, 16), np.uint8), folder / "color" / "1", block_len=8, file_len=2, category="color")
+    wkwdask.to_wkw(
+        np.ones((16, 16, 16), np.uint8),
+        folder / "color" / "1",
+        block_len=8,
+        file_len=2,
+        category="color",
+    )
     # machine code of the kernels is there from now on
     wkwdask.read(folder / "color" / "1", ((1, 0, 0), (12, 16, 16)))
     return folder
 
 
 def _loaded_after(code, **environment):
-    done = subprocess.run([sys.executable, "-c", f"{code}\nprint('\\n', *{LOADED})"], env=os.environ | environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\nprint('\\n', *{LOADED})"],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     *output, modules = done.stdout.splitlines()
     return set(modules.split()), output
@@ -57,14 +80,22 @@ def test_help_needs_no_arrays(arguments):
 
 
 def test_completion_of_a_command_needs_no_arrays():
-    complete = {"_WKWDASK_COMPLETE": "bash_complete", "COMP_WORDS": "wkwdask pyr", "COMP_CWORD": "1"}
+    complete = {
+        "_WKWDASK_COMPLETE": "bash_complete",
+        "COMP_WORDS": "wkwdask pyr",
+        "COMP_CWORD": "1",
+    }
     modules, output = _loaded_after(_command(), **complete)
     assert output[0] == "plain,pyramid"
     assert modules == set()
 
 
 def test_completion_of_a_layer_needs_numpy_only(dataset):
-    complete = {"_WKWDASK_COMPLETE": "bash_complete", "COMP_WORDS": f"wkwdask pyramid {dataset} --layer ", "COMP_CWORD": "4"}
+    complete = {
+        "_WKWDASK_COMPLETE": "bash_complete",
+        "COMP_WORDS": f"wkwdask pyramid {dataset} --layer ",
+        "COMP_CWORD": "4",
+    }
     modules, output = _loaded_after(_command(), **complete)
     assert output[0] == "plain,color"
     assert modules == {"numpy"}
@@ -78,27 +109,35 @@ def test_info_needs_numpy_only(dataset, words):
 
 
 def test_read_needs_neither_dask_nor_scipy(dataset):
-    modules, _ = _loaded_after(f"import wkwdask\nassert wkwdask.read({str(dataset / 'color' / '1')!r}, ((1, 0, 0), (12, 16, 16))).all()")
+    modules, _ = _loaded_after(
+        f"import wkwdask\nassert wkwdask.read({str(dataset / 'color' / '1')!r}, ((1, 0, 0), (12, 16, 16))).all()"
+    )
     assert modules == {"numpy", "numba", "llvmlite"}
 
 
 @pytest.mark.long
 def test_open_needs_no_compiler(dataset):
     array_alone, _ = _loaded_after("import dask.array")
-    modules, _ = _loaded_after(f"import wkwdask\nassert wkwdask.open({str(dataset / 'color' / '1')!r}).shape == (1, 16, 16, 16)")
+    modules, _ = _loaded_after(
+        f"import wkwdask\nassert wkwdask.open({str(dataset / 'color' / '1')!r}).shape == (1, 16, 16, 16)"
+    )
     assert modules == array_alone
     assert not modules & COMPILERS
 
 
 def test_workers_of_a_cluster_start_small(tmp_path):
-    with local_client(load_config({"kind": "local", "workers": 1, "local-directory": str(tmp_path)})) as client:
+    with local_client(
+        load_config({"kind": "local", "workers": 1, "local-directory": str(tmp_path)})
+    ) as client:
         (modules,) = client.run(lambda: eval(LOADED)).values()
     assert set(modules) == {"numpy", "dask", "distributed"}
 
 
 def test_workers_of_a_local_cluster_keep_freed_memory_as_any_process_does(tmp_path, monkeypatch):
     monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
-    with local_client(load_config({"kind": "local", "workers": 1, "local-directory": str(tmp_path)})) as client:
+    with local_client(
+        load_config({"kind": "local", "workers": 1, "local-directory": str(tmp_path)})
+    ) as client:
         (threshold,) = client.run(lambda: os.environ.get("MALLOC_TRIM_THRESHOLD_")).values()
     assert threshold is None
 

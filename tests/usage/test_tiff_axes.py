@@ -7,7 +7,9 @@ import pytest
 
 import wkwdask
 
-tifffile = pytest.importorskip("tifffile", reason="tifffile, of the extra convert, is not installed")
+tifffile = pytest.importorskip(
+    "tifffile", reason="tifffile, of the extra convert, is not installed"
+)
 
 VOXELS = np.random.default_rng(0).integers(1, 255, (3, 20, 30), np.uint8)
 
@@ -17,7 +19,16 @@ def converted(source, tmp_path):
     return wkwdask.read(tmp_path / "ds")[0].T
 
 
-@pytest.mark.parametrize("options", [{}, {"compression": "zlib"}, {"metadata": {"axes": "YXS"}}, {"metadata": {"axes": "YXC"}}, {"tile": (16, 16)}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"compression": "zlib"},
+        {"metadata": {"axes": "YXS"}},
+        {"metadata": {"axes": "YXC"}},
+        {"tile": (16, 16)},
+    ],
+)
 def test_sections_with_a_last_axis_of_length_1(tmp_path, options):
     (tmp_path / "s").mkdir()
     for z, section in enumerate(VOXELS):

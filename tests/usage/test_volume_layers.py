@@ -19,18 +19,29 @@ def block(value):
 @pytest.fixture
 def dataset(tmp_path):
     wkwdask.create_dataset(tmp_path / "ds", (11.24, 11.24, 28.0))
-    wkwdask.write(tmp_path / "ds" / "seg" / "1", (0, 0, 0), np.ones((64, 64, 64), np.uint32), category="segmentation")
+    wkwdask.write(
+        tmp_path / "ds" / "seg" / "1",
+        (0, 0, 0),
+        np.ones((64, 64, 64), np.uint32),
+        category="segmentation",
+    )
     return tmp_path / "ds"
 
 
 @pytest.fixture
 def annotation(tmp_path):
-    return write_annotations(tmp_path / "annotation.zip", {"other": {"1": {(0, 0, 0): block(7)}}, "seg": {"1": {(0, 0, 0): block(9)}}})
+    return write_annotations(
+        tmp_path / "annotation.zip",
+        {"other": {"1": {(0, 0, 0): block(7)}}, "seg": {"1": {(0, 0, 0): block(9)}}},
+    )
 
 
 def test_the_report_names_used_and_unused_layers(dataset, annotation, tmp_path):
     report = wkwdask.merge(dataset, annotation, tmp_path / "merged")
-    assert "used volume layer Volume 1 (data_1_Volume.zip), drawn on layer seg; left out Volume 0 (data_0_Volume.zip), drawn on layer other" in report.note
+    assert (
+        "used volume layer Volume 1 (data_1_Volume.zip), drawn on layer seg; left out Volume 0 (data_0_Volume.zip), drawn on layer other"
+        in report.note
+    )
     assert wkwdask.read(tmp_path / "merged", ((0, 0, 0), (1, 1, 1))).item() == 9
 
 
@@ -53,8 +64,17 @@ def test_the_command_chooses_a_volume_layer(dataset, annotation, tmp_path):
 
 
 def test_an_unknown_volume_layer_is_an_error(dataset, annotation, tmp_path):
-    with pytest.raises(MissingError, match=r"no volume layer 'Volume 2'; there are Volume 0 .data_0_Volume.zip., drawn on layer other; Volume 1"):
+    with pytest.raises(
+        MissingError,
+        match=r"no volume layer 'Volume 2'; there are Volume 0 .data_0_Volume.zip., drawn on layer other; Volume 1",
+    ):
         wkwdask.merge(dataset, annotation, tmp_path / "merged", volume_layer="Volume 2")
-    both = write_annotations(tmp_path / "both.zip", {"a": {"1": {(0, 0, 0): block(7)}}, "b": {"1": {(0, 0, 0): block(8)}}})
-    with pytest.raises(ValueError, match=r"0 of them drawn on layer seg; name one with volume_layer=: Volume 0 .*Volume 1"):
+    both = write_annotations(
+        tmp_path / "both.zip",
+        {"a": {"1": {(0, 0, 0): block(7)}}, "b": {"1": {(0, 0, 0): block(8)}}},
+    )
+    with pytest.raises(
+        ValueError,
+        match=r"0 of them drawn on layer seg; name one with volume_layer=: Volume 0 .*Volume 1",
+    ):
         wkwdask.merge(dataset, both, tmp_path / "merged")

@@ -34,14 +34,26 @@ def in_memory(voxels, name, mag=(1, 1, 1), topleft=TOPLEFT):
     """Make what should be seen, by hand."""
     dims = "xyz" if voxels.ndim == 3 else "cxyz"
     coords = {
-        axis: (axis, (np.arange(t, t + n) + 0.5) * (m * length), {"units": "nm", "long_name": axis, "mag": m, "voxel_size_nm": length})
-        for axis, t, n, m, length in zip("xyz", topleft, voxels.shape[-3:], mag, VOXEL_SIZE, strict=True)
+        axis: (
+            axis,
+            (np.arange(t, t + n) + 0.5) * (m * length),
+            {"units": "nm", "long_name": axis, "mag": m, "voxel_size_nm": length},
+        )
+        for axis, t, n, m, length in zip(
+            "xyz", topleft, voxels.shape[-3:], mag, VOXEL_SIZE, strict=True
+        )
     }
     if voxels.ndim == 4:
         coords["c"] = ("c", np.arange(len(voxels)), {"long_name": "channel"})
     category = "segmentation" if voxels.dtype == np.uint32 else "color"
     mag_name = str(mag[0]) if len(set(mag)) == 1 else "-".join(map(str, mag))
-    return xr.DataArray(voxels, dims=list(dims), coords=coords, name=name, attrs={"mag": mag_name, "voxel_size_nm": VOXEL_SIZE, "category": category})
+    return xr.DataArray(
+        voxels,
+        dims=list(dims),
+        coords=coords,
+        name=name,
+        attrs={"mag": mag_name, "voxel_size_nm": VOXEL_SIZE, "category": category},
+    )
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +76,9 @@ def pair(request, dataset):
 
 @pytest.fixture(params=[None, {}], ids=["lazy", "dask"])
 def rgb(request, dataset):
-    return xr.open_dataarray(dataset / "rgb", engine="wkw", chunks=request.param, cache=False), in_memory(RGB, "rgb")
+    return xr.open_dataarray(
+        dataset / "rgb", engine="wkw", chunks=request.param, cache=False
+    ), in_memory(RGB, "rgb")
 
 
 X = float((TOPLEFT[0] + 4.5) * VOXEL_SIZE[0])
@@ -85,9 +99,18 @@ SELECTIONS = {
     "T": lambda a: a.T[1:3],
     "isel": lambda a: a.isel(x=slice(3, 9), z=0),
     "isel drop": lambda a: a.isel(y=2, drop=True),
-    "points": lambda a: a.isel(x=xr.DataArray([1, 49, 7], dims="p"), y=xr.DataArray([0, 36, 7], dims="p"), z=xr.DataArray([22, 0, 7], dims="p")),
-    "points along two axes": lambda a: a.isel(x=xr.DataArray([[1, 49], [7, -1]], dims=["p", "q"]), y=xr.DataArray([[0, 36], [7, 2]], dims=["p", "q"])),
-    "points, then slices": lambda a: a.isel(x=xr.DataArray([1, 49, 7], dims="p"), y=xr.DataArray([0, 36, 7], dims="p"))[1:, ::-3],
+    "points": lambda a: a.isel(
+        x=xr.DataArray([1, 49, 7], dims="p"),
+        y=xr.DataArray([0, 36, 7], dims="p"),
+        z=xr.DataArray([22, 0, 7], dims="p"),
+    ),
+    "points along two axes": lambda a: a.isel(
+        x=xr.DataArray([[1, 49], [7, -1]], dims=["p", "q"]),
+        y=xr.DataArray([[0, 36], [7, 2]], dims=["p", "q"]),
+    ),
+    "points, then slices": lambda a: a.isel(
+        x=xr.DataArray([1, 49, 7], dims="p"), y=xr.DataArray([0, 36, 7], dims="p")
+    )[1:, ::-3],
     "sel nearest": lambda a: a.sel(x=X + 3, y=150, z=500, method="nearest"),
     "sel slice": lambda a: a.sel(x=slice(X, X + 100), z=slice(300, 500)),
     "sel exact": lambda a: a.sel(x=[X], method=None),
@@ -119,7 +142,9 @@ class TestAsInMemory:
             lambda a: a[::-1, 3, 4:9],
             lambda a: a.isel(c=[2, 0, 0], x=slice(None, None, 20), z=-1),
             lambda a: a.sel(c=1, x=slice(X, X + 50)),
-            lambda a: a.isel(c=xr.DataArray([0, 2], dims="p"), x=xr.DataArray([5, 49], dims="p"), y=1, z=2),
+            lambda a: a.isel(
+                c=xr.DataArray([0, 2], dims="p"), x=xr.DataArray([5, 49], dims="p"), y=1, z=2
+            ),
             lambda a: a.transpose("y", "c", ...)[4:6],
         ],
     )
@@ -141,7 +166,9 @@ class TestAsInMemory:
     def test_a_cluster_of_processes(self, dataset):
         opened = xr.open_dataarray(dataset / "em", engine="wkw", chunks={}, cache=False)
         with local_cluster(n_workers=1) as cluster, distributed.Client(cluster):
-            xr.testing.assert_identical(opened[5:, ::2].max("z").compute(), in_memory(EM, "em")[5:, ::2].max("z"))
+            xr.testing.assert_identical(
+                opened[5:, ::2].max("z").compute(), in_memory(EM, "em")[5:, ::2].max("z")
+            )
 
     def test_plotting(self, pair):
         import matplotlib
@@ -169,18 +196,25 @@ def test_the_entry_point_is_installed():
 
 
 def test_the_engine_is_found_from_the_path(dataset):
-    xr.testing.assert_identical(xr.open_dataarray(dataset / "em" / "1").compute(), in_memory(EM, "em"))
+    xr.testing.assert_identical(
+        xr.open_dataarray(dataset / "em" / "1").compute(), in_memory(EM, "em")
+    )
 
 
 def test_another_mag(dataset):
     half = wkwdask.read(dataset / "em" / "2-2-1")[0]
     expected = in_memory(half, "em", (2, 2, 1), (10, 1, 9))
-    for opened in (xr.open_dataarray(dataset / "em" / "2-2-1"), xr.open_dataset(dataset, engine="wkw", layer="em", mag="2-2-1").em):
+    for opened in (
+        xr.open_dataarray(dataset / "em" / "2-2-1"),
+        xr.open_dataset(dataset, engine="wkw", layer="em", mag="2-2-1").em,
+    ):
         xr.testing.assert_identical(opened.compute(), expected)
 
 
 def test_a_bounding_box_is_opened(dataset):
-    opened = xr.open_dataarray(dataset, engine="wkw", layer="em", bounding_box=(30, 10, 9, 12, 20, 3))
+    opened = xr.open_dataarray(
+        dataset, engine="wkw", layer="em", bounding_box=(30, 10, 9, 12, 20, 3)
+    )
     xr.testing.assert_identical(opened.compute(), in_memory(EM, "em")[9:21, 7:27, :3])
     with pytest.raises(wkwdask.BoundsError, match="reaches outside"):
         xr.open_dataarray(dataset, engine="wkw", layer="em", bounding_box=(0, 0, 0, 12, 20, 3))
@@ -230,7 +264,10 @@ class TestGuess:
     """Paths that the engine recognizes."""
 
     def test_dataset_layer_and_mag(self, dataset):
-        assert all(xr.backends.list_engines()["wkw"].guess_can_open(path) for path in (dataset, str(dataset / "em"), dataset / "em" / "1", dataset.as_uri()))
+        assert all(
+            xr.backends.list_engines()["wkw"].guess_can_open(path)
+            for path in (dataset, str(dataset / "em"), dataset / "em" / "1", dataset.as_uri())
+        )
 
     def test_a_broken_json_is_recognized(self, tmp_path):
         (tmp_path / FILE_NAME).write_text("{")
@@ -250,7 +287,9 @@ class TestGuess:
         assert not xr.backends.list_engines()["wkw"].guess_can_open(tmp_path / "absent")
 
     def test_a_folder_of_zarr_arrays_is_not_recognized(self, tmp_path):
-        (tmp_path / FILE_NAME).write_text(json.dumps({"scale": [1, 1, 1], "dataLayers": [ZARR_LAYER]}))
+        (tmp_path / FILE_NAME).write_text(
+            json.dumps({"scale": [1, 1, 1], "dataLayers": [ZARR_LAYER]})
+        )
         assert not xr.backends.list_engines()["wkw"].guess_can_open(tmp_path)
 
 
@@ -272,9 +311,16 @@ class TestTree:
         tree = xr.open_datatree(dataset, engine="wkw")
         assert {node.path for node in tree.leaves} == {"/em/1", "/em/2-2-1", "/rgb/1", "/cells/1"}
         assert tree.attrs == {"name": "ds", "voxel_size_nm": VOXEL_SIZE}
-        assert tree["em"].attrs == {"layer": "em", "category": "color", "data_format": "wkw", "bounding_box": (*TOPLEFT, *EM.shape)}
+        assert tree["em"].attrs == {
+            "layer": "em",
+            "category": "color",
+            "data_format": "wkw",
+            "bounding_box": (*TOPLEFT, *EM.shape),
+        }
         xr.testing.assert_identical(tree["em/1/em"].compute(), in_memory(EM, "em"))
-        xr.testing.assert_identical(tree["cells/1"].to_dataset(inherit=False).cells.compute(), in_memory(IDS, "cells"))
+        xr.testing.assert_identical(
+            tree["cells/1"].to_dataset(inherit=False).cells.compute(), in_memory(IDS, "cells")
+        )
 
     def test_in_chunks(self, dataset):
         tree = xr.open_datatree(dataset, chunks={})
@@ -282,8 +328,13 @@ class TestTree:
         xr.testing.assert_identical(tree["rgb/1/rgb"].compute(), in_memory(RGB, "rgb"))
 
     def test_a_layer_and_a_mag(self, dataset):
-        assert {node.path for node in xr.open_datatree(dataset / "em", engine="wkw").leaves} == {"/1", "/2-2-1"}
-        assert {node.path for node in xr.open_datatree(dataset / "em" / "2-2-1", engine="wkw").leaves} == {"/2-2-1"}
+        assert {node.path for node in xr.open_datatree(dataset / "em", engine="wkw").leaves} == {
+            "/1",
+            "/2-2-1",
+        }
+        assert {
+            node.path for node in xr.open_datatree(dataset / "em" / "2-2-1", engine="wkw").leaves
+        } == {"/2-2-1"}
 
     def test_groups(self, dataset):
         groups = xr.open_groups(dataset / "em", engine="wkw")
@@ -291,19 +342,30 @@ class TestTree:
 
     def test_layers_that_cannot_be_opened_are_listed(self, dataset, tmp_path):
         document = json.loads((dataset / FILE_NAME).read_text())
-        document["dataLayers"] = [document["dataLayers"][0], ZARR_LAYER, {"name": "odd/one", "category": "pink"}]
+        document["dataLayers"] = [
+            document["dataLayers"][0],
+            ZARR_LAYER,
+            {"name": "odd/one", "category": "pink"},
+        ]
         for entry in document["dataLayers"][0]["mags"]:
             entry["path"] = str((dataset / entry["path"]).resolve())
         document["dataLayers"][0]["mags"][1]["path"] = "./gone"
         (tmp_path / FILE_NAME).write_text(json.dumps(document))
         tree = xr.open_datatree(tmp_path, engine="wkw")
         assert "no WKW mag here" in tree["em/2-2-1"].attrs["problem"]
-        assert any(text in tree["other/1"].attrs["problem"] for text in ("other/1: no Zarr array here", "needs the package zarr"))
-        assert 'expected "color" or "segmentation", found "pink"' in tree["odd_one"].attrs["problem"]
+        assert any(
+            text in tree["other/1"].attrs["problem"]
+            for text in ("other/1: no Zarr array here", "needs the package zarr")
+        )
+        assert (
+            'expected "color" or "segmentation", found "pink"' in tree["odd_one"].attrs["problem"]
+        )
         xr.testing.assert_equal(tree["em/1/em"].compute(), in_memory(EM, "em"))
 
 
-boxes = st.builds(BoundingBox, st.tuples(*[st.integers(0, 3000)] * 3), st.tuples(*[st.integers(1, 3000)] * 3))
+boxes = st.builds(
+    BoundingBox, st.tuples(*[st.integers(0, 3000)] * 3), st.tuples(*[st.integers(1, 3000)] * 3)
+)
 
 
 class TestChunks:
@@ -316,18 +378,35 @@ class TestChunks:
         lengths=st.sampled_from([(32, 1024), (32, 32), (8, 64), (64, 512)]),
         limit=st.sampled_from(["128MiB", "16MiB", "3MB"]),
     )
-    def test_chunk_borders_are_block_borders(self, tmp_path_factory, box, dtype, channels, lengths, limit):
+    def test_chunk_borders_are_block_borders(
+        self, tmp_path_factory, box, dtype, channels, lengths, limit
+    ):
         # dask splits larger blocks
-        assume(lengths[0] ** 3 * np.dtype(dtype).itemsize * channels <= dask.utils.parse_bytes(limit))
+        assume(
+            lengths[0] ** 3 * np.dtype(dtype).itemsize * channels <= dask.utils.parse_bytes(limit)
+        )
         folder = tmp_path_factory.mktemp("chunks")
         wkwdask.create_dataset(folder, VOXEL_SIZE)
-        wkwdask.create(folder / "em" / "1", box, dtype, num_channels=channels, block_len=lengths[0], file_len=lengths[1] // lengths[0])
+        wkwdask.create(
+            folder / "em" / "1",
+            box,
+            dtype,
+            num_channels=channels,
+            block_len=lengths[0],
+            file_len=lengths[1] // lengths[0],
+        )
         with dask.config.set({"array.chunk-size": limit}):
             opened = xr.open_dataarray(folder / "em" / "1", engine="wkw")
             preferred = tuple(opened.encoding["preferred_chunks"][axis] for axis in opened.dims)
             # where these are few
-            automatic = xr.open_dataarray(folder / "em" / "1", engine="wkw", chunks="auto") if box.volume < 1 << 24 else None
-            alike = dask.array.core.normalize_chunks("auto", opened.shape, dtype=np.dtype(dtype), previous_chunks=preferred)
+            automatic = (
+                xr.open_dataarray(folder / "em" / "1", engine="wkw", chunks="auto")
+                if box.volume < 1 << 24
+                else None
+            )
+            alike = dask.array.core.normalize_chunks(
+                "auto", opened.shape, dtype=np.dtype(dtype), previous_chunks=preferred
+            )
         for chunks in (preferred, alike, *([] if automatic is None else [automatic.chunks])):
             for axis, cut in zip(opened.dims, chunks, strict=True):
                 assert sum(cut) == opened.sizes[axis]
@@ -335,7 +414,9 @@ class TestChunks:
                     first = box.topleft["xyz".index(axis)]
                     assert all((first + border) % lengths[0] == 0 for border in np.cumsum(cut)[:-1])
 
-    @pytest.mark.parametrize("chunks", [{}, "auto", {"z": "auto"}, {"x": "auto", "y": "auto"}, {"x": -1}])
+    @pytest.mark.parametrize(
+        "chunks", [{}, "auto", {"z": "auto"}, {"x": "auto", "y": "auto"}, {"x": -1}]
+    )
     def test_opened(self, dataset, chunks, recwarn):
         with dask.config.set({"array.chunk-size": "4kiB"}):
             opened = xr.open_dataarray(dataset / "em", engine="wkw", chunks=chunks)
@@ -356,20 +437,28 @@ class TestWriting:
     def test_a_new_dataset(self, tmp_path):
         array = in_memory(EM, "em")
         array.wkw.to_wkw(tmp_path / "new" / "em" / "1", **OPTIONS)
-        xr.testing.assert_identical(xr.open_dataarray(tmp_path / "new", engine="wkw").compute(), array)
+        xr.testing.assert_identical(
+            xr.open_dataarray(tmp_path / "new", engine="wkw").compute(), array
+        )
         assert wkwdask.info(tmp_path / "new").voxel_size_nm == VOXEL_SIZE
 
     def test_channels(self, tmp_path):
         array = in_memory(RGB, "rgb")
-        wkwdask.to_wkw(array.transpose("z", "c", "y", "x").chunk(20), tmp_path / "new" / "rgb" / "1", **OPTIONS)
-        xr.testing.assert_identical(xr.open_dataarray(tmp_path / "new", engine="wkw").compute(), array)
+        wkwdask.to_wkw(
+            array.transpose("z", "c", "y", "x").chunk(20), tmp_path / "new" / "rgb" / "1", **OPTIONS
+        )
+        xr.testing.assert_identical(
+            xr.open_dataarray(tmp_path / "new", engine="wkw").compute(), array
+        )
 
     @pytest.mark.parametrize("mag", ["1", "2-2-1", "4-4-2"])
     def test_another_mag(self, tmp_path, mag):
         factors = wkwdask.Mag.parse(mag).factors
         array = in_memory(IDS, "cells", factors)
         array.wkw.to_wkw(tmp_path / "new" / "cells" / mag, **OPTIONS)
-        xr.testing.assert_identical(xr.open_dataarray(tmp_path / "new", engine="wkw").compute(), array)
+        xr.testing.assert_identical(
+            xr.open_dataarray(tmp_path / "new", engine="wkw").compute(), array
+        )
 
     def test_without_attributes_lengths_are_measured(self, tmp_path):
         array = in_memory(EM, "em").drop_attrs()
@@ -377,24 +466,37 @@ class TestWriting:
             array[axis].attrs["units"] = "nm"
         array.wkw.to_wkw(tmp_path / "new" / "em" / "1", **OPTIONS)
         assert wkwdask.info(tmp_path / "new").voxel_size_nm == VOXEL_SIZE
-        xr.testing.assert_allclose(xr.open_dataarray(tmp_path / "new", engine="wkw"), array, rtol=1e-12)
+        xr.testing.assert_allclose(
+            xr.open_dataarray(tmp_path / "new", engine="wkw"), array, rtol=1e-12
+        )
 
     def test_other_units(self, tmp_path):
         array = in_memory(EM, "em").drop_attrs()
-        array = array.assign_coords({axis: (axis, array[axis].values / 1000, {"units": "um"}) for axis in "xyz"})
+        array = array.assign_coords(
+            {axis: (axis, array[axis].values / 1000, {"units": "um"}) for axis in "xyz"}
+        )
         array.wkw.to_wkw(tmp_path / "new" / "em" / "1", **OPTIONS)
-        xr.testing.assert_identical(xr.open_dataarray(tmp_path / "new", engine="wkw").compute().drop_attrs(), in_memory(EM, "em").drop_attrs())
+        xr.testing.assert_identical(
+            xr.open_dataarray(tmp_path / "new", engine="wkw").compute().drop_attrs(),
+            in_memory(EM, "em").drop_attrs(),
+        )
 
     def test_a_slice_is_written_at_its_place(self, dataset, tmp_path):
         opened = xr.open_dataarray(dataset / "em", engine="wkw", chunks={})
         (255 - opened[10:30, :, 5:]).wkw.to_wkw(tmp_path / "new" / "em" / "1", **OPTIONS)
-        xr.testing.assert_equal(xr.open_dataarray(tmp_path / "new", engine="wkw"), 255 - opened[10:30, :, 5:])
+        xr.testing.assert_equal(
+            xr.open_dataarray(tmp_path / "new", engine="wkw"), 255 - opened[10:30, :, 5:]
+        )
 
     def test_one_section(self, dataset, tmp_path):
         section = xr.open_dataarray(dataset / "em", engine="wkw").isel(z=4)
         section.wkw.to_wkw(tmp_path / "new" / "em" / "1", **OPTIONS)
-        xr.testing.assert_equal(xr.open_dataarray(tmp_path / "new", engine="wkw").isel(z=0), section)
-        assert wkwdask.info(tmp_path / "new").layers[0].bounding_box == BoundingBox((21, 3, 13), (50, 37, 1))
+        xr.testing.assert_equal(
+            xr.open_dataarray(tmp_path / "new", engine="wkw").isel(z=0), section
+        )
+        assert wkwdask.info(tmp_path / "new").layers[0].bounding_box == BoundingBox(
+            (21, 3, 13), (50, 37, 1)
+        )
 
     def test_coarsened(self, dataset, tmp_path):
         opened = xr.open_dataarray(dataset, engine="wkw", layer="cells", chunks={})
@@ -403,7 +505,9 @@ class TestWriting:
         assert half.wkw.mag == wkwdask.Mag(2, 2, 1)
         half.wkw.to_wkw(tmp_path / "new" / "cells" / "2-2-1", **OPTIONS)
         # means of coordinates are rounded
-        xr.testing.assert_allclose(xr.open_dataarray(tmp_path / "new", engine="wkw"), half, rtol=1e-12)
+        xr.testing.assert_allclose(
+            xr.open_dataarray(tmp_path / "new", engine="wkw"), half, rtol=1e-12
+        )
 
     @pytest.mark.parametrize("unit", ["nm", "voxel"])
     def test_coordinates_between_voxels_are_rejected(self, dataset, tmp_path, unit):
@@ -421,12 +525,18 @@ class TestWriting:
         array = in_memory(EM, "em")
         array.wkw.to_wkw(tmp_path / "new" / "em" / "1", **OPTIONS)
         (array > 100).astype(np.uint8).wkw.to_wkw(tmp_path / "new" / "mask" / "1", **OPTIONS)
-        xr.testing.assert_equal(xr.open_dataarray(tmp_path / "new", engine="wkw", layer="mask"), (array > 100).astype(np.uint8))
+        xr.testing.assert_equal(
+            xr.open_dataarray(tmp_path / "new", engine="wkw", layer="mask"),
+            (array > 100).astype(np.uint8),
+        )
 
     def test_other_voxel_types_are_rejected(self, tmp_path):
         array = in_memory(EM, "em")
         array.wkw.to_wkw(tmp_path / "new" / "em" / "1", **OPTIONS)
-        with pytest.raises(ValueError, match=r"mag 2-2-1 are 22\.48, 22\.48, 28 nm in the dataset, but 11\.24, 11\.24, 28 nm"):
+        with pytest.raises(
+            ValueError,
+            match=r"mag 2-2-1 are 22\.48, 22\.48, 28 nm in the dataset, but 11\.24, 11\.24, 28 nm",
+        ):
             array.wkw.to_wkw(tmp_path / "new" / "em" / "2-2-1", **OPTIONS)
         assert not (tmp_path / "new" / "em" / "2-2-1").exists()
         # what is asked for goes before coordinates
@@ -435,17 +545,25 @@ class TestWriting:
     def test_a_folder_in_use_becomes_no_dataset(self, tmp_path):
         (tmp_path / "thesis.txt").write_text("mine")
         in_memory(EM, "em").wkw.to_wkw(tmp_path / "em" / "1", **OPTIONS)
-        assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith(".")) == ["em", "thesis.txt"]
+        assert sorted(
+            path.name for path in tmp_path.iterdir() if not path.name.startswith(".")
+        ) == ["em", "thesis.txt"]
 
     def test_an_interrupted_write_still_becomes_a_dataset(self, tmp_path):
         array = in_memory(EM, "em").chunk(16)
-        breaks = array.copy(data=array.data.map_blocks(_fail_at_an_end, dtype=EM.dtype, meta=array.data._meta))
+        breaks = array.copy(
+            data=array.data.map_blocks(_fail_at_an_end, dtype=EM.dtype, meta=array.data._meta)
+        )
         with dask.config.set(scheduler="synchronous"):
             with pytest.raises(Exception, match="an end"):
                 breaks.wkw.to_wkw(tmp_path / "new" / "em" / "1", token="em", **OPTIONS)
             assert list((tmp_path / "new" / "em").iterdir())
-            array.wkw.to_wkw(tmp_path / "new" / "em" / "1", token="em", existing="resume", **OPTIONS)
-        xr.testing.assert_identical(xr.open_dataarray(tmp_path / "new", engine="wkw").compute(), array.compute())
+            array.wkw.to_wkw(
+                tmp_path / "new" / "em" / "1", token="em", existing="resume", **OPTIONS
+            )
+        xr.testing.assert_identical(
+            xr.open_dataarray(tmp_path / "new", engine="wkw").compute(), array.compute()
+        )
 
     def test_a_layer_added_meanwhile_is_kept(self, tmp_path):
         array = in_memory(EM, "em")
@@ -456,7 +574,9 @@ class TestWriting:
             return block
 
         slow = array.chunk(-1)
-        slow = slow.copy(data=slow.data.map_blocks(write_other, dtype=EM.dtype, meta=slow.data._meta))
+        slow = slow.copy(
+            data=slow.data.map_blocks(write_other, dtype=EM.dtype, meta=slow.data._meta)
+        )
         slow.wkw.to_wkw(tmp_path / "new" / "em" / "1", **OPTIONS)
         assert set(xr.open_datatree(tmp_path / "new", engine="wkw").children) == {"em", "other"}
 
@@ -468,18 +588,29 @@ class TestWriting:
     def test_two_mags_of_a_new_layer_at_once(self, tmp_path):
         """Whoever comes second keeps the box of the first."""
         far = in_memory(EM, "em", (2, 2, 1), (100, 3, 9))
-        jobs = [array.wkw.to_wkw(tmp_path / "new" / "em" / mag, compute=False, **OPTIONS) for array, mag in ((in_memory(EM, "em"), "1"), (far, "2-2-1"))]
+        jobs = [
+            array.wkw.to_wkw(tmp_path / "new" / "em" / mag, compute=False, **OPTIONS)
+            for array, mag in ((in_memory(EM, "em"), "1"), (far, "2-2-1"))
+        ]
         for job in jobs:
             job.compute()
-        assert wkwdask.info(tmp_path / "new").layers[0].bounding_box == BoundingBox((21, 3, 9), (279, 77, 23))
+        assert wkwdask.info(tmp_path / "new").layers[0].bounding_box == BoundingBox(
+            (21, 3, 9), (279, 77, 23)
+        )
         xr.testing.assert_equal(
-            xr.open_dataarray(tmp_path / "new" / "em" / "1", engine="wkw").wkw.crop_nm(x=(0, 71 * 11.24), y=(0, 40 * 11.24)), in_memory(EM, "em")
+            xr.open_dataarray(tmp_path / "new" / "em" / "1", engine="wkw").wkw.crop_nm(
+                x=(0, 71 * 11.24), y=(0, 40 * 11.24)
+            ),
+            in_memory(EM, "em"),
         )
 
     def test_two_voxel_sizes_at_once(self, tmp_path):
         array = in_memory(EM, "em")
         other = in_memory(EM, "em", (2, 2, 1))
-        jobs = [one.wkw.to_wkw(tmp_path / "new" / name / "1", compute=False, **OPTIONS) for one, name in ((array, "em"), (other, "half"))]
+        jobs = [
+            one.wkw.to_wkw(tmp_path / "new" / name / "1", compute=False, **OPTIONS)
+            for one, name in ((array, "em"), (other, "half"))
+        ]
         jobs[0].compute()
         with pytest.raises(ValueError, match="another job created the dataset with voxels of"):
             jobs[1].compute()
@@ -488,8 +619,12 @@ class TestWriting:
 
     def test_a_delayed_write(self, tmp_path):
         array = in_memory(EM, "em")
-        array.chunk(16).wkw.to_wkw(tmp_path / "new" / "em" / "1", compute=False, **OPTIONS).compute()
-        xr.testing.assert_identical(xr.open_dataarray(tmp_path / "new", engine="wkw").compute(), array)
+        array.chunk(16).wkw.to_wkw(
+            tmp_path / "new" / "em" / "1", compute=False, **OPTIONS
+        ).compute()
+        xr.testing.assert_identical(
+            xr.open_dataarray(tmp_path / "new", engine="wkw").compute(), array
+        )
 
 
 class TestAccessor:
@@ -505,7 +640,9 @@ class TestAccessor:
         with pytest.raises(ValueError, match="coordinate x: has no values"):
             _ = opened[:0].wkw.mag
         with pytest.raises(ValueError, match=r"a spacing of 28\.1, expected a multiple of"):
-            _ = opened.assign_coords(x=("x", np.arange(opened.sizes["x"]) * 28.1, opened.x.attrs)).wkw.mag
+            _ = opened.assign_coords(
+                x=("x", np.arange(opened.sizes["x"]) * 28.1, opened.x.attrs)
+            ).wkw.mag
         with pytest.raises(ValueError, match="no coordinate x"):
             _ = opened.drop_vars("x").wkw.mag
         with pytest.raises(ValueError, match="no attribute voxel_size_nm"):
@@ -519,14 +656,24 @@ class TestAccessor:
         found = fine.isel(x=slice(7, 20), z=5).transpose().wkw.at_mag("2-2-1")
         assert (found.chunks is None) is (chunks is None)
         # voxels 28 to 41: 14 to 21 of 2-2-1
-        xr.testing.assert_identical(found.compute(), coarse.isel(x=slice(4, 11), z=5).transpose().compute())
-        xr.testing.assert_identical(coarse[3:5, ::-1].wkw.at_mag(1).compute(), in_memory(EM, "em")[5:9])
-        xr.testing.assert_identical(coarse[[1, 7]].wkw.at_mag(1).compute(), in_memory(EM, "em")[1:15])
+        xr.testing.assert_identical(
+            found.compute(), coarse.isel(x=slice(4, 11), z=5).transpose().compute()
+        )
+        xr.testing.assert_identical(
+            coarse[3:5, ::-1].wkw.at_mag(1).compute(), in_memory(EM, "em")[5:9]
+        )
+        xr.testing.assert_identical(
+            coarse[[1, 7]].wkw.at_mag(1).compute(), in_memory(EM, "em")[1:15]
+        )
 
     def test_at_mag_keeps_channels(self, dataset):
         opened = xr.open_dataarray(dataset / "rgb", engine="wkw")
-        xr.testing.assert_identical(opened.isel(c=[2, 0], z=1).wkw.at_mag(1).compute(), opened.isel(c=[2, 0], z=1).compute())
-        xr.testing.assert_identical(opened.isel(c=1).wkw.at_mag(1).compute(), opened.isel(c=1).compute())
+        xr.testing.assert_identical(
+            opened.isel(c=[2, 0], z=1).wkw.at_mag(1).compute(), opened.isel(c=[2, 0], z=1).compute()
+        )
+        xr.testing.assert_identical(
+            opened.isel(c=1).wkw.at_mag(1).compute(), opened.isel(c=1).compute()
+        )
 
     def test_at_mag_of_a_computed_array(self, dataset):
         opened = xr.open_dataarray(dataset / "em" / "1", engine="wkw")
@@ -541,10 +688,14 @@ class TestAccessor:
         left, right = array.wkw.crop_nm(x=(None, edge)), array.wkw.crop_nm(x=(edge, None))
         assert (left.sizes["x"], right.sizes["x"]) == (10, 40)
         xr.testing.assert_identical(xr.concat([left, right], "x"), array)
-        xr.testing.assert_identical(array.wkw.crop_nm(y=(100, 200), z=(280, 285)), array[:, 6:15, 1:1])
+        xr.testing.assert_identical(
+            array.wkw.crop_nm(y=(100, 200), z=(280, 285)), array[:, 6:15, 1:1]
+        )
         with pytest.raises(ValueError, match="no axis z to crop"):
             array.isel(z=0).wkw.crop_nm(z=(0, 1))
-        xr.testing.assert_identical(array[::-1].wkw.crop_nm(x=(edge, edge + 30)), array[::-1].isel(x=slice(37, 40)))
+        xr.testing.assert_identical(
+            array[::-1].wkw.crop_nm(x=(edge, edge + 30)), array[::-1].isel(x=slice(37, 40))
+        )
 
     @pytest.mark.parametrize("layer", ["em", "rgb", "cells"])
     def test_preview(self, dataset, tmp_path, layer):
@@ -563,14 +714,23 @@ class TestAccessor:
         opened.isel(z=3).wkw.preview(size=60)
         # such coordinates say no length: it is drawn in voxels
         turned = opened[::-1, [3, 9, 4]].wkw.preview(size=60)
-        np.testing.assert_array_equal(turned, opened[::-1, [3, 9, 4]].drop_vars(list("xyz")).wkw.preview(size=60))
+        np.testing.assert_array_equal(
+            turned, opened[::-1, [3, 9, 4]].drop_vars(list("xyz")).wkw.preview(size=60)
+        )
         with pytest.raises(ValueError, match="no voxels to draw"):
             opened[:0].wkw.preview()
         with pytest.raises(ValueError, match="dimensions must be x, y, z"):
             opened.rename(x="width").wkw.preview()
 
 
-@pytest.mark.parametrize("lines", ["import xarray, wkwdask", "import wkwdask, xarray; xarray.backends.list_engines()"])
+@pytest.mark.parametrize(
+    "lines", ["import xarray, wkwdask", "import wkwdask, xarray; xarray.backends.list_engines()"]
+)
 def test_the_accessor_is_registered_in_any_order_of_imports(lines):
-    done = subprocess.run([sys.executable, "-c", f"{lines}; print(xarray.DataArray.wkw.__name__)"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", f"{lines}; print(xarray.DataArray.wkw.__name__)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout == "WkwAccessor\n"

@@ -17,7 +17,15 @@ import xarray as xr
 from PIL import Image
 from support.commands import run_here
 from support.range_server import range_server
-from verbs.cases import LOWEST, TYPES, Case, components_of, largest_of_windows, other_voxels, step_of
+from verbs.cases import (
+    LOWEST,
+    TYPES,
+    Case,
+    components_of,
+    largest_of_windows,
+    other_voxels,
+    step_of,
+)
 from verbs.forms import FORMS, VOXEL_SIZE, Form
 from verbs.other_readers import expect_by_others
 from verbs.stored_path import stored_path
@@ -49,7 +57,9 @@ def verb_of_target(function):
     """Register a function of a bench, a target image and its mag 1 twice: with a target of the same
     format, and of WKW."""
     VERBS[function.__name__] = lambda bench: function(bench, bench.place, _with_dataset(bench))
-    VERBS[f"{function.__name__}_to_wkw"] = lambda bench: function(bench, f"{bench.root}/other/target", f"{_other_dataset(bench)}/target/1")
+    VERBS[f"{function.__name__}_to_wkw"] = lambda bench: function(
+        bench, f"{bench.root}/other/target", f"{_other_dataset(bench)}/target/1"
+    )
     LIMITS[f"{function.__name__}_to_wkw"] = {"lowest": 0}
     return function
 
@@ -57,7 +67,15 @@ def verb_of_target(function):
 class Bench:
     """Folder with an image of one format, drawn from a seed."""
 
-    def __init__(self, form: Form, folder: Path, seed: int, root: str | None = None, types: Sequence[str] = TYPES, lowest: int = LOWEST) -> None:
+    def __init__(
+        self,
+        form: Form,
+        folder: Path,
+        seed: int,
+        root: str | None = None,
+        types: Sequence[str] = TYPES,
+        lowest: int = LOWEST,
+    ) -> None:
         self.form = form
         self.folder = folder
         """Folder for pictures and tables."""
@@ -78,7 +96,11 @@ class Bench:
     def labels(self) -> tuple[str, Case]:
         case = self.form.draw(self.seed, is_segmentation=True, **self.limits)
         url = self.form.url(self.root, "labels")
-        options = {"type": "segmentation"} if self.form.engine == "precomputed" else {"category": "segmentation"}
+        options = (
+            {"type": "segmentation"}
+            if self.form.engine == "precomputed"
+            else {"category": "segmentation"}
+        )
         self.form.save(case.array, url, case.offset, **options)
         return url, case
 
@@ -123,9 +145,23 @@ class Bench:
 
 def _chunk_files(url: str) -> list[Path]:
     """List the files that hold the voxels of an image."""
-    names = {"info", "provenance", "header.wkw", "attributes.json", "zarr.json", ".zarray", ".zattrs", ".zgroup", "datasource-properties.json"}
+    names = {
+        "info",
+        "provenance",
+        "header.wkw",
+        "attributes.json",
+        "zarr.json",
+        ".zarray",
+        ".zattrs",
+        ".zgroup",
+        "datasource-properties.json",
+    }
     names |= {"toy.json", "level.json", "METADATA.ome.xml"}
-    return sorted(path for path in stored_path(url).rglob("*") if path.is_file() and path.name not in names and not path.name.startswith(".wkwdask"))
+    return sorted(
+        path
+        for path in stored_path(url).rglob("*")
+        if path.is_file() and path.name not in names and not path.name.startswith(".wkwdask")
+    )
 
 
 # ---------------------------------------------------------------------------- reading
@@ -158,11 +194,17 @@ def sample(bench):
 
 @verb
 def xarray(bench):
-    url = bench.image if bench.form.engine in ("wkw", "precomputed") else str(stored_path(bench.image))
+    url = (
+        bench.image
+        if bench.form.engine in ("wkw", "precomputed")
+        else str(stored_path(bench.image))
+    )
     engine = bench.form.engine if bench.form.engine != "toy" else "wkw"
     array = xr.open_dataarray(url.removeprefix("precomputed://"), engine=engine, chunks={})
     dims = [axis for axis in ("c", "x", "y", "z") if axis in array.dims]
-    np.testing.assert_array_equal(array.transpose(*dims).values.reshape(bench.case.array.shape), bench.case.array)
+    np.testing.assert_array_equal(
+        array.transpose(*dims).values.reshape(bench.case.array.shape), bench.case.array
+    )
     for axis, low, edge in zip("xyz", bench.case.offset, VOXEL_SIZE, strict=True):
         np.testing.assert_allclose(array[axis].values[0], (low + 0.5) * edge)
 
@@ -175,7 +217,11 @@ def info(bench):
     if bench.form.engine == "wkw":
         (layer,) = found.layers
         assert len(layer.mags) == 1 + len(bench.form.levels)
-        assert (layer.mags[0].box, layer.mags[0].dtype, layer.num_channels) == (box, str(bench.case.array.dtype), len(bench.case.array))
+        assert (layer.mags[0].box, layer.mags[0].dtype, layer.num_channels) == (
+            box,
+            str(bench.case.array.dtype),
+            len(bench.case.array),
+        )
         return
     assert (found.dtype, found.num_channels) == (str(bench.case.array.dtype), len(bench.case.array))
     assert len(found.scales) == 1 + len(bench.form.levels)
@@ -214,9 +260,15 @@ def zarr_in_place(bench):
         found = zarr.open_array(stored_path(_level(bench, bench.image)), mode="r")[...].T
     else:  # axes c, z, y, x, from voxel 0 on
         wkwdask.write_zarr_view(bench.image)
-        box = tuple(slice(low, high) for low, high in zip(bench.case.offset, bench.case.end, strict=True))
-        found = zarr.open_array(stored_path(_level(bench, bench.image)), mode="r")[(..., *box[::-1])]
-    np.testing.assert_array_equal(found.reshape(-1, *bench.case.size[::-1]).transpose(0, 3, 2, 1), bench.case.array)
+        box = tuple(
+            slice(low, high) for low, high in zip(bench.case.offset, bench.case.end, strict=True)
+        )
+        found = zarr.open_array(stored_path(_level(bench, bench.image)), mode="r")[
+            (..., *box[::-1])
+        ]
+    np.testing.assert_array_equal(
+        found.reshape(-1, *bench.case.size[::-1]).transpose(0, 3, 2, 1), bench.case.array
+    )
     if bench.form.engine == "n5":
         wkwdask.n5_as_zarr(bench.image, remove=True)
     else:
@@ -245,7 +297,9 @@ def save(bench):
 def save_by_url(bench):
     if bench.form.engine == "wkw":
         wkwdask.create_dataset(stored_path(bench.place).parent, VOXEL_SIZE, existing="keep")
-    wkwdask.save(bench.case.array, bench.finest_place, offset=bench.case.offset, voxel_size=VOXEL_SIZE)
+    wkwdask.save(
+        bench.case.array, bench.finest_place, offset=bench.case.offset, voxel_size=VOXEL_SIZE
+    )
     bench.expect(bench.place, bench.case)
 
 
@@ -312,7 +366,9 @@ def create(bench):
 def apply(bench, image, target):
     # of the target
     chunks = [4 * n for n in bench.form.chunk_shape] if target == bench.finest_place else 32
-    wkwdask.apply(_inverse, _level(bench, bench.image), target, channels=len(bench.case.array), chunks=chunks)
+    wkwdask.apply(
+        _inverse, _level(bench, bench.image), target, channels=len(bench.case.array), chunks=chunks
+    )
     bench.expect(image, bench.as_stored(image, Case(_inverse(bench.case.array), bench.case.offset)))
 
 
@@ -367,17 +423,31 @@ def pyramid_box(bench):
     low, high = bench.case.part(bench.rng)
     changed = bench.case.array.copy()
     Case(changed, bench.case.offset).crop((low, high))[...] = 100
-    wkwdask.write(_level(bench, bench.image), None, Case(changed, bench.case.offset).crop((low, high)), region=(low, high))
+    wkwdask.write(
+        _level(bench, bench.image),
+        None,
+        Case(changed, bench.case.offset).crop((low, high)),
+        region=(low, high),
+    )
     box = [*low, *(b - a for a, b in zip(low, high, strict=True))]
     wkwdask.build_pyramid(bench.image, mags=["2-2-1"], bounding_box=box)
-    bench.expect(bench.image, largest_of_windows(Case(changed, bench.case.offset), (2, 2, 1)), "2-2-1")
+    bench.expect(
+        bench.image, largest_of_windows(Case(changed, bench.case.offset), (2, 2, 1)), "2-2-1"
+    )
 
 
 @verb
 def pyramid_update(bench):
     wkwdask.build_pyramid(bench.image, mags=["2-2-1"], method="max")
-    changed = Case(np.where(bench.case.array > 100, 0, other_voxels(bench.case.array)).astype(bench.case.array.dtype), bench.case.offset)
-    wkwdask.write(_level(bench, bench.image), None, changed.array, region=(changed.offset, changed.end))
+    changed = Case(
+        np.where(bench.case.array > 100, 0, other_voxels(bench.case.array)).astype(
+            bench.case.array.dtype
+        ),
+        bench.case.offset,
+    )
+    wkwdask.write(
+        _level(bench, bench.image), None, changed.array, region=(changed.offset, changed.end)
+    )
     wkwdask.build_pyramid(bench.image, mags=["2-2-1"], method="max", update=True)
     bench.expect(bench.image, largest_of_windows(changed, (2, 2, 1)), "2-2-1")
 
@@ -395,7 +465,9 @@ def pyramid_plan(bench):
 
 def _doubled(case):
     """Return an array whose windows of 2 x 2 x 2 voxels have one value each."""
-    return Case(case.array.repeat(2, 1).repeat(2, 2).repeat(2, 3), tuple(2 * n for n in case.offset))
+    return Case(
+        case.array.repeat(2, 1).repeat(2, 2).repeat(2, 3), tuple(2 * n for n in case.offset)
+    )
 
 
 @verb
@@ -470,7 +542,12 @@ def copy(bench):
 @verb
 def copy_box(bench):
     low, high = bench.case.part(bench.rng)
-    wkwdask.copy(bench.image, bench.place, bounding_box=[*low, *(b - a for a, b in zip(low, high, strict=True))], verify=True)
+    wkwdask.copy(
+        bench.image,
+        bench.place,
+        bounding_box=[*low, *(b - a for a, b in zip(low, high, strict=True))],
+        verify=True,
+    )
     bench.expect(bench.place, Case(bench.case.crop((low, high)), low))
 
 
@@ -479,7 +556,13 @@ def copy_moved_box(bench):
     low, high = bench.case.part(bench.rng)
     size = tuple(b - a for a, b in zip(low, high, strict=True))
     wkwdask.copy(bench.image, bench.place, bounding_box=[*low, *size], translate=bench.form.move)
-    bench.expect(bench.place, Case(bench.case.crop((low, high)), tuple(a + b for a, b in zip(low, bench.form.move, strict=True))))
+    bench.expect(
+        bench.place,
+        Case(
+            bench.case.crop((low, high)),
+            tuple(a + b for a, b in zip(low, bench.form.move, strict=True)),
+        ),
+    )
 
 
 @verb
@@ -501,15 +584,26 @@ def convert_to_wkw(bench):
 
 @verb
 def convert_plan(bench):
-    plan = wkwdask.plan_convert(bench.image, f"{bench.root}/converted", layer="image", **bench.voxel_size)
-    assert [mag.size for mag in plan.mags] == [bench.case.size, *(bench.form.level_of(bench.case, mag).size for mag in bench.form.levels)]
+    plan = wkwdask.plan_convert(
+        bench.image, f"{bench.root}/converted", layer="image", **bench.voxel_size
+    )
+    assert [mag.size for mag in plan.mags] == [
+        bench.case.size,
+        *(bench.form.level_of(bench.case, mag).size for mag in bench.form.levels),
+    ]
     assert not stored_path(f"{bench.root}/converted").exists()
 
 
 @verb
 def convert_from_wkw(bench):
     wkwdask.create_dataset(f"{bench.root}/source", VOXEL_SIZE)
-    wkwdask.to_wkw(bench.case.array, f"{bench.root}/source/image/1", offset=bench.case.offset, block_len=8, file_len=2)
+    wkwdask.to_wkw(
+        bench.case.array,
+        f"{bench.root}/source/image/1",
+        offset=bench.case.offset,
+        block_len=8,
+        file_len=2,
+    )
     wkwdask.convert(f"{bench.root}/source", bench.place, layer="image")
     bench.expect(bench.place, bench.case)
     assert wkwdask.verify(bench.place).is_sound
@@ -519,7 +613,13 @@ def _in_box_of_layer(case, finest, mag):
     """Return a level with the zeros that it has in WKW, where the box of the layer is that of all
     mags."""
     size = largest_of_windows(finest, step_of(mag)).size
-    return Case(np.pad(case.array, [(0, 0), *((0, whole - n) for whole, n in zip(size, case.size, strict=True))]), case.offset)
+    return Case(
+        np.pad(
+            case.array,
+            [(0, 0), *((0, whole - n) for whole, n in zip(size, case.size, strict=True))],
+        ),
+        case.offset,
+    )
 
 
 def _convert_levels(target):
@@ -530,11 +630,27 @@ def _convert_levels(target):
         if not mags:
             mags = ["2-2-1", "8-8-4"]
             wkwdask.build_pyramid(bench.image, mags=mags, method="max")
-        url = f"{bench.root}/converted" if target.engine == "wkw" else target.url(bench.root, "converted")
-        note = wkwdask.convert(bench.image, url, **({"layer": "image"} if target.engine == "wkw" else {}), **bench.voxel_size).note
+        url = (
+            f"{bench.root}/converted"
+            if target.engine == "wkw"
+            else target.url(bench.root, "converted")
+        )
+        note = wkwdask.convert(
+            bench.image,
+            url,
+            **({"layer": "image"} if target.engine == "wkw" else {}),
+            **bench.voxel_size,
+        ).note
         url += "/image" if target.engine == "wkw" else ""
-        for mag, case in [(1, bench.case), *((mag, bench.form.level_of(bench.case, mag)) for mag in mags)]:
-            whole = case if target.engine != "wkw" or mag == 1 else _in_box_of_layer(case, bench.case, mag)
+        for mag, case in [
+            (1, bench.case),
+            *((mag, bench.form.level_of(bench.case, mag)) for mag in mags),
+        ]:
+            whole = (
+                case
+                if target.engine != "wkw" or mag == 1
+                else _in_box_of_layer(case, bench.case, mag)
+            )
             assert whole is case or case.size == whole.size or "begins 0 x 0 x 0 and ends" in note
             bench.expect(url, bench.as_stored(url, whole), mag)
         report = wkwdask.verify(url, pyramid=True, method="max")
@@ -570,9 +686,17 @@ def verify_pyramid(bench):
     assert [mag.compared > 0 for mag in report.mags][:2] == [False, True]
     half = largest_of_windows(bench.case, (2, 2, 1))
     half.array[(0, 0, 0, 0)] = half.array[(0, 0, 0, 0)] == 0
-    wkwdask.write(_level_of(bench, "2-2-1"), None, half.array, mag=None if bench.form.engine == "wkw" else "2-2-1", region=(half.offset, half.end))
+    wkwdask.write(
+        _level_of(bench, "2-2-1"),
+        None,
+        half.array,
+        mag=None if bench.form.engine == "wkw" else "2-2-1",
+        region=(half.offset, half.end),
+    )
     report = wkwdask.verify(bench.image, pyramid=True)
-    assert {fault.kind for fault in report.faults if fault.severity == "error"} == {"pyramid.differs"}
+    assert {fault.kind for fault in report.faults if fault.severity == "error"} == {
+        "pyramid.differs"
+    }
 
 
 def _level_of(bench, mag):
@@ -585,7 +709,11 @@ def repair_by_method(bench):
     finest = set(_chunk_files(bench.image))
     wkwdask.build_pyramid(bench.image, mags=["2-2-1"], method="max")
     path = min(set(_chunk_files(bench.image)) - finest)
-    folder = next(path for path in stored_path(bench.image).rglob("*") if path.name == PROVENANCE_NAME and _is_coarser(path))
+    folder = next(
+        path
+        for path in stored_path(bench.image).rglob("*")
+        if path.name == PROVENANCE_NAME and _is_coarser(path)
+    )
     folder.unlink()
     path.write_bytes(path.read_bytes()[:-3])
     assert not wkwdask.repair(bench.image, older_than=0).is_sound
@@ -622,7 +750,9 @@ def manifest(bench):
     wkwdask.write_manifest(bench.image)
     assert not wkwdask.check_manifest(bench.image).changed
     _damage(bench)
-    assert [name.rpartition("/")[2] for name in wkwdask.check_manifest(bench.image).changed] == [_chunk_files(bench.image)[0].name]
+    assert [name.rpartition("/")[2] for name in wkwdask.check_manifest(bench.image).changed] == [
+        _chunk_files(bench.image)[0].name
+    ]
 
 
 @verb
@@ -634,7 +764,9 @@ def diff(bench):
     assert wkwdask.diff(bench.image, bench.image).equal
     found = wkwdask.diff(bench.image, other)
     assert found.voxels_different == 1
-    assert [(one.voxel, one.first, one.second) for one in found.volumes[0].listed] == [(bench.case.offset, bench.case.array[0, 0, 0, 0], changed[0, 0, 0, 0])]
+    assert [(one.voxel, one.first, one.second) for one in found.volumes[0].listed] == [
+        (bench.case.offset, bench.case.array[0, 0, 0, 0], changed[0, 0, 0, 0])
+    ]
 
 
 # ---------------------------------------------------------------------------- labels
@@ -650,20 +782,28 @@ def label_statistics(bench):
         assert row["voxels"] == len(places)
         np.testing.assert_array_equal(row[["min_x", "min_y", "min_z"]], places.min(0))
         np.testing.assert_array_equal(row[["max_x", "max_y", "max_z"]], places.max(0) + 1)
-        np.testing.assert_allclose(row[["centroid_x", "centroid_y", "centroid_z"]].astype(float), places.mean(0) + 0.5)
+        np.testing.assert_allclose(
+            row[["centroid_x", "centroid_y", "centroid_z"]].astype(float), places.mean(0) + 0.5
+        )
 
 
 @verb
 def histogram(bench):
     counts = wkwdask.histogram(bench.image, mag=1)
-    expected = [np.bincount(channel.ravel(), minlength=counts.sizes["value"]) for channel in bench.case.array]
+    expected = [
+        np.bincount(channel.ravel(), minlength=counts.sizes["value"])
+        for channel in bench.case.array
+    ]
     np.testing.assert_array_equal(counts, expected)
 
 
 @verb
 def contrast(bench):
     table = wkwdask.contrast(bench.image, (0, 100), mag=1)
-    expected = [(seen.min(), seen.max(), len(seen)) if seen.any() else (np.nan, np.nan, 0) for seen in (channel[channel > 0] for channel in bench.case.array)]
+    expected = [
+        (seen.min(), seen.max(), len(seen)) if seen.any() else (np.nan, np.nan, 0)
+        for seen in (channel[channel > 0] for channel in bench.case.array)
+    ]
     np.testing.assert_array_equal(table[["low", "high", "voxels"]], expected)
 
 
@@ -686,7 +826,17 @@ def remap(bench, image, target):
     url, case = bench.labels
     ids = [int(label) for label in np.unique(case.array)[-2:]]
     wkwdask.remap(_level(bench, url), target, dict.fromkeys(ids, 5), default="keep")
-    bench.expect(image, Case(np.where(np.isin(case.array, np.array(ids, case.array.dtype)), case.array.dtype.type(5), case.array), case.offset))
+    bench.expect(
+        image,
+        Case(
+            np.where(
+                np.isin(case.array, np.array(ids, case.array.dtype)),
+                case.array.dtype.type(5),
+                case.array,
+            ),
+            case.offset,
+        ),
+    )
 
 
 @verb_of_target
@@ -694,7 +844,13 @@ def dust(bench, image, target):
     url, case = bench.labels
     wkwdask.remove_dust(_level(bench, url), target, 50)
     ids, counts = np.unique(case.array, return_counts=True)
-    bench.expect(image, Case(np.where(np.isin(case.array, ids[counts < 50]), case.array.dtype.type(0), case.array), case.offset))
+    bench.expect(
+        image,
+        Case(
+            np.where(np.isin(case.array, ids[counts < 50]), case.array.dtype.type(0), case.array),
+            case.offset,
+        ),
+    )
 
 
 @verb_of_target
@@ -702,4 +858,6 @@ def renumber(bench, image, target):
     url, case = bench.labels
     wkwdask.renumber(_level(bench, url), target)
     ids = np.union1d(case.array, 0)
-    bench.expect(image, Case(np.searchsorted(ids, case.array).astype(case.array.dtype), case.offset))
+    bench.expect(
+        image, Case(np.searchsorted(ids, case.array).astype(case.array.dtype), case.offset)
+    )

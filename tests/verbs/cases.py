@@ -33,33 +33,69 @@ class Case:
     def part(self, rng: np.random.Generator) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
         """Draw the lower and upper corner of a box inside the array [absolute voxels]."""
         low = [int(rng.integers(n)) for n in self.size]
-        high = [int(rng.integers(first + 1, n + 1)) for first, n in zip(low, self.size, strict=True)]
-        return tuple(o + n for o, n in zip(self.offset, low, strict=True)), tuple(o + n for o, n in zip(self.offset, high, strict=True))
+        high = [
+            int(rng.integers(first + 1, n + 1)) for first, n in zip(low, self.size, strict=True)
+        ]
+        return tuple(o + n for o, n in zip(self.offset, low, strict=True)), tuple(
+            o + n for o, n in zip(self.offset, high, strict=True)
+        )
 
     def crop(self, box: tuple[tuple[int, int, int], tuple[int, int, int]]) -> np.ndarray:
         """Return the voxels of a box [absolute voxels]."""
-        return self.array[(slice(None), *(slice(low - o, high - o) for low, high, o in zip(*box, self.offset, strict=True)))]
+        return self.array[
+            (
+                slice(None),
+                *(slice(low - o, high - o) for low, high, o in zip(*box, self.offset, strict=True)),
+            )
+        ]
 
 
-TYPES = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float32", "float64")
+TYPES = (
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "float32",
+    "float64",
+)
 SEGMENTATION_TYPES = ("uint8", "uint16", "uint32", "uint64")
 LOWEST = -1000
 """Lowest position that is drawn."""
 
 
-def draw(seed: int, types: Sequence[str] = TYPES, *, is_segmentation: bool = False, lowest: int = 0) -> Case:
+def draw(
+    seed: int, types: Sequence[str] = TYPES, *, is_segmentation: bool = False, lowest: int = 0
+) -> Case:
     """Draw an array: one voxel thick, on and off the chunk grid, dense or sparse, of one to three
     channels, anywhere from ``lowest`` on."""
     rng = np.random.default_rng(seed)
-    size = tuple(int(rng.choice([1, int(rng.integers(2, 8)), int(rng.integers(8, 40))], p=[0.1, 0.2, 0.7])) for _ in range(3))
-    dtype = np.dtype(rng.choice([name for name in types if not is_segmentation or name in SEGMENTATION_TYPES]))
+    size = tuple(
+        int(rng.choice([1, int(rng.integers(2, 8)), int(rng.integers(8, 40))], p=[0.1, 0.2, 0.7]))
+        for _ in range(3)
+    )
+    dtype = np.dtype(
+        rng.choice([name for name in types if not is_segmentation or name in SEGMENTATION_TYPES])
+    )
     channels = 1 if is_segmentation else int(rng.choice([1, 1, 2, 3]))
     array = _blobs(rng, (channels, *size), dtype, is_segmentation=is_segmentation)
     places = [(0, 20), (0, 20), (10_000, 200_000), (lowest, 1)]
-    return Case(array, tuple(int(rng.integers(*places[rng.integers(len(places))])) for _ in range(3)))
+    return Case(
+        array, tuple(int(rng.integers(*places[rng.integers(len(places))])) for _ in range(3))
+    )
 
 
-def _blobs(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype, *, is_segmentation: bool, sparse: float = 0.3) -> np.ndarray:
+def _blobs(
+    rng: np.random.Generator,
+    shape: tuple[int, ...],
+    dtype: np.dtype,
+    *,
+    is_segmentation: bool,
+    sparse: float = 0.3,
+) -> np.ndarray:
     """Draw voxels (c, x, y, z): blobs of few values and many zeros, and single voxels of 100 in
     images; ``sparse`` is the probability of few blobs."""
     size = shape[1:]
@@ -67,16 +103,39 @@ def _blobs(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype, *,
     small[small % 3 == 0] = 0
     if rng.random() < sparse:  # most chunks and files are missing
         small[rng.random(small.shape) < 0.9] = 0
-    array = small.astype(dtype).repeat(5, 1).repeat(5, 2).repeat(5, 3)[:, : size[0], : size[1], : size[2]]
-    array = np.where((rng.random(array.shape) < 0.02) & (not is_segmentation), dtype.type(100), array)
+    array = (
+        small.astype(dtype)
+        .repeat(5, 1)
+        .repeat(5, 2)
+        .repeat(5, 3)[:, : size[0], : size[1], : size[2]]
+    )
+    array = np.where(
+        (rng.random(array.shape) < 0.02) & (not is_segmentation), dtype.type(100), array
+    )
     if not array.any():
         array[0, 0, 0, 0] = 7
     return array
 
 
-def draw_of_size(seed: int, dtype: str, shape: tuple[int, int, int, int], offset: tuple[int, int, int], *, is_segmentation: bool = False) -> Case:
+def draw_of_size(
+    seed: int,
+    dtype: str,
+    shape: tuple[int, int, int, int],
+    offset: tuple[int, int, int],
+    *,
+    is_segmentation: bool = False,
+) -> Case:
     """Draw a dense array (c, x, y, z) of a given type, shape and position."""
-    return Case(_blobs(np.random.default_rng(seed), shape, np.dtype(dtype), is_segmentation=is_segmentation, sparse=0), offset)
+    return Case(
+        _blobs(
+            np.random.default_rng(seed),
+            shape,
+            np.dtype(dtype),
+            is_segmentation=is_segmentation,
+            sparse=0,
+        ),
+        offset,
+    )
 
 
 def largest_of_windows(case: Case, step: tuple[int, int, int]) -> Case:
@@ -88,7 +147,10 @@ def largest_of_windows(case: Case, step: tuple[int, int, int]) -> Case:
     shape = [len(padded)]
     for n, factor in zip(padded.shape[1:], step, strict=True):
         shape += [n // factor, factor]
-    return Case(padded.reshape(shape).max(axis=(2, 4, 6)), tuple(o // n for o, n in zip(case.offset, step, strict=True)))
+    return Case(
+        padded.reshape(shape).max(axis=(2, 4, 6)),
+        tuple(o // n for o, n in zip(case.offset, step, strict=True)),
+    )
 
 
 def step_of(mag: str) -> tuple[int, int, int]:

@@ -22,4 +22,8 @@ EXPECTED_FAILURES: dict[tuple[str, str], Fault] = {}
 def marks(name: str, form: object) -> list[pytest.MarkDecorator]:
     """Return the marks of a cell."""
     fault = EXPECTED_FAILURES.get((name, str(form)))
-    return [] if fault is None else [pytest.mark.xfail(strict=True, raises=fault.raises, reason=fault.reason)]
+    return (
+        []
+        if fault is None
+        else [pytest.mark.xfail(strict=True, raises=fault.raises, reason=fault.reason)]
+    )

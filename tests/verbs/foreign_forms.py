@@ -36,10 +36,16 @@ class ForeignForm(Form):
     rounds_down: bool = False
     """Whether levels leave out the windows that are not complete."""
 
-    def draw(self, seed: int, types: Sequence[str], lowest: int, *, is_segmentation: bool = False) -> Case:
+    def draw(
+        self, seed: int, types: Sequence[str], lowest: int, *, is_segmentation: bool = False
+    ) -> Case:
         channels = 1 if is_segmentation else self.shape[0]
         case = draw_of_size(
-            seed, self.label_dtype if is_segmentation else self.dtype, (channels, *self.shape[1:]), self.offset, is_segmentation=is_segmentation
+            seed,
+            self.label_dtype if is_segmentation else self.dtype,
+            (channels, *self.shape[1:]),
+            self.offset,
+            is_segmentation=is_segmentation,
         )
         if self.label_dtype == "uint64" and is_segmentation:
             case.array[case.array == case.array.max()] = LARGEST_ID
@@ -62,17 +68,29 @@ class Stored:
         return [edge * n for edge, n in zip(VOXEL_SIZE, self.step, strict=True)]
 
 
-def _form(name: str, url: str, write: Callable[[Path, list[Stored]], None], engine: str, **options: Any) -> ForeignForm:
+def _form(
+    name: str, url: str, write: Callable[[Path, list[Stored]], None], engine: str, **options: Any
+) -> ForeignForm:
     """Make a form of a function that writes levels, finest first, into a folder."""
 
     def save(array, url, offset, **_):
         case = Case(array, offset)
-        levels = [Stored(case, (1, 1, 1)), *(Stored(form.level_of(case, mag), step_of(mag)) for mag in form.levels)]
+        levels = [
+            Stored(case, (1, 1, 1)),
+            *(Stored(form.level_of(case, mag), step_of(mag)) for mag in form.levels),
+        ]
         with warnings.catch_warnings(action="ignore"):  # the other software's
             write(Path(url.rpartition("://")[2]), levels)
 
     move = (8, 16, 4) if "levels" in options else (3, 1, 2)
-    form = ForeignForm(name, lambda folder, image: url.format(folder=folder, name=image), save, engine, move=move, **options)
+    form = ForeignForm(
+        name,
+        lambda folder, image: url.format(folder=folder, name=image),
+        save,
+        engine,
+        move=move,
+        **options,
+    )
     return form
 
 
@@ -91,16 +109,38 @@ def _ngff(version: str, axes: str = "czyx", **options: Any) -> Callable[[Path, l
         for number, level in enumerate(levels):
             voxels = _with_axes(level.case.array, axes)
             names = {} if version == "0.4" else {"dimension_names": list(axes)}
-            chosen = {key: value(voxels) if callable(value) else value for key, value in options.items()}
-            array = group.create_array(str(number), shape=voxels.shape, **{"dtype": voxels.dtype, **names, **chosen})
+            chosen = {
+                key: value(voxels) if callable(value) else value for key, value in options.items()
+            }
+            array = group.create_array(
+                str(number), shape=voxels.shape, **{"dtype": voxels.dtype, **names, **chosen}
+            )
             array[...] = voxels
             before = [1.0] * (len(axes) - 3)
-            place = [(low + 0.5) * edge - 0.5 * fine for low, edge, fine in zip(level.case.offset, level.lengths, VOXEL_SIZE, strict=True)]
-            moves = [{"type": "scale", "scale": before + level.lengths[::-1]}, {"type": "translation", "translation": [0.0] * len(before) + place[::-1]}]
+            place = [
+                (low + 0.5) * edge - 0.5 * fine
+                for low, edge, fine in zip(
+                    level.case.offset, level.lengths, VOXEL_SIZE, strict=True
+                )
+            ]
+            moves = [
+                {"type": "scale", "scale": before + level.lengths[::-1]},
+                {"type": "translation", "translation": [0.0] * len(before) + place[::-1]},
+            ]
             datasets.append({"path": str(number), "coordinateTransformations": moves})
         kinds = {"t": {"type": "time"}, "c": {"type": "channel"}}
-        entry = {"axes": [{"name": axis, **kinds.get(axis, {"type": "space", "unit": "nanometer"})} for axis in axes], "datasets": datasets}
-        group.attrs.update({"multiscales": [{"version": "0.4", **entry}]} if version == "0.4" else {"ome": {"version": version, "multiscales": [entry]}})
+        entry = {
+            "axes": [
+                {"name": axis, **kinds.get(axis, {"type": "space", "unit": "nanometer"})}
+                for axis in axes
+            ],
+            "datasets": datasets,
+        }
+        group.attrs.update(
+            {"multiscales": [{"version": "0.4", **entry}]}
+            if version == "0.4"
+            else {"ome": {"version": version, "multiscales": [entry]}}
+        )
 
     return write
 
@@ -126,7 +166,14 @@ def _bioformats2raw(folder: Path, levels: list[Stored]) -> None:
     (folder.parent / "OME" / "METADATA.ome.xml").write_text("<OME/>")
     compressor = numcodecs.Blosc(cname="lz4", clevel=5, shuffle=1)
     dtype = lambda voxels: voxels.dtype.newbyteorder(">")  # noqa: E731
-    write = _ngff("0.4", "tczyx", dtype=dtype, chunks=_last(8, 8, 8), compressors=compressor, chunk_key_encoding={"name": "v2", "separator": "/"})
+    write = _ngff(
+        "0.4",
+        "tczyx",
+        dtype=dtype,
+        chunks=_last(8, 8, 8),
+        compressors=compressor,
+        chunk_key_encoding={"name": "v2", "separator": "/"},
+    )
     write(folder, levels)
 
 
@@ -135,31 +182,52 @@ def _delta(version: str) -> Any:
     import numcodecs
     from zarr.codecs.numcodecs import Delta
 
-    return lambda voxels: [numcodecs.Delta(dtype=voxels.dtype.str) if version == "0.4" else Delta(dtype=voxels.dtype.str)]
+    return lambda voxels: [
+        numcodecs.Delta(dtype=voxels.dtype.str)
+        if version == "0.4"
+        else Delta(dtype=voxels.dtype.str)
+    ]
 
 
 def _filtered(version: str, **options: Any) -> Callable[[Path, list[Stored]], None]:
-    return lambda folder, levels: _ngff(version, chunks=_last(8, 8, 8), filters=_delta(version), **options)(folder, levels)
+    return lambda folder, levels: _ngff(
+        version, chunks=_last(8, 8, 8), filters=_delta(version), **options
+    )(folder, levels)
 
 
 def _nested_shards(folder: Path, levels: list[Stored]) -> None:
     from zarr.codecs import BytesCodec, GzipCodec, ShardingCodec
 
     inner = ShardingCodec(chunk_shape=(1, 8, 8, 8), codecs=[BytesCodec(), GzipCodec()])
-    _ngff("0.5", chunks=(1, 16, 16, 16), serializer=ShardingCodec(chunk_shape=(1, 16, 16, 8), codecs=[inner]), compressors=None)(folder, levels)
+    _ngff(
+        "0.5",
+        chunks=(1, 16, 16, 16),
+        serializer=ShardingCodec(chunk_shape=(1, 16, 16, 8), codecs=[inner]),
+        compressors=None,
+    )(folder, levels)
 
 
 def _transposed_shards(folder: Path, levels: list[Stored]) -> None:
     from zarr.codecs import BytesCodec, GzipCodec, ShardingCodec, TransposeCodec
 
     shards = ShardingCodec(chunk_shape=(1, 8, 8, 8), codecs=[BytesCodec(), GzipCodec()])
-    _ngff("0.5", chunks=(1, 16, 16, 16), filters=[TransposeCodec(order=(0, 3, 2, 1))], serializer=shards, compressors=None)(folder, levels)
+    _ngff(
+        "0.5",
+        chunks=(1, 16, 16, 16),
+        filters=[TransposeCodec(order=(0, 3, 2, 1))],
+        serializer=shards,
+        compressors=None,
+    )(folder, levels)
 
 
 def _big_endian_index(folder: Path, levels: list[Stored]) -> None:
     from zarr.codecs import BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec
 
-    shards = ShardingCodec(chunk_shape=(1, 8, 8, 8), codecs=[BytesCodec(), GzipCodec()], index_codecs=[BytesCodec(endian="big"), Crc32cCodec()])
+    shards = ShardingCodec(
+        chunk_shape=(1, 8, 8, 8),
+        codecs=[BytesCodec(), GzipCodec()],
+        index_codecs=[BytesCodec(endian="big"), Crc32cCodec()],
+    )
     _ngff("0.5", chunks=(1, 16, 16, 16), serializer=shards, compressors=None)(folder, levels)
 
 
@@ -197,10 +265,18 @@ def _ratios_of_shapes(folder: Path, levels: list[Stored]) -> None:
     """Scales as ome-zarr-py derives them: lengths of mag 1 divided by those of the level."""
     _ngff("0.5", "zyx", chunks=(8, 8, 8))(folder, levels)
     document = json.loads((folder / "zarr.json").read_text())
-    for dataset, level in zip(document["attributes"]["ome"]["multiscales"][0]["datasets"], levels, strict=True):
-        scale = [edge * whole / n for edge, whole, n in zip(VOXEL_SIZE, levels[0].case.size, level.case.size, strict=True)]
+    for dataset, level in zip(
+        document["attributes"]["ome"]["multiscales"][0]["datasets"], levels, strict=True
+    ):
+        scale = [
+            edge * whole / n
+            for edge, whole, n in zip(VOXEL_SIZE, levels[0].case.size, level.case.size, strict=True)
+        ]
         center = [(length - fine) / 2 for length, fine in zip(scale, VOXEL_SIZE, strict=True)]
-        dataset["coordinateTransformations"] = [{"type": "scale", "scale": scale[::-1]}, {"type": "translation", "translation": center[::-1]}]
+        dataset["coordinateTransformations"] = [
+            {"type": "scale", "scale": scale[::-1]},
+            {"type": "translation", "translation": center[::-1]},
+        ]
     (folder / "zarr.json").write_text(json.dumps(document))
 
 
@@ -217,7 +293,9 @@ def _create(driver: str, folder: Path, voxels: np.ndarray, **spec: Any) -> None:
     tensorstore.open(spec, create=True, **domain).result().write(voxels).result()
 
 
-def _scales(*, coarse_first: bool, chunk: Sequence[int] = (8, 8, 8)) -> Callable[[Path, list[Stored]], None]:
+def _scales(
+    *, coarse_first: bool, chunk: Sequence[int] = (8, 8, 8)
+) -> Callable[[Path, list[Stored]], None]:
     """Return the function that writes a precomputed volume, whose scales are listed in the order in
     which they are made."""
 
@@ -231,13 +309,27 @@ def _scales(*, coarse_first: bool, chunk: Sequence[int] = (8, 8, 8)) -> Callable
                 "chunk_size": chunk,
                 "encoding": "raw",
             }
-            volume = {"type": "image", "data_type": voxels.dtype.name, "num_channels": voxels.shape[3]}
-            _create("neuroglancer_precomputed", folder, voxels, multiscale_metadata=volume, scale_metadata=scale)
+            volume = {
+                "type": "image",
+                "data_type": voxels.dtype.name,
+                "num_channels": voxels.shape[3],
+            }
+            _create(
+                "neuroglancer_precomputed",
+                folder,
+                voxels,
+                multiscale_metadata=volume,
+                scale_metadata=scale,
+            )
 
     return write
 
 
-def _n5(name: str, attributes: Callable[[list[Stored]], dict[str, dict[str, Any]]], block: Sequence[int] = (8, 8, 8)) -> Callable[[Path, list[Stored]], None]:
+def _n5(
+    name: str,
+    attributes: Callable[[list[Stored]], dict[str, dict[str, Any]]],
+    block: Sequence[int] = (8, 8, 8),
+) -> Callable[[Path, list[Stored]], None]:
     """Return the function that writes N5 datasets and adds attributes to the documents of their
     folders."""
 
@@ -257,7 +349,12 @@ def _n5(name: str, attributes: Callable[[list[Stored]], dict[str, dict[str, Any]
 
 def _attributes_of_viewer(levels: list[Stored]) -> dict[str, dict[str, Any]]:
     """n5-viewer: all in the group."""
-    return {"": {"scales": [level.step for level in levels], "pixelResolution": {"unit": "nm", "dimensions": VOXEL_SIZE}}}
+    return {
+        "": {
+            "scales": [level.step for level in levels],
+            "pixelResolution": {"unit": "nm", "dimensions": VOXEL_SIZE},
+        }
+    }
 
 
 def _attributes_of_big_data_viewer(levels: list[Stored]) -> dict[str, dict[str, Any]]:
@@ -278,7 +375,10 @@ def _big_data_viewer(folder: Path, levels: list[Stored]) -> None:
 
 def _attributes_of_datasets(levels: list[Stored]) -> dict[str, dict[str, Any]]:
     """tensorstore and Neuroglancer: the voxel size of each dataset."""
-    return {f"s{number}": {"axes": ["x", "y", "z"], "resolution": level.lengths, "units": ["nm"] * 3} for number, level in enumerate(levels)}
+    return {
+        f"s{number}": {"axes": ["x", "y", "z"], "resolution": level.lengths, "units": ["nm"] * 3}
+        for number, level in enumerate(levels)
+    }
 
 
 def _attributes_of_paintera(levels: list[Stored]) -> dict[str, dict[str, Any]]:
@@ -310,7 +410,9 @@ def _cloud_volume(folder: Path, levels: list[Stored]) -> None:
         chunk_size=(8, 8, 8),
         volume_size=voxels.shape[:3],
     )
-    volume = CloudVolume(f"file://{folder}", info=info, compress="gzip", progress=False, non_aligned_writes=True)
+    volume = CloudVolume(
+        f"file://{folder}", info=info, compress="gzip", progress=False, non_aligned_writes=True
+    )
     volume.commit_info()
     volume[:, :, :] = voxels
 
@@ -327,7 +429,9 @@ def _webknossos(folder: Path, levels: list[Stored]) -> None:
         mag.write(level.case.array, absolute_offset=corner, allow_resize=True)
 
 
-def _hdf5(axes: str, attributes: Callable[[Case], dict[str, Any]]) -> Callable[[Path, list[Stored]], None]:
+def _hdf5(
+    axes: str, attributes: Callable[[Case], dict[str, Any]]
+) -> Callable[[Path, list[Stored]], None]:
     """Return the function that writes a dataset of an HDF5 file."""
 
     def write(place: Path, levels: list[Stored]) -> None:
@@ -337,10 +441,16 @@ def _hdf5(axes: str, attributes: Callable[[Case], dict[str, Any]]) -> Callable[[
         (level,) = levels
         stored = [axis for axis in axes if axis != "t"]
         voxels = level.case.array if "c" in axes else level.case.array[0]
-        voxels = voxels.transpose([("cxyz" if "c" in axes else "xyz").index(axis) for axis in stored])
-        voxels = voxels.reshape([1 if axis == "t" else voxels.shape[stored.index(axis)] for axis in axes])
+        voxels = voxels.transpose(
+            [("cxyz" if "c" in axes else "xyz").index(axis) for axis in stored]
+        )
+        voxels = voxels.reshape(
+            [1 if axis == "t" else voxels.shape[stored.index(axis)] for axis in axes]
+        )
         with h5py.File(path, "w") as file:
-            file.create_dataset(name, data=voxels, chunks=True, compression="gzip").attrs.update(attributes(level.case))
+            file.create_dataset(name, data=voxels, chunks=True, compression="gzip").attrs.update(
+                attributes(level.case)
+            )
 
     return write
 
@@ -348,12 +458,18 @@ def _hdf5(axes: str, attributes: Callable[[Case], dict[str, Any]]) -> Callable[[
 def _axistags(axes: str) -> Callable[[Case], dict[str, Any]]:
     """Return the attribute with which ilastik and vigra name axes."""
     flags = {"c": 1, "t": 8}
-    tags = [{"key": axis, "typeFlags": flags.get(axis, 2), "resolution": 0, "description": ""} for axis in axes]
+    tags = [
+        {"key": axis, "typeFlags": flags.get(axis, 2), "resolution": 0, "description": ""}
+        for axis in axes
+    ]
     return lambda _: {"axistags": json.dumps({"axes": tags})}
 
 
 def _attributes_of_cremi(case: Case) -> dict[str, Any]:
-    return {"resolution": VOXEL_SIZE[::-1], "offset": [low * edge for low, edge in zip(case.offset, VOXEL_SIZE, strict=True)][::-1]}
+    return {
+        "resolution": VOXEL_SIZE[::-1],
+        "offset": [low * edge for low, edge in zip(case.offset, VOXEL_SIZE, strict=True)][::-1],
+    }
 
 
 _ZARR = {"engine": "ngff", "needs": "zarr"}
@@ -368,7 +484,9 @@ _CHANNELS = (3, 21, 17, 13)
 
 FOREIGN = (
     # several chunks along the channels
-    _form("bioformats2raw", "zarr://{folder}/{name}.zarr/0", _bioformats2raw, **_ZARR, shape=_CHANNELS),
+    _form(
+        "bioformats2raw", "zarr://{folder}/{name}.zarr/0", _bioformats2raw, **_ZARR, shape=_CHANNELS
+    ),
     _form(
         "channel-shards",
         _NGFF,
@@ -378,7 +496,13 @@ FOREIGN = (
         shape=_CHANNELS,
         offset=(8, 3, 16),
     ),
-    _form("n5-channels", _GROUP, _n5("s{}", _attributes_of_viewer, (8, 8, 8, 2)), **_N5, shape=_CHANNELS),
+    _form(
+        "n5-channels",
+        _GROUP,
+        _n5("s{}", _attributes_of_viewer, (8, 8, 8, 2)),
+        **_N5,
+        shape=_CHANNELS,
+    ),
     # codecs that zarr-python alone reads
     _form("delta-2", _NGFF, _filtered("0.4", compressors=None), **_ZARR, **_ONLY_ZARR),
     _form("delta-3", _NGFF, _filtered("0.5", compressors=None), **_ZARR, **_ONLY_ZARR),
@@ -399,20 +523,89 @@ FOREIGN = (
         levels=("8-8-4",),
     ),
     _form("n5-tensorstore", _GROUP, _n5("s{}", _attributes_of_datasets), **_N5, levels=("8-8-4",)),
-    _form("n5-bare-levels", _GROUP, _n5("s{}", lambda _: {}), **_N5, states_voxel_size=False, levels=("4-4-4",)),
-    _form("paintera", "n5://{folder}/{name}.n5/volume/data", _n5("s{}", _attributes_of_paintera), **_N5, offset=(5, 3, 2)),
+    _form(
+        "n5-bare-levels",
+        _GROUP,
+        _n5("s{}", lambda _: {}),
+        **_N5,
+        states_voxel_size=False,
+        levels=("4-4-4",),
+    ),
+    _form(
+        "paintera",
+        "n5://{folder}/{name}.n5/volume/data",
+        _n5("s{}", _attributes_of_paintera),
+        **_N5,
+        offset=(5, 3, 2),
+    ),
     _form("n5-viewer-single", _GROUP, _n5("s{}", _attributes_of_viewer), **_N5),
-    _form("big-data-viewer-single", "n5://{folder}/{name}.n5/setup0/timepoint0", _big_data_viewer, **_N5),
+    _form(
+        "big-data-viewer-single",
+        "n5://{folder}/{name}.n5/setup0/timepoint0",
+        _big_data_viewer,
+        **_N5,
+    ),
     _form("n5-tensorstore-single", _GROUP, _n5("s{}", _attributes_of_datasets), **_N5),
     # precomputed
-    _form("cloud-volume-gz", "precomputed://{folder}/{name}", _cloud_volume, "precomputed", needs="cloudvolume", shape=(2, 21, 17, 13), offset=(5, 3, 2)),
-    _form("coarse-scale-first", "precomputed://{folder}/{name}", _scales(coarse_first=True), **_VOLUME, offset=(8, 3, 16), levels=("8-8-4",)),
-    _form("largest-id", "precomputed://{folder}/{name}", _scales(coarse_first=False), **_VOLUME, label_dtype="uint64", offset=(5, 3, 2)),
+    _form(
+        "cloud-volume-gz",
+        "precomputed://{folder}/{name}",
+        _cloud_volume,
+        "precomputed",
+        needs="cloudvolume",
+        shape=(2, 21, 17, 13),
+        offset=(5, 3, 2),
+    ),
+    _form(
+        "coarse-scale-first",
+        "precomputed://{folder}/{name}",
+        _scales(coarse_first=True),
+        **_VOLUME,
+        offset=(8, 3, 16),
+        levels=("8-8-4",),
+    ),
+    _form(
+        "largest-id",
+        "precomputed://{folder}/{name}",
+        _scales(coarse_first=False),
+        **_VOLUME,
+        label_dtype="uint64",
+        offset=(5, 3, 2),
+    ),
     # levels and chunks
-    _form("rounded-down", _NGFF, _ngff("0.5", "zyx", chunks=(8, 8, 8)), **_ZARR, levels=("8-8-4",), rounds_down=True),
-    _form("rounded-down-scales", "precomputed://{folder}/{name}", _scales(coarse_first=False), **_VOLUME, levels=("8-8-4",), rounds_down=True),
-    _form("rounded-down-n5", _GROUP, _n5("s{}", _attributes_of_viewer), **_N5, levels=("8-8-4",), rounds_down=True),
-    _form("ratios-of-shapes", _NGFF, _ratios_of_shapes, **_ZARR, levels=("4-4-4",), rounds_down=True, shape=(1, 45, 37, 29)),
+    _form(
+        "rounded-down",
+        _NGFF,
+        _ngff("0.5", "zyx", chunks=(8, 8, 8)),
+        **_ZARR,
+        levels=("8-8-4",),
+        rounds_down=True,
+    ),
+    _form(
+        "rounded-down-scales",
+        "precomputed://{folder}/{name}",
+        _scales(coarse_first=False),
+        **_VOLUME,
+        levels=("8-8-4",),
+        rounds_down=True,
+    ),
+    _form(
+        "rounded-down-n5",
+        _GROUP,
+        _n5("s{}", _attributes_of_viewer),
+        **_N5,
+        levels=("8-8-4",),
+        rounds_down=True,
+    ),
+    _form(
+        "ratios-of-shapes",
+        _NGFF,
+        _ratios_of_shapes,
+        **_ZARR,
+        levels=("4-4-4",),
+        rounds_down=True,
+        shape=(1, 45, 37, 29),
+    ),
     _form(
         "shards-of-three",
         _NGFF,
@@ -422,13 +615,42 @@ FOREIGN = (
         shape=(1, 37, 30, 26),
     ),
     # types
-    _form("float16", _NGFF, _ngff("0.5", "zyx", chunks=(8, 8, 8)), **_ZARR, dtype="float16", cast="float32"),
-    _form("bool", _NGFF, _ngff("0.5", "zyx", chunks=(8, 8, 8)), **_ZARR, dtype="bool", cast="uint8"),
+    _form(
+        "float16",
+        _NGFF,
+        _ngff("0.5", "zyx", chunks=(8, 8, 8)),
+        **_ZARR,
+        dtype="float16",
+        cast="float32",
+    ),
+    _form(
+        "bool", _NGFF, _ngff("0.5", "zyx", chunks=(8, 8, 8)), **_ZARR, dtype="bool", cast="uint8"
+    ),
     # axes
     _form("too-few-axes", _NGFF, _too_few_axes, **_ZARR),
-    _form("ilastik", "{folder}/{name}.h5:/exported_data", _hdf5("zyxc", _axistags("zyxc")), **_HDF5, shape=_CHANNELS, states_voxel_size=False),
-    _form("ilastik-time", "{folder}/{name}.h5:/exported_data", _hdf5("txyzc", _axistags("txyzc")), **_HDF5, shape=_CHANNELS, states_voxel_size=False),
-    _form("cremi", "{folder}/{name}.h5:/volumes/raw", _hdf5("zyx", _attributes_of_cremi), **_HDF5, offset=(5, 3, 2)),
+    _form(
+        "ilastik",
+        "{folder}/{name}.h5:/exported_data",
+        _hdf5("zyxc", _axistags("zyxc")),
+        **_HDF5,
+        shape=_CHANNELS,
+        states_voxel_size=False,
+    ),
+    _form(
+        "ilastik-time",
+        "{folder}/{name}.h5:/exported_data",
+        _hdf5("txyzc", _axistags("txyzc")),
+        **_HDF5,
+        shape=_CHANNELS,
+        states_voxel_size=False,
+    ),
+    _form(
+        "cremi",
+        "{folder}/{name}.h5:/volumes/raw",
+        _hdf5("zyx", _attributes_of_cremi),
+        **_HDF5,
+        offset=(5, 3, 2),
+    ),
     # datasets
     _form(
         "webknossos",
@@ -448,15 +670,43 @@ FOREIGN = (
 
 
 def image_with_chunks(
-    name: str, chunk: Sequence[int], counts: Sequence[int] | None, size: Sequence[int], offset: tuple[int, int, int], other_chunk: Sequence[int]
+    name: str,
+    chunk: Sequence[int],
+    counts: Sequence[int] | None,
+    size: Sequence[int],
+    offset: tuple[int, int, int],
+    other_chunk: Sequence[int],
 ) -> ForeignForm:
     """Return the form of images with given chunks, perhaps in shards of ``counts`` chunks;
     ``other_chunk`` is for images that are stored again."""
-    options = {"shape": (1, *size), "offset": offset, "chunk_shape": tuple(chunk), "other_chunks": {"chunk_shape": tuple(other_chunk)}}
+    options = {
+        "shape": (1, *size),
+        "offset": offset,
+        "chunk_shape": tuple(chunk),
+        "other_chunks": {"chunk_shape": tuple(other_chunk)},
+    }
     if name == "precomputed":
-        return _form(name, "precomputed://{folder}/{name}", _scales(coarse_first=False, chunk=chunk), **_VOLUME, **options)
+        return _form(
+            name,
+            "precomputed://{folder}/{name}",
+            _scales(coarse_first=False, chunk=chunk),
+            **_VOLUME,
+            **options,
+        )
     if name == "n5":
         return _form(name, _GROUP, _n5("s{}", _attributes_of_datasets, chunk), **_N5, **options)
-    shards = {} if counts is None else {"shards": tuple(n * count for n, count in zip(chunk, counts, strict=True))[::-1]}
-    options |= {} if counts is None else {"other_files": {"shard_shape": tuple(2 * n for n in chunk)}}
-    return _form(name, _NGFF, _ngff("0.4" if name == "zarr-2" else "0.5", "zyx", chunks=tuple(chunk)[::-1], **shards), **_ZARR, **options)
+    shards = (
+        {}
+        if counts is None
+        else {"shards": tuple(n * count for n, count in zip(chunk, counts, strict=True))[::-1]}
+    )
+    options |= (
+        {} if counts is None else {"other_files": {"shard_shape": tuple(2 * n for n in chunk)}}
+    )
+    return _form(
+        name,
+        _NGFF,
+        _ngff("0.4" if name == "zarr-2" else "0.5", "zyx", chunks=tuple(chunk)[::-1], **shards),
+        **_ZARR,
+        **options,
+    )

@@ -63,9 +63,16 @@ class Form:
     unread_by: tuple[str, ...] = ()
     """Other readers that do not read the form."""
 
-    def draw(self, seed: int, types: Sequence[str], lowest: int, *, is_segmentation: bool = False) -> Case:
+    def draw(
+        self, seed: int, types: Sequence[str], lowest: int, *, is_segmentation: bool = False
+    ) -> Case:
         """Draw an image or a segmentation from a seed."""
-        return draw(seed, [name for name in self.types if name in types], is_segmentation=is_segmentation, lowest=max(lowest, self.lowest))
+        return draw(
+            seed,
+            [name for name in self.types if name in types],
+            is_segmentation=is_segmentation,
+            lowest=max(lowest, self.lowest),
+        )
 
     def level_of(self, case: Case, mag: str) -> Case:
         """Return a level that ``save`` makes of mag 1."""
@@ -85,24 +92,45 @@ def needs(form: Form, verb: str = "") -> list[pytest.MarkDecorator]:
 def _save_wkw(array, url, offset, **others):
     dataset = url.rsplit("/", 1)[0]
     wkwdask.create_dataset(dataset, VOXEL_SIZE, existing="keep")
-    return wkwdask.to_wkw(array, f"{url}/1", offset=offset, **{"block_len": 8, "file_len": 2} | others)
+    return wkwdask.to_wkw(
+        array, f"{url}/1", offset=offset, **{"block_len": 8, "file_len": 2} | others
+    )
 
 
 def _save_precomputed(sharded):
     def save(array, url, offset, **others):
-        return wkwdask.to_precomputed(array, url, offset=offset, voxel_size=VOXEL_SIZE, chunk_shape=(8, 8, 8), shard_shape=sharded, **others)
+        return wkwdask.to_precomputed(
+            array,
+            url,
+            offset=offset,
+            voxel_size=VOXEL_SIZE,
+            chunk_shape=(8, 8, 8),
+            shard_shape=sharded,
+            **others,
+        )
 
     return save
 
 
 def _save_n5(array, url, offset, **others):
     others.pop("category", None)  # N5 does not store it
-    return wkwdask.to_n5(array, f"{url}/s0", offset=offset, voxel_size=VOXEL_SIZE, chunk_shape=(8, 8, 8), **others)
+    return wkwdask.to_n5(
+        array, f"{url}/s0", offset=offset, voxel_size=VOXEL_SIZE, chunk_shape=(8, 8, 8), **others
+    )
 
 
 def _save_zarr(version, **options):
     def save(array, url, offset, **others):
-        return wkwdask.to_zarr(array, url, offset=offset, voxel_size=VOXEL_SIZE, chunk_shape=(8, 8, 8), ngff=version, **options, **others)
+        return wkwdask.to_zarr(
+            array,
+            url,
+            offset=offset,
+            voxel_size=VOXEL_SIZE,
+            chunk_shape=(8, 8, 8),
+            ngff=version,
+            **options,
+            **others,
+        )
 
     return save
 
@@ -112,12 +140,23 @@ def _save_array(version, **options):
 
     def save(array, url, offset, **others):
         image, folder = f"{url}.image", url.removeprefix("zarr://")
-        report = wkwdask.to_zarr(array, image, offset=offset, voxel_size=VOXEL_SIZE, chunk_shape=(8, 8, 8), ngff=version, **options, **others)
+        report = wkwdask.to_zarr(
+            array,
+            image,
+            offset=offset,
+            voxel_size=VOXEL_SIZE,
+            chunk_shape=(8, 8, 8),
+            ngff=version,
+            **options,
+            **others,
+        )
         files.rename(f"{folder}.image/1", folder)
         files.remove_tree(f"{folder}.image")
         name = ".zattrs" if version == "0.4" else "zarr.json"
         document = json.loads(files.read_bytes(f"{folder}/{name}"))
-        (document if version == "0.4" else document["attributes"]).update(voxel_size_nm=VOXEL_SIZE, note="kept")
+        (document if version == "0.4" else document["attributes"]).update(
+            voxel_size_nm=VOXEL_SIZE, note="kept"
+        )
         publish_bytes(f"{folder}/{name}", json.dumps(document).encode())
         return report
 
@@ -130,7 +169,13 @@ def _save_toy(array, url, offset, **others):
 
 _PRECOMPUTED = tuple(name for name in TYPES if name not in ("int64", "float64"))
 
-_WKW = {"finest": "/1", "other_chunks": {"block_len": 16, "file_len": 1}, "other_files": {"file_len": 4}, "compression": "lz4", "lowest": 0}
+_WKW = {
+    "finest": "/1",
+    "other_chunks": {"block_len": 16, "file_len": 1},
+    "other_files": {"file_len": 4},
+    "compression": "lz4",
+    "lowest": 0,
+}
 _OTHER_SHARDS = {"shard_shape": (8, 16, 32)}
 
 
@@ -145,14 +190,42 @@ _VOLUME = _place("precomputed://{folder}/{name}")
 
 FORMS = (
     Form("wkw", _place("{folder}/dataset/{name}"), _save_wkw, "wkw", **_WKW),
-    Form("precomputed", _VOLUME, _save_precomputed(sharded=False), "precomputed", types=_PRECOMPUTED, other_files={"shard_shape": True}),
-    Form("precomputed-sharded", _VOLUME, _save_precomputed(sharded=True), "precomputed", types=_PRECOMPUTED, other_files={"shard_shape": False}),
+    Form(
+        "precomputed",
+        _VOLUME,
+        _save_precomputed(sharded=False),
+        "precomputed",
+        types=_PRECOMPUTED,
+        other_files={"shard_shape": True},
+    ),
+    Form(
+        "precomputed-sharded",
+        _VOLUME,
+        _save_precomputed(sharded=True),
+        "precomputed",
+        types=_PRECOMPUTED,
+        other_files={"shard_shape": False},
+    ),
     Form("n5", _place("n5://{folder}/volume.n5/{name}"), _save_n5, "n5", finest="/s0"),
     Form("ngff-0.4", _NGFF, _save_zarr("0.4"), "ngff", "zarr"),
-    Form("ngff-0.5", _NGFF, _save_zarr("0.5", shard_shape=(16, 16, 16)), "ngff", "zarr", other_files=_OTHER_SHARDS),
+    Form(
+        "ngff-0.5",
+        _NGFF,
+        _save_zarr("0.5", shard_shape=(16, 16, 16)),
+        "ngff",
+        "zarr",
+        other_files=_OTHER_SHARDS,
+    ),
     Form("ngff-0.6", _NGFF, _save_zarr("0.6", shard_shape=False), "ngff", "zarr"),
     Form("zarr-2", _ARRAY, _save_array("0.4"), "ngff", "zarr"),
-    Form("zarr-3", _ARRAY, _save_array("0.5", shard_shape=(16, 16, 16)), "ngff", "zarr", other_files=_OTHER_SHARDS),
+    Form(
+        "zarr-3",
+        _ARRAY,
+        _save_array("0.5", shard_shape=(16, 16, 16)),
+        "ngff",
+        "zarr",
+        other_files=_OTHER_SHARDS,
+    ),
     Form("toy", _place("toy://{folder}/{name}"), _save_toy, "toy", lowest=0),
 )
 IMAGES = tuple(form for form in FORMS if form.name not in ("ngff-0.6", "zarr-2", "zarr-3"))

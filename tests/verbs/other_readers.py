@@ -58,7 +58,11 @@ def _kind(image: Image, level: Level) -> str:
     """Return the key of the table of readers."""
     if image.container is not None:
         return "wkw"
-    return "layer" if (Path(image.folder).parent / "datasource-properties.json").exists() else image.format
+    return (
+        "layer"
+        if (Path(image.folder).parent / "datasource-properties.json").exists()
+        else image.format
+    )
 
 
 def read_by_tensorstore(url: str, mag: object) -> np.ndarray:
@@ -82,11 +86,15 @@ def _wkw(image: Image, level: Level, case: Case) -> np.ndarray:
 def _tensorstore(driver: str, folder: str, **options: object) -> object:
     import tensorstore
 
-    return tensorstore.open({"driver": driver, "kvstore": {"driver": "file", "path": f"{folder}/"}, **options}).result()
+    return tensorstore.open(
+        {"driver": driver, "kvstore": {"driver": "file", "path": f"{folder}/"}, **options}
+    ).result()
 
 
 def _precomputed_by_tensorstore(image: Image, level: Level, case: Case | None) -> np.ndarray:
-    store = _tensorstore("neuroglancer_precomputed", image.folder, scale_metadata={"key": level.key})
+    store = _tensorstore(
+        "neuroglancer_precomputed", image.folder, scale_metadata={"key": level.key}
+    )
     assert case is None or store.domain.origin[:3] == case.offset
     return store.read().result().transpose(3, 0, 1, 2)
 
@@ -94,8 +102,12 @@ def _precomputed_by_tensorstore(image: Image, level: Level, case: Case | None) -
 def _precomputed_by_cloudvolume(image: Image, level: Level, case: Case) -> np.ndarray:
     from cloudvolume import CloudVolume
 
-    keys = [scale["key"] for scale in json.loads((Path(image.folder) / "info").read_text())["scales"]]
-    volume = CloudVolume(f"file://{image.folder}", mip=keys.index(level.key), progress=False, fill_missing=True)
+    keys = [
+        scale["key"] for scale in json.loads((Path(image.folder) / "info").read_text())["scales"]
+    ]
+    volume = CloudVolume(
+        f"file://{image.folder}", mip=keys.index(level.key), progress=False, fill_missing=True
+    )
     assert tuple(volume.voxel_offset) == case.offset
     return np.asarray(volume[:, :, :]).transpose(3, 0, 1, 2)
 
@@ -123,7 +135,9 @@ def _inside(found: np.ndarray, level: Level) -> np.ndarray:
     """Return the voxels (c, x, y, z) of the box of an array; all others must be zero."""
     # without an axis t
     voxels, box = found.reshape((1, *found.shape)[-4:]).transpose(0, 3, 2, 1), _inner_box(level)
-    inside = voxels[(slice(None), *(slice(low, low + n) for low, n in zip(box[:3], box[3:], strict=True)))]
+    inside = voxels[
+        (slice(None), *(slice(low, low + n) for low, n in zip(box[:3], box[3:], strict=True)))
+    ]
     assert np.count_nonzero(inside) == np.count_nonzero(voxels)
     return inside
 
@@ -149,25 +163,43 @@ def _zarr_by_zarr(image: Image, level: Level, case: Case) -> np.ndarray:
 def _check_documents(group: object, image: Image, level: Level, case: Case) -> None:
     """Validate the documents, and compare the position of the first voxel with that of the
     array."""
-    read = _place_by_ngff_zarr if group.attrs.get("ome", {}).get("version") == "0.6" else _place_by_models
-    if find_spec({_place_by_ngff_zarr: "ngff_zarr", _place_by_models: "ome_zarr_models"}[read]) is None:
+    read = (
+        _place_by_ngff_zarr
+        if group.attrs.get("ome", {}).get("version") == "0.6"
+        else _place_by_models
+    )
+    if (
+        find_spec({_place_by_ngff_zarr: "ngff_zarr", _place_by_models: "ome_zarr_models"}[read])
+        is None
+    ):
         return
     scale, translation = read(group, image, level)
     # The translation is the center of the first voxel; the center of voxel 0 of mag 1 is at 0.
     first = [low - margin for low, margin in zip(case.offset, _margin(level), strict=True)]
-    expected = [(low + 0.5) * edge - 0.5 * fine for low, edge, fine in zip(first[::-1], scale, VOXEL_SIZE[::-1], strict=True)]
+    expected = [
+        (low + 0.5) * edge - 0.5 * fine
+        for low, edge, fine in zip(first[::-1], scale, VOXEL_SIZE[::-1], strict=True)
+    ]
     np.testing.assert_allclose(translation, expected, rtol=1e-9, atol=1e-9)
 
 
 def _place_by_models(group: object, image: Image, level: Level) -> tuple[list[float], list[float]]:
     from ome_zarr_models import v04, v05
 
-    found = v05.Image.from_zarr(group).ome_attributes if "ome" in group.attrs else v04.Image.from_zarr(group).attributes
-    scale, *moves = next(entry for entry in found.multiscales[0].datasets if entry.path == level.key).coordinateTransformations
+    found = (
+        v05.Image.from_zarr(group).ome_attributes
+        if "ome" in group.attrs
+        else v04.Image.from_zarr(group).attributes
+    )
+    scale, *moves = next(
+        entry for entry in found.multiscales[0].datasets if entry.path == level.key
+    ).coordinateTransformations
     return scale.scale[-3:], moves[0].translation[-3:] if moves else [0.0] * 3
 
 
-def _place_by_ngff_zarr(group: object, image: Image, level: Level) -> tuple[list[float], list[float]]:
+def _place_by_ngff_zarr(
+    group: object, image: Image, level: Level
+) -> tuple[list[float], list[float]]:
     import ngff_zarr
 
     found = ngff_zarr.from_ngff_zarr(image.folder, validate=True)
@@ -178,7 +210,10 @@ def _place_by_ngff_zarr(group: object, image: Image, level: Level) -> tuple[list
 
 _READERS = {
     "wkw": {"wkw": _wkw},
-    "precomputed": {"tensorstore": _precomputed_by_tensorstore, "cloudvolume": _precomputed_by_cloudvolume},
+    "precomputed": {
+        "tensorstore": _precomputed_by_tensorstore,
+        "cloudvolume": _precomputed_by_cloudvolume,
+    },
     "n5": {"tensorstore": _n5_by_tensorstore},
     "layer": {"tensorstore": _layer_by_tensorstore},
     "zarr": {"tensorstore": _zarr_by_tensorstore, "zarr": _zarr_by_zarr},

@@ -50,4 +50,8 @@ class MemoryPath(str):
         publish_bytes(self, data)
 
     def rglob(self, _: str):
-        return [MemoryPath(f"{folder}/{name}") for folder, folders, names in files.walk(self) for name in folders + names]
+        return [
+            MemoryPath(f"{folder}/{name}")
+            for folder, folders, names in files.walk(self)
+            for name in folders + names
+        ]

@@ -31,13 +31,22 @@ def save(folder, *levels, version=3):
     group = zarr.open_group(folder, mode="w", zarr_format=version)
     datasets = []
     for n, voxels in enumerate(levels):
-        group.create_array(str(n), shape=voxels.shape[::-1], dtype=voxels.dtype, chunks=(8, 8, 8))[...] = voxels.T
+        group.create_array(str(n), shape=voxels.shape[::-1], dtype=voxels.dtype, chunks=(8, 8, 8))[
+            ...
+        ] = voxels.T
         scale = [edge * 2**n for edge in VOXEL_SIZE[::-1]]
         center = [(length - fine) / 2 for length, fine in zip(scale, VOXEL_SIZE[::-1], strict=True)]
         moves = [{"type": "scale", "scale": scale}, {"type": "translation", "translation": center}]
         datasets.append({"path": str(n), "coordinateTransformations": moves})
-    entry = {"axes": [{"name": axis, "type": "space", "unit": "nanometer"} for axis in "zyx"], "datasets": datasets}
-    group.attrs.update({"multiscales": [{"version": "0.4", **entry}]} if version == 2 else {"ome": {"version": "0.5", "multiscales": [entry]}})
+    entry = {
+        "axes": [{"name": axis, "type": "space", "unit": "nanometer"} for axis in "zyx"],
+        "datasets": datasets,
+    }
+    group.attrs.update(
+        {"multiscales": [{"version": "0.4", **entry}]}
+        if version == 2
+        else {"ome": {"version": "0.5", "multiscales": [entry]}}
+    )
     return f"zarr://{folder}"
 
 
@@ -46,8 +55,14 @@ def stored(folder, version=3):
     import tensorstore
     import zarr
 
-    spec = {"driver": "zarr3" if version == 3 else "zarr", "kvstore": {"driver": "file", "path": f"{folder}/"}}
-    found, other = np.asarray(zarr.open_array(folder, mode="r")[...]), tensorstore.open(spec).result().read().result()
+    spec = {
+        "driver": "zarr3" if version == 3 else "zarr",
+        "kvstore": {"driver": "file", "path": f"{folder}/"},
+    }
+    found, other = (
+        np.asarray(zarr.open_array(folder, mode="r")[...]),
+        tensorstore.open(spec).result().read().result(),
+    )
     assert found.dtype == other.dtype
     np.testing.assert_array_equal(found, other)
     return found.T
@@ -60,7 +75,9 @@ def test_read_returns_the_stored_type_and_copies_keep_it(tmp_path, dtype, versio
     url = save(tmp_path / "image.ome.zarr", voxels, version=version)
     assert wkwdask.open(url).dtype == dtype
     np.testing.assert_array_equal(wkwdask.read(url, ((0, 0, 0), SIZE), mag=1)[0], voxels)
-    copied, converted, raw = (tmp_path / f"{name}.ome.zarr" for name in ("copied", "converted", "raw"))
+    copied, converted, raw = (
+        tmp_path / f"{name}.ome.zarr" for name in ("copied", "converted", "raw")
+    )
     wkwdask.copy(url, f"zarr://{copied}")
     wkwdask.convert(url, f"zarr://{converted}", ngff="0.4" if version == 2 else "0.5")
     wkwdask.compress(url, f"zarr://{raw}", compression="gzip")
@@ -88,7 +105,10 @@ def test_regions_accept_the_stored_type_and_values_that_it_has(tmp_path, is_lazy
         np.testing.assert_array_equal(found, voxels)
         patch = patch.astype(WIDER[dtype])
         patch[2, 1, 3] = wrong
-        with pytest.raises((wkwdask.BoundsError, wkwdask.TaskFailedError), match=rf"is no value of {dtype}: round the array first, with .astype\('{dtype}'\)"):
+        with pytest.raises(
+            (wkwdask.BoundsError, wkwdask.TaskFailedError),
+            match=rf"is no value of {dtype}: round the array first, with .astype\('{dtype}'\)",
+        ):
             wkwdask.save(as_array(patch), f"{url}/0", region=region)
         np.testing.assert_array_equal(stored(tmp_path / f"{dtype}.ome.zarr/0"), voxels)
         with pytest.raises(TypeError, match=f"holds 1 channel of {dtype}, the array is 1 of int64"):
@@ -107,7 +127,10 @@ def test_levels_of_half_floats_are_computed_as_float32_and_rounded_once(tmp_path
     np.testing.assert_array_equal(found, stored(tmp_path / "wide.ome.zarr/2").astype("float16"))
     again = save(tmp_path / "again.ome.zarr", found.astype("float32"))
     wkwdask.build_pyramid(again, mags=["2"], method=method)
-    np.testing.assert_array_equal(stored(tmp_path / "half.ome.zarr/4"), stored(tmp_path / "again.ome.zarr/2").astype("float16"))
+    np.testing.assert_array_equal(
+        stored(tmp_path / "half.ome.zarr/4"),
+        stored(tmp_path / "again.ome.zarr/2").astype("float16"),
+    )
     assert wkwdask.verify(url, pyramid=True).is_sound
 
 
@@ -121,7 +144,10 @@ def test_levels_of_bool_are_made_by_the_mode_alone(tmp_path):
     voxels = draw("bool")
     url = save(tmp_path / "mask.ome.zarr", voxels)
     for method in set(METHODS) - {"mode"}:
-        with pytest.raises(ValueError, match=f"holds bool, whose coarser levels are made by the mode alone, got method '{method}'"):
+        with pytest.raises(
+            ValueError,
+            match=f"holds bool, whose coarser levels are made by the mode alone, got method '{method}'",
+        ):
             wkwdask.build_pyramid(url, mags=["2"], method=method)
     assert "by mode" in str(wkwdask.plan_pyramid(url, mags=["2"]))
     wkwdask.build_pyramid(url, mags=["2"])
@@ -141,12 +167,17 @@ def test_levels_of_bool_are_upsampled(tmp_path):
     np.testing.assert_array_equal(stored(tmp_path / "mask.ome.zarr/1"), fine)
 
 
-@pytest.mark.parametrize("target", ["{folder}/dataset", "precomputed://{folder}/volume", "n5://{folder}/volume.n5/raw"])
+@pytest.mark.parametrize(
+    "target", ["{folder}/dataset", "precomputed://{folder}/volume", "n5://{folder}/volume.n5/raw"]
+)
 @pytest.mark.parametrize("dtype", WIDER)
 def test_other_formats_get_a_wider_type_and_plan_and_report_say_so(tmp_path, dtype, target):
     voxels = draw(dtype)
     url = save(tmp_path / "image.ome.zarr", voxels)
-    target, options = target.format(folder=tmp_path), {"layer": "image"} if "dataset" in target else {}
+    target, options = (
+        target.format(folder=tmp_path),
+        {"layer": "image"} if "dataset" in target else {},
+    )
     note = f"{dtype} is stored as {WIDER[dtype]}"
     assert note in str(wkwdask.plan_convert(url, target, **options))
     assert note in wkwdask.convert(url, target, **options).note
@@ -171,10 +202,19 @@ def test_axes_that_are_given_do_not_change_the_type(tmp_path):
     import zarr
 
     voxels = draw("bool")
-    zarr.create_array(tmp_path / "mask.zarr", shape=SIZE, dtype="bool", chunks=(8, 8, 8))[...] = voxels
-    wkwdask.convert(tmp_path / "mask.zarr", f"zarr://{tmp_path}/kept.ome.zarr", axes="xyz", voxel_size=VOXEL_SIZE)
+    zarr.create_array(tmp_path / "mask.zarr", shape=SIZE, dtype="bool", chunks=(8, 8, 8))[...] = (
+        voxels
+    )
+    wkwdask.convert(
+        tmp_path / "mask.zarr",
+        f"zarr://{tmp_path}/kept.ome.zarr",
+        axes="xyz",
+        voxel_size=VOXEL_SIZE,
+    )
     assert stored(tmp_path / "kept.ome.zarr/1").dtype == "bool"
-    report = wkwdask.convert(tmp_path / "mask.zarr", tmp_path / "dataset", axes="xyz", voxel_size=VOXEL_SIZE)
+    report = wkwdask.convert(
+        tmp_path / "mask.zarr", tmp_path / "dataset", axes="xyz", voxel_size=VOXEL_SIZE
+    )
     assert "bool is stored as uint8" in report.note
     np.testing.assert_array_equal(wkwdask.open(tmp_path / "dataset")[0], voxels)
 
@@ -187,8 +227,15 @@ def test_values_are_converted_to_and_from_both_types(tmp_path):
     with pytest.raises(wkwdask.BoundsError, match="100 does not fit into bool"):
         wkwdask.convert(url, f"zarr://{tmp_path}/mask.ome.zarr", dtype="bool")
     wkwdask.convert(url, f"zarr://{tmp_path}/scaled.ome.zarr", dtype="bool", value_range=(0, 255))
-    np.testing.assert_array_equal(stored(tmp_path / "scaled.ome.zarr/1"), [[[False, False, False, True]]])
-    wkwdask.convert(f"zarr://{tmp_path}/scaled.ome.zarr", f"zarr://{tmp_path}/back.ome.zarr", dtype="uint8", value_range=(0, 1))
+    np.testing.assert_array_equal(
+        stored(tmp_path / "scaled.ome.zarr/1"), [[[False, False, False, True]]]
+    )
+    wkwdask.convert(
+        f"zarr://{tmp_path}/scaled.ome.zarr",
+        f"zarr://{tmp_path}/back.ome.zarr",
+        dtype="uint8",
+        value_range=(0, 1),
+    )
     np.testing.assert_array_equal(stored(tmp_path / "back.ome.zarr/1"), [[[0, 0, 0, 255]]])
 
 
@@ -199,7 +246,9 @@ def test_verify_reports_levels_of_differing_types(tmp_path, dtype):
     url = save(tmp_path / "image.ome.zarr", voxels, coarse)
     for pyramid in (False, True):
         report = wkwdask.verify(url, pyramid=pyramid)
-        assert [(fault.kind, fault.found) for fault in report.faults if fault.severity == "error"] == [("level.dtype", WIDER[dtype])]
+        assert [
+            (fault.kind, fault.found) for fault in report.faults if fault.severity == "error"
+        ] == [("level.dtype", WIDER[dtype])]
 
 
 def test_masks_are_labels(tmp_path):
@@ -208,7 +257,9 @@ def test_masks_are_labels(tmp_path):
     url = save(tmp_path / "mask.ome.zarr", mask)
     wkwdask.connected_components(url, f"zarr://{tmp_path}/parts.ome.zarr")
     found = wkwdask.open(f"zarr://{tmp_path}/parts.ome.zarr")[0].compute()
-    pairs = np.unique(np.stack([found.ravel(), components_of(mask.astype("uint8")).ravel()]), axis=1)
+    pairs = np.unique(
+        np.stack([found.ravel(), components_of(mask.astype("uint8")).ravel()]), axis=1
+    )
     assert len(set(pairs[0])) == len(set(pairs[1])) == pairs.shape[1] > 2
     wkwdask.connected_components(url, f"zarr://{tmp_path}/above.ome.zarr", threshold=1)
     np.testing.assert_array_equal(wkwdask.open(f"zarr://{tmp_path}/above.ome.zarr")[0] > 0, mask)
@@ -219,7 +270,9 @@ def test_masks_are_labels(tmp_path):
     half = save(tmp_path / "half.ome.zarr", draw("float16"))
     assert int(wkwdask.histogram(half, bins=10).sum()) == np.prod(SIZE)
     values = wkwdask.label_statistics(url, color=half)
-    np.testing.assert_allclose(values["mean"], draw("float16").astype("float64")[mask].mean(), rtol=1e-5)
+    np.testing.assert_allclose(
+        values["mean"], draw("float16").astype("float64")[mask].mean(), rtol=1e-5
+    )
 
 
 def test_masks_and_half_floats_are_shown(tmp_path):

@@ -15,7 +15,14 @@ from PIL import Image
 from support.inside import before_task
 
 import wkwdask
-from wkwdask.errors import BoundsError, CorruptError, MissingError, SectionWarning, TruncatedError, UnsupportedError
+from wkwdask.errors import (
+    BoundsError,
+    CorruptError,
+    MissingError,
+    SectionWarning,
+    TruncatedError,
+    UnsupportedError,
+)
 from wkwdask.formats.zarr.codec import _compressor
 
 
@@ -27,7 +34,11 @@ def _in_this_thread():
 
 def converted(source, folder, **options):
     """Convert to WKW and back to an array (c, x, y, z)."""
-    wkwdask.convert(source, folder / "ds", **{"layer": "em", "voxel_size": (4, 4, 4), "existing": "overwrite", **options})
+    wkwdask.convert(
+        source,
+        folder / "ds",
+        **{"layer": "em", "voxel_size": (4, 4, 4), "existing": "overwrite", **options},
+    )
     return wkwdask.read(folder / "ds", layer="em", mag=1)
 
 
@@ -93,31 +104,57 @@ def test_axes_that_do_not_fit(tmp_path, axes):
 
 
 def test_default_axes(tmp_path):
-    for shape, expected in (((2, 3), (1, 3, 2, 1)), ((2, 3, 4), (1, 4, 3, 2)), ((2, 3, 4, 5), (2, 5, 4, 3)), ((1, 2, 3, 4, 5), (2, 5, 4, 3))):
+    for shape, expected in (
+        ((2, 3), (1, 3, 2, 1)),
+        ((2, 3, 4), (1, 4, 3, 2)),
+        ((2, 3, 4, 5), (2, 5, 4, 3)),
+        ((1, 2, 3, 4, 5), (2, 5, 4, 3)),
+    ):
         np.save(tmp_path / "a.npy", random_voxels(shape))
         found = converted(tmp_path / "a.npy", tmp_path)
         assert found.shape == expected
-        np.testing.assert_array_equal(found, random_voxels(shape).reshape(expected[0], *expected[:0:-1]).transpose(0, 3, 2, 1))
+        np.testing.assert_array_equal(
+            found, random_voxels(shape).reshape(expected[0], *expected[:0:-1]).transpose(0, 3, 2, 1)
+        )
     np.save(tmp_path / "a.npy", np.ones((2, 2, 3, 4, 5), np.uint8))
-    with pytest.raises(UnsupportedError, match=r"a.npy: the axes of an array of shape \(2, 2, 3, 4, 5\) have no names, .*--axes"):
+    with pytest.raises(
+        UnsupportedError,
+        match=r"a.npy: the axes of an array of shape \(2, 2, 3, 4, 5\) have no names, .*--axes",
+    ):
         converted(tmp_path / "a.npy", tmp_path)
 
 
-@given(st.permutations("czyx"), st.booleans(), st.sampled_from(["<u1", ">u2", "<i4", ">f4", "<f2", "?"]), st.integers(0, 99))
+@given(
+    st.permutations("czyx"),
+    st.booleans(),
+    st.sampled_from(["<u1", ">u2", "<i4", ">f4", "<f2", "?"]),
+    st.integers(0, 99),
+)
 def test_npy_of_any_axes(tmp_path_factory, axes, fortran, dtype, seed):
     """Any box of an array with any order of axes and of memory, in either byte order."""
     rng = np.random.default_rng(seed)
     lengths = dict(zip("cxyz", rng.integers(1, 9, 4).tolist(), strict=True))
-    array = rng.integers(0, 2 if dtype == "?" else 120, [lengths[axis] for axis in axes]).astype(dtype)
+    array = rng.integers(0, 2 if dtype == "?" else 120, [lengths[axis] for axis in axes]).astype(
+        dtype
+    )
     folder = tmp_path_factory.mktemp("npy")
     np.save(folder / "a.npy", np.asfortranarray(array) if fortran else array)
-    expected = array.transpose([axes.index(axis) for axis in "cxyz"]).astype({"?": "u1", "<f2": "f4"}.get(dtype, np.dtype(dtype).newbyteorder("=")))
+    expected = array.transpose([axes.index(axis) for axis in "cxyz"]).astype(
+        {"?": "u1", "<f2": "f4"}.get(dtype, np.dtype(dtype).newbyteorder("="))
+    )
     low = [int(rng.integers(n)) for n in expected.shape[1:]]
     high = [int(rng.integers(a, n)) + 1 for a, n in zip(low, expected.shape[1:], strict=True)]
     channel = int(rng.integers(lengths["c"]))
     box = (*np.add(low, (3, 4, 5)).tolist(), *np.subtract(high, low).tolist())
     for channels in (None, (channel,)):
-        found = converted(folder / "a.npy", folder, axes="".join(axes), offset=(3, 4, 5), bounding_box=box, channels=channels)
+        found = converted(
+            folder / "a.npy",
+            folder,
+            axes="".join(axes),
+            offset=(3, 4, 5),
+            bounding_box=box,
+            channels=channels,
+        )
         part = expected[(slice(None), *map(slice, low, high))]
         assert found.dtype == expected.dtype
         np.testing.assert_array_equal(found, part if channels is None else part[[channel]])
@@ -148,10 +185,16 @@ def test_broken_npy(tmp_path):
 def test_a_file_that_shrinks(tmp_path):
     """It is an error of that file, not the end of the process."""
     np.save(tmp_path / "a.npy", np.ones((40, 50, 60), np.uint16))
-    with before_task(1, lambda: os.truncate(tmp_path / "a.npy", 1000)), pytest.raises(TruncatedError, match=r"a\.npy: ends at byte 1000"):
+    with (
+        before_task(1, lambda: os.truncate(tmp_path / "a.npy", 1000)),
+        pytest.raises(TruncatedError, match=r"a\.npy: ends at byte 1000"),
+    ):
         converted(tmp_path / "a.npy", tmp_path)
     np.save(tmp_path / "a.npy", np.ones((40, 50, 60), np.uint16))
-    with before_task(1, (tmp_path / "a.npy").unlink), pytest.raises(MissingError, match=r"a\.npy: is gone"):
+    with (
+        before_task(1, (tmp_path / "a.npy").unlink),
+        pytest.raises(MissingError, match=r"a\.npy: is gone"),
+    ):
         converted(tmp_path / "a.npy", tmp_path)
 
 
@@ -169,13 +212,19 @@ def test_pixels_of_png(tmp_path, mode):
         array = random_voxels((3, 7, 9)) % (2 if mode == "1" else 5)
         (tmp_path / "s").mkdir()
         for z, section in enumerate(array):
-            image = Image.fromarray(section.astype(bool)) if mode == "1" else Image.fromarray(section, "L")
+            image = (
+                Image.fromarray(section.astype(bool))
+                if mode == "1"
+                else Image.fromarray(section, "L")
+            )
             if mode == "P":
                 image.putpalette([200, 10, 10] * 5)
             image.save(tmp_path / "s" / f"{z}.png")
     found = converted(tmp_path / "s", tmp_path)
     assert found.dtype == array.dtype
-    np.testing.assert_array_equal(found, (array if array.ndim == 4 else array[..., np.newaxis]).transpose(3, 2, 1, 0))
+    np.testing.assert_array_equal(
+        found, (array if array.ndim == 4 else array[..., np.newaxis]).transpose(3, 2, 1, 0)
+    )
 
 
 def test_slices_that_are_not_like_the_others(tmp_path):
@@ -187,12 +236,17 @@ def test_slices_that_are_not_like_the_others(tmp_path):
     with pytest.raises(CorruptError) as caught:
         converted(folder, tmp_path)
     text = str(caught.value)
-    assert f"{folder}/s1.png: has 8 x 7 pixels of uint8, expected 9 x 7 pixels of uint8 like most slices" in text
+    assert (
+        f"{folder}/s1.png: has 8 x 7 pixels of uint8, expected 9 x 7 pixels of uint8 like most slices"
+        in text
+    )
     assert f"{folder}/s2.png: has 9 x 7 pixels of uint8 in 3 channels, expected 9 x 7" in text
     assert f"{folder}/s4.png: cannot be read" in text
     assert "s0.png" not in text
     with pytest.warns(SectionWarning, match="filled with zeros"):
-        report = wkwdask.convert(folder, tmp_path / "filled", layer="em", voxel_size=(4, 4, 4), on_error="fill")
+        report = wkwdask.convert(
+            folder, tmp_path / "filled", layer="em", voxel_size=(4, 4, 4), on_error="fill"
+        )
     assert len(report.note.splitlines()) == 3
     found = wkwdask.read(tmp_path / "filled", layer="em")[0]
     assert [bool(found[:, :, z].any()) for z in range(6)] == [True, False, False, True, False, True]
@@ -207,18 +261,28 @@ def test_a_slice_that_cannot_be_decoded(tmp_path):
     with pytest.raises(CorruptError, match=r"s1\.png: cannot be decoded"):
         converted(folder, tmp_path)
     array[1] = 0
-    report = wkwdask.convert(folder, tmp_path / "filled", layer="em", voxel_size=(4, 4, 4), on_error="fill")
+    report = wkwdask.convert(
+        folder, tmp_path / "filled", layer="em", voxel_size=(4, 4, 4), on_error="fill"
+    )
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "filled", layer="em")[0], array.T)
     assert "s1.png: cannot be decoded" in report.note
     # gone is not broken: nothing is filled
-    with before_task(1, (folder / "s2.png").unlink), pytest.raises(MissingError, match=r"s2\.png: is gone"):
+    with (
+        before_task(1, (folder / "s2.png").unlink),
+        pytest.raises(MissingError, match=r"s2\.png: is gone"),
+    ):
         converted(folder, tmp_path, on_error="fill")
 
 
 def test_a_slice_that_was_replaced_by_another(tmp_path):
     folder = save_sections(tmp_path / "s", random_voxels((2, 40, 50)))
-    message = r"s1\.png: decodes to uint8 of shape \(40, 50, 3\), expected uint8 of shape \(40, 50, 1\)"
-    with before_task(1, lambda: Image.fromarray(random_voxels((40, 50, 3))).save(folder / "s1.png")), pytest.raises(CorruptError, match=message):
+    message = (
+        r"s1\.png: decodes to uint8 of shape \(40, 50, 3\), expected uint8 of shape \(40, 50, 1\)"
+    )
+    with (
+        before_task(1, lambda: Image.fromarray(random_voxels((40, 50, 3))).save(folder / "s1.png")),
+        pytest.raises(CorruptError, match=message),
+    ):
         converted(folder, tmp_path)
 
 
@@ -229,7 +293,9 @@ def test_folders_that_are_no_stack(tmp_path):
         converted(folder, tmp_path)
     save_sections(folder, random_voxels((2, 4, 4)))
     save_sections(folder, random_voxels((2, 4, 4)), "s{}.jpg")
-    with pytest.raises(ValueError, match=r"images of several kinds \(\.jpg, \.png\): choose with a pattern"):
+    with pytest.raises(
+        ValueError, match=r"images of several kinds \(\.jpg, \.png\): choose with a pattern"
+    ):
         converted(folder, tmp_path)
     assert converted(f"{folder}/*.png", tmp_path).shape == (1, 4, 4, 2)
     with pytest.raises(MissingError, match="no file matches"):
@@ -250,13 +316,17 @@ def test_folders_that_are_no_stack(tmp_path):
         ("{}/a.zarr", "zarr", {}),
     ],
 )
-def test_a_missing_package_is_an_error_before_anything_is_written(tmp_path, monkeypatch, target, package, options):
+def test_a_missing_package_is_an_error_before_anything_is_written(
+    tmp_path, monkeypatch, target, package, options
+):
     source = tmp_path / "ds" / "color" / "1"
     wkwdask.write(source, (0, 0, 0), random_voxels((16, 16, 16)), voxel_size=(4, 4, 4), file_len=1)
     before = sorted(tmp_path.rglob("*"))
     _compressor.cache_clear()
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ModuleNotFoundError, match=f"needs the package {package}, .* pip install 'wkwdask") as caught:
+    with pytest.raises(
+        ModuleNotFoundError, match=f"needs the package {package}, .* pip install 'wkwdask"
+    ) as caught:
         wkwdask.convert(source, target.format(tmp_path), **options)
     assert "tasks" not in str(caught.value)
     assert sorted(tmp_path.rglob("*")) == before
@@ -265,7 +335,10 @@ def test_a_missing_package_is_an_error_before_anything_is_written(tmp_path, monk
 def test_a_package_that_is_not_there(tmp_path, monkeypatch):
     Image.fromarray(random_voxels((4, 4))).save(tmp_path / "a.tif")
     monkeypatch.setitem(sys.modules, "tifffile", None)
-    with pytest.raises(ModuleNotFoundError, match=r"a\.tif: needs the package tifffile.*pip install 'wkwdask\[convert\]'"):
+    with pytest.raises(
+        ModuleNotFoundError,
+        match=r"a\.tif: needs the package tifffile.*pip install 'wkwdask\[convert\]'",
+    ):
         converted(tmp_path / "a.tif", tmp_path)
 
 
@@ -290,7 +363,9 @@ def test_a_volume_of_cremi_lies_where_its_offset_says(tmp_path):
     wkwdask.convert(source, tmp_path / "ds", layer="cells")
     layer = wkwdask.open_dataset(tmp_path / "ds")["cells"]
     assert (layer.bounding_box.topleft, layer.bounding_box.size) == ((6, 2, 3), (14, 12, 5))
-    np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds", layer="cells", mag=1)[0], labels.transpose(2, 1, 0))
+    np.testing.assert_array_equal(
+        wkwdask.read(tmp_path / "ds", layer="cells", mag=1)[0], labels.transpose(2, 1, 0)
+    )
     wkwdask.convert(source, f"n5://{tmp_path}/c.n5/cells")
     assert wkwdask.info(f"n5://{tmp_path}/c.n5/cells").scales[0].box.topleft == (6, 2, 3)
     wkwdask.convert(source, f"n5://{tmp_path}/c.n5/moved", offset=(0, 0, 0))

@@ -22,14 +22,26 @@ def convert(folder, values, dtype, value_range=None):
     """Convert a row of values."""
     np.save(folder / "values.npy", values.reshape(1, 1, -1))
     with dask.config.set(scheduler="synchronous"):
-        wkwdask.convert(folder / "values.npy", folder / "ds", layer="em", dtype=dtype, value_range=value_range, voxel_size=(4, 4, 4), existing="overwrite")
+        wkwdask.convert(
+            folder / "values.npy",
+            folder / "ds",
+            layer="em",
+            dtype=dtype,
+            value_range=value_range,
+            voxel_size=(4, 4, 4),
+            existing="overwrite",
+        )
     return wkwdask.read(folder / "ds", layer="em", mag=1)[0, :, 0, 0]
 
 
 def scaled(value, low, high, limits):
     """By the book: clip, scale, round half to even."""
     clipped = min(max(Fraction(value), Fraction(low)), Fraction(high))
-    return round((clipped - Fraction(low)) * (int(limits.max) - int(limits.min)) / (Fraction(high) - Fraction(low))) + int(limits.min)
+    return round(
+        (clipped - Fraction(low))
+        * (int(limits.max) - int(limits.min))
+        / (Fraction(high) - Fraction(low))
+    ) + int(limits.min)
 
 
 @given(st.sampled_from(SMALL), st.sampled_from(["uint8", "int8", "uint16", "int16"]), st.data())
@@ -38,7 +50,9 @@ def test_scaled_integers(tmp_path_factory, source, target, data):
     low = data.draw(st.integers(int(own.min), int(own.max) - 1))
     high = data.draw(st.integers(low + 1, int(own.max)))
     values = data.draw(st.lists(st.integers(int(own.min), int(own.max)), min_size=1, max_size=20))
-    found = convert(tmp_path_factory.mktemp("scaled"), np.array(values, source), target, (low, high))
+    found = convert(
+        tmp_path_factory.mktemp("scaled"), np.array(values, source), target, (low, high)
+    )
     assert found.dtype == target
     for got, value in zip(found.tolist(), values, strict=True):
         assert got == scaled(value, low, high, limits)
@@ -71,7 +85,9 @@ def test_without_a_range_values_stay_or_it_is_an_error(tmp_path_factory, source,
         values = rng.choice([0.0, 1.0, -1.0, 300.0, 0.5, 1e10, 2.0**63, 2.0**64], 3).astype(source)
     else:
         limits = np.iinfo(source)
-        values = rng.choice(np.array([limits.min, limits.max, 0, 1, 100, limits.max // 2 + 1], source), 3)
+        values = rng.choice(
+            np.array([limits.min, limits.max, 0, 1, 100, limits.max // 2 + 1], source), 3
+        )
     try:
         found = convert(tmp_path_factory.mktemp("kept"), values, target)
     except BoundsError:
@@ -79,23 +95,41 @@ def test_without_a_range_values_stay_or_it_is_an_error(tmp_path_factory, source,
             assert any(int(value) != int(np.dtype(target).type(value)) for value in values.tolist())
         else:
             limits = np.iinfo(target)
-            assert any(value != int(value) or not int(limits.min) <= int(value) <= int(limits.max) for value in values.tolist())
+            assert any(
+                value != int(value) or not int(limits.min) <= int(value) <= int(limits.max)
+                for value in values.tolist()
+            )
     else:
         assert found.dtype == target
         if not (source == "float64" and target == "float32"):  # that one rounds, as ever
-            assert [Fraction(value) for value in found.tolist()] == [Fraction(value) for value in values.tolist()]
+            assert [Fraction(value) for value in found.tolist()] == [
+                Fraction(value) for value in values.tolist()
+            ]
 
 
 def test_a_volume(tmp_path):
     """Channels in another order, and an error that names the voxel."""
     array = np.random.default_rng(0).integers(0, 1000, (4, 5, 6, 7)).astype(np.uint16)  # c, z, y, x
     np.save(tmp_path / "a.npy", array)
-    options = {"axes": "czyx", "offset": (10, 20, 30), "voxel_size": (4, 4, 4), "channels": (3, 1), "dtype": "uint8"}
-    wkwdask.convert(tmp_path / "a.npy", tmp_path / "ds", layer="em", value_range=(0, 999), **options)
+    options = {
+        "axes": "czyx",
+        "offset": (10, 20, 30),
+        "voxel_size": (4, 4, 4),
+        "channels": (3, 1),
+        "dtype": "uint8",
+    }
+    wkwdask.convert(
+        tmp_path / "a.npy", tmp_path / "ds", layer="em", value_range=(0, 999), **options
+    )
     expected = np.rint(array[[3, 1]].astype(float) * 255 / 999).transpose(0, 3, 2, 1)
-    np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds", ((10, 20, 30), (17, 26, 35)), layer="em"), expected)
+    np.testing.assert_array_equal(
+        wkwdask.read(tmp_path / "ds", ((10, 20, 30), (17, 26, 35)), layer="em"), expected
+    )
     array[1, 4, 4, 3] = 1000
     array[array != 1000] %= 256
     np.save(tmp_path / "a.npy", array)
-    with pytest.raises(BoundsError, match=r"a\.npy: voxel \(13, 24, 34\) of channel 1: 1000 does not fit into uint8; scale the values"):
+    with pytest.raises(
+        BoundsError,
+        match=r"a\.npy: voxel \(13, 24, 34\) of channel 1: 1000 does not fit into uint8; scale the values",
+    ):
         wkwdask.convert(tmp_path / "a.npy", tmp_path / "ds", layer="other", **options)

@@ -39,7 +39,9 @@ def make_dataset(folder, array, offset=(0, 0, 0), **options):
 
 
 def tree(folder):
-    return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in Path(folder).rglob("*")}
+    return {
+        str(path.relative_to(folder)): path.stat().st_mtime_ns for path in Path(folder).rglob("*")
+    }
 
 
 @contextlib.contextmanager
@@ -107,11 +109,21 @@ def test_estimate_is_an_upper_bound_for_sparse_data(tmp_path_factory, data):
     array[random.random(size) < 0.5] = 0
     for axis in range(3):
         if data.draw(st.booleans()):
-            array[tuple(slice(None, n // 2 + 1) if k == axis else slice(None) for k, n in enumerate(size))] = 0
+            array[
+                tuple(
+                    slice(None, n // 2 + 1) if k == axis else slice(None)
+                    for k, n in enumerate(size)
+                )
+            ] = 0
     array[-1, -1, -1] = 1
     make_dataset(folder, array, offset)
     with limited(region_vx=data.draw(st.sampled_from([8, 32]))):
-        plan, report = build_and_compare(folder, exact=False, method="min", mags=data.draw(st.sampled_from([[2, 4], ["2-2-1", "8-8-2", "16-16-16", 32]])))
+        plan, report = build_and_compare(
+            folder,
+            exact=False,
+            method="min",
+            mags=data.draw(st.sampled_from([[2, 4], ["2-2-1", "8-8-2", "16-16-16", 32]])),
+        )
     assert (plan.files_in, plan.nbytes_in) == _stored(folder / "color" / "1")
     assert plan.voxel_nbytes_in <= report.nbytes_in
 
@@ -124,12 +136,19 @@ def _stored(folder):
 def test_absent_files_are_not_counted(tmp_path):
     array = np.zeros((128, 64, 64), np.uint8)
     array[100, 1, 1] = 1
-    plan = wkwdask.plan_pyramid(make_dataset(tmp_path / "ds", array), mags=[2], block_len=4, file_len=2)
+    plan = wkwdask.plan_pyramid(
+        make_dataset(tmp_path / "ds", array), mags=[2], block_len=4, file_len=2
+    )
     # a region of the finest mag is the box; mag 2 of it has this many files of 8
     assert (plan.files_in, plan.files) == (1, 8 * 4 * 4)
     with limited(region_vx=8):
         plan = wkwdask.plan_pyramid(tmp_path / "ds", mags=[2], block_len=4, file_len=2)
-    assert (plan.files_in, plan.files, plan.passes[0].regions, plan.voxel_nbytes_in) == (1, 1, 1, 16**3)
+    assert (plan.files_in, plan.files, plan.passes[0].regions, plan.voxel_nbytes_in) == (
+        1,
+        1,
+        1,
+        16**3,
+    )
 
 
 def test_estimate_of_many_files_samples_some(tmp_path):
@@ -152,7 +171,14 @@ def test_estimate_of_a_single_voxel(tmp_path):
 def test_plan_without_mags(tmp_path):
     folder = make_dataset(tmp_path / "ds", np.ones((9, 9, 9), np.uint8))
     plan = wkwdask.plan_pyramid(folder, coarsest=1)
-    assert (plan.passes, plan.mags, plan.tasks, plan.files, plan.nbytes_out, plan.files_in) == ((), (), 0, 0, 0, 1)
+    assert (plan.passes, plan.mags, plan.tasks, plan.files, plan.nbytes_out, plan.files_in) == (
+        (),
+        (),
+        0,
+        0,
+        0,
+        1,
+    )
     assert str(plan)
 
 
@@ -166,7 +192,10 @@ def test_plan_notes_existing_mags(tmp_path):
 
 def test_plan_of_an_interrupted_pyramid_keeps_its_regions(tmp_path):
     with limited(region_vx=32, smallest_region_vx=8, small_task_nbytes=0):
-        folder = make_dataset(tmp_path / "ds", np.random.default_rng(1).integers(1, 250, (128, 64, 64), dtype=np.uint8))
+        folder = make_dataset(
+            tmp_path / "ds",
+            np.random.default_rng(1).integers(1, 250, (128, 64, 64), dtype=np.uint8),
+        )
         path = folder / "color" / "1" / "z3" / "y3" / "x7.wkw"
         whole = path.read_bytes()
         path.write_bytes(whole[:-1])
@@ -175,7 +204,10 @@ def test_plan_of_an_interrupted_pyramid_keeps_its_regions(tmp_path):
         assert any("finished work is kept" in note for note in caught.value.__notes__)
         path.write_bytes(whole)
         with dask.config.set(scheduler="processes", num_workers=1000):
-            again, fresh = (wkwdask.plan_pyramid(folder, mags=[2], existing=existing) for existing in ("overwrite", "restart"))
+            again, fresh = (
+                wkwdask.plan_pyramid(folder, mags=[2], existing=existing)
+                for existing in ("overwrite", "restart")
+            )
     assert again.passes[0].region_shape == (64,) * 3
     assert fresh.passes[0].region_shape == (16,) * 3
     assert (again.workers, fresh.workers) == (1000, 1000)
@@ -186,12 +218,16 @@ def test_plan_of_an_interrupted_pyramid_keeps_its_regions(tmp_path):
 
 def fake_disk(monkeypatch, **values):
     """Simulate a file system with few free bytes and files."""
-    free = SimpleNamespace(**{"f_bavail": 10, "f_frsize": 100, "f_files": 50, "f_favail": 5, **values})
+    free = SimpleNamespace(
+        **{"f_bavail": 10, "f_frsize": 100, "f_files": 50, "f_favail": 5, **values}
+    )
     monkeypatch.setattr(os, "statvfs", lambda folder: free)
 
 
 def test_plan_notes_too_little_space(tmp_path, monkeypatch):
-    folder = make_dataset(tmp_path / "ds", np.random.default_rng(1).integers(1, 250, (64, 64, 64), dtype=np.uint8))
+    folder = make_dataset(
+        tmp_path / "ds", np.random.default_rng(1).integers(1, 250, (64, 64, 64), dtype=np.uint8)
+    )
     assert wkwdask.plan_pyramid(folder, mags=[2]).notes == ()
     fake_disk(monkeypatch)
     plan = wkwdask.plan_pyramid(folder, mags=[2])
@@ -201,7 +237,9 @@ def test_plan_notes_too_little_space(tmp_path, monkeypatch):
 
 
 def test_a_pyramid_that_is_forced_warns_of_too_little_space_and_continues(tmp_path, monkeypatch):
-    folder = make_dataset(tmp_path / "ds", np.random.default_rng(1).integers(1, 250, (64, 64, 64), dtype=np.uint8))
+    folder = make_dataset(
+        tmp_path / "ds", np.random.default_rng(1).integers(1, 250, (64, 64, 64), dtype=np.uint8)
+    )
     fake_disk(monkeypatch, f_favail=1000)
     with pytest.warns(SpaceWarning, match="will be written, 1.0 kB are free") as caught:
         report = wkwdask.build_pyramid(folder, mags=[2], force_space=True)
@@ -214,10 +252,15 @@ def test_a_pyramid_that_is_forced_warns_of_too_little_space_and_continues(tmp_pa
 
 def test_text(tmp_path):
     array = np.random.default_rng(1).integers(1, 250, (70, 41, 50), dtype=np.uint16)
-    plan = wkwdask.plan_pyramid(make_dataset(tmp_path / "ds", array), mags=[2, 4], compression="lz4hc", level=9)
+    plan = wkwdask.plan_pyramid(
+        make_dataset(tmp_path / "ds", array), mags=[2, 4], compression="lz4hc", level=9
+    )
     lines = str(plan).splitlines()
     layer = tmp_path / "ds" / "color"
-    assert lines[0] == f"pyramid of {layer}/1, by median, stored as lz4hc level 9, blocks of 4^3 and files of 16^3 voxels"
+    assert (
+        lines[0]
+        == f"pyramid of {layer}/1, by median, stored as lz4hc level 9, blocks of 4^3 and files of 16^3 voxels"
+    )
     assert lines[1].startswith("  mag 1 -> 2, 4: 1 region of 1024 x 1024 x 1024 voxels")
     assert [line.split(":")[0] for line in lines[2:4]] == [f"  {layer}/2", f"  {layer}/4"]
     assert [line.split()[0] for line in lines[4:]] == ["reads", "writes", "space", "memory", "time"]
@@ -234,7 +277,9 @@ def check_nbytes(folder, plan, report):
     """Compare the bytes of each mag, within a factor of two."""
     assert plan.files_in == len(list(Path(plan.source).rglob("x*.wkw")))
     for planned, built in zip(plan.mags, report.mags, strict=True):
-        assert built.nbytes / 2 <= planned.nbytes <= built.nbytes * 2, f"{planned.folder}: estimated {planned.nbytes}, took {built.nbytes}"
+        assert built.nbytes / 2 <= planned.nbytes <= built.nbytes * 2, (
+            f"{planned.folder}: estimated {planned.nbytes}, took {built.nbytes}"
+        )
         assert built.files <= planned.files
 
 
@@ -256,7 +301,16 @@ def real(shared_data, tmp_path_factory):
         ("l4_sample/segmentation", {"coarsest": "8-8-4", "existing": "overwrite"}),
         ("l4_sample/color", {"coarsest": "16-16-8", "existing": "overwrite"}),
         ("connectomics_seg", {"coarsest": 4, "method": "mode"}),
-        ("connectomics_seg", {"mags": [8], "method": "mode", "block_len": 64, "file_len": 1, "existing": "overwrite"}),
+        (
+            "connectomics_seg",
+            {
+                "mags": [8],
+                "method": "mode",
+                "block_len": 64,
+                "file_len": 1,
+                "existing": "overwrite",
+            },
+        ),
     ],
 )
 def test_bytes_of_real_data(real, layer, options):
@@ -267,8 +321,19 @@ def test_bytes_of_real_data(real, layer, options):
 
 @pytest.mark.long
 def test_bytes_of_an_image(shared_data, tmp_path):
-    subprocess.run([sys.executable, shared_data / "make_em.py", "256", tmp_path / "em.npy"], check=True, capture_output=True)
-    folder = make_dataset(tmp_path / "ds", np.load(tmp_path / "em.npy"), (100, 37, 11), block_len=32, file_len=4, compression="lz4hc")
+    subprocess.run(
+        [sys.executable, shared_data / "make_em.py", "256", tmp_path / "em.npy"],
+        check=True,
+        capture_output=True,
+    )
+    folder = make_dataset(
+        tmp_path / "ds",
+        np.load(tmp_path / "em.npy"),
+        (100, 37, 11),
+        block_len=32,
+        file_len=4,
+        compression="lz4hc",
+    )
     for method in ("median", "mean"):
         options = {"mags": ["2-2-1", "4-4-2"], "method": method, "existing": "overwrite"}
         plan = wkwdask.plan_pyramid(folder, **options)

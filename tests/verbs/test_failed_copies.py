@@ -27,7 +27,13 @@ def source(tmp_path):
 
 
 def _data_files(folder):
-    return [path for path in sorted(folder.rglob("*")) if path.is_file() and path.suffix not in (".json", ".jsonl", ".npy") and path.name != "header.wkw"]
+    return [
+        path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+        and path.suffix not in (".json", ".jsonl", ".npy")
+        and path.name != "header.wkw"
+    ]
 
 
 def _at(place, name):
@@ -46,7 +52,11 @@ def test_nothing_new_is_left(source, tmp_path, name, above):
         path.write_bytes(b"no voxels")
     (tmp_path / "target").mkdir()
     before = _contents(tmp_path)
-    with range_server(source) as server, limited(pauses=(0.0, 0.0)), pytest.raises(wkwdask.FormatError):
+    with (
+        range_server(source) as server,
+        limited(pauses=(0.0, 0.0)),
+        pytest.raises(wkwdask.FormatError),
+    ):
         wkwdask.copy(_at(server.url, name), _at(f"{tmp_path}/target/{above}".rstrip("/"), name))
     assert _contents(tmp_path) == before
 
@@ -56,7 +66,11 @@ def test_a_dataset_that_was_there_stays(source, tmp_path):
         path.write_bytes(b"no voxels")
     wkwdask.create_dataset(tmp_path / "empty", (4, 4, 8))
     before = _contents(tmp_path)
-    with range_server(source) as server, limited(pauses=(0.0, 0.0)), pytest.raises(wkwdask.FormatError):
+    with (
+        range_server(source) as server,
+        limited(pauses=(0.0, 0.0)),
+        pytest.raises(wkwdask.FormatError),
+    ):
         wkwdask.copy(f"{server.url}/ds", tmp_path / "empty")
     assert _contents(tmp_path) == before
 

@@ -16,7 +16,9 @@ from wkwdask.errors import FormatError, UnsupportedError
 pytestmark = [
     pytest.mark.checks_more,
     # what zarr-python says of arrays that it alone reads
-    pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in the Zarr version 3 specification:UserWarning"),
+    pytest.mark.filterwarnings(
+        "ignore:Numcodecs codecs are not in the Zarr version 3 specification:UserWarning"
+    ),
     pytest.mark.filterwarnings("ignore:Combining a `sharding_indexed` codec:UserWarning"),
     # what webknossos and its packages warn of while they are imported
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -28,13 +30,54 @@ SEED = 3
 
 _ALL = frozenset(form.name for form in FOREIGN)
 _TARGETS = frozenset({"save", "save_by_url", "resume", "write", "create", "convert_from_wkw"})
-_ONLY_ZARR = frozenset({"delta-3", "delta-3-zstd", "nested-shards", "transposed-shards", "big-endian-index", "fletcher32"})
+_ONLY_ZARR = frozenset(
+    {
+        "delta-3",
+        "delta-3-zstd",
+        "nested-shards",
+        "transposed-shards",
+        "big-endian-index",
+        "fletcher32",
+    }
+)
 _LAYERS = frozenset({"webknossos"})
 _NEW_LEVELS = frozenset(
-    {"pyramid", "pyramid_ladder", "pyramid_resume", "pyramid_box", "pyramid_update", "pyramid_plan", "verify_pyramid", "repair", "repair_by_method"}
+    {
+        "pyramid",
+        "pyramid_ladder",
+        "pyramid_resume",
+        "pyramid_box",
+        "pyramid_update",
+        "pyramid_plan",
+        "verify_pyramid",
+        "repair",
+        "repair_by_method",
+    }
 )
-_OF_SOURCES = frozenset({"convert_to_wkw", "convert_plan", "apply_to_wkw", "components_to_wkw", "remap_to_wkw", "dust_to_wkw", "renumber_to_wkw"})
-_OF_PLACES = frozenset({"read", "open_array", "info", "xarray", "convert_to_wkw", "label_statistics", "write_region", "apply", "copy_box"})
+_OF_SOURCES = frozenset(
+    {
+        "convert_to_wkw",
+        "convert_plan",
+        "apply_to_wkw",
+        "components_to_wkw",
+        "remap_to_wkw",
+        "dust_to_wkw",
+        "renumber_to_wkw",
+    }
+)
+_OF_PLACES = frozenset(
+    {
+        "read",
+        "open_array",
+        "info",
+        "xarray",
+        "convert_to_wkw",
+        "label_statistics",
+        "write_region",
+        "apply",
+        "copy_box",
+    }
+)
 _OF_REFUSED = frozenset({"read", "open_array", "convert_to_wkw", "copy", "write_region", "rechunk"})
 
 
@@ -45,19 +88,52 @@ def _forms(is_meant):
 NOT_APPLICABLE = (
     (_TARGETS, _ALL, "reads no image of the form"),
     ({"levels"}, _forms(lambda form: not form.levels), "the image has one level"),
-    ({"rechunk_shards"}, _forms(lambda form: form.other_files is None), "each chunk is a file, or zarr-python alone reads the shards"),
-    ({"zarr_in_place"}, _forms(lambda form: form.engine != "n5"), "is Zarr, or has raw chunks without a header"),
-    ({"histogram", "contrast"}, _forms(lambda form: form.dtype not in LIMITS["histogram"]["types"]), "one bin per value"),
-    ({"xarray", "pyramid_ladder", "upsample"}, _forms(lambda form: not form.states_voxel_size), "needs the voxel size"),
-    (VERBS.keys() - _OF_SOURCES, _forms(lambda form: form.is_source), "is the source of jobs alone"),
+    (
+        {"rechunk_shards"},
+        _forms(lambda form: form.other_files is None),
+        "each chunk is a file, or zarr-python alone reads the shards",
+    ),
+    (
+        {"zarr_in_place"},
+        _forms(lambda form: form.engine != "n5"),
+        "is Zarr, or has raw chunks without a header",
+    ),
+    (
+        {"histogram", "contrast"},
+        _forms(lambda form: form.dtype not in LIMITS["histogram"]["types"]),
+        "one bin per value",
+    ),
+    (
+        {"xarray", "pyramid_ladder", "upsample"},
+        _forms(lambda form: not form.states_voxel_size),
+        "needs the voxel size",
+    ),
+    (
+        VERBS.keys() - _OF_SOURCES,
+        _forms(lambda form: form.is_source),
+        "is the source of jobs alone",
+    ),
     (VERBS.keys() - _OF_PLACES, {"paintera"}, "as other N5"),
     (VERBS.keys() - _OF_REFUSED, {"too-few-axes"}, "is refused at opening; info names the error"),
     ({"serve"}, _ONLY_ZARR | _LAYERS, "writes a region first, which is refused"),
-    (VERBS.keys() - _NEW_LEVELS, _forms(lambda form: form.name.endswith("-single")), "as with two levels"),
-    ({"pyramid_box", "pyramid_update"}, _ONLY_ZARR | _LAYERS, "writes a region first, which is refused"),
+    (
+        VERBS.keys() - _NEW_LEVELS,
+        _forms(lambda form: form.name.endswith("-single")),
+        "as with two levels",
+    ),
+    (
+        {"pyramid_box", "pyramid_update"},
+        _ONLY_ZARR | _LAYERS,
+        "writes a region first, which is refused",
+    ),
     (_NEW_LEVELS | {"upsample"}, {"bool"}, "levels of bool are made by the mode alone"),
     (
-        {"convert_levels_to_wkw", "convert_levels_to_precomputed-sharded", "convert_levels_to_n5", "convert_levels_to_ngff-0.5"},
+        {
+            "convert_levels_to_wkw",
+            "convert_levels_to_precomputed-sharded",
+            "convert_levels_to_n5",
+            "convert_levels_to_ngff-0.5",
+        },
         {"bool"},
         "levels of bool are made by the mode alone",
     ),
@@ -68,7 +144,17 @@ REFUSED = (
     ({"write_region", "clear_region"}, _ONLY_ZARR | _LAYERS),
     (
         _NEW_LEVELS - {"pyramid_box", "pyramid_update"}
-        | {"pyramid_mode", "pyramid_of_labels", "upsample", "rechunk", "compress", "copy", "copy_box", "copy_moved_box", "rm"},
+        | {
+            "pyramid_mode",
+            "pyramid_of_labels",
+            "upsample",
+            "rechunk",
+            "compress",
+            "copy",
+            "copy_box",
+            "copy_moved_box",
+            "rm",
+        },
         _LAYERS,
     ),
     (_OF_REFUSED, {"too-few-axes"}),
@@ -92,7 +178,11 @@ def _cells(*, refused=False):
         for name in VERBS:
             if _is_in(NOT_APPLICABLE, name, form) or _is_in(REFUSED, name, form) != refused:
                 continue
-            cells.append(pytest.param(name, form, id=f"{name}-{form}", marks=[*needs(form, name), *marks(name, form)]))
+            cells.append(
+                pytest.param(
+                    name, form, id=f"{name}-{form}", marks=[*needs(form, name), *marks(name, form)]
+                )
+            )
     return cells
 
 
@@ -120,5 +210,9 @@ def test_tables_name_cells():
         for row in table:
             assert set(row[0]) <= set(VERBS)
             assert set(row[1]) <= names
-    cells = {(cell.values[0], cell.values[1].name) for refused in (False, True) for cell in _cells(refused=refused)}
+    cells = {
+        (cell.values[0], cell.values[1].name)
+        for refused in (False, True)
+        for cell in _cells(refused=refused)
+    }
     assert {cell for cell in EXPECTED_FAILURES if cell[1] in names} <= cells

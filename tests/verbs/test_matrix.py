@@ -104,11 +104,18 @@ EMPTY = {
     "zarr_in_place": frozenset({"ngff-0.4", "ngff-0.5", "toy"}),
 }
 _SOME = ((_OF_ARRAYS, _ARRAYS), (_OF_DOCUMENTS, frozenset({"ngff-0.6"})))
-EMPTY = {name: EMPTY.get(name, frozenset()).union(*(forms for verbs, forms in _SOME if name not in verbs)) for name in VERBS}
+EMPTY = {
+    name: EMPTY.get(name, frozenset()).union(
+        *(forms for verbs, forms in _SOME if name not in verbs)
+    )
+    for name in VERBS
+}
 """Cells without a test."""
 
 
-NEEDS_FILES = frozenset({"zarr_in_place", "serve", *(name for name in VERBS if name.startswith("convert_levels"))})
+NEEDS_FILES = frozenset(
+    {"zarr_in_place", "serve", *(name for name in VERBS if name.startswith("convert_levels"))}
+)
 """Verbs that need a path on a file system, since zarr-python opens the files itself; conversions
 have tests in memory without levels."""
 
@@ -130,7 +137,9 @@ def _cells(*, supported=True, in_memory=False):
     forms = [form for form in FORMS if not (in_memory and form.name in _ARRAYS | {"ngff-0.6"})]
     cells = [(name, form) for name in verbs for form in forms if form.name not in EMPTY[name]]
     return [
-        pytest.param(name, form, id=f"{name}-{form}", marks=[*needs(form, name), *marks(name, form)])
+        pytest.param(
+            name, form, id=f"{name}-{form}", marks=[*needs(form, name), *marks(name, form)]
+        )
         for name, form in cells
         if (form.name not in UNSUPPORTED.get(name, ())) == supported
     ]

@@ -75,8 +75,16 @@ def _rewritten(name: str, *keys: str) -> Callable[[Path, Path], None]:
 
 def _n5_levels(other: Path, image: Path) -> None:
     image.mkdir()
-    levels = [{"path": f"../{other.name}/s{n}", "transform": {"axes": ["z", "y", "x"], "scale": [8.0 * n, 4.0 * n, 4.0 * n]}} for n in (1, 2)]
-    (image / "attributes.json").write_text(json.dumps({"multiscales": [{"name": "image", "datasets": levels}]}))
+    levels = [
+        {
+            "path": f"../{other.name}/s{n}",
+            "transform": {"axes": ["z", "y", "x"], "scale": [8.0 * n, 4.0 * n, 4.0 * n]},
+        }
+        for n in (1, 2)
+    ]
+    (image / "attributes.json").write_text(
+        json.dumps({"multiscales": [{"name": "image", "datasets": levels}]})
+    )
 
 
 def _linked(other: Path, image: Path) -> None:
@@ -121,7 +129,10 @@ def _rm_mags(bench):
 
 
 def _damage(bench):
-    path = max((path for path in bench.other.rglob("*") if path.is_file() and path.suffix != ".json"), key=lambda path: (len(path.parts), str(path)))
+    path = max(
+        (path for path in bench.other.rglob("*") if path.is_file() and path.suffix != ".json"),
+        key=lambda path: (len(path.parts), str(path)),
+    )
     path.write_bytes(path.read_bytes()[:-3])
 
 
@@ -143,7 +154,12 @@ def _synchronous():
 
 
 @pytest.mark.parametrize(
-    ("name", "way"), [pytest.param(name, way, id=f"{name}-{way}", marks=[*needs(way.form), *marks(name, way)]) for way in WAYS for name in CHANGING]
+    ("name", "way"),
+    [
+        pytest.param(name, way, id=f"{name}-{way}", marks=[*needs(way.form), *marks(name, way)])
+        for way in WAYS
+        for name in CHANGING
+    ],
 )
 def test_the_other_image_is_unchanged(name, way, tmp_path):
     bench = OutsideBench(way, tmp_path, **LIMITS.get(name, {}))

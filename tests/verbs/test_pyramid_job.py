@@ -44,15 +44,31 @@ def sum_windows(source, factor, method, out, low=None, high=None, *, at=(0, 0, 0
     (fx, fy, fz), (x, y, z) = factor, (n // f for n, f in zip(source.shape, factor, strict=True))
     sums = counted.reshape(x, fx, y, fy, z, fz).sum(axis=(1, 3, 5), dtype=np.uint64)
     touched = tuple(slice(a // f, -(-b // f)) for a, b, f in zip(low, high, factor, strict=True))
-    out[tuple(slice(n + part.start, n + part.stop) for n, part in zip(at, touched, strict=True))] = sums[touched]
+    out[
+        tuple(slice(n + part.start, n + part.stop) for n, part in zip(at, touched, strict=True))
+    ] = sums[touched]
 
 
 def summed(labels, box, mag):
     """Sum the windows of a whole mag from the source."""
     target = box.in_mag(mag)
-    pad = [(a - t * f, u * f - b) for a, b, t, u, f in zip(box.topleft, box.bottomright, target.topleft, target.bottomright, mag.factors, strict=True)]
+    pad = [
+        (a - t * f, u * f - b)
+        for a, b, t, u, f in zip(
+            box.topleft,
+            box.bottomright,
+            target.topleft,
+            target.bottomright,
+            mag.factors,
+            strict=True,
+        )
+    ]
     (x, y, z), (fx, fy, fz) = target.size, mag.factors
-    return np.pad(labels, [(0, 0), *pad]).reshape(-1, x, fx, y, fy, z, fz).sum(axis=(2, 4, 6), dtype=np.uint64)
+    return (
+        np.pad(labels, [(0, 0), *pad])
+        .reshape(-1, x, fx, y, fy, z, fz)
+        .sum(axis=(2, 4, 6), dtype=np.uint64)
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -72,8 +88,13 @@ class Case:
                 hole = cell_box(index, source_shard, box).intersection(box)
                 self.labels[(slice(None), *_inside(hole, box.topleft))] = 0
         name = f"pyramid-job-{next(_names)}"
-        self.source = make_volume(name, self.labels, box.topleft, chunk_shape=source_chunk, shard_shape=source_shard)
-        self.targets = [MemoryTarget(f"{name}-{mag.long_name}", "uint64", 1, box.in_mag(mag), chunk, shard) for mag in mags]
+        self.source = make_volume(
+            name, self.labels, box.topleft, chunk_shape=source_chunk, shard_shape=source_shard
+        )
+        self.targets = [
+            MemoryTarget(f"{name}-{mag.long_name}", "uint64", 1, box.in_mag(mag), chunk, shard)
+            for mag in mags
+        ]
         self.passes = plan_passes(box, mags, [Tiling(chunk, shard, 8)] * len(mags), workers)
         for target in self.targets:
             target.prepare()
@@ -87,10 +108,16 @@ class Case:
 
 
 def _inside(box, corner):
-    return tuple(slice(a - t, b - t) for a, b, t in zip(box.topleft, box.bottomright, corner, strict=True))
+    return tuple(
+        slice(a - t, b - t) for a, b, t in zip(box.topleft, box.bottomright, corner, strict=True)
+    )
 
 
-STEPS = [step for step in ((x, y, z) for x in (1, 2, 4, 8) for y in (1, 2, 4, 8) for z in (1, 2, 4, 8)) if step != (1, 1, 1)]
+STEPS = [
+    step
+    for step in ((x, y, z) for x in (1, 2, 4, 8) for y in (1, 2, 4, 8) for z in (1, 2, 4, 8))
+    if step != (1, 1, 1)
+]
 TWOS = [step for step in STEPS if max(step) == 2]
 
 
@@ -114,16 +141,34 @@ def cases(draw):
     with pytest.MonkeyPatch.context() as patch:
         region = draw(st.sampled_from([8, 16, 64]))
         patch.setattr(plan_module, "_REGION_VX", region)
-        patch.setattr(plan_module, "_SMALLEST_REGION_VX", draw(st.sampled_from([n for n in (4, 8, 16) if n <= region])))
+        patch.setattr(
+            plan_module,
+            "_SMALLEST_REGION_VX",
+            draw(st.sampled_from([n for n in (4, 8, 16) if n <= region])),
+        )
         patch.setattr(plan_module, "_SMALL_TASK_NBYTES", draw(st.sampled_from([0, 1 << 20])))
-        patch.setattr(plan_module, "_BRICK_SOURCE_NBYTES", draw(st.sampled_from([512, 4096, 1 << 15])))
+        patch.setattr(
+            plan_module, "_BRICK_SOURCE_NBYTES", draw(st.sampled_from([512, 4096, 1 << 15]))
+        )
         mags = [Mag(1, 1, 1)]
-        for step in draw(st.lists(st.sampled_from(TWOS) | st.sampled_from(STEPS), min_size=1, max_size=4)):
+        for step in draw(
+            st.lists(st.sampled_from(TWOS) | st.sampled_from(STEPS), min_size=1, max_size=4)
+        ):
             mags.append(Mag(*(a * b for a, b in zip(mags[-1].factors, step, strict=True))))
         box = BoundingBox(draw(vectors(0, 50)), draw(vectors(1, 20)))
         (chunk, shard), (source_chunk, source_shard) = draw(shapes()), draw(shapes())
         workers = draw(st.sampled_from([1, 2, 3, 17, 1000]))
-        return Case(box, mags[1:], chunk, shard, source_chunk, source_shard, workers, draw(st.sampled_from([0.0, 0.1, 0.6, 1.0])), draw(st.integers(0, 99)))
+        return Case(
+            box,
+            mags[1:],
+            chunk,
+            shard,
+            source_chunk,
+            source_shard,
+            workers,
+            draw(st.sampled_from([0.0, 0.1, 0.6, 1.0])),
+            draw(st.integers(0, 99)),
+        )
 
 
 class Watched:
@@ -143,7 +188,9 @@ class Watched:
 
     def receive(self, task, result):
         self.tasks_run.append(task)
-        self.receipts.update((level, receipt.shard) for level, receipt in result.receipts if receipt.part is None)
+        self.receipts.update(
+            (level, receipt.shard) for level, receipt in result.receipts if receipt.part is None
+        )
         return self.job.receive(task, result)
 
 
@@ -159,8 +206,19 @@ def test_every_voxel_is_that_of_its_window_and_every_file_is_written_once(case):
         tally.check()
         _check_report(tally.report("folder"), expected, target)
     _check_files(case, watched)
-    assert len(watched.tasks_run) == len({task.key for task in watched.tasks_run}) == job.num_tasks <= at_most
-    if all(store_of(case.source.store).get(f"shard-{x}-{y}-{z}") is not None for x, y, z in cells(case.box, case.source.shard_shape)) and len(case.passes) == 1:
+    assert (
+        len(watched.tasks_run)
+        == len({task.key for task in watched.tasks_run})
+        == job.num_tasks
+        <= at_most
+    )
+    if (
+        all(
+            store_of(case.source.store).get(f"shard-{x}-{y}-{z}") is not None
+            for x, y, z in cells(case.box, case.source.shard_shape)
+        )
+        and len(case.passes) == 1
+    ):
         assert job.num_tasks == at_most
     case.forget()
 
@@ -171,7 +229,15 @@ def _check_report(report, expected, target):
     assert report.maximum == expected.max()
     where = np.argwhere(expected[0])
     low, high = (where.min(0), where.max(0) + 1) if len(where) else (None, None)
-    nonzero = None if low is None else BoundingBox.from_corners((low + target.box.topleft).tolist(), (high + target.box.topleft).tolist(), target.box.mag)
+    nonzero = (
+        None
+        if low is None
+        else BoundingBox.from_corners(
+            (low + target.box.topleft).tolist(),
+            (high + target.box.topleft).tolist(),
+            target.box.mag,
+        )
+    )
     assert report.nonzero == nonzero
 
 
@@ -189,11 +255,22 @@ def _check_files(case, watched):
         assert [name for name in store_of(target.folder).names() if name.startswith("part")] == []
     first = 0
     for plan in case.passes:
-        regions = [task.spec.region for task in watched.tasks_run if isinstance(task.spec, RegionSpec) and task.spec.first_level == first]
+        regions = [
+            task.spec.region
+            for task in watched.tasks_run
+            if isinstance(task.spec, RegionSpec) and task.spec.first_level == first
+        ]
         source = case.source if first == 0 else case.targets[first - 1].as_volume()
-        files = [index for index in cells(source.box, source.shard_shape) if source.shard_exists(index)]
+        files = [
+            index for index in cells(source.box, source.shard_shape) if source.shard_exists(index)
+        ]
         touched = {
-            region for index in files for region in cells(cell_box(index, source.shard_shape, source.box).intersection(source.box), plan.source_region_shape)
+            region
+            for index in files
+            for region in cells(
+                cell_box(index, source.shard_shape, source.box).intersection(source.box),
+                plan.source_region_shape,
+            )
         }
         assert sorted(regions) == sorted(touched)
         first += len(plan.levels)
@@ -214,7 +291,17 @@ def test_each_source_voxel_is_read_once(case):
         assert reads.max(initial=0) <= 1
         for index in cells(source.box, source.shard_shape):
             if source.shard_exists(index):
-                assert (reads[_inside(cell_box(index, source.shard_shape, source.box).intersection(source.box), source.box.topleft)] == 1).all()
+                assert (
+                    reads[
+                        _inside(
+                            cell_box(index, source.shard_shape, source.box).intersection(
+                                source.box
+                            ),
+                            source.box.topleft,
+                        )
+                    ]
+                    == 1
+                ).all()
         first += len(plan.levels)
     case.forget()
 
@@ -230,12 +317,22 @@ def test_tasks_in_any_order_write_the_same_files(case):
         waiting.extend(job.receive(task, task.run()))
     for target, tally in zip(case.targets, job.tallies, strict=True):
         tally.check()
-        np.testing.assert_array_equal(read_whole(target.as_volume()), summed(case.labels, case.box, target.box.mag))
+        np.testing.assert_array_equal(
+            read_whole(target.as_volume()), summed(case.labels, case.box, target.box.mag)
+        )
     case.forget()
 
 
 def _case(box, names, **options):
-    shape = {"chunk": (4,) * 3, "shard": (8,) * 3, "source_chunk": (4,) * 3, "source_shard": (16,) * 3, "workers": 1, "share": 1.0, "seed": 1}
+    shape = {
+        "chunk": (4,) * 3,
+        "shard": (8,) * 3,
+        "source_chunk": (4,) * 3,
+        "source_shard": (16,) * 3,
+        "workers": 1,
+        "share": 1.0,
+        "seed": 1,
+    }
     return Case(box, [Mag.parse(name) for name in names], **{**shape, **options})
 
 
@@ -247,7 +344,11 @@ def test_empty_source_has_no_tasks():
     assert watched.num_tasks == 0
     for tally in watched.job.tallies:
         tally.check()
-        assert (tally.report("x").files, tally.report("x").minimum, tally.report("x").maximum) == (0, 0, 0)
+        assert (tally.report("x").files, tally.report("x").minimum, tally.report("x").maximum) == (
+            0,
+            0,
+            0,
+        )
 
 
 def test_file_of_zeros_writes_no_files():
@@ -267,11 +368,21 @@ def test_next_pass_starts_once_its_source_is_complete(monkeypatch):
     watched = Watched(case.job())
     run_serially(watched)
     first = len(case.passes[0].levels)
-    passes = [task.spec.first_level for task in watched.tasks_run if isinstance(task.spec, RegionSpec)]
+    passes = [
+        task.spec.first_level for task in watched.tasks_run if isinstance(task.spec, RegionSpec)
+    ]
     assert passes == sorted(passes)
     assert set(passes) == {0, first} if len(case.passes) == 2 else {0, first} <= set(passes)
-    last_join = max(n for n, task in enumerate(watched.tasks_run) if not isinstance(task.spec, RegionSpec) and task.spec.level == first - 1)
-    assert all(n > last_join for n, task in enumerate(watched.tasks_run) if isinstance(task.spec, RegionSpec) and task.spec.first_level)
+    last_join = max(
+        n
+        for n, task in enumerate(watched.tasks_run)
+        if not isinstance(task.spec, RegionSpec) and task.spec.level == first - 1
+    )
+    assert all(
+        n > last_join
+        for n, task in enumerate(watched.tasks_run)
+        if isinstance(task.spec, RegionSpec) and task.spec.first_level
+    )
 
 
 def test_num_tasks_is_an_upper_bound_from_the_start(monkeypatch):
@@ -296,7 +407,8 @@ def test_names_of_tasks():
     watched = Watched(case.job())
     run_serially(watched)
     assert {task.name for task in watched.tasks_run if isinstance(task.spec, RegionSpec)} == {
-        f"region {region} of {case.source.name}" for region in cells(case.targets[0].box, case.passes[0].levels[0].region_shape)
+        f"region {region} of {case.source.name}"
+        for region in cells(case.targets[0].box, case.passes[0].levels[0].region_shape)
     }
     for task in watched.tasks_run:
         if not isinstance(task.spec, RegionSpec):
@@ -313,15 +425,24 @@ def test_source_digest_of_a_file_covers_its_source_files(monkeypatch):
         monkeypatch.setattr(plan_module, "_SMALL_TASK_NBYTES", 0)
         for source_shard in ((4,) * 3, (16,) * 3, (64,) * 3):
             for shard in ((8,) * 3, (32,) * 3):
-                case = _case(BoundingBox((3, 5, 7), (40, 36, 32)), ["2"], source_shard=source_shard, shard=shard, share=0.7, workers=1000)
+                case = _case(
+                    BoundingBox((3, 5, 7), (40, 36, 32)),
+                    ["2"],
+                    source_shard=source_shard,
+                    shard=shard,
+                    share=0.7,
+                    workers=1000,
+                )
                 job = case.job()
                 run_serially(job)
-                expected = grouped_digests(case.source.stored_states(), source_shard, tuple(2 * n for n in shard))
+                expected = grouped_digests(
+                    case.source.stored_states(), source_shard, tuple(2 * n for n in shard)
+                )
                 found = {tuple(row[:3]): row[5] for row in job.tallies[0].shards.tolist()}
                 ranges = cell_range(case.targets[0].box, shard)
-                assert {index: found.get(index, 0) for index in cells(case.targets[0].box, shard)} == {
-                    index: expected.get(index, 0) for index in cells(case.targets[0].box, shard)
-                }
+                assert {
+                    index: found.get(index, 0) for index in cells(case.targets[0].box, shard)
+                } == {index: expected.get(index, 0) for index in cells(case.targets[0].box, shard)}
                 assert all(len(r) for r in ranges)
 
 
@@ -365,9 +486,16 @@ class Start:
     def check(self):
         for target, tally in zip(self.case.targets, self.job.tallies, strict=True):
             tally.check()
-            np.testing.assert_array_equal(read_whole(target.as_volume()), summed(self.case.labels, self.case.box, target.box.mag))
-            assert [name for name in store_of(target.folder).names() if name.startswith("part")] == []
-            assert {tuple(row[:4]) for row in tally.shards.tolist() if row[3]} == {tuple(row[:4]) for row in target.as_volume().stored_states().tolist()}
+            np.testing.assert_array_equal(
+                read_whole(target.as_volume()),
+                summed(self.case.labels, self.case.box, target.box.mag),
+            )
+            assert [
+                name for name in store_of(target.folder).names() if name.startswith("part")
+            ] == []
+            assert {tuple(row[:4]) for row in tally.shards.tolist() if row[3]} == {
+                tuple(row[:4]) for row in target.as_volume().stored_states().tolist()
+            }
         assert self.journaled.num_tasks == len(self.ran)
 
 
@@ -391,14 +519,21 @@ def test_journaled_tasks_run_once(case, stops, order):
     start.check()
     for target, tally in zip(case.targets, start.job.tallies, strict=True):
         # with the times of the stored files
-        assert sorted(row[:5] for row in tally.shards.tolist() if row[3]) == sorted(target.as_volume().stored_states().tolist())
+        assert sorted(row[:5] for row in tally.shards.tolist() if row[3]) == sorted(
+            target.as_volume().stored_states().tolist()
+        )
     assert sorted(ran) == sorted(undisturbed.ran)
     assert [tally.report("x") for tally in start.job.tallies] == expected
     assert sorted((*row[:4], row[5]) for row in start.job.tallies[0].shards.tolist()) == digests
     case.forget()
 
 
-@given(cases(), st.lists(st.integers(1, 12), min_size=1, max_size=3), st.integers(0, 99), st.sampled_from([0.1, 0.5, 1.0]))
+@given(
+    cases(),
+    st.lists(st.integers(1, 12), min_size=1, max_size=3),
+    st.integers(0, 99),
+    st.sampled_from([0.1, 0.5, 1.0]),
+)
 def test_resumed_job_rebuilds_lost_files(case, stops, seed, share):
     """Files, parts and journal lines are lost or truncated before the job resumes."""
     random, lines = np.random.default_rng(seed), []
@@ -430,14 +565,19 @@ def _small_regions(monkeypatch):
 
 def test_resume_refuses_a_changed_source(monkeypatch):
     _small_regions(monkeypatch)
-    case = _case(BoundingBox((0, 0, 0), (64, 64, 64)), ["2", "4"], source_shard=(16,) * 3, workers=1000)
+    case = _case(
+        BoundingBox((0, 0, 0), (64, 64, 64)), ["2", "4"], source_shard=(16,) * 3, workers=1000
+    )
     lines = []
     assert not Start(case, lines, 3).to_end()
     first = json.loads(lines[0])["task"]
     name = "shard-0-0-0"
     store = store_of(case.source.store)
     store.put(name, store.get(name))
-    with pytest.raises(ResumeError, match=rf"region \(0, 0, 0\) of memory:.* changed since the job was interrupted \(memory:.*/{name} was changed last"):
+    with pytest.raises(
+        ResumeError,
+        match=rf"region \(0, 0, 0\) of memory:.* changed since the job was interrupted \(memory:.*/{name} was changed last",
+    ):
         Start(case, lines).to_end()
     assert first == "region 0 0,0,0"
 
@@ -448,7 +588,14 @@ def _change_source(case, index, values):
     case.labels[(slice(None), *_inside(box, case.box.topleft))] = values
     store, name = store_of(case.source.store), "shard-{}-{}-{}".format(*index)
     voxels = np.zeros((1, *case.source.shard_shape), np.uint64)
-    voxels[(slice(None), *_inside(box, tuple(i * n for i, n in zip(index, case.source.shard_shape, strict=True))))] = values
+    voxels[
+        (
+            slice(None),
+            *_inside(
+                box, tuple(i * n for i, n in zip(index, case.source.shard_shape, strict=True))
+            ),
+        )
+    ] = values
     store.put(name, voxels) if voxels.any() else store.pop(name)
 
 
@@ -470,14 +617,23 @@ def _refuses_or_is_right(case, lines, regions_with_files):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("index", "stop"), [((0, 0, 0), 3), ((0, 0, 0), 12), ((3, 3, 3), 12), ((0, 0, 0), 1000)])
+@pytest.mark.parametrize(
+    ("index", "stop"), [((0, 0, 0), 3), ((0, 0, 0), 12), ((3, 3, 3), 12), ((0, 0, 0), 1000)]
+)
 @pytest.mark.parametrize("change", ["removed", "added", "replaced"])
 @pytest.mark.parametrize("file_edge", [8, 16])
-def test_source_file_changes_while_a_job_is_interrupted(monkeypatch, file_edge, change, index, stop):
+def test_source_file_changes_while_a_job_is_interrupted(
+    monkeypatch, file_edge, change, index, stop
+):
     """Files of the first mag are written whole, those of the second joined from eight regions; a
     region reads one source file or eight."""
     _small_regions(monkeypatch)
-    case = _case(BoundingBox((0, 0, 0), (64, 64, 64)), ["2", "4"], source_shard=(file_edge,) * 3, workers=1000)
+    case = _case(
+        BoundingBox((0, 0, 0), (64, 64, 64)),
+        ["2", "4"],
+        source_shard=(file_edge,) * 3,
+        workers=1000,
+    )
     if change == "added":
         _change_source(case, index, 0)
     lines, before = [], _regions_with_files(case)
@@ -500,7 +656,13 @@ def test_any_source_files_change_while_a_job_is_interrupted(case, stop, data):
 
 def test_resume_accepts_a_change_of_unread_files(monkeypatch):
     _small_regions(monkeypatch)
-    case = _case(BoundingBox((0, 0, 0), (64, 64, 64)), ["2"], source_shard=(16,) * 3, shard=(16,) * 3, workers=1000)
+    case = _case(
+        BoundingBox((0, 0, 0), (64, 64, 64)),
+        ["2"],
+        source_shard=(16,) * 3,
+        shard=(16,) * 3,
+        workers=1000,
+    )
     lines = []
     assert not Start(case, lines, 2).to_end()
     store = store_of(case.source.store)
@@ -513,7 +675,9 @@ def test_resume_accepts_a_change_of_unread_files(monkeypatch):
 @pytest.mark.parametrize(("level", "stop"), [(0, 10), (1, 20), (1, 1000)])
 def test_lost_file_reruns_only_its_regions_and_join(monkeypatch, level, stop):
     _small_regions(monkeypatch)
-    case = _case(BoundingBox((0, 0, 0), (64, 64, 64)), ["2", "4"], source_shard=(16,) * 3, workers=1000)
+    case = _case(
+        BoundingBox((0, 0, 0), (64, 64, 64)), ["2", "4"], source_shard=(16,) * 3, workers=1000
+    )
     lines = []
     first = Start(case, lines, stop)
     first.to_end()
@@ -522,7 +686,12 @@ def test_lost_file_reruns_only_its_regions_and_join(monkeypatch, level, stop):
     last = Start(case, lines)
     assert last.to_end()
     last.check()
-    again = {"region 0 0,0,0"} if level == 0 else {f"region 0 {x},{y},{z}" for x in range(2) for y in range(2) for z in range(2)} | {"join 1 0,0,0"}
+    again = (
+        {"region 0 0,0,0"}
+        if level == 0
+        else {f"region 0 {x},{y},{z}" for x in range(2) for y in range(2) for z in range(2)}
+        | {"join 1 0,0,0"}
+    )
     assert set(first.ran) & set(last.ran) == again
 
 
@@ -539,7 +708,17 @@ def test_finished_job_has_no_tasks_left():
 
 def test_invalid_journal_lines_are_ignored():
     case = _case(BoundingBox((0, 0, 0), (40, 40, 40)), ["2"])
-    lines = [b"", b"\n", b"null\n", b"3\n", b"[]\n", b"{}\n", b'{"task"\n', b"\xff\xfe\n", b'{"task": "region 9 9,9,9", "sources": 1, "receipts": []}\n']
+    lines = [
+        b"",
+        b"\n",
+        b"null\n",
+        b"3\n",
+        b"[]\n",
+        b"{}\n",
+        b'{"task"\n',
+        b"\xff\xfe\n",
+        b'{"task": "region 9 9,9,9", "sources": 1, "receipts": []}\n',
+    ]
     start = Start(case, lines)
     assert start.to_end()
     start.check()

@@ -19,7 +19,11 @@ from wkwdask.runs import shared_loop
 
 def files_of(folder):
     """Return the content of all files but the records, which contain times and sizes of the job."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file() and not path.name.startswith(".wkwdask")}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in Path(folder).rglob("*")
+        if path.is_file() and not path.name.startswith(".wkwdask")
+    }
 
 
 def build(form, folder, array, offset, options, **scheduler):
@@ -29,14 +33,24 @@ def build(form, folder, array, offset, options, **scheduler):
         form.save(array, url, offset, **({"compression": "lz4"} if form.name == "wkw" else {}))
     with dask.config.set(**scheduler):
         report = wkwdask.build_pyramid(url, **options)
-    return files_of(folder), [(mag.minimum, mag.maximum, mag.nonzero, mag.nbytes) for mag in report.mags]
+    return files_of(folder), [
+        (mag.minimum, mag.maximum, mag.nonzero, mag.nbytes) for mag in report.mags
+    ]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("form", [form for form in IMAGES if form.name != "toy"], ids=str)
 @settings(max_examples=10)
-@given(vectors(1, 60), st.integers(0, 99), st.sampled_from([0.0, 0.3, 1.0]), st.sampled_from(["mean", "mode", "max"]), st.integers(2, 5))
-def test_any_number_of_threads_writes_the_same_files(tmp_path_factory, form, size, seed, share_of_data, method, threads):
+@given(
+    vectors(1, 60),
+    st.integers(0, 99),
+    st.sampled_from([0.0, 0.3, 1.0]),
+    st.sampled_from(["mean", "mode", "max"]),
+    st.integers(2, 5),
+)
+def test_any_number_of_threads_writes_the_same_files(
+    tmp_path_factory, form, size, seed, share_of_data, method, threads
+):
     pytest.importorskip(form.needs or "wkwdask")
     generator = np.random.default_rng(seed)
     array = generator.integers(0, 9, (1, *size), dtype=np.uint16)
@@ -47,17 +61,29 @@ def test_any_number_of_threads_writes_the_same_files(tmp_path_factory, form, siz
     offset = tuple(generator.integers(0, 20, 3).tolist())
     options = {"mags": [2, 4, "8-8-4"], "method": method}
     one, many = tmp_path_factory.mktemp("one"), tmp_path_factory.mktemp("many")
-    with limited(brick_source_nbytes=1 << 14, tile_nbytes=1 << 12, region_vx=128 if seed % 2 else 16, smallest_region_vx=8):
+    with limited(
+        brick_source_nbytes=1 << 14,
+        tile_nbytes=1 << 12,
+        region_vx=128 if seed % 2 else 16,
+        smallest_region_vx=8,
+    ):
         expected = build(form, one, array, offset, options, scheduler="synchronous")
-        assert build(form, many, array, offset, options, scheduler="threads", num_workers=threads) == expected
+        assert (
+            build(form, many, array, offset, options, scheduler="threads", num_workers=threads)
+            == expected
+        )
 
 
 def test_all_threads_work_on_the_only_region(tmp_path, monkeypatch):
     array = np.random.default_rng(1).integers(1, 250, (64, 64, 64), dtype=np.uint8)
     wkwdask.create_dataset(tmp_path, (4, 4, 4))
-    wkwdask.write(tmp_path / "color" / "1", (0, 0, 0), array, block_len=8, file_len=8, compression="lz4")
+    wkwdask.write(
+        tmp_path / "color" / "1", (0, 0, 0), array, block_len=8, file_len=8, compression="lz4"
+    )
     helped, enter = [], shared_loop._SharedLoop.help
-    monkeypatch.setattr(shared_loop._SharedLoop, "help", lambda loop: (helped.append(loop), enter(loop)))
+    monkeypatch.setattr(
+        shared_loop._SharedLoop, "help", lambda loop: (helped.append(loop), enter(loop))
+    )
     with limited(brick_source_nbytes=1 << 12), dask.config.set(scheduler="threads", num_workers=3):
         plan = wkwdask.plan_pyramid(tmp_path, "color", mags=[2, 4])
         wkwdask.build_pyramid(tmp_path, "color", mags=[2, 4])

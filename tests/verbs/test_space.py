@@ -33,21 +33,33 @@ def add(ids):
 
 VERBS = {
     "copy": lambda ds, **force: wkwdask.copy(ds / "seg", ds / "new", **force),
-    "copy of a box": lambda ds, **force: wkwdask.copy(ds / "seg", ds / "new", bounding_box=(3, 3, 3, 60, 60, 60), **force),
-    "convert": lambda ds, **force: wkwdask.convert(ds / "seg" / "1", f"zarr://{ds}/em.zarr", **FOREIGN, **force),
-    "import": lambda ds, **force: wkwdask.convert(ds.parent / "stack.npy", ds / "new" / "1", axes="xyz", **RAW, **force),
+    "copy of a box": lambda ds, **force: wkwdask.copy(
+        ds / "seg", ds / "new", bounding_box=(3, 3, 3, 60, 60, 60), **force
+    ),
+    "convert": lambda ds, **force: wkwdask.convert(
+        ds / "seg" / "1", f"zarr://{ds}/em.zarr", **FOREIGN, **force
+    ),
+    "import": lambda ds, **force: wkwdask.convert(
+        ds.parent / "stack.npy", ds / "new" / "1", axes="xyz", **RAW, **force
+    ),
     "export": lambda ds, **force: wkwdask.convert(ds / "seg" / "1", ds / "sections", **force),
     "export npy": lambda ds, **force: wkwdask.convert(ds / "seg" / "1", ds / "stack.npy", **force),
     "rechunk": lambda ds, **force: wkwdask.rechunk(ds / "seg" / "1", file_len=4, **force),
-    "rechunk blocks": lambda ds, **force: wkwdask.rechunk(ds / "seg" / "1", ds / "new" / "1", block_len=16, **force),
+    "rechunk blocks": lambda ds, **force: wkwdask.rechunk(
+        ds / "seg" / "1", ds / "new" / "1", block_len=16, **force
+    ),
     "compress": lambda ds, **force: wkwdask.compress(ds / "seg" / "1", compression="lz4", **force),
     "apply": lambda ds, **force: wkwdask.apply(add, ds / "seg" / "1", ds / "new" / "1", **force),
     "remap": lambda ds, **force: wkwdask.remap(ds / "seg" / "1", ds / "new" / "1", {1: 2}, **force),
     "pyramid": lambda ds, **force: wkwdask.build_pyramid(ds, "seg", method="mode", **force),
     "upsample": lambda ds, **force: wkwdask.upsample(ds, "coarse", **force),
     "save": lambda ds, **force: wkwdask.save(NOISE, ds / "new" / "1", **RAW, **force),
-    "save zarr": lambda ds, **force: wkwdask.save(NOISE, f"zarr://{ds}/em.zarr", **FOREIGN, **force),
-    "save dask": lambda ds, **force: wkwdask.save(da.from_array(NOISE, chunks=32), ds / "new" / "1", **RAW, **force),
+    "save zarr": lambda ds, **force: wkwdask.save(
+        NOISE, f"zarr://{ds}/em.zarr", **FOREIGN, **force
+    ),
+    "save dask": lambda ds, **force: wkwdask.save(
+        da.from_array(NOISE, chunks=32), ds / "new" / "1", **RAW, **force
+    ),
 }
 NEEDS = {"convert": "zarr", "save zarr": "zarr", "export": "tifffile"}
 
@@ -82,7 +94,10 @@ def fake_disk(monkeypatch, nbytes, num_files=1 << 30):
 def test_a_job_that_cannot_fit_ends_before_any_work(ds, monkeypatch, verb):
     before = contents(ds)
     fake_disk(monkeypatch, 50_000)
-    with pytest.raises(SpaceError, match=rf"^{ds}.*: about [\d.]+ [kM]B will be written, 50.0 kB are free; .*force_space=True$"):
+    with pytest.raises(
+        SpaceError,
+        match=rf"^{ds}.*: about [\d.]+ [kM]B will be written, 50.0 kB are free; .*force_space=True$",
+    ):
         VERBS[verb](ds)
     assert contents(ds) == before
     assert leftovers(ds) == []
@@ -160,27 +175,46 @@ def test_memory_has_no_limit(ds, monkeypatch):
 @pytest.mark.needs("zarr")
 def test_the_command_has_the_option_and_the_plan_both_numbers(ds, monkeypatch):
     fake_disk(monkeypatch, 50_000)
-    for command in (["copy", f"{ds}/seg", f"{ds}/new"], ["pyramid", f"{ds}/seg", "--method", "mode"], ["compress", f"{ds}/seg/1", "--compression", "lz4"]):
+    for command in (
+        ["copy", f"{ds}/seg", f"{ds}/new"],
+        ["pyramid", f"{ds}/seg", "--method", "mode"],
+        ["compress", f"{ds}/seg/1", "--compression", "lz4"],
+    ):
         refused = CliRunner().invoke(COMMAND, command)
         assert "force_space=True" in str(refused.exception)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SpaceWarning)
             assert CliRunner().invoke(COMMAND, [*command, "--force-space"]).exit_code == 0
-    for command in (["pyramid", f"{ds}/seg", "--method", "mode", "--dry-run", "--overwrite"], ["convert", f"{ds}/seg/1", f"zarr://{ds}/em.zarr", "--dry-run"]):
+    for command in (
+        ["pyramid", f"{ds}/seg", "--method", "mode", "--dry-run", "--overwrite"],
+        ["convert", f"{ds}/seg/1", f"zarr://{ds}/em.zarr", "--dry-run"],
+    ):
         assert "needed, 50.0 kB free" in CliRunner().invoke(COMMAND, command).output
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("verb", [marked(verb) for verb in ("copy", "convert", "rechunk blocks", "apply", "compress", "pyramid", "save")])
+@pytest.mark.parametrize(
+    "verb",
+    [
+        marked(verb)
+        for verb in ("copy", "convert", "rechunk blocks", "apply", "compress", "pyramid", "save")
+    ],
+)
 def test_a_real_small_disk(source, tmp_path, verb):
     disk = tmp_path / "disk"
     disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(disk)], capture_output=True, check=False).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(disk)],
+        capture_output=True,
+        check=False,
+    ).returncode:
         pytest.skip("only root can mount a small disk")
     try:
         ds = shutil.copytree(source / "ds", disk / "ds")
         before = contents(ds)
-        (disk / "filler").write_bytes(bytes(os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize - 60_000))
+        (disk / "filler").write_bytes(
+            bytes(os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize - 60_000)
+        )
         with pytest.raises(SpaceError, match=f"{ds}.* kB are free"):
             VERBS[verb](ds)
         assert contents(ds) == before

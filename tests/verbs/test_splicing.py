@@ -30,7 +30,9 @@ def labels(shape, seed=0):
     random = np.random.default_rng(seed)
     coarse = random.integers(0, 3, [-(-n // STEP) for n in shape])
     array = np.kron(coarse, np.ones((STEP,) * 3, int))[tuple(slice(n) for n in shape)]
-    noise = np.kron(random.random(coarse.shape) < 0.3, np.ones((STEP,) * 3, bool))[tuple(slice(n) for n in shape)]
+    noise = np.kron(random.random(coarse.shape) < 0.3, np.ones((STEP,) * 3, bool))[
+        tuple(slice(n) for n in shape)
+    ]
     return np.where(noise, random.integers(0, 200, shape), array).astype(np.uint16)
 
 
@@ -38,7 +40,9 @@ def files(folder):
     """Map the indices of the files of a mag to their bytes."""
     found = {}
     for path in Path(folder).glob("z*/y*/x*.wkw"):
-        found[tuple(int(name[1:]) for name in (path.stem, path.parent.name, path.parent.parent.name))] = path.read_bytes()
+        found[
+            tuple(int(name[1:]) for name in (path.stem, path.parent.name, path.parent.parent.name))
+        ] = path.read_bytes()
     return found
 
 
@@ -67,13 +71,24 @@ def box_in(shape, corners):
     corners=st.tuples(*[st.floats(0, 1)] * 6),
     channels=st.sampled_from([1, 3]),
 )
-def test_any_lengths_and_boxes(tmp_path_factory, shape, offset, lengths, compression, corners, channels):
+def test_any_lengths_and_boxes(
+    tmp_path_factory, shape, offset, lengths, compression, corners, channels
+):
     folder = tmp_path_factory.mktemp("splice")
     array = np.stack([labels(shape, n) for n in range(channels)])
-    wkwdask.write(folder / "a" / "1", offset, array, block_len=STEP, file_len=lengths[0], compression=compression)
+    wkwdask.write(
+        folder / "a" / "1",
+        offset,
+        array,
+        block_len=STEP,
+        file_len=lengths[0],
+        compression=compression,
+    )
     low, size = box_in(shape, corners)
     place = np.add(low, offset).tolist()
-    report = wkwdask.rechunk(folder / "a" / "1", folder / "b" / "1", file_len=lengths[1], bounding_box=(*place, *size))
+    report = wkwdask.rechunk(
+        folder / "a" / "1", folder / "b" / "1", file_len=lengths[1], bounding_box=(*place, *size)
+    )
     part = array[(slice(None), *(slice(a, a + n) for a, n in zip(low, size, strict=True)))]
     np.testing.assert_array_equal(read_all(folder / "b" / "1", place, size), part)
     stored = files(folder / "b" / "1")
@@ -87,15 +102,32 @@ def test_any_lengths_and_boxes(tmp_path_factory, shape, offset, lengths, compres
 def test_raw_file_in_a_compressed_mag_is_encoded(tmp_path):
     array = labels((16, 8, 8))
     for name, compression in (("a", "lz4"), ("raw", "raw")):
-        wkwdask.write(tmp_path / name / "1", (0, 0, 0), array, block_len=STEP, file_len=2, compression=compression)
-    os.replace(tmp_path / "raw" / "1" / "z0" / "y0" / "x1.wkw", tmp_path / "a" / "1" / "z0" / "y0" / "x1.wkw")
+        wkwdask.write(
+            tmp_path / name / "1",
+            (0, 0, 0),
+            array,
+            block_len=STEP,
+            file_len=2,
+            compression=compression,
+        )
+    os.replace(
+        tmp_path / "raw" / "1" / "z0" / "y0" / "x1.wkw",
+        tmp_path / "a" / "1" / "z0" / "y0" / "x1.wkw",
+    )
     wkwdask.rechunk(tmp_path / "a" / "1", tmp_path / "b" / "1", file_len=4)
     np.testing.assert_array_equal(read_all(tmp_path / "b" / "1", (0, 0, 0), array.shape)[0], array)
     assert wkwdask.info(tmp_path / "b" / "1").layers[0].mags[0].compression == "lz4"
 
 
 def test_broken_source_leaves_no_target(tmp_path):
-    wkwdask.write(tmp_path / "a" / "1", (0, 0, 0), labels((16, 16, 16), 3), block_len=STEP, file_len=4, compression="lz4")
+    wkwdask.write(
+        tmp_path / "a" / "1",
+        (0, 0, 0),
+        labels((16, 16, 16), 3),
+        block_len=STEP,
+        file_len=4,
+        compression="lz4",
+    )
     path = tmp_path / "a" / "1" / "z0" / "y0" / "x0.wkw"
     whole = path.read_bytes()
     cases = {
@@ -119,15 +151,29 @@ def test_broken_source_leaves_no_target(tmp_path):
     corners=st.tuples(*[st.floats(0, 1)] * 6),
     compression=st.sampled_from(["raw", "lz4"]),
 )
-def test_copy_to_another_place(tmp_path_factory, shape, offset, file_len, shift, in_blocks, corners, compression):
+def test_copy_to_another_place(
+    tmp_path_factory, shape, offset, file_len, shift, in_blocks, corners, compression
+):
     """Move by whole blocks, whose bytes are kept, or by any voxels."""
     folder = tmp_path_factory.mktemp("moved")
     array = labels(shape)
     by = [n - n % STEP for n in shift] if in_blocks else list(shift)
     wkwdask.create_dataset(folder / "a", (4, 4, 4))
-    wkwdask.write(folder / "a" / "em" / "1", offset, array, block_len=STEP, file_len=file_len, compression=compression)
+    wkwdask.write(
+        folder / "a" / "em" / "1",
+        offset,
+        array,
+        block_len=STEP,
+        file_len=file_len,
+        compression=compression,
+    )
     low, size = box_in(shape, corners)
-    wkwdask.copy(folder / "a", folder / "b", bounding_box=(*np.add(low, offset).tolist(), *size), translate=by)
+    wkwdask.copy(
+        folder / "a",
+        folder / "b",
+        bounding_box=(*np.add(low, offset).tolist(), *size),
+        translate=by,
+    )
     part = array[tuple(slice(a, a + n) for a, n in zip(low, size, strict=True))][np.newaxis]
     place = np.add(np.add(low, offset), by).tolist()
     np.testing.assert_array_equal(read_all(folder / "b" / "em" / "1", place, size), part)
@@ -135,8 +181,17 @@ def test_copy_to_another_place(tmp_path_factory, shape, offset, file_len, shift,
 
 def test_covered_files_are_copied_byte_by_byte(tmp_path):
     wkwdask.create_dataset(tmp_path / "a", (4, 4, 4))
-    wkwdask.write(tmp_path / "a" / "em" / "1", (0, 0, 0), labels((60, 60, 32)), block_len=STEP, file_len=8, compression="lz4")
+    wkwdask.write(
+        tmp_path / "a" / "em" / "1",
+        (0, 0, 0),
+        labels((60, 60, 32)),
+        block_len=STEP,
+        file_len=8,
+        compression="lz4",
+    )
     wkwdask.copy(tmp_path / "a", tmp_path / "b", translate=(32, 0, 64))
     before = files(tmp_path / "a" / "em" / "1")
     assert len(before) == 4
-    assert files(tmp_path / "b" / "em" / "1") == {(x + 1, y, z + 2): raw for (x, y, z), raw in before.items()}
+    assert files(tmp_path / "b" / "em" / "1") == {
+        (x + 1, y, z + 2): raw for (x, y, z), raw in before.items()
+    }

@@ -28,13 +28,23 @@ def _synchronous():
 
 def voxels():
     random = np.random.default_rng(0)
-    return (random.integers(0, 3, (32, 32, 32)) * random.integers(0, 99, (32, 32, 32))).astype(np.uint8)
+    return (random.integers(0, 3, (32, 32, 32)) * random.integers(0, 99, (32, 32, 32))).astype(
+        np.uint8
+    )
 
 
 @pytest.fixture
 def wkw(tmp_path):
     wkwdask.create_dataset(tmp_path / "ds", (4, 4, 4))
-    wkwdask.write(tmp_path / "ds" / "em" / "1", (0, 0, 0), voxels(), block_len=STEP, file_len=2, compression="lz4", category="color")
+    wkwdask.write(
+        tmp_path / "ds" / "em" / "1",
+        (0, 0, 0),
+        voxels(),
+        block_len=STEP,
+        file_len=2,
+        compression="lz4",
+        category="color",
+    )
     return tmp_path / "ds"
 
 
@@ -46,7 +56,9 @@ def damage(url, **where):
     path = array.store.path_of(chunk.path.removeprefix(f"{array.store.url}/"))
     with open(path, "r+b") as file:
         raw = file.read()
-        at = chunk.offset + (24 if raw[chunk.offset : chunk.offset + 2] == b"\2\1" and "zarr" in str(url) else 0)
+        at = chunk.offset + (
+            24 if raw[chunk.offset : chunk.offset + 2] == b"\2\1" and "zarr" in str(url) else 0
+        )
         file.seek(at)
         file.write(bytes([raw[at] ^ 0xF0]))
     return path, chunk.offset
@@ -61,7 +73,11 @@ def expect_error(call, target, path, offset):
 @pytest.mark.needs("zarr")
 def test_wkw_to_zarr(wkw, tmp_path):
     where = damage(wkw, layer="em")
-    expect_error(lambda: wkwdask.convert(wkw, tmp_path / "em.ome.zarr", layer="em"), tmp_path / "em.ome.zarr" / "1", *where)
+    expect_error(
+        lambda: wkwdask.convert(wkw, tmp_path / "em.ome.zarr", layer="em"),
+        tmp_path / "em.ome.zarr" / "1",
+        *where,
+    )
 
 
 @pytest.mark.needs("zarr")
@@ -78,7 +94,12 @@ def test_wkw_to_wkw(wkw, tmp_path):
     """Files are assembled from blocks; files that are copied whole are copied as they are, as cp
     does."""
     path, offset = damage(wkw, layer="em")
-    expect_error(lambda: wkwdask.rechunk(wkw, tmp_path / "b", file_len=4), tmp_path / "b" / "em" / "1", path, offset)
+    expect_error(
+        lambda: wkwdask.rechunk(wkw, tmp_path / "b", file_len=4),
+        tmp_path / "b" / "em" / "1",
+        path,
+        offset,
+    )
     wkwdask.copy(wkw, tmp_path / "c")
     assert (tmp_path / "c" / os.path.relpath(path, wkw)).read_bytes() == Path(path).read_bytes()
 
@@ -86,7 +107,11 @@ def test_wkw_to_wkw(wkw, tmp_path):
 def test_a_box_of_wkw(wkw, tmp_path):
     where = damage(wkw, layer="em")
     box = (0, 0, 0, 24, 32, 32)
-    expect_error(lambda: wkwdask.copy(wkw, tmp_path / "b", bounding_box=box, translate=(8, 0, 0)), tmp_path / "b" / "em" / "1", *where)
+    expect_error(
+        lambda: wkwdask.copy(wkw, tmp_path / "b", bounding_box=box, translate=(8, 0, 0)),
+        tmp_path / "b" / "em" / "1",
+        *where,
+    )
 
 
 @pytest.mark.needs("zarr")
@@ -94,20 +119,39 @@ def test_zarr_to_wkw_and_to_other_shards(wkw, tmp_path):
     wkwdask.convert(wkw, tmp_path / "em.ome.zarr", layer="em")
     shutil.copytree(tmp_path / "em.ome.zarr", tmp_path / "sound.ome.zarr")
     where = damage(tmp_path / "em.ome.zarr")
-    expect_error(lambda: wkwdask.convert(tmp_path / "em.ome.zarr", tmp_path / "back", layer="em"), tmp_path / "back" / "em" / "1", *where)
-    for name, verb, options in (("a", wkwdask.copy, {}), ("b", wkwdask.rechunk, {"shard_shape": (32, 32, 32)})):
+    expect_error(
+        lambda: wkwdask.convert(tmp_path / "em.ome.zarr", tmp_path / "back", layer="em"),
+        tmp_path / "back" / "em" / "1",
+        *where,
+    )
+    for name, verb, options in (
+        ("a", wkwdask.copy, {}),
+        ("b", wkwdask.rechunk, {"shard_shape": (32, 32, 32)}),
+    ):
         target = tmp_path / f"{name}.ome.zarr"
-        expect_error(lambda verb=verb, target=target, options=options: verb(tmp_path / "em.ome.zarr", target, **options), target / "1", *where)
+        expect_error(
+            lambda verb=verb, target=target, options=options: verb(
+                tmp_path / "em.ome.zarr", target, **options
+            ),
+            target / "1",
+            *where,
+        )
         verb(tmp_path / "sound.ome.zarr", target, **options)
         np.testing.assert_array_equal(wkwdask.open(target, mag=1)[0], voxels())
 
 
-@pytest.mark.parametrize("target", ["n5://b.n5", pytest.param("zarr://b.ome.zarr", marks=pytest.mark.needs("zarr"))])
+@pytest.mark.parametrize(
+    "target", ["n5://b.n5", pytest.param("zarr://b.ome.zarr", marks=pytest.mark.needs("zarr"))]
+)
 def test_n5_to_others(wkw, tmp_path, monkeypatch, target):
     """Values of N5 are stored raw, so their number shows damage."""
     monkeypatch.chdir(tmp_path)
     wkwdask.convert(wkw, "n5://a.n5", layer="em", compression="raw", chunk_shape=(STEP,) * 3)
-    path = next(one for one in sorted((tmp_path / "a.n5").rglob("*")) if one.is_file() and one.name.isdigit())
+    path = next(
+        one
+        for one in sorted((tmp_path / "a.n5").rglob("*"))
+        if one.is_file() and one.name.isdigit()
+    )
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(FormatError, match=re.escape(str(path.relative_to(tmp_path)))):
         (wkwdask.copy if target.startswith("n5") else wkwdask.convert)("n5://a.n5", target)

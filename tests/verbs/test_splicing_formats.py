@@ -64,9 +64,10 @@ def payloads(url, mag=1):
     _, array = open_stored(url, mag=mag)
     ranges = tuple(map(range, array.grid.counts))
     return {
-        tuple(n * edge + o for n, edge, o in zip(chunk.cell[1:], array.grid.chunk[1:], array.origin, strict=True)): array.codec.without_header(
-            chunk.data, chunk.path
-        )
+        tuple(
+            n * edge + o
+            for n, edge, o in zip(chunk.cell[1:], array.grid.chunk[1:], array.origin, strict=True)
+        ): array.codec.without_header(chunk.data, chunk.path)
         for chunk in array.layout.chunks(array, ranges)
     }
 
@@ -77,19 +78,30 @@ def expect_copied(calls, source, target, array, offset=OFFSET):
     np.testing.assert_array_equal(found.compute().reshape(array.shape), array)
     shift = np.subtract(offset, OFFSET)
     stored = payloads(source)
-    copied = {tuple((np.array(voxel) - shift).tolist()): data for voxel, data in payloads(target).items()}
+    copied = {
+        tuple((np.array(voxel) - shift).tolist()): data for voxel, data in payloads(target).items()
+    }
     assert copied
     assert copied == {voxel: stored[voxel] for voxel in copied}
 
 
 ZARR_2, ZARR_3 = {"ngff": "0.4"}, {"ngff": "0.5", "shard_shape": False}
-SHARDS, OTHER_SHARDS = {"ngff": "0.5", "shard_shape": (16, 16, 16)}, {"ngff": "0.5", "shard_shape": (8, 16, 32)}
+SHARDS, OTHER_SHARDS = (
+    {"ngff": "0.5", "shard_shape": (16, 16, 16)},
+    {"ngff": "0.5", "shard_shape": (8, 16, 32)},
+)
 
 
 @pytest.mark.parametrize("compression", ["raw", "gzip", "zstd", "blosc"])
 @pytest.mark.parametrize(
     ("before", "after"),
-    [(ZARR_2, SHARDS), (SHARDS, ZARR_2), (ZARR_3, SHARDS), (SHARDS, OTHER_SHARDS), (SHARDS, ZARR_3)],
+    [
+        (ZARR_2, SHARDS),
+        (SHARDS, ZARR_2),
+        (ZARR_3, SHARDS),
+        (SHARDS, OTHER_SHARDS),
+        (SHARDS, ZARR_3),
+    ],
     ids=["v2-shards", "shards-v2", "v3-shards", "shards-shards", "shards-v3"],
 )
 def test_between_versions_and_shards_of_zarr(tmp_path, calls, before, after, compression):
@@ -105,7 +117,11 @@ def test_between_versions_and_shards_of_zarr(tmp_path, calls, before, after, com
 @pytest.mark.parametrize("zarr", [ZARR_2, SHARDS], ids=["v2", "shards"])
 def test_between_n5_and_zarr(tmp_path, calls, zarr, compression):
     """Blocks lose or get a header; values of one byte have no byte order."""
-    n5, image, again = f"n5://{tmp_path}/a.n5/em", f"zarr://{tmp_path}/b", f"n5://{tmp_path}/c.n5/em"
+    n5, image, again = (
+        f"n5://{tmp_path}/a.n5/em",
+        f"zarr://{tmp_path}/b",
+        f"n5://{tmp_path}/c.n5/em",
+    )
     save(f"{n5}/s0", voxels(), compression=compression)
     calls.update(decode=0, encode=0)
     wkwdask.convert(n5, image, chunk_shape=CHUNK, compression=compression, **zarr)
@@ -113,14 +129,25 @@ def test_between_n5_and_zarr(tmp_path, calls, zarr, compression):
     calls.update(decode=0, encode=0)
     wkwdask.convert(image, again, chunk_shape=CHUNK, compression=compression)
     expect_copied(calls, n5, again, voxels())
-    blocks = {path.relative_to(tmp_path / "a.n5"): path.read_bytes() for path in (tmp_path / "a.n5").rglob("[0-9]*") if path.is_file()}
-    assert blocks == {path.relative_to(tmp_path / "c.n5"): path.read_bytes() for path in (tmp_path / "c.n5").rglob("[0-9]*") if path.is_file()}
+    blocks = {
+        path.relative_to(tmp_path / "a.n5"): path.read_bytes()
+        for path in (tmp_path / "a.n5").rglob("[0-9]*")
+        if path.is_file()
+    }
+    assert blocks == {
+        path.relative_to(tmp_path / "c.n5"): path.read_bytes()
+        for path in (tmp_path / "c.n5").rglob("[0-9]*")
+        if path.is_file()
+    }
 
 
 def test_blocks_at_the_end_are_encoded_again(tmp_path, calls):
     """N5 cuts them off, and Zarr pads them."""
     array = voxels((29, 16, 24))
-    n5, image = save(f"n5://{tmp_path}/a.n5/em/s0", array, compression="gzip").removesuffix("/s0"), f"zarr://{tmp_path}/b"
+    n5, image = (
+        save(f"n5://{tmp_path}/a.n5/em/s0", array, compression="gzip").removesuffix("/s0"),
+        f"zarr://{tmp_path}/b",
+    )
     calls.update(decode=0, encode=0)
     wkwdask.convert(n5, image, chunk_shape=CHUNK, compression="gzip")
     assert calls == {"decode": 6, "encode": 6}
@@ -139,7 +166,10 @@ def test_blocks_at_the_end_are_encoded_again(tmp_path, calls):
     ],
 )
 def test_other_encodings_are_decoded(tmp_path, calls, array, options):
-    n5, image = save(f"n5://{tmp_path}/a.n5/em/s0", array, compression="gzip").removesuffix("/s0"), f"zarr://{tmp_path}/b"
+    n5, image = (
+        save(f"n5://{tmp_path}/a.n5/em/s0", array, compression="gzip").removesuffix("/s0"),
+        f"zarr://{tmp_path}/b",
+    )
     calls.update(decode=0, encode=0)
     wkwdask.convert(n5, image, **{"chunk_shape": CHUNK} | options)
     assert min(calls.values()) > 0
@@ -169,10 +199,14 @@ def test_boxes_of_whole_chunks(tmp_path, calls, url):
     save(f"{source}/s0" if "n5" in source else source, array)
     calls.update(decode=0, encode=0)
     low, end = np.add(OFFSET, (8, 0, 16)), np.add(OFFSET, (29, 16, 24))
-    wkwdask.copy(source, target, bounding_box=[*low.tolist(), *(end - low).tolist()], translate=(1, 2, 3))
+    wkwdask.copy(
+        source, target, bounding_box=[*low.tolist(), *(end - low).tolist()], translate=(1, 2, 3)
+    )
     expect_copied(calls, source, target, array[8:, :, 16:], offset=np.add(OFFSET, (1, 2, 3)))
     calls.update(decode=0, encode=0)
     # a box that cuts chunks
     wkwdask.copy(source, url.format(tmp_path / "cut"), bounding_box=[*low.tolist(), 9, 8, 8])
     assert calls["decode"] > 0
-    np.testing.assert_array_equal(wkwdask.open(url.format(tmp_path / "cut"), mag=1).compute()[0], array[8:17, :8, 16:])
+    np.testing.assert_array_equal(
+        wkwdask.open(url.format(tmp_path / "cut"), mag=1).compute()[0], array[8:17, :8, 16:]
+    )

@@ -25,7 +25,18 @@ from wkwdask.formats.zarr.codec import ZarrCodec
 
 zarr = pytest.importorskip("zarr", reason="an oracle of Zarr")
 
-DTYPES = ["uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float32", "float64"]
+DTYPES = [
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "float32",
+    "float64",
+]
 FEWER = settings(max_examples=max(1, settings.default.max_examples // 2))
 
 
@@ -87,7 +98,10 @@ def expect_zarr(folder, array):
     """Compare a level with an array: all voxels around it are zero."""
     found, box = read_zarr(folder)
     assert found.dtype == array.dtype
-    margins = [(low, length - low - n) for low, n, length in zip(box[:3], box[3:], found.shape[1:], strict=True)]
+    margins = [
+        (low, length - low - n)
+        for low, n, length in zip(box[:3], box[3:], found.shape[1:], strict=True)
+    ]
     np.testing.assert_array_equal(found, np.pad(array, [(0, 0), *margins]))
     np.testing.assert_array_equal(wkwdask.open(folder), array)
 
@@ -100,7 +114,10 @@ def set_box(source, topleft, size):
     """Change the bounding box in the JSON of a dataset."""
     document = source / "datasource-properties.json"
     record = json.loads(document.read_text())
-    record["dataLayers"][0]["boundingBox"] = {"topLeft": list(topleft), **dict(zip(("width", "height", "depth"), size, strict=True))}
+    record["dataLayers"][0]["boundingBox"] = {
+        "topLeft": list(topleft),
+        **dict(zip(("width", "height", "depth"), size, strict=True)),
+    }
     document.write_text(json.dumps(record))
 
 
@@ -133,19 +150,36 @@ def num_chunks(url):
     dtype=st.sampled_from(DTYPES),
     channels=st.sampled_from([1, 3]),
 )
-def test_any_lengths_types_and_boxes(tmp_path_factory, shape, offset, block_len, file_len, compression, dtype, channels):
+def test_any_lengths_types_and_boxes(
+    tmp_path_factory, shape, offset, block_len, file_len, compression, dtype, channels
+):
     folder = tmp_path_factory.mktemp("splice")
     shape = [min(n, 4 * block_len) for n in shape]  # few blocks
     array = voxels_of((channels, *shape), dtype)
-    source = dataset(folder / "ds", array, offset, block_len=block_len, file_len=file_len, compression=compression)
+    source = dataset(
+        folder / "ds",
+        array,
+        offset,
+        block_len=block_len,
+        file_len=file_len,
+        compression=compression,
+    )
     (planned,) = wkwdask.plan_convert(source, folder / "em.ome.zarr", layer="color").mags
     assert planned.path.startswith("copies stored chunks")
     assert planned.shard_shape == (block_len * file_len,) * 3
     report = wkwdask.convert(source, folder / "em.ome.zarr", layer="color")
     expect_zarr(folder / "em.ome.zarr" / "1", array)
     written = shards(folder / "em.ome.zarr" / "1")
-    assert (report.files, report.nbytes_out) == (len(written), sum(path.stat().st_size for path in written))
-    wkwdask.convert(folder / "em.ome.zarr", folder / "back", layer="color", **({"compression": "raw"} if compression == "raw" else {}))
+    assert (report.files, report.nbytes_out) == (
+        len(written),
+        sum(path.stat().st_size for path in written),
+    )
+    wkwdask.convert(
+        folder / "em.ome.zarr",
+        folder / "back",
+        layer="color",
+        **({"compression": "raw"} if compression == "raw" else {}),
+    )
     assert mags(folder / "back") == mags(source)
 
 
@@ -159,19 +193,30 @@ def test_any_lengths_types_and_boxes(tmp_path_factory, shape, offset, block_len,
     dtype=st.sampled_from(["uint8", "int32", "float64"]),
     strict=st.booleans(),
 )
-def test_any_voxels_around_the_box(tmp_path_factory, data, shape, offset, block_len, compression, dtype, strict):
+def test_any_voxels_around_the_box(
+    tmp_path_factory, data, shape, offset, block_len, compression, dtype, strict
+):
     folder = tmp_path_factory.mktemp("outside")
     array = voxels_of((1, *shape), dtype)
-    source = dataset(folder / "ds", array, offset, block_len=block_len, file_len=2, compression=compression)
+    source = dataset(
+        folder / "ds", array, offset, block_len=block_len, file_len=2, compression=compression
+    )
     low = [data.draw(st.integers(0, n - 1)) for n in shape]
     size = [data.draw(st.integers(1, n - first)) for n, first in zip(shape, low, strict=True)]
     set_box(source, np.add(offset, low).tolist(), size)
-    inside = array[(slice(None), *(slice(first, first + n) for first, n in zip(low, size, strict=True)))]
+    inside = array[
+        (slice(None), *(slice(first, first + n) for first, n in zip(low, size, strict=True)))
+    ]
     wkwdask.convert(source, folder / "em.ome.zarr", layer="color", strict_box=strict)
     if strict:
         expect_zarr(folder / "em.ome.zarr" / "1", inside)
     np.testing.assert_array_equal(wkwdask.open(folder / "em.ome.zarr", mag=1), inside)
-    report = wkwdask.convert(folder / "em.ome.zarr", folder / "back", layer="color", **({"compression": "raw"} if compression == "raw" else {}))
+    report = wkwdask.convert(
+        folder / "em.ome.zarr",
+        folder / "back",
+        layer="color",
+        **({"compression": "raw"} if compression == "raw" else {}),
+    )
     assert sum_of_files(folder / "back") == inside.sum()
     assert "left out" not in report.note or not strict
     assert wkwdask.diff(source, folder / "back").equal
@@ -197,10 +242,16 @@ def test_all_mags_are_copied_and_align(tmp_path):
     wkwdask.build_pyramid(source, "color")
     wkwdask.convert(source, tmp_path / "em.ome.zarr", layer="color")
     for mag in wkwdask.open_dataset(source)["color"].mags:
-        np.testing.assert_array_equal(wkwdask.open(f"zarr://{tmp_path}/em.ome.zarr", mag=mag), wkwdask.open(source, layer="color", mag=mag))
+        np.testing.assert_array_equal(
+            wkwdask.open(f"zarr://{tmp_path}/em.ome.zarr", mag=mag),
+            wkwdask.open(source, layer="color", mag=mag),
+        )
     wkwdask.convert(tmp_path / "em.ome.zarr", tmp_path / "back", layer="color")
     assert files(tmp_path / "back" / "color") == files(source / "color")
-    assert wkwdask.open_dataset(tmp_path / "back")["color"].bounding_box == wkwdask.open_dataset(source)["color"].bounding_box
+    assert (
+        wkwdask.open_dataset(tmp_path / "back")["color"].bounding_box
+        == wkwdask.open_dataset(source)["color"].bounding_box
+    )
 
 
 def test_voxels_outside_of_the_box_are_not_copied(tmp_path, calls):
@@ -208,7 +259,9 @@ def test_voxels_outside_of_the_box_are_not_copied(tmp_path, calls):
     array = voxels_of((1, 48, 48, 48)) + 1
     source = dataset(tmp_path / "ds", array, block_len=8, file_len=4, compression="lz4")
     calls.update(decode=0, encode=0)
-    wkwdask.convert(source, tmp_path / "em.ome.zarr", layer="color", bounding_box=(5, 16, 16, 30, 32, 16))
+    wkwdask.convert(
+        source, tmp_path / "em.ome.zarr", layer="color", bounding_box=(5, 16, 16, 30, 32, 16)
+    )
     assert calls == {"decode": 16, "encode": 16}  # of 40 blocks: one layer at each end of x
     expect_zarr(tmp_path / "em.ome.zarr" / "1", array[:, 5:35, 16:, 16:32])
     assert num_chunks(tmp_path / "em.ome.zarr") == 5 * 4 * 2
@@ -219,10 +272,17 @@ def test_voxels_outside_of_the_box_are_not_copied(tmp_path, calls):
 @pytest.mark.parametrize("compression", ["lz4", "raw"])
 def test_cut_blocks_with_zeros_around_the_box_are_copied(tmp_path, calls, compression):
     array = voxels_of((2, 30, 29, 19), "uint16")
-    source = dataset(tmp_path / "ds", array, (5, 3, 1), block_len=8, file_len=4, compression=compression)
+    source = dataset(
+        tmp_path / "ds", array, (5, 3, 1), block_len=8, file_len=4, compression=compression
+    )
     calls.update(decode=0, encode=0)
     report = wkwdask.convert(source, tmp_path / "em.ome.zarr", layer="color", strict_box=True)
-    wkwdask.convert(tmp_path / "em.ome.zarr", tmp_path / "back", layer="color", **({"compression": "raw"} if compression == "raw" else {}))
+    wkwdask.convert(
+        tmp_path / "em.ome.zarr",
+        tmp_path / "back",
+        layer="color",
+        **({"compression": "raw"} if compression == "raw" else {}),
+    )
     assert calls == {"decode": 0, "encode": 0}
     assert "outside of the bounding box" not in report.note
     expect_zarr(tmp_path / "em.ome.zarr" / "1", array)
@@ -232,19 +292,33 @@ def test_cut_blocks_with_zeros_around_the_box_are_copied(tmp_path, calls, compre
 @pytest.mark.parametrize(
     ("url", "options", "report"),
     [
-        ("em.ome.zarr", {}, "of those that were checked had nonzero voxels outside of the bounding box, which were copied; strict_box=True leaves them out"),
-        ("zarr://memory://outside.ome.zarr", {"strict_box": True}, "had nonzero voxels outside of the bounding box, which were left out"),
+        (
+            "em.ome.zarr",
+            {},
+            "of those that were checked had nonzero voxels outside of the bounding box, which were copied; strict_box=True leaves them out",
+        ),
+        (
+            "zarr://memory://outside.ome.zarr",
+            {"strict_box": True},
+            "had nonzero voxels outside of the bounding box, which were left out",
+        ),
         ("em.ome.zarr", {"bounding_box": (3, 0, 0, 17, 24, 16)}, None),
         ("em.ome.zarr", {"compression": "zstd"}, None),
     ],
 )
-def test_voxels_that_other_software_left_around_the_box_are_reported(tmp_path, url, options, report):
+def test_voxels_that_other_software_left_around_the_box_are_reported(
+    tmp_path, url, options, report
+):
     array = voxels_of((1, 24, 24, 24)) + 1
     source = dataset(tmp_path / "ds", array, block_len=4, file_len=4, compression="lz4")
     set_box(source, (3, 0, 0), (18, 24, 16))
     target = url if "://" in url else tmp_path / url
     found = wkwdask.convert(source, target, layer="color", **options)
-    assert found.note.endswith(f"{source}/color/1: 48 chunks {report}") if report is not None else "nonzero" not in found.note
+    assert (
+        found.note.endswith(f"{source}/color/1: 48 chunks {report}")
+        if report is not None
+        else "nonzero" not in found.note
+    )
     inside = array[:, 3 : 20 if "bounding_box" in options else 21, :, :16]
     np.testing.assert_array_equal(wkwdask.open(target, mag=1), inside)
     wkwdask.convert(target, tmp_path / "back", layer="color")
@@ -268,7 +342,10 @@ def test_blocks_as_large_as_their_voxels_become_stored_frames(tmp_path):
 
 def test_raw_file_in_a_compressed_mag_is_encoded(tmp_path):
     array = voxels_of((1, 32, 16, 16))
-    source, raw = (dataset(tmp_path / name, array, block_len=8, file_len=2, compression=name) for name in ("lz4", "raw"))
+    source, raw = (
+        dataset(tmp_path / name, array, block_len=8, file_len=2, compression=name)
+        for name in ("lz4", "raw")
+    )
     os.replace(raw / "color/1/z0/y0/x1.wkw", source / "color/1/z0/y0/x1.wkw")
     wkwdask.convert(source, tmp_path / "em.ome.zarr", layer="color")
     expect_zarr(tmp_path / "em.ome.zarr" / "1", array)
@@ -288,7 +365,9 @@ def test_raw_file_in_a_compressed_mag_is_encoded(tmp_path):
 def test_other_storage_and_types_are_decoded_and_the_plan_says_why(tmp_path, options, why):
     array = voxels_of((1, 30, 20, 10))
     source = dataset(tmp_path / "ds", array, (5, 6, 7), block_len=8, file_len=2)
-    (planned,) = wkwdask.plan_convert(source, tmp_path / "em.ome.zarr", layer="color", **options).mags
+    (planned,) = wkwdask.plan_convert(
+        source, tmp_path / "em.ome.zarr", layer="color", **options
+    ).mags
     assert planned.path.startswith("decodes")
     assert why in planned.path
     wkwdask.convert(source, tmp_path / "em.ome.zarr", layer="color", **options)
@@ -298,10 +377,15 @@ def test_other_storage_and_types_are_decoded_and_the_plan_says_why(tmp_path, opt
 
 
 def test_broken_source_leaves_no_level(tmp_path):
-    source = dataset(tmp_path / "ds", voxels_of((1, 16, 16, 16)), block_len=4, file_len=4, compression="lz4")
+    source = dataset(
+        tmp_path / "ds", voxels_of((1, 16, 16, 16)), block_len=4, file_len=4, compression="lz4"
+    )
     path = source / "color/1/z0/y0/x0.wkw"
     whole = path.read_bytes()
-    for broken in (whole[:16] + (1 << 40).to_bytes(8, "little") + whole[24:], whole[: len(whole) // 2]):
+    for broken in (
+        whole[:16] + (1 << 40).to_bytes(8, "little") + whole[24:],
+        whole[: len(whole) // 2],
+    ):
         path.write_bytes(broken)
         with pytest.raises(FormatError, match=f"{path}.*byte"):
             wkwdask.convert(source, tmp_path / "em.ome.zarr", layer="color")
@@ -316,8 +400,13 @@ def image(folder, array, **options):
     """Let zarr-python write an OME-NGFF image (x, y, z)."""
     group = zarr.create_group(str(folder))
     axes = [{"name": name, "type": "space", "unit": "nanometer"} for name in "zyx"]
-    datasets = [{"path": "1", "coordinateTransformations": [{"type": "scale", "scale": [40, 4, 4]}]}]
-    group.attrs["ome"] = {"version": "0.5", "multiscales": [{"name": "em", "axes": axes, "datasets": datasets}]}
+    datasets = [
+        {"path": "1", "coordinateTransformations": [{"type": "scale", "scale": [40, 4, 4]}]}
+    ]
+    group.attrs["ome"] = {
+        "version": "0.5",
+        "multiscales": [{"name": "em", "axes": axes, "datasets": datasets}],
+    }
     stored = group.create_array("1", shape=array.T.shape, dtype=array.dtype, **options)
     stored[...] = array.T
     return folder
@@ -327,7 +416,9 @@ def image(folder, array, **options):
 def test_frames_of_zarr_python_become_blocks(tmp_path, calls, shard):
     array = voxels_of((1, 64, 60, 30))[0]
     blosc = zarr.codecs.BloscCodec(cname="lz4", shuffle="noshuffle")
-    source = image(tmp_path / "em.ome.zarr", array, chunks=(8, 8, 8), shards=shard, compressors=blosc)
+    source = image(
+        tmp_path / "em.ome.zarr", array, chunks=(8, 8, 8), shards=shard, compressors=blosc
+    )
     calls.update(decode=0, encode=0)
     wkwdask.convert(source, tmp_path / "back", layer="color")
     # those that the end of the array cuts, and those that Blosc stores without compression
@@ -349,7 +440,9 @@ def test_frames_of_zarr_python_become_blocks(tmp_path, calls, shard):
 )
 def test_other_chunks_are_decoded(tmp_path, dtype, compressors, shard, length):
     array = voxels_of((1, 40, 60, 30), dtype)[0]
-    source = image(tmp_path / "em.ome.zarr", array, chunks=(16, 16, 16), shards=shard, compressors=compressors)
+    source = image(
+        tmp_path / "em.ome.zarr", array, chunks=(16, 16, 16), shards=shard, compressors=compressors
+    )
     wkwdask.convert(source, tmp_path / "back", layer="color")
     np.testing.assert_array_equal(wkwdask.open(tmp_path / "back", layer="color", mag=1)[0], array)
     assert wkwdask.info(tmp_path / "back").layers[0].mags[0].block_len == length
@@ -373,7 +466,9 @@ def test_voxels_that_other_software_stored_beyond_the_end_are_not_copied(tmp_pat
 @FEWER
 def test_damaged_frames_are_errors_or_decode(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("fuzz")
-    source = dataset(folder / "ds", voxels_of((1, 8, 8, 8)) + 1, block_len=4, file_len=2, compression="lz4")
+    source = dataset(
+        folder / "ds", voxels_of((1, 8, 8, 8)) + 1, block_len=4, file_len=2, compression="lz4"
+    )
     wkwdask.convert(source, folder / "em.ome.zarr", layer="color")
     (path,) = shards(folder / "em.ome.zarr" / "1")
     raw = bytearray(path.read_bytes())

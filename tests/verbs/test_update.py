@@ -19,7 +19,11 @@ from support.inside import limited
 import wkwdask
 from wkwdask.errors import BoundsError, FormatError, LockedError, MissingError, ResumeError
 
-PROGRESS_NAME, PROVENANCE_NAME, RECORD_NAME = ".wkwdask-progress.jsonl", ".wkwdask.json", ".wkwdask-files.npy"
+PROGRESS_NAME, PROVENANCE_NAME, RECORD_NAME = (
+    ".wkwdask-progress.jsonl",
+    ".wkwdask.json",
+    ".wkwdask-files.npy",
+)
 OPTIONS = {"block_len": 4, "file_len": 2, "compression": "lz4"}  # files of 8 voxels an edge
 OFFSET = (3, 0, 5)
 SHAPE = (45, 32, 24)
@@ -68,7 +72,10 @@ def source_file(dataset, index):
 @pytest.fixture(scope="module")
 def other_files(tmp_path_factory):
     """Dataset with other voxels and the same file names."""
-    folder = make_dataset(tmp_path_factory.mktemp("other") / "ds", np.random.default_rng(9).integers(1, 250, SHAPE, dtype=np.uint8))
+    folder = make_dataset(
+        tmp_path_factory.mktemp("other") / "ds",
+        np.random.default_rng(9).integers(1, 250, SHAPE, dtype=np.uint8),
+    )
     with dask.config.set(scheduler="synchronous"):
         wkwdask.build_pyramid(folder, **PYRAMID)
     return folder
@@ -81,11 +88,17 @@ def replace(dataset, index, other_files):
 
 
 def files(dataset, mags=MAGS):
-    return {f"{mag}/{path.relative_to(dataset / 'color' / mag)}": path for mag in mags for path in (dataset / "color" / mag).rglob("x*.wkw")}
+    return {
+        f"{mag}/{path.relative_to(dataset / 'color' / mag)}": path
+        for mag in mags
+        for path in (dataset / "color" / mag).rglob("x*.wkw")
+    }
 
 
 def states(dataset):
-    return {name: (path.stat().st_ino, path.stat().st_mtime_ns) for name, path in files(dataset).items()}
+    return {
+        name: (path.stat().st_ino, path.stat().st_mtime_ns) for name, path in files(dataset).items()
+    }
 
 
 def check_equals_new_build(dataset, **options):
@@ -94,8 +107,14 @@ def check_equals_new_build(dataset, **options):
     # files are published by renaming, never changed
     shutil.copytree(dataset, fresh, copy_function=os.link)
     wkwdask.build_pyramid(fresh, existing="overwrite", **{**PYRAMID, **options})
-    assert {name: path.read_bytes() for name, path in files(dataset).items()} == {name: path.read_bytes() for name, path in files(fresh).items()}
-    assert [path.name for path in dataset.rglob(".*") if path.name not in (PROVENANCE_NAME, RECORD_NAME, PROGRESS_NAME)] == []
+    assert {name: path.read_bytes() for name, path in files(dataset).items()} == {
+        name: path.read_bytes() for name, path in files(fresh).items()
+    }
+    assert [
+        path.name
+        for path in dataset.rglob(".*")
+        if path.name not in (PROVENANCE_NAME, RECORD_NAME, PROGRESS_NAME)
+    ] == []
 
 
 def changed(before, after):
@@ -107,7 +126,11 @@ def above(*indices):
     """Name the files above source files."""
     found = set()
     for x, y, z in indices:
-        found |= {f"2-2-1/z{z}/y{y // 2}/x{x // 2}.wkw", f"4-4-2/z{z // 2}/y{y // 4}/x{x // 4}.wkw", f"16-16-4/z{z // 4}/y{y // 16}/x{x // 16}.wkw"}
+        found |= {
+            f"2-2-1/z{z}/y{y // 2}/x{x // 2}.wkw",
+            f"4-4-2/z{z // 2}/y{y // 4}/x{x // 4}.wkw",
+            f"16-16-4/z{z // 4}/y{y // 16}/x{x // 16}.wkw",
+        }
     return found
 
 
@@ -133,7 +156,9 @@ def test_changed_file_rebuilds_the_files_above_it(dataset, other_files, schedule
     assert changed(before, states(dataset)) == above((5, 3, 2))
     assert report.note == "3 files rebuilt, 3 of them changed"
     assert [(Path(mag.path).name, mag.files) for mag in report.mags] == [(mag, 1) for mag in MAGS]
-    assert report.nbytes_in == sum(mag.voxels * times for mag, times in zip(report.mags, (4, 8, 32), strict=True))
+    assert report.nbytes_in == sum(
+        mag.voxels * times for mag, times in zip(report.mags, (4, 8, 32), strict=True)
+    )
     check_equals_new_build(dataset)
     assert "nothing to do" in wkwdask.build_pyramid(dataset, update=True).note
 
@@ -169,7 +194,12 @@ def test_overwritten_source(dataset):
 
 @pytest.mark.parametrize(
     ("name", "how"),
-    [("2-2-1/z2/y1/x2.wkw", "lost"), ("2-2-1/z2/y1/x2.wkw", "replaced"), ("4-4-2/z1/y0/x1.wkw", "touched"), ("16-16-4/z0/y0/x0.wkw", "replaced")],
+    [
+        ("2-2-1/z2/y1/x2.wkw", "lost"),
+        ("2-2-1/z2/y1/x2.wkw", "replaced"),
+        ("4-4-2/z1/y0/x1.wkw", "touched"),
+        ("16-16-4/z0/y0/x0.wkw", "replaced"),
+    ],
 )
 def test_damaged_coarser_file_is_rebuilt_before_those_above_it(dataset, other_files, name, how):
     path = dataset / "color" / name
@@ -196,12 +226,18 @@ def test_any_changes(tmp_path_factory, built, other_files, data):
     indices = st.tuples(st.integers(0, 5), st.integers(0, 3), st.integers(0, 3))
     for _ in range(data.draw(st.integers(1, 3))):
         before, touched = states(dataset), []
-        for index, change in data.draw(st.lists(st.tuples(indices, st.sampled_from(["replace", "remove", "touch"])), max_size=4)):
+        for index, change in data.draw(
+            st.lists(
+                st.tuples(indices, st.sampled_from(["replace", "remove", "touch"])), max_size=4
+            )
+        ):
             touched.append(index)
             if change == "replace":
                 replace(dataset, index, other_files)
             elif source_file(dataset, index).exists():
-                source_file(dataset, index).unlink() if change == "remove" else os.utime(source_file(dataset, index))
+                source_file(dataset, index).unlink() if change == "remove" else os.utime(
+                    source_file(dataset, index)
+                )
         wkwdask.build_pyramid(dataset, update=True)
         assert changed(before, states(dataset)) <= above(*touched)
         check_equals_new_build(dataset)
@@ -225,19 +261,30 @@ def test_changed_box_updates_mags_built_by_another_call(dataset):
     wkwdask.build_pyramid(dataset, mags=["32-32-8"], finest="16-16-4", method="mean")
     path = dataset / "datasource-properties.json"
     document = json.loads(path.read_text())
-    document["dataLayers"][0]["boundingBox"] = {"topLeft": [0, 0, 0], "width": 55, "height": 37, "depth": 34}
+    document["dataLayers"][0]["boundingBox"] = {
+        "topLeft": [0, 0, 0],
+        "width": 55,
+        "height": 37,
+        "depth": 34,
+    }
     path.write_text(json.dumps(document))
     wkwdask.build_pyramid(dataset, update=True)
     assert "nothing to do" in wkwdask.build_pyramid(dataset, update=True).note
     check_equals_new_build(dataset)
     chained = wkwdask.read(dataset, mag="32-32-8")
-    wkwdask.build_pyramid(dataset, mags=["32-32-8"], finest="16-16-4", method="mean", existing="overwrite")
+    wkwdask.build_pyramid(
+        dataset, mags=["32-32-8"], finest="16-16-4", method="mean", existing="overwrite"
+    )
     np.testing.assert_array_equal(chained, wkwdask.read(dataset, mag="32-32-8"))
 
 
 def test_mags_with_other_block_lengths_built_by_other_calls(dataset, other_files):
-    wkwdask.build_pyramid(dataset, mags=["32-32-8"], finest="16-16-4", method="mean", block_len=2, file_len=1)
-    wkwdask.build_pyramid(dataset, mags=["8-8-4"], finest="4-4-2", method="mean", block_len=8, file_len=4)
+    wkwdask.build_pyramid(
+        dataset, mags=["32-32-8"], finest="16-16-4", method="mean", block_len=2, file_len=1
+    )
+    wkwdask.build_pyramid(
+        dataset, mags=["8-8-4"], finest="4-4-2", method="mean", block_len=8, file_len=4
+    )
     replace(dataset, (1, 1, 1), other_files)
     wkwdask.build_pyramid(dataset, update=True)
     for mag, low in (("8-8-4", "4-4-2"), ("32-32-8", "16-16-4")):
@@ -245,7 +292,15 @@ def test_mags_with_other_block_lengths_built_by_other_calls(dataset, other_files
         shutil.rmtree(fresh, ignore_errors=True)
         shutil.copytree(dataset, fresh)
         lengths = {"8-8-4": (8, 4), "32-32-8": (2, 1)}[mag]
-        wkwdask.build_pyramid(fresh, mags=[mag], finest=low, method="mean", existing="overwrite", block_len=lengths[0], file_len=lengths[1])
+        wkwdask.build_pyramid(
+            fresh,
+            mags=[mag],
+            finest=low,
+            method="mean",
+            existing="overwrite",
+            block_len=lengths[0],
+            file_len=lengths[1],
+        )
         assert {name: path.read_bytes() for name, path in files(dataset, [mag]).items()} == {
             name: path.read_bytes() for name, path in files(fresh, [mag]).items()
         }
@@ -301,7 +356,10 @@ def test_content_needs_no_record(dataset, other_files):
     for mag in MAGS:
         (dataset / "color" / mag / RECORD_NAME).unlink()
         (dataset / "color" / mag / PROVENANCE_NAME).unlink()
-    with pytest.raises(MissingError, match=r'no mags that build_pyramid made from mag 1; mags="[-0-9,]+" with update="content" builds them again'):
+    with pytest.raises(
+        MissingError,
+        match=r'no mags that build_pyramid made from mag 1; mags="[-0-9,]+" with update="content" builds them again',
+    ):
         wkwdask.build_pyramid(dataset, update="content", method="mean")
     with pytest.raises(ResumeError, match=r"2-2-1: not made by wkwdask"):
         wkwdask.build_pyramid(dataset, update=True, mags=MAGS, method="mean")
@@ -317,7 +375,9 @@ def test_content_removes_files_without_source(dataset):
             path.unlink()
     wkwdask.build_pyramid(dataset, update="content")
     check_equals_new_build(dataset)
-    assert not (dataset / "color" / "2-2-1" / "z3").exists() or not list((dataset / "color" / "2-2-1" / "z3").rglob("*.wkw"))
+    assert not (dataset / "color" / "2-2-1" / "z3").exists() or not list(
+        (dataset / "color" / "2-2-1" / "z3").rglob("*.wkw")
+    )
 
 
 # ----------------------------------------------------------------------------- above a box
@@ -325,7 +385,11 @@ def test_content_removes_files_without_source(dataset):
 
 @pytest.mark.parametrize(
     ("box", "update"),
-    [((42, 25, 18, 3, 3, 3), False), ("42, 25, 18, 3, 3, 3", True), (wkwdask.BoundingBox((40, 24, 16), (8, 8, 8)), False)],
+    [
+        ((42, 25, 18, 3, 3, 3), False),
+        ("42, 25, 18, 3, 3, 3", True),
+        (wkwdask.BoundingBox((40, 24, 16), (8, 8, 8)), False),
+    ],
 )
 def test_box_limits_the_rebuilt_files(tmp_path, box, update):
     dataset = make_raw(tmp_path / "ds")
@@ -358,14 +422,20 @@ def test_missing_mags_are_not_updated(tmp_path):
             wkwdask.build_pyramid(dataset, **options)
     wkwdask.build_pyramid(dataset, mags=[2], method="max")
     for options in all_options:
-        with pytest.raises(MissingError, match="mag 4, 8 is missing and cannot be updated; build it first"):
+        with pytest.raises(
+            MissingError, match="mag 4, 8 is missing and cannot be updated; build it first"
+        ):
             wkwdask.build_pyramid(dataset, mags=[2, 4, 8], **options)
     assert sorted(os.listdir(dataset / "color")) == ["1", "2"]
 
 
 def test_update_with_another_method_is_refused(dataset, other_files):
     replace(dataset, (5, 3, 2), other_files)
-    for options, asked in (({"method": "min"}, "min"), ({"method": "mode"}, "mode"), ({"ignore_zero": True, "method": "mean"}, "mean with ignore_zero")):
+    for options, asked in (
+        ({"method": "min"}, "min"),
+        ({"method": "mode"}, "mode"),
+        ({"ignore_zero": True, "method": "mean"}, "mean with ignore_zero"),
+    ):
         with pytest.raises(ResumeError, match=f"made with mean, not {asked}; build the mags again"):
             wkwdask.build_pyramid(dataset, update=True, **options)
     wkwdask.build_pyramid(dataset, update=True, method="mean")
@@ -373,11 +443,15 @@ def test_update_with_another_method_is_refused(dataset, other_files):
 
 
 def test_each_mag_keeps_its_method(dataset, other_files):
-    wkwdask.build_pyramid(dataset, mags=["16-16-4"], finest="4-4-2", method="min", existing="overwrite")
+    wkwdask.build_pyramid(
+        dataset, mags=["16-16-4"], finest="4-4-2", method="min", existing="overwrite"
+    )
     replace(dataset, (5, 3, 2), other_files)
     wkwdask.build_pyramid(dataset, update=True)
     updated = {name: path.read_bytes() for name, path in files(dataset).items()}
-    wkwdask.build_pyramid(dataset, mags=["16-16-4"], finest="4-4-2", method="min", existing="overwrite")
+    wkwdask.build_pyramid(
+        dataset, mags=["16-16-4"], finest="4-4-2", method="min", existing="overwrite"
+    )
     assert {name: path.read_bytes() for name, path in files(dataset).items()} == updated
 
 
@@ -388,7 +462,9 @@ def test_mag_of_another_type_is_refused(dataset):
     with pytest.raises(ResumeError, match=r"4-4-2: made by to_wkw"):
         wkwdask.build_pyramid(dataset, update="content", mags=["2-2-1", "4-4-2"])
     (dataset / "color" / "4-4-2" / PROVENANCE_NAME).unlink()
-    with pytest.raises(ValueError, match=r"4-4-2: 1 channel of uint16, the finest mag has 1 of uint8"):
+    with pytest.raises(
+        ValueError, match=r"4-4-2: 1 channel of uint16, the finest mag has 1 of uint8"
+    ):
         wkwdask.build_pyramid(dataset, update="content", mags=["2-2-1", "4-4-2"])
 
 
@@ -398,9 +474,13 @@ def test_locked_mag_is_refused(dataset):
             wkwdask.build_pyramid(dataset, update=True)
         return voxels
 
-    array = da.zeros((8, 8, 8), dtype=np.uint8, chunks=8).map_blocks(update, dtype=np.uint8, meta=np.empty((0, 0, 0), np.uint8))
+    array = da.zeros((8, 8, 8), dtype=np.uint8, chunks=8).map_blocks(
+        update, dtype=np.uint8, meta=np.empty((0, 0, 0), np.uint8)
+    )
     wkwdask.to_wkw(array, dataset / "color" / "4-4-2", existing="overwrite", **OPTIONS)
-    wkwdask.build_pyramid(dataset, mags=["4-4-2", "16-16-4"], method="mean", existing="overwrite", finest="2-2-1")
+    wkwdask.build_pyramid(
+        dataset, mags=["4-4-2", "16-16-4"], method="mean", existing="overwrite", finest="2-2-1"
+    )
     wkwdask.build_pyramid(dataset, update=True)
 
 
@@ -428,7 +508,10 @@ def test_failed_update_resumes_from_its_records(dataset, other_files):
     path.write_bytes(whole)
     before = states(dataset)
     wkwdask.build_pyramid(dataset, update=True)
-    assert changed(before, states(dataset)) == above((0, 3, 0), (2, 3, 0), (5, 3, 2)) - {"2-2-1/z0/y1/x0.wkw", "2-2-1/z0/y1/x1.wkw"}
+    assert changed(before, states(dataset)) == above((0, 3, 0), (2, 3, 0), (5, 3, 2)) - {
+        "2-2-1/z0/y1/x0.wkw",
+        "2-2-1/z0/y1/x1.wkw",
+    }
     check_equals_new_build(dataset)
 
 

@@ -20,7 +20,9 @@ def _toy_format(monkeypatch):
     monkeypatch.setattr(registry, "_added", [toy_format.FORMAT])
 
 
-@pytest.fixture(params=[pytest.param(form, marks=needs(form)) for form in IMAGES if form.name != "wkw"], ids=str)
+@pytest.fixture(
+    params=[pytest.param(form, marks=needs(form)) for form in IMAGES if form.name != "wkw"], ids=str
+)
 def form(request):
     return request.param
 
@@ -68,8 +70,14 @@ def test_changed_part_is_rebuilt(built):
 
 def test_missing_or_replaced_coarser_file_is_rebuilt(built, form):
     url, _, case = built
-    folder = stored_path(url) / {"n5": "s1"}.get(form.name, "8_8_8" if form.engine == "precomputed" else "2-2-1")
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".") and not path.name.endswith(".json"))
+    folder = stored_path(url) / {"n5": "s1"}.get(
+        form.name, "8_8_8" if form.engine == "precomputed" else "2-2-1"
+    )
+    files = sorted(
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and not path.name.startswith(".") and not path.name.endswith(".json")
+    )
     files[0].unlink()
     assert "rebuilt" in _update(url).note
     assert files[0].exists()
@@ -80,7 +88,9 @@ def test_missing_or_replaced_coarser_file_is_rebuilt(built, form):
 
 def test_box_is_rebuilt(built):
     url, finest, case = built
-    wkwdask.write(finest, None, np.full((1, 4, 4, 4), 251, np.uint8), region=((10, 10, 10), (14, 14, 14)))
+    wkwdask.write(
+        finest, None, np.full((1, 4, 4, 4), 251, np.uint8), region=((10, 10, 10), (14, 14, 14))
+    )
     x, y, z = (slice(10 - o, 14 - o) for o in OFFSET)
     case.array[:, x, y, z] = 251
     wkwdask.build_pyramid(url, bounding_box=(10, 10, 10, 4, 4, 4))

@@ -20,7 +20,11 @@ import wkwdask
 from wkwdask import BoundingBox
 from wkwdask.errors import ExistsError, LockedError
 
-PROGRESS_NAME, PROVENANCE_NAME, RECORD_NAME = ".wkwdask-progress.jsonl", ".wkwdask.json", ".wkwdask-files.npy"
+PROGRESS_NAME, PROVENANCE_NAME, RECORD_NAME = (
+    ".wkwdask-progress.jsonl",
+    ".wkwdask.json",
+    ".wkwdask-files.npy",
+)
 OPTIONS = {"block_len": 8, "file_len": 4, "compression": "lz4"}
 OFFSET = (13, 40, 7)
 SHAPE = (1, 50, 37, 70)
@@ -49,16 +53,28 @@ def dataset(tmp_path):
 
 
 def contents(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(Path(folder).rglob("*.wkw"))}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(Path(folder).rglob("*.wkw"))
+    }
 
 
 def leftovers(folder):
-    return [path.name for path in Path(folder).rglob(".*") if path.name not in (PROVENANCE_NAME, RECORD_NAME, PROGRESS_NAME)]
+    return [
+        path.name
+        for path in Path(folder).rglob(".*")
+        if path.name not in (PROVENANCE_NAME, RECORD_NAME, PROGRESS_NAME)
+    ]
 
 
 def test_chunks_of_another_shape_than_declared_are_refused(tmp_path, array):
-    liar = da.from_array(array, chunks=array.shape).map_blocks(lambda block: block[:, :-1], dtype=array.dtype)
-    with dask.config.set(scheduler="synchronous"), pytest.raises(ValueError, match="but the array declares"):
+    liar = da.from_array(array, chunks=array.shape).map_blocks(
+        lambda block: block[:, :-1], dtype=array.dtype
+    )
+    with (
+        dask.config.set(scheduler="synchronous"),
+        pytest.raises(ValueError, match="but the array declares"),
+    ):
         wkwdask.to_wkw(liar, tmp_path / "ds" / "1", **OPTIONS)
     assert not (tmp_path / "ds" / "1").exists()
 
@@ -80,7 +96,9 @@ def test_any_chunks_write_the_same_files(tmp_path_factory, data):
     options = {"block_len": 4, "file_len": 4, "compression": "lz4"}
     with dask.config.set(scheduler="synchronous"):
         wkwdask.to_wkw(values, folder / "numpy" / "1", offset=offset, **options)
-        wkwdask.to_wkw(da.from_array(values, chunks=chunks), folder / "dask" / "1", offset=offset, **options)
+        wkwdask.to_wkw(
+            da.from_array(values, chunks=chunks), folder / "dask" / "1", offset=offset, **options
+        )
     assert contents(folder / "numpy") == contents(folder / "dask")
     np.testing.assert_array_equal(wkwdask.read(folder / "dask" / "1")[0], values)
     # as of other software: the box is that of the files
@@ -93,7 +111,12 @@ def test_any_chunks_write_the_same_files(tmp_path_factory, data):
 def test_every_scheduler_writes_the_same_files(tmp_path, array, scheduler):
     wkwdask.to_wkw(array, tmp_path / "numpy" / "1", offset=OFFSET, **OPTIONS)
     with dask.config.set(scheduler=scheduler, num_workers=1 if scheduler == "processes" else 2):
-        report = wkwdask.to_wkw(da.from_array(array, chunks=(1, 20, 37, 33)), tmp_path / "dask" / "1", offset=OFFSET, **OPTIONS)
+        report = wkwdask.to_wkw(
+            da.from_array(array, chunks=(1, 20, 37, 33)),
+            tmp_path / "dask" / "1",
+            offset=OFFSET,
+            **OPTIONS,
+        )
     assert contents(tmp_path / "dask") == contents(tmp_path / "numpy")
     assert report.files == len(contents(tmp_path / "dask")) - 1
     assert leftovers(tmp_path) == []
@@ -103,15 +126,27 @@ def test_files_of_parts_equal_files_written_whole(tmp_path, array):
     wkwdask.to_wkw(array, tmp_path / "whole" / "1", offset=OFFSET, **OPTIONS)
     with limited(part_nbytes=16**3 * 2):
         wkwdask.to_wkw(array, tmp_path / "job" / "1", offset=OFFSET, **OPTIONS)
-        wkwdask.to_wkw(da.from_array(array, chunks=17), tmp_path / "graph" / "1", offset=OFFSET, **OPTIONS)
-    assert contents(tmp_path / "job") == contents(tmp_path / "graph") == contents(tmp_path / "whole")
+        wkwdask.to_wkw(
+            da.from_array(array, chunks=17), tmp_path / "graph" / "1", offset=OFFSET, **OPTIONS
+        )
+    assert (
+        contents(tmp_path / "job") == contents(tmp_path / "graph") == contents(tmp_path / "whole")
+    )
     assert leftovers(tmp_path) == []
 
 
-@pytest.mark.parametrize(("dtype", "lazy"), [(">u2", False), (">i4", True), (">f8", True), ("<u8", True), ("=f4", False), ("|u1", False)])
+@pytest.mark.parametrize(
+    ("dtype", "lazy"),
+    [(">u2", False), (">i4", True), (">f8", True), ("<u8", True), ("=f4", False), ("|u1", False)],
+)
 def test_any_byte_order_is_written(tmp_path, dtype, lazy):
     values = (np.arange(6 * 5 * 4).reshape(6, 5, 4) * 3 + 1).astype(dtype)
-    wkwdask.to_wkw(da.from_array(values, chunks=3) if lazy else values, tmp_path / "1", offset=(1, 2, 3), **OPTIONS)
+    wkwdask.to_wkw(
+        da.from_array(values, chunks=3) if lazy else values,
+        tmp_path / "1",
+        offset=(1, 2, 3),
+        **OPTIONS,
+    )
     stored = wkwdask.read(tmp_path / "1", ((1, 2, 3), (7, 7, 7)))
     assert stored.dtype == np.dtype(dtype).newbyteorder("=")
     np.testing.assert_array_equal(stored[0], values)
@@ -128,11 +163,15 @@ def test_any_memory_order_is_written(tmp_path, order):
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "1", ((0, 0, 0), (20, 18, 10))), values)
 
 
-@pytest.mark.parametrize(("dtype", "cast"), [("float16", "float32"), ("bool", "uint8"), ("complex64", "float32")])
+@pytest.mark.parametrize(
+    ("dtype", "cast"), [("float16", "float32"), ("bool", "uint8"), ("complex64", "float32")]
+)
 @pytest.mark.parametrize("lazy", [False, True])
 def test_types_without_wkw_voxel_type_are_refused(tmp_path, dtype, cast, lazy):
     values = np.zeros((4, 4, 4), dtype)
-    with pytest.raises(TypeError, match=rf'WKW has no voxel type for {dtype}; .*cast with \.astype\("{cast}"\)'):
+    with pytest.raises(
+        TypeError, match=rf'WKW has no voxel type for {dtype}; .*cast with \.astype\("{cast}"\)'
+    ):
         wkwdask.to_wkw(da.from_array(values) if lazy else values, tmp_path / "1")
     assert not list(tmp_path.iterdir())
 
@@ -177,7 +216,11 @@ def test_all_zero_files_are_not_written(tmp_path, array):
         assert report.files == 1
         assert report.voxels == array.size
         (mag,) = report.mags
-        assert (mag.minimum, mag.maximum, mag.nonzero) == (0, 5, BoundingBox((53, 70, 67), (1, 1, 1)))
+        assert (mag.minimum, mag.maximum, mag.nonzero) == (
+            0,
+            5,
+            BoundingBox((53, 70, 67), (1, 1, 1)),
+        )
         assert report.nbytes_out == (tmp_path / name / "1" / "z2" / "y2" / "x1.wkw").stat().st_size
     report = wkwdask.to_wkw(np.zeros((4, 4, 4), np.uint8), tmp_path / "empty" / "1")
     assert set(contents(tmp_path / "empty" / "1")) == {"header.wkw"}
@@ -189,7 +232,12 @@ def test_negative_zero_and_nan_are_stored(tmp_path, lazy):
     for name, value, limits in (("zero", -0.0, (0, 0)), ("nan", np.nan, (0, 0))):
         values = np.zeros((16, 16, 16), np.float64)
         values[3, 4, 5] = value
-        report = wkwdask.to_wkw(da.from_array(values, chunks=9) if lazy else values, tmp_path / name / "1", block_len=4, file_len=2)
+        report = wkwdask.to_wkw(
+            da.from_array(values, chunks=9) if lazy else values,
+            tmp_path / name / "1",
+            block_len=4,
+            file_len=2,
+        )
         assert wkwdask.read(tmp_path / name / "1").tobytes() == values[np.newaxis].tobytes()
         assert report.files == 1
         assert (report.mags[0].minimum, report.mags[0].maximum) == limits
@@ -199,7 +247,9 @@ def test_negative_zero_and_nan_are_stored(tmp_path, lazy):
 @pytest.mark.parametrize("lazy", [False, True])
 def test_empty_array_writes_no_files(tmp_path, shape, lazy):
     values = np.zeros(shape, np.uint8)
-    report = wkwdask.to_wkw(da.from_array(values, chunks=3) if lazy else values, tmp_path / "ds" / "1")
+    report = wkwdask.to_wkw(
+        da.from_array(values, chunks=3) if lazy else values, tmp_path / "ds" / "1"
+    )
     assert (report.files, report.voxels, report.mags[0].minimum) == (0, 0, None)
     assert set(contents(tmp_path / "ds" / "1")) == {"header.wkw"}
     assert leftovers(tmp_path) == []
@@ -209,14 +259,25 @@ def test_existing_mag_is_refused_or_overwritten(tmp_path, array):
     url = tmp_path / "1"
     wkwdask.to_wkw(array, url, offset=OFFSET, **OPTIONS)
     before = contents(url)
-    with pytest.raises(ExistsError, match=r'1: already exists; existing="overwrite" replaces it whole, region= writes a part of it'):
+    with pytest.raises(
+        ExistsError,
+        match=r'1: already exists; existing="overwrite" replaces it whole, region= writes a part of it',
+    ):
         wkwdask.to_wkw(array + 1, url, offset=OFFSET, **OPTIONS)
     with pytest.raises(ExistsError, match="already exists"):
         wkwdask.to_wkw(da.from_array(array), url, offset=OFFSET, **OPTIONS)
     assert contents(url) == before
-    wkwdask.to_wkw(array[:, :3, :3, :3], url, offset=(100, 0, 0), existing="overwrite", **{**OPTIONS, "block_len": 16})
+    wkwdask.to_wkw(
+        array[:, :3, :3, :3],
+        url,
+        offset=(100, 0, 0),
+        existing="overwrite",
+        **{**OPTIONS, "block_len": 16},
+    )
     assert set(contents(url)) == {"header.wkw", "z0/y0/x1.wkw"}  # no file of the old mag
-    np.testing.assert_array_equal(wkwdask.read(url, ((100, 0, 0), (103, 3, 3))), array[:, :3, :3, :3])
+    np.testing.assert_array_equal(
+        wkwdask.read(url, ((100, 0, 0), (103, 3, 3))), array[:, :3, :3, :3]
+    )
     assert leftovers(tmp_path) == []
 
 
@@ -246,7 +307,9 @@ def test_delayed_write_checks_first_and_publishes_last(dataset, array):
     url = dataset / "color" / "1"
     with pytest.raises(TypeError, match="bool"):
         wkwdask.to_wkw(array > 3, url, compute=False)
-    delayed = wkwdask.to_wkw(da.from_array(array, chunks=20), url, offset=OFFSET, compute=False, **OPTIONS)
+    delayed = wkwdask.to_wkw(
+        da.from_array(array, chunks=20), url, offset=OFFSET, compute=False, **OPTIONS
+    )
     assert not (dataset / "color").exists() or not os.listdir(dataset / "color")
     assert not wkwdask.open_dataset(dataset).layers
     report = delayed.compute(scheduler="threads", num_workers=2)
@@ -258,14 +321,18 @@ def test_delayed_write_checks_first_and_publishes_last(dataset, array):
 @pytest.mark.parametrize("lazy", [False, True])
 def test_delayed_write_equals_immediate_write(tmp_path, array, lazy):
     values = da.from_array(array, chunks=20) if lazy else array
-    wkwdask.to_wkw(values, tmp_path / "later" / "1", offset=OFFSET, compute=False, **OPTIONS).compute(scheduler="synchronous")
+    wkwdask.to_wkw(
+        values, tmp_path / "later" / "1", offset=OFFSET, compute=False, **OPTIONS
+    ).compute(scheduler="synchronous")
     wkwdask.to_wkw(values, tmp_path / "now" / "1", offset=OFFSET, **OPTIONS)
     assert contents(tmp_path / "later") == contents(tmp_path / "now")
     assert leftovers(tmp_path) == []
 
 
 def test_delayed_write_of_an_empty_array(tmp_path):
-    report = wkwdask.to_wkw(da.zeros((0, 3, 3), dtype=np.uint8), tmp_path / "1", compute=False).compute(scheduler="synchronous")
+    report = wkwdask.to_wkw(
+        da.zeros((0, 3, 3), dtype=np.uint8), tmp_path / "1", compute=False
+    ).compute(scheduler="synchronous")
     assert report.files == 0
     assert set(contents(tmp_path / "1")) == {"header.wkw"}
 
@@ -278,10 +345,14 @@ def test_delayed_write_refuses_existing_and_locked_mags_at_once(tmp_path, array)
 
     def during_another_job(block):
         with pytest.raises(LockedError, match="another job writes it: to_wkw"):
-            wkwdask.to_wkw(da.from_array(array), url, existing="overwrite", compute=False, **OPTIONS)
+            wkwdask.to_wkw(
+                da.from_array(array), url, existing="overwrite", compute=False, **OPTIONS
+            )
         return block
 
-    other = da.from_array(array, chunks=array.shape).map_blocks(during_another_job, dtype=array.dtype, meta=np.empty((0,) * 4, array.dtype))
+    other = da.from_array(array, chunks=array.shape).map_blocks(
+        during_another_job, dtype=array.dtype, meta=np.empty((0,) * 4, array.dtype)
+    )
     wkwdask.to_wkw(other, url, existing="overwrite", **OPTIONS)
     assert leftovers(tmp_path) == []
 
@@ -289,19 +360,33 @@ def test_delayed_write_refuses_existing_and_locked_mags_at_once(tmp_path, array)
 def test_delayed_write_computed_twice(tmp_path, array):
     """The second computation is refused, or overwrites the mag with the current voxels."""
     source = array.copy()
-    lazy = da.map_blocks(lambda: source.copy(), chunks=tuple((n,) for n in array.shape), dtype=array.dtype, meta=np.empty((0,) * 4, array.dtype))
+    lazy = da.map_blocks(
+        lambda: source.copy(),
+        chunks=tuple((n,) for n in array.shape),
+        dtype=array.dtype,
+        meta=np.empty((0,) * 4, array.dtype),
+    )
     once = wkwdask.to_wkw(lazy, tmp_path / "once" / "1", offset=OFFSET, compute=False, **OPTIONS)
     once.compute(scheduler="synchronous")
     with pytest.raises(ExistsError):
         once.compute(scheduler="synchronous")
     assert leftovers(tmp_path) == []
-    twice = wkwdask.to_wkw(lazy, tmp_path / "twice" / "1", offset=OFFSET, compute=False, existing="overwrite", **OPTIONS)
+    twice = wkwdask.to_wkw(
+        lazy,
+        tmp_path / "twice" / "1",
+        offset=OFFSET,
+        compute=False,
+        existing="overwrite",
+        **OPTIONS,
+    )
     twice.compute(scheduler="synchronous")
     source[...] = 3
     twice.compute(scheduler="synchronous")
     volume = wkwdask.open(tmp_path / "twice" / "1", origin="absolute")
     low = OFFSET
-    stored = volume[:, low[0] : low[0] + SHAPE[1], low[1] : low[1] + SHAPE[2], low[2] : low[2] + SHAPE[3]].compute()
+    stored = volume[
+        :, low[0] : low[0] + SHAPE[1], low[1] : low[1] + SHAPE[2], low[2] : low[2] + SHAPE[3]
+    ].compute()
     assert (stored == 3).all()
     assert leftovers(tmp_path) == []
 
@@ -320,7 +405,12 @@ def test_the_json_is_kept_up_to_date(dataset, array):
     path.write_text(json.dumps(document))
     wkwdask.to_wkw(array, dataset / "color" / "1", offset=OFFSET, **OPTIONS)
     color = layer_of(dataset, "color")
-    assert (color.category, color.element_class, color.num_channels, color.data_format) == ("color", "uint16", 1, "wkw")
+    assert (color.category, color.element_class, color.num_channels, color.data_format) == (
+        "color",
+        "uint16",
+        1,
+        "wkw",
+    )
     assert color.bounding_box == BoundingBox(OFFSET, SHAPE[1:])
     assert color.entry["mags"][0]["path"] == "./color/1"
     assert list(color.mags) == [wkwdask.Mag(1, 1, 1)]
@@ -328,17 +418,36 @@ def test_the_json_is_kept_up_to_date(dataset, array):
     assert entry["unknown"] == document["unknown"]
     assert entry["dataLayers"][0]["mags"][0]["cubeLength"] == 32
 
-    wkwdask.to_wkw(np.ones((3, 4, 4, 4), np.uint8), dataset / "rgb" / "2-2-1", offset=(1, 1, 1), **OPTIONS)
+    wkwdask.to_wkw(
+        np.ones((3, 4, 4, 4), np.uint8), dataset / "rgb" / "2-2-1", offset=(1, 1, 1), **OPTIONS
+    )
     rgb = layer_of(dataset, "rgb")
-    assert (rgb.element_class, rgb.num_channels, rgb.bounding_box) == ("uint24", 3, BoundingBox((2, 2, 1), (8, 8, 4)))
+    assert (rgb.element_class, rgb.num_channels, rgb.bounding_box) == (
+        "uint24",
+        3,
+        BoundingBox((2, 2, 1), (8, 8, 4)),
+    )
     wkwdask.to_wkw(np.ones((4, 4, 4), np.uint32), dataset / "labels" / "1", **OPTIONS)
-    wkwdask.to_wkw(np.ones((4, 4, 4), np.uint32), dataset / "counts" / "1", category="color", **OPTIONS)
-    assert (layer_of(dataset, "labels").category, layer_of(dataset, "counts").category) == ("segmentation", "color")
+    wkwdask.to_wkw(
+        np.ones((4, 4, 4), np.uint32), dataset / "counts" / "1", category="color", **OPTIONS
+    )
+    assert (layer_of(dataset, "labels").category, layer_of(dataset, "counts").category) == (
+        "segmentation",
+        "color",
+    )
 
     # a second mag grows the box where it reaches outside, and no further
-    wkwdask.to_wkw(np.ones((2, 2, 2), np.uint16), dataset / "color" / "2", offset=(8, 21, 5), **OPTIONS)
+    wkwdask.to_wkw(
+        np.ones((2, 2, 2), np.uint16), dataset / "color" / "2", offset=(8, 21, 5), **OPTIONS
+    )
     assert layer_of(dataset, "color").bounding_box == BoundingBox(OFFSET, SHAPE[1:])
-    wkwdask.to_wkw(np.ones((2, 2, 2), np.uint16), dataset / "color" / "2", offset=(0, 21, 5), existing="overwrite", **OPTIONS)
+    wkwdask.to_wkw(
+        np.ones((2, 2, 2), np.uint16),
+        dataset / "color" / "2",
+        offset=(0, 21, 5),
+        existing="overwrite",
+        **OPTIONS,
+    )
     assert layer_of(dataset, "color").bounding_box == BoundingBox((0, 40, 7), (63, 37, 70))
     assert [mag.name for mag in layer_of(dataset, "color").mags] == ["1", "2"]
 
@@ -355,7 +464,9 @@ def test_other_type_than_the_layer_is_refused(dataset, array):
 
 def test_no_dataset_json_is_created(tmp_path, array):
     wkwdask.to_wkw(array, tmp_path / "ds" / "color" / "1", **OPTIONS)
-    assert not list(tmp_path.rglob("*.json")) or [path.name for path in tmp_path.rglob("*.json")] == [".wkwdask.json"]
+    assert not list(tmp_path.rglob("*.json")) or [
+        path.name for path in tmp_path.rglob("*.json")
+    ] == [".wkwdask.json"]
 
 
 def test_folder_name_need_not_be_a_mag(tmp_path, array):
@@ -366,7 +477,9 @@ def test_folder_name_need_not_be_a_mag(tmp_path, array):
 
 def test_chunk_of_another_type_is_refused(tmp_path):
     """A wrong ``dtype=`` in map_blocks must not cast silently."""
-    wrong = da.zeros((16, 16, 16), chunks=8, dtype=np.uint8).map_blocks(lambda block: (block + 0.5).astype(np.float32), dtype=np.uint8)
+    wrong = da.zeros((16, 16, 16), chunks=8, dtype=np.uint8).map_blocks(
+        lambda block: (block + 0.5).astype(np.float32), dtype=np.uint8
+    )
     with pytest.raises(ValueError, match="a chunk is float32, but the array declares uint8"):
         wkwdask.to_wkw(wrong, tmp_path / "x" / "1", block_len=8, file_len=1)
     assert list(tmp_path.rglob("*")) == []
@@ -384,7 +497,9 @@ def test_failing_chunk_leaves_no_visible_files(tmp_path):
             raise OverflowError("no")
         return np.ones((16, 16, 16), np.uint8)
 
-    array = da.map_blocks(chunk, chunks=((16,) * 4,) * 3, dtype=np.uint8, meta=np.empty((0, 0, 0), np.uint8))
+    array = da.map_blocks(
+        chunk, chunks=((16,) * 4,) * 3, dtype=np.uint8, meta=np.empty((0, 0, 0), np.uint8)
+    )
     with pytest.raises(OverflowError, match="no"):
         wkwdask.to_wkw(array, tmp_path / "x" / "1", block_len=8, file_len=2)
     seen = [path.name for path in (tmp_path / "x").iterdir()]

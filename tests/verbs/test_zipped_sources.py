@@ -34,7 +34,14 @@ def _synchronous():
         yield
 
 
-@pytest.fixture(params=[pytest.param(form, marks=needs(form)) for form in FORMS if form.name not in ("ngff-0.4", "ngff-0.6")], ids=str)
+@pytest.fixture(
+    params=[
+        pytest.param(form, marks=needs(form))
+        for form in FORMS
+        if form.name not in ("ngff-0.4", "ngff-0.6")
+    ],
+    ids=str,
+)
 def form(request):
     return request.param
 
@@ -48,7 +55,9 @@ def zip_of(folder, path, compression):
 
 def zipped(form, folder, compression=zipfile.ZIP_STORED):
     """An image and its URL in a zip of everything around it."""
-    options = {"type": "segmentation"} if form.engine == "precomputed" else {"category": "segmentation"}
+    options = (
+        {"type": "segmentation"} if form.engine == "precomputed" else {"category": "segmentation"}
+    )
     (folder / "stored").mkdir()
     url = form.url(folder / "stored", "image")
     form.save(VOXELS, url, OFFSET, **options)
@@ -56,13 +65,18 @@ def zipped(form, folder, compression=zipfile.ZIP_STORED):
     return url, url.replace(f"{folder}/stored/", f"{folder}/image.zip|zip:")
 
 
-@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED], ids=["stored", "deflated"])
+@pytest.mark.parametrize(
+    "compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED], ids=["stored", "deflated"]
+)
 def test_a_zip_is_read_as_its_folder(form, tmp_path, compression):
     plain, url = zipped(form, tmp_path, compression)
     array = wkwdask.open(url, mag=1)
     np.testing.assert_array_equal(array, VOXELS)
     np.testing.assert_array_equal(wkwdask.read(url, BOX, mag=1), wkwdask.read(plain, BOX, mag=1))
-    np.testing.assert_array_equal(wkwdask.sample(url, [OFFSET, (12, 12, 12)], mag=1), wkwdask.sample(plain, [OFFSET, (12, 12, 12)], mag=1))
+    np.testing.assert_array_equal(
+        wkwdask.sample(url, [OFFSET, (12, 12, 12)], mag=1),
+        wkwdask.sample(plain, [OFFSET, (12, 12, 12)], mag=1),
+    )
     path = re.sub(r"^\w+://", "", url) + ("/1" if form.engine == "wkw" else "")
     found = xr.open_dataarray(path, engine="wkw" if form.engine == "toy" else form.engine)
     np.testing.assert_array_equal(found.transpose("x", "y", "z"), VOXELS[0])
@@ -77,7 +91,11 @@ def test_a_changed_byte_of_a_zip_is_found(form, tmp_path):
     plain, url = zipped(form, tmp_path)
     path = tmp_path / "image.zip"
     with zipfile.ZipFile(path) as file:
-        chunks = (info for info in file.infolist() if "/." not in info.filename and not info.filename.endswith((".json", "info")))
+        chunks = (
+            info
+            for info in file.infolist()
+            if "/." not in info.filename and not info.filename.endswith((".json", "info"))
+        )
         member = max(chunks, key=lambda info: info.file_size)
         at = member.header_offset + 30 + len(member.filename) + member.file_size // 2
     raw = bytearray(path.read_bytes())
@@ -85,7 +103,11 @@ def test_a_changed_byte_of_a_zip_is_found(form, tmp_path):
     path.write_bytes(raw)
     report = wkwdask.verify(url)
     assert not report.is_sound
-    assert [fault.path.rpartition("|zip:")[2].strip("/") for fault in report.faults if fault.kind == "file.checksum"] == [member.filename]
+    assert [
+        fault.path.rpartition("|zip:")[2].strip("/")
+        for fault in report.faults
+        if fault.kind == "file.checksum"
+    ] == [member.filename]
     assert wkwdask.verify(plain).is_sound
 
 
@@ -111,12 +133,19 @@ def test_nothing_is_written_into_a_zip(form, tmp_path):
         "convert": lambda: wkwdask.convert(plain, other),
         "rm": lambda: wkwdask.rm(url, mags=[1]),
         "rechunk": lambda: wkwdask.rechunk(
-            url, chunk_shape=(4, 4, 4), **({"shard_shape": (8, 8, 8)} if "sharded" in form.name or form.engine == "wkw" else {})
+            url,
+            chunk_shape=(4, 4, 4),
+            **(
+                {"shard_shape": (8, 8, 8)} if "sharded" in form.name or form.engine == "wkw" else {}
+            ),
         ),
         "manifest": lambda: wkwdask.write_manifest(url),
     }
     for call in calls.values():
-        with pytest.raises(UnsupportedError, match=r"image\.zip.*(a zip is read-only|a zip that exists is not changed)"):
+        with pytest.raises(
+            UnsupportedError,
+            match=r"image\.zip.*(a zip is read-only|a zip that exists is not changed)",
+        ):
             call()
     assert (tmp_path / "image.zip").read_bytes() == before
     assert {path.name for path in tmp_path.iterdir()} == {"image.zip", "stored"}
@@ -127,7 +156,9 @@ def test_a_dataset_in_a_zip_opens_with_all_its_layers(tmp_path):
     dataset = wkwdask.open_dataset(url.removesuffix("/image"))
     assert list(dataset.layers) == ["image"]
     tree = xr.open_datatree(url.removesuffix("/image"), engine="wkw")
-    np.testing.assert_array_equal(next(iter(tree["image"].leaves)).to_dataset()["image"].transpose("x", "y", "z"), VOXELS[0])
+    np.testing.assert_array_equal(
+        next(iter(tree["image"].leaves)).to_dataset()["image"].transpose("x", "y", "z"), VOXELS[0]
+    )
 
 
 def test_errors_name_the_url_that_works(tmp_path):

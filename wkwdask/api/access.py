@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from wkwdask.errors import BoundsError, MissingError, ReplacedError, UnsupportedError
-from wkwdask.formats.opening import explain_missing, find, open_cached, open_stored, recognised_url, use_storage_options
+from wkwdask.formats.opening import (
+    explain_missing,
+    find,
+    open_cached,
+    open_stored,
+    recognised_url,
+    use_storage_options,
+)
 from wkwdask.formats.registry import default_format, format_of
 from wkwdask.geometry.bounding_box import BoundingBox, voxel_box
 from wkwdask.kernels.arrays import empty_aligned
@@ -118,7 +125,9 @@ def open(
     if origin not in ("box", "absolute"):
         raise ValueError(f'origin must be "box" or "absolute", got {origin!r}')
     if origin == "absolute" and min(box.topleft) < 0:
-        raise BoundsError(f'{volume.name}: the box {box} starts below 0; origin="absolute" cannot index it')
+        raise BoundsError(
+            f'{volume.name}: the box {box} starts below 0; origin="absolute" cannot index it'
+        )
     start = box.topleft if origin == "box" else (0, 0, 0)
     return open_array(volume, chunks=chunks, box=box, start=start, axes=axes, channel=channel)
 
@@ -200,7 +209,9 @@ def _read_box(volume: StoredArray, box: BoundingBox, threads: int | None) -> npt
         out = empty_aligned((volume.num_channels, *box.size), volume.dtype, "F")
     except (MemoryError, ValueError):
         count = volume.num_channels * box.volume
-        raise UnsupportedError(f"{volume.name}: {box} has {count:,} values of {volume.dtype}, which do not fit into memory; choose a smaller box") from None
+        raise UnsupportedError(
+            f"{volume.name}: {box} has {count:,} values of {volume.dtype}, which do not fit into memory; choose a smaller box"
+        ) from None
     read_on_threads(volume, out, box.topleft, _num_threads(volume, threads, out.nbytes))
     return out
 
@@ -271,51 +282,76 @@ def read_many(
         volume = open_cached(url, layer, parsed_mag, refresh=True)  # the layer may have grown
         if not _are_inside(corners, volume.box):
             for low, high in corners.tolist():
-                check_inside(volume.name, volume.box, BoundingBox.from_corners(low, high, volume.box.mag))
+                check_inside(
+                    volume.name, volume.box, BoundingBox.from_corners(low, high, volume.box.mag)
+                )
     try:
         return _read_boxes(volume, corners, threads)
     except ReplacedError:  # another job replaced the mag after it was opened
         return _read_boxes(open_cached(url, layer, parsed_mag, refresh=True), corners, threads)
 
 
-def _parse_boxes(boxes: Sequence[BoundingBox | Sequence[Sequence[int]]] | npt.NDArray[Any], volume: Volume) -> npt.NDArray[np.int64]:
+def _parse_boxes(
+    boxes: Sequence[BoundingBox | Sequence[Sequence[int]]] | npt.NDArray[Any], volume: Volume
+) -> npt.NDArray[np.int64]:
     """Return the corners of boxes in voxels of a volume, shape (n, 2, 3)."""
     try:
         corners = np.asarray(boxes)
-        if corners.dtype.kind in "iu" and corners.shape[1:] == (2, 3) and (corners[:, 0] <= corners[:, 1]).all():
+        if (
+            corners.dtype.kind in "iu"
+            and corners.shape[1:] == (2, 3)
+            and (corners[:, 0] <= corners[:, 1]).all()
+        ):
             return corners.astype(np.int64)
     except ValueError:  # not all are pairs of corners
         pass
     parsed = [voxel_box(box, volume.box.mag) for box in boxes]
     try:
-        return np.array([(box.topleft, box.bottomright) for box in parsed], np.int64).reshape(-1, 2, 3)
+        return np.array([(box.topleft, box.bottomright) for box in parsed], np.int64).reshape(
+            -1, 2, 3
+        )
     except OverflowError:
-        raise BoundsError(f"{volume.name}: a box has more than 63 bits and reaches outside {volume.box}") from None
+        raise BoundsError(
+            f"{volume.name}: a box has more than 63 bits and reaches outside {volume.box}"
+        ) from None
 
 
 def _are_inside(corners: npt.NDArray[np.int64], box: BoundingBox) -> bool:
     return bool((corners[:, 0] >= box.topleft).all() and (corners[:, 1] <= box.bottomright).all())
 
 
-def _read_boxes(volume: StoredArray, corners: npt.NDArray[np.int64], threads: int | None) -> npt.NDArray[Any] | list[npt.NDArray[Any]]:
+def _read_boxes(
+    volume: StoredArray, corners: npt.NDArray[np.int64], threads: int | None
+) -> npt.NDArray[Any] | list[npt.NDArray[Any]]:
     if len(corners) == 1:
         low, high = corners[0].tolist()
-        return _read_box(volume, BoundingBox.from_corners(low, high, volume.box.mag), threads)[np.newaxis]
+        return _read_box(volume, BoundingBox.from_corners(low, high, volume.box.mag), threads)[
+            np.newaxis
+        ]
     shapes = (corners[:, 1] - corners[:, 0]).tolist() or [[0, 0, 0]]
     out: npt.NDArray[Any] | list[npt.NDArray[Any]]
     try:
         if all(shape == shapes[0] for shape in shapes):
             x, y, z = shapes[0]
-            out = np.zeros((len(corners), z, y, x, volume.num_channels), volume.dtype).transpose(0, 4, 3, 2, 1)
+            out = np.zeros((len(corners), z, y, x, volume.num_channels), volume.dtype).transpose(
+                0, 4, 3, 2, 1
+            )
         else:
-            out = [np.zeros((volume.num_channels, *shape), volume.dtype, order="F") for shape in shapes]
+            out = [
+                np.zeros((volume.num_channels, *shape), volume.dtype, order="F") for shape in shapes
+            ]
     except (MemoryError, ValueError):
         count = volume.num_channels * sum(map(math.prod, shapes))
         raise UnsupportedError(
             f"{volume.name}: {len(corners)} boxes have {count:,} values of {volume.dtype}, which do not fit into memory; read fewer"
         ) from None
     parts = list(out)
-    read_boxes(volume, corners[:, 0], parts, _num_threads(volume, threads, sum(part.nbytes for part in parts)))
+    read_boxes(
+        volume,
+        corners[:, 0],
+        parts,
+        _num_threads(volume, threads, sum(part.nbytes for part in parts)),
+    )
     return out
 
 
@@ -380,14 +416,21 @@ def sample(
     if array.size == 0:
         array = array.reshape(0, 3).astype(np.int64)
     if array.ndim != 2 or array.shape[1] != 3 or array.dtype.kind not in "iu":
-        raise TypeError(f"points must be whole numbers of shape (n, 3), got {array.dtype} of shape {array.shape}")
+        raise TypeError(
+            f"points must be whole numbers of shape (n, 3), got {array.dtype} of shape {array.shape}"
+        )
     use_storage_options(url, storage_options)
     volume = open_cached(url, layer, mag_or_key(mag), refresh=True)
     values = sample_points(volume, array.astype(np.int64))
     return values[:, 0] if volume.num_channels == 1 else values
 
 
-def info(url: str | os.PathLike[str], *, layer: str | None = None, storage_options: Mapping[str, Any] | None = None) -> DatasetSummary | VolumeSummary:
+def info(
+    url: str | os.PathLike[str],
+    *,
+    layer: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> DatasetSummary | VolumeSummary:
     """Summarize a dataset, layer or mag, a precomputed volume, N5 or Zarr, as ``wkwdask info``
     does.
 

@@ -89,7 +89,11 @@ def verify(
     from wkwdask.graphs.runners import run_work
 
     layers = [layer] if isinstance(layer, str) else layer
-    return run_work(lay_out_verification(url, layers, parse_mags(mags), decode=not quick, pyramid=float(pyramid), method=method))
+    return run_work(
+        lay_out_verification(
+            url, layers, parse_mags(mags), decode=not quick, pyramid=float(pyramid), method=method
+        )
+    )
 
 
 def repair(
@@ -192,16 +196,35 @@ def repair(
     """
     from wkwdask.graphs.runners import run_work
 
-    size = None if voxel_size is None else parse_voxel_size([float(length) for length in voxel_size])
+    size = (
+        None if voxel_size is None else parse_voxel_size([float(length) for length in voxel_size])
+    )
     options = RepairOptions(
-        salvage, quarantine, drop_missing, grow_box, rebuild_differing, method, size, older_than, remove_copies, allow_external, accept_changes
+        salvage,
+        quarantine,
+        drop_missing,
+        grow_box,
+        rebuild_differing,
+        method,
+        size,
+        older_than,
+        remove_copies,
+        allow_external,
+        accept_changes,
     )
 
     local_path(location_of(url))  # raises an error for a remote location
     layers = [layer] if isinstance(layer, str) else layer
 
     def repair_once() -> RepairReport:
-        verification = lay_out_verification(url, layers, parse_mags(mags), decode=True, pyramid=float(rebuild_differing), method=method)
+        verification = lay_out_verification(
+            url,
+            layers,
+            parse_mags(mags),
+            decode=True,
+            pyramid=float(rebuild_differing),
+            method=method,
+        )
         verification.format.check_writable(url)
         return run_work(RepairWork(verification, options, dry_run=dry_run))
 
@@ -274,7 +297,9 @@ def diff(
     from wkwdask.graphs.runners import run_work
 
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
-    return run_work(lay_out_diff(first, second, layer, None if mag is None else Mag.parse(mag), box))
+    return run_work(
+        lay_out_diff(first, second, layer, None if mag is None else Mag.parse(mag), box)
+    )
 
 
 def write_manifest(url: str | os.PathLike[str]) -> ManifestReport:

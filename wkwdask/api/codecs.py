@@ -80,7 +80,9 @@ def offset_codec(
     from wkwdask.formats.zarr.codecs.offset import OffsetCodec
 
     computed = _header("prefix", prefix, prefix_func, header, header_options)
-    return OffsetCodec(**_arguments("offset", offset, _literal("prefix", prefix), computed, strict=strict))
+    return OffsetCodec(
+        **_arguments("offset", offset, _literal("prefix", prefix), computed, strict=strict)
+    )
 
 
 def pad_codec(
@@ -140,11 +142,19 @@ def pad_codec(
     from wkwdask.formats.zarr.codecs.pad import PadCodec
 
     computed = _header("padding", padding, padding_func, header, header_options)
-    return PadCodec(location=location, **_arguments("nbytes", nbytes, _literal("padding", padding), computed, strict=strict))
+    return PadCodec(
+        location=location,
+        **_arguments("nbytes", nbytes, _literal("padding", padding), computed, strict=strict),
+    )
 
 
 def tiff_shard_codec(
-    chunk_shape: Sequence[int], *, compression: str = "none", level: int | None = None, byteorder: str = "little", axes: str | None = None
+    chunk_shape: Sequence[int],
+    *,
+    compression: str = "none",
+    level: int | None = None,
+    byteorder: str = "little",
+    axes: str | None = None,
 ) -> TiffShardCodec:
     """Return a codec for zarr-python that writes each shard as a TIFF file.
 
@@ -189,17 +199,37 @@ def tiff_shard_codec(
     from wkwdask.formats.zarr.codecs.tiff_shard import SHARD_COMPRESSIONS, TiffShardCodec
 
     if compression not in SHARD_COMPRESSIONS:
-        raise ValueError(f"compression {compression!r}, expected one of {', '.join(SHARD_COMPRESSIONS)}")
+        raise ValueError(
+            f"compression {compression!r}, expected one of {', '.join(SHARD_COMPRESSIONS)}"
+        )
     if byteorder not in ("little", "big"):
         raise ValueError(f"byteorder {byteorder!r}, expected 'little' or 'big'")
-    return TiffShardCodec(chunk_shape=tuple(int(n) for n in chunk_shape), compression=compression, level=level, byteorder=byteorder, axes=axes)
+    return TiffShardCodec(
+        chunk_shape=tuple(int(n) for n in chunk_shape),
+        compression=compression,
+        level=level,
+        byteorder=byteorder,
+        axes=axes,
+    )
 
 
 def _header(
-    literal_key: str, literal: bytes | str | None, function: Callable[..., bytes] | None, name: str | None, options: Mapping[str, Any] | None
+    literal_key: str,
+    literal: bytes | str | None,
+    function: Callable[..., bytes] | None,
+    name: str | None,
+    options: Mapping[str, Any] | None,
 ) -> Header | None:
     """Return the header that is computed for each chunk, None if it is constant."""
-    kinds = [key for key, value in ((literal_key, literal), (f"{literal_key}_func", function), ("header", name)) if value is not None]
+    kinds = [
+        key
+        for key, value in (
+            (literal_key, literal),
+            (f"{literal_key}_func", function),
+            ("header", name),
+        )
+        if value is not None
+    ]
     if len(kinds) > 1:
         raise ValueError(f"got {' and '.join(kinds)}, expected one of them")
     if options is not None and name is None and function is None:
@@ -218,13 +248,32 @@ def _literal(key: str, literal: bytes | str | None) -> bytes | None:
 
     if literal is not None and not isinstance(literal, (str, bytes, bytearray, memoryview)):
         raise TypeError(f"{key} is {literal!r}, expected bytes or base64 text")
-    return decode_base64(literal, key) if isinstance(literal, str) else None if literal is None else bytes(literal)
+    return (
+        decode_base64(literal, key)
+        if isinstance(literal, str)
+        else None
+        if literal is None
+        else bytes(literal)
+    )
 
 
-def _arguments(size_key: str, nbytes: int | None, literal: bytes | None, header: Header | None, *, strict: bool) -> dict[str, Any]:
+def _arguments(
+    size_key: str, nbytes: int | None, literal: bytes | None, header: Header | None, *, strict: bool
+) -> dict[str, Any]:
     """Check the arguments that both codecs share."""
     if nbytes is None:
-        nbytes = len(literal) if literal is not None else TIFF_NBYTES if header is not None and header.name == "tiff" else None
+        nbytes = (
+            len(literal)
+            if literal is not None
+            else TIFF_NBYTES
+            if header is not None and header.name == "tiff"
+            else None
+        )
     if nbytes is None:
         raise ValueError(f"{size_key} is missing, expected the length of the header in bytes")
-    return {"nbytes": operator.index(nbytes), "literal": literal, "header": header, "strict": strict}
+    return {
+        "nbytes": operator.index(nbytes),
+        "literal": literal,
+        "header": header,
+        "strict": strict,
+    }

@@ -26,7 +26,12 @@ from wkwdask.formats.opening import (
     single_file_of,
     target_for,
 )
-from wkwdask.formats.registry import contains_plain_arrays, default_format, format_of, storage_records
+from wkwdask.formats.registry import (
+    contains_plain_arrays,
+    default_format,
+    format_of,
+    storage_records,
+)
 from wkwdask.formats.replaceable import replaces
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
@@ -42,7 +47,12 @@ from wkwdask.runs.staged import join_interrupted_call
 from wkwdask.store import files
 from wkwdask.store.paths import basename, is_remote, local_path
 from wkwdask.verbs.export import check_suffix, lay_out_export
-from wkwdask.verbs.image_import import SourceOptions, lay_out_import, names_array_in_file, open_source
+from wkwdask.verbs.image_import import (
+    SourceOptions,
+    lay_out_import,
+    names_array_in_file,
+    open_source,
+)
 from wkwdask.verbs.rechunk import LayerSelection, check_alike, lay_out_copy
 from wkwdask.verbs.sources import VolumeSelection
 
@@ -271,18 +281,32 @@ def convert(
         raise ValueError(f'on_error must be "fail" or "fill", got {on_error!r}')
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
     if value_range is not None and len(value_range) != 2:
-        raise ValueError(f"value_range must be two numbers, the lower and the higher one, got {value_range!r}")
+        raise ValueError(
+            f"value_range must be two numbers, the lower and the higher one, got {value_range!r}"
+        )
     parsed_range = None if value_range is None else (float(value_range[0]), float(value_range[1]))
     image_options = {"axes": axes, "on_error": on_error == "fill"}
-    size, position = _lengths_nm(voxel_size, unit), None if offset is None else vec3(offset, "offset")
-    part = VolumeSelection(box, position or (0, 0, 0), None if channels is None else tuple(channels), dtype, parsed_range)
+    size, position = (
+        _lengths_nm(voxel_size, unit),
+        None if offset is None else vec3(offset, "offset"),
+    )
+    part = VolumeSelection(
+        box,
+        position or (0, 0, 0),
+        None if channels is None else tuple(channels),
+        dtype,
+        parsed_range,
+    )
     target_format = format_of_target(target)
     is_wkw = target_format is default_format()
     if is_wkw:
         check_target_name(target)
         check_suffix(target)
     image_settings = {"category": category, "pyramid": pyramid}
-    refuse_options(f"{target} is {target_format.options.title}", {name: image_settings[name] for name in target_format.unsupported_options})
+    refuse_options(
+        f"{target} is {target_format.options.title}",
+        {name: image_settings[name] for name in target_format.unsupported_options},
+    )
     if not is_wkw:
         # report invalid options before the source is opened
         make_options(target_format.options, **options)
@@ -292,15 +316,35 @@ def convert(
     # array.
     find_levels = _find_layers if is_wkw else _find_source
     its_format = format_of(source) if axes is not None else None
-    resolved = None if its_format is not None and its_format.takes_axes else find_levels(source, whole_images=not any(image_options.values()))
-    image, new_layer, source_layer = (None, layer, None) if resolved is None else _choose_layer_of(resolved, layer)
-    if is_wkw and resolved is not None and (image is None or image.container is not None or is_export(target)):
+    resolved = (
+        None
+        if its_format is not None and its_format.takes_axes
+        else find_levels(source, whole_images=not any(image_options.values()))
+    )
+    image, new_layer, source_layer = (
+        (None, layer, None) if resolved is None else _choose_layer_of(resolved, layer)
+    )
+    if (
+        is_wkw
+        and resolved is not None
+        and (image is None or image.container is not None or is_export(target))
+    ):
         stored_layer, volume = resolved.open(layer, mag_or_key(mag))
-        for option, is_given in (("axes", axes), ("voxel_size", voxel_size), ("category", category), ("pyramid", pyramid), ("offset", any(position or ()))):
+        for option, is_given in (
+            ("axes", axes),
+            ("voxel_size", voxel_size),
+            ("category", category),
+            ("pyramid", pyramid),
+            ("offset", any(position or ())),
+        ):
             if is_given:
-                raise ValueError(f"{target}: {volume.name} would be exported as images, to which {option}= does not apply; copy and rechunk store WKW as WKW")
+                raise ValueError(
+                    f"{target}: {volume.name} would be exported as images, to which {option}= does not apply; copy and rechunk store WKW as WKW"
+                )
         refuse_options(f"{target} would be exported as images", {"verify": verify})
-        staged = lay_out_export(volume, target, part, options, existing, stored_layer.voxel_size_of(volume))
+        staged = lay_out_export(
+            volume, target, part, options, existing, stored_layer.voxel_size_of(volume)
+        )
         planned = planned_export_report(staged)
         if planned is not None:
             return planned
@@ -319,12 +363,24 @@ def convert(
     )
     if resolved is not None and image is not None:
         refuse_options(f"{source} is converted level by level", image_options)
-        selects_mag = resolved.mag is not None or new_layer is not None or mag is not None or not is_wkw or is_dataset(target)
+        selects_mag = (
+            resolved.mag is not None
+            or new_layer is not None
+            or mag is not None
+            or not is_wkw
+            or is_dataset(target)
+        )
         only_mag = resolved.mag if selects_mag else _mag_in(target, image.mags)
-        selection = LayerSelection(None if mag is None else (Mag.parse(mag),), pyramid, part).only(only_mag, source)
-        return _convert_levels(image, destination, selection, storage, existing, verify=verify, force_space=force_space)
+        selection = LayerSelection(None if mag is None else (Mag.parse(mag),), pyramid, part).only(
+            only_mag, source
+        )
+        return _convert_levels(
+            image, destination, selection, storage, existing, verify=verify, force_space=force_space
+        )
     if is_wkw and is_export(target) and not is_dataset(target):
-        raise UnsupportedError(f"{target}: named as images or an array, and {source} is not a volume that can be exported; convert it to WKW first")
+        raise UnsupportedError(
+            f"{target}: named as images or an array, and {source} is not a volume that can be exported; convert it to WKW first"
+        )
     refuse_options(f"{source} is read as images or an array", {"verify": verify})
     if not is_wkw:
         refuse_options(f"{target} gets one level of images", {"layer": layer})
@@ -332,28 +388,64 @@ def convert(
         raise ValueError(f"offset must not be negative, got {position}")
     destination = replace(destination, mag=None if mag is None else Mag.parse(mag))
     source_options = SourceOptions(part, position, axes, on_error == "fill", allow_external)
-    return _convert_images(source, destination, source_options, storage, existing, pyramid=pyramid, force_space=force_space)
+    return _convert_images(
+        source,
+        destination,
+        source_options,
+        storage,
+        existing,
+        pyramid=pyramid,
+        force_space=force_space,
+    )
 
 
-def _convert_to_single_file(source: Paths, single_file: SingleFile, existing: Existing, **selection: Any) -> Report:
+def _convert_to_single_file(
+    source: Paths, single_file: SingleFile, existing: Existing, **selection: Any
+) -> Report:
     """Pack an image unchanged, or convert to an image in a hidden folder and pack that."""
     from wkwdask.graphs.runners import is_dry_run
 
     start, path = time.monotonic(), single_file.path
-    call = repr((source, sorted((name, value) for name, value in selection.items() if name != "force_space")))
+    call = repr(
+        (
+            source,
+            sorted((name, value) for name, value in selection.items() if name != "force_space"),
+        )
+    )
     if not is_dry_run() and single_file.finish(call) and not replaces(existing):
-        return Report((), 0, time.monotonic() - start, f"{path}: was complete when an earlier call was interrupted, and is published now")
+        return Report(
+            (),
+            0,
+            time.monotonic() - start,
+            f"{path}: was complete when an earlier call was interrupted, and is published now",
+        )
     single_file.check(existing, selection)
     if isinstance(source, (str, os.PathLike)) and not _changes_voxels(selection):
         named = format_of(source)
-        location = None if named is None or is_remote(os.fspath(source)) else named.url_name.location(source)
+        location = (
+            None
+            if named is None or is_remote(os.fspath(source))
+            else named.url_name.location(source)
+        )
         if location is not None and single_file.can_pack(location):
             if is_dry_run():
-                raise UnsupportedError(f"{path}: gets the files of {location} unchanged, so there is nothing to estimate")
+                raise UnsupportedError(
+                    f"{path}: gets the files of {location} unchanged, so there is nothing to estimate"
+                )
             count, nbytes = single_file.pack(location)
-            return Report((), 0, time.monotonic() - start, f"{path}: {counted(count, 'file')} of {location}, unchanged, {format_nbytes(nbytes)}")
+            return Report(
+                (),
+                0,
+                time.monotonic() - start,
+                f"{path}: {counted(count, 'file')} of {location}, unchanged, {format_nbytes(nbytes)}",
+            )
     # The same call resumes also if it was interrupted between the last level and the file.
-    report = convert(source, single_file.folder_url, existing=existing if replaces(existing) else "resume", **selection)
+    report = convert(
+        source,
+        single_file.folder_url,
+        existing=existing if replaces(existing) else "resume",
+        **selection,
+    )
     if is_dry_run():
         return report
     made = {mag.path for mag in report.mags}
@@ -378,7 +470,10 @@ def _changes_voxels(selection: Mapping[str, Any]) -> bool:
         "allow_external": False,
         "force_space": False,
     }
-    return any(value is not None and (tuple(value) if name == "offset" else value) != neutral.get(name) for name, value in selection.items())
+    return any(
+        value is not None and (tuple(value) if name == "offset" else value) != neutral.get(name)
+        for name, value in selection.items()
+    )
 
 
 def plan_convert(source: Paths, target: str | os.PathLike[str], **options: Any) -> ConversionPlan:
@@ -434,7 +529,9 @@ def _lengths_nm(voxel_size: Sequence[float] | None, unit: str) -> tuple[float, f
         return None
     lengths = [length_nm(float(length), unit) for length in voxel_size]
     if len(lengths) != 3 or not all(math.isfinite(length) and length > 0 for length in lengths):
-        raise ValueError(f"voxel_size must be three positive, finite lengths along x, y, z, got {voxel_size!r}")
+        raise ValueError(
+            f"voxel_size must be three positive, finite lengths along x, y, z, got {voxel_size!r}"
+        )
     return lengths[0], lengths[1], lengths[2]
 
 
@@ -444,7 +541,11 @@ def _find_layers(source: Paths, *, whole_images: bool = True) -> ResolvedUrl | N
         return None
     its_format = format_of(source)
     if contains_plain_arrays(source):
-        return find(source) if whole_images and its_format is not None and its_format.is_placed(source) else None
+        return (
+            find(source)
+            if whole_images and its_format is not None and its_format.is_placed(source)
+            else None
+        )
     if its_format not in (None, default_format()):
         return find(source)
     try:
@@ -457,7 +558,9 @@ def _find_layers(source: Paths, *, whole_images: bool = True) -> ResolvedUrl | N
 def _find_source(source: Paths, *, whole_images: bool = True) -> ResolvedUrl | None:
     """Find the layers of a source with mags, including Zarr arrays; None if the source is images or
     an array in a file."""
-    if not isinstance(source, (str, os.PathLike)) or (not whole_images and contains_plain_arrays(source)):
+    if not isinstance(source, (str, os.PathLike)) or (
+        not whole_images and contains_plain_arrays(source)
+    ):
         return None
     text = os.fspath(source)
     if names_array_in_file(text):
@@ -465,12 +568,17 @@ def _find_source(source: Paths, *, whole_images: bool = True) -> ResolvedUrl | N
     try:
         return find(source)
     except (MissingError, NotADirectoryError):
-        if not is_remote(text) and (files.exists(local_path(text)) or (files.has_magic(text) and files.matching(local_path(text)))):
+        if not is_remote(text) and (
+            files.exists(local_path(text))
+            or (files.has_magic(text) and files.matching(local_path(text)))
+        ):
             return None
         raise
 
 
-def _choose_layer_of(resolved: ResolvedUrl, layer: str | None) -> tuple[Image, str | None, str | None]:
+def _choose_layer_of(
+    resolved: ResolvedUrl, layer: str | None
+) -> tuple[Image, str | None, str | None]:
     """Choose the layer to convert; return it, the name of the new layer if ``layer`` states it, and
     its name in a dataset.
 
@@ -486,7 +594,14 @@ def _choose_layer_of(resolved: ResolvedUrl, layer: str | None) -> tuple[Image, s
 
 
 def _convert_levels(
-    image: Image, destination: Destination, selection: LayerSelection, storage: Any, existing: Existing, *, verify: bool, force_space: bool
+    image: Image,
+    destination: Destination,
+    selection: LayerSelection,
+    storage: Any,
+    existing: Existing,
+    *,
+    verify: bool,
+    force_space: bool,
 ) -> Report:
     """Convert levels of an image to levels of another image at the same positions; with
     ``taken.finest_only``, build the pyramid from the finest."""
@@ -496,7 +611,12 @@ def _convert_levels(
         image.volume()  # raises the error that explains why no mag can be used
     mags = selection.mags_of(image.folder, list(image.mags))
     volumes = list(map(image.volume, mags))
-    selection = replace(selection, part=selection.part.stored_by(format_of_target(destination.url).stored_dtype, volumes[0].dtype))
+    selection = replace(
+        selection,
+        part=selection.part.stored_by(
+            format_of_target(destination.url).stored_dtype, volumes[0].dtype
+        ),
+    )
     copies = list(map(selection.copy_of, volumes))
     check_alike(copies)
     first, workers = copies[0].source, num_workers()
@@ -520,34 +640,67 @@ def _convert_levels(
         # The finest level is written first: the position of the image follows from it, and an
         # interrupted conversion must not leave an image without it.
         stages = [partial(stage, copy, mag) for copy, mag in zip(copies, mags, strict=True)]
-        report = run_plans(stages, existing, force_space=force_space, has_later_steps=selection.finest_only)
+        report = run_plans(
+            stages, existing, force_space=force_space, has_later_steps=selection.finest_only
+        )
         if selection.finest_only:
             # Name the mag just written: the target may hold a finer mag, and a pyramid of the whole
             # layer would start from that one.
             url = target_image.url_of(report.mags[0].path) if report.mags else destination.url
             policy = _pyramid_policy(existing, call)
-            report = merge_reports([report, build_pyramid(url, existing=policy, allow_external=destination.allow_external, force_space=force_space)])
-    unusable = describe_unusable_levels(image) if selection.mags is None and not selection.finest_only else ""
+            report = merge_reports(
+                [
+                    report,
+                    build_pyramid(
+                        url,
+                        existing=policy,
+                        allow_external=destination.allow_external,
+                        force_space=force_space,
+                    ),
+                ]
+            )
+    unusable = (
+        describe_unusable_levels(image)
+        if selection.mags is None and not selection.finest_only
+        else ""
+    )
     return replace(report, note="\n".join(filter(None, [report.note, note, unusable])))
 
 
 def _convert_images(
-    source: Paths, destination: Destination, source_options: SourceOptions, storage: Any, existing: Existing, *, pyramid: bool, force_space: bool
+    source: Paths,
+    destination: Destination,
+    source_options: SourceOptions,
+    storage: Any,
+    existing: Existing,
+    *,
+    pyramid: bool,
+    force_space: bool,
 ) -> Report:
     """Convert images or an array in files to one level of an image."""
     from wkwdask.graphs.runners import accepting_own, num_workers, run_plan
 
     target_image = target_for(destination)
     try:
-        imported = open_source(source, source_options, target_image.mag, format_of_target(destination.url).stored_dtype)
+        imported = open_source(
+            source, source_options, target_image.mag, format_of_target(destination.url).stored_dtype
+        )
     except MissingError:
         if isinstance(source, (str, os.PathLike)):
             explain_missing(source)
         raise
     voxels, lengths_nm = imported.source, imported.plain.voxel_size_nm
-    source_voxel_size_nm = None if lengths_nm is None else ratio_of(lengths_nm, target_image.mag.factors)
+    source_voxel_size_nm = (
+        None if lengths_nm is None else ratio_of(lengths_nm, target_image.mag.factors)
+    )
     guessed_category = guess_category(voxels.dtype, voxels.num_channels)
-    target_image = target_for(replace(destination, source_voxel_size_nm=source_voxel_size_nm, guessed_category=guessed_category))
+    target_image = target_for(
+        replace(
+            destination,
+            source_voxel_size_nm=source_voxel_size_nm,
+            guessed_category=guessed_category,
+        )
+    )
     staged = lay_out_import(target_image, imported, storage, existing, num_workers())
     note = "" if pyramid else target_image.unchanged_levels_note(existing)
     url = target_image.url_of(staged.staged.folders[0])
@@ -557,16 +710,33 @@ def _convert_images(
         if existing == "overwrite" and pyramid:
             join_interrupted_call([staged.staged])
         try:
-            report = run_plan(accepting_own(staged, existing) if pyramid else staged, force_space=force_space)
+            report = run_plan(
+                accepting_own(staged, existing) if pyramid else staged, force_space=force_space
+            )
         except ExistsError:
             if not pyramid or not staged.staged.is_finished():
                 raise
             # The mag is finished: an earlier call was interrupted while it built the pyramid, or
             # right after it.
-            return build_pyramid(url, existing="resume", allow_external=destination.allow_external, force_space=force_space)
+            return build_pyramid(
+                url,
+                existing="resume",
+                allow_external=destination.allow_external,
+                force_space=force_space,
+            )
         if pyramid:
             policy = _pyramid_policy(existing, call)
-            report = merge_reports([report, build_pyramid(url, existing=policy, allow_external=destination.allow_external, force_space=force_space)])
+            report = merge_reports(
+                [
+                    report,
+                    build_pyramid(
+                        url,
+                        existing=policy,
+                        allow_external=destination.allow_external,
+                        force_space=force_space,
+                    ),
+                ]
+            )
     return replace(report, note="\n".join(filter(None, [report.note, note])))
 
 

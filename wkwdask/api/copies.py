@@ -127,12 +127,27 @@ def rechunk(
     source_format = format_of(url) or default_format()
     source_format.check_writable(url)
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
-    rechunk_options = RechunkOptions(make_options(source_format.options, **options), box, allow_external=allow_external)
+    rechunk_options = RechunkOptions(
+        make_options(source_format.options, **options), box, allow_external=allow_external
+    )
     layers = [layer] if isinstance(layer, str) else layer
-    find_levels = partial(source_format.level_copies, url, target, layers, parse_levels(mags), allow_external=allow_external)
+    find_levels = partial(
+        source_format.level_copies,
+        url,
+        target,
+        layers,
+        parse_levels(mags),
+        allow_external=allow_external,
+    )
     notes = [] if target is None else source_format.copy_warnings(url, find_levels(), layers)
     reports = _rechunk_levels(
-        source_format, find_levels, rechunk_options, existing, verify, partial(source_format.prepare_copy, url, target), force_space=force_space
+        source_format,
+        find_levels,
+        rechunk_options,
+        existing,
+        verify,
+        partial(source_format.prepare_copy, url, target),
+        force_space=force_space,
     )
     if not reports:
         return Report((), 0, 0.0, "nothing to do: all mags are already stored like that")
@@ -140,7 +155,13 @@ def rechunk(
     return replace(report, note="; ".join(filter(None, (report.note, *notes))))
 
 
-def compress(url: str | os.PathLike[str], target: str | os.PathLike[str] | None = None, *, compression: str | None = None, **options: Any) -> Report:
+def compress(
+    url: str | os.PathLike[str],
+    target: str | os.PathLike[str] | None = None,
+    *,
+    compression: str | None = None,
+    **options: Any,
+) -> Report:
     """Compress mags, in place or in another location: :func:`rechunk` with another compression.
 
     Parameters
@@ -176,8 +197,15 @@ def compress(url: str | os.PathLike[str], target: str | os.PathLike[str] | None 
     url = prefixed_url(url)
     record = (format_of(url) or default_format()).options
     names = [name for name, _ in options_of(record)]
-    if names and compression is None and not record.compressor and all(options.get(name) is None for name in names):
-        raise ValueError(f"{os.fspath(url)}: say how to compress {record.title}, by one of its options: {', '.join(names)}")
+    if (
+        names
+        and compression is None
+        and not record.compressor
+        and all(options.get(name) is None for name in names)
+    ):
+        raise ValueError(
+            f"{os.fspath(url)}: say how to compress {record.title}, by one of its options: {', '.join(names)}"
+        )
     return rechunk(url, target, compression=compression or record.compressor or None, **options)
 
 
@@ -203,12 +231,17 @@ def _rechunk_levels(
     for level_copy in in_place:
         local_path(level_copy.level.folder)  # remote levels are read-only
         parent, folder = source_format.job_folders(level_copy.image, level_copy.level)
-        finish_interrupted_publication(parent, folder, options.command, root_of(level_copy.image).folder)
+        finish_interrupted_publication(
+            parent, folder, options.command, root_of(level_copy.image).folder
+        )
     if in_place:
         level_copies = find_levels()
         # One mag may be listed by several layers. It can be replaced in place only once, so the
         # layer has to be named.
-        listed = {(files.realpath(level_copy.level.folder), level_copy.image.folder) for level_copy in level_copies}
+        listed = {
+            (files.realpath(level_copy.level.folder), level_copy.image.folder)
+            for level_copy in level_copies
+        }
         if len({folder for folder, _ in listed}) < len(listed):
             raise ValueError("several layers list the same mag; choose one with layer=")
     workers = num_workers()
@@ -216,13 +249,22 @@ def _rechunk_levels(
     def stage(level_copy: LevelCopy, existing: str) -> Rechunk | None:
         return lay_out_rechunk(source_format, level_copy, options, existing, workers)
 
-    check_restartable(len(level_copies), overwrites="level" in options.stored.explicit() if in_place else replaces(existing))
+    check_restartable(
+        len(level_copies),
+        overwrites="level" in options.stored.explicit() if in_place else replaces(existing),
+    )
     # All levels are planned once before the first is stored: an invalid option or an existing
     # target must not leave a part of them done.
     if in_place:
-        level_copies = [level_copy for level_copy in level_copies if stage(level_copy, existing) is not None]
+        level_copies = [
+            level_copy for level_copy in level_copies if stage(level_copy, existing) is not None
+        ]
     else:
-        existing = resolve_existing([partial(stage, level_copy) for level_copy in level_copies], existing, force_space=force_space)
+        existing = resolve_existing(
+            [partial(stage, level_copy) for level_copy in level_copies],
+            existing,
+            force_space=force_space,
+        )
     reports = []
     with contextlib.nullcontext() if in_place else prepare():
         for level_copy in level_copies:
@@ -232,10 +274,26 @@ def _rechunk_levels(
             staged = staged if staged.in_place else accepting_own(staged, existing)
             # Lossy encodings change voxels, so they are compared only if verify=True asks for it.
             is_exact = not staged.decodes or staged.loss is None
-            for note in (*staged.notes, *([] if is_exact or not staged.loss else [UserWarning(staged.loss)])):
+            for note in (
+                *staged.notes,
+                *([] if is_exact or not staged.loss else [UserWarning(staged.loss)]),
+            ):
                 warnings.warn(note, stacklevel=4)
-            reports.append(run_plan(replace(staged, verify=staged.in_place and is_exact if verify is None else verify), force_space=force_space))
-    return [*(replace(report, note="; ".join(filter(None, [report.note, left_out]))) for report in reports[:1]), *reports[1:]]
+            reports.append(
+                run_plan(
+                    replace(
+                        staged, verify=staged.in_place and is_exact if verify is None else verify
+                    ),
+                    force_space=force_space,
+                )
+            )
+    return [
+        *(
+            replace(report, note="; ".join(filter(None, [report.note, left_out])))
+            for report in reports[:1]
+        ),
+        *reports[1:],
+    ]
 
 
 def copy(
@@ -322,13 +380,19 @@ def copy(
     url = prefixed_url(url)
     source_format = format_of(url) or default_format()
     source_format.check_writable(url)
-    options = RechunkOptions(source_format.options(), box, vec3(translate, "translate"), "copy", allow_external)
+    options = RechunkOptions(
+        source_format.options(), box, vec3(translate, "translate"), "copy", allow_external
+    )
     chosen_layers = [layer] if isinstance(layer, str) else layer
     layers = source_format.layers_to_copy(url) if chosen_layers is None else chosen_layers
     find_levels = partial(source_format.level_copies, url, target, layers, parse_levels(mags))
     warnings_of_copy = source_format.copy_warnings(url, find_levels(), layers)
     prepare = partial(source_format.prepare_copy, url, target)
-    report = merge_reports(_rechunk_levels(source_format, find_levels, options, existing, verify, prepare, force_space=force_space))
+    report = merge_reports(
+        _rechunk_levels(
+            source_format, find_levels, options, existing, verify, prepare, force_space=force_space
+        )
+    )
     return replace(report, note="; ".join(filter(None, (report.note, *warnings_of_copy))))
 
 
@@ -385,10 +449,22 @@ def rm(
     >>> len(wkwdask.rm(f"{folder}/raw/1").paths)
     1
     """
-    removals = lay_out_removals(url, [layer] if isinstance(layer, str) else layer, parse_mags(mags), dry_run=dry_run, allow_external=allow_external)
+    removals = lay_out_removals(
+        url,
+        [layer] if isinstance(layer, str) else layer,
+        parse_mags(mags),
+        dry_run=dry_run,
+        allow_external=allow_external,
+    )
     if dry_run:
         counts = [staged.count() for staged in removals.staged]
-        return RmReport(sum(count for count, _ in counts), sum(nbytes for _, nbytes in counts), removals.paths, removals.left, "dry run: nothing was removed")
+        return RmReport(
+            sum(count for count, _ in counts),
+            sum(nbytes for _, nbytes in counts),
+            removals.paths,
+            removals.left,
+            "dry run: nothing was removed",
+        )
     from wkwdask.graphs.runners import run_work
 
     num_files, nbytes = run_work(RemovalWork(removals))

@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from wkwdask.api.layers import Layer, card, invalid_layer, layer_of
 from wkwdask.errors import ExistsError, FormatError, MissingError
 from wkwdask.formats.opening import use_storage_options
-from wkwdask.formats.webknossos.dataset import locate, make_layer, read_datasource, update_datasource
+from wkwdask.formats.webknossos.dataset import (
+    locate,
+    make_layer,
+    read_datasource,
+    update_datasource,
+)
 from wkwdask.formats.webknossos.datasource import (
     FILE_NAME,
     LayerRecord,
@@ -38,7 +43,14 @@ from wkwdask.model.levels import length_nm
 from wkwdask.model.voxel_type import element_class, guess_category
 from wkwdask.store import files
 from wkwdask.store.paths import any_path, basename, local_path
-from wkwdask.verbs.webknossos.dataset_edit import datasource_of, kept_idle, list_layer, reference_entry, rename_layer, stored_layer
+from wkwdask.verbs.webknossos.dataset_edit import (
+    datasource_of,
+    kept_idle,
+    list_layer,
+    reference_entry,
+    rename_layer,
+    stored_layer,
+)
 
 if TYPE_CHECKING:
     import os
@@ -95,7 +107,9 @@ class Dataset:
         """Return a layer by name: ``dataset["color"]``."""
         layers = self.layers
         if name not in layers:
-            raise MissingError(f"{self.path}: no layer {name!r}; there are {', '.join(layers) or 'none'}")
+            raise MissingError(
+                f"{self.path}: no layer {name!r}; there are {', '.join(layers) or 'none'}"
+            )
         return layers[name]
 
     def __iter__(self) -> Iterator[Layer]:
@@ -105,12 +119,29 @@ class Dataset:
         return len(self.listed)
 
     def __repr__(self) -> str:
-        size = "unknown" if self.voxel_size is None else f"{' x '.join(f'{length:g}' for length in self.voxel_size)} {self.unit}"
-        return "\n".join([f"Dataset {self.name!r} at {self.path}, voxel size {size}", *(f"  {layer.line()}" for layer in self.listed)])
+        size = (
+            "unknown"
+            if self.voxel_size is None
+            else f"{' x '.join(f'{length:g}' for length in self.voxel_size)} {self.unit}"
+        )
+        return "\n".join(
+            [
+                f"Dataset {self.name!r} at {self.path}, voxel size {size}",
+                *(f"  {layer.line()}" for layer in self.listed),
+            ]
+        )
 
     def _repr_html_(self) -> str:
-        size = "unknown" if self.voxel_size is None else f"{' &times; '.join(f'{length:g}' for length in self.voxel_size)} {escape(self.unit)}"
-        return card(f"<b>{escape(self.name)}</b> <code>{escape(self.path)}</code><br>voxel size {size}", self.path, self.listed)
+        size = (
+            "unknown"
+            if self.voxel_size is None
+            else f"{' &times; '.join(f'{length:g}' for length in self.voxel_size)} {escape(self.unit)}"
+        )
+        return card(
+            f"<b>{escape(self.name)}</b> <code>{escape(self.path)}</code><br>voxel size {size}",
+            self.path,
+            self.listed,
+        )
 
     def refreshed(self) -> Dataset:
         """Open the dataset again and return its current state."""
@@ -126,7 +157,14 @@ class Dataset:
     # ------------------------------------------------------------------------- layers
 
     def add_layer(
-        self, name: str, category: Category, dtype: npt.DTypeLike, bounding_box: BoxLike, *, num_channels: int = 1, largest_segment_id: int | None = None
+        self,
+        name: str,
+        category: Category,
+        dtype: npt.DTypeLike,
+        bounding_box: BoxLike,
+        *,
+        num_channels: int = 1,
+        largest_segment_id: int | None = None,
     ) -> Dataset:
         """Add a layer without mags to the JSON. :func:`wkwdask.to_wkw` and other verbs list the
         mags that they write.
@@ -160,11 +198,15 @@ class Dataset:
         box, elements = BoundingBox.parse(bounding_box), element_class(dtype, num_channels)
         attributes = {}
         if largest_segment_id is not None:
-            attributes["largestSegmentId"] = format_segment_id(_segment_id(largest_segment_id, name, category))
+            attributes["largestSegmentId"] = format_segment_id(
+                _segment_id(largest_segment_id, name, category)
+            )
         document = with_layer({}, name, NewLayer(category, box, elements, num_channels), attributes)
         return self._add_entry(document["dataLayers"][0])
 
-    def add_layer_from_disk(self, name: str, *, category: Category | None = None, bounding_box: BoxLike | None = None) -> Dataset:
+    def add_layer_from_disk(
+        self, name: str, *, category: Category | None = None, bounding_box: BoxLike | None = None
+    ) -> Dataset:
         """Add a folder with mags to the JSON as a layer, such as a folder that :meth:`remove_layer`
         kept.
 
@@ -190,17 +232,37 @@ class Dataset:
         folder = f"{self.path}/{name}"
         volumes = _mags_on_disk(folder, name)
         if not volumes:
-            raise MissingError(f"{folder}: no mags (subfolders such as 1 or 2-2-1 with header.wkw) here")
+            raise MissingError(
+                f"{folder}: no mags (subfolders such as 1 or 2-2-1 with header.wkw) here"
+            )
         header = header_of(next(iter(volumes.values())))
         extents = [volume.box.in_mag(MAG_1) for volume in volumes.values()]
-        box = reduce(BoundingBox.union, extents) if bounding_box is None else BoundingBox.parse(bounding_box)
+        box = (
+            reduce(BoundingBox.union, extents)
+            if bounding_box is None
+            else BoundingBox.parse(bounding_box)
+        )
         elements = element_class(header.dtype, header.num_channels)
-        document = with_layer({}, name, NewLayer(category or guess_category(header.dtype, header.num_channels), box, elements, header.num_channels))
+        document = with_layer(
+            {},
+            name,
+            NewLayer(
+                category or guess_category(header.dtype, header.num_channels),
+                box,
+                elements,
+                header.num_channels,
+            ),
+        )
         entries = _json_entries(folder, name, volumes, (elements, header.num_channels))
         return self._add_entry(with_mags(document, name, entries)["dataLayers"][0])
 
     def add_layer_as_ref(
-        self, other: Layer | str | os.PathLike[str], name: str | None = None, *, relative: bool = False, any_voxel_size: bool = False
+        self,
+        other: Layer | str | os.PathLike[str],
+        name: str | None = None,
+        *,
+        relative: bool = False,
+        any_voxel_size: bool = False,
     ) -> Dataset:
         """Add a layer of another dataset by reference. Its mags and attachments are not copied or
         moved.
@@ -228,12 +290,29 @@ class Dataset:
         ValueError
             The voxel sizes of the two datasets differ, or the name is invalid.
         """
-        source = stored_layer(other.dataset, other.name) if isinstance(other, Layer) else locate(other).choose_listed(None)
-        theirs = None if source.container.datasource is None else source.container.datasource.voxel_size_nm
+        source = (
+            stored_layer(other.dataset, other.name)
+            if isinstance(other, Layer)
+            else locate(other).choose_listed(None)
+        )
+        theirs = (
+            None
+            if source.container.datasource is None
+            else source.container.datasource.voxel_size_nm
+        )
         ours = datasource_of(self.path).voxel_size_nm
-        if not any_voxel_size and theirs is not None and ours is not None and not same_lengths(ours, theirs):
-            raise ValueError(f"{source.folder}: voxels are {theirs} nm, those of {self.path} {ours} nm; any_voxel_size=True allows it")
-        return self._add_entry(reference_entry(source, self.path, name or source.name, relative=relative))
+        if (
+            not any_voxel_size
+            and theirs is not None
+            and ours is not None
+            and not same_lengths(ours, theirs)
+        ):
+            raise ValueError(
+                f"{source.folder}: voxels are {theirs} nm, those of {self.path} {ours} nm; any_voxel_size=True allows it"
+            )
+        return self._add_entry(
+            reference_entry(source, self.path, name or source.name, relative=relative)
+        )
 
     def rename_layer(self, old: str, new: str) -> Dataset:
         """Rename a layer, and its folder if it lies in the dataset.
@@ -255,7 +334,9 @@ class Dataset:
         rename_layer(self.path, old, new)
         return self.refreshed()
 
-    def remove_layer(self, name: str, *, delete_files: bool = False, allow_external: bool = False) -> Dataset:
+    def remove_layer(
+        self, name: str, *, delete_files: bool = False, allow_external: bool = False
+    ) -> Dataset:
         """Remove a layer from the JSON. Its files stay unless ``delete_files`` is set.
 
         Parameters
@@ -283,7 +364,11 @@ class Dataset:
             if name not in self.refreshed().layers:
                 return self.refreshed()
         is_invalid = any(layer.name == name for layer in datasource_of(self.path).invalid_layers)
-        with contextlib.nullcontext() if is_invalid or delete_files else kept_idle(stored_layer(self.path, name)):
+        with (
+            contextlib.nullcontext()
+            if is_invalid or delete_files
+            else kept_idle(stored_layer(self.path, name))
+        ):
             return self._edit(lambda document: without_layer(document, name))
 
     # ------------------------------------------------------------------------- mags
@@ -301,10 +386,18 @@ class Dataset:
         stored_image = stored_layer(self.path, layer)
         record = _record_of(stored_image)
         new_mags = _mags_on_disk(stored_image.folder, layer, stored_image.mags)
-        entries = _json_entries(stored_image.folder, layer, new_mags, (record.element_class, record.num_channels))
-        return self._edit(lambda document: with_mags(document, layer, entries)) if entries else self.refreshed()
+        entries = _json_entries(
+            stored_image.folder, layer, new_mags, (record.element_class, record.num_channels)
+        )
+        return (
+            self._edit(lambda document: with_mags(document, layer, entries))
+            if entries
+            else self.refreshed()
+        )
 
-    def remove_mag(self, layer: str, mag: MagLike, *, delete_files: bool = False, allow_external: bool = False) -> Dataset:
+    def remove_mag(
+        self, layer: str, mag: MagLike, *, delete_files: bool = False, allow_external: bool = False
+    ) -> Dataset:
         """Remove a mag from the JSON. Its files stay unless ``delete_files`` is set.
 
         Parameters
@@ -329,7 +422,9 @@ class Dataset:
         """
         parsed_mag, stored_image = Mag.parse(mag), stored_layer(self.path, layer)
         if parsed_mag not in stored_image.mags:
-            raise MissingError(f"{self.path}: layer {layer} has no mag {parsed_mag}; there are {', '.join(map(str, stored_image.mags)) or 'none'}")
+            raise MissingError(
+                f"{self.path}: layer {layer} has no mag {parsed_mag}; there are {', '.join(map(str, stored_image.mags)) or 'none'}"
+            )
         if delete_files:
             from wkwdask.api.copies import rm
 
@@ -361,7 +456,9 @@ class Dataset:
             value = _segment_id(value, layer, record.category)
         return self._edit(lambda document: with_largest_id(document, layer, value))
 
-    def set_view_configuration(self, values: Mapping[str, Any], layer: str | None = None) -> Dataset:
+    def set_view_configuration(
+        self, values: Mapping[str, Any], layer: str | None = None
+    ) -> Dataset:
         """Set fields of the default view settings of a layer, or of the whole dataset; None removes
         a field, other fields stay."""
         if layer is not None:
@@ -379,7 +476,9 @@ class Dataset:
         return self.refreshed()
 
 
-def open_dataset(url: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> Dataset:
+def open_dataset(
+    url: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
+) -> Dataset:
     """Open a dataset with a ``datasource-properties.json``.
 
     Parameters
@@ -414,13 +513,26 @@ def open_dataset(url: str | os.PathLike[str], *, storage_options: Mapping[str, A
     path = any_path(url)
     source = read_datasource(path)
     if source is None:
-        raise MissingError(f"{path}: not a dataset: {FILE_NAME} is missing; create_dataset() makes one")
+        raise MissingError(
+            f"{path}: not a dataset: {FILE_NAME} is missing; create_dataset() makes one"
+        )
     # Valid and invalid layers are parsed into two lists. Merge them in the order of the file, in
     # which an invalid layer records its JSON path.
     invalid, valid = {layer.path: layer for layer in source.invalid_layers}, iter(source.layers)
     json_paths = [f"dataLayers[{number}]" for number in range(len(source.layers) + len(invalid))]
-    layers = [invalid_layer(path, invalid[key]) if key in invalid else layer_of(path, source, next(valid)) for key in json_paths]
-    return Dataset(path, source.name or basename(path), source.voxel_size, source.unit, source.voxel_size_nm, tuple(layers), source.document)
+    layers = [
+        invalid_layer(path, invalid[key]) if key in invalid else layer_of(path, source, next(valid))
+        for key in json_paths
+    ]
+    return Dataset(
+        path,
+        source.name or basename(path),
+        source.voxel_size,
+        source.unit,
+        source.voxel_size_nm,
+        tuple(layers),
+        source.document,
+    )
 
 
 def create_dataset(
@@ -473,15 +585,22 @@ def create_dataset(
 
     def check_new(document: dict[str, Any]) -> dict[str, Any]:
         if document is not new and existing == "error":
-            raise ExistsError(f'{path}/{FILE_NAME}: already exists; open_dataset() opens it, existing="keep" keeps it')
+            raise ExistsError(
+                f'{path}/{FILE_NAME}: already exists; open_dataset() opens it, existing="keep" keeps it'
+            )
         return document
 
     files.makedirs(path)
     update_datasource(path, check_new, new)
     dataset = open_dataset(path)
-    stored_size, requested_size = dataset.voxel_size_nm, tuple(length_nm(length, unit) for length in voxel_size)
+    stored_size, requested_size = (
+        dataset.voxel_size_nm,
+        tuple(length_nm(length, unit) for length in voxel_size),
+    )
     if stored_size is not None and not same_lengths(stored_size, requested_size):
-        raise ValueError(f"{path}: the existing dataset has voxels of {stored_size} nm, expected {requested_size} nm")
+        raise ValueError(
+            f"{path}: the existing dataset has voxels of {stored_size} nm, expected {requested_size} nm"
+        )
     return dataset
 
 
@@ -498,20 +617,33 @@ def _segment_id(value: int, layer: str, category: str) -> int:
         raise ValueError(f"layer {layer} is not a segmentation, so it has no largest id")
     number = operator.index(value)
     if not 0 <= number < 2**64:
-        raise ValueError(f"the largest id of layer {layer} must be a whole number from 0 to {2**64 - 1}, got {value}")
+        raise ValueError(
+            f"the largest id of layer {layer} must be a whole number from 0 to {2**64 - 1}, got {value}"
+        )
     return int(number)
 
 
 def _mags_on_disk(folder: str, name: str, known: Iterable[Mag] = ()) -> dict[Mag, StoredArray]:
     """Open the mags in a layer's folder, except the known ones."""
     layer = make_layer(folder, name)
-    return {mag: layer.volume(mag) for mag in layer.mags if mag not in known} if files.isdir(folder) else {}
+    return (
+        {mag: layer.volume(mag) for mag in layer.mags if mag not in known}
+        if files.isdir(folder)
+        else {}
+    )
 
 
-def _json_entries(folder: str, name: str, volumes: Mapping[Mag, StoredArray], expected: tuple[str, int]) -> list[tuple[Mag, str, int]]:
+def _json_entries(
+    folder: str, name: str, volumes: Mapping[Mag, StoredArray], expected: tuple[str, int]
+) -> list[tuple[Mag, str, int]]:
     """Return the JSON entries of mags on disk; their type must be that of the layer."""
     for volume in volumes.values():
         found = element_class(volume.dtype, volume.num_channels), volume.num_channels
         if found != expected:
-            raise FormatError(f"{volume.folder}: holds {type_text(*found)}, the layer at {folder} {type_text(*expected)}")
-    return [(mag, f"./{name}/{basename(volume.folder)}", volume.shard_shape[0]) for mag, volume in volumes.items()]
+            raise FormatError(
+                f"{volume.folder}: holds {type_text(*found)}, the layer at {folder} {type_text(*expected)}"
+            )
+    return [
+        (mag, f"./{name}/{basename(volume.folder)}", volume.shard_shape[0])
+        for mag, volume in volumes.items()
+    ]

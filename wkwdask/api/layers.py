@@ -14,7 +14,16 @@ from wkwdask.formats.opening import is_readable
 from wkwdask.formats.roots import external_location
 from wkwdask.formats.webknossos.dataset import listed_layer, read_datasource
 from wkwdask.formats.webknossos.datasource import largest_segment_id
-from wkwdask.formats.webknossos.layer_metadata import attachments_of, axes_of, dtype_of, mappings_of, other_format, transformations_of, type_text, view_of
+from wkwdask.formats.webknossos.layer_metadata import (
+    attachments_of,
+    axes_of,
+    dtype_of,
+    mappings_of,
+    other_format,
+    transformations_of,
+    type_text,
+    view_of,
+)
 from wkwdask.formats.wkw.folder import count_files
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
@@ -114,7 +123,9 @@ class Layer:
         """Return a mag: ``layer["2-2-1"]``."""
         parsed_mag, mags = Mag.parse(mag), self.mags
         if parsed_mag not in mags:
-            raise MissingError(f"{self.dataset}: layer {self.name} has no mag {parsed_mag}; there are {', '.join(map(str, mags)) or 'none'}")
+            raise MissingError(
+                f"{self.dataset}: layer {self.name} has no mag {parsed_mag}; there are {', '.join(map(str, mags)) or 'none'}"
+            )
         return mags[parsed_mag]
 
     def __iter__(self) -> Iterator[LayerMag]:
@@ -170,7 +181,9 @@ class Layer:
         self._check_current()
         return open_array(self.dataset, layer=self.name, mag=mag, **options)
 
-    def read(self, box: BoundingBox | Sequence[Sequence[int]] | None = None, mag: MagLike | None = None) -> npt.NDArray[Any]:
+    def read(
+        self, box: BoundingBox | Sequence[Sequence[int]] | None = None, mag: MagLike | None = None
+    ) -> npt.NDArray[Any]:
         """Read voxels, shape (c, x, y, z); box as for :func:`wkwdask.read`, by default the whole
         layer."""
         from wkwdask.api.access import read
@@ -210,7 +223,9 @@ class Layer:
         stored = stored_layer(self.dataset, self.name)
         volume = stored.container.readable(stored, None).volume()
         if volume.dtype.kind not in "iu":
-            raise TypeError(f"{volume.folder}: values are {volume.dtype.name}, expected integer ids")
+            raise TypeError(
+                f"{volume.folder}: values are {volume.dtype.name}, expected integer ids"
+            )
         # Name the layer and not the folder of its mag: this limits the search to the layer's box in
         # this dataset.
         largest = apply(_largest, f"{self.dataset}/{self.name}", combine=max)
@@ -232,27 +247,42 @@ class Layer:
         if self.problem:
             return f"{self.name!r}: cannot be used: {self.problem}"
         stored = f" ({other})" if (other := other_format(self.data_format)) else ""
-        mags = ", ".join(f"{mag.mag} (at {mag.elsewhere})" if mag.elsewhere is not None else str(mag.mag) for mag in self.listed)
-        return (
-            f"{self.name!r}: {self.category}, {type_text(self.element_class, self.num_channels)}{stored}, {_box_text(self.bounding_box)}, mags {mags or 'none'}"
+        mags = ", ".join(
+            f"{mag.mag} (at {mag.elsewhere})" if mag.elsewhere is not None else str(mag.mag)
+            for mag in self.listed
         )
+        return f"{self.name!r}: {self.category}, {type_text(self.element_class, self.num_channels)}{stored}, {_box_text(self.bounding_box)}, mags {mags or 'none'}"
 
     def _repr_html_(self) -> str:
-        return card(f"<b>{escape(self.name)}</b> <code>{escape(self.dataset)}</code>", self.dataset, (self,))
+        return card(
+            f"<b>{escape(self.name)}</b> <code>{escape(self.dataset)}</code>", self.dataset, (self,)
+        )
 
 
-def _check_listed(dataset: str, name: str, *, mag: Mag | None = None, type_of: Layer | None = None) -> None:
+def _check_listed(
+    dataset: str, name: str, *, mag: Mag | None = None, type_of: Layer | None = None
+) -> None:
     """Raise if a layer or mag was renamed, removed or replaced by another type since its record was
     read."""
     source = read_datasource(dataset)
     current = None if source is None else source.layer(name)
-    is_unchanged = current is not None and (mag is None or any(listed.mag == mag for listed in current.mags))
+    is_unchanged = current is not None and (
+        mag is None or any(listed.mag == mag for listed in current.mags)
+    )
     if current is not None and type_of is not None:
-        is_unchanged = (current.category, current.element_class, current.num_channels) == (type_of.category, type_of.element_class, type_of.num_channels)
+        is_unchanged = (current.category, current.element_class, current.num_channels) == (
+            type_of.category,
+            type_of.element_class,
+            type_of.num_channels,
+        )
     if not is_unchanged:
         what = f"layer {name!r}" if mag is None else f"mag {mag} of layer {name!r}"
-        names = "none" if source is None else ", ".join(layer.name for layer in source.layers) or "none"
-        raise MissingError(f"{dataset}: {what} was renamed, removed or replaced since this record was read; open the dataset again (its layers are {names})")
+        names = (
+            "none" if source is None else ", ".join(layer.name for layer in source.layers) or "none"
+        )
+        raise MissingError(
+            f"{dataset}: {what} was renamed, removed or replaced since this record was read; open the dataset again (its layers are {names})"
+        )
 
 
 def _largest(values: npt.NDArray[Any]) -> int:
@@ -263,18 +293,46 @@ def layer_of(dataset: str, source: DataSource, record: LayerRecord) -> Layer:
     """Return the layer of an entry in the dataset's JSON."""
     stored = listed_layer(dataset, source, record)
     mags = tuple(
-        LayerMag(dataset, record.name, mag, folder, external_location(dataset, folder), record.bounding_box.in_mag(mag)) for mag, folder in stored.mags.items()
+        LayerMag(
+            dataset,
+            record.name,
+            mag,
+            folder,
+            external_location(dataset, folder),
+            record.bounding_box.in_mag(mag),
+        )
+        for mag, folder in stored.mags.items()
     )
     return Layer(
-        dataset, record.name, record.category, record.element_class, record.num_channels, record.bounding_box, record.data_format, mags, entry=record.entry
+        dataset,
+        record.name,
+        record.category,
+        record.element_class,
+        record.num_channels,
+        record.bounding_box,
+        record.data_format,
+        mags,
+        entry=record.entry,
     )
 
 
 def invalid_layer(dataset: str, layer: InvalidLayer) -> Layer:
     """Return the layer of an invalid entry, which only states its ``problem``."""
     entry = layer.entry if isinstance(layer.entry, dict) else {}
-    category, elements, stored = (str(entry.get(key, "")) for key in ("category", "elementClass", "dataFormat"))
-    return Layer(dataset, layer.name, category, elements, 1, BoundingBox((0, 0, 0), (0, 0, 0)), stored, problem=layer.problem, entry=layer.entry)
+    category, elements, stored = (
+        str(entry.get(key, "")) for key in ("category", "elementClass", "dataFormat")
+    )
+    return Layer(
+        dataset,
+        layer.name,
+        category,
+        elements,
+        1,
+        BoundingBox((0, 0, 0), (0, 0, 0)),
+        stored,
+        problem=layer.problem,
+        entry=layer.entry,
+    )
 
 
 def _box_text(box: BoundingBox) -> str:
@@ -301,15 +359,26 @@ def _rows(layer: Layer, until: float) -> list[tuple[str, ...]]:
         return [(layer.name, "", "", "", "", "", "", f"cannot be used: {layer.problem}")]
     first = (layer.name, layer.category, type_text(layer.element_class, layer.num_channels))
     if not layer.listed:
-        return [(*first, "none", box_text(layer.bounding_box), "", "", other_format(layer.data_format))]
-    return [(*(first if number == 0 else ("", "", "")), *_mag_cells(layer, mag, until)) for number, mag in enumerate(layer.listed)]
+        return [
+            (*first, "none", box_text(layer.bounding_box), "", "", other_format(layer.data_format))
+        ]
+    return [
+        (*(first if number == 0 else ("", "", "")), *_mag_cells(layer, mag, until))
+        for number, mag in enumerate(layer.listed)
+    ]
 
 
 def _mag_cells(layer: Layer, mag: LayerMag, until: float) -> tuple[str, ...]:
     other = other_format(layer.data_format)
     elsewhere = "" if mag.elsewhere is None else f"elsewhere: {mag.elsewhere}"
     files, nbytes = _sizes(mag, until) if not other and not is_remote(mag.folder) else ("", "")
-    return mag.mag.name, box_text(mag.box), files, nbytes, "; ".join(filter(None, [other, elsewhere]))
+    return (
+        mag.mag.name,
+        box_text(mag.box),
+        files,
+        nbytes,
+        "; ".join(filter(None, [other, elsewhere])),
+    )
 
 
 def _sizes(mag: LayerMag, until: float) -> tuple[str, str]:
@@ -326,9 +395,17 @@ def _picture(dataset: str, layers: Sequence[Layer]) -> str:
     """Draw the layers if that is cheap; return an empty text if it fails, since a table is better
     than an error."""
     try:
-        volumes = {layer.category: volume for layer in reversed(layers) if (volume := _small_volume(layer)) is not None}
+        volumes = {
+            layer.category: volume
+            for layer in reversed(layers)
+            if (volume := _small_volume(layer)) is not None
+        }
         datasource = read_datasource(dataset)
-        return "" if not volumes or datasource is None else _image_tag(volumes, datasource.voxel_size_nm, THUMBNAIL)
+        return (
+            ""
+            if not volumes or datasource is None
+            else _image_tag(volumes, datasource.voxel_size_nm, THUMBNAIL)
+        )
     except Exception:  # opening or reading the layer reports the same error
         return ""
 
@@ -342,17 +419,25 @@ def picture_of_mag(path: str, pixels: int) -> str:
     try:
         image, volume = find(path).open(None, None)
         category = "segmentation" if is_segmentation(image, volume) else "color"
-        return _image_tag({category: volume}, volume.lengths_nm, pixels) if _is_quickly_drawn(volume) else ""
+        return (
+            _image_tag({category: volume}, volume.lengths_nm, pixels)
+            if _is_quickly_drawn(volume)
+            else ""
+        )
     except Exception:  # a mag that does not exist yet, or cannot be read
         return ""
 
 
-def _image_tag(volumes: Mapping[str, StoredArray], voxel_size: Sequence[float] | None, pixels: int) -> str:
+def _image_tag(
+    volumes: Mapping[str, StoredArray], voxel_size: Sequence[float] | None, pixels: int
+) -> str:
     """Return an HTML image of three slices through an image, a segmentation or both."""
     from wkwdask.viewer.preview import draw
 
     buffer = io.BytesIO()
-    draw(volumes.get("color"), volumes.get("segmentation"), voxel_size, pixels).save(buffer, format="PNG")
+    draw(volumes.get("color"), volumes.get("segmentation"), voxel_size, pixels).save(
+        buffer, format="PNG"
+    )
     return f"<img alt='three slices' src='data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}'>"
 
 
@@ -372,4 +457,6 @@ def _small_volume(layer: Layer) -> StoredArray | None:
 def _is_quickly_drawn(volume: StoredArray) -> bool:
     """Check whether three slices need few decoded bytes."""
     (x, y, z), edge = volume.box.size, max(volume.chunk_shape)
-    return edge * (x * y + x * z + y * z) * volume.num_channels * volume.dtype.itemsize <= _MOST_NBYTES
+    return (
+        edge * (x * y + x * z + y * z) * volume.num_channels * volume.dtype.itemsize <= _MOST_NBYTES
+    )

@@ -65,23 +65,42 @@ class PlacedOptions(WriteOptions, total=False):
 
 
 def level_destination(
-    its_format: ArrayFormat, url: str | os.PathLike[str], mag: MagLike | None = None, category: str | None = None, *, allow_external: bool = False
+    its_format: ArrayFormat,
+    url: str | os.PathLike[str],
+    mag: MagLike | None = None,
+    category: str | None = None,
+    *,
+    allow_external: bool = False,
 ) -> Destination:
     """Return the destination of one level in a format, whose prefix the URL gets unless it names
     the format itself."""
     text, is_dataset = os.fspath(url), its_format is default_format()
     if is_dataset and mag is not None:
-        raise ValueError(f"{text}: mag= does not apply to {its_format.options.title}; name the mag by its folder, such as DATASET/LAYER/2-2-1")
+        raise ValueError(
+            f"{text}: mag= does not apply to {its_format.options.title}; name the mag by its folder, such as DATASET/LAYER/2-2-1"
+        )
     if category is not None and "category" in its_format.unsupported_options:
-        raise ValueError(f"{text}: {its_format.options.title} does not store a category; omit category=")
+        raise ValueError(
+            f"{text}: {its_format.options.title} does not store a category; omit category="
+        )
     place = text if is_dataset or its_format.names_target(text) else f"{its_format.name}://{text}"
     parsed_mag = None if mag is None else Mag.parse(mag)
-    return Destination(place, mag=parsed_mag, category=category, needs_container=not is_dataset, allow_external=allow_external)
+    return Destination(
+        place,
+        mag=parsed_mag,
+        category=category,
+        needs_container=not is_dataset,
+        allow_external=allow_external,
+    )
 
 
 def parse_levels(mags: Sequence[MagLike] | str | None) -> list[Mag | str] | None:
     """Parse a sequence of mags or keys, or a text with commas between them."""
-    return None if mags is None else [parsed for mag in _items_of(mags) if (parsed := mag_or_key(mag)) is not None]
+    return (
+        None
+        if mags is None
+        else [parsed for mag in _items_of(mags) if (parsed := mag_or_key(mag)) is not None]
+    )
 
 
 def parse_mags(mags: Sequence[MagLike] | str | None) -> tuple[Mag, ...] | None:
@@ -99,7 +118,9 @@ def parse_voxel_size(voxel_size: Sequence[float]) -> Lengths:
     """Check the edge lengths of a voxel along x, y, z [nm]."""
     sizes = tuple(voxel_size)
     if len(sizes) != 3 or not all(0 < length < float("inf") for length in sizes):
-        raise ValueError(f"voxel_size must be three positive numbers (x, y, z) in nanometers, got {voxel_size!r}")
+        raise ValueError(
+            f"voxel_size must be three positive numbers (x, y, z) in nanometers, got {voxel_size!r}"
+        )
     return sizes[0], sizes[1], sizes[2]
 
 
@@ -108,9 +129,16 @@ def storage_options(*records: type[StorageOptions]) -> Callable[[Function], Func
     for one format, else listed by format."""
 
     def documented(function: Function) -> Function:
-        names = "\n".join(f"        {record.title}: {', '.join(f'``{name}``' for name, _ in options_of(record))}." for record in records)
+        names = "\n".join(
+            f"        {record.title}: {', '.join(f'``{name}``' for name, _ in options_of(record))}."
+            for record in records
+        )
         is_listed = "        {options}\n" in (function.__doc__ or "")
-        mark, text = ("        {options}\n", names) if is_listed else ("    {options}\n", parameter_docs(records[0]))
+        mark, text = (
+            ("        {options}\n", names)
+            if is_listed
+            else ("    {options}\n", parameter_docs(records[0]))
+        )
         function.__doc__ = (function.__doc__ or "").replace(mark, f"{text}\n")
         return function
 
@@ -121,4 +149,6 @@ def refuse_options(what: str, values: dict[str, Any]) -> None:
     """Raise if an option has a value that ``what`` does not support."""
     given = [name for name, value in values.items() if value is not None and value is not False]
     if given:
-        raise ValueError(f"{what}: {', '.join(f'{name}=' for name in given)} {'is' if len(given) == 1 else 'are'} not for it")
+        raise ValueError(
+            f"{what}: {', '.join(f'{name}=' for name in given)} {'is' if len(given) == 1 else 'are'} not for it"
+        )

@@ -7,7 +7,14 @@ import warnings
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from wkwdask.api.options import MagLike, StorageKeywords, parse_mags, parse_voxel_size, refuse_options, storage_options
+from wkwdask.api.options import (
+    MagLike,
+    StorageKeywords,
+    parse_mags,
+    parse_voxel_size,
+    refuse_options,
+    storage_options,
+)
 from wkwdask.formats.opening import options_of
 from wkwdask.formats.precomputed.format import FORMAT as PRECOMPUTED
 from wkwdask.formats.registry import storage_records
@@ -169,7 +176,12 @@ def build_pyramid(
     if update not in (True, False, "content"):
         raise ValueError(f'update must be True, False or "content", got {update!r}')
     if not update and box is None:
-        pyramids = [_with_warnings(lay_out_pyramid(url, name, pyramid_options, existing, num_sharing_workers())) for name in names]
+        pyramids = [
+            _with_warnings(
+                lay_out_pyramid(url, name, pyramid_options, existing, num_sharing_workers())
+            )
+            for name in names
+        ]
         check_restartable(len(pyramids), overwrites=replaces(existing))
         with same_call():
             if len(pyramids) > 1:
@@ -178,15 +190,33 @@ def build_pyramid(
                 join_interrupted_call([pyramid.staged for pyramid in pyramids])
                 for pyramid in pyramids:
                     pyramid.accepting_finished().staged.check_free()
-            return merge_reports([run_plan(pyramid.accepting_finished(), force_space=force_space) for pyramid in pyramids])
+            return merge_reports(
+                [
+                    run_plan(pyramid.accepting_finished(), force_space=force_space)
+                    for pyramid in pyramids
+                ]
+            )
     if existing != "error":
-        raise ValueError(f"existing={existing!r} is for building a pyramid, update= and bounding_box= change an existing one; use one or the other")
+        raise ValueError(
+            f"existing={existing!r} is for building a pyramid, update= and bounding_box= change an existing one; use one or the other"
+        )
     if update == "content" and box is not None:
-        raise ValueError('update="content" rebuilds everything, bounding_box= a part; use one or the other')
-    return merge_reports([run_work(lay_out_update(url, name, pyramid_options, by_content=update == "content", box=box)) for name in names])
+        raise ValueError(
+            'update="content" rebuilds everything, bounding_box= a part; use one or the other'
+        )
+    return merge_reports(
+        [
+            run_work(
+                lay_out_update(url, name, pyramid_options, by_content=update == "content", box=box)
+            )
+            for name in names
+        ]
+    )
 
 
-def plan_pyramid(url: str | os.PathLike[str], layer: str | None = None, **options: Any) -> PyramidPlan:
+def plan_pyramid(
+    url: str | os.PathLike[str], layer: str | None = None, **options: Any
+) -> PyramidPlan:
     """Estimate the work of :func:`build_pyramid` for the same arguments, without writing anything.
 
     ``wkwdask pyramid --dry-run`` prints the same plan.
@@ -225,10 +255,14 @@ def plan_pyramid(url: str | os.PathLike[str], layer: str | None = None, **option
     if layer is not None and not isinstance(layer, str):
         raise TypeError(f"layer must be the name of one layer, got {layer!r}")
     if options.keys() & {"update", "bounding_box"}:
-        raise TypeError("plan_pyramid() plans whole pyramids: update= and bounding_box= are for build_pyramid()")
+        raise TypeError(
+            "plan_pyramid() plans whole pyramids: update= and bounding_box= are for build_pyramid()"
+        )
     existing = options.pop("existing", "error")
     options.pop("force_space", None)  # for the job alone
-    plan = _with_warnings(lay_out_pyramid(url, layer, _pyramid_options(url, options), existing, num_sharing_workers()))
+    plan = _with_warnings(
+        lay_out_pyramid(url, layer, _pyramid_options(url, options), existing, num_sharing_workers())
+    )
     return estimate_pyramid(plan, num_workers())
 
 
@@ -328,20 +362,43 @@ def upsample(
     """
     from wkwdask.graphs.runners import num_workers, run_plan
 
-    parsed_mags = {name: Mag.parse(mag) for name, mag in (("source", source), ("finest", finest)) if mag is not None}
+    parsed_mags = {
+        name: Mag.parse(mag)
+        for name, mag in (("source", source), ("finest", finest))
+        if mag is not None
+    }
     size = None if voxel_size is None else parse_voxel_size(voxel_size)
     storage = make_options(options_of(url), **options)
-    upsample_options = UpsampleOptions(**parsed_mags, mags=parse_mags(mags), voxel_size_nm=size, stored=storage, allow_external=allow_external)
-    return run_plan(lay_out_upsample(url, layer, upsample_options, existing, num_workers()), force_space=force_space)
+    upsample_options = UpsampleOptions(
+        **parsed_mags,
+        mags=parse_mags(mags),
+        voxel_size_nm=size,
+        stored=storage,
+        allow_external=allow_external,
+    )
+    return run_plan(
+        lay_out_upsample(url, layer, upsample_options, existing, num_workers()),
+        force_space=force_space,
+    )
 
 
 def _pyramid_options(url: str | os.PathLike[str], values: dict[str, Any]) -> PyramidOptions:
     """Return the options of a pyramid from the arguments of a call."""
     pyramid_values = {name: value for name, value in values.items() if name in _PYRAMID_OPTIONS}
     parse = {"finest": mag_or_key, "coarsest": Mag.parse}
-    parsed_mags = {name: parse[name](pyramid_values[name]) for name in parse if pyramid_values.get(name) is not None}
-    storage = make_options(options_of(url), **{name: value for name, value in values.items() if name not in _PYRAMID_OPTIONS})
-    return PyramidOptions(**{**pyramid_values, **parsed_mags, "mags": parse_mags(pyramid_values.get("mags"))}, stored=storage)
+    parsed_mags = {
+        name: parse[name](pyramid_values[name])
+        for name in parse
+        if pyramid_values.get(name) is not None
+    }
+    storage = make_options(
+        options_of(url),
+        **{name: value for name, value in values.items() if name not in _PYRAMID_OPTIONS},
+    )
+    return PyramidOptions(
+        **{**pyramid_values, **parsed_mags, "mags": parse_mags(pyramid_values.get("mags"))},
+        stored=storage,
+    )
 
 
 def _with_warnings(pyramid: Pyramid) -> Pyramid:

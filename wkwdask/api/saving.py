@@ -60,30 +60,50 @@ class _Coordinates:
 
 def _split_data_array(array: Any, *, placed: bool) -> tuple[Any, _Coordinates]:
     """Return the data of an ``xarray.DataArray`` in the order (c, x, y, z), and its coordinates."""
-    array = array.expand_dims([axis for axis in "xyz" if axis not in array.dims and axis in array.coords and array.coords[axis].ndim == 0])
+    array = array.expand_dims(
+        [
+            axis
+            for axis in "xyz"
+            if axis not in array.dims and axis in array.coords and array.coords[axis].ndim == 0
+        ]
+    )
     dims = [str(dim) for dim in array.dims]
     if sorted(dims) not in (sorted("xyz"), sorted("cxyz")):
-        raise ValueError(f"the dimensions must be x, y, z (and c) in any order, got {array.dims}; rename() them")
+        raise ValueError(
+            f"the dimensions must be x, y, z (and c) in any order, got {array.dims}; rename() them"
+        )
     ordered = array.transpose(*(dim for dim in _DIMS if dim in dims))
     data = ordered.data if "c" in dims else ordered.data[np.newaxis]
     category = array.attrs.get("category")
     category = category if category in ("color", "segmentation") else None
-    placed_axes = [] if placed else [axis for axis in "xyz" if axis in array.coords and array.coords[axis].size]
+    placed_axes = (
+        []
+        if placed
+        else [axis for axis in "xyz" if axis in array.coords and array.coords[axis].size]
+    )
     spacings = {axis: spacing_of(array.coords[axis], axis) for axis in placed_axes}
     x, y, z = (first_voxel(spacings[axis], axis) if axis in placed_axes else 0 for axis in "xyz")
     lengths = [spacing.length_nm for spacing in spacings.values() if spacing.length_nm is not None]
-    return data, _Coordinates((x, y, z), (lengths[0], lengths[1], lengths[2]) if len(lengths) == 3 else None, category)
+    return data, _Coordinates(
+        (x, y, z), (lengths[0], lengths[1], lengths[2]) if len(lengths) == 3 else None, category
+    )
 
 
-def normalize_array(array: Any, offset: Sequence[int] | None, *, allow_negative: bool = False) -> tuple[Any, _Coordinates]:
+def normalize_array(
+    array: Any, offset: Sequence[int] | None, *, allow_negative: bool = False
+) -> tuple[Any, _Coordinates]:
     """Check an array and return it with the axes (c, x, y, z), and its coordinates."""
     coordinates = _Coordinates((0, 0, 0), None, None)
     if hasattr(array, "coords") and hasattr(array, "data"):
         array, coordinates = _split_data_array(array, placed=offset is not None)
     if not hasattr(array, "ndim") or isinstance(array, np.ma.MaskedArray) or hasattr(array, "dims"):
-        raise TypeError(f"the array must be a dask or numpy array or an xarray DataArray (fill a masked one), got {type(array).__name__}")
+        raise TypeError(
+            f"the array must be a dask or numpy array or an xarray DataArray (fill a masked one), got {type(array).__name__}"
+        )
     if array.ndim not in (3, 4):
-        raise ValueError(f"the array must have the shape (x, y, z) or (c, x, y, z), got {array.shape}")
+        raise ValueError(
+            f"the array must have the shape (x, y, z) or (c, x, y, z), got {array.shape}"
+        )
     if array.ndim == 3:
         array = array[np.newaxis]
     if isinstance(getattr(array, "_meta", None), np.ma.MaskedArray):
@@ -162,10 +182,21 @@ def save_as(
     options: Any = make_options(its_format.options, **storage)
     destination = level_destination(its_format, url, mag, category, allow_external=allow_external)
     if region is not None:
-        new_level_options = {"category": destination.category, "offset": offset, "voxel_size": voxel_size, **options.explicit()}
-        refused = [name for name, value in new_level_options.items() if value is not None and not (name == "level" and options.writes_level)]
+        new_level_options = {
+            "category": destination.category,
+            "offset": offset,
+            "voxel_size": voxel_size,
+            **options.explicit(),
+        }
+        refused = [
+            name
+            for name, value in new_level_options.items()
+            if value is not None and not (name == "level" and options.writes_level)
+        ]
         if refused:
-            raise ValueError(f"region= writes into an existing mag; {', '.join(refused)}= is for a new one")
+            raise ValueError(
+                f"region= writes into an existing mag; {', '.join(refused)}= is for a new one"
+            )
         offset = (0, 0, 0)
     voxels, coordinates = normalize_array(array, offset, allow_negative=destination.needs_container)
     content = _content_of(voxels, token)
@@ -174,8 +205,12 @@ def save_as(
         part, level = region, getattr(options, "level", None)
 
         def lay_out() -> StagedMags:
-            image, volume = open_in_place(destination.url, destination.mag, allow_external=destination.allow_external)
-            return lay_out_region(image, volume, voxel_box(part, volume.box.mag, "region"), content, level, existing)
+            image, volume = open_in_place(
+                destination.url, destination.mag, allow_external=destination.allow_external
+            )
+            return lay_out_region(
+                image, volume, voxel_box(part, volume.box.mag, "region"), content, level, existing
+            )
 
         try:
             staged = lay_out()
@@ -184,20 +219,40 @@ def save_as(
             staged = lay_out()
         voxels = _of_type(voxels, staged.targets[0].dtype)
     else:
-        size, lengths_nm = None if voxel_size is None else parse_voxel_size(voxel_size), coordinates.lengths_nm
-        is_empty_folder = not destination.needs_container and lengths_nm is not None and holds_only_jobs(dirname(dirname(local_path(destination.url))))
+        size, lengths_nm = (
+            None if voxel_size is None else parse_voxel_size(voxel_size),
+            coordinates.lengths_nm,
+        )
+        is_empty_folder = (
+            not destination.needs_container
+            and lengths_nm is not None
+            and holds_only_jobs(dirname(dirname(local_path(destination.url))))
+        )
         category = destination.category or coordinates.category
-        target_image = target_for(replace(destination, voxel_size_nm=size, category=category, is_empty_folder=is_empty_folder))
+        target_image = target_for(
+            replace(
+                destination, voxel_size_nm=size, category=category, is_empty_folder=is_empty_folder
+            )
+        )
         if size is None and lengths_nm is not None:
             voxel_size_nm = ratio_of(lengths_nm, target_image.mag.factors)
-            target_image = replace(target_image, destination=replace(target_image.destination, coordinate_voxel_size_nm=voxel_size_nm))  # type: ignore[type-var]
-        staged, notes = lay_out_write(target_image, coordinates.offset, content, options, existing, f"to_{options.name}")
+            target_image = replace(
+                target_image,
+                destination=replace(
+                    target_image.destination, coordinate_voxel_size_nm=voxel_size_nm
+                ),
+            )  # type: ignore[type-var]
+        staged, notes = lay_out_write(
+            target_image, coordinates.offset, content, options, existing, f"to_{options.name}"
+        )
         for note in notes:
             warnings.warn(note, stacklevel=3)
         if staged.edit is None and not destination.needs_container:
             warnings.warn(no_dataset_note(staged.folders[0]), stacklevel=3)
     try:
-        written: Report | Delayed = write_array(staged, voxels, content.trust_note, compute=compute, force_space=force_space)
+        written: Report | Delayed = write_array(
+            staged, voxels, content.trust_note, compute=compute, force_space=force_space
+        )
     except ExistsError as error:
         if existing != "error" or region is not None:
             raise

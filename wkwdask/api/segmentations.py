@@ -132,8 +132,15 @@ def merge(
     urls = [annotations] if isinstance(annotations, (str, os.PathLike)) else list(annotations)
     if not urls:
         raise ValueError("annotations is empty, expected at least one")
-    inputs = find_merge(base, urls, target, MergeOptions(layer, None if mag is None else Mag.parse(mag), relabel, volume_layer))
-    rechunk_options = RechunkOptions(make_options(WkwOptions, **options), command="merge", allow_external=allow_external)
+    inputs = find_merge(
+        base,
+        urls,
+        target,
+        MergeOptions(layer, None if mag is None else Mag.parse(mag), relabel, volume_layer),
+    )
+    rechunk_options = RechunkOptions(
+        make_options(WkwOptions, **options), command="merge", allow_external=allow_external
+    )
     with default_format().prepare_copy(base, target):
         staged = lay_out_merge(inputs, rechunk_options, existing, num_workers())
         report = run_plan(replace(staged, verify=verify), force_space=force_space)
@@ -250,12 +257,22 @@ def connected_components(
     components_options = ComponentsOptions(threshold, connectivity, min_voxels, where, dtype)
     labels = open_labels(source, layer, None if mag is None else Mag.parse(mag))
     request = _target_request(target, options, allow_external=allow_external)
-    return run_plan(lay_out_components(labels, request, components_options, existing, num_workers()), force_space=force_space)
+    return run_plan(
+        lay_out_components(labels, request, components_options, existing, num_workers()),
+        force_space=force_space,
+    )
 
 
-def _target_request(target: str | PathLike[str], options: StorageKeywords, *, allow_external: bool) -> TargetRequest:
+def _target_request(
+    target: str | PathLike[str], options: StorageKeywords, *, allow_external: bool
+) -> TargetRequest:
     """Return the target of a segmentation and its storage options."""
-    return TargetRequest(target, make_options(format_of_target(target).options, **options), "segmentation", allow_external)
+    return TargetRequest(
+        target,
+        make_options(format_of_target(target).options, **options),
+        "segmentation",
+        allow_external,
+    )
 
 
 @storage_options(*storage_records())
@@ -365,7 +382,16 @@ def remap(
     [0, 1, 2, 3, 4, 6]
     """
     request = _target_request(target, options, allow_external=allow_external)
-    return _run_remap(source, request, mapping, RemapOptions(default, where, dtype), existing, layer, mag, force_space=force_space)
+    return _run_remap(
+        source,
+        request,
+        mapping,
+        RemapOptions(default, where, dtype),
+        existing,
+        layer,
+        mag,
+        force_space=force_space,
+    )
 
 
 def _run_remap(
@@ -382,7 +408,10 @@ def _run_remap(
     from wkwdask.graphs.runners import num_workers, run_plan
 
     labels = open_labels(source, layer, None if mag is None else Mag.parse(mag))
-    return run_plan(lay_out_remap(labels, request, mapping, options, existing, num_workers()), force_space=force_space)
+    return run_plan(
+        lay_out_remap(labels, request, mapping, options, existing, num_workers()),
+        force_space=force_space,
+    )
 
 
 def remove_dust(
@@ -446,7 +475,14 @@ def remove_dust(
     small = ids[counts < min_voxels]
     request = _target_request(target, options, allow_external=allow_external)
     report = _run_remap(
-        source, request, (small, np.zeros_like(small)), RemapOptions(dtype=dtype, command="dust"), existing, layer, mag, force_space=force_space
+        source,
+        request,
+        (small, np.zeros_like(small)),
+        RemapOptions(dtype=dtype, command="dust"),
+        existing,
+        layer,
+        mag,
+        force_space=force_space,
     )
     return _with_note(report, f"{len(small)} of {len(ids)} segments removed")
 
@@ -517,17 +553,36 @@ def renumber(
     ids, _ = _count_labels(source, layer, mag)
     new = np.arange(1, len(ids) + 1, dtype=np.uint64)
     request = _target_request(target, options, allow_external=allow_external)
-    report = _run_remap(source, request, (ids, new), RemapOptions(dtype=dtype, command="renumber"), existing, layer, mag, force_space=force_space)
+    report = _run_remap(
+        source,
+        request,
+        (ids, new),
+        RemapOptions(dtype=dtype, command="renumber"),
+        existing,
+        layer,
+        mag,
+        force_space=force_space,
+    )
     if path is not None:
         write_mapping(path, ids, new)
-    return _with_note(report, counted(len(ids), "segment") + (f", old and new ids in {path}" if path is not None else ""))
+    return _with_note(
+        report,
+        counted(len(ids), "segment") + (f", old and new ids in {path}" if path is not None else ""),
+    )
 
 
-def _count_labels(source: str | PathLike[str], layer: str | None, mag: MagLike | None) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+def _count_labels(
+    source: str | PathLike[str], layer: str | None, mag: MagLike | None
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
     from wkwdask.graphs.runners import run_work
 
     volume = open_labels(source, layer, None if mag is None else Mag.parse(mag)).volume
-    rows = run_work(SurveyWork(make_label_survey(volume, None, volume.box, ignore_zero=True), f"labels of {volume.name}")).sorted()
+    rows = run_work(
+        SurveyWork(
+            make_label_survey(volume, None, volume.box, ignore_zero=True),
+            f"labels of {volume.name}",
+        )
+    ).sorted()
     return rows.labels, rows.counts
 
 

@@ -9,7 +9,16 @@ import numpy as np
 from wkwdask.errors import MissingError
 from wkwdask.formats.webknossos.dataset import update_datasource
 from wkwdask.formats.webknossos.datasource import with_view_configuration
-from wkwdask.ids.histogram import Bins, Counts, HistogramSurvey, RangeSurvey, binned_percentiles, bins_between, percentiles, plan_values
+from wkwdask.ids.histogram import (
+    Bins,
+    Counts,
+    HistogramSurvey,
+    RangeSurvey,
+    binned_percentiles,
+    bins_between,
+    percentiles,
+    plan_values,
+)
 from wkwdask.ids.label_statistics import label_columns, make_label_survey
 from wkwdask.ids.survey import OpenedMag, SurveyWork, open_companion, open_layer
 from wkwdask.ids.table_file import table_path, write_table
@@ -128,9 +137,13 @@ def label_statistics(
     labels = open_layer(url, layer, mag_or_key(mag), "segmentation")
     values = None if color is None else open_companion(labels, color, mag_or_key(color_mag))
     box = parse_box_of(labels.volume, bounding_box)
-    survey = make_label_survey(labels.volume, None if values is None else values.volume, box, ignore_zero=ignore_zero)
+    survey = make_label_survey(
+        labels.volume, None if values is None else values.volume, box, ignore_zero=ignore_zero
+    )
     rows = run_work(SurveyWork(survey, f"labels of {labels.volume.name}")).sorted()
-    index = pd.Index(rows.labels.astype("int64" if rows.labels.dtype.kind == "i" else "uint64"), name="label")
+    index = pd.Index(
+        rows.labels.astype("int64" if rows.labels.dtype.kind == "i" else "uint64"), name="label"
+    )
     frame = pd.DataFrame(label_columns(rows, box, labels.voxel_size_nm), index)
     frame.attrs = {
         "labels": labels.volume.name,
@@ -167,13 +180,21 @@ class _LayerCounts(NamedTuple):
         channels = self.opened.volume.num_channels
         return Counts(np.zeros((channels, number), np.int64), *np.zeros((3, channels), np.int64))
 
-    def percentiles(self, counts: npt.NDArray[np.int64], percents: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    def percentiles(
+        self, counts: npt.NDArray[np.int64], percents: npt.NDArray[np.float64]
+    ) -> npt.NDArray[np.float64]:
         find = binned_percentiles if self.is_binned else percentiles
         return find(counts, self.values, percents)
 
 
 def _count_values(
-    opened: OpenedMag, bounding_box: Any, bins: int | None, limits: Sequence[float] | None, *, per_slice: bool, ignore_zero: bool
+    opened: OpenedMag,
+    bounding_box: Any,
+    bins: int | None,
+    limits: Sequence[float] | None,
+    *,
+    per_slice: bool,
+    ignore_zero: bool,
 ) -> _LayerCounts:
     """Count the values of a layer. An unknown range of the bins takes a first pass over the
     voxels."""
@@ -188,7 +209,11 @@ def _count_values(
             ranges = RangeSurvey(volume, plan, ignore_zero)
             limits = ranges.finished(run_work(SurveyWork(ranges, f"range of {volume.name}")))
         low, high = limits
-        binning = bins_between(_BINS, low, high, volume.dtype) if is_default else Bins(_BINS if bins is None else bins, low, high)
+        binning = (
+            bins_between(_BINS, low, high, volume.dtype)
+            if is_default
+            else Bins(_BINS if bins is None else bins, low, high)
+        )
         # raises for an invalid range or number of bins before the voxels are read
         binning.edges(volume.dtype)
     survey = HistogramSurvey(volume, plan, ignore_zero, per_slice, binning)
@@ -267,14 +292,24 @@ def histogram(
     """
     from xarray import DataArray
 
-    counted = _count_values(open_layer(url, layer, mag_or_key(mag), "color"), bounding_box, bins, range, per_slice=per_slice, ignore_zero=ignore_zero)
+    counted = _count_values(
+        open_layer(url, layer, mag_or_key(mag), "color"),
+        bounding_box,
+        bins,
+        range,
+        per_slice=per_slice,
+        ignore_zero=ignore_zero,
+    )
     parts = [
-        np.stack(parts, axis=1)[:, 1:] for parts in zip(counted.zero_counts, *counted.slices, strict=True)
+        np.stack(parts, axis=1)[:, 1:]
+        for parts in zip(counted.zero_counts, *counted.slices, strict=True)
     ]  # np.stack needs an item, and a box may have no slices
     dims: tuple[str, ...] = ("c", "z")
     if not per_slice:
         parts, dims = [part[:, 0] for part in parts], ("c",)
-    coords: dict[str, Any] = {name: (dims, part) for name, part in zip(_COUNT_NAMES, parts[1:], strict=True)}
+    coords: dict[str, Any] = {
+        name: (dims, part) for name, part in zip(_COUNT_NAMES, parts[1:], strict=True)
+    }
     coords["c"] = np.arange(len(parts[0]))
     if per_slice:
         coords["z"] = np.arange(counted.box.topleft[2], counted.box.bottomright[2])
@@ -283,7 +318,11 @@ def histogram(
         coords["value"] = np.asarray(counted.values, np.int64)
     else:
         left, right = counted.values[:-1], counted.values[1:]
-        coords |= {"value": left + (right - left) / 2, "left": ("value", left), "right": ("value", right)}
+        coords |= {
+            "value": left + (right - left) / 2,
+            "left": ("value", left),
+            "right": ("value", right),
+        }
     attributes = {"source": counted.opened.volume.name, "mag": counted.box.mag.name}
     return DataArray(parts[0], dims=(*dims, "value"), coords=coords, name="count", attrs=attributes)
 
@@ -354,23 +393,38 @@ def contrast(
 
     low, high = percentiles
     if not 0 <= low < high <= 100:
-        raise ValueError(f"percentiles must be two ascending numbers from 0 to 100, got {percentiles!r}")
+        raise ValueError(
+            f"percentiles must be two ascending numbers from 0 to 100, got {percentiles!r}"
+        )
     opened = open_layer(url, layer, mag_or_key(mag), "color")
     if write and (opened.layer.container is None or opened.layer.container.record is None):
-        raise MissingError(f"{opened.layer.folder}: no datasource-properties.json lists the layer, so its contrast cannot be stored")
-    counted = _count_values(opened, bounding_box, None, None, per_slice=per_slice, ignore_zero=ignore_zero)
+        raise MissingError(
+            f"{opened.layer.folder}: no datasource-properties.json lists the layer, so its contrast cannot be stored"
+        )
+    counted = _count_values(
+        opened, bounding_box, None, None, per_slice=per_slice, ignore_zero=ignore_zero
+    )
     percents = np.array([low, high, 0, 100], np.float64)
     first = counted.box.topleft[2]
-    whole = counted.percentiles(sum((counts.counts for counts in counted.slices), counted.zero_counts.counts).sum(axis=0), percents)
+    whole = counted.percentiles(
+        sum((counts.counts for counts in counted.slices), counted.zero_counts.counts).sum(axis=0),
+        percents,
+    )
     if np.isnan(whole[0]):
-        raise ValueError(f"{counted.opened.volume.name}: no voxels to count{' except zeros' if ignore_zero else ''}, so its range of values is undefined")
+        raise ValueError(
+            f"{counted.opened.volume.name}: no voxels to count{' except zeros' if ignore_zero else ''}, so its range of values is undefined"
+        )
     keys, rows = [], []
     for z, slice_counts in enumerate(counted.slices, first):
         for channel, counts in enumerate(slice_counts.counts):
             keys.append((z, channel) if per_slice else channel)
             rows.append([*counted.percentiles(counts, percents), counts.sum()])
-    index = pd.MultiIndex.from_tuples(keys, names=["z", "c"]) if per_slice else pd.Index(keys, name="c")
-    frame = pd.DataFrame(rows, index, ["low", "high", "min", "max", "voxels"]).astype({"voxels": np.int64})
+    index = (
+        pd.MultiIndex.from_tuples(keys, names=["z", "c"]) if per_slice else pd.Index(keys, name="c")
+    )
+    frame = pd.DataFrame(rows, index, ["low", "high", "min", "max", "voxels"]).astype(
+        {"voxels": np.int64}
+    )
     limits = [_as_number(value) for value in whole]
     if limits[0] == limits[1]:
         # an empty range would show a uniform image: widen it to the extremes, or by 1
@@ -378,7 +432,10 @@ def contrast(
     values = {"intensityRange": limits[:2], "min": limits[2], "max": limits[3]}
     frame.attrs = {"source": counted.opened.volume.name, "mag": counted.box.mag.name, **values}
     if write:
-        update_datasource(str(opened.layer.container.dataset_folder), lambda document: with_view_configuration(document, opened.layer.name, values))
+        update_datasource(
+            str(opened.layer.container.dataset_folder),
+            lambda document: with_view_configuration(document, opened.layer.name, values),
+        )
     return frame
 
 

@@ -33,11 +33,15 @@ class N5Keywords(PlacedOptions, total=False):
 
 
 @overload
-def to_n5(array: Voxels, url: Url, *, compute: Literal[True] = True, **options: Unpack[N5Keywords]) -> Report: ...
+def to_n5(
+    array: Voxels, url: Url, *, compute: Literal[True] = True, **options: Unpack[N5Keywords]
+) -> Report: ...
 
 
 @overload
-def to_n5(array: Voxels, url: Url, *, compute: Literal[False], **options: Unpack[N5Keywords]) -> Delayed: ...
+def to_n5(
+    array: Voxels, url: Url, *, compute: Literal[False], **options: Unpack[N5Keywords]
+) -> Delayed: ...
 
 
 @storage_options(N5Options)

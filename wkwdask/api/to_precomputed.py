@@ -39,11 +39,19 @@ class PrecomputedKeywords(PlacedOptions, total=False):
 
 
 @overload
-def to_precomputed(array: Voxels, url: Url, *, compute: Literal[True] = True, **options: Unpack[PrecomputedKeywords]) -> Report: ...
+def to_precomputed(
+    array: Voxels,
+    url: Url,
+    *,
+    compute: Literal[True] = True,
+    **options: Unpack[PrecomputedKeywords],
+) -> Report: ...
 
 
 @overload
-def to_precomputed(array: Voxels, url: Url, *, compute: Literal[False], **options: Unpack[PrecomputedKeywords]) -> Delayed: ...
+def to_precomputed(
+    array: Voxels, url: Url, *, compute: Literal[False], **options: Unpack[PrecomputedKeywords]
+) -> Delayed: ...
 
 
 @storage_options(PrecomputedOptions)

@@ -39,11 +39,15 @@ class WkwKeywords(WriteOptions, total=False):
 
 
 @overload
-def to_wkw(array: Voxels, url: Url, *, compute: Literal[True] = True, **options: Unpack[WkwKeywords]) -> Report: ...
+def to_wkw(
+    array: Voxels, url: Url, *, compute: Literal[True] = True, **options: Unpack[WkwKeywords]
+) -> Report: ...
 
 
 @overload
-def to_wkw(array: Voxels, url: Url, *, compute: Literal[False], **options: Unpack[WkwKeywords]) -> Delayed: ...
+def to_wkw(
+    array: Voxels, url: Url, *, compute: Literal[False], **options: Unpack[WkwKeywords]
+) -> Delayed: ...
 
 
 @storage_options(WkwOptions)
@@ -155,7 +159,9 @@ def to_wkw(
 
     its_format = format_of_target(url)
     if its_format is not default_format():
-        raise ValueError(f"{os.fspath(url)}: named as {its_format.options.title}, but to_wkw() writes WKW; use save() for other formats")
+        raise ValueError(
+            f"{os.fspath(url)}: named as {its_format.options.title}, but to_wkw() writes WKW; use save() for other formats"
+        )
     return save_as(
         its_format,
         array,

@@ -38,11 +38,15 @@ class ZarrKeywords(PlacedOptions, total=False):
 
 
 @overload
-def to_zarr(array: Voxels, url: Url, *, compute: Literal[True] = True, **options: Unpack[ZarrKeywords]) -> Report: ...
+def to_zarr(
+    array: Voxels, url: Url, *, compute: Literal[True] = True, **options: Unpack[ZarrKeywords]
+) -> Report: ...
 
 
 @overload
-def to_zarr(array: Voxels, url: Url, *, compute: Literal[False], **options: Unpack[ZarrKeywords]) -> Delayed: ...
+def to_zarr(
+    array: Voxels, url: Url, *, compute: Literal[False], **options: Unpack[ZarrKeywords]
+) -> Delayed: ...
 
 
 @storage_options(ZarrOptions)

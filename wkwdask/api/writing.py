@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import numpy as np
 
-from wkwdask.api.options import PlacedOptions, StorageKeywords, level_destination, parse_voxel_size, storage_options
+from wkwdask.api.options import (
+    PlacedOptions,
+    StorageKeywords,
+    level_destination,
+    parse_voxel_size,
+    storage_options,
+)
 from wkwdask.formats.opening import format_to_save, target_for
 from wkwdask.formats.registry import storage_records
 from wkwdask.geometry.bounding_box import voxel_box
@@ -37,11 +43,15 @@ class SaveKeywords(PlacedOptions, StorageKeywords, total=False):
 
 
 @overload
-def save(array: Voxels, url: Url, *, compute: Literal[True] = True, **options: Unpack[SaveKeywords]) -> Report: ...
+def save(
+    array: Voxels, url: Url, *, compute: Literal[True] = True, **options: Unpack[SaveKeywords]
+) -> Report: ...
 
 
 @overload
-def save(array: Voxels, url: Url, *, compute: Literal[False], **options: Unpack[SaveKeywords]) -> Delayed: ...
+def save(
+    array: Voxels, url: Url, *, compute: Literal[False], **options: Unpack[SaveKeywords]
+) -> Delayed: ...
 
 
 @storage_options(*storage_records())
@@ -243,16 +253,30 @@ def create(
     size = None if voxel_size is None else parse_voxel_size(voxel_size)
     its_format = format_to_save(url)
     storage = make_options(its_format.options, **options)
-    target_image = target_for(replace(level_destination(its_format, url, mag, category, allow_external=allow_external), voxel_size_nm=size))
+    target_image = target_for(
+        replace(
+            level_destination(its_format, url, mag, category, allow_external=allow_external),
+            voxel_size_nm=size,
+        )
+    )
     target_box = voxel_box(box, target_image.mag)
-    content = ArrayContent((num_channels, *target_box.size), np.dtype(dtype), "nothing", in_memory=True)
-    staged, _ = lay_out_write(target_image, target_box.topleft, content, storage, existing, "to_wkw")
+    content = ArrayContent(
+        (num_channels, *target_box.size), np.dtype(dtype), "nothing", in_memory=True
+    )
+    staged, _ = lay_out_write(
+        target_image, target_box.topleft, content, storage, existing, "to_wkw"
+    )
     if staged.edit is None:
         warnings.warn(no_dataset_note(staged.folders[0]), stacklevel=2)
     return run_plan(Creation(staged), force_space=False)
 
 
-def write(url: str | os.PathLike[str], offset: Sequence[int] | None, array: npt.NDArray[Any], **options: Any) -> Report:
+def write(
+    url: str | os.PathLike[str],
+    offset: Sequence[int] | None,
+    array: npt.NDArray[Any],
+    **options: Any,
+) -> Report:
     """Write a numpy array as one mag, in the format that :func:`save` chooses; meant for small
     regions and tests.
 
@@ -291,5 +315,7 @@ def write(url: str | os.PathLike[str], offset: Sequence[int] | None, array: npt.
 
     if "compute" in options:
         raise TypeError("write() always computes; use save(compute=False)")
-    report: Report = save_as(format_to_save(url), np.asanyarray(array), url, offset=offset, **options)  # type: ignore[assignment]
+    report: Report = save_as(
+        format_to_save(url), np.asanyarray(array), url, offset=offset, **options
+    )  # type: ignore[assignment]
     return report

@@ -19,7 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, chunk_shape: Sequence[int] | None = None, allow_external: bool = False) -> Any:
+def zarr_view(
+    url: str | os.PathLike[str],
+    *,
+    layer: str | None = None,
+    chunk_shape: Sequence[int] | None = None,
+    allow_external: bool = False,
+) -> Any:
     """Return a read-only Zarr store of a dataset, layer or mag, which decodes chunks on demand.
     Nothing is written.
 
@@ -76,16 +82,28 @@ def zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, chunk_sh
     if shape is not None and min(shape) < 1:
         raise ValueError(f"chunk_shape must be positive, got {chunk_shape!r}")
     resolved = find(url)
-    layers = tuple(map(resolved.readable, resolved.layers)) if layer is None else (resolved.choose(layer),)
+    layers = (
+        tuple(map(resolved.readable, resolved.layers))
+        if layer is None
+        else (resolved.choose(layer),)
+    )
     if not layers:
         raise MissingError(f"{resolved.path}: the dataset has no layers")
     for image in layers:
         check_served(replace(image, allow_external=allow_external))
-    is_dataset = layer is None and any(image.container is not None and image.container.dataset_folder == resolved.path for image in resolved.layers)
-    return ViewStore(virtual_group(layers, resolved.mag, shape, as_root=len(layers) == 1 and not is_dataset), resolved.path)
+    is_dataset = layer is None and any(
+        image.container is not None and image.container.dataset_folder == resolved.path
+        for image in resolved.layers
+    )
+    return ViewStore(
+        virtual_group(layers, resolved.mag, shape, as_root=len(layers) == 1 and not is_dataset),
+        resolved.path,
+    )
 
 
-def write_zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, allow_external: bool = False) -> tuple[str, ...]:
+def write_zarr_view(
+    url: str | os.PathLike[str], *, layer: str | None = None, allow_external: bool = False
+) -> tuple[str, ...]:
     """Add Zarr metadata so that zarr-python can read WKW files in place.
 
     Dataset, layers and mags become groups and arrays of Zarr version 3 with OME-NGFF 0.5, described
@@ -140,11 +158,15 @@ def write_zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, al
     its_format = format_of(url) or default_format()
     if its_format.why_no_zarr_files:
         advice = "zarr_view() shows it as Zarr without a copy"
-        raise UnsupportedError(f"{os.fspath(url)}: {its_format.options.title} gets no zarr.json: {its_format.why_no_zarr_files}; {advice}")
+        raise UnsupportedError(
+            f"{os.fspath(url)}: {its_format.options.title} gets no zarr.json: {its_format.why_no_zarr_files}; {advice}"
+        )
     return write_view(plan_view(locate(url, allow_external=allow_external), layer))
 
 
-def remove_zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, allow_external: bool = False) -> tuple[str, ...]:
+def remove_zarr_view(
+    url: str | os.PathLike[str], *, layer: str | None = None, allow_external: bool = False
+) -> tuple[str, ...]:
     """Remove the files and links that :func:`write_zarr_view` wrote.
 
     Parameters

@@ -18,16 +18,34 @@ from typing import Any
 
 import click
 
-from wkwdask.cli import analysis, apply, checks, cluster, commands, completion, convert, copies, datasets, doctor, segmentations, view, warmup
+from wkwdask.cli import (
+    analysis,
+    apply,
+    checks,
+    cluster,
+    commands,
+    completion,
+    convert,
+    copies,
+    datasets,
+    doctor,
+    segmentations,
+    view,
+    warmup,
+)
 from wkwdask.cli.help import Commands, move_examples, walk
 from wkwdask.cli.messages import on_command_line, register_options
 from wkwdask.cli.verbosity import verbosity_options
 from wkwdask.runs.calls import Command, same_call
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
 @click.version_option(package_name="wkwdask")
-@click.option("--debug", is_flag=True, help="Show the traceback of an error; may also follow the command.")
+@click.option(
+    "--debug", is_flag=True, help="Show the traceback of an error; may also follow the command."
+)
 def cli(debug: bool) -> None:
     """Process WKW, Neuroglancer precomputed, N5 and OME-NGFF voxel volumes.
 
@@ -60,7 +78,14 @@ def cli(debug: bool) -> None:
 
 cli.sections = {
     "Look": (commands.demo, commands.info, commands.preview, *view.COMMANDS),
-    "Convert": (convert.convert, copies.rechunk, copies.compress, convert.zarr_view, convert.n5_as_zarr, convert.tiff_prefix),
+    "Convert": (
+        convert.convert,
+        copies.rechunk,
+        copies.compress,
+        convert.zarr_view,
+        convert.n5_as_zarr,
+        convert.tiff_prefix,
+    ),
     "Copy and edit": (copies.copy, copies.rm, datasets.dataset),
     "Pyramids": (commands.pyramid, commands.upsample),
     "Analyse": (
@@ -75,7 +100,14 @@ cli.sections = {
         segmentations.merge,
     ),
     "Check and repair": (checks.verify, checks.repair, checks.diff),
-    "Clusters": (cluster.cluster, cluster.submit, cluster.status, cluster.cancel, cluster.batch_element, cluster.batch_finish),
+    "Clusters": (
+        cluster.cluster,
+        cluster.submit,
+        cluster.status,
+        cluster.cancel,
+        cluster.batch_element,
+        cluster.batch_finish,
+    ),
     "Installation": (doctor.doctor, warmup.warmup, completion.completion),
 }
 for section in cli.sections.values():
@@ -98,7 +130,10 @@ def _show_once(shown: set[str], message: Warning | str, *_: Any, **__: Any) -> N
 
 
 def _notes_of(error: BaseException) -> list[str]:
-    return [note.replace("the same call ", "the same command ") for note in getattr(error, "__notes__", ())]
+    return [
+        note.replace("the same call ", "the same command ")
+        for note in getattr(error, "__notes__", ())
+    ]
 
 
 def main() -> None:
@@ -122,7 +157,10 @@ def main() -> None:
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt) as stop:
         # click wraps the interrupt
-        click.echo(on_command_line("; ".join(["interrupted", *_notes_of(stop.__cause__ or stop)])), err=True)
+        click.echo(
+            on_command_line("; ".join(["interrupted", *_notes_of(stop.__cause__ or stop)])),
+            err=True,
+        )
         sys.exit(130)
     except Exception as error:
         if debug:

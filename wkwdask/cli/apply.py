@@ -13,7 +13,16 @@ from typing import Any
 import click
 
 import wkwdask
-from wkwdask.cli.options import StorageCommand, external_option, parse_callback, resume_options, runs_on_cluster, space_option, storage_options, where_option
+from wkwdask.cli.options import (
+    StorageCommand,
+    external_option,
+    parse_callback,
+    resume_options,
+    runs_on_cluster,
+    space_option,
+    storage_options,
+    where_option,
+)
 
 
 def _parse_shape(text: str) -> Any:
@@ -27,24 +36,78 @@ _shape_callback = parse_callback(_parse_shape, "expected one or three whole numb
 @click.command(cls=StorageCommand, short_help="Apply your own function to layers.")
 @click.argument("function")
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE... [TARGET]")
-@click.option("--reduce", "is_reduction", is_flag=True, help="Write no target: print the sum of what the function returns.")
-@click.option("--halo", metavar="X,Y,Z", callback=_shape_callback, help="Margin that the function reads around its box [voxels]; one number for all axes.")
-@click.option("--mask", metavar="MAG", help="Mag of any resolution; the result is zero, and not computed, where this mag is zero.")
+@click.option(
+    "--reduce",
+    "is_reduction",
+    is_flag=True,
+    help="Write no target: print the sum of what the function returns.",
+)
+@click.option(
+    "--halo",
+    metavar="X,Y,Z",
+    callback=_shape_callback,
+    help="Margin that the function reads around its box [voxels]; one number for all axes.",
+)
+@click.option(
+    "--mask",
+    metavar="MAG",
+    help="Mag of any resolution; the result is zero, and not computed, where this mag is zero.",
+)
 @where_option("Corners of the box to compute [voxels of the mag]; everything else becomes zero.")
-@click.option("--skip-empty", is_flag=True, help="Skip boxes in which the first source is zero; their result is zero.")
-@click.option("--chunks", metavar="X,Y,Z", callback=_shape_callback, help="Box that one call computes [voxels]; one number for all axes.")
-@click.option("--arg", "arguments", metavar="NAME=VALUE", multiple=True, help="Keyword argument of the function, as JSON or else as text; may be repeated.")
+@click.option(
+    "--skip-empty",
+    is_flag=True,
+    help="Skip boxes in which the first source is zero; their result is zero.",
+)
+@click.option(
+    "--chunks",
+    metavar="X,Y,Z",
+    callback=_shape_callback,
+    help="Box that one call computes [voxels]; one number for all axes.",
+)
+@click.option(
+    "--arg",
+    "arguments",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="Keyword argument of the function, as JSON or else as text; may be repeated.",
+)
 @click.option("--dtype", help="Data type of the result. Default: that of the first source.")
-@click.option("--channels", type=click.IntRange(1), default=1, show_default=True, help="Number of channels of the result.")
-@click.option("--category", type=click.Choice(("color", "segmentation")), help="Category of a new layer. Default: chosen by the data type.")
-@click.option("--token", help="Version of the function: an interrupted run of another version is not resumed.")
-@click.option("--retries", type=click.IntRange(0), default=2, show_default=True, help="Retries after an error that may pass, such as a timeout.")
+@click.option(
+    "--channels",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Number of channels of the result.",
+)
+@click.option(
+    "--category",
+    type=click.Choice(("color", "segmentation")),
+    help="Category of a new layer. Default: chosen by the data type.",
+)
+@click.option(
+    "--token", help="Version of the function: an interrupted run of another version is not resumed."
+)
+@click.option(
+    "--retries",
+    type=click.IntRange(0),
+    default=2,
+    show_default=True,
+    help="Retries after an error that may pass, such as a timeout.",
+)
 @storage_options("as in the first source, lz4hc if that is raw")
 @resume_options("Replace an existing mag, and start over: the function may have changed.")
 @external_option
 @space_option
 @runs_on_cluster
-def apply(function: str, sources: tuple[str, ...], is_reduction: bool, halo: Any, arguments: tuple[str, ...], **options: Any) -> Any:
+def apply(
+    function: str,
+    sources: tuple[str, ...],
+    is_reduction: bool,
+    halo: Any,
+    arguments: tuple[str, ...],
+    **options: Any,
+) -> Any:
     """Apply FUNCTION, named as module:function or file.py:function, to one or several SOURCEs, and
     write the mag TARGET.
 
@@ -59,7 +122,9 @@ def apply(function: str, sources: tuple[str, ...], is_reduction: bool, halo: Any
       wkwdask apply my_functions.py:clean dataset/seg/1 dataset/tissue/8 dataset/clean/1 --mask dataset/tissue/8
       wkwdask apply numpy:count_nonzero dataset/seg/1 --reduce
     """
-    called = partial(_import_function(function), **dict(_parse_argument(text) for text in arguments))
+    called = partial(
+        _import_function(function), **dict(_parse_argument(text) for text in arguments)
+    )
     called.__name__ = function  # type: ignore[attr-defined]  # the name in messages
     target = None if is_reduction else sources[-1]
     urls = sources if is_reduction else sources[:-1]
@@ -74,7 +139,9 @@ def _import_function(name: str) -> Any:
 
     module, _, attribute = name.rpartition(":")
     if not module or not attribute:
-        raise click.UsageError(f"name the function as module:function or file.py:function, got {name!r}")
+        raise click.UsageError(
+            f"name the function as module:function or file.py:function, got {name!r}"
+        )
     try:
         if module.endswith(".py"):
             owner = _import_file(module)
@@ -84,7 +151,9 @@ def _import_function(name: str) -> Any:
     except click.ClickException:
         raise
     except Exception as error:
-        raise click.UsageError(f"{module} cannot be imported: {type(error).__name__}: {error}\n{format_user_trace(error)}".rstrip()) from error
+        raise click.UsageError(
+            f"{module} cannot be imported: {type(error).__name__}: {error}\n{format_user_trace(error)}".rstrip()
+        ) from error
     for part in attribute.split("."):
         if not hasattr(owner, part):
             raise click.UsageError(f"{module} has no {attribute}")

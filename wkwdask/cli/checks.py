@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import wkwdask
-from wkwdask.cli.options import METHODS, box_option, cluster_options, external_option, layers_option, mags_option, numbers_callback
+from wkwdask.cli.options import (
+    METHODS,
+    box_option,
+    cluster_options,
+    external_option,
+    layers_option,
+    mags_option,
+    numbers_callback,
+)
 from wkwdask.cli.results import FOUND, Facts, prints_check
 
 if TYPE_CHECKING:
@@ -26,21 +34,45 @@ _method_option = click.option(
 @click.argument("path")
 @layers_option
 @mags_option
-@click.option("--quick", is_flag=True, help="Check headers, jump tables, names and JSON only; decode no block.")
-@click.option("--pyramid", is_flag=True, help="Compute coarser mags again from finer ones and compare.")
 @click.option(
-    "--sample", type=click.FloatRange(0, 1), metavar="SHARE", help="As --pyramid, for this share of the files, such as 0.05; the same files in each run."
+    "--quick",
+    is_flag=True,
+    help="Check headers, jump tables, names and JSON only; decode no block.",
+)
+@click.option(
+    "--pyramid", is_flag=True, help="Compute coarser mags again from finer ones and compare."
+)
+@click.option(
+    "--sample",
+    type=click.FloatRange(0, 1),
+    metavar="SHARE",
+    help="As --pyramid, for this share of the files, such as 0.05; the same files in each run.",
 )
 @_method_option
 @click.option(
-    "--manifest", type=click.Choice(["write", "check"]), help="Write the hashes of all files to wkwdask-manifest.txt, or compare with it; check nothing else."
+    "--manifest",
+    type=click.Choice(["write", "check"]),
+    help="Write the hashes of all files to wkwdask-manifest.txt, or compare with it; check nothing else.",
 )
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
-@click.option("--limit", type=click.IntRange(0), default=50, show_default=True, help="Maximum number of faults to print.")
+@click.option(
+    "--limit",
+    type=click.IntRange(0),
+    default=50,
+    show_default=True,
+    help="Maximum number of faults to print.",
+)
 @prints_check
 @cluster_options
 def verify(
-    path: str, pyramid: bool, sample: float | None, manifest: str | None, strict: bool, limit: int, cluster: AbstractContextManager[Any], **options: Any
+    path: str,
+    pyramid: bool,
+    sample: float | None,
+    manifest: str | None,
+    strict: bool,
+    limit: int,
+    cluster: AbstractContextManager[Any],
+    **options: Any,
 ) -> Facts:
     """Check a dataset, a layer or a mag: headers, sizes, jump tables, every block, names, leftover
     files, the JSON.
@@ -60,11 +92,19 @@ def verify(
 
     with cluster:
         if manifest is not None:
-            manifest_report = wkwdask.write_manifest(path) if manifest == "write" else wkwdask.check_manifest(path)
+            manifest_report = (
+                wkwdask.write_manifest(path)
+                if manifest == "write"
+                else wkwdask.check_manifest(path)
+            )
             return Facts(manifest_report, exit_code=0 if manifest_report.is_equal else FOUND)
         share = sample if sample is not None else pyramid
         report = wkwdask.verify(path, pyramid=share, **options)
-    return Facts(report, partial(print_verification, report, limit), FOUND if not report.is_sound or (strict and report.count("warning")) else 0)
+    return Facts(
+        report,
+        partial(print_verification, report, limit),
+        FOUND if not report.is_sound or (strict and report.count("warning")) else 0,
+    )
 
 
 @click.command(short_help="Repair what verify finds; intact data are never changed.")
@@ -72,20 +112,53 @@ def verify(
 @layers_option
 @mags_option
 @click.option("--dry-run", is_flag=True, help="Print what would be done; change nothing.")
-@click.option("--salvage", is_flag=True, help="Replace broken blocks that cannot be rebuilt by ZEROS and keep all others; the old files are set aside.")
-@click.option("--quarantine", is_flag=True, help="Set aside files that cannot be repaired; their voxels read as ZEROS.")
+@click.option(
+    "--salvage",
+    is_flag=True,
+    help="Replace broken blocks that cannot be rebuilt by ZEROS and keep all others; the old files are set aside.",
+)
+@click.option(
+    "--quarantine",
+    is_flag=True,
+    help="Set aside files that cannot be repaired; their voxels read as ZEROS.",
+)
 @click.option("--drop-missing", is_flag=True, help="Remove missing mags from the JSON.")
-@click.option("--grow-box", is_flag=True, help="Extend the bounding boxes in the JSON to all voxels that are not zero.")
-@click.option("--pyramid", "rebuild_differing", is_flag=True, help="Rebuild files of coarser mags that differ from the finer one; the old ones are set aside.")
+@click.option(
+    "--grow-box",
+    is_flag=True,
+    help="Extend the bounding boxes in the JSON to all voxels that are not zero.",
+)
+@click.option(
+    "--pyramid",
+    "rebuild_differing",
+    is_flag=True,
+    help="Rebuild files of coarser mags that differ from the finer one; the old ones are set aside.",
+)
 @_method_option
 @click.option(
-    "--voxel-size", metavar="X,Y,Z", callback=numbers_callback("voxel-size", float), help="Size of a voxel of mag 1 [nm], for a JSON that must be rewritten."
+    "--voxel-size",
+    metavar="X,Y,Z",
+    callback=numbers_callback("voxel-size", float),
+    help="Size of a voxel of mag 1 [nm], for a JSON that must be rewritten.",
 )
 @click.option(
-    "--older-than", type=float, default=3600, show_default=True, metavar="SECONDS", help="Keep temporary files of other software that are younger than this."
+    "--older-than",
+    type=float,
+    default=3600,
+    show_default=True,
+    metavar="SECONDS",
+    help="Keep temporary files of other software that are younger than this.",
 )
-@click.option("--accept-changes", is_flag=True, help="Accept files that other software removed or wrote; the record of the files takes them over.")
-@click.option("--remove-copies", is_flag=True, help="Remove unfinished mags of webknossos if the layer holds all of their voxels.")
+@click.option(
+    "--accept-changes",
+    is_flag=True,
+    help="Accept files that other software removed or wrote; the record of the files takes them over.",
+)
+@click.option(
+    "--remove-copies",
+    is_flag=True,
+    help="Remove unfinished mags of webknossos if the layer holds all of their voxels.",
+)
 @external_option
 @prints_check
 @cluster_options

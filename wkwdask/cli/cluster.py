@@ -95,9 +95,19 @@ def render(config: str) -> None:
 @cluster.command(short_help="Start one worker, check its environment, and stop it.")
 @click.argument("config")
 @click.option(
-    "--folder", required=True, type=click.Path(exists=True, file_okay=False), help="Folder that workers must be able to access, such as that of the data."
+    "--folder",
+    required=True,
+    type=click.Path(exists=True, file_okay=False),
+    help="Folder that workers must be able to access, such as that of the data.",
 )
-@click.option("--timeout", "seconds", type=click.FloatRange(1), default=600, show_default=True, help="Maximum time to wait for the worker [s].")
+@click.option(
+    "--timeout",
+    "seconds",
+    type=click.FloatRange(1),
+    default=600,
+    show_default=True,
+    help="Maximum time to wait for the worker [s].",
+)
 @prints_check
 def check(config: str, folder: str, seconds: float) -> Facts:
     """Start one worker, compare its package versions with the local ones, test the shared folder
@@ -114,7 +124,11 @@ def check(config: str, folder: str, seconds: float) -> Facts:
     from wkwdask.clusters.config import load_config
 
     findings = check_cluster(load_config(config), folder, seconds)
-    return Facts(findings, partial(print_findings, findings), 0 if all(finding.is_fine for finding in findings) else FOUND)
+    return Facts(
+        findings,
+        partial(print_findings, findings),
+        0 if all(finding.is_fine for finding in findings) else FOUND,
+    )
 
 
 @cluster.command(hidden=True)
@@ -129,7 +143,11 @@ def probe(folder: str, token: str, output: str) -> None:
     from wkwdask.store import files
 
     with connect() as client:
-        facts = check.probe(folder, token) if client is None else check.probe_worker(client, folder, token, 300)
+        facts = (
+            check.probe(folder, token)
+            if client is None
+            else check.probe_worker(client, folder, token, 300)
+        )
     with open(f"{output}.part", "w", encoding="utf-8") as file:
         json.dump(facts, file)
     files.rename(f"{output}.part", output)
@@ -138,18 +156,62 @@ def probe(folder: str, token: str, output: str) -> None:
 @click.command(short_help="Submit a command to SLURM.", context_settings=_VERBATIM)
 @click.argument("verb")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@click.option("--cluster", "config", metavar="FILE|NAME", required=True, help="Batch script: slurm-array, slurm-allocation, or your own file.")
-@click.option("--elements", type=click.IntRange(1), help="Elements of the job array. Default: half an hour of work for each.")
 @click.option(
-    "--cpus", type=click.IntRange(1), help="Cores of each element, which is also the number of its parallel tasks. Default: as in the script, else 1."
+    "--cluster",
+    "config",
+    metavar="FILE|NAME",
+    required=True,
+    help="Batch script: slurm-array, slurm-allocation, or your own file.",
 )
-@click.option("--at-once", type=click.IntRange(1), metavar="N", help="Largest number of elements that run at the same time.")
-@click.option("--walltime", metavar="HH:MM:SS", help="Time limit of each element. Default: as in the script, else estimated from the plan.")
-@click.option("--memory", metavar="SIZE", help="Memory of each element, such as 4G. Default: as in the script, else estimated from the plan.")
-@click.option("--sbatch", "options", metavar="OPTION", multiple=True, help='More options of sbatch, such as "--partition=short --nodes=2".')
-@click.option("--wait", is_flag=True, help="Wait until the command ends; the exit code is 0 if it succeeded.")
-@click.option("--logs", default="wkwdask-logs", show_default=True, help="Folder for the output of the jobs.")
-def submit(verb: str, arguments: tuple[str, ...], config: str, walltime: str | None, memory: str | None, wait: bool, logs: str, **options: Any) -> None:
+@click.option(
+    "--elements",
+    type=click.IntRange(1),
+    help="Elements of the job array. Default: half an hour of work for each.",
+)
+@click.option(
+    "--cpus",
+    type=click.IntRange(1),
+    help="Cores of each element, which is also the number of its parallel tasks. Default: as in the script, else 1.",
+)
+@click.option(
+    "--at-once",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Largest number of elements that run at the same time.",
+)
+@click.option(
+    "--walltime",
+    metavar="HH:MM:SS",
+    help="Time limit of each element. Default: as in the script, else estimated from the plan.",
+)
+@click.option(
+    "--memory",
+    metavar="SIZE",
+    help="Memory of each element, such as 4G. Default: as in the script, else estimated from the plan.",
+)
+@click.option(
+    "--sbatch",
+    "options",
+    metavar="OPTION",
+    multiple=True,
+    help='More options of sbatch, such as "--partition=short --nodes=2".',
+)
+@click.option(
+    "--wait", is_flag=True, help="Wait until the command ends; the exit code is 0 if it succeeded."
+)
+@click.option(
+    "--logs", default="wkwdask-logs", show_default=True, help="Folder for the output of the jobs."
+)
+def submit(
+    verb: str,
+    arguments: tuple[str, ...],
+    config: str,
+    walltime: str | None,
+    memory: str | None,
+    wait: bool,
+    logs: str,
+    **options: Any,
+) -> None:
     """Submit the command VERB with its ARGUMENTS to SLURM, and print the ids of the jobs.
 
     With a job array (slurm-array), this machine makes the plan, the elements share the tasks, and a
@@ -167,19 +229,39 @@ def submit(verb: str, arguments: tuple[str, ...], config: str, walltime: str | N
     from wkwdask.runs.batch_file import Batch
     from wkwdask.runs.calls import current_call
 
-    options["options"] = tuple(option for text in options["options"] for option in shlex.split(text))
+    options["options"] = tuple(
+        option for text in options["options"] for option in shlex.split(text)
+    )
     loaded = load_config(config)
     _check_options(loaded.text, options["options"])
     logs = abspath(logs)
     if loaded.kind == "allocation":
         if memory or options["elements"] or options["cpus"] or options["at_once"]:
-            raise click.UsageError("--elements, --at-once, --cpus and --memory are for job arrays; edit the script of an allocation, or use --sbatch")
+            raise click.UsageError(
+                "--elements, --at-once, --cpus and --memory are for job arrays; edit the script of an allocation, or use --sbatch"
+            )
         asked = [] if walltime is None else [f"--time={walltime}"]
-        ended = _submit_allocation(loaded, (verb, *arguments), logs, [*asked, *options["options"]], wait=wait)
+        ended = _submit_allocation(
+            loaded, (verb, *arguments), logs, [*asked, *options["options"]], wait=wait
+        )
     elif loaded.kind == "array":
-        size = ArraySize(options["elements"], options["cpus"], None if walltime is None else _seconds(walltime), _nbytes(memory), options["at_once"])
+        size = ArraySize(
+            options["elements"],
+            options["cpus"],
+            None if walltime is None else _seconds(walltime),
+            _nbytes(memory),
+            options["at_once"],
+        )
         command = current_call().command
-        batch = Batch((verb, *arguments), os.getcwd(), loaded.text, logs, size, options["options"], command=() if command is None else command.arguments)
+        batch = Batch(
+            (verb, *arguments),
+            os.getcwd(),
+            loaded.text,
+            logs,
+            size,
+            options["options"],
+            command=() if command is None else command.arguments,
+        )
         code = _submit_array(batch, (verb, *arguments), wait=wait)
         if code:
             click.get_current_context().exit(code)
@@ -189,20 +271,35 @@ def submit(verb: str, arguments: tuple[str, ...], config: str, walltime: str | N
             f"--cluster {config}: a cluster of kind {loaded.kind}, expected a batch script; run the command directly: wkwdask {verb} ... --cluster {config}"
         )
     if not ended:
-        raise TaskFailedError(f"wkwdask {verb} did not complete; see the output of its jobs in {logs}")
+        raise TaskFailedError(
+            f"wkwdask {verb} did not complete; see the output of its jobs in {logs}"
+        )
 
 
 def _check_options(script: str, options: Sequence[str]) -> None:
     """Raise if the script or the user sets an option of sbatch that this command sets itself."""
     from wkwdask.store.slurm import options_in
 
-    remedies = {"array": "--elements sets the number of elements", "output": "--logs names the folder", "wait": "--wait waits for all jobs"}
-    given_names = options_in("#SBATCH " + " ".join(options)).keys() | (options_in(script).keys() - {"output"})
+    remedies = {
+        "array": "--elements sets the number of elements",
+        "output": "--logs names the folder",
+        "wait": "--wait waits for all jobs",
+    }
+    given_names = options_in("#SBATCH " + " ".join(options)).keys() | (
+        options_in(script).keys() - {"output"}
+    )
     for name in remedies.keys() & given_names:
         raise click.UsageError(f"--{name} of sbatch is set by wkwdask submit: {remedies[name]}")
 
 
-def _submit_allocation(config: ClusterConfig, arguments: Sequence[str], logs: str, options: Sequence[str], *, wait: bool) -> bool:
+def _submit_allocation(
+    config: ClusterConfig,
+    arguments: Sequence[str],
+    logs: str,
+    options: Sequence[str],
+    *,
+    wait: bool,
+) -> bool:
     """Run a command or Python script in one job with its own dask cluster. Return False if ``wait``
     is set and the job failed."""
     from wkwdask.store import files
@@ -212,7 +309,9 @@ def _submit_allocation(config: ClusterConfig, arguments: Sequence[str], logs: st
     program = [] if arguments[0].endswith(".py") else ["-m", "wkwdask"]
     files.makedirs(logs)
     asked = [f"--job-name=wkwdask-{verb}", f"--output={logs}/{verb}-%j.log", *options]
-    number = submit_job(str(config.path), [sys.executable, *program, *arguments], asked, os.getcwd())
+    number = submit_job(
+        str(config.path), [sys.executable, *program, *arguments], asked, os.getcwd()
+    )
     click.echo(f"job {number}; output in {logs}/{verb}-{number}.log")
     return not wait or wait_for_end(number, partial(click.echo, err=True)) == "COMPLETED"
 
@@ -232,10 +331,19 @@ def _submit_array(batch: Batch, arguments: Sequence[str], *, wait: bool = False)
     os.environ.pop(CLUSTER_VARIABLE, None)
     try:
         with submitting_to(batch):
-            code = click.get_current_context().find_root().command.main(list(arguments), prog_name="wkwdask", standalone_mode=False)
+            code = (
+                click.get_current_context()
+                .find_root()
+                .command.main(list(arguments), prog_name="wkwdask", standalone_mode=False)
+            )
     except HandedToSlurm as submission:
         _print_submission(submission)
-        return submission.exit_code if not wait or wait_for_batch(submission.root, submission.batch, partial(click.echo, err=True)) else None
+        return (
+            submission.exit_code
+            if not wait
+            or wait_for_batch(submission.root, submission.batch, partial(click.echo, err=True))
+            else None
+        )
     return code if isinstance(code, int) else 0
 
 
@@ -244,7 +352,9 @@ def _print_submission(handed: HandedToSlurm) -> None:
     parent = shlex.quote(dirname(handed.root))
     click.echo(f"{last.tasks:,} tasks: {handed.size}")
     click.echo(f"array {last.array}, then job {last.finish}; output in {handed.batch.logs}")
-    click.echo(f"wkwdask status {parent}    shows the progress; wkwdask cancel {parent} cancels the jobs and keeps finished work")
+    click.echo(
+        f"wkwdask status {parent}    shows the progress; wkwdask cancel {parent} cancels the jobs and keeps finished work"
+    )
 
 
 @click.command("batch-element", hidden=True)
@@ -282,7 +392,9 @@ def batch_finish(root: str, again: str) -> None:
     if before is None and not _has_started_before():
         click.echo(f"{root}: the job is over")
         return
-    batch = replace(Batch.from_json(json.loads(again)), rounds=() if before is None else before.rounds)
+    batch = replace(
+        Batch.from_json(json.loads(again)), rounds=() if before is None else before.rounds
+    )
     # it resumes the jobs that this one starts
     current_call().command = Command(batch.command, batch.folder)
     with contextlib.suppress(BatchError):  # the states are only information
@@ -292,7 +404,9 @@ def batch_finish(root: str, again: str) -> None:
             # SLURM lists no element that never started
             failed = last.elements - states.get("COMPLETED", 0)
             if states and failed:
-                click.echo(f"{counted(failed, 'element')} did not complete: this job does the rest of their work, or submits it again; see {batch.logs}")
+                click.echo(
+                    f"{counted(failed, 'element')} did not complete: this job does the rest of their work, or submits it again; see {batch.logs}"
+                )
     _submit_array(batch, with_policy(batch.arguments, "resume"))
 
 
@@ -310,8 +424,14 @@ def with_policy(arguments: Sequence[str], existing: str) -> list[str]:
     ['pyramid', 'ds', '--overwrite', '--layer', 'a']
     """
     policies = ("--resume", "--overwrite", "--restart")
-    first = next((n for n, argument in enumerate(arguments) if argument in policies), len(arguments))
-    return [*arguments[:first], f"--{existing}", *(argument for argument in arguments[first:] if argument not in policies)]
+    first = next(
+        (n for n, argument in enumerate(arguments) if argument in policies), len(arguments)
+    )
+    return [
+        *arguments[:first],
+        f"--{existing}",
+        *(argument for argument in arguments[first:] if argument not in policies),
+    ]
 
 
 def _with_command(status: JobStatus) -> JobStatus:
@@ -319,13 +439,28 @@ def _with_command(status: JobStatus) -> JobStatus:
     command, existing = status.job.command, status.job.resumed_by
     if command is None or status.job.is_running:
         return status
-    return replace(status, resume=command if existing is None else replace(command, arguments=tuple(with_policy(command.arguments, existing))))
+    return replace(
+        status,
+        resume=command
+        if existing is None
+        else replace(command, arguments=tuple(with_policy(command.arguments, existing))),
+    )
 
 
 @click.command(short_help="Show the progress of jobs.")
 @click.argument("path")
-@click.option("--follow", is_flag=True, help="Repeat until no job is running; all but the last are printed on standard error.")
-@click.option("--every", type=click.FloatRange(0.1), default=10.0, show_default=True, help="Seconds between two updates, with --follow.")
+@click.option(
+    "--follow",
+    is_flag=True,
+    help="Repeat until no job is running; all but the last are printed on standard error.",
+)
+@click.option(
+    "--every",
+    type=click.FloatRange(0.1),
+    default=10.0,
+    show_default=True,
+    help="Seconds between two updates, with --follow.",
+)
 @prints_facts
 def status(path: str, follow: bool, every: float) -> Facts:
     """Show the progress of running, interrupted and finished jobs that write PATH, from any machine
@@ -345,16 +480,27 @@ def status(path: str, follow: bool, every: float) -> Facts:
         statuses = [_with_command(status_of(job)) for job in jobs_of(path)]
         is_last = not follow or not any(status.job.is_running for status in statuses)
         shown: list[Any] = [*statuses, *(finished_jobs(path) if is_last else ())]
-        text = on_command_line("\n".join(map(str, shown))) or f"{path}: no running job, and no record of an earlier one"
+        text = (
+            on_command_line("\n".join(map(str, shown)))
+            or f"{path}: no running job, and no record of an earlier one"
+        )
         if is_last:
-            return Facts(shown, text, EXIT_CODE if any(not status.job.is_running or status.failures for status in statuses) else 0)
+            return Facts(
+                shown,
+                text,
+                EXIT_CODE
+                if any(not status.job.is_running or status.failures for status in statuses)
+                else 0,
+            )
         click.echo(text, err=True)
         time.sleep(every)
 
 
 @click.command(short_help="Cancel the SLURM jobs of a dataset, a layer or a mag.")
 @click.argument("path")
-@click.option("--discard", is_flag=True, help="Also remove interrupted jobs and their finished work.")
+@click.option(
+    "--discard", is_flag=True, help="Also remove interrupted jobs and their finished work."
+)
 @prints_facts
 def cancel(path: str, discard: bool) -> Facts:
     """Cancel the SLURM jobs that write PATH. Finished work is kept for the same command to resume,
@@ -369,20 +515,38 @@ def cancel(path: str, discard: bool) -> Facts:
     from wkwdask.runs.status import jobs_of
     from wkwdask.store.slurm import cancel_jobs
 
-    jobs = [(job, job.slurm_jobs() if job.is_running else job.orphaned_arrays()) for job in jobs_of(path)]
+    jobs = [
+        (job, job.slurm_jobs() if job.is_running else job.orphaned_arrays())
+        for job in jobs_of(path)
+    ]
     running = [(job, numbers) for job, numbers in jobs if job.is_running or numbers]
     interrupted = [job for job, _ in jobs if not job.is_running] if discard else []
     if not running and not interrupted:
         interrupted_job = next((job for job, _ in jobs if not job.is_running), None)
-        raise MissingError(f"{path}: no running job" + (f"; {interrupted_job.owner} was interrupted, --discard removes it" if interrupted_job else ""))
+        raise MissingError(
+            f"{path}: no running job"
+            + (
+                f"; {interrupted_job.owner} was interrupted, --discard removes it"
+                if interrupted_job
+                else ""
+            )
+        )
     for job, numbers in running:
         if not numbers:
             raise BatchError(f"{job.root}: {job.owner}: not a SLURM job; end its process there")
         cancel_jobs(reversed(numbers))  # the final job first: it would start once the array is gone
     for job in interrupted:
         discard_interrupted(job.root)
-    lines = [f"cancelled {', '.join(numbers)}: {job.owner}" for job, numbers in running] + [f"removed {job.root}: {job.owner}" for job in interrupted]
-    return Facts({"cancelled": [number for _, numbers in running for number in numbers], "removed": [job.root for job in interrupted]}, "\n".join(lines))
+    lines = [f"cancelled {', '.join(numbers)}: {job.owner}" for job, numbers in running] + [
+        f"removed {job.root}: {job.owner}" for job in interrupted
+    ]
+    return Facts(
+        {
+            "cancelled": [number for _, numbers in running for number in numbers],
+            "removed": [job.root for job in interrupted],
+        },
+        "\n".join(lines),
+    )
 
 
 def _seconds(walltime: str) -> float:
@@ -391,7 +555,9 @@ def _seconds(walltime: str) -> float:
     try:
         return float(walltime_seconds(walltime, "SLURMCluster"))
     except ValueError:
-        raise click.UsageError(f"--walltime takes HH:MM:SS, D-HH:MM:SS or minutes, got {walltime!r}") from None
+        raise click.UsageError(
+            f"--walltime takes HH:MM:SS, D-HH:MM:SS or minutes, got {walltime!r}"
+        ) from None
 
 
 def _nbytes(memory: str | None) -> int | None:

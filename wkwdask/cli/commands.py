@@ -52,17 +52,44 @@ def info(path: str, layer: str | None) -> Facts:
     return Facts(summary, partial(print_contents, summary))
 
 
-@click.command(cls=StorageCommand, short_help="Build the coarser mags of layers (also: downsample).")
-@click.argument("path")
-@click.option("--layer", "layers", multiple=True, help="Layer to process; may be repeated, or omitted if there is only one.")
-@click.option("--all-layers", is_flag=True, help="Process all layers of the dataset. Layers that are not stored as WKW are left out; then the exit code is 3.")
-@click.option("--finest", metavar="MAG", help="Mag to start from. Default: the finest that has files.")
-@click.option("--mags", metavar="MAG,MAG", help="Mags to build, such as 2-2-1,4-4-2,8. Default: WEBKNOSSOS's ladder.")
-@click.option("--coarsest", metavar="MAG", help="Last mag of the ladder, such as 16 or 16-16-4. Default: as WEBKNOSSOS chooses.")
-@click.option(
-    "--sampling", type=click.Choice(("anisotropic", "isotropic", "constant_z")), help="Rule of the ladder. Default: anisotropic (approaches cubic voxels)."
+@click.command(
+    cls=StorageCommand, short_help="Build the coarser mags of layers (also: downsample)."
 )
-@click.option("--align-with", metavar="LAYER", help='Align the ladder with the mags of this layer, or of none ("none"). Default: all other layers.')
+@click.argument("path")
+@click.option(
+    "--layer",
+    "layers",
+    multiple=True,
+    help="Layer to process; may be repeated, or omitted if there is only one.",
+)
+@click.option(
+    "--all-layers",
+    is_flag=True,
+    help="Process all layers of the dataset. Layers that are not stored as WKW are left out; then the exit code is 3.",
+)
+@click.option(
+    "--finest", metavar="MAG", help="Mag to start from. Default: the finest that has files."
+)
+@click.option(
+    "--mags",
+    metavar="MAG,MAG",
+    help="Mags to build, such as 2-2-1,4-4-2,8. Default: WEBKNOSSOS's ladder.",
+)
+@click.option(
+    "--coarsest",
+    metavar="MAG",
+    help="Last mag of the ladder, such as 16 or 16-16-4. Default: as WEBKNOSSOS chooses.",
+)
+@click.option(
+    "--sampling",
+    type=click.Choice(("anisotropic", "isotropic", "constant_z")),
+    help="Rule of the ladder. Default: anisotropic (approaches cubic voxels).",
+)
+@click.option(
+    "--align-with",
+    metavar="LAYER",
+    help='Align the ladder with the mags of this layer, or of none ("none"). Default: all other layers.',
+)
 @click.option(
     "--method",
     type=click.Choice(("default", *METHODS)),
@@ -72,10 +99,20 @@ def info(path: str, layer: str | None) -> Facts:
 @click.option("--ignore-zero", is_flag=True, help="Ignore zeros (mode, mean, median).")
 @storage_options("as in the finest mag; raw blocks of WKW become lz4hc")
 @resume_options("Replace existing mags; continue an interrupted run.")
-@click.option("--update", is_flag=True, help="Rebuild, in place, only the files whose source files changed.")
-@click.option("--update-content", is_flag=True, help="Compute all files again, and replace those that differ in place.")
+@click.option(
+    "--update", is_flag=True, help="Rebuild, in place, only the files whose source files changed."
+)
+@click.option(
+    "--update-content",
+    is_flag=True,
+    help="Compute all files again, and replace those that differ in place.",
+)
 @box_option("Rebuild, in place, only the files that show this part of the layer [voxels of mag 1].")
-@click.option("--dry-run", is_flag=True, help="Print the plan: tasks, files, bytes, memory, time. Nothing is written.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Print the plan: tasks, files, bytes, memory, time. Nothing is written.",
+)
 @external_option
 @space_option
 @runs_on_cluster
@@ -113,8 +150,17 @@ def pyramid(
     names, left_out = _all_layers(path) if all_layers else (list(layers), [])
     options["align_with"] = {None: True, "none": False}.get(align_with, align_with)
     if dry_run:
-        return lambda: _without([wkwdask.plan_pyramid(path, name, **options) for name in names or [None]], left_out)
-    build = partial(wkwdask.build_pyramid, path, names or None, update="content" if update_content else update, bounding_box=bounding_box, **options)
+        return lambda: _without(
+            [wkwdask.plan_pyramid(path, name, **options) for name in names or [None]], left_out
+        )
+    build = partial(
+        wkwdask.build_pyramid,
+        path,
+        names or None,
+        update="content" if update_content else update,
+        bounding_box=bounding_box,
+        **options,
+    )
     return partial(_build_without, build, left_out) if left_out else build
 
 
@@ -152,15 +198,27 @@ def _all_layers(path: str) -> tuple[list[str], list[str]]:
 
     located = find(path)
     reasons = {layer.name: why_not_written(layer) for layer in located.layers}
-    names = [*(name for name, reason in reasons.items() if not reason), *(invalid.name for invalid in located.invalid_layers)]
+    names = [
+        *(name for name, reason in reasons.items() if not reason),
+        *(invalid.name for invalid in located.invalid_layers),
+    ]
     return (names, list(filter(None, reasons.values()))) if names else (list(reasons), [])
 
 
 @click.command(cls=StorageCommand, short_help="Upsample a layer to finer mags.")
 @click.argument("path")
 @click.option("--layer", help="Layer to upsample; may be omitted if there is only one.")
-@click.option("--mag", "source", metavar="MAG", help="Coarse mag to start from. Default: the finest that has files.")
-@click.option("--finest", metavar="MAG", help="Finest mag to build; missing mags between it and the coarse mag are built too. Default: 1.")
+@click.option(
+    "--mag",
+    "source",
+    metavar="MAG",
+    help="Coarse mag to start from. Default: the finest that has files.",
+)
+@click.option(
+    "--finest",
+    metavar="MAG",
+    help="Finest mag to build; missing mags between it and the coarse mag are built too. Default: 1.",
+)
 @click.option("--mags", metavar="MAG,MAG", help="Mags to build instead, such as 1,2-2-1.")
 @click.option(
     "--voxel-size",
@@ -191,10 +249,21 @@ def upsample(path: str, **options: Any) -> Any:
 
 @click.command(short_help="Draw three orthogonal slices.")
 @click.argument("path")
-@click.option("-o", "--output", default="preview.png", show_default=True, help="File of the picture.")
-@click.option("--layer", help="Draw only this layer. Default: the first color layer under the first segmentation.")
+@click.option(
+    "-o", "--output", default="preview.png", show_default=True, help="File of the picture."
+)
+@click.option(
+    "--layer",
+    help="Draw only this layer. Default: the first color layer under the first segmentation.",
+)
 @click.option("--mag", help="Mag to draw. Default: the coarsest that has a voxel for each pixel.")
-@click.option("--size", type=click.IntRange(32, 8192), default=640, show_default=True, help="Longest edge of the largest panel [pixels].")
+@click.option(
+    "--size",
+    type=click.IntRange(32, 8192),
+    default=640,
+    show_default=True,
+    help="Longest edge of the largest panel [pixels].",
+)
 @prints_facts
 def preview(path: str, output: str, **options: Any) -> Facts:
     """Draw three orthogonal slices through the middle of a dataset, a layer or a mag.
@@ -210,7 +279,11 @@ def preview(path: str, output: str, **options: Any) -> Facts:
 
 @click.command(short_help="Make a small dataset with pyramids, and draw it.")
 @click.argument("folder", default="demo-dataset", type=click.Path(path_type=Path))
-@click.option("--workers", type=click.IntRange(1), help="Processes of the local cluster. Default: one per core.")
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    help="Processes of the local cluster. Default: one per core.",
+)
 def demo(folder: Path, workers: int | None) -> None:
     """Make a small dataset with pyramids in FOLDER, on a local cluster, and draw it.
 
@@ -225,7 +298,9 @@ def demo(folder: Path, workers: int | None) -> None:
     from wkwdask.store.cores import available_cores
 
     workers = workers or available_cores()
-    click.echo(f"making {folder} with {workers} worker processes: an image and a segmentation, then the pyramid of each")
+    click.echo(
+        f"making {folder} with {workers} worker processes: an image and a segmentation, then the pyramid of each"
+    )
     compile_for_demo(workers)
     with local_client(load_config({"kind": "local", "workers": workers})):
         reports = wkwdask.make_demo(folder)

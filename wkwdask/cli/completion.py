@@ -16,13 +16,28 @@ if TYPE_CHECKING:
     from wkwdask.model.image import Image
 
 
-_URL_PARAMETERS = ("path", "source", "sources", "first", "base", "target", "other", "second", "folder", "root", "annotations", "mapping")
+_URL_PARAMETERS = (
+    "path",
+    "source",
+    "sources",
+    "first",
+    "base",
+    "target",
+    "other",
+    "second",
+    "folder",
+    "root",
+    "annotations",
+    "mapping",
+)
 
 
 class _Url(click.types.StringParamType):
     """A path or URL."""
 
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
         """Complete the value as a file name."""
         return [CompletionItem(incomplete, type="file")]
 
@@ -30,21 +45,38 @@ class _Url(click.types.StringParamType):
 class _LayerName(click.types.StringParamType):
     """The name of a layer of the dataset that the command names."""
 
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
         """Complete names of layers."""
-        return [CompletionItem(layer.name, help=layer.category) for layer in _layers(ctx) if layer.name.startswith(incomplete)]
+        return [
+            CompletionItem(layer.name, help=layer.category)
+            for layer in _layers(ctx)
+            if layer.name.startswith(incomplete)
+        ]
 
 
 class _MagNames(click.types.StringParamType):
     """Mags of the layer that the command names, separated by commas."""
 
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
         """Complete the last mag of the list."""
         before, comma, last = incomplete.rpartition(",")
         layer_names = ctx.params.get("layer") or ctx.params.get("layers")
-        mags = {mag: None for layer in _layers(ctx) if not layer_names or layer.name == layer_names or layer.name in layer_names for mag in layer.mags}
+        mags = {
+            mag: None
+            for layer in _layers(ctx)
+            if not layer_names or layer.name == layer_names or layer.name in layer_names
+            for mag in layer.mags
+        }
         named = before.split(",")
-        return [CompletionItem(f"{before}{comma}{mag.name}") for mag in mags if mag.name.startswith(last) and mag.name not in named]
+        return [
+            CompletionItem(f"{before}{comma}{mag.name}")
+            for mag in mags
+            if mag.name.startswith(last) and mag.name not in named
+        ]
 
 
 _TYPES = {
@@ -62,7 +94,9 @@ def _layers(ctx: click.Context) -> Iterator[Image]:
     from wkwdask.formats.opening import find
 
     # click leaves paths in args while an option lacks its value
-    values = [value for name in _URL_PARAMETERS for value in _several(ctx.params.get(name))] or ctx.args
+    values = [
+        value for name in _URL_PARAMETERS for value in _several(ctx.params.get(name))
+    ] or ctx.args
     with contextlib.suppress(Exception):
         yield from find(values[0]).layers
 
@@ -75,7 +109,11 @@ def complete_parameters(command: click.Command) -> None:
     """Set the types that complete parameters, by name."""
     for parameter in command.params:
         option_name = max(parameter.opts, key=len).lstrip("-").replace("-", "_")
-        completing_type = _TYPES.get(parameter.name or "") if isinstance(parameter, click.Argument) else _TYPES.get(option_name)
+        completing_type = (
+            _TYPES.get(parameter.name or "")
+            if isinstance(parameter, click.Argument)
+            else _TYPES.get(option_name)
+        )
         if completing_type is not None and isinstance(parameter.type, click.types.StringParamType):
             parameter.type = completing_type
 

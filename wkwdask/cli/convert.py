@@ -10,7 +10,16 @@ from typing import Any
 import click
 
 import wkwdask
-from wkwdask.cli.options import StorageCommand, box_option, external_option, numbers_callback, resume_options, runs_on_cluster, space_option, storage_options
+from wkwdask.cli.options import (
+    StorageCommand,
+    box_option,
+    external_option,
+    numbers_callback,
+    resume_options,
+    runs_on_cluster,
+    space_option,
+    storage_options,
+)
 from wkwdask.cli.results import Facts, prints_facts
 from wkwdask.formats.registry import storage_records
 
@@ -19,9 +28,20 @@ from wkwdask.formats.registry import storage_records
 @click.argument("source", nargs=-1, required=True)
 @click.argument("target")
 @click.option("--layer", help="Layer of the dataset. Default for a new one: color or segmentation.")
-@click.option("--mag", metavar="MAG", help="Mag to write, 1 by default, or to export, by default the finest.")
-@click.option("--axes", metavar="zyx", help="Order of the source's axes, such as xyz or czyx (N5: x first). Default: as the file states, else zyx or czyx.")
-@click.option("--channels", metavar="N,N", callback=numbers_callback("channels", int), help="Channels to convert, such as 0,1,2 to drop alpha. Default: all.")
+@click.option(
+    "--mag", metavar="MAG", help="Mag to write, 1 by default, or to export, by default the finest."
+)
+@click.option(
+    "--axes",
+    metavar="zyx",
+    help="Order of the source's axes, such as xyz or czyx (N5: x first). Default: as the file states, else zyx or czyx.",
+)
+@click.option(
+    "--channels",
+    metavar="N,N",
+    callback=numbers_callback("channels", int),
+    help="Channels to convert, such as 0,1,2 to drop alpha. Default: all.",
+)
 @click.option("--dtype", help="Data type, such as uint8. Default: unchanged.")
 @click.option(
     "--range",
@@ -44,7 +64,11 @@ from wkwdask.formats.registry import storage_records
     help="Position of the first voxel of the source [voxels of the written mag; of mag 1 if several are converted]. Default: as stated by CREMI, else 0,0,0.",
 )
 @box_option("Bounding box to convert [voxels of mag 1 of the dataset].")
-@click.option("--category", type=click.Choice(("color", "segmentation")), help="Category of a new layer. Default: chosen by the data type.")
+@click.option(
+    "--category",
+    type=click.Choice(("color", "segmentation")),
+    help="Category of a new layer. Default: chosen by the data type.",
+)
 @click.option("--pyramid", is_flag=True, help="Build the coarser mags too.")
 @click.option(
     "--on-error",
@@ -58,10 +82,18 @@ from wkwdask.formats.registry import storage_records
     is_flag=True,
     help="Decode copied blocks that cross the bounding box, and leave out their voxels outside. Default: copy them, and report if a check finds any.",
 )
-@click.option("--verify", is_flag=True, help="Decode and compare all voxels before a mag is published. Default: copied chunks are checked without decoding.")
+@click.option(
+    "--verify",
+    is_flag=True,
+    help="Decode and compare all voxels before a mag is published. Default: copied chunks are checked without decoding.",
+)
 @storage_options(records=storage_records(exports=True))
 @resume_options("Replace an existing target; continue an interrupted run.")
-@click.option("--dry-run", is_flag=True, help="Print the plan: tasks, files, bytes, memory, time. Nothing is written.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Print the plan: tasks, files, bytes, memory, time. Nothing is written.",
+)
 @click.option(
     "--allow-external",
     is_flag=True,
@@ -110,7 +142,9 @@ def convert(source: tuple[str, ...], target: str, dry_run: bool, **options: Any)
     from wkwdask.errors import SectionWarning
 
     if options["value_range"] is not None and len(options["value_range"]) != 2:
-        raise click.UsageError(f"--range takes two numbers, LOW,HIGH, got {len(options['value_range'])}")
+        raise click.UsageError(
+            f"--range takes two numbers, LOW,HIGH, got {len(options['value_range'])}"
+        )
     verb = wkwdask.plan_convert if dry_run else wkwdask.convert
 
     def call() -> Any:
@@ -122,7 +156,9 @@ def convert(source: tuple[str, ...], target: str, dry_run: bool, **options: Any)
     return call
 
 
-@click.command("zarr-view", short_help="Add Zarr metadata so that zarr-python can read WKW in place.")
+@click.command(
+    "zarr-view", short_help="Add Zarr metadata so that zarr-python can read WKW in place."
+)
 @click.argument("path")
 @click.option("--layer", help="Layer to describe. Default: all.")
 @click.option("--remove", is_flag=True, help="Remove the files that this command wrote.")
@@ -142,12 +178,21 @@ def zarr_view(path: str, layer: str | None, remove: bool, allow_external: bool) 
     """
     verb = wkwdask.remove_zarr_view if remove else wkwdask.write_zarr_view
     paths = verb(path, layer=layer, allow_external=allow_external)
-    return Facts({"removed" if remove else "written": paths}, "\n".join(f"removed {one}" if remove else one for one in paths))
+    return Facts(
+        {"removed" if remove else "written": paths},
+        "\n".join(f"removed {one}" if remove else one for one in paths),
+    )
 
 
 @click.command("n5-as-zarr", short_help="Describe N5 as Zarr v3, in zarr.json files.")
 @click.argument("path")
-@click.option("--form", type=click.Choice(("n5_default", "offset")), default="n5_default", show_default=True, help="Codecs that describe the stored blocks.")
+@click.option(
+    "--form",
+    type=click.Choice(("n5_default", "offset")),
+    default="n5_default",
+    show_default=True,
+    help="Codecs that describe the stored blocks.",
+)
 @click.option("--write", is_flag=True, help="Write each zarr.json beside its attributes.json.")
 @click.option("--remove", is_flag=True, help="Remove the zarr.json files that --write made.")
 @external_option
@@ -165,7 +210,9 @@ def n5_as_zarr(path: str, form: str, write: bool, remove: bool, allow_external: 
       wkwdask n5-as-zarr volume.n5 --write
       wkwdask n5-as-zarr volume.n5/em/s0 --form offset
     """
-    documents = wkwdask.n5_as_zarr(path, form=form, write=write, remove=remove, allow_external=allow_external)  # type: ignore[arg-type]
+    documents = wkwdask.n5_as_zarr(
+        path, form=form, write=write, remove=remove, allow_external=allow_external
+    )  # type: ignore[arg-type]
     done = f"{len(documents)} zarr.json files {'written' if write else 'removed'}"
     return Facts(documents, done if write or remove else json.dumps(documents, indent=2))
 
@@ -174,13 +221,28 @@ def n5_as_zarr(path: str, form: str, write: bool, remove: bool, allow_external: 
 @click.argument("shape", callback=numbers_callback("shape", int))
 @click.argument("dtype")
 @click.option(
-    "--byteorder", type=click.Choice(("little", "big")), default="little", show_default=True, help="Byte order; must be that of the array's codec bytes."
+    "--byteorder",
+    type=click.Choice(("little", "big")),
+    default="little",
+    show_default=True,
+    help="Byte order; must be that of the array's codec bytes.",
 )
-@click.option("--axes", help="One letter per axis: y, x; after them s for samples such as RGB; before them t, z, c. Default: yx or zyx.")
-@click.option("--stack", type=click.Choice(("pages", "imagej", "tall")), default="pages", show_default=True, help="Description of the planes of a chunk.")
+@click.option(
+    "--axes",
+    help="One letter per axis: y, x; after them s for samples such as RGB; before them t, z, c. Default: yx or zyx.",
+)
+@click.option(
+    "--stack",
+    type=click.Choice(("pages", "imagej", "tall")),
+    default="pages",
+    show_default=True,
+    help="Description of the planes of a chunk.",
+)
 @click.option("--codec", is_flag=True, help="Print the whole entry of codecs in zarr.json.")
 @prints_facts
-def tiff_prefix(shape: tuple[int, ...], dtype: str, byteorder: str, axes: str | None, stack: str, codec: bool) -> Facts:
+def tiff_prefix(
+    shape: tuple[int, ...], dtype: str, byteorder: str, axes: str | None, stack: str, codec: bool
+) -> Facts:
     """Print a TIFF header in base64, which the Zarr codec offset takes as its prefix. Chunks are
     uncompressed, of SHAPE, with the last axis fastest.
 

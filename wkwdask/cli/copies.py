@@ -50,7 +50,12 @@ class Triple(click.ParamType):
 @layers_option
 @mags_option
 @box_option("Bounding box to copy [voxels of mag 1].")
-@click.option("--translate", type=Triple(), default="0,0,0", help="Offset added to all positions [voxels of mag 1].")
+@click.option(
+    "--translate",
+    type=Triple(),
+    default="0,0,0",
+    help="Offset added to all positions [voxels of mag 1].",
+)
 @click.option("--verify", is_flag=True, help="Compare all voxels before a mag is published.")
 @resume_options("Replace existing mags of the target; continue an interrupted run.")
 @external_option
@@ -80,7 +85,9 @@ def copy(path: str, target: str, **options: Any) -> Any:
 @external_option
 @prints_facts
 @cluster_options
-def rm(path: str, dry_run: bool, yes: bool, cluster: AbstractContextManager[Any], **options: Any) -> Any:
+def rm(
+    path: str, dry_run: bool, yes: bool, cluster: AbstractContextManager[Any], **options: Any
+) -> Any:
     """Delete a dataset, a layer or a mag: its files and its entry in the JSON.
 
     Files that belong to no mag stay. The same command completes an interrupted removal.
@@ -92,7 +99,9 @@ def rm(path: str, dry_run: bool, yes: bool, cluster: AbstractContextManager[Any]
     """
     if dry_run or not yes:
         if not dry_run and not _is_terminal():
-            raise click.UsageError("standard input is not a terminal: use --yes to remove without confirmation, or --dry-run to see what would be removed")
+            raise click.UsageError(
+                "standard input is not a terminal: use --yes to remove without confirmation, or --dry-run to see what would be removed"
+            )
         try:
             planned = wkwdask.rm(path, **options, dry_run=True)
             if dry_run:
@@ -118,7 +127,11 @@ _rechunk_options = combined_options(
     layers_option,
     mags_option,
     box_option("Bounding box to store [voxels of mag 1]; needs a target."),
-    click.option("--verify/--no-verify", default=None, help="Compare all voxels before a mag is published. Default: only if it replaces a mag in place."),
+    click.option(
+        "--verify/--no-verify",
+        default=None,
+        help="Compare all voxels before a mag is published. Default: only if it replaces a mag in place.",
+    ),
     resume_options("Replace existing mags of the target; continue an interrupted run."),
     external_option,
     space_option,
@@ -147,7 +160,9 @@ def rechunk(path: str, target: str | None, **options: Any) -> Any:
     return partial(wkwdask.rechunk, path, target, **options)
 
 
-@click.command(cls=StorageCommand, short_help="Compress mags that are raw, or compress them better.")
+@click.command(
+    cls=StorageCommand, short_help="Compress mags that are raw, or compress them better."
+)
 @_rechunk_options
 @storage_options("LZ4HC in WKW, Zstandard in Zarr, gzip in N5, all else unchanged")
 def compress(path: str, target: str | None, **options: Any) -> Any:

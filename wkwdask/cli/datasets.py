@@ -40,8 +40,17 @@ def _lengths(text: str) -> list[float]:
     return [float(length) for length in text.split(",")]
 
 
-_voxel_size_argument = click.argument("voxel_size", metavar="X,Y,Z", callback=parse_callback(_lengths, "a voxel size is three numbers such as 11.24,11.24,28"))
-_unit_option = click.option("--unit", default="nanometer", show_default=True, help="Unit of the voxel size, such as micrometer or mm.")
+_voxel_size_argument = click.argument(
+    "voxel_size",
+    metavar="X,Y,Z",
+    callback=parse_callback(_lengths, "a voxel size is three numbers such as 11.24,11.24,28"),
+)
+_unit_option = click.option(
+    "--unit",
+    default="nanometer",
+    show_default=True,
+    help="Unit of the voxel size, such as micrometer or mm.",
+)
 
 
 @dataset.command("create", short_help="Create a dataset without layers.")
@@ -58,13 +67,21 @@ def create(path: str, voxel_size: list[float], unit: str, name: str | None, keep
     Example:
       wkwdask dataset create dataset 11.24,11.24,28
     """
-    return _edited(wkwdask.create_dataset(path, voxel_size, unit=unit, name=name, existing="keep" if keep else "error"))
+    return _edited(
+        wkwdask.create_dataset(
+            path, voxel_size, unit=unit, name=name, existing="keep" if keep else "error"
+        )
+    )
 
 
 @dataset.command("add-layer", short_help="Add a folder with mags to the JSON as a layer.")
 @click.argument("path")
 @click.argument("name")
-@click.option("--category", type=_CATEGORIES, help="Category of the layer. Default: integers of 32 bits and more are a segmentation.")
+@click.option(
+    "--category",
+    type=_CATEGORIES,
+    help="Category of the layer. Default: integers of 32 bits and more are a segmentation.",
+)
 @box_option("Bounding box of its data [voxels of mag 1]. Default: the extent of its files.")
 @prints_facts
 def add_layer(path: str, name: str, **options: Any) -> Facts:
@@ -95,8 +112,14 @@ def add_mags(path: str, layer: str) -> Facts:
 @click.argument("path")
 @click.argument("other")
 @click.option("--name", help="Name of the layer in PATH. Default: the same.")
-@click.option("--relative", is_flag=True, help="Write relative paths, so that both datasets can be moved together. Default: absolute paths.")
-@click.option("--any-voxel-size", is_flag=True, help="Allow another voxel size in the other dataset.")
+@click.option(
+    "--relative",
+    is_flag=True,
+    help="Write relative paths, so that both datasets can be moved together. Default: absolute paths.",
+)
+@click.option(
+    "--any-voxel-size", is_flag=True, help="Allow another voxel size in the other dataset."
+)
 @prints_facts
 def add_ref(path: str, other: str, **options: Any) -> Facts:
     """Add the layer OTHER, such as other-dataset/color, to the dataset PATH by reference. Its mags
@@ -131,7 +154,9 @@ def rename_layer(path: str, old: str, new: str) -> Facts:
 @external_option
 @prints_facts
 @cluster_options
-def remove_layer(path: str, name: str, cluster: AbstractContextManager[Any], **options: Any) -> Facts:
+def remove_layer(
+    path: str, name: str, cluster: AbstractContextManager[Any], **options: Any
+) -> Facts:
     """Remove a layer from the JSON. Its files stay, unless --delete-files is used.
 
     \b
@@ -151,7 +176,9 @@ def remove_layer(path: str, name: str, cluster: AbstractContextManager[Any], **o
 @external_option
 @prints_facts
 @cluster_options
-def remove_mag(path: str, layer: str, mag: str, cluster: AbstractContextManager[Any], **options: Any) -> Facts:
+def remove_mag(
+    path: str, layer: str, mag: str, cluster: AbstractContextManager[Any], **options: Any
+) -> Facts:
     """Remove a mag from the JSON. Its files stay, unless --delete-files is used.
 
     \b
@@ -195,11 +222,18 @@ def bounding_box(path: str, layer: str, box: str) -> Facts:
 @dataset.command("largest-id", short_help="Store the largest id of a segmentation.")
 @click.argument("path")
 @click.argument("layer")
-@click.option("--id", "value", type=click.IntRange(0), help="Id to store. Default: the largest id of the finest mag, computed from all voxels.")
+@click.option(
+    "--id",
+    "value",
+    type=click.IntRange(0),
+    help="Id to store. Default: the largest id of the finest mag, computed from all voxels.",
+)
 @click.option("--dry-run", is_flag=True, help="Print the id; do not store it.")
 @prints_facts
 @cluster_options
-def largest_id(path: str, layer: str, value: int | None, dry_run: bool, cluster: AbstractContextManager[Any]) -> Facts:
+def largest_id(
+    path: str, layer: str, value: int | None, dry_run: bool, cluster: AbstractContextManager[Any]
+) -> Facts:
     """Find the largest id of a segmentation and store it in the JSON.
 
     \b

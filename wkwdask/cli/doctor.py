@@ -51,8 +51,19 @@ def doctor(urls: tuple[str, ...]) -> Facts:
     """
     from wkwdask.cli.tables import print_findings
 
-    findings = [*_versions(), *_extras(), *_kernels(), *_cluster_tools(), *_machine(), *map(_reach, urls)]
-    return Facts(findings, partial(print_findings, findings), 0 if all(finding.is_fine for finding in findings) else FOUND)
+    findings = [
+        *_versions(),
+        *_extras(),
+        *_kernels(),
+        *_cluster_tools(),
+        *_machine(),
+        *map(_reach, urls),
+    ]
+    return Facts(
+        findings,
+        partial(print_findings, findings),
+        0 if all(finding.is_fine for finding in findings) else FOUND,
+    )
 
 
 def _finding(name: str, value: str, is_fine: bool = True, remedy: str = "") -> Finding:
@@ -76,7 +87,9 @@ def _installed(requirement: Requirement) -> str:
 
 
 def _is_met(requirement: Requirement) -> bool:
-    return bool(found := _installed(requirement)) and requirement.specifier.contains(found, prereleases=True)
+    return bool(found := _installed(requirement)) and requirement.specifier.contains(
+        found, prereleases=True
+    )
 
 
 def _versions() -> Iterator[Finding]:
@@ -84,17 +97,33 @@ def _versions() -> Iterator[Finding]:
     yield _finding(_PACKAGE, f"{metadata.version(_PACKAGE)} ({os.path.dirname(wkwdask.__file__)})")
     for requirement in _requirements():
         if requirement.marker is None:
-            yield _finding(requirement.name, _installed(requirement) or "missing", _is_met(requirement), f"pip install '{requirement}'")
+            yield _finding(
+                requirement.name,
+                _installed(requirement) or "missing",
+                _is_met(requirement),
+                f"pip install '{requirement}'",
+            )
 
 
 def _extras() -> Iterator[Finding]:
     from wkwdask.clusters.check import Finding
 
-    for extra in sorted(set(metadata.metadata(_PACKAGE).get_all("Provides-Extra") or ()) - _EXTRAS_OF_DEVELOPERS):
-        needed = [each for each in _requirements() if each.marker is not None and each.marker.evaluate({"extra": extra})]
+    for extra in sorted(
+        set(metadata.metadata(_PACKAGE).get_all("Provides-Extra") or ()) - _EXTRAS_OF_DEVELOPERS
+    ):
+        needed = [
+            each
+            for each in _requirements()
+            if each.marker is not None and each.marker.evaluate({"extra": extra})
+        ]
         missing = [each.name for each in needed if not _is_met(each)]
         remedy = f"pip install '{_PACKAGE}[{extra}]'" if missing else ""
-        yield Finding(f"extra {extra}", f"without {', '.join(missing)}" if missing else "installed", True, remedy)
+        yield Finding(
+            f"extra {extra}",
+            f"without {', '.join(missing)}" if missing else "installed",
+            True,
+            remedy,
+        )
 
 
 def _kernels() -> Iterator[Finding]:
@@ -102,10 +131,20 @@ def _kernels() -> Iterator[Finding]:
 
     folder = cache_folder()
     if folder is None:
-        yield _finding("kernels", "no writable folder: compiled again in each process", False, f"set {CACHE_VARIABLE} to a folder of your own")
+        yield _finding(
+            "kernels",
+            "no writable folder: compiled again in each process",
+            False,
+            f"set {CACHE_VARIABLE} to a folder of your own",
+        )
         return
     files = [path for path in folder.iterdir() if path.is_file()]
-    types = {match.decode() for path in files if path.name.startswith("reduce") for match in _VOXEL_TYPE.findall(path.read_bytes())}
+    types = {
+        match.decode()
+        for path in files
+        if path.name.startswith("reduce")
+        for match in _VOXEL_TYPE.findall(path.read_bytes())
+    }
     kept = f"{len(files)} in {folder}; pyramids of {', '.join(sorted(types)) or 'no type'}"
     yield _finding("kernels", kept, bool(files), "wkwdask warmup compiles them beforehand")
 
@@ -126,15 +165,35 @@ def _machine() -> Iterator[Finding]:
 
     yield _finding("cores", str(available_cores()))
     free = min(available_memory(), psutil.virtual_memory().available)
-    yield _finding("free memory", format_nbytes(free), free >= _LEAST_NBYTES, "end other programs, or ask for more memory")
+    yield _finding(
+        "free memory",
+        format_nbytes(free),
+        free >= _LEAST_NBYTES,
+        "end other programs, or ask for more memory",
+    )
     if os.path.isdir("/dev/shm"):
         shared = shutil.disk_usage("/dev/shm").free
-        yield _finding("free /dev/shm", format_nbytes(shared), shared >= _LEAST_SHARED_NBYTES, "remove files there; a container needs --shm-size")
+        yield _finding(
+            "free /dev/shm",
+            format_nbytes(shared),
+            shared >= _LEAST_SHARED_NBYTES,
+            "remove files there; a container needs --shm-size",
+        )
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     is_enough = limit in (resource.RLIM_INFINITY, -1) or limit >= _LEAST_OPEN_FILES
-    yield _finding("open files", "no limit" if limit == resource.RLIM_INFINITY else str(limit), is_enough, f"ulimit -n {_LEAST_OPEN_FILES}")
+    yield _finding(
+        "open files",
+        "no limit" if limit == resource.RLIM_INFINITY else str(limit),
+        is_enough,
+        f"ulimit -n {_LEAST_OPEN_FILES}",
+    )
     bytecode = "not written" if sys.dont_write_bytecode else "written"
-    yield _finding("bytecode", bytecode, not sys.dont_write_bytecode, "unset PYTHONDONTWRITEBYTECODE: each start compiles all modules again")
+    yield _finding(
+        "bytecode",
+        bytecode,
+        not sys.dont_write_bytecode,
+        "unset PYTHONDONTWRITEBYTECODE: each start compiles all modules again",
+    )
 
 
 def _reach(url: str) -> Finding:
@@ -146,4 +205,7 @@ def _reach(url: str) -> Finding:
         layers = find(url).layers
     except Exception as error:
         return _finding(url, f"{type(error).__name__}: {error}", False)
-    return _finding(url, f"opened {', '.join(layer.name or layer.folder for layer in layers) or 'nothing'} in {time.monotonic() - begin:.1f} s")
+    return _finding(
+        url,
+        f"opened {', '.join(layer.name or layer.folder for layer in layers) or 'nothing'} in {time.monotonic() - begin:.1f} s",
+    )

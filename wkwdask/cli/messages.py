@@ -20,7 +20,9 @@ _FLAGS = {
 }
 _VERBS = {"build_pyramid": "pyramid", "open_dataset": "info", "connected_components": "components"}
 _COMMANDS: list[click.Command] = []
-_ARGUMENT = re.compile(r"""(?<![\w/.?&=-])([a-z]\w*)=(?:"([^"]*)"|'([^']*)'|(True|False)|\(([\d., ]+)\)|(\d+(?=[^\w.]|$)))?""")
+_ARGUMENT = re.compile(
+    r"""(?<![\w/.?&=-])([a-z]\w*)=(?:"([^"]*)"|'([^']*)'|(True|False)|\(([\d., ]+)\)|(\d+(?=[^\w.]|$)))?"""
+)
 _LIST = re.compile(r"(?<= has no option )\w+|(?<= has no options )[\w, ]+|(?<=; it has: )[\w, ]+")
 _NOT_THERE = re.compile(r"\bno (?:layer|mag) '?([^\s';]+)'?(?: in [^;]*)?; there are ([^;:]+)$")
 _CALL = re.compile(r"\b(" + "|".join(_VERBS) + r")\(([^()]*)\)")
@@ -39,7 +41,9 @@ def on_command_line(text: str) -> str:
     >>> on_command_line('existing="restart" starts over; choose one with layer=, or build_pyramid(update=True)')
     '--restart starts over; choose one with --layer, or wkwdask pyramid --update'
     """
-    text = _LIST.sub(lambda match: re.sub(r"\w+", lambda name: _options().get(name[0], name[0]), match[0]), text)
+    text = _LIST.sub(
+        lambda match: re.sub(r"\w+", lambda name: _options().get(name[0], name[0]), match[0]), text
+    )
     text = _CALL.sub(lambda match: f"wkwdask {_VERBS[match[1]]} {match[2]}".rstrip(), text)
     return _ARGUMENT.sub(_as_option, _NOT_THERE.sub(_with_nearest, text))
 
@@ -65,7 +69,9 @@ def _options() -> dict[str, str]:
     arguments."""
     options: dict[str, str] = {}
     for command in _COMMANDS:
-        for option in (parameter for parameter in command.params if isinstance(parameter, click.Option)):
+        for option in (
+            parameter for parameter in command.params if isinstance(parameter, click.Option)
+        ):
             flag = max(option.opts, key=len)
             options.setdefault(flag.lstrip("-").replace("-", "_"), flag)
             options.setdefault(option.name or "", flag)

@@ -36,13 +36,24 @@ _METAVARS = {"block_len": "VOXELS", "file_len": "BLOCKS"}
 _LOCK_POLL_SECONDS = 1.0
 
 external_option = click.option(
-    "--allow-external", is_flag=True, help="Allow writing and deleting where paths or links lead out of the dataset. Default: refuse."
+    "--allow-external",
+    is_flag=True,
+    help="Allow writing and deleting where paths or links lead out of the dataset. Default: refuse.",
 )
-space_option = click.option("--force-space", is_flag=True, help="Start although the result very probably does not fit on the disk. Default: refuse.")
+space_option = click.option(
+    "--force-space",
+    is_flag=True,
+    help="Start although the result very probably does not fit on the disk. Default: refuse.",
+)
 layers_option = click.option(
-    "--layer", multiple=True, callback=lambda ctx, param, names: names or None, help="Layer to process; may be repeated. Default: all."
+    "--layer",
+    multiple=True,
+    callback=lambda ctx, param, names: names or None,
+    help="Layer to process; may be repeated. Default: all.",
 )
-mags_option = click.option("--mags", metavar="MAG,MAG", help="Mags to process, such as 1,2-2-1. Default: all.")
+mags_option = click.option(
+    "--mags", metavar="MAG,MAG", help="Mags to process, such as 1,2-2-1. Default: all."
+)
 
 
 def combined_options(*options: Decorator) -> Decorator:
@@ -71,18 +82,27 @@ def parse_callback(parse: Callable[[str], Any], expected: str) -> Callable[..., 
 
 def numbers_callback(name: str, number: Callable[[str], Any]) -> Callable[..., Any]:
     """Return a callback that parses a list of numbers."""
-    return parse_callback(lambda text: tuple(map(number, text.split(","))), f"--{name} takes numbers with commas between them")
+    return parse_callback(
+        lambda text: tuple(map(number, text.split(","))),
+        f"--{name} takes numbers with commas between them",
+    )
 
 
 def box_option(text: str) -> Decorator:
     """Add the option ``--bounding-box``."""
-    parse = parse_callback(BoundingBox.parse, "--bounding-box takes six whole numbers X,Y,Z,W,H,D, top left and size in voxels of mag 1")
+    parse = parse_callback(
+        BoundingBox.parse,
+        "--bounding-box takes six whole numbers X,Y,Z,W,H,D, top left and size in voxels of mag 1",
+    )
     return click.option("--bounding-box", metavar="X,Y,Z,W,H,D", callback=parse, help=text)
 
 
 def where_option(text: str) -> Decorator:
     """Add the option ``--where``."""
-    parse = parse_callback(_corners, "--where takes two corners X,Y,Z:X,Y,Z in voxels of the mag, the second one exclusive")
+    parse = parse_callback(
+        _corners,
+        "--where takes two corners X,Y,Z:X,Y,Z in voxels of the mag, the second one exclusive",
+    )
     return click.option("--where", metavar="X,Y,Z:X,Y,Z", callback=parse, help=text)
 
 
@@ -98,15 +118,33 @@ def resume_options(replaced: str) -> Decorator:
     ``existing``. ``replaced`` is the help of ``--overwrite``."""
 
     def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
-        @click.option("--resume", is_flag=True, help="Resume an interrupted run; do nothing if the job is finished.")
+        @click.option(
+            "--resume",
+            is_flag=True,
+            help="Resume an interrupted run; do nothing if the job is finished.",
+        )
         @click.option("--overwrite", is_flag=True, help=replaced)
-        @click.option("--restart", is_flag=True, help="Like --overwrite, but discard an interrupted run and start over.")
+        @click.option(
+            "--restart",
+            is_flag=True,
+            help="Like --overwrite, but discard an interrupted run and start over.",
+        )
         @functools.wraps(command)
         def run(*args: Any, resume: bool, overwrite: bool, restart: bool, **options: Any) -> Any:
             if resume and (overwrite or restart):
                 other = "--restart discards it" if restart else "--overwrite replaces what exists"
                 raise click.UsageError(f"--resume continues a run, {other}: use one of them")
-            return command(*args, existing="restart" if restart else "overwrite" if overwrite else "resume" if resume else "error", **options)
+            return command(
+                *args,
+                existing="restart"
+                if restart
+                else "overwrite"
+                if overwrite
+                else "resume"
+                if resume
+                else "error",
+                **options,
+            )
 
         return run
 
@@ -118,17 +156,37 @@ def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
     enter when the work begins."""
 
     @click.option(
-        "--cluster", metavar="FILE|NAME", help="Run on this cluster (wkwdask cluster list). Default: $WKWDASK_CLUSTER, else the cores of this machine."
+        "--cluster",
+        metavar="FILE|NAME",
+        help="Run on this cluster (wkwdask cluster list). Default: $WKWDASK_CLUSTER, else the cores of this machine.",
     )
-    @click.option("--scheduler", metavar="ADDRESS", help="Run on the dask cluster at this address, such as tcp://host:8786.")
-    @click.option("--performance-report", metavar="FILE.html", help="Save dask's performance report of the run; needs a cluster and bokeh.")
+    @click.option(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="Run on the dask cluster at this address, such as tcp://host:8786.",
+    )
+    @click.option(
+        "--performance-report",
+        metavar="FILE.html",
+        help="Save dask's performance report of the run; needs a cluster and bokeh.",
+    )
     @functools.wraps(command)
-    def run(*args: Any, cluster: str | None, scheduler: str | None, performance_report: str | None, **options: Any) -> Any:
+    def run(
+        *args: Any,
+        cluster: str | None,
+        scheduler: str | None,
+        performance_report: str | None,
+        **options: Any,
+    ) -> Any:
         if cluster is not None and scheduler is not None:
-            raise click.UsageError("--cluster names a configuration, --scheduler an address: use one of them")
+            raise click.UsageError(
+                "--cluster names a configuration, --scheduler an address: use one of them"
+            )
         from wkwdask.clusters.connect import cluster as run_on
 
-        return command(*args, cluster=run_on(cluster or scheduler, report=performance_report), **options)
+        return command(
+            *args, cluster=run_on(cluster or scheduler, report=performance_report), **options
+        )
 
     return run
 
@@ -138,7 +196,12 @@ def runs_on_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
     function; its result is computed on the cluster and printed."""
 
     @prints_facts
-    @click.option("--report", metavar="FILE.html", callback=_check_folder, help="Save a report: files, speed, failures and a picture of the result.")
+    @click.option(
+        "--report",
+        metavar="FILE.html",
+        callback=_check_folder,
+        help="Save a report: files, speed, failures and a picture of the result.",
+    )
     @click.option(
         "--lock-wait",
         metavar="TIME",
@@ -161,7 +224,11 @@ def runs_on_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
             if report is not None and outcome:
                 from wkwdask.cli.report_page import write_page
 
-                write_page(report, **outcome, performance_report=click.get_current_context().params["performance_report"])
+                write_page(
+                    report,
+                    **outcome,
+                    performance_report=click.get_current_context().params["performance_report"],
+                )
         return outcome["result"]
 
     return run
@@ -215,9 +282,17 @@ class _Shape(click.ParamType):
         if not isinstance(value, str):
             return value
         try:
-            return SHAPE_WORDS[value] if value in SHAPE_WORDS else tuple(int(part) for part in value.split(","))
+            return (
+                SHAPE_WORDS[value]
+                if value in SHAPE_WORDS
+                else tuple(int(part) for part in value.split(","))
+            )
         except ValueError:
-            self.fail(f"expected three whole numbers such as 64,64,64, or {' or '.join(SHAPE_WORDS)}, got {value!r}", param, ctx)
+            self.fail(
+                f"expected three whole numbers such as 64,64,64, or {' or '.join(SHAPE_WORDS)}, got {value!r}",
+                param,
+                ctx,
+            )
 
 
 class _Number(click.ParamType):
@@ -233,7 +308,9 @@ class _Number(click.ParamType):
         try:
             return value if value in self._words else int(value)
         except ValueError:
-            self.fail(f"expected a whole number or {' or '.join(self._words)}, got {value!r}", param, ctx)
+            self.fail(
+                f"expected a whole number or {' or '.join(self._words)}, got {value!r}", param, ctx
+            )
 
 
 class _StorageOption(click.Option):
@@ -245,16 +322,29 @@ class StorageCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the general options, then the storage options of each format in its own section."""
-        listed = [each.get_help_record(ctx) for each in self.get_params(ctx) if not isinstance(each, _StorageOption)]
+        listed = [
+            each.get_help_record(ctx)
+            for each in self.get_params(ctx)
+            if not isinstance(each, _StorageOption)
+        ]
         with formatter.section("Options"):
             formatter.write_dl([row for row in listed if row is not None])
         records, default = self.callback.storage  # type: ignore[union-attr]
         for record in records:
-            with formatter.section(f"{record.title} options{f' (default: {default})' if default else ''}"):
-                formatter.write_dl([(f"{_flag(name)} {_metavar(name, option)}".strip(), _help(option, default)) for name, option in options_of(record)])
+            with formatter.section(
+                f"{record.title} options{f' (default: {default})' if default else ''}"
+            ):
+                formatter.write_dl(
+                    [
+                        (f"{_flag(name)} {_metavar(name, option)}".strip(), _help(option, default))
+                        for name, option in options_of(record)
+                    ]
+                )
 
 
-def storage_options(default: str = "", records: Sequence[type[StorageOptions]] = storage_records()) -> Decorator:
+def storage_options(
+    default: str = "", records: Sequence[type[StorageOptions]] = storage_records()
+) -> Decorator:
     """Add the storage options of formats; the command receives those that are set. ``default``
     describes the values of all others in the help."""
     options_by_name: dict[str, list[Option]] = {}
@@ -265,7 +355,14 @@ def storage_options(default: str = "", records: Sequence[type[StorageOptions]] =
     def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
         def run(*args: Any, **options: Any) -> Any:
-            return command(*args, **{name: value for name, value in options.items() if name not in options_by_name or value is not None})
+            return command(
+                *args,
+                **{
+                    name: value
+                    for name, value in options.items()
+                    if name not in options_by_name or value is not None
+                },
+            )
 
         run.storage = (records, default)  # type: ignore[attr-defined]
         wrapped: Callable[..., Any] = run
@@ -280,14 +377,18 @@ def _option(name: str, options: Sequence[Option]) -> Decorator:
     """Return the click option for a name that several formats may have."""
     if options[0].kind == "flag":
         return click.option(_flag(name), cls=_StorageOption, is_flag=True, default=None)
-    return click.option(_flag(name), cls=_StorageOption, type=_type(options), metavar=_metavar(name, options[0]))
+    return click.option(
+        _flag(name), cls=_StorageOption, type=_type(options), metavar=_metavar(name, options[0])
+    )
 
 
 def _type(options: Sequence[Option]) -> click.ParamType:
     if options[0].kind == "shape":
         return _Shape()
     if options[0].kind == "choice":
-        return click.Choice(list(dict.fromkeys(choice for option in options for choice in option.choices)))
+        return click.Choice(
+            list(dict.fromkeys(choice for option in options for choice in option.choices))
+        )
     words = [word for option in options for word in option.words]
     if words:
         return _Number(words)

@@ -25,11 +25,21 @@ img { max-width: 100% }
 """
 
 
-def write_page(path: str, *, result: Any = None, error: Exception | None = None, performance_report: str | None = None) -> None:
+def write_page(
+    path: str,
+    *,
+    result: Any = None,
+    error: Exception | None = None,
+    performance_report: str | None = None,
+) -> None:
     """Write the report of the command of this process, which returned a result or raised an
     error."""
     command = shlex.join(["wkwdask", *sys.argv[1:]])
-    facts = {"finished": time.strftime("%Y-%m-%d %H:%M:%S"), "machine": socket.gethostname(), "folder": os.getcwd()}
+    facts = {
+        "finished": time.strftime("%Y-%m-%d %H:%M:%S"),
+        "machine": socket.gethostname(),
+        "folder": os.getcwd(),
+    }
     parts = [f"<h1>{escape(command)}</h1>", html_table((), facts.items())]
     if error is not None:
         notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
@@ -41,12 +51,21 @@ def write_page(path: str, *, result: Any = None, error: Exception | None = None,
     if performance_report is not None:
         link = os.path.relpath(performance_report, os.path.dirname(os.path.abspath(path)))
         parts.append(f"<p><a href='{escape(link)}'>dask's performance report</a></p>")
-    text = f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{escape(command)}</title><style>{_STYLE}</style>\n" + "\n".join(parts) + "\n</html>\n"
+    text = (
+        f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{escape(command)}</title><style>{_STYLE}</style>\n"
+        + "\n".join(parts)
+        + "\n</html>\n"
+    )
     with open(path, "w", encoding="utf-8") as file:
         file.write(text)
 
 
 def _html(value: Any) -> str:
     """Return the card of a report or a plan, and the text of any other value."""
-    text = value.to_html(_PIXELS) if hasattr(value, "to_html") else f"<pre>{escape(str(value))}</pre>"
-    return "".join(part if part.startswith("<img ") else on_command_line(part) for part in re.split("(<img [^>]*>)", text))
+    text = (
+        value.to_html(_PIXELS) if hasattr(value, "to_html") else f"<pre>{escape(str(value))}</pre>"
+    )
+    return "".join(
+        part if part.startswith("<img ") else on_command_line(part)
+        for part in re.split("(<img [^>]*>)", text)
+    )

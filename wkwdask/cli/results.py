@@ -46,7 +46,12 @@ def prints_facts(command: Callable[..., Any]) -> Callable[..., None]:
             result = command(*args, **options)
         except Exception as error:
             if as_json and not isinstance(error, (click.UsageError, click.Abort)):
-                _print_json({"error": on_command_line(str(error) or type(error).__name__), "kind": type(error).__name__})
+                _print_json(
+                    {
+                        "error": on_command_line(str(error) or type(error).__name__),
+                        "kind": type(error).__name__,
+                    }
+                )
             raise
         facts = result if isinstance(result, Facts) else Facts(result)
         if as_json:

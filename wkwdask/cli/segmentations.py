@@ -74,8 +74,16 @@ def _limits(text: str) -> Any:
     show_default=True,
     help="Neighbors of a voxel: those that share a face (6), also an edge (18), also a corner (26).",
 )
-@click.option("--min-voxels", type=click.IntRange(0), default=0, help="Minimum size of a component; smaller ones become 0.")
-@_makes_segmentation("Data type of the ids. Default: uint32, or uint64 for more than 2^32 - 1 components.", _BOX_TO_LABEL)
+@click.option(
+    "--min-voxels",
+    type=click.IntRange(0),
+    default=0,
+    help="Minimum size of a component; smaller ones become 0.",
+)
+@_makes_segmentation(
+    "Data type of the ids. Default: uint32, or uint64 for more than 2^32 - 1 components.",
+    _BOX_TO_LABEL,
+)
 def components(source: str, target: str, connectivity: str, **options: Any) -> Any:
     """Label the connected components of SOURCE, a mag or layer, as the mag TARGET. Each component
     gets one id across all files.
@@ -89,15 +97,23 @@ def components(source: str, target: str, connectivity: str, **options: Any) -> A
       wkwdask components dataset/prediction/1 dataset/cells/1 --threshold 0.5,1 --connectivity 6
       wkwdask components dataset/segmentation/1 dataset/split/1
     """
-    return partial(wkwdask.connected_components, source, target, connectivity=int(connectivity), **options)  # type: ignore[arg-type]
+    return partial(
+        wkwdask.connected_components, source, target, connectivity=int(connectivity), **options
+    )  # type: ignore[arg-type]
 
 
-@click.command(cls=StorageCommand, short_help="Map ids to other ids: merge, rename or remove segments.")
+@click.command(
+    cls=StorageCommand, short_help="Map ids to other ids: merge, rename or remove segments."
+)
 @click.argument("source")
 @click.argument("target")
 @click.argument("mapping")
 @click.option(
-    "--default", type=click.Choice(("keep", "zero")), default="keep", show_default=True, help="Keep the ids that MAPPING does not name, or set them to zero."
+    "--default",
+    type=click.Choice(("keep", "zero")),
+    default="keep",
+    show_default=True,
+    help="Keep the ids that MAPPING does not name, or set them to zero.",
 )
 @_makes_segmentation("Data type of the new ids. Default: that of the source.", _BOX_TO_MAP)
 def remap(source: str, target: str, mapping: str, **options: Any) -> Any:
@@ -120,7 +136,12 @@ def remap(source: str, target: str, mapping: str, **options: Any) -> Any:
 @click.command(cls=StorageCommand, short_help="Remove small segments.")
 @click.argument("source")
 @click.argument("target")
-@click.option("--min-voxels", type=click.IntRange(0), required=True, help="Minimum size of a segment; smaller ones become 0.")
+@click.option(
+    "--min-voxels",
+    type=click.IntRange(0),
+    required=True,
+    help="Minimum size of a segment; smaller ones become 0.",
+)
 @_makes_segmentation("Data type of the ids. Default: that of the source.")
 def dust(source: str, target: str, **options: Any) -> Any:
     """Remove small segments from SOURCE, a mag or layer, and write the mag TARGET. All other
@@ -136,7 +157,11 @@ def dust(source: str, target: str, **options: Any) -> Any:
 @click.command(cls=StorageCommand, short_help="Renumber segments to 1, 2, 3...")
 @click.argument("source")
 @click.argument("target")
-@click.option("--mapping", metavar="FILE", help="Write the old and the new ids: .csv, .parquet or .npy, which remap reads.")
+@click.option(
+    "--mapping",
+    metavar="FILE",
+    help="Write the old and the new ids: .csv, .parquet or .npy, which remap reads.",
+)
 @_makes_segmentation("Data type of the new ids. Default: that of the source.")
 def renumber(source: str, target: str, **options: Any) -> Any:
     """Renumber the n segments of SOURCE, a mag or layer, to 1 to n in the order of their ids, and
@@ -154,17 +179,37 @@ def renumber(source: str, target: str, **options: Any) -> Any:
 @click.argument("annotations", nargs=-1, required=True)
 @click.argument("target")
 @click.option("--layer", help="Layer of BASE. Default: the only one, or the only segmentation.")
-@click.option("--mag", help="Mag to merge. Default: the finest for which an annotation stores blocks.")
-@click.option("--volume-layer", metavar="NAME", help="Volume layer of annotations with several. Default: the one created on the layer.")
-@click.option("--relabel", is_flag=True, help="Assign unique ids to the new segments of each annotation.")
-@click.option("--largest-id", type=int, metavar="ID", help="Largest id of BASE, for --relabel. Default: the largestSegmentId in its JSON.")
+@click.option(
+    "--mag", help="Mag to merge. Default: the finest for which an annotation stores blocks."
+)
+@click.option(
+    "--volume-layer",
+    metavar="NAME",
+    help="Volume layer of annotations with several. Default: the one created on the layer.",
+)
+@click.option(
+    "--relabel", is_flag=True, help="Assign unique ids to the new segments of each annotation."
+)
+@click.option(
+    "--largest-id",
+    type=int,
+    metavar="ID",
+    help="Largest id of BASE, for --relabel. Default: the largestSegmentId in its JSON.",
+)
 @click.option("--verify", is_flag=True, help="Compare all voxels before the mag is published.")
 @storage_options("as in BASE", [WkwOptions])
 @resume_options("Replace an existing mag; continue an interrupted run.")
 @external_option
 @space_option
 @runs_on_cluster
-def merge(base: str, annotations: tuple[str, ...], target: str, relabel: bool, largest_id: int | None, **options: Any) -> Any:
+def merge(
+    base: str,
+    annotations: tuple[str, ...],
+    target: str,
+    relabel: bool,
+    largest_id: int | None,
+    **options: Any,
+) -> Any:
     """Merge volume ANNOTATIONS, zips as WEBKNOSSOS exports them, into the segmentation BASE, and
     write one mag of TARGET.
 
@@ -178,4 +223,11 @@ def merge(base: str, annotations: tuple[str, ...], target: str, relabel: bool, l
     """
     if largest_id is not None and not relabel:
         raise click.UsageError("--largest-id is for --relabel")
-    return partial(wkwdask.merge, base, annotations, target, relabel=relabel if largest_id is None else largest_id, **options)
+    return partial(
+        wkwdask.merge,
+        base,
+        annotations,
+        target,
+        relabel=relabel if largest_id is None else largest_id,
+        **options,
+    )

@@ -21,9 +21,19 @@ def verbosity_options(*, hidden: bool) -> list[click.Option]:
     shared: dict[str, Any] = {"expose_value": False, "hidden": hidden}
     return [
         click.Option(
-            ["-v", "--verbose"], count=True, callback=_log, help="Log what is done on standard error; -vv also each task, file and request.", **shared
+            ["-v", "--verbose"],
+            count=True,
+            callback=_log,
+            help="Log what is done on standard error; -vv also each task, file and request.",
+            **shared,
         ),
-        click.Option(["-q", "--quiet"], is_flag=True, callback=_silence, help="Print results and errors only: no progress, no warnings.", **shared),
+        click.Option(
+            ["-q", "--quiet"],
+            is_flag=True,
+            callback=_silence,
+            help="Print results and errors only: no progress, no warnings.",
+            **shared,
+        ),
     ]
 
 
@@ -65,7 +75,13 @@ def _silence(ctx: click.Context, _param: click.Parameter, is_quiet: bool) -> Non
 
     logger, before = logging.getLogger("wkwdask"), os.environ.get(PROGRESS_VARIABLE)
     ctx.find_root().call_on_close(partial(logger.setLevel, logger.level))
-    ctx.find_root().call_on_close(lambda: os.environ.pop(PROGRESS_VARIABLE) if before is None else os.environ.update({PROGRESS_VARIABLE: before}))
+    ctx.find_root().call_on_close(
+        lambda: (
+            os.environ.pop(PROGRESS_VARIABLE)
+            if before is None
+            else os.environ.update({PROGRESS_VARIABLE: before})
+        )
+    )
     logger.setLevel(logging.ERROR)
     os.environ[PROGRESS_VARIABLE] = "off"  # processes that this one starts are quiet too
     warnings.showwarning = lambda *_, **__: None

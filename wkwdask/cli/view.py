@@ -12,14 +12,45 @@ from wkwdask.geometry.mag import Mag
 
 @click.command(short_help="Show layers in a browser, with Neuroglancer.")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option("--layer", "layers", multiple=True, help="Show only this layer; may be repeated. Default: all layers.")
-@click.option("--mag", callback=parse_callback(Mag.parse, "--mag takes a mag such as 2 or 2-2-1"), help="Show only this mag. Default: all mags.")
-@click.option("--position", metavar="X,Y,Z", callback=numbers_callback("position", int), help="First position [voxels of mag 1]. Default: the middle.")
-@click.option("--shader", metavar="GLSL", help="Shader of images, as Neuroglancer expects it. Default: gray values between two sampled percentiles.")
+@click.option(
+    "--layer",
+    "layers",
+    multiple=True,
+    help="Show only this layer; may be repeated. Default: all layers.",
+)
+@click.option(
+    "--mag",
+    callback=parse_callback(Mag.parse, "--mag takes a mag such as 2 or 2-2-1"),
+    help="Show only this mag. Default: all mags.",
+)
+@click.option(
+    "--position",
+    metavar="X,Y,Z",
+    callback=numbers_callback("position", int),
+    help="First position [voxels of mag 1]. Default: the middle.",
+)
+@click.option(
+    "--shader",
+    metavar="GLSL",
+    help="Shader of images, as Neuroglancer expects it. Default: gray values between two sampled percentiles.",
+)
 @click.option("--no-browser", is_flag=True, help="Print the URL only.")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on this machine. Default: any free port.")
-@click.option("--cors", metavar="ORIGIN", help="Allow pages of this origin, such as https://neuroglancer-demo.appspot.com, to read the layers.")
-@click.option("--allow-external", is_flag=True, help="Show levels that a document of a volume names outside of it. Default: refuse.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="Port on this machine. Default: any free port.",
+)
+@click.option(
+    "--cors",
+    metavar="ORIGIN",
+    help="Allow pages of this origin, such as https://neuroglancer-demo.appspot.com, to read the layers.",
+)
+@click.option(
+    "--allow-external",
+    is_flag=True,
+    help="Show levels that a document of a volume names outside of it. Default: refuse.",
+)
 def view(paths: tuple[str, ...], layers: tuple[str, ...], no_browser: bool, **options: Any) -> None:
     """Show datasets, layers, mags or volumes of any format in a browser, until Ctrl-C.
 

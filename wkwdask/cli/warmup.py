@@ -17,7 +17,18 @@ if TYPE_CHECKING:
 
     Jobs = list[tuple[Callable[..., None], tuple[Any, ...]]]
 
-_TYPES = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float32", "float64")
+_TYPES = (
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "float32",
+    "float64",
+)
 _UNSIGNED = _TYPES[:4]
 _DEFAULT_METHODS = {"uint8": ("median",), "uint32": ("mode",)}
 # two with separate kernels, any factor, and windows whose sums take more than 32 bits
@@ -26,8 +37,15 @@ _FACTORS = ((2, 2, 1), (2, 2, 2), (2, 1, 1), (64, 32, 32))
 
 @click.command(short_help="Compile kernels before they are needed.")
 @click.argument("types", nargs=-1, type=click.Choice(_TYPES), metavar="[TYPE]...")
-@click.option("--all", "everything", is_flag=True, help="Also all kernels of labels, and all methods and window sizes of pyramids.")
-@click.option("--workers", type=click.IntRange(1), help="Processes that compile. Default: one per core.")
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Also all kernels of labels, and all methods and window sizes of pyramids.",
+)
+@click.option(
+    "--workers", type=click.IntRange(1), help="Processes that compile. Default: one per core."
+)
 @prints_facts
 def warmup(types: tuple[str, ...], everything: bool, workers: int | None) -> Facts:
     """Compile the kernels that read, write and downsample voxels of each TYPE, by default uint8,
@@ -47,11 +65,18 @@ def warmup(types: tuple[str, ...], everything: bool, workers: int | None) -> Fac
 
     folder, chosen = cache_folder(), os.environ.get(CACHE_VARIABLE)
     if folder is None or (chosen and folder.parent != Path(chosen)):
-        raise PermissionError(f"{chosen or CACHE_VARIABLE}: no folder for machine code, which must belong to you and not be writable by everybody")
+        raise PermissionError(
+            f"{chosen or CACHE_VARIABLE}: no folder for machine code, which must belong to you and not be writable by everybody"
+        )
     started = time.monotonic()
-    compile_kernels([job for dtype in types or _UNSIGNED for job in _jobs(dtype, everything)], workers)
+    compile_kernels(
+        [job for dtype in types or _UNSIGNED for job in _jobs(dtype, everything)], workers
+    )
     number, seconds = sum(path.is_file() for path in folder.iterdir()), time.monotonic() - started
-    return Facts({"kernels": number, "folder": str(folder), "seconds": seconds}, f"{number} kernels in {folder}, after {seconds:.0f} s")
+    return Facts(
+        {"kernels": number, "folder": str(folder), "seconds": seconds},
+        f"{number} kernels in {folder}, after {seconds:.0f} s",
+    )
 
 
 def compile_for_demo(workers: int) -> None:
@@ -60,7 +85,13 @@ def compile_for_demo(workers: int) -> None:
 
     folder = cache_folder()
     if folder is not None and not any(folder.iterdir()):
-        compile_kernels([(_build_pyramids, (dtype, methods, 32)) for dtype, methods in _DEFAULT_METHODS.items()], workers)
+        compile_kernels(
+            [
+                (_build_pyramids, (dtype, methods, 32))
+                for dtype, methods in _DEFAULT_METHODS.items()
+            ],
+            workers,
+        )
 
 
 def compile_kernels(jobs: Jobs, workers: int | None) -> None:
@@ -74,8 +105,13 @@ def compile_kernels(jobs: Jobs, workers: int | None) -> None:
 
     workers = min(workers or available_cores(), len(jobs))
     if logging.getLogger(__name__).isEnabledFor(logging.WARNING):
-        click.echo(f"compiling kernels in {workers} {'process' if workers == 1 else 'processes'}, once for this version", err=True)
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_be_quiet) as pool:
+        click.echo(
+            f"compiling kernels in {workers} {'process' if workers == 1 else 'processes'}, once for this version",
+            err=True,
+        )
+    with ProcessPoolExecutor(
+        workers, mp_context=get_context("spawn"), initializer=_be_quiet
+    ) as pool:
         for done in [pool.submit(function, *arguments) for function, arguments in jobs]:
             done.result()
 
@@ -105,7 +141,9 @@ def _build_pyramids(dtype: str, methods: Sequence[str], edge: int) -> None:
         dataset = wkwdask.create_dataset(f"{folder}/dataset", (4, 4, 8)).path
         for method in methods:
             voxels = da.ones((edge, edge, edge), dtype=dtype)
-            wkwdask.to_wkw(voxels, f"{dataset}/{method}/1", block_len=8, file_len=4, category="color")
+            wkwdask.to_wkw(
+                voxels, f"{dataset}/{method}/1", block_len=8, file_len=4, category="color"
+            )
             wkwdask.build_pyramid(dataset, method, method=method, mags=("2-2-1", "4-4-2"))
 
 
@@ -139,9 +177,15 @@ def _use_blocks(dtype: str) -> None:
     from wkwdask.kernels.blocks import batch
     from wkwdask.kernels.blocks.layout import LZ4, cubes_table
 
-    corners, memory, array = np.zeros((1, 3), np.int64), np.zeros(1 << 12, np.uint8), np.ones((1, 4, 4, 4), dtype)
+    corners, memory, array = (
+        np.zeros((1, 3), np.int64),
+        np.zeros(1 << 12, np.uint8),
+        np.ones((1, 4, 4, 4), dtype),
+    )
     for store_zero in (True, False):
-        batch.encode_from(array, corners, memory, block_len=4, block_type=LZ4, level=5, store_zero=store_zero)
+        batch.encode_from(
+            array, corners, memory, block_len=4, block_type=LZ4, level=5, store_zero=store_zero
+        )
     batch.clear_into(cubes_table((0, 0, 0), 2, high=(2, 1, 1)), 2, array)
 
 
@@ -170,8 +214,16 @@ def _use_labels(dtype: str) -> None:
     label_brick(labels, 26)
     LabelTable(labels.dtype).add(labels, (0, 0, 0))
     for values in _TYPES:
-        LabelTable(labels.dtype, np.dtype(values), 1).add(labels, (0, 0, 0), np.ones((1, 4, 4, 4), values))
+        LabelTable(labels.dtype, np.dtype(values), 1).add(
+            labels, (0, 0, 0), np.ones((1, 4, 4, 4), values)
+        )
     for ids, out in (("uint64", dtype), ("int64", dtype), ("uint64", "uint16")):
-        map_ids(np.zeros(4, dtype), np.zeros(1, np.uint64), np.zeros(1, ids), np.zeros(4, out), keeps=True)
+        map_ids(
+            np.zeros(4, dtype),
+            np.zeros(1, np.uint64),
+            np.zeros(1, ids),
+            np.zeros(4, out),
+            keeps=True,
+        )
     if dtype in ("uint8", "uint16"):
         count_values(np.zeros(4, dtype))

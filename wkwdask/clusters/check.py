@@ -23,7 +23,15 @@ from dask.utils import format_bytes
 from wkwdask.clusters.config import SCRIPT_KINDS, ClusterConfig, walltime_seconds
 from wkwdask.errors import BatchError, TaskFailedError, UnsupportedError
 from wkwdask.store.local import file_system
-from wkwdask.store.slurm import END_STATES, cancel_jobs, count_states, options_in, partition_limit, partition_of, why_never_started
+from wkwdask.store.slurm import (
+    END_STATES,
+    cancel_jobs,
+    count_states,
+    options_in,
+    partition_limit,
+    partition_of,
+    why_never_started,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -69,7 +77,11 @@ def versions() -> dict[str, str]:
 
 def probe(folder: str, token: str) -> dict[str, Any]:
     """Collect facts about the node of this process, which may be a dask worker."""
-    facts: dict[str, Any] = {"host": socket.gethostname(), "versions": versions(), **_worker_facts()}
+    facts: dict[str, Any] = {
+        "host": socket.gethostname(),
+        "versions": versions(),
+        **_worker_facts(),
+    }
     facts["sees"] = wait_for_token(os.path.join(folder, FROM_DRIVER), token)
     facts["writes"] = _written(os.path.join(folder, FROM_WORKER), token)
     facts["scratch"] = _scratch_facts(facts["scratch_folder"])
@@ -112,7 +124,13 @@ def _worker_facts() -> dict[str, Any]:
     except ValueError:
         memory = os.environ.get("SLURM_MEM_PER_NODE", "")
         folder = os.environ.get("SLURM_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
-        return {"address": "", "threads": 0, "memory_limit": int(memory) << 20 if memory.isdecimal() else 0, "spill": False, "scratch_folder": folder}
+        return {
+            "address": "",
+            "threads": 0,
+            "memory_limit": int(memory) << 20 if memory.isdecimal() else 0,
+            "spill": False,
+            "scratch_folder": folder,
+        }
     import dask
 
     return {
@@ -131,7 +149,12 @@ def _scratch_facts(folder: str) -> dict[str, Any]:
         os.unlink(os.path.join(folder, f"wkwdask-check-{os.getpid()}"))
     kind = file_system(folder)
     free = shutil.disk_usage(folder).free if os.path.isdir(folder) else 0
-    return {"problem": problem, "kind": kind, "is_network": kind in _NETWORK_FILE_SYSTEMS, "free": free}
+    return {
+        "problem": problem,
+        "kind": kind,
+        "is_network": kind in _NETWORK_FILE_SYSTEMS,
+        "free": free,
+    }
 
 
 _MIN_SCRATCH_NBYTES = 1 << 30
@@ -156,7 +179,9 @@ class Finding:
 def check_cluster(config: ClusterConfig, folder: str, seconds: float = 600.0) -> list[Finding]:
     """Start one worker of a cluster, let it probe its node, and stop everything."""
     if config.kind == "kubernetes":
-        raise UnsupportedError(f"{config.name}: manifests are checked by Kubernetes: kubectl apply --dry-run=server -f {config.path}")
+        raise UnsupportedError(
+            f"{config.name}: manifests are checked by Kubernetes: kubectl apply --dry-run=server -f {config.path}"
+        )
     token = uuid4().hex
     with _probe_folder(folder) as shared:
         with open(os.path.join(shared, FROM_DRIVER), "w", encoding="ascii") as file:
@@ -184,10 +209,14 @@ def _umask() -> int:
     return current
 
 
-def _probe_by_client(config: ClusterConfig, folder: str, token: str, seconds: float) -> dict[str, Any]:
+def _probe_by_client(
+    config: ClusterConfig, folder: str, token: str, seconds: float
+) -> dict[str, Any]:
     from wkwdask.clusters.connect import cluster
 
-    options: dict[str, Any] = {"jobqueue": {"jobs": 1}, "local": {"workers": 1}}.get(config.kind, {})
+    options: dict[str, Any] = {"jobqueue": {"jobs": 1}, "local": {"workers": 1}}.get(
+        config.kind, {}
+    )
     source: Any = config.path or dict(config.values)
     with cluster(source, **options) as client:
         return probe_worker(client, folder, token, seconds)
@@ -201,24 +230,55 @@ def probe_worker(client: Any, folder: str, token: str, seconds: float) -> dict[s
             client.wait_for_workers(1, timeout=1)
             break
         if time.monotonic() > until:
-            raise TaskFailedError(f"no worker connected within {seconds:g} s: see the queue and the output of the job (log-directory)")
+            raise TaskFailedError(
+                f"no worker connected within {seconds:g} s: see the queue and the output of the job (log-directory)"
+            )
     facts: dict[str, Any] = client.submit(probe, folder, token, pure=False).result(timeout=seconds)
     return facts
 
 
-def _probe_by_script(config: ClusterConfig, folder: str, token: str, seconds: float) -> dict[str, Any]:
+def _probe_by_script(
+    config: ClusterConfig, folder: str, token: str, seconds: float
+) -> dict[str, Any]:
     """Submit the batch script with a small command that probes the node."""
-    program = [shutil.which("wkwdask") or sys.executable, *([] if shutil.which("wkwdask") else ["-m", "wkwdask"])]
+    program = [
+        shutil.which("wkwdask") or sys.executable,
+        *([] if shutil.which("wkwdask") else ["-m", "wkwdask"]),
+    ]
     output, answer = os.path.join(folder, "job.out"), os.path.join(folder, "answer.json")
-    options = ["--nodes=1", "--ntasks=1", "--ntasks-per-node=1", "--time=00:10:00", f"--output={output}"]
+    options = [
+        "--nodes=1",
+        "--ntasks=1",
+        "--ntasks-per-node=1",
+        "--time=00:10:00",
+        f"--output={output}",
+    ]
     options += ["--array=0"] if config.kind == "array" else []
-    command = ["sbatch", "--parsable", *options, str(config.path), *program, "cluster", "probe", "--folder", folder, "--token", token, "--output", answer]
+    command = [
+        "sbatch",
+        "--parsable",
+        *options,
+        str(config.path),
+        *program,
+        "cluster",
+        "probe",
+        "--folder",
+        folder,
+        "--token",
+        token,
+        "--output",
+        answer,
+    ]
     try:
         submission = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError:
-        raise TaskFailedError(f"{config.name}: sbatch not found: run the check on a machine that submits jobs") from None
+        raise TaskFailedError(
+            f"{config.name}: sbatch not found: run the check on a machine that submits jobs"
+        ) from None
     if submission.returncode:
-        raise TaskFailedError(f"{config.name}: the job was rejected: {' '.join(submission.stderr.split())}")
+        raise TaskFailedError(
+            f"{config.name}: the job was rejected: {' '.join(submission.stderr.split())}"
+        )
     job = submission.stdout.strip().partition(";")[0]
     try:
         _check_walltime(config, job)
@@ -246,7 +306,9 @@ def _check_walltime(config: ClusterConfig, job: str) -> None:
             )
 
 
-def _wait_for_answer(config: ClusterConfig, job: str, answer: str, output: str, seconds: float) -> dict[str, Any]:
+def _wait_for_answer(
+    config: ClusterConfig, job: str, answer: str, output: str, seconds: float
+) -> dict[str, Any]:
     """Wait until the job has written its facts; raises TaskFailedError if it ends without them."""
     until = time.monotonic() + seconds
     while True:
@@ -258,8 +320,12 @@ def _wait_for_answer(config: ClusterConfig, job: str, answer: str, output: str, 
             raise TaskFailedError(f"{config.name}: {reason}")
         if state in END_STATES or time.monotonic() > until:
             with suppress(OSError), open(output, encoding="utf-8", errors="replace") as file:
-                raise TaskFailedError(f"{config.name}: job {job} is {state or 'unknown'} and gave no answer; its output ends with\n{file.read()[-2000:]}")
-            raise TaskFailedError(f"{config.name}: job {job} is {state or 'unknown'} and gave no answer; no output is visible in the shared folder")
+                raise TaskFailedError(
+                    f"{config.name}: job {job} is {state or 'unknown'} and gave no answer; its output ends with\n{file.read()[-2000:]}"
+                )
+            raise TaskFailedError(
+                f"{config.name}: job {job} is {state or 'unknown'} and gave no answer; no output is visible in the shared folder"
+            )
         time.sleep(0.5)
 
 
@@ -274,7 +340,11 @@ def _state(job: str) -> str:
 def findings(facts: Mapping[str, Any], *, is_token_visible: bool, folder: str) -> list[Finding]:
     """Evaluate the facts of a worker."""
     return [
-        Finding("worker", f"{facts['host']} {facts['address']}".strip(), *_check_address(facts["address"], facts["host"])),
+        Finding(
+            "worker",
+            f"{facts['host']} {facts['address']}".strip(),
+            *_check_address(facts["address"], facts["host"]),
+        ),
         *_check_versions(facts["versions"]),
         *_check_shared_folder(facts, is_token_visible=is_token_visible, folder=folder),
         *_check_scratch(facts["scratch"], facts["scratch_folder"]),
@@ -285,7 +355,10 @@ def findings(facts: Mapping[str, Any], *, is_token_visible: bool, folder: str) -
 def _check_address(address: str, host: str) -> tuple[bool, str]:
     is_loopback = "://127." in address or "[::1]" in address
     if is_loopback and host != socket.gethostname():
-        return False, "it listens on a loopback address, which other machines cannot reach: set interface (ip addr)"
+        return (
+            False,
+            "it listens on a loopback address, which other machines cannot reach: set interface (ip addr)",
+        )
     return True, ""
 
 
@@ -293,16 +366,32 @@ def _check_versions(worker: Mapping[str, str]) -> Iterator[Finding]:
     for name, local in versions().items():
         remote = worker.get(name, "absent")
         value = local if remote == local else f"{remote}, here {local}"
-        yield Finding(name, value, remote == local, "" if remote == local else "use the same environment on both sides: python, job-script-prologue")
+        yield Finding(
+            name,
+            value,
+            remote == local,
+            ""
+            if remote == local
+            else "use the same environment on both sides: python, job-script-prologue",
+        )
 
 
-def _check_shared_folder(facts: Mapping[str, Any], *, is_token_visible: bool, folder: str) -> Iterator[Finding]:
+def _check_shared_folder(
+    facts: Mapping[str, Any], *, is_token_visible: bool, folder: str
+) -> Iterator[Finding]:
     is_visible, other_folder = facts["sees"], f"{folder} is not the same on the node"
-    yield Finding("shared folder, to node", "visible" if is_visible else "not visible", is_visible, "" if is_visible else other_folder)
+    yield Finding(
+        "shared folder, to node",
+        "visible" if is_visible else "not visible",
+        is_visible,
+        "" if is_visible else other_folder,
+    )
     error = facts["writes"]
     is_fine = not error and is_token_visible
     value = "visible" if is_fine else "not written" if error else "not visible"
-    yield Finding("shared folder, from node", value, is_fine, "" if is_fine else error or other_folder)
+    yield Finding(
+        "shared folder, from node", value, is_fine, "" if is_fine else error or other_folder
+    )
 
 
 def _check_scratch(scratch: Mapping[str, Any], folder: str) -> Iterator[Finding]:
@@ -312,17 +401,39 @@ def _check_scratch(scratch: Mapping[str, Any], folder: str) -> Iterator[Finding]
     kind, free = scratch["kind"] or "unknown", scratch["free"]
     value = f"{folder} ({kind}, {format_bytes(free)} free)"
     if scratch["is_network"]:
-        yield Finding("scratch", value, False, "a network file system: set local-directory to a disk of the node")
+        yield Finding(
+            "scratch",
+            value,
+            False,
+            "a network file system: set local-directory to a disk of the node",
+        )
     elif free < _MIN_SCRATCH_NBYTES:
-        yield Finding("scratch", value, False, f"less than {format_bytes(_MIN_SCRATCH_NBYTES)} free: set local-directory")
+        yield Finding(
+            "scratch",
+            value,
+            False,
+            f"less than {format_bytes(_MIN_SCRATCH_NBYTES)} free: set local-directory",
+        )
     else:
-        yield Finding("scratch", value, True, "it is in memory: files there count towards the memory of the job" if kind in ("tmpfs", "ramfs") else "")
+        yield Finding(
+            "scratch",
+            value,
+            True,
+            "it is in memory: files there count towards the memory of the job"
+            if kind in ("tmpfs", "ramfs")
+            else "",
+        )
 
 
 def _check_memory(facts: Mapping[str, Any]) -> Iterator[Finding]:
     limit, spills = facts["memory_limit"], bool(facts["spill"])
     is_fine = not limit or limit >= _MIN_MEMORY_NBYTES
-    yield Finding("memory of a worker", format_bytes(limit) if limit else "no limit", is_fine, "" if is_fine else "less than 1 GiB: raise memory")
+    yield Finding(
+        "memory of a worker",
+        format_bytes(limit) if limit else "no limit",
+        is_fine,
+        "" if is_fine else "less than 1 GiB: raise memory",
+    )
     if facts["address"]:
         remedy = "tasks should wait for memory rather than spill to scratch: set distributed.worker.memory.spill and .target to false"
         yield Finding("spilling", "on" if spills else "off", not spills, remedy if spills else "")

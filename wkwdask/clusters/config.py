@@ -20,7 +20,15 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1:0"
 """Default address of dashboards, which have no password and show everything."""
-CLASSES = ("SLURMCluster", "PBSCluster", "LSFCluster", "SGECluster", "OARCluster", "MoabCluster", "HTCondorCluster")
+CLASSES = (
+    "SLURMCluster",
+    "PBSCluster",
+    "LSFCluster",
+    "SGECluster",
+    "OARCluster",
+    "MoabCluster",
+    "HTCondorCluster",
+)
 _WALLTIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 
 
@@ -35,7 +43,11 @@ class Key:
     required: bool = False
 
 
-def _reader(expected: str, is_right: Callable[[Any], bool], convert: Callable[[Any], Any] = lambda value: value) -> Callable[[Any], Any]:
+def _reader(
+    expected: str,
+    is_right: Callable[[Any], bool],
+    convert: Callable[[Any], Any] = lambda value: value,
+) -> Callable[[Any], Any]:
     """Return the reader of one kind of value."""
 
     def read(value: Any) -> Any:
@@ -57,15 +69,29 @@ _text = _reader("text", lambda value: isinstance(value, str) and value != "")
 _flag = _reader("true or false", lambda value: isinstance(value, bool))
 _count = _reader("a number from 1", lambda value: _is_number(value) and value >= 1)
 _count_or_none = _reader("a number from 0", lambda value: _is_number(value) and value >= 0)
-_texts = _reader("a list of lines of text", lambda value: isinstance(value, list) and all(isinstance(line, str) for line in value))
-_mapping = _reader("keys with values", lambda value: isinstance(value, dict) and all(isinstance(name, str) for name in value))
-_nbytes = _reader("a number of bytes such as 4GiB", lambda value: _is_number(value, str) and parse_bytes(value) > 0)
+_texts = _reader(
+    "a list of lines of text",
+    lambda value: isinstance(value, list) and all(isinstance(line, str) for line in value),
+)
+_mapping = _reader(
+    "keys with values",
+    lambda value: isinstance(value, dict) and all(isinstance(name, str) for name in value),
+)
+_nbytes = _reader(
+    "a number of bytes such as 4GiB",
+    lambda value: _is_number(value, str) and parse_bytes(value) > 0,
+)
 _seconds = _reader(
-    "a time such as 30s, 50m or 2h", lambda value: _is_number(value, str, float) and parse_timedelta(value) > 0, lambda value: float(parse_timedelta(value))
+    "a time such as 30s, 50m or 2h",
+    lambda value: _is_number(value, str, float) and parse_timedelta(value) > 0,
+    lambda value: float(parse_timedelta(value)),
 )
 _class = _reader(f"one of {', '.join(CLASSES)}", lambda value: value in CLASSES)
 # YAML 1.1 reads an unquoted walltime such as 8:00:00 as a base-60 number.
-_walltime = _reader("a time in quotes such as '08:00:00'", lambda value: isinstance(value, str) and _WALLTIME.fullmatch(value) is not None)
+_walltime = _reader(
+    "a time in quotes such as '08:00:00'",
+    lambda value: isinstance(value, str) and _WALLTIME.fullmatch(value) is not None,
+)
 
 
 def walltime_seconds(walltime: str, class_name: str) -> int:
@@ -98,8 +124,17 @@ def _keys(read: Callable[[Any], Any], names: str, default: Any = None) -> dict[s
 
 
 _COMMON = {"kind": Key(_text, required=True), "dask": Key(_mapping, {})}
-_STARTED = {**_COMMON, "dashboard-address": Key(_text, LOOPBACK), **_keys(_text, "interface local-directory")}
-_LOCAL = {**_STARTED, "workers": Key(_count), "threads-per-worker": Key(_count, 1), "memory-limit": Key(_nbytes)}
+_STARTED = {
+    **_COMMON,
+    "dashboard-address": Key(_text, LOOPBACK),
+    **_keys(_text, "interface local-directory"),
+}
+_LOCAL = {
+    **_STARTED,
+    "workers": Key(_count),
+    "threads-per-worker": Key(_count, 1),
+    "memory-limit": Key(_nbytes),
+}
 _SCHEDULER = {**_COMMON, **_keys(_text, "address scheduler-file"), "timeout": Key(_seconds)}
 _JOBQUEUE = {
     **_STARTED,
@@ -114,14 +149,20 @@ _JOBQUEUE = {
     "death-timeout": Key(_seconds, 60.0),
     **_keys(_seconds, "lost-after queue-check", 15.0),
     "job-name": Key(_text, "wkwdask"),
-    **_keys(_texts, "job-script-prologue job-extra-directives job-directives-skip worker-extra-args", []),
+    **_keys(
+        _texts, "job-script-prologue job-extra-directives job-directives-skip worker-extra-args", []
+    ),
     "scheduler-options": Key(_mapping, {}),
 }
 _CLASS_KEYS: Mapping[str, Mapping[str, Key]] = {
     "SLURMCluster": {**_keys(_text, "queue account job-mem"), "job-cpu": Key(_count)},
     "PBSCluster": _keys(_text, "queue account resource-spec"),
     "MoabCluster": _keys(_text, "queue account resource-spec"),
-    "LSFCluster": {**_keys(_text, "queue project lsf-units"), **_keys(_count, "ncpus mem"), "use-stdin": Key(_flag)},
+    "LSFCluster": {
+        **_keys(_text, "queue project lsf-units"),
+        **_keys(_count, "ncpus mem"),
+        "use-stdin": Key(_flag),
+    },
     "SGECluster": _keys(_text, "queue project resource-spec"),
     "OARCluster": _keys(_text, "queue project resource-spec memory-per-core-property-name"),
     "HTCondorCluster": _keys(_text, "disk"),
@@ -133,7 +174,11 @@ ADAPTIVE = {
     "wait-count": Key(_count, 30),
     "target-duration": Key(_seconds, 60.0),
 }
-KINDS: Mapping[str, Mapping[str, Key]] = {"local": _LOCAL, "scheduler": _SCHEDULER, "jobqueue": _JOBQUEUE}
+KINDS: Mapping[str, Mapping[str, Key]] = {
+    "local": _LOCAL,
+    "scheduler": _SCHEDULER,
+    "jobqueue": _JOBQUEUE,
+}
 
 
 def keys_of(kind: str, class_name: Any = None) -> Mapping[str, Key]:
@@ -143,14 +188,26 @@ def keys_of(kind: str, class_name: Any = None) -> Mapping[str, Key]:
 
 def job_keys(class_name: str) -> tuple[str, ...]:
     """List the keys passed unchanged to the class of the queueing system."""
-    shared = ("interface", "protocol", "log-directory", "shared-temp-directory", "python", "shebang", "job-name", "job-extra-directives", "job-directives-skip")
+    shared = (
+        "interface",
+        "protocol",
+        "log-directory",
+        "shared-temp-directory",
+        "python",
+        "shebang",
+        "job-name",
+        "job-extra-directives",
+        "job-directives-skip",
+    )
     return (*shared, "walltime", "local-directory", *_CLASS_KEYS[class_name])
 
 
 def check_values(values: Any, where: str) -> dict[str, Any]:
     """Check the values of a configuration and add defaults."""
     if not isinstance(values, dict):
-        raise FormatError(f"{where}: not a cluster configuration: expected keys with values, such as kind: local")
+        raise FormatError(
+            f"{where}: not a cluster configuration: expected keys with values, such as kind: local"
+        )
     kind = values.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
         raise FormatError(f"{where}: kind: found {kind!r}, expected one of {', '.join(KINDS)}")
@@ -166,8 +223,14 @@ def check_values(values: Any, where: str) -> dict[str, Any]:
     return checked
 
 
-def _checked(values: Mapping[Any, Any], keys: Mapping[str, Key], prefix: str, problems: list[str]) -> dict[str, Any]:
-    problems += [f"{prefix}{name}: unknown key; known are {', '.join(sorted(keys))}" for name in values if name not in keys]
+def _checked(
+    values: Mapping[Any, Any], keys: Mapping[str, Key], prefix: str, problems: list[str]
+) -> dict[str, Any]:
+    problems += [
+        f"{prefix}{name}: unknown key; known are {', '.join(sorted(keys))}"
+        for name in values
+        if name not in keys
+    ]
     checked = {}
     for name, key in keys.items():
         value = values.get(name)
@@ -189,7 +252,9 @@ def _unknown_dask_keys(settings: Mapping[str, Any]) -> Iterator[str]:
     import dask.config
     import distributed.config  # noqa: F401 - adds its own to the known ones
 
-    known = {name.replace("_", "-") for name, _ in flatten(dask.config.merge(*dask.config.defaults))}
+    known = {
+        name.replace("_", "-") for name, _ in flatten(dask.config.merge(*dask.config.defaults))
+    }
     for name, _ in flatten(settings):
         if name.replace("_", "-") not in known:
             yield f"dask.{name}: unknown setting of dask"
@@ -213,10 +278,14 @@ def flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
 def _check_jobqueue(values: Mapping[str, Any]) -> list[str]:
     problems = _check_one_of_two(values, "jobs", "adaptive")
     if values["processes"] and values["cores"] % values["processes"]:
-        problems.append(f"processes: {values['processes']} processes cannot share {values['cores']} cores evenly (cores)")
+        problems.append(
+            f"processes: {values['processes']} processes cannot share {values['cores']} cores evenly (cores)"
+        )
     adaptive = values["adaptive"]
     if adaptive and adaptive["minimum"] > adaptive["maximum"]:
-        problems.append(f"adaptive.minimum: {adaptive['minimum']} is more than the maximum, {adaptive['maximum']}")
+        problems.append(
+            f"adaptive.minimum: {adaptive['minimum']} is more than the maximum, {adaptive['maximum']}"
+        )
     return [*problems, *_check_lifetime(values)]
 
 
@@ -230,7 +299,9 @@ def _check_lifetime(values: Mapping[str, Any]) -> Iterator[str]:
         return
     if stagger >= lifetime:
         yield f"lifetime-stagger: {stagger:g} s is not less than the lifetime, {lifetime:g} s"
-    if values["walltime"] is not None and lifetime + stagger >= (limit := walltime_seconds(values["walltime"], values["class"])):
+    if values["walltime"] is not None and lifetime + stagger >= (
+        limit := walltime_seconds(values["walltime"], values["class"])
+    ):
         yield f"lifetime: {lifetime:g} s and a stagger of {stagger:g} s are not less than the walltime, {limit} s: make the lifetime shorter"
 
 
@@ -276,7 +347,11 @@ class ClusterConfig:
 
 def config_folders() -> list[Path]:
     """List the folders searched for configurations, in order."""
-    own = [Path(folder).expanduser() for folder in os.environ.get(FOLDERS_VARIABLE, "").split(os.pathsep) if folder]
+    own = [
+        Path(folder).expanduser()
+        for folder in os.environ.get(FOLDERS_VARIABLE, "").split(os.pathsep)
+        if folder
+    ]
     home = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser()
     return [*own, home / "wkwdask" / "clusters", shipped_folder()]
 
@@ -309,10 +384,14 @@ def find_config(name: str) -> Path:
     if name in by_file:
         return by_file[name]
     searched = ", ".join(map(str, config_folders()))
-    raise MissingError(f"{name}: neither a file nor a known cluster; known clusters: {', '.join(known) or 'none'} (searched {searched})")
+    raise MissingError(
+        f"{name}: neither a file nor a known cluster; known clusters: {', '.join(known) or 'none'} (searched {searched})"
+    )
 
 
-def load_config(config: str | os.PathLike[str] | Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> ClusterConfig:
+def load_config(
+    config: str | os.PathLike[str] | Mapping[str, Any], overrides: Mapping[str, Any] | None = None
+) -> ClusterConfig:
     changes = {name.replace("_", "-"): value for name, value in (overrides or {}).items()}
     if not isinstance(config, str | os.PathLike):
         return _config_of("cluster", None, {**config}, changes)
@@ -327,13 +406,19 @@ def load_config(config: str | os.PathLike[str] | Mapping[str, Any], overrides: M
         loaded = ClusterConfig(path.stem, kind_of_script(text, str(path)), path, text=text)
     else:
         documents = _documents(text, path)
-        if not any(isinstance(document, dict) and "apiVersion" in document for document in documents):
+        if not any(
+            isinstance(document, dict) and "apiVersion" in document for document in documents
+        ):
             if len(documents) != 1:
-                raise FormatError(f"{path}: found {len(documents)} YAML documents, expected one with the keys of a cluster")
+                raise FormatError(
+                    f"{path}: found {len(documents)} YAML documents, expected one with the keys of a cluster"
+                )
             return _config_of(path.stem, path, documents[0], changes)
         loaded = ClusterConfig(path.stem, "kubernetes", path, text=text)
     if changes:
-        raise FormatError(f"{path}: {', '.join(changes)}: cannot be overridden in a file of this kind: change a copy of the file")
+        raise FormatError(
+            f"{path}: {', '.join(changes)}: cannot be overridden in a file of this kind: change a copy of the file"
+        )
     return loaded
 
 
@@ -365,13 +450,20 @@ def _loader() -> Any:
         names = [name for name, _ in pairs]
         for name in names:
             if names.count(name) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"duplicate key {name!r}", node.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"duplicate key {name!r}", node.start_mark
+                )
         return dict(pairs)
 
     def compose(reader: Any, parent: Any, index: Any) -> Any:
         if reader.check_event(yaml.AliasEvent):
             event = reader.peek_event()
-            raise yaml.composer.ComposerError(None, None, f"found the alias *{event.anchor}, expected plain values", event.start_mark)
+            raise yaml.composer.ComposerError(
+                None,
+                None,
+                f"found the alias *{event.anchor}, expected plain values",
+                event.start_mark,
+            )
         return yaml.SafeLoader.compose_node(reader, parent, index)
 
     loader = type("StrictLoader", (yaml.SafeLoader,), {"compose_node": compose})
@@ -379,7 +471,9 @@ def _loader() -> Any:
     return loader
 
 
-def _config_of(name: str, path: Path | None, values: Any, changes: Mapping[str, Any]) -> ClusterConfig:
+def _config_of(
+    name: str, path: Path | None, values: Any, changes: Mapping[str, Any]
+) -> ClusterConfig:
     if isinstance(values, dict) and changes:
         merged = {**values, **changes}
         if isinstance(values.get("dask"), dict) and isinstance(changes.get("dask"), dict):
@@ -398,7 +492,9 @@ def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, An
     merged = dict(first)
     for name, value in second.items():
         old = merged.get(name)
-        merged[name] = _merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+        merged[name] = (
+            _merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+        )
     return merged
 
 
@@ -409,7 +505,9 @@ def kind_of_script(text: str, where: str) -> str:
     """Return the kind of a batch script from its line ``# kind: ...``."""
     kinds = _KIND.findall(text)
     if not text.startswith("#!"):
-        raise FormatError(f"{where}: not a batch script: expected #!/usr/bin/env bash as first line")
+        raise FormatError(
+            f"{where}: not a batch script: expected #!/usr/bin/env bash as first line"
+        )
     if len(kinds) != 1 or kinds[0] not in SCRIPT_KINDS:
         raise FormatError(
             f"{where}: found {' and '.join(kinds) or 'no'} '# kind: ...', expected one of {', '.join(f'# kind: {kind}' for kind in SCRIPT_KINDS)}"

@@ -50,14 +50,25 @@ def link_settings(config: ClusterConfig) -> dict[str, str]:
     import distributed.config  # noqa: F401 - has the default template
 
     host = config.values.get("dashboard-address", "").rpartition(":")[0]
-    return {"distributed.dashboard.link": dask.config.get("distributed.dashboard.link").replace("{host}", host)} if host else {}
+    return (
+        {
+            "distributed.dashboard.link": dask.config.get("distributed.dashboard.link").replace(
+                "{host}", host
+            )
+        }
+        if host
+        else {}
+    )
 
 
 def announce(config: ClusterConfig, client: Any) -> None:
     """Print what was started or found on standard error, unless the level of the logger is above
     warnings."""
     if _logger.isEnabledFor(logging.WARNING):
-        click.echo(f"dask cluster {config.name}: {_size(config, client)} at {client.scheduler.address}{_dashboard(client)}", err=True)
+        click.echo(
+            f"dask cluster {config.name}: {_size(config, client)} at {client.scheduler.address}{_dashboard(client)}",
+            err=True,
+        )
 
 
 def _size(config: ClusterConfig, client: Any) -> str:
@@ -66,7 +77,11 @@ def _size(config: ClusterConfig, client: Any) -> str:
         values = config.values
         processes = values["processes"] or values["cores"]
         adaptive = values["adaptive"]
-        jobs = f"{adaptive['minimum']} to {adaptive['maximum']} jobs" if adaptive else counted(values["jobs"], "job")
+        jobs = (
+            f"{adaptive['minimum']} to {adaptive['maximum']} jobs"
+            if adaptive
+            else counted(values["jobs"], "job")
+        )
         each = format_bytes(parse_bytes(values["memory"]) // processes)
         threads = counted(values["cores"] // processes, "thread")
         return f"{jobs} of {counted(processes, 'worker')} ({threads}, {each} each), {len(workers)} connected"
@@ -95,7 +110,10 @@ _FILE_SECONDS = 60.0  # the batch script that writes the file may still be start
 
 @contextmanager
 def cluster(
-    config: str | os.PathLike[str] | Mapping[str, Any] | None = None, *, report: str | os.PathLike[str] | None = None, **overrides: Any
+    config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    *,
+    report: str | os.PathLike[str] | None = None,
+    **overrides: Any,
 ) -> Iterator[Any]:
     """Run the enclosed code on a dask cluster: start or connect to one, and stop what was started.
 
@@ -158,14 +176,21 @@ def cluster(
 
 def _reject_options(report: Any, overrides: Mapping[str, Any]) -> None:
     if report is not None:
-        raise ValueError(f"{os.fspath(report)}: a performance report needs a dask cluster: name one, such as 'local'")
+        raise ValueError(
+            f"{os.fspath(report)}: a performance report needs a dask cluster: name one, such as 'local'"
+        )
     if overrides:
-        raise TypeError(f"{', '.join(overrides)}: overrides need a configuration: name one, such as 'local'")
+        raise TypeError(
+            f"{', '.join(overrides)}: overrides need a configuration: name one, such as 'local'"
+        )
 
 
 def _need_bokeh(report: Any) -> None:
     if find_spec("bokeh") is None:
-        raise ModuleNotFoundError(f"{os.fspath(report)}: a report needs the package bokeh, which comes with pip install 'wkwdask[cluster]'", name="bokeh")
+        raise ModuleNotFoundError(
+            f"{os.fspath(report)}: a report needs the package bokeh, which comes with pip install 'wkwdask[cluster]'",
+            name="bokeh",
+        )
 
 
 def _enter(stack: ExitStack, config: ClusterConfig, report: Any) -> Any:
@@ -177,7 +202,9 @@ def _enter(stack: ExitStack, config: ClusterConfig, report: Any) -> Any:
     # written while the client still exists.
     starter = _STARTERS.get(config.kind, _reject_kind)
     stack.enter_context(sigterm_raises())
-    stack.enter_context(dask.config.set({**link_settings(config), **config.dask_settings, **expected_size(config)}))
+    stack.enter_context(
+        dask.config.set({**link_settings(config), **config.dask_settings, **expected_size(config)})
+    )
     client = stack.enter_context(starter(config))
     announce(config, client)
     if report is not None:
@@ -189,8 +216,12 @@ def _enter(stack: ExitStack, config: ClusterConfig, report: Any) -> Any:
 
 def _reject_kind(config: ClusterConfig) -> AbstractContextManager[Any]:
     if config.kind in SCRIPT_KINDS:
-        raise UnsupportedError(f"{config.name}: a batch script runs a whole command: wkwdask submit VERB ... --cluster {config.name}")
-    raise UnsupportedError(f"{config.name}: manifests are for kubectl: wkwdask cluster render {config.name} | kubectl apply -f -")
+        raise UnsupportedError(
+            f"{config.name}: a batch script runs a whole command: wkwdask submit VERB ... --cluster {config.name}"
+        )
+    raise UnsupportedError(
+        f"{config.name}: manifests are for kubectl: wkwdask cluster render {config.name} | kubectl apply -f -"
+    )
 
 
 @contextmanager
@@ -228,7 +259,9 @@ def local_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
         "memory_limit": values["memory-limit"] or available_memory() // workers,
         "dashboard_address": values["dashboard-address"],
         "interface": values["interface"],
-        "local_directory": None if scratch is None else os.path.expanduser(os.path.expandvars(scratch)),
+        "local_directory": None
+        if scratch is None
+        else os.path.expanduser(os.path.expandvars(scratch)),
     }
     return {name: value for name, value in arguments.items() if value is not None}
 
@@ -245,7 +278,9 @@ def _scheduler_client(config: ClusterConfig) -> Iterator[Any]:
         client = Client(**location, timeout=seconds)
     except (OSError, ValueError) as error:
         name = file or values["address"]
-        raise TaskFailedError(f"{name}: no dask scheduler answered within {seconds:g} s; check that it runs, and its address ({error})") from error
+        raise TaskFailedError(
+            f"{name}: no dask scheduler answered within {seconds:g} s; check that it runs, and its address ({error})"
+        ) from error
     with client:
         yield client
 

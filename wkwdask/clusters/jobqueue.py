@@ -40,8 +40,21 @@ if TYPE_CHECKING:
 _TRIES = 3
 _QUOTED_LINES = 3  # of the log of a failed job
 _ANSWER_SECONDS = 60.0  # timeout of a query of the queue
-_QUEUE_COMMANDS = {"SLURMCluster": ("squeue", "--noheader", "--states=all", "--format=%i %T %r", "--user")}
-_STARTING_STATES = ("PENDING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESIZING", "STOPPED")
+_QUEUE_COMMANDS = {
+    "SLURMCluster": ("squeue", "--noheader", "--states=all", "--format=%i %T %r", "--user")
+}
+_STARTING_STATES = (
+    "PENDING",
+    "CONFIGURING",
+    "COMPLETING",
+    "SUSPENDED",
+    "REQUEUED",
+    "REQUEUE_HOLD",
+    "REQUEUE_FED",
+    "SPECIAL_EXIT",
+    "RESIZING",
+    "STOPPED",
+)
 _EXTERNAL_ENDS = ("CANCELLED", "PREEMPTED", "NODE_FAIL", "REVOKED")
 
 
@@ -66,7 +79,15 @@ class _Arrivals(SchedulerPlugin):
 class ResubmittingAdaptive(Adaptive):
     """Adaptive scaling of a cluster of jobs that also replaces lost jobs."""
 
-    def __init__(self, cluster: Any, *, lost_after: float = 15.0, queue_check: float = 15.0, logs: str = "", **options: Any) -> None:
+    def __init__(
+        self,
+        cluster: Any,
+        *,
+        lost_after: float = 15.0,
+        queue_check: float = 15.0,
+        logs: str = "",
+        **options: Any,
+    ) -> None:
         self.failure = ""
         self.client: Client | None = None
         """Client that waits for workers; it is closed when no job brings one."""
@@ -130,9 +151,15 @@ class ResubmittingAdaptive(Adaptive):
             await job.close()
             job.status = Status.closed
         worst = max(lost, key=lambda name: self._num_failed[name], default=None)
-        if worst is not None and self._num_failed[worst] >= _TRIES and not self._connected_workers():
+        if (
+            worst is not None
+            and self._num_failed[worst] >= _TRIES
+            and not self._connected_workers()
+        ):
             quoted = await asyncio.to_thread(self._last_words, numbers[worst])
-            await self._give_up(f"{self._num_failed[worst]} jobs in a row ended before their worker connected{quoted}")
+            await self._give_up(
+                f"{self._num_failed[worst]} jobs in a row ended before their worker connected{quoted}"
+            )
 
     def _note_arrival(self, worker: str) -> None:
         for name in self._jobs.workers:
@@ -153,7 +180,11 @@ class ResubmittingAdaptive(Adaptive):
                 self._note_job(name)
             else:
                 self._absent_since.setdefault(name, now)
-        return [name for name in self._jobs.workers if now - self._absent_since.get(name, now) >= self._lost_after]
+        return [
+            name
+            for name in self._jobs.workers
+            if now - self._absent_since.get(name, now) >= self._lost_after
+        ]
 
     def _is_lost(self, name: str, states: Mapping[str, tuple[str, str]] | None) -> bool:
         """Decide about a job without a worker; ``states`` is None if the queue cannot be
@@ -179,18 +210,27 @@ class ResubmittingAdaptive(Adaptive):
         """Print why no worker has connected. A job that requests more than its partition offers
         waits forever."""
         numbers = {job.job_id for job in self._jobs.workers.values()}
-        waiting = Counter(reason for number, (state, reason) in states.items() if number in numbers and state == "PENDING")
+        waiting = Counter(
+            reason
+            for number, (state, reason) in states.items()
+            if number in numbers and state == "PENDING"
+        )
         if waiting and not self._connected_workers() and set(waiting) != self._reported_reasons:
             self._reported_reasons = set(waiting)
             click.echo(
-                f"dask cluster: {waiting.total()} {'job waits' if waiting.total() == 1 else 'jobs wait'} in the queue ({', '.join(sorted(waiting))})", err=True
+                f"dask cluster: {waiting.total()} {'job waits' if waiting.total() == 1 else 'jobs wait'} in the queue ({', '.join(sorted(waiting))})",
+                err=True,
             )
 
     async def _why_none_starts(self, states: Mapping[str, tuple[str, str]]) -> str:
         """Say why SLURM will start none of the jobs, empty if it may start one."""
         if self._connected_workers() or type(self._jobs).__name__ != "SLURMCluster":
             return ""
-        waiting = [number for job in self._jobs.workers.values() if states.get(number := job.job_id or "", ("",))[0] == "PENDING"]
+        waiting = [
+            number
+            for job in self._jobs.workers.values()
+            if states.get(number := job.job_id or "", ("",))[0] == "PENDING"
+        ]
         if not waiting or len(waiting) < len(self._jobs.workers):
             return ""
         return await asyncio.to_thread(why_never_started, waiting[0])  # all ask for the same
@@ -202,7 +242,12 @@ class ResubmittingAdaptive(Adaptive):
         if command is None:
             return None
         try:
-            process = await asyncio.create_subprocess_exec(*command, getpass.getuser(), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL)
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                getpass.getuser(),
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+            )
         except OSError:
             return None
         try:
@@ -224,17 +269,29 @@ class ResubmittingAdaptive(Adaptive):
         said = [f"; job {number} ended with exit code {code}"] if code else []
         for path in sorted(Path(self._logs or ".").glob(f"*-{number}.*")):
             lines = path.read_text("utf-8", "replace").split("\n")[-_QUOTED_LINES - 1 :]
-            said += [f"; {path}: {' / '.join(line.strip() for line in lines if line.strip())}"] if any(map(str.strip, lines)) else []
+            said += (
+                [f"; {path}: {' / '.join(line.strip() for line in lines if line.strip())}"]
+                if any(map(str.strip, lines))
+                else []
+            )
         return "".join(said)
 
     async def _give_up(self, reason: str) -> None:
         """End the computation, which would wait forever with jobs that never bring a worker."""
-        logs = f"; their output is in {self._logs}" if self._logs else "; their output is in the folder where the command was started, or in log-directory"
+        logs = (
+            f"; their output is in {self._logs}"
+            if self._logs
+            else "; their output is in the folder where the command was started, or in log-directory"
+        )
         self.failure = f"the cluster was closed: {reason}{logs}"
         click.echo(f"dask cluster: {self.failure}", err=True)
         # Without its client, the computation ends at once. A client that lost its scheduler would
         # try to connect again for a minute.
-        await (self._jobs.scheduler.close(reason="wkwdask-gave-up") if self.client is None else self.client.close())
+        await (
+            self._jobs.scheduler.close(reason="wkwdask-gave-up")
+            if self.client is None
+            else self.client.close()
+        )
 
 
 def rejection_message(error: BaseException) -> str:
@@ -251,22 +308,38 @@ _KEPT_INTERVAL = 1.0
 def job_arguments(config: ClusterConfig) -> dict[str, Any]:
     """Return the arguments of the dask-jobqueue class for a configuration."""
     values = config.values
-    arguments = {name.replace("-", "_"): values[name] for name in job_keys(values["class"]) if values[name] is not None}
+    arguments = {
+        name.replace("-", "_"): values[name]
+        for name in job_keys(values["class"])
+        if values[name] is not None
+    }
     if values["log-directory"] is not None:  # directives of a batch script expand no variables
         arguments["log_directory"] = os.path.expanduser(os.path.expandvars(values["log-directory"]))
     lifetime = [] if values["lifetime"] is None else ["--lifetime", f"{values['lifetime']:g}s"]
-    stagger = [] if values["lifetime-stagger"] is None else ["--lifetime-stagger", f"{values['lifetime-stagger']:g}s"]
+    stagger = (
+        []
+        if values["lifetime-stagger"] is None
+        else ["--lifetime-stagger", f"{values['lifetime-stagger']:g}s"]
+    )
     return {
         **arguments,
         "cores": values["cores"],
         "processes": values["processes"] or values["cores"],
         "memory": str(values["memory"]),
         "death_timeout": f"{values['death-timeout']:g}",
-        "worker_extra_args": ["--dashboard-address", LOOPBACK, *lifetime, *stagger, *values["worker-extra-args"]],
+        "worker_extra_args": [
+            "--dashboard-address",
+            LOOPBACK,
+            *lifetime,
+            *stagger,
+            *values["worker-extra-args"],
+        ],
         "job_script_prologue": [*exports(config.dask_settings), *values["job-script-prologue"]],
         "scheduler_options": {
             "dashboard_address": values["dashboard-address"],
-            **{name.replace("-", "_"): value for name, value in values["scheduler-options"].items()},
+            **{
+                name.replace("-", "_"): value for name, value in values["scheduler-options"].items()
+            },
         },
     }
 
@@ -279,7 +352,10 @@ def exports(settings: Mapping[str, Any]) -> list[str]:
     >>> exports({"distributed.worker.memory.spill": False, "distributed.scheduler.worker-ttl": "5 minutes"})
     ['export DASK_DISTRIBUTED__WORKER__MEMORY__SPILL=False', "export DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL='5 minutes'"]
     """
-    return [f"export DASK_{name.upper().replace('.', '__').replace('-', '_')}={shlex.quote(str(value))}" for name, value in settings.items()]
+    return [
+        f"export DASK_{name.upper().replace('.', '__').replace('-', '_')}={shlex.quote(str(value))}"
+        for name, value in settings.items()
+    ]
 
 
 def _dask_jobqueue(source: str) -> Any:
@@ -304,14 +380,20 @@ def job_script(config: ClusterConfig) -> str:
     module = _dask_jobqueue(config.name)
     arguments = job_arguments(config)
     del arguments["scheduler_options"]
-    job = getattr(module, config.values["class"]).job_cls("tcp://SCHEDULER:PORT", name="NAME", **arguments)
+    job = getattr(module, config.values["class"]).job_cls(
+        "tcp://SCHEDULER:PORT", name="NAME", **arguments
+    )
     return str(job.job_script())
 
 
 def job_limits(config: ClusterConfig) -> tuple[int, int]:
     """Return the smallest and largest number of jobs."""
     adaptive = config.values["adaptive"]
-    return (adaptive["minimum"], adaptive["maximum"]) if adaptive else (config.values["jobs"], config.values["jobs"])
+    return (
+        (adaptive["minimum"], adaptive["maximum"])
+        if adaptive
+        else (config.values["jobs"], config.values["jobs"])
+    )
 
 
 @contextmanager
@@ -345,18 +427,30 @@ def _submit(cluster: Any, config: ClusterConfig) -> Any:
     try:
         cluster.sync(submit)
     except RuntimeError as error:
-        raise TaskFailedError(f"{config.name}: a job was rejected: {rejection_message(error)}") from error
+        raise TaskFailedError(
+            f"{config.name}: a job was rejected: {rejection_message(error)}"
+        ) from error
     values = config.values
-    options: dict[str, Any] = {"lost_after": values["lost-after"], "queue_check": values["queue-check"], "logs": values["log-directory"] or ""}
+    options: dict[str, Any] = {
+        "lost_after": values["lost-after"],
+        "queue_check": values["queue-check"],
+        "logs": values["log-directory"] or "",
+    }
     adaptive = values["adaptive"]
     if adaptive:
-        options |= {"interval": adaptive["interval"], "wait_count": adaptive["wait-count"], "target_duration": adaptive["target-duration"]}
+        options |= {
+            "interval": adaptive["interval"],
+            "wait_count": adaptive["wait-count"],
+            "target_duration": adaptive["target-duration"],
+        }
     else:
         options["interval"] = _KEPT_INTERVAL
     if (values["processes"] or values["cores"]) > 1:
         # release a job only when all of its processes are idle
         options["worker_key"] = job_of
-    return cluster.adapt(Adaptive=ResubmittingAdaptive, minimum_jobs=minimum, maximum_jobs=maximum, **options)
+    return cluster.adapt(
+        Adaptive=ResubmittingAdaptive, minimum_jobs=minimum, maximum_jobs=maximum, **options
+    )
 
 
 def _close(cluster: Any) -> None:
@@ -376,4 +470,9 @@ def render(config: ClusterConfig) -> str:
         return job_script(config)
     import yaml
 
-    return str(yaml.safe_dump({name: value for name, value in config.values.items() if value not in (None, {}, [])}, sort_keys=False))
+    return str(
+        yaml.safe_dump(
+            {name: value for name, value in config.values.items() if value not in (None, {}, [])},
+            sort_keys=False,
+        )
+    )

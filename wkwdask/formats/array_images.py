@@ -53,7 +53,9 @@ def xyz_values(values: Any, letters: Sequence[str], default: float) -> Lengths |
         return None
     by_letter = dict(zip(letters, values, strict=True))
     x, y, z = (by_letter.get(letter, default) for letter in "xyz")
-    return (float(x), float(y), float(z)) if is_number(x) and is_number(y) and is_number(z) else None
+    return (
+        (float(x), float(y), float(z)) if is_number(x) and is_number(y) and is_number(z) else None
+    )
 
 
 def nm_per_unit(units: Mapping[str, Any], default: Any) -> Lengths | None:
@@ -68,11 +70,15 @@ def nm_per_unit(units: Mapping[str, Any], default: Any) -> Lengths | None:
 def guess_ratio(finer: Sequence[float], coarser: Sequence[float]) -> Lengths:
     """Guess the downsampling factors from the shapes of two levels along x, y, z: the nearest
     powers of two."""
-    x, y, z = (2.0 ** round(math.log2(max(1, a) / max(1, b))) for a, b in zip(finer, coarser, strict=True))
+    x, y, z = (
+        2.0 ** round(math.log2(max(1, a) / max(1, b))) for a, b in zip(finer, coarser, strict=True)
+    )
     return x, y, z
 
 
-def place_fault(finest: tuple[int, float, float], level: tuple[int, float, float]) -> tuple[str, str, str] | None:
+def place_fault(
+    finest: tuple[int, float, float], level: tuple[int, float, float]
+) -> tuple[str, str, str] | None:
     """Return kind, found and expected values if the voxels of a level along an axis do not cover
     those of the finest one.
 
@@ -92,7 +98,11 @@ def place_fault(finest: tuple[int, float, float], level: tuple[int, float, float
     is_aligned_outward = low > -1 - _ROUNDING and high > -_ROUNDING
     if low > _HALF_VOXEL + _ROUNDING or (low < -_HALF_VOXEL - _ROUNDING and not is_aligned_outward):
         center = first_shift + (scale - first_scale) / 2
-        return "image.translation", f"a translation of {shift:g}", f"{center:g} or at most half a voxel ({scale / 2:g}) from it"
+        return (
+            "image.translation",
+            f"a translation of {shift:g}",
+            f"{center:g} or at most half a voxel ({scale / 2:g}) from it",
+        )
     return None
 
 
@@ -101,7 +111,15 @@ def array_level(key: str, volume: StoredArray, mag: Mag | None, offset: Vec3 = (
     return Level(key, volume.name, partial(volume.moved, offset), mag, volume.lengths_nm)
 
 
-def array_in_file(path: str, inside: str, grid: ChunkGrid, layout: ShardLayout, codec: ChunkCodec, dtype: np.dtype[Any], **others: Any) -> StoredArray:
+def array_in_file(
+    path: str,
+    inside: str,
+    grid: ChunkGrid,
+    layout: ShardLayout,
+    codec: ChunkCodec,
+    dtype: np.dtype[Any],
+    **others: Any,
+) -> StoredArray:
     """Return an array whose chunks all lie in one file, at a path ``inside`` it; ``others`` are
     fields of :class:`StoredArray`."""
     folder, name = split(path)
@@ -110,22 +128,54 @@ def array_in_file(path: str, inside: str, grid: ChunkGrid, layout: ShardLayout, 
     return StoredArray(store, grid, OneFile(name, inside), layout, codec, dtype, identity, **others)
 
 
-def array_image(format_name: str, folder: str, name: str, levels: Sequence[Level], key: str | None = None, category: str | None = None) -> Image:
+def array_image(
+    format_name: str,
+    folder: str,
+    name: str,
+    levels: Sequence[Level],
+    key: str | None = None,
+    category: str | None = None,
+) -> Image:
     """Return the image of arrays of the same voxels at several mags; a single array has an empty
     key."""
-    ordered = [levels[n] for n in finest_first([None if level.mag is None else level.mag.factors for level in levels])]
-    ordered = [*(level for level in ordered if not level.problem), *(level for level in ordered if level.problem)]
+    ordered = [
+        levels[n]
+        for n in finest_first(
+            [None if level.mag is None else level.mag.factors for level in levels]
+        )
+    ]
+    ordered = [
+        *(level for level in ordered if not level.problem),
+        *(level for level in ordered if level.problem),
+    ]
     sizes = ((level.lengths_nm, level.mag) for level in ordered if not level.problem)
-    voxel_size = next((ratio_of(lengths, mag.factors) for lengths, mag in sizes if lengths is not None and mag is not None), None)
+    voxel_size = next(
+        (
+            ratio_of(lengths, mag.factors)
+            for lengths, mag in sizes
+            if lengths is not None and mag is not None
+        ),
+        None,
+    )
     return Image(format_name, folder, name, lambda: ordered, key, category, voxel_size)
 
 
-def resolved_images(url: str | os.PathLike[str], images: tuple[Image, ...], outermost: Callable[[str], str] | None = None) -> ResolvedUrl:
+def resolved_images(
+    url: str | os.PathLike[str],
+    images: tuple[Image, ...],
+    outermost: Callable[[str], str] | None = None,
+) -> ResolvedUrl:
     """Return a resolved URL for the images that a path or URL contains."""
     images = tuple(replace(image, outermost=outermost) for image in images)
-    return ResolvedUrl(images[0].folder, images, images[0].mag) if len(images) == 1 else ResolvedUrl(os.fspath(url), images)
+    return (
+        ResolvedUrl(images[0].folder, images, images[0].mag)
+        if len(images) == 1
+        else ResolvedUrl(os.fspath(url), images)
+    )
 
 
 def images_below(location: str, images: Iterable[Image]) -> tuple[Image, ...]:
     """Return the images that were found in a folder, which is their root."""
-    return tuple(image if image.folder == location else replace(image, root=location) for image in images)
+    return tuple(
+        image if image.folder == location else replace(image, root=location) for image in images
+    )

@@ -64,9 +64,14 @@ class ArrayRepair:
                     num_chunks += len(self.check.stored_cells(file, opened))
         return Probe(None, num_intact, num_chunks)
 
-    def repair_shard(self, shard: Vec3, head: Any, why: str, spare_folder: str | None, *, salvage: bool) -> tuple[int, int]:
+    def repair_shard(
+        self, shard: Vec3, head: Any, why: str, spare_folder: str | None, *, salvage: bool
+    ) -> tuple[int, int]:
         del head
-        spare, array = None if spare_folder is None else self._store.at(spare_folder), self.check.array
+        spare, array = (
+            None if spare_folder is None else self._store.at(spare_folder),
+            self.check.array,
+        )
         for file, variant in array.files_of_shard(shard):
             if not self._errors(file, variant):
                 continue
@@ -78,13 +83,21 @@ class ArrayRepair:
             else:
                 self._replace(file, name, why, spare)
             assert array.naming is not None
-            remaining = [fault for state in array.naming.file_states(self._store, file) for fault in self._errors(file, state.variant)]
+            remaining = [
+                fault
+                for state in array.naming.file_states(self._store, file)
+                for fault in self._errors(file, state.variant)
+            ]
             if remaining:
                 raise CorruptError(f"still broken after the repair: {remaining[0]}")
         return self._state_of(shard)
 
     def _errors(self, file: Vec4, variant: int) -> list[Fault]:
-        return [fault for fault in self.check.check_file(file, variant).faults if fault.severity == "error"]
+        return [
+            fault
+            for fault in self.check.check_file(file, variant).faults
+            if fault.severity == "error"
+        ]
 
     def _set_aside(self, key: str, why: str) -> str:
         """Keep the old file, before a new one replaces it, so that no crash loses what could not be
@@ -98,31 +111,60 @@ class ArrayRepair:
         array = self.check.array
         assert array.naming is not None
         names = () if spare is None else array.naming.names(file)
-        contents = [] if spare is None else spare.read_whole(names, max_file_nbytes(array.codec, array.grid.chunk))
-        new = {new_name: data for new_name, data in zip(names, contents, strict=True) if data is not None}
-        place = self._set_aside(name, f"{why}\nIts chunk was {'computed again' if new else 'removed'}.")
+        contents = (
+            []
+            if spare is None
+            else spare.read_whole(names, max_file_nbytes(array.codec, array.grid.chunk))
+        )
+        new = {
+            new_name: data
+            for new_name, data in zip(names, contents, strict=True)
+            if data is not None
+        }
+        place = self._set_aside(
+            name, f"{why}\nIts chunk was {'computed again' if new else 'removed'}."
+        )
         for new_name, data in new.items():
             self._store.put(new_name, data)
         if name not in new:
             self._store.delete(name)
         withdraw_equal(self._store.path_of(name), place)
 
-    def _rewrite(self, file: Vec4, name: str, layout: RewritableShards, why: str, spare: Store | None) -> None:
+    def _rewrite(
+        self, file: Vec4, name: str, layout: RewritableShards, why: str, spare: Store | None
+    ) -> None:
         """Write a shard again from its intact chunks, and the lost ones from the spare array."""
         check = self.check
         with ExitStack() as stack:
-            own = stack.enter_context(check.opened(name)) if files.isfile(self._store.path_of(name)) else None
+            own = (
+                stack.enter_context(check.opened(name))
+                if files.isfile(self._store.path_of(name))
+                else None
+            )
             other = None if spare is None else stack.enter_context(layout.opened(spare, name))
             chunks: dict[Vec4, tuple[StoredFile, int, int]] = {}
             lost: set[Vec4] = {(c, x, y, z) for c, x, y, z in check.cells_of(file).tolist()}
             for opened in filter(None, (own, other)):
-                found = {chunk.cell: (opened, chunk.offset, chunk.nbytes) for chunk in check.intact_chunks(file, opened)}
-                chunks.update(found if opened is own else {cell: place for cell, place in found.items() if cell in lost})
+                found = {
+                    chunk.cell: (opened, chunk.offset, chunk.nbytes)
+                    for chunk in check.intact_chunks(file, opened)
+                }
+                chunks.update(
+                    found
+                    if opened is own
+                    else {cell: place for cell, place in found.items() if cell in lost}
+                )
                 lost = check.stored_cells(file, opened) - found.keys() if opened is own else lost
             text = f"{why}\n{len(lost)} of its {len(lost | chunks.keys())} chunks were broken, {len(lost - chunks.keys())} of them became absent."
             self._write_chunks(name, layout, list(chunks.items()), text)
 
-    def _write_chunks(self, key: str, layout: RewritableShards, chunks: Sequence[tuple[Vec4, tuple[StoredFile, int, int]]], why: str) -> None:
+    def _write_chunks(
+        self,
+        key: str,
+        layout: RewritableShards,
+        chunks: Sequence[tuple[Vec4, tuple[StoredFile, int, int]]],
+        why: str,
+    ) -> None:
         """Replace a shard by one with some chunks; without chunks remove it."""
         if not chunks:
             self._set_aside(key, why)
@@ -130,7 +172,11 @@ class ArrayRepair:
             return
         output = FileBuffer(lambda: self._store.new_file(key), layout.head_nbytes)
         try:
-            head = layout.write_chunks(np.array([cell for cell, _ in chunks], np.int64), lambda row: output.copy(*chunks[row][1]), output)
+            head = layout.write_chunks(
+                np.array([cell for cell, _ in chunks], np.int64),
+                lambda row: output.copy(*chunks[row][1]),
+                output,
+            )
             new = output.close()
             if head:
                 new.write(head, 0)

@@ -54,7 +54,15 @@ def names_in(value: Any) -> list[str | None]:
     return [name_by_type(axis) for axis in value] if isinstance(value, list) else [str(value)]
 
 
-def axes_of(names: Sequence[str | None], shape: Sequence[int], source: str, *, usual: str, needed: str = "xy", remedy: str = REMEDY) -> str:
+def axes_of(
+    names: Sequence[str | None],
+    shape: Sequence[int],
+    source: str,
+    *,
+    usual: str,
+    needed: str = "xy",
+    remedy: str = REMEDY,
+) -> str:
     """Return the letter of each axis of an array, ``-`` for an axis of length 1 without meaning;
     raises UnsupportedError for axes that are not supported.
 
@@ -71,24 +79,41 @@ def axes_of(names: Sequence[str | None], shape: Sequence[int], source: str, *, u
     named = [None if name is None or _PLACEHOLDER.fullmatch(name) else name for name in names]
     is_stated = any(named)
     if is_stated and len(named) != len(shape):
-        raise UnsupportedError(f"{source}: states {len(named)} axes ({_listed(named)}) for an array of shape {tuple(shape)}; {remedy}")
-    if len(usual) == len(shape) and all(name is None or axis_letter(name) == letter for name, letter in zip(named, usual, strict=is_stated)):
+        raise UnsupportedError(
+            f"{source}: states {len(named)} axes ({_listed(named)}) for an array of shape {tuple(shape)}; {remedy}"
+        )
+    if len(usual) == len(shape) and all(
+        name is None or axis_letter(name) == letter
+        for name, letter in zip(named, usual, strict=is_stated)
+    ):
         named = list(usual)
     elif not is_stated:
-        raise UnsupportedError(f"{source}: the axes of an array of shape {tuple(shape)} have no names, expected the axes x, y, z and c; {remedy}")
+        raise UnsupportedError(
+            f"{source}: the axes of an array of shape {tuple(shape)} have no names, expected the axes x, y, z and c; {remedy}"
+        )
     letters: list[str] = []
     problem = ""
     for name, length in zip(named, shape, strict=True):
         letter = "-" if name is None else axis_letter(name)
         if letter == "c" and not length:
-            raise UnsupportedError(f"{source}: has an axis {name!r} of length 0, expected at least one channel")
+            raise UnsupportedError(
+                f"{source}: has an axis {name!r} of length 0, expected at least one channel"
+            )
         if (letter == "-" or letter in letters) and length != 1:
             problem = problem or f"an axis {name or 'without a name'!r} of length {length}"
         letters.append("-" if letter in letters else letter)
-    problem = problem or next((f"no axis {letter}" for letter in needed if letter not in letters), "")
+    problem = problem or next(
+        (f"no axis {letter}" for letter in needed if letter not in letters), ""
+    )
     if problem:
-        stated = f"; it states {_listed(named)} for the shape {tuple(shape)}" if is_stated else f"; its shape is {tuple(shape)}"
-        raise UnsupportedError(f"{source}: has {problem}, expected the axes x, y, z and c{stated}; {remedy}")
+        stated = (
+            f"; it states {_listed(named)} for the shape {tuple(shape)}"
+            if is_stated
+            else f"; its shape is {tuple(shape)}"
+        )
+        raise UnsupportedError(
+            f"{source}: has {problem}, expected the axes x, y, z and c{stated}; {remedy}"
+        )
     return "".join(letters)
 
 

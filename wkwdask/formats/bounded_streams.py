@@ -32,7 +32,9 @@ ZLIB = Stream("zlib", zlib.decompressobj, zlib.error)
 GZIP = Stream("gzip", lambda: zlib.decompressobj(31), zlib.error)
 
 
-def decompress_streams(kind: Stream, data: bytes | memoryview, nbytes: int, source: str, offset: int) -> bytes:
+def decompress_streams(
+    kind: Stream, data: bytes | memoryview, nbytes: int, source: str, offset: int
+) -> bytes:
     """Decompress concatenated streams, up to ``nbytes + 1`` bytes: by the extra byte the caller
     detects that the data are too long."""
     parts: list[bytes] = []
@@ -44,9 +46,13 @@ def decompress_streams(kind: Stream, data: bytes | memoryview, nbytes: int, sour
         except kind.errors as error:
             if parts:
                 break
-            raise CorruptError(f"{source}: byte {offset}: expected a {kind.name} stream of {len(data)} bytes: {error}") from None
+            raise CorruptError(
+                f"{source}: byte {offset}: expected a {kind.name} stream of {len(data)} bytes: {error}"
+            ) from None
         room -= len(parts[-1])
         if not stream.eof and room:
-            raise TruncatedError(f"{source}: byte {offset}: a {kind.name} stream of {len(data)} bytes is cut off")
+            raise TruncatedError(
+                f"{source}: byte {offset}: a {kind.name} stream of {len(data)} bytes is cut off"
+            )
         rest = stream.unused_data
     return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -60,13 +60,19 @@ class MetadataEdit(Protocol):
 
     def folders(self) -> dict[str, str]:
         """Return the folders by the names of their fields."""
-        return {name: folder for name in self.folder_names if (folder := getattr(self, name)) is not None}
+        return {
+            name: folder
+            for name in self.folder_names
+            if (folder := getattr(self, name)) is not None
+        }
 
     def check_writable(self) -> None:
         """Raise PermissionError, before any work is done, if the metadata cannot be changed."""
         for folder in self.folders().values():
             if files.isdir(folder) and not files.is_writable(folder):
-                raise PermissionError(errno.EACCES, "the image's metadata could not be updated", folder)
+                raise PermissionError(
+                    errno.EACCES, "the image's metadata could not be updated", folder
+                )
 
     def check_current(self) -> None:
         """Raise ValueError, before anything is published, if the metadata that the edit relies on
@@ -219,7 +225,11 @@ class ArrayFormat:
         (xarray's engines)."""
         if self.url_name.is_in(url):
             return True
-        if not isinstance(url, (str, os.PathLike)) or not os.fspath(url) or is_remote(os.fspath(url)):
+        if (
+            not isinstance(url, (str, os.PathLike))
+            or not os.fspath(url)
+            or is_remote(os.fspath(url))
+        ):
             return False
         return self.recognise(local_path(url))
 
@@ -243,7 +253,9 @@ class ArrayFormat:
             raise self._read_only(url)
 
     def _read_only(self, url: Url) -> UnsupportedError:
-        return UnsupportedError(f"{os.fspath(url)}: the format {self.name} is read-only; convert() writes the data in another format, such as WKW")
+        return UnsupportedError(
+            f"{os.fspath(url)}: the format {self.name} is read-only; convert() writes the data in another format, such as WKW"
+        )
 
     def single_file(self, url: object) -> SingleFile | None:
         """Return the new file that a target names, if it shall contain a whole image; None for
@@ -259,14 +271,25 @@ class ArrayFormat:
     def target_in(self, image: Image, *, allow_external: bool) -> TargetImage:
         """Return an existing image as the target of levels that are computed from one of its
         levels."""
-        raise UnsupportedError(f"{image.folder}: levels of {self.options.title} cannot be computed from each other yet; convert() it to WKW or precomputed")
+        raise UnsupportedError(
+            f"{image.folder}: levels of {self.options.title} cannot be computed from each other yet; convert() it to WKW or precomputed"
+        )
 
     def level_copies(
-        self, url: Url, target: Url | None, layers: Sequence[str] | None, levels: Sequence[Mag | str] | None, *, allow_external: bool = False
+        self,
+        url: Url,
+        target: Url | None,
+        layers: Sequence[str] | None,
+        levels: Sequence[Mag | str] | None,
+        *,
+        allow_external: bool = False,
     ) -> list[LevelCopy]:
         """Return the levels to copy or to store again, with their destinations in an image of the
         same format; by default all selected levels."""
-        image = replace(self.find(url).choose(None if layers is None else layers[0]), allow_external=allow_external)
+        image = replace(
+            self.find(url).choose(None if layers is None else layers[0]),
+            allow_external=allow_external,
+        )
         selected = image.selected if levels is None else tuple(map(image.find, levels))
         if levels is None:
             for level in image.levels:
@@ -276,9 +299,16 @@ class ArrayFormat:
         if folder is None or files.realpath(folder) == files.realpath(image.folder):
             return [LevelCopy(image, level) for level in selected]
         arrays = [level.open() for level in selected if level.mag is not None]
-        specs = tuple(replace(LevelSpec.like(array, is_copy=True), source=array) for array in arrays)
+        specs = tuple(
+            replace(LevelSpec.like(array, is_copy=True), source=array) for array in arrays
+        )
         destination = Destination(
-            f"{self.name}://{folder}", levels=specs, category=image.category, source_voxel_size_nm=image.voxel_size_nm, names_image=True, image=image
+            f"{self.name}://{folder}",
+            levels=specs,
+            category=image.category,
+            source_voxel_size_nm=image.voxel_size_nm,
+            names_image=True,
+            image=image,
         )
         return [LevelCopy(image, level, replace(destination, mag=level.mag)) for level in selected]
 
@@ -287,7 +317,9 @@ class ArrayFormat:
         del url
         return None
 
-    def copy_warnings(self, url: Url, level_copies: Sequence[LevelCopy], layers: Sequence[str] | None) -> list[str]:
+    def copy_warnings(
+        self, url: Url, level_copies: Sequence[LevelCopy], layers: Sequence[str] | None
+    ) -> list[str]:
         """Return notes on files that are not copied, and on differences from the target."""
         del url, level_copies, layers
         return []
@@ -305,7 +337,9 @@ class ArrayFormat:
         Raises UnsupportedError for a level outside of the root of the image.
         """
         folder = checked_folder(image, level.folder)
-        return dirname(folder) if image.folder == level.folder else root_of(image).work_folder(image.folder, [folder]), folder
+        return dirname(folder) if image.folder == level.folder else root_of(image).work_folder(
+            image.folder, [folder]
+        ), folder
 
     def in_place_target(self, volume: StoredArray, write: InPlaceWrite) -> TargetArray:
         """Return an existing level as an array that is written in place."""
@@ -363,7 +397,10 @@ class ArrayFormat:
             return False
         with files.scandir(folder) as entries:
             names = (entry.name for entry in entries if entry.name != self.level_record)
-            return all(re.fullmatch(self.level_entries, name) or IGNORED_NAMES.fullmatch(name) for name in names)
+            return all(
+                re.fullmatch(self.level_entries, name) or IGNORED_NAMES.fullmatch(name)
+                for name in names
+            )
 
     def record_of(self, folder: str) -> str | None:
         """Return the file that marks a folder as a level, None if there is none; all files of the
@@ -373,7 +410,9 @@ class ArrayFormat:
 
     def why_not_replaceable(self, folder: str) -> str:
         """Return why a folder is not replaced, and what to do, for an error."""
-        return f"contains other files than one array of {self.name} and is not replaced; move it away"
+        return (
+            f"contains other files than one array of {self.name} and is not replaced; move it away"
+        )
 
     def container_around(self, folder: str) -> str | None:
         """Return the dataset or container of a folder, None if it is in none."""
@@ -387,7 +426,9 @@ class ArrayFormat:
     # --------------------------------------------------------------------------------------------
     # checking
 
-    def inspect(self, url: Url, layers: Sequence[str] | None, mags: Sequence[Mag] | None, *, pyramid: bool) -> Scope:
+    def inspect(
+        self, url: Url, layers: Sequence[str] | None, mags: Sequence[Mag] | None, *, pyramid: bool
+    ) -> Scope:
         """Return the scope of verify, without reading a chunk; with ``pyramid``, coarser levels are
         compared with finer ones."""
         del pyramid
@@ -395,7 +436,11 @@ class ArrayFormat:
         try:
             resolved = self.find(url)
         except FormatError as error:
-            return Scope(location, (), [Fault("level.broken", location, str(error).removeprefix(f"{location}: "))])
+            return Scope(
+                location,
+                (),
+                [Fault("level.broken", location, str(error).removeprefix(f"{location}: "))],
+            )
         if layers is not None:
             resolved = replace(resolved, layers=tuple(map(resolved.choose_listed, layers)))
         return inspect_arrays(location, resolved, mags, self)
@@ -406,7 +451,9 @@ class ArrayFormat:
         del folder
         return ()
 
-    def document_repair(self, scope: Scope, findings: Mapping[str, Findings], options: RepairOptions) -> DocumentRepair:
+    def document_repair(
+        self, scope: Scope, findings: Mapping[str, Findings], options: RepairOptions
+    ) -> DocumentRepair:
         """Return the repair of the documents of a scope; ``findings`` are those of the files, by
         the keys of their levels."""
         del scope, findings, options
@@ -420,7 +467,12 @@ class ArrayFormat:
         MissingError."""
         self.check_writable(url)
         resolved = self.find(url)
-        return replace(resolved, layers=tuple(replace(image, allow_external=allow_external) for image in resolved.layers))
+        return replace(
+            resolved,
+            layers=tuple(
+                replace(image, allow_external=allow_external) for image in resolved.layers
+            ),
+        )
 
     def viewer_scheme(self, image: Image, volumes: Sequence[StoredArray]) -> str | None:
         """Return the scheme of URLs by which Neuroglancer reads the stored files of an image and
@@ -442,13 +494,19 @@ class ArrayFormat:
     def check_removable(self, image: Image, folder: str) -> str:
         """Raise an error unless a folder contains one level of the image and nothing else; returns
         the folder to remove, with links resolved."""
-        folder = checked_folder(image, folder, f"and may belong to somebody else; {self.unlisting}, allow_external=True deletes them there")
+        folder = checked_folder(
+            image,
+            folder,
+            f"and may belong to somebody else; {self.unlisting}, allow_external=True deletes them there",
+        )
         above = dirname(folder)
         if files.isdir(above) and not files.is_writable(above):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), above)
         for path in (above, folder):
             if files.islink(path):
-                raise UnsupportedError(f"{path}: is a symbolic link; remove the link itself or its target")
+                raise UnsupportedError(
+                    f"{path}: is a symbolic link; remove the link itself or its target"
+                )
         if files.lexists(folder) and not (files.isdir(folder) and self.is_level_folder(folder)):
             raise UnsupportedError(f"{folder}: {self.why_not_level(folder)} and is not removed")
         return folder
@@ -479,4 +537,6 @@ class ArrayFormat:
     def is_bare(self, folder: str) -> bool:
         """Return whether a folder contains nothing but documents of the image and leftovers of
         jobs."""
-        return files.isdir(folder) and all(name in self.image_files or name.startswith(".") for name in files.listdir(folder))
+        return files.isdir(folder) and all(
+            name in self.image_files or name.startswith(".") for name in files.listdir(folder)
+        )

@@ -31,7 +31,9 @@ class RecordState:
     """Inode of the array's folder, None if it does not exist."""
 
 
-def read_record_state(store: Store, record: str, records: Store | None = None) -> RecordState | None:
+def read_record_state(
+    store: Store, record: str, records: Store | None = None
+) -> RecordState | None:
     """Return the state of the record of an array, in its folder or in ``records``; None if the
     record does not exist."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -107,15 +109,24 @@ class FileIdentity(ABC):
             return
         now = read_record_state(self.store, self.record_name, self.records)
         if now is None:
-            raise MissingError(f"{self.path}: not found: the {self.whole_noun} is gone or its file system is not mounted")
+            raise MissingError(
+                f"{self.path}: not found: the {self.whole_noun} is gone or its file system is not mounted"
+            )
         if now.folder != self.opened.folder is not None:
-            raise ReplacedError(f"{self.store.url}: was replaced since it was opened; open it again")
+            raise ReplacedError(
+                f"{self.store.url}: was replaced since it was opened; open it again"
+            )
         if now.record != self.opened.record and not self.is_still_described():
-            raise ReplacedError(f"{self.store.url}: {basename(self.record_name)} describes another {self.noun} since it was opened; open it again")
+            raise ReplacedError(
+                f"{self.store.url}: {basename(self.record_name)} describes another {self.noun} since it was opened; open it again"
+            )
 
     def is_unchanged(self) -> bool:
         """Return whether the record has not changed since the array was opened."""
-        return self.opened is not None and read_record_state(self.store, self.record_name, self.records) == self.opened
+        return (
+            self.opened is not None
+            and read_record_state(self.store, self.record_name, self.records) == self.opened
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +168,9 @@ class OneFileIdentity(FileIdentity):
 
 def canonical_json(document: Mapping[str, Any], ignored: Collection[str] = ()) -> str:
     """Return a document as JSON with sorted keys, without ``ignored`` ones."""
-    return json.dumps({key: value for key, value in document.items() if key not in ignored}, sort_keys=True)
+    return json.dumps(
+        {key: value for key, value in document.items() if key not in ignored}, sort_keys=True
+    )
 
 
 def _inode(folder: str) -> int | None:

@@ -252,14 +252,25 @@ class ArrayScope(LevelScope):
         return sorted((listed.file, listed.variant) for listed in self._listed())
 
     def check(self, *, decode: bool) -> ArrayCheck:
-        return ArrayCheck(self.array.without_listing(), decode, self._find_largest(decode=decode), self._lost if decode else frozenset())
+        return ArrayCheck(
+            self.array.without_listing(),
+            decode,
+            self._find_largest(decode=decode),
+            self._lost if decode else frozenset(),
+        )
 
     def _find_largest(self, *, decode: bool) -> bool:
         return decode and self.array.dtype.kind in "iu" and self.array.dtype.itemsize >= 4
 
     def files_per_task(self) -> int:
         grid = self.array.grid
-        return max(1, min(_LARGEST_GROUP, _GROUP_NBYTES // (math.prod(grid.file or grid.chunk) * self.array.dtype.itemsize)))
+        return max(
+            1,
+            min(
+                _LARGEST_GROUP,
+                _GROUP_NBYTES // (math.prod(grid.file or grid.chunk) * self.array.dtype.itemsize),
+            ),
+        )
 
     @property
     def can_be_read(self) -> bool:
@@ -288,8 +299,13 @@ class ArrayScope(LevelScope):
     def paths_of(self, shard: Vec3) -> list[str]:
         naming, grid = self.array.naming, self.array.grid
         assert naming is not None
-        axes = zip(shard, grid.unit, (grid.file or grid.size)[1:], grid.file_counts[1:], strict=True)
-        x, y, z = (range(n * unit // edge, min(-(-(n + 1) * unit // edge), count)) for n, unit, edge, count in axes)
+        axes = zip(
+            shard, grid.unit, (grid.file or grid.size)[1:], grid.file_counts[1:], strict=True
+        )
+        x, y, z = (
+            range(n * unit // edge, min(-(-(n + 1) * unit // edge), count))
+            for n, unit, edge, count in axes
+        )
         indices = (file for file, _ in naming.keys((range(grid.file_counts[0]), x, y, z)))
         return [self.array.store.path_of(name) for file in indices for name in naming.names(file)]
 
@@ -304,14 +320,20 @@ class ArrayScope(LevelScope):
 
     def files_of(self, shard: Vec3) -> list[Any]:
         paths = set(self.paths_of(shard))
-        return [(listed.file, listed.variant) for listed in self._listed() if listed.entry.path in paths]
+        return [
+            (listed.file, listed.variant) for listed in self._listed() if listed.entry.path in paths
+        ]
 
     def state_of(self, shard: Vec3) -> tuple[int, int]:
         return self._relative_array().group_state(shard)[1:]
 
     def repairer(self) -> LevelRepair | None:
         layout = self.array.layout
-        return ArrayRepair(self.check(decode=True)) if isinstance(layout, (SingleFiles, RewritableShards)) else None
+        return (
+            ArrayRepair(self.check(decode=True))
+            if isinstance(layout, (SingleFiles, RewritableShards))
+            else None
+        )
 
     def is_as_checked(self, *, is_document_good: bool) -> bool:
         return is_document_good and self.array.is_current()
@@ -320,12 +342,21 @@ class ArrayScope(LevelScope):
         grid = self.array.grid
         by_shard: dict[Vec3, list[Fault]] = {}
         for fault in chain.from_iterable(faults.values()):  # its first file may not exist
-            shard = None if fault.kind not in _OF_SHARDS or fault.voxel is None else divide(minus(fault.voxel, self.array.origin), grid.unit)
+            shard = (
+                None
+                if fault.kind not in _OF_SHARDS or fault.voxel is None
+                else divide(minus(fault.voxel, self.array.origin), grid.unit)
+            )
             if shard is not None and fault.path == self._relative_array().shard_path(shard):
                 by_shard.setdefault(shard, []).append(fault)
         for listed in self._listed():
             if listed.entry.path in faults:
-                x, y, z = (n * edge // unit for n, edge, unit in zip(listed.file[1:], (grid.file or grid.size)[1:], grid.unit, strict=True))
+                x, y, z = (
+                    n * edge // unit
+                    for n, edge, unit in zip(
+                        listed.file[1:], (grid.file or grid.size)[1:], grid.unit, strict=True
+                    )
+                )
                 known = by_shard.setdefault((x, y, z), [])
                 known += [fault for fault in faults[listed.entry.path] if fault not in known]
         for shard, fault in self._lost_files().items():
@@ -340,8 +371,15 @@ class ArrayScope(LevelScope):
         array, faults = self._relative_array(), {}
         for shard, (found, nbytes) in self._other_sizes.items():
             if found is None or (found < nbytes and self._has_lost_files(shard)):
-                what = "no such file" if found is None else f"{found} bytes in the files of its group"
-                faults[shard] = Fault("file.lost", array.shard_path(shard), what, f"{nbytes} bytes, as they were written")
+                what = (
+                    "no such file" if found is None else f"{found} bytes in the files of its group"
+                )
+                faults[shard] = Fault(
+                    "file.lost",
+                    array.shard_path(shard),
+                    what,
+                    f"{nbytes} bytes, as they were written",
+                )
         return faults
 
     @cached_property
@@ -351,9 +389,18 @@ class ArrayScope(LevelScope):
         record = read_file_record(self.folder) if self.array.can_list else None
         if record is None:
             return {}
-        sizes = {(x, y, z): nbytes for x, y, z, nbytes, _ in self._relative_array().stored_states().tolist()}
-        recorded = {(x, y, z): nbytes for x, y, z, nbytes, _, _ in record[record[:, 3] > 0].tolist()}
-        return {shard: (sizes.get(shard), nbytes) for shard, nbytes in recorded.items() if sizes.get(shard) != nbytes}
+        sizes = {
+            (x, y, z): nbytes
+            for x, y, z, nbytes, _ in self._relative_array().stored_states().tolist()
+        }
+        recorded = {
+            (x, y, z): nbytes for x, y, z, nbytes, _, _ in record[record[:, 3] > 0].tolist()
+        }
+        return {
+            shard: (sizes.get(shard), nbytes)
+            for shard, nbytes in recorded.items()
+            if sizes.get(shard) != nbytes
+        }
 
     def changed_sizes(self, broken: AbstractSet[str]) -> Iterator[Fault]:
         try:
@@ -363,9 +410,17 @@ class ArrayScope(LevelScope):
         array = self._relative_array()
         for shard, (found, nbytes) in others.items():
             if shard not in lost and broken.isdisjoint(self.paths_of(shard)):
-                files_of_group = "" if array.has_single_file_shards else " in the files of its group"
+                files_of_group = (
+                    "" if array.has_single_file_shards else " in the files of its group"
+                )
                 voxel = plus(times(shard, self.array.shard_shape), self.array.origin)
-                yield Fault("file.size_changed", array.shard_path(shard), f"{found} bytes{files_of_group}", f"{nbytes} when it was written", voxel=voxel)
+                yield Fault(
+                    "file.size_changed",
+                    array.shard_path(shard),
+                    f"{found} bytes{files_of_group}",
+                    f"{nbytes} when it was written",
+                    voxel=voxel,
+                )
 
     def _has_lost_files(self, shard: Vec3) -> bool:
         """Return whether files are gone from a group that is smaller than recorded."""
@@ -373,8 +428,14 @@ class ArrayScope(LevelScope):
         (recorded,), stored = array.store.states([FILE_RECORD_NAME]), array.states_of_shard(shard)
         # A file that other software wrote is newer than the record. Entries that are no files have
         # faults of their own.
-        is_older = recorded is not None and all(state.mtime_ns <= recorded.mtime_ns for _, state in stored)
-        return is_older and not array.has_single_file_shards and len(array.files_of_shard(shard)) == len(stored)
+        is_older = recorded is not None and all(
+            state.mtime_ns <= recorded.mtime_ns for _, state in stored
+        )
+        return (
+            is_older
+            and not array.has_single_file_shards
+            and len(array.files_of_shard(shard)) == len(stored)
+        )
 
     @cached_property
     def _lost(self) -> frozenset[Vec3]:
@@ -389,12 +450,21 @@ class ArrayScope(LevelScope):
         try:
             yield from self._lost_files().values()
         except (CorruptError, OSError) as error:
-            yield Fault("record.broken", f"{self.folder}/{FILE_RECORD_NAME}", str(error).removeprefix(f"{self.folder}/{FILE_RECORD_NAME}: "))
+            yield Fault(
+                "record.broken",
+                f"{self.folder}/{FILE_RECORD_NAME}",
+                str(error).removeprefix(f"{self.folder}/{FILE_RECORD_NAME}: "),
+            )
 
     def faults(self, known_names: Sequence[str]) -> Iterator[Fault]:
         """Yield faults of the folder: lost files, and unexpected names."""
         if files.islink(self.folder) and not files.exists(self.folder):
-            yield Fault("folder.dangling", self.folder, f"a symbolic link to {files.readlink(self.folder)}", "a folder")
+            yield Fault(
+                "folder.dangling",
+                self.folder,
+                f"a symbolic link to {files.readlink(self.folder)}",
+                "a folder",
+            )
             return
         listed = {file.entry.path for file in self._listed()}
         if not listed:
@@ -407,7 +477,12 @@ class ArrayScope(LevelScope):
                 leftover = temporary_fault(path)
                 if leftover is not None:
                     yield leftover
-                elif path not in listed and path != self.document and not name.startswith(".") and not (folder == self.folder and name in known_names):
+                elif (
+                    path not in listed
+                    and path != self.document
+                    and not name.startswith(".")
+                    and not (folder == self.folder and name in known_names)
+                ):
                     strays.append(path)
         yield from self._stray_faults(strays, has_chunks=bool(listed))
 
@@ -415,24 +490,46 @@ class ArrayScope(LevelScope):
         """Return the numbers in the name of a chunk or shard, inside or outside of the grid; None
         for another name."""
         naming = self.array.naming
-        return naming.parse(path[len(self.folder) + 1 :]) if isinstance(naming, GridNaming) else None
+        return (
+            naming.parse(path[len(self.folder) + 1 :]) if isinstance(naming, GridNaming) else None
+        )
 
     def _stray_faults(self, paths: Sequence[str], *, has_chunks: bool) -> Iterator[Fault]:
         """Yield the faults of files that no reader of the array requests."""
         naming, others, misnamed = self.array.naming, FaultList(), []
         for path in paths:
             if self._numbers_in(path) is not None:
-                others.add(Fault("chunk.outside", path, basename(path), f"files of a grid of {self.array.grid.file_counts[1:]}"))
-            elif isinstance(naming, GridNaming) and any(other.parse(path[len(self.folder) + 1 :]) is not None for other in _other_namings(naming)):
+                others.add(
+                    Fault(
+                        "chunk.outside",
+                        path,
+                        basename(path),
+                        f"files of a grid of {self.array.grid.file_counts[1:]}",
+                    )
+                )
+            elif isinstance(naming, GridNaming) and any(
+                other.parse(path[len(self.folder) + 1 :]) is not None
+                for other in _other_namings(naming)
+            ):
                 misnamed.append(path)
             else:
                 others.add(Fault("name.stray", path, "a file"))
         if misnamed and naming is not None:
-            found, expected = misnamed[0][len(self.folder) + 1 :], f"names such as {naming.key((0, 0, 0, 0))}, as {basename(self.document)} states"
+            found, expected = (
+                misnamed[0][len(self.folder) + 1 :],
+                f"names such as {naming.key((0, 0, 0, 0))}, as {basename(self.document)} states",
+            )
             if has_chunks:
-                others.add(*(Fault("name.unread", path, basename(path), expected) for path in misnamed))
+                others.add(
+                    *(Fault("name.unread", path, basename(path), expected) for path in misnamed)
+                )
             else:
-                yield Fault("level.names", self.document, f"{len(misnamed)} files with names such as {found}", expected)
+                yield Fault(
+                    "level.names",
+                    self.document,
+                    f"{len(misnamed)} files with names such as {found}",
+                    expected,
+                )
         yield from others.to_tuple()
 
 
@@ -450,12 +547,16 @@ class InspectedFormat(Protocol):
     def document_faults(self, folder: str) -> Iterable[Fault]: ...
 
 
-def inspect_arrays(location: str, resolved: ResolvedUrl, mags: Sequence[Mag] | None, fmt: InspectedFormat) -> Scope:
+def inspect_arrays(
+    location: str, resolved: ResolvedUrl, mags: Sequence[Mag] | None, fmt: InspectedFormat
+) -> Scope:
     """Return the scope of images whose levels are stored arrays."""
     faults: list[Fault] = []
     layers, folders = [], []
     is_whole = mags is None and not any(image.key for image in resolved.layers)
-    for folder in _groups_above([image.folder for image in resolved.layers], location) if is_whole else ():
+    for folder in (
+        _groups_above([image.folder for image in resolved.layers], location) if is_whole else ()
+    ):
         faults += [*fmt.document_faults(folder), *leftovers_in(folder)]
     for image in resolved.layers:
         if is_whole:
@@ -463,36 +564,73 @@ def inspect_arrays(location: str, resolved: ResolvedUrl, mags: Sequence[Mag] | N
         selected_mags = {level.mag for level in image.selected}
         for mag in mags or ():
             if mag not in selected_mags:
-                raise MissingError(f"{image.folder}: no mag {mag}; there are {', '.join(map(str, image.mags)) or 'none'}")
+                raise MissingError(
+                    f"{image.folder}: no mag {mag}; there are {', '.join(map(str, image.mags)) or 'none'}"
+                )
         method = None if image.category is None else fmt.default_method(image.category)
         levels = [level for level in image.selected if mags is None or level.mag in mags]
-        opened = [array_scope(image, level, method, fmt.record_of(level.folder), faults) for level in levels]
+        opened = [
+            array_scope(image, level, method, fmt.record_of(level.folder), faults)
+            for level in levels
+        ]
         scopes = [scope for scope in opened if scope is not None]
         for scope in scopes:
             faults += scope.faults((*fmt.image_files, *fmt.documents))
         faults += contradictions(scopes)
         is_alone = any(scope.folder == image.folder for scope in scopes)
-        layers.append(LayerScope(image.name, dirname(image.folder) if is_alone else image.folder, tuple(scopes)))
-        if image.key is None and mags is None and not is_remote(image.folder) and files.isdir(image.folder):
+        layers.append(
+            LayerScope(
+                image.name, dirname(image.folder) if is_alone else image.folder, tuple(scopes)
+            )
+        )
+        if (
+            image.key is None
+            and mags is None
+            and not is_remote(image.folder)
+            and files.isdir(image.folder)
+        ):
             folders.append((image.folder, True))
             faults += leftovers_in(image.folder)
-    return Scope(resolved.path, tuple(layers), faults, tuple(folders), root_of(resolved.layers[0]) if resolved.layers else NO_ROOT)
+    return Scope(
+        resolved.path,
+        tuple(layers),
+        faults,
+        tuple(folders),
+        root_of(resolved.layers[0]) if resolved.layers else NO_ROOT,
+    )
 
 
-def array_scope(image: Image, level: Level, method: str | None, document: str | None, faults: list[Fault]) -> ArrayScope | None:
+def array_scope(
+    image: Image, level: Level, method: str | None, document: str | None, faults: list[Fault]
+) -> ArrayScope | None:
     """Return the scope of a level; None, with a fault, if it cannot be opened."""
     try:
         volume = level.open()
     except (FormatError, ModuleNotFoundError, OSError, UnsupportedError) as error:
-        kinds = {MissingError: "level.missing", UnsupportedError: "level.unsupported", ModuleNotFoundError: "level.unsupported"}
-        kind = next((kind for error_type, kind in kinds.items() if isinstance(error, error_type)), "level.broken")
+        kinds = {
+            MissingError: "level.missing",
+            UnsupportedError: "level.unsupported",
+            ModuleNotFoundError: "level.unsupported",
+        }
+        kind = next(
+            (kind for error_type, kind in kinds.items() if isinstance(error, error_type)),
+            "level.broken",
+        )
         faults.append(Fault(kind, level.folder, str(error).removeprefix(f"{level.folder}: ")))
         return None
     if not volume.can_list:
         if volume.naming is None:
-            raise UnsupportedError(f"{level.folder}: only zarr-python knows the names of its files, so it cannot be verified")
+            raise UnsupportedError(
+                f"{level.folder}: only zarr-python knows the names of its files, so it cannot be verified"
+            )
         volume = volume.with_listing()
-    return ArrayScope(image.name, level, by_written_units(volume), BOOL_METHOD if volume.dtype == np.bool_ else method, document or level.folder)
+    return ArrayScope(
+        image.name,
+        level,
+        by_written_units(volume),
+        BOOL_METHOD if volume.dtype == np.bool_ else method,
+        document or level.folder,
+    )
 
 
 def _groups_above(folders: Sequence[str], location: str) -> list[str]:
@@ -510,20 +648,37 @@ def contradictions(scopes: Sequence[ArrayScope]) -> Iterator[Fault]:
     for scope in scopes[1:]:
         first, array = scopes[0].array, scope.array
         if array.dtype != first.dtype:
-            yield Fault("level.dtype", scope.document, array.dtype.name, f"{first.dtype.name}, as in {scopes[0].folder}")
+            yield Fault(
+                "level.dtype",
+                scope.document,
+                array.dtype.name,
+                f"{first.dtype.name}, as in {scopes[0].folder}",
+            )
         if array.num_channels != first.num_channels:
-            yield Fault("level.axes", scope.document, f"{array.num_channels} channels", f"{first.num_channels}, as in {scopes[0].folder}")
+            yield Fault(
+                "level.axes",
+                scope.document,
+                f"{array.num_channels} channels",
+                f"{first.num_channels}, as in {scopes[0].folder}",
+            )
 
 
 def _other_namings(naming: GridNaming) -> Iterator[GridNaming]:
     """Yield the other naming schemes of software of the same format."""
     if not naming.is_lettered:
         for separator in "/.":
-            yield from (replace(naming, prefix=prefix, separator=separator) for prefix in ("", f"c{separator}"))
+            yield from (
+                replace(naming, prefix=prefix, separator=separator)
+                for prefix in ("", f"c{separator}")
+            )
 
 
 def by_written_units(array: StoredArray) -> StoredArray:
     """Return a sharded array with each file as one shard, as tasks write them; readers group small
     files."""
     grid = array.grid
-    return replace(array, grid=replace(grid, unit=grid.file[1:])) if array.layout.is_sharded and grid.file is not None else array
+    return (
+        replace(array, grid=replace(grid, unit=grid.file[1:]))
+        if array.layout.is_sharded and grid.file is not None
+        else array
+    )

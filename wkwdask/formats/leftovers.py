@@ -41,9 +41,17 @@ def leftovers_in(folder: str) -> Iterator[Fault]:
         if fault is not None:
             yield fault
         elif _STAGED_FOLDER.fullmatch(entry.name) and entry.is_dir():
-            yield Fault("leftover.folder", entry.path, f"a mag that webknossos builds, last written {describe_age(entry.path)} ago")
+            yield Fault(
+                "leftover.folder",
+                entry.path,
+                f"a mag that webknossos builds, last written {describe_age(entry.path)} ago",
+            )
         elif entry.name == QUARANTINE_NAME:
-            yield Fault("quarantine", entry.path, f"{sum(len(names) for _, _, names in files.walk(entry.path))} files")
+            yield Fault(
+                "quarantine",
+                entry.path,
+                f"{sum(len(names) for _, _, names in files.walk(entry.path))} files",
+            )
 
 
 def temporary_fault(path: str) -> Fault | None:
@@ -82,12 +90,16 @@ def describe_age(path: str) -> str:
     return f"{seconds} seconds"
 
 
-def quarantine(path: str, level_folder: str, relative_path: str, why: str, *, keep: bool = False) -> str:
+def quarantine(
+    path: str, level_folder: str, relative_path: str, why: str, *, keep: bool = False
+) -> str:
     """Move a broken file to the quarantine beside its level, with a text file that states the
     reason; with ``keep``, link or copy it instead."""
     parent, level = split(level_folder)
     place = free_path(f"{parent}/{QUARANTINE_NAME}/{level}/{relative_path}")
-    Root(parent, noun="folder").check(place, advice="and nothing is set aside there; remove the link")
+    Root(parent, noun="folder").check(
+        place, advice="and nothing is set aside there; remove the link"
+    )
     files.makedirs(dirname(place))
     publish_bytes(f"{place}.txt", f"{path}\n{why}\n".encode())
     if not keep:
@@ -114,7 +126,11 @@ def remove_quarantined_temporaries(level_folder: str) -> None:
 def withdraw_equal(path: str, place: str) -> bool:
     """Remove the copy of a file from the quarantine if the file has not changed since; return
     whether it was removed."""
-    if not files.isfile(path) or not files.isfile(place) or not (files.samefile(path, place) or is_equal(path, place)):
+    if (
+        not files.isfile(path)
+        or not files.isfile(place)
+        or not (files.samefile(path, place) or is_equal(path, place))
+    ):
         return False
     for copy in (place, f"{place}.txt"):
         files.unlink(copy)

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
-from wkwdask.formats.registry import default_format, format_named, format_of, formats, location_of, named_format, recognised_format
+from wkwdask.formats.registry import (
+    default_format,
+    format_named,
+    format_of,
+    formats,
+    location_of,
+    named_format,
+    recognised_format,
+)
 from wkwdask.formats.roots import checked_folder
 from wkwdask.formats.webknossos.dataset import check_stored_as_wkw, metadata_paths, read_datasource
 from wkwdask.geometry.bounding_box import MAG_1
@@ -68,7 +76,9 @@ def recognised_url(url: str | os.PathLike[str]) -> str | os.PathLike[str]:
     if is_remote(text) and format_of(url) is None:
         store = open_store(text)
         for fmt in formats():
-            if fmt.documents and any(data is not None for data in store.read_whole(fmt.documents, _LARGEST_RECORD)):
+            if fmt.documents and any(
+                data is not None for data in store.read_whole(fmt.documents, _LARGEST_RECORD)
+            ):
                 return fmt.url_name.prefixes[0] + text
     return url
 
@@ -104,7 +114,9 @@ def explain_missing(url: str | os.PathLike[str]) -> None:
     if not is_remote(text) or format_of(url) is not None:
         return
     prefixes = [fmt.url_name.prefixes[0] for fmt in formats() if fmt.url_name.prefixes]
-    raise MissingError(f"{text}: no dataset, layer or mag of WEBKNOSSOS here; other formats need a prefix: {' or '.join(f'{each}{text}' for each in prefixes)}")
+    raise MissingError(
+        f"{text}: no dataset, layer or mag of WEBKNOSSOS here; other formats need a prefix: {' or '.join(f'{each}{text}' for each in prefixes)}"
+    )
 
 
 def _check_zips_exist(location: str) -> None:
@@ -125,13 +137,22 @@ def _explain_missing_in_zip(text: str) -> None:
     if path.endswith(ZIP) and files.isdir(path):
         named = named_format(text)
         plain = text if named is None else named.url_name.stripped(text)
-        urls = [f"{plain}{ZIP}{name}" for name in sorted(files.listdir(path)) if recognised_format(f"{path}/{name}") is not None]
+        urls = [
+            f"{plain}{ZIP}{name}"
+            for name in sorted(files.listdir(path))
+            if recognised_format(f"{path}/{name}") is not None
+        ]
         if urls:
-            raise MissingError(f"{text}: no image at the root of the zip; it contains {', '.join(urls[:_MOST_LISTED])}")
+            raise MissingError(
+                f"{text}: no image at the root of the zip; it contains {', '.join(urls[:_MOST_LISTED])}"
+            )
 
 
 def open_stored(
-    url: str | os.PathLike[str], layer: str | None = None, mag: Mag | str | None = None, chunk_size: Sequence[int] | None = None
+    url: str | os.PathLike[str],
+    layer: str | None = None,
+    mag: Mag | str | None = None,
+    chunk_size: Sequence[int] | None = None,
 ) -> tuple[Image, StoredArray]:
     """Open the level that a user names."""
     return find(url, chunk_size).open(layer, mag)
@@ -147,7 +168,11 @@ def is_readable(layer: Image, mag: Mag) -> bool:
 def describe_unusable_levels(image: Image) -> str:
     """Return a note on the levels of an image that have no mag or cannot be opened, an empty string
     if there are none."""
-    unusable = [f"{level.key!r} ({level.problem or 'no mag'})" for level in image.levels if level.problem or level.mag is None]
+    unusable = [
+        f"{level.key!r} ({level.problem or 'no mag'})"
+        for level in image.levels
+        if level.problem or level.mag is None
+    ]
     return f"levels left out: {', '.join(unusable)}" if unusable else ""
 
 
@@ -164,17 +189,35 @@ class _CachedVolume(NamedTuple):
         minute."""
         if self.stamps:
             # Whether a missing record exists now is asked without the cost of an exception.
-            return all(_stamp(record) == stamp if stamp is not None else not files.exists(record) for record, stamp in self.stamps.items())
-        return time.monotonic() - self.opened < _REMOTE_SECONDS if is_remote(self.volume.name) else self.volume.identity.is_unchanged()
+            return all(
+                _stamp(record) == stamp if stamp is not None else not files.exists(record)
+                for record, stamp in self.stamps.items()
+            )
+        return (
+            time.monotonic() - self.opened < _REMOTE_SECONDS
+            if is_remote(self.volume.name)
+            else self.volume.identity.is_unchanged()
+        )
 
 
 _cache: LruCache[_CachedVolume] = LruCache(128)
 
 
-def open_cached(url: str | os.PathLike[str], layer: str | None = None, mag: Mag | str | None = None, *, refresh: bool = False) -> StoredArray:
+def open_cached(
+    url: str | os.PathLike[str],
+    layer: str | None = None,
+    mag: Mag | str | None = None,
+    *,
+    refresh: bool = False,
+) -> StoredArray:
     """Open the level that a user names; without ``refresh``, return it from a cache as long as none
     of its records has changed."""
-    key = (anchored(os.fspath(url)), layer, mag, access_of(location_of(url)) if is_remote(os.fspath(url)) else None)
+    key = (
+        anchored(os.fspath(url)),
+        layer,
+        mag,
+        access_of(location_of(url)) if is_remote(os.fspath(url)) else None,
+    )
     cached = _cache.get(key)
     if cached is not None and not refresh and cached.is_fresh():
         return cached.volume
@@ -185,12 +228,18 @@ def open_cached(url: str | os.PathLike[str], layer: str | None = None, mag: Mag 
     # A path without a mag means the finest mag that was written, which can become another one: only
     # a named mag is cached.
     if listed.container is None:
-        is_cacheable, records = mag is not None or is_remote(volume.name) or image.key is not None, []
+        is_cacheable, records = (
+            mag is not None or is_remote(volume.name) or image.key is not None,
+            [],
+        )
     else:
         is_cacheable = (resolved.mag is not None or mag is not None) and image is listed
         records = [path for path in metadata_paths(resolved, listed, volume) if not is_remote(path)]
     if is_cacheable:
-        _cache.put(key, _CachedVolume(volume, time.monotonic(), {record: _stamp(record) for record in records}))
+        _cache.put(
+            key,
+            _CachedVolume(volume, time.monotonic(), {record: _stamp(record) for record in records}),
+        )
     return volume
 
 
@@ -242,7 +291,14 @@ def format_to_save(url: str | os.PathLike[str]) -> ArrayFormat:
 def _format_of_suffix(path: str) -> ArrayFormat | None:
     """Return the format for which the suffix of a folder in a path is reserved."""
     parts = path.lower().split("/")
-    return next((fmt for fmt in formats() if fmt.reserved_suffix and any(part.endswith(fmt.reserved_suffix) for part in parts)), None)
+    return next(
+        (
+            fmt
+            for fmt in formats()
+            if fmt.reserved_suffix and any(part.endswith(fmt.reserved_suffix) for part in parts)
+        ),
+        None,
+    )
 
 
 def target_for(destination: Destination) -> TargetImage:
@@ -255,7 +311,9 @@ def target_for(destination: Destination) -> TargetImage:
 
 def _check_not_zipped(path: str) -> None:
     if ZIP in path:
-        raise UnsupportedError(f"{path.partition(ZIP)[0]}: a zip is read-only; write to a folder, such as image.ome.zarr, and convert() that to a new .ozx")
+        raise UnsupportedError(
+            f"{path.partition(ZIP)[0]}: a zip is read-only; write to a folder, such as image.ome.zarr, and convert() that to a new .ozx"
+        )
 
 
 def target_in(image: Image, allow_external: bool) -> TargetImage:
@@ -266,7 +324,9 @@ def target_in(image: Image, allow_external: bool) -> TargetImage:
     return format_of_image(image).target_in(image, allow_external=allow_external)
 
 
-def open_in_place(url: str | os.PathLike[str], mag: Mag | None, *, allow_external: bool) -> tuple[Image, StoredArray]:
+def open_in_place(
+    url: str | os.PathLike[str], mag: Mag | None, *, allow_external: bool
+) -> tuple[Image, StoredArray]:
     """Open a level that is written in place; names and links may leave the root of its image only
     with ``allow_external``."""
     resolved = find(url)
@@ -297,7 +357,9 @@ def check_target_name(url: str | os.PathLike[str]) -> None:
         return
     fmt = _format_of_suffix(text)
     if fmt is not None:
-        raise ValueError(f"{text}: is named like {fmt.options.title}; write {fmt.name}://{text}, or choose another name for WKW or images")
+        raise ValueError(
+            f"{text}: is named like {fmt.options.title}; write {fmt.name}://{text}, or choose another name for WKW or images"
+        )
 
 
 def options_of(url: str | os.PathLike[str]) -> type[StorageOptions]:
@@ -341,7 +403,9 @@ def _counted_from(image: Image, voxel_size_nm: Lengths) -> Image:
     from the finest level have just one."""
     counted = image.counted_from(voxel_size_nm)
     if counted is not image and not format_of_image(image).counts_from_finest:
-        raise ValueError(f"{image.folder}: voxels of mag 1 have {image.voxel_size_nm} nm, got voxel_size {voxel_size_nm}")
+        raise ValueError(
+            f"{image.folder}: voxels of mag 1 have {image.voxel_size_nm} nm, got voxel_size {voxel_size_nm}"
+        )
     return counted
 
 
@@ -361,16 +425,26 @@ def default_method(image: Image, source: Volume) -> str:
 def image_box(image: Image, source: Volume) -> BoundingBox:
     """Return the bounding box that an image states, or else that of one of its levels [voxels of
     mag 1]."""
-    return image.container.record.bounding_box if image.container is not None and image.container.record is not None else source.box.in_mag(MAG_1)
+    return (
+        image.container.record.bounding_box
+        if image.container is not None and image.container.record is not None
+        else source.box.in_mag(MAG_1)
+    )
 
 
 def aligned_mags(image: Image, align_with: str | bool) -> list[Mag]:
     """Return the mags of the other layers of the dataset that a new pyramid follows."""
     if align_with is False or image.container is None:
         return []
-    others = [] if image.container.datasource is None else [other for other in image.container.datasource.layers if other.name != image.name]
+    others = (
+        []
+        if image.container.datasource is None
+        else [other for other in image.container.datasource.layers if other.name != image.name]
+    )
     if align_with is not True:
         others = [other for other in others if other.name == align_with]
         if not others:
-            raise MissingError(f"{image.container.dataset_folder or image.folder}: no other layer {align_with!r} to align with")
+            raise MissingError(
+                f"{image.container.dataset_folder or image.folder}: no other layer {align_with!r} to align with"
+            )
     return [entry.mag for other in others for entry in other.mags]

@@ -46,15 +46,30 @@ class Publication:
     """Edit of the metadata."""
 
 
-def format_publication(paths: RecordPaths, job: str, publication_id: str, mags: Sequence[tuple[str, str]], edit: MetadataEdit | None) -> bytes:
+def format_publication(
+    paths: RecordPaths,
+    job: str,
+    publication_id: str,
+    mags: Sequence[tuple[str, str]],
+    edit: MetadataEdit | None,
+) -> bytes:
     """Return the record of mags to publish."""
     listed = [{"staged": staged, "folder": paths.format_path(folder)} for staged, folder in mags]
-    return format_job_record({"job": job, "publication": publication_id, "mags": listed, "edit": _edit_to_json(paths, edit)})
+    return format_job_record(
+        {
+            "job": job,
+            "publication": publication_id,
+            "mags": listed,
+            "edit": _edit_to_json(paths, edit),
+        }
+    )
 
 
 def format_removal(paths: RecordPaths, folders: Sequence[str], edit: MetadataEdit | None) -> bytes:
     """Return the record of mags to remove."""
-    return format_job_record({_REMOVED: list(map(paths.format_path, folders)), "edit": _edit_to_json(paths, edit)})
+    return format_job_record(
+        {_REMOVED: list(map(paths.format_path, folders)), "edit": _edit_to_json(paths, edit)}
+    )
 
 
 def read_publication(paths: RecordPaths) -> Publication | None:
@@ -64,8 +79,15 @@ def read_publication(paths: RecordPaths) -> Publication | None:
     if record is None:
         return None
     with reading(path, "record"):
-        removed = tuple(paths.target(folder, RECORD_NAME) for folder in record[_REMOVED]) if _REMOVED in record else None
-        mags = tuple((paths.staged(mag["staged"], RECORD_NAME), paths.target(mag["folder"], RECORD_NAME)) for mag in record.get("mags", ()))
+        removed = (
+            tuple(paths.target(folder, RECORD_NAME) for folder in record[_REMOVED])
+            if _REMOVED in record
+            else None
+        )
+        mags = tuple(
+            (paths.staged(mag["staged"], RECORD_NAME), paths.target(mag["folder"], RECORD_NAME))
+            for mag in record.get("mags", ())
+        )
         publication_id = "" if removed is not None else record["publication"]
         if not isinstance(publication_id, str):
             raise TypeError(f"publication is {publication_id!r}")
@@ -82,12 +104,23 @@ def published_folders(paths: RecordPaths) -> list[str]:
 
 
 def _edit_to_json(paths: RecordPaths, edit: MetadataEdit | None) -> dict[str, Any] | None:
-    return None if edit is None else {**edit.to_json(), **{name: paths.format_path(folder) for name, folder in edit.folders().items()}}
+    return (
+        None
+        if edit is None
+        else {
+            **edit.to_json(),
+            **{name: paths.format_path(folder) for name, folder in edit.folders().items()},
+        }
+    )
 
 
 def _edit_from_json(paths: RecordPaths, value: dict[str, Any] | None) -> MetadataEdit | None:
     if value is None:
         return None
     kind = edit_kinds()[value["kind"]]
-    folders = {name: paths.document_folder(value[name], RECORD_NAME) for name in kind.folder_names if value[name] is not None}
+    folders = {
+        name: paths.document_folder(value[name], RECORD_NAME)
+        for name in kind.folder_names
+        if value[name] is not None
+    }
     return kind.from_json({**value, **folders})

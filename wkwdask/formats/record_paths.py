@@ -62,7 +62,9 @@ class RecordPaths:
         above, name = split(path)
         # a target that is itself a link is rejected or replaced, never followed
         real = join(files.realpath(above), name)
-        if is_below(files.realpath(self.root), real) or not any(real.startswith(f"{root}/") for root in self._roots):
+        if is_below(files.realpath(self.root), real) or not any(
+            real.startswith(f"{root}/") for root in self._roots
+        ):
             self._raise_outside(path, record)
         return path
 
@@ -71,7 +73,9 @@ class RecordPaths:
         dataset."""
         path = self.parse_path(text)
         real = files.realpath(path)
-        if not any(real == root or real.startswith(f"{root}/") for root in self._roots) and not self._is_new_dataset(real):
+        if not any(
+            real == root or real.startswith(f"{root}/") for root in self._roots
+        ) and not self._is_new_dataset(real):
             self._raise_outside(path, record)
         return path
 
@@ -79,18 +83,29 @@ class RecordPaths:
         """Return a folder directly inside the job's folder; raises CorruptError for any other
         path."""
         path = f"{self.root}/{name}"
-        if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\0" in name or files.islink(path):
+        if (
+            not isinstance(name, str)
+            or name in ("", ".", "..")
+            or "/" in name
+            or "\0" in name
+            or files.islink(path)
+        ):
             self._raise_outside(path, record)
         return path
 
     @cached_property
     def _roots(self) -> Sequence[str]:
         """Real folders below which files may be changed."""
-        return [f"{files.realpath(folder).rstrip('/')}" for folder in (dataset_around(self.parent), *self.datasets)]
+        return [
+            f"{files.realpath(folder).rstrip('/')}"
+            for folder in (dataset_around(self.parent), *self.datasets)
+        ]
 
     def _is_new_dataset(self, real: str) -> bool:
         """Return whether the job creates a dataset in a folder."""
-        return real == files.realpath(dirname(self.parent)) and _container_around(self.parent) is None
+        return (
+            real == files.realpath(dirname(self.parent)) and _container_around(self.parent) is None
+        )
 
     def _raise_outside(self, path: str, record: str) -> None:
         raise CorruptError(
@@ -105,16 +120,25 @@ def dataset_around(folder: str) -> str:
 
 
 def _container_around(folder: str) -> str | None:
-    return next((container for fmt in formats() if (container := fmt.container_around(folder)) is not None), None)
+    return next(
+        (container for fmt in formats() if (container := fmt.container_around(folder)) is not None),
+        None,
+    )
 
 
 def check_no_links(root: str) -> None:
     """Raise CorruptError if a folder of an earlier run contains a symbolic link, through which
     another folder would be written."""
-    inside = (f"{folder}/{name}" for folder, folders, names in files.walk(root) for name in (*folders, *names))
+    inside = (
+        f"{folder}/{name}"
+        for folder, folders, names in files.walk(root)
+        for name in (*folders, *names)
+    )
     link = next((path for path in itertools.chain([root], inside) if files.islink(path)), None)
     if link is not None:
-        raise CorruptError(f"{link}: is a symbolic link, which jobs neither create nor follow in their folders: remove {root}")
+        raise CorruptError(
+            f"{link}: is a symbolic link, which jobs neither create nor follow in their folders: remove {root}"
+        )
 
 
 def is_job_folder(name: str) -> bool:
@@ -131,7 +155,11 @@ def job_folders(parent: str) -> Iterator[tuple[str, str]]:
     """Yield path and name of all jobs in a folder."""
     try:
         with files.scandir(parent) as entries:
-            jobs = [entry for entry in entries if is_job_folder(entry.name) and entry.is_dir(follow_symlinks=False)]
+            jobs = [
+                entry
+                for entry in entries
+                if is_job_folder(entry.name) and entry.is_dir(follow_symlinks=False)
+            ]
     except (FileNotFoundError, NotADirectoryError):
         return
     for entry in jobs:

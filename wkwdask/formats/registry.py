@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 GROUP = "wkwdask.formats"
 # In the order in which a folder is offered to them. The first one takes paths that no format
 # recognises, and its error says what is missing.
-_OWN = tuple(EntryPoint(name, f"wkwdask.formats.{name}.format:FORMAT", GROUP) for name in ("webknossos", "precomputed", "n5", "zarr"))
+_OWN = tuple(
+    EntryPoint(name, f"wkwdask.formats.{name}.format:FORMAT", GROUP)
+    for name in ("webknossos", "precomputed", "n5", "zarr")
+)
 # Storage options of these formats, and of exported pictures. These modules import no array library,
 # so that the command line starts quickly.
 _OPTIONS = tuple(
@@ -61,7 +64,11 @@ def _others() -> tuple[ArrayFormat, ...]:
         try:
             loaded.append(entry.load())
         except Exception as error:  # code of another package can raise anything
-            warnings.warn(f"format {entry.name} of {entry.value} is skipped: {type(error).__name__}: {error}", RuntimeWarning, stacklevel=2)
+            warnings.warn(
+                f"format {entry.name} of {entry.value} is skipped: {type(error).__name__}: {error}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
     return tuple(loaded)
 
 
@@ -77,7 +84,9 @@ def format_named(name: str) -> ArrayFormat:
     for fmt in formats():
         if fmt.name == name:
             return fmt
-    raise UnsupportedError(f"no format {name!r}; there are {', '.join(fmt.name for fmt in formats())}")
+    raise UnsupportedError(
+        f"no format {name!r}; there are {', '.join(fmt.name for fmt in formats())}"
+    )
 
 
 def default_format() -> ArrayFormat:
@@ -93,7 +102,12 @@ def named_format(url: object) -> ArrayFormat | None:
 def recognised_format(url: object) -> ArrayFormat | None:
     """Return the format that a URL names or that recognises a local folder, else None."""
     named = named_format(url)
-    if named is not None or not isinstance(url, (str, os.PathLike)) or not os.fspath(url) or is_remote(os.fspath(url)):
+    if (
+        named is not None
+        or not isinstance(url, (str, os.PathLike))
+        or not os.fspath(url)
+        or is_remote(os.fspath(url))
+    ):
         return named
     path = local_path(url)
     return next((fmt for fmt in formats() if fmt.recognise(path)), None)
@@ -106,14 +120,20 @@ def format_of(url: object) -> ArrayFormat | None:
     if recognised is None or recognised.url_name.is_in(url):
         return recognised
     path = local_path(url)  # type: ignore[arg-type]
-    return next((fmt for fmt in formats() if fmt is not recognised and fmt.claims(path)), recognised)
+    return next(
+        (fmt for fmt in formats() if fmt is not recognised and fmt.claims(path)), recognised
+    )
 
 
 def contains_plain_arrays(url: object) -> bool:
     """Return whether a local path contains arrays that may have no position in space, and neither
     names their format nor belongs to a dataset."""
     its_format = format_of(url)
-    return its_format is not None and its_format.has_plain_arrays and not its_format.url_name.is_in(url)
+    return (
+        its_format is not None
+        and its_format.has_plain_arrays
+        and not its_format.url_name.is_in(url)
+    )
 
 
 def location_of(url: str | os.PathLike[str]) -> str:

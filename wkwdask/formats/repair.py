@@ -14,7 +14,19 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.mag import Vec3
 
-REMOVE, FINISH, WRITE_HEADER, CORRECT_HEADER, CORRECT_INDEX, CUT, REBUILD, SALVAGE, QUARANTINE, EDIT_JSON, ACCEPT = (
+(
+    REMOVE,
+    FINISH,
+    WRITE_HEADER,
+    CORRECT_HEADER,
+    CORRECT_INDEX,
+    CUT,
+    REBUILD,
+    SALVAGE,
+    QUARANTINE,
+    EDIT_JSON,
+    ACCEPT,
+) = (
     "remove",
     "finish",
     "write header.wkw",
@@ -99,7 +111,12 @@ def without_notes(faults: Iterable[Fault]) -> list[Fault]:
 
 def summarize_faults(faults: Iterable[Fault]) -> str:
     """Format the kinds and places of the first faults of a file."""
-    return "; ".join(dict.fromkeys(f"{fault.kind}{f' ({fault.place})' if fault.place else ''}" for fault in islice(faults, 5)))
+    return "; ".join(
+        dict.fromkeys(
+            f"{fault.kind}{f' ({fault.place})' if fault.place else ''}"
+            for fault in islice(faults, 5)
+        )
+    )
 
 
 class Probe(NamedTuple):
@@ -129,7 +146,9 @@ class LevelRepair(Protocol):
     def probe(self, shard: Vec3, kinds: frozenset[str]) -> Probe:
         """Find the intact chunks of a shard with faults of some kinds, without writing."""
 
-    def repair_shard(self, shard: Vec3, head: Any, why: str, spare_folder: str | None, *, salvage: bool) -> tuple[int, int]:
+    def repair_shard(
+        self, shard: Vec3, head: Any, why: str, spare_folder: str | None, *, salvage: bool
+    ) -> tuple[int, int]:
         """Rewrite a shard from its intact chunks, and the others from a level in ``spare_folder``;
         returns its size and modification time [ns]."""
 

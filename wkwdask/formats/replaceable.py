@@ -24,13 +24,17 @@ def check_targets(targets: Sequence[str], existing: str) -> None:
     occupied = [target for target in targets if is_occupied(target)]
     if occupied and not replaces(existing):
         more = f" (and {len(occupied) - 1} more)" if len(occupied) > 1 else ""
-        raise ExistsError(f'{occupied[0]}: already exists{more}; existing="overwrite" replaces it whole')
+        raise ExistsError(
+            f'{occupied[0]}: already exists{more}; existing="overwrite" replaces it whole'
+        )
     links = [target for target in targets if files.islink(target)]
     if links:
         raise ExistsError(f"{links[0]}: is a symbolic link; write to the folder that it points to")
     for target in occupied:
         if not files.isdir(target) or not any(fmt.is_level_folder(target) for fmt in formats()):
-            its_format = next((fmt for fmt in formats() if fmt.record_of(target) is not None), default_format())
+            its_format = next(
+                (fmt for fmt in formats() if fmt.record_of(target) is not None), default_format()
+            )
             raise ExistsError(f"{target}: {its_format.why_not_replaceable(target)}")
 
 
@@ -58,7 +62,9 @@ def inherit_tree_permissions(staged: str, old: str) -> None:
 
 
 def _example_file(folder: str) -> str | None:
-    return next((record for fmt in formats() if (record := fmt.record_of(folder)) is not None), None)
+    return next(
+        (record for fmt in formats() if (record := fmt.record_of(folder)) is not None), None
+    )
 
 
 def _stat(path: str | None) -> os.stat_result | None:
@@ -69,4 +75,6 @@ def _stat(path: str | None) -> os.stat_result | None:
 
 
 def _is_alike(old: os.stat_result | None, new: os.stat_result | None) -> bool:
-    return old is None or (new is not None and (old.st_mode, old.st_gid) == (new.st_mode, new.st_gid))
+    return old is None or (
+        new is not None and (old.st_mode, old.st_gid) == (new.st_mode, new.st_gid)
+    )

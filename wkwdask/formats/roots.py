@@ -23,11 +23,25 @@ if TYPE_CHECKING:
 
     from wkwdask.model.image import Image, Level
 
-_READ_ONLY = "and is read-only through it; allow_external=True writes there, or name that folder directly"
-DOCUMENTS = ("datasource-properties.json", "header.wkw", "info", "provenance", "attributes.json", "zarr.json", ".zgroup", ".zattrs", ".zarray")
+_READ_ONLY = (
+    "and is read-only through it; allow_external=True writes there, or name that folder directly"
+)
+DOCUMENTS = (
+    "datasource-properties.json",
+    "header.wkw",
+    "info",
+    "provenance",
+    "attributes.json",
+    "zarr.json",
+    ".zgroup",
+    ".zattrs",
+    ".zarray",
+)
 """Names of all files that describe images and levels."""
 OWN_COPY = "replace the link with a copy of that file"
-OWN_COPY_OR_EXTERNAL = f"{OWN_COPY}, or pass allow_external=True, which does so for documents that change"
+OWN_COPY_OR_EXTERNAL = (
+    f"{OWN_COPY}, or pass allow_external=True, which does so for documents that change"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +66,11 @@ class Root:
         """Return the folder that a path must not leave: the root, or its container for paths that
         leave only that."""
         folder = str(self.folder)
-        if self.around is None or not is_below(path, self.around) or external_location(folder, path) is not None:
+        if (
+            self.around is None
+            or not is_below(path, self.around)
+            or external_location(folder, path) is not None
+        ):
             return folder
         return self.around
 
@@ -67,7 +85,9 @@ class Root:
         real = None if self.allow_external else self.outside(path)
         if real is not None:
             named = "" if stated is None else f" ({self.document} names it {stated!r})"
-            raise UnsupportedError(f"{path}: lies outside the {self.noun} {self.boundary(path)}, at {real}{named}, {advice}")
+            raise UnsupportedError(
+                f"{path}: lies outside the {self.noun} {self.boundary(path)}, at {real}{named}, {advice}"
+            )
 
     def linked_document(self, folder: str) -> str | None:
         """Return the first document in a folder, or above it inside the container, that is a link
@@ -75,10 +95,19 @@ class Root:
         if self.folder is None or is_remote(folder):
             return None
         outermost = str(self.container.folder)
-        names = folder[len(outermost) :].strip("/").split("/") if is_below(folder, outermost) else []
+        names = (
+            folder[len(outermost) :].strip("/").split("/") if is_below(folder, outermost) else []
+        )
         above = list(itertools.accumulate(filter(None, names), join, initial=outermost))
         paths = (f"{each}/{name}" for each in dict.fromkeys((*above, folder)) for name in DOCUMENTS)
-        return next((path for path in paths if files.islink(path) and self._of_document(path).outside(path) is not None), None)
+        return next(
+            (
+                path
+                for path in paths
+                if files.islink(path) and self._of_document(path).outside(path) is not None
+            ),
+            None,
+        )
 
     def _of_document(self, path: str) -> Root:
         """Return the root that a document must not leave: the container for one above the root."""
@@ -105,14 +134,18 @@ class Root:
         if it leads outside, or overlaps others that are named."""
         path = stated_path(str(self.folder), name)
         if path == self.folder:
-            raise UnsupportedError(f"{self.document}: names the level {name!r}, which is the folder of the {self.noun} itself and is not replaced")
+            raise UnsupportedError(
+                f"{self.document}: names the level {name!r}, which is the folder of the {self.noun} itself and is not replaced"
+            )
         self.check(path, name)
         self.check_documents(path)
         real = files.realpath(path)
         for other in others:
             folder = files.realpath(stated_path(str(self.folder), other))
             if is_below(folder, real) or is_below(real, folder):
-                raise UnsupportedError(f"{path}: the level {other!r} in {self.document} is in the same folder, inside of it or around it; rename one of them")
+                raise UnsupportedError(
+                    f"{path}: the level {other!r} in {self.document} is in the same folder, inside of it or around it; rename one of them"
+                )
         return self.real(path)
 
     def work_folder(self, image_folder: str, folders: Iterable[str]) -> str:
@@ -124,7 +157,9 @@ class Root:
         parents = list(dict.fromkeys(dirname(folder) for folder in folders))
         disks = {files.stat(parent).st_dev for parent in parents if files.isdir(parent)}
         if len(disks) > 1:
-            raise UnsupportedError(f"{image_folder}: its mags are on several disks, in {', '.join(parents)}; select those of one disk with mags=")
+            raise UnsupportedError(
+                f"{image_folder}: its mags are on several disks, in {', '.join(parents)}; select those of one disk with mags="
+            )
         return parents[0]
 
     def check_links(self, level_folder: str, names: Iterable[str] | None = None) -> None:
@@ -170,10 +205,17 @@ def root_of(image: Image) -> Root:
         return Root(image.container.root_of(image), image.document, image.allow_external, "dataset")
     root = image.root or image.folder
     around = root if image.outermost is None or is_remote(root) else image.outermost(image.folder)
-    return Root(root, image.document, image.allow_external, around=around if is_below(root, around) and around != root else None)
+    return Root(
+        root,
+        image.document,
+        image.allow_external,
+        around=around if is_below(root, around) and around != root else None,
+    )
 
 
-def check_links_to(folder: str, outermost: str, allow_external: bool, document: str = "", stated: str | None = None) -> None:
+def check_links_to(
+    folder: str, outermost: str, allow_external: bool, document: str = "", stated: str | None = None
+) -> None:
     """Raise UnsupportedError if a folder lies behind a link out of the outermost folder of its
     container, or a document on the way is one."""
     root = Root(outermost, document, allow_external)
@@ -189,9 +231,15 @@ def checked_folder(image: Image, folder: str, advice: str = _READ_ONLY) -> str:
     """
     root = root_of(image)
     if root.outside(folder) is not None:
-        root.check(folder, next((level.stated for level in image.levels if level.folder == folder), None), advice)
+        root.check(
+            folder,
+            next((level.stated for level in image.levels if level.folder == folder), None),
+            advice,
+        )
     # a level alone has documents, too
-    with_folder = root if root.folder is not None else replace(root, folder=image.folder, noun="layer")
+    with_folder = (
+        root if root.folder is not None else replace(root, folder=image.folder, noun="layer")
+    )
     for each in (image.folder, folder):
         with_folder.check_documents(each)
     return root.real(folder)
@@ -203,7 +251,11 @@ def check_served(image: Image) -> None:
     root = root_of(image)
     for level in image.levels if image.container is None else ():
         if root.folder is not None and not is_below(level.folder, root.folder):
-            root.check(level.folder, level.stated, "and is not served; allow_external=True serves it, or name that folder directly")
+            root.check(
+                level.folder,
+                level.stated,
+                "and is not served; allow_external=True serves it, or name that folder directly",
+            )
 
 
 def check_alone(image: Image, folder: str, others: Iterable[Level], what: str) -> None:
@@ -215,10 +267,26 @@ def check_alone(image: Image, folder: str, others: Iterable[Level], what: str) -
             continue
         other = files.realpath(level.folder)
         if is_below(other, real) or is_below(real, other):
-            how = "is also the folder of" if other == real else "contains" if is_below(other, real) else "lies in"
-            raise UnsupportedError(f"{folder}: {how} the level {level.stated or level.key!r} ({level.folder}) and is not {what} without it")
-    if image.key != "" and image.container is None and any(is_below(files.realpath(above), real) for above in (image.folder, root.folder) if above):
-        raise UnsupportedError(f"{folder}: contains the whole {root.noun} {root.folder} and is not {what}; correct {image.document or root.folder}")
+            how = (
+                "is also the folder of"
+                if other == real
+                else "contains"
+                if is_below(other, real)
+                else "lies in"
+            )
+            raise UnsupportedError(
+                f"{folder}: {how} the level {level.stated or level.key!r} ({level.folder}) and is not {what} without it"
+            )
+    if (
+        image.key != ""
+        and image.container is None
+        and any(
+            is_below(files.realpath(above), real) for above in (image.folder, root.folder) if above
+        )
+    ):
+        raise UnsupportedError(
+            f"{folder}: contains the whole {root.noun} {root.folder} and is not {what}; correct {image.document or root.folder}"
+        )
 
 
 def external_location(root: str, path: str) -> str | None:

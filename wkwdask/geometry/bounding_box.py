@@ -54,7 +54,9 @@ class BoundingBox:
             raise ValueError(f"the size of a bounding box must not be negative, got {self.size}")
 
     @classmethod
-    def from_corners(cls, topleft: Sequence[int], bottomright: Sequence[int], mag: Mag = MAG_1) -> BoundingBox:
+    def from_corners(
+        cls, topleft: Sequence[int], bottomright: Sequence[int], mag: Mag = MAG_1
+    ) -> BoundingBox:
         """Make a box from its lowest corner and its exclusive upper corner.
 
         Parameters
@@ -139,7 +141,9 @@ class BoundingBox:
         self._same_mag(other)
         (x, y, z), (to_x, to_y, to_z) = self.topleft, self.bottomright
         (a, b, c), (to_a, to_b, to_c) = other.topleft, other.bottomright
-        return other.is_empty or (x <= a and y <= b and z <= c and to_x >= to_a and to_y >= to_b and to_z >= to_c)
+        return other.is_empty or (
+            x <= a and y <= b and z <= c and to_x >= to_a and to_y >= to_b and to_z >= to_c
+        )
 
     def intersection(self, other: BoundingBox) -> BoundingBox:
         """Return the voxels that lie in both boxes; the result may be empty."""
@@ -148,7 +152,11 @@ class BoundingBox:
         (x, y, z), (to_x, to_y, to_z) = self.topleft, self.bottomright
         (a, b, c), (to_a, to_b, to_c) = other.topleft, other.bottomright
         low = max(x, a), max(y, b), max(z, c)
-        size = max(0, min(to_x, to_a) - low[0]), max(0, min(to_y, to_b) - low[1]), max(0, min(to_z, to_c) - low[2])
+        size = (
+            max(0, min(to_x, to_a) - low[0]),
+            max(0, min(to_y, to_b) - low[1]),
+            max(0, min(to_z, to_c) - low[2]),
+        )
         return BoundingBox(low, size, self.mag)
 
     def union(self, other: BoundingBox) -> BoundingBox:
@@ -190,8 +198,13 @@ class BoundingBox:
         BoundingBox
             Floor of the lowest and ceiling of the highest corner, as in WEBKNOSSOS.
         """
-        low = [a * m // n for a, m, n in zip(self.topleft, self.mag.factors, mag.factors, strict=True)]
-        high = [-(-b * m // n) for b, m, n in zip(self.bottomright, self.mag.factors, mag.factors, strict=True)]
+        low = [
+            a * m // n for a, m, n in zip(self.topleft, self.mag.factors, mag.factors, strict=True)
+        ]
+        high = [
+            -(-b * m // n)
+            for b, m, n in zip(self.bottomright, self.mag.factors, mag.factors, strict=True)
+        ]
         return BoundingBox.from_corners(low, high, mag)
 
     def _same_mag(self, other: BoundingBox) -> None:
@@ -228,7 +241,9 @@ def _readings(value: Any) -> str:
     return f": write {(*first, *second)} if the pair is a corner and a size, {(*first, *minus(second, first))} if it is two corners"
 
 
-def voxel_box(box: BoundingBox | Sequence[Sequence[int]], mag: Mag, name: str = "box") -> BoundingBox:
+def voxel_box(
+    box: BoundingBox | Sequence[Sequence[int]], mag: Mag, name: str = "box"
+) -> BoundingBox:
     """Return a box in voxels of a mag. A pair of corners already counts voxels of that mag."""
     if isinstance(box, BoundingBox):
         return box.in_mag(mag)

@@ -32,14 +32,20 @@ def bit_axes(grid: Vec3) -> tuple[int, ...]:
     (0, 1, 0)
     """
     if min(grid) < 1:
-        raise ValueError(f"a grid of chunks must have at least one cell along each axis, got {grid}")
+        raise ValueError(
+            f"a grid of chunks must have at least one cell along each axis, got {grid}"
+        )
     # Bit i of an axis takes part only if some cell has it set: a grid of 5 cells along x has 3 bits
     # of x.
     #     grid (4, 2, 1):  x has bits 0, 1; y has bit 0; z has none   ->   code = x1 y0 x0
     lengths = [(cells - 1).bit_length() for cells in grid]
     if sum(lengths) > MAX_BITS:
-        raise ValueError(f"a grid of {grid} chunks needs chunk identifiers of {sum(lengths)} bits, more than {MAX_BITS}: choose larger chunks")
-    return tuple(axis for bit in range(max(lengths, default=0)) for axis in range(3) if bit < lengths[axis])
+        raise ValueError(
+            f"a grid of {grid} chunks needs chunk identifiers of {sum(lengths)} bits, more than {MAX_BITS}: choose larger chunks"
+        )
+    return tuple(
+        axis for bit in range(max(lengths, default=0)) for axis in range(3) if bit < lengths[axis]
+    )
 
 
 def encode(coordinates: npt.ArrayLike, grid: Vec3) -> npt.NDArray[np.uint64]:

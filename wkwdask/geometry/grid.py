@@ -27,7 +27,10 @@ def cell_range(box: BoundingBox, cell: Sequence[int]) -> tuple[range, range, ran
     """
     if box.is_empty:
         return range(0), range(0), range(0)
-    x, y, z = (range(a // n, -(-b // n)) for a, b, n in zip(box.topleft, box.bottomright, cell, strict=True))
+    x, y, z = (
+        range(a // n, -(-b // n))
+        for a, b, n in zip(box.topleft, box.bottomright, cell, strict=True)
+    )
     return x, y, z
 
 
@@ -44,7 +47,13 @@ def cell_box(index: Vec3, cell: Sequence[int], like: BoundingBox) -> BoundingBox
     return BoundingBox(topleft, (cell[0], cell[1], cell[2]), like.mag)
 
 
-def mark_cells(marks: Any, low: npt.NDArray[np.int64], high: npt.NDArray[np.int64], box: BoundingBox, cell: Sequence[int]) -> None:
+def mark_cells(
+    marks: Any,
+    low: npt.NDArray[np.int64],
+    high: npt.NDArray[np.int64],
+    box: BoundingBox,
+    cell: Sequence[int],
+) -> None:
     """Set the cells to True that contain voxels of some boxes.
 
     ``low`` and ``high``, shape (n, 3), are the corners of the boxes. Cell 0 of ``marks`` is the
@@ -53,7 +62,10 @@ def mark_cells(marks: Any, low: npt.NDArray[np.int64], high: npt.NDArray[np.int6
     low, high = np.maximum(low, box.topleft), np.minimum(high, box.bottomright)
     inside = (low < high).all(axis=1)
     first = np.array([cells.start for cells in cell_range(box, cell)])
-    spans = np.unique(np.concatenate([low[inside] // cell - first, -(-high[inside] // cell) - first], axis=1), axis=0)
+    spans = np.unique(
+        np.concatenate([low[inside] // cell - first, -(-high[inside] // cell) - first], axis=1),
+        axis=0,
+    )
     # nearly all boxes lie in one cell: these are marked without a loop
     single = (spans[:, 3:] - spans[:, :3] == 1).all(axis=1)
     marks[tuple(spans[single, :3].T)] = True

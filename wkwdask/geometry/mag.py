@@ -67,9 +67,13 @@ class Mag:
 
     def __post_init__(self) -> None:
         if any(factor < 1 or factor & (factor - 1) for factor in self.factors):
-            raise ValueError(f"the factors of a mag must be powers of two, got {self.x}-{self.y}-{self.z}")
+            raise ValueError(
+                f"the factors of a mag must be powers of two, got {self.x}-{self.y}-{self.z}"
+            )
         if self.maximum > MAX_FACTOR:
-            raise ValueError(f"the factors of a mag must be at most {MAX_FACTOR}, got {self.x}-{self.y}-{self.z}")
+            raise ValueError(
+                f"the factors of a mag must be at most {MAX_FACTOR}, got {self.x}-{self.y}-{self.z}"
+            )
 
     def __repr__(self) -> str:
         return f"Mag({self.x}, {self.y}, {self.z})"

@@ -47,7 +47,11 @@ def workers_of(client: Any) -> list[dict[str, Any]]:
     """Ask the scheduler for its workers. A closed client has none."""
     # Client.scheduler_info may return another answer, without workers, which the client asks for
     # every few seconds.
-    return [] if client.scheduler is None else list(client.sync(client.scheduler.identity, n_workers=-1)["workers"].values())
+    return (
+        []
+        if client.scheduler is None
+        else list(client.sync(client.scheduler.identity, n_workers=-1)["workers"].values())
+    )
 
 
 class PauseWatch:
@@ -79,12 +83,17 @@ class PauseWatch:
 
 
 def _is_stuck(worker: dict[str, Any]) -> bool:
-    return worker["status"] == "paused" and not worker["metrics"].get("task_counts", {}).get("executing")
+    return worker["status"] == "paused" and not worker["metrics"].get("task_counts", {}).get(
+        "executing"
+    )
 
 
 def _describe(workers: Sequence[dict[str, Any]]) -> str:
     worst = max(workers, key=lambda worker: float(worker["metrics"].get("memory", 0)))
-    used, limit = int(worst["metrics"].get("memory", 0)) >> 20, int(worst["memory_limit"] or 0) >> 20
+    used, limit = (
+        int(worst["metrics"].get("memory", 0)) >> 20,
+        int(worst["memory_limit"] or 0) >> 20,
+    )
     who = "the only worker is" if len(workers) == 1 else f"all {len(workers)} workers are"
     return (
         f"{who} paused: memory is full though nothing runs ({worst['name']}: {used} MiB of {limit} MiB); "
@@ -132,14 +141,20 @@ class Workers:
     def running(self) -> dict[str, str]:
         """Return the worker of each running task; empty if the scheduler does not answer."""
         with suppress(OSError):
-            return {key: worker for worker, keys in self._client.processing().items() for key in keys}
+            return {
+                key: worker for worker, keys in self._client.processing().items() for key in keys
+            }
         return {}
 
     def holders(self, future: Any) -> set[str]:
         """Return the workers that hold a result; empty if the cluster does not answer."""
         if self._client.status == "running":
             with suppress(OSError, CancelledError):
-                return {worker for workers in self._client.who_has([future]).values() for worker in workers}
+                return {
+                    worker
+                    for workers in self._client.who_has([future]).values()
+                    for worker in workers
+                }
         return set()
 
 
@@ -235,10 +250,16 @@ class ClientRun:
                     self._check_cluster()
                 self._fill()
         except BaseException as error:
-            if self._is_gone() and isinstance(error, Exception) and not isinstance(error, TaskFailedError):
+            if (
+                self._is_gone()
+                and isinstance(error, Exception)
+                and not isinstance(error, TaskFailedError)
+            ):
                 raise TaskFailedError(_SCHEDULER_GONE) from error
             if not self._is_gone():
-                self._client.cancel([attempt.future for attempt in self._attempts.values()], force=True)
+                self._client.cancel(
+                    [attempt.future for attempt in self._attempts.values()], force=True
+                )
             raise
         finally:
             if not self._is_gone():
@@ -262,7 +283,10 @@ class ClientRun:
             self._window = self._window_per_worker() * max(1, workers)
             self._window_until = now + _WINDOW_SECONDS
         tasks: list[Task] = []
-        while len(self._attempts) + len(tasks) < self._window and (task := self._queue.pop()) is not None:
+        while (
+            len(self._attempts) + len(tasks) < self._window
+            and (task := self._queue.pop()) is not None
+        ):
             if task.key in self._failed_on:
                 self._submit([task], **self._workers.avoiding(self._failed_on[task.key]))
             else:
@@ -274,7 +298,10 @@ class ClientRun:
     def _window_per_worker(self) -> int:
         if self._work_seconds is None:
             return _WINDOW_PER_WORKER
-        return max(_WINDOW_PER_WORKER, min(_MOST_PER_WORKER, int(_WINDOW_WORK_SECONDS / max(self._work_seconds, 1e-6))))
+        return max(
+            _WINDOW_PER_WORKER,
+            min(_MOST_PER_WORKER, int(_WINDOW_WORK_SECONDS / max(self._work_seconds, 1e-6))),
+        )
 
     def _run_alone(self) -> None:
         """Start one suspect, on another worker after each death."""
@@ -284,10 +311,20 @@ class ClientRun:
             suspect.worker = workers[suspect.deaths % len(workers)]
             self._submit([suspect.task], suspect=suspect, workers=[suspect.worker])
 
-    def _submit(self, tasks: Sequence[Task], suspect: _Suspect | None = None, **workers: Any) -> None:
+    def _submit(
+        self, tasks: Sequence[Task], suspect: _Suspect | None = None, **workers: Any
+    ) -> None:
         workers = workers or self._workers.avoiding()
         packed = [self._packer.pack(self._job.attempt_remotely, task) for task in tasks]
-        futures = self._client.map(run_packed, packed, [self._client.id] * len(packed), pure=False, retries=0, key="run_task", **workers)
+        futures = self._client.map(
+            run_packed,
+            packed,
+            [self._client.id] * len(packed),
+            pure=False,
+            retries=0,
+            key="run_task",
+            **workers,
+        )
         for task, future in zip(tasks, futures, strict=True):
             self._attempts[future.key] = _Attempt(task, future, time.monotonic(), suspect)
             future.add_done_callback(self._ended.put)
@@ -298,8 +335,14 @@ class ClientRun:
         futures = [first]
         while not self._ended.empty():
             futures.append(self._ended.get())
-        finished = [future for future in futures if future.status == "finished" and future.key in self._attempts]
-        fetched = self._fetch([future for future in finished if self._attempts[future.key].sent is None])
+        finished = [
+            future
+            for future in futures
+            if future.status == "finished" and future.key in self._attempts
+        ]
+        fetched = self._fetch(
+            [future for future in finished if self._attempts[future.key].sent is None]
+        )
         for future in futures:
             self._handle(future, fetched.get(future.key))
 
@@ -309,8 +352,13 @@ class ClientRun:
         if len(futures) < 2:
             return {}
         try:
-            results = self._client.sync(self._gather, futures, callback_timeout=min(_RESULT_SECONDS, _LATE_SECONDS))
-            return {future.key: pickle.loads(result) for future, result in zip(futures, results, strict=True)}
+            results = self._client.sync(
+                self._gather, futures, callback_timeout=min(_RESULT_SECONDS, _LATE_SECONDS)
+            )
+            return {
+                future.key: pickle.loads(result)
+                for future, result in zip(futures, results, strict=True)
+            }
         except Exception:  # fetching one by one shows which future failed
             return {}
 
@@ -336,7 +384,9 @@ class ClientRun:
         else:
             self._handle_error(attempt, outcome)
 
-    def _outcome(self, future: Any, sent: bytes | None) -> Result | FailedAttempt | Exception | None:
+    def _outcome(
+        self, future: Any, sent: bytes | None
+    ) -> Result | FailedAttempt | Exception | None:
         """Return the outcome of a task, or the error of the cluster; None if the scheduler lost
         it."""
         if future.status == "error":
@@ -345,7 +395,9 @@ class ClientRun:
         if future.status in ("cancelled", "lost"):
             return None
         try:
-            outcome: Result | FailedAttempt = pickle.loads(sent or future.result(timeout=min(_RESULT_SECONDS, _LATE_SECONDS)))
+            outcome: Result | FailedAttempt = pickle.loads(
+                sent or future.result(timeout=min(_RESULT_SECONDS, _LATE_SECONDS))
+            )
         except (OSError, CancelledError):  # timeouts, broken connections, a worker lost meanwhile
             return None
         except Exception as error:
@@ -359,8 +411,14 @@ class ClientRun:
             self._client.cancel([self._attempts.pop(key).future for key in copies], force=True)
         attempt.future.release()
         seconds = time.monotonic() - attempt.since
-        self._seconds_per_task = seconds if not self._seconds_per_task else 0.9 * self._seconds_per_task + 0.1 * seconds
-        self._work_seconds = result.seconds if self._work_seconds is None else 0.9 * self._work_seconds + 0.1 * result.seconds
+        self._seconds_per_task = (
+            seconds if not self._seconds_per_task else 0.9 * self._seconds_per_task + 0.1 * seconds
+        )
+        self._work_seconds = (
+            result.seconds
+            if self._work_seconds is None
+            else 0.9 * self._work_seconds + 0.1 * result.seconds
+        )
         self._failed_on.pop(attempt.task.key, None)
         self._queue.finish(attempt.task, result)
 
@@ -395,7 +453,12 @@ class ClientRun:
             f"(the very last: {suspect.worker}; see its log)"
         )
         failure.__cause__ = suspect.error
-        self._queue.finish(suspect.task, FailedAttempt(failure, gethostname(), attempts=suspect.error.allowed_failures + 1 + suspect.deaths))
+        self._queue.finish(
+            suspect.task,
+            FailedAttempt(
+                failure, gethostname(), attempts=suspect.error.allowed_failures + 1 + suspect.deaths
+            ),
+        )
 
     def _resubmit(self, task: Task, future: Any) -> None:
         """Run a task again whose result cannot be fetched, because the worker that holds it or the
@@ -420,7 +483,10 @@ class ClientRun:
         """Handle suspects whose worker is gone: they may run on no other, so dask would keep them
         waiting forever."""
         for key, attempt in list(self._attempts.items()):
-            if attempt.suspect is not None and attempt.suspect.worker not in self._workers.num_threads():
+            if (
+                attempt.suspect is not None
+                and attempt.suspect.worker not in self._workers.num_threads()
+            ):
                 del self._attempts[key]
                 self._client.cancel([attempt.future], force=True)
                 self._handle_death(attempt.suspect)
@@ -431,7 +497,9 @@ class ClientRun:
         late = time.monotonic() - max(_LATE_SECONDS, _LATE_FACTOR * self._seconds_per_task)
         copied = Counter(id(attempt.task) for attempt in self._attempts.values())
         slow = {
-            key: attempt.task for key, attempt in self._attempts.items() if attempt.since < late and attempt.suspect is None and copied[id(attempt.task)] == 1
+            key: attempt.task
+            for key, attempt in self._attempts.items()
+            if attempt.since < late and attempt.suspect is None and copied[id(attempt.task)] == 1
         }
         if not slow:
             return

@@ -28,13 +28,37 @@ from typing import TYPE_CHECKING
 
 from wkwdask.errors import TaskFailedError, UnsupportedError
 from wkwdask.graphs.signals import sigterm_raises
-from wkwdask.plans.batch_size import Workload, finish_job_size, finish_job_tasks, format_walltime, group_size, propose_size
-from wkwdask.runs.batch_file import BATCH_NAME, Batch, ElementTasks, HandedToSlurm, Round, read_batch, write_batch, write_tasks
+from wkwdask.plans.batch_size import (
+    Workload,
+    finish_job_size,
+    finish_job_tasks,
+    format_walltime,
+    group_size,
+    propose_size,
+)
+from wkwdask.runs.batch_file import (
+    BATCH_NAME,
+    Batch,
+    ElementTasks,
+    HandedToSlurm,
+    Round,
+    read_batch,
+    write_batch,
+    write_tasks,
+)
 from wkwdask.runs.job_folder import can_be_handed_over, hand_over
 from wkwdask.runs.journal import Journal, JournaledJob, entry_of, keys_of, read_journal
 from wkwdask.store import files
 from wkwdask.store.new_files import publish_bytes
-from wkwdask.store.slurm import SlurmJob, cancel_jobs, cluster_name, max_array_size, options_in, release_job, submit_job
+from wkwdask.store.slurm import (
+    SlurmJob,
+    cancel_jobs,
+    cluster_name,
+    max_array_size,
+    options_in,
+    release_job,
+    submit_job,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -77,7 +101,11 @@ def check_restartable(num_jobs: int, *, overwrites: bool) -> None:
 def submit_tasks(job: Job, batch: Batch) -> Job:
     """Submit the tasks of a job as an array and raise :class:`HandedToSlurm`; if few tasks are
     left, return a job of them to run in this process."""
-    if not isinstance(job, JournaledJob) or job.folder is None or not can_be_handed_over(job.folder):
+    if (
+        not isinstance(job, JournaledJob)
+        or job.folder is None
+        or not can_be_handed_over(job.folder)
+    ):
         raise UnsupportedError(
             f"wkwdask {batch.arguments[0]} keeps no journal that elements of an array could share; submit it with --cluster slurm-allocation"
         )
@@ -95,15 +123,21 @@ def submit_tasks(job: Job, batch: Batch) -> Job:
     journaled = len(set(keys_of(read_journal(job.folder))))
     if is_finish_job and journaled <= batch.rounds[-1].journaled:
         # another array would fail in the same way
-        raise TaskFailedError(f"array {batch.rounds[-1].array} finished no task: see wkwdask status, and the logs of its elements in {batch.logs}")
+        raise TaskFailedError(
+            f"array {batch.rounds[-1].array} finished no task: see wkwdask status, and the logs of its elements in {batch.logs}"
+        )
     num_left = max(total - journaled, len(first))
     work = Workload(num_left, job.nbytes_in * num_left // max(total, num_left), job.task_nbytes)
     size = propose_size(work, requested, max_array_size())
     path = _tasks_path(job.folder, len(batch.rounds))
     num_tasks = _write(path, chain(first, tasks), group_size(work.num_tasks, size.elements or 1))
     size = replace(size, elements=min(size.elements or 1, num_tasks))
-    finish_size = size if requested.seconds is not None else finish_job_size(max_tasks_here, work, size)
-    raise HandedToSlurm(job.folder, _submit(job.folder, batch, (size, finish_size), num_tasks, journaled), size)
+    finish_size = (
+        size if requested.seconds is not None else finish_job_size(max_tasks_here, work, size)
+    )
+    raise HandedToSlurm(
+        job.folder, _submit(job.folder, batch, (size, finish_size), num_tasks, journaled), size
+    )
 
 
 def _write(path: str, tasks: Iterable[Task], group: int) -> int:
@@ -113,7 +147,9 @@ def _write(path: str, tasks: Iterable[Task], group: int) -> int:
     return write_tasks(path, tasks, group, dumps)
 
 
-def _submit(root: str, batch: Batch, sizes: tuple[ArraySize, ArraySize], num_tasks: int, journaled: int) -> Batch:
+def _submit(
+    root: str, batch: Batch, sizes: tuple[ArraySize, ArraySize], num_tasks: int, journaled: int
+) -> Batch:
     """Submit an array and its finish job, of these sizes, and hand the lock over to the finish
     job."""
     # The array is submitted on hold, and released only when the finish job depends on it, the
@@ -123,21 +159,38 @@ def _submit(root: str, batch: Batch, sizes: tuple[ArraySize, ArraySize], num_tas
     publish_bytes(script, batch.script.encode())
     files.makedirs(batch.logs)
     if not os.access(batch.logs, os.W_OK | os.X_OK):  # SLURM would end the jobs without a message
-        raise PermissionError(errno.EACCES, "the folder for the logs of the jobs is not writable; name another one with --logs", batch.logs)
+        raise PermissionError(
+            errno.EACCES,
+            "the folder for the logs of the jobs is not writable; name another one with --logs",
+            batch.logs,
+        )
     logs = batch.logs.replace("%", "%%")
     program, verb = (sys.executable, "-m", "wkwdask"), batch.arguments[0]
     command = json.dumps(replace(batch, rounds=()).to_json())
     elements = sizes[0].elements or 1
     at_once = "" if sizes[0].at_once is None else f"%{sizes[0].at_once}"
     # the last of equal options wins
-    array, finish = ([f"--job-name=wkwdask-{verb}", *_size_options(batch, size), *batch.options] for size in sizes)
+    array, finish = (
+        [f"--job-name=wkwdask-{verb}", *_size_options(batch, size), *batch.options]
+        for size in sizes
+    )
     submitted: list[str] = []
     with _cancelled_together(submitted):
-        array += [f"--array=0-{elements - 1}{at_once}", "--hold", f"--output={logs}/{verb}-%A-%a.log"]
-        submitted.append(submit_job(script, [*program, "batch-element", root, str(number)], array, batch.folder))
+        array += [
+            f"--array=0-{elements - 1}{at_once}",
+            "--hold",
+            f"--output={logs}/{verb}-%A-%a.log",
+        ]
+        submitted.append(
+            submit_job(script, [*program, "batch-element", root, str(number)], array, batch.folder)
+        )
         finish += [f"--dependency=afterany:{submitted[0]}", f"--output={logs}/{verb}-%j-finish.log"]
-        submitted.append(submit_job(script, [*program, "batch-finish", root, command], finish, batch.folder))
-        new_round = Round(submitted[0], submitted[1], num_tasks, elements, journaled, round(time.time(), 1))
+        submitted.append(
+            submit_job(script, [*program, "batch-finish", root, command], finish, batch.folder)
+        )
+        new_round = Round(
+            submitted[0], submitted[1], num_tasks, elements, journaled, round(time.time(), 1)
+        )
         batch = replace(batch, rounds=(*batch.rounds, new_round))
         write_batch(root, batch)
         hand_over(root, SlurmJob(cluster_name(), new_round.finish))
@@ -165,14 +218,22 @@ def _requested_size(batch: Batch) -> ArraySize:
     """Return the resources that the user requested, and the cores that the script sets, on which
     the proposed memory depends."""
     cores = _sbatch_options(batch).get("cpus-per-task", "")
-    return replace(batch.size, cpus=int(cores)) if batch.size.cpus is None and cores.isdecimal() else batch.size
+    return (
+        replace(batch.size, cpus=int(cores))
+        if batch.size.cpus is None and cores.isdecimal()
+        else batch.size
+    )
 
 
 def _size_options(batch: Batch, size: ArraySize) -> list[str]:
     """Return the proposed resources as options of sbatch, except those that the script or the user
     sets."""
     named = _sbatch_options(batch).keys()
-    options = [] if "cpus-per-task" in named and batch.size.cpus is None else [f"--cpus-per-task={size.cpus}"]
+    options = (
+        []
+        if "cpus-per-task" in named and batch.size.cpus is None
+        else [f"--cpus-per-task={size.cpus}"]
+    )
     if batch.size.seconds is not None or "time" not in named:
         options.append(f"--time={format_walltime(size.seconds or 0)}")
     if batch.size.memory_nbytes is not None or not named & {"mem", "mem-per-cpu"}:
@@ -206,7 +267,9 @@ class _RemainingJob:
 class ElementJob:
     """Tasks of one element of an array, with a separate journal for their results."""
 
-    def __init__(self, root: str, number: int, element: int, elements: int, journal: Journal, known: set[str]) -> None:
+    def __init__(
+        self, root: str, number: int, element: int, elements: int, journal: Journal, known: set[str]
+    ) -> None:
         self.folder = root
         self._share = ElementTasks(_tasks_path(root, number), element, elements)
         self._journal = journal
@@ -236,7 +299,9 @@ class ElementJob:
 
 
 @contextlib.contextmanager
-def element_job(root: str, number: int, element: int, *, has_started_before: bool) -> Iterator[ElementJob | None]:
+def element_job(
+    root: str, number: int, element: int, *, has_started_before: bool
+) -> Iterator[ElementJob | None]:
     """Open the tasks of one element; None if the job is over."""
     batch = read_batch(root)
     if batch is None:

@@ -7,7 +7,14 @@ import os
 import threading
 import time
 from collections import Counter
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    wait,
+)
 from contextlib import suppress
 from socket import gethostname
 from typing import TYPE_CHECKING, Any
@@ -38,7 +45,9 @@ def run_on_processes(job: RetryingJob, workers: int) -> None:
 
 
 def _process_pool(workers: int) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), initializer=_end_with_driver)
+    return ProcessPoolExecutor(
+        workers, mp_context=multiprocessing.get_context("spawn"), initializer=_end_with_driver
+    )
 
 
 def _end_with_driver() -> None:
@@ -46,7 +55,9 @@ def _end_with_driver() -> None:
     for tasks forever."""
     parent = multiprocessing.parent_process()
     if parent is not None:
-        threading.Thread(target=_end_after, args=(parent,), name="wkwdask-end-with-driver", daemon=True).start()
+        threading.Thread(
+            target=_end_after, args=(parent,), name="wkwdask-end-with-driver", daemon=True
+        ).start()
 
 
 def _end_after(process: Any) -> None:
@@ -62,7 +73,13 @@ class _LocalRun:
     identifies its task.
     """
 
-    def __init__(self, job: RetryingJob, make_executor: Callable[[], Executor], workers: int, attempt: Callable[[Task], Result | FailedAttempt]) -> None:
+    def __init__(
+        self,
+        job: RetryingJob,
+        make_executor: Callable[[], Executor],
+        workers: int,
+        attempt: Callable[[Task], Result | FailedAttempt],
+    ) -> None:
         self._job = job
         self._make_executor = make_executor
         self._workers = workers
@@ -93,7 +110,9 @@ class _LocalRun:
 
     def _run_queue(self, executor: Executor) -> None:
         while True:
-            while len(self._running) < 2 * self._workers and (task := self._queue.pop()) is not None:
+            while (
+                len(self._running) < 2 * self._workers and (task := self._queue.pop()) is not None
+            ):
                 self._submit(executor, task)
             delay = self._queue.retry_delay()
             if self._running:
@@ -134,9 +153,13 @@ class _LocalRun:
             (task,) = lost
             self._deaths[task.key] += 1
             if self._deaths[task.key] >= _MOST_DEATHS:
-                given_up = TaskFailedError(f"{task.name}: given up after {_MOST_DEATHS} processes that ran it died")
+                given_up = TaskFailedError(
+                    f"{task.name}: given up after {_MOST_DEATHS} processes that ran it died"
+                )
                 given_up.__cause__ = error
-                self._queue.finish(task, FailedAttempt(given_up, gethostname(), attempts=_MOST_DEATHS))
+                self._queue.finish(
+                    task, FailedAttempt(given_up, gethostname(), attempts=_MOST_DEATHS)
+                )
                 return
         self._suspects += lost
 

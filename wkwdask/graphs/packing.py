@@ -56,7 +56,11 @@ class _Pickler(pickle.Pickler):
         self._pack_shared = pack_shared
 
     def reducer_override(self, value: Any) -> Any:
-        return (_unpack_shared, (self._pack_shared(value),)) if isinstance(value, _SHARED) else NotImplemented
+        return (
+            (_unpack_shared, (self._pack_shared(value),))
+            if isinstance(value, _SHARED)
+            else NotImplemented
+        )
 
 
 @lru_cache(_MOST_SHARED)

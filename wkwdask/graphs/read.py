@@ -51,7 +51,9 @@ class BoxReader:
     @property
     def lengths(self) -> dict[str, int]:
         """Length of each axis."""
-        x, y, z = (high - first for high, first in zip(self.box.bottomright, self.start, strict=True))
+        x, y, z = (
+            high - first for high, first in zip(self.box.bottomright, self.start, strict=True)
+        )
         return {"c": self.volume.num_channels, "x": x, "y": y, "z": z}
 
     @property
@@ -83,15 +85,21 @@ class BoxReader:
         """Read the selection of a basic index. For any other index, read the whole array and apply
         the index to it."""
         items = index if isinstance(index, tuple) else (index,)
-        if len(items) != self.ndim or not all(isinstance(item, (slice, int, np.integer)) for item in items):
+        if len(items) != self.ndim or not all(
+            isinstance(item, (slice, int, np.integer)) for item in items
+        ):
             everything: Any = self._read([slice(0, n) for n in self.shape])
             selected: npt.NDArray[Any] = everything[index]
             return selected
         return self.read(items)
 
-    def read(self, items: Sequence[slice | int | np.integer[Any]], threads: int = 1) -> npt.NDArray[Any]:
+    def read(
+        self, items: Sequence[slice | int | np.integer[Any]], threads: int = 1
+    ) -> npt.NDArray[Any]:
         """Read the selection of a basic index with an item for each axis."""
-        spans, rest = zip(*(_span(item, n) for item, n in zip(items, self.shape, strict=True)), strict=True)
+        spans, rest = zip(
+            *(_span(item, n) for item, n in zip(items, self.shape, strict=True)), strict=True
+        )
         voxels = self._read(spans, threads)
         return voxels if all(part == slice(None) for part in rest) else voxels[rest]
 
@@ -112,7 +120,13 @@ class BoxReader:
             return out
         view[...] = 0
         if not inside.is_empty:
-            read_on_threads(self.volume, part_of_array(view, inside, selected.topleft), inside.topleft, threads, first_channel)
+            read_on_threads(
+                self.volume,
+                part_of_array(view, inside, selected.topleft),
+                inside.topleft,
+                threads,
+                first_channel,
+            )
         return out
 
 
@@ -130,7 +144,15 @@ def _span(item: slice | int | np.integer[Any], length: int) -> tuple[slice, slic
     return slice(low, high), slice(None, None, selected.step)
 
 
-def open_array(volume: Volume, *, chunks: Chunks, box: BoundingBox, start: Vec3, axes: str | None, channel: int | None) -> da.Array:
+def open_array(
+    volume: Volume,
+    *,
+    chunks: Chunks,
+    box: BoundingBox,
+    start: Vec3,
+    axes: str | None,
+    channel: int | None,
+) -> da.Array:
     """Return a dask array over a volume."""
     reader = box_reader(volume, box, start, axes, channel)
     ordered = reader_chunks(reader, chunks)
@@ -153,12 +175,16 @@ def open_array(volume: Volume, *, chunks: Chunks, box: BoundingBox, start: Vec3,
     return volume_array(array, reader)
 
 
-def box_reader(volume: Volume, box: BoundingBox, start: Vec3, axes: str | None, channel: int | None) -> BoxReader:
+def box_reader(
+    volume: Volume, box: BoundingBox, start: Vec3, axes: str | None, channel: int | None
+) -> BoxReader:
     """Return a reader of a volume, with checked axes and channel."""
     axes = _checked_axes(axes, channel, volume.num_channels)
     if channel is not None and not -volume.num_channels <= channel < volume.num_channels:
         raise ValueError(f"channel must be in 0..{volume.num_channels - 1}, got {channel}")
-    return BoxReader(volume, start, box, axes, channel % volume.num_channels if channel is not None else None)
+    return BoxReader(
+        volume, start, box, axes, channel % volume.num_channels if channel is not None else None
+    )
 
 
 def reader_chunks(reader: BoxReader, chunks: Chunks) -> tuple[tuple[int, ...], ...]:
@@ -166,12 +192,23 @@ def reader_chunks(reader: BoxReader, chunks: Chunks) -> tuple[tuple[int, ...], .
     volume = reader.volume
     voxel_nbytes = volume.dtype.itemsize * (volume.num_channels if "c" in reader.axes else 1)
     start = reader.grid_start
-    box = moved(reader.box, (start[0] - reader.start[0], start[1] - reader.start[1], start[2] - reader.start[2]))
+    box = moved(
+        reader.box,
+        (start[0] - reader.start[0], start[1] - reader.start[1], start[2] - reader.start[2]),
+    )
     shape = _chunk_shape(chunks, volume, voxel_nbytes)
-    counts = [-(-(high - first) // step) for high, first, step in zip(box.bottomright, start, shape, strict=True)]
+    counts = [
+        -(-(high - first) // step)
+        for high, first, step in zip(box.bottomright, start, shape, strict=True)
+    ]
     if max(counts) > _MOST_PER_AXIS and not isinstance(chunks, str):
-        raise ValueError(f"{volume.name}: chunks of {tuple(shape)} voxels are {max(counts):,} along one axis of {box}, expected at most {_MOST_PER_AXIS:,}")
-    shape = [step * max(1, -(-count // _MOST_PER_AXIS)) for step, count in zip(shape, counts, strict=True)]
+        raise ValueError(
+            f"{volume.name}: chunks of {tuple(shape)} voxels are {max(counts):,} along one axis of {box}, expected at most {_MOST_PER_AXIS:,}"
+        )
+    shape = [
+        step * max(1, -(-count // _MOST_PER_AXIS))
+        for step, count in zip(shape, counts, strict=True)
+    ]
     lengths = dict(zip("xyz", chunk_lengths(start, box, shape), strict=True))
     lengths["c"] = (volume.num_channels,)
     return tuple(lengths[axis] for axis in reader.axes)
@@ -185,8 +222,12 @@ def _checked_axes(axes: str | None, channel: int | None, num_channels: int) -> s
     if sorted(axes) == sorted("xyz") and (channel is not None or num_channels == 1):
         return axes
     if channel is not None:
-        raise ValueError(f"axes must be an order of x, y and z when channel= is given, got {axes!r}")
-    raise ValueError(f"axes must be an order of c, x, y and z (c may be left out with one channel or channel=), got {axes!r}")
+        raise ValueError(
+            f"axes must be an order of x, y and z when channel= is given, got {axes!r}"
+        )
+    raise ValueError(
+        f"axes must be an order of c, x, y and z (c may be left out with one channel or channel=), got {axes!r}"
+    )
 
 
 def _chunk_shape(chunks: Chunks, volume: Volume, voxel_nbytes: int) -> Sequence[int]:
@@ -200,9 +241,13 @@ def _chunk_shape(chunks: Chunks, volume: Volume, voxel_nbytes: int) -> Sequence[
         try:
             nbytes = parse_bytes(size)
         except ValueError:
-            raise ValueError(f'chunks must be "auto", "file", "block", a size such as "64MiB" or voxels along x, y, z, got {chunks!r}') from None
+            raise ValueError(
+                f'chunks must be "auto", "file", "block", a size such as "64MiB" or voxels along x, y, z, got {chunks!r}'
+            ) from None
         return largest_multiple(volume.chunk_shape, volume.shard_shape, voxel_nbytes, nbytes)
     shape = [chunks] * 3 if isinstance(chunks, int) else list(chunks or ())
     if len(shape) != 3 or any(int(n) != n or n < 1 for n in shape):
-        raise ValueError(f"chunks in voxels are one positive number or three (x, y, z), got {chunks!r}")
+        raise ValueError(
+            f"chunks in voxels are one positive number or three (x, y, z), got {chunks!r}"
+        )
     return [int(n) for n in shape]

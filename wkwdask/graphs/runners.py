@@ -85,7 +85,14 @@ def planned_report(job: Plan) -> Report | None:
     if collected is None:
         return None
     collected.jobs.append(job)
-    return Report(tuple(ShardTally(target, 0).report(folder) for target, folder in zip(job.staged.targets, job.staged.folders, strict=True)), 0, 0.0)
+    return Report(
+        tuple(
+            ShardTally(target, 0).report(folder)
+            for target, folder in zip(job.staged.targets, job.staged.folders, strict=True)
+        ),
+        0,
+        0.0,
+    )
 
 
 def planned_export_report(export: Export) -> Report | None:
@@ -131,7 +138,10 @@ def num_workers() -> int:
         return batch.planned_workers or _EXPECTED_WORKERS
     client = active_client()
     if client is not None:
-        return max(int(sum(client.nthreads().values())), int(dask.config.get(EXPECTED_WORKERS, 0))) or _EXPECTED_WORKERS
+        return (
+            max(int(sum(client.nthreads().values())), int(dask.config.get(EXPECTED_WORKERS, 0)))
+            or _EXPECTED_WORKERS
+        )
     if dask.base.get_scheduler() is dask.local.get_sync:
         return 1
     configured: Any = dask.config.get("num_workers", None)
@@ -141,7 +151,11 @@ def num_workers() -> int:
 def num_sharing_workers() -> int:
     """Return the number of tasks to plan for where threads share the work of a task: 1 if all of
     them are threads of this process."""
-    is_here = current_batch() is None and active_client() is None and dask.base.get_scheduler() is not dask.multiprocessing.get
+    is_here = (
+        current_batch() is None
+        and active_client() is None
+        and dask.base.get_scheduler() is not dask.multiprocessing.get
+    )
     return 1 if is_here else num_workers()
 
 
@@ -152,7 +166,13 @@ def memory_per_task() -> int:
         return batch.size.memory_nbytes or _MEMORY_NBYTES
     if client is not None:
         expected = int(dask.config.get(EXPECTED_MEMORY, _MEMORY_NBYTES))
-        return min((int(worker["memory_limit"] or _MEMORY_NBYTES) // worker["nthreads"] for worker in workers_of(client)), default=expected)
+        return min(
+            (
+                int(worker["memory_limit"] or _MEMORY_NBYTES) // worker["nthreads"]
+                for worker in workers_of(client)
+            ),
+            default=expected,
+        )
     return available_memory() // num_workers()
 
 
@@ -161,19 +181,37 @@ def available_memory() -> int:
     [bytes]."""
     from distributed.system import MEMORY_LIMIT
 
-    per_node, per_cpu = (os.environ.get(name, "") for name in ("SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU"))
-    slurm = int(per_node) if per_node.isdecimal() else int(per_cpu) * available_cores() if per_cpu.isdecimal() else 0
+    per_node, per_cpu = (
+        os.environ.get(name, "") for name in ("SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU")
+    )
+    slurm = (
+        int(per_node)
+        if per_node.isdecimal()
+        else int(per_cpu) * available_cores()
+        if per_cpu.isdecimal()
+        else 0
+    )
     return min(int(MEMORY_LIMIT), slurm << 20) if slurm else int(MEMORY_LIMIT)
 
 
 def check_reachable(folder: str, *, in_process: bool = False) -> None:
     """Raise an error if a folder is in the memory of this process, but other processes would run
     the job."""
-    if current_batch() is not None or (not in_process and (active_client() is not None or dask.base.get_scheduler() is dask.multiprocessing.get)):
+    if current_batch() is not None or (
+        not in_process
+        and (active_client() is not None or dask.base.get_scheduler() is dask.multiprocessing.get)
+    ):
         need_file_system(folder, "a job that other processes run")
 
 
-def run_job(job: Job, title: str, *, in_process: bool = False, failure_policy: FailurePolicy | None = None, folder: str | None = None) -> None:
+def run_job(
+    job: Job,
+    title: str,
+    *,
+    in_process: bool = False,
+    failure_policy: FailurePolicy | None = None,
+    folder: str | None = None,
+) -> None:
     """Run a job and show its progress. A failed task does not stop the others;
     :class:`TaskFailedError` lists the failures at the end."""
     folder = folder or getattr(job, "folder", None)
@@ -240,7 +278,10 @@ def _values_of(tasks: Sequence[Task]) -> list[Any]:
     workers are not there yet."""
     values: list[Any] = []
     if current_batch() is None:
-        run_job(FlatJob(lambda: iter(tasks), len(tasks), lambda _, result: values.append(result.value)), "estimating the size")
+        run_job(
+            FlatJob(lambda: iter(tasks), len(tasks), lambda _, result: values.append(result.value)),
+            "estimating the size",
+        )
     return values
 
 
@@ -250,18 +291,28 @@ def _level_of_user() -> int:
     frame, level = sys._getframe(1), 1
     # functions of this package are decorated by context managers
     inside = ("wkwdask", "contextlib")
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in inside:
+    while (
+        frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in inside
+    ):
         frame, level = frame.f_back, level + 1
     return level
 
 
-def run_plans(stages: Sequence[Callable[[str], Rechunk]], existing: str, *, force_space: bool, has_later_steps: bool = False) -> Report:
+def run_plans(
+    stages: Sequence[Callable[[str], Rechunk]],
+    existing: str,
+    *,
+    force_space: bool,
+    has_later_steps: bool = False,
+) -> Report:
     """Write the mags of one call in order, after checking all of them. A call that was interrupted
     between two mags is resumed."""
     check_restartable(len(stages), overwrites=replaces(existing))
     reports = []
     with same_call():
-        existing = resolve_existing(stages, existing, force_space=force_space, has_later_steps=has_later_steps)
+        existing = resolve_existing(
+            stages, existing, force_space=force_space, has_later_steps=has_later_steps
+        )
         for stage in stages:
             staged = accepting_own(stage(existing), existing)
             for note in staged.notes:
@@ -273,10 +324,18 @@ def run_plans(stages: Sequence[Callable[[str], Rechunk]], existing: str, *, forc
 def accepting_own(plan: P, existing: str) -> P:
     """Return a plan that does nothing if it overwrites data that an earlier start of the same call
     has written."""
-    return replace(plan, staged=plan.staged.accepting_finished()) if existing == "overwrite" else plan
+    return (
+        replace(plan, staged=plan.staged.accepting_finished()) if existing == "overwrite" else plan
+    )
 
 
-def resolve_existing(stages: Sequence[Callable[[str], Rechunk | None]], existing: str, *, force_space: bool, has_later_steps: bool = False) -> str:
+def resolve_existing(
+    stages: Sequence[Callable[[str], Rechunk | None]],
+    existing: str,
+    *,
+    force_space: bool,
+    has_later_steps: bool = False,
+) -> str:
     """Check all mags of a call before the first is written. Return the ``existing=`` policy:
     ``"resume"`` for a call interrupted between two mags."""
     if len(stages) < 2 and not has_later_steps:

@@ -43,21 +43,31 @@ class _Span:
 def read_orthogonal(reader: BoxReader, items: Sequence[Item]) -> npt.NDArray[Any]:
     """Read the product of the indices along each axis, with the meaning of numpy's ``ix_`` and
     xarray's ``isel``."""
-    if all(not isinstance(item, np.ndarray) and (not isinstance(item, slice) or item.step in (None, 1)) for item in items):
+    if all(
+        not isinstance(item, np.ndarray) and (not isinstance(item, slice) or item.step in (None, 1))
+        for item in items
+    ):
         return reader[tuple(items)]
     indices = [_indices(item, n) for item, n in zip(items, reader.shape, strict=True)]
     out = np.empty([len(along) for along in indices], reader.dtype)
     starts = dict(zip("xyz", reader.grid_start, strict=True))
     lengths = dict(zip("xyz", reader.volume.chunk_shape, strict=True))
-    spans = [list(_spans(along, starts.get(axis, 0), lengths.get(axis, 1))) for axis, along in zip(reader.axes, indices, strict=True)]
+    spans = [
+        list(_spans(along, starts.get(axis, 0), lengths.get(axis, 1)))
+        for axis, along in zip(reader.axes, indices, strict=True)
+    ]
     for box in product(*spans):
         voxels = reader[tuple(span.read for span in box)]
-        out[np.ix_(*(span.target for span in box))] = voxels[np.ix_(*(span.selected for span in box))]
+        out[np.ix_(*(span.target for span in box))] = voxels[
+            np.ix_(*(span.selected for span in box))
+        ]
     removed = tuple(n for n, item in enumerate(items) if isinstance(item, (int, np.integer)))
     return out.squeeze(axis=removed)
 
 
-def read_points(reader: BoxReader, items: Sequence[npt.NDArray[np.integer[Any]] | slice]) -> npt.NDArray[Any]:
+def read_points(
+    reader: BoxReader, items: Sequence[npt.NDArray[np.integer[Any]] | slice]
+) -> npt.NDArray[Any]:
     """Read the values at points, with the meaning of xarray's pointwise (vectorized) indexing."""
     # xarray uses pointwise indexing also to transpose or broadcast a lazy array. Such points fill a
     # box, and reading the box is faster than each point.
@@ -65,7 +75,11 @@ def read_points(reader: BoxReader, items: Sequence[npt.NDArray[np.integer[Any]] 
     lines = _lines(items, len(shape))
     if lines is not None:
         return _read_product(reader, lines, shape)
-    spans = [_indices(item, n) for item, n in zip(items, reader.shape, strict=True) if isinstance(item, slice)]
+    spans = [
+        _indices(item, n)
+        for item, n in zip(items, reader.shape, strict=True)
+        if isinstance(item, slice)
+    ]
     whole = (*shape, *(len(span) for span in spans))
     full: dict[str, Any] = {"c": np.int64(reader.channel or 0)}
     for axis, item, n in zip(reader.axes, items, reader.shape, strict=True):
@@ -79,16 +93,28 @@ def read_points(reader: BoxReader, items: Sequence[npt.NDArray[np.integer[Any]] 
     out = np.empty(whole, reader.dtype)
     for first in range(0, out.size, _POINTS):
         part = slice(first, first + _POINTS)
-        points = np.stack([broadcast[axis].flat[part] + start for axis, start in zip("xyz", reader.start, strict=True)], axis=1)
+        points = np.stack(
+            [
+                broadcast[axis].flat[part] + start
+                for axis, start in zip("xyz", reader.start, strict=True)
+            ],
+            axis=1,
+        )
         # the array is zero before the box
-        inside = (points >= reader.box.topleft).all(axis=1) & (points < reader.box.bottomright).all(axis=1)
+        inside = (points >= reader.box.topleft).all(axis=1) & (points < reader.box.bottomright).all(
+            axis=1
+        )
         values = np.zeros((len(points), reader.volume.num_channels), reader.dtype)
         values[inside] = sample_points(reader.volume, points[inside])
-        out.reshape(-1)[part] = np.take_along_axis(values, broadcast["c"].flat[part][:, np.newaxis], axis=1)[:, 0]
+        out.reshape(-1)[part] = np.take_along_axis(
+            values, broadcast["c"].flat[part][:, np.newaxis], axis=1
+        )[:, 0]
     return out
 
 
-def _lines(items: Sequence[npt.NDArray[np.integer[Any]] | slice], ndim: int) -> list[tuple[int, npt.NDArray[np.integer[Any]]]] | None:
+def _lines(
+    items: Sequence[npt.NDArray[np.integer[Any]] | slice], ndim: int
+) -> list[tuple[int, npt.NDArray[np.integer[Any]]]] | None:
     """Return the axis along which each index array varies, or -1, and its values there; None if two
     share an axis or one varies along several."""
     lines = []
@@ -108,9 +134,17 @@ def _lines(items: Sequence[npt.NDArray[np.integer[Any]] | slice], ndim: int) -> 
     return lines if len(used) == len(set(used)) else None
 
 
-def _read_product(reader: BoxReader, lines: Sequence[tuple[int, npt.NDArray[np.integer[Any]]]], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+def _read_product(
+    reader: BoxReader,
+    lines: Sequence[tuple[int, npt.NDArray[np.integer[Any]]]],
+    shape: tuple[int, ...],
+) -> npt.NDArray[Any]:
     """Read the product of lines, each along one axis of the result and of the reader."""
-    voxels = np.asarray(read_orthogonal(reader, [_as_slice(line) if axis >= 0 else int(line[0]) for axis, line in lines]))
+    voxels = np.asarray(
+        read_orthogonal(
+            reader, [_as_slice(line) if axis >= 0 else int(line[0]) for axis, line in lines]
+        )
+    )
     kept = [axis for axis, _ in lines if axis >= 0]
     ordered = voxels.transpose(sorted(range(len(kept)), key=kept.__getitem__))
     values = ordered.reshape([n if axis in kept else 1 for axis, n in enumerate(shape)])
@@ -119,7 +153,11 @@ def _read_product(reader: BoxReader, lines: Sequence[tuple[int, npt.NDArray[np.i
 
 def _as_slice(line: npt.NDArray[np.integer[Any]]) -> slice | npt.NDArray[np.integer[Any]]:
     """Return consecutive indices as a slice, which is read at once."""
-    return slice(int(line[0]), int(line[-1]) + 1) if line[0] >= 0 and (np.diff(line) == 1).all() else line
+    return (
+        slice(int(line[0]), int(line[-1]) + 1)
+        if line[0] >= 0 and (np.diff(line) == 1).all()
+        else line
+    )
 
 
 def _indices(item: Item, length: int) -> npt.NDArray[np.int64]:
@@ -149,4 +187,8 @@ def _spans(indices: npt.NDArray[np.int64], start: int, chunk_len: int) -> Iterat
     for low, high in zip([0, *cuts.tolist()], [*cuts.tolist(), len(ascending)], strict=True):
         if high > low:
             first = int(ascending[low])
-            yield _Span(slice(first, int(ascending[high - 1]) + 1), ascending[low:high] - first, order[low:high])
+            yield _Span(
+                slice(first, int(ascending[high - 1]) + 1),
+                ascending[low:high] - first,
+                order[low:high],
+            )

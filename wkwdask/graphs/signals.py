@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 def sigterm_raises() -> Iterator[None]:
     """Raise SystemExit on SIGTERM inside this block, so that its clean-up runs, for example to
     cancel queued SLURM jobs."""
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    ):
         yield
         return
 

@@ -57,16 +57,30 @@ class VolumeArray(da.Array):
     def __getitem__(self, index: Any) -> da.Array:
         """Select a part."""
         selected = super().__getitem__(index)  # type: ignore[no-untyped-call]
-        items = _select(self._items, index if isinstance(index, tuple) else (index,)) if self._is_stored() else None
-        return selected if selected is self or items is None else _with_reader(selected, self._reader, items)
+        items = (
+            _select(self._items, index if isinstance(index, tuple) else (index,))
+            if self._is_stored()
+            else None
+        )
+        return (
+            selected
+            if selected is self or items is None
+            else _with_reader(selected, self._reader, items)
+        )
 
     def compute(self, **kwargs: Any) -> Any:
         """Read the array, or compute its graph where a local scheduler would not do so
         unobserved."""
-        threads = _local_threads(**kwargs) if self._is_stored() and kwargs.keys() <= {"scheduler", "num_workers"} else None
+        threads = (
+            _local_threads(**kwargs)
+            if self._is_stored() and kwargs.keys() <= {"scheduler", "num_workers"}
+            else None
+        )
         if threads is None:
             return super().compute(**kwargs)  # type: ignore[no-untyped-call]
-        items = tuple(item if isinstance(item, int) else slice(item.start, item.stop) for item in self._items)
+        items = tuple(
+            item if isinstance(item, int) else slice(item.start, item.stop) for item in self._items
+        )
         return self._reader.read(items, threads if self.nbytes > MIN_NBYTES else 1)
 
     def _is_stored(self) -> bool:
@@ -76,7 +90,11 @@ class VolumeArray(da.Array):
 def volume_array(array: da.Array, reader: Reader) -> da.Array:
     """Return an array over all of a reader that is read at once where possible; arrays of dask's
     query planning are returned unchanged."""
-    if type(array) is not da.Array or hasattr(array, "expr") or dask.config.get("array_plugins", None):
+    if (
+        type(array) is not da.Array
+        or hasattr(array, "expr")
+        or dask.config.get("array_plugins", None)
+    ):
         return array
     return _with_reader(array, reader, tuple(range(n) for n in reader.shape))
 
@@ -95,12 +113,16 @@ def _select(items: _Items, index: Sequence[Any]) -> _Items | None:
     for part in index:
         if part is Ellipsis:
             found += [slice(None)] * (kept - len(index) + 1)
-        elif (isinstance(part, (int, np.integer)) and not isinstance(part, bool)) or (isinstance(part, slice) and part.step in (None, 1)):
+        elif (isinstance(part, (int, np.integer)) and not isinstance(part, bool)) or (
+            isinstance(part, slice) and part.step in (None, 1)
+        ):
             found.append(part)
         else:
             return None
     parts = iter(found)
-    selected = tuple(item[next(parts, slice(None))] if isinstance(item, range) else item for item in items)
+    selected = tuple(
+        item[next(parts, slice(None))] if isinstance(item, range) else item for item in items
+    )
     return selected if any(isinstance(item, range) for item in selected) else None
 
 
@@ -112,4 +134,8 @@ def _local_threads(scheduler: Any = None, num_workers: int | None = None) -> int
     get = get_scheduler(scheduler=scheduler, cls=da.Array)
     if get is dask.local.get_sync:
         return 1
-    return num_workers or dask.config.get("num_workers", None) or available_cores() if get is dask.threaded.get else None
+    return (
+        num_workers or dask.config.get("num_workers", None) or available_cores()
+        if get is dask.threaded.get
+        else None
+    )

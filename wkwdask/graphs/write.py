@@ -28,7 +28,15 @@ import numpy as np
 from wkwdask.geometry.bounding_box import BoundingBox, part_of_array
 from wkwdask.geometry.grid import cell_box, cell_range, cells, piece_lengths
 from wkwdask.graphs.client_run import PauseWatch
-from wkwdask.graphs.runners import active_client, check_reachable, check_space_of, memory_per_task, num_workers, run_job, run_plan
+from wkwdask.graphs.runners import (
+    active_client,
+    check_reachable,
+    check_space_of,
+    memory_per_task,
+    num_workers,
+    run_job,
+    run_plan,
+)
 from wkwdask.model.receipts import Receipt
 from wkwdask.model.summary import counted, format_nbytes
 from wkwdask.plans.chunks import plan_parts
@@ -60,7 +68,12 @@ _SAMPLES, _SAMPLED_NBYTES = 8, 4 << 20  # parts of an array in memory, and the s
 _POLL_SECONDS = 5.0
 
 
-def compute_receipts(graphs: Sequence[da.Array], title: str, take: Callable[[Receipt], None], folder: str | None = None) -> None:
+def compute_receipts(
+    graphs: Sequence[da.Array],
+    title: str,
+    take: Callable[[Receipt], None],
+    folder: str | None = None,
+) -> None:
     """Run graphs of receipts, and pass the receipt of each shard to ``take``, once and as early as
     possible."""
     seen: set[Vec3] = set()
@@ -74,7 +87,12 @@ def compute_receipts(graphs: Sequence[da.Array], title: str, take: Callable[[Rec
         take_once(value)
 
 
-def compute_values(graphs: Sequence[da.Array], title: str, on_value: Callable[[Any], None] = lambda _: None, folder: str | None = None) -> list[Any]:
+def compute_values(
+    graphs: Sequence[da.Array],
+    title: str,
+    on_value: Callable[[Any], None] = lambda _: None,
+    folder: str | None = None,
+) -> list[Any]:
     """Run graphs whose chunks are single objects, show the progress, and return the objects.
     ``on_value`` may receive an object early, and more than once."""
     total = sum(int(np.prod(graph.numblocks)) for graph in graphs)
@@ -103,7 +121,9 @@ def compute_values(graphs: Sequence[da.Array], title: str, on_value: Callable[[A
         return [item for value in values for item in value.ravel()]
 
 
-def _compute_on_client(graphs: Sequence[da.Array], client: Any, progress: Progress, on_value: Callable[[Any], None]) -> list[Any]:
+def _compute_on_client(
+    graphs: Sequence[da.Array], client: Any, progress: Progress, on_value: Callable[[Any], None]
+) -> list[Any]:
     """Fetch and release each object when it is computed, so that a worker lost later costs no
     finished shard.
 
@@ -119,7 +139,9 @@ def _compute_on_client(graphs: Sequence[da.Array], client: Any, progress: Progre
             on_value(item)
         values.extend(result.value)
 
-    with RetryingJob(FlatJob(lambda: iter(()), len(futures), take), progress, FailurePolicy()) as job:
+    with RetryingJob(
+        FlatJob(lambda: iter(()), len(futures), take), progress, FailurePolicy()
+    ) as job:
         try:
             for future in _as_completed(futures, client):
                 _deliver(job, future)
@@ -189,19 +211,33 @@ def plan_write(array: da.Array, target: TargetArray) -> WritePlan:
     chunk_nbytes = math.prod(max(axis) for axis in array.chunks) * array.dtype.itemsize
     if plan.touched_nbytes <= max(budget, 2 * chunk_nbytes):
         return WritePlan(plan.part_shape)
-    return WritePlan(target.part_shape(min(PART_NBYTES, budget)), math.prod(array.shape) * array.dtype.itemsize)
+    return WritePlan(
+        target.part_shape(min(PART_NBYTES, budget)), math.prod(array.shape) * array.dtype.itemsize
+    )
 
 
 def _parts(array: da.Array, target: TargetArray, budget: int) -> PartPlan:
     voxel_nbytes = target.dtype.itemsize * target.num_channels
-    return plan_parts(array.chunks[1:], target.box, target.chunk_shape, target.shard_shape, voxel_nbytes, min(PART_NBYTES, budget))
+    return plan_parts(
+        array.chunks[1:],
+        target.box,
+        target.chunk_shape,
+        target.shard_shape,
+        voxel_nbytes,
+        min(PART_NBYTES, budget),
+    )
 
 
-def build_write_graph(array: da.Array, target: TargetArray, prepare: Callable[[], object] | None = None) -> da.Array:
+def build_write_graph(
+    array: da.Array, target: TargetArray, prepare: Callable[[], object] | None = None
+) -> da.Array:
     """Build the graph that writes an array."""
     box, shard_shape = target.box, target.shard_shape
     part_shape = _parts(array, target, memory_per_task() // _MEMORY_DIVISOR).part_shape
-    lengths = [piece_lengths(low, high, step) for low, high, step in zip(box.topleft, box.bottomright, part_shape, strict=True)]
+    lengths = [
+        piece_lengths(low, high, step)
+        for low, high, step in zip(box.topleft, box.bottomright, part_shape, strict=True)
+    ]
     parts = array.rechunk(((target.num_channels,), *lengths), method="tasks")
     before = () if prepare is None else (_first_task(prepare),)
     receipts: da.Array = da.map_blocks(
@@ -219,21 +255,41 @@ def build_write_graph(array: da.Array, target: TargetArray, prepare: Callable[[]
     # Parts of each shard along each axis. Shards at the border of the box have fewer.
     per_shard = [
         piece_lengths(low // part, -(-high // part), shard // part)
-        for low, high, part, shard in zip(box.topleft, box.bottomright, part_shape, shard_shape, strict=True)
+        for low, high, part, shard in zip(
+            box.topleft, box.bottomright, part_shape, shard_shape, strict=True
+        )
     ]
     grouped = receipts.rechunk(((1,), *per_shard), method="tasks")
-    joined: da.Array = da.map_blocks(_join, grouped, target=target, dtype=object, meta=_META, chunks=((1,), *((1,) * len(axis) for axis in per_shard)))
+    joined: da.Array = da.map_blocks(
+        _join,
+        grouped,
+        target=target,
+        dtype=object,
+        meta=_META,
+        chunks=((1,), *((1,) * len(axis) for axis in per_shard)),
+    )
     return joined
 
 
-def write_shards(array: da.Array, target: TargetArray, title: str, folder: str, done: set[Vec3], take: Callable[[Receipt], None]) -> str:
+def write_shards(
+    array: da.Array,
+    target: TargetArray,
+    title: str,
+    folder: str,
+    done: set[Vec3],
+    take: Callable[[Receipt], None],
+) -> str:
     """Write the shards of an array that are not done yet."""
     plan = plan_write(array, target)
     if not plan.scratch_nbytes:
-        compute_receipts(_without(build_write_graph(array, target), target, done), title, take, folder)
+        compute_receipts(
+            _without(build_write_graph(array, target), target, done), title, take, folder
+        )
         return ""
     pieces_of_chunks: list[tuple[ScratchPiece, ...]] = compute_values(
-        [_cutting_graph(array, target, plan.part_shape, done)], f"{title}: setting chunks aside", folder=folder
+        [_cutting_graph(array, target, plan.part_shape, done)],
+        f"{title}: setting chunks aside",
+        folder=folder,
     )
     pieces = [piece for pieces_of_chunk in pieces_of_chunks for piece in pieces_of_chunk]
     run_job(WriteJob(target, pieces, take, done, plan.part_shape), title, folder=folder)
@@ -249,13 +305,21 @@ def _without(receipts: da.Array, target: TargetArray, done: set[Vec3]) -> list[d
         return [receipts]
     low = [axis.start for axis in cell_range(target.box, target.shard_shape)]
     missing = (shard for shard in cells(target.box, target.shard_shape) if shard not in done)
-    return [receipts.blocks[(0, *(n - first for n, first in zip(shard, low, strict=True)))] for shard in missing]
+    return [
+        receipts.blocks[(0, *(n - first for n, first in zip(shard, low, strict=True)))]
+        for shard in missing
+    ]
 
 
-def _cutting_graph(array: da.Array, target: TargetArray, part_shape: Vec3, done: set[Vec3]) -> da.Array:
+def _cutting_graph(
+    array: da.Array, target: TargetArray, part_shape: Vec3, done: set[Vec3]
+) -> da.Array:
     """Build the graph that cuts each chunk of an array along the borders of parts, and stores the
     pieces in scratch files."""
-    borders_of = [np.cumsum([first, *axis]).tolist() for first, axis in zip((0, *target.box.topleft), array.chunks, strict=True)]
+    borders_of = [
+        np.cumsum([first, *axis]).tolist()
+        for first, axis in zip((0, *target.box.topleft), array.chunks, strict=True)
+    ]
     pieces: da.Array = da.map_blocks(
         _set_aside,
         array,
@@ -271,10 +335,18 @@ def _cutting_graph(array: da.Array, target: TargetArray, part_shape: Vec3, done:
 
 
 def _set_aside(
-    voxels: npt.NDArray[Any], *, target: TargetArray, part_shape: Vec3, borders_of: Sequence[Sequence[int]], done: set[Vec3], block_id: Sequence[int]
+    voxels: npt.NDArray[Any],
+    *,
+    target: TargetArray,
+    part_shape: Vec3,
+    borders_of: Sequence[Sequence[int]],
+    done: set[Vec3],
+    block_id: Sequence[int],
 ) -> npt.NDArray[Any]:
     channel, x, y, z = (axis[n] for axis, n in zip(borders_of, block_id, strict=True))
-    channels, width, height, depth = (axis[n + 1] - axis[n] for axis, n in zip(borders_of, block_id, strict=True))
+    channels, width, height, depth = (
+        axis[n + 1] - axis[n] for axis, n in zip(borders_of, block_id, strict=True)
+    )
     voxels = _checked_chunk(voxels, (channels, width, height, depth), target)
     box = BoundingBox((x, y, z), (width, height, depth), target.box.mag)
 
@@ -282,14 +354,23 @@ def _set_aside(
         for part in cells(box, part_shape):
             if part_of(target, part, part_shape)[0] not in done:
                 inside = cell_box(part, part_shape, box).intersection(box)
-                yield part, inside, (channel, channel + voxels.shape[0]), part_of_array(voxels, inside, box.topleft)
+                yield (
+                    part,
+                    inside,
+                    (channel, channel + voxels.shape[0]),
+                    part_of_array(voxels, inside, box.topleft),
+                )
 
-    return _object(write_scratch(target.scratch_folder, "c{}x{}y{}z{}.pieces".format(*block_id), pieces()))
+    return _object(
+        write_scratch(target.scratch_folder, "c{}x{}y{}z{}.pieces".format(*block_id), pieces())
+    )
 
 
 def with_final_task(receipts: da.Array, finish: Callable[[list[Receipt]], Any]) -> Any:
     """Add a last task that receives all receipts."""
-    return dask.delayed(_finish, pure=False)(finish, receipts.rechunk(receipts.shape, method="tasks"))
+    return dask.delayed(_finish, pure=False)(
+        finish, receipts.rechunk(receipts.shape, method="tasks")
+    )
 
 
 def _first_task(prepare: Callable[[], object]) -> da.Array:
@@ -297,7 +378,9 @@ def _first_task(prepare: Callable[[], object]) -> da.Array:
     argument run after it."""
     # dask would fuse a single block into every task that uses it, and so call ``prepare`` in each
     # of them. It does not fuse across a rechunk.
-    pair: da.Array = da.map_blocks(_prepare, prepare, chunks=((1, 1), (1,), (1,), (1,)), dtype=object, meta=_META)
+    pair: da.Array = da.map_blocks(
+        _prepare, prepare, chunks=((1, 1), (1,), (1,), (1,)), dtype=object, meta=_META
+    )
     first: da.Array = pair.rechunk((2, 1, 1, 1), method="tasks")
     return first
 
@@ -308,24 +391,40 @@ def _prepare(prepare: Callable[[], object], *, block_id: Sequence[int]) -> npt.N
     return np.full((1, 1, 1, 1), None, object)
 
 
-def _encode(voxels: npt.NDArray[Any], *_: Any, target: TargetArray, part_shape: Vec3, block_id: Sequence[int]) -> npt.NDArray[Any]:
+def _encode(
+    voxels: npt.NDArray[Any],
+    *_: Any,
+    target: TargetArray,
+    part_shape: Vec3,
+    block_id: Sequence[int],
+) -> npt.NDArray[Any]:
     """Encode one part."""
     low = target.box.topleft
-    part = (low[0] // part_shape[0] + block_id[1], low[1] // part_shape[1] + block_id[2], low[2] // part_shape[2] + block_id[3])
+    part = (
+        low[0] // part_shape[0] + block_id[1],
+        low[1] // part_shape[1] + block_id[2],
+        low[2] // part_shape[2] + block_id[3],
+    )
     box = cell_box(part, part_shape, target.box).intersection(target.box)
     voxels = _checked_chunk(voxels, (target.num_channels, *box.size), target)
     return _object(encode_part(target, part, part_shape, voxels, box.topleft))
 
 
-def _checked_chunk(voxels: npt.NDArray[Any], shape: tuple[int, ...], target: TargetArray) -> npt.NDArray[Any]:
+def _checked_chunk(
+    voxels: npt.NDArray[Any], shape: tuple[int, ...], target: TargetArray
+) -> npt.NDArray[Any]:
     """Check that a chunk has the shape and type that its array declares, and return it in native
     byte order."""
     if isinstance(voxels, np.ma.MaskedArray):
         raise TypeError("a chunk is a masked array: fill it (dask.array.ma.filled)")
     if voxels.shape != shape:
-        raise ValueError(f"a chunk has shape {voxels.shape}, but the array declares {shape}: check the chunks= that it was made with")
+        raise ValueError(
+            f"a chunk has shape {voxels.shape}, but the array declares {shape}: check the chunks= that it was made with"
+        )
     if voxels.dtype.newbyteorder("=") != target.dtype:
-        raise ValueError(f"a chunk is {voxels.dtype.name}, but the array declares {target.dtype.name}: check the dtype= or meta= that it was made with")
+        raise ValueError(
+            f"a chunk is {voxels.dtype.name}, but the array declares {target.dtype.name}: check the dtype= or meta= that it was made with"
+        )
     return voxels.astype(target.dtype, copy=False)
 
 
@@ -377,11 +476,17 @@ class ArrayWrite(Plan):
 
     def _size_in_memory(self, array: npt.NDArray[Any]) -> Size:
         (target,) = self.staged.targets
-        parts, shape = list(cells(target.box, target.part_shape(_SAMPLED_NBYTES))), target.part_shape(_SAMPLED_NBYTES)
+        parts, shape = (
+            list(cells(target.box, target.part_shape(_SAMPLED_NBYTES))),
+            target.part_shape(_SAMPLED_NBYTES),
+        )
         stored = decoded = 0
         for part in parts[:: -(-len(parts) // _SAMPLES)]:
             box = cell_box(part, shape, target.box).intersection(target.box)
-            stored += target.encoded_nbytes(np.asfortranarray(part_of_array(array, box, target.box.topleft), target.dtype), box.topleft)
+            stored += target.encoded_nbytes(
+                np.asfortranarray(part_of_array(array, box, target.box.topleft), target.dtype),
+                box.topleft,
+            )
             decoded += voxel_nbytes(target, box)
         nbytes = voxel_nbytes(target, target.box) * stored // decoded
         return Size(int(SURE_SHARE * nbytes), nbytes, 0)
@@ -394,12 +499,18 @@ class ArrayWrite(Plan):
         """Write the files that are missing."""
         staged, (target,), array = self.staged, self.staged.targets, self.array
         receipts = staged.known_shards()
-        notes = [f"{counted(len(receipts), 'file')} had been finished before; {self.trust_note}"] if receipts else []
+        notes = (
+            [f"{counted(len(receipts), 'file')} had been finished before; {self.trust_note}"]
+            if receipts
+            else []
+        )
         done, title = set(receipts), f"writing {staged.folders[0]}"
         with Journal(staged.root) as journal:
 
             def take(receipt: Receipt) -> None:
-                journal.append(entry_of("file {},{},{}".format(*receipt.shard), Result(((0, receipt),))))
+                journal.append(
+                    entry_of("file {},{},{}".format(*receipt.shard), Result(((0, receipt),)))
+                )
                 receipts[receipt.shard] = receipt
 
             if isinstance(array, np.ndarray):
@@ -410,7 +521,14 @@ class ArrayWrite(Plan):
         return Outcome([tally_of(target, receipts.values())], "; ".join(filter(None, notes)))
 
 
-def write_array(staged: StagedMags, array: da.Array | npt.NDArray[Any], trust_note: str, *, compute: bool, force_space: bool) -> Any:
+def write_array(
+    staged: StagedMags,
+    array: da.Array | npt.NDArray[Any],
+    trust_note: str,
+    *,
+    compute: bool,
+    force_space: bool,
+) -> Any:
     """Write an array and return a Report; without ``compute``, return a Delayed with that
     result."""
     plan = ArrayWrite(staged, array, trust_note)
@@ -428,7 +546,11 @@ def delayed_write(staged: StagedMags, array: da.Array | npt.NDArray[Any]) -> Any
     if done is not None:
         return dask.delayed(done)
     (target,) = staged.targets
-    lazy = da.from_array(array, chunks=(array.shape[0], *target.part_shape(PART_NBYTES))) if isinstance(array, np.ndarray) else array
+    lazy = (
+        da.from_array(array, chunks=(array.shape[0], *target.part_shape(PART_NBYTES)))
+        if isinstance(array, np.ndarray)
+        else array
+    )
     if not array.size:
         return dask.delayed(_publish_nothing, pure=False)(staged)
     return with_final_task(build_write_graph(lazy, target, staged.start), partial(_publish, staged))

@@ -35,7 +35,13 @@ from wkwdask.ids.faces import (
     write_ids,
     write_pairs,
 )
-from wkwdask.kernels.labels.components import DisjointSets, add_to_roots, label_brick, pair_faces, unique_pairs
+from wkwdask.kernels.labels.components import (
+    DisjointSets,
+    add_to_roots,
+    label_brick,
+    pair_faces,
+    unique_pairs,
+)
 from wkwdask.runs.job import FlatJob, Result, Task, voxel_nbytes
 from wkwdask.runs.parts import source_changed
 from wkwdask.store import files
@@ -104,7 +110,13 @@ class Labelling:
         return self.limits is not None and bool(self.limits[0] <= 0 <= self.limits[1])
 
     def _application(self) -> AppliedFunction:
-        return AppliedFunction(label_brick, self.sources, self.plan, where=self.area, skips_empty=not self._is_zero_foreground)
+        return AppliedFunction(
+            label_brick,
+            self.sources,
+            self.plan,
+            where=self.area,
+            skips_empty=not self._is_zero_foreground,
+        )
 
     def occupied(self, region_shape: Vec3) -> CellMap:
         return self._application().occupied(region_shape)
@@ -132,16 +144,23 @@ class Labelling:
         """Read the labels or the foreground mask of a box, shape (x, y, z); None if all voxels are
         background."""
         voxels = np.empty((1, *box.size), self.source.dtype, order="F")
-        if not self.source.read_into(voxels, box.topleft, fill_zeros=self._is_zero_foreground) and not self._is_zero_foreground:
+        if (
+            not self.source.read_into(voxels, box.topleft, fill_zeros=self._is_zero_foreground)
+            and not self._is_zero_foreground
+        ):
             return None
         labels: npt.NDArray[Any] = voxels[0]
         if self.limits is None:
             return labels
         low, high = self.limits
-        foreground: npt.NDArray[Any] = labels >= low if high == np.inf else (labels >= low) & (labels <= high)
+        foreground: npt.NDArray[Any] = (
+            labels >= low if high == np.inf else (labels >= low) & (labels <= high)
+        )
         return foreground
 
-    def label(self, brick: Vec3) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint32], int, npt.NDArray[np.int64]] | None:
+    def label(
+        self, brick: Vec3
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint32], int, npt.NDArray[np.int64]] | None:
         """Label a brick. Return its voxels, labels, number of labels on open faces, and sizes of
         components; None without components."""
         box = self.inside(brick)
@@ -151,7 +170,9 @@ class Labelling:
         # A face is open if voxels to label lie beyond it.
         low = [a > b for a, b in zip(box.topleft, self.area.topleft, strict=True)]
         high = [a < b for a, b in zip(box.bottomright, self.area.bottomright, strict=True)]
-        labels, num_touching, sizes = label_brick(voxels, self.connectivity, list(zip(low, high, strict=True)))
+        labels, num_touching, sizes = label_brick(
+            voxels, self.connectivity, list(zip(low, high, strict=True))
+        )
         return (voxels, labels, num_touching, sizes) if len(sizes) else None
 
     def faces(self, brick: Vec3) -> BrickFaces | None:
@@ -173,7 +194,14 @@ class Labelling:
                 face_values = voxels[at].T[touching]
                 values[plane[touching] - 1] = face_values.view(f"u{face_values.dtype.itemsize}")
         num_kept = int(np.count_nonzero(sizes[num_touching:] >= self.min_voxels))
-        return BrickFaces(brick, num_kept, len(sizes) - num_touching - num_kept, sizes[:num_touching], values, tuple(planes))
+        return BrickFaces(
+            brick,
+            num_kept,
+            len(sizes) - num_touching - num_kept,
+            sizes[:num_touching],
+            values,
+            tuple(planes),
+        )
 
     # --------------------------------------------------------------------------------------------
     # the third step, as a Computation
@@ -187,7 +215,9 @@ class Labelling:
         return states
 
     def _changed(self, box: BoundingBox) -> IncompleteWriteError:
-        return IncompleteWriteError(f'{self.source.name}: {box} was changed while it was read; existing="restart" starts over')
+        return IncompleteWriteError(
+            f'{self.source.name}: {box} was changed while it was read; existing="restart" starts over'
+        )
 
     def region_box(self, region: Vec3) -> BoundingBox:
         return self.plan.region_box(region)
@@ -207,8 +237,12 @@ class Labelling:
         # final id  0 | id of the joined set   | consecutive ids of this brick alone, 0 for components that are too small
         is_kept = sizes[num_touching:] >= self.min_voxels
         lookup = np.zeros(len(sizes) + 1, target.dtype)
-        lookup[1 : num_touching + 1] = read_ids(self.folder, int(table.first_node[row]), num_touching)
-        lookup[num_touching + 1 :] = np.where(is_kept, np.cumsum(is_kept) + (table.first_other[row] - 1), 0)
+        lookup[1 : num_touching + 1] = read_ids(
+            self.folder, int(table.first_node[row]), num_touching
+        )
+        lookup[num_touching + 1 :] = np.where(
+            is_kept, np.cumsum(is_kept) + (table.first_other[row] - 1), 0
+        )
         inside = self.inside(brick)
         ids: npt.NDArray[Any] = lookup[labels.T].T[np.newaxis]
         if inside == box:
@@ -231,7 +265,12 @@ class RegionSpec:
 
     def task(self, what: str, verb: str, run: Callable[[RegionSpec], Result]) -> Task:
         """Return the task that runs a function on the region."""
-        return Task(f"{self.labelling.plan.region_box(self.region)}, {what}", "{} {},{},{}".format(verb, *self.region), run, self)
+        return Task(
+            f"{self.labelling.plan.region_box(self.region)}, {what}",
+            "{} {},{},{}".format(verb, *self.region),
+            run,
+            self,
+        )
 
 
 def label_region(spec: RegionSpec) -> Result:
@@ -240,8 +279,12 @@ def label_region(spec: RegionSpec) -> Result:
     # before reading, so that a file that changes during the read fails later checks
     states = labelling.source_states(region)
     all_faces = (labelling.faces(brick) for brick in labelling.plan.bricks(region))
-    write_faces(labelling.folder, region, (faces for faces in all_faces if faces is not None), states)
-    return Result((), states, nbytes_in=voxel_nbytes(labelling.source, labelling.plan.region_box(region)))
+    write_faces(
+        labelling.folder, region, (faces for faces in all_faces if faces is not None), states
+    )
+    return Result(
+        (), states, nbytes_in=voxel_nbytes(labelling.source, labelling.plan.region_box(region))
+    )
 
 
 class ScratchJob(FlatJob):
@@ -261,13 +304,25 @@ def label_job(labelling: Labelling) -> ScratchJob:
 
     def is_written(task: Task, result: Result) -> bool:
         if labelling.source_states(task.spec.region) != result.sources:
-            raise source_changed(task, labelling.source.shard_states(labelling.plan.region_box(task.spec.region)), labelling.source)
+            raise source_changed(
+                task,
+                labelling.source.shard_states(labelling.plan.region_box(task.spec.region)),
+                labelling.source,
+            )
         try:
-            return bool(FacesFile(faces_path(labelling.folder, task.spec.region)).sources == result.sources)
+            return bool(
+                FacesFile(faces_path(labelling.folder, task.spec.region)).sources == result.sources
+            )
         except (CorruptError, FileNotFoundError):
             return False
 
-    return ScratchJob([RegionSpec(labelling, region).task("labelled", "label", label_region) for region in labelling.regions()], is_written)
+    return ScratchJob(
+        [
+            RegionSpec(labelling, region).task("labelled", "label", label_region)
+            for region in labelling.regions()
+        ],
+        is_written,
+    )
 
 
 # ------------------------------------------------------------------------------------------------
@@ -301,7 +356,9 @@ class _Planes:
         plane = None if inside is None else file.plane(inside, face)
         if inside is None or plane is None:
             return None
-        nodes = np.where(plane > 0, plane.astype(np.int64) + (self._table.first_node[row] - 1), np.int64(-1))
+        nodes = np.where(
+            plane > 0, plane.astype(np.int64) + (self._table.first_node[row] - 1), np.int64(-1)
+        )
         return nodes, np.append(np.uint64(0), file.values(inside))[plane]
 
     def around(self, brick: Vec3, axis: int, shape: tuple[int, int], reach: int) -> Nodes:
@@ -311,7 +368,9 @@ class _Planes:
         nodes = np.full((shape[0] + 2, shape[1] + 2), -1, np.int64)
         values = np.zeros(nodes.shape, np.uint64)
         steps = (-1, 0, 1) if reach else (0,)
-        x_range, y_range, z_range = cell_range(self._labelling.plan.box, self._labelling.plan.brick_shape)
+        x_range, y_range, z_range = cell_range(
+            self._labelling.plan.box, self._labelling.plan.brick_shape
+        )
         for dv in steps:
             for du in steps:
                 other = list(brick)
@@ -321,7 +380,9 @@ class _Planes:
                     continue
                 face = self.nodes((other[0], other[1], other[2]), 2 * axis)
                 if face is not None:
-                    nodes[_BORDER[dv], _BORDER[du]], values[_BORDER[dv], _BORDER[du]] = (array[_NEAR_EDGE[dv], _NEAR_EDGE[du]] for array in face)
+                    nodes[_BORDER[dv], _BORDER[du]], values[_BORDER[dv], _BORDER[du]] = (
+                        array[_NEAR_EDGE[dv], _NEAR_EDGE[du]] for array in face
+                    )
         return nodes, values
 
 
@@ -339,7 +400,13 @@ def join_region(spec: RegionSpec) -> Result:
             # opposite face gets a border of one voxel.
             beyond = (brick[0] + (axis == 0), brick[1] + (axis == 1), brick[2] + (axis == 2))
             shape = (face[0].shape[0], face[0].shape[1])
-            pairs.append(pair_faces(face, planes.around(beyond, axis, shape, labelling.connectivity > 6), labelling.connectivity))
+            pairs.append(
+                pair_faces(
+                    face,
+                    planes.around(beyond, axis, shape, labelling.connectivity > 6),
+                    labelling.connectivity,
+                )
+            )
     write_pairs(labelling.folder, spec.region, unique_pairs(np.concatenate(pairs)))
     return Result(())
 
@@ -354,14 +421,22 @@ def faces_job(labelling: Labelling) -> ScratchJob:
             return False
         return True
 
-    return ScratchJob([RegionSpec(labelling, region).task("joined across faces", "faces", join_region) for region in labelling.regions()], is_written)
+    return ScratchJob(
+        [
+            RegionSpec(labelling, region).task("joined across faces", "faces", join_region)
+            for region in labelling.regions()
+        ],
+        is_written,
+    )
 
 
 def tabulate(labelling: Labelling) -> BrickTable:
     """Write the table of all bricks with components, which the join tasks read."""
     # no task has created it if no region has components
     files.make_folders_below(dirname(labelling.folder), labelling.folder)
-    rows = [FacesFile(faces_path(labelling.folder, region)).bricks for region in labelling.regions()]
+    rows = [
+        FacesFile(faces_path(labelling.folder, region)).bricks for region in labelling.regions()
+    ]
     bricks = np.concatenate([np.zeros((0, 6), np.int64), *rows])
     codes = np.array([labelling.code_of((x, y, z)) for x, y, z in bricks[:, :3].tolist()], np.int64)
     order = np.argsort(codes)
@@ -399,7 +474,9 @@ def number(labelling: Labelling) -> Numbering:
         for inside, (x, y, z, _, num_others, dropped) in enumerate(file.bricks.tolist()):
             row = table.row_of(labelling.code_of((x, y, z)))
             if row is None:
-                raise MissingError(f"{labelling.table_path}: brick {x}, {y}, {z} of {file.path} is missing")
+                raise MissingError(
+                    f"{labelling.table_path}: brick {x}, {y}, {z} of {file.path} is missing"
+                )
             add_to_roots(roots, file.sizes(inside), int(table.first_node[row]), totals)
             others[row] = num_others
             num_dropped += dropped
@@ -409,12 +486,17 @@ def number(labelling: Labelling) -> Numbering:
     num_dropped += int(is_root.sum() - is_kept.sum())
     ids, first_other, num_components = _ids(table, roots, is_kept, others)
     write_ids(labelling.folder, ids)
-    BrickTable(table.codes, table.num_touching, table.first_node, first_other).save(labelling.table_path)
+    BrickTable(table.codes, table.num_touching, table.first_node, first_other).save(
+        labelling.table_path
+    )
     return Numbering(num_components, num_dropped)
 
 
 def _ids(
-    table: BrickTable, roots: npt.NDArray[np.int64], is_kept: npt.NDArray[np.bool_], others: npt.NDArray[np.int64]
+    table: BrickTable,
+    roots: npt.NDArray[np.int64],
+    is_kept: npt.NDArray[np.bool_],
+    others: npt.NDArray[np.int64],
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64], int]:
     """Return the id of each node, the id of the first component of each brick without an open face,
     and the number of components."""

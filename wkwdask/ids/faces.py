@@ -63,14 +63,23 @@ def write_faces(folder: str, region: Vec3, bricks: Iterable[BrickFaces], sources
         for faces in bricks:
             row = [*faces.brick, len(faces.sizes), faces.num_others, faces.num_dropped]
             for array in (faces.sizes, faces.values, *faces.planes):
-                data = b"" if array is None or not array.size else lz4.block.compress(np.ascontiguousarray(array).view(np.uint8), store_size=True)
+                data = (
+                    b""
+                    if array is None or not array.size
+                    else lz4.block.compress(
+                        np.ascontiguousarray(array).view(np.uint8), store_size=True
+                    )
+                )
                 file.write(data, offset)
                 shape = (0, 0) if array is None else (1, *array.shape)[-2:]
                 row += [offset, len(data), *shape]
                 offset += len(data)
             rows.append(row)
         index = np.array(rows, np.int64).reshape(-1, _COLUMNS).tobytes()
-        file.write(index + np.array([len(rows), sources, zlib.crc32(index), _MAGIC], np.int64).tobytes(), offset)
+        file.write(
+            index + np.array([len(rows), sources, zlib.crc32(index), _MAGIC], np.int64).tobytes(),
+            offset,
+        )
 
 
 def faces_path(folder: str, region: Vec3) -> str:
@@ -84,7 +93,11 @@ class FacesFile:
         self.path = path
         with self._open() as file:
             nbytes = file.nbytes
-            footer = self._read(file, nbytes - _FOOTER * 8, _FOOTER * 8).view(np.int64) if nbytes >= _FOOTER * 8 else np.zeros(_FOOTER, np.int64)
+            footer = (
+                self._read(file, nbytes - _FOOTER * 8, _FOOTER * 8).view(np.int64)
+                if nbytes >= _FOOTER * 8
+                else np.zeros(_FOOTER, np.int64)
+            )
             num_bricks, self.sources, checksum, magic = footer.tolist()
             begin = nbytes - (_FOOTER + num_bricks * _COLUMNS) * 8
             if magic != _MAGIC or begin < 0:
@@ -138,7 +151,9 @@ class FacesFile:
         try:
             return np.frombuffer(lz4.block.decompress(data), dtype).reshape(height, width)
         except (lz4.block.LZ4BlockError, ValueError) as error:
-            raise CorruptError(f"{self.path}: byte {offset}: {nbytes} bytes are no valid compressed labels: {error}") from None
+            raise CorruptError(
+                f"{self.path}: byte {offset}: {nbytes} bytes are no valid compressed labels: {error}"
+            ) from None
 
 
 # ------------------------------------------------------------------------------------------------
@@ -160,7 +175,12 @@ class BrickTable:
     @classmethod
     def make(cls, codes: npt.NDArray[np.int64], num_touching: npt.NDArray[np.int64]) -> Self:
         """Number the nodes brick by brick."""
-        return cls(codes, num_touching, np.cumsum(num_touching) - num_touching, np.zeros(len(codes), np.int64))
+        return cls(
+            codes,
+            num_touching,
+            np.cumsum(num_touching) - num_touching,
+            np.zeros(len(codes), np.int64),
+        )
 
     @property
     def num_nodes(self) -> int:
@@ -172,7 +192,12 @@ class BrickTable:
         return row if row < len(self.codes) and self.codes[row] == code else None
 
     def save(self, path: str) -> None:
-        publish_bytes(path, np.array([self.codes, self.num_touching, self.first_node, self.first_other], np.int64).tobytes())
+        publish_bytes(
+            path,
+            np.array(
+                [self.codes, self.num_touching, self.first_node, self.first_other], np.int64
+            ).tobytes(),
+        )
 
 
 def load_table(path: str) -> BrickTable:
@@ -202,7 +227,9 @@ def read_pairs(folder: str, region: Vec3) -> npt.NDArray[np.int64]:
     path = pairs_path(folder, region)
     data = files.read_array(path, np.int64)
     if files.getsize(path) % 16 != 8 or zlib.crc32(data[:-1].tobytes()) != data[-1]:
-        raise CorruptError(f"{path}: {files.getsize(path)} bytes are no pairs with a valid checksum")
+        raise CorruptError(
+            f"{path}: {files.getsize(path)} bytes are no pairs with a valid checksum"
+        )
     return data[:-1].reshape(-1, 2)
 
 

@@ -86,8 +86,17 @@ class ComponentsSearch(Plan):
         """Return the space of the components, estimated from labels that are joined where they are
         equal; those of a threshold are not known before."""
         labelling, source = self.labelling, self.labelling.source
-        is_like_source = labelling.limits is None and labelling.min_voxels <= 1 and labelling.area.contains(source.box)
-        return need_of(self.staged, self.job, encoded_like(self.staged.targets, lambda _, box: read_voxels(source, box)), _SURE_SHARE if is_like_source else 0)
+        is_like_source = (
+            labelling.limits is None
+            and labelling.min_voxels <= 1
+            and labelling.area.contains(source.box)
+        )
+        return need_of(
+            self.staged,
+            self.job,
+            encoded_like(self.staged.targets, lambda _, box: read_voxels(source, box)),
+            _SURE_SHARE if is_like_source else 0,
+        )
 
     def phases(self) -> Generator[Phase, str, Outcome]:
         """Label bricks, pair labels across faces, number the components, and write them."""
@@ -107,10 +116,14 @@ class ComponentsSearch(Plan):
     def numbered(self, num_components: int) -> ComponentsSearch:
         """Return the plan with a type that fits the number of components."""
         (target,), (folder,) = self.staged.targets, self.staged.folders
-        if num_components <= np.iinfo(target.dtype).max and (self.lay_out_longer is None or num_components <= _MOST_OF_32_BITS):
+        if num_components <= np.iinfo(target.dtype).max and (
+            self.lay_out_longer is None or num_components <= _MOST_OF_32_BITS
+        ):
             return self
         if self.lay_out_longer is None:
-            raise ValueError(f"{folder}: {num_components} components are too many for {target.dtype.name}; set dtype= to a longer type")
+            raise ValueError(
+                f"{folder}: {num_components} components are too many for {target.dtype.name}; set dtype= to a longer type"
+            )
         # The level was staged as uint32, before the number of components was known. No voxel is
         # written yet, so its metadata are replaced by those of uint64.
         levels = self.lay_out_longer()
@@ -127,11 +140,19 @@ def open_labels(url: str | os.PathLike[str], layer: str | None, mag: Mag | None)
         image, volume = open_source(url, SourceSelection(layer, mag, "mag"))
         opened = SourceVolume(volume, image.voxel_size_nm)
     if opened.volume.num_channels != 1:
-        raise ValueError(f"{opened.volume.name}: has {opened.volume.num_channels} channels, expected one")
+        raise ValueError(
+            f"{opened.volume.name}: has {opened.volume.num_channels} channels, expected one"
+        )
     return opened
 
 
-def lay_out_components(opened: SourceVolume, request: TargetRequest, options: ComponentsOptions, existing: str, workers: int) -> ComponentsSearch:
+def lay_out_components(
+    opened: SourceVolume,
+    request: TargetRequest,
+    options: ComponentsOptions,
+    existing: str,
+    workers: int,
+) -> ComponentsSearch:
     """Plan connected components, or resume the interrupted job of the same settings."""
     if options.connectivity not in CONNECTIVITIES:
         raise ValueError(f"connectivity must be 6, 18 or 26, got {options.connectivity}")
@@ -145,9 +166,17 @@ def lay_out_components(opened: SourceVolume, request: TargetRequest, options: Co
     spec = LevelSpec(box, np.dtype(np.uint32 if options.dtype is None else options.dtype), 1)
     if spec.dtype.kind not in "iu":
         raise TypeError(f"ids are integers, got dtype {spec.dtype.name}")
-    levels = check_no_overlap(destination.new_levels([spec], request.stored, opened.volume, existing), source)
+    levels = check_no_overlap(
+        destination.new_levels([spec], request.stored, opened.volume, existing), source
+    )
     long_spec = replace(spec, dtype=np.dtype(np.uint64))
-    longer = None if options.dtype is not None else partial(destination.new_levels, [long_spec], request.stored, opened.volume, "overwrite")
+    longer = (
+        None
+        if options.dtype is not None
+        else partial(
+            destination.new_levels, [long_spec], request.stored, opened.volume, "overwrite"
+        )
+    )
     settings = settings_of(
         _COMMAND,
         source=source.name,
@@ -161,25 +190,54 @@ def lay_out_components(opened: SourceVolume, request: TargetRequest, options: Co
     )
     draft, target = stage_level(levels, _COMMAND, settings, existing)
     framed = relative_to(source, target.origin)
-    plan = plan_components(framed.box, Tiling(target.chunk_shape, target.shard_shape, source.dtype.itemsize), workers, draft.shape())
-    record = {"region": plan.region_shape, "presence": occupancy_digest(framed, [plan.region_shape])}
-    labelling = Labelling(framed, plan, counted_from(area, target.origin), limits, options.connectivity, options.min_voxels, target.scratch_folder)
+    plan = plan_components(
+        framed.box,
+        Tiling(target.chunk_shape, target.shard_shape, source.dtype.itemsize),
+        workers,
+        draft.shape(),
+    )
+    record = {
+        "region": plan.region_shape,
+        "presence": occupancy_digest(framed, [plan.region_shape]),
+    }
+    labelling = Labelling(
+        framed,
+        plan,
+        counted_from(area, target.origin),
+        limits,
+        options.connectivity,
+        options.min_voxels,
+        target.scratch_folder,
+    )
     staged = draft.mags([target], LevelSpec.like(source).nbytes, levels.edit, record)
     return ComponentsSearch(source, labelling, staged, longer)
 
 
-def _limits(threshold: float | tuple[float, float] | None, source: Volume) -> tuple[Any, Any] | None:
+def _limits(
+    threshold: float | tuple[float, float] | None, source: Volume
+) -> tuple[Any, Any] | None:
     """Return the least and the greatest value of the foreground, rounded inward for integer
     voxels."""
     if threshold is None:
         if source.dtype.kind not in "iu":
-            raise TypeError(f"{source.name}: holds {source.dtype.name}; only equal integers can be joined: set threshold=")
+            raise TypeError(
+                f"{source.name}: holds {source.dtype.name}; only equal integers can be joined: set threshold="
+            )
         return None
     limits = tuple(threshold) if isinstance(threshold, (tuple, list)) else (threshold, math.inf)
-    if len(limits) != 2 or not all(isinstance(value, Real) for value in limits) or not limits[0] <= limits[1]:
-        raise ValueError(f"threshold must be a number or two, the lower one first, got {threshold!r}")
+    if (
+        len(limits) != 2
+        or not all(isinstance(value, Real) for value in limits)
+        or not limits[0] <= limits[1]
+    ):
+        raise ValueError(
+            f"threshold must be a number or two, the lower one first, got {threshold!r}"
+        )
     # as a float, a large integer would be rounded
     low, high = (int(value) if isinstance(value, Integral) else float(value) for value in limits)
     if source.dtype.kind in "iu":
-        low, high = (value if math.isinf(value) else rounded(value) for value, rounded in ((low, math.ceil), (high, math.floor)))
+        low, high = (
+            value if math.isinf(value) else rounded(value)
+            for value, rounded in ((low, math.ceil), (high, math.floor))
+        )
     return low, high

@@ -60,9 +60,17 @@ class Bins(NamedTuple):
         # numpy.histogram widens the range of a single value by 0.5 on both sides; values outside
         # are counted by the same rule.
         counts, _ = np.histogram(values, self.number, (self.low, self.high))
-        low, high = (self.low, self.high) if self.low != self.high else (self.low - 0.5, self.high + 0.5)
-        sides = (np.isnan(values) if values.dtype.kind == "f" else np.zeros(0, np.bool_), values < low, values > high)
-        return Counts(counts.astype(np.int64)[np.newaxis], *(np.array([side.sum()]) for side in sides))
+        low, high = (
+            (self.low, self.high) if self.low != self.high else (self.low - 0.5, self.high + 0.5)
+        )
+        sides = (
+            np.isnan(values) if values.dtype.kind == "f" else np.zeros(0, np.bool_),
+            values < low,
+            values > high,
+        )
+        return Counts(
+            counts.astype(np.int64)[np.newaxis], *(np.array([side.sum()]) for side in sides)
+        )
 
     def edges(self, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """Return the bin edges for values of a type."""
@@ -145,7 +153,9 @@ class HistogramSurvey(_ValueSurvey):
             if not self.ignore_zero:
                 # regions without a stored shard were not read: all of their voxels are zero
                 num_zeros = box.volume // len(slices) - counts.total()
-                counts = counts.plus(Counts(*(n * num_zeros.reshape(-1, *(1,) * (n.ndim - 1)) for n in zero)))
+                counts = counts.plus(
+                    Counts(*(n * num_zeros.reshape(-1, *(1,) * (n.ndim - 1)) for n in zero))
+                )
             yield counts
 
 
@@ -164,7 +174,9 @@ class HistogramAccumulator:
         pieces = np.split(brick, box.size[2], axis=3) if self._survey.per_slice else [brick]
         for n, piece in enumerate(pieces):
             flat, channels = piece.reshape(-1, order="F"), len(piece)
-            counts = _stacked([self._survey.count(flat[channel::channels]) for channel in range(channels)])
+            counts = _stacked(
+                [self._survey.count(flat[channel::channels]) for channel in range(channels)]
+            )
             self._add(box.topleft[2] + n if self._survey.per_slice else ALL_SLICES, counts)
 
     def _add(self, z: int, counts: Counts) -> None:
@@ -250,7 +262,9 @@ def plan_values(volume: Volume, box: BoundingBox, *, per_slice: bool) -> BrickPl
     return BrickPlan(box, (*plan.region_shape[:2], plan.brick_shape[2]), plan.brick_shape)
 
 
-def percentiles(counts: npt.NDArray[np.int64], values: npt.NDArray[Any], percents: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def percentiles(
+    counts: npt.NDArray[np.int64], values: npt.NDArray[Any], percents: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
     """Return percentiles of counted values as ``numpy.percentile`` does, linear between ranks.
 
     Examples
@@ -263,13 +277,22 @@ def percentiles(counts: npt.NDArray[np.int64], values: npt.NDArray[Any], percent
         return np.full(len(percents), np.nan)
     places = (ends[-1] - 1) * (percents / 100)
     ranks = np.floor(places).astype(np.int64)
-    low, high = (values[np.searchsorted(ends, np.minimum(rank, ends[-1] - 1), side="right")].astype(np.float64) for rank in (ranks, ranks + 1))
+    low, high = (
+        values[np.searchsorted(ends, np.minimum(rank, ends[-1] - 1), side="right")].astype(
+            np.float64
+        )
+        for rank in (ranks, ranks + 1)
+    )
     share, step = places - ranks, high - low
-    between: npt.NDArray[np.float64] = np.where(share < 0.5, low + step * share, high - step * (1 - share))
+    between: npt.NDArray[np.float64] = np.where(
+        share < 0.5, low + step * share, high - step * (1 - share)
+    )
     return between
 
 
-def binned_percentiles(counts: npt.NDArray[np.int64], edges: npt.NDArray[Any], percents: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def binned_percentiles(
+    counts: npt.NDArray[np.int64], edges: npt.NDArray[Any], percents: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
     """Return percentiles of binned values, as if the values of a bin were spread evenly over it."""
     ends = np.concatenate([[0], np.cumsum(counts)])
     if not ends[-1]:

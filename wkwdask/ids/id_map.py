@@ -54,7 +54,9 @@ class IdMap:
     def arrays(self) -> tuple[npt.NDArray[np.uint64] | None, npt.NDArray[Any]]:
         """Map the table into memory; return its ids (None if dense) and values."""
         if self.state is not None and self.state != _state(self.values_path):
-            raise IncompleteWriteError(f'{self.values_path}: was changed while ids were mapped; existing="restart" starts over')
+            raise IncompleteWriteError(
+                f'{self.values_path}: was changed while ids were mapped; existing="restart" starts over'
+            )
         return _mapped(self)
 
     def of_zero(self) -> int:
@@ -78,8 +80,16 @@ def saved_map(folder: str) -> IdMap | None:
             record = read_record(path)
             if record is None or record["state"] is not None:
                 return None
-            keys_path = None if record["keys_path"] is None else f"{folder}/{basename(record['keys_path'])}"
-            table = IdMap(**{**record, "values_path": f"{folder}/{basename(record['values_path'])}", "keys_path": keys_path})
+            keys_path = (
+                None if record["keys_path"] is None else f"{folder}/{basename(record['keys_path'])}"
+            )
+            table = IdMap(
+                **{
+                    **record,
+                    "values_path": f"{folder}/{basename(record['values_path'])}",
+                    "keys_path": keys_path,
+                }
+            )
             return table if _is_whole(table) else None
     except (CorruptError, FileNotFoundError):
         return None
@@ -90,13 +100,17 @@ def _is_whole(table: IdMap) -> bool:
     if table.offset != 0 or type(table.num_ids) is not int or type(table.largest) is not int:
         return False
     is_whole = files.getsize(table.values_path) == table.num_ids * np.dtype(table.dtype).itemsize
-    return is_whole and (table.keys_path is None or files.getsize(table.keys_path) == table.num_ids * 8)
+    return is_whole and (
+        table.keys_path is None or files.getsize(table.keys_path) == table.num_ids * 8
+    )
 
 
 @lru_cache(maxsize=4)  # one mapping per process and table, however many tasks it runs
 def _mapped(table: IdMap) -> tuple[npt.NDArray[np.uint64] | None, npt.NDArray[Any]]:
     values = _memory(table.values_path, np.dtype(table.dtype), table.offset, table.num_ids)
-    return None if table.keys_path is None else _memory(table.keys_path, np.dtype(np.uint64), 0, table.num_ids), values
+    return None if table.keys_path is None else _memory(
+        table.keys_path, np.dtype(np.uint64), 0, table.num_ids
+    ), values
 
 
 def _memory(path: str, dtype: np.dtype[Any], offset: int, count: int) -> npt.NDArray[Any]:
@@ -118,7 +132,9 @@ def use_npy(path: str, dtype: np.dtype[Any], offset: int, count: int) -> IdMap:
     """Use a user's file, with a value for each id from 0, in place."""
     largest, state = 0, _state(path)
     for first in range(0, count, ROWS):
-        chunk = files.read_array(path, dtype, min(ROWS, count - first), offset=offset + first * dtype.itemsize)
+        chunk = files.read_array(
+            path, dtype, min(ROWS, count - first), offset=offset + first * dtype.itemsize
+        )
         largest = max(largest, _largest(chunk, path, first))
     return IdMap(count, largest, path, dtype.str, offset, state=state)
 
@@ -137,7 +153,9 @@ def write_values(folder: str, chunks: Iterable[npt.NDArray[Any]], source: str) -
 def _largest(chunk: npt.NDArray[Any], source: str, first: int) -> int:
     if chunk.dtype.kind == "i" and len(chunk) and chunk.min() < 0:
         index = int(np.argmax(chunk < 0))
-        raise FormatError(f"{source}: id {first + index} becomes {chunk[index]}, expected no negative id")
+        raise FormatError(
+            f"{source}: id {first + index} becomes {chunk[index]}, expected no negative id"
+        )
     return int(chunk.max()) if len(chunk) else 0
 
 
@@ -163,7 +181,9 @@ def write_pairs_sorted(folder: str, chunks: PairChunks, describe: Callable[[int]
     try:
         for number, (_, keys, values) in enumerate(chunks()):
             for first in range(0, len(keys), ROWS):
-                sorted_keys, sorted_values = _sorted(keys[first : first + ROWS], values[first : first + ROWS], chunks, describe)
+                sorted_keys, sorted_values = _sorted(
+                    keys[first : first + ROWS], values[first : first + ROWS], chunks, describe
+                )
                 path = f"{folder}/run{number}-{first}"
                 with _AppendFile(path) as file:
                     file.add(sorted_keys)
@@ -175,7 +195,9 @@ def write_pairs_sorted(folder: str, chunks: PairChunks, describe: Callable[[int]
             files.unlink(path)
 
 
-def _merge(folder: str, runs: list[tuple[str, int]], chunks: PairChunks, describe: Callable[[int], str]) -> IdMap:
+def _merge(
+    folder: str, runs: list[tuple[str, int]], chunks: PairChunks, describe: Callable[[int], str]
+) -> IdMap:
     count, largest = 0, 0
     with _AppendFile(f"{folder}/keys") as keys_file, _AppendFile(f"{folder}/values") as values_file:
         for keys, values in _merged(runs):
@@ -195,21 +217,46 @@ def _merged(runs: list[tuple[str, int]]) -> Iterator[Pairs]:
     #   run 0   |1  3  4 | 7  9 |12 15|
     #   run 1   |2  3    | 8    |11 12|
     #            part 0   part 1  part 2
-    opened = [(_memory(path, np.dtype(np.uint64), 0, count), _memory(path, np.dtype(np.uint64), 8 * count, count)) for path, count in runs]
+    opened = [
+        (
+            _memory(path, np.dtype(np.uint64), 0, count),
+            _memory(path, np.dtype(np.uint64), 8 * count, count),
+        )
+        for path, count in runs
+    ]
     total = sum(count for _, count in runs)
-    samples = np.sort(np.concatenate([np.zeros(0, np.uint64), *(keys[:: max(1, ROWS // _SAMPLES)] for keys, _ in opened)]))
+    samples = np.sort(
+        np.concatenate(
+            [np.zeros(0, np.uint64), *(keys[:: max(1, ROWS // _SAMPLES)] for keys, _ in opened)]
+        )
+    )
     num_parts = -(-total // ROWS)
     cuts = np.unique(samples[np.arange(1, num_parts) * len(samples) // max(1, num_parts)])
     bounds = [np.concatenate([[0], np.searchsorted(keys, cuts), [len(keys)]]) for keys, _ in opened]
     for part in range(len(cuts) + 1):
         slices = [slice(int(bound[part]), int(bound[part + 1])) for bound in bounds]
         yield (
-            np.concatenate([np.zeros(0, np.uint64), *(keys[at] for (keys, _), at in zip(opened, slices, strict=True))]),
-            np.concatenate([np.zeros(0, np.uint64), *(values[at] for (_, values), at in zip(opened, slices, strict=True))]),
+            np.concatenate(
+                [
+                    np.zeros(0, np.uint64),
+                    *(keys[at] for (keys, _), at in zip(opened, slices, strict=True)),
+                ]
+            ),
+            np.concatenate(
+                [
+                    np.zeros(0, np.uint64),
+                    *(values[at] for (_, values), at in zip(opened, slices, strict=True)),
+                ]
+            ),
         )
 
 
-def _sorted(keys: npt.NDArray[np.uint64], values: npt.NDArray[np.uint64], chunks: PairChunks, describe: Callable[[int], str]) -> Pairs:
+def _sorted(
+    keys: npt.NDArray[np.uint64],
+    values: npt.NDArray[np.uint64],
+    chunks: PairChunks,
+    describe: Callable[[int], str],
+) -> Pairs:
     """Sort pairs and drop duplicates; pairs that contradict each other are an error."""
     order = np.argsort(keys, kind="stable")
     keys, values = keys[order], values[order]
@@ -229,4 +276,6 @@ def _raise_conflict(key: int, chunks: PairChunks, describe: Callable[[int], str]
         other = next((row for row in rows if row[1] != rows[0][1]), None)
         if other is not None:
             (row_a, value_a), (row_b, value_b) = rows[0], other
-            raise FormatError(f"{describe(row_b)}: id {key} becomes {value_b}, but {value_a} in {describe(row_a).rpartition(': ')[2]}")
+            raise FormatError(
+                f"{describe(row_b)}: id {key} becomes {value_b}, but {value_a} in {describe(row_a).rpartition(': ')[2]}"
+            )

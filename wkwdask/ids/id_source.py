@@ -57,9 +57,15 @@ class IdSource(Protocol):
 def as_ids(values: Any, what: str) -> npt.NDArray[np.uint64]:
     """Check that values are ids, integers from 0 to 2^64 - 1, and return them as uint64."""
     array = np.asarray(values)
-    if array.dtype.kind == "f" and not hasattr(values, "dtype") and all(isinstance(value, (int, np.integer)) for value in values):
+    if (
+        array.dtype.kind == "f"
+        and not hasattr(values, "dtype")
+        and all(isinstance(value, (int, np.integer)) for value in values)
+    ):
         array = np.array(values, object)  # ids above 2^63 - 1 and negative ones made it float64
-    if array.dtype.kind == "O" and all(isinstance(value, (int, np.integer)) for value in array.ravel()):
+    if array.dtype.kind == "O" and all(
+        isinstance(value, (int, np.integer)) for value in array.ravel()
+    ):
         for value in array.ravel():
             if not 0 <= value <= _MOST:
                 raise ValueError(f"{what}: {value} is not an id, expected 0 to 2^64 - 1")
@@ -81,10 +87,14 @@ class PairsInMemory:
     name: str = "mapping"
 
     def digest(self) -> str:
-        return hashlib.blake2b(self.keys.tobytes() + self.values.tobytes(), digest_size=16).hexdigest()
+        return hashlib.blake2b(
+            self.keys.tobytes() + self.values.tobytes(), digest_size=16
+        ).hexdigest()
 
     def write(self, folder: str) -> IdMap:
-        return write_pairs_sorted(folder, lambda: [(1, self.keys, self.values)], lambda row: f"{self.name}: row {row}")
+        return write_pairs_sorted(
+            folder, lambda: [(1, self.keys, self.values)], lambda row: f"{self.name}: row {row}"
+        )
 
 
 @dataclass(frozen=True)
@@ -152,7 +162,9 @@ class CsvFile(_File):
                         if frame.shape[1] != 2:
                             self._raise_bad_line(has_header)
                         # The dtype= of pandas would silently convert 1.5 and True to ids.
-                        keys, values = (as_ids(frame.iloc[:, n].to_numpy(), f"column {n + 1}") for n in range(2))
+                        keys, values = (
+                            as_ids(frame.iloc[:, n].to_numpy(), f"column {n + 1}") for n in range(2)
+                        )
                         yield first, keys, values
                         first += len(frame)
             except pd.errors.EmptyDataError:
@@ -164,25 +176,35 @@ class CsvFile(_File):
     def _has_header(self) -> bool:
         """Return whether the first line is a header. A line that begins with a number is data and
         is never skipped."""
-        with io.TextIOWrapper(files.open_stream(self.path), encoding=_ENCODING, errors="replace") as file:
+        with io.TextIOWrapper(
+            files.open_stream(self.path), encoding=_ENCODING, errors="replace"
+        ) as file:
             line = file.readline().strip()
         try:
             float(_unquoted(line.split(",")[0]))
         except ValueError:
             if line and "," not in line:
-                raise FormatError(f"{self.describe(1)}: found {line[:80]!r}, expected the names of two columns, or two ids") from None
+                raise FormatError(
+                    f"{self.describe(1)}: found {line[:80]!r}, expected the names of two columns, or two ids"
+                ) from None
             return bool(line)
         return False
 
     def _raise_bad_line(self, has_header: bool) -> None:
         """Raise an error that names the first line that is no pair of ids."""
-        with io.TextIOWrapper(files.open_stream(self.path), encoding=_ENCODING, errors="replace") as file:
+        with io.TextIOWrapper(
+            files.open_stream(self.path), encoding=_ENCODING, errors="replace"
+        ) as file:
             for number, line in enumerate(file, 1):
                 if number == 1 and has_header:
                     continue
-                parts = [_unquoted(part).removeprefix("+") for part in line.strip("\r\n").split(",")]
+                parts = [
+                    _unquoted(part).removeprefix("+") for part in line.strip("\r\n").split(",")
+                ]
                 if len(parts) != 2 or not all(_is_id(part) for part in parts):
-                    raise FormatError(f"{self.describe(number)}: found {line.strip()[:80]!r}, expected two ids from 0 to 2^64 - 1, such as 12,7")
+                    raise FormatError(
+                        f"{self.describe(number)}: found {line.strip()[:80]!r}, expected two ids from 0 to 2^64 - 1, such as 12,7"
+                    )
 
     def describe(self, row: int) -> str:
         return f"{self.path}: line {row}"
@@ -190,7 +212,12 @@ class CsvFile(_File):
 
 def _is_id(part: str) -> bool:
     digits = part.lstrip("0") or part[:1]
-    return digits.isascii() and digits.isdecimal() and len(digits) <= _MOST_DIGITS and int(digits) <= _MOST
+    return (
+        digits.isascii()
+        and digits.isdecimal()
+        and len(digits) <= _MOST_DIGITS
+        and int(digits) <= _MOST
+    )
 
 
 def _unquoted(part: str) -> str:
@@ -206,10 +233,15 @@ class ParquetFile(_File):
         import pyarrow.parquet as pq
 
         first = 1
-        with reading(self.path, "Parquet file", lambda: f"behind row {first - 1}"), pq.ParquetFile(self.path) as file:
+        with (
+            reading(self.path, "Parquet file", lambda: f"behind row {first - 1}"),
+            pq.ParquetFile(self.path) as file,
+        ):
             names = self._by_index(file.schema_arrow)
             if len(names) != 2:
-                raise FormatError(f"{self.path}: has {len(names)} columns ({', '.join(names[:8])}), expected two: old and new ids")
+                raise FormatError(
+                    f"{self.path}: has {len(names)} columns ({', '.join(names[:8])}), expected two: old and new ids"
+                )
             for batch in file.iter_batches(ROWS):
                 columns = [self._column(batch, name, first) for name in names]
                 yield first, columns[0], columns[1]
@@ -218,7 +250,11 @@ class ParquetFile(_File):
     @staticmethod
     def _by_index(schema: Any) -> list[str]:
         """Return the columns, with the index of a pandas table, which is stored last, first."""
-        index = [name for name in (schema.pandas_metadata or {}).get("index_columns", ()) if isinstance(name, str)]
+        index = [
+            name
+            for name in (schema.pandas_metadata or {}).get("index_columns", ())
+            if isinstance(name, str)
+        ]
         return [*index, *(name for name in schema.names if name not in index)]
 
     def _column(self, batch: Any, name: str, first: int) -> npt.NDArray[np.uint64]:
@@ -226,7 +262,10 @@ class ParquetFile(_File):
         if column.null_count:
             row = first + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
             raise FormatError(f"{self.describe(row)}: column {name} is empty, expected an id")
-        return as_ids(column.to_numpy(zero_copy_only=False), f"{self.path}: column {name}, rows {first} to {first + batch.num_rows - 1}")
+        return as_ids(
+            column.to_numpy(zero_copy_only=False),
+            f"{self.path}: column {name}, rows {first} to {first + batch.num_rows - 1}",
+        )
 
 
 class NpyFile(_File):
@@ -238,10 +277,14 @@ class NpyFile(_File):
         ref, is_reversed = npy_ref(self.path)
         dtype, shape = np.dtype(ref.dtype), ref.shape[::-1] if is_reversed else ref.shape
         if dtype.kind not in "iu" or not (len(shape) == 1 or (len(shape) == 2 and shape[1] == 2)):
-            raise FormatError(f"{self.path}: holds {dtype.name} of shape {shape}, expected integers of shape (n,), one for each id, or (n, 2)")
+            raise FormatError(
+                f"{self.path}: holds {dtype.name} of shape {shape}, expected integers of shape (n,), one for each id, or (n, 2)"
+            )
         if 0 in shape:
             return np.zeros(shape, dtype), ref.offset
-        return files.map_array(self.path, dtype, ref.offset, shape, "F" if is_reversed else "C"), ref.offset
+        return files.map_array(
+            self.path, dtype, ref.offset, shape, "F" if is_reversed else "C"
+        ), ref.offset
 
     def chunks(self) -> Iterator[Chunk]:
         array, _ = self._opened()
@@ -256,7 +299,11 @@ class NpyFile(_File):
         if array.ndim == 2:
             return super().write(folder)
         if not array.dtype.isnative:
-            return write_values(folder, (np.array(array[first : first + ROWS]) for first in range(0, len(array), ROWS)), self.path)
+            return write_values(
+                folder,
+                (np.array(array[first : first + ROWS]) for first in range(0, len(array), ROWS)),
+                self.path,
+            )
         return use_npy(self.path, array.dtype, offset, len(array))
 
 
@@ -266,12 +313,23 @@ class AgglomerateFile(_File):
 
     def write(self, folder: str) -> IdMap:
         with open_hdf5(self.path, "analysis") as file, reading(self.path, "agglomerate file"):
-            h5py, found = import_extra("h5py", self.path, "analysis"), find_item(file, AGGLOMERATE_DATASET)
-            if not isinstance(found, h5py.Dataset) or found.ndim != 1 or found.dtype.kind not in "iu":
+            h5py, found = (
+                import_extra("h5py", self.path, "analysis"),
+                find_item(file, AGGLOMERATE_DATASET),
+            )
+            if (
+                not isinstance(found, h5py.Dataset)
+                or found.ndim != 1
+                or found.dtype.kind not in "iu"
+            ):
                 raise FormatError(
                     f"{self.path}: expected a list of integers {AGGLOMERATE_DATASET}, as in agglomerate files; the file contains {', '.join(file) or 'nothing'}"
                 )
-            return write_values(folder, (found[first : first + ROWS] for first in range(0, len(found), ROWS)), self.path)
+            return write_values(
+                folder,
+                (found[first : first + ROWS] for first in range(0, len(found), ROWS)),
+                self.path,
+            )
 
 
 def open_mapping(mapping: Any) -> IdSource:
@@ -300,14 +358,23 @@ def open_mapping(mapping: Any) -> IdSource:
 
 
 def _pairs(keys: Any, values: Any) -> PairsInMemory:
-    pairs = PairsInMemory(as_ids(keys, "ids of the mapping"), as_ids(values, "values of the mapping"))
+    pairs = PairsInMemory(
+        as_ids(keys, "ids of the mapping"), as_ids(values, "values of the mapping")
+    )
     if pairs.keys.ndim != 1 or pairs.keys.shape != pairs.values.shape:
-        raise ValueError(f"mapping: ids of shape {pairs.keys.shape} and values of shape {pairs.values.shape}, expected two lists of one length")
+        raise ValueError(
+            f"mapping: ids of shape {pairs.keys.shape} and values of shape {pairs.values.shape}, expected two lists of one length"
+        )
     return pairs
 
 
 def _open_file(path: str) -> IdSource:
-    kinds = {".csv": CsvFile, ".parquet": ParquetFile, ".npy": NpyFile, **dict.fromkeys(AGGLOMERATE_SUFFIXES, AgglomerateFile)}
+    kinds = {
+        ".csv": CsvFile,
+        ".parquet": ParquetFile,
+        ".npy": NpyFile,
+        **dict.fromkeys(AGGLOMERATE_SUFFIXES, AgglomerateFile),
+    }
     kind = kinds.get(splitext(path)[1].lower())
     if kind is None:
         raise UnsupportedError(f"{path}: a mapping is read from {', '.join(SUFFIXES)}")

@@ -32,7 +32,9 @@ _AXES = "xyz"
 _SAFE = 2.0**62
 
 
-def label_columns(rows: LabelRows, box: BoundingBox, voxel_size_nm: Sequence[float] | None) -> dict[str, npt.NDArray[Any]]:
+def label_columns(
+    rows: LabelRows, box: BoundingBox, voxel_size_nm: Sequence[float] | None
+) -> dict[str, npt.NDArray[Any]]:
     """Convert rows to the public columns."""
     factors = box.mag.factors
     columns: dict[str, npt.NDArray[Any]] = {"voxels": rows.counts}
@@ -49,21 +51,29 @@ def label_columns(rows: LabelRows, box: BoundingBox, voxel_size_nm: Sequence[flo
             columns[f"centroid_{axis}_nm"] = columns[f"centroid_{axis}"] * voxel_size_nm[n]
     for channel, (totals, extremes) in enumerate(zip(rows.totals, rows.extremes, strict=True)):
         suffix = f"_{channel}" if len(rows.totals) > 1 else ""
-        mean, variance = _exact_moments(rows.counts, totals) if totals.dtype.kind == "i" else _moments(totals)
+        mean, variance = (
+            _exact_moments(rows.counts, totals) if totals.dtype.kind == "i" else _moments(totals)
+        )
         columns[f"mean{suffix}"], columns[f"std{suffix}"] = mean, np.sqrt(variance)
         columns[f"min{suffix}"], columns[f"max{suffix}"] = extremes[:, 0], extremes[:, 1]
     return columns
 
 
-def _moments(totals: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def _moments(
+    totals: npt.NDArray[np.float64],
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     counts, sums, squares = totals.T
     return sums / counts, np.maximum(squares, 0) / counts
 
 
-def _exact_moments(counts: npt.NDArray[np.int64], totals: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def _exact_moments(
+    counts: npt.NDArray[np.int64], totals: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Return means and variances from integer sums, rounded only at the end: a float difference of
     large sums would have no digits left."""
-    sums, squares = (np.ldexp(totals[:, n + 1].astype(np.float64), LIMB_BITS) + totals[:, n] for n in (0, 2))
+    sums, squares = (
+        np.ldexp(totals[:, n + 1].astype(np.float64), LIMB_BITS) + totals[:, n] for n in (0, 2)
+    )
     product, square = counts * squares, sums * sums
     with np.errstate(over="ignore"):
         exact_sums, exact_squares = ((totals[:, n + 1] << LIMB_BITS) + totals[:, n] for n in (0, 2))
@@ -93,7 +103,9 @@ def stored_regions(volume: Volume, plan: BrickPlan) -> CellMap:
     stored = volume.occupied(plan.region_shape)
     x, y, z = (
         slice(part.start - whole.start, part.stop - whole.start)
-        for part, whole in zip(plan.region_range(), cell_range(volume.box, plan.region_shape), strict=True)
+        for part, whole in zip(
+            plan.region_range(), cell_range(volume.box, plan.region_shape), strict=True
+        )
     )
     return stored[x, y, z]
 
@@ -162,7 +174,9 @@ class LabelAccumulator:
             return
         # Coordinates are counted from the corner of the whole box, which keeps their sums small.
         corner = [a - b for a, b in zip(box.topleft, survey.plan.box.topleft, strict=True)]
-        self._table.add(labels[0], corner, None if survey.values is None else read_aligned(survey.values, box))
+        self._table.add(
+            labels[0], corner, None if survey.values is None else read_aligned(survey.values, box)
+        )
 
     def result(self) -> LabelRows:
         return self._table.rows()
@@ -171,14 +185,23 @@ class LabelAccumulator:
         self._table.merge(facts)
 
 
-def make_label_survey(labels: Volume, values: Volume | None, box: BoundingBox, *, ignore_zero: bool) -> LabelSurvey:
+def make_label_survey(
+    labels: Volume, values: Volume | None, box: BoundingBox, *, ignore_zero: bool
+) -> LabelSurvey:
     """Plan a survey of labels."""
     if labels.dtype.kind not in "iu":
         raise TypeError(f"{labels.name}: labels are integers, these voxels are {labels.dtype}")
     if labels.num_channels != 1:
-        raise ValueError(f"{labels.name}: labels have one channel, this layer has {labels.num_channels}")
+        raise ValueError(
+            f"{labels.name}: labels have one channel, this layer has {labels.num_channels}"
+        )
     if values is not None and not is_finer(labels.box.mag, values.box.mag):
         raise ValueError(
             f"{values.name}: mag {values.box.mag} is finer than the labels' mag {labels.box.mag}; choose a mag of it that is as coarse, or finer labels"
         )
-    return LabelSurvey(labels, values, plan_survey(box, (labels, *(() if values is None else (values,)))), ignore_zero)
+    return LabelSurvey(
+        labels,
+        values,
+        plan_survey(box, (labels, *(() if values is None else (values,)))),
+        ignore_zero,
+    )

@@ -77,7 +77,12 @@ def read_merger_mode(path: str, segmentation: Volume) -> MergerMode:
     sets.unite(np.stack([numbers.reshape(-1), trees[hit] + len(segments)], axis=1))
     roots = sets.roots()[: len(segments)]
     num_outside = int(len(ids) - hit.sum())  # nodes outside the layer, or on id 0
-    return MergerMode(segments, segments[roots], path, f"{num_outside} of {len(ids)} nodes lie on no segment" if num_outside else "")
+    return MergerMode(
+        segments,
+        segments[roots],
+        path,
+        f"{num_outside} of {len(ids)} nodes lie on no segment" if num_outside else "",
+    )
 
 
 def sample_ids(volume: Volume, points: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
@@ -117,7 +122,9 @@ class IdLookup:
         out = np.empty(ids.shape, self.dtype, order="F")
         unfit = map_ids(np.asfortranarray(ids), *self.table.arrays(), out, keeps=self.keeps)
         if unfit is not None:
-            raise ValueError(f'id {unfit} is not in the mapping, and {self.dtype.name} cannot hold it: set another dtype=, or default="zero"')
+            raise ValueError(
+                f'id {unfit} is not in the mapping, and {self.dtype.name} cannot hold it: set another dtype=, or default="zero"'
+            )
         return out
 
 
@@ -141,8 +148,15 @@ class Remap(Plan):
     def need(self) -> Need:
         """Return the space of the mapped layer, estimated from the ids before they are mapped."""
         source, application = self.source, self.application
-        encode = encoded_like([self.target], lambda _, box: read_voxels(source, moved(box, application.origin)))
-        return need_of(self.staged, lambda: ApplyJob(application, self.target), encode, _SURE_SHARE if self.keeps and application.where is None else 0)
+        encode = encoded_like(
+            [self.target], lambda _, box: read_voxels(source, moved(box, application.origin))
+        )
+        return need_of(
+            self.staged,
+            lambda: ApplyJob(application, self.target),
+            encode,
+            _SURE_SHARE if self.keeps and application.where is None else 0,
+        )
 
     def phases(self) -> Generator[Phase, str, Outcome]:
         job = self.job(self.table())
@@ -158,30 +172,46 @@ class Remap(Plan):
         files.make_folders_below(dirname(folder), folder)
         table = saved_map(folder) or self.mapping.write(folder)
         if table.largest > np.iinfo(self.target.dtype).max:
-            raise ValueError(f"{self.mapping.name}: contains id {table.largest}, which {self.target.dtype.name} cannot hold: set another dtype=")
+            raise ValueError(
+                f"{self.mapping.name}: contains id {table.largest}, which {self.target.dtype.name} cannot hold: set another dtype="
+            )
         table.save(folder)
         return table
 
     def job(self, table: IdMap) -> ApplyJob:
         """Return the job that writes the mapped layer."""
         function = IdLookup(table, self.keeps, self.target.dtype)
-        return ApplyJob(replace(self.application, function=function, skips_empty=table.of_zero() == 0), self.target)
+        return ApplyJob(
+            replace(self.application, function=function, skips_empty=table.of_zero() == 0),
+            self.target,
+        )
 
 
-def lay_out_remap(opened: SourceVolume, request: TargetRequest, mapping: Any, options: RemapOptions, existing: str, workers: int) -> Remap:
+def lay_out_remap(
+    opened: SourceVolume,
+    request: TargetRequest,
+    mapping: Any,
+    options: RemapOptions,
+    existing: str,
+    workers: int,
+) -> Remap:
     """Plan a mapping of ids, or resume the interrupted job of the same settings."""
     if options.default not in DEFAULTS:
         raise ValueError(f"default must be 'keep' or 'zero', got {options.default!r}")
     source = countable(opened.volume)
     dtype = source.dtype if options.dtype is None else np.dtype(options.dtype)
     if source.dtype.kind not in "iu" or dtype.kind not in "iu":
-        raise TypeError(f"{source.name}: ids are integers, got {source.dtype.name} to be stored as {dtype.name}")
+        raise TypeError(
+            f"{source.name}: ids are integers, got {source.dtype.name} to be stored as {dtype.name}"
+        )
     destination = request.target_image_of_same_mag(opened)
     id_source = _opened(mapping, source)
     box = source.box
     area = where_box(source.name, options.where, box)
     spec = LevelSpec(box, dtype, 1)
-    levels = check_no_overlap(destination.new_levels([spec], request.stored, opened.volume, existing), source)
+    levels = check_no_overlap(
+        destination.new_levels([spec], request.stored, opened.volume, existing), source
+    )
     settings = settings_of(
         options.command,
         source=source.name,
@@ -194,8 +224,17 @@ def lay_out_remap(opened: SourceVolume, request: TargetRequest, mapping: Any, op
     )
     draft, target = stage_level(levels, options.command, settings, existing)
     voxel_nbytes = source.dtype.itemsize + spec.voxel_nbytes
-    plan = plan_bricks(counted_from(box, target.origin), Tiling(target.chunk_shape, target.shard_shape, voxel_nbytes), workers, None, draft.shape())
-    record = {"region": plan.region_shape, "presence": occupancy_digest(source, [plan.region_shape])}
+    plan = plan_bricks(
+        counted_from(box, target.origin),
+        Tiling(target.chunk_shape, target.shard_shape, voxel_nbytes),
+        workers,
+        None,
+        draft.shape(),
+    )
+    record = {
+        "region": plan.region_shape,
+        "presence": occupancy_digest(source, [plan.region_shape]),
+    }
     staged = draft.mags([target], LevelSpec.like(source).nbytes, levels.edit, record)
     application = AppliedFunction(map_ids, (source,), plan, where=area, origin=target.origin)
     return Remap(source, id_source, application, target, staged, options.default == "keep")

@@ -41,7 +41,12 @@ class OpenedMag:
         return self.layer.voxel_size_of(self.volume)
 
 
-def open_layer(url: str | os.PathLike[str], layer: str | None, mag: Mag | str | None, category: str | None = None) -> OpenedMag:
+def open_layer(
+    url: str | os.PathLike[str],
+    layer: str | None,
+    mag: Mag | str | None,
+    category: str | None = None,
+) -> OpenedMag:
     """Open a mag; ``category`` restricts the choice of the layer if none is named."""
     resolved = find(url)
     if layer is None and category is not None:
@@ -54,17 +59,32 @@ def _opened(layer: Image, volume: Volume) -> OpenedMag:
     return OpenedMag(layer, countable(volume))
 
 
-def open_companion(first: OpenedMag, color: str | os.PathLike[str], mag: Mag | str | None) -> OpenedMag:
+def open_companion(
+    first: OpenedMag, color: str | os.PathLike[str], mag: Mag | str | None
+) -> OpenedMag:
     """Open a layer that is read together with another one, in the finest mag that is not finer than
     that of the first."""
     dataset = first.layer.container
-    named = None if dataset is None or dataset.datasource is None else dataset.datasource.layer(os.fspath(color))
-    resolved = find(color) if named is None else ResolvedUrl(dataset.dataset_folder, (listed_layer(dataset.dataset_folder, dataset.datasource, named),))
+    named = (
+        None
+        if dataset is None or dataset.datasource is None
+        else dataset.datasource.layer(os.fspath(color))
+    )
+    resolved = (
+        find(color)
+        if named is None
+        else ResolvedUrl(
+            dataset.dataset_folder,
+            (listed_layer(dataset.dataset_folder, dataset.datasource, named),),
+        )
+    )
     layer = resolved.choose(None)
     if mag is not None or resolved.mag is not None:
         return _opened(*resolved.open(None, mag))
     for candidate in layer.mags:
-        if not all(a <= b for a, b in zip(first.volume.box.mag.factors, candidate.factors, strict=True)):
+        if not all(
+            a <= b for a, b in zip(first.volume.box.mag.factors, candidate.factors, strict=True)
+        ):
             continue
         try:
             volume = layer.volume(candidate)
@@ -72,7 +92,9 @@ def open_companion(first: OpenedMag, color: str | os.PathLike[str], mag: Mag | s
             continue
         if volume.has_shards():
             return _opened(layer, volume)
-    raise MissingError(f"{layer.folder}: no mag that is as coarse as mag {first.volume.box.mag} of layer {first.layer.name}; choose a finer mag of that layer")
+    raise MissingError(
+        f"{layer.folder}: no mag that is as coarse as mag {first.volume.box.mag} of layer {first.layer.name}; choose a finer mag of that layer"
+    )
 
 
 _MOST_FAILURES = 100
@@ -124,7 +146,12 @@ class SurveySpec:
     """Position of the region in the order of merging."""
 
     def task(self) -> Task:
-        return Task(f"{self.survey.plan.region_box(self.region)} of {self.survey.name}", "survey {},{},{}".format(*self.region), SurveySpec.run, self)
+        return Task(
+            f"{self.survey.plan.region_box(self.region)} of {self.survey.name}",
+            "survey {},{},{}".format(*self.region),
+            SurveySpec.run,
+            self,
+        )
 
     def run(self) -> Result:
         """Add all bricks of the region; the value of the result is that of the accumulator."""
@@ -147,7 +174,10 @@ class SurveyJob:
         self._next = 0
 
     def tasks(self) -> Iterator[Task]:
-        return (SurveySpec(self._survey, region, number).task() for number, region in enumerate(self._survey.plan.regions(self._occupied)))
+        return (
+            SurveySpec(self._survey, region, number).task()
+            for number, region in enumerate(self._survey.plan.regions(self._occupied))
+        )
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
         if self._survey.is_exact:
@@ -168,5 +198,7 @@ class SurveyWork(Work[Any]):
 
     def phases(self) -> Generator[Phase, str, Any]:
         job = SurveyJob(self._survey)
-        yield Phase(job, self._title, FailurePolicy(_MOST_FAILURES, lists_always=True, ending=NO_RESULT))
+        yield Phase(
+            job, self._title, FailurePolicy(_MOST_FAILURES, lists_always=True, ending=NO_RESULT)
+        )
         return job.accumulator.result()

@@ -71,7 +71,9 @@ _LINE_NBYTES = 64
 _ALIGNED_NBYTES = 1 << 20
 
 
-def empty_aligned(shape: Sequence[int], dtype: np.dtype[Any], order: Literal["C", "F"]) -> npt.NDArray[Any]:
+def empty_aligned(
+    shape: Sequence[int], dtype: np.dtype[Any], order: Literal["C", "F"]
+) -> npt.NDArray[Any]:
     """Return an uninitialised array. A large one begins with a line of the cache, so that rows of
     blocks do not cross lines; numpy aligns to 16 bytes.
 
@@ -106,7 +108,13 @@ def copy_into(source: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
     >>> bool((out == source).all())
     True
     """
-    if out.size < _SMALL_SIZE or source.dtype != out.dtype or out.itemsize > 8 or not is_plain(source) or not is_plain(out):
+    if (
+        out.size < _SMALL_SIZE
+        or source.dtype != out.dtype
+        or out.itemsize > 8
+        or not is_plain(source)
+        or not is_plain(out)
+    ):
         out[...] = source
         return
     source_axis, out_axis = _contiguous_axis(source), _contiguous_axis(out)
@@ -115,16 +123,31 @@ def copy_into(source: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
         return
     from wkwdask.kernels import arrays_compiled
 
-    order = (source_axis, out_axis, *(axis for axis in range(4) if axis not in (source_axis, out_axis)))
+    order = (
+        source_axis,
+        out_axis,
+        *(axis for axis in range(4) if axis not in (source_axis, out_axis)),
+    )
     flat_out, out_strides = flat_memory(out)
     values, strides = flat_memory(source)
     # always: numba compiles one loop for writeable and one for read-only arrays
     values.flags.writeable = False
     arrays_compiled.copy_tiles(
-        values, tuple(strides[axis] for axis in order), flat_out, tuple(out_strides[axis] for axis in order), tuple(out.shape[axis] for axis in order)
+        values,
+        tuple(strides[axis] for axis in order),
+        flat_out,
+        tuple(out_strides[axis] for axis in order),
+        tuple(out.shape[axis] for axis in order),
     )
 
 
 def _contiguous_axis(array: npt.NDArray[Any]) -> int | None:
     """Return the axis along which values are contiguous, None if there is none."""
-    return next((axis for axis in range(array.ndim) if array.shape[axis] > 1 and array.strides[axis] == array.itemsize), None)
+    return next(
+        (
+            axis
+            for axis in range(array.ndim)
+            if array.shape[axis] > 1 and array.strides[axis] == array.itemsize
+        ),
+        None,
+    )

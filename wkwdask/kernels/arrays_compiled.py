@@ -47,10 +47,15 @@ def copy_tiles(source: Any, steps: Any, out: Any, out_steps: Any, counts: Any) -
                 for i0 in range(0, counts[0], _TILE):
                     width = np.uint64(min(_TILE, counts[0] - i0))
                     for j in range(depth):
-                        at, to = np.uint64(i0 + (j0 + j) * steps[1] + k * steps[2] + m * steps[3]), np.uint64(j) * edge
+                        at, to = (
+                            np.uint64(i0 + (j0 + j) * steps[1] + k * steps[2] + m * steps[3]),
+                            np.uint64(j) * edge,
+                        )
                         for i in range(width):
                             tile[to + i] = source[at + i]
                     for i in range(width):
-                        to = np.uint64((i0 + i) * out_steps[0] + j0 + k * out_steps[2] + m * out_steps[3])
+                        to = np.uint64(
+                            (i0 + i) * out_steps[0] + j0 + k * out_steps[2] + m * out_steps[3]
+                        )
                         for j in range(depth):
                             out[to + j] = tile[np.uint64(i) + j * edge]

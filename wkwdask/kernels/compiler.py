@@ -58,14 +58,24 @@ def _is_own_and_writable(folder: Path) -> bool:
     except OSError:
         return False
     # The cache is executed: another user's files must not end up in it.
-    return status.st_uid == os.getuid() and not status.st_mode & 0o002 and os.access(folder, os.W_OK | os.X_OK)
+    return (
+        status.st_uid == os.getuid()
+        and not status.st_mode & 0o002
+        and os.access(folder, os.W_OK | os.X_OK)
+    )
 
 
 def _folder_name() -> str:
     digest = hashlib.sha256()
     for source in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(source.read_bytes())
-    versions = (sys.version_info[:2], numba.__version__, llvmlite.__version__, lz4.__version__, np.__version__)
+    versions = (
+        sys.version_info[:2],
+        numba.__version__,
+        llvmlite.__version__,
+        lz4.__version__,
+        np.__version__,
+    )
     digest.update(repr(versions).encode())
     return f"kernels-{digest.hexdigest()[:16]}"
 
@@ -74,7 +84,14 @@ def _folder_name() -> str:
 def cache_folder() -> Path | None:
     """Return the folder in which machine code is saved, None if no candidate is usable."""
     name = _folder_name()
-    return next((folder / name for folder in _candidates() if _is_own_and_writable(folder) and _is_own_and_writable(folder / name)), None)
+    return next(
+        (
+            folder / name
+            for folder in _candidates()
+            if _is_own_and_writable(folder) and _is_own_and_writable(folder / name)
+        ),
+        None,
+    )
 
 
 @cache
@@ -85,7 +102,10 @@ def _readable_folders() -> tuple[Path, ...]:
     if configured := os.environ.get(CACHE_VARIABLE):
         shared = Path(configured) / _folder_name()
         with contextlib.suppress(OSError):
-            if shared not in folders and not (shared.stat().st_mode | shared.parent.stat().st_mode) & 0o002:
+            if (
+                shared not in folders
+                and not (shared.stat().st_mode | shared.parent.stat().st_mode) & 0o002
+            ):
                 folders.insert(0, shared)
     return tuple(folders)
 

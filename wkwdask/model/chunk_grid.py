@@ -44,7 +44,10 @@ class ChunkGrid:
 
     def cells(self, low: Sequence[int], high: Sequence[int]) -> Ranges:
         """Return the chunks that a box inside the array touches."""
-        c, x, y, z = (range(a // n, -(-b // n)) if b > a else range(0) for a, b, n in zip(low, high, self.chunk, strict=True))
+        c, x, y, z = (
+            range(a // n, -(-b // n)) if b > a else range(0)
+            for a, b, n in zip(low, high, self.chunk, strict=True)
+        )
         return c, x, y, z
 
     def shape_at(self, cell: Sequence[int]) -> Vec4:
@@ -53,12 +56,24 @@ class ChunkGrid:
 
     def clipped_shape_at(self, cell: Sequence[int]) -> Vec4:
         """Return the shape of the part of a chunk inside the array."""
-        (c, x, y, z), (c_edge, x_edge, y_edge, z_edge), (channels, width, height, depth) = cell, self.chunk, self.size
-        return min(c_edge, channels - c * c_edge), min(x_edge, width - x * x_edge), min(y_edge, height - y * y_edge), min(z_edge, depth - z * z_edge)
+        (c, x, y, z), (c_edge, x_edge, y_edge, z_edge), (channels, width, height, depth) = (
+            cell,
+            self.chunk,
+            self.size,
+        )
+        return (
+            min(c_edge, channels - c * c_edge),
+            min(x_edge, width - x * x_edge),
+            min(y_edge, height - y * y_edge),
+            min(z_edge, depth - z * z_edge),
+        )
 
     def slices_at(self, cell: Sequence[int]) -> tuple[slice, slice, slice, slice]:
         """Return the part (c, x, y, z) of the array in a chunk."""
-        c, x, y, z = (slice(n * edge, n * edge + length) for n, edge, length in zip(cell, self.chunk, self.clipped_shape_at(cell), strict=True))
+        c, x, y, z = (
+            slice(n * edge, n * edge + length)
+            for n, edge, length in zip(cell, self.chunk, self.clipped_shape_at(cell), strict=True)
+        )
         return c, x, y, z
 
     @property
@@ -70,20 +85,26 @@ class ChunkGrid:
     @property
     def file_counts(self) -> Vec4:
         """Number of files along each axis; 1 if the chunks of a file form no box."""
-        c, x, y, z = (-(-n // edge) for n, edge in zip(self.size, self.file or self.size, strict=True))
+        c, x, y, z = (
+            -(-n // edge) for n, edge in zip(self.size, self.file or self.size, strict=True)
+        )
         return c, x, y, z
 
     @property
     def chunks_per_file(self) -> int:
         """Largest number of chunks in a file."""
-        return math.prod(-(-n // edge) for n, edge in zip(self.file or self.size, self.chunk, strict=True))
+        return math.prod(
+            -(-n // edge) for n, edge in zip(self.file or self.size, self.chunk, strict=True)
+        )
 
 
 def grouped_unit(size: Vec4, file: Vec4, itemsize: int) -> Vec3:
     """Return the shape (x, y, z) of a group of files of about 64 MiB, which one task handles
     [voxels]."""
     counts = [-(-n // edge) for n, edge in zip(size, file, strict=True)]
-    group = chunk_group_shape((counts[1], counts[2], counts[3]), math.prod(file[1:]) * size[0] * itemsize)
+    group = chunk_group_shape(
+        (counts[1], counts[2], counts[3]), math.prod(file[1:]) * size[0] * itemsize
+    )
     return group[0] * file[1], group[1] * file[2], group[2] * file[3]
 
 

@@ -14,7 +14,14 @@ import numpy as np
 from wkwdask.errors import CorruptError, TruncatedError
 from wkwdask.kernels.arrays import copy_into, is_zero
 from wkwdask.kernels.codecs.blosc_frames import are_zero_outside, convert_chunks
-from wkwdask.kernels.codecs.blosc_layout import ADD_FRAMES, COPY, FRAME_NBYTES, KEEP_BLOCKS, KEEP_FRAMES, REMOVE_FRAMES
+from wkwdask.kernels.codecs.blosc_layout import (
+    ADD_FRAMES,
+    COPY,
+    FRAME_NBYTES,
+    KEEP_BLOCKS,
+    KEEP_FRAMES,
+    REMOVE_FRAMES,
+)
 from wkwdask.model.chunk_grid import Vec4, from_cxyz, to_cxyz
 
 if TYPE_CHECKING:
@@ -78,9 +85,17 @@ class Encoding:
     """Encoder of the stream, if several make streams of this kind."""
 
     @classmethod
-    def of(cls, dtype: np.dtype[Any], shape: Vec4, order: str, compression: str, encoder: str = "") -> Encoding:
+    def of(
+        cls, dtype: np.dtype[Any], shape: Vec4, order: str, compression: str, encoder: str = ""
+    ) -> Encoding:
         long = [letter for letter, n in zip("cxyz", shape, strict=True) if n > 1]
-        return cls(dtype.str, shape, "".join(letter for letter in order if letter in long), compression, encoder)
+        return cls(
+            dtype.str,
+            shape,
+            "".join(letter for letter in order if letter in long),
+            compression,
+            encoder,
+        )
 
     @property
     def nbytes(self) -> int:
@@ -96,12 +111,29 @@ class FrameConversion:
     kind: int
     encoding: Encoding
 
-    def convert(self, memory: npt.NDArray[np.uint8], places: npt.NDArray[np.int64], out: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+    def convert(
+        self,
+        memory: npt.NDArray[np.uint8],
+        places: npt.NDArray[np.int64],
+        out: npt.NDArray[np.uint8],
+    ) -> npt.NDArray[np.int64]:
         """Convert chunks up to the first that must be decoded; return the size of each, 0 for a
         chunk of zeros."""
-        return convert_chunks(memory, places, self.kind, self.encoding.nbytes, np.dtype(self.encoding.dtype).itemsize, out)
+        return convert_chunks(
+            memory,
+            places,
+            self.kind,
+            self.encoding.nbytes,
+            np.dtype(self.encoding.dtype).itemsize,
+            out,
+        )
 
-    def are_zero_outside(self, memory: npt.NDArray[np.uint8], places: npt.NDArray[np.int64], boxes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    def are_zero_outside(
+        self,
+        memory: npt.NDArray[np.uint8],
+        places: npt.NDArray[np.int64],
+        boxes: npt.NDArray[np.int64],
+    ) -> npt.NDArray[np.bool_]:
         """Return which chunks need not be cut: those that have only zeros outside of a box, see
         :func:`convert_chunks`; others may have too."""
         channels, x, y, z = shape = self.encoding.shape
@@ -110,12 +142,16 @@ class FrameConversion:
             return np.zeros(len(places), np.bool_)
         if self.kind in (REMOVE_FRAMES, KEEP_FRAMES):
             places = places + np.array([FRAME_NBYTES, -FRAME_NBYTES])
-        return are_zero_outside(memory, places, boxes, x, channels * dtype.itemsize, is_compressed=self.kind != COPY)
+        return are_zero_outside(
+            memory, places, boxes, x, channels * dtype.itemsize, is_compressed=self.kind != COPY
+        )
 
     def convert_one(self, data: bytes) -> bytes | None:
         """Convert a chunk; returns empty bytes for zeros, and None if it must be decoded."""
         out = np.empty(len(data) + FRAME_NBYTES, np.uint8)
-        sizes = self.convert(np.frombuffer(data, np.uint8), np.array([[0, len(data)]], np.int64), out)
+        sizes = self.convert(
+            np.frombuffer(data, np.uint8), np.array([[0, len(data)]], np.int64), out
+        )
         return out[: sizes[0]].tobytes() if len(sizes) else None
 
 
@@ -204,7 +240,9 @@ class ChunkCodec(ABC):
         """Encode a chunk (c, x, y, z): a whole one, or its part inside the array if the grid
         truncates chunks; ``source`` names the file in errors."""
 
-    def encode_piece(self, voxels: npt.NDArray[Any], pieces: EncodedPieces, source: str) -> bytes | memoryview:
+    def encode_piece(
+        self, voxels: npt.NDArray[Any], pieces: EncodedPieces, source: str
+    ) -> bytes | memoryview:
         """Encode a chunk as :meth:`encode` does, perhaps into ``pieces``: then the result is valid
         until these are released."""
         del pieces
@@ -214,7 +252,15 @@ class ChunkCodec(ABC):
         """Raise ModuleNotFoundError if encoding needs a package that is not installed. A job asks
         before it writes anything."""
 
-    def decode_into(self, data: bytes, shape: Vec4, out: npt.NDArray[Any], corner: Sequence[int], source: str, offset: int = 0) -> bool:
+    def decode_into(
+        self,
+        data: bytes,
+        shape: Vec4,
+        out: npt.NDArray[Any],
+        corner: Sequence[int],
+        source: str,
+        offset: int = 0,
+    ) -> bool:
         """Decode the part of a chunk that lies inside an array, see :meth:`decode`.
 
         ``corner`` is the place of the chunk's first voxel in ``out`` (c, x, y, z); it may be
@@ -231,7 +277,9 @@ class ChunkCodec(ABC):
         copy_into(voxels.astype(out.dtype, order="K", copy=False), region)
         return True
 
-    def decode_chunk(self, data: bytes, shape: Vec4, memory: npt.NDArray[Any], source: str, offset: int = 0) -> npt.NDArray[Any] | None:
+    def decode_chunk(
+        self, data: bytes, shape: Vec4, memory: npt.NDArray[Any], source: str, offset: int = 0
+    ) -> npt.NDArray[Any] | None:
         """Decode a whole chunk, perhaps into ``memory`` (at least one chunk), see :meth:`decode`;
         returns None if all voxels are zero."""
         c, x, y, z = shape
@@ -244,7 +292,9 @@ class ChunkCodec(ABC):
         out = memory[:c, :x, :y, :z]
         if voxels.shape != shape:  # a stored shape that is smaller than that of the grid
             out[...] = 0
-        copy_into(voxels.astype(out.dtype, order="K", copy=False), out[tuple(map(slice, voxels.shape))])
+        copy_into(
+            voxels.astype(out.dtype, order="K", copy=False), out[tuple(map(slice, voxels.shape))]
+        )
         return out
 
     def reframe(self, source: ChunkCodec) -> Reframe | None:
@@ -255,10 +305,16 @@ class ChunkCodec(ABC):
         or cut off. LZ4 blocks and uncompressed values that do not decode to the size of a chunk are
         errors: this shows without decoding.
         """
-        theirs, ours, conversion = source.shared_encoding, self.shared_encoding, self.frame_conversion(source)
+        theirs, ours, conversion = (
+            source.shared_encoding,
+            self.shared_encoding,
+            self.frame_conversion(source),
+        )
 
         def check(values: bytes | None, data: bytes, shape: Vec4, name: str, offset: int) -> None:
-            if conversion is not None and (values is None or conversion.convert_one(values) is None):
+            if conversion is not None and (
+                values is None or conversion.convert_one(values) is None
+            ):
                 # raises the error, unless only the decoder knows this form, such as frames of
                 # several blocks
                 source.decode(data, shape, name, offset)
@@ -266,7 +322,15 @@ class ChunkCodec(ABC):
         if source == self:
 
             def keep(data: bytes, shape: Vec4, name: str, offset: int) -> bytes:
-                check(source.without_header(data, name) if ours is not None and shape == ours.shape else None, data, shape, name, offset)
+                check(
+                    source.without_header(data, name)
+                    if ours is not None and shape == ours.shape
+                    else None,
+                    data,
+                    shape,
+                    name,
+                    offset,
+                )
                 return data
 
             return keep
@@ -304,7 +368,14 @@ class ChunkCodec(ABC):
         return None if kind is None else FrameConversion(kind, ours)
 
     def encode_batch(
-        self, array: npt.NDArray[Any], corners: npt.NDArray[np.int64], shape: Vec3, output: FileBuffer, source: str, *, stores_zeros: bool
+        self,
+        array: npt.NDArray[Any],
+        corners: npt.NDArray[np.int64],
+        shape: Vec3,
+        output: FileBuffer,
+        source: str,
+        *,
+        stores_zeros: bool,
     ) -> tuple[npt.NDArray[np.int64], int]:
         """Encode chunks of an array (c, x, y, z) and append them to a file.
 
@@ -342,14 +413,23 @@ class ChunkCodec(ABC):
         return sizes, nonzero
 
 
-def decode_raw(data: bytes, shape: Vec4, stored: np.dtype[Any], axes: str, source: str, offset: int) -> npt.NDArray[Any]:
+def decode_raw(
+    data: bytes, shape: Vec4, stored: np.dtype[Any], axes: str, source: str, offset: int
+) -> npt.NDArray[Any]:
     """Return uncompressed values as an array of shape (c, x, y, z); ``axes`` has one letter per
     stored axis, slowest first."""
     expected = math.prod(shape) * stored.itemsize
     if len(data) != expected:
         error = TruncatedError if len(data) < expected else CorruptError
-        raise error(f"{source}: byte {offset}: a raw chunk of {shape[1:]} voxels has {expected} bytes, found {len(data)}")
-    return to_cxyz(np.frombuffer(data, stored).reshape([1 if letter == "-" else shape["cxyz".index(letter)] for letter in axes]), axes)
+        raise error(
+            f"{source}: byte {offset}: a raw chunk of {shape[1:]} voxels has {expected} bytes, found {len(data)}"
+        )
+    return to_cxyz(
+        np.frombuffer(data, stored).reshape(
+            [1 if letter == "-" else shape["cxyz".index(letter)] for letter in axes]
+        ),
+        axes,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,7 +452,9 @@ class RawCodec(ChunkCodec):
         return from_cxyz(voxels.astype(self.stored, copy=False), self.axes).tobytes()
 
 
-def clip(corner: Sequence[int], shape: Sequence[int], array_shape: Sequence[int]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+def clip(
+    corner: Sequence[int], shape: Sequence[int], array_shape: Sequence[int]
+) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
     """Return the slices of an array that a chunk covers, and the slices of the chunk that lie
     inside the array."""
     where, part = [], []

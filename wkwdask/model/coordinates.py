@@ -43,32 +43,56 @@ class Spacing:
 def spacing_of(coordinate: Any, axis: str) -> Spacing:
     """Return the spacing of a coordinate; raises ValueError if it is not regular."""
     if coordinate.dtype.kind not in "iuf":
-        raise ValueError(f"coordinate {axis}: must be numeric, got {coordinate.dtype}; give offset= or drop it")
+        raise ValueError(
+            f"coordinate {axis}: must be numeric, got {coordinate.dtype}; give offset= or drop it"
+        )
     values = np.atleast_1d(np.asarray(coordinate.values, np.float64))
     if not values.size:
-        raise ValueError(f"coordinate {axis}: has no values, so position and size of voxels are unknown")
+        raise ValueError(
+            f"coordinate {axis}: has no values, so position and size of voxels are unknown"
+        )
     units = coordinate.attrs.get("units")
     scale = None if units in (None, VOXEL) else nm_per_unit(str(units))
     if units not in (None, VOXEL) and scale is None:
-        raise ValueError(f"coordinate {axis}: units must be a unit of length such as nm, got {units!r}; give offset= if the coordinate is no position")
+        raise ValueError(
+            f"coordinate {axis}: units must be a unit of length such as nm, got {units!r}; give offset= if the coordinate is no position"
+        )
     known = _known_length(coordinate.attrs, scale)
     per_unit = 1.0 if scale is None else scale
     if units is None:
         step: float | None = 1.0
     elif len(values) > 1:
-        step = _exact(float(values[-1] - values[0]) / (len(values) - 1) * per_unit, known) / per_unit
+        step = (
+            _exact(float(values[-1] - values[0]) / (len(values) - 1) * per_unit, known) / per_unit
+        )
     else:
         step = None if known is None else known * coordinate.attrs.get("mag", 1) / per_unit
-    if step is not None and (not step > 0 or not np.allclose(values, values[0] + step * np.arange(len(values)), rtol=0, atol=_TOLERANCE * step)):
-        raise ValueError(f"coordinate {axis}: must rise in even steps{' of 1 voxel' if units is None else ''}, got {values[:4]}...; give offset= and drop it")
+    if step is not None and (
+        not step > 0
+        or not np.allclose(
+            values, values[0] + step * np.arange(len(values)), rtol=0, atol=_TOLERANCE * step
+        )
+    ):
+        raise ValueError(
+            f"coordinate {axis}: must rise in even steps{' of 1 voxel' if units is None else ''}, got {values[:4]}...; give offset= and drop it"
+        )
     in_nm = None if scale is None or step is None else _exact(length_nm(step, str(units)), known)
-    return Spacing(units, float(values[0]), float(values[-1]), step, in_nm, known is not None and "mag" in coordinate.attrs)
+    return Spacing(
+        units,
+        float(values[0]),
+        float(values[-1]),
+        step,
+        in_nm,
+        known is not None and "mag" in coordinate.attrs,
+    )
 
 
 def first_voxel(spacing: Spacing, axis: str) -> int:
     """Return the index of the first voxel, whose corner or center is the first value."""
     if spacing.step is None:
-        raise ValueError(f"coordinate {axis}: one value in {spacing.units} does not determine the size of a voxel; give offset=")
+        raise ValueError(
+            f"coordinate {axis}: one value in {spacing.units} does not determine the size of a voxel; give offset="
+        )
     first = spacing.first / spacing.step
     # rounding errors of float steps add up
     tolerance = min(_LARGEST_TOLERANCE, _TOLERANCE * max(1.0, abs(first) * 1e-3))
@@ -77,7 +101,9 @@ def first_voxel(spacing: Spacing, axis: str) -> int:
         if abs(first - shift - round(first - shift)) < tolerance:
             return round(first - shift)
     expected = "not the center" if spacing.is_opened else "neither the corner nor the center"
-    raise ValueError(f"coordinate {axis}: starts at {spacing.first:g}, which is {first:g} voxels: {expected} of a voxel; give offset=")
+    raise ValueError(
+        f"coordinate {axis}: starts at {spacing.first:g}, which is {first:g} voxels: {expected} of a voxel; give offset="
+    )
 
 
 def same_lengths(lengths: Sequence[float], others: Sequence[float]) -> bool:
@@ -88,7 +114,10 @@ def same_lengths(lengths: Sequence[float], others: Sequence[float]) -> bool:
     >>> same_lengths((11.24, 11.24, 28), (11.239999771118164, 11.239999771118164, 28))
     True
     """
-    return all(math.isclose(length, other, rel_tol=10 * _SAME_LENGTH) for length, other in zip(lengths, others, strict=True))
+    return all(
+        math.isclose(length, other, rel_tol=10 * _SAME_LENGTH)
+        for length, other in zip(lengths, others, strict=True)
+    )
 
 
 def _known_length(attrs: dict[str, Any], scale: float | None) -> float | None:

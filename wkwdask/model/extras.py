@@ -14,4 +14,7 @@ def import_extra(module: str, what: str, extra: str = "convert") -> Any:
     except ModuleNotFoundError as error:
         if error.name != module:
             raise
-        raise ModuleNotFoundError(f"{what}: needs the package {module}, which is not installed: pip install 'wkwdask[{extra}]'", name=module) from None
+        raise ModuleNotFoundError(
+            f"{what}: needs the package {module}, which is not installed: pip install 'wkwdask[{extra}]'",
+            name=module,
+        ) from None

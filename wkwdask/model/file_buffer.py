@@ -32,7 +32,13 @@ class FileBuffer:
     CRC-32 of all written bytes.
     """
 
-    def __init__(self, open_file: Callable[[], NewFile] | None, offset: int = 0, *, has_checksum: bool = False) -> None:
+    def __init__(
+        self,
+        open_file: Callable[[], NewFile] | None,
+        offset: int = 0,
+        *,
+        has_checksum: bool = False,
+    ) -> None:
         self._open_file = open_file
         self._offset = offset
         self._has_checksum = has_checksum

@@ -69,7 +69,11 @@ class Level:
 
     def at_mag(self, mag: Mag) -> Level:
         """Return the level as another mag."""
-        return replace(self, mag=mag, opener=None if self.opener is None else lambda: replace(self.open(), mag=mag))
+        return replace(
+            self,
+            mag=mag,
+            opener=None if self.opener is None else lambda: replace(self.open(), mag=mag),
+        )
 
     def open(self) -> StoredArray:
         """Open the level in absolute voxels; raises ``error`` if it is unusable."""
@@ -127,7 +131,9 @@ class Image:
         for level in self.levels:
             if level.mag is not None and not level.problem:
                 folders.setdefault(level.mag, level.folder)
-        return {mag: folders[mag] for mag in sorted(folders, key=lambda mag: (mag.maximum, mag.factors))}
+        return {
+            mag: folders[mag] for mag in sorted(folders, key=lambda mag: (mag.maximum, mag.factors))
+        }
 
     @property
     def selected(self) -> tuple[Level, ...]:
@@ -142,15 +148,32 @@ class Image:
     def counted_from(self, voxel_size_nm: Lengths) -> Image:
         """Return the image with mags that count from another voxel size [nm], which divides its own
         by powers of two."""
-        step = None if self.voxel_size_nm is None else mag_from_ratio(ratio_of(self.voxel_size_nm, voxel_size_nm))
+        step = (
+            None
+            if self.voxel_size_nm is None
+            else mag_from_ratio(ratio_of(self.voxel_size_nm, voxel_size_nm))
+        )
         if step is None or self.voxel_size_nm is None:
-            stated = "has no voxel size" if self.voxel_size_nm is None else f"voxels of mag 1 have {self.voxel_size_nm} nm"
-            raise ValueError(f"{self.folder}: {stated}; voxel_size must be that divided by powers of two, got {voxel_size_nm}")
+            stated = (
+                "has no voxel size"
+                if self.voxel_size_nm is None
+                else f"voxels of mag 1 have {self.voxel_size_nm} nm"
+            )
+            raise ValueError(
+                f"{self.folder}: {stated}; voxel_size must be that divided by powers of two, got {voxel_size_nm}"
+            )
         if step == MAG_1:
             return self
-        levels = tuple(level if level.mag is None else level.at_mag(level.mag.times(step)) for level in self.levels)
+        levels = tuple(
+            level if level.mag is None else level.at_mag(level.mag.times(step))
+            for level in self.levels
+        )
         # Divisions by powers of two are exact, but the given lengths may be rounded.
-        return replace(self, list_levels=lambda: levels, voxel_size_nm=ratio_of(self.voxel_size_nm, step.factors))
+        return replace(
+            self,
+            list_levels=lambda: levels,
+            voxel_size_nm=ratio_of(self.voxel_size_nm, step.factors),
+        )
 
     def find(self, level: Mag | str | int | None = None) -> Level:
         """Return the level of a mag or, if no level has it, of a key; by default the first selected
@@ -159,15 +182,36 @@ class Image:
             chosen = next(iter(self.selected), None)
         else:
             mag = mag_or_key(level)
-            chosen = next((candidate for candidate in self.levels if candidate.mag == mag and not candidate.problem), None)
+            chosen = next(
+                (
+                    candidate
+                    for candidate in self.levels
+                    if candidate.mag == mag and not candidate.problem
+                ),
+                None,
+            )
             # unusable: opening it raises its error
-            chosen = chosen or next((candidate for candidate in self.levels if candidate.mag == mag), None)
-            chosen = chosen or next((candidate for candidate in self.levels if candidate.key == str(level)), None)
+            chosen = chosen or next(
+                (candidate for candidate in self.levels if candidate.mag == mag), None
+            )
+            chosen = chosen or next(
+                (candidate for candidate in self.levels if candidate.key == str(level)), None
+            )
         if chosen is None:
-            what = f"{self.noun} at all" if level is None else f"mag {level}" if self.noun == "mag" else f"mag or {self.noun} {level}"
-            raise MissingError(f"{self.folder}: no {what}; there are {', '.join(map(describe_level, self.levels)) or 'none'}")
+            what = (
+                f"{self.noun} at all"
+                if level is None
+                else f"mag {level}"
+                if self.noun == "mag"
+                else f"mag or {self.noun} {level}"
+            )
+            raise MissingError(
+                f"{self.folder}: no {what}; there are {', '.join(map(describe_level, self.levels)) or 'none'}"
+            )
         if self.key not in (None, chosen.key):
-            raise ValueError(f"{self.folder}/{self.key} is the {self.noun} {self.key!r}, not {level}; give the folder above it to choose another one")
+            raise ValueError(
+                f"{self.folder}/{self.key} is the {self.noun} {self.key!r}, not {level}; give the folder above it to choose another one"
+            )
         return chosen
 
     def volume(self, mag: Mag | str | int | None = None) -> StoredArray:
@@ -188,7 +232,9 @@ class Image:
             if self.is_written(volume):
                 return mag
         if self.container is not None:
-            raise MissingError(f"{self.folder}: no mag of layer {self.name} has data files (mags: {', '.join(mag.name for mag in self.mags) or 'none'})")
+            raise MissingError(
+                f"{self.folder}: no mag of layer {self.name} has data files (mags: {', '.join(mag.name for mag in self.mags) or 'none'})"
+            )
         first = self.find()
         return first.mag or first.key
 
@@ -217,7 +263,11 @@ class Image:
         if self.container is not None:
             return self.voxel_size_nm
         level = self.level_of(volume)
-        return None if level is None or level.lengths_nm is None else ratio_of(level.lengths_nm, volume.box.mag.factors)
+        return (
+            None
+            if level is None or level.lengths_nm is None
+            else ratio_of(level.lengths_nm, volume.box.mag.factors)
+        )
 
     def key_without_mag(self, volume: StoredArray) -> str | None:
         """Return the key of a level without a mag, which has no other name; None for all others."""
@@ -248,7 +298,12 @@ class ResolvedUrl:
 
     def choose_listed(self, layer: str | None) -> Image:
         """Return the image of a layer as its dataset lists it, see :meth:`choose`."""
-        names = ", ".join([*(image.name for image in self.layers), *(invalid.name for invalid in self.invalid_layers)])
+        names = ", ".join(
+            [
+                *(image.name for image in self.layers),
+                *(invalid.name for invalid in self.invalid_layers),
+            ]
+        )
         if layer is None:
             if len(self.layers) + len(self.invalid_layers) == 1:
                 return self.layers[0] if self.layers else self.invalid_layers[0].raise_error()
@@ -270,7 +325,9 @@ class ResolvedUrl:
             return chosen, chosen.volume(mag)
         wanted = None if mag is None else Mag.parse(mag)
         if self.mag is not None and wanted not in (None, self.mag):
-            raise ValueError(f"{self.path} is mag {self.mag}, not mag {wanted}; give the layer's folder to choose a mag")
+            raise ValueError(
+                f"{self.path} is mag {self.mag}, not mag {wanted}; give the layer's folder to choose a mag"
+            )
         return chosen, chosen.volume(wanted or self.mag)
 
 
@@ -289,7 +346,9 @@ def check_inside(volume_name: str, box: BoundingBox, part: BoundingBox) -> None:
         raise BoundsError(f"{volume_name}: box {part} reaches outside {box}")
 
 
-def parse_box_of(volume: Volume, bounding_box: BoundingBox | str | Sequence[Any] | None) -> BoundingBox:
+def parse_box_of(
+    volume: Volume, bounding_box: BoundingBox | str | Sequence[Any] | None
+) -> BoundingBox:
     """Convert a box in voxels of mag 1 to voxels of a volume's mag; by default the box of the
     volume."""
     if bounding_box is None:

@@ -60,7 +60,9 @@ def parse_object(content: str | bytes, source: str) -> dict[str, Any]:
         # a number of thousands of digits, brackets of thousands of levels
         raise CorruptError(f"{source}: not readable as JSON: {error}") from None
     if not isinstance(document, dict):
-        raise CorruptError(f"{source}: expected an object at the top, found {type(document).__name__}")
+        raise CorruptError(
+            f"{source}: expected an object at the top, found {type(document).__name__}"
+        )
     _check_depth(document, source)
     return document
 
@@ -69,7 +71,12 @@ def _check_depth(document: dict[str, Any], source: str) -> None:
     """Reject documents that are nested so deeply that recursion through them could fail."""
     level: list[Any] = [document]
     for _ in range(_MAX_DEPTH):
-        level = [item for value in level for item in (value.values() if isinstance(value, dict) else value) if isinstance(item, (dict, list))]
+        level = [
+            item
+            for value in level
+            for item in (value.values() if isinstance(value, dict) else value)
+            if isinstance(item, (dict, list))
+        ]
         if not level:
             return
     raise CorruptError(f"{source}: nested deeper than {_MAX_DEPTH} levels")

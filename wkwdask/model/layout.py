@@ -130,7 +130,9 @@ class ShardLayout(ABC):
         order of codes."""
         return np.arange(len(cells), dtype=np.uint64)
 
-    def ordered_cells(self, low: Vec4, high: Vec4) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+    def ordered_cells(
+        self, low: Vec4, high: Vec4
+    ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
         """Return codes and cells, shape (n, 4), of the chunks of a box inside one file, in
         ascending order of codes."""
         places = box_cells([*map(range, low, high)])
@@ -173,9 +175,13 @@ class SingleFiles(ShardLayout):
     def chunks_at(self, array: ChunkSource, cells: npt.NDArray[np.int64]) -> Iterator[StoredChunk]:
         naming = array.naming
         assert naming is not None
-        return self._read(array, (((c, x, y, z), naming.key((c, x, y, z))) for c, x, y, z in cells.tolist()))
+        return self._read(
+            array, (((c, x, y, z), naming.key((c, x, y, z))) for c, x, y, z in cells.tolist())
+        )
 
-    def _read(self, array: ChunkSource, named_cells: Iterator[tuple[Vec4, str]]) -> Iterator[StoredChunk]:
+    def _read(
+        self, array: ChunkSource, named_cells: Iterator[tuple[Vec4, str]]
+    ) -> Iterator[StoredChunk]:
         store = array.store
         max_nbytes = max_file_nbytes(array.codec, array.grid.chunk)
 
@@ -226,7 +232,9 @@ class Shards(ShardLayout):
             return InspectedShard(places, np.isin(np.arange(len(cells)), places[:, 2]))
         except FormatError as error:
             fault = Fault("shard.index", file.name, str(error).removeprefix(f"{file.name}: "))
-            return InspectedShard(np.zeros((0, 3), np.int64), np.ones(len(cells), np.bool_), [(fault, -1)])
+            return InspectedShard(
+                np.zeros((0, 3), np.int64), np.ones(len(cells), np.bool_), [(fault, -1)]
+            )
 
     def has_same_encoding(self, file: StoredFile) -> bool:
         """Return whether the chunks of an existing file are encoded like those of new files."""
@@ -250,7 +258,9 @@ class Shards(ShardLayout):
     def is_whole(self, file: StoredFile) -> bool:
         """Return whether a shard has complete tables, as :class:`ShardFile` writes them."""
 
-    def without_zeros(self, file: StoredFile, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def without_zeros(
+        self, file: StoredFile, places: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int64]:
         """Omit stored all-zero chunks from the result of :meth:`locate`."""
         del file
         return places
@@ -265,19 +275,37 @@ class Shards(ShardLayout):
         shards = list(naming.locate(cells, array.grid))
         at_once = _shards_at_once(array, max(len(members) for _, members in shards))
 
-        def find(named_members: tuple[str, npt.NDArray[np.int64]]) -> tuple[ExitStack, StoredFile | None, npt.NDArray[np.int64]]:
+        def find(
+            named_members: tuple[str, npt.NDArray[np.int64]],
+        ) -> tuple[ExitStack, StoredFile | None, npt.NDArray[np.int64]]:
             key, members = named_members
             with ExitStack() as opened:
-                file = opened.enter_context(self.opened(store, key, _ahead_nbytes(array, cells, members)))
-                places = np.zeros((0, 3), np.int64) if file is None else self.locate(file, cells[members])
-                return opened.pop_all(), file, np.column_stack([places[:, :2], members[places[:, 2]]])
+                file = opened.enter_context(
+                    self.opened(store, key, _ahead_nbytes(array, cells, members))
+                )
+                places = (
+                    np.zeros((0, 3), np.int64)
+                    if file is None
+                    else self.locate(file, cells[members])
+                )
+                return (
+                    opened.pop_all(),
+                    file,
+                    np.column_stack([places[:, :2], members[places[:, 2]]]),
+                )
 
         def stretches() -> Iterator[tuple[StoredFile, npt.NDArray[np.int64]]]:
             for opened, file, places in store.map(find, shards, at_once):
                 with opened:
-                    yield from () if file is None else ((file, stretch) for stretch in _stretches(places, store))
+                    yield from (
+                        ()
+                        if file is None
+                        else ((file, stretch) for stretch in _stretches(places, store))
+                    )
 
-        def read(stretch: tuple[StoredFile, npt.NDArray[np.int64]]) -> tuple[str, npt.NDArray[np.int64], bytes]:
+        def read(
+            stretch: tuple[StoredFile, npt.NDArray[np.int64]],
+        ) -> tuple[str, npt.NDArray[np.int64], bytes]:
             file, places = stretch
             (data,) = _existing(file, file.read([_span(places)]))
             return file.name, places, data
@@ -296,25 +324,37 @@ class RewritableShards(Shards):
     __slots__ = ()
 
     @abstractmethod
-    def write_chunks(self, cells: npt.NDArray[np.int64], append: Callable[[int], None], buffer: FileBuffer) -> bytes:
+    def write_chunks(
+        self, cells: npt.NDArray[np.int64], append: Callable[[int], None], buffer: FileBuffer
+    ) -> bytes:
         """Append some chunks, shape (n, 4), by their rows, and tables to ``buffer``; return the
         bytes for the start of the file, as many as ``head_nbytes``."""
 
 
-def read_located(file: StoredFile, places: npt.NDArray[np.int64], store: Store) -> Iterator[tuple[int, bytes, int]]:
+def read_located(
+    file: StoredFile, places: npt.NDArray[np.int64], store: Store
+) -> Iterator[tuple[int, bytes, int]]:
     """Read byte ranges, shape (n, 3) with start, stop and row, merging those close to each other;
     yields row, bytes and offset."""
     stretches = list(_stretches(places, store))
     at_once = 1 if store.is_local else _REMOTE_BATCHES
     for first in range(0, len(stretches), at_once):
         requested = stretches[first : first + at_once]
-        for stretch, data in zip(requested, _existing(file, file.read(list(map(_span, requested)))), strict=True):
+        for stretch, data in zip(
+            requested, _existing(file, file.read(list(map(_span, requested)))), strict=True
+        ):
             yield from _cut(stretch, data)
 
 
 def _stretches(places: npt.NDArray[np.int64], store: Store) -> Iterator[npt.NDArray[np.int64]]:
     """Split byte ranges in any order into those that are read together."""
-    return byte_ranges(places[np.argsort(places[:, 0], kind="stable")], store.gap_nbytes, store.batch_nbytes) if len(places) else iter(())
+    return (
+        byte_ranges(
+            places[np.argsort(places[:, 0], kind="stable")], store.gap_nbytes, store.batch_nbytes
+        )
+        if len(places)
+        else iter(())
+    )
 
 
 def _span(stretch: npt.NDArray[np.int64]) -> tuple[int, int]:
@@ -329,7 +369,9 @@ def _existing(file: StoredFile, parts: list[bytes] | None) -> list[bytes]:
 
 def _cut(stretch: npt.NDArray[np.int64], data: bytes) -> Iterator[tuple[int, bytes, int]]:
     begin = int(stretch[0, 0])
-    return ((row, data[start - begin : stop - begin], start) for start, stop, row in stretch.tolist())
+    return (
+        (row, data[start - begin : stop - begin], start) for start, stop, row in stretch.tolist()
+    )
 
 
 def _nbytes(array: ChunkSource) -> int:
@@ -340,15 +382,30 @@ def _nbytes(array: ChunkSource) -> int:
 def chunks_at_once(array: ChunkSource, max_nbytes: int) -> int:
     """Return how many files of one chunk are read ahead, none of them larger than
     ``max_nbytes``."""
-    return max(2, min(array.store.files_at_once, _AHEAD_NBYTES // _nbytes(array), _LARGEST_AHEAD_NBYTES // max_nbytes))
+    return max(
+        2,
+        min(
+            array.store.files_at_once,
+            _AHEAD_NBYTES // _nbytes(array),
+            _LARGEST_AHEAD_NBYTES // max_nbytes,
+        ),
+    )
 
 
 def _shards_at_once(array: ChunkSource, num_chunks: int) -> int:
     """Return how many shards are read ahead, of each at most ``num_chunks`` chunks."""
-    return max(2, min(array.store.files_at_once, _AHEAD_NBYTES // min(num_chunks * _nbytes(array), array.store.batch_nbytes)))
+    return max(
+        2,
+        min(
+            array.store.files_at_once,
+            _AHEAD_NBYTES // min(num_chunks * _nbytes(array), array.store.batch_nbytes),
+        ),
+    )
 
 
-def _ahead_nbytes(array: ChunkSource, cells: npt.NDArray[np.int64], members: npt.NDArray[np.int64]) -> int:
+def _ahead_nbytes(
+    array: ChunkSource, cells: npt.NDArray[np.int64], members: npt.NDArray[np.int64]
+) -> int:
     """Return how much of a shard is requested before its tables are known: if nearly all of its
     chunks are wanted, as much as one request reads, else 0."""
     store, grid = array.store, array.grid
@@ -358,13 +415,22 @@ def _ahead_nbytes(array: ChunkSource, cells: npt.NDArray[np.int64], members: npt
         unwanted = math.prod(grid.counts) - len(cells)
     else:
         counts = [file // chunk for file, chunk in zip(grid.file, grid.chunk, strict=True)]
-        low = [n // count * count for n, count in zip(cells[members[0]].tolist(), counts, strict=True)]
-        unwanted = math.prod(min(count, end - n) for n, count, end in zip(low, counts, grid.counts, strict=True)) - len(members)
-    is_nearly_whole = 4 * unwanted <= len(members) and unwanted * array.codec.largest_nbytes(grid.chunk) <= store.gap_nbytes
+        low = [
+            n // count * count for n, count in zip(cells[members[0]].tolist(), counts, strict=True)
+        ]
+        unwanted = math.prod(
+            min(count, end - n) for n, count, end in zip(low, counts, grid.counts, strict=True)
+        ) - len(members)
+    is_nearly_whole = (
+        4 * unwanted <= len(members)
+        and unwanted * array.codec.largest_nbytes(grid.chunk) <= store.gap_nbytes
+    )
     return store.batch_nbytes if is_nearly_whole else 0
 
 
-def byte_ranges(places: npt.NDArray[np.int64], gap_nbytes: int, largest: int) -> Iterator[npt.NDArray[np.int64]]:
+def byte_ranges(
+    places: npt.NDArray[np.int64], gap_nbytes: int, largest: int
+) -> Iterator[npt.NDArray[np.int64]]:
     """Split chunks, sorted by offset, into byte ranges that are read at once; the first two columns
     are start and stop."""
     first, end = 0, int(places[0, 1])
@@ -379,13 +445,22 @@ def byte_ranges(places: npt.NDArray[np.int64], gap_nbytes: int, largest: int) ->
 def parts_of_box(ranges: Ranges, grid: ChunkGrid) -> Iterator[npt.NDArray[np.int64]]:
     """Split a box of chunks into parts of limited size, each of whole shards if these are small
     enough; each has shape (n, 4)."""
-    steps = list(_HASHED_CELLS if grid.file is None else (max(1, n // edge) for n, edge in zip(grid.file, grid.chunk, strict=True)))
+    steps = list(
+        _HASHED_CELLS
+        if grid.file is None
+        else (max(1, n // edge) for n, edge in zip(grid.file, grid.chunk, strict=True))
+    )
     # Double the shortest axis until a part has enough cells, so that parts stay compact.
-    while math.prod(steps) < _CELLS_AT_ONCE and any(step < len(cells) for step, cells in zip(steps, ranges, strict=True)):
+    while math.prod(steps) < _CELLS_AT_ONCE and any(
+        step < len(cells) for step, cells in zip(steps, ranges, strict=True)
+    ):
         axis = min(range(4), key=lambda n: steps[n] if steps[n] < len(ranges[n]) else 1 << 62)
         steps[axis] *= 2
     parts = [
-        [range(max(cells.start, first), min(cells.stop, first + step)) for first in range(cells.start // step * step, cells.stop, step)]
+        [
+            range(max(cells.start, first), min(cells.stop, first + step))
+            for first in range(cells.start // step * step, cells.stop, step)
+        ]
         for cells, step in zip(ranges, steps, strict=True)
     ]
     for part in product(*parts[::-1]):

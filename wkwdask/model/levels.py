@@ -66,7 +66,9 @@ def length_nm(length: float, unit: str) -> float:
     """
     per_unit = _NM_PER_UNIT.get(unit_name(unit))
     if per_unit is None:
-        raise ValueError(f"unit must be a unit of length such as {', '.join(_SHORT_UNITS)}, got {unit!r}")
+        raise ValueError(
+            f"unit must be a unit of length such as {', '.join(_SHORT_UNITS)}, got {unit!r}"
+        )
     # 12 digits: 0.00404 micrometers are 4.04 nanometers, not 4.0399999999999997
     return float(f"{length * per_unit:.12g}")
 
@@ -101,7 +103,9 @@ _HALF = 0.499  # of a voxel: a position halfway between two voxels is rounded do
 
 def is_number(value: object) -> TypeGuard[int | float]:
     """Return whether a JSON value is a number, and small enough for arithmetic with floats."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _MAX_NUMBER
+    return (
+        isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _MAX_NUMBER
+    )
 
 
 def scale_lengths(values: Sequence[float], factors: Sequence[float]) -> Lengths:
@@ -112,7 +116,9 @@ def scale_lengths(values: Sequence[float], factors: Sequence[float]) -> Lengths:
     >>> scale_lengths((0.0112, 2, 3), (1000, 1, 2))
     (11.2, 2.0, 6.0)
     """
-    x, y, z = (float(f"{value * factor:.12g}") for value, factor in zip(values, factors, strict=True))
+    x, y, z = (
+        float(f"{value * factor:.12g}") for value, factor in zip(values, factors, strict=True)
+    )
     return x, y, z
 
 
@@ -141,7 +147,9 @@ def finest_first(sizes: Sequence[Sequence[float] | None]) -> list[int]:
     keys = [-math.inf]
     for size in sizes:
         # Lengths are often rounded, which must not order levels of the same size.
-        keys.append(keys[-1] if size is None or min(size) <= 0 else round(sum(map(math.log2, size)), 2))
+        keys.append(
+            keys[-1] if size is None or min(size) <= 0 else round(sum(map(math.log2, size)), 2)
+        )
     return sorted(range(len(sizes)), key=lambda n: keys[n + 1])
 
 
@@ -153,14 +161,19 @@ def mag_from_ratio(ratio: Sequence[float] | None) -> Mag | None:
     >>> mag_from_ratio((2.0001, 2, 1)), mag_from_ratio((3, 3, 3))
     (Mag(2, 2, 1), None)
     """
-    if ratio is None or any(not math.isfinite(factor) or abs(factor - round(factor)) > _TOLERANCE * factor for factor in ratio):
+    if ratio is None or any(
+        not math.isfinite(factor) or abs(factor - round(factor)) > _TOLERANCE * factor
+        for factor in ratio
+    ):
         return None
     with contextlib.suppress(ValueError):
         return Mag.parse([round(factor) for factor in ratio])
     return None
 
 
-def factors_by_shape(ratio: Lengths, finer: Sequence[float] | None, coarser: Sequence[float] | None) -> Lengths:
+def factors_by_shape(
+    ratio: Lengths, finer: Sequence[float] | None, coarser: Sequence[float] | None
+) -> Lengths:
     """Return ratios of voxel sizes with each ratio of two shapes replaced by the power of two
     behind it; shapes are None if they are not known.
 
@@ -178,12 +191,16 @@ def factors_by_shape(ratio: Lengths, finer: Sequence[float] | None, coarser: Seq
 
 
 def _factor_by_length(ratio: float, finer: float, coarser: float) -> float:
-    is_derived = coarser > 0 and abs(ratio * coarser / finer - 1) < _ROUNDING if finer > 0 else False
+    is_derived = (
+        coarser > 0 and abs(ratio * coarser / finer - 1) < _ROUNDING if finer > 0 else False
+    )
     if not is_derived or mag_from_ratio((ratio, 1.0, 1.0)) is not None:
         return ratio
     powers = [2.0**n for n in range(math.floor(math.log2(finer)) + 2)]
     # most software rounds lengths down
-    found = [power for power in powers if finer // power == coarser] or [power for power in powers if -(-finer // power) == coarser]
+    found = [power for power in powers if finer // power == coarser] or [
+        power for power in powers if -(-finer // power) == coarser
+    ]
     return found[0] if found else ratio
 
 
@@ -198,12 +215,19 @@ def base_level(sizes: Sequence[Lengths | None], are_readable: Sequence[bool]) ->
     readable = next((sizes[n] for n in order if are_readable[n]), None)
     for n in order:
         size = sizes[n]
-        if are_readable[n] or size is None or readable is None or mag_from_ratio(ratio_of(readable, size)) is not None:
+        if (
+            are_readable[n]
+            or size is None
+            or readable is None
+            or mag_from_ratio(ratio_of(readable, size)) is not None
+        ):
             return n
     return order[0]
 
 
-def offset_from_center(center: Sequence[float], base: Sequence[float], ratio: Sequence[float]) -> Vec3:
+def offset_from_center(
+    center: Sequence[float], base: Sequence[float], ratio: Sequence[float]
+) -> Vec3:
     """Return the first voxel [voxels of the mag] of an array, given the center of that voxel.
 
     Notes
@@ -216,7 +240,10 @@ def offset_from_center(center: Sequence[float], base: Sequence[float], ratio: Se
     >>> offset_from_center((6, 38, 6), (4, 4, 4), (4, 4, 4)), offset_from_center((0, 32, 0), (4, 4, 4), (4, 4, 4))
     ((0, 2, 0), (0, 2, 0))
     """
-    voxels = [(place / unit - (factor - 1) / 2) / factor for place, unit, factor in zip(center, base, ratio, strict=True)]
+    voxels = [
+        (place / unit - (factor - 1) / 2) / factor
+        for place, unit, factor in zip(center, base, ratio, strict=True)
+    ]
     if not all(abs(voxel) <= _MAX_OFFSET for voxel in voxels):  # also true for NaN
         return 0, 0, 0
     return vec3([math.floor(voxel + _HALF) for voxel in voxels])

@@ -64,7 +64,9 @@ class KeyNaming(ABC):
         """
 
     @abstractmethod
-    def list_files(self, store: Store, ranges: Ranges, folder_filter: FolderFilter | None = None) -> Iterator[ListedFile]:
+    def list_files(
+        self, store: Store, ranges: Ranges, folder_filter: FolderFilter | None = None
+    ) -> Iterator[ListedFile]:
         """Yield the stored files of a box, in no order.
 
         Parameters
@@ -82,9 +84,13 @@ class KeyNaming(ABC):
         """Yield index and name of the files of a box, c fastest, then x."""
         cs, xs, ys, zs = ranges
         # itertools.product() would store the ranges
-        return (((c, x, y, z), self.key((c, x, y, z))) for z in zs for y in ys for x in xs for c in cs)
+        return (
+            ((c, x, y, z), self.key((c, x, y, z))) for z in zs for y in ys for x in xs for c in cs
+        )
 
-    def locate(self, cells: npt.NDArray[np.int64], grid: ChunkGrid) -> Iterator[tuple[str, npt.NDArray[np.int64]]]:
+    def locate(
+        self, cells: npt.NDArray[np.int64], grid: ChunkGrid
+    ) -> Iterator[tuple[str, npt.NDArray[np.int64]]]:
         """Group chunks, shape (n, 4), by the files that contain them; yields name and rows."""
         assert grid.file is not None
         files = cells // (np.array(grid.file) // grid.chunk)
@@ -108,7 +114,9 @@ class KeyNaming(ABC):
             if state is not None:
                 yield FileVariant(variant, state.nbytes, state.mtime_ns)
 
-    def states_of_files(self, store: Store, files: Sequence[Vec4]) -> Iterator[tuple[Vec4, FileVariant]]:
+    def states_of_files(
+        self, store: Store, files: Sequence[Vec4]
+    ) -> Iterator[tuple[Vec4, FileVariant]]:
         """Yield the existing variants of some files with their states."""
         return ((file, variant) for file in files for variant in self.file_states(store, file))
 
@@ -155,31 +163,53 @@ class GridNaming(KeyNaming):
             return None
         parts = key[len(self.prefix) :].removesuffix(self.suffix).split(self.separator)
         letters = self.axes if self.is_lettered else [""] * len(self.axes)
-        if len(parts) != len(self.axes) or key != f"{self.prefix}{self.separator.join(parts)}{self.suffix}":
+        if (
+            len(parts) != len(self.axes)
+            or key != f"{self.prefix}{self.separator.join(parts)}{self.suffix}"
+        ):
             return None
         numbers = [_number(part, letter, "") for part, letter in zip(parts, letters, strict=True)]
         return None if None in numbers else tuple(n for n in numbers if n is not None)
 
-    def list_files(self, store: Store, ranges: Ranges, folder_filter: FolderFilter | None = None) -> Iterator[ListedFile]:
+    def list_files(
+        self, store: Store, ranges: Ranges, folder_filter: FolderFilter | None = None
+    ) -> Iterator[ListedFile]:
         # an axis without a number has find() == -1: the 0 appended below
         c, x, y, z = (self.axes.find(letter) for letter in "cxyz")
-        for numbers, entry in self.numbered(store, [ranges[_AXES[letter]] if letter != "-" else range(1) for letter in self.axes], folder_filter):
+        for numbers, entry in self.numbered(
+            store,
+            [ranges[_AXES[letter]] if letter != "-" else range(1) for letter in self.axes],
+            folder_filter,
+        ):
             index = (*numbers, 0)
             yield ListedFile((index[c], index[x], index[y], index[z]), entry)
 
-    def numbered(self, store: Store, ranges: Sequence[range], folder_filter: FolderFilter | None = None) -> Iterator[tuple[tuple[int, ...], StoredEntry]]:
+    def numbered(
+        self, store: Store, ranges: Sequence[range], folder_filter: FolderFilter | None = None
+    ) -> Iterator[tuple[tuple[int, ...], StoredEntry]]:
         """Yield the numbers of the stored files inside some ranges, with their directory
         entries."""
         folder, _, stem = self.prefix.rpartition("/")
         if self.separator == "/":
-            return self._nested(store, f"{folder}/" if folder else "", stem, ranges, (), folder_filter)
+            return self._nested(
+                store, f"{folder}/" if folder else "", stem, ranges, (), folder_filter
+            )
         return self._flat(store, folder, stem, ranges)
 
     def _nested(
-        self, store: Store, folder: str, stem: str, ranges: Sequence[range], above: tuple[int, ...], folder_filter: FolderFilter | None
+        self,
+        store: Store,
+        folder: str,
+        stem: str,
+        ranges: Sequence[range],
+        above: tuple[int, ...],
+        folder_filter: FolderFilter | None,
     ) -> Iterator[tuple[tuple[int, ...], StoredEntry]]:
         axis = len(above)
-        prefix, is_last = (stem if axis == 0 else "") + (self.axes[axis] if self.is_lettered else ""), axis == len(ranges) - 1
+        prefix, is_last = (
+            (stem if axis == 0 else "") + (self.axes[axis] if self.is_lettered else ""),
+            axis == len(ranges) - 1,
+        )
         for entry in store.entries(folder[:-1]):
             number = _number(entry.name, prefix, self.suffix if is_last else "")
             if number is None or number not in ranges[axis]:
@@ -188,13 +218,25 @@ class GridNaming(KeyNaming):
             if is_last:
                 # also broken links and folders: reading them fails, which must not pass for zeros
                 yield numbers, entry
-            elif folder_filter is None or axis < len(ranges) - 2 or folder_filter(dict(zip(self.axes, numbers, strict=False))):
-                yield from self._nested(store, f"{folder}{entry.name}/", stem, ranges, numbers, folder_filter)
+            elif (
+                folder_filter is None
+                or axis < len(ranges) - 2
+                or folder_filter(dict(zip(self.axes, numbers, strict=False)))
+            ):
+                yield from self._nested(
+                    store, f"{folder}{entry.name}/", stem, ranges, numbers, folder_filter
+                )
 
-    def _flat(self, store: Store, folder: str, stem: str, ranges: Sequence[range]) -> Iterator[tuple[tuple[int, ...], StoredEntry]]:
+    def _flat(
+        self, store: Store, folder: str, stem: str, ranges: Sequence[range]
+    ) -> Iterator[tuple[tuple[int, ...], StoredEntry]]:
         for entry in store.entries(folder):
             parts = entry.name.removeprefix(stem).removesuffix(self.suffix).split(self.separator)
-            if len(parts) == len(ranges) and all(map(_NUMBER.fullmatch, parts)) and entry.name == stem + self.separator.join(parts) + self.suffix:
+            if (
+                len(parts) == len(ranges)
+                and all(map(_NUMBER.fullmatch, parts))
+                and entry.name == stem + self.separator.join(parts) + self.suffix
+            ):
                 numbers = tuple(map(int, parts))
                 if all(n in part for n, part in zip(numbers, ranges, strict=True)):
                     yield numbers, entry
@@ -214,13 +256,23 @@ class OneFile(KeyNaming):
     def array_path(self, store: Store) -> str:
         """Return the path of the file, and of the array inside it as h5py writes it:
         ``folder/em.h5:/raw``."""
-        return f"{store.path_of(self.name)}:/{self.inside}" if self.inside else store.path_of(self.name)
+        return (
+            f"{store.path_of(self.name)}:/{self.inside}"
+            if self.inside
+            else store.path_of(self.name)
+        )
 
-    def list_files(self, store: Store, ranges: Ranges, folder_filter: FolderFilter | None = None) -> Iterator[ListedFile]:
-        return (ListedFile((0, 0, 0, 0), entry) for entry in store.entries() if entry.name == self.name)
+    def list_files(
+        self, store: Store, ranges: Ranges, folder_filter: FolderFilter | None = None
+    ) -> Iterator[ListedFile]:
+        return (
+            ListedFile((0, 0, 0, 0), entry) for entry in store.entries() if entry.name == self.name
+        )
 
 
 def _number(name: str, prefix: str, suffix: str) -> int | None:
     """Parse the number in a name, None if the name has another form."""
     digits = name[len(prefix) : len(name) - len(suffix)]
-    return int(digits) if name == f"{prefix}{digits}{suffix}" and _NUMBER.fullmatch(digits) else None
+    return (
+        int(digits) if name == f"{prefix}{digits}{suffix}" and _NUMBER.fullmatch(digits) else None
+    )

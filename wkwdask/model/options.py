@@ -45,12 +45,16 @@ class Option:
     def checked(self, value: Any, option: str, format_title: str) -> Any:
         """Return a valid value in its canonical type; raises ValueError."""
         if self.kind == "choice" and value not in self.choices:
-            raise ValueError(f"{option} of {format_title} must be one of {', '.join(self.choices)}, got {value!r}")
+            raise ValueError(
+                f"{option} of {format_title} must be one of {', '.join(self.choices)}, got {value!r}"
+            )
         if self.kind == "number" and value not in self.words:
             words = "".join(f' or "{word}"' for word in self.words)
             number = _whole(value, option, words)
             if self.bounds is not None and not self.bounds[0] <= number <= self.bounds[1]:
-                raise ValueError(f"{option} must be in {self.bounds[0]}..{self.bounds[1]}{words}, got {value!r}")
+                raise ValueError(
+                    f"{option} must be in {self.bounds[0]}..{self.bounds[1]}{words}, got {value!r}"
+                )
             return number
         if self.accepts_bool and (isinstance(value, str) or not hasattr(value, "__len__")):
             if isinstance(value, str) and value in SHAPE_WORDS:
@@ -58,7 +62,9 @@ class Option:
             if value in (True, False):
                 return bool(value)
             if isinstance(value, (int, float, str)):
-                raise ValueError(f'{option} must be three lengths, True (or "auto") or False (or "none"), got {value!r}')
+                raise ValueError(
+                    f'{option} must be three lengths, True (or "auto") or False (or "none"), got {value!r}'
+                )
             return value  # an object that the format checks, such as a Sharding
         if self.kind == "shape":
             lengths = vec3(value if hasattr(value, "__len__") else (), option)
@@ -74,7 +80,11 @@ class Option:
             return "{" + ", ".join(f'"{name}"' for name in self.choices) + "}, optional"
         if self.kind == "shape":
             return f"sequence of 3 int{' or bool' if self.accepts_bool else ''}, optional"
-        return "bool" if self.kind == "flag" else "int" + "".join(f' or "{word}"' for word in self.words) + ", optional"
+        return (
+            "bool"
+            if self.kind == "flag"
+            else "int" + "".join(f' or "{word}"' for word in self.words) + ", optional"
+        )
 
     @property
     def default_text(self) -> str:
@@ -96,17 +106,28 @@ def _whole(value: Any, option: str, words: str) -> int:
         raise ValueError(f"{option} must be a whole number{words}, got {value!r}") from None
 
 
-def shape(doc: str, default: Any = None, default_doc: str = "", *, accepts_bool: bool = False) -> Any:
+def shape(
+    doc: str, default: Any = None, default_doc: str = "", *, accepts_bool: bool = False
+) -> Any:
     """Declare an option that is a shape."""
     return _declared(Option(doc, "shape", default, default_doc, accepts_bool=accepts_bool))
 
 
-def choice(doc: str, choices: Sequence[str], default: str | None = None, default_doc: str = "") -> Any:
+def choice(
+    doc: str, choices: Sequence[str], default: str | None = None, default_doc: str = ""
+) -> Any:
     """Declare an option with a fixed set of names."""
     return _declared(Option(doc, "choice", default, default_doc, tuple(choices)))
 
 
-def number(doc: str, bounds: tuple[int, int] | None = None, default: int | str | None = None, default_doc: str = "", *, words: Sequence[str] = ()) -> Any:
+def number(
+    doc: str,
+    bounds: tuple[int, int] | None = None,
+    default: int | str | None = None,
+    default_doc: str = "",
+    *,
+    words: Sequence[str] = (),
+) -> Any:
     """Declare an option that is an integer, or one of some words."""
     return _declared(Option(doc, "number", default, default_doc, bounds=bounds, words=tuple(words)))
 
@@ -145,19 +166,31 @@ class StorageOptions:
 
     def explicit(self) -> dict[str, Any]:
         """Return the options that were given, by name."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if getattr(self, each.name) != each.default}
+        return {
+            each.name: getattr(self, each.name)
+            for each in fields(self)
+            if getattr(self, each.name) != each.default
+        }
 
     def with_defaults(self) -> Self:
         """Return the options with the defaults of a new array."""
-        missing = {name: option.default for name, option in options_of(type(self)) if getattr(self, name) is None}
-        return replace(self, **{name: default for name, default in missing.items() if default is not None})
+        missing = {
+            name: option.default
+            for name, option in options_of(type(self))
+            if getattr(self, name) is None
+        }
+        return replace(
+            self, **{name: default for name, default in missing.items() if default is not None}
+        )
 
     def level_of(self, compression: str) -> int:
         """Return the level of a compression."""
         usual, least, greatest = self.levels.get(compression, (0, 0, 0))
         level: int | None = getattr(self, "level", None)
         if level is not None and compression not in self.levels:
-            raise ValueError(f"compression {compression} of {self.title} has no level, got level={level}")
+            raise ValueError(
+                f"compression {compression} of {self.title} has no level, got level={level}"
+            )
         if level is not None and not least <= level <= greatest:
             raise ValueError(f"level of {compression} must be in {least}..{greatest}, got {level}")
         return usual if level is None else level
@@ -175,7 +208,9 @@ def make_options(record: type[Record], **given: Any) -> Record:
     unknown = [name for name in values if name not in names]
     if unknown:
         has = f"it has: {', '.join(names)}" if names else "it has none"
-        raise ValueError(f"{record.name} has no option{'s' if len(unknown) > 1 else ''} {', '.join(unknown)}; {has}")
+        raise ValueError(
+            f"{record.name} has no option{'s' if len(unknown) > 1 else ''} {', '.join(unknown)}; {has}"
+        )
     return record(**values)
 
 

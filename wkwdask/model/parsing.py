@@ -33,7 +33,9 @@ def reading(name: str, kind: str, place: Callable[[], str] | None = None) -> Ite
     except Exception as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        raise CorruptError(f"{name}: not readable as {kind}: {reason_of(error)}{'' if place is None else f', {place()}'}") from error
+        raise CorruptError(
+            f"{name}: not readable as {kind}: {reason_of(error)}{'' if place is None else f', {place()}'}"
+        ) from error
 
 
 def reason_of(error: Exception) -> str:
@@ -45,4 +47,10 @@ def reason_of(error: Exception) -> str:
     ('not a number', "KeyError: 'scale'", 'EOFError')
     """
     text = str(error)
-    return text if text and isinstance(error, (OSError, ValueError, WkwDaskError)) else f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return (
+        text
+        if text and isinstance(error, (OSError, ValueError, WkwDaskError))
+        else f"{type(error).__name__}: {text}"
+        if text
+        else type(error).__name__
+    )

@@ -57,7 +57,11 @@ class Receipt:
 
     def to_json(self) -> dict[str, Any]:
         """Return the values for a journal, without the path, which follows from shard and part."""
-        values: dict[str, Any] = {"shard": self.shard, "box": [*self.box.topleft, *self.box.size], "voxels": self.voxels}
+        values: dict[str, Any] = {
+            "shard": self.shard,
+            "box": [*self.box.topleft, *self.box.size],
+            "voxels": self.voxels,
+        }
         for name in ("nbytes", "part", "checksum", "mtime_ns", "sources", "outside"):
             if getattr(self, name):
                 values[name] = getattr(self, name)
@@ -81,9 +85,19 @@ class Receipt:
             if name in fields:
                 fields[name] = vec3(fields[name])
         receipt = cls(**fields)
-        counts = (receipt.nbytes, receipt.voxels, receipt.checksum, receipt.mtime_ns, receipt.sources, receipt.files, receipt.outside)
+        counts = (
+            receipt.nbytes,
+            receipt.voxels,
+            receipt.checksum,
+            receipt.mtime_ns,
+            receipt.sources,
+            receipt.files,
+            receipt.outside,
+        )
         extreme_values = (receipt.minimum, receipt.maximum)
-        if not all(isinstance(count, int) for count in counts) or not all(value is None or isinstance(value, (int, float)) for value in extreme_values):
+        if not all(isinstance(count, int) for count in counts) or not all(
+            value is None or isinstance(value, (int, float)) for value in extreme_values
+        ):
             raise TypeError(f"expected numbers, found {values}")
         return receipt
 
@@ -98,7 +112,9 @@ def greatest(*values: float | None) -> float | None:
     return _extreme(max, values)
 
 
-def _extreme(choose: Callable[[Sequence[float]], float], values: Sequence[float | None]) -> float | None:
+def _extreme(
+    choose: Callable[[Sequence[float]], float], values: Sequence[float | None]
+) -> float | None:
     known = [value for value in values if value is not None]
     numbers = [value for value in known if not math.isnan(value)]
     return choose(numbers or known) if known else None
@@ -141,7 +157,9 @@ class Stats:
         self._voxels += other._voxels
         self._widen(other._minimum, other._maximum)
         if other._nonzero is not None:
-            self._nonzero = other._nonzero if self._nonzero is None else self._nonzero.union(other._nonzero)
+            self._nonzero = (
+                other._nonzero if self._nonzero is None else self._nonzero.union(other._nonzero)
+            )
 
     def add_zeros(self, box: BoundingBox) -> None:
         """Add a box of zeros."""
@@ -158,7 +176,15 @@ class Stats:
 
     def receipt(self, shard: Vec3, part: Vec3 | None) -> Receipt:
         box = self._box if self._box is not None else BoundingBox((0, 0, 0), (0, 0, 0), self._mag)
-        return Receipt(shard, box, voxels=self._voxels, minimum=self._minimum, maximum=self._maximum, nonzero=self._nonzero, part=part)
+        return Receipt(
+            shard,
+            box,
+            voxels=self._voxels,
+            minimum=self._minimum,
+            maximum=self._maximum,
+            nonzero=self._nonzero,
+            part=part,
+        )
 
 
 def _nonzero_box(array: npt.NDArray[Any], box: BoundingBox) -> BoundingBox | None:
@@ -174,7 +200,11 @@ def _nonzero_box(array: npt.NDArray[Any], box: BoundingBox) -> BoundingBox | Non
         while not _plane_has_data(array, axis, high[axis] - 1, inside):
             high[axis] -= 1
     corner = [t + a for t, a in zip(box.topleft, low, strict=True)]
-    return BoundingBox((corner[0], corner[1], corner[2]), (high[0] - low[0], high[1] - low[1], high[2] - low[2]), box.mag)
+    return BoundingBox(
+        (corner[0], corner[1], corner[2]),
+        (high[0] - low[0], high[1] - low[1], high[2] - low[2]),
+        box.mag,
+    )
 
 
 def _plane_has_data(array: npt.NDArray[Any], axis: int, n: int, inside: Sequence[slice]) -> bool:

@@ -55,8 +55,13 @@ REMEDIES: dict[str, str] = {
     ),
     "file.block_type": "wkwdask compress stores all files of the mag alike",
     "file.trailing": "repair cuts the bytes off",
-    **dict.fromkeys(("table.inside", "table.falls", "table.beyond", "table.empty_block", "file.truncated"), _CHUNKS),
-    **dict.fromkeys(("block.undecodable", "block.too_few", "block.too_many", "chunk.undecodable"), _CHUNKS),
+    **dict.fromkeys(
+        ("table.inside", "table.falls", "table.beyond", "table.empty_block", "file.truncated"),
+        _CHUNKS,
+    ),
+    **dict.fromkeys(
+        ("block.undecodable", "block.too_few", "block.too_many", "chunk.undecodable"), _CHUNKS
+    ),
     **dict.fromkeys(("table.truncated", "file.empty", "file.short", "chunk.empty"), _FILE),
     "file.no_file": "remove it; repair rebuilds the file from a finer mag, or sets the folder aside with quarantine=True",
     "file.lost": "repair rebuilds it from a finer level; else restore it from a backup. Zarr-python and tensorstore remove chunks of background: if they "
@@ -89,7 +94,9 @@ REMEDIES: dict[str, str] = {
     # datasource-properties.json
     "json.missing": "repair writes it from the data files; voxel_size= is needed",
     "json.broken": "repair writes the broken parts from the data files",
-    **dict.fromkeys(("json.element_class", "json.num_channels", "json.cube_length", "json.largest_id"), _JSON),
+    **dict.fromkeys(
+        ("json.element_class", "json.num_channels", "json.cube_length", "json.largest_id"), _JSON
+    ),
     "json.box_smaller": "repair makes the box larger with grow_box=True",
     # shards
     "shard.checksum": "repair corrects the index if the checksum proves the correction; else it rebuilds the file from a finer level, or sets it aside with "
@@ -114,7 +121,10 @@ REMEDIES: dict[str, str] = {
     "document.twice": "remove the documents of one version",
     "document.differs": "remove the documents of the wrong version",
     "document.consolidated": "consolidate the metadata again (zarr.consolidate_metadata), or remove them",
-    **dict.fromkeys(("info.broken", "info.scale", "info.absent", "info.null", "info.twice"), "correct the info file"),
+    **dict.fromkeys(
+        ("info.broken", "info.scale", "info.absent", "info.null", "info.twice"),
+        "correct the info file",
+    ),
     "info.unsupported": "convert the volume with the software that wrote it",
     # coarser levels
     "pyramid.smaller": "rebuild the level with build_pyramid",

@@ -58,7 +58,9 @@ class RunTable:
         ``low``."""
         is_inside = (self.codes >= low) & (self.codes < high)
         starts = np.cumsum(self.sizes) - self.sizes if self.starts is None else self.starts
-        return RunTable(self.codes[is_inside] - np.uint64(low), self.sizes[is_inside], starts[is_inside])
+        return RunTable(
+            self.codes[is_inside] - np.uint64(low), self.sizes[is_inside], starts[is_inside]
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +85,19 @@ def format_run_tail(table: RunTable) -> bytes:
 def run_tail_nbytes(footer: bytes, file_nbytes: int, source: str) -> int:
     """Return the length of the tail of a part file, given its footer."""
     if len(footer) < FOOTER_NBYTES:
-        raise TruncatedError(f"{source}: expected a part file of at least {FOOTER_NBYTES} bytes, found {len(footer)}")
+        raise TruncatedError(
+            f"{source}: expected a part file of at least {FOOTER_NBYTES} bytes, found {len(footer)}"
+        )
     magic, num_blocks, payload_nbytes, _ = _FOOTER.unpack(footer)
     if magic != _MAGIC:
-        raise CorruptError(f"{source}: byte {file_nbytes - FOOTER_NBYTES}: expected the footer of a part file, found {magic!r}")
+        raise CorruptError(
+            f"{source}: byte {file_nbytes - FOOTER_NBYTES}: expected the footer of a part file, found {magic!r}"
+        )
     tail = 16 * int(num_blocks) + FOOTER_NBYTES
     if payload_nbytes + tail != file_nbytes:
-        raise TruncatedError(f"{source}: expected {payload_nbytes + tail} bytes as its footer states, found {file_nbytes}")
+        raise TruncatedError(
+            f"{source}: expected {payload_nbytes + tail} bytes as its footer states, found {file_nbytes}"
+        )
     return tail
 
 
@@ -102,7 +110,9 @@ def parse_run_tail(raw: bytes, source: str) -> RunTable:
     return RunTable(values[:num_blocks].astype(np.uint64), values[num_blocks:].astype(np.int64))
 
 
-def join_order(runs: Sequence[RunTable], blocks_per_file: int) -> tuple[npt.NDArray[np.int64], list[Segment]]:
+def join_order(
+    runs: Sequence[RunTable], blocks_per_file: int
+) -> tuple[npt.NDArray[np.int64], list[Segment]]:
     """Plan the join of runs into one file: the size of each block in the order of codes, and the
     segments to copy.
 
@@ -120,12 +130,16 @@ def join_order(runs: Sequence[RunTable], blocks_per_file: int) -> tuple[npt.NDAr
     sizes = np.zeros(blocks_per_file, np.int64)
     for index, run in enumerate(runs):
         if run.codes.size and int(run.codes.max()) >= blocks_per_file:
-            raise CorruptError(f"run {index} contains block {int(run.codes.max())} of a file with {blocks_per_file} blocks")
+            raise CorruptError(
+                f"run {index} contains block {int(run.codes.max())} of a file with {blocks_per_file} blocks"
+            )
         if (run_of[run.codes] != -1).any() or np.unique(run.codes).size != run.codes.size:
             raise CorruptError(f"run {index} contains a block that it or another run already has")
         run_of[run.codes] = index
         sizes[run.codes] = run.sizes
-        offset_of[run.codes] = np.cumsum(run.sizes) - run.sizes if run.starts is None else run.starts
+        offset_of[run.codes] = (
+            np.cumsum(run.sizes) - run.sizes if run.starts is None else run.starts
+        )
     run_of[sizes == 0] = -1
     # A segment continues as long as the next code comes from the same run, and directly follows in
     # it.
@@ -185,14 +199,24 @@ def copy_runs(shard: ShardFile, runs: Sequence[Run], num_codes: int) -> None:
         members = list(group)
         high = low + sum(segment.num_blocks for segment in members)
         if is_stored:
-            _copy_segments(shard, runs, members, np.arange(low, high, dtype=np.uint64), sizes[low:high])
+            _copy_segments(
+                shard, runs, members, np.arange(low, high, dtype=np.uint64), sizes[low:high]
+            )
         low = high
 
 
-def _copy_segments(shard: ShardFile, runs: Sequence[Run], segments: Sequence[Segment], codes: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64]) -> None:
+def _copy_segments(
+    shard: ShardFile,
+    runs: Sequence[Run],
+    segments: Sequence[Segment],
+    codes: npt.NDArray[np.uint64],
+    sizes: npt.NDArray[np.int64],
+) -> None:
     """Append chunks with consecutive codes from several places, interrupted where the shard stores
     something in between."""
-    remaining = [(runs[segment.run].file, segment.offset, segment.nbytes) for segment in reversed(segments)]
+    remaining = [
+        (runs[segment.run].file, segment.offset, segment.nbytes) for segment in reversed(segments)
+    ]
     while len(codes):
         count = shard.start_stretch(codes)
         missing = int(sizes[:count].sum())

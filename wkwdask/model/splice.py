@@ -64,13 +64,22 @@ def has_stored_chunks(volume: Volume) -> bool:
 class Splice:
     """Copy of stored chunks between two arrays with the same coordinates and boxes."""
 
-    def __init__(self, source: StoredArray, target: StoredArray, *, keeps_outside: bool = False) -> None:
+    def __init__(
+        self, source: StoredArray, target: StoredArray, *, keeps_outside: bool = False
+    ) -> None:
         """Prepare the copy; the first voxel of ``target``, the array that is being written, has the
         coordinates 0."""
         self.source, self.target = source, target
-        self._reframe, self._conversion = target.codec.reframe(source.codec), target.codec.frame_conversion(source.codec)
-        ends = zip(source.box.bottomright, source.extent.bottomright, target.chunk_shape, strict=True)
-        self.ends_alike = target.box == target.extent and all(end in (last, end // n * n) for end, last, n in ends)
+        self._reframe, self._conversion = (
+            target.codec.reframe(source.codec),
+            target.codec.frame_conversion(source.codec),
+        )
+        ends = zip(
+            source.box.bottomright, source.extent.bottomright, target.chunk_shape, strict=True
+        )
+        self.ends_alike = target.box == target.extent and all(
+            end in (last, end // n * n) for end, last, n in ends
+        )
         """Whether the box cuts no chunk that both arrays do not cut."""
         self._keeps_outside = keeps_outside and self._conversion is not None and self.reads_files
         """Whether chunks keep their voxels outside of the box; some of those that it cuts are
@@ -87,7 +96,11 @@ class Splice:
     def obstacle(self) -> str:
         """Return why chunks must be decoded, an empty text if they can be copied."""
         source, target = self.source, self.target
-        if source.dtype != target.dtype or source.grid.size[0] != target.grid.size[0] or source.channels is not None:
+        if (
+            source.dtype != target.dtype
+            or source.grid.size[0] != target.grid.size[0]
+            or source.channels is not None
+        ):
             return "another data type or other channels"
         if source.codec.is_opaque:
             return "its chunks are not decoded one by one"
@@ -97,7 +110,14 @@ class Splice:
             return f"chunks of {_text(source.chunk_shape)} voxels become chunks of {_text(target.chunk_shape)}"
         if self._reframe is None:
             return "another compression, byte order or order of axes"
-        if source.fill or source.box != target.box or (isinstance(source.layout, BoxCodec) and not (has_stored_chunks(source) and self.reads_files)):
+        if (
+            source.fill
+            or source.box != target.box
+            or (
+                isinstance(source.layout, BoxCodec)
+                and not (has_stored_chunks(source) and self.reads_files)
+            )
+        ):
             return "its chunks are not read one by one"
         if any(o % n for o, n in zip(source.origin, target.chunk_shape, strict=True)):
             return "its chunks begin at other voxels"
@@ -110,14 +130,21 @@ class Splice:
     @property
     def has_same_cells(self) -> bool:
         """Whether both arrays have the same grid of chunks."""
-        return (self.source.grid.origin, self.source.grid.chunk) == (self.target.grid.origin, self.target.grid.chunk)
+        return (self.source.grid.origin, self.source.grid.chunk) == (
+            self.target.grid.origin,
+            self.target.grid.chunk,
+        )
 
     @property
     def reads_files(self) -> bool:
         """Whether each shard of the target has chunks of a few shards of the source: of at most two
         along each axis."""
         source, target = self.source, self.target
-        if not (isinstance(source.layout, Shards) and isinstance(target.layout, Shards)) or source.grid.file is None or target.grid.file is None:
+        if (
+            not (isinstance(source.layout, Shards) and isinstance(target.layout, Shards))
+            or source.grid.file is None
+            or target.grid.file is None
+        ):
             return False
         return all(n >= m for n, m in zip(source.grid.file, target.grid.file, strict=True))
 
@@ -126,24 +153,39 @@ class Splice:
 
     def _places(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the cells of the source at some cells of the target."""
-        shift = [0, *(-o // n for o, n in zip(self.source.origin, self.target.chunk_shape, strict=True))]
+        shift = [
+            0,
+            *(-o // n for o, n in zip(self.source.origin, self.target.chunk_shape, strict=True)),
+        ]
         return cells + np.array(shift, np.int64)
 
     def _is_cut(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Return which chunks must have no voxels outside of the box, but may have some."""
         if self.ends_alike:
             return np.zeros(len(cells), np.bool_)
-        return np.asarray((self._boxes_in(cells) != (0, 0, 0, *self.target.chunk_shape)).any(axis=1))
+        return np.asarray(
+            (self._boxes_in(cells) != (0, 0, 0, *self.target.chunk_shape)).any(axis=1)
+        )
 
     def _boxes_in(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the part of each chunk that is inside of the box, shape (n, 6): lowest voxel and
         end along x, y, z, counted from the chunk."""
-        low, shape, box = cells[:, 1:] * self.target.chunk_shape, self.target.chunk_shape, self.target.box
-        return np.concatenate([np.clip(end - low, 0, shape) for end in (box.topleft, box.bottomright)], axis=1)
+        low, shape, box = (
+            cells[:, 1:] * self.target.chunk_shape,
+            self.target.chunk_shape,
+            self.target.box,
+        )
+        return np.concatenate(
+            [np.clip(end - low, 0, shape) for end in (box.topleft, box.bottomright)], axis=1
+        )
 
     def _codes(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
         layout = self.target.layout
-        return layout.codes(cells) if layout.is_sharded else compressed_morton.encode(cells[:, 1:], self.target.grid.counts[1:])
+        return (
+            layout.codes(cells)
+            if layout.is_sharded
+            else compressed_morton.encode(cells[:, 1:], self.target.grid.counts[1:])
+        )
 
     # --------------------------------------------------------------------------------------------
     # chunk by chunk
@@ -155,12 +197,19 @@ class Splice:
         order = np.argsort(codes, kind="stable")
         # The source yields chunks in its own order. Read them batch by batch of consecutive codes,
         # and sort each batch.
-        per_batch = 1 << max(0, (SORT_BUFFER_NBYTES // _decoded_nbytes(self.target)).bit_length() - 1)
+        per_batch = 1 << max(
+            0, (SORT_BUFFER_NBYTES // _decoded_nbytes(self.target)).bit_length() - 1
+        )
         batches = codes[order] // np.uint64(per_batch)
         for members in np.split(order, np.flatnonzero(np.diff(batches)) + 1):
             # 2**k consecutive Morton codes, aligned: these chunks form a box
             places, is_cut = self._places(cells[members]), self._is_cut(cells[members])
-            rows = zip(codes[members].tolist(), map(tuple, cells[members].tolist()), is_cut.tolist(), strict=True)
+            rows = zip(
+                codes[members].tolist(),
+                map(tuple, cells[members].tolist()),
+                is_cut.tolist(),
+                strict=True,
+            )
             wanted = dict(zip(map(tuple, places.tolist()), rows, strict=True))
             c, x, y, z = (range(int(axis.min()), int(axis.max()) + 1) for axis in places.T)
             chunks = []
@@ -169,19 +218,32 @@ class Splice:
                     continue
                 num_found += 1
                 code, cell, needs_cut = wanted[chunk.cell]
-                data = self._converted(chunk.data, chunk.cell, cell, f"{chunk.path}: chunk {chunk.cell[1:]}", chunk.offset, is_cut=needs_cut)
+                data = self._converted(
+                    chunk.data,
+                    chunk.cell,
+                    cell,
+                    f"{chunk.path}: chunk {chunk.cell[1:]}",
+                    chunk.offset,
+                    is_cut=needs_cut,
+                )
                 if data is not None:
                     chunks.append((code, cell, data))
             yield from sorted(chunks)
         source.identity.check(has_absent=num_found < len(cells))
 
-    def _converted(self, data: bytes, place: Vec4, cell: Vec4, name: str, offset: int, *, is_cut: bool) -> bytes | None:
+    def _converted(
+        self, data: bytes, place: Vec4, cell: Vec4, name: str, offset: int, *, is_cut: bool
+    ) -> bytes | None:
         """Return the bytes of a chunk for the target, None if all voxels are zero; ``place`` is its
         cell in the source."""
         source, target = self.source, self.target
         if not data:
             raise CorruptError(f"{name}: byte {offset}: expected an encoded chunk, found 0 bytes")
-        shape = source.grid.clipped_shape_at(place) if source.grid.truncates or target.grid.truncates else source.grid.chunk
+        shape = (
+            source.grid.clipped_shape_at(place)
+            if source.grid.truncates or target.grid.truncates
+            else source.grid.chunk
+        )
         if is_cut:
             voxels = source.codec.decode(data, shape, name, offset)
             clipped = self._clipped(voxels, cell)
@@ -195,7 +257,9 @@ class Splice:
         corner = (cell[1], cell[2], cell[3])
         box = cell_box(corner, self.target.chunk_shape, self.target.box)
         clipped, inside = np.zeros_like(voxels), box.intersection(self.target.box)
-        part_of_array(clipped, inside, box.topleft)[...] = part_of_array(voxels, inside, box.topleft)
+        part_of_array(clipped, inside, box.topleft)[...] = part_of_array(
+            voxels, inside, box.topleft
+        )
         bits = f"u{voxels.itemsize}"  # of NaN and -0.0 too
         if np.array_equal(voxels.view(bits), clipped.view(bits)):
             return voxels
@@ -227,7 +291,13 @@ class Splice:
             source.identity.check(has_absent=len(found) < len(cells))
             return self._write_files(output, files, found, cells, places) if files else 0
 
-    def _locate(self, file: StoredFile, number: int, places: npt.NDArray[np.int64], members: npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:
+    def _locate(
+        self,
+        file: StoredFile,
+        number: int,
+        places: npt.NDArray[np.int64],
+        members: npt.NDArray[np.intp],
+    ) -> npt.NDArray[np.int64]:
         """Return first byte, end, row in ``places`` and number of the file of each of its chunks;
         no bytes if the file is encoded in another way."""
         layout = self.source.layout
@@ -241,13 +311,22 @@ class Splice:
         return np.stack([located[:, 0], located[:, 1], rows, np.full_like(rows, number)], axis=1)
 
     def _write_files(
-        self, output: ShardFile, files: Sequence[StoredFile], located: npt.NDArray[np.int64], cells: npt.NDArray[np.int64], places: npt.NDArray[np.int64]
+        self,
+        output: ShardFile,
+        files: Sequence[StoredFile],
+        located: npt.NDArray[np.int64],
+        cells: npt.NDArray[np.int64],
+        places: npt.NDArray[np.int64],
     ) -> int:
         """Append the chunks of some files of the source, and return how many are not zero."""
         target_layout = self.target.layout
         assert isinstance(target_layout, Shards)
         codes = self._codes(cells[located[:, 2]])
-        order = np.argsort(codes, kind="stable") if target_layout.is_ordered else np.lexsort((located[:, 0], located[:, 3]))
+        order = (
+            np.argsort(codes, kind="stable")
+            if target_layout.is_ordered
+            else np.lexsort((located[:, 0], located[:, 3]))
+        )
         located, codes = located[order], codes[order]
         cells, places = cells[located[:, 2]], places[located[:, 2]]
         is_cut, ends = self._is_cut(cells), np.cumsum(located[:, 1] - located[:, 0])
@@ -257,30 +336,56 @@ class Splice:
         store, first, batches = self.source.store, 0, []
         nbytes = _BATCH_NBYTES if store.is_local else store.batch_nbytes
         while first < len(codes):
-            last = max(first + 1, int(np.searchsorted(ends, (ends[first - 1] if first else 0) + nbytes, "right")))
+            last = max(
+                first + 1,
+                int(np.searchsorted(ends, (ends[first - 1] if first else 0) + nbytes, "right")),
+            )
             batches.append(slice(first, last))
             first = last
 
         def read_batch(batch: slice) -> _Batch:
             pieces = EncodedPieces()
             read = _read(files, located[batch], pieces, store.gap_nbytes)
-            return _Batch(codes[batch], cells[batch], places[batch], is_cut[batch], located[batch], pieces, *read)
+            return _Batch(
+                codes[batch],
+                cells[batch],
+                places[batch],
+                is_cut[batch],
+                located[batch],
+                pieces,
+                *read,
+            )
 
         names = [file.name for file in files]
-        return sum(self._write_batch(output, names, batch) for batch in store.map(read_batch, batches, _BATCHES_AHEAD))
+        return sum(
+            self._write_batch(output, names, batch)
+            for batch in store.map(read_batch, batches, _BATCHES_AHEAD)
+        )
 
-    def _check_sizes(self, file: StoredFile, stretches: npt.NDArray[np.int64], places: npt.NDArray[np.int64]) -> None:
+    def _check_sizes(
+        self, file: StoredFile, stretches: npt.NDArray[np.int64], places: npt.NDArray[np.int64]
+    ) -> None:
         """Raise CorruptError for sizes that no chunk has, before memory is allocated for them."""
-        sizes, largest = stretches[:, 1] - stretches[:, 0], self.source.codec.largest_nbytes(self.source.grid.chunk)
+        sizes, largest = (
+            stretches[:, 1] - stretches[:, 0],
+            self.source.codec.largest_nbytes(self.source.grid.chunk),
+        )
         for row in np.flatnonzero((sizes <= 0) | (sizes > largest))[:1].tolist():
-            where = f"{file.name}: chunk {tuple(places[row, 1:].tolist())}: byte {stretches[row, 0]}"
-            raise CorruptError(f"{where}: expected an encoded chunk of at most {largest} bytes, found {sizes[row]} bytes")
+            where = (
+                f"{file.name}: chunk {tuple(places[row, 1:].tolist())}: byte {stretches[row, 0]}"
+            )
+            raise CorruptError(
+                f"{where}: expected an encoded chunk of at most {largest} bytes, found {sizes[row]} bytes"
+            )
 
     def _encoded(self, cell: Vec4, name: str) -> bytes | None:
         """Return a chunk of a file that is encoded in another way than its array; None if all
         voxels are zero."""
         voxels = np.empty(self.target.grid.chunk, self.target.dtype, order="F")
-        self.source.read_into(voxels, cell_box((cell[1], cell[2], cell[3]), self.target.chunk_shape, self.target.box).topleft)
+        self.source.read_into(
+            voxels,
+            cell_box((cell[1], cell[2], cell[3]), self.target.chunk_shape, self.target.box).topleft,
+        )
         clipped = self._clipped(voxels, cell)
         return None if is_zero(clipped) else self.target.codec.encode(clipped, name)
 
@@ -291,11 +396,16 @@ class Splice:
         memory, in_memory, codes, cells = batch.memory, batch.in_memory, batch.codes, batch.cells
         out = batch.pieces.reserve(int(in_memory[:, 1].sum()) + FRAME_NBYTES * len(codes))
         has_bytes = in_memory[:, 1] > 0
-        must_decode, cut = ~has_bytes | (conversion is None), np.flatnonzero(batch.is_cut & has_bytes)
+        must_decode, cut = (
+            ~has_bytes | (conversion is None),
+            np.flatnonzero(batch.is_cut & has_bytes),
+        )
         if conversion is not None and len(cut):
             # In most datasets, the voxels around the box are zero: then the chunks that it cuts are
             # copied like the others.
-            has_outside = ~conversion.are_zero_outside(memory, in_memory[cut], self._boxes_in(cells[cut]))
+            has_outside = ~conversion.are_zero_outside(
+                memory, in_memory[cut], self._boxes_in(cells[cut])
+            )
             if self._keeps_outside:
                 self.num_outside += int(has_outside.sum())
             else:
@@ -308,11 +418,18 @@ class Splice:
                 stored += _append(output, codes[done : done + len(sizes)], sizes, out)
                 done += len(sizes)
             if done < len(codes) and (done < stop or must_decode[done]):
-                (start, nbytes), place, cell = in_memory[done].tolist(), tuple(batch.places[done].tolist()), tuple(cells[done].tolist())
+                (start, nbytes), place, cell = (
+                    in_memory[done].tolist(),
+                    tuple(batch.places[done].tolist()),
+                    tuple(cells[done].tolist()),
+                )
                 offset, _, _, number = batch.located[done].tolist()
                 is_cut = bool(batch.is_cut[done]) and not self._keeps_outside
                 if nbytes:
-                    data, chunk = memory[start : start + nbytes].tobytes(), f"{names[number]}: chunk {place[1:]}"
+                    data, chunk = (
+                        memory[start : start + nbytes].tobytes(),
+                        f"{names[number]}: chunk {place[1:]}",
+                    )
                     one = self._converted(data, place, cell, chunk, offset, is_cut=is_cut)
                 else:
                     one = self._encoded(cell, names[number])
@@ -341,7 +458,12 @@ class _Batch(NamedTuple):
     """First byte in the memory, and size, shape (n, 2)."""
 
 
-def _append(output: ShardFile, codes: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64], data: npt.NDArray[np.uint8]) -> int:
+def _append(
+    output: ShardFile,
+    codes: npt.NDArray[np.uint64],
+    sizes: npt.NDArray[np.int64],
+    data: npt.NDArray[np.uint8],
+) -> int:
     """Append chunks that lie one after another, except those of size 0; return their number."""
     codes, sizes = codes[sizes > 0], sizes[sizes > 0]
     stored = len(codes)
@@ -355,11 +477,19 @@ def _append(output: ShardFile, codes: npt.NDArray[np.uint64], sizes: npt.NDArray
 
 
 def _append_one(output: ShardFile, code: int, data: bytes) -> int:
-    return _append(output, np.array([code], np.uint64), np.array([len(data)], np.int64), np.frombuffer(data, np.uint8))
+    return _append(
+        output,
+        np.array([code], np.uint64),
+        np.array([len(data)], np.int64),
+        np.frombuffer(data, np.uint8),
+    )
 
 
 def _read(
-    files: Sequence[StoredFile], located: npt.NDArray[np.int64], pieces: EncodedPieces, gap_nbytes: int
+    files: Sequence[StoredFile],
+    located: npt.NDArray[np.int64],
+    pieces: EncodedPieces,
+    gap_nbytes: int,
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
     """Read chunks, shape (n, 4) with first byte, end, row and number of the file; return the
     memory, and first byte and size of each chunk in it."""
@@ -374,7 +504,10 @@ def _read(
         cuts = np.flatnonzero(starts[1:] > ends[:-1] + gap_nbytes) + 1
         firsts, lasts = starts[np.append(0, cuts)], ends[np.append(cuts, len(ends)) - 1]
         at = used + np.cumsum(lasts - firsts) - (lasts - firsts)
-        ranges += [(files[number], *numbers) for numbers in zip(firsts.tolist(), lasts.tolist(), at.tolist(), strict=True)]
+        ranges += [
+            (files[number], *numbers)
+            for numbers in zip(firsts.tolist(), lasts.tolist(), at.tolist(), strict=True)
+        ]
         group = np.searchsorted(firsts, starts, "right") - 1
         in_memory[rows, 0] = starts - firsts[group] + at[group]
         used += int((lasts - firsts).sum())

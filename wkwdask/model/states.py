@@ -35,9 +35,13 @@ def parse_file_record(data: bytes, path: str) -> npt.NDArray[np.int64]:
     except Exception as error:
         # numpy parses headers with ast.literal_eval, which raises many types of errors on damaged
         # ones
-        raise CorruptError(f"{path}: not a file record ({error}); remove it, or rebuild the mag") from None
+        raise CorruptError(
+            f"{path}: not a file record ({error}); remove it, or rebuild the mag"
+        ) from None
     if rows.dtype != np.int64 or rows.ndim != 2 or rows.shape[1] != FILE_RECORD_COLUMNS:
-        raise CorruptError(f"{path}: {rows.dtype} of shape {rows.shape}, expected int64 of shape (n, {FILE_RECORD_COLUMNS})")
+        raise CorruptError(
+            f"{path}: {rows.dtype} of shape {rows.shape}, expected int64 of shape (n, {FILE_RECORD_COLUMNS})"
+        )
     return rows
 
 
@@ -74,7 +78,9 @@ def add_digests(*values: int) -> int:
     return sum(values) & _DIGEST_MASK
 
 
-def grouped_digests(states: npt.NDArray[np.int64], shard_shape: Vec3, footprint: Vec3) -> dict[Vec3, int]:
+def grouped_digests(
+    states: npt.NDArray[np.int64], shard_shape: Vec3, footprint: Vec3
+) -> dict[Vec3, int]:
     """Return the digests of states grouped by the cells of a grid that the files touch."""
     # Repeat each file once per cell that it touches, axis by axis; then sort by cell and add up the
     # digests of each.
@@ -83,13 +89,22 @@ def grouped_digests(states: npt.NDArray[np.int64], shard_shape: Vec3, footprint:
         first = cells[:, axis] * edge // cell
         touched = ((cells[:, axis] + 1) * edge - 1) // cell - first + 1
         cells = np.repeat(cells, touched, axis=0)
-        cells[:, axis] = np.repeat(first - np.cumsum(touched) + touched, touched) + np.arange(len(cells))
+        cells[:, axis] = np.repeat(first - np.cumsum(touched) + touched, touched) + np.arange(
+            len(cells)
+        )
         values = np.repeat(values, touched)
     order = np.lexsort(cells.T)
     cells, values = cells[order], values[order]
-    starts = np.flatnonzero(np.r_[True, (np.diff(cells, axis=0) != 0).any(axis=1)]) if len(cells) else np.zeros(0, np.intp)
+    starts = (
+        np.flatnonzero(np.r_[True, (np.diff(cells, axis=0) != 0).any(axis=1)])
+        if len(cells)
+        else np.zeros(0, np.intp)
+    )
     sums = np.add.reduceat(values, starts) if len(starts) else values
-    return {(x, y, z): total & _DIGEST_MASK for (x, y, z), total in zip(cells[starts].tolist(), sums.tolist(), strict=True)}
+    return {
+        (x, y, z): total & _DIGEST_MASK
+        for (x, y, z), total in zip(cells[starts].tolist(), sums.tolist(), strict=True)
+    }
 
 
 def summed_states(indices: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> States:

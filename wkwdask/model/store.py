@@ -171,7 +171,9 @@ class Store(Protocol):
         """Open files, None for each missing one; a remote store reads the first ``nbytes`` bytes of
         each, in one request for each file."""
 
-    def map(self, function: Callable[[Item], Result], items: Iterable[Item], at_once: int) -> Iterator[Result]:
+    def map(
+        self, function: Callable[[Item], Result], items: Iterable[Item], at_once: int
+    ) -> Iterator[Result]:
         """Yield the results of a function that reads files, in the order of the items. A remote
         store calls it for ``at_once`` items ahead, on threads."""
 
@@ -190,7 +192,9 @@ class Store(Protocol):
     def states(self, names: Iterable[str]) -> list[FileState | None]:
         """Return the states of files, None for each missing one."""
 
-    def new_file(self, name: str, temporary_folder: str | None = None, *, flush: bool = True) -> NewFile:
+    def new_file(
+        self, name: str, temporary_folder: str | None = None, *, flush: bool = True
+    ) -> NewFile:
         """Create a file; its folder is created too."""
 
     def put(self, name: str, data: bytes) -> None:

@@ -86,7 +86,9 @@ class BoxCodec:
     __slots__ = ()
 
     @abstractmethod
-    def read_box(self, array: StoredArray, out: npt.NDArray[Any], low: Vec4, *, fill_zeros: bool) -> int:
+    def read_box(
+        self, array: StoredArray, out: npt.NDArray[Any], low: Vec4, *, fill_zeros: bool
+    ) -> int:
         """Fill an array with the voxels from ``low`` on, all inside the stored array, see
         :meth:`wkwdask.model.volume.Volume.read_into`."""
 
@@ -195,7 +197,15 @@ class StoredArray(RandomAccessVolume):
 
     @property
     def token(self) -> tuple[Any, ...]:
-        parts = (self.store.url, self.grid, self.naming, self.layout, self.codec, self.dtype.str, self.fill)
+        parts = (
+            self.store.url,
+            self.grid,
+            self.naming,
+            self.layout,
+            self.codec,
+            self.dtype.str,
+            self.fill,
+        )
         return (*parts, self.box, self.channels, *self.identity.token)
 
     @property
@@ -220,28 +230,49 @@ class StoredArray(RandomAccessVolume):
     def moved(self, shift: Vec3) -> StoredArray:
         if shift == (0, 0, 0):
             return self
-        return replace(self, grid=replace(self.grid, origin=plus(self.grid.origin, shift)), part=None if self.part is None else moved(self.part, shift))
+        return replace(
+            self,
+            grid=replace(self.grid, origin=plus(self.grid.origin, shift)),
+            part=None if self.part is None else moved(self.part, shift),
+        )
 
     # --------------------------------------------------------------------------------------------
     # voxels
 
-    def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True) -> int:
+    def read_into(
+        self,
+        out: npt.NDArray[Any],
+        topleft: Vec3,
+        first_channel: int = 0,
+        *,
+        fill_zeros: bool = True,
+    ) -> int:
         """Fill an array (c, x, y, z) with voxels, see
         :meth:`wkwdask.model.volume.Volume.read_into`."""
         first = first_channel + (0 if self.channels is None else self.channels[0])
         (x, y, z), size, shape = self.grid.origin, self.grid.size, out.shape
         wanted = (first, topleft[0] - x, topleft[1] - y, topleft[2] - z)
-        rest = (size[0] - first - shape[0], size[1] - wanted[1] - shape[1], size[2] - wanted[2] - shape[2], size[3] - wanted[3] - shape[3])
+        rest = (
+            size[0] - first - shape[0],
+            size[1] - wanted[1] - shape[1],
+            size[2] - wanted[2] - shape[2],
+            size[3] - wanted[3] - shape[3],
+        )
         # Fast path: for small boxes the steps below cost more than reading.
         if isinstance(self.layout, BoxCodec) and out.size and min(*wanted, *rest) >= 0:
             return self.layout.read_box(self, out, wanted, fill_zeros=fill_zeros)
         low = [max(a, 0) for a in wanted]
-        high = [max(a, min(b + n, length)) for a, b, n, length in zip(low, wanted, shape, size, strict=True)]
+        high = [
+            max(a, min(b + n, length))
+            for a, b, n, length in zip(low, wanted, shape, size, strict=True)
+        ]
         where = tuple(slice(a - w, b - w) for a, b, w in zip(low, high, wanted, strict=True))
         inside = out[where]
         nonzero = 0
         if inside.size:
-            nonzero = self._read_inside(inside, (low[0], low[1], low[2], low[3]), high, fill_zeros=fill_zeros)
+            nonzero = self._read_inside(
+                inside, (low[0], low[1], low[2], low[3]), high, fill_zeros=fill_zeros
+            )
         if inside.shape != out.shape and (nonzero or fill_zeros):
             # zeros around the part that lies inside the array
             for axis, part in enumerate(where):
@@ -249,7 +280,9 @@ class StoredArray(RandomAccessVolume):
                     out[(slice(None),) * axis + (beyond,)] = 0
         return nonzero
 
-    def _read_inside(self, out: npt.NDArray[Any], low: Vec4, high: Sequence[int], *, fill_zeros: bool) -> int:
+    def _read_inside(
+        self, out: npt.NDArray[Any], low: Vec4, high: Sequence[int], *, fill_zeros: bool
+    ) -> int:
         """Fill an array that lies inside the stored one, decoding each chunk once."""
         if isinstance(self.layout, BoxCodec):
             return self.layout.read_box(self, out, low, fill_zeros=fill_zeros)
@@ -272,7 +305,9 @@ class StoredArray(RandomAccessVolume):
             out[...] = 0
         return int(seen.sum()) + has_fill
 
-    def _decode_chunks(self, out: npt.NDArray[Any], low: Vec4, ranges: Ranges, seen: npt.NDArray[np.bool_]) -> int:
+    def _decode_chunks(
+        self, out: npt.NDArray[Any], low: Vec4, ranges: Ranges, seen: npt.NDArray[np.bool_]
+    ) -> int:
         """Decode the stored chunks of a box into an array.
 
         Marks the chunks that were written in ``seen`` (all-zero chunks only with a fill value) and
@@ -294,7 +329,9 @@ class StoredArray(RandomAccessVolume):
         """Name a stored chunk in errors."""
         return f"{path}: chunk {cell[1:]}" if self.layout.names_chunks else path
 
-    def decoded_chunks(self, box: BoundingBox, memory: npt.NDArray[Any]) -> Iterator[tuple[Vec3, npt.NDArray[Any]]]:
+    def decoded_chunks(
+        self, box: BoundingBox, memory: npt.NDArray[Any]
+    ) -> Iterator[tuple[Vec3, npt.NDArray[Any]]]:
         """Decode the chunks that a box touches one by one, so that each is used while it is in the
         CPU cache.
 
@@ -305,11 +342,16 @@ class StoredArray(RandomAccessVolume):
         assert self.decodes_chunks
         grid, codec, num_stored = self.grid, self.codec, 0
         box = box.intersection(self.extent)
-        low, high = ((c, *(a - o for a, o in zip(corner, grid.origin, strict=True))) for c, corner in ((0, box.topleft), (grid.size[0], box.bottomright)))
+        low, high = (
+            (c, *(a - o for a, o in zip(corner, grid.origin, strict=True)))
+            for c, corner in ((0, box.topleft), (grid.size[0], box.bottomright))
+        )
         ranges = grid.cells(low, high)
         for cell, data, path, offset in self.layout.chunks(self, ranges):
             num_stored += 1
-            voxels = codec.decode_chunk(data, grid.shape_at(cell), memory, self.source_of(path, cell), offset)
+            voxels = codec.decode_chunk(
+                data, grid.shape_at(cell), memory, self.source_of(path, cell), offset
+            )
             if voxels is not None:
                 yield plus(grid.origin, times(cell[1:], grid.chunk[1:])), voxels
         self.identity.check(has_absent=num_stored < math.prod(map(len, ranges)))
@@ -318,13 +360,24 @@ class StoredArray(RandomAccessVolume):
     def max_threads(self) -> int:
         """Largest useful number of threads for one read. Remote files are read ahead on other
         threads, and layouts that read boxes decode on these too."""
-        return 1 << 10 if self.store.is_local else 1 if isinstance(self.layout, BoxCodec) else _REMOTE_THREADS
+        return (
+            1 << 10
+            if self.store.is_local
+            else 1
+            if isinstance(self.layout, BoxCodec)
+            else _REMOTE_THREADS
+        )
 
     @property
     def decodes_chunks(self) -> bool:
         """Whether :meth:`decoded_chunks` can be used, and is faster than decoding into a larger
         box."""
-        return self.codec.decodes_chunks and self.grid.chunk[0] == self.grid.size[0] and self.channels is None and not self.fill
+        return (
+            self.codec.decodes_chunks
+            and self.grid.chunk[0] == self.grid.size[0]
+            and self.channels is None
+            and not self.fill
+        )
 
     # --------------------------------------------------------------------------------------------
     # stored files
@@ -343,11 +396,20 @@ class StoredArray(RandomAccessVolume):
         """Yield all names that each file of the box may have."""
         assert self.naming is not None
         if self.grid.file is not None:
-            yield from (self.naming.names(file) for file, _ in self.naming.keys(self._files(self.box)))
+            yield from (
+                self.naming.names(file) for file, _ in self.naming.keys(self._files(self.box))
+            )
             return
         # shards are no boxes, so each chunk is asked for its shard
         cells = self.grid.cells((0, 0, 0, 0), self.grid.size)
-        yield from ((key,) for key in {key for part in parts_of_box(cells, self.grid) for key, _ in self.naming.locate(part, self.grid)})
+        yield from (
+            (key,)
+            for key in {
+                key
+                for part in parts_of_box(cells, self.grid)
+                for key, _ in self.naming.locate(part, self.grid)
+            }
+        )
 
     def without_listing(self) -> StoredArray:
         """Return the array without the list of its remote files, small to pickle."""
@@ -439,7 +501,11 @@ class StoredArray(RandomAccessVolume):
             array need not be listed."""
             if isinstance(occupied, SparseCells):
                 return True
-            return not occupied[cells_of(0, known.get("x")), cells_of(1, known.get("y")), cells_of(2, known.get("z"))].all()
+            return not occupied[
+                cells_of(0, known.get("x")),
+                cells_of(1, known.get("y")),
+                cells_of(2, known.get("z")),
+            ].all()
 
         for (_, x, y, z), _, _ in self.listed(has_unmarked_cells):
             occupied[cells_of(0, x), cells_of(1, y), cells_of(2, z)] = True
@@ -453,9 +519,17 @@ class StoredArray(RandomAccessVolume):
         if file is None:
             return slice(None)
         assert self.grid.file is not None
-        low, high, cell, edge = self.box.topleft[axis], self.box.bottomright[axis], cell_shape[axis], self.grid.file[axis + 1]
+        low, high, cell, edge = (
+            self.box.topleft[axis],
+            self.box.bottomright[axis],
+            cell_shape[axis],
+            self.grid.file[axis + 1],
+        )
         corner = file * edge + self.grid.origin[axis]
-        return slice(max(low, corner) // cell - low // cell, -(-min(high, corner + edge) // cell) - low // cell)
+        return slice(
+            max(low, corner) // cell - low // cell,
+            -(-min(high, corner + edge) // cell) - low // cell,
+        )
 
     def shard_states(self, box: BoundingBox) -> States:
         """Return the states of stored shards that a box touches; a file has one row for each shard
@@ -463,23 +537,37 @@ class StoredArray(RandomAccessVolume):
         units = self._units_in(box.intersection(self.box))
         if not self.can_list:
             state = self.identity.record if self.store.is_local else None
-            rows = [(x, y, z, *state) for z in units[2] for y in units[1] for x in units[0]] if state is not None else []
+            rows = (
+                [(x, y, z, *state) for z in units[2] for y in units[1] for x in units[0]]
+                if state is not None
+                else []
+            )
             return self._moved(np.array(rows, np.int64).reshape(-1, 5))
         files = self._files_of_units(units)
-        return self._states(self._listed_file_states(files) if math.prod(map(len, files)) > _TRIED_FILES else self._file_states(files))
+        return self._states(
+            self._listed_file_states(files)
+            if math.prod(map(len, files)) > _TRIED_FILES
+            else self._file_states(files)
+        )
 
     def stored_states(self) -> States:
         """Return the states of all stored shards that the bounding box touches, by one listing."""
         if not self.can_list:
             return self.shard_states(self.box)
-        return self._states(self._listed_file_states(self._files_of_units(self._units_in(self.box))))
+        return self._states(
+            self._listed_file_states(self._files_of_units(self._units_in(self.box)))
+        )
 
     def files_of_shard(self, shard: Vec3) -> list[tuple[Vec4, int]]:
         """List the stored files of a shard, given by its index counted from the array's first
         voxel, each with the index of its name."""
         assert self.naming is not None
-        files = relative_to(self, self.grid.origin)._files_of_units([range(n, n + 1) for n in shard])
-        return [(listed.file, listed.variant) for listed in self.naming.list_files(self.store, files)]
+        files = relative_to(self, self.grid.origin)._files_of_units(
+            [range(n, n + 1) for n in shard]
+        )
+        return [
+            (listed.file, listed.variant) for listed in self.naming.list_files(self.store, files)
+        ]
 
     def _units_in(self, box: BoundingBox) -> tuple[range, range, range]:
         """Return the groups of files that a box touches, counted from the array's first voxel."""
@@ -487,7 +575,9 @@ class StoredArray(RandomAccessVolume):
 
     def _files_of_units(self, units: Sequence[range]) -> Ranges:
         edges = zip(units, self.grid.unit, self.grid.origin, strict=True)
-        low, high = zip(*((part.start * edge + o, part.stop * edge + o) for part, edge, o in edges), strict=True)
+        low, high = zip(
+            *((part.start * edge + o, part.stop * edge + o) for part, edge, o in edges), strict=True
+        )
         return self._files(BoundingBox.from_corners(low, high, self.mag))
 
     def _file_states(self, files: Ranges) -> Iterator[tuple[Vec4, FileVariant]]:
@@ -500,7 +590,11 @@ class StoredArray(RandomAccessVolume):
         indices = [(c, x, y, z) for z, y, x, c in product(*files[::-1])]
         if not self._has_variants:
             states = self.store.states(map(naming.key, indices))
-            yield from ((file, FileVariant(0, *state)) for file, state in zip(indices, states, strict=True) if state is not None)
+            yield from (
+                (file, FileVariant(0, *state))
+                for file, state in zip(indices, states, strict=True)
+                if state is not None
+            )
             return
         yield from naming.states_of_files(self.store, indices)
 
@@ -508,7 +602,12 @@ class StoredArray(RandomAccessVolume):
     def has_single_file_shards(self) -> bool:
         """Whether each shard is a single file with one possible name."""
         grid = self.grid
-        return grid.file is not None and grid.file_counts[0] == 1 and grid.unit == grid.file[1:] and not self._has_variants
+        return (
+            grid.file is not None
+            and grid.file_counts[0] == 1
+            and grid.unit == grid.file[1:]
+            and not self._has_variants
+        )
 
     @property
     def _has_variants(self) -> bool:
@@ -528,7 +627,9 @@ class StoredArray(RandomAccessVolume):
     def _states(self, file_states: Iterator[tuple[Vec4, FileVariant]]) -> States:
         """Return one row per shard: size and time of its file, or a digest of the states of its
         files."""
-        rows = np.array([(*file, *variant) for file, variant in file_states], np.int64).reshape(-1, 7)
+        rows = np.array([(*file, *variant) for file, variant in file_states], np.int64).reshape(
+            -1, 7
+        )
         if self.has_single_file_shards:
             return self._moved(rows[:, [1, 2, 3, 5, 6]])
         units: npt.NDArray[np.int64] = np.zeros_like(rows[:, 1:4])
@@ -546,7 +647,11 @@ class StoredArray(RandomAccessVolume):
         a single file, as :meth:`stored_states` has them."""
         file_states = self.states_of_shard(unit)
         states = self._states(iter(file_states))
-        return len(file_states), sum(variant.nbytes for _, variant in file_states), int(states[0, 4]) if file_states else 0
+        return (
+            len(file_states),
+            sum(variant.nbytes for _, variant in file_states),
+            int(states[0, 4]) if file_states else 0,
+        )
 
     def _moved(self, states: States) -> States:
         """Convert indices counted from the array's first voxel to those of the absolute shards that

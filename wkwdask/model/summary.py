@@ -63,7 +63,9 @@ class Card(ABC):
         >>> VolumeSummary("em.n5", "image", "uint8", 1, (), "n5").to_html()[-12:]
         '</div></div>'
         """
-        picture = next(filter(None, (draw(path, pixels) for path in self._drawn() for draw in _drawers)), "")
+        picture = next(
+            filter(None, (draw(path, pixels) for path in self._drawn() for draw in _drawers)), ""
+        )
         return f"<div style='display:flex;flex-wrap:wrap;gap:12px;align-items:flex-start'><div>{self._tables()}</div>{picture}</div>"
 
     def _repr_html_(self) -> str:
@@ -79,8 +81,12 @@ def html_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     '<table><tbody><tr><td>files</td><td>&lt;3</td></tr></tbody></table>'
     """
     head = "".join(f"<th style='text-align:left'>{escape(name)}</th>" for name in columns)
-    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    return f"<table>{f'<thead><tr>{head}</tr></thead>' if head else ''}<tbody>{body}</tbody></table>"
+    body = "".join(
+        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows
+    )
+    return (
+        f"<table>{f'<thead><tr>{head}</tr></thead>' if head else ''}<tbody>{body}</tbody></table>"
+    )
 
 
 def box_text(box: BoundingBox | None) -> str:
@@ -92,7 +98,11 @@ def box_text(box: BoundingBox | None) -> str:
     >>> box_text(BoundingBox((1, 2, 3), (4, 5, 6)))
     '1, 2, 3 + 4, 5, 6'
     """
-    return "" if box is None else f"{', '.join(map(str, box.topleft))} + {', '.join(map(str, box.size))}"
+    return (
+        ""
+        if box is None
+        else f"{', '.join(map(str, box.topleft))} + {', '.join(map(str, box.size))}"
+    )
 
 
 def counted(number: int, noun: str) -> str:
@@ -185,8 +195,18 @@ class VolumeSummary(Card):
         return (scale.folder for scale in self.scales if not scale.problem)
 
     def to_json(self) -> dict[str, Any]:
-        head = {"path": self.path, "format": self.format, "type": self.type, "dtype": self.dtype, "num_channels": self.num_channels}
-        return {**head, "scales": [_scale_json(scale) for scale in self.scales], **({"notes": list(self.notes)} if self.notes else {})}
+        head = {
+            "path": self.path,
+            "format": self.format,
+            "type": self.type,
+            "dtype": self.dtype,
+            "num_channels": self.num_channels,
+        }
+        return {
+            **head,
+            "scales": [_scale_json(scale) for scale in self.scales],
+            **({"notes": list(self.notes)} if self.notes else {}),
+        }
 
 
 def _scale_json(scale: ScaleSummary) -> dict[str, Any]:
@@ -210,12 +230,16 @@ def summarize_arrays(url: str | os.PathLike[str], layers: Sequence[Image]) -> Vo
     """Summarize images from their metadata; local files are counted."""
     volumes = [level.open() for layer in layers for level in layer.levels if not level.problem]
     several = len(layers) > 1
-    scales = [_summarize(layer, level, several=several) for layer in layers for level in layer.selected]
+    scales = [
+        _summarize(layer, level, several=several) for layer in layers for level in layer.selected
+    ]
     dtypes = {volume.dtype.name for volume in volumes}
     path = str(url) if several else layers[0].folder
     kind = "container" if several else layers[0].category or "volume"
     channels = max((volume.num_channels for volume in volumes), default=1)
-    return VolumeSummary(path, kind, ", ".join(sorted(dtypes)), channels, tuple(scales), layers[0].format)
+    return VolumeSummary(
+        path, kind, ", ".join(sorted(dtypes)), channels, tuple(scales), layers[0].format
+    )
 
 
 def _summarize(layer: Image, level: Level, *, several: bool) -> ScaleSummary:
@@ -225,9 +249,24 @@ def _summarize(layer: Image, level: Level, *, several: bool) -> ScaleSummary:
     volume = level.open()
     files, nbytes = volume.count_files() or (None, None)
     chunks = (volume.chunk_shape,)
-    return ScaleSummary(key, volume.name, level.mag, volume.lengths_nm, volume.box, chunks, volume.codec.name, _shards(volume), files=files, nbytes=nbytes)
+    return ScaleSummary(
+        key,
+        volume.name,
+        level.mag,
+        volume.lengths_nm,
+        volume.box,
+        chunks,
+        volume.codec.name,
+        _shards(volume),
+        files=files,
+        nbytes=nbytes,
+    )
 
 
 def _shards(volume: StoredArray) -> str:
     grid = volume.grid
-    return "" if grid.file in (None, grid.chunk) else f"shards of {' x '.join(map(str, (grid.file or grid.chunk)[1:]))} voxels"
+    return (
+        ""
+        if grid.file in (None, grid.chunk)
+        else f"shards of {' x '.join(map(str, (grid.file or grid.chunk)[1:]))} voxels"
+    )

@@ -36,7 +36,15 @@ from wkwdask.kernels.arrays import is_zero
 from wkwdask.model.file_buffer import EncodedBytes, EncodedPieces, FileBuffer
 from wkwdask.model.layout import Shards, box_cells
 from wkwdask.model.receipts import Receipt, Stats, merge_receipts
-from wkwdask.model.run import Run, RunTable, close_part, copy_runs, is_whole_part, open_run, publish_shard
+from wkwdask.model.run import (
+    Run,
+    RunTable,
+    close_part,
+    copy_runs,
+    is_whole_part,
+    open_run,
+    publish_shard,
+)
 from wkwdask.model.splice import Splice
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.volume import relative_to
@@ -110,7 +118,9 @@ class TargetArray:
     def built_in(self, folder: str) -> TargetArray:
         """Return the array to build in another folder."""
         store = self.array.store
-        return replace(self, array=self.array.at(store.at(folder)), parts=store.at(f"{folder}.parts"))
+        return replace(
+            self, array=self.array.at(store.at(folder)), parts=store.at(f"{folder}.parts")
+        )
 
     # --------------------------------------------------------------------------------------------
     # geometry
@@ -206,7 +216,10 @@ class TargetArray:
 
     def clip_to_box(self, array: npt.NDArray[Any], topleft: Vec3) -> npt.NDArray[Any]:
         """Cut off voxels beyond the box."""
-        x, y, z = (slice(0, max(0, high - t)) for high, t in zip(self.box.bottomright, topleft, strict=True))
+        x, y, z = (
+            slice(0, max(0, high - t))
+            for high, t in zip(self.box.bottomright, topleft, strict=True)
+        )
         return array[:, x, y, z]
 
     def with_borders(self, array: npt.NDArray[Any], topleft: Vec3) -> tuple[npt.NDArray[Any], Vec3]:
@@ -224,7 +237,9 @@ class TargetArray:
         part_of_array(out, box, whole.topleft)[...] = array
         return out, whole.topleft
 
-    def _from_chunk_corner(self, array: npt.NDArray[Any], topleft: Vec3) -> tuple[npt.NDArray[Any], Vec3]:
+    def _from_chunk_corner(
+        self, array: npt.NDArray[Any], topleft: Vec3
+    ) -> tuple[npt.NDArray[Any], Vec3]:
         """Extend an array (c, x, y, z) by zeros to the corner of a chunk: a box may begin inside of
         one."""
         before = vec3([n % edge for n, edge in zip(topleft, self.chunk_shape, strict=True)])
@@ -245,7 +260,11 @@ class TargetArray:
             stop = max(start, stop)
             for first, last in ((low[axis], start), (stop, high[axis])):
                 if first < last:
-                    yield BoundingBox.from_corners((*low[:axis], first, *low[axis + 1 :]), (*high[:axis], last, *high[axis + 1 :]), self.mag)
+                    yield BoundingBox.from_corners(
+                        (*low[:axis], first, *low[axis + 1 :]),
+                        (*high[:axis], last, *high[axis + 1 :]),
+                        self.mag,
+                    )
             low[axis], high[axis] = start, stop
 
     def _cells(self, box: BoundingBox) -> npt.NDArray[np.int64]:
@@ -259,7 +278,9 @@ class TargetArray:
         if self.is_sharded:
             x, y, z = (range(n, n + 1) for n in shard)
             return range(grid.file_counts[0]), x, y, z
-        inside = cell_box(shard, self.shard_shape, self.box).intersection(self.box).intersection(box)
+        inside = (
+            cell_box(shard, self.shard_shape, self.box).intersection(self.box).intersection(box)
+        )
         return range(grid.counts[0]), *cell_range(inside, self.chunk_shape)
 
     def _codes(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
@@ -269,23 +290,34 @@ class TargetArray:
 
     def _first_codes(self, c: npt.NDArray[np.int64] | int) -> npt.NDArray[np.uint64]:
         """Return the code at which the file of the chunks at an index along c begins."""
-        return np.asarray(c // self._channel_chunks_per_file * self.shards.codes_per_file(self.array.grid), np.uint64)
+        return np.asarray(
+            c // self._channel_chunks_per_file * self.shards.codes_per_file(self.array.grid),
+            np.uint64,
+        )
 
     @property
     def _channel_chunks_per_file(self) -> int:
         grid = self.array.grid
         return -(-(grid.file or grid.size)[0] // grid.chunk[0])
 
-    def ordered_chunks(self, size: Sequence[int], topleft: Vec3, c: int = 0) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+    def ordered_chunks(
+        self, size: Sequence[int], topleft: Vec3, c: int = 0
+    ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
         """Return codes and first voxels, in the array, of the chunks of an array of whole chunks,
         in ascending order of codes.
 
         ``c`` is the index of the chunks along the channels.
         """
         low = [t // edge for t, edge in zip(topleft, self.chunk_shape, strict=True)]
-        high = [-(-(t + n) // edge) for t, n, edge in zip(topleft, size, self.chunk_shape, strict=True)]
-        codes, places = self.array.layout.ordered_cells((c, low[0], low[1], low[2]), (c + 1, high[0], high[1], high[2]))
-        return codes + self._first_codes(c) if self.is_sharded else codes, places[:, 1:] * self.chunk_shape - topleft
+        high = [
+            -(-(t + n) // edge) for t, n, edge in zip(topleft, size, self.chunk_shape, strict=True)
+        ]
+        codes, places = self.array.layout.ordered_cells(
+            (c, low[0], low[1], low[2]), (c + 1, high[0], high[1], high[2])
+        )
+        return codes + self._first_codes(c) if self.is_sharded else codes, places[
+            :, 1:
+        ] * self.chunk_shape - topleft
 
     def remove_file(self, file: Vec4, *, others: bool = False) -> None:
         """Remove a file that an interrupted attempt may have left; with ``others``, only its
@@ -299,13 +331,19 @@ class TargetArray:
         """Encode an array (c, x, y, z) of whole chunks without storing it, and return the size."""
         voxels, topleft = self._from_chunk_corner(self.clip_to_box(array, topleft), topleft)
         sink = FileBuffer(None)
-        _, sizes, _ = self._encode_into(sink, voxels, topleft, stores_zeros=self.array.layout.is_dense)
+        _, sizes, _ = self._encode_into(
+            sink, voxels, topleft, stores_zeros=self.array.layout.is_dense
+        )
         sink.discard()
         return int(sizes.sum())
 
     def expected_nbytes(self, files: int, voxel_nbytes: int, ratio: float) -> int:
         """Estimate the size of files with some voxels at a compression ratio."""
-        tables = self.shards.expected_nbytes(files, voxel_nbytes // self.chunk_nbytes) if self.is_sharded else 0
+        tables = (
+            self.shards.expected_nbytes(files, voxel_nbytes // self.chunk_nbytes)
+            if self.is_sharded
+            else 0
+        )
         return int(voxel_nbytes * ratio) + tables
 
     # --------------------------------------------------------------------------------------------
@@ -331,7 +369,11 @@ class TargetArray:
             return ""
         if not isinstance(source, StoredArray):
             return "its voxels are converted"
-        return "stored voxels around the box are kept" if self.merges else self._splice(source).obstacle()
+        return (
+            "stored voxels around the box are kept"
+            if self.merges
+            else self._splice(source).obstacle()
+        )
 
     def _splice(self, source: StoredArray) -> Splice:
         return Splice(source, self.as_volume(), keeps_outside=self.keeps_files)
@@ -341,15 +383,27 @@ class TargetArray:
         if self.splicer is not None and self.splicer.can_splice(source, self):
             return self.splicer.splice_shard(source, self, shard)
         box = cell_box(shard, self.shard_shape, self.box).intersection(self.box)
-        receipt, splice, places = Receipt(shard, box, voxels=box.volume), self._splice(source), self._cells(box)
+        receipt, splice, places = (
+            Receipt(shard, box, voxels=box.volume),
+            self._splice(source),
+            self._cells(box),
+        )
         if not self.is_sharded:
-            return replace(self._spliced_files(receipt, splice.chunks(places)), outside=splice.num_outside)
-        is_copy = isinstance(source.layout, Shards) and source.codec == self.array.codec and source.store.is_local
+            return replace(
+                self._spliced_files(receipt, splice.chunks(places)), outside=splice.num_outside
+            )
+        is_copy = (
+            isinstance(source.layout, Shards)
+            and source.codec == self.array.codec
+            and source.store.is_local
+        )
         if is_copy and not splice.checks_chunks and splice.ends_alike and splice.has_same_cells:
             return self._copied_shard(receipt, source, places)
         return replace(self._spliced_shard(receipt, splice, places), outside=splice.num_outside)
 
-    def _copied_shard(self, receipt: Receipt, source: StoredArray, cells: npt.NDArray[np.int64]) -> Receipt:
+    def _copied_shard(
+        self, receipt: Receipt, source: StoredArray, cells: npt.NDArray[np.int64]
+    ) -> Receipt:
         """Copy the stored chunks of other shards, whole stretches of a file at a time."""
         layout, runs, num_found = source.layout, [], 0
         assert isinstance(layout, Shards)
@@ -363,7 +417,9 @@ class TargetArray:
                 sizes, found = located[:, 1] - located[:, 0], cells[members][located[:, 2]]
                 for row in np.flatnonzero(sizes == 0)[:1].tolist():
                     place = tuple(found[row, 1:].tolist())
-                    raise CorruptError(f"{file.name}: chunk {place}: byte {located[row, 0]}: expected an encoded chunk, found 0 bytes")
+                    raise CorruptError(
+                        f"{file.name}: chunk {place}: byte {located[row, 0]}: expected an encoded chunk, found 0 bytes"
+                    )
                 num_found += len(found)
                 runs.append(Run(RunTable(self._codes(found), sizes, located[:, 0]), file))
             source.identity.check(has_absent=num_found < len(cells))
@@ -372,7 +428,9 @@ class TargetArray:
             self.write_shard(receipt.shard, runs)
         return self.published_receipt(receipt)
 
-    def _spliced_files(self, receipt: Receipt, chunks: Iterator[tuple[int, Vec4, bytes]]) -> Receipt:
+    def _spliced_files(
+        self, receipt: Receipt, chunks: Iterator[tuple[int, Vec4, bytes]]
+    ) -> Receipt:
         files = self.array.store.new_files(self.parts.url)
         try:
             for _, cell, data in chunks:
@@ -381,9 +439,17 @@ class TargetArray:
         except BaseException:
             files.discard()
             raise
-        return replace(receipt, path=self.shard_path(receipt.shard), nbytes=files.nbytes, files=files.count) if files.count else receipt
+        return (
+            replace(
+                receipt, path=self.shard_path(receipt.shard), nbytes=files.nbytes, files=files.count
+            )
+            if files.count
+            else receipt
+        )
 
-    def _spliced_shard(self, receipt: Receipt, splice: Splice, cells: npt.NDArray[np.int64]) -> Receipt:
+    def _spliced_shard(
+        self, receipt: Receipt, splice: Splice, cells: npt.NDArray[np.int64]
+    ) -> Receipt:
         output = self.new_shard((0, *receipt.shard))
         try:
             if not splice.write(output, cells):
@@ -395,17 +461,31 @@ class TargetArray:
             raise
         return self.published_receipt(receipt)
 
-    def encode_box(self, array: npt.NDArray[Any], topleft: Vec3, *, is_part: bool = False) -> EncodedBox:
+    def encode_box(
+        self, array: npt.NDArray[Any], topleft: Vec3, *, is_part: bool = False
+    ) -> EncodedBox:
         """Encode an array (c, x, y, z) of whole chunks, which may extend beyond the box, for a
         writer of a part or a whole shard; any thread can do it."""
         voxels, stats = self.clip_to_box(array, topleft), Stats(self.mag)
         stats.add(voxels, topleft)
-        voxels, topleft = self.with_borders(voxels, topleft) if self.merges else self._from_chunk_corner(voxels, topleft)
-        return self._encoded_chunks(voxels, topleft, stats, is_part=is_part) if self.is_sharded else self._encoded_files(voxels, topleft, stats)
+        voxels, topleft = (
+            self.with_borders(voxels, topleft)
+            if self.merges
+            else self._from_chunk_corner(voxels, topleft)
+        )
+        return (
+            self._encoded_chunks(voxels, topleft, stats, is_part=is_part)
+            if self.is_sharded
+            else self._encoded_files(voxels, topleft, stats)
+        )
 
-    def _encoded_chunks(self, voxels: npt.NDArray[Any], topleft: Vec3, stats: Stats, *, is_part: bool) -> EncodedBox:
+    def _encoded_chunks(
+        self, voxels: npt.NDArray[Any], topleft: Vec3, stats: Stats, *, is_part: bool
+    ) -> EncodedBox:
         output = EncodedBytes()
-        codes, sizes, num_nonzero = self._encode_into(output, voxels, topleft, stores_zeros=self.array.layout.is_dense and not is_part)
+        codes, sizes, num_nonzero = self._encode_into(
+            output, voxels, topleft, stores_zeros=self.array.layout.is_dense and not is_part
+        )
         is_stored = sizes > 0
         return EncodedBox(stats, codes[is_stored], sizes[is_stored], num_nonzero, output)
 
@@ -421,20 +501,44 @@ class TargetArray:
             codes, corners = self.ordered_chunks(voxels.shape[1:], topleft, c)
             all_codes.append(codes)
             for batch in _batches(len(codes), self.chunk_nbytes):
-                sizes, nonzero = encode(channels, corners[batch], self.chunk_shape, output, self.folder, stores_zeros=stores_zeros)
+                sizes, nonzero = encode(
+                    channels,
+                    corners[batch],
+                    self.chunk_shape,
+                    output,
+                    self.folder,
+                    stores_zeros=stores_zeros,
+                )
                 all_sizes.append(sizes)
                 num_nonzero += nonzero
-        return np.concatenate(all_codes), np.concatenate(all_sizes or [np.zeros(0, np.int64)]), num_nonzero
+        return (
+            np.concatenate(all_codes),
+            np.concatenate(all_sizes or [np.zeros(0, np.int64)]),
+            num_nonzero,
+        )
 
     def _encoded_files(self, voxels: npt.NDArray[Any], topleft: Vec3, stats: Stats) -> EncodedBox:
         edges = self.array.grid.chunk
         files: list[tuple[Vec4, bytes | memoryview | None]] = []
         pieces = EncodedPieces()
         for c, x, y, z in self._cells(BoundingBox(topleft, voxels.shape[1:], self.mag)).tolist():
-            cell, corner = (c, x, y, z), [n * edge - t for n, edge, t in zip((c, x, y, z), edges, (0, *topleft), strict=True)]
-            chunk = voxels[tuple(slice(low, low + edge) for low, edge in zip(corner, edges, strict=True))]
+            cell, corner = (
+                (c, x, y, z),
+                [
+                    n * edge - t
+                    for n, edge, t in zip((c, x, y, z), edges, (0, *topleft), strict=True)
+                ],
+            )
+            chunk = voxels[
+                tuple(slice(low, low + edge) for low, edge in zip(corner, edges, strict=True))
+            ]
             path = self.array.store.path_of(self.naming.key(cell))
-            files.append((cell, None if is_zero(chunk) else self.array.codec.encode_piece(chunk, pieces, path)))
+            files.append(
+                (
+                    cell,
+                    None if is_zero(chunk) else self.array.codec.encode_piece(chunk, pieces, path),
+                )
+            )
         return EncodedBox(stats, files=files, pieces=pieces)
 
     def open_part(self, shard: Vec3, part: Vec3 | None) -> Writer:
@@ -448,7 +552,10 @@ class TargetArray:
         return self.naming.key((0, *shard) if self.is_sharded else (0, *self._first_chunk(shard)))
 
     def _first_chunk(self, shard: Vec3) -> Vec3:
-        x, y, z = (n * edge // chunk for n, edge, chunk in zip(shard, self.shard_shape, self.chunk_shape, strict=True))
+        x, y, z = (
+            n * edge // chunk
+            for n, edge, chunk in zip(shard, self.shard_shape, self.chunk_shape, strict=True)
+        )
         return x, y, z
 
     def shard_path(self, shard: Vec3) -> str:
@@ -470,7 +577,9 @@ class TargetArray:
     def new_shard(self, file: Vec4) -> ShardFile:
         """Start a file of many chunks, given by its index."""
         layout, store = self.shards, self.array.store
-        buffer = FileBuffer(lambda: store.new_file(self.naming.key(file), self.parts.url), layout.head_nbytes)
+        buffer = FileBuffer(
+            lambda: store.new_file(self.naming.key(file), self.parts.url), layout.head_nbytes
+        )
         first = (file[0] * self._channel_chunks_per_file, *self._first_chunk(file[1:]))
         return layout.new_shard(first, self.array.grid, buffer)
 
@@ -478,7 +587,11 @@ class TargetArray:
         """Write the files of a shard from runs; remove those without chunks."""
         num_codes = self.shards.codes_per_file(self.array.grid)
         for n, (file, _) in enumerate(self.naming.keys(self.files_of(shard, self.box))):
-            inside = [Run(table, run.file) for run in runs if len((table := run.table.between(n * num_codes, (n + 1) * num_codes)).codes)]
+            inside = [
+                Run(table, run.file)
+                for run in runs
+                if len((table := run.table.between(n * num_codes, (n + 1) * num_codes)).codes)
+            ]
             if not inside:
                 self.remove_file(file)
                 continue
@@ -498,7 +611,13 @@ class TargetArray:
             count, nbytes, stamp = (0, 0, 0) if state is None else (1, *state)
         else:
             count, nbytes, stamp = self.as_volume().group_state(receipt.shard)
-        return replace(receipt, path=self.shard_path(receipt.shard) if count else None, nbytes=nbytes, mtime_ns=stamp, files=count or 1)
+        return replace(
+            receipt,
+            path=self.shard_path(receipt.shard) if count else None,
+            nbytes=nbytes,
+            mtime_ns=stamp,
+            files=count or 1,
+        )
 
     def join_shard(self, shard: Vec3, parts: Sequence[Receipt]) -> Receipt:
         """Join part files into a shard without decoding chunks, and publish it; single-chunk files
@@ -516,7 +635,9 @@ class TargetArray:
                     # dask can run a task twice: the first run published the shard and removed its
                     # parts
                     if not self._stored_sizes(receipt):
-                        raise IncompleteWriteError(f"{part.path}: a part of {self.shard_path(shard)} is missing, though the shard is not joined yet")
+                        raise IncompleteWriteError(
+                            f"{part.path}: a part of {self.shard_path(shard)} is missing, though the shard is not joined yet"
+                        )
                     return self.published_receipt(receipt)
                 runs.append(open_run(opened.enter_context(file)))
             if self.merges:
@@ -524,16 +645,22 @@ class TargetArray:
             self.write_shard(shard, runs)
         return self.published_receipt(receipt) if runs else receipt
 
-    def _untouched_runs(self, shard: Vec3, boxes: Sequence[BoundingBox], opened: ExitStack) -> list[Run]:
+    def _untouched_runs(
+        self, shard: Vec3, boxes: Sequence[BoundingBox], opened: ExitStack
+    ) -> list[Run]:
         """Return the chunks of a stored shard that no box touches."""
         layout, runs = self.shards, []
-        places = self._cells(cell_box(shard, self.shard_shape, self.box).intersection(self.as_volume().extent))
+        places = self._cells(
+            cell_box(shard, self.shard_shape, self.box).intersection(self.as_volume().extent)
+        )
         # A chunk that any box touches was merged with its stored voxels before it was encoded, see
         # with_borders.
         is_kept = np.ones(len(places), np.bool_)
         for low, high in ((written.topleft, written.bottomright) for written in boxes):
             corner = places[:, 1:] * self.chunk_shape
-            is_kept &= ~((corner < high).all(axis=1) & (corner + self.chunk_shape > low).all(axis=1))
+            is_kept &= ~(
+                (corner < high).all(axis=1) & (corner + self.chunk_shape > low).all(axis=1)
+            )
         if not is_kept.any():  # files that are covered whole may be damaged
             return []
         places = places[is_kept]
@@ -549,7 +676,9 @@ class TargetArray:
             runs.append(Run(RunTable(codes, located[:, 1] - located[:, 0], located[:, 0]), file))
         return runs
 
-    def _reencoded(self, shard: Vec3, places: npt.NDArray[np.int64], opened: ExitStack) -> list[Run]:
+    def _reencoded(
+        self, shard: Vec3, places: npt.NDArray[np.int64], opened: ExitStack
+    ) -> list[Run]:
         """Encode stored chunks (x, y, z) that are encoded differently from new ones, which readers
         allow."""
         writer, volume = PartWriter(self, shard, (-1, -1, -1)), self.as_volume()
@@ -581,7 +710,12 @@ class TargetArray:
             return not self.is_in_place or is_part_file or not self._stored_sizes(receipt)
         if is_part_file:
             assert receipt.part is not None
-            return is_whole_part(self.parts, self.part_name(receipt.shard, receipt.part), receipt.nbytes, receipt.checksum)
+            return is_whole_part(
+                self.parts,
+                self.part_name(receipt.shard, receipt.part),
+                receipt.nbytes,
+                receipt.checksum,
+            )
         if not self.is_sharded and (receipt.part is not None or not self.is_in_place):
             sizes = self._stored_sizes(receipt)
             return (len(sizes), sum(sizes)) == (receipt.files, receipt.nbytes)
@@ -595,7 +729,10 @@ class TargetArray:
         sizes = self._stored_sizes(receipt)
         if (len(sizes), sum(sizes)) != (receipt.files, receipt.nbytes):
             return False
-        return all(self._is_whole_file(key) for _, key in self.naming.keys(self.files_of(receipt.shard, receipt.box)))
+        return all(
+            self._is_whole_file(key)
+            for _, key in self.naming.keys(self.files_of(receipt.shard, receipt.box))
+        )
 
     def _is_whole_file(self, key: str) -> bool:
         """Return whether a file of many chunks has valid tables; an absent one has no chunks."""
@@ -649,7 +786,10 @@ class Writer(ABC):
         """Count all-zero voxels instead of appending them."""
         target = self._target
         if target.merges:
-            self.append(np.broadcast_to(np.zeros((), target.dtype), (target.num_channels, *box.size)), box.topleft)
+            self.append(
+                np.broadcast_to(np.zeros((), target.dtype), (target.num_channels, *box.size)),
+                box.topleft,
+            )
         else:
             self._skip(box)
 
@@ -697,7 +837,9 @@ class PartWriter(Writer):
         self._name = target.part_name(shard, part)
         self._codes: list[npt.NDArray[np.uint64]] = []
         self._sizes: list[npt.NDArray[np.int64]] = []
-        self._output = self._buffer = FileBuffer(lambda: target.parts.new_file(self._name, flush=False), has_checksum=True)
+        self._output = self._buffer = FileBuffer(
+            lambda: target.parts.new_file(self._name, flush=False), has_checksum=True
+        )
 
     def _store(self, encoded: EncodedBox) -> None:
         self._codes.append(encoded.codes)
@@ -712,8 +854,12 @@ class PartWriter(Writer):
             self.discard()
             self._target.parts.delete(self._name)
             return receipt
-        nbytes, checksum = close_part(self._output, RunTable(np.concatenate(self._codes), np.concatenate(self._sizes)))
-        return replace(receipt, path=self._target.parts.path_of(self._name), nbytes=nbytes, checksum=checksum)
+        nbytes, checksum = close_part(
+            self._output, RunTable(np.concatenate(self._codes), np.concatenate(self._sizes))
+        )
+        return replace(
+            receipt, path=self._target.parts.path_of(self._name), nbytes=nbytes, checksum=checksum
+        )
 
 
 class ShardWriter(Writer):
@@ -740,7 +886,9 @@ class ShardWriter(Writer):
             return
         if int(codes[0]) <= self._last:
             if self._target.shards.is_ordered:
-                raise ValueError(f"blocks of a whole file must be in Morton order, got block {codes[0]} after block {self._last}")
+                raise ValueError(
+                    f"blocks of a whole file must be in Morton order, got block {codes[0]} after block {self._last}"
+                )
             self._is_in_order = False
         self._last = int(codes[-1])
         self._nonzero += encoded.num_nonzero
@@ -774,7 +922,9 @@ class ShardWriter(Writer):
         return target.published_receipt(receipt)
 
     def _sort_chunks(self) -> None:
-        table = RunTable(np.concatenate(self._codes), np.concatenate(self._sizes), np.concatenate(self._starts))
+        table = RunTable(
+            np.concatenate(self._codes), np.concatenate(self._sizes), np.concatenate(self._starts)
+        )
         # The unsorted file serves as a run, from which the files are joined; it is never published.
         file = self._shard_file.buffer.close()
         try:
@@ -812,7 +962,11 @@ class FilesWriter(Writer):
         time."""
         store = self._target.array.store
         (state,) = store.states([key])
-        return state is not None and state.nbytes == len(data) and store.read_whole([key], len(data))[0] == data
+        return (
+            state is not None
+            and state.nbytes == len(data)
+            and store.read_whole([key], len(data))[0] == data
+        )
 
     def _skip(self, box: BoundingBox) -> None:
         """Count all-zero voxels, and remove their files."""
@@ -831,7 +985,12 @@ class FilesWriter(Writer):
             return self._target.published_receipt(receipt)
         if not self._files.count:
             return receipt
-        return replace(receipt, path=self._target.shard_path(self._shard), nbytes=self._files.nbytes, files=self._files.count)
+        return replace(
+            receipt,
+            path=self._target.shard_path(self._shard),
+            nbytes=self._files.nbytes,
+            files=self._files.count,
+        )
 
     def discard(self) -> None:
         """Remove unpublished files; no receipt lists the published ones."""
@@ -841,16 +1000,29 @@ class FilesWriter(Writer):
 def in_place_target(array: StoredArray, write: InPlaceWrite) -> TargetArray:
     """Return an existing array as the target of an in-place write."""
     name, layout, grid = array.name, array.layout, array.grid
-    if not array.store.is_local or array.naming is None or array.codec.is_opaque or grid.file is None:
-        raise UnsupportedError(f"{name}: only local arrays whose files contain boxes of chunks can be written in place")
+    if (
+        not array.store.is_local
+        or array.naming is None
+        or array.codec.is_opaque
+        or grid.file is None
+    ):
+        raise UnsupportedError(
+            f"{name}: only local arrays whose files contain boxes of chunks can be written in place"
+        )
     if array.fill:
-        raise UnsupportedError(f"{name}: missing chunks read as {array.fill}; only arrays with fill value 0 can be written in place")
+        raise UnsupportedError(
+            f"{name}: missing chunks read as {array.fill}; only arrays with fill value 0 can be written in place"
+        )
     if array.channels is not None:
-        raise UnsupportedError(f"{name}: the layer shows {array.num_channels} of the array's {grid.size[0]} channels; such layers are read-only")
+        raise UnsupportedError(
+            f"{name}: the layer shows {array.num_channels} of the array's {grid.size[0]} channels; such layers are read-only"
+        )
     if not array.extent.contains(write.box):
         raise BoundsError(f"{name}: box {write.box} reaches outside {array.extent}")
     unit = grid.file[1:] if layout.is_sharded else grid.unit
-    target = replace(array.at(array.store.at(write.folder)), grid=replace(grid, unit=unit), part=write.box)
+    target = replace(
+        array.at(array.store.at(write.folder)), grid=replace(grid, unit=unit), part=write.box
+    )
     return TargetArray(target, target.store.at(write.parts), merges=write.merges, is_in_place=True)
 
 

@@ -96,7 +96,9 @@ class LevelSpec:
     mag]."""
 
     @classmethod
-    def like(cls, volume: Volume, box: BoundingBox | None = None, *, is_copy: bool = False) -> LevelSpec:
+    def like(
+        cls, volume: Volume, box: BoundingBox | None = None, *, is_copy: bool = False
+    ) -> LevelSpec:
         """Return the description of a level with values like those of a volume."""
         return cls(volume.box if box is None else box, volume.dtype, volume.num_channels, is_copy)
 
@@ -149,7 +151,9 @@ class NewLevels:
     def staged(self, job_folder: str) -> tuple[TargetArray, ...]:
         """Return the levels to build below the folder of a job."""
         names = (f"{job_folder}/{target.box.mag.long_name}" for target in self.targets)
-        return tuple(target.built_in(name) for target, name in zip(self.targets, names, strict=True))
+        return tuple(
+            target.built_in(name) for target, name in zip(self.targets, names, strict=True)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +198,13 @@ class TargetImage(Protocol):
         """Return a note on existing coarser levels that do not match a new level, an empty text if
         there are none."""
 
-    def new_levels(self, specs: Sequence[LevelSpec], options: Any, like: Volume | None = None, existing: str = "error") -> NewLevels:
+    def new_levels(
+        self,
+        specs: Sequence[LevelSpec],
+        options: Any,
+        like: Volume | None = None,
+        existing: str = "error",
+    ) -> NewLevels:
         """Lay out new levels.
 
         Parameters

@@ -90,7 +90,14 @@ class Volume(Protocol):
         """Return number and total size of the stored files, possibly estimated from a sample; None
         for a remote volume."""
 
-    def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True) -> int:
+    def read_into(
+        self,
+        out: npt.NDArray[Any],
+        topleft: Vec3,
+        first_channel: int = 0,
+        *,
+        fill_zeros: bool = True,
+    ) -> int:
         """Fill an array with voxels.
 
         Parameters

@@ -42,9 +42,19 @@ VOXEL_TYPES = tuple(
 
 _BY_CODE = {voxel_type.wkw_code: voxel_type for voxel_type in VOXEL_TYPES}
 _BY_DTYPE = {voxel_type.dtype: voxel_type for voxel_type in VOXEL_TYPES}
-_BY_PRECOMPUTED_NAME = {voxel_type.precomputed_name: voxel_type for voxel_type in VOXEL_TYPES if voxel_type.precomputed_name}
+_BY_PRECOMPUTED_NAME = {
+    voxel_type.precomputed_name: voxel_type
+    for voxel_type in VOXEL_TYPES
+    if voxel_type.precomputed_name
+}
 
-_CASTS = {"bool": "uint8", "float16": "float32", "float128": "float64", "complex64": "float32", "complex128": "float64"}
+_CASTS = {
+    "bool": "uint8",
+    "float16": "float32",
+    "float128": "float64",
+    "complex64": "float32",
+    "complex128": "float64",
+}
 
 
 def common_dtype(dtype: Any) -> np.dtype[Any]:
@@ -105,7 +115,11 @@ def guess_category(dtype: np.dtype[Any], num_channels: int) -> str:
     >>> guess_category(np.dtype("uint32"), 1), guess_category(np.dtype("uint16"), 1)
     ('segmentation', 'color')
     """
-    return "segmentation" if dtype.kind in "iu" and dtype.itemsize >= 4 and num_channels == 1 else "color"
+    return (
+        "segmentation"
+        if dtype.kind in "iu" and dtype.itemsize >= 4 and num_channels == 1
+        else "color"
+    )
 
 
 def element_class(dtype: Any, num_channels: int) -> str:

@@ -40,14 +40,20 @@ class BrickPlan(RegionGrid):
         Morton order."""
         # Bricks in Morton order have their chunks in the Morton order of a shard only if they have
         # the proportions of the shard.
-        is_similar = all(brick * shard_shape[0] == shard * self.brick_shape[0] for brick, shard in zip(self.brick_shape, shard_shape, strict=True))
+        is_similar = all(
+            brick * shard_shape[0] == shard * self.brick_shape[0]
+            for brick, shard in zip(self.brick_shape, shard_shape, strict=True)
+        )
         return is_similar and RegionGrid.contains_whole_shards(self, shard_shape)
 
     def touched_regions(self, part: BoundingBox) -> CellMap:
         """Mark the regions that touch a part of the box, shape (x, y, z)."""
         marks = cell_map(self.box, self.region_shape, str(self.box))
         touched = cell_range(part.intersection(self.box), self.region_shape)
-        x, y, z = (slice(t.start - r.start, t.stop - r.start) if len(t) else slice(0, 0) for t, r in zip(touched, self.region_range(), strict=True))
+        x, y, z = (
+            slice(t.start - r.start, t.stop - r.start) if len(t) else slice(0, 0)
+            for t, r in zip(touched, self.region_range(), strict=True)
+        )
         marks[x, y, z] = True
         return marks
 
@@ -60,7 +66,13 @@ class BrickPlan(RegionGrid):
         return cell_box(brick, self.brick_shape, self.box).intersection(self.box)
 
 
-def plan_bricks(box: BoundingBox, tiling: Tiling, workers: int, brick_shape: Vec3 | None = None, region_shape: Vec3 | None = None) -> BrickPlan:
+def plan_bricks(
+    box: BoundingBox,
+    tiling: Tiling,
+    workers: int,
+    brick_shape: Vec3 | None = None,
+    region_shape: Vec3 | None = None,
+) -> BrickPlan:
     """Plan the regions and bricks of a function; ``brick_shape`` is the box of one call if the user
     requests it.
 
@@ -75,14 +87,18 @@ def plan_bricks(box: BoundingBox, tiling: Tiling, workers: int, brick_shape: Vec
     if brick_shape is None:
         brick_shape = _usual_brick(tiling)
     elif not holds_power_of_two(brick_shape, tiling.chunk_shape):
-        raise ValueError(f"chunks must be the target's blocks of {tiling.chunk_shape} voxels times powers of two, got {brick_shape}")
+        raise ValueError(
+            f"chunks must be the target's blocks of {tiling.chunk_shape} voxels times powers of two, got {brick_shape}"
+        )
     if region_shape is None:
         region_shape = choose_region(box, (1, 1, 1), tiling, workers)
     grown = [max(n, m) for n, m in zip(region_shape, brick_shape, strict=True)]
     return BrickPlan(box, (grown[0], grown[1], grown[2]), brick_shape)
 
 
-def plan_components(box: BoundingBox, tiling: Tiling, workers: int, region_shape: Vec3 | None = None) -> BrickPlan:
+def plan_components(
+    box: BoundingBox, tiling: Tiling, workers: int, region_shape: Vec3 | None = None
+) -> BrickPlan:
     """Plan the labelling of connected components, which needs memory for labels beside the voxels.
 
     Bricks do not depend on the number of workers, because the ids of components depend on bricks.

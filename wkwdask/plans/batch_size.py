@@ -56,8 +56,17 @@ class ArraySize:
     def __str__(self) -> str:
         parts = [] if self.seconds is None else [f"walltime {format_walltime(self.seconds)}"]
         parts += [] if self.memory_nbytes is None else [f"memory {self.memory_nbytes >> 20} MiB"]
-        elements, cores = (f"{n} {noun}{'' if n == 1 else 's'}" for n, noun in ((self.elements, "element"), (self.cpus, "core")))
-        return ", ".join([f"{elements} of {cores}", *parts, *(["the rest as the script says"] if len(parts) < 2 else [])])
+        elements, cores = (
+            f"{n} {noun}{'' if n == 1 else 's'}"
+            for n, noun in ((self.elements, "element"), (self.cpus, "core"))
+        )
+        return ", ".join(
+            [
+                f"{elements} of {cores}",
+                *parts,
+                *(["the rest as the script says"] if len(parts) < 2 else []),
+            ]
+        )
 
 
 def propose_size(work: Workload, requested: ArraySize, most_elements: int) -> ArraySize:
@@ -80,8 +89,17 @@ def propose_size(work: Workload, requested: ArraySize, most_elements: int) -> Ar
     rounds = -(-work.num_tasks // (elements * cpus))
     share = rounds * seconds / max(1, work.num_tasks)
     walltime = max(_LEAST_SECONDS, _rounded_up(share * _SAFETY, _STEP_SECONDS))
-    memory = max(_LEAST_NBYTES, int(_rounded_up(_BASE_NBYTES + cpus * work.task_nbytes * _MEMORY_SAFETY, _STEP_NBYTES)))
-    return replace(requested, elements=elements, cpus=cpus, seconds=requested.seconds or walltime, memory_nbytes=requested.memory_nbytes or memory)
+    memory = max(
+        _LEAST_NBYTES,
+        int(_rounded_up(_BASE_NBYTES + cpus * work.task_nbytes * _MEMORY_SAFETY, _STEP_NBYTES)),
+    )
+    return replace(
+        requested,
+        elements=elements,
+        cpus=cpus,
+        seconds=requested.seconds or walltime,
+        memory_nbytes=requested.memory_nbytes or memory,
+    )
 
 
 def finish_job_tasks(work: Workload, requested: ArraySize) -> int:
@@ -95,14 +113,19 @@ def finish_job_tasks(work: Workload, requested: ArraySize) -> int:
     """
     seconds = _ELEMENT_SECONDS if requested.seconds is None else requested.seconds / _SAFETY
     each = work.seconds / max(1, work.num_tasks)
-    return max(1, min(_MOST_AFTER_ARRAY, int(seconds * (requested.cpus or 1) / max(each, _SECONDS_PER_TASK))))
+    return max(
+        1,
+        min(_MOST_AFTER_ARRAY, int(seconds * (requested.cpus or 1) / max(each, _SECONDS_PER_TASK))),
+    )
 
 
 def finish_job_size(few: int, work: Workload, size: ArraySize) -> ArraySize:
     """Return the resources of the finish job, with walltime for ``few`` tasks like those of the
     array."""
     share = few * work.seconds / max(1, work.num_tasks) / (size.cpus or 1)
-    return replace(size, seconds=max(size.seconds or 0.0, _rounded_up(share * _SAFETY, _STEP_SECONDS)))
+    return replace(
+        size, seconds=max(size.seconds or 0.0, _rounded_up(share * _SAFETY, _STEP_SECONDS))
+    )
 
 
 def group_size(num_tasks: int, elements: int) -> int:

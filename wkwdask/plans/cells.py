@@ -52,12 +52,16 @@ class SparseCells:
     def _add(self, cells: Iterable[Any], count: int) -> None:
         if len(self.marked) + count > _MOST_LISTED:
             sizes = " x ".join(map(str, self.shape))
-            raise UnsupportedError(f"{self.name}: found more than {_MOST_LISTED} regions with data in a grid of {sizes}; use a smaller box")
+            raise UnsupportedError(
+                f"{self.name}: found more than {_MOST_LISTED} regions with data in a grid of {sizes}; use a smaller box"
+            )
         self.marked.update(cells)
 
     def _ranges(self, key: EllipsisType | tuple[slice, ...]) -> list[range]:
         slices = (slice(None),) * 3 if isinstance(key, EllipsisType) else key
-        return [range(*part.indices(length)) for part, length in zip(slices, self.shape, strict=True)]
+        return [
+            range(*part.indices(length)) for part, length in zip(slices, self.shape, strict=True)
+        ]
 
     def __getitem__(self, key: tuple[slice, ...]) -> SparseCells:
         """Return the cells selected by three slices."""
@@ -66,8 +70,14 @@ class SparseCells:
         count = math.prod(shape)
         # whichever is shorter
         candidates = product(x, y, z) if count < len(self.marked) else self.marked
-        inside = (cell for cell in candidates if cell in self.marked and cell[0] in x and cell[1] in y and cell[2] in z)
-        return SparseCells(shape, self.name, ((a - x.start, b - y.start, c - z.start) for a, b, c in inside))
+        inside = (
+            cell
+            for cell in candidates
+            if cell in self.marked and cell[0] in x and cell[1] in y and cell[2] in z
+        )
+        return SparseCells(
+            shape, self.name, ((a - x.start, b - y.start, c - z.start) for a, b, c in inside)
+        )
 
     def indices(self) -> npt.NDArray[np.int64]:
         """Return the marked cells in the order of ``np.argwhere``, shape (n, 3)."""
@@ -135,7 +145,13 @@ def marked_cells(marks: CellMap) -> npt.NDArray[np.int64]:
     return marks.indices() if isinstance(marks, SparseCells) else np.argwhere(marks)
 
 
-def project_cells(marks: CellMap, first: Sequence[int], cell: Sequence[int], box: BoundingBox, other: Sequence[int]) -> SparseCells:
+def project_cells(
+    marks: CellMap,
+    first: Sequence[int],
+    cell: Sequence[int],
+    box: BoundingBox,
+    other: Sequence[int],
+) -> SparseCells:
     """Mark the cells of another shape that share voxels with marked ones; ``first`` is the index of
     the first cell of ``marks``."""
     x, y, z = map(_length, cell_range(box, other))

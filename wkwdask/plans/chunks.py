@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 _SHARD_NBYTES = 512 << 20
 
 
-def default_chunks_per_shard(size: Sequence[int], chunk_shape: Vec3, voxel_nbytes: int, *, is_sharded: bool) -> Vec3:
+def default_chunks_per_shard(
+    size: Sequence[int], chunk_shape: Vec3, voxel_nbytes: int, *, is_sharded: bool
+) -> Vec3:
     """Choose the number of chunks along x, y, z in a shard, or, without sharding, in a group of
     files that one task writes.
 
@@ -64,7 +66,10 @@ def holds_power_of_two(shard_shape: Vec3, chunk_shape: Vec3) -> bool:
     >>> holds_power_of_two((20, 10, 5), (5, 5, 5)), holds_power_of_two((24, 24, 24), (8, 8, 8))
     (True, False)
     """
-    return not any(shard % chunk or shard // chunk & (shard // chunk - 1) or not shard for shard, chunk in zip(shard_shape, chunk_shape, strict=True))
+    return not any(
+        shard % chunk or shard // chunk & (shard // chunk - 1) or not shard
+        for shard, chunk in zip(shard_shape, chunk_shape, strict=True)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +82,14 @@ class PartPlan:
     """Largest size of the chunks of the array that one part touches [bytes]."""
 
 
-def plan_parts(lengths: Sequence[Sequence[int]], box: BoundingBox, chunk_shape: Vec3, shard_shape: Vec3, voxel_nbytes: int, part_nbytes: int) -> PartPlan:
+def plan_parts(
+    lengths: Sequence[Sequence[int]],
+    box: BoundingBox,
+    chunk_shape: Vec3,
+    shard_shape: Vec3,
+    voxel_nbytes: int,
+    part_nbytes: int,
+) -> PartPlan:
     """Choose large parts that touch few chunks of the array.
 
     All chunks that a part touches are in memory at once. So the shape of a part follows the shapes
@@ -99,13 +111,20 @@ def plan_parts(lengths: Sequence[Sequence[int]], box: BoundingBox, chunk_shape: 
     edges = [np.cumsum([low, *axis]) for low, axis in zip(box.topleft, lengths, strict=True)]
 
     def touched(shape: Vec3) -> int:
-        return math.prod(_touched_length(axis, step) for axis, step in zip(edges, shape, strict=True)) * voxel_nbytes
+        return (
+            math.prod(_touched_length(axis, step) for axis, step in zip(edges, shape, strict=True))
+            * voxel_nbytes
+        )
 
     shape, nbytes = chunk_shape, touched(chunk_shape)
     while True:
-        grown = [(touched(larger), max(larger), larger) for larger in _doublings(shape, shard_shape)]
+        grown = [
+            (touched(larger), max(larger), larger) for larger in _doublings(shape, shard_shape)
+        ]
         fitting = [
-            (total, edge, larger) for total, edge, larger in grown if math.prod(larger) * voxel_nbytes <= part_nbytes and total <= max(nbytes, part_nbytes)
+            (total, edge, larger)
+            for total, edge, larger in grown
+            if math.prod(larger) * voxel_nbytes <= part_nbytes and total <= max(nbytes, part_nbytes)
         ]
         if not fitting:
             return PartPlan(shape, nbytes)
@@ -116,7 +135,9 @@ def _doublings(shape: Vec3, limit: Vec3) -> list[Vec3]:
     """List the shapes with one axis doubled that divide ``limit``."""
     x, y, z = shape
     choices = [(2 * x, y, z), (x, 2 * y, z), (x, y, 2 * z)]
-    return [choice for choice in choices if all(n % m == 0 for n, m in zip(limit, choice, strict=True))]
+    return [
+        choice for choice in choices if all(n % m == 0 for n, m in zip(limit, choice, strict=True))
+    ]
 
 
 def _touched_length(edges: np.ndarray[tuple[int], np.dtype[np.int64]], step: int) -> int:
@@ -146,7 +167,10 @@ def largest_multiple(chunk_shape: Vec3, shard_shape: Vec3, voxel_nbytes: int, nb
     """
     shape = chunk_shape
     while shape != shard_shape:
-        doubled = [n * 2 if shard % (n * 2) == 0 else n for n, shard in zip(shape, shard_shape, strict=True)]
+        doubled = [
+            n * 2 if shard % (n * 2) == 0 else n
+            for n, shard in zip(shape, shard_shape, strict=True)
+        ]
         grown = (doubled[0], doubled[1], doubled[2])
         if grown == shape or grown[0] * grown[1] * grown[2] * voxel_nbytes > nbytes:
             break
@@ -166,7 +190,9 @@ def chunk_group_shape(grid: Vec3, chunk_nbytes: int) -> Vec3:
     return cells[0], cells[1], cells[2]
 
 
-def chunk_lengths(start: Sequence[int], box: BoundingBox, shape: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+def chunk_lengths(
+    start: Sequence[int], box: BoundingBox, shape: Sequence[int]
+) -> tuple[tuple[int, ...], ...]:
     """Return the chunk lengths of an array along x, y, z with all inner borders on the grid of
     ``shape``.
 
@@ -203,7 +229,14 @@ _NBYTES_PER_TABLE_ENTRY = 8
 _MARGIN, _MARGIN_OF_RAW = 128, 8
 
 
-def suitable_file_len(box: BoundingBox, block_len: int, voxel_nbytes: int, *, is_compressed: bool, largest: int = LARGEST_FILE_LEN) -> int:
+def suitable_file_len(
+    box: BoundingBox,
+    block_len: int,
+    voxel_nbytes: int,
+    *,
+    is_compressed: bool,
+    largest: int = LARGEST_FILE_LEN,
+) -> int:
     """Choose the edge length of the files of a mag [blocks].
 
     A small box is stored in about the fewest bytes, and a large box in few files.
@@ -225,7 +258,13 @@ def suitable_file_len(box: BoundingBox, block_len: int, voxel_nbytes: int, *, is
     block_nbytes = block_len**3 * voxel_nbytes
     absent_nbytes = block_nbytes // 255 + _NBYTES_PER_TABLE_ENTRY if is_compressed else block_nbytes
     lengths = [1 << n for n in range(largest.bit_length())]
-    files = [math.prod(len(cells) for cells in cell_range(box, (block_len * length,) * 3)) for length in lengths]
-    spent = [count * (_NBYTES_PER_FILE + length**3 * absent_nbytes) for count, length in zip(files, lengths, strict=True)]
+    files = [
+        math.prod(len(cells) for cells in cell_range(box, (block_len * length,) * 3))
+        for length in lengths
+    ]
+    spent = [
+        count * (_NBYTES_PER_FILE + length**3 * absent_nbytes)
+        for count, length in zip(files, lengths, strict=True)
+    ]
     most = min(spent) + box.volume * voxel_nbytes // (_MARGIN if is_compressed else _MARGIN_OF_RAW)
     return max(length for length, nbytes in zip(lengths, spent, strict=True) if nbytes <= most)

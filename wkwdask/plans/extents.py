@@ -34,7 +34,14 @@ def common_extent(boxes: Sequence[BoundingBox], block_shape: Vec3) -> BoundingBo
     >>> common_extent(boxes, (16, 16, 16)).topleft, common_extent(boxes, (16, 16, 16)).bottomright
     ((96, 32, 16), (176, 100, 57))
     """
-    corners = [(times(box.topleft, box.mag.factors), times(box.bottomright, box.mag.factors), box.mag.factors) for box in boxes]
+    corners = [
+        (
+            times(box.topleft, box.mag.factors),
+            times(box.bottomright, box.mag.factors),
+            box.mag.factors,
+        )
+        for box in boxes
+    ]
     lows, highs, factors = zip(*corners, strict=True)
     low, high = [], []
     for axis, length in enumerate(times(block_shape, boxes[-1].mag.factors)):
@@ -62,5 +69,15 @@ def extent_beside(other: BoundingBox, box: BoundingBox) -> BoundingBox:
     if not whole.contains(box):
         return box
     # A finer level may end inside of the last voxel of the other one.
-    ends = zip(box.bottomright, box.in_mag(other.mag).bottomright, other.bottomright, whole.bottomright, strict=True)
-    return BoundingBox.from_corners(whole.topleft, [end if rounded == last else outer for end, rounded, last, outer in ends], box.mag)
+    ends = zip(
+        box.bottomright,
+        box.in_mag(other.mag).bottomright,
+        other.bottomright,
+        whole.bottomright,
+        strict=True,
+    )
+    return BoundingBox.from_corners(
+        whole.topleft,
+        [end if rounded == last else outer for end, rounded, last, outer in ends],
+        box.mag,
+    )

@@ -39,7 +39,9 @@ def sorted_mags(mags: Collection[Mag], origin: Mag, option: str) -> list[Mag]:
     """Sort the mags that a user lists, finest first; raise ValueError if they include their source,
     which ``option`` names in the error."""
     if origin in mags:
-        raise ValueError(f"mags= lists mag {origin}, which is the {option}: it is what the others are made from")
+        raise ValueError(
+            f"mags= lists mag {origin}, which is the {option}: it is what the others are made from"
+        )
     return sorted(set(mags), key=lambda mag: (mag.x * mag.y * mag.z, mag.factors))
 
 
@@ -65,7 +67,11 @@ def check_one_ladder(folder: str, existing: Collection[Mag], new: Collection[Mag
 
 
 def mag_ladder(
-    finest: Mag, coarsest: Mag, voxel_size_nm: Sequence[float] | None = None, sampling: str = "anisotropic", others: Collection[Mag] = ()
+    finest: Mag,
+    coarsest: Mag,
+    voxel_size_nm: Sequence[float] | None = None,
+    sampling: str = "anisotropic",
+    others: Collection[Mag] = (),
 ) -> list[Mag]:
     """List the mags of a pyramid above ``finest``; mags that ``others`` (other layers) have are
     preferred.
@@ -85,10 +91,24 @@ def mag_ladder(
     if sampling == "constant_z":
         coarsest = Mag(coarsest.x, coarsest.y, finest.z)
     doubles_all = sampling != "anisotropic" or voxel_size_nm is None
-    return list(_climb(finest, coarsest, (1.0, 1.0, 1.0) if voxel_size_nm is None else tuple(voxel_size_nm), doubles_all, others))
+    return list(
+        _climb(
+            finest,
+            coarsest,
+            (1.0, 1.0, 1.0) if voxel_size_nm is None else tuple(voxel_size_nm),
+            doubles_all,
+            others,
+        )
+    )
 
 
-def _climb(finest: Mag, coarsest: Mag, voxel_size: Sequence[float], doubles_all: bool, others: Collection[Mag]) -> Iterator[Mag]:
+def _climb(
+    finest: Mag,
+    coarsest: Mag,
+    voxel_size: Sequence[float],
+    doubles_all: bool,
+    others: Collection[Mag],
+) -> Iterator[Mag]:
     current = finest
     while current.maximum < coarsest.maximum:
         shared = _next_of(others, current)
@@ -96,9 +116,16 @@ def _climb(finest: Mag, coarsest: Mag, voxel_size: Sequence[float], doubles_all:
             current = shared
             yield current
             continue
-        doubled = _doubled(current.factors, (True,) * 3) if doubles_all else _most_cubic(current.factors, voxel_size)
+        doubled = (
+            _doubled(current.factors, (True,) * 3)
+            if doubles_all
+            else _most_cubic(current.factors, voxel_size)
+        )
         clipped = Mag(*(min(a, b) for a, b in zip(doubled, coarsest.factors, strict=True)))
-        if any(a < b for a, b in zip(clipped.factors, current.factors, strict=True)) or clipped == current:
+        if (
+            any(a < b for a, b in zip(clipped.factors, current.factors, strict=True))
+            or clipped == current
+        ):
             raise ValueError(
                 f"the mags from {finest} do not reach {coarsest}: after {current} comes {'-'.join(map(str, doubled))}; choose another coarsest mag"
             )
@@ -111,12 +138,19 @@ def _climb(finest: Mag, coarsest: Mag, voxel_size: Sequence[float], doubles_all:
 
 def _next_of(others: Collection[Mag], current: Mag) -> Mag | None:
     """Return the mag after ``current`` in other layers, None if they have none that fits."""
-    fitting = [mag for mag in others if mag.maximum == 2 * current.maximum and all(b % a == 0 for a, b in zip(current.factors, mag.factors, strict=True))]
+    fitting = [
+        mag
+        for mag in others
+        if mag.maximum == 2 * current.maximum
+        and all(b % a == 0 for a, b in zip(current.factors, mag.factors, strict=True))
+    ]
     return min(fitting, default=None)
 
 
 def _doubled(factors: Vec3, axes: Sequence[bool]) -> tuple[int, ...]:
-    return tuple(factor * 2 if double else factor for factor, double in zip(factors, axes, strict=True))
+    return tuple(
+        factor * 2 if double else factor for factor, double in zip(factors, axes, strict=True)
+    )
 
 
 def _most_cubic(factors: Vec3, voxel_size: Sequence[float]) -> tuple[int, ...]:
@@ -125,8 +159,14 @@ def _most_cubic(factors: Vec3, voxel_size: Sequence[float]) -> tuple[int, ...]:
     lengths = [factor * length for factor, length in zip(factors, voxel_size, strict=True)]
     shortest = min(lengths)
     doubled_all = _doubled(factors, (True,) * 3)
-    doubled_short = _doubled(factors, [length <= shortest * (1 + _SAME_LENGTH) for length in lengths])
-    return doubled_all if _elongation(doubled_all, voxel_size) < _elongation(doubled_short, voxel_size) else doubled_short
+    doubled_short = _doubled(
+        factors, [length <= shortest * (1 + _SAME_LENGTH) for length in lengths]
+    )
+    return (
+        doubled_all
+        if _elongation(doubled_all, voxel_size) < _elongation(doubled_short, voxel_size)
+        else doubled_short
+    )
 
 
 def _elongation(factors: Sequence[int], voxel_size: Sequence[float]) -> float:

@@ -74,11 +74,15 @@ class Pass:
     def source_bricks_per_brick(self) -> int:
         """Source bricks that make one brick of the first level."""
         level = self.levels[0]
-        return math.prod(times(level.brick_shape, level.factor)) // math.prod(self.source_brick_shape)
+        return math.prod(times(level.brick_shape, level.factor)) // math.prod(
+            self.source_brick_shape
+        )
 
     def source_region(self, region: Vec3) -> BoundingBox:
         """Return the source voxels that a task reads."""
-        return cell_box(region, self.source_region_shape, self.source_box).intersection(self.source_box)
+        return cell_box(region, self.source_region_shape, self.source_box).intersection(
+            self.source_box
+        )
 
     def regions(self, occupied: CellMap) -> Iterator[Vec3]:
         """Yield the tasks in Morton order, which completes the files of all mags one after
@@ -104,7 +108,11 @@ class Pass:
         """Count the parts of a brick: the bricks of the finer mag, inside its box, that it
         contains."""
         grid = self.levels[level]
-        finer_box, finer_shape = (self.levels[level - 1].box, self.levels[level - 1].brick_shape) if level else (self.source_box, self.source_brick_shape)
+        finer_box, finer_shape = (
+            (self.levels[level - 1].box, self.levels[level - 1].brick_shape)
+            if level
+            else (self.source_box, self.source_brick_shape)
+        )
         footprint = cell_box(index, times(grid.brick_shape, grid.factor), finer_box)
         x, y, z = cell_range(footprint.intersection(finer_box), finer_shape)
         return len(x) * len(y) * len(z)
@@ -135,13 +143,20 @@ class Pass:
         """Return whether a task writes whole shards of a level, because the region contains all of
         them that is in the box, and their chunks come in order."""
         grid = self.levels[level]
-        brick_is_whole = all(n % edge == 0 for n, edge in zip(grid.brick_shape, shard_shape, strict=True))
-        return (grid.in_order or brick_is_whole) and (grid.contains_whole_shards(shard_shape) or grid.has_one_region_per_shard(shard_shape))
+        brick_is_whole = all(
+            n % edge == 0 for n, edge in zip(grid.brick_shape, shard_shape, strict=True)
+        )
+        return (grid.in_order or brick_is_whole) and (
+            grid.contains_whole_shards(shard_shape) or grid.has_one_region_per_shard(shard_shape)
+        )
 
     def memory_nbytes(self, voxel_nbytes: int) -> int:
         """Return the memory of all bricks of a task [bytes]: one of the source, and for each mag
         one pending and one cut at the border."""
-        return voxel_nbytes * (math.prod(self.source_brick_shape) + 2 * sum(math.prod(level.brick_shape) for level in self.levels))
+        return voxel_nbytes * (
+            math.prod(self.source_brick_shape)
+            + 2 * sum(math.prod(level.brick_shape) for level in self.levels)
+        )
 
 
 def step_factors(finest: Mag, mags: Sequence[Mag]) -> list[Vec3]:
@@ -164,8 +179,16 @@ def plan_passes(
         factors = step_factors(source_box.mag, mags[done:])
         first_box = source_box.in_mag(mags[done])
         tiling = tilings[done]
-        region_shape = choose_region(first_box, factors[0], tiling, workers) if region_shapes is None else region_shapes[len(passes)]
-        passes.append(plan_pass(source_box, mags[done:], tiling.chunk_shape, tiling.voxel_nbytes, region_shape))
+        region_shape = (
+            choose_region(first_box, factors[0], tiling, workers)
+            if region_shapes is None
+            else region_shapes[len(passes)]
+        )
+        passes.append(
+            plan_pass(
+                source_box, mags[done:], tiling.chunk_shape, tiling.voxel_nbytes, region_shape
+            )
+        )
         done += len(passes[-1].levels)
         source_box = passes[-1].levels[-1].box
     return passes
@@ -196,7 +219,9 @@ def plan_offset_passes(
     while first < len(mags):
         finer = source_box.mag if first == 0 else mags[first - 1]
         last = first + 1
-        while last < len(mags) and origins[last] == times(origins[last + 1], mags[last - 1].step_to(mags[last])):
+        while last < len(mags) and origins[last] == times(
+            origins[last + 1], mags[last - 1].step_to(mags[last])
+        ):
             last += 1
         frame = times(origins[first + 1], finer.step_to(mags[first]))
         box = counted_from(source_box.in_mag(finer), frame)
@@ -220,19 +245,33 @@ def choose_region(box: BoundingBox, factor: Vec3, tiling: Tiling, workers: int) 
         num_regions = math.prod(len(cells) for cells in cell_range(box, shape))
         nbytes = math.prod(shape) * math.prod(factor) * tiling.voxel_nbytes
         is_smallest = edge * max(chunk_shape) <= _SMALLEST_REGION_VX
-        is_busy = is_smallest or workers == 1 or num_regions >= _TASKS_PER_WORKER * workers or (num_regions >= workers and nbytes <= _SMALL_TASK_NBYTES)
+        is_busy = (
+            is_smallest
+            or workers == 1
+            or num_regions >= _TASKS_PER_WORKER * workers
+            or (num_regions >= workers and nbytes <= _SMALL_TASK_NBYTES)
+        )
         if is_busy and nbytes <= _LARGEST_TASK_NBYTES:
             break
         edge //= 2
     return _cube(edge, chunk_shape)
 
 
-def plan_pass(source_box: BoundingBox, mags: Sequence[Mag], chunk_shape: Vec3, voxel_nbytes: int, region_shape: Vec3) -> Pass:
+def plan_pass(
+    source_box: BoundingBox,
+    mags: Sequence[Mag],
+    chunk_shape: Vec3,
+    voxel_nbytes: int,
+    region_shape: Vec3,
+) -> Pass:
     """Plan one pass: the mags that a region makes, and their bricks."""
     factors = step_factors(source_box.mag, mags)
     steps = [(factors[0], region_shape)]
     for factor in factors[1:]:  # until a region would not be whole chunks
-        if any(n % (step * chunk) for n, step, chunk in zip(steps[-1][1], factor, chunk_shape, strict=True)):
+        if any(
+            n % (step * chunk)
+            for n, step, chunk in zip(steps[-1][1], factor, chunk_shape, strict=True)
+        ):
             break
         steps.append((factor, divide(steps[-1][1], factor)))
     smallest_brick = _largest_factor([factor for factor, _ in steps[1:]])
@@ -248,12 +287,17 @@ def plan_pass(source_box: BoundingBox, mags: Sequence[Mag], chunk_shape: Vec3, v
     return Pass(source_box, _source_brick_shape(levels[0], voxel_nbytes), tuple(levels))
 
 
-def _brick_shape(chunk_shape: Vec3, factor: Vec3, voxel_nbytes: int, region_shape: Vec3, smallest: Vec3) -> Vec3:
+def _brick_shape(
+    chunk_shape: Vec3, factor: Vec3, voxel_nbytes: int, region_shape: Vec3, smallest: Vec3
+) -> Vec3:
     """Choose a brick of the first level: whole chunks, and whole windows of all coarser mags."""
     edge = 1
     while any(edge * n % least for n, least in zip(chunk_shape, smallest, strict=True)):
         edge *= 2
-    while math.prod(_cube(edge * 2, chunk_shape)) * math.prod(factor) * voxel_nbytes <= _BRICK_SOURCE_NBYTES:
+    while (
+        math.prod(_cube(edge * 2, chunk_shape)) * math.prod(factor) * voxel_nbytes
+        <= _BRICK_SOURCE_NBYTES
+    ):
         edge *= 2
     return _smaller(_cube(edge, chunk_shape), region_shape)
 
@@ -262,8 +306,13 @@ def _source_brick_shape(level: Level, voxel_nbytes: int) -> Vec3:
     """Choose the shape of one read: the footprint of a brick, halved along its longest axis until
     it is small enough or odd along all axes."""
     shape = list(level.brick_shape)
-    while math.prod(shape) * math.prod(level.factor) * voxel_nbytes > _BRICK_SOURCE_NBYTES and not all(n % 2 for n in shape):
-        longest = max((axis for axis in range(3) if shape[axis] % 2 == 0), key=lambda axis: shape[axis] * level.factor[axis])
+    while math.prod(shape) * math.prod(
+        level.factor
+    ) * voxel_nbytes > _BRICK_SOURCE_NBYTES and not all(n % 2 for n in shape):
+        longest = max(
+            (axis for axis in range(3) if shape[axis] % 2 == 0),
+            key=lambda axis: shape[axis] * level.factor[axis],
+        )
         shape[longest] //= 2
     return times((shape[0], shape[1], shape[2]), level.factor)
 

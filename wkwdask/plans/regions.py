@@ -39,7 +39,9 @@ def morton_order(cells: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
         return np.zeros(0, np.intp)
     cells = cells - (cells.min(axis=0) >> _CODE_BITS << _CODE_BITS)
     parts = range(-(-int(cells.max()).bit_length() // _CODE_BITS) or 1)
-    return np.lexsort([morton.encode(cells >> part * _CODE_BITS & (1 << _CODE_BITS) - 1) for part in parts])
+    return np.lexsort(
+        [morton.encode(cells >> part * _CODE_BITS & (1 << _CODE_BITS) - 1) for part in parts]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +95,13 @@ class RegionGrid:
         """Return the slices of the regions of a shard in the array of all regions that touch the
         box."""
         all_regions = cell_range(self.box, self.region_shape)
-        regions = cell_range(cell_box(shard, shard_shape, self.box).intersection(self.box), self.region_shape)
-        x, y, z = (slice(r.start - first.start, r.stop - first.start) for r, first in zip(regions, all_regions, strict=True))
+        regions = cell_range(
+            cell_box(shard, shard_shape, self.box).intersection(self.box), self.region_shape
+        )
+        x, y, z = (
+            slice(r.start - first.start, r.stop - first.start)
+            for r, first in zip(regions, all_regions, strict=True)
+        )
         return x, y, z
 
     def occupied_shards(self, shard_shape: Vec3, occupied: CellMap) -> CellMap:
@@ -105,13 +112,21 @@ class RegionGrid:
             return project_cells(occupied, first, self.region_shape, self.box, shard_shape)
         # Along each axis, a shard is several regions (any of them may have data), or a region is
         # several shards (each may have data).
-        for axis, (cells, shards) in enumerate(zip(cell_range(self.box, self.region_shape), cell_range(self.box, shard_shape), strict=True)):
+        for axis, (cells, shards) in enumerate(
+            zip(
+                cell_range(self.box, self.region_shape),
+                cell_range(self.box, shard_shape),
+                strict=True,
+            )
+        ):
             cell, shard = self.region_shape[axis], shard_shape[axis]
             if cell <= shard:
                 starts = [max(0, n * shard // cell - cells.start) for n in shards]
                 occupied = np.logical_or.reduceat(occupied, starts, axis=axis)
             else:
-                occupied = np.take(occupied, [n * shard // cell - cells.start for n in shards], axis=axis)
+                occupied = np.take(
+                    occupied, [n * shard // cell - cells.start for n in shards], axis=axis
+                )
         return occupied
 
     def contains_whole_shards(self, shard_shape: Vec3) -> bool:
@@ -121,11 +136,18 @@ class RegionGrid:
     def has_one_region_per_shard(self, shard_shape: Vec3) -> bool:
         """Return whether each shard has voxels of the box in one region only."""
         is_nested = all(m % n == 0 for n, m in zip(self.region_shape, shard_shape, strict=True))
-        return is_nested and count_cells(self.box, self.region_shape) == count_cells(self.box, shard_shape)
+        return is_nested and count_cells(self.box, self.region_shape) == count_cells(
+            self.box, shard_shape
+        )
 
 
 def plan_splicing(
-    box: BoundingBox, source_shard_shape: Vec3, shard_shape: Vec3, voxel_nbytes: int, workers: int, region_shape: Vec3 | None = None
+    box: BoundingBox,
+    source_shard_shape: Vec3,
+    shard_shape: Vec3,
+    voxel_nbytes: int,
+    workers: int,
+    region_shape: Vec3 | None = None,
 ) -> RegionGrid:
     """Choose the regions in which encoded chunks of another volume are copied into whole shards.
 

@@ -59,7 +59,9 @@ class SlabPlan(UpsamplePlan):
         """Yield the cells of one shape in a cell of a larger one, file by file, and in Morton order
         inside each."""
         ranges = cell_range(cell_box(outer, outer_shape, self.box).intersection(self.box), shape)
-        cells = np.stack(np.meshgrid(*(np.arange(r.start, r.stop) for r in ranges), indexing="ij"), axis=-1).reshape(-1, 3)
+        cells = np.stack(
+            np.meshgrid(*(np.arange(r.start, r.stop) for r in ranges), indexing="ij"), axis=-1
+        ).reshape(-1, 3)
         cells = cells[morton_order(cells)]
         files = cells // np.maximum(1, np.floor_divide(self.shard_shape, shape))
         for index in np.lexsort(files.T):
@@ -67,7 +69,13 @@ class SlabPlan(UpsamplePlan):
             yield x, y, z
 
 
-def plan_slabs(box: BoundingBox, source_chunks: Sequence[Vec3], tiling: Tiling, workers: int, shapes: tuple[Vec3, Vec3] | None = None) -> SlabPlan:
+def plan_slabs(
+    box: BoundingBox,
+    source_chunks: Sequence[Vec3],
+    tiling: Tiling,
+    workers: int,
+    shapes: tuple[Vec3, Vec3] | None = None,
+) -> SlabPlan:
     """Plan a mag from a source with chunks of any shape.
 
     ``source_chunks`` are shapes that the source decodes at once, largest first; the first one that
@@ -81,15 +89,29 @@ def plan_slabs(box: BoundingBox, source_chunks: Sequence[Vec3], tiling: Tiling, 
     >>> plan.region_shape, plan.reading_shape
     ((8192, 4096, 32), (8192, 4096, 32))
     """
-    chunk_shape, shard_shape, voxel_nbytes = tiling.chunk_shape, tiling.shard_shape, tiling.voxel_nbytes
+    chunk_shape, shard_shape, voxel_nbytes = (
+        tiling.chunk_shape,
+        tiling.shard_shape,
+        tiling.voxel_nbytes,
+    )
     if shapes is None:
-        fitting = (shape for chunk in source_chunks if _nbytes(box, shape := _enclosing(box, chunk, chunk_shape), voxel_nbytes) <= READING_NBYTES)
+        fitting = (
+            shape
+            for chunk in source_chunks
+            if _nbytes(box, shape := _enclosing(box, chunk, chunk_shape), voxel_nbytes)
+            <= READING_NBYTES
+        )
         whole = next(fitting, None) or _enclosing(box, source_chunks[-1], chunk_shape)
-        shapes = _region(box, whole, tiling, workers), _reading(box, whole, chunk_shape, voxel_nbytes)
+        shapes = (
+            _region(box, whole, tiling, workers),
+            _reading(box, whole, chunk_shape, voxel_nbytes),
+        )
     region, reading = shapes
     is_cube = len({n // m for n, m in zip(reading, chunk_shape, strict=True)}) == 1
     in_order = _is_multiple(region, shard_shape) and (is_cube or _is_multiple(reading, shard_shape))
-    return SlabPlan(box, region, _brick(reading, tiling, in_order), reading, box.mag, shard_shape, in_order)
+    return SlabPlan(
+        box, region, _brick(reading, tiling, in_order), reading, box.mag, shard_shape, in_order
+    )
 
 
 def _is_multiple(outer: Vec3, inner: Vec3) -> bool:
@@ -102,7 +124,11 @@ def _enclosing(box: BoundingBox, source_chunk: Vec3, chunk_shape: Vec3) -> Vec3:
     shape = list(chunk_shape)
     for axis in range(3):
         fills = source_chunk[axis] >= box.size[axis]
-        while len(_cells_along(box, axis, shape[axis])) > 1 if fills else shape[axis] < source_chunk[axis]:
+        while (
+            len(_cells_along(box, axis, shape[axis])) > 1
+            if fills
+            else shape[axis] < source_chunk[axis]
+        ):
             shape[axis] *= 2
     return vec3(shape)
 
@@ -112,9 +138,15 @@ def _reading(box: BoundingBox, whole: Vec3, chunk_shape: Vec3, voxel_nbytes: int
     they are tiny."""
     reading = list(whole)
     for axis in (1, 0, 2):  # y first: a decoder can skip rows of a section at the least cost
-        while _nbytes(box, reading, voxel_nbytes) > READING_NBYTES and reading[axis] > chunk_shape[axis]:
+        while (
+            _nbytes(box, reading, voxel_nbytes) > READING_NBYTES
+            and reading[axis] > chunk_shape[axis]
+        ):
             reading[axis] //= 2
-    while 8 * math.prod(reading) * voxel_nbytes <= _SMALL_READING_NBYTES and max(reading) <= _WIDEST_READING_VX:
+    while (
+        8 * math.prod(reading) * voxel_nbytes <= _SMALL_READING_NBYTES
+        and max(reading) <= _WIDEST_READING_VX
+    ):
         reading = [2 * n for n in reading]
     return vec3(reading)
 
@@ -122,14 +154,21 @@ def _reading(box: BoundingBox, whole: Vec3, chunk_shape: Vec3, voxel_nbytes: int
 def _region(box: BoundingBox, whole: Vec3, tiling: Tiling, workers: int) -> Vec3:
     """Choose the shape of a task: whole files if that keeps all workers busy, and whole source
     chunks in any case."""
-    least = [max(a, b) for a, b in zip(whole, _reading(box, whole, tiling.chunk_shape, tiling.voxel_nbytes), strict=True)]
+    least = [
+        max(a, b)
+        for a, b in zip(
+            whole, _reading(box, whole, tiling.chunk_shape, tiling.voxel_nbytes), strict=True
+        )
+    ]
     usual = choose_region(box, (1, 1, 1), tiling, workers)
     region = [max(a, b) for a, b in zip(usual, least, strict=True)]
     while True:
         num_regions = math.prod(len(_cells_along(box, axis, region[axis])) for axis in range(3))
         is_busy = num_regions >= _TASKS_PER_WORKER * workers or workers == 1
         larger = [axis for axis in (2, 1, 0) if region[axis] > least[axis]]
-        if not larger or (is_busy and _nbytes(box, region, tiling.voxel_nbytes) <= _LARGEST_REGION_NBYTES):
+        if not larger or (
+            is_busy and _nbytes(box, region, tiling.voxel_nbytes) <= _LARGEST_REGION_NBYTES
+        ):
             return vec3(region)
         region[max(larger, key=lambda n: region[n] // least[n])] //= 2
 
@@ -140,7 +179,9 @@ def _brick(reading: Vec3, tiling: Tiling, is_cube: bool) -> Vec3:
     brick = list(tiling.chunk_shape)
     for axes in [(0, 1, 2)] * _DOUBLINGS if is_cube else [(0,), (1,), (2,)] * _DOUBLINGS:
         grown = [2 * n if axis in axes else n for axis, n in enumerate(brick)]
-        if math.prod(grown) * tiling.voxel_nbytes <= _BRICK_NBYTES and all(a <= min(b, c) for a, b, c in zip(grown, reading, tiling.shard_shape, strict=True)):
+        if math.prod(grown) * tiling.voxel_nbytes <= _BRICK_NBYTES and all(
+            a <= min(b, c) for a, b, c in zip(grown, reading, tiling.shard_shape, strict=True)
+        ):
             brick = grown
     return vec3(brick)
 

@@ -63,10 +63,20 @@ class UpsamplePlan(RegionGrid):
         """Mark the regions over cells of the source with data."""
         if isinstance(source_cells, SparseCells) or needs_sparse(self.box, self.region_shape):
             cell = times(self.source_cell_shape, self.factor)
-            return project_cells(source_cells, [cells.start for cells in cell_range(self.box, cell)], cell, self.box, self.region_shape)
+            return project_cells(
+                source_cells,
+                [cells.start for cells in cell_range(self.box, cell)],
+                cell,
+                self.box,
+                self.region_shape,
+            )
         for axis, regions in enumerate(cell_range(self.box, self.region_shape)):
             per_cell = self.source_cell_shape[axis] * self.factor[axis] // self.region_shape[axis]
-            source_cells = np.take(source_cells, [region // per_cell - regions.start // per_cell for region in regions], axis=axis)
+            source_cells = np.take(
+                source_cells,
+                [region // per_cell - regions.start // per_cell for region in regions],
+                axis=axis,
+            )
         return source_cells
 
     def readings(self, region: Vec3) -> Iterator[Vec3]:
@@ -83,23 +93,36 @@ class UpsamplePlan(RegionGrid):
 
     def memory_nbytes(self, voxel_nbytes: int) -> int:
         """Return the memory of a task [bytes]: one reading of the source and one brick."""
-        return voxel_nbytes * (math.prod(ceil_divide(self.reading_shape, self.factor)) + math.prod(self.brick_shape))
+        return voxel_nbytes * (
+            math.prod(ceil_divide(self.reading_shape, self.factor)) + math.prod(self.brick_shape)
+        )
 
 
 def plan_upsampling(
-    box: BoundingBox, source_mag: Mag, tiling: Tiling, workers: int, region_shape: Vec3 | None = None, source_chunk: Vec3 = (1, 1, 1)
+    box: BoundingBox,
+    source_mag: Mag,
+    tiling: Tiling,
+    workers: int,
+    region_shape: Vec3 | None = None,
+    source_chunk: Vec3 = (1, 1, 1),
 ) -> UpsamplePlan:
     """Plan a finer mag."""
     factor = box.mag.step_to(source_mag)
     if region_shape is None:
         region_shape = choose_region(box, (1, 1, 1), tiling, workers)
-    brick = _grown(tiling.chunk_shape, region_shape, lambda shape: math.prod(shape) * tiling.voxel_nbytes <= _BRICK_NBYTES)
+    brick = _grown(
+        tiling.chunk_shape,
+        region_shape,
+        lambda shape: math.prod(shape) * tiling.voxel_nbytes <= _BRICK_NBYTES,
+    )
 
     def fits(shape: Vec3) -> bool:
         read = ceil_divide(shape, factor)
         # half a reading would not contain a source chunk
         is_small = any(edge < 2 * n for edge, n in zip(read, source_chunk, strict=True))
-        return math.prod(read) * tiling.voxel_nbytes <= (_LARGEST_READING_NBYTES if is_small else _READING_NBYTES)
+        return math.prod(read) * tiling.voxel_nbytes <= (
+            _LARGEST_READING_NBYTES if is_small else _READING_NBYTES
+        )
 
     reading = _grown(brick, region_shape, fits)
     return UpsamplePlan(box, region_shape, brick, reading, source_mag)

@@ -75,15 +75,26 @@ class Batch:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Batch:
         rounds = tuple(_round(entry) for entry in value["rounds"])
-        lists: dict[str, Any] = {name: tuple(value[name]) for name in ("arguments", "options", "command") if name in value}
+        lists: dict[str, Any] = {
+            name: tuple(value[name])
+            for name in ("arguments", "options", "command")
+            if name in value
+        }
         return cls(**{**value, **lists, "size": ArraySize(**value["size"]), "rounds": rounds})
 
 
 def _round(value: dict[str, Any]) -> Round:
     parsed = Round(**value)
-    if not all(isinstance(number, str) and _JOB_ID.fullmatch(number) for number in (parsed.array, parsed.finish)):
-        raise ValueError(f"expected ids of SLURM jobs, found {parsed.array!r} and {parsed.finish!r}")
-    if not all(isinstance(count, int) for count in (parsed.tasks, parsed.elements, parsed.journaled)) or not math.isfinite(parsed.time):
+    if not all(
+        isinstance(number, str) and _JOB_ID.fullmatch(number)
+        for number in (parsed.array, parsed.finish)
+    ):
+        raise ValueError(
+            f"expected ids of SLURM jobs, found {parsed.array!r} and {parsed.finish!r}"
+        )
+    if not all(
+        isinstance(count, int) for count in (parsed.tasks, parsed.elements, parsed.journaled)
+    ) or not math.isfinite(parsed.time):
         raise TypeError(f"expected numbers, found {value}")
     return parsed
 
@@ -137,7 +148,14 @@ def write_tasks(path: str, tasks: Iterable[Any], group: int, dumps: Callable[[An
         while members := list(islice(remaining, group)):
             data = dumps(members)
             file.write(data, offset)
-            index.append((offset, len(data), len(members), signature(key, f"{path} {offset} {len(members)}", data)))
+            index.append(
+                (
+                    offset,
+                    len(data),
+                    len(members),
+                    signature(key, f"{path} {offset} {len(members)}", data),
+                )
+            )
             offset += len(data)
     publish_bytes(path + _INDEX_SUFFIX, json.dumps({"groups": index}).encode())
     return sum(count for _, _, count, _ in index)
@@ -155,7 +173,8 @@ class ElementTasks:
             raise MissingError(f"{index_path}: not found")
         with reading(index_path, "record"):
             self._groups = [
-                (_count(offset), _count(nbytes), _count(count), str(signed)) for offset, nbytes, count, signed in index["groups"][element::elements]
+                (_count(offset), _count(nbytes), _count(count), str(signed))
+                for offset, nbytes, count, signed in index["groups"][element::elements]
             ]
 
     def __len__(self) -> int:
@@ -168,9 +187,13 @@ class ElementTasks:
                 file.seek(offset)
                 data = file.read(nbytes)
             if len(data) != nbytes:
-                raise CorruptError(f"{self._path}: {len(data)} bytes at offset {offset}, expected {nbytes}")
+                raise CorruptError(
+                    f"{self._path}: {len(data)} bytes at offset {offset}, expected {nbytes}"
+                )
             if not is_signed(self._key, f"{self._path} {offset} {count}", data, signed):
-                raise CorruptError(f"{self._path}: the {nbytes} bytes at offset {offset} are not signed with the key {key_path()}: they are not run")
+                raise CorruptError(
+                    f"{self._path}: the {nbytes} bytes at offset {offset} are not signed with the key {key_path()}: they are not run"
+                )
             yield from pickle.loads(data)
 
 

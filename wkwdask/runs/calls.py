@@ -66,7 +66,13 @@ def same_call(command: Command | None = None) -> Iterator[Call]:
 def command_of(record: Any) -> Command | None:
     """Return the command in the record of a call; None for a function, or if the record cannot be
     one."""
-    arguments, folder = (record.get("arguments"), record.get("folder")) if isinstance(record, dict) else (None, None)
-    if not isinstance(arguments, list) or not all(isinstance(text, str) and text.isprintable() for text in (*arguments, folder)):
+    arguments, folder = (
+        (record.get("arguments"), record.get("folder"))
+        if isinstance(record, dict)
+        else (None, None)
+    )
+    if not isinstance(arguments, list) or not all(
+        isinstance(text, str) and text.isprintable() for text in (*arguments, folder)
+    ):
         return None
     return Command(tuple(arguments), str(folder))

@@ -73,7 +73,13 @@ def drive(work: Work[R], run: Callable[..., None]) -> R:
         with contextlib.closing(work.phases()) as phases:
             phase, result = _advance(phases)
             while phase is not None:
-                run(phase.job, phase.title, in_process=phase.in_process, failure_policy=phase.failure_policy, folder=phase.folder)
+                run(
+                    phase.job,
+                    phase.title,
+                    in_process=phase.in_process,
+                    failure_policy=phase.failure_policy,
+                    folder=phase.folder,
+                )
                 phase, result = _advance(phases, "")
             final: R = result
             return final
@@ -169,7 +175,11 @@ class WriteMags(Work["Report"]):
                     with Journal(staged.root) as journal:
                         journaled = staged.journaled(phase.job, journal)
                         yield replace(phase, job=journaled)
-                    note = f"{counted(journaled.num_known, 'task')} had been finished before" if journaled.num_known else ""
+                    note = (
+                        f"{counted(journaled.num_known, 'task')} had been finished before"
+                        if journaled.num_known
+                        else ""
+                    )
                 else:
                     yield replace(phase, folder=staged.root)
                 phase, outcome = _advance(phases, note)

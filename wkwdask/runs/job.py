@@ -70,7 +70,12 @@ class Job(Protocol):
 class FlatJob:
     """Job whose tasks are all known at the start; results go to a callback."""
 
-    def __init__(self, tasks: Callable[[], Iterator[Task]], num_tasks: int, on_result: Callable[[Any, Result], None]) -> None:
+    def __init__(
+        self,
+        tasks: Callable[[], Iterator[Task]],
+        num_tasks: int,
+        on_result: Callable[[Any, Result], None],
+    ) -> None:
         self._tasks = tasks
         self._on_result = on_result
         self.num_tasks = num_tasks
@@ -118,7 +123,9 @@ def user_trace(error: Exception) -> str:
 def format_user_trace(error: BaseException) -> str:
     """Format a traceback from the first frame outside this package; empty if there is none."""
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith((_PACKAGE, _IMPORTLIB, "<frozen importlib")):
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(
+        (_PACKAGE, _IMPORTLIB, "<frozen importlib")
+    ):
         trace = trace.tb_next
     if trace is None and not isinstance(error, SyntaxError):  # a SyntaxError names its own line
         return ""

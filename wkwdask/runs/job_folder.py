@@ -28,8 +28,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, DiscardWarning, LockedError, ResumeError
-from wkwdask.formats.publication import RECORD_NAME, format_publication, format_removal, read_publication
-from wkwdask.formats.record_paths import RecordPaths, check_no_links, dataset_around, job_folders, job_root
+from wkwdask.formats.publication import (
+    RECORD_NAME,
+    format_publication,
+    format_removal,
+    read_publication,
+)
+from wkwdask.formats.record_paths import (
+    RecordPaths,
+    check_no_links,
+    dataset_around,
+    job_folders,
+    job_root,
+)
 from wkwdask.formats.replaceable import check_targets, inherit_tree_permissions, replaces
 from wkwdask.model.parsing import reason_of
 from wkwdask.model.states import FILE_RECORD_NAME
@@ -37,11 +48,27 @@ from wkwdask.model.summary import counted, format_nbytes
 from wkwdask.runs import job_records
 from wkwdask.runs.batch_file import read_batch
 from wkwdask.runs.calls import current_call
-from wkwdask.runs.job_records import OWNER_NAME, PLAN_NAME, JobState, can_resume, check_records, holds_locks, targets_of
+from wkwdask.runs.job_records import (
+    OWNER_NAME,
+    PLAN_NAME,
+    JobState,
+    can_resume,
+    check_records,
+    holds_locks,
+    targets_of,
+)
 from wkwdask.runs.journal import finished_work
 from wkwdask.store import files, locks
 from wkwdask.store.json_record import format_job_record
-from wkwdask.store.locks import ShardBox, guarded, locks_of, read_owner, release_lock, release_locks_of, write_owner
+from wkwdask.store.locks import (
+    ShardBox,
+    guarded,
+    locks_of,
+    read_owner,
+    release_lock,
+    release_locks_of,
+    write_owner,
+)
 from wkwdask.store.new_files import NewFiles, publish_bytes
 from wkwdask.store.paths import basename, dirname
 from wkwdask.store.records import PROVENANCE_NAME, format_provenance, read_provenance
@@ -85,7 +112,13 @@ class Publisher:
     def _record(self) -> str:
         return f"{self.paths.root}/{RECORD_NAME}"
 
-    def prepare(self, job: str, mags: Sequence[NewMag], edit: MetadataEdit | None, provenance: dict[str, Any]) -> None:
+    def prepare(
+        self,
+        job: str,
+        mags: Sequence[NewMag],
+        edit: MetadataEdit | None,
+        provenance: dict[str, Any],
+    ) -> None:
         """Complete the mags, flush them, and write the publish record."""
         # A repeated publish() skips the mags whose final folders contain this id in their
         # provenance.
@@ -93,7 +126,11 @@ class Publisher:
         records = NewFiles(self.paths.root, self.paths.root)
         try:
             for mag in mags:
-                stated = {name: value for name, value in (("mag", mag.mag), ("box", mag.box)) if value is not None}
+                stated = {
+                    name: value
+                    for name, value in (("mag", mag.mag), ("box", mag.box))
+                    if value is not None
+                }
                 own = {"job": job, "publication": publication_id, **provenance, **stated}
                 records.write(f"{mag.staged}/{PROVENANCE_NAME}", format_provenance(own))
                 if mag.file_record is not None:
@@ -104,12 +141,18 @@ class Publisher:
             raise
         for mag in mags:
             inherit_tree_permissions(f"{self.paths.root}/{mag.staged}", mag.folder)
-        for folder, _, _ in (walked for mag in mags for walked in files.walk(f"{self.paths.root}/{mag.staged}", topdown=False)):
+        for folder, _, _ in (
+            walked
+            for mag in mags
+            for walked in files.walk(f"{self.paths.root}/{mag.staged}", topdown=False)
+        ):
             # the files were flushed when they were written, but not their names, which the record
             # relies on
             files.fsync(folder)
         listed = [(mag.staged, mag.folder) for mag in mags]
-        publish_bytes(self._record, format_publication(self.paths, job, publication_id, listed, edit))
+        publish_bytes(
+            self._record, format_publication(self.paths, job, publication_id, listed, edit)
+        )
 
     def publish(self) -> None:
         """Carry out the publish record. Repeating it is harmless."""
@@ -195,7 +238,13 @@ class JobFolder:
         self.is_kept_for_later = is_kept_for_later
         self._datasets = tuple(datasets)
 
-    def start(self, existing: str, settings: dict[str, Any], plan: dict[str, Any] | None = None, resumed_by: str | None = None) -> dict[str, Any] | None:
+    def start(
+        self,
+        existing: str,
+        settings: dict[str, Any],
+        plan: dict[str, Any] | None = None,
+        resumed_by: str | None = None,
+    ) -> dict[str, Any] | None:
         """Lock the targets, complete or remove dead jobs, and create the job folder or take over
         that of an interrupted start.
 
@@ -217,7 +266,9 @@ class JobFolder:
                     check_no_links(self.root)
                 # A job that began with "overwrite" may still replace its targets when it continues
                 # with "resume".
-                first_existing = existing if before is None or replaces(existing) else before["existing"]
+                first_existing = (
+                    existing if before is None or replaces(existing) else before["existing"]
+                )
                 if first_existing != "update":
                     check_targets(self.targets, first_existing)
                 files.makedirs(self.root)
@@ -230,7 +281,9 @@ class JobFolder:
                         "existing": existing,
                         "settings": settings,
                         "plan": plan,
-                        "region": None if self.region is None else [self.region.low, self.region.high],
+                        "region": None
+                        if self.region is None
+                        else [self.region.low, self.region.high],
                         "is_kept_for_later": self.is_kept_for_later,
                         "call": current_call().to_json(),
                         "resumed_by": resumed_by,
@@ -241,7 +294,9 @@ class JobFolder:
             raise
         return None
 
-    def publish(self, mags: Sequence[NewMag], edit: MetadataEdit | None, provenance: dict[str, Any]) -> None:
+    def publish(
+        self, mags: Sequence[NewMag], edit: MetadataEdit | None, provenance: dict[str, Any]
+    ) -> None:
         """Publish complete mags, then the metadata, and end the job."""
         publication = self._publication(self.root)
         publication.prepare(self.owner.job, mags, edit, provenance)
@@ -295,13 +350,19 @@ class JobFolder:
         """Return the time since this process created or took over the folder, or submitted the job
         array [s]; 0 if the clock was set back meanwhile."""
         batch = read_batch(self.root)
-        started = files.stat(f"{self.root}/{OWNER_NAME}").st_mtime if batch is None else batch.rounds[0].time
+        started = (
+            files.stat(f"{self.root}/{OWNER_NAME}").st_mtime
+            if batch is None
+            else batch.rounds[0].time
+        )
         return max(0.0, time.time() - started)
 
     def _paths(self, root: str) -> RecordPaths:
         """Return the paths that records of a job may name: those in datasets that this job may
         change."""
-        return RecordPaths(root, (*self._datasets, *{dataset_around(dirname(target)) for target in self.targets}))
+        return RecordPaths(
+            root, (*self._datasets, *{dataset_around(dirname(target)) for target in self.targets})
+        )
 
     def _publication(self, root: str) -> Publisher:
         return Publisher(self._paths(root))
@@ -317,14 +378,24 @@ class JobFolder:
             for before in locks.take_lock(target, self.owner, self.region):
                 if before.job != self.owner.job:
                     finished |= self._end_dead_job(dirname(target), before.job, existing)
-            dead = {lock.owner.job for lock in locks_of(target) if lock.owner.is_gone() and lock.owner.job != self.owner.job}
+            dead = {
+                lock.owner.job
+                for lock in locks_of(target)
+                if lock.owner.is_gone() and lock.owner.job != self.owner.job
+            }
             for job in dead:
                 # these jobs were killed before they created their folder, or after they deleted it
                 if not files.exists(job_root(dirname(target), job)):
                     release_locks_of(job, [target])
         finished |= self._clean_up(existing)
         done = [read_provenance(target) for target in self.targets]
-        if finished and done and all(item.get("job") in finished and item.get("settings") == settings for item in done):
+        if (
+            finished
+            and done
+            and all(
+                item.get("job") in finished and item.get("settings") == settings for item in done
+            )
+        ):
             return done[0]
         return None
 
@@ -344,11 +415,19 @@ class JobFolder:
             release_locks_of(job, targets)
             return {job}
         if can_resume(root):
-            if not set(self.targets) & set(targets) or not locks.regions_overlap(self.region, job_records.region_of(root)):
+            if not set(self.targets) & set(targets) or not locks.regions_overlap(
+                self.region, job_records.region_of(root)
+            ):
                 return set()
             if existing != "restart" and job_records.is_kept_for_later(root):
-                remedy = f"wkwdask cancel {parent} --discard removes it" if existing == "update" else 'existing="restart" discards it and starts over'
-                raise ResumeError(f"{root}: an interrupted job writes the same mags; the call that started it resumes it, {remedy}")
+                remedy = (
+                    f"wkwdask cancel {parent} --discard removes it"
+                    if existing == "update"
+                    else 'existing="restart" discards it and starts over'
+                )
+                raise ResumeError(
+                    f"{root}: an interrupted job writes the same mags; the call that started it resumes it, {remedy}"
+                )
             owner = job_records.job_owner(root)
             warn_of_discarded(root, root if owner is None else f"{owner.command} ({owner.since})")
         files.remove_tree(root)
@@ -384,7 +463,11 @@ def warn_of_discarded(root: str, what: str) -> None:
     """Warn that the finished work in a job folder is discarded."""
     count, nbytes = finished_work(root)
     work = f"{counted(count, 'task')}, {format_nbytes(nbytes)}"
-    warnings.warn(f"discards the finished work of an interrupted job: {work} of {what}", DiscardWarning, stacklevel=2)
+    warnings.warn(
+        f"discards the finished work of an interrupted job: {work} of {what}",
+        DiscardWarning,
+        stacklevel=2,
+    )
 
 
 def can_be_handed_over(root: str) -> bool:
@@ -398,7 +481,9 @@ def hand_over(root: str, batch: SlurmJob) -> None:
     with guarded(dirname(root)):
         owner = read_owner(f"{root}/{OWNER_NAME}")
         if owner is None or owner.pid != os.getpid():
-            raise LockedError(f"{root}: {'it is gone' if owner is None else f'it belongs to {owner}'}: it cannot be handed to SLURM")
+            raise LockedError(
+                f"{root}: {'it is gone' if owner is None else f'it belongs to {owner}'}: it cannot be handed to SLURM"
+            )
         new_owner = owner.handed_to(batch)
         for target in targets_of(root):
             locks.hand_over_locks(target, new_owner)
@@ -444,7 +529,9 @@ class InterruptedRemoval:
 def find_removals(parent: str, datasets: Sequence[str] = ()) -> list[InterruptedRemoval]:
     """Find interrupted removals and hide their mags."""
     found: list[InterruptedRemoval] = []
-    if not files.isdir(parent) or (job_records.has_no_jobs(parent, ()) and not locks.locked_folders(parent)):
+    if not files.isdir(parent) or (
+        job_records.has_no_jobs(parent, ()) and not locks.locked_folders(parent)
+    ):
         return found
     with guarded(parent):
         for root, job in job_folders(parent):
@@ -459,7 +546,11 @@ def find_removals(parent: str, datasets: Sequence[str] = ()) -> list[Interrupted
                 found.append(InterruptedRemoval(root, tuple(targets_of(root)), owner.command))
                 release_locks_of(job, targets_of(root))
         for target, holder in locks.locked_folders(parent):
-            if holder.is_gone() and holder.command.startswith(REMOVAL) and not files.lexists(target):
+            if (
+                holder.is_gone()
+                and holder.command.startswith(REMOVAL)
+                and not files.lexists(target)
+            ):
                 if all(removal.root != job_root(parent, holder.job) for removal in found):
                     files.remove_tree(job_root(parent, holder.job))
                 release_locks_of(holder.job, [target])

@@ -63,14 +63,27 @@ class JobState(Enum):
 def find_interrupted(parent: str, targets: Sequence[str]) -> InterruptedJob | None:
     """Find an interrupted job that writes one of some folders and blocks other jobs from writing
     it."""
-    return next((job for job in _unfinished_jobs(parent, targets) if is_kept_for_later(job.root)), None)
+    return next(
+        (job for job in _unfinished_jobs(parent, targets) if is_kept_for_later(job.root)), None
+    )
 
 
-def find_interrupted_array(parent: str, targets: Sequence[str], region: ShardBox | None) -> InterruptedJob | None:
+def find_interrupted_array(
+    parent: str, targets: Sequence[str], region: ShardBox | None
+) -> InterruptedJob | None:
     """Find an interrupted array job on exactly these folders, or these shards of one, which resumes
     only on request."""
-    interrupted = (job for job in _unfinished_jobs(parent, targets) if not is_kept_for_later(job.root))
-    return next((job for job in interrupted if job.targets == tuple(targets) and region_of(job.root) == region), None)
+    interrupted = (
+        job for job in _unfinished_jobs(parent, targets) if not is_kept_for_later(job.root)
+    )
+    return next(
+        (
+            job
+            for job in interrupted
+            if job.targets == tuple(targets) and region_of(job.root) == region
+        ),
+        None,
+    )
 
 
 def _unfinished_jobs(parent: str, targets: Sequence[str]) -> Iterator[InterruptedJob]:
@@ -78,7 +91,9 @@ def _unfinished_jobs(parent: str, targets: Sequence[str]) -> Iterator[Interrupte
         if not files.exists(f"{root}/{RECORD_NAME}") and can_resume(root):
             record = read_plan(root)
             if record is not None and set(targets_of(root)) & set(targets):
-                yield InterruptedJob(job, root, tuple(targets_of(root)), record["settings"], record["plan"] or {})
+                yield InterruptedJob(
+                    job, root, tuple(targets_of(root)), record["settings"], record["plan"] or {}
+                )
 
 
 def job_states(parent: str) -> Iterator[tuple[str, JobState]]:
@@ -112,7 +127,9 @@ def problem_of(root: str) -> str:
 def check_records(paths: RecordPaths) -> None:
     """Check that the records of a job are readable and name only paths in its dataset."""
     if files.islink(paths.root):
-        raise CorruptError(f"{paths.root}: is a symbolic link, expected the folder of a job; remove the link")
+        raise CorruptError(
+            f"{paths.root}: is a symbolic link, expected the folder of a job; remove the link"
+        )
     record = read_plan(paths.root)
     for target in () if record is None else record["targets"]:
         paths.target(target, PLAN_NAME)
@@ -129,7 +146,9 @@ def job_owner(root: str) -> Owner | None:
 
 def has_no_jobs(parent: str, targets: Sequence[str]) -> bool:
     """Check that a layer has no job folder, and some folders no lock."""
-    return next(job_folders(parent), None) is None and not any(locks_of(target) for target in targets)
+    return next(job_folders(parent), None) is None and not any(
+        locks_of(target) for target in targets
+    )
 
 
 def check_no_job(parent: str) -> None:
@@ -154,7 +173,9 @@ def call_of(root: str) -> str | None:
 
 def region_of(root: str) -> ShardBox | None:
     record = read_plan(root)
-    return None if record is None or record["region"] is None else ShardBox.from_json(record["region"])
+    return (
+        None if record is None or record["region"] is None else ShardBox.from_json(record["region"])
+    )
 
 
 def age_seconds(root: str) -> float:
@@ -167,7 +188,9 @@ def age_seconds(root: str) -> float:
 
 def can_resume(root: str) -> bool:
     """Check whether an interrupted job has a journal entry or a submitted array."""
-    return files.exists(f"{root}/{PLAN_NAME}") and (has_journal(root) or files.exists(f"{root}/{BATCH_NAME}"))
+    return files.exists(f"{root}/{PLAN_NAME}") and (
+        has_journal(root) or files.exists(f"{root}/{BATCH_NAME}")
+    )
 
 
 def read_plan(root: str) -> dict[str, Any] | None:
@@ -191,7 +214,9 @@ def holds_locks(root: str, job: str) -> bool:
     """Check whether a job holds any lock. A job without locks has ended, or a user removed its
     locks."""
     try:
-        return any(lock.owner.job == job for target in targets_of(root) for lock in locks_of(target))
+        return any(
+            lock.owner.job == job for target in targets_of(root) for lock in locks_of(target)
+        )
     except CorruptError:
         return any(holder.job == job for _, holder in locked_folders(dirname(root)))
 
@@ -200,13 +225,21 @@ def targets_of(root: str) -> list[str]:
     """List the mags that a job writes, in any folder."""
     record, paths = read_plan(root), RecordPaths(root)
     # Publication deletes the plan first and the publish record last; both name the same mags.
-    return published_folders(paths) if record is None else list(map(paths.parse_path, record["targets"]))
+    return (
+        published_folders(paths)
+        if record is None
+        else list(map(paths.parse_path, record["targets"]))
+    )
 
 
 def holds_only_jobs(folder: str) -> bool:
     """Check that a future dataset folder contains only what jobs create. Call it before reading the
     JSON of the dataset, which a job may write."""
-    return not files.isdir(folder) or all(_is_made_by_jobs(f"{folder}/{name}") for name in files.listdir(folder) if not name.startswith("."))
+    return not files.isdir(folder) or all(
+        _is_made_by_jobs(f"{folder}/{name}")
+        for name in files.listdir(folder)
+        if not name.startswith(".")
+    )
 
 
 def _is_made_by_jobs(layer_folder: str) -> bool:

@@ -61,7 +61,9 @@ class Journal:
         self._output.close()
 
 
-def open_next(folder: str, prefix: str, number: int | None = None, step: Callable[[], int] = lambda: 1) -> files.Output:
+def open_next(
+    folder: str, prefix: str, number: int | None = None, step: Callable[[], int] = lambda: 1
+) -> files.Output:
     """Create a file of lines with the next free number. After a collision with another process, the
     number increases by ``step``."""
     if number is None:
@@ -147,7 +149,11 @@ class JournaledJob:
 
 def entry_of(key: str, result: Result) -> dict[str, Any]:
     """Return the journal entry of a result, with its time, duration and bytes read."""
-    entry: dict[str, Any] = {"task": key, "sources": result.sources, "receipts": [(n, receipt.to_json()) for n, receipt in result.receipts]}
+    entry: dict[str, Any] = {
+        "task": key,
+        "sources": result.sources,
+        "receipts": [(n, receipt.to_json()) for n, receipt in result.receipts],
+    }
     entry["time"] = round(time.time(), 1)
     if result.seconds:
         entry["seconds"] = round(result.seconds, 3)
@@ -160,7 +166,9 @@ def keys_of(lines: Iterable[bytes]) -> Iterator[str]:
     return (key for key, _, _ in _keyed(lines))
 
 
-def receipts_of(lines: Iterable[bytes], targets: Sequence[TargetArray]) -> Iterator[tuple[int, Receipt]]:
+def receipts_of(
+    lines: Iterable[bytes], targets: Sequence[TargetArray]
+) -> Iterator[tuple[int, Receipt]]:
     """Iterate over all receipts in a journal, with the index of their target."""
     for _, _, line in _keyed(lines):
         result = _result_of(line, targets)
@@ -174,7 +182,10 @@ def _result_of(line: bytes, targets: Sequence[TargetArray]) -> Result | None:
             entry = json.loads(line)
             if not isinstance(entry["sources"], int):
                 raise TypeError("sources")
-            return Result(tuple((n, _receipt(targets[n], values)) for n, values in entry["receipts"]), entry["sources"])
+            return Result(
+                tuple((n, _receipt(targets[n], values)) for n, values in entry["receipts"]),
+                entry["sources"],
+            )
     except CorruptError:
         return None
 
@@ -198,10 +209,16 @@ def finished_work(folder: str) -> tuple[int, int]:
 def stored_nbytes(entry: dict[str, Any]) -> int:
     """Return the bytes of the whole shards in an entry; 0 if it is not plausible."""
     try:
-        sizes = [receipt.get("nbytes") for _, receipt in entry.get("receipts", ()) if receipt.get("part") is None]
+        sizes = [
+            receipt.get("nbytes")
+            for _, receipt in entry.get("receipts", ())
+            if receipt.get("part") is None
+        ]
     except (AttributeError, TypeError, ValueError):
         return 0
-    return sum(int(size) for size in sizes if isinstance(size, (int, float)) and abs(size) < MAX_NUMBER)
+    return sum(
+        int(size) for size in sizes if isinstance(size, (int, float)) and abs(size) < MAX_NUMBER
+    )
 
 
 def _keyed(lines: Iterable[bytes]) -> Iterator[tuple[str, dict[str, Any], bytes]]:

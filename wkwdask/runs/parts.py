@@ -59,7 +59,13 @@ class BrickWriter:
     """Writer that distributes the bricks of one mag over its shards or parts. As a context manager
     it discards the shards that were not closed."""
 
-    def __init__(self, target: TargetArray, brick_shape: Vec3, part: Vec3 | None, region: BoundingBox | None = None) -> None:
+    def __init__(
+        self,
+        target: TargetArray,
+        brick_shape: Vec3,
+        part: Vec3 | None,
+        region: BoundingBox | None = None,
+    ) -> None:
         self._target = target
         self._brick_shape = brick_shape
         self._part = part
@@ -73,7 +79,9 @@ class BrickWriter:
         zero."""
         self.add(self.encode(index, voxels))
 
-    def encode(self, index: Vec3, voxels: npt.NDArray[Any] | None, *, is_shared: bool = False) -> list[EncodedPiece]:
+    def encode(
+        self, index: Vec3, voxels: npt.NDArray[Any] | None, *, is_shared: bool = False
+    ) -> list[EncodedPiece]:
         """Encode a brick, which :meth:`add` then writes. Several threads can encode bricks at once,
         or share one."""
         # A brick may cut several shards, and a shard several bricks; each intersection goes to the
@@ -85,7 +93,10 @@ class BrickWriter:
         #   +-----+---|-+-----+
         box = self._target.box
         brick = cell_box(index, self._brick_shape, box).intersection(box)
-        boxes = [(shard, cell_box(shard, self._target.shard_shape, brick).intersection(brick)) for shard in cells(brick, self._target.shard_shape)]
+        boxes = [
+            (shard, cell_box(shard, self._target.shard_shape, brick).intersection(brick))
+            for shard in cells(brick, self._target.shard_shape)
+        ]
         if voxels is None:
             return [EncodedPiece(shard, inside, None) for shard, inside in boxes]
         if is_shared and num_sharing() > 1:
@@ -94,16 +105,25 @@ class BrickWriter:
 
         def encode(n: int) -> None:
             inside = boxes[n][1]
-            encoded[n] = self._target.encode_box(part_of_array(voxels, inside, brick.topleft), inside.topleft, is_part=self._part is not None)
+            encoded[n] = self._target.encode_box(
+                part_of_array(voxels, inside, brick.topleft),
+                inside.topleft,
+                is_part=self._part is not None,
+            )
 
         share(range(len(boxes)), encode) if len(boxes) > 1 else encode(0)
-        return [EncodedPiece(shard, inside, piece) for (shard, inside), piece in zip(boxes, encoded, strict=True)]
+        return [
+            EncodedPiece(shard, inside, piece)
+            for (shard, inside), piece in zip(boxes, encoded, strict=True)
+        ]
 
     def _octants(self, box: BoundingBox) -> Iterator[BoundingBox]:
         """Cut a box of a brick into up to 8 boxes whose chunks follow each other in Morton
         order."""
         chunk_shape = self._target.chunk_shape
-        length, *others = {edge // chunk for edge, chunk in zip(self._brick_shape, chunk_shape, strict=True)}
+        length, *others = {
+            edge // chunk for edge, chunk in zip(self._brick_shape, chunk_shape, strict=True)
+        }
         if not self._target.has_morton_order or others or length % 2:
             yield box
             return
@@ -120,7 +140,10 @@ class BrickWriter:
             else:
                 writer.add(piece.encoded)
             self._close_if_whole(piece.shard, piece.box)
-        if len(self._open) > 1 and sum(writer.buffered_nbytes for writer in self._open.values()) > _MAX_BUFFERED_NBYTES:
+        if (
+            len(self._open) > 1
+            and sum(writer.buffered_nbytes for writer in self._open.values()) > _MAX_BUFFERED_NBYTES
+        ):
             for writer in self._open.values():
                 writer.flush()
 
@@ -128,7 +151,12 @@ class BrickWriter:
         if self._region is None:
             return
         self._received[shard] += inside.volume
-        if self._received[shard] == cell_box(shard, self._target.shard_shape, self._region).intersection(self._region).volume:
+        if (
+            self._received[shard]
+            == cell_box(shard, self._target.shard_shape, self._region)
+            .intersection(self._region)
+            .volume
+        ):
             self._receipts.append(self._open[shard].close())
             del self._open[shard]
 
@@ -168,7 +196,12 @@ class JoinSpec:
     parts: tuple[Receipt, ...]
 
     def task(self) -> Task:
-        return Task(f"file {self.shard} of mag {self.target.box.mag}", join_key(self.level, self.shard), JoinSpec.run, self)
+        return Task(
+            f"file {self.shard} of mag {self.target.box.mag}",
+            join_key(self.level, self.shard),
+            JoinSpec.run,
+            self,
+        )
 
     def run(self) -> Result:
         return Result(((self.level, self.target.join_shard(self.shard, self.parts)),))
@@ -200,7 +233,15 @@ class ReceiptCollector:
             parts = self._parts.setdefault((level, receipt.shard), [])
             parts.append(receipt)
             if len(parts) == num_parts(level, receipt.shard):
-                joins.insert(0, JoinSpec(self.targets[level], level, receipt.shard, tuple(self._parts.pop((level, receipt.shard)))).task())
+                joins.insert(
+                    0,
+                    JoinSpec(
+                        self.targets[level],
+                        level,
+                        receipt.shard,
+                        tuple(self._parts.pop((level, receipt.shard))),
+                    ).task(),
+                )
         return joins
 
     def still_exists(self, result: Result, known: Callable[[str], Result | None]) -> bool:
@@ -212,12 +253,16 @@ class ReceiptCollector:
         target = self.targets[level]
         if receipt.part is not None:
             joined = known(join_key(level, receipt.shard))
-            if joined is not None and all(target.has_files_of(whole) for _, whole in joined.receipts):
+            if joined is not None and all(
+                target.has_files_of(whole) for _, whole in joined.receipts
+            ):
                 return True
         return target.has_files_of(receipt)
 
 
-def states_of_part(states: States, file_shape: Vec3, shard: BoundingBox, region: BoundingBox) -> States:
+def states_of_part(
+    states: States, file_shape: Vec3, shard: BoundingBox, region: BoundingBox
+) -> States:
     """Select the source files counted by one part of a shard. A file read by several parts counts
     in one of them only."""
     # A file counts in the part that contains its lowest corner, or the lowest corner of the shard
@@ -226,14 +271,18 @@ def states_of_part(states: States, file_shape: Vec3, shard: BoundingBox, region:
     #   parts   |   0   |   1   |
     #   files     | a  | b  | c |     a and b count in part 0, c in part 1, although part 1 reads b too
     corners = np.maximum(states[:, :3] * file_shape, shard.topleft)
-    counted: States = states[((corners >= region.topleft) & (corners < region.bottomright)).all(axis=1)]
+    counted: States = states[
+        ((corners >= region.topleft) & (corners < region.bottomright)).all(axis=1)
+    ]
     return counted
 
 
 def source_changed(task: Task, states: States, source: Volume) -> ResumeError:
     """Return the error of a task whose source has changed since an earlier start."""
     change = describe_last_change(states, source.shard_path)
-    return ResumeError(f'{task.name}: the source has changed since the job was interrupted ({change}); existing="restart" starts over')
+    return ResumeError(
+        f'{task.name}: the source has changed since the job was interrupted ({change}); existing="restart" starts over'
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +300,11 @@ class ScratchPiece:
     """Compressed size [bytes]."""
 
 
-def write_scratch(folder: str, name: str, pieces: Iterable[tuple[Vec3, BoundingBox, tuple[int, int], npt.NDArray[Any]]]) -> tuple[ScratchPiece, ...]:
+def write_scratch(
+    folder: str,
+    name: str,
+    pieces: Iterable[tuple[Vec3, BoundingBox, tuple[int, int], npt.NDArray[Any]]],
+) -> tuple[ScratchPiece, ...]:
     """Write pieces to one scratch file, atomically and repeatably; pieces of zeros are left out."""
     path = f"{folder}/{name}"
     files.make_folders_below(dirname(folder), folder)
@@ -276,7 +329,9 @@ def read_scratch(piece: ScratchPiece, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     try:
         return np.frombuffer(lz4.block.decompress(data), dtype).reshape(shape, order="F")
     except (lz4.block.LZ4BlockError, ValueError) as error:
-        raise CorruptError(f"{piece.path}: byte {piece.offset}: {len(data)} bytes do not decode to the voxels of {piece.box}: {error}") from None
+        raise CorruptError(
+            f"{piece.path}: byte {piece.offset}: {len(data)} bytes do not decode to the voxels of {piece.box}: {error}"
+        ) from None
 
 
 class ShardTally:
@@ -308,7 +363,9 @@ class ShardTally:
         elif receipt.path is not None:
             self._is_known = False
         if receipt.nonzero is not None:
-            self._nonzero = receipt.nonzero if self._nonzero is None else self._nonzero.union(receipt.nonzero)
+            self._nonzero = (
+                receipt.nonzero if self._nonzero is None else self._nonzero.union(receipt.nonzero)
+            )
 
     def _widen(self, low: float, high: float) -> None:
         self._minimum, self._maximum = least(self._minimum, low), greatest(self._maximum, high)
@@ -327,7 +384,9 @@ class ShardTally:
         """Check that each shard was written once."""
         num_written = len(np.unique(self.shards[:, :3], axis=0))
         if not self.is_complete or num_written != self.expected:
-            raise IncompleteWriteError(f"{self.target.folder}: receipts for {num_written} files, expected {self.expected}")
+            raise IncompleteWriteError(
+                f"{self.target.folder}: receipts for {num_written} files, expected {self.expected}"
+            )
 
     def report(self, folder: str, *, whole: bool = True) -> MagReport:
         voxels = self.target.box.volume if whole else self.voxels
@@ -342,7 +401,9 @@ class ShardTally:
 
 def tally_of(target: TargetArray, receipts: Iterable[Receipt]) -> ShardTally:
     """Return the totals of a target whose shards are all written."""
-    tally = ShardTally(target, math.prod(len(r) for r in cell_range(target.box, target.shard_shape)))
+    tally = ShardTally(
+        target, math.prod(len(r) for r in cell_range(target.box, target.shard_shape))
+    )
     for receipt in receipts:
         tally.add(receipt)
     return tally
@@ -354,7 +415,10 @@ def pyramid_records(tallies: Sequence[ShardTally]) -> list[npt.NDArray[np.int64]
     rows = [tally.shards for tally in tallies]
     for n, (finer, coarser) in enumerate(pairwise(tallies)):
         factor = finer.target.box.mag.step_to(coarser.target.box.mag)
-        if any(a != b * f for a, b, f in zip(finer.target.origin, coarser.target.origin, factor, strict=True)):
+        if any(
+            a != b * f
+            for a, b, f in zip(finer.target.origin, coarser.target.origin, factor, strict=True)
+        ):
             continue  # the file grids of the two mags are not aligned
         # A coarse file is built from the finer files in its footprint, its shape times the factor
         # [voxels of the finer mag]:
@@ -363,6 +427,8 @@ def pyramid_records(tallies: Sequence[ShardTally]) -> list[npt.NDArray[np.int64]
         #   coarser mag  |   0   |   1   |     digest of 0 = states of finer files 0 and 1
         footprint = tuple(a * b for a, b in zip(coarser.target.shard_shape, factor, strict=True))
         stored = rows[n][rows[n][:, 3] > 0]
-        sources = grouped_digests(stored[:, :5], finer.target.shard_shape, (footprint[0], footprint[1], footprint[2]))
+        sources = grouped_digests(
+            stored[:, :5], finer.target.shard_shape, (footprint[0], footprint[1], footprint[2])
+        )
         rows[n + 1][:, 5] = [sources.get((x, y, z), 0) for x, y, z in rows[n + 1][:, :3].tolist()]
     return rows

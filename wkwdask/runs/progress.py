@@ -66,7 +66,9 @@ class LineFile:
     def _open(self) -> files.Output | None:
         try:
             if self._prefix:
-                return open_next(self._path, self._prefix, step=lambda: 1 + secrets.randbelow(_MAX_STEP))
+                return open_next(
+                    self._path, self._prefix, step=lambda: 1 + secrets.randbelow(_MAX_STEP)
+                )
             return files.create(self._path, exclusive=False, append=True)
         except OSError:
             return None
@@ -124,7 +126,9 @@ def keep_progress(folder: str, mag: str) -> None:
     with contextlib.suppress(OSError):
         lines = _last_lines([path for _, path in sorted(files.numbered(folder, _PROGRESS, SUFFIX))])
         if lines:
-            with contextlib.closing(files.create(f"{mag}/{PROGRESS_NAME}", exclusive=False)) as file:
+            with contextlib.closing(
+                files.create(f"{mag}/{PROGRESS_NAME}", exclusive=False)
+            ) as file:
                 file.set_nbytes(0)
                 file.write(memoryview(b"".join(lines)), 0)
 
@@ -208,13 +212,23 @@ class Bar:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=20), MofNCompleteColumn(), TextColumn("{task.fields[details]}"))
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[details]}"),
+        )
         self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
         self._task = self._bar.add_task(title, total=None, details="")
         self._bar.start()
 
     def update(self, record: dict[str, Any]) -> None:
-        self._bar.update(self._task, completed=record["done"] + record["known"], total=record["total"], details=", ".join(describe(record)))
+        self._bar.update(
+            self._task,
+            completed=record["done"] + record["known"],
+            total=record["total"],
+            details=", ".join(describe(record)),
+        )
 
     def stop(self) -> None:
         self._bar.stop()
@@ -259,7 +273,9 @@ class Progress:
     def __enter__(self) -> Self:
         self._write()
         if self._files or not self._is_quiet:
-            self._thread = threading.Thread(target=self._display_loop, name="wkwdask-progress", daemon=True)
+            self._thread = threading.Thread(
+                target=self._display_loop, name="wkwdask-progress", daemon=True
+            )
             self._thread.start()
         return self
 
@@ -323,7 +339,15 @@ class Progress:
 
     def _display_loop(self) -> None:
         """Display the numbers at intervals, in the progress thread."""
-        displays = [] if self._is_quiet else [_Periodic(self._draw, _BAR_SECONDS, _FIRST_BAR_SECONDS) if _is_terminal() else self._periodic(self._print)]
+        displays = (
+            []
+            if self._is_quiet
+            else [
+                _Periodic(self._draw, _BAR_SECONDS, _FIRST_BAR_SECONDS)
+                if _is_terminal()
+                else self._periodic(self._print)
+            ]
+        )
         displays += [self._periodic(self._write)] if self._files else []
         while True:
             due = min(display.due for display in displays)
@@ -333,7 +357,11 @@ class Progress:
                 display.run_if_due(time.monotonic() - self._started)
 
     def _periodic(self, action: Callable[[], None]) -> _Periodic:
-        return _Periodic(action, self._interval) if self._interval else _Periodic(action, _LINE_SECONDS, longest=_LONGEST_LINE_SECONDS)
+        return (
+            _Periodic(action, self._interval)
+            if self._interval
+            else _Periodic(action, _LINE_SECONDS, longest=_LONGEST_LINE_SECONDS)
+        )
 
     def _draw(self) -> None:
         if self._bar is None:
@@ -358,7 +386,13 @@ class Progress:
 
 
 class _Periodic:
-    def __init__(self, action: Callable[[], None], seconds: float, first: float | None = None, longest: float | None = None) -> None:
+    def __init__(
+        self,
+        action: Callable[[], None],
+        seconds: float,
+        first: float | None = None,
+        longest: float | None = None,
+    ) -> None:
         self.due = seconds if first is None else first
         self._action = action
         self._seconds = seconds
@@ -368,7 +402,11 @@ class _Periodic:
         """Run the action if it is due; ``now`` is the time since the start [seconds]."""
         if now >= self.due:
             self._action()
-            self.due = now + (self._seconds if self._longest is None else min(self._longest, max(self._seconds, now / _LINES_PER_ELAPSED_TIME)))
+            self.due = now + (
+                self._seconds
+                if self._longest is None
+                else min(self._longest, max(self._seconds, now / _LINES_PER_ELAPSED_TIME))
+            )
 
 
 def _chosen_seconds() -> float | None:

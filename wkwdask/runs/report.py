@@ -82,7 +82,13 @@ class Report(Card):
 
     def _tables(self) -> str:
         rows = [
-            (mag.path, f"{mag.files:,}", f"{mag.voxels:,}", format_nbytes(mag.nbytes), "" if mag.minimum is None else f"{mag.minimum} to {mag.maximum}")
+            (
+                mag.path,
+                f"{mag.files:,}",
+                f"{mag.voxels:,}",
+                format_nbytes(mag.nbytes),
+                "" if mag.minimum is None else f"{mag.minimum} to {mag.maximum}",
+            )
             for mag in self.mags
         ]
         table = html_table(("mag", "files", "voxels", "bytes", "values"), rows)
@@ -99,7 +105,9 @@ class Report(Card):
     def from_json(cls, value: dict[str, Any], note: str, folders: Sequence[str]) -> Report:
         """Parse the form kept in the provenance of a mag; raises KeyError, TypeError or ValueError
         if it is not valid."""
-        mags = [_mag_report(entry, folder) for entry, folder in zip(value["mags"], folders, strict=True)]
+        mags = [
+            _mag_report(entry, folder) for entry, folder in zip(value["mags"], folders, strict=True)
+        ]
         nbytes_in, seconds = value["nbytes_in"], value["seconds"]
         if not isinstance(nbytes_in, int) or not isinstance(seconds, (int, float)):
             raise TypeError(f"expected numbers, found nbytes_in {nbytes_in!r}, seconds {seconds!r}")
@@ -108,10 +116,16 @@ class Report(Card):
 
 def _mag_report(entry: dict[str, Any], folder: str) -> MagReport:
     box = entry["nonzero"]
-    nonzero = None if box is None else BoundingBox(vec3(box["topleft"]), vec3(box["size"]), Mag(**box["mag"]))
+    nonzero = (
+        None
+        if box is None
+        else BoundingBox(vec3(box["topleft"]), vec3(box["size"]), Mag(**box["mag"]))
+    )
     report = MagReport(**{**entry, "path": folder, "nonzero": nonzero})
     counts, values = (report.files, report.voxels, report.nbytes), (report.minimum, report.maximum)
-    if not all(isinstance(count, int) for count in counts) or not all(value is None or isinstance(value, (int, float)) for value in values):
+    if not all(isinstance(count, int) for count in counts) or not all(
+        value is None or isinstance(value, (int, float)) for value in values
+    ):
         raise TypeError(f"expected numbers, found {entry}")
     return report
 
@@ -132,7 +146,11 @@ class RmReport:
     """Further information for the user."""
 
     def __str__(self) -> str:
-        lines = [*self.paths, f"{counted(self.files, 'file')}, {format_nbytes(self.nbytes)}", *(f"stays: {path}" for path in self.remaining)]
+        lines = [
+            *self.paths,
+            f"{counted(self.files, 'file')}, {format_nbytes(self.nbytes)}",
+            *(f"stays: {path}" for path in self.remaining),
+        ]
         return "\n".join([*lines, self.note] if self.note else lines)
 
 
@@ -142,4 +160,9 @@ def merge_reports(reports: Sequence[Report]) -> Report:
         return reports[0]
     notes = dict.fromkeys(report.note for report in reports if report.note)
     mags = tuple(mag for report in reports for mag in report.mags)
-    return Report(mags, sum(report.nbytes_in for report in reports), sum(report.seconds for report in reports), "; ".join(notes))
+    return Report(
+        mags,
+        sum(report.nbytes_in for report in reports),
+        sum(report.seconds for report in reports),
+        "; ".join(notes),
+    )

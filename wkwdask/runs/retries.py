@@ -133,7 +133,9 @@ class _RaisedElsewhereError(WkwDaskError):
 class RetryingJob:
     """Job wrapper that counts attempts and failures."""
 
-    def __init__(self, job: Job, progress: Progress, failure_policy: FailurePolicy, folder: str | None = None) -> None:
+    def __init__(
+        self, job: Job, progress: Progress, failure_policy: FailurePolicy, folder: str | None = None
+    ) -> None:
         self.progress = progress
         self._job = job
         self._policy = failure_policy
@@ -167,7 +169,9 @@ class RetryingJob:
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
         """Accept a result and return the tasks that can start now."""
         self._has_succeeded = True
-        _logger.debug("%s: done in %.3f s, %d bytes read", task.name, result.seconds, result.nbytes_in)
+        _logger.debug(
+            "%s: done in %.3f s, %d bytes read", task.name, result.seconds, result.nbytes_in
+        )
         next_tasks = self._job.receive(task, result)
         self.progress.count(self._job, result)
         return next_tasks
@@ -176,22 +180,43 @@ class RetryingJob:
         """Accept a failure; return the pause before the next attempt [seconds], or None if there is
         none."""
         error = failed.error
-        if isinstance(error, _FATAL_ERRORS) or (isinstance(error, OSError) and error.errno in _FATAL_CODES):
+        if isinstance(error, _FATAL_ERRORS) or (
+            isinstance(error, OSError) and error.errno in _FATAL_CODES
+        ):
             raise _as_raised(failed)
         tried = self._attempts.get(task.key, 0) + failed.attempts
         if _is_transient(error) and tried <= len(_PAUSES_SECONDS):
             self._attempts[task.key] = tried
-            _logger.info("%s: failed, next attempt in %g s: %s: %s", task.name, _PAUSES_SECONDS[tried - 1], type(error).__name__, error)
+            _logger.info(
+                "%s: failed, next attempt in %g s: %s: %s",
+                task.name,
+                _PAUSES_SECONDS[tried - 1],
+                type(error).__name__,
+                error,
+            )
             return _PAUSES_SECONDS[tried - 1]
         self._note(task, failed, tried)
-        if self._num_failed > self._policy.most_failures or (not self._has_succeeded and self._num_failed >= _FAILURES_WITHOUT_SUCCESS):
+        if self._num_failed > self._policy.most_failures or (
+            not self._has_succeeded and self._num_failed >= _FAILURES_WITHOUT_SUCCESS
+        ):
             raise self._error("too many failed, so the others were not tried")
         return None
 
     def _note(self, task: Task, failed: FailedAttempt, tried: int) -> None:
         error = failed.error
-        notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()) if note != f"while working on {task.name}")
-        failure = Failure(task.key, task.name, f"{type(error).__name__}: {error}{notes}", tried, round(time.time(), 1), failed.host)
+        notes = "".join(
+            f" ({note})"
+            for note in getattr(error, "__notes__", ())
+            if note != f"while working on {task.name}"
+        )
+        failure = Failure(
+            task.key,
+            task.name,
+            f"{type(error).__name__}: {error}{notes}",
+            tried,
+            round(time.time(), 1),
+            failed.host,
+        )
         _logger.info("%s: failed: %s", task.name, failure.reason)
         self._num_failed += 1
         self._first = self._first or failed
@@ -223,19 +248,32 @@ class RetryingJob:
     def _error(self, ending: str) -> Exception:
         # If all failures have one cause, raise that error itself: its type and traceback help more
         # than a list. Equal messages are one cause, and also equal types if no task succeeded.
-        is_one_reason = len(self._errors) == 1 or (not self._has_succeeded and len(self._kinds) == 1)
+        is_one_reason = len(self._errors) == 1 or (
+            not self._has_succeeded and len(self._kinds) == 1
+        )
         if self._first is not None and is_one_reason and not self._policy.lists_always:
             error = _as_raised(self._first)
             if self._num_failed > 1:
-                error.add_note(f"{counted(self._num_failed, 'task')} failed {'for this reason' if len(self._errors) == 1 else 'in this way'}; {ending}")
+                error.add_note(
+                    f"{counted(self._num_failed, 'task')} failed {'for this reason' if len(self._errors) == 1 else 'in this way'}; {ending}"
+                )
             elif self._has_succeeded:
                 error.add_note(ending)
             return error
         listed = "".join(f"\n  {_describe(failure)}" for failure in self._listed)
-        log = f"; all are listed in {self._folder}/failures-*.jsonl" if self._folder is not None and self._has_succeeded else ""
-        more = f"\n  and {self._num_failed - _LISTED} more{log}" if self._num_failed > _LISTED else ""
+        log = (
+            f"; all are listed in {self._folder}/failures-*.jsonl"
+            if self._folder is not None and self._has_succeeded
+            else ""
+        )
+        more = (
+            f"\n  and {self._num_failed - _LISTED} more{log}" if self._num_failed > _LISTED else ""
+        )
         trace = "" if self._first is None else user_trace(self._first.error)
-        failed = TaskFailedError(f"{counted(self._num_failed, 'task')} failed; {ending}:{listed}{more}" + (f"\nof the first one:\n{trace}" if trace else ""))
+        failed = TaskFailedError(
+            f"{counted(self._num_failed, 'task')} failed; {ending}:{listed}{more}"
+            + (f"\nof the first one:\n{trace}" if trace else "")
+        )
         failed.__cause__ = None if self._first is None else _as_raised(self._first)
         return failed
 
@@ -244,7 +282,9 @@ def _is_transient(error: Exception) -> bool:
     """Check whether the next attempt may succeed. Errors in the data are permanent."""
     if is_final(error):
         return False
-    return isinstance(error, _TRANSIENT_ERRORS) or (isinstance(error, OSError) and error.errno in _TRANSIENT_CODES)
+    return isinstance(error, _TRANSIENT_ERRORS) or (
+        isinstance(error, OSError) and error.errno in _TRANSIENT_CODES
+    )
 
 
 def _as_raised(failed: FailedAttempt) -> Exception:

@@ -27,7 +27,9 @@ class _Pool:
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
-        self.executor = ThreadPoolExecutor(threads, "wkwdask", lambda: setattr(_thread, "pool", self))
+        self.executor = ThreadPoolExecutor(
+            threads, "wkwdask", lambda: setattr(_thread, "pool", self)
+        )
         self.changed = threading.Condition()
         self.loops: list[_SharedLoop[Any]] = []  # that have items left, newest last
 
@@ -152,7 +154,9 @@ class OrderedQueue(Generic[V]):
         theirs are missing."""
         for item, keys in items:
             with self._changed:
-                self._changed.wait_for(lambda: self._is_broken or len(self._starts) < self._most_ahead)
+                self._changed.wait_for(
+                    lambda: self._is_broken or len(self._starts) < self._most_ahead
+                )
                 self._expected.extend(keys)
                 self._starts.extend(keys[:1])
             yield item

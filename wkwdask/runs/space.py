@@ -53,24 +53,37 @@ def check_space(needs: Sequence[Need], run_tasks: RunTasks, *, force: bool) -> l
     by_disk: dict[int, list[Need]] = {}
     for need in needs:
         by_disk.setdefault(files.stat(existing_folder(need.folder)).st_dev, []).append(need)
-    return [problem for of_disk in by_disk.values() for problem in _problems(of_disk, run_tasks, force=force)]
+    return [
+        problem
+        for of_disk in by_disk.values()
+        for problem in _problems(of_disk, run_tasks, force=force)
+    ]
 
 
 def _problems(needs: Sequence[Need], run_tasks: RunTasks, *, force: bool) -> list[str]:
     folder = needs[0].folder
     free_nbytes, free_files = files.free(existing_folder(folder))
-    if sum(need.most_nbytes for need in needs) <= free_nbytes and (free_files is None or sum(need.most_files for need in needs) <= free_files):
+    if sum(need.most_nbytes for need in needs) <= free_nbytes and (
+        free_files is None or sum(need.most_files for need in needs) <= free_files
+    ):
         return []
     held = [(need, held) for need in needs if (held := need.held()) is not None]
     sizes = [need.measure(run_tasks) for need, _ in held]
     free_nbytes += sum(nbytes for _, (_, nbytes) in held)
-    least, likely = sum(size.least_nbytes for size in sizes), sum(size.likely_nbytes for size in sizes)
+    least, likely = (
+        sum(size.least_nbytes for size in sizes),
+        sum(size.likely_nbytes for size in sizes),
+    )
     if least > free_nbytes and not force:
-        raise SpaceError(f"{describe_shortage(folder, likely, free_nbytes)}; make room, or start all the same with force_space=True")
+        raise SpaceError(
+            f"{describe_shortage(folder, likely, free_nbytes)}; make room, or start all the same with force_space=True"
+        )
     problems = [describe_shortage(folder, likely, free_nbytes)] if likely > free_nbytes else []
     num_files = sum(size.num_files for size in sizes)
     if free_files is not None and num_files > free_files + sum(count for _, (count, _) in held):
-        problems.append(f"{folder}: up to {counted(num_files, 'file')} will be written, {free_files:,} more are possible")
+        problems.append(
+            f"{folder}: up to {counted(num_files, 'file')} will be written, {free_files:,} more are possible"
+        )
     return problems
 
 

@@ -17,7 +17,15 @@ from wkwdask.model.parsing import reading
 from wkwdask.model.summary import counted, format_nbytes
 from wkwdask.runs.calls import current_call
 from wkwdask.runs.job_folder import JobFolder, NewMag, release_dead_locks
-from wkwdask.runs.job_records import JobState, call_of, find_interrupted, find_interrupted_array, has_no_jobs, job_states, targets_of
+from wkwdask.runs.job_records import (
+    JobState,
+    call_of,
+    find_interrupted,
+    find_interrupted_array,
+    has_no_jobs,
+    job_states,
+    targets_of,
+)
 from wkwdask.runs.journal import Journal, JournaledJob, finished_work, read_journal, receipts_of
 from wkwdask.runs.parts import pyramid_records
 from wkwdask.runs.progress import keep_progress
@@ -98,14 +106,22 @@ class StagedMags:
             if holder is not None:
                 raise LockedError(f"{folder}: another job writes it: {holder}")
 
-        if self.existing != "resume" and find_interrupted(self.parent, self.folders) is None and not self._was_publishing():
+        if (
+            self.existing != "resume"
+            and find_interrupted(self.parent, self.folders) is None
+            and not self._was_publishing()
+        ):
             check_targets(self.folders, self.existing)
         self._check_metadata()
 
     def _was_publishing(self) -> bool:
         """Check whether a job died while it published one of the mags. The next job completes that
         publication when it starts."""
-        ended = (root for root, state in job_states(self.parent) if state in (JobState.UNPUBLISHED, JobState.REFUSED))
+        ended = (
+            root
+            for root, state in job_states(self.parent)
+            if state in (JobState.UNPUBLISHED, JobState.REFUSED)
+        )
         return any(set(targets_of(root)) & set(self.folders) for root in ended)
 
     def remove_leftovers(self) -> None:
@@ -132,7 +148,9 @@ class StagedMags:
         new_folders = files.missing_folders(self.parent)
         current_call().new_folders += new_folders
         try:
-            finished = self._job_folder().start(self.existing, self.settings, self.plan, self.resumed_by)
+            finished = self._job_folder().start(
+                self.existing, self.settings, self.plan, self.resumed_by
+            )
         except ExistsError:
             if self.existing != "resume":
                 raise
@@ -162,32 +180,55 @@ class StagedMags:
     def done(self) -> Report | None:
         """Return the report of an equal finished job if ``existing="resume"``; None if there is
         work to do."""
-        if self.existing == "resume" and all(is_occupied(folder) for folder in self.folders) and has_no_jobs(self.parent, self.folders):
+        if (
+            self.existing == "resume"
+            and all(is_occupied(folder) for folder in self.folders)
+            and has_no_jobs(self.parent, self.folders)
+        ):
             return self._finished_before()
         return None
 
     def is_finished(self) -> bool:
         """Check whether a job with the same settings made all mags."""
-        return all(is_occupied(folder) and read_provenance(folder).get("settings") == self.settings for folder in self.folders)
+        return all(
+            is_occupied(folder) and read_provenance(folder).get("settings") == self.settings
+            for folder in self.folders
+        )
 
     def accepting_finished(self) -> StagedMags:
         """Return a job that does nothing if an equal job has finished before; for one that
         overwrites, if an earlier start of this call has finished it."""
-        is_done = self.is_finished() if self.existing == "error" else self.existing == "overwrite" and self.is_finished_by(current_call().id)
+        is_done = (
+            self.is_finished()
+            if self.existing == "error"
+            else self.existing == "overwrite" and self.is_finished_by(current_call().id)
+        )
         return replace(self, existing="resume") if is_done else self
 
     def is_finished_by(self, call: str) -> bool:
         """Check whether a call made all mags with the same settings."""
-        return self.is_finished() and all(read_provenance(folder).get("call") == call for folder in self.folders)
+        return self.is_finished() and all(
+            read_provenance(folder).get("call") == call for folder in self.folders
+        )
 
     def _finished_before(self) -> Report:
         """Return the report of the job that made the published mags."""
         for folder in self.folders:
             provenance = read_provenance(folder)
             if "settings" not in provenance:
-                what = "exists, without a journal of a job that could be resumed" if is_occupied(folder) else "is missing, but other mags of the job exist"
+                what = (
+                    "exists, without a journal of a job that could be resumed"
+                    if is_occupied(folder)
+                    else "is missing, but other mags of the job exist"
+                )
                 raise ResumeError(f'{folder}: {what}; existing="overwrite" replaces all')
-            check_same_settings(folder, self.settings, provenance["settings"], self.ignored_settings, 'existing="overwrite" replaces it')
+            check_same_settings(
+                folder,
+                self.settings,
+                provenance["settings"],
+                self.ignored_settings,
+                'existing="overwrite" replaces it',
+            )
             call = current_call()
             call.id = str(provenance.get("call") or call.id)
         return report_in(read_provenance(self.folders[0]), _DONE_NOTE, self.folders)
@@ -202,21 +243,39 @@ class StagedMags:
             return None
         with contextlib.suppress(LockedError):  # reported when the locks are taken
             self.check_free()
-        ended = (root for root, state in job_states(self.parent) if state in (JobState.CAN_GO_ON, JobState.DEAD) and set(targets_of(root)) & set(self.folders))
-        counts = [files.count_tree(root) for root in {*ended, *([self.root] if files.isdir(self.root) else [])}]
+        ended = (
+            root
+            for root, state in job_states(self.parent)
+            if state in (JobState.CAN_GO_ON, JobState.DEAD)
+            and set(targets_of(root)) & set(self.folders)
+        )
+        counts = [
+            files.count_tree(root)
+            for root in {*ended, *([self.root] if files.isdir(self.root) else [])}
+        ]
         return sum(count for count, _ in counts), sum(nbytes for _, nbytes in counts)
 
     def journaled(self, job: ResumableJob, journal: Journal) -> JournaledJob:
         """Wrap a job so that it continues after its journal."""
         return JournaledJob(
-            job, journal.append, read_journal(self.root), self.targets, folder=self.root, nbytes_in=self.nbytes_in, task_nbytes=self.task_nbytes
+            job,
+            journal.append,
+            read_journal(self.root),
+            self.targets,
+            folder=self.root,
+            nbytes_in=self.nbytes_in,
+            task_nbytes=self.task_nbytes,
         )
 
     def known_shards(self) -> dict[Vec3, Receipt]:
         """List the shards of the single target that are in the journal and on disk, checking
         header, table and size of each."""
         (target,) = self.targets
-        receipts = (receipt for _, receipt in receipts_of(read_journal(self.root), self.targets) if receipt.part is None)
+        receipts = (
+            receipt
+            for _, receipt in receipts_of(read_journal(self.root), self.targets)
+            if receipt.part is None
+        )
         return {receipt.shard: receipt for receipt in receipts if target.has_files_of(receipt)}
 
     def publish(self, tallies: Sequence[ShardTally], note: str = "") -> Report:
@@ -226,21 +285,38 @@ class StagedMags:
             tally.check()
         if self.edit is not None:
             self.edit.check_current()
-        rows_of_all = pyramid_records(tallies) if self.is_pyramid else [tally.shards for tally in tallies]
+        rows_of_all = (
+            pyramid_records(tallies) if self.is_pyramid else [tally.shards for tally in tallies]
+        )
         job_folder = self._job_folder()
         keep_progress(job_folder.root, tallies[0].target.folder)
         seconds = job_folder.seconds()
-        reports = [tally.report(folder) for tally, folder in zip(tallies, self.folders, strict=True)]
+        reports = [
+            tally.report(folder) for tally, folder in zip(tallies, self.folders, strict=True)
+        ]
         if self.box is not None:
             reports = [replace(report, voxels=self.box.volume) for report in reports]
         report = Report(tuple(reports), self.nbytes_in, seconds, note)
         boxes = [self.box or moved(target.box, target.origin) for target in self.targets]
         new_mags = [
-            NewMag(basename(target.folder), folder, target.mag.name, (*box.topleft, *box.size), format_file_record(rows))
-            for target, folder, box, rows in zip(self.targets, self.folders, boxes, rows_of_all, strict=True)
+            NewMag(
+                basename(target.folder),
+                folder,
+                target.mag.name,
+                (*box.topleft, *box.size),
+                format_file_record(rows),
+            )
+            for target, folder, box, rows in zip(
+                self.targets, self.folders, boxes, rows_of_all, strict=True
+            )
         ]
         made = {} if self.voxel_provenance is None else {"made": self.voxel_provenance}
-        provenance = {"settings": self.settings, "report": report.to_json(), "call": call_of(self.root), **made}
+        provenance = {
+            "settings": self.settings,
+            "report": report.to_json(),
+            "call": call_of(self.root),
+            **made,
+        }
         job_folder.publish(new_mags, self._edit_with_maxima(report), provenance)
         _logger.info("published %s", ", ".join(self.folders))
         return report
@@ -250,7 +326,9 @@ class StagedMags:
         if self.edit is None:
             return None
         maxima = tuple(mag.maximum if isinstance(mag.maximum, int) else None for mag in report.mags)
-        return self.edit.with_maxima(maxima, is_new_content=self.voxel_provenance is None and is_occupied(self.folders[0]))
+        return self.edit.with_maxima(
+            maxima, is_new_content=self.voxel_provenance is None and is_occupied(self.folders[0])
+        )
 
     def discard(self) -> None:
         self._job_folder().discard()
@@ -258,19 +336,36 @@ class StagedMags:
     def suspend(self, error: BaseException) -> None:
         """End this attempt; the journal stays for the next one, and a note on the error says so."""
         if self._end():
-            add_resume_note(error, self.root, self.resumed_by, needs_array=not self.resumes_automatically)
+            add_resume_note(
+                error, self.root, self.resumed_by, needs_array=not self.resumes_automatically
+            )
 
     def _end(self) -> bool:
         """End this attempt, without leaving an empty folder; return whether finished work stays for
         a later start."""
         is_kept = self._job_folder().suspend()
         if not is_kept:
-            files.remove_empty([*(folder for folder in current_call().new_folders if is_below(self.parent, folder)), self.parent])
+            files.remove_empty(
+                [
+                    *(
+                        folder
+                        for folder in current_call().new_folders
+                        if is_below(self.parent, folder)
+                    ),
+                    self.parent,
+                ]
+            )
         return is_kept
 
     def _job_folder(self) -> JobFolder:
         datasets = () if self.edit is None else tuple(self.edit.folders().values())
-        return JobFolder(self.parent, self.owner, self.folders, is_kept_for_later=self.resumes_automatically, datasets=datasets)
+        return JobFolder(
+            self.parent,
+            self.owner,
+            self.folders,
+            is_kept_for_later=self.resumes_automatically,
+            datasets=datasets,
+        )
 
 
 def report_in(provenance: dict[str, Any], note: str, folders: Sequence[str]) -> Report:
@@ -283,7 +378,11 @@ def is_interrupted_call(jobs: Sequence[StagedMags], *, has_later_steps: bool = F
     """Check whether a call of several jobs was interrupted: some jobs finished with the same
     settings, but perhaps not all of them, or not the later steps."""
     done = [job.is_finished() for job in jobs]
-    return any(done) and (has_later_steps or not all(done) or not all(has_no_jobs(job.parent, job.folders) for job in jobs))
+    return any(done) and (
+        has_later_steps
+        or not all(done)
+        or not all(has_no_jobs(job.parent, job.folders) for job in jobs)
+    )
 
 
 def join_interrupted_call(jobs: Sequence[StagedMags]) -> None:
@@ -292,31 +391,59 @@ def join_interrupted_call(jobs: Sequence[StagedMags]) -> None:
     for parent in dict.fromkeys(job.parent for job in jobs):
         for root, state in job_states(parent):
             call = None if state in (JobState.RUNNING, JobState.REFUSED) else call_of(root)
-            if call is not None and any(job.root == root or job.is_finished_by(call) for job in jobs):
+            if call is not None and any(
+                job.root == root or job.is_finished_by(call) for job in jobs
+            ):
                 current_call().id = call
                 return
 
 
 def settings_of(command: str, **options: Any) -> dict[str, Any]:
     """Return the settings of a job as JSON values."""
-    return {"command": command, **{name: value if isinstance(value, (int, float, type(None))) else str(value) for name, value in options.items()}}
+    return {
+        "command": command,
+        **{
+            name: value if isinstance(value, (int, float, type(None))) else str(value)
+            for name, value in options.items()
+        },
+    }
 
 
 def check_same_settings(
-    what: str, settings: dict[str, Any], before: dict[str, Any], ignored: Sequence[str] = (), remedy: str = 'existing="restart" starts over'
+    what: str,
+    settings: dict[str, Any],
+    before: dict[str, Any],
+    ignored: Sequence[str] = (),
+    remedy: str = 'existing="restart" starts over',
 ) -> None:
     """Raise ResumeError if settings differ from those of an interrupted or finished job, except for
     those named in ``ignored``."""
-    names = [name for name in {**settings, **before} if settings.get(name) != before.get(name) and name not in ignored]
+    names = [
+        name
+        for name in {**settings, **before}
+        if settings.get(name) != before.get(name) and name not in ignored
+    ]
     if not names:
         return
-    source_texts = {"input": "the source was replaced", "states": "files of the source have changed"}
-    differences = [source_texts.get(name, f"{name} was {before.get(name, 'not set')}, is {settings.get(name, 'not set')}") for name in names]
-    advice = remedy if source_texts.keys() >= set(names) else f"the same settings continue it, {remedy}"
+    source_texts = {
+        "input": "the source was replaced",
+        "states": "files of the source have changed",
+    }
+    differences = [
+        source_texts.get(
+            name, f"{name} was {before.get(name, 'not set')}, is {settings.get(name, 'not set')}"
+        )
+        for name in names
+    ]
+    advice = (
+        remedy if source_texts.keys() >= set(names) else f"the same settings continue it, {remedy}"
+    )
     raise ResumeError(f"{what}: made with other settings: {'; '.join(differences)}; {advice}")
 
 
-def add_resume_note(error: BaseException, root: str, resumed_by: str | None, *, needs_array: bool = False) -> None:
+def add_resume_note(
+    error: BaseException, root: str, resumed_by: str | None, *, needs_array: bool = False
+) -> None:
     """Note on an error how much finished work an interrupted job keeps, and what resumes it."""
     if isinstance(error, ResumeError) or "existing=" in str(error):
         # it names the only way that is left
@@ -331,11 +458,18 @@ def add_resume_note(error: BaseException, root: str, resumed_by: str | None, *, 
         error.add_note(f'{kept}: {same} resumes, existing="restart" starts over')
 
 
-def finish_interrupted_publication(parent: str, folder: str, command: str, dataset: str | None = None) -> None:
+def finish_interrupted_publication(
+    parent: str, folder: str, command: str, dataset: str | None = None
+) -> None:
     """Complete the publication of a job that was killed in it, before the mag is inspected."""
     if has_no_jobs(parent, (folder,)):
         return
-    job_folder = JobFolder(parent, Owner.this_process(f"{command} of {folder}"), (folder,), datasets=[*filter(None, [dataset])])
+    job_folder = JobFolder(
+        parent,
+        Owner.this_process(f"{command} of {folder}"),
+        (folder,),
+        datasets=[*filter(None, [dataset])],
+    )
     with contextlib.suppress(ResumeError):  # another interrupted job stays untouched
         job_folder.start("update", {})
         job_folder.discard()
@@ -360,7 +494,12 @@ class ArrayContent:
     @property
     def settings(self) -> dict[str, Any]:
         """Settings for the journal."""
-        return {"dtype": str(self.dtype), "channels": self.shape[0], "token": self.token, "input": self.fingerprint}
+        return {
+            "dtype": str(self.dtype),
+            "channels": self.shape[0],
+            "token": self.token,
+            "input": self.fingerprint,
+        }
 
     @property
     def ignored_settings(self) -> tuple[str, ...]:
@@ -414,18 +553,55 @@ class Draft:
         job."""
         return None if self.before is None else [vec3(shape) for shape in self.before["regions"]]
 
-    def mags(self, targets: Sequence[TargetArray], nbytes_in: int, edit: MetadataEdit | None, plan: dict[str, Any] | None = None, **options: Any) -> StagedMags:
-        if self.before is not None and plan is not None and _PRESENCE in plan and plan[_PRESENCE] != self.before.get(_PRESENCE):
-            raise ResumeError(f'{self.owner.command}: files were added or removed since the job was interrupted; existing="restart" starts over')
+    def mags(
+        self,
+        targets: Sequence[TargetArray],
+        nbytes_in: int,
+        edit: MetadataEdit | None,
+        plan: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> StagedMags:
+        if (
+            self.before is not None
+            and plan is not None
+            and _PRESENCE in plan
+            and plan[_PRESENCE] != self.before.get(_PRESENCE)
+        ):
+            raise ResumeError(
+                f'{self.owner.command}: files were added or removed since the job was interrupted; existing="restart" starts over'
+            )
         # Levels in the folders of new ones are moved on publication, not replaced.
-        options.setdefault("existing", "overwrite" if edit is not None and edit.makes_room and self.existing != "restart" else self.existing)
+        options.setdefault(
+            "existing",
+            "overwrite"
+            if edit is not None and edit.makes_room and self.existing != "restart"
+            else self.existing,
+        )
         for target in targets:
             target.array.codec.check_packages(target.folder)
         options["resumed_by"] = self.resumed_by
-        return StagedMags(self.owner, self.parent, tuple(targets), self.folders, nbytes_in, edit, self.settings, plan=plan, **options)
+        return StagedMags(
+            self.owner,
+            self.parent,
+            tuple(targets),
+            self.folders,
+            nbytes_in,
+            edit,
+            self.settings,
+            plan=plan,
+            **options,
+        )
 
 
-def stage(command: str, parent: str, folders: Sequence[str], settings: dict[str, Any], existing: str, *, settings_are_complete: bool = True) -> Draft:
+def stage(
+    command: str,
+    parent: str,
+    folders: Sequence[str],
+    settings: dict[str, Any],
+    existing: str,
+    *,
+    settings_are_complete: bool = True,
+) -> Draft:
     """Draft a job, new or resumed. If something outside of the settings determines voxels,
     ``existing="overwrite"`` starts over."""
     check_existing(existing)
@@ -434,7 +610,15 @@ def stage(command: str, parent: str, folders: Sequence[str], settings: dict[str,
     existing = existing if settings_are_complete else _restarting(existing)
     interrupted = _find_interrupted(parent, folders, settings, existing)
     owner = Owner.this_process(command, None if interrupted is None else interrupted.job)
-    return Draft(owner, parent, tuple(folders), settings, existing, None if interrupted is None else interrupted.plan, resumed_by)
+    return Draft(
+        owner,
+        parent,
+        tuple(folders),
+        settings,
+        existing,
+        None if interrupted is None else interrupted.plan,
+        resumed_by,
+    )
 
 
 def resuming_policy(existing: str, *, settings_are_complete: bool) -> str | None:
@@ -449,19 +633,35 @@ def _restarting(existing: str) -> str:
     return "restart" if existing == "overwrite" else existing
 
 
-def stage_array(command: str, parent: str, folder: str, settings: dict[str, Any], existing: str, content: ArrayContent) -> Draft:
+def stage_array(
+    command: str,
+    parent: str,
+    folder: str,
+    settings: dict[str, Any],
+    existing: str,
+    content: ArrayContent,
+) -> Draft:
     """Draft a job that writes an array, new or resumed. The voxels of a resumed job are not
     compared."""
     check_existing(existing)
     settings = {**settings, **content.settings}
     resumed_by = resuming_policy(existing, settings_are_complete=content.token is not None)
     existing = existing if content.token is not None else _restarting(existing)
-    is_free = not any(lock.conflicts_with(content.shards) and not lock.owner.is_gone() for lock in locks_of(folder))
-    interrupted = find_interrupted_array(parent, [folder], content.shards) if existing != "restart" and is_free else None
+    is_free = not any(
+        lock.conflicts_with(content.shards) and not lock.owner.is_gone()
+        for lock in locks_of(folder)
+    )
+    interrupted = (
+        find_interrupted_array(parent, [folder], content.shards)
+        if existing != "restart" and is_free
+        else None
+    )
     if interrupted is not None and existing != "resume" and settings != interrupted.settings:
         interrupted = None  # the new job replaces it
     if interrupted is not None:
-        check_same_settings(interrupted.root, settings, interrupted.settings, content.ignored_settings)
+        check_same_settings(
+            interrupted.root, settings, interrupted.settings, content.ignored_settings
+        )
     owner = Owner.this_process(command, None if interrupted is None else interrupted.job)
     return Draft(owner, parent, (folder,), settings, existing, None, resumed_by)
 
@@ -471,7 +671,9 @@ def check_existing(existing: str) -> None:
         raise ValueError(f"existing must be {' or '.join(map(repr, EXISTING))}, got {existing!r}")
 
 
-def _find_interrupted(parent: str, folders: Sequence[str], settings: dict[str, Any], existing: str) -> InterruptedJob | None:
+def _find_interrupted(
+    parent: str, folders: Sequence[str], settings: dict[str, Any], existing: str
+) -> InterruptedJob | None:
     """Find the interrupted job that a new one continues."""
     if existing == "restart" or any(lock_holder(folder) is not None for folder in folders):
         return None  # a running job is reported when the locks are taken

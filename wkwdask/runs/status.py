@@ -15,7 +15,14 @@ from wkwdask.model.parsing import reading
 from wkwdask.model.summary import format_nbytes
 from wkwdask.runs.batch_file import read_batch
 from wkwdask.runs.calls import command_of
-from wkwdask.runs.job_records import JobState, job_owner, job_states, problem_of, read_plan, targets_of
+from wkwdask.runs.job_records import (
+    JobState,
+    job_owner,
+    job_states,
+    problem_of,
+    read_plan,
+    targets_of,
+)
 from wkwdask.runs.journal import MAX_NUMBER, entries_of, read_journal, stored_nbytes
 from wkwdask.runs.progress import describe, describe_count, read_failures, read_progress
 from wkwdask.runs.report import Report
@@ -113,7 +120,9 @@ class JobStatus:
             return f"resumed by: cd {shlex.quote(self.resume.folder)} && {shlex.join(['wkwdask', *self.resume.arguments])}"
         existing = self.job.resumed_by
         if existing is not None:
-            return f'the same call resumes it if existing is "{existing}"' + (", then with any array" if self.job.needs_array and existing == "resume" else "")
+            return f'the same call resumes it if existing is "{existing}"' + (
+                ", then with any array" if self.job.needs_array and existing == "resume" else ""
+            )
         if self.job.needs_array:
             return 'the same call with the same array resumes it, and with any array if existing is "resume"'
         return "the same call resumes it"
@@ -121,25 +130,56 @@ class JobStatus:
     def __str__(self) -> str:
         name = str(self.job.owner) if self.job.owner is not None else self.job.root
         record = {"title": "  ", "failed": len(self.failures), **self._numbers()}
-        lines = [f"{name}: {_STATE_TEXTS[self.job.state]}", f"  writes {', '.join(self.job.targets)}"]
+        lines = [
+            f"{name}: {_STATE_TEXTS[self.job.state]}",
+            f"  writes {', '.join(self.job.targets)}",
+        ]
         if self.job.problem:
             return "\n".join([lines[0], f"  {self.job.problem}"])
-        lines.append(f"  {describe_count(record)}" if not self.job.is_running else f"  {', '.join([describe_count(record), *describe(record)])}")
-        lines += [f"  SLURM job {number}: {describe_states(states)}" for number, states in self.slurm.items()]
+        lines.append(
+            f"  {describe_count(record)}"
+            if not self.job.is_running
+            else f"  {', '.join([describe_count(record), *describe(record)])}"
+        )
+        lines += [
+            f"  SLURM job {number}: {describe_states(states)}"
+            for number, states in self.slurm.items()
+        ]
         if self.job.state is JobState.CAN_GO_ON:
-            lines += [f"  {self._what_resumes()}", f"  removed by: wkwdask cancel {shlex.quote(dirname(self.job.root))} --discard"]
-        lines += [f"  failed: {failure.name}: {failure.reason} (tried {failure.attempts} times)" for failure in self.failures[:_LISTED]]
+            lines += [
+                f"  {self._what_resumes()}",
+                f"  removed by: wkwdask cancel {shlex.quote(dirname(self.job.root))} --discard",
+            ]
+        lines += [
+            f"  failed: {failure.name}: {failure.reason} (tried {failure.attempts} times)"
+            for failure in self.failures[:_LISTED]
+        ]
         more = len(self.failures) - _LISTED
         return "\n".join([*lines, f"  and {more} more"] if more > 0 else lines)
 
     def to_json(self) -> dict[str, Any]:
         owner = None if self.job.owner is None else asdict(self.job.owner)
-        facts = {"folder": self.job.root, "state": self.job.state.name.lower(), "owner": owner, "targets": self.job.targets, "problem": self.job.problem}
+        facts = {
+            "folder": self.job.root,
+            "state": self.job.state.name.lower(),
+            "owner": owner,
+            "targets": self.job.targets,
+            "problem": self.job.problem,
+        }
         failures = [asdict(failure) for failure in self.failures]
-        return {**facts, "resume": None if self.resume is None else asdict(self.resume), **self._numbers(), "slurm": self.slurm, "failures": failures}
+        return {
+            **facts,
+            "resume": None if self.resume is None else asdict(self.resume),
+            **self._numbers(),
+            "slurm": self.slurm,
+            "failures": failures,
+        }
 
     def _numbers(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("done", "known", "total", "nbytes_in", "nbytes_out", "seconds", "workers")}
+        return {
+            name: getattr(self, name)
+            for name in ("done", "known", "total", "nbytes_in", "nbytes_out", "seconds", "workers")
+        }
 
 
 def jobs_of(url: str | os.PathLike[str]) -> list[FoundJob]:
@@ -157,7 +197,9 @@ def _folders(path: str) -> Iterator[str]:
     if files.isdir(path):
         yield path
         with files.scandir(path) as entries:
-            yield from sorted(entry.path for entry in entries if entry.is_dir() and not is_job_folder(entry.name))
+            yield from sorted(
+                entry.path for entry in entries if entry.is_dir() and not is_job_folder(entry.name)
+            )
 
 
 def _jobs_in(folder: str) -> Iterator[FoundJob]:
@@ -165,16 +207,25 @@ def _jobs_in(folder: str) -> Iterator[FoundJob]:
         try:
             problem = problem_of(root) if state is JobState.REFUSED else ""
             plan = read_plan(root) or {}
-            found = FoundJob(root, state, job_owner(root), tuple(targets_of(root)), read_batch(root), problem)
-            command, needs_array = command_of(plan.get("call")), plan.get("is_kept_for_later") is False
-            yield replace(found, command=command, resumed_by=plan.get("resumed_by"), needs_array=needs_array)
+            found = FoundJob(
+                root, state, job_owner(root), tuple(targets_of(root)), read_batch(root), problem
+            )
+            command, needs_array = (
+                command_of(plan.get("call")),
+                plan.get("is_kept_for_later") is False,
+            )
+            yield replace(
+                found, command=command, resumed_by=plan.get("resumed_by"), needs_array=needs_array
+            )
         except CorruptError as error:
             yield FoundJob(root, JobState.REFUSED, job_owner(root), (), None, str(error))
 
 
 def _concerns(job: FoundJob, path: str) -> bool:
     """Check whether a job writes a path or something in it. A job with unreadable records may."""
-    return any(is_below(target, path) for target in job.targets) or (job.state is JobState.REFUSED and is_below(job.root, dirname(path)))
+    return any(is_below(target, path) for target in job.targets) or (
+        job.state is JobState.REFUSED and is_below(job.root, dirname(path))
+    )
 
 
 def status_of(job: FoundJob) -> JobStatus:
@@ -185,7 +236,11 @@ def status_of(job: FoundJob) -> JobStatus:
     total = int(_number(records[-1], "total")) if records and job.batch is None else 0
     if job.batch is not None:
         total = job.batch.rounds[-1].journaled + job.batch.rounds[-1].tasks
-    now = time.time() if job.is_running else max((_number(entry, "time") for entry in current), default=begin)
+    now = (
+        time.time()
+        if job.is_running
+        else max((_number(entry, "time") for entry in current), default=begin)
+    )
     return JobStatus(
         job,
         done=len(current),
@@ -194,7 +249,11 @@ def status_of(job: FoundJob) -> JobStatus:
         nbytes_in=sum(int(_number(entry, "nbytes_in")) for entry in current),
         nbytes_out=sum(stored_nbytes(entry) for entry in current),
         seconds=round(max(now - begin, 0.0), 1),
-        workers=sum(int(_number(record, "workers")) for record in records if _number(record, "time") >= begin),
+        workers=sum(
+            int(_number(record, "workers"))
+            for record in records
+            if _number(record, "time") >= begin
+        ),
         failures=tuple(read_failures(job.root)),
         slurm=_slurm_states(job),
     )
@@ -217,8 +276,19 @@ def wait_for_batch(root: str, batch: Batch, report: Callable[[str], None]) -> bo
     ended, last = "", batch.rounds[-1].finish
     while last != ended:
         ended, state = last, wait_for_end(last, report)
-        same = [job for job in jobs_of(dataset) if job.batch is not None and job.batch.arguments == batch.arguments]
-        last = next((job.batch.rounds[-1].finish for job in same if job.batch is not None and job.is_running), ended)
+        same = [
+            job
+            for job in jobs_of(dataset)
+            if job.batch is not None and job.batch.arguments == batch.arguments
+        ]
+        last = next(
+            (
+                job.batch.rounds[-1].finish
+                for job in same
+                if job.batch is not None and job.is_running
+            ),
+            ended,
+        )
     # SLURM may have forgotten a job that published its result
     return state in ("COMPLETED", "") and not same
 
@@ -227,12 +297,21 @@ def _start_time(job: FoundJob, entries: list[dict[str, Any]]) -> float:
     """Return the time at which the first task of the current start began, after any waiting in a
     queue."""
     since = job.batch.rounds[-1].time if job.batch is not None else _owner_time(job.owner)
-    return min((_number(entry, "time") - _number(entry, "seconds") for entry in entries if _number(entry, "time") >= since), default=time.time())
+    return min(
+        (
+            _number(entry, "time") - _number(entry, "seconds")
+            for entry in entries
+            if _number(entry, "time") >= since
+        ),
+        default=time.time(),
+    )
 
 
 def _owner_time(owner: Owner | None) -> float:
     try:
-        return 0.0 if owner is None else time.mktime(time.strptime(owner.since, "%Y-%m-%d %H:%M:%S"))
+        return (
+            0.0 if owner is None else time.mktime(time.strptime(owner.since, "%Y-%m-%d %H:%M:%S"))
+        )
     except (ValueError, OverflowError):  # the field is free text for people
         return 0.0
 
@@ -267,8 +346,12 @@ def finished_jobs(url: str | os.PathLike[str]) -> list[FinishedJob]:
             command = str(provenance["settings"].get("command", "a job"))
             with contextlib.suppress(CorruptError), reading(folder, "record"):
                 names = [basename(mag["path"]) for mag in provenance["report"]["mags"]]
-                report = Report.from_json(provenance["report"], "", [f"{dirname(folder)}/{name}" for name in names])
-                finished.setdefault(str(provenance.get("job", folder)), FinishedJob(command, report))
+                report = Report.from_json(
+                    provenance["report"], "", [f"{dirname(folder)}/{name}" for name in names]
+                )
+                finished.setdefault(
+                    str(provenance.get("job", folder)), FinishedJob(command, report)
+                )
     return list(finished.values())
 
 
@@ -285,6 +368,8 @@ def _mag_folders(path: str) -> Iterator[str]:
 def _folders_in(path: str) -> list[str]:
     try:
         with files.scandir(path) as entries:
-            return sorted(entry.path for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+            return sorted(
+                entry.path for entry in entries if entry.is_dir() and not entry.name.startswith(".")
+            )
     except OSError:
         return []

@@ -42,9 +42,13 @@ class Access:
         for name, value in options.items():
             if name not in kinds:
                 remedy = "credentials come from the environment, from a profile or from the machine"
-                raise ValueError(f"{source}: unknown option {name!r}, expected {', '.join(kinds)}; {remedy}")
+                raise ValueError(
+                    f"{source}: unknown option {name!r}, expected {', '.join(kinds)}; {remedy}"
+                )
             if not isinstance(value, kinds[name]):
-                raise ValueError(f"{source}: {name}: expected {'true or false' if kinds[name] is bool else 'a text'}, found {value!r}")  # noqa: TRY004
+                raise ValueError(
+                    f"{source}: {name}: expected {'true or false' if kinds[name] is bool else 'a text'}, found {value!r}"
+                )  # noqa: TRY004
         return cls(**options)
 
 
@@ -70,7 +74,9 @@ def access_of(url: str) -> Access:
 
 def table_path() -> Path:
     """Return the path of the user's ``stores.yaml``."""
-    return Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "wkwdask" / FILE_NAME
+    return (
+        Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "wkwdask" / FILE_NAME
+    )
 
 
 def _read_table() -> Mapping[str, Access]:
@@ -91,11 +97,15 @@ def _parse_table(path: Path, mtime_ns: int) -> Mapping[str, Access]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise FormatError(f"{path}: not readable as YAML: {error}") from None
     if not isinstance(document, dict | None):
-        raise FormatError(f"{path}: expected URL prefixes with options, such as s3://bucket with region: eu-central-1, found {type(document).__name__}")
+        raise FormatError(
+            f"{path}: expected URL prefixes with options, such as s3://bucket with region: eu-central-1, found {type(document).__name__}"
+        )
     table = {}
     for prefix, options in (document or {}).items():
         if not isinstance(prefix, str) or "://" not in prefix or not isinstance(options, dict):
-            raise FormatError(f"{path}: {prefix}: expected a URL prefix such as s3://bucket with options, found {options!r}")
+            raise FormatError(
+                f"{path}: {prefix}: expected a URL prefix such as s3://bucket with options, found {options!r}"
+            )
         try:
             table[prefix.rstrip("/")] = Access.parse(options, f"{path}: {prefix}")
         except ValueError as error:

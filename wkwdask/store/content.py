@@ -97,7 +97,9 @@ class ServedFolder(ContentSource):
     """Folder with links resolved."""
     documents: dict[str, bytes]
     """Documents that are sent in place of stored ones."""
-    heads: LruCache[OpenRemoteFile] = field(default_factory=lambda: LruCache(_HEADS_NBYTES, lambda file: len(file.head) + 1024))
+    heads: LruCache[OpenRemoteFile] = field(
+        default_factory=lambda: LruCache(_HEADS_NBYTES, lambda file: len(file.head) + 1024)
+    )
     """Remote files with their sizes and first bytes, by key."""
     is_decoded: ClassVar = False
 

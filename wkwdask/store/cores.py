@@ -22,7 +22,9 @@ _is_forked = False
 
 def available_cores() -> int:
     """Return the number of cores that affinity, cgroup and SLURM leave to this process."""
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    affinity = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     slurm = slurm_cores(os.environ)
     return max(1, min(affinity, _cgroup_cores(), affinity if slurm is None else slurm))
 
@@ -43,7 +45,11 @@ def slurm_cores(variables: Mapping[str, str]) -> int | None:
         return int(per_task)
     node = variables.get("SLURM_NODEID", "0")
     cores = _of_node(variables.get("SLURM_JOB_CPUS_PER_NODE", ""), node)
-    tasks = _of_node(variables.get("SLURM_STEP_TASKS_PER_NODE", ""), node) if "SLURM_STEP_ID" in variables else 1
+    tasks = (
+        _of_node(variables.get("SLURM_STEP_TASKS_PER_NODE", ""), node)
+        if "SLURM_STEP_ID" in variables
+        else 1
+    )
     return None if cores is None else max(1, cores // (tasks or 1))
 
 
@@ -63,10 +69,18 @@ def _of_node(counts: str, node: str) -> int | None:
 def reading_threads() -> int:
     """Return the number of threads for a large read: one where other workers use the other cores,
     else one for each core."""
-    if _is_forked or multiprocessing.parent_process() is not None or threading.current_thread() is not threading.main_thread():
+    if (
+        _is_forked
+        or multiprocessing.parent_process() is not None
+        or threading.current_thread() is not threading.main_thread()
+    ):
         return 1
     dask: Any = sys.modules.get("dask.config")
-    return 1 if dask is not None and dask.get("scheduler", None) in _SINGLE_THREADED else available_cores()
+    return (
+        1
+        if dask is not None and dask.get("scheduler", None) in _SINGLE_THREADED
+        else available_cores()
+    )
 
 
 @cache
@@ -82,7 +96,10 @@ def _cgroup_cores() -> int:
             if not controllers:
                 words = _read(f"{_CGROUP_V2}/{below}/cpu.max").split()
             elif "cpu" in controllers.split(","):
-                words = [*_read(f"{_CGROUP_V1}/{below}/cpu.cfs_quota_us").split(), *_read(f"{_CGROUP_V1}/{below}/cpu.cfs_period_us").split()]
+                words = [
+                    *_read(f"{_CGROUP_V1}/{below}/cpu.cfs_quota_us").split(),
+                    *_read(f"{_CGROUP_V1}/{below}/cpu.cfs_period_us").split(),
+                ]
             else:
                 continue
             if len(words) == 2 and words[0].isdecimal() and int(words[0]):  # "max" or -1: no quota

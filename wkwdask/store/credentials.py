@@ -15,8 +15,20 @@ from wkwdask.errors import MissingError
 if TYPE_CHECKING:
     from wkwdask.store.access import Access
 
-_AMAZON_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI")
-_GOOGLE_KEYS = ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_KEY", "GCE_METADATA_HOST", "K_SERVICE", "CLOUD_RUN_JOB")
+_AMAZON_KEYS = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
+_GOOGLE_KEYS = (
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    "GOOGLE_SERVICE_ACCOUNT",
+    "GOOGLE_SERVICE_ACCOUNT_KEY",
+    "GCE_METADATA_HOST",
+    "K_SERVICE",
+    "CLOUD_RUN_JOB",
+)
 _AZURE_KEYS = tuple(
     f"AZURE_{name}"
     for name in (
@@ -50,7 +62,9 @@ class Credentials(NamedTuple):
     who: str
 
 
-_ANONYMOUS = Credentials({"skip_signature": True}, "anonymous access, because no credentials were found")
+_ANONYMOUS = Credentials(
+    {"skip_signature": True}, "anonymous access, because no credentials were found"
+)
 
 
 def amazon_credentials(access: Access) -> Credentials:
@@ -59,8 +73,14 @@ def amazon_credentials(access: Access) -> Credentials:
     name = access.profile or os.environ.get("AWS_PROFILE")
     profile = _amazon_profile(name or "default")
     region = access.region or _variable("AWS_REGION", "AWS_DEFAULT_REGION") or profile.get("region")
-    endpoint = access.endpoint or _variable("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT") or profile.get("endpoint_url")
-    options: dict[str, Any] = {key: value for key, value in (("region", region), ("endpoint", endpoint)) if value}
+    endpoint = (
+        access.endpoint
+        or _variable("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+        or profile.get("endpoint_url")
+    )
+    options: dict[str, Any] = {
+        key: value for key, value in (("region", region), ("endpoint", endpoint)) if value
+    }
     if access.requester_pays:
         options["request_payer"] = True
     keys = _amazon_keys(access, name, profile)
@@ -73,18 +93,41 @@ def _amazon_keys(access: Access, name: str | None, profile: dict[str, str]) -> C
     if access.profile is None and _variable(*_AMAZON_KEYS):
         return Credentials({}, "credentials of the environment")
     if "aws_access_key_id" in profile and "aws_secret_access_key" in profile:
-        keys = {"access_key_id": profile["aws_access_key_id"], "secret_access_key": profile["aws_secret_access_key"]}
-        token = {"session_token": profile["aws_session_token"]} if "aws_session_token" in profile else {}
+        keys = {
+            "access_key_id": profile["aws_access_key_id"],
+            "secret_access_key": profile["aws_secret_access_key"],
+        }
+        token = (
+            {"session_token": profile["aws_session_token"]}
+            if "aws_session_token" in profile
+            else {}
+        )
         return Credentials({**keys, **token}, f"profile {name or 'default'}")
-    if profile.keys() & {"sso_session", "sso_start_url", "role_arn", "credential_process", "web_identity_token_file", "login_session"}:
+    if profile.keys() & {
+        "sso_session",
+        "sso_start_url",
+        "role_arn",
+        "credential_process",
+        "web_identity_token_file",
+        "login_session",
+    }:
         if find_spec("boto3") is None:
-            raise ModuleNotFoundError(f"profile {name or 'default'} of ~/.aws has no keys (SSO, a role or a process): it needs the package boto3", name="boto3")
+            raise ModuleNotFoundError(
+                f"profile {name or 'default'} of ~/.aws has no keys (SSO, a role or a process): it needs the package boto3",
+                name="boto3",
+            )
         boto3: Any = import_module("boto3")
-        provider = import_module("obstore.auth.boto3").Boto3CredentialProvider(boto3.Session(profile_name=name))
+        provider = import_module("obstore.auth.boto3").Boto3CredentialProvider(
+            boto3.Session(profile_name=name)
+        )
         return Credentials({"credential_provider": provider}, f"profile {name or 'default'}")
     if name is not None and not profile:
         raise MissingError(f"~/.aws/credentials and ~/.aws/config: no profile {name!r}")
-    return Credentials({}, "the role of this machine") if _is_machine("sys_vendor", "Amazon EC2") else _ANONYMOUS
+    return (
+        Credentials({}, "the role of this machine")
+        if _is_machine("sys_vendor", "Amazon EC2")
+        else _ANONYMOUS
+    )
 
 
 def _amazon_profile(name: str) -> dict[str, str]:
@@ -115,7 +158,11 @@ def google_credentials(access: Access) -> Credentials:
         return Credentials({**endpoint, "skip_signature": True}, "anonymous access")
     folder = Path(os.environ.get("CLOUDSDK_CONFIG") or Path("~/.config/gcloud").expanduser())
     # Any other machine would wait for the metadata server of Google.
-    if _variable(*_GOOGLE_KEYS) or (folder / "application_default_credentials.json").is_file() or _is_machine("product_name", "Google"):
+    if (
+        _variable(*_GOOGLE_KEYS)
+        or (folder / "application_default_credentials.json").is_file()
+        or _is_machine("product_name", "Google")
+    ):
         return Credentials(endpoint, "application default credentials")
     return Credentials({**endpoint, **_ANONYMOUS.options}, _ANONYMOUS.who)
 
@@ -124,7 +171,9 @@ def azure_credentials(access: Access, account: str | None) -> Credentials:
     """Return the options of a container of Azure, whose account the URL may name."""
     account = account or access.account
     endpoint = access.endpoint or _variable("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
-    options: dict[str, Any] = {key: value for key, value in (("account_name", account), ("endpoint", endpoint)) if value}
+    options: dict[str, Any] = {
+        key: value for key, value in (("account_name", account), ("endpoint", endpoint)) if value
+    }
     if access.anonymous:
         return Credentials({**options, "skip_signature": True}, "anonymous access")
     if _variable(*_AZURE_KEYS):

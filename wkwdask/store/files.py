@@ -92,7 +92,9 @@ def read_bytes(path: str) -> bytes:
         return file.read()
 
 
-def read_array(path: str, dtype: npt.DTypeLike, count: int = -1, offset: int = 0) -> npt.NDArray[Any]:
+def read_array(
+    path: str, dtype: npt.DTypeLike, count: int = -1, offset: int = 0
+) -> npt.NDArray[Any]:
     """Read an array from a byte offset, with at most ``count`` values."""
     value_type = np.dtype(dtype)
     with open_file(path) as file:
@@ -109,7 +111,13 @@ def check_content(path: str) -> None:
         _ZIP_FILES.check_content(path)
 
 
-def map_array(path: str, dtype: npt.DTypeLike, offset: int, shape: tuple[int, ...], order: Literal["C", "F"] = "C") -> npt.NDArray[Any]:
+def map_array(
+    path: str,
+    dtype: npt.DTypeLike,
+    offset: int,
+    shape: tuple[int, ...],
+    order: Literal["C", "F"] = "C",
+) -> npt.NDArray[Any]:
     """Map an array of a file into memory."""
     if is_on_disk(path):
         return np.memmap(path, dtype, "r", offset, shape, order)
@@ -127,7 +135,9 @@ def matching(pattern: str) -> list[str]:
         return glob.glob(pattern, recursive=True)
     start = pattern[: re.search(r"[*?[]", pattern).start()].rpartition("/")[0]  # type: ignore[union-attr]
     parts = pattern[len(start) + 1 :].split("/")
-    below = (f"{folder}/{name}" for folder, folders, names in walk(start) for name in folders + names)
+    below = (
+        f"{folder}/{name}" for folder, folders, names in walk(start) for name in folders + names
+    )
     return [path for path in below if _matches(path[len(start) + 1 :].split("/"), parts)]
 
 
@@ -170,17 +180,25 @@ def states_in(folder: str, names: Iterable[str]) -> list[FileState | None]:
         except (FileNotFoundError, NotADirectoryError):
             states.append(None)
         else:
-            states.append(FileState(status.st_size, status.st_mtime_ns) if modes.S_ISREG(status.st_mode) else None)
+            states.append(
+                FileState(status.st_size, status.st_mtime_ns)
+                if modes.S_ISREG(status.st_mode)
+                else None
+            )
     return states
 
 
 def file_states(indices: Iterable[Vec3], path_of: Callable[[Vec3], str]) -> States:
     """Stat files one by one, skipping absent ones."""
     states = ((index, state_of(path_of(index))) for index in indices)
-    return np.array([(*index, *state) for index, state in states if state is not None], np.int64).reshape(-1, 5)
+    return np.array(
+        [(*index, *state) for index, state in states if state is not None], np.int64
+    ).reshape(-1, 5)
 
 
-def read_small(folder: str, names: Iterable[str], max_nbytes: int, memory: memoryview) -> list[tuple[int, int]]:
+def read_small(
+    folder: str, names: Iterable[str], max_nbytes: int, memory: memoryview
+) -> list[tuple[int, int]]:
     """Read small files of a folder into memory, one after another, until it is full; return
     (offset, size) of each.
 
@@ -268,7 +286,12 @@ def numbered(folder: str, prefix: str, suffix: str = "") -> Iterator[tuple[int, 
         with scandir(folder) as entries:
             for entry in entries:
                 digits = entry.name[len(prefix) : len(entry.name) - len(suffix)]
-                if entry.name == f"{prefix}{digits}{suffix}" and digits.isdecimal() and digits.isascii() and str(int(digits)) == digits:
+                if (
+                    entry.name == f"{prefix}{digits}{suffix}"
+                    and digits.isdecimal()
+                    and digits.isascii()
+                    and str(int(digits)) == digits
+                ):
                     yield int(digits), entry.path
     except (FileNotFoundError, NotADirectoryError):
         return
@@ -389,7 +412,9 @@ def remove_empty(folders: Sequence[str]) -> None:
 def check_folder_link(path: str) -> None:
     """Raise MissingError for a dangling link in place of a folder."""
     if islink(path) and not exists(path):
-        raise MissingError(f"{path}: a symbolic link to {readlink(path)}, which does not exist; create that folder, or remove the link")
+        raise MissingError(
+            f"{path}: a symbolic link to {readlink(path)}, which does not exist; create that folder, or remove the link"
+        )
 
 
 def real_target(path: str) -> str:
@@ -481,7 +506,11 @@ def remove_temporaries(folder: str, name: str) -> None:
     """Remove temporary files of killed writers. The caller makes sure that nobody writes the file
     now."""
     with scandir(folder) as entries:
-        leftovers = [entry.path for entry in entries if entry.name.startswith(f".{name}.") and entry.name.endswith(TEMPORARY_SUFFIX)]
+        leftovers = [
+            entry.path
+            for entry in entries
+            if entry.name.startswith(f".{name}.") and entry.name.endswith(TEMPORARY_SUFFIX)
+        ]
     for path in leftovers:
         with contextlib.suppress(FileNotFoundError):
             unlink(path)

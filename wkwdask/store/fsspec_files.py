@@ -43,7 +43,11 @@ def read(request: Request, access: Access) -> Answer:
             raise
         except Exception as error:  # drivers raise errors of many libraries
             if pause is None:
-                raise OSError(getattr(error, "errno", None) or 5, f"cannot be read: {error or type(error).__name__}", url) from error
+                raise OSError(
+                    getattr(error, "errno", None) or 5,
+                    f"cannot be read: {error or type(error).__name__}",
+                    url,
+                ) from error
         time.sleep(pause)
     raise AssertionError
 
@@ -62,10 +66,19 @@ def walk(url: str, access: Access) -> Iterator[tuple[str, int]]:
     """Yield names and sizes of all files below a URL."""
     fs = file_system(url, access)
     root = fs._strip_protocol(url)
-    return ((path.removeprefix(f"{root}/"), item["size"]) for path, item in fs.find(url, detail=True).items())
+    return (
+        (path.removeprefix(f"{root}/"), item["size"])
+        for path, item in fs.find(url, detail=True).items()
+    )
 
 
 def names(url: str, access: Access) -> list[tuple[str, int | None]]:
     """List the names in a folder with the sizes of files, None for folders."""
     listed = file_system(url, access).ls(url, detail=True)
-    return [(item["name"].rstrip("/").rpartition("/")[2], item["size"] if item["type"] == "file" else None) for item in listed]
+    return [
+        (
+            item["name"].rstrip("/").rpartition("/")[2],
+            item["size"] if item["type"] == "file" else None,
+        )
+        for item in listed
+    ]

@@ -23,7 +23,9 @@ def read_record(path: str) -> dict[str, Any] | None:
         return None
     with file:
         if file.nbytes > _MAX_NBYTES:
-            raise CorruptError(f"{path}: expected a file of at most {_MAX_NBYTES} bytes, found {file.nbytes} bytes")
+            raise CorruptError(
+                f"{path}: expected a file of at most {_MAX_NBYTES} bytes, found {file.nbytes} bytes"
+            )
         return parse_object(file.read([(0, file.nbytes)])[0], path)
 
 

@@ -44,7 +44,11 @@ _COPIED_NBYTES = 8 << 20
 _FICLONE = 0x40049409  # ioctl_ficlone(2)
 _COPIED_ON_TRIAL = 4096
 _CANNOT_COPY = (errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
-_sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None) if sys.platform.startswith("linux") else None
+_sync_file_range = (
+    getattr(ctypes.CDLL(None), "sync_file_range", None)
+    if sys.platform.startswith("linux")
+    else None
+)
 
 
 class OpenFile(ABC):
@@ -67,12 +71,16 @@ class OpenFile(ABC):
 
     def _read_one(self, start: int, stop: int) -> bytes:
         if stop > self.nbytes:  # checked before allocating: a damaged table may ask for terabytes
-            raise TruncatedError(f"{self.name}: ends at byte {self.nbytes}, expected {stop - start} bytes from byte {start} on")
+            raise TruncatedError(
+                f"{self.name}: ends at byte {self.nbytes}, expected {stop - start} bytes from byte {start} on"
+            )
         data = self.read_some(stop - start, start)
         while len(data) < stop - start:
             more = self.read_some(stop - start - len(data), start + len(data))
             if not more:
-                raise TruncatedError(f"{self.name}: ends at byte {start + len(data)}, expected {stop - start} bytes from byte {start} on")
+                raise TruncatedError(
+                    f"{self.name}: ends at byte {start + len(data)}, expected {stop - start} bytes from byte {start} on"
+                )
             data += more
         return data
 
@@ -133,7 +141,9 @@ class LocalFile(OpenFile):
         while done < len(view):
             count = os.preadv(self._fd, [view[done:]], offset + done)
             if count == 0:
-                raise TruncatedError(f"{self.name}: ends at byte {offset + done}, expected {len(view) - done} more bytes")
+                raise TruncatedError(
+                    f"{self.name}: ends at byte {offset + done}, expected {len(view) - done} more bytes"
+                )
             done += count
         return True
 
@@ -169,7 +179,9 @@ class LocalOutput:
         done = 0
         while done < nbytes:
             part_nbytes = min(_COPIED_NBYTES, nbytes - done)
-            count = self._copy_range(source, part_nbytes, done) if isinstance(source, LocalFile) else 0
+            count = (
+                self._copy_range(source, part_nbytes, done) if isinstance(source, LocalFile) else 0
+            )
             if not count:
                 parts = source.read([(done, done + part_nbytes)])
                 if parts is None:
@@ -195,7 +207,9 @@ class LocalOutput:
     def start_writing_back(self, nbytes: int, offset: int = 0) -> None:
         """Start writing bytes to disk, to shorten a later flush."""
         if _sync_file_range is not None:
-            _sync_file_range(self._fd, ctypes.c_int64(offset), ctypes.c_int64(nbytes), _SYNC_FILE_RANGE_WRITE)
+            _sync_file_range(
+                self._fd, ctypes.c_int64(offset), ctypes.c_int64(nbytes), _SYNC_FILE_RANGE_WRITE
+            )
 
     def sync(self) -> None:
         os.fsync(self._fd)
@@ -221,7 +235,10 @@ def can_share_blocks(folder: str) -> bool:
     """Check whether copies of files share their blocks, as on Btrfs and some XFS, by copying a file
     without a name."""
     try:
-        with tempfile.TemporaryFile(dir=folder) as source, tempfile.TemporaryFile(dir=folder) as copy:
+        with (
+            tempfile.TemporaryFile(dir=folder) as source,
+            tempfile.TemporaryFile(dir=folder) as copy,
+        ):
             source.write(bytes(_COPIED_ON_TRIAL))
             source.flush()
             fcntl.ioctl(copy, _FICLONE, source.fileno())
@@ -257,10 +274,18 @@ class LocalFileSystem:
             return file.read([(0, file.nbytes)])[0]
 
     def create(self, path: str, *, exclusive: bool = True, append: bool = False) -> LocalOutput:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_EXCL if exclusive else 0) | (os.O_APPEND if append else 0)
+        flags = (
+            os.O_WRONLY
+            | os.O_CREAT
+            | os.O_CLOEXEC
+            | (os.O_EXCL if exclusive else 0)
+            | (os.O_APPEND if append else 0)
+        )
         return LocalOutput(path, os.open(path, flags, _MODE))
 
-    def read_small(self, folder: str, names: Iterable[str], max_nbytes: int, memory: memoryview) -> list[tuple[int, int]]:
+    def read_small(
+        self, folder: str, names: Iterable[str], max_nbytes: int, memory: memoryview
+    ) -> list[tuple[int, int]]:
         places, end = [], 0
         parent = os.open(folder, _FOLDER_FLAGS)
         try:
@@ -270,7 +295,9 @@ class LocalFileSystem:
                 end += max(size, 0)
                 if end + max_nbytes > len(memory):
                     break
-            if all(size != ABSENT for _, size in places) or os.path.samestat(os.fstat(parent), os.stat(folder)):
+            if all(size != ABSENT for _, size in places) or os.path.samestat(
+                os.fstat(parent), os.stat(folder)
+            ):
                 return places
         finally:
             os.close(parent)
@@ -288,7 +315,12 @@ class LocalFileSystem:
             renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
         except (AttributeError, OSError):
             return False
-        if renameat2(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE) == 0:
+        if (
+            renameat2(
+                _AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE
+            )
+            == 0
+        ):
             return True
         code = ctypes.get_errno()
         if code in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
@@ -317,7 +349,9 @@ class LocalFileSystem:
         while True:
             # NFS implements flock as a write lock on the server, which needs a file open for
             # writing.
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, _MODE)
+            fd = os.open(
+                path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, _MODE
+            )
             with contextlib.suppress(OSError):
                 fcntl.flock(fd, fcntl.LOCK_EX)
             # The previous holder unlinks the file before it unlocks. A lock on an unlinked file
@@ -358,7 +392,9 @@ def _set_permissions(target: int | str, like: os.stat_result) -> None:
     os.chmod(target, like.st_mode & 0o7777)
 
 
-_DISK_FILE_SYSTEMS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "jfs", "reiserfs"})
+_DISK_FILE_SYSTEMS = frozenset(
+    {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "jfs", "reiserfs"}
+)
 """File systems that one machine at a time can write to."""
 _BOOT_MARGIN_SECONDS = 1.0
 
@@ -387,7 +423,10 @@ def predates_boot(path: str) -> bool:
     was started, so that its writer has ended."""
     try:
         started = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-        return os.lstat(path).st_mtime < started - _BOOT_MARGIN_SECONDS and file_system(path) in _DISK_FILE_SYSTEMS
+        return (
+            os.lstat(path).st_mtime < started - _BOOT_MARGIN_SECONDS
+            and file_system(path) in _DISK_FILE_SYSTEMS
+        )
     except (AttributeError, OSError):
         # no such clock on this system, or the file was removed just now
         return False

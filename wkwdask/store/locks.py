@@ -73,11 +73,24 @@ class Owner:
             user = f"uid {os.getuid()}"
         if job is None:
             job = f"{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(4)}"
-        return cls(job, command, socket.gethostname(), _boot(), pid, _process_start(pid), user, since, _namespace(), str(SlurmJob.of_this_process() or ""))
+        return cls(
+            job,
+            command,
+            socket.gethostname(),
+            _boot(),
+            pid,
+            _process_start(pid),
+            user,
+            since,
+            _namespace(),
+            str(SlurmJob.of_this_process() or ""),
+        )
 
     def handed_to(self, batch: SlurmJob) -> Owner:
         """Return a SLURM job, which may be pending, as the owner of the same job."""
-        return replace(self, host="", boot="", pid=0, process_start="", namespace="", batch=str(batch))
+        return replace(
+            self, host="", boot="", pid=0, process_start="", namespace="", batch=str(batch)
+        )
 
     def to_json(self, folder: str) -> dict[str, Any]:
         return {**asdict(self), "folder": files.realpath(folder)}
@@ -86,7 +99,11 @@ class Owner:
     def from_json(cls, value: dict[str, Any], folder: str) -> Owner:
         """Parse an owner record found in ``folder``, which may be a copy of another folder."""
         texts = {name: text for name, text in value.items() if name != "pid"}
-        if not all(isinstance(text, str) for text in texts.values()) or type(value.get("pid")) is not int or not _JOB_NAME.fullmatch(value["job"]):
+        if (
+            not all(isinstance(text, str) for text in texts.values())
+            or type(value.get("pid")) is not int
+            or not _JOB_NAME.fullmatch(value["job"])
+        ):
             raise ValueError("expected the process or job that owns a lock")
         origin = texts.pop("folder", "")
         owner = cls(pid=value["pid"], **texts)
@@ -98,9 +115,22 @@ class Owner:
     def of_unreadable(cls, path: str) -> Owner:
         """Return the owner of a lock that a power loss left without content; it has ended."""
         name = basename(path)
-        job = name.removesuffix(_REGION_SUFFIX).rpartition(".")[2] if name.endswith(_REGION_SUFFIX) else "unreadable"
+        job = (
+            name.removesuffix(_REGION_SUFFIX).rpartition(".")[2]
+            if name.endswith(_REGION_SUFFIX)
+            else "unreadable"
+        )
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(files.lstat(path).st_mtime))
-        return cls(job, "an unreadable lock, older than the last start of this machine,", "", "", 0, "", "somebody", since)._ended()
+        return cls(
+            job,
+            "an unreadable lock, older than the last start of this machine,",
+            "",
+            "",
+            0,
+            "",
+            "somebody",
+            since,
+        )._ended()
 
     def _is_copied(self, origin: str, folder: str) -> bool:
         """Check whether this record was copied from another folder that still exists; the owner
@@ -113,7 +143,9 @@ class Owner:
             return False
 
     def _ended(self) -> Owner:
-        return replace(self, host=socket.gethostname(), boot="ended", pid=max(self.pid, 1), batch="")
+        return replace(
+            self, host=socket.gethostname(), boot="ended", pid=max(self.pid, 1), batch=""
+        )
 
     def is_gone(self) -> bool:
         """Check whether the owner is known to have ended. Only SLURM knows about processes on other
@@ -122,7 +154,10 @@ class Owner:
         # while a lock kept too long only has to be removed by hand. A process whose start time is
         # unknown (_ALIVE) may be a later one with the same number; it counts as alive too.
         if self._can_be_seen():
-            return self.boot != _boot() or _process_start(self.pid) not in (self.process_start, _ALIVE)
+            return self.boot != _boot() or _process_start(self.pid) not in (
+                self.process_start,
+                _ALIVE,
+            )
         return self._batch_is_gone()
 
     def _can_be_seen(self) -> bool:
@@ -131,7 +166,9 @@ class Owner:
         # Containers have their own host names, but share the boot id of their machine. Process
         # numbers are valid in one PID namespace only, but after a reboot the processes of all
         # namespaces have ended.
-        if self.pid == 0 or (self.host != socket.gethostname() and not (self.boot and self.boot == _boot())):
+        if self.pid == 0 or (
+            self.host != socket.gethostname() and not (self.boot and self.boot == _boot())
+        ):
             return False
         return self.boot != _boot() or self.namespace == _namespace()
 
@@ -234,13 +271,20 @@ def regions_overlap(first: ShardBox | None, second: ShardBox | None) -> bool:
     """Check whether two boxes share a shard; None stands for the whole mag."""
     if first is None or second is None:
         return True
-    return all(max(a, b) < min(c, d) for a, b, c, d in zip(first.low, second.low, first.high, second.high, strict=True))
+    return all(
+        max(a, b) < min(c, d)
+        for a, b, c, d in zip(first.low, second.low, first.high, second.high, strict=True)
+    )
 
 
 def lock_path(target: str, job: str | None = None) -> str:
     """Return the path of the lock on a folder, or of a job's lock on some of its shards."""
     folder, name = split(target)
-    return f"{folder}/.{name}{_LOCK_SUFFIX}" if job is None else f"{folder}/.{name}.{job}{_REGION_SUFFIX}"
+    return (
+        f"{folder}/.{name}{_LOCK_SUFFIX}"
+        if job is None
+        else f"{folder}/.{name}.{job}{_REGION_SUFFIX}"
+    )
 
 
 def locks_of(target: str) -> list[Lock]:
@@ -248,7 +292,11 @@ def locks_of(target: str) -> list[Lock]:
     folder, name = split(target)
     paths = [lock_path(target)]
     with contextlib.suppress(FileNotFoundError), files.scandir(folder) as entries:
-        paths += sorted(entry.path for entry in entries if entry.name.startswith(f".{name}.") and entry.name.endswith(_REGION_SUFFIX))
+        paths += sorted(
+            entry.path
+            for entry in entries
+            if entry.name.startswith(f".{name}.") and entry.name.endswith(_REGION_SUFFIX)
+        )
     return [lock for lock in map(_read_lock, paths) if lock is not None]
 
 
@@ -258,7 +306,11 @@ def _read_lock(path: str) -> Lock | None:
         record = read_record(path)
         if record is None:
             return None
-        region = ShardBox.from_json(record.pop("region")) if "region" in record or path.endswith(_REGION_SUFFIX) else None
+        region = (
+            ShardBox.from_json(record.pop("region"))
+            if "region" in record or path.endswith(_REGION_SUFFIX)
+            else None
+        )
         return Lock(path, Owner.from_json(record, dirname(path)), region)
     except (CorruptError, KeyError, OverflowError, TypeError, ValueError):
         if files.predates_boot(path):
@@ -295,9 +347,19 @@ def take_lock(target: str, owner: Owner, region: ShardBox | None = None) -> list
         return []
     for lock in others:
         if not lock.owner.is_gone():
-            hint = " (this very process: a write with compute=False that failed or has not ended)" if lock.owner.pid == os.getpid() else ""
-            what = "it" if lock.region is None else f"its files {lock.region.low} to {lock.region.high} (exclusive)"
-            raise LockedError(f"{target}: another job writes {what}: {lock.owner}{hint}; if you know that this job is dead, remove {lock.path}")
+            hint = (
+                " (this very process: a write with compute=False that failed or has not ended)"
+                if lock.owner.pid == os.getpid()
+                else ""
+            )
+            what = (
+                "it"
+                if lock.region is None
+                else f"its files {lock.region.low} to {lock.region.high} (exclusive)"
+            )
+            raise LockedError(
+                f"{target}: another job writes {what}: {lock.owner}{hint}; if you know that this job is dead, remove {lock.path}"
+            )
     data = _format_lock(owner, path, region)
     if any(lock.path == path for lock in others):
         # takeover: the rename replaces the lock of the dead owner, so the mag is never unlocked in
@@ -338,11 +400,19 @@ def _remove_dead_temporaries(lock: str) -> None:
     folder, name = split(lock)
     with files.scandir(folder) as entries:
         related = [entry for entry in entries if entry.name.startswith((f".{name}.", f"{name}."))]
-    paths = [entry.path for entry in related if entry.name.endswith((files.TEMPORARY_SUFFIX, _BROKEN_SUFFIX))]
+    paths = [
+        entry.path
+        for entry in related
+        if entry.name.endswith((files.TEMPORARY_SUFFIX, _BROKEN_SUFFIX))
+    ]
     for path in paths:
         holder = _holder(path)
         with contextlib.suppress(FileNotFoundError):
-            if holder.is_gone() if holder is not None else time.time() - files.stat(path).st_mtime > _STALE_SECONDS:
+            if (
+                holder.is_gone()
+                if holder is not None
+                else time.time() - files.stat(path).st_mtime > _STALE_SECONDS
+            ):
                 files.unlink(path)
 
 
@@ -355,7 +425,10 @@ def _break_dead(lock: str) -> bool:
     holder = _holder(lock)
     if holder is None or not holder.is_gone():
         return False
-    claim, data = f"{lock}.{holder.job}{_BROKEN_SUFFIX}", _format_lock(Owner.this_process(f"removal of {lock}"), lock)
+    claim, data = (
+        f"{lock}.{holder.job}{_BROKEN_SUFFIX}",
+        _format_lock(Owner.this_process(f"removal of {lock}"), lock),
+    )
     if not create_whole(claim, data):
         _break_dead(claim)
         return False
@@ -412,8 +485,15 @@ def _remove(paths: Iterable[str]) -> None:
 def locked_folders(folder: str) -> list[tuple[str, Owner]]:
     """List the locked entries of a folder with their owners, including dead jobs."""
     with files.scandir(folder) as entries:
-        names = [entry.name for entry in entries if entry.name.startswith(".") and entry.name.endswith(_LOCK_SUFFIX)]
-    holders = [(f"{folder}/{name[1 : -len(_LOCK_SUFFIX)]}", read_owner(f"{folder}/{name}")) for name in names]
+        names = [
+            entry.name
+            for entry in entries
+            if entry.name.startswith(".") and entry.name.endswith(_LOCK_SUFFIX)
+        ]
+    holders = [
+        (f"{folder}/{name[1 : -len(_LOCK_SUFFIX)]}", read_owner(f"{folder}/{name}"))
+        for name in names
+    ]
     return [(target, holder) for target, holder in holders if holder is not None]
 
 
@@ -446,7 +526,9 @@ def guarded(folder: str) -> Iterator[None]:
         try:
             stack.enter_context(files.guarded(f"{folder}/{GUARD_NAME}"))
         except (FileNotFoundError, NotADirectoryError):
-            raise MissingError(f"{folder}: the folder was renamed or removed just now; find its new path and start again") from None
+            raise MissingError(
+                f"{folder}: the folder was renamed or removed just now; find its new path and start again"
+            ) from None
         yield
 
 

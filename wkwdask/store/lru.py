@@ -44,7 +44,9 @@ class LruCache(Generic[_Value]):
             while self._weight > self._capacity:
                 self._forget(next(iter(self._values)))
 
-    def get_or_make(self, keys: Sequence[Hashable], make: Callable[[list[Any]], Iterable[_Value]]) -> list[_Value]:
+    def get_or_make(
+        self, keys: Sequence[Hashable], make: Callable[[list[Any]], Iterable[_Value]]
+    ) -> list[_Value]:
         """Return the values of keys; ``make`` makes those that are not cached. Threads that need
         the same value at the same time make it once."""
         found = {key: value for key in keys if (value := self.get(key)) is not None}
@@ -74,7 +76,9 @@ class LruCache(Generic[_Value]):
 
     def _unlock(self) -> None:
         self._lock = threading.Lock()
-        self._making: weakref.WeakValueDictionary[Hashable, threading.Lock] = weakref.WeakValueDictionary()
+        self._making: weakref.WeakValueDictionary[Hashable, threading.Lock] = (
+            weakref.WeakValueDictionary()
+        )
         """Locks of the values that are being made."""
 
 

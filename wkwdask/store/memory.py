@@ -53,8 +53,25 @@ class _Node:
     def status(self) -> os.stat_result:
         nbytes = len(self.target) if self.target else len(self.data)
         seconds = self.mtime_ns / 1e9
-        times = {"st_atime": seconds, "st_mtime": seconds, "st_ctime": seconds, **dict.fromkeys(("st_atime_ns", "st_mtime_ns", "st_ctime_ns"), self.mtime_ns)}
-        return os.stat_result((self.mode, self.inode, 0, self.links, os.getuid(), self.gid, nbytes, *[self.mtime_ns // 10**9] * 3), times)
+        times = {
+            "st_atime": seconds,
+            "st_mtime": seconds,
+            "st_ctime": seconds,
+            **dict.fromkeys(("st_atime_ns", "st_mtime_ns", "st_ctime_ns"), self.mtime_ns),
+        }
+        return os.stat_result(
+            (
+                self.mode,
+                self.inode,
+                0,
+                self.links,
+                os.getuid(),
+                self.gid,
+                nbytes,
+                *[self.mtime_ns // 10**9] * 3,
+            ),
+            times,
+        )
 
 
 class MemoryFile(OpenFile):
@@ -71,7 +88,9 @@ class MemoryFile(OpenFile):
     def read_into(self, memory: npt.NDArray[np.uint8], offset: int) -> bool:
         data = self.read_some(memory.nbytes, offset)
         if len(data) < memory.nbytes:
-            raise TruncatedError(f"{self.name}: ends at byte {offset + len(data)}, expected {memory.nbytes - len(data)} more bytes")
+            raise TruncatedError(
+                f"{self.name}: ends at byte {offset + len(data)}, expected {memory.nbytes - len(data)} more bytes"
+            )
         memoryview(memory.data)[:] = data
         return True
 
@@ -187,7 +206,9 @@ class MemoryFileSystem:
                 return MemoryOutput(node)
             return MemoryOutput(_put(folder, name, _Node(stat.S_IFREG | 0o644)))
 
-    def read_small(self, folder: str, names: Iterable[str], max_nbytes: int, memory: memoryview) -> list[tuple[int, int]]:
+    def read_small(
+        self, folder: str, names: Iterable[str], max_nbytes: int, memory: memoryview
+    ) -> list[tuple[int, int]]:
         places, end = [], 0
         with _lock:
             self._find(folder)
@@ -211,7 +232,12 @@ class MemoryFileSystem:
             node = self._find(path)
             if not node.is_folder:
                 raise _error(errno.ENOTDIR, path)
-            entries = [MemoryEntry(name, f"{path.rstrip('/')}/{name}" if path != MEMORY else MEMORY + name, self) for name in node.children]
+            entries = [
+                MemoryEntry(
+                    name, f"{path.rstrip('/')}/{name}" if path != MEMORY else MEMORY + name, self
+                )
+                for name in node.children
+            ]
         yield iter(entries)
 
     def mkdir(self, path: str) -> None:

@@ -32,15 +32,22 @@ _FLUSHED_AT_ONCE = 4  # file systems commit their journal once for all flushes t
 class NewFile:
     """File written under a temporary name and renamed when complete."""
 
-    def __init__(self, path: str, temporary_folder: str | None = None, *, flush: bool = True) -> None:
+    def __init__(
+        self, path: str, temporary_folder: str | None = None, *, flush: bool = True
+    ) -> None:
         self.path = path
         self._flush = flush
         folder, name = split(path)
         self._folder = folder or "."
-        if temporary_folder is None or files.stat(temporary_folder).st_dev != files.stat(self._folder).st_dev:
+        if (
+            temporary_folder is None
+            or files.stat(temporary_folder).st_dev != files.stat(self._folder).st_dev
+        ):
             # a rename stays within one file system, and a mag may be a link to another disk
             temporary_folder = self._folder
-        self._temporary = f"{temporary_folder}/.{name}.{secrets.token_hex(8)}{files.TEMPORARY_SUFFIX}"
+        self._temporary = (
+            f"{temporary_folder}/.{name}.{secrets.token_hex(8)}{files.TEMPORARY_SUFFIX}"
+        )
         self._output = files.create(self._temporary)
 
     def write(self, data: bytes | npt.NDArray[np.uint8] | memoryview, offset: int) -> None:
@@ -121,7 +128,10 @@ def is_equal(first: str, second: str) -> bool:
         with files.open_file(second) as b, files.open_file(first) as a:
             # the published file first: mostly there is none, and then nothing else is opened
             offsets = range(0, a.nbytes, _COMPARED_NBYTES)
-            return a.nbytes == b.nbytes and all(a.read_some(_COMPARED_NBYTES, at) == b.read_some(_COMPARED_NBYTES, at) for at in offsets)
+            return a.nbytes == b.nbytes and all(
+                a.read_some(_COMPARED_NBYTES, at) == b.read_some(_COMPARED_NBYTES, at)
+                for at in offsets
+            )
     except FileNotFoundError:
         return False
 

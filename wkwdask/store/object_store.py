@@ -17,7 +17,13 @@ from urllib.parse import quote, unquote, urlsplit
 from wkwdask.errors import CorruptError, MissingError, ReplacedError, UnsupportedError, WkwDaskError
 from wkwdask.model.extras import import_extra
 from wkwdask.store import redirects
-from wkwdask.store.credentials import Credentials, amazon_credentials, azure_credentials, environment, google_credentials
+from wkwdask.store.credentials import (
+    Credentials,
+    amazon_credentials,
+    azure_credentials,
+    environment,
+    google_credentials,
+)
 from wkwdask.store.lru import LruCache
 
 if TYPE_CHECKING:
@@ -25,7 +31,17 @@ if TYPE_CHECKING:
 
     from wkwdask.store.access import Access
 
-PROTOCOLS = {"http": "HTTP", "https": "HTTP", "s3": "S3", "s3a": "S3", "gs": "GCS", "gcs": "GCS", "az": "Azure", "abfs": "Azure", "abfss": "Azure"}
+PROTOCOLS = {
+    "http": "HTTP",
+    "https": "HTTP",
+    "s3": "S3",
+    "s3a": "S3",
+    "gs": "GCS",
+    "gcs": "GCS",
+    "az": "Azure",
+    "abfs": "Azure",
+    "abfss": "Azure",
+}
 """Kind of store of each protocol."""
 IS_CONCURRENT = True
 _NO_ANSWER_SECONDS = 8
@@ -35,11 +51,18 @@ _REGION_SECONDS = 2
 _SLOWEST_NBYTES = 4 << 10
 _PAUSES_SECONDS = (0.2, 1.0)  # before each of the first retries [s]
 _MAX_RETRIES = 4
-_CLIENT = {"allow_http": True, "connect_timeout": "3s", "timeout": "10m", "pool_max_idle_per_host": "64"}
+_CLIENT = {
+    "allow_http": True,
+    "connect_timeout": "3s",
+    "timeout": "10m",
+    "pool_max_idle_per_host": "64",
+}
 _KEPT_SECONDS = 60.0  # of the end of redirects, which may have a signature that expires
 _STATIC_KEYS = {
     "S3Store": ("AWS_ACCESS_KEY_ID",),
-    "AzureStore": tuple(f"AZURE_STORAGE_{name}" for name in ("ACCOUNT_KEY", "ACCESS_KEY", "SAS_KEY", "SAS_TOKEN")),
+    "AzureStore": tuple(
+        f"AZURE_STORAGE_{name}" for name in ("ACCOUNT_KEY", "ACCESS_KEY", "SAS_KEY", "SAS_TOKEN")
+    ),
 }
 """Variables with keys that are used without asking another server."""
 _PROVIDERS = {
@@ -136,7 +159,9 @@ def _read(request: Request, access: Access) -> Answer:
         except (WkwDaskError, TimeoutError):
             raise
         except Exception as error:  # obstore's own errors, and builtin ones
-            if pause is None or not re.search(r"IncompleteBody|UnexpectedEof|kind: Body", str(error)):
+            if pause is None or not re.search(
+                r"IncompleteBody|UnexpectedEof|kind: Body", str(error)
+            ):
                 if start is not None and "status code: 416" in str(error):  # a range beyond the end
                     return Answer(b"")
                 _raise(error, url, connection, access)
@@ -152,7 +177,9 @@ def _get(connection: Connection, key: str, options: dict[str, Any], request: Req
     result = _obstore().get(connection.store, key, options=options)
     if request.largest is not None and result.meta["size"] > request.largest:
         # before it is downloaded
-        raise CorruptError(f"{request.url}: has {result.meta['size']} bytes, expected at most {request.largest}")
+        raise CorruptError(
+            f"{request.url}: has {result.meta['size']} bytes, expected at most {request.largest}"
+        )
     data, attributes = _body(result, request), result.attributes
     if attributes.get("Content-Type", "").startswith("text/html") and data.lstrip()[:1] == b"<":
         raise UnsupportedError(f"{request.url}: the server sent an HTML page instead of data")
@@ -166,7 +193,9 @@ def _body(result: Any, request: Request) -> bytes:
     """Read a body, and stop where it is longer than what was asked for, or far too slow: a server
     may send anything."""
     url, start, stop, *_ = request
-    expected: int = result.meta["size"] if start is None else -start if stop is None else stop - start
+    expected: int = (
+        result.meta["size"] if start is None else -start if stop is None else stop - start
+    )
     pieces, nbytes, began = [], 0, time.monotonic()
     for piece in result.stream(min_chunk_size=1):  # whatever has arrived
         pieces.append(piece)
@@ -202,8 +231,12 @@ def names(url: str, access: Access) -> list[tuple[str, int | None]]:
     if PROTOCOLS[url.partition("://")[0]] == "HTTP":
         raise UnsupportedError(f"{url}: a web server cannot be listed")
     listed = _call("list_with_delimiter", url, access)
-    files: list[tuple[str, int | None]] = [(item["path"].rpartition("/")[2], item["size"]) for item in listed["objects"]]
-    return files + [(prefix.rstrip("/").rpartition("/")[2], None) for prefix in listed["common_prefixes"]]
+    files: list[tuple[str, int | None]] = [
+        (item["path"].rpartition("/")[2], item["size"]) for item in listed["objects"]
+    ]
+    return files + [
+        (prefix.rstrip("/").rpartition("/")[2], None) for prefix in listed["common_prefixes"]
+    ]
 
 
 def walk(url: str, access: Access) -> Iterator[tuple[str, int]]:
@@ -228,7 +261,11 @@ def _redirected(url: str, call: Callable[[], _Result]) -> _Result:
     try:
         return call()
     except RedirectedError:
-        raise OSError(errno.EIO, f"cannot be read: {_server_of(url)} redirects to another host, but not when it is asked where to", url) from None
+        raise OSError(
+            errno.EIO,
+            f"cannot be read: {_server_of(url)} redirects to another host, but not when it is asked where to",
+            url,
+        ) from None
 
 
 def _server_of(url: str) -> str:
@@ -304,7 +341,11 @@ def _open(protocol: str, server: str, access: Access, url: str, prefix: str = ""
     first, longest = (timedelta(seconds=max(seconds, 1e-3)) for seconds in _PAUSES_SECONDS)
     backoff = {"init_backoff": first, "max_backoff": 3 * longest, "base": 3}
     # no retry begins later
-    retries = {"max_retries": _MAX_RETRIES, "backoff": backoff, "retry_timeout": timedelta(seconds=_NO_ANSWER_SECONDS)}
+    retries = {
+        "max_retries": _MAX_RETRIES,
+        "backoff": backoff,
+        "retry_timeout": timedelta(seconds=_NO_ANSWER_SECONDS),
+    }
     client: dict[str, Any] = {**_CLIENT, "read_timeout": f"{_NO_ANSWER_SECONDS}s"}
     common = {"client_options": client, "retry_config": retries}
     try:
@@ -315,15 +356,23 @@ def _open(protocol: str, server: str, access: Access, url: str, prefix: str = ""
             return Connection(stores.HTTPStore(address, **common), _server_of(place), "")
         kind, container, credentials = _bucket(protocol, server, access)
         if kind == "S3Store":
-            client["allow_http"] = not credentials.options.get("endpoint", "https://").startswith("https://")
+            client["allow_http"] = not credentials.options.get("endpoint", "https://").startswith(
+                "https://"
+            )
         client.update(_no_other_host(kind, credentials))
-        store = getattr(stores, kind)(container, prefix=prefix or None, **credentials.options, **common)
+        store = getattr(stores, kind)(
+            container, prefix=prefix or None, **credentials.options, **common
+        )
         endpoint = credentials.options.get("endpoint")
-        return Connection(store, place, credentials.who, "" if endpoint is None else f"{endpoint}/{container}")
+        return Connection(
+            store, place, credentials.who, "" if endpoint is None else f"{endpoint}/{container}"
+        )
     except Exception as error:  # obstore's own errors, and builtin ones
         if isinstance(error, (ModuleNotFoundError, MissingError)):
             raise
-        raise UnsupportedError(f"{url}: cannot be read: {str(error).partition(_DEBUG)[0]}") from None
+        raise UnsupportedError(
+            f"{url}: cannot be read: {str(error).partition(_DEBUG)[0]}"
+        ) from None
 
 
 def _no_other_host(kind: str, credentials: Credentials) -> dict[str, str]:
@@ -336,7 +385,11 @@ def _no_other_host(kind: str, credentials: Credentials) -> dict[str, str]:
     """
     endpoint = credentials.options.get("endpoint") or credentials.options.get("base_url")
     is_anonymous = bool(credentials.options.get("skip_signature"))
-    has_keys = "access_key_id" in credentials.options or "credential_provider" in credentials.options or any(map(os.environ.get, _STATIC_KEYS.get(kind, ())))
+    has_keys = (
+        "access_key_id" in credentials.options
+        or "credential_provider" in credentials.options
+        or any(map(os.environ.get, _STATIC_KEYS.get(kind, ())))
+    )
     if endpoint is not None:
         return redirects.client_options(endpoint) if is_anonymous or has_keys else {}
     if is_anonymous and not any(map(os.environ.get, _EMULATORS)):
@@ -363,21 +416,35 @@ _STATUS = re.compile(r"status code: (\d+ [A-Z][A-Za-z -]+)")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _REFUSALS = (
     # Codes of S3, Google and Azure. S3 reports some of them with status 400.
-    (r"<Code>(ExpiredToken|ExpiredTokenException|RequestExpired|TokenRefreshRequired)<|invalid_grant", "the credentials have expired: log in again"),
-    (r"<Code>(InvalidAccessKeyId|SignatureDoesNotMatch|InvalidToken|InvalidSecurity|AuthenticationFailed)<", "the credentials are not valid"),
+    (
+        r"<Code>(ExpiredToken|ExpiredTokenException|RequestExpired|TokenRefreshRequired)<|invalid_grant",
+        "the credentials have expired: log in again",
+    ),
+    (
+        r"<Code>(InvalidAccessKeyId|SignatureDoesNotMatch|InvalidToken|InvalidSecurity|AuthenticationFailed)<",
+        "the credentials are not valid",
+    ),
 )
 _CAUSES = (
     *_REFUSALS,
     # Words of the network library.
-    (r"InvalidCertificate|invalid peer certificate|UnknownIssuer", "the server's TLS certificate is not valid"),
+    (
+        r"InvalidCertificate|invalid peer certificate|UnknownIssuer",
+        "the server's TLS certificate is not valid",
+    ),
     (r"dns error|failed to lookup|ResolveError|\"dns\"", "the name of the server is unknown"),
     (r"ConnectionRefused|Connection refused", "the server refuses connections"),
     (r"NetworkUnreachable|HostUnreachable|No route to host", "the server cannot be reached"),
-    (r"URL scheme is not allowed|BadScheme", "the server redirects to an address without encryption (http), which is not followed"),
+    (
+        r"URL scheme is not allowed|BadScheme",
+        "the server redirects to an address without encryption (http), which is not followed",
+    ),
     (r"MissingContentLength", "the server does not state the size of the file (Content-Length)"),
 )
 _NO_BUCKET = re.compile(r"<Code>(NoSuchBucket|ContainerNotFound|InvalidBucketName)<")
-_OTHER_REGION = re.compile(r"redirect without LOCATION|<Code>(PermanentRedirect|AuthorizationHeaderMalformed|IllegalLocationConstraintException)<")
+_OTHER_REGION = re.compile(
+    r"redirect without LOCATION|<Code>(PermanentRedirect|AuthorizationHeaderMalformed|IllegalLocationConstraintException)<"
+)
 _REGION = re.compile(r"<Region>([\w-]+)</Region>|expecting &apos;([\w-]+)|expecting '([\w-]+)'")
 _ELSEWHERE = re.compile(rf"\b{re.escape(redirects.NOWHERE)}\b(?!\d)")
 _REQUESTED = re.compile(r"Error performing \w+ (https?://[^\s?]+)")
@@ -391,9 +458,17 @@ def _raise(error: Exception, url: str, connection: Connection, access: Access) -
     if _ELSEWHERE.search(text):
         if PROTOCOLS[url.partition("://")[0]] == "HTTP":
             raise RedirectedError from None
-        raise OSError(errno.EIO, f"cannot be read: {_elsewhere(text, connection)}, which is not followed for a bucket", url) from None
-    is_redirected = PROTOCOLS[url.partition("://")[0]] == "HTTP" and connection.server != _server_of(url)
-    via = f", from {connection.server}, to which {_server_of(url)} redirects" if is_redirected else ""
+        raise OSError(
+            errno.EIO,
+            f"cannot be read: {_elsewhere(text, connection)}, which is not followed for a bucket",
+            url,
+        ) from None
+    is_redirected = PROTOCOLS[
+        url.partition("://")[0]
+    ] == "HTTP" and connection.server != _server_of(url)
+    via = (
+        f", from {connection.server}, to which {_server_of(url)} redirects" if is_redirected else ""
+    )
     if _NO_BUCKET.search(text):
         raise MissingError(f"{url}: no such bucket: {connection.server}") from None
     if isinstance(error, FileNotFoundError):
@@ -402,18 +477,28 @@ def _raise(error: Exception, url: str, connection: Connection, access: Access) -
         told = _REGION.search(text)
         region = next(filter(None, told.groups())) if told else _region_of(connection, access)
         where = f"{connection.server} is in {f'the region {region}' if region else 'another region'}, not in {access.region or 'the default one'}"
-        raise OSError(errno.EIO, f"cannot be read: {where}; state its region (docs/remote.md)", url) from None
+        raise OSError(
+            errno.EIO, f"cannot be read: {where}; state its region (docs/remote.md)", url
+        ) from None
     if isinstance(error, exceptions.PreconditionError):
         raise ReplacedError(f"{url}: was replaced since it was opened; open it again") from None
     if isinstance(error, exceptions.NotSupportedError):
         raise UnsupportedError(f"{url}: the server does not support range requests") from None
     if isinstance(error, (exceptions.InvalidPathError, ValueError)):
         raise UnsupportedError(f"{url}: cannot be read: {text.partition(_DEBUG)[0]}") from None
-    if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError) or any(re.search(pattern, text) for pattern, _ in _REFUSALS):
+    if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError) or any(
+        re.search(pattern, text) for pattern, _ in _REFUSALS
+    ):
         who = f"; this was {connection.who}" if connection.who else ""
-        raise PermissionError(errno.EACCES, f"cannot be read: {_reason(text)}{who}{via}", url) from None
+        raise PermissionError(
+            errno.EACCES, f"cannot be read: {_reason(text)}{who}{via}", url
+        ) from None
     if _TIMEOUT.search(text):
-        raise TimeoutError(errno.ETIMEDOUT, f"no answer from {connection.server} within {_NO_ANSWER_SECONDS} seconds", url) from None
+        raise TimeoutError(
+            errno.ETIMEDOUT,
+            f"no answer from {connection.server} within {_NO_ANSWER_SECONDS} seconds",
+            url,
+        ) from None
     if isinstance(error, exceptions.BaseError):
         raise OSError(errno.EIO, f"cannot be read: {_reason(text)}{via}", url) from None
     raise error
@@ -432,8 +517,12 @@ def _region_of(connection: Connection, access: Access) -> str | None:
     """Ask S3 for the region of a bucket; None if it does not say."""
     from http.client import HTTPConnection, HTTPException, HTTPSConnection  # slow to import
 
-    endpoint = urlsplit(amazon_credentials(access).options.get("endpoint", "https://s3.us-east-1.amazonaws.com"))
-    server = (HTTPSConnection if endpoint.scheme == "https" else HTTPConnection)(endpoint.netloc, timeout=_REGION_SECONDS)
+    endpoint = urlsplit(
+        amazon_credentials(access).options.get("endpoint", "https://s3.us-east-1.amazonaws.com")
+    )
+    server = (HTTPSConnection if endpoint.scheme == "https" else HTTPConnection)(
+        endpoint.netloc, timeout=_REGION_SECONDS
+    )
     try:
         server.request("HEAD", f"{endpoint.path}/{connection.server.partition('://')[2]}")
         return server.getresponse().headers.get("x-amz-bucket-region")  # of any status
@@ -447,7 +536,11 @@ def _reason(text: str) -> str:
     """Return the cause in the text of an error of obstore."""
     status, code = _STATUS.search(text), _CODE.search(text)
     cause = next((what for pattern, what in _CAUSES if re.search(pattern, text)), None)
-    known = [*([status[1].strip()] if status else []), *([code[1]] if code else []), *([cause] if cause else [])]
+    known = [
+        *([status[1].strip()] if status else []),
+        *([code[1]] if code else []),
+        *([cause] if cause else []),
+    ]
     return ", ".join(known) or text.partition(_DEBUG)[0].rpartition(" - ")[2]
 
 

@@ -45,7 +45,11 @@ def is_on_disk(path: str) -> bool:
 def is_remote(url: str) -> bool:
     """Check whether a path or URL is neither on a mounted file system nor in memory nor in a
     zip."""
-    return "://" in url and not url.startswith(("file://", MEMORY)) and not (is_zipped(url) and is_served(url))
+    return (
+        "://" in url
+        and not url.startswith(("file://", MEMORY))
+        and not (is_zipped(url) and is_served(url))
+    )
 
 
 def is_served(url: str) -> bool:
@@ -84,17 +88,23 @@ def _file_path(text: str) -> str:
     """Return the normal path of a file or folder; a zip is a file."""
     archive, bar, inside = text.rpartition(ZIP)
     if bar:
-        return normpath(f"{archive if is_served(archive) and ZIP not in archive else _file_path(archive)}{ZIP}{inside}")
+        return normpath(
+            f"{archive if is_served(archive) and ZIP not in archive else _file_path(archive)}{ZIP}{inside}"
+        )
     if not text:
         raise ValueError("empty path")  # os.path.abspath would turn it into the current folder
     if not is_valid_path(text):
         raise ValueError(f"{text!r}: not a valid path: it contains a NUL byte or a lone surrogate")
     if text.startswith(_OTHER_FORMATS):
-        raise UnsupportedError(f"{text}: only WKW is supported here; convert() (wkwdask convert) converts other formats to WKW")
+        raise UnsupportedError(
+            f"{text}: only WKW is supported here; convert() (wkwdask convert) converts other formats to WKW"
+        )
     if is_served(text) and is_zipped(text):
         return text
     if is_remote(text):
-        raise UnsupportedError(f"{text}: a local path is needed here: remote locations are read-only, and only volumes are read from them")
+        raise UnsupportedError(
+            f"{text}: a local path is needed here: remote locations are read-only, and only volumes are read from them"
+        )
     if is_memory(text):
         return normpath(text)
     text = os.path.expanduser(text.removeprefix("file://"))
@@ -110,7 +120,11 @@ def _file_path(text: str) -> str:
 def any_path(url: str | os.PathLike[str]) -> str:
     """Return the normal path of a file that a user names, or its URL if it is remote."""
     text = os.fspath(url)
-    return normpath(text) if is_remote(text) and not text.startswith(_OTHER_FORMATS) else local_path(text)
+    return (
+        normpath(text)
+        if is_remote(text) and not text.startswith(_OTHER_FORMATS)
+        else local_path(text)
+    )
 
 
 def stated_path(folder: str, name: str) -> str:
@@ -136,7 +150,9 @@ def need_file_system(path: str, what: str) -> None:
     if ZIP in path:
         raise UnsupportedError(f"{path}: {what} needs a path on a file system, not a path in a zip")
     if is_memory(path):
-        raise UnsupportedError(f"{path}: {what} needs a path on a file system; {MEMORY} is the memory of one process")
+        raise UnsupportedError(
+            f"{path}: {what} needs a path on a file system; {MEMORY} is the memory of one process"
+        )
 
 
 def is_valid_path(text: str) -> bool:

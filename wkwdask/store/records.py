@@ -33,7 +33,13 @@ def read_provenance(folder: str) -> dict[str, Any]:
     except (CorruptError, OSError):
         return {}
     parts = [value, value.get("made", {})]
-    return value if all(isinstance(part, dict) and isinstance(part.get("settings", {}), dict) for part in parts) else {}
+    return (
+        value
+        if all(
+            isinstance(part, dict) and isinstance(part.get("settings", {}), dict) for part in parts
+        )
+        else {}
+    )
 
 
 def read_creation_settings(folder: str, mag: Mag | None) -> dict[str, Any]:
@@ -50,7 +56,11 @@ def read_creation_settings(folder: str, mag: Mag | None) -> dict[str, Any]:
         return settings
     try:
         step = Mag.parse(Mag.parse(made["mag"]).step_to(mag))
-        recounted = {name: [Mag.parse(text).times(step).name for text in settings[name].split(",")] for name in ("source", "mags") if name in settings}
+        recounted = {
+            name: [Mag.parse(text).times(step).name for text in settings[name].split(",")]
+            for name in ("source", "mags")
+            if name in settings
+        }
     except (AttributeError, TypeError, ValueError):
         return {}
     return {**settings, **{name: ",".join(names) for name, names in recounted.items()}}
@@ -59,9 +69,15 @@ def read_creation_settings(folder: str, mag: Mag | None) -> dict[str, Any]:
 def read_box(folder: str, mag: Mag) -> BoundingBox | None:
     """Read the box that the job wrote into a mag; None if unknown."""
     numbers = read_provenance(folder).get("box")
-    if not isinstance(numbers, list) or len(numbers) != 6 or not all(type(number) is int and 0 <= number < _COORDINATE_LIMIT for number in numbers):
+    if (
+        not isinstance(numbers, list)
+        or len(numbers) != 6
+        or not all(type(number) is int and 0 <= number < _COORDINATE_LIMIT for number in numbers)
+    ):
         return None
-    return BoundingBox((numbers[0], numbers[1], numbers[2]), (numbers[3], numbers[4], numbers[5]), mag)
+    return BoundingBox(
+        (numbers[0], numbers[1], numbers[2]), (numbers[3], numbers[4], numbers[5]), mag
+    )
 
 
 def write_provenance(folder: str, provenance: dict[str, Any]) -> None:
@@ -99,15 +115,27 @@ def merge_file_record(folder: str, rows: npt.NDArray[np.int64]) -> None:
         return
     row_of = {tuple(row[:3]): row for row in before.tolist()}
     row_of.update({tuple(row[:3]): row for row in rows.tolist()})
-    write_file_record(folder, np.array(list(row_of.values()), np.int64).reshape(-1, FILE_RECORD_COLUMNS))
+    write_file_record(
+        folder, np.array(list(row_of.values()), np.int64).reshape(-1, FILE_RECORD_COLUMNS)
+    )
 
 
-def recorded_states(folder: str, shards: Iterable[tuple[int, int, int]]) -> dict[tuple[int, int, int], tuple[int, ...]]:
+def recorded_states(
+    folder: str, shards: Iterable[tuple[int, int, int]]
+) -> dict[tuple[int, int, int], tuple[int, ...]]:
     """Return size and modification time of some files from the file record; empty if the mag has no
     record."""
     rows = read_file_record(folder)
     selected = set(shards)
-    return {} if rows is None else {(x, y, z): (nbytes, mtime_ns) for x, y, z, nbytes, mtime_ns, _ in rows.tolist() if (x, y, z) in selected}
+    return (
+        {}
+        if rows is None
+        else {
+            (x, y, z): (nbytes, mtime_ns)
+            for x, y, z, nbytes, mtime_ns, _ in rows.tolist()
+            if (x, y, z) in selected
+        }
+    )
 
 
 def patch_file_record(folder: str, states: dict[tuple[int, int, int], tuple[int, ...]]) -> None:

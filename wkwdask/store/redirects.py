@@ -60,7 +60,12 @@ def resolve(url: str) -> str:
         there = _next(here, location, first)
         _check(here, there, first, is_private)
         here = there
-    raise _refused(first, here, f"after {_MOST_REDIRECTS} other redirects, which are not followed any further", first)
+    raise _refused(
+        first,
+        here,
+        f"after {_MOST_REDIRECTS} other redirects, which are not followed any further",
+        first,
+    )
 
 
 def next_server(url: str) -> str | None:
@@ -79,7 +84,11 @@ def _next(here: SplitResult, location: str, first: SplitResult) -> SplitResult:
         there = urlsplit(urljoin(here.geturl(), location))
         _ = there.port  # which is checked when it is asked for
     except ValueError as error:
-        raise OSError(errno.EIO, f"cannot be read: {_server(here)} redirects to what is no address ({error})", first.geturl()) from None
+        raise OSError(
+            errno.EIO,
+            f"cannot be read: {_server(here)} redirects to what is no address ({error})",
+            first.geturl(),
+        ) from None
     return there._replace(path=there.path or "/", fragment="")
 
 
@@ -89,13 +98,19 @@ def _check(here: SplitResult, there: SplitResult, first: SplitResult, is_private
     if there.username is not None:
         raise _refused(here, there, "with a password, which is not followed", first)
     if there.scheme == "http" and not (here.scheme == "http" and here.hostname == there.hostname):
-        raise _refused(here, there, "an address without encryption (http), which is not followed", first)
+        raise _refused(
+            here, there, "an address without encryption (http), which is not followed", first
+        )
     if not is_private and _is_private(there, first):
         raise _refused(here, there, "an address of a private network, which is not followed", first)
 
 
 def _refused(here: SplitResult, there: SplitResult, why: str, first: SplitResult) -> OSError:
-    return OSError(errno.EIO, f"cannot be read: {_server(here)} redirects to {_server(there)}, {why}", first.geturl())
+    return OSError(
+        errno.EIO,
+        f"cannot be read: {_server(here)} redirects to {_server(there)}, {why}",
+        first.geturl(),
+    )
 
 
 def _server(url: SplitResult) -> str:
@@ -107,7 +122,11 @@ def _host(url: SplitResult) -> str:
     """Return the name of a host as the network library writes it."""
     host = url.hostname or ""
     try:
-        return socket.inet_ntoa(socket.inet_aton(host)) if host[:1].isdigit() else host.encode("idna").decode()
+        return (
+            socket.inet_ntoa(socket.inet_aton(host))
+            if host[:1].isdigit()
+            else host.encode("idna").decode()
+        )
     except (OSError, UnicodeError):
         return host
 
@@ -121,12 +140,18 @@ def _is_private(url: SplitResult, first: SplitResult) -> bool:
     host = _host(url)
     flags = socket.AI_NUMERICHOST if _proxy_of(url) is not None else 0
     try:
-        found = socket.getaddrinfo(host, url.port or _PORTS[url.scheme], type=socket.SOCK_STREAM, flags=flags)
+        found = socket.getaddrinfo(
+            host, url.port or _PORTS[url.scheme], type=socket.SOCK_STREAM, flags=flags
+        )
     except (OSError, UnicodeError):
         if flags:
             return False
         via = "" if url is first else f", to which {_server(first)} redirects"
-        raise OSError(errno.EIO, f"cannot be read: the name of the server is unknown: {host}{via}", first.geturl()) from None
+        raise OSError(
+            errno.EIO,
+            f"cannot be read: the name of the server is unknown: {host}{via}",
+            first.geturl(),
+        ) from None
     return any(is_private_address(str(address[0])) for *_, address in found)
 
 
@@ -134,7 +159,11 @@ def is_private_address(text: str) -> bool:
     """Check whether an address is private, of this machine, of a link, or reserved."""
     address = ipaddress.ip_address(text.partition("%")[0])
     if isinstance(address, ipaddress.IPv6Address):
-        inner = ipaddress.IPv4Address(address.packed[-4:]) if address in _NAT64 else address.ipv4_mapped or address.sixtofour
+        inner = (
+            ipaddress.IPv4Address(address.packed[-4:])
+            if address in _NAT64
+            else address.ipv4_mapped or address.sixtofour
+        )
         address = inner or address
     return not address.is_global or address.is_multicast
 
@@ -166,16 +195,24 @@ def _location(url: SplitResult, first: SplitResult) -> str | None:
     timer.daemon = True
     timer.start()
     try:
-        connection.request("GET", target, headers={"Range": "bytes=0-0", "User-Agent": "wkwdask", "Accept": "*/*"})
+        connection.request(
+            "GET", target, headers={"Range": "bytes=0-0", "User-Agent": "wkwdask", "Accept": "*/*"}
+        )
         answer = connection.getresponse()
         if is_over.is_set():  # http.client takes a head that ends too early for a short one
             raise TimeoutError
         location = answer.getheader("Location") if answer.status in _REDIRECTS else None
     except (HTTPException, OSError, ValueError) as error:
-        where = _server(url) if url is first else f"{_server(url)}, to which {_server(first)} redirects"
+        where = (
+            _server(url) if url is first else f"{_server(url)}, to which {_server(first)} redirects"
+        )
         if isinstance(error, TimeoutError) or is_over.is_set():
-            raise TimeoutError(errno.ETIMEDOUT, f"no answer within {_SECONDS} seconds from {where}", first.geturl()) from None
-        raise OSError(errno.EIO, f"cannot be read: no answer from {where}: {error}", first.geturl()) from None
+            raise TimeoutError(
+                errno.ETIMEDOUT, f"no answer within {_SECONDS} seconds from {where}", first.geturl()
+            ) from None
+        raise OSError(
+            errno.EIO, f"cannot be read: no answer from {where}: {error}", first.geturl()
+        ) from None
     else:
         # http.client decodes headers as Latin-1
         return None if location is None else location.encode("latin-1").decode(errors="replace")
@@ -197,13 +234,21 @@ def _connection(url: SplitResult) -> tuple[HTTPConnection, str]:
     from http.client import HTTPConnection, HTTPSConnection  # slow to import
 
     kind = HTTPSConnection if url.scheme == "https" else HTTPConnection
-    path = quote(url.path or "/", safe="/!$&'()*+,;=:@~%") + (f"?{quote(url.query, safe='/!$&()*+,;=:@~%?')}" if url.query else "")
+    path = quote(url.path or "/", safe="/!$&'()*+,;=:@~%") + (
+        f"?{quote(url.query, safe='/!$&()*+,;=:@~%?')}" if url.query else ""
+    )
     proxy = _proxy_of(url)
     if proxy is None:
         return kind(_host(url), url.port, timeout=_SECONDS), path
     server = urlsplit(proxy)
-    user = None if server.username is None else f"{unquote(server.username)}:{unquote(server.password or '')}".encode()
+    user = (
+        None
+        if server.username is None
+        else f"{unquote(server.username)}:{unquote(server.password or '')}".encode()
+    )
     headers = {} if user is None else {"Proxy-Authorization": f"Basic {b64encode(user).decode()}"}
-    connection = kind(server.hostname or "", server.port or _PORTS.get(server.scheme), timeout=_SECONDS)
+    connection = kind(
+        server.hostname or "", server.port or _PORTS.get(server.scheme), timeout=_SECONDS
+    )
     connection.set_tunnel(_host(url), url.port or _PORTS[url.scheme], headers)
     return connection, path

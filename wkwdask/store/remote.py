@@ -24,7 +24,13 @@ from itertools import islice
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
-from wkwdask.errors import AccessWarning, CorruptError, MissingError, TruncatedError, UnsupportedError
+from wkwdask.errors import (
+    AccessWarning,
+    CorruptError,
+    MissingError,
+    TruncatedError,
+    UnsupportedError,
+)
 from wkwdask.model.store import FileState
 from wkwdask.store import fsspec_files, object_store
 from wkwdask.store.access import Access
@@ -71,7 +77,10 @@ class RemoteEntry:
 def remote_status(nbytes: int | None) -> os.stat_result:
     """Return the status of a file of some size, or of a folder (None)."""
     mode = stat.S_IFDIR | 0o555 if nbytes is None else stat.S_IFREG | 0o444
-    return os.stat_result((mode, 0, 0, 1, 0, 0, nbytes or 0, 0, 0, 0), dict.fromkeys(("st_atime_ns", "st_mtime_ns", "st_ctime_ns"), 0))
+    return os.stat_result(
+        (mode, 0, 0, 1, 0, 0, nbytes or 0, 0, 0, 0),
+        dict.fromkeys(("st_atime_ns", "st_mtime_ns", "st_ctime_ns"), 0),
+    )
 
 
 class RemoteListing:
@@ -118,7 +127,9 @@ class RemoteStore:
     @property
     def client(self) -> ModuleType:
         """Module that reads the protocol."""
-        return object_store if self.url.partition("://")[0] in object_store.PROTOCOLS else fsspec_files
+        return (
+            object_store if self.url.partition("://")[0] in object_store.PROTOCOLS else fsspec_files
+        )
 
     def path_of(self, name: str) -> str:
         """Return the URL of a file; ``..`` in a name leads out of the folder, as in any URL."""
@@ -130,29 +141,43 @@ class RemoteStore:
         return f"{protocol}://{posixpath.normpath(f'{rest}/{name}')}"
 
     def open(self, name: str, ahead_nbytes: int = 0) -> RemoteFile | AheadFile:
-        return AheadFile(self, name, ahead_nbytes) if ahead_nbytes else RemoteFile(self, self.path_of(name))
+        return (
+            AheadFile(self, name, ahead_nbytes)
+            if ahead_nbytes
+            else RemoteFile(self, self.path_of(name))
+        )
 
     def open_heads(self, names: Sequence[str], nbytes: int) -> list[OpenRemoteFile | None]:
         """Open files and read the first ``nbytes`` bytes of each, in one request for each file;
         None for absent ones."""
         paths = [self.path_of(name) for name in names]
         found = self._answers([Request(path, 0, nbytes) for path in paths])
-        return [None if answer is None else self._opened(path, answer) for path, answer in zip(paths, found, strict=True)]
+        return [
+            None if answer is None else self._opened(path, answer)
+            for path, answer in zip(paths, found, strict=True)
+        ]
 
     def _opened(self, path: str, answer: Answer) -> OpenRemoteFile:
         size: int = self.client.size(path, self.access) if answer.nbytes is None else answer.nbytes
         encoding = "gzip" if answer.encoding == "gzip" and answer.data[:2] == b"\x1f\x8b" else ""
         return OpenRemoteFile(self, path, answer.data, size, answer.etag, encoding)
 
-    def map(self, function: Callable[[Item], Result], items: Iterable[Item], at_once: int) -> Iterator[Result]:
+    def map(
+        self, function: Callable[[Item], Result], items: Iterable[Item], at_once: int
+    ) -> Iterator[Result]:
         """Call a function ahead on threads. It must not call this method itself: it would wait for
         a thread that waits for it."""
-        return _ahead(function, items, at_once) if self.client.IS_CONCURRENT else map(function, items)
+        return (
+            _ahead(function, items, at_once) if self.client.IS_CONCURRENT else map(function, items)
+        )
 
     def read_whole(self, names: Sequence[str], largest: int) -> list[bytes | None]:
         paths = [self.path_of(name) for name in names]
         found = self._answers([Request(path, largest=largest) for path in paths])
-        return [None if answer is None else _whole(answer, path, largest) for path, answer in zip(paths, found, strict=True)]
+        return [
+            None if answer is None else _whole(answer, path, largest)
+            for path, answer in zip(paths, found, strict=True)
+        ]
 
     def names(self) -> list[str]:
         """List the names in the folder; empty if it cannot be listed."""
@@ -178,14 +203,26 @@ class RemoteStore:
         remaining = iter(names)
         while batch := list(islice(remaining, _SIZES_AT_ONCE)):
             for position in range(max(map(len, batch))):
-                asked = [variants[position] for variants in batch if position < len(variants) and not sizes.keys() & set(variants[:position])]
+                asked = [
+                    variants[position]
+                    for variants in batch
+                    if position < len(variants) and not sizes.keys() & set(variants[:position])
+                ]
                 found = for_all(self._size_or_error, asked)
-                refused = [name for name, size in zip(asked, found, strict=True) if isinstance(size, PermissionError)]
-                is_absent = bool(refused) and self.witness is not None and self._can_read(*self.witness)
+                refused = [
+                    name
+                    for name, size in zip(asked, found, strict=True)
+                    if isinstance(size, PermissionError)
+                ]
+                is_absent = (
+                    bool(refused) and self.witness is not None and self._can_read(*self.witness)
+                )
                 for name, size in zip(asked, found, strict=True):
                     if isinstance(size, int):
                         sizes[name] = size
-                    elif not isinstance(size, FileNotFoundError) and not (is_absent and isinstance(size, PermissionError)):
+                    elif not isinstance(size, FileNotFoundError) and not (
+                        is_absent and isinstance(size, PermissionError)
+                    ):
                         raise size
         return sizes
 
@@ -227,18 +264,38 @@ class RemoteStore:
     def _answers(self, requests: Sequence[Request]) -> list[Answer | None]:
         # The witness is read after the refusal. If it were read before, credentials could expire in
         # between, and existing files would count as absent.
-        found = for_all(self._answer_or_error, requests) if self.client.IS_CONCURRENT else list(map(self._answer_or_error, requests))
-        refused = [request.url for request, answer in zip(requests, found, strict=True) if isinstance(answer, PermissionError)]
-        witness = self.witness if self.witness is not None or not refused else _witness_among(requests, found)
+        found = (
+            for_all(self._answer_or_error, requests)
+            if self.client.IS_CONCURRENT
+            else list(map(self._answer_or_error, requests))
+        )
+        refused = [
+            request.url
+            for request, answer in zip(requests, found, strict=True)
+            if isinstance(answer, PermissionError)
+        ]
+        witness = (
+            self.witness
+            if self.witness is not None or not refused
+            else _witness_among(requests, found)
+        )
         is_absent = bool(refused) and witness is not None and self._can_read(*witness)
         if is_absent and witness is not None:
             warn_of_refused(witness[0], refused[0], witness[1])
-        return [None if is_absent and isinstance(answer, PermissionError) else _existing(answer) for answer in found]
+        return [
+            None if is_absent and isinstance(answer, PermissionError) else _existing(answer)
+            for answer in found
+        ]
 
     def _answer_or_error(self, request: Request) -> Answer | Exception:
         if _logger.isEnabledFor(logging.DEBUG):
             # a query may be a signature
-            _logger.debug("read %s, bytes %s to %s", request.url.partition("?")[0], request.start, request.stop)
+            _logger.debug(
+                "read %s, bytes %s to %s",
+                request.url.partition("?")[0],
+                request.start,
+                request.stop,
+            )
         try:
             answer: Answer = self.client.read(request, self.access)
         except Exception as error:  # each is raised, or counts as absent, when all are known
@@ -270,9 +327,15 @@ class _Proof:
 _proofs: LruCache[_Proof] = LruCache(1024)
 
 
-def _witness_among(requests: Sequence[Request], found: Sequence[Answer | Exception]) -> tuple[str, str] | None:
+def _witness_among(
+    requests: Sequence[Request], found: Sequence[Answer | Exception]
+) -> tuple[str, str] | None:
     """Return a file that was read whole together with refused ones, None if there is none."""
-    urls = (request.url for request, answer in zip(requests, found, strict=True) if request.start is None and isinstance(answer, Answer))
+    urls = (
+        request.url
+        for request, answer in zip(requests, found, strict=True)
+        if request.start is None and isinstance(answer, Answer)
+    )
     return next(((folder, name) for folder, _, name in (url.rpartition("/") for url in urls)), None)
 
 
@@ -294,7 +357,9 @@ def _whole(answer: Answer, path: str, largest: int) -> bytes:
         try:
             data = zlib.decompressobj(wbits=31).decompress(data, largest + 1)
         except zlib.error as error:
-            raise CorruptError(f"{path}: byte 0: expected a gzip stream of {len(answer.data)} bytes, as the server says: {error}") from None
+            raise CorruptError(
+                f"{path}: byte 0: expected a gzip stream of {len(answer.data)} bytes, as the server says: {error}"
+            ) from None
     if len(data) > largest:
         raise CorruptError(f"{path}: has {len(data)} bytes, expected at most {largest}")
     return data
@@ -322,7 +387,15 @@ class RemoteFile:
         """Read byte ranges, see :class:`StoredFile`. For a range beyond the end, some servers
         report an error and some return nothing."""
         known = len(self.head)
-        found = iter(self.store.fetch([Request(self.name, max(start, known), stop, self.etag) for start, stop in ranges if stop > known]))
+        found = iter(
+            self.store.fetch(
+                [
+                    Request(self.name, max(start, known), stop, self.etag)
+                    for start, stop in ranges
+                    if stop > known
+                ]
+            )
+        )
         out = []
         for start, stop in ranges:
             rest = b"" if stop <= known else next(found)
@@ -331,9 +404,13 @@ class RemoteFile:
             data = self.head[start:stop] + rest
             if len(data) > stop - start:
                 what = f"requested {stop - start} bytes at byte {start}, got {len(data)}"
-                raise UnsupportedError(f"{self.name}: {what}: the server does not support range requests")
+                raise UnsupportedError(
+                    f"{self.name}: {what}: the server does not support range requests"
+                )
             if len(data) < stop - start:
-                raise TruncatedError(f"{self.name}: ends at byte {start + len(data)}, expected {stop - start} bytes from byte {start} on")
+                raise TruncatedError(
+                    f"{self.name}: ends at byte {start + len(data)}, expected {stop - start} bytes from byte {start} on"
+                )
             out.append(data)
         return out
 
@@ -367,7 +444,9 @@ class OpenRemoteFile(RemoteFile):
         for start, stop in ranges:
             if stop > self.nbytes:
                 # checked before it is requested: a damaged table may ask for terabytes
-                raise TruncatedError(f"{self.name}: ends at byte {self.nbytes}, expected {stop - start} bytes from byte {start} on")
+                raise TruncatedError(
+                    f"{self.name}: ends at byte {self.nbytes}, expected {stop - start} bytes from byte {start} on"
+                )
         found = RemoteFile.read(self, ranges)
         if found is None:
             raise MissingError(f"{self.name}: not found, though it existed a moment ago")
@@ -383,7 +462,9 @@ class OpenRemoteFile(RemoteFile):
     def read_ranges(self, ranges: npt.NDArray[np.int64], memory: npt.NDArray[np.uint8]) -> None:
         """Read many ranges concurrently; each row is (offset in file, offset in memory, length)."""
         rows, view = ranges.tolist(), memoryview(memory.data)
-        for (_, start, length), data in zip(rows, self.read([(offset, offset + length) for offset, _, length in rows]), strict=True):
+        for (_, start, length), data in zip(
+            rows, self.read([(offset, offset + length) for offset, _, length in rows]), strict=True
+        ):
             view[start : start + length] = data
 
     def close(self) -> None:
@@ -466,7 +547,9 @@ class _Threads:
             with self._lock:
                 if self._num < _REQUESTS_AT_ONCE:
                     self._num += 1
-                    threading.Thread(target=self._run, name=f"{self._name}_{self._num}", daemon=True).start()
+                    threading.Thread(
+                        target=self._run, name=f"{self._name}_{self._num}", daemon=True
+                    ).start()
         return future
 
     def _run(self) -> None:
@@ -495,7 +578,9 @@ def for_all(function: Any, items: Sequence[Any]) -> list[Any]:
     return [call.result() for call in calls]
 
 
-def _ahead(function: Callable[[Item], Result], items: Iterable[Item], at_once: int) -> Iterator[Result]:
+def _ahead(
+    function: Callable[[Item], Result], items: Iterable[Item], at_once: int
+) -> Iterator[Result]:
     """Yield the results of a function in order, while it is called for the next items."""
     pending: deque[Future[Result]] = deque()
     is_interrupted = False

@@ -78,7 +78,10 @@ class RemoteFileSystem:
     @contextlib.contextmanager
     def scandir(self, path: str) -> Iterator[Iterator[RemoteEntry]]:
         store = _store(path)
-        yield (RemoteEntry(name, f"{path}/{name}", nbytes) for name, nbytes in store.client.names(path, store.access))
+        yield (
+            RemoteEntry(name, f"{path}/{name}", nbytes)
+            for name, nbytes in store.client.names(path, store.access)
+        )
 
     def realpath(self, path: str) -> str:
         return path
@@ -92,7 +95,9 @@ class RemoteFileSystem:
     def _only_read(self, path: str, *_: Any, **__: Any) -> NoReturn:
         raise UnsupportedError(f"{path}: remote locations are read-only")
 
-    create = mkdir = rmdir = unlink = remove_tree = replace = exchange = link = symlink = set_permissions = fsync = guarded = free = read_small = _only_read
+    create = mkdir = rmdir = unlink = remove_tree = replace = exchange = link = symlink = (
+        set_permissions
+    ) = fsync = guarded = free = read_small = _only_read
 
 
 class _Recent(NamedTuple):
@@ -109,7 +114,9 @@ _recent: LruCache[_Recent] = LruCache(64)
 
 def _recent_of(path: str) -> _Recent | None:
     recent = _recent.get((path, access_of(path), environment()))
-    return recent if recent is not None and time.monotonic() - recent.read < _TRUSTED_SECONDS else None
+    return (
+        recent if recent is not None and time.monotonic() - recent.read < _TRUSTED_SECONDS else None
+    )
 
 
 def _request(path: str, largest: int) -> _Recent:

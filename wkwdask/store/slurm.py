@@ -19,7 +19,20 @@ if TYPE_CHECKING:
 _ANSWER_SECONDS = 60
 _POLL_SECONDS = 5.0
 _AWAY_SECONDS = 1800.0
-END_STATES = frozenset(("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"))
+END_STATES = frozenset(
+    (
+        "BOOT_FAIL",
+        "CANCELLED",
+        "COMPLETED",
+        "DEADLINE",
+        "FAILED",
+        "NODE_FAIL",
+        "OUT_OF_MEMORY",
+        "PREEMPTED",
+        "REVOKED",
+        "TIMEOUT",
+    )
+)
 """States of jobs that have ended, sacct(1), "JOB STATE CODES"."""
 _UNKNOWN_JOB = "Invalid job id"
 _NEVER_STARTS = {"PartitionTimeLimit": "MaxTime", "PartitionNodeLimit": "MaxNodes"}
@@ -45,7 +58,11 @@ class SlurmJob:
         restarts = os.environ.get("SLURM_RESTART_COUNT", "0")
         if not number.isdecimal() or "SLURMD_NODENAME" not in os.environ:
             return None
-        return cls(os.environ.get("SLURM_CLUSTER_NAME", ""), number, int(restarts) if restarts.isdecimal() else 0)
+        return cls(
+            os.environ.get("SLURM_CLUSTER_NAME", ""),
+            number,
+            int(restarts) if restarts.isdecimal() else 0,
+        )
 
     @classmethod
     def parse(cls, text: str) -> SlurmJob | None:
@@ -59,10 +76,14 @@ class SlurmJob:
         SlurmJob(cluster='hpc', number='1234', restarts=None)
         """
         match = re.fullmatch(r"slurm:([^:]*):([0-9]{1,18}):([0-9]{0,18})", text)
-        return None if match is None else cls(match[1], match[2], int(match[3]) if match[3] else None)
+        return (
+            None if match is None else cls(match[1], match[2], int(match[3]) if match[3] else None)
+        )
 
     def __str__(self) -> str:
-        return f"slurm:{self.cluster}:{self.number}:{'' if self.restarts is None else self.restarts}"
+        return (
+            f"slurm:{self.cluster}:{self.number}:{'' if self.restarts is None else self.restarts}"
+        )
 
     def is_over(self) -> bool:
         """Check whether SLURM reports that the job, or this start of it, has ended. False if SLURM
@@ -76,7 +97,9 @@ class SlurmJob:
             # knew those of another cluster
             return _UNKNOWN_JOB in answer.stderr and self.cluster in ("", cluster_name())
         state, restarts = _field(answer.stdout, "JobState"), _field(answer.stdout, "Restarts")
-        return state in END_STATES or (self.restarts is not None and restarts.isdecimal() and int(restarts) > self.restarts)
+        return state in END_STATES or (
+            self.restarts is not None and restarts.isdecimal() and int(restarts) > self.restarts
+        )
 
 
 def cluster_name() -> str:
@@ -121,7 +144,9 @@ def count_states(number: str) -> dict[str, int]:
 def exit_code(number: str) -> str:
     """Return the exit code of a job that has ended, empty if SLURM does not say."""
     try:
-        return _field(_run("scontrol", "-o", "show", "job", number).stdout, "ExitCode").partition(":")[0]
+        return _field(_run("scontrol", "-o", "show", "job", number).stdout, "ExitCode").partition(
+            ":"
+        )[0]
     except (OSError, subprocess.SubprocessError):
         return ""
 
@@ -131,7 +156,9 @@ def why_never_started(number: str) -> str:
     start, or if SLURM does not say."""
     words: list[str] = []
     with suppress(OSError, subprocess.SubprocessError):
-        words = _run("squeue", "-h", "-t", "PENDING", "-o", "%r %P %l %D", "-j", number).stdout.split()
+        words = _run(
+            "squeue", "-h", "-t", "PENDING", "-o", "%r %P %l %D", "-j", number
+        ).stdout.split()
     if len(words) < 4 or words[0] not in _NEVER_STARTS:
         return ""
     reason, partition, walltime, nodes = words[:4]
@@ -144,7 +171,12 @@ def partition_of(number: str) -> str:
     """Return the partition of a job in the queue, the first if several are named; empty if SLURM
     does not say."""
     with suppress(OSError, subprocess.SubprocessError):
-        return _run("squeue", "-h", "-t", "all", "-o", "%P", "-j", number).stdout.strip().partition("\n")[0].partition(",")[0]
+        return (
+            _run("squeue", "-h", "-t", "all", "-o", "%P", "-j", number)
+            .stdout.strip()
+            .partition("\n")[0]
+            .partition(",")[0]
+        )
     return ""
 
 
@@ -193,7 +225,9 @@ def describe_states(states: dict[str, int]) -> str:
     >>> describe_states({"COMPLETED": 3, "OUT_OF_MEMORY": 1}), describe_states({})
     ('3 COMPLETED, 1 OUT_OF_MEMORY', 'forgotten by SLURM')
     """
-    return ", ".join(f"{number} {state}" for state, number in states.items()) or "forgotten by SLURM"
+    return (
+        ", ".join(f"{number} {state}" for state, number in states.items()) or "forgotten by SLURM"
+    )
 
 
 def options_in(script: str) -> dict[str, str]:
@@ -204,11 +238,22 @@ def options_in(script: str) -> dict[str, str]:
     >>> options_in("#!/bin/bash\\n#SBATCH --time=10  # minutes\\n#SBATCH -c 4\\n##SBATCH --mem=1G\\necho\\n#SBATCH --hold")
     {'time': '10', 'cpus-per-task': '4'}
     """
-    short = {"t": "time", "c": "cpus-per-task", "o": "output", "a": "array", "p": "partition", "J": "job-name", "A": "account"}
+    short = {
+        "t": "time",
+        "c": "cpus-per-task",
+        "o": "output",
+        "a": "array",
+        "p": "partition",
+        "J": "job-name",
+        "A": "account",
+    }
     options: dict[str, str] = {}
     for line in script.splitlines():
         if line.startswith("#SBATCH"):
-            for option in re.finditer(r"(?:--([\w-]+)|-(\w))(?:[= ]?([^\s#-]\S*))?", line.partition(" #")[0][len("#SBATCH") :]):
+            for option in re.finditer(
+                r"(?:--([\w-]+)|-(\w))(?:[= ]?([^\s#-]\S*))?",
+                line.partition(" #")[0][len("#SBATCH") :],
+            ):
                 options[option[1] or short.get(option[2], option[2])] = option[3] or ""
         elif line.strip() and not line.startswith("#"):
             # sbatch reads no options after the first command
@@ -239,17 +284,33 @@ def _call(*command: str) -> subprocess.CompletedProcess[str]:
     try:
         return _run(*command)
     except FileNotFoundError:
-        raise BatchError(f"{command[0]}: command not found: SLURM jobs cannot be submitted from this machine; log in to a login node of the cluster") from None
+        raise BatchError(
+            f"{command[0]}: command not found: SLURM jobs cannot be submitted from this machine; log in to a login node of the cluster"
+        ) from None
     except subprocess.TimeoutExpired:
         raise BatchError(f"{command[0]}: SLURM did not answer within {_ANSWER_SECONDS} s") from None
 
 
 def _run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=_ANSWER_SECONDS, env=_environment())
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_ANSWER_SECONDS,
+        env=_environment(),
+    )
 
 
 def _environment() -> dict[str, str]:
     """Return the environment for SLURM commands and submitted jobs: the programs of this Python
     first, and no variables of the current job."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name == "SLURM_CONF"}
-    return {**kept, "PATH": os.pathsep.join((os.path.dirname(sys.executable), kept.get("PATH", os.defpath)))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("SLURM_") or name == "SLURM_CONF"
+    }
+    return {
+        **kept,
+        "PATH": os.pathsep.join((os.path.dirname(sys.executable), kept.get("PATH", os.defpath))),
+    }

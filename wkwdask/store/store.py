@@ -88,12 +88,16 @@ class FolderStore:
         del nbytes
         return list(map(self.open, names))
 
-    def map(self, function: Callable[[Item], Result], items: Iterable[Item], at_once: int) -> Iterator[Result]:
+    def map(
+        self, function: Callable[[Item], Result], items: Iterable[Item], at_once: int
+    ) -> Iterator[Result]:
         del at_once
         return map(function, items)
 
     def read_whole(self, names: Sequence[str], largest: int) -> list[bytes | None]:
-        return [self._existing(name, lambda path: files.read_whole(path, largest)) for name in names]
+        return [
+            self._existing(name, lambda path: files.read_whole(path, largest)) for name in names
+        ]
 
     def entries(self, folder: str = "") -> Iterator[StoredEntry]:
         try:
@@ -111,7 +115,9 @@ class FolderStore:
     def states(self, names: Iterable[str]) -> list[FileState | None]:
         return files.states_in(self.url, names)
 
-    def new_file(self, name: str, temporary_folder: str | None = None, *, flush: bool = True) -> NewFile:
+    def new_file(
+        self, name: str, temporary_folder: str | None = None, *, flush: bool = True
+    ) -> NewFile:
         path = self.path_of(name)
         files.make_folders_below(self.url, dirname(path))
         return NewFile(path, temporary_folder, flush=flush)

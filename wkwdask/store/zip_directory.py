@@ -73,7 +73,13 @@ class ZipDirectory:
         """Fill the cache for members that leave no room for another extra field, so that their
         local headers need not be read."""
         for key, member, following in in_order(self.members, self.start):
-            room = following - member.packed_nbytes - member.offset - LOCAL_HEADER.size - member.name_nbytes
+            room = (
+                following
+                - member.packed_nbytes
+                - member.offset
+                - LOCAL_HEADER.size
+                - member.name_nbytes
+            )
             if room in (0, _ZIP64_LOCAL_NBYTES) and not member.flags & _DESCRIBED_AFTER:
                 self.data_offsets[key] = following - member.packed_nbytes
 
@@ -89,10 +95,14 @@ def read_directory(file: StoredFile) -> ZipDirectory:
     known = file.nbytes
     total = start + nbytes + len(tail) - record
     if known is not None and total != known:
-        raise CorruptError(f"{file.name}: the central directory of the zip ends at byte {start + nbytes}, expected byte {known - len(tail) + record}")
+        raise CorruptError(
+            f"{file.name}: the central directory of the zip ends at byte {start + nbytes}, expected byte {known - len(tail) + record}"
+        )
     if nbytes > _MAX_DIRECTORY_NBYTES or count > _MAX_MEMBERS:
         limit = f"at most {_MAX_MEMBERS} files and {_MAX_DIRECTORY_NBYTES} bytes"
-        raise UnsupportedError(f"{file.name}: the zip lists {count} files in {nbytes} bytes, expected {limit}; store chunks in shards")
+        raise UnsupportedError(
+            f"{file.name}: the zip lists {count} files in {nbytes} bytes, expected {limit}; store chunks in shards"
+        )
     if nbytes <= record:
         raw = tail[record - nbytes : record]
     else:
@@ -111,10 +121,14 @@ def _find_end(tail: bytes, name: str) -> int:
     """Return the position of the end record, whose comment must end where the file ends."""
     position = len(tail)
     while (position := tail.rfind(b"PK\5\6", 0, position)) >= 0:
-        if position + _END.size <= len(tail) and position + _END.size + int.from_bytes(tail[position + 20 : position + 22], "little") == len(tail):
+        if position + _END.size <= len(tail) and position + _END.size + int.from_bytes(
+            tail[position + 20 : position + 22], "little"
+        ) == len(tail):
             return position
         position += 3  # rfind also finds a signature that overlaps this one
-    raise CorruptError(f"{name}: not readable as zip: no end of central directory in the last {len(tail)} bytes")
+    raise CorruptError(
+        f"{name}: not readable as zip: no end of central directory in the last {len(tail)} bytes"
+    )
 
 
 def _end_record(tail: bytes, end: int, name: str) -> tuple[int, int, int, int]:
@@ -126,15 +140,21 @@ def _end_record(tail: bytes, end: int, name: str) -> tuple[int, int, int, int]:
         _, first_disk, offset, disks = _LOCATOR_64.unpack_from(tail, locator)
         record = locator - _END_64.size
         if record < 0 or tail[record : record + 4] != b"PK\6\6":
-            raise CorruptError(f"{name}: expected a Zip64 record of {_END_64.size} bytes before its locator")
+            raise CorruptError(
+                f"{name}: expected a Zip64 record of {_END_64.size} bytes before its locator"
+            )
         _, _, _, _, disk, _, here, count, nbytes, start = _END_64.unpack_from(tail, record)
         disk = max(disk, disks - 1)
         if start + nbytes != offset:
-            raise CorruptError(f"{name}: the central directory of the zip ends at byte {start + nbytes}, its Zip64 record begins at byte {offset}")
+            raise CorruptError(
+                f"{name}: the central directory of the zip ends at byte {start + nbytes}, its Zip64 record begins at byte {offset}"
+            )
     elif _IN_ZIP64 in (here, count) or _SIZE_IN_ZIP64 in (nbytes, start):
         raise CorruptError(f"{name}: the end of the zip refers to a Zip64 record, which is missing")
     if disk or first_disk or here != count:
-        raise UnsupportedError(f"{name}: is one part of a zip in several files, expected a whole zip")
+        raise UnsupportedError(
+            f"{name}: is one part of a zip in several files, expected a whole zip"
+        )
     if count * _MEMBER.size > nbytes:
         raise CorruptError(f"{name}: the zip lists {count} files in a directory of {nbytes} bytes")
     return count, nbytes, start, record
@@ -147,39 +167,82 @@ def _parse_members(raw: bytes, count: int, start: int, name: str) -> dict[str, M
     position = 0
     for number in range(count):
         if raw[position : position + 4] != b"PK\1\2" or position + _MEMBER.size > len(raw):
-            raise CorruptError(f"{name}: byte {start + position}: expected entry {number} of {count} of the central directory")
-        _, _, _, flags, method, _, _, crc, packed, nbytes, name_len, extra_len, comment_len, disk, _, _, offset = _MEMBER.unpack_from(raw, position)
+            raise CorruptError(
+                f"{name}: byte {start + position}: expected entry {number} of {count} of the central directory"
+            )
+        (
+            _,
+            _,
+            _,
+            flags,
+            method,
+            _,
+            _,
+            crc,
+            packed,
+            nbytes,
+            name_len,
+            extra_len,
+            comment_len,
+            disk,
+            _,
+            _,
+            offset,
+        ) = _MEMBER.unpack_from(raw, position)
         extra_at = position + _MEMBER.size + name_len
         position_after = extra_at + extra_len + comment_len
         if position_after > len(raw):
-            raise TruncatedError(f"{name}: byte {start + position}: entry {number} of the central directory is cut off")
+            raise TruncatedError(
+                f"{name}: byte {start + position}: entry {number} of the central directory is cut off"
+            )
         try:
-            member_name = raw[position + _MEMBER.size : extra_at].decode("utf-8" if flags & _UTF8 else "cp437")
+            member_name = raw[position + _MEMBER.size : extra_at].decode(
+                "utf-8" if flags & _UTF8 else "cp437"
+            )
         except UnicodeDecodeError as error:
-            raise CorruptError(f"{name}: byte {start + position}: the name of entry {number} is not UTF-8: {error.reason}") from None
+            raise CorruptError(
+                f"{name}: byte {start + position}: the name of entry {number} is not UTF-8: {error.reason}"
+            ) from None
         if _SIZE_IN_ZIP64 in (packed, nbytes, offset):
-            nbytes, packed, offset = _zip64_values(raw[extra_at : extra_at + extra_len], nbytes, packed, offset, f"{name}: {member_name}")
+            nbytes, packed, offset = _zip64_values(
+                raw[extra_at : extra_at + extra_len],
+                nbytes,
+                packed,
+                offset,
+                f"{name}: {member_name}",
+            )
         while member_name.startswith("./"):  # as some archivers write them
             member_name = member_name[2:]
         if disk not in (0, _IN_ZIP64):
-            raise UnsupportedError(f"{name}: {member_name}: is in another part of a zip in several files")
+            raise UnsupportedError(
+                f"{name}: {member_name}: is in another part of a zip in several files"
+            )
         members.pop(member_name, None)
         members[member_name] = Member(offset, name_len, packed, nbytes, method, crc, flags)
         position = position_after
     if position != len(raw):
-        raise CorruptError(f"{name}: byte {start + position}: {len(raw) - position} bytes after the last entry of the central directory")
+        raise CorruptError(
+            f"{name}: byte {start + position}: {len(raw) - position} bytes after the last entry of the central directory"
+        )
     return members
 
 
-def _zip64_values(extra: bytes, nbytes: int, packed: int, offset: int, name: str) -> tuple[int, int, int]:
+def _zip64_values(
+    extra: bytes, nbytes: int, packed: int, offset: int, name: str
+) -> tuple[int, int, int]:
     """Read the values that do not fit into 32 bits from the extra field of a member (4.5.3)."""
     at = 0
     while at + 4 <= len(extra):
         kind, size = struct.unpack_from("<2H", extra, at)
         if kind == 1:
-            values = iter(struct.unpack_from(f"<{min(size, len(extra) - at - 4) // 8}Q", extra, at + 4))
+            values = iter(
+                struct.unpack_from(f"<{min(size, len(extra) - at - 4) // 8}Q", extra, at + 4)
+            )
             try:
-                return tuple(next(values) if value == _SIZE_IN_ZIP64 else value for value in (nbytes, packed, offset))  # type: ignore[return-value]
+                return tuple(
+                    next(values) if value == _SIZE_IN_ZIP64 else value
+                    for value in (nbytes, packed, offset)
+                )  # type: ignore[return-value]
             except (StopIteration, RuntimeError):
                 break
         at += 4 + size
@@ -198,11 +261,20 @@ def _check_places(members: dict[str, Member], start: int, name: str) -> None:
     """Raise CorruptError if members overlap or lie outside of the zip: a zip bomb repeats the same
     bytes in many members."""
     for key, member, following in in_order(members, start):
-        if member.offset + LOCAL_HEADER.size + member.name_nbytes + member.packed_nbytes > following:
+        if (
+            member.offset + LOCAL_HEADER.size + member.name_nbytes + member.packed_nbytes
+            > following
+        ):
             what = f"its {member.packed_nbytes} bytes from byte {member.offset} on reach into what begins at byte {following}"
             raise CorruptError(f"{name}: {key}: {what}")
-        if member.method == STORED and member.nbytes != member.packed_nbytes and not member.is_encrypted:
-            raise CorruptError(f"{name}: {key}: is not compressed, but has {member.nbytes} bytes stored in {member.packed_nbytes}")
+        if (
+            member.method == STORED
+            and member.nbytes != member.packed_nbytes
+            and not member.is_encrypted
+        ):
+            raise CorruptError(
+                f"{name}: {key}: is not compressed, but has {member.nbytes} bytes stored in {member.packed_nbytes}"
+            )
 
 
 def _list_folders(directory: ZipDirectory, name: str) -> None:

@@ -62,7 +62,9 @@ class ZippedFile(OpenFile):
     def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         for start, stop in ranges:
             self._check_end(start, stop - start)
-        found = self._source.read([(self._start + start, self._start + stop) for start, stop in ranges])
+        found = self._source.read(
+            [(self._start + start, self._start + stop) for start, stop in ranges]
+        )
         if found is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.name)
         return found
@@ -81,7 +83,9 @@ class ZippedFile(OpenFile):
     def _check_end(self, offset: int, nbytes: int) -> None:
         if offset + nbytes > self.nbytes:
             # checked before allocating: a damaged table may ask for terabytes
-            raise TruncatedError(f"{self.name}: ends at byte {self.nbytes}, expected {nbytes} bytes from byte {offset} on")
+            raise TruncatedError(
+                f"{self.name}: ends at byte {self.nbytes}, expected {nbytes} bytes from byte {offset} on"
+            )
 
     def close(self) -> None:
         """The zip stays open, for other members."""
@@ -113,7 +117,9 @@ def unpack(path: str, file: StoredFile, start: int, member: Member) -> Source:
     """Unpack a compressed member whose data begin at an offset."""
     max_nbytes = _MEMORY_NBYTES + _MAX_RATIO * member.packed_nbytes
     if member.nbytes > max_nbytes:
-        raise CorruptError(f"{path}: unpacks from {member.packed_nbytes} to {member.nbytes} bytes, expected at most {max_nbytes}")
+        raise CorruptError(
+            f"{path}: unpacks from {member.packed_nbytes} to {member.nbytes} bytes, expected at most {max_nbytes}"
+        )
     pieces = _unpack(path, file, start, member)
     if member.nbytes <= _MEMORY_NBYTES:
         return BytesSource(b"".join(pieces))
@@ -137,7 +143,9 @@ def _unpack(path: str, file: StoredFile, start: int, member: Member) -> Iterator
     """Yield the unpacked bytes of a member, at most as many as the central directory states."""
     unpacker, crc, left = zlib.decompressobj(-zlib.MAX_WBITS), 0, member.nbytes
     for offset in range(0, member.packed_nbytes, _PIECE_NBYTES):
-        packed = read_range(file, start + offset, start + min(offset + _PIECE_NBYTES, member.packed_nbytes))
+        packed = read_range(
+            file, start + offset, start + min(offset + _PIECE_NBYTES, member.packed_nbytes)
+        )
         while not unpacker.eof:
             try:
                 piece = unpacker.decompress(packed, min(left + 1, _PIECE_NBYTES))
@@ -145,12 +153,16 @@ def _unpack(path: str, file: StoredFile, start: int, member: Member) -> Iterator
                 raise CorruptError(f"{path}: not readable as deflated data: {error}") from None
             left, crc, packed = left - len(piece), zlib.crc32(piece, crc), unpacker.unconsumed_tail
             if left < 0:
-                raise CorruptError(f"{path}: unpacks to more than {member.nbytes} bytes, which the zip states")
+                raise CorruptError(
+                    f"{path}: unpacks to more than {member.nbytes} bytes, which the zip states"
+                )
             if not piece and not packed:
                 break  # the next packed bytes are needed
             yield piece
     if left or not unpacker.eof or crc != member.crc:
-        raise CorruptError(f"{path}: unpacks to {member.nbytes - left} bytes with the checksum {crc:08x}, expected {member.nbytes} with {member.crc:08x}")
+        raise CorruptError(
+            f"{path}: unpacks to {member.nbytes - left} bytes with the checksum {crc:08x}, expected {member.nbytes} with {member.crc:08x}"
+        )
 
 
 def os_error(code: int, path: str) -> OSError:

@@ -64,7 +64,23 @@ def _write_member(zipped: NewFile, path: str, name: bytes, offset: int) -> _Writ
             crc = zlib.crc32(piece, crc)
             zipped.write(piece, start + nbytes)
             nbytes += len(piece)
-    head = _LOCAL.pack(LOCAL_SIGNATURE, _VERSION, _UTF8, 0, _MIDNIGHT, _FIRST_DAY, crc, _ZIP64, _ZIP64, len(name), 20, 1, 16, nbytes, nbytes)
+    head = _LOCAL.pack(
+        LOCAL_SIGNATURE,
+        _VERSION,
+        _UTF8,
+        0,
+        _MIDNIGHT,
+        _FIRST_DAY,
+        crc,
+        _ZIP64,
+        _ZIP64,
+        len(name),
+        20,
+        1,
+        16,
+        nbytes,
+        nbytes,
+    )
     # The name stands between the fixed part of the header and its extra field of 20 bytes.
     zipped.write(head[:-20] + name + head[-20:], offset)
     return _Written(name, offset, nbytes, crc)
@@ -90,11 +106,24 @@ def _directory_entry(member: _Written) -> bytes:
         _MODE,
         _ZIP64,
     )
-    return head + member.name + _ZIP64_FIELD.pack(1, 24, member.nbytes, member.nbytes, member.offset)
+    return (
+        head + member.name + _ZIP64_FIELD.pack(1, 24, member.nbytes, member.nbytes, member.offset)
+    )
 
 
 def _end_records(count: int, nbytes: int, start: int, comment: bytes) -> bytes:
-    record = _END_64.pack(b"PK\6\6", _END_64.size - 12, _VERSION_MADE, _VERSION, 0, 0, count, count, nbytes, start)
+    record = _END_64.pack(
+        b"PK\6\6", _END_64.size - 12, _VERSION_MADE, _VERSION, 0, 0, count, count, nbytes, start
+    )
     locator = _LOCATOR_64.pack(b"PK\6\7", 0, start + nbytes, 1)
-    end = _END.pack(b"PK\5\6", 0, 0, min(count, 0xFFFF), min(count, 0xFFFF), min(nbytes, _ZIP64), min(start, _ZIP64), len(comment))
+    end = _END.pack(
+        b"PK\5\6",
+        0,
+        0,
+        min(count, 0xFFFF),
+        min(count, 0xFFFF),
+        min(nbytes, _ZIP64),
+        min(start, _ZIP64),
+        len(comment),
+    )
     return record + locator + end + comment

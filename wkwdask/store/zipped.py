@@ -25,8 +25,24 @@ from wkwdask.store.local import ABSENT, OpenFile, check_size
 from wkwdask.store.lru import LruCache
 from wkwdask.store.paths import ZIP, is_served
 from wkwdask.store.remote import RemoteStore
-from wkwdask.store.zip_directory import DEFLATED, LOCAL_HEADER, LOCAL_SIGNATURE, STORED, Member, ZipDirectory, read_directory
-from wkwdask.store.zip_members import BytesSource, Source, ZipEntry, ZippedFile, os_error, read_range, unpack
+from wkwdask.store.zip_directory import (
+    DEFLATED,
+    LOCAL_HEADER,
+    LOCAL_SIGNATURE,
+    STORED,
+    Member,
+    ZipDirectory,
+    read_directory,
+)
+from wkwdask.store.zip_members import (
+    BytesSource,
+    Source,
+    ZipEntry,
+    ZippedFile,
+    os_error,
+    read_range,
+    unpack,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -57,19 +73,37 @@ class _OpenZip:
     def status(self, key: str, member: Member | None) -> os.stat_result:
         """Return the status of a member or folder, with another inode once the zip was replaced;
         the root has the size of the zip."""
-        inode = int.from_bytes(blake2b(f"{self.state}{key}".encode(), digest_size=7).digest(), "little")
-        mode, nbytes = (stat.S_IFDIR | 0o555, 0 if key else self.state[2]) if member is None else (stat.S_IFREG | 0o444, member.nbytes)
+        inode = int.from_bytes(
+            blake2b(f"{self.state}{key}".encode(), digest_size=7).digest(), "little"
+        )
+        mode, nbytes = (
+            (stat.S_IFDIR | 0o555, 0 if key else self.state[2])
+            if member is None
+            else (stat.S_IFREG | 0o444, member.nbytes)
+        )
         mtime_ns = self.state[1]
         seconds = mtime_ns / 1e9
-        times = {"st_atime": seconds, "st_mtime": seconds, "st_ctime": seconds, **dict.fromkeys(("st_atime_ns", "st_mtime_ns", "st_ctime_ns"), mtime_ns)}
-        return os.stat_result((mode, inode, 0, 1, os.getuid(), os.getgid(), nbytes, *[mtime_ns // 10**9] * 3), times)
+        times = {
+            "st_atime": seconds,
+            "st_mtime": seconds,
+            "st_ctime": seconds,
+            **dict.fromkeys(("st_atime_ns", "st_mtime_ns", "st_ctime_ns"), mtime_ns),
+        }
+        return os.stat_result(
+            (mode, inode, 0, 1, os.getuid(), os.getgid(), nbytes, *[mtime_ns // 10**9] * 3), times
+        )
 
 
 class ZipFileSystem:
     """Members of zips, with the functions of ``os`` and
     :class:`wkwdask.store.local.LocalFileSystem` that read."""
 
-    def __init__(self, open_file: Callable[[str], OpenFile], stat_of: Callable[[str], os.stat_result], realpath: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        open_file: Callable[[str], OpenFile],
+        stat_of: Callable[[str], os.stat_result],
+        realpath: Callable[[str], str],
+    ) -> None:
         self._open_file, self._stat_of, self._realpath = open_file, stat_of, realpath
 
     # --------------------------------------------------------------------------------------------
@@ -78,8 +112,15 @@ class ZipFileSystem:
     def open(self, path: str) -> ZippedFile:
         opened, key, member = self._file(path)
         if member.method == STORED:
-            return ZippedFile(path, opened.status(key, member), opened.file, self._data_offset(path, opened, key, member))
-        return ZippedFile(path, opened.status(key, member), self._unpacked(path, opened, key, member), 0)
+            return ZippedFile(
+                path,
+                opened.status(key, member),
+                opened.file,
+                self._data_offset(path, opened, key, member),
+            )
+        return ZippedFile(
+            path, opened.status(key, member), self._unpacked(path, opened, key, member), 0
+        )
 
     def read_whole(self, path: str, largest: int) -> bytes:
         opened, key, member = self._file(path)
@@ -93,11 +134,15 @@ class ZipFileSystem:
         # Local header and data in one read. The length of the extra field of the local header is
         # only known from that header.
         length = LOCAL_HEADER.size + member.name_nbytes + _SLACK_NBYTES + member.nbytes
-        raw = read_range(opened.file, member.offset, min(member.offset + length, opened.directory.start))
+        raw = read_range(
+            opened.file, member.offset, min(member.offset + length, opened.directory.start)
+        )
         start = self._remember_data_offset(path, opened, key, member, raw) - member.offset
         data = raw[start : start + member.nbytes]
         if len(data) < member.nbytes:
-            data = read_range(opened.file, member.offset + start, member.offset + start + member.nbytes)
+            data = read_range(
+                opened.file, member.offset + start, member.offset + start + member.nbytes
+            )
         _check_crc(path, zlib.crc32(data), member)
         if opened.is_on_server and len(data) <= _DOCUMENT_NBYTES:
             _kept.put((opened.opened, path), BytesSource(data))
@@ -116,7 +161,9 @@ class ZipFileSystem:
         _, _, member = self._file(path)
         return io.BytesIO(self.read_whole(path, member.nbytes))
 
-    def read_small(self, folder: str, names: Iterable[str], max_nbytes: int, memory: memoryview) -> list[tuple[int, int]]:
+    def read_small(
+        self, folder: str, names: Iterable[str], max_nbytes: int, memory: memoryview
+    ) -> list[tuple[int, int]]:
         places, end = [], 0
         for name in names:
             try:
@@ -137,7 +184,9 @@ class ZipFileSystem:
         member = opened.directory.members.get(key)
         if member is None and key not in opened.directory.folders:
             above = key.rpartition("/")[0]
-            raise os_error(errno.ENOTDIR if above in opened.directory.members else errno.ENOENT, path)
+            raise os_error(
+                errno.ENOTDIR if above in opened.directory.members else errno.ENOENT, path
+            )
         return opened.status(key, member)
 
     @contextlib.contextmanager
@@ -146,7 +195,10 @@ class ZipFileSystem:
         if key not in opened.directory.folders:
             raise os_error(errno.ENOTDIR if key in opened.directory.members else errno.ENOENT, path)
         folder = path.rstrip("/")
-        yield (ZipEntry(name, f"{folder}/{name}", is_folder, self.stat) for name, is_folder in opened.directory.folders[key].items())
+        yield (
+            ZipEntry(name, f"{folder}/{name}", is_folder, self.stat)
+            for name, is_folder in opened.directory.folders[key].items()
+        )
 
     def realpath(self, path: str) -> str:
         archive, _, inside = path.rpartition(ZIP)
@@ -166,7 +218,9 @@ class ZipFileSystem:
                 file: StoredFile = RemoteStore(folder, access=access_of(folder)).open(name)
                 directory = read_directory(file)
                 directory.infer_data_offsets()
-                opened = _OpenZip(file, directory, (0, 0, directory.nbytes), time.monotonic(), is_on_server=True)
+                opened = _OpenZip(
+                    file, directory, (0, 0, directory.nbytes), time.monotonic(), is_on_server=True
+                )
                 _zips.put(archive, opened)
             return opened, key
         status = self._stat_of(archive)
@@ -184,9 +238,18 @@ class ZipFileSystem:
         if member is None:
             if key in opened.directory.folders:
                 raise CorruptError(f"{path}: not a regular file")
-            raise os_error(errno.ENOTDIR if key.rpartition("/")[0] in opened.directory.members else errno.ENOENT, path)
+            raise os_error(
+                errno.ENOTDIR
+                if key.rpartition("/")[0] in opened.directory.members
+                else errno.ENOENT,
+                path,
+            )
         if member.is_encrypted or member.method not in (STORED, DEFLATED):
-            what = "is encrypted" if member.is_encrypted else f"is compressed by method {member.method}"
+            what = (
+                "is encrypted"
+                if member.is_encrypted
+                else f"is compressed by method {member.method}"
+            )
             raise UnsupportedError(f"{path}: {what}, expected a file that is stored or deflated")
         return opened, key, member
 
@@ -195,17 +258,27 @@ class ZipFileSystem:
         differ from that in the central directory."""
         offset = opened.directory.data_offsets.get(key)
         if offset is None:
-            raw = read_range(opened.file, member.offset, min(member.offset + LOCAL_HEADER.size, opened.directory.start))
+            raw = read_range(
+                opened.file,
+                member.offset,
+                min(member.offset + LOCAL_HEADER.size, opened.directory.start),
+            )
             offset = self._remember_data_offset(path, opened, key, member, raw)
         return offset
 
-    def _remember_data_offset(self, path: str, opened: _OpenZip, key: str, member: Member, raw: bytes) -> int:
+    def _remember_data_offset(
+        self, path: str, opened: _OpenZip, key: str, member: Member, raw: bytes
+    ) -> int:
         if raw[:4] != LOCAL_SIGNATURE or len(raw) < LOCAL_HEADER.size:
-            raise CorruptError(f"{path}: expected a local header at byte {member.offset} of the zip, found {raw[:4].hex() or 'its end'}")
+            raise CorruptError(
+                f"{path}: expected a local header at byte {member.offset} of the zip, found {raw[:4].hex() or 'its end'}"
+            )
         *_, name_nbytes, extra_nbytes = LOCAL_HEADER.unpack_from(raw)
         offset: int = member.offset + LOCAL_HEADER.size + name_nbytes + extra_nbytes
         if offset + member.packed_nbytes > opened.directory.start:
-            raise CorruptError(f"{path}: its {member.packed_nbytes} bytes from byte {offset} of the zip on reach into the central directory")
+            raise CorruptError(
+                f"{path}: its {member.packed_nbytes} bytes from byte {offset} of the zip on reach into the central directory"
+            )
         opened.directory.data_offsets[key] = offset
         return offset
 
@@ -222,9 +295,13 @@ class ZipFileSystem:
 
     def _only_read(self, path: str, *_: object, **__: object) -> NoReturn:
         archive = path.rpartition(ZIP)[0]
-        raise UnsupportedError(f"{archive}: a zip is read-only; write to a folder, such as image.ome.zarr, and convert() that to a new .ozx")
+        raise UnsupportedError(
+            f"{archive}: a zip is read-only; write to a folder, such as image.ome.zarr, and convert() that to a new .ozx"
+        )
 
-    create = mkdir = rmdir = unlink = remove_tree = replace = exchange = link = set_permissions = free = fsync = guarded = is_writable = _only_read
+    create = mkdir = rmdir = unlink = remove_tree = replace = exchange = link = set_permissions = (
+        free
+    ) = fsync = guarded = is_writable = _only_read
 
     def symlink(self, target: str, path: str) -> NoReturn:
         self._only_read(path)
@@ -232,12 +309,18 @@ class ZipFileSystem:
 
 def _check_crc(path: str, crc: int, member: Member) -> None:
     if crc != member.crc:
-        raise CorruptError(f"{path}: has the checksum {crc:08x}, expected {member.crc:08x} according to the zip")
+        raise CorruptError(
+            f"{path}: has the checksum {crc:08x}, expected {member.crc:08x} according to the zip"
+        )
 
 
 def _is_on_server(archive: str) -> bool:
     return is_served(archive) and ZIP not in archive
 
 
-_zips: LruCache[_OpenZip] = LruCache(_OPEN_MEMBERS, lambda opened: max(_LEAST_WEIGHT, len(opened.directory.members)))
-_kept: LruCache[Source] = LruCache(_KEPT_NBYTES, lambda source: len(source.data) if isinstance(source, BytesSource) else 1 << 20)
+_zips: LruCache[_OpenZip] = LruCache(
+    _OPEN_MEMBERS, lambda opened: max(_LEAST_WEIGHT, len(opened.directory.members))
+)
+_kept: LruCache[Source] = LruCache(
+    _KEPT_NBYTES, lambda source: len(source.data) if isinstance(source, BytesSource) else 1 << 20
+)

@@ -62,7 +62,13 @@ class ConvertedVolume:
 
     @property
     def content_token(self) -> tuple[Any, ...]:
-        return "converted", self.channels, self.dtype.name, self.value_range, *self.source.content_token
+        return (
+            "converted",
+            self.channels,
+            self.dtype.name,
+            self.value_range,
+            *self.source.content_token,
+        )
 
     def moved(self, shift: Vec3) -> ConvertedVolume:
         return replace(self, source=self.source.moved(shift))
@@ -75,10 +81,19 @@ class ConvertedVolume:
         with self.source.cached(reading_shape, scratch) as source:
             yield replace(self, source=source)
 
-    def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True) -> int:
+    def read_into(
+        self,
+        out: npt.NDArray[Any],
+        topleft: Vec3,
+        first_channel: int = 0,
+        *,
+        fill_zeros: bool = True,
+    ) -> int:
         wanted = self.channels[first_channel : first_channel + out.shape[0]]
         first, last = min(wanted), max(wanted)
-        planes = np.empty((last - first + 1, *out.shape[:0:-1]), self.source.dtype).transpose(0, 3, 2, 1)
+        planes = np.empty((last - first + 1, *out.shape[:0:-1]), self.source.dtype).transpose(
+            0, 3, 2, 1
+        )
         self.source.read_into(planes, topleft, first)
         for n, channel in enumerate(wanted):
             for z in range(out.shape[3]):
@@ -88,21 +103,31 @@ class ConvertedVolume:
                 except BoundsError as error:
                     x, y = (int(i) for i in np.argwhere(~_fits(plane, self.dtype))[0])
                     place = (topleft[0] + x, topleft[1] + y, topleft[2] + z)
-                    raise BoundsError(f"{self.name}: voxel {place} of channel {channel}: {error}") from None
+                    raise BoundsError(
+                        f"{self.name}: voxel {place} of channel {channel}: {error}"
+                    ) from None
         return 1
 
 
-def converted(volume: Any, channels: Sequence[int] | None, dtype: Any, value_range: tuple[float, float] | None) -> Any:
+def converted(
+    volume: Any, channels: Sequence[int] | None, dtype: Any, value_range: tuple[float, float] | None
+) -> Any:
     """Select channels of a volume and convert its values; returns the volume itself if nothing
     changes."""
     all_channels = tuple(range(volume.num_channels))
     selected = all_channels if channels is None else tuple(channels)
     if not selected or not set(selected) <= set(all_channels):
-        raise ValueError(f"channels must be some of 0..{volume.num_channels - 1}, got {', '.join(map(str, selected)) or 'none'}")
+        raise ValueError(
+            f"channels must be some of 0..{volume.num_channels - 1}, got {', '.join(map(str, selected)) or 'none'}"
+        )
     stored = np.dtype(volume.dtype if dtype is None else dtype).newbyteorder("=")
     by_dtype(common_dtype(stored))  # raises TypeError for a type that no format stores
-    if value_range is not None and not (value_range[0] < value_range[1] and math.isfinite(value_range[1] - value_range[0])):
-        raise ValueError(f"the range of values must be a lower and a higher number, both finite, got {value_range}")
+    if value_range is not None and not (
+        value_range[0] < value_range[1] and math.isfinite(value_range[1] - value_range[0])
+    ):
+        raise ValueError(
+            f"the range of values must be a lower and a higher number, both finite, got {value_range}"
+        )
     is_unchanged = (selected, stored, value_range) == (all_channels, volume.dtype, None)
     return volume if is_unchanged else ConvertedVolume(volume, selected, stored, value_range)
 
@@ -125,11 +150,15 @@ def exact_values(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[
         cast = values.astype(dtype)
     same = (cast == values) | ((cast != cast) & (values != values))
     if not same.all():
-        raise BoundsError(f"{values[~same][0]} is no value of {dtype}: round the array first, with .astype({dtype.name!r})")
+        raise BoundsError(
+            f"{values[~same][0]} is no value of {dtype}: round the array first, with .astype({dtype.name!r})"
+        )
     return cast
 
 
-def convert_values(values: npt.NDArray[Any], dtype: np.dtype[Any], value_range: tuple[float, float] | None) -> npt.NDArray[Any]:
+def convert_values(
+    values: npt.NDArray[Any], dtype: np.dtype[Any], value_range: tuple[float, float] | None
+) -> npt.NDArray[Any]:
     """Convert values to another type, scaled if there is a range.
 
     Examples
@@ -144,7 +173,9 @@ def convert_values(values: npt.NDArray[Any], dtype: np.dtype[Any], value_range: 
         if is_wide or not np.can_cast(values.dtype, dtype, "safe"):
             fits = _fits(values, dtype)
             if not fits.all():
-                raise BoundsError(f"{values[~fits][0]} does not fit into {dtype}; scale the values with value_range= (--range)")
+                raise BoundsError(
+                    f"{values[~fits][0]} does not fit into {dtype}; scale the values with value_range= (--range)"
+                )
         return values.astype(dtype)
     low, high = value_range
     if dtype.kind == "f":
@@ -154,7 +185,9 @@ def convert_values(values: npt.NDArray[Any], dtype: np.dtype[Any], value_range: 
     if values.dtype.kind in "iu" and (low, high) == limits:
         # clip only, in integers: floats cannot hold 64 bits
         own = _limits(values.dtype)
-        clipped: npt.NDArray[Any] = np.clip(values, max(own[0], limits[0]), min(own[1], limits[1])).astype(dtype)
+        clipped: npt.NDArray[Any] = np.clip(
+            values, max(own[0], limits[0]), min(own[1], limits[1])
+        ).astype(dtype)
         return clipped
     scaled = np.clip(values.astype(np.float64), low, high)
     scaled -= low
@@ -168,8 +201,16 @@ def convert_values(values: npt.NDArray[Any], dtype: np.dtype[Any], value_range: 
         return scaled.astype(dtype)
     # The largest integer of 64 bits is no float: count steps from the smallest value in unsigned
     # integers, and add with wrap-around.
-    steps = np.where(scaled >= 2.0**64, np.uint64(2**64 - 1), np.minimum(scaled, np.nextafter(2.0**64, 0)).astype(np.uint64))
-    return (steps + np.uint64(limits[0] % 2**64)).view(dtype) if dtype.kind == "i" else steps.astype(dtype)
+    steps = np.where(
+        scaled >= 2.0**64,
+        np.uint64(2**64 - 1),
+        np.minimum(scaled, np.nextafter(2.0**64, 0)).astype(np.uint64),
+    )
+    return (
+        (steps + np.uint64(limits[0] % 2**64)).view(dtype)
+        if dtype.kind == "i"
+        else steps.astype(dtype)
+    )
 
 
 def _fits(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[np.bool_]:
@@ -180,14 +221,22 @@ def _fits(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[np.bool
             cast = values.astype(dtype)
         if values.dtype.kind == "f":
             # float64 to float32 may round, but not overflow
-            same: npt.NDArray[np.bool_] = np.isnan(values) | (np.isfinite(cast) == np.isfinite(values))
+            same: npt.NDArray[np.bool_] = np.isnan(values) | (
+                np.isfinite(cast) == np.isfinite(values)
+            )
             return same
         inside = cast.astype(np.float64) < float(_limits(values.dtype)[1]) + 1
-        exact: npt.NDArray[np.bool_] = inside & (np.where(inside, cast, 0).astype(values.dtype) == values)
+        exact: npt.NDArray[np.bool_] = inside & (
+            np.where(inside, cast, 0).astype(values.dtype) == values
+        )
         return exact
     lowest, highest = _limits(dtype)
     if values.dtype.kind == "f":
-        whole: npt.NDArray[np.bool_] = (values >= float(lowest)) & (values < float(highest) + (1 if dtype.itemsize < 8 else 0)) & (np.floor(values) == values)
+        whole: npt.NDArray[np.bool_] = (
+            (values >= float(lowest))
+            & (values < float(highest) + (1 if dtype.itemsize < 8 else 0))
+            & (np.floor(values) == values)
+        )
         return whole
     own = _limits(values.dtype)
     return (values >= max(own[0], lowest)) & (values <= min(own[1], highest))

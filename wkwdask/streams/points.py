@@ -24,9 +24,13 @@ _REMOTE_READERS = 16
 def sample_points(volume: Volume, points: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
     """Return the values at points, shape (n, 3), as an array of shape (n, c). Chunks of a remote
     volume are read concurrently."""
-    outside = np.flatnonzero((points < volume.box.topleft).any(axis=1) | (points >= volume.box.bottomright).any(axis=1))
+    outside = np.flatnonzero(
+        (points < volume.box.topleft).any(axis=1) | (points >= volume.box.bottomright).any(axis=1)
+    )
     if outside.size:
-        raise BoundsError(f"{volume.name}: point {points[outside[0]].tolist()} lies outside the box {volume.box}")
+        raise BoundsError(
+            f"{volume.name}: point {points[outside[0]].tolist()} lies outside the box {volume.box}"
+        )
     values = np.zeros((len(points), volume.num_channels), volume.dtype)
     if not len(points):
         return values
@@ -46,5 +50,9 @@ def sample_points(volume: Volume, points: npt.NDArray[np.int64]) -> npt.NDArray[
         x, y, z = (points[members] - low).T
         values[members] = voxels[:, x, y, z].T
 
-    for_each(read, list(pairwise(cuts)), _REMOTE_READERS if isinstance(volume, StoredArray) and not volume.store.is_local else 1)
+    for_each(
+        read,
+        list(pairwise(cuts)),
+        _REMOTE_READERS if isinstance(volume, StoredArray) and not volume.store.is_local else 1,
+    )
     return values

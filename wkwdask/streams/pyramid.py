@@ -94,7 +94,15 @@ _free_bricks = FreeBricks()
 class PyramidStream:
     """Turn source bricks into the bricks of all mags of a pass."""
 
-    def __init__(self, plan: Pass, method: str, dtype: np.dtype[Any], num_channels: int, *, ignore_zero: bool = False) -> None:
+    def __init__(
+        self,
+        plan: Pass,
+        method: str,
+        dtype: np.dtype[Any],
+        num_channels: int,
+        *,
+        ignore_zero: bool = False,
+    ) -> None:
         self._plan = plan
         self._method = method
         self._ignore_zero = ignore_zero
@@ -129,7 +137,9 @@ class PyramidStream:
 
     def source_box(self, brick: Vec3) -> BoundingBox:
         """Return the voxels of a source brick inside the source."""
-        return cell_box(brick, self._source_shape, self._plan.source_box).intersection(self._plan.source_box)
+        return cell_box(brick, self._source_shape, self._plan.source_box).intersection(
+            self._plan.source_box
+        )
 
     def source_view(self, brick: Vec3) -> npt.NDArray[Any]:
         """Return the memory (c, x, y, z) for the voxels of :meth:`source_box`."""
@@ -140,12 +150,20 @@ class PyramidStream:
         """Add a source brick that was read into :meth:`source_view`, and yield every brick that it
         completes."""
         box = self.source_box(brick)
-        yield from self._reduce_into(0, None if is_zero else self.source_memory, box, times(brick, self._source_shape))
+        yield from self._reduce_into(
+            0, None if is_zero else self.source_memory, box, times(brick, self._source_shape)
+        )
 
-    def push_chunks(self, brick: Vec3, chunks: Iterable[tuple[Vec3, npt.NDArray[Any]]], chunk_shape: Vec3) -> Iterator[Brick]:
+    def push_chunks(
+        self, brick: Vec3, chunks: Iterable[tuple[Vec3, npt.NDArray[Any]]], chunk_shape: Vec3
+    ) -> Iterator[Brick]:
         """Add a source brick chunk by chunk, and yield every brick that it completes. Each chunk is
         reduced while it is in the cache of the core."""
-        plan_level, box, index = self._plan.levels[0], self.source_box(brick), self._plan.parent(0, brick)
+        plan_level, box, index = (
+            self._plan.levels[0],
+            self.source_box(brick),
+            self._plan.parent(0, brick),
+        )
         target_corner = times(index, plan_level.brick_shape)
         pending = self._pending_brick(0, index)
         missing = {times(cell, chunk_shape) for cell in cells(box, chunk_shape)}
@@ -155,8 +173,12 @@ class PyramidStream:
                 memory = self._memory_of(pending, 0, index)
             missing.discard(topleft)
             inside = BoundingBox(topleft, voxels.shape[1:], box.mag).intersection(box)
-            if voxels.shape[1:] == chunk_shape and all(channel.flags.f_contiguous for channel in voxels):
-                self._reduce_channels(voxels, inside, topleft, memory, target_corner, plan_level.factor)
+            if voxels.shape[1:] == chunk_shape and all(
+                channel.flags.f_contiguous for channel in voxels
+            ):
+                self._reduce_channels(
+                    voxels, inside, topleft, memory, target_corner, plan_level.factor
+                )
                 continue
             # A chunk cut by the border of the volume may end inside a window, so it is padded to
             # its full shape. Only voxels inside the box count.
@@ -166,10 +188,19 @@ class PyramidStream:
             _free_bricks.add(padded)
         # Chunks that were not pushed are zero. Memory that was used before holds old voxels, so
         # they are cleared.
-        zeros = [cell_box(divide(topleft, chunk_shape), chunk_shape, box).intersection(box) for topleft in missing] if len(missing) < num_chunks else [box]
+        zeros = (
+            [
+                cell_box(divide(topleft, chunk_shape), chunk_shape, box).intersection(box)
+                for topleft in missing
+            ]
+            if len(missing) < num_chunks
+            else [box]
+        )
         yield from self._count_part(pending, 0, index, zeros)
 
-    def _reduce_into(self, level: int, memory: npt.NDArray[Any] | None, box: BoundingBox, corner: Vec3) -> Iterator[Brick]:
+    def _reduce_into(
+        self, level: int, memory: npt.NDArray[Any] | None, box: BoundingBox, corner: Vec3
+    ) -> Iterator[Brick]:
         """Reduce the voxels of ``box``, in ``memory`` whose first voxel is ``corner``, into their
         parent in a level; no memory means zeros."""
         plan_level = self._plan.levels[level]
@@ -177,7 +208,14 @@ class PyramidStream:
         pending = self._pending_brick(level, index)
         if memory is not None:
             target_corner = times(index, plan_level.brick_shape)
-            self._reduce_channels(memory, box, corner, self._memory_of(pending, level, index), target_corner, plan_level.factor)
+            self._reduce_channels(
+                memory,
+                box,
+                corner,
+                self._memory_of(pending, level, index),
+                target_corner,
+                plan_level.factor,
+            )
         yield from self._count_part(pending, level, index, [box] if memory is None else [])
 
     def _pending_brick(self, level: int, index: Vec3) -> _PendingBrick:
@@ -185,7 +223,9 @@ class PyramidStream:
         with self._counting:
             pending = self._pending[level].get(index)
             if pending is None:
-                pending = self._pending[level][index] = _PendingBrick(None, self._plan.num_parts(level, index))
+                pending = self._pending[level][index] = _PendingBrick(
+                    None, self._plan.num_parts(level, index)
+                )
             return pending
 
     def _memory_of(self, pending: _PendingBrick, level: int, index: Vec3) -> npt.NDArray[Any]:
@@ -199,14 +239,20 @@ class PyramidStream:
                 pending.memory = memory
             return pending.memory
 
-    def _count_part(self, pending: _PendingBrick, level: int, index: Vec3, zeros: Iterable[BoundingBox]) -> Iterator[Brick]:
+    def _count_part(
+        self, pending: _PendingBrick, level: int, index: Vec3, zeros: Iterable[BoundingBox]
+    ) -> Iterator[Brick]:
         """Clear the boxes of a part that are zero, count the part, and yield the completed bricks
         if it was the last."""
         plan_level = self._plan.levels[level]
         with self._counting:
             if pending.memory is not None:  # a brick without memory is all zero so far
                 for box in zeros:
-                    part_of_array(pending.memory, box.in_mag(plan_level.box.mag), times(index, plan_level.brick_shape))[...] = 0
+                    part_of_array(
+                        pending.memory,
+                        box.in_mag(plan_level.box.mag),
+                        times(index, plan_level.brick_shape),
+                    )[...] = 0
             pending.num_missing -= 1
             if pending.num_missing:
                 return
@@ -225,12 +271,29 @@ class PyramidStream:
         if memory is not None:
             _free_bricks.add(memory)
 
-    def _reduce_channels(self, memory: npt.NDArray[Any], box: BoundingBox, corner: Vec3, out: npt.NDArray[Any], out_corner: Vec3, factor: Vec3) -> None:
+    def _reduce_channels(
+        self,
+        memory: npt.NDArray[Any],
+        box: BoundingBox,
+        corner: Vec3,
+        out: npt.NDArray[Any],
+        out_corner: Vec3,
+        factor: Vec3,
+    ) -> None:
         """Reduce the windows of ``memory``, channel by channel. Only voxels of the box count."""
         low, high = minus(box.topleft, corner), minus(box.bottomright, corner)
         at = minus(divide(corner, factor), out_corner)
         for channel in range(self._channels):
-            reduce_windows(memory[channel], factor, self._method, out[channel], low, high, at=at, ignore_zero=self._ignore_zero)
+            reduce_windows(
+                memory[channel],
+                factor,
+                self._method,
+                out[channel],
+                low,
+                high,
+                at=at,
+                ignore_zero=self._ignore_zero,
+            )
 
     def _acquire(self, shape: Vec3) -> npt.NDArray[Any]:
         """Return memory that was used before, or new memory."""

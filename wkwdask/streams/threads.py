@@ -26,7 +26,9 @@ _PARTS_PER_THREAD = 4
 _MIN_PART_NBYTES = 1 << 20
 
 
-def read_on_threads(volume: Volume, out: npt.NDArray[Any], topleft: Vec3, threads: int, first_channel: int = 0) -> None:
+def read_on_threads(
+    volume: Volume, out: npt.NDArray[Any], topleft: Vec3, threads: int, first_channel: int = 0
+) -> None:
     """Fill an array, see :meth:`wkwdask.model.volume.Volume.read_into`. No chunk is decoded
     twice."""
     parts, chunk = num_parts(threads, out.nbytes), volume.chunk_shape
@@ -37,17 +39,31 @@ def read_on_threads(volume: Volume, out: npt.NDArray[Any], topleft: Vec3, thread
     if parts == 1:
         volume.read_into(out, topleft, first_channel)
         return
-    boxes = split_box(BoundingBox(topleft, out.shape[1:], volume.box.mag), volume.origin, chunk, volume.shard_shape, parts)
-    for_each(lambda box: volume.read_into(part_of_array(out, box, topleft), box.topleft, first_channel), boxes, threads)
+    boxes = split_box(
+        BoundingBox(topleft, out.shape[1:], volume.box.mag),
+        volume.origin,
+        chunk,
+        volume.shard_shape,
+        parts,
+    )
+    for_each(
+        lambda box: volume.read_into(part_of_array(out, box, topleft), box.topleft, first_channel),
+        boxes,
+        threads,
+    )
 
 
 def num_parts(threads: int, nbytes: int) -> int:
     """Return the number of parts in which threads decode so many bytes: several for each thread, so
     that all finish at about the same time."""
-    return 1 if threads == 1 else max(1, min(_PARTS_PER_THREAD * threads, nbytes // _MIN_PART_NBYTES))
+    return (
+        1 if threads == 1 else max(1, min(_PARTS_PER_THREAD * threads, nbytes // _MIN_PART_NBYTES))
+    )
 
 
-def split_box(box: BoundingBox, origin: Vec3, chunk: Vec3, shard: Vec3, count: int) -> list[BoundingBox]:
+def split_box(
+    box: BoundingBox, origin: Vec3, chunk: Vec3, shard: Vec3, count: int
+) -> list[BoundingBox]:
     """Split a box into at least ``count`` parts if it has so many chunks, in the order of the
     memory of a Fortran array.
 
@@ -61,7 +77,9 @@ def split_box(box: BoundingBox, origin: Vec3, chunk: Vec3, shard: Vec3, count: i
         step = shard[axis] if (high - low) // shard[axis] >= count else chunk[axis]
         while (high - low) // (2 * step) >= count:
             step *= 2
-        borders = [low, *range(low // step * step + step, high, step), high] if count > 1 else [low, high]
+        borders = (
+            [low, *range(low // step * step + step, high, step), high] if count > 1 else [low, high]
+        )
         count = -(-count // (len(borders) - 1))
         cuts.append([border + origin[axis] for border in borders])
     z, y, x = cuts
@@ -95,7 +113,10 @@ def for_each(function: Callable[[_Item], object], items: Sequence[_Item], thread
                 errors[number if isinstance(error, Exception) else interrupted] = error
                 pending.clear()
 
-    others = [threading.Thread(target=work, name="wkwdask-read") for _ in range(min(threads, len(items)) - 1)]
+    others = [
+        threading.Thread(target=work, name="wkwdask-read")
+        for _ in range(min(threads, len(items)) - 1)
+    ]
     try:
         for thread in others:
             with suppress(RuntimeError):  # the system grants no more threads

@@ -38,14 +38,18 @@ class UpsampleStream:
         memory = np.empty((self._channels, *reversed(box.size)), self._memory.dtype)
         return memory.transpose(0, 3, 2, 1), box.topleft
 
-    def bricks(self, reading: Vec3, source: npt.NDArray[Any] | None) -> Iterator[tuple[Vec3, npt.NDArray[Any] | None]]:
+    def bricks(
+        self, reading: Vec3, source: npt.NDArray[Any] | None
+    ) -> Iterator[tuple[Vec3, npt.NDArray[Any] | None]]:
         """Yield index and voxels of each brick of a reading: voxels inside the box (c, x, y, z),
         valid until the next brick; None if all are zero."""
         corner = self._plan.source_box_of(self._plan.reading_box(reading)).topleft
         for index in self._plan.bricks(reading):
             yield index, None if source is None else self._brick(index, source, corner)
 
-    def _brick(self, index: Vec3, source: npt.NDArray[Any], corner: Vec3) -> npt.NDArray[Any] | None:
+    def _brick(
+        self, index: Vec3, source: npt.NDArray[Any], corner: Vec3
+    ) -> npt.NDArray[Any] | None:
         """Repeat the source voxels of a brick, and crop the result to the box."""
         # One axis, factor 4. The box starts inside a source voxel, so the repeated voxels start
         # before the box:
@@ -63,7 +67,14 @@ class UpsampleStream:
         # a source voxel may be larger than a brick
         repeats = vec3([min(f, n) for f, n in zip(plan.factor, plan.brick_shape, strict=True)])
         shape = [n * repeat for n, repeat in zip(planes.shape[:0:-1], repeats, strict=True)]
-        out = self._memory[: self._channels * math.prod(shape)].reshape(self._channels, *reversed(shape))
+        out = self._memory[: self._channels * math.prod(shape)].reshape(
+            self._channels, *reversed(shape)
+        )
         repeat_voxels(planes, repeats, out)
-        low = vec3([max(t * f, c) for t, f, c in zip(source_box.topleft, plan.factor, cell.topleft, strict=True)])
+        low = vec3(
+            [
+                max(t * f, c)
+                for t, f, c in zip(source_box.topleft, plan.factor, cell.topleft, strict=True)
+            ]
+        )
         return part_of_array(out.transpose(0, 3, 2, 1), box, low)

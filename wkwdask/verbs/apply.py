@@ -16,8 +16,24 @@ from wkwdask.plans.regions import Tiling
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.retries import FailurePolicy
 from wkwdask.runs.staged import StagedMags, settings_of
-from wkwdask.verbs.apply_job import AppliedFunction, ApplyJob, SizeSpec, TrialSpec, function_name, is_finer
-from wkwdask.verbs.sources import SourceVolume, TargetRequest, box_setting, cast_note, open_source_volume, source_token, stage_level, where_box
+from wkwdask.verbs.apply_job import (
+    AppliedFunction,
+    ApplyJob,
+    SizeSpec,
+    TrialSpec,
+    function_name,
+    is_finer,
+)
+from wkwdask.verbs.sources import (
+    SourceVolume,
+    TargetRequest,
+    box_setting,
+    cast_note,
+    open_source_volume,
+    source_token,
+    stage_level,
+    where_box,
+)
 from wkwdask.verbs.space import need_of
 
 if TYPE_CHECKING:
@@ -79,16 +95,28 @@ class Apply(Plan):
         """Return the space of the mag: the function is called on a few bricks, where it would run,
         only if its voxels may not fit."""
 
-        def encode(_: int, boxes: Sequence[BoundingBox], run_tasks: RunTasks) -> tuple[int, int] | None:
-            sizes = run_tasks([SizeSpec(self.application, self.target, box).task() for box in boxes])
-            return (sum(stored for stored, _ in sizes), sum(decoded for _, decoded in sizes)) if sizes else None
+        def encode(
+            _: int, boxes: Sequence[BoundingBox], run_tasks: RunTasks
+        ) -> tuple[int, int] | None:
+            sizes = run_tasks(
+                [SizeSpec(self.application, self.target, box).task() for box in boxes]
+            )
+            return (
+                (sum(stored for stored, _ in sizes), sum(decoded for _, decoded in sizes))
+                if sizes
+                else None
+            )
 
         return need_of(self.staged, lambda: ApplyJob(self.application, self.target), encode)
 
     def phases(self) -> Generator[Phase, str, Outcome]:
         """Compute the mag; failed tasks are listed when all others are done."""
         job = ApplyJob(self.application, self.target)
-        note = yield Phase(job, f"applying to {self.staged.folders[0]}", FailurePolicy(self.most_failures, lists_always=True))
+        note = yield Phase(
+            job,
+            f"applying to {self.staged.folders[0]}",
+            FailurePolicy(self.most_failures, lists_always=True),
+        )
         cast = cast_note(self.application.sources[0], self.target.dtype)
         return Outcome(job.tallies, "; ".join(filter(None, [note, cast])))
 
@@ -112,7 +140,11 @@ def open_sources(sources: Sequence[str | os.PathLike[str]], options: ApplyOption
     if not sources:
         raise ValueError("expected at least one source, got none")
     opened = tuple(map(open_source_volume, sources))
-    return Sources(opened[0], tuple(source.volume for source in opened), None if options.mask is None else open_source_volume(options.mask).volume)
+    return Sources(
+        opened[0],
+        tuple(source.volume for source in opened),
+        None if options.mask is None else open_source_volume(options.mask).volume,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +162,13 @@ class BrickGrid:
     """Region shape that an earlier start of the same job chose."""
 
 
-def plan_application(function: Callable[..., Any], sources: Sources, options: ApplyOptions, grid: BrickGrid, workers: int) -> AppliedFunction:
+def plan_application(
+    function: Callable[..., Any],
+    sources: Sources,
+    options: ApplyOptions,
+    grid: BrickGrid,
+    workers: int,
+) -> AppliedFunction:
     """Plan the regions and bricks of a function's application."""
     for volume in sources.all:
         is_finer(volume.box.mag, grid.mag)
@@ -139,36 +177,84 @@ def plan_application(function: Callable[..., Any], sources: Sources, options: Ap
     first = sources.volumes[0]
     box = first.box.in_mag(grid.mag)
     where = where_box(first.name, options.where, box)
-    voxel_nbytes = grid.voxel_nbytes + sum(volume.dtype.itemsize * volume.num_channels for volume in sources.volumes)
-    plan = plan_bricks(counted_from(box, grid.origin), Tiling(grid.chunk_shape, grid.shard_shape, voxel_nbytes), workers, options.chunks, grid.region)
-    return AppliedFunction(function, sources.volumes, plan, options.halo, sources.mask, where, options.skips_empty, 1 + options.retries, grid.origin)
+    voxel_nbytes = grid.voxel_nbytes + sum(
+        volume.dtype.itemsize * volume.num_channels for volume in sources.volumes
+    )
+    plan = plan_bricks(
+        counted_from(box, grid.origin),
+        Tiling(grid.chunk_shape, grid.shard_shape, voxel_nbytes),
+        workers,
+        options.chunks,
+        grid.region,
+    )
+    return AppliedFunction(
+        function,
+        sources.volumes,
+        plan,
+        options.halo,
+        sources.mask,
+        where,
+        options.skips_empty,
+        1 + options.retries,
+        grid.origin,
+    )
 
 
-def make_trial(function: Callable[..., Any], urls: Sequence[str | os.PathLike[str]], target: str | os.PathLike[str] | None, options: ApplyOptions) -> Task:
+def make_trial(
+    function: Callable[..., Any],
+    urls: Sequence[str | os.PathLike[str]],
+    target: str | os.PathLike[str] | None,
+    options: ApplyOptions,
+) -> Task:
     """Make the task that calls the function once, before anything is planned."""
     sources = open_sources(urls, options)
     first = sources.volumes[0]
-    mag = first.box.mag if target is None else _request(target, options).target_image(sources.first).mag
+    mag = (
+        first.box.mag
+        if target is None
+        else _request(target, options).target_image(sources.first).mag
+    )
     spec = _spec(first, mag, target, options)
     grid = _default_grid(first, spec)
     if options.chunks is not None:  # checked when the grid of the target is known
         grid = replace(grid, chunk_shape=options.chunks, shard_shape=options.chunks)
     application = plan_application(function, sources, options, grid, 1)
-    return TrialSpec(application, None if target is None else spec, first.chunk_shape if first.is_regular else _CHUNK).task()
+    return TrialSpec(
+        application,
+        None if target is None else spec,
+        first.chunk_shape if first.is_regular else _CHUNK,
+    ).task()
 
 
-def make_reduction(function: Callable[..., Any], urls: Sequence[str | os.PathLike[str]], options: ApplyOptions, workers: int) -> AppliedFunction:
+def make_reduction(
+    function: Callable[..., Any],
+    urls: Sequence[str | os.PathLike[str]],
+    options: ApplyOptions,
+    workers: int,
+) -> AppliedFunction:
     """Plan a function's application whose results are combined to one value."""
     sources = open_sources(urls, options)
     first = sources.volumes[0]
-    return plan_application(function, sources, options, _default_grid(first, _spec(first, first.box.mag, None, options)), workers)
+    return plan_application(
+        function,
+        sources,
+        options,
+        _default_grid(first, _spec(first, first.box.mag, None, options)),
+        workers,
+    )
 
 
-def _spec(first: Volume, mag: Mag, target: str | os.PathLike[str] | None, options: ApplyOptions) -> LevelSpec:
+def _spec(
+    first: Volume, mag: Mag, target: str | os.PathLike[str] | None, options: ApplyOptions
+) -> LevelSpec:
     """Return the level of the result, by default of the type in which the target stores that of the
     first source."""
     default = first.dtype if target is None else format_of_target(target).stored_dtype(first.dtype)
-    return LevelSpec(first.box.in_mag(mag), np.dtype(default if options.dtype is None else options.dtype), options.num_channels)
+    return LevelSpec(
+        first.box.in_mag(mag),
+        np.dtype(default if options.dtype is None else options.dtype),
+        options.num_channels,
+    )
 
 
 def _default_grid(first: Volume, spec: LevelSpec) -> BrickGrid:
@@ -182,7 +268,12 @@ def _request(target: str | os.PathLike[str], options: ApplyOptions) -> TargetReq
 
 
 def lay_out_apply(
-    function: Callable[..., Any], urls: Sequence[str | os.PathLike[str]], target: str | os.PathLike[str], options: ApplyOptions, existing: str, workers: int
+    function: Callable[..., Any],
+    urls: Sequence[str | os.PathLike[str]],
+    target: str | os.PathLike[str],
+    options: ApplyOptions,
+    existing: str,
+    workers: int,
 ) -> Apply:
     """Plan a level that a function computes, or resume the interrupted job of the same settings."""
     sources = open_sources(urls, options)
@@ -193,7 +284,9 @@ def lay_out_apply(
     optional_settings = {
         "halo": ",".join(map(str, options.halo)),
         "mask": None if sources.mask is None else sources.mask.name,
-        "where": None if options.where is None else box_setting(voxel_box(options.where, spec.box.mag, "where")),
+        "where": None
+        if options.where is None
+        else box_setting(voxel_box(options.where, spec.box.mag, "where")),
         "chunks": None if options.chunks is None else ",".join(map(str, options.chunks)),
     }
     names = ",".join(volume.name for volume in sources.volumes)
@@ -210,18 +303,37 @@ def lay_out_apply(
         input=",".join(map(source_token, sources.all)),
         **optional_settings,
     )
-    draft, array = stage_level(levels, f"{_COMMAND} {function_name(function)}", settings, existing, settings_are_complete=False)
-    grid = BrickGrid(target_image.mag, spec.voxel_nbytes, array.chunk_shape, array.shard_shape, array.origin, draft.shape())
+    draft, array = stage_level(
+        levels,
+        f"{_COMMAND} {function_name(function)}",
+        settings,
+        existing,
+        settings_are_complete=False,
+    )
+    grid = BrickGrid(
+        target_image.mag,
+        spec.voxel_nbytes,
+        array.chunk_shape,
+        array.shard_shape,
+        array.origin,
+        draft.shape(),
+    )
     application = plan_application(function, sources, options, grid, workers)
     nbytes = sum(LevelSpec.like(volume).nbytes for volume in sources.volumes)
     record = {"region": application.plan.region_shape}
-    staged = draft.mags([array], nbytes, levels.edit, record, task_nbytes=_task_nbytes(application, array))
+    staged = draft.mags(
+        [array], nbytes, levels.edit, record, task_nbytes=_task_nbytes(application, array)
+    )
     return Apply(application, array, staged, options.most_failures)
 
 
 def _task_nbytes(application: AppliedFunction, target: TargetArray) -> int:
     """Estimate the peak memory of a task [bytes]."""
-    grown = math.prod(n + 2 * halo for n, halo in zip(application.plan.brick_shape, application.halo, strict=True))
-    voxel_nbytes = target.dtype.itemsize * target.num_channels + sum(source.dtype.itemsize * source.num_channels for source in application.sources)
+    grown = math.prod(
+        n + 2 * halo for n, halo in zip(application.plan.brick_shape, application.halo, strict=True)
+    )
+    voxel_nbytes = target.dtype.itemsize * target.num_channels + sum(
+        source.dtype.itemsize * source.num_channels for source in application.sources
+    )
     # one brick with halo of each source and of the result, doubled for the function's own arrays
     return 2 * grown * voxel_nbytes

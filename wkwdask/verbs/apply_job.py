@@ -47,7 +47,9 @@ def is_finer(mag: Mag, other: Mag) -> bool:
         return True
     if all(a >= b for a, b in zip(mag.factors, other.factors, strict=True)):
         return False
-    raise ValueError(f"mag {mag} is finer than mag {other} on one axis and coarser on another; they cannot be read together")
+    raise ValueError(
+        f"mag {mag} is finer than mag {other} on one axis and coarser on another; they cannot be read together"
+    )
 
 
 def read_padded(volume: Volume, box: BoundingBox) -> npt.NDArray[Any]:
@@ -70,7 +72,10 @@ def read_aligned(volume: Volume, box: BoundingBox) -> npt.NDArray[Any]:
     depth, height, width = (n * f for n, f in zip(planes.shape[1:], reversed(factor), strict=True))
     out = np.empty((volume.num_channels, depth, height, width), volume.dtype)
     repeat_voxels(planes, factor, out)
-    x, y, z = (slice(a - t * f, b - t * f) for a, b, t, f in zip(box.topleft, box.bottomright, coarse_box.topleft, factor, strict=True))
+    x, y, z = (
+        slice(a - t * f, b - t * f)
+        for a, b, t, f in zip(box.topleft, box.bottomright, coarse_box.topleft, factor, strict=True)
+    )
     return out.transpose(0, 3, 2, 1)[:, x, y, z]
 
 
@@ -163,9 +168,15 @@ class AppliedFunction:
             maps.append(self._stored(self.sources[0], region_shape, box, self.halo))
         if self.mask is not None:
             maps.append(self._stored(self.mask, region_shape, box))
-        return reduce(and_, maps) if maps else cell_map(self.plan.box, self.plan.region_shape, self.sources[0].name, fill=True)
+        return (
+            reduce(and_, maps)
+            if maps
+            else cell_map(self.plan.box, self.plan.region_shape, self.sources[0].name, fill=True)
+        )
 
-    def _stored(self, volume: Volume, region_shape: Vec3, box: BoundingBox, halo: Vec3 = (0, 0, 0)) -> CellMap:
+    def _stored(
+        self, volume: Volume, region_shape: Vec3, box: BoundingBox, halo: Vec3 = (0, 0, 0)
+    ) -> CellMap:
         """Return the map of regions that, grown by a halo, touch a stored shard of a volume of any
         mag."""
         regions = cell_map(self.plan.box, self.plan.region_shape, volume.name)
@@ -175,9 +186,14 @@ class AppliedFunction:
         shape = (max(1, x), max(1, y), max(1, z))
         first = divide(volume.box.topleft, shape)
         for x, y, z in marked_cells(volume.occupied(shape)).tolist():
-            touched = _grown(cell_box(plus((x, y, z), first), shape, volume.box).in_mag(box.mag), halo).intersection(box)
+            touched = _grown(
+                cell_box(plus((x, y, z), first), shape, volume.box).in_mag(box.mag), halo
+            ).intersection(box)
             touched = counted_from(touched, self.origin)
-            low, high = np.array([touched.topleft], np.int64), np.array([touched.bottomright], np.int64)
+            low, high = (
+                np.array([touched.topleft], np.int64),
+                np.array([touched.bottomright], np.int64),
+            )
             mark_cells(regions, low, high, self.plan.box, self.plan.region_shape)
         return regions
 
@@ -196,14 +212,18 @@ class AppliedFunction:
         if grown == box or not isinstance(result, np.ndarray):
             return (result,)
         if result.shape[-3:] != grown.size:
-            raise ValueError(f"{function_name(self.function)} returned shape {result.shape} for {grown.size} voxels (with the halo)")
+            raise ValueError(
+                f"{function_name(self.function)} returned shape {result.shape} for {grown.size} voxels (with the halo)"
+            )
         return (part_of_array(result, box, grown.topleft),)
 
     def _read(self, box: BoundingBox) -> list[npt.NDArray[Any]]:
         arrays = (read_aligned(source, box) for source in self.sources)
         return [array[0] if array.shape[0] == 1 else array for array in arrays]
 
-    def _call(self, arrays: Sequence[npt.NDArray[Any]], grown: BoundingBox, box: BoundingBox) -> Any:
+    def _call(
+        self, arrays: Sequence[npt.NDArray[Any]], grown: BoundingBox, box: BoundingBox
+    ) -> Any:
         keywords = {"box": box} if takes_box(self.function) else {}
         attempt = 1
         while True:
@@ -212,7 +232,9 @@ class AppliedFunction:
             except Exception as error:
                 if attempt == self.attempts or isinstance(error, _LASTING_ERRORS):
                     mark_final(error)
-                    error.add_note(f"box {box}" + (f", tried {attempt} times" if attempt > 1 else ""))
+                    error.add_note(
+                        f"box {box}" + (f", tried {attempt} times" if attempt > 1 else "")
+                    )
                     raise
             attempt += 1
             arrays = self._read(grown)  # the failed call may have changed them in place
@@ -241,7 +263,9 @@ class AppliedFunction:
     def states(self, region: Vec3) -> int:
         grown = _grown(self.region_box(region), self.halo)
         volumes = [*self.sources, *(() if self.mask is None else (self.mask,))]
-        return add_digests(*(digest(volume.shard_states(grown.in_mag(volume.box.mag))) for volume in volumes))
+        return add_digests(
+            *(digest(volume.shard_states(grown.in_mag(volume.box.mag))) for volume in volumes)
+        )
 
 
 def _grown(box: BoundingBox, halo: Vec3) -> BoundingBox:
@@ -275,24 +299,34 @@ def check_signature(function: Callable[..., Any], num_sources: int) -> None:
     try:
         signature.bind(*range(num_sources), **({"box": None} if takes_box(function) else {}))
     except TypeError as error:
-        raise TypeError(f"{function_name(function)} cannot be called with {arrays}, one for each source: {error}") from None
+        raise TypeError(
+            f"{function_name(function)} cannot be called with {arrays}, one for each source: {error}"
+        ) from None
 
 
-def _checked(result: Any, box: BoundingBox, target: Stored, function: Callable[..., Any]) -> npt.NDArray[Any]:
+def _checked(
+    result: Any, box: BoundingBox, target: Stored, function: Callable[..., Any]
+) -> npt.NDArray[Any]:
     """Check that a result fits the target, and return it as shape (c, x, y, z)."""
     name = function_name(function)
     if not isinstance(result, np.ndarray) or isinstance(result, np.ma.MaskedArray):
-        raise TypeError(f"{name} returned {type(result).__name__}, expected an array of shape {box.size}")
+        raise TypeError(
+            f"{name} returned {type(result).__name__}, expected an array of shape {box.size}"
+        )
     shape = result.shape
     if result.ndim == 3:
         result = result[np.newaxis]
     if result.shape != (target.num_channels, *box.size):
         channels = counted(target.num_channels, "channel")
-        raise ValueError(f"{name} returned shape {shape}, expected {box.size} voxels in {channels} (channels= sets their number)")
+        raise ValueError(
+            f"{name} returned shape {shape}, expected {box.size} voxels in {channels} (channels= sets their number)"
+        )
     if not np.can_cast(result.dtype, target.dtype, "safe"):
         returned = result.dtype.name
         remedy = f"cast it in the function, or set dtype= to a type that stores {returned}"
-        raise TypeError(f"{name} returned {returned}, which {target.dtype.name} cannot store without loss: {remedy}")
+        raise TypeError(
+            f"{name} returned {returned}, which {target.dtype.name} cannot store without loss: {remedy}"
+        )
     voxels: npt.NDArray[Any] = result.astype(target.dtype, copy=False)
     return voxels
 
@@ -306,7 +340,12 @@ class ApplySpec(SourceSpec):
     region: Vec3
 
     def task(self) -> Task:
-        return Task(f"{self.application.plan.region_box(self.region)}, {self.application.title}", "region {},{},{}".format(*self.region), ApplySpec.run, self)
+        return Task(
+            f"{self.application.plan.region_box(self.region)}, {self.application.title}",
+            "region {},{},{}".format(*self.region),
+            ApplySpec.run,
+            self,
+        )
 
     @property
     def source(self) -> Volume:
@@ -314,7 +353,9 @@ class ApplySpec(SourceSpec):
         return self.application.sources[0]
 
     def states(self) -> States:
-        return self.source.shard_states(self.application.region_box(self.region).in_mag(self.source.box.mag))
+        return self.source.shard_states(
+            self.application.region_box(self.region).in_mag(self.source.box.mag)
+        )
 
     def digest(self) -> int:
         return self.application.states(self.region)
@@ -329,14 +370,21 @@ class ApplySpec(SourceSpec):
                 writer.put(brick, application.voxels(plan.brick_box(brick), self.target))
             receipts = writer.close()
         box = application.region_box(self.region)
-        nbytes_in = sum(voxel_nbytes(source, box.in_mag(source.box.mag)) for source in application.sources)
+        nbytes_in = sum(
+            voxel_nbytes(source, box.in_mag(source.box.mag)) for source in application.sources
+        )
         return Result(tuple((0, receipt) for receipt in receipts), states, nbytes_in=nbytes_in)
 
 
 class ApplyJob(RegionJob):
     def __init__(self, application: Computation, target: TargetArray) -> None:
         plan = application.plan
-        super().__init__([target], [plan], [application.occupied(plan.region_shape)], lambda _, region: ApplySpec(application, target, region))
+        super().__init__(
+            [target],
+            [plan],
+            [application.occupied(plan.region_shape)],
+            lambda _, region: ApplySpec(application, target, region),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,7 +397,12 @@ class SizeSpec:
     box: BoundingBox
 
     def task(self) -> Task:
-        return Task(f"a brick of {self.box}, {self.application.title}", "size {},{},{}".format(*self.box.topleft), SizeSpec.run, self)
+        return Task(
+            f"a brick of {self.box}, {self.application.title}",
+            "size {},{},{}".format(*self.box.topleft),
+            SizeSpec.run,
+            self,
+        )
 
     def run(self) -> Result:
         voxels = self.application.voxels(self.box, self.target)
@@ -369,7 +422,9 @@ class TrialSpec:
     """Shape of the box of the first call [voxels]."""
 
     def task(self) -> Task:
-        return Task(f"the trial of {function_name(self.application.function)}", "trial", TrialSpec.run, self)
+        return Task(
+            f"the trial of {function_name(self.application.function)}", "trial", TrialSpec.run, self
+        )
 
     def run(self) -> Result:
         """Call the function on a block in the middle of the volume. If that fails, call it on the
@@ -378,7 +433,10 @@ class TrialSpec:
         selected = box if application.where is None else application.where
         failure: Exception
         for shape in (self.block_shape, application.plan.brick_shape):
-            x, y, z = ((a + b) // 2 // n for a, b, n in zip(selected.topleft, selected.bottomright, shape, strict=True))
+            x, y, z = (
+                (a + b) // 2 // n
+                for a, b, n in zip(selected.topleft, selected.bottomright, shape, strict=True)
+            )
             trial_box = cell_box((x, y, z), shape, box).intersection(selected)
             try:
                 if self.stored is None:
@@ -416,12 +474,21 @@ class ReduceSpec:
         plan = self.application.plan
         for brick in plan.bricks(self.region):
             box = plan.brick_box(brick)
-            inside = box if self.application.where is None else box.intersection(self.application.where)
+            inside = (
+                box if self.application.where is None else box.intersection(self.application.where)
+            )
             computed = () if inside.is_empty else self.application.compute(inside)
             if computed:
                 value = computed if not value else (self.combine(value[0], computed[0]),)
         box = plan.region_box(self.region)
-        return Result((), value=value, nbytes_in=sum(voxel_nbytes(source, box.in_mag(source.box.mag)) for source in self.application.sources))
+        return Result(
+            (),
+            value=value,
+            nbytes_in=sum(
+                voxel_nbytes(source, box.in_mag(source.box.mag))
+                for source in self.application.sources
+            ),
+        )
 
 
 class ReduceJob:
@@ -438,7 +505,10 @@ class ReduceJob:
 
     def tasks(self) -> Iterator[Task]:
         regions = self._application.plan.regions(self._occupied)
-        return (ReduceSpec(self._application, self._combine, region, number).task() for number, region in enumerate(regions))
+        return (
+            ReduceSpec(self._application, self._combine, region, number).task()
+            for number, region in enumerate(regions)
+        )
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
         """Keep a value until those of all regions before it are combined."""
@@ -455,7 +525,9 @@ class ReduceJob:
 class ReduceWork(Work[Any]):
     """Reduction of volumes to one value, None where nothing is computed."""
 
-    def __init__(self, application: AppliedFunction, combine: Callable[[Any, Any], Any], most_failures: int) -> None:
+    def __init__(
+        self, application: AppliedFunction, combine: Callable[[Any, Any], Any], most_failures: int
+    ) -> None:
         self._application, self._combine = application, combine
         self._failure_policy = FailurePolicy(most_failures, lists_always=True, ending=NO_RESULT)
 

@@ -43,7 +43,9 @@ class Difference:
 
     def __str__(self) -> str:
         bits = " (bits {} and {})".format(*self.bits) if self.bits[0] else ""
-        return "voxel ({}, {}, {}) of channel {}: {} and {}{}".format(*self.voxel, self.channel, self.first, self.second, bits)
+        return "voxel ({}, {}, {}) of channel {}: {} and {}{}".format(
+            *self.voxel, self.channel, self.first, self.second, bits
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +62,28 @@ class Differences:
     """Smallest box around all differences [voxels of the mag]."""
 
     def __add__(self, other: Differences) -> Differences:
-        listed = sorted((*self.listed, *other.listed), key=lambda difference: (*reversed(difference.voxel), difference.channel))
-        box = self.box if other.box is None else other.box if self.box is None else self.box.union(other.box)
-        return Differences(self.compared + other.compared, self.different + other.different, tuple(listed[:_MAX_LISTED]), box)
+        listed = sorted(
+            (*self.listed, *other.listed),
+            key=lambda difference: (*reversed(difference.voxel), difference.channel),
+        )
+        box = (
+            self.box
+            if other.box is None
+            else other.box
+            if self.box is None
+            else self.box.union(other.box)
+        )
+        return Differences(
+            self.compared + other.compared,
+            self.different + other.different,
+            tuple(listed[:_MAX_LISTED]),
+            box,
+        )
 
 
-def find_differences(first: npt.NDArray[Any], second: npt.NDArray[Any], box: BoundingBox) -> Differences:
+def find_differences(
+    first: npt.NDArray[Any], second: npt.NDArray[Any], box: BoundingBox
+) -> Differences:
     """Compare two arrays bit by bit, so that NaN equals itself."""
     unsigned = f"u{first.dtype.itemsize}"  # as floats, -0.0 would equal 0.0, and NaN nothing
     differs = first.view(unsigned) != second.view(unsigned)
@@ -82,8 +100,12 @@ def find_differences(first: npt.NDArray[Any], second: npt.NDArray[Any], box: Bou
         channel, *index = (int(n) for n in np.unravel_index(flat_index, differs.shape, order="F"))
         x, y, z = (n + corner for n, corner in zip(index, box.topleft, strict=True))
         values = [array[(channel, *index)] for array in (first, second)]
-        listed.append(Difference((x, y, z), channel, values[0].item(), values[1].item(), _bits(*values)))
-    return Differences(box.volume, int(voxels.sum()), tuple(listed), BoundingBox.from_corners(low, high, box.mag))
+        listed.append(
+            Difference((x, y, z), channel, values[0].item(), values[1].item(), _bits(*values))
+        )
+    return Differences(
+        box.volume, int(voxels.sum()), tuple(listed), BoundingBox.from_corners(low, high, box.mag)
+    )
 
 
 def _bits(first: np.generic, second: np.generic) -> tuple[str, str]:
@@ -106,23 +128,41 @@ class CompareSpec:
     region: Vec3
 
     def task(self) -> Task:
-        return Task(f"comparison of region {self.region}", "compare {},{},{}".format(*self.region), type(self).run, self)
+        return Task(
+            f"comparison of region {self.region}",
+            "compare {},{},{}".format(*self.region),
+            type(self).run,
+            self,
+        )
 
     def run(self) -> Result:
         """Read both volumes brick by brick; the value of the result is the :class:`Differences`."""
         region, edge = self.plan.region_box(self.region), max(self.first.chunk_shape)
         while 8 * edge**3 * self.first.num_channels * self.first.dtype.itemsize <= _BRICK_NBYTES:
             edge *= 2
-        parts = (find_differences(*_read(box, self.first, self.second), box) for box in _bricks(region, edge))
-        return Result((), value=sum(parts, Differences()), nbytes_in=voxel_nbytes(self.first, region))
+        parts = (
+            find_differences(*_read(box, self.first, self.second), box)
+            for box in _bricks(region, edge)
+        )
+        return Result(
+            (), value=sum(parts, Differences()), nbytes_in=voxel_nbytes(self.first, region)
+        )
 
 
 def _bricks(region: BoundingBox, edge: int) -> Iterator[BoundingBox]:
-    return (cell_box(index, (edge,) * 3, region).intersection(region) for index in cells(region, (edge,) * 3))
+    return (
+        cell_box(index, (edge,) * 3, region).intersection(region)
+        for index in cells(region, (edge,) * 3)
+    )
 
 
-def _read(box: BoundingBox, first: Volume, second: Volume) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    arrays = tuple(np.empty((volume.num_channels, *box.size), volume.dtype, order="F") for volume in (first, second))
+def _read(
+    box: BoundingBox, first: Volume, second: Volume
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    arrays = tuple(
+        np.empty((volume.num_channels, *box.size), volume.dtype, order="F")
+        for volume in (first, second)
+    )
     for volume, voxels in zip((first, second), arrays, strict=True):
         volume.read_into(voxels, box.topleft)
     return arrays[0], arrays[1]
@@ -139,20 +179,28 @@ class CopyCheckSpec:
 
     def task(self) -> Task:
         return Task(
-            f"comparison of region {self.region} of {self.copy.name}", "holds {} {},{},{}".format(self.copy.name, *self.region), CopyCheckSpec.run, self
+            f"comparison of region {self.region} of {self.copy.name}",
+            "holds {} {},{},{}".format(self.copy.name, *self.region),
+            CopyCheckSpec.run,
+            self,
         )
 
     def run(self) -> Result:
         """Compare brick by brick. The value is also False if a chunk cannot be read, since it may
         differ."""
-        bricks = _bricks(self.plan.region_box(self.region), max(*self.volume.chunk_shape, *self.copy.chunk_shape))
+        bricks = _bricks(
+            self.plan.region_box(self.region), max(*self.volume.chunk_shape, *self.copy.chunk_shape)
+        )
         try:
             return Result((), value=all(map(self._holds, bricks)))
         except (FormatError, OSError):
             return Result((), value=False)
 
     def _holds(self, box: BoundingBox) -> bool:
-        stored, copied = (voxels.view(f"u{voxels.dtype.itemsize}") for voxels in _read(box, self.volume, self.copy))
+        stored, copied = (
+            voxels.view(f"u{voxels.dtype.itemsize}")
+            for voxels in _read(box, self.volume, self.copy)
+        )
         return not ((copied != 0) & (copied != stored)).any()
 
 
@@ -179,11 +227,15 @@ class CompareJob(FlatJob):
     spec: type[CompareSpec] = CompareSpec
 
     def __init__(self, first: Volume, second: Volume, plan: RegionGrid) -> None:
-        occupied = union_cells(first.occupied(plan.region_shape), second.occupied(plan.region_shape))
+        occupied = union_cells(
+            first.occupied(plan.region_shape), second.occupied(plan.region_shape)
+        )
         self.found = Differences()
 
         def tasks() -> Iterator[Task]:
-            return (self.spec(first, second, plan, region).task() for region in plan.regions(occupied))
+            return (
+                self.spec(first, second, plan, region).task() for region in plan.regions(occupied)
+            )
 
         super().__init__(tasks, int(occupied.sum()), self._add)
 

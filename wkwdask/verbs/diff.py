@@ -69,7 +69,12 @@ class VolumeDiff:
             lines.append(f"{self.name}: ...")
         where = f", all in {self.box_of_differences}" if self.box_of_differences is not None else ""
         verdict = "equal" if self.equal else "DIFFERENT"
-        return "\n".join([*lines, f"{self.name}: {verdict}: {self.voxels_different:,} of {self.voxels_compared:,} voxels differ{where}"])
+        return "\n".join(
+            [
+                *lines,
+                f"{self.name}: {verdict}: {self.voxels_different:,} of {self.voxels_compared:,} voxels differ{where}",
+            ]
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +91,11 @@ class Diff(Card):
     @property
     def equal(self) -> bool:
         """Whether both have the same mags with the same boxes, types and voxels."""
-        return all(volume.equal for volume in self.volumes) and not self.only_first and not self.only_second
+        return (
+            all(volume.equal for volume in self.volumes)
+            and not self.only_first
+            and not self.only_second
+        )
 
     @property
     def voxels_compared(self) -> int:
@@ -100,10 +109,18 @@ class Diff(Card):
 
     def _tables(self) -> str:
         rows = [
-            (volume.name, "equal" if volume.equal else "different", f"{volume.voxels_compared:,}", f"{volume.voxels_different:,}", "; ".join(volume.mismatches))
+            (
+                volume.name,
+                "equal" if volume.equal else "different",
+                f"{volume.voxels_compared:,}",
+                f"{volume.voxels_different:,}",
+                "; ".join(volume.mismatches),
+            )
             for volume in self.volumes
         ]
-        return html_table(("mag", "", "voxels compared", "different", ""), rows) + "<br>".join(map(escape, self._rest()))
+        return html_table(("mag", "", "voxels compared", "different", ""), rows) + "<br>".join(
+            map(escape, self._rest())
+        )
 
     def _drawn(self) -> Iterable[str]:
         return ()
@@ -113,7 +130,9 @@ class Diff(Card):
 
     def _rest(self) -> list[str]:
         """Return the lines about all volumes."""
-        lines = [f"only the first has {name}" for name in self.only_first] + [f"only the second has {name}" for name in self.only_second]
+        lines = [f"only the first has {name}" for name in self.only_first] + [
+            f"only the second has {name}" for name in self.only_second
+        ]
         return [*lines, "equal" if self.equal else "different"]
 
     def to_json(self) -> dict[str, Any]:
@@ -170,13 +189,22 @@ class MagPair:
         if self.box is None:
             return None
         edge = min(_LARGEST_REGION_VX, max(*self.first.shard_shape, *self.second.shard_shape))
-        return CompareJob(self.first.cropped(self.box), self.second.cropped(self.box), RegionGrid(self.box, (edge,) * 3, (edge,) * 3))
+        return CompareJob(
+            self.first.cropped(self.box),
+            self.second.cropped(self.box),
+            RegionGrid(self.box, (edge,) * 3, (edge,) * 3),
+        )
 
     def report(self, job: CompareJob | None) -> VolumeDiff:
         volume = VolumeDiff(self.name, self.first.name, self.second.name, self.mismatches, self.box)
         if job is None:
             return volume
-        return replace(volume, voxels_different=job.found.different, listed=job.found.listed, box_of_differences=job.found.box)
+        return replace(
+            volume,
+            voxels_different=job.found.different,
+            listed=job.found.listed,
+            box_of_differences=job.found.box,
+        )
 
 
 class Comparison(Work[Diff]):
@@ -195,7 +223,13 @@ class Comparison(Work[Diff]):
         return replace(self._unpaired, volumes=tuple(volumes))
 
 
-def lay_out_diff(first: str | os.PathLike[str], second: str | os.PathLike[str], layer: str | None, mag: Mag | None, box: BoundingBox | None) -> Comparison:
+def lay_out_diff(
+    first: str | os.PathLike[str],
+    second: str | os.PathLike[str],
+    layer: str | None,
+    mag: Mag | None,
+    box: BoundingBox | None,
+) -> Comparison:
     """Pair the mags of two paths."""
     plain = [_is_plain(url) for url in (first, second)]
     if any(plain):
@@ -205,22 +239,53 @@ def lay_out_diff(first: str | os.PathLike[str], second: str | os.PathLike[str], 
     unpaired = (list(unpaired_layers[0]), list(unpaired_layers[1]))
     for name, (a, mag_a), (b, mag_b) in layer_pairs:
         if mag_a is not None and mag_b is not None and mag_a != mag_b:
-            raise ValueError(f"{a.mags[mag_a]} is mag {mag_a}, {b.mags[mag_b]} is mag {mag_b}: only equal mags can be compared")
+            raise ValueError(
+                f"{a.mags[mag_a]} is mag {mag_a}, {b.mags[mag_b]} is mag {mag_b}: only equal mags can be compared"
+            )
         # Levels pair by their mags. Scales of precomputed volumes that have no mag pair by their
         # ratios to mag 1.
         selected = mag or mag_a or mag_b
         all_scales = [_scales_by_ratio(image) if selected is None else {} for image in (a, b)]
-        named = [ratio for image, its_scales in zip((a, b), all_scales, strict=True) if _names_scale(image) for ratio in its_scales]
-        mags = [[m for m in image.mags if not named and (selected is None or m == selected) and _is_openable(image, m)] for image in (a, b)]
+        named = [
+            ratio
+            for image, its_scales in zip((a, b), all_scales, strict=True)
+            if _names_scale(image)
+            for ratio in its_scales
+        ]
+        mags = [
+            [
+                m
+                for m in image.mags
+                if not named and (selected is None or m == selected) and _is_openable(image, m)
+            ]
+            for image in (a, b)
+        ]
         declared = (_is_box_declared(a), _is_box_declared(b))
-        pairs += [_pair(f"{name}/{m.name}", a.volume(m), b.volume(m), declared, box) for m in mags[0] if m in mags[1]]
-        scales = [{ratio: scale for ratio, scale in its_scales.items() if not named or ratio in named} for its_scales in all_scales]
-        pairs += [_pair_scales(name, scale, scales[1][ratio], ratio, box) for ratio, scale in scales[0].items() if ratio in scales[1]]
+        pairs += [
+            _pair(f"{name}/{m.name}", a.volume(m), b.volume(m), declared, box)
+            for m in mags[0]
+            if m in mags[1]
+        ]
+        scales = [
+            {ratio: scale for ratio, scale in its_scales.items() if not named or ratio in named}
+            for its_scales in all_scales
+        ]
+        pairs += [
+            _pair_scales(name, scale, scales[1][ratio], ratio, box)
+            for ratio, scale in scales[0].items()
+            if ratio in scales[1]
+        ]
         for n in (0, 1):
             unpaired[n].extend(f"{name}/{m.name}" for m in mags[n] if m not in mags[1 - n])
-            unpaired[n].extend(f"{name}/{scale.key}" for ratio, scale in scales[n].items() if ratio not in scales[1 - n])
+            unpaired[n].extend(
+                f"{name}/{scale.key}"
+                for ratio, scale in scales[n].items()
+                if ratio not in scales[1 - n]
+            )
     if not pairs:
-        raise MissingError(f"{first} and {second} have no mag {mag or ''} in common".replace("  ", " "))
+        raise MissingError(
+            f"{first} and {second} have no mag {mag or ''} in common".replace("  ", " ")
+        )
     return Comparison(pairs, Diff((), tuple(unpaired[0]), tuple(unpaired[1])))
 
 
@@ -242,15 +307,30 @@ def _is_plain(url: str | os.PathLike[str]) -> bool:
 
 
 def _pair_plain(
-    first: str | os.PathLike[str], second: str | os.PathLike[str], plain: Sequence[bool], layer: str | None, mag: Mag | None, box: BoundingBox | None
+    first: str | os.PathLike[str],
+    second: str | os.PathLike[str],
+    plain: Sequence[bool],
+    layer: str | None,
+    mag: Mag | None,
+    box: BoundingBox | None,
 ) -> MagPair:
     """Pair a volume with image or array files, whose first voxel is placed at the corner of the
     volume's box."""
     urls = (first, second)
-    placed: list[AnyVolume | None] = [None if is_plain else open_stored(url, layer, mag)[1] for url, is_plain in zip(urls, plain, strict=True)]
+    placed: list[AnyVolume | None] = [
+        None if is_plain else open_stored(url, layer, mag)[1]
+        for url, is_plain in zip(urls, plain, strict=True)
+    ]
     reference = next((volume for volume in placed if volume is not None), None)
-    options = PlainOptions((0, 0, 0), mag or MAG_1) if reference is None else PlainOptions(reference.box.topleft, reference.box.mag)
-    a, b = (volume if volume is not None else open_plain(url, options).volume for volume, url in zip(placed, urls, strict=True))
+    options = (
+        PlainOptions((0, 0, 0), mag or MAG_1)
+        if reference is None
+        else PlainOptions(reference.box.topleft, reference.box.mag)
+    )
+    a, b = (
+        volume if volume is not None else open_plain(url, options).volume
+        for volume, url in zip(placed, urls, strict=True)
+    )
     return _pair("voxels", a, b, (True, True), box)
 
 
@@ -281,47 +361,83 @@ def _scales_by_ratio(layer: Image) -> dict[_Ratio, Level]:
         if level.problem and not issubclass(level.error, MissingError):
             level.open()  # raises the reason why it cannot be compared
         if level.mag is None and level.lengths_nm is not None:
-            scales[tuple(round(length / unit, 3) for length, unit in zip(level.lengths_nm, base, strict=True))] = level
+            scales[
+                tuple(
+                    round(length / unit, 3)
+                    for length, unit in zip(level.lengths_nm, base, strict=True)
+                )
+            ] = level
     return scales
 
 
-def _pair_scales(name: str, first: Level, second: Level, ratio: _Ratio, box: BoundingBox | None) -> MagPair:
+def _pair_scales(
+    name: str, first: Level, second: Level, ratio: _Ratio, box: BoundingBox | None
+) -> MagPair:
     """Pair two levels that have no mag."""
     a, b = first.open(), second.open()
     part = None
     if box is not None:
         low = vec3([math.floor(n / step) for n, step in zip(box.topleft, ratio, strict=True)])
-        part = BoundingBox(low, vec3([math.ceil(n / step) - start for n, step, start in zip(box.bottomright, ratio, low, strict=True)]))
+        part = BoundingBox(
+            low,
+            vec3(
+                [
+                    math.ceil(n / step) - start
+                    for n, step, start in zip(box.bottomright, ratio, low, strict=True)
+                ]
+            ),
+        )
     return _pair(f"{name}/{first.key}", a, b, (True, True), part)
 
 
 _Named = tuple[str, tuple["Image", Mag | None], tuple["Image", Mag | None]]
 
 
-def _pair_layers(first: ResolvedUrl, second: ResolvedUrl, layer: str | None) -> tuple[list[_Named], tuple[list[str], list[str]]]:
+def _pair_layers(
+    first: ResolvedUrl, second: ResolvedUrl, layer: str | None
+) -> tuple[list[_Named], tuple[list[str], list[str]]]:
     """Pair layers by name; return the pairs, and the names of unpaired layers. Two single layers
     are a pair under any names."""
     if layer is not None:
-        has_layer = [any(image.name == layer for image in resolved.layers) for resolved in (first, second)]
+        has_layer = [
+            any(image.name == layer for image in resolved.layers) for resolved in (first, second)
+        ]
         # A single layer of another name pairs with the named one. Datasets need the name at least
         # once.
         a, b = (
             resolved.readable(resolved.layers[0])
-            if len(resolved.layers) == 1 and not has and (other_has or resolved.layers[0].container is None)
+            if len(resolved.layers) == 1
+            and not has
+            and (other_has or resolved.layers[0].container is None)
             else resolved.choose(layer)
-            for resolved, has, other_has in zip((first, second), has_layer, has_layer[::-1], strict=True)
+            for resolved, has, other_has in zip(
+                (first, second), has_layer, has_layer[::-1], strict=True
+            )
         )
         return [(layer, (a, first.mag), (b, second.mag))], ([], [])
     if len(first.layers) == len(second.layers) == 1:
         a, b = first.readable(first.layers[0]), second.readable(second.layers[0])
         return [(a.name, (a, first.mag), (b, second.mag))], ([], [])
-    by_name = ({image.name: image for image in first.layers}, {image.name: image for image in second.layers})
+    by_name = (
+        {image.name: image for image in first.layers},
+        {image.name: image for image in second.layers},
+    )
     names = [name for name in by_name[0] if name in by_name[1]]
     if not names and 1 in (len(first.layers), len(second.layers)):
         # raises an error that asks for a name
         (first if len(second.layers) == 1 else second).choose(None)
-    pairs: list[_Named] = [(name, (first.readable(by_name[0][name]), first.mag), (second.readable(by_name[1][name]), second.mag)) for name in names]
-    return pairs, ([name for name in by_name[0] if name not in by_name[1]], [name for name in by_name[1] if name not in by_name[0]])
+    pairs: list[_Named] = [
+        (
+            name,
+            (first.readable(by_name[0][name]), first.mag),
+            (second.readable(by_name[1][name]), second.mag),
+        )
+        for name in names
+    ]
+    return pairs, (
+        [name for name in by_name[0] if name not in by_name[1]],
+        [name for name in by_name[1] if name not in by_name[0]],
+    )
 
 
 def _is_box_declared(layer: Image) -> bool:
@@ -330,20 +446,32 @@ def _is_box_declared(layer: Image) -> bool:
     return layer.container is None or layer.container.record is not None
 
 
-def _pair(name: str, first: AnyVolume, second: AnyVolume, declared: tuple[bool, bool], box: BoundingBox | None) -> MagPair:
+def _pair(
+    name: str,
+    first: AnyVolume,
+    second: AnyVolume,
+    declared: tuple[bool, bool],
+    box: BoundingBox | None,
+) -> MagPair:
     """Pair two volumes; ``declared`` states for each whether a document declares its box."""
     mismatches = []
     if first.dtype != second.dtype:
         mismatches.append(f"{first.dtype.name} and {second.dtype.name}: voxels are not compared")
     if first.num_channels != second.num_channels:
-        mismatches.append(f"{counted(first.num_channels, 'channel')} and {second.num_channels}: voxels are not compared")
+        mismatches.append(
+            f"{counted(first.num_channels, 'channel')} and {second.num_channels}: voxels are not compared"
+        )
     if mismatches:
         return MagPair(name, first, second, tuple(mismatches), None)
-    compared, problem = _compared_box(first, second, declared, None if box is None else box.in_mag(first.box.mag))
+    compared, problem = _compared_box(
+        first, second, declared, None if box is None else box.in_mag(first.box.mag)
+    )
     return MagPair(name, first, second, (problem,) if problem else (), compared)
 
 
-def _compared_box(first: AnyVolume, second: AnyVolume, declared: tuple[bool, bool], box: BoundingBox | None) -> tuple[BoundingBox, str]:
+def _compared_box(
+    first: AnyVolume, second: AnyVolume, declared: tuple[bool, bool], box: BoundingBox | None
+) -> tuple[BoundingBox, str]:
     """Return the intersection of both boxes, and the mismatch if they differ. Where both boxes are
     extents of files, missing files count as zeros."""
     if all(declared):

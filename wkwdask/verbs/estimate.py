@@ -56,7 +56,9 @@ class _Totals(Card):
 
     def _tables(self) -> str:
         rows = [(mag.folder, f"{mag.files:,}", format_nbytes(mag.nbytes)) for mag in self.mags]
-        return html_table(("mag", "files, at most", "bytes, about"), rows) + html_table((), self._totals().items())
+        return html_table(("mag", "files, at most", "bytes, about"), rows) + html_table(
+            (), self._totals().items()
+        )
 
     @property
     def files(self) -> int:
@@ -142,12 +144,21 @@ class PyramidPlan(_Totals):
         for entry in self.passes:
             shape = " x ".join(map(str, entry.region_shape))
             joins = f", up to {counted(entry.joins, 'join')}" if entry.joins else ""
-            lines.append(f"  mag {entry.reads} -> {', '.join(entry.makes)}: {counted(entry.regions, 'region')} of {shape} voxels{joins}")
-        lines.extend(f"  {mag.folder}: up to {counted(mag.files, 'file')}, about {format_nbytes(mag.nbytes)}" for mag in self.mags)
+            lines.append(
+                f"  mag {entry.reads} -> {', '.join(entry.makes)}: {counted(entry.regions, 'region')} of {shape} voxels{joins}"
+            )
+        lines.extend(
+            f"  {mag.folder}: up to {counted(mag.files, 'file')}, about {format_nbytes(mag.nbytes)}"
+            for mag in self.mags
+        )
         return "\n".join([*lines, *_aligned(self._totals()), *self.notes])
 
     def _totals(self) -> dict[str, str]:
-        scratch = f"; sets aside up to about {format_nbytes(self.scratch_nbytes)}" if self.scratch_nbytes else ""
+        scratch = (
+            f"; sets aside up to about {format_nbytes(self.scratch_nbytes)}"
+            if self.scratch_nbytes
+            else ""
+        )
         tasks, workers = counted(self.tasks, "task"), counted(self.workers, "worker")
         return {
             "reads": f"{counted(self.files_in, 'file')}, {format_nbytes(self.nbytes_in)} ({format_nbytes(self.voxel_nbytes_in)} of voxels)",
@@ -177,7 +188,12 @@ def estimate_pyramid(pyramid: Pyramid, workers: int) -> PyramidPlan:
             # without a sample, the compression of the source
             ratio = nbytes_in / max(1, voxel_nbytes_in) if sample.ratio is None else sample.ratio
         else:
-            occupied = _regions_with_data(pyramid.passes[number - 1], plan, occupied, staged.targets[len(mags) - 1].shard_shape)
+            occupied = _regions_with_data(
+                pyramid.passes[number - 1],
+                plan,
+                occupied,
+                staged.targets[len(mags) - 1].shard_shape,
+            )
         targets = staged.targets[len(mags) : len(mags) + len(plan.levels)]
         reads = staged.targets[len(mags) - 1].box.mag if mags else source.box.mag
         joins = 0
@@ -186,12 +202,24 @@ def estimate_pyramid(pyramid: Pyramid, workers: int) -> PyramidPlan:
             chunks = count_cells(target.box, target.chunk_shape)
             files = target.max_files(shards, math.ceil(chunks * occupied.mean()))
             compression = sample.ratio_of(len(mags)) or ratio or 1.0
-            nbytes = target.expected_nbytes(shards, voxel_nbytes_in // math.prod(source.box.mag.step_to(target.box.mag)), compression)
+            nbytes = target.expected_nbytes(
+                shards,
+                voxel_nbytes_in // math.prod(source.box.mag.step_to(target.box.mag)),
+                compression,
+            )
             mags.append(MagPlan(staged.folders[len(mags)], files, nbytes))
             if shards and not plan.writes_whole_shards(level, target.shard_shape):
                 joins += shards
                 scratch += 2 * nbytes // shards
-        passes.append(PassPlan(reads.name, tuple(target.box.mag.name for target in targets), int(occupied.sum()), plan.source_region_shape, joins))
+        passes.append(
+            PassPlan(
+                reads.name,
+                tuple(target.box.mag.name for target in targets),
+                int(occupied.sum()),
+                plan.source_region_shape,
+                joins,
+            )
+        )
     tasks = sum(entry.regions + entry.joins for entry in passes)
     nbytes_out, files_out = sum(mag.nbytes for mag in mags), sum(mag.files for mag in mags)
     return PyramidPlan(
@@ -206,9 +234,14 @@ def estimate_pyramid(pyramid: Pyramid, workers: int) -> PyramidPlan:
         scratch_nbytes=scratch,
         memory_nbytes=_BASE_NBYTES + staged.task_nbytes,
         workers=workers,
-        seconds=(voxel_nbytes_in * sample.seconds_per_byte * _OVERHEAD + _SECONDS_PER_TASK * tasks) / workers,
+        seconds=(voxel_nbytes_in * sample.seconds_per_byte * _OVERHEAD + _SECONDS_PER_TASK * tasks)
+        / workers,
         free_nbytes=free_nbytes(staged.parent),
-        notes=(*filter(None, [pyramid.placed_as]), *space_problems(staged.parent, nbytes_out + scratch, files_out), *_start_notes(staged)),
+        notes=(
+            *filter(None, [pyramid.placed_as]),
+            *space_problems(staged.parent, nbytes_out + scratch, files_out),
+            *_start_notes(staged),
+        ),
     )
 
 
@@ -238,14 +271,21 @@ def _regions_with_data(previous: Pass, plan: Pass, occupied: CellMap, shard_shap
     source_level = previous.levels[-1]
     source_shards = source_level.occupied_shards(shard_shape, occupied)
     first = [cells.start for cells in cell_range(source_level.box, shard_shape)]
-    return project_cells(source_shards, first, shard_shape, plan.source_box, plan.source_region_shape)
+    return project_cells(
+        source_shards, first, shard_shape, plan.source_box, plan.source_region_shape
+    )
 
 
 def _occupied_voxels(plan: Pass, occupied: CellMap) -> int:
     """Count the source voxels of all regions that have data."""
     box, shape = plan.source_box, np.array(plan.source_region_shape)
-    low = (marked_cells(occupied) + [cells.start for cells in cell_range(box, plan.source_region_shape)]) * shape
-    return int((np.minimum(low + shape, box.bottomright) - np.maximum(low, box.topleft)).prod(axis=1).sum())
+    low = (
+        marked_cells(occupied)
+        + [cells.start for cells in cell_range(box, plan.source_region_shape)]
+    ) * shape
+    return int(
+        (np.minimum(low + shape, box.bottomright) - np.maximum(low, box.topleft)).prod(axis=1).sum()
+    )
 
 
 def _format_duration(seconds: float) -> str:
@@ -331,30 +371,57 @@ class ConversionPlan(_Totals):
     def __str__(self) -> str:
         lines = []
         for mag in self.mags:
-            size, shape = (" x ".join(map(str, lengths)) for lengths in (mag.size, mag.region_shape))
+            size, shape = (
+                " x ".join(map(str, lengths)) for lengths in (mag.size, mag.region_shape)
+            )
             joins = f", up to {counted(mag.joins, 'join')}" if mag.joins else ""
             files = f"up to {counted(mag.files, 'file')}, about {format_nbytes(mag.nbytes)}"
-            shards = "" if mag.shard_shape is None else f", shards of {' x '.join(map(str, mag.shard_shape))}"
-            lines.append(f"{mag.folder}: {size} voxels{shards}, {counted(mag.regions, 'region')} of {shape}{joins}, {files}")
+            shards = (
+                ""
+                if mag.shard_shape is None
+                else f", shards of {' x '.join(map(str, mag.shard_shape))}"
+            )
+            lines.append(
+                f"{mag.folder}: {size} voxels{shards}, {counted(mag.regions, 'region')} of {shape}{joins}, {files}"
+            )
             lines += [f"  {mag.path}"] if mag.path else []
         lines += _aligned(self._totals())
-        lines += [f"then the pyramid of {mag}; run wkwdask pyramid --dry-run on it once it exists for an estimate" for mag in self.pyramids]
+        lines += [
+            f"then the pyramid of {mag}; run wkwdask pyramid --dry-run on it once it exists for an estimate"
+            for mag in self.pyramids
+        ]
         return "\n".join([*lines, *dict.fromkeys(note for mag in self.mags for note in mag.notes)])
 
     def _totals(self) -> dict[str, str]:
         nbytes_in = format_nbytes(sum(mag.voxel_nbytes_in for mag in self.mags))
-        totals = {"reads": f"{nbytes_in} of voxels", "writes": f"up to {counted(self.files, 'file')}, about {format_nbytes(self.nbytes_out)}"}
-        totals["space"] = f"about {format_nbytes(self.nbytes_out)} needed, {format_nbytes(self.free_nbytes)} free"
+        totals = {
+            "reads": f"{nbytes_in} of voxels",
+            "writes": f"up to {counted(self.files, 'file')}, about {format_nbytes(self.nbytes_out)}",
+        }
+        totals["space"] = (
+            f"about {format_nbytes(self.nbytes_out)} needed, {format_nbytes(self.free_nbytes)} free"
+        )
         if any(mag.seconds for mag in self.mags):
-            totals["memory"] = f"about {format_nbytes(max(mag.memory_nbytes for mag in self.mags))} per worker of one thread"
-            totals["time"] = f"about {_format_duration(self.seconds)} in {self.tasks:,} tasks on {self.workers} workers like this machine's cores"
+            totals["memory"] = (
+                f"about {format_nbytes(max(mag.memory_nbytes for mag in self.mags))} per worker of one thread"
+            )
+            totals["time"] = (
+                f"about {_format_duration(self.seconds)} in {self.tasks:,} tasks on {self.workers} workers like this machine's cores"
+            )
         return totals
 
 
-def estimate_conversion(jobs: Sequence[Import | Rechunk], exports: Sequence[Export], pyramids: Sequence[str], workers: int) -> ConversionPlan:
+def estimate_conversion(
+    jobs: Sequence[Import | Rechunk],
+    exports: Sequence[Export],
+    pyramids: Sequence[str],
+    workers: int,
+) -> ConversionPlan:
     """Estimate a conversion from its plans and timed samples."""
     mags = (*map(_estimate_job, jobs), *map(_estimate_export, exports))
-    return ConversionPlan(mags, tuple(pyramids), workers, free_nbytes(mags[0].folder) if mags else 0)
+    return ConversionPlan(
+        mags, tuple(pyramids), workers, free_nbytes(mags[0].folder) if mags else 0
+    )
 
 
 def _estimate_job(planned: Import | Rechunk) -> ConvertedMag:
@@ -375,12 +442,22 @@ def _estimate_job(planned: Import | Rechunk) -> ConvertedMag:
     if stored is not None:
         nbytes, seconds = stored[1], 0.0
     else:
-        occupied = source.occupied(plan.region_shape) if copies else plan.occupied(source.occupied(plan.source_cell_shape))
+        occupied = (
+            source.occupied(plan.region_shape)
+            if copies
+            else plan.occupied(source.occupied(plan.source_cell_shape))
+        )
         sample = _sample_copy(source, plan, target, occupied)
-        nbytes = target.expected_nbytes(shards, nbytes_out, 1.0 if sample.ratio is None else sample.ratio)
+        nbytes = target.expected_nbytes(
+            shards, nbytes_out, 1.0 if sample.ratio is None else sample.ratio
+        )
         # copied chunks are not encoded, so the sample only estimates the size
         seconds = 0.0 if copies else nbytes_in * sample.seconds_per_byte * _OVERHEAD
-    notes = (*planned.remarks, *space_problems(staged.parent, nbytes * (2 if joins else 1), files), *_start_notes(staged))
+    notes = (
+        *planned.remarks,
+        *space_problems(staged.parent, nbytes * (2 if joins else 1), files),
+        *_start_notes(staged),
+    )
     seconds += _SECONDS_PER_TASK * job.num_tasks
     return ConvertedMag(
         staged.folders[0],
@@ -401,7 +478,11 @@ def _estimate_job(planned: Import | Rechunk) -> ConvertedMag:
 
 
 def _path_of(planned: Rechunk) -> str:
-    return f"decodes and encodes chunks: {planned.why_decoded}" if planned.decodes else "copies stored chunks without decoding: both encode them alike"
+    return (
+        f"decodes and encodes chunks: {planned.why_decoded}"
+        if planned.decodes
+        else "copies stored chunks without decoding: both encode them alike"
+    )
 
 
 def _estimate_export(export: Export) -> ConvertedMag:
@@ -428,7 +509,9 @@ def _sample_copy(source: Any, plan: Any, target: Any, occupied: CellMap) -> Samp
     """Read and encode the middle bricks of a few regions with data, without writing them."""
     regions = list(islice(plan.regions(occupied), _MAX_REGIONS_LISTED))
     sample = Sample()
-    for number, region in enumerate([*regions[:1], *regions[:: max(1, len(regions) // SAMPLED_REGIONS)]]):
+    for number, region in enumerate(
+        [*regions[:1], *regions[:: max(1, len(regions) // SAMPLED_REGIONS)]]
+    ):
         box = _middle_brick(plan, region)
         started = time.perf_counter()
         voxels, nbytes_in = _read(source, box)
@@ -464,5 +547,9 @@ def _read(source: Any, box: BoundingBox) -> tuple[npt.NDArray[Any], int]:
         num_read += 1
     for z in range(num_read, box.size[2]):
         voxels[:, :, :, z] = voxels[:, :, :, z % num_read]
-    width, height = (min(n, m) for n, m in zip(source.chunk_shape[:2], source.box.size[:2], strict=True))
-    return voxels, num_read * max(width * height, box.size[0] * box.size[1]) * source.num_channels * source.dtype.itemsize
+    width, height = (
+        min(n, m) for n, m in zip(source.chunk_shape[:2], source.box.size[:2], strict=True)
+    )
+    return voxels, num_read * max(
+        width * height, box.size[0] * box.size[1]
+    ) * source.num_channels * source.dtype.itemsize

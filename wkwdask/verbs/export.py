@@ -21,7 +21,15 @@ from wkwdask.errors import BoundsError, ExistsError, UnsupportedError
 from wkwdask.formats.pictures.images import IMAGE_SUFFIXES
 from wkwdask.formats.pictures.mrc import MRC_SUFFIXES
 from wkwdask.formats.pictures.options import TiffOptions
-from wkwdask.formats.pictures.outputs import ExportedArray, NpyOutput, SectionsOutput, ZarrOutput, is_exported_zarr, is_section, write_tiff
+from wkwdask.formats.pictures.outputs import (
+    ExportedArray,
+    NpyOutput,
+    SectionsOutput,
+    ZarrOutput,
+    is_exported_zarr,
+    is_section,
+    write_tiff,
+)
 from wkwdask.formats.pictures.sources import HDF5_SUFFIXES
 from wkwdask.formats.pictures.tiff_pages import TIFF_SUFFIXES
 from wkwdask.formats.record_paths import check_no_links
@@ -42,7 +50,13 @@ from wkwdask.runs.journal import Journal, JournaledJob, has_journal, read_journa
 from wkwdask.runs.progress import Progress
 from wkwdask.runs.report import MagReport, Report
 from wkwdask.runs.space import Need, Size
-from wkwdask.runs.staged import add_resume_note, check_existing, check_same_settings, resuming_policy, settings_of
+from wkwdask.runs.staged import (
+    add_resume_note,
+    check_existing,
+    check_same_settings,
+    resuming_policy,
+    settings_of,
+)
 from wkwdask.store import files
 from wkwdask.store.json_record import format_job_record, read_job_record
 from wkwdask.store.locks import Owner, guarded, release_lock, take_lock
@@ -74,7 +88,12 @@ class ExportSpec(SourceSpec):
     """The cell, clipped to the exported box."""
 
     def task(self) -> Task:
-        return Task(f"export of {self.box} of {self.source.name}", "export {},{},{}".format(*self.box.topleft), ExportSpec.run, self)
+        return Task(
+            f"export of {self.box} of {self.source.name}",
+            "export {},{},{}".format(*self.box.topleft),
+            ExportSpec.run,
+            self,
+        )
 
     def states(self) -> States:
         return self.source.shard_states(self.box)
@@ -95,7 +114,11 @@ class ExportJob(FlatJob):
 
         def tasks() -> Iterator[Task]:
             for index in cells(relative_box, cell_shape):
-                yield ExportSpec(source, output, moved(cell_box(index, cell_shape, box).intersection(relative_box), corner)).task()
+                yield ExportSpec(
+                    source,
+                    output,
+                    moved(cell_box(index, cell_shape, box).intersection(relative_box), corner),
+                ).task()
 
         # tasks write their cells themselves
         super().__init__(tasks, count_cells(relative_box, cell_shape), lambda *_: None)
@@ -171,19 +194,34 @@ class Export(Work[Report]):
         """Return the space of the files; compressed ones are estimated from a few cells, compressed
         on trial."""
         nbytes = voxel_nbytes(self.source, self.form.box)
-        return Need(dirname(self.target), int(_LARGEST_RATIO * nbytes), 0, lambda _: self._size(nbytes), lambda: files.count_tree(self.root))
+        return Need(
+            dirname(self.target),
+            int(_LARGEST_RATIO * nbytes),
+            0,
+            lambda _: self._size(nbytes),
+            lambda: files.count_tree(self.root),
+        )
 
     def _size(self, nbytes: int) -> Size:
         box, shape = self.form.box, self.source.chunk_shape
         if self.target.lower().endswith(".npy"):  # cells without data become holes of the file
-            share = int(self.source.occupied(self.source.shard_shape).sum()) / max(1, count_cells(self.source.box, self.source.shard_shape))
+            share = int(self.source.occupied(self.source.shard_shape).sum()) / max(
+                1, count_cells(self.source.box, self.source.shard_shape)
+            )
             return Size(int(SURE_SHARE * nbytes * share), nbytes, 0)
         chunks = list(islice(cells(counted_from(box, self.source.origin), shape), _MOST_LISTED))
         stored = decoded = 0
         for chunk in chunks[:: -(-len(chunks) // _SAMPLES)]:
-            voxels = read_voxels(self.source, moved(cell_box(chunk, shape, box), self.source.origin).intersection(box))
+            voxels = read_voxels(
+                self.source,
+                moved(cell_box(chunk, shape, box), self.source.origin).intersection(box),
+            )
             decoded += voxels.nbytes
-            stored += voxels.nbytes if self.compression == "raw" and not self.target.lower().endswith(".zarr") else len(zlib.compress(voxels.tobytes("F"), 1))
+            stored += (
+                voxels.nbytes
+                if self.compression == "raw" and not self.target.lower().endswith(".zarr")
+                else len(zlib.compress(voxels.tobytes("F"), 1))
+            )
         likely = nbytes * stored // max(1, decoded)
         return Size(int(SURE_SHARE * likely), likely, 0)
 
@@ -232,7 +270,9 @@ class Export(Work[Report]):
             if not has_journal(self.root):
                 files.remove_tree(self.root)
             else:
-                add_resume_note(error, self.root, resuming_policy(self.existing, settings_are_complete=True))
+                add_resume_note(
+                    error, self.root, resuming_policy(self.existing, settings_are_complete=True)
+                )
         finally:
             self.release()
 
@@ -246,13 +286,30 @@ class Export(Work[Report]):
                 files.unlink(self.staged)
             is_ome = self.target.lower().endswith(_OME_SUFFIXES)
             with Progress(title, self.form.box.size[2]) as progress:
-                write_tiff(self.staged, self.source, self.form, self.compression, ome=is_ome, on_section=progress.advance)
+                write_tiff(
+                    self.staged,
+                    self.source,
+                    self.form,
+                    self.compression,
+                    ome=is_ome,
+                    on_section=progress.advance,
+                )
         else:
             output.prepare()
             with Journal(self.root) as journal:
-                job = JournaledJob(ExportJob(self.source, output, self.form.box), journal.append, read_journal(self.root), (), folder=self.root)
+                job = JournaledJob(
+                    ExportJob(self.source, output, self.form.box),
+                    journal.append,
+                    read_journal(self.root),
+                    (),
+                    folder=self.root,
+                )
                 yield Phase(job, title)
-            note = f"{counted(job.num_known, 'task')} had been finished before" if job.num_known else ""
+            note = (
+                f"{counted(job.num_known, 'task')} had been finished before"
+                if job.num_known
+                else ""
+            )
         report = self.publish(time.monotonic() - started, note)
         self.release()
         return report
@@ -272,11 +329,18 @@ class Export(Work[Report]):
         entry = MagReport(self.target, num_files, box.volume, nbytes, None, None, None)
         output = self.output()
         note = "\n".join(filter(None, [note, "" if output is None else output.note, *self.remarks]))
-        return Report((entry,), box.volume * self.mag.num_channels * self.mag.dtype.itemsize, seconds, note)
+        return Report(
+            (entry,), box.volume * self.mag.num_channels * self.mag.dtype.itemsize, seconds, note
+        )
 
 
 def lay_out_export(
-    mag: StoredArray, target: str | os.PathLike[str], part: VolumeSelection, options: Mapping[str, Any], existing: str, voxel_size_nm: VoxelSize | None
+    mag: StoredArray,
+    target: str | os.PathLike[str],
+    part: VolumeSelection,
+    options: Mapping[str, Any],
+    existing: str,
+    voxel_size_nm: VoxelSize | None,
 ) -> Export:
     """Plan the export of a mag to image files or an array file."""
     stored = make_options(TiffOptions, **options)
@@ -289,14 +353,27 @@ def lay_out_export(
             raise UnsupportedError(f"{path}: nothing is written as {suffix[0]}; {_TARGETS}")
     with contextlib.suppress(ValueError):
         Mag.parse(basename(path))
-        raise UnsupportedError(f"{path}: is the folder of a mag, and the source is WKW too: use rechunk to store a mag in another place")
+        raise UnsupportedError(
+            f"{path}: is the folder of a mag, and the source is WKW too: use rechunk to store a mag in another place"
+        )
     box = mag.box if part.box is None else part.box.in_mag(mag.box.mag).intersection(mag.box)
     if box.is_empty:
-        raise BoundsError(f"{mag.name}: nothing to export: the box of the mag is {mag.box}{'' if part.box is None else f', requested was {part.box}'}")
-    source = (part if path.lower().endswith((".npy", ".zarr")) else part.stored_by(common_dtype, mag.dtype)).converted(mag)
-    channels, dtype = range(mag.num_channels) if part.channels is None else part.channels, source.dtype
+        raise BoundsError(
+            f"{mag.name}: nothing to export: the box of the mag is {mag.box}{'' if part.box is None else f', requested was {part.box}'}"
+        )
+    source = (
+        part
+        if path.lower().endswith((".npy", ".zarr"))
+        else part.stored_by(common_dtype, mag.dtype)
+    ).converted(mag)
+    channels, dtype = (
+        range(mag.num_channels) if part.channels is None else part.channels,
+        source.dtype,
+    )
     if path.lower().endswith(_OME_SUFFIXES) and dtype.kind in "iu" and dtype.itemsize == 8:
-        raise UnsupportedError(f"{path}: OME-TIFF has no {dtype}: cast it with dtype=, or export to .tif, .npy or .zarr")
+        raise UnsupportedError(
+            f"{path}: OME-TIFF has no {dtype}: cast it with dtype=, or export to .tif, .npy or .zarr"
+        )
     compression = _compression(path, stored.compression)
     settings = settings_of(
         _COMMAND,
@@ -308,8 +385,24 @@ def lay_out_export(
         compression=compression,
         input=source_token(mag),
     )
-    form = ExportedArray(box, len(channels), np.dtype(dtype), mag.chunk_shape, mag.shard_shape, _voxel_size(mag, voxel_size_nm))
-    return Export(mag, source, form, path, compression, settings, existing, Owner.this_process(f"{_COMMAND} to {path}"))
+    form = ExportedArray(
+        box,
+        len(channels),
+        np.dtype(dtype),
+        mag.chunk_shape,
+        mag.shard_shape,
+        _voxel_size(mag, voxel_size_nm),
+    )
+    return Export(
+        mag,
+        source,
+        form,
+        path,
+        compression,
+        settings,
+        existing,
+        Owner.this_process(f"{_COMMAND} to {path}"),
+    )
 
 
 def check_suffix(target: str | os.PathLike[str]) -> None:
@@ -341,7 +434,9 @@ def _check_free(target: str, existing: str, *, is_file: bool) -> None:
     if not files.lexists(target):
         return
     if files.islink(target):
-        raise ExistsError(f"{target}: is a symbolic link, which is not replaced; export to where it points to, or remove it")
+        raise ExistsError(
+            f"{target}: is a symbolic link, which is not replaced; export to where it points to, or remove it"
+        )
     if files.isdir(target) and is_file:
         raise ExistsError(f"{target}: is a folder, expected nothing or a file")
     if files.isdir(target) and not files.listdir(target):
@@ -357,14 +452,27 @@ def _check_free(target: str, existing: str, *, is_file: bool) -> None:
 def _check_sections(target: str) -> None:
     """Raise ExistsError unless a folder contains only sections, named as exports name them."""
     with files.scandir(target) as entries:
-        other = min((entry.name for entry in entries if not is_section(entry.name) or not entry.is_file(follow_symlinks=False)), default=None)
+        other = min(
+            (
+                entry.name
+                for entry in entries
+                if not is_section(entry.name) or not entry.is_file(follow_symlinks=False)
+            ),
+            default=None,
+        )
     if other is not None:
-        raise ExistsError(f"{target}: holds something else ({other}) than sections z0000.tif, z0001.tif... or a Zarr array of an export, and is not replaced")
+        raise ExistsError(
+            f"{target}: holds something else ({other}) than sections z0000.tif, z0001.tif... or a Zarr array of an export, and is not replaced"
+        )
 
 
 def _flush(path: str) -> tuple[int, int]:
     """Flush all written files to disk; return their bytes and number."""
-    paths = [f"{folder}/{name}" for folder, _, names in files.walk(path) for name in names] if files.isdir(path) else [path]
+    paths = (
+        [f"{folder}/{name}" for folder, _, names in files.walk(path) for name in names]
+        if files.isdir(path)
+        else [path]
+    )
     nbytes = 0
     for file in paths:
         files.fsync(file)

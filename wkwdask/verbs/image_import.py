@@ -19,7 +19,14 @@ from wkwdask.store import files
 from wkwdask.store.paths import local_path
 from wkwdask.streams.converted import ConvertedVolume
 from wkwdask.verbs.region_job import RegionJob, UpsampleSpec
-from wkwdask.verbs.sources import VolumeSelection, box_setting, cast_note, cropped, stage_level, token_of
+from wkwdask.verbs.sources import (
+    VolumeSelection,
+    box_setting,
+    cast_note,
+    cropped,
+    stage_level,
+    token_of,
+)
 from wkwdask.verbs.space import encoded_like, need_of, read_voxels
 
 if TYPE_CHECKING:
@@ -73,7 +80,9 @@ class ConvertJob(RegionJob):
         def spec_of(level: int, region: Vec3) -> ConvertSpec:
             return ConvertSpec(source.cropped(plan.region_box(region)), plan, target, level, region)
 
-        super().__init__([target], [plan], [plan.occupied(source.occupied(plan.source_cell_shape))], spec_of)
+        super().__init__(
+            [target], [plan], [plan.occupied(source.occupied(plan.source_cell_shape))], spec_of
+        )
 
 
 _NOTES_NAME = "bad-slices"
@@ -114,25 +123,37 @@ class Import(Plan):
     def remarks(self) -> tuple[str, ...]:
         """Notes on the source and on differences of the mag from it, for the plan and the
         report."""
-        cast = cast_note(self.source.source, self.source.dtype) if isinstance(self.source, ConvertedVolume) else ""
+        cast = (
+            cast_note(self.source.source, self.source.dtype)
+            if isinstance(self.source, ConvertedVolume)
+            else ""
+        )
         return (*self.notes, *filter(None, [cast]))
 
     def job(self) -> ConvertJob:
         return ConvertJob(self.source, self.target, self.plan)
 
     def need(self) -> Need:
-        return need_of(self.staged, self.job, encoded_like([self.target], lambda _, box: read_voxels(self.source, box)))
+        return need_of(
+            self.staged,
+            self.job,
+            encoded_like([self.target], lambda _, box: read_voxels(self.source, box)),
+        )
 
     def phases(self) -> Generator[Phase, str, Outcome]:
         job = self.job()
         note = yield Phase(job, f"importing {self.source.name}")
-        filled = (f"filled with zeros: {section}" for section in read_notes(_notes_folder(self.staged)))
+        filled = (
+            f"filled with zeros: {section}" for section in read_notes(_notes_folder(self.staged))
+        )
         return Outcome(job.tallies, "\n".join(filter(None, [note, *self.remarks, *filled])))
 
     def check_unchanged(self) -> None:
         """Raise an error if source files changed while they were read."""
         if token_of(self.source.token) != self.input:
-            raise IncompleteWriteError(f'{self.source.name}: files were replaced while they were read; existing="restart" starts over')
+            raise IncompleteWriteError(
+                f'{self.source.name}: files were replaced while they were read; existing="restart" starts over'
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,33 +173,63 @@ def names_array_in_file(source: str) -> bool:
     return bool(colon) and file.lower().endswith(HDF5_SUFFIXES) and files.exists(local_path(file))
 
 
-def open_source(source: Any, options: SourceOptions, mag: Mag, stored_dtype: Callable[[np.dtype[Any]], np.dtype[Any]]) -> OpenedImport:
+def open_source(
+    source: Any,
+    options: SourceOptions,
+    mag: Mag,
+    stored_dtype: Callable[[np.dtype[Any]], np.dtype[Any]],
+) -> OpenedImport:
     """Open image or array files with the selected channels, type and box; ``stored_dtype`` returns
     the type in which the target stores voxels of a type."""
-    plain = open_plain(source, PlainOptions(options.position, mag, options.axes, options.fill, options.allow_external))
+    plain = open_plain(
+        source,
+        PlainOptions(options.position, mag, options.axes, options.fill, options.allow_external),
+    )
     part = options.part.stored_by(stored_dtype, plain.volume.dtype)
-    return OpenedImport(cropped(part.converted(plain.volume), options.part.box, "the source"), plain, options.fill)
+    return OpenedImport(
+        cropped(part.converted(plain.volume), options.part.box, "the source"), plain, options.fill
+    )
 
 
-def lay_out_import(target_image: TargetImage, imported: OpenedImport, options: Any, existing: str, workers: int) -> Import:
+def lay_out_import(
+    target_image: TargetImage, imported: OpenedImport, options: Any, existing: str, workers: int
+) -> Import:
     """Plan one level of images or an array, or resume the interrupted job of the same settings."""
     levels = target_image.new_levels([LevelSpec.like(imported.source)], options, existing=existing)
     on_error, absolute_token = "fill" if imported.fill else "fail", token_of(imported.source.token)
-    settings = settings_of("convert", box=box_setting(imported.source.box), on_error=on_error, input=absolute_token)
+    settings = settings_of(
+        "convert", box=box_setting(imported.source.box), on_error=on_error, input=absolute_token
+    )
     draft, target = stage_level(levels, "convert", settings, existing)
     source = relative_to(imported.source, target.origin)
     region, reading = draft.shape(), draft.shape("reading")
     shapes = None if region is None or reading is None else (region, reading)
     voxel_nbytes = LevelSpec.like(source).voxel_nbytes
     # A converted voxel is in memory twice, before and after its conversion.
-    memory_nbytes = voxel_nbytes + (LevelSpec.like(source.source).voxel_nbytes if isinstance(source, ConvertedVolume) else 0)
-    plan = plan_slabs(target.box, (source.unit_shape, source.chunk_shape), Tiling(target.chunk_shape, target.shard_shape, memory_nbytes), workers, shapes)
+    memory_nbytes = voxel_nbytes + (
+        LevelSpec.like(source.source).voxel_nbytes if isinstance(source, ConvertedVolume) else 0
+    )
+    plan = plan_slabs(
+        target.box,
+        (source.unit_shape, source.chunk_shape),
+        Tiling(target.chunk_shape, target.shard_shape, memory_nbytes),
+        workers,
+        shapes,
+    )
     task_nbytes = 2 * math.prod(plan.reading_shape) * (memory_nbytes + voxel_nbytes)
     record = {"region": plan.region_shape, "reading": plan.reading_shape}
-    staged = draft.mags([target], LevelSpec.like(imported.source).nbytes, levels.edit, record, task_nbytes=task_nbytes)
+    staged = draft.mags(
+        [target],
+        LevelSpec.like(imported.source).nbytes,
+        levels.edit,
+        record,
+        task_nbytes=task_nbytes,
+    )
     if imported.fill:
         source = _with_zero_fill(source, _notes_folder(staged))
-    return Import(source, plan, target, staged, token_of(source.token), imported.plain.notes, levels.warnings)
+    return Import(
+        source, plan, target, staged, token_of(source.token), imported.plain.notes, levels.warnings
+    )
 
 
 def _notes_folder(staged: StagedMags) -> str:

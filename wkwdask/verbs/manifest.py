@@ -55,10 +55,14 @@ def parse_manifest(text: str, source: str) -> dict[str, str]:
             continue
         fields = _LINE.fullmatch(line)
         if fields is None:
-            raise CorruptError(f"{source}: line {number}: expected a SHA-256, two spaces and a path, found {line[:80]!r}")
+            raise CorruptError(
+                f"{source}: line {number}: expected a SHA-256, two spaces and a path, found {line[:80]!r}"
+            )
         is_escaped, digest, path = fields.groups()
         if is_escaped:
-            path = re.sub(r"\\(.)", lambda match: {"n": "\n", "r": "\r"}.get(match[1], match[1]), path)
+            path = re.sub(
+                r"\\(.)", lambda match: {"n": "\n", "r": "\r"}.get(match[1], match[1]), path
+            )
         hashes[path.removeprefix("./")] = digest
     return hashes
 
@@ -66,7 +70,9 @@ def parse_manifest(text: str, source: str) -> dict[str, str]:
 _READ_NBYTES = 4 << 20
 
 
-def hashed_files(root: str, inside: str = "", seen: set[str] | None = None) -> Iterator[tuple[str, bool]]:
+def hashed_files(
+    root: str, inside: str = "", seen: set[str] | None = None
+) -> Iterator[tuple[str, bool]]:
     """Yield the relative path of each file for a manifest, and whether it is regular. Locks, job
     folders and temporaries are left out."""
     seen = set() if seen is None else seen
@@ -78,7 +84,13 @@ def hashed_files(root: str, inside: str = "", seen: set[str] | None = None) -> I
         entries = sorted(scanned, key=lambda entry: entry.name)
     for entry in entries:
         path, name = join(inside, entry.name), entry.name
-        if path == MANIFEST_NAME or is_job_folder(name) or is_lock(name) or name == GUARD_NAME or name.endswith(files.TEMPORARY_SUFFIX):
+        if (
+            path == MANIFEST_NAME
+            or is_job_folder(name)
+            or is_lock(name)
+            or name == GUARD_NAME
+            or name.endswith(files.TEMPORARY_SUFFIX)
+        ):
             continue
         if entry.is_dir():
             yield from hashed_files(root, path, seen)
@@ -100,7 +112,9 @@ def _pieces(path: str) -> Iterator[bytes]:
     document."""
     with files.open_file(path) as file:
         if not getattr(file, "encoding", ""):
-            yield from (file.read_some(_READ_NBYTES, first) for first in range(0, file.nbytes, _READ_NBYTES))
+            yield from (
+                file.read_some(_READ_NBYTES, first) for first in range(0, file.nbytes, _READ_NBYTES)
+            )
             return
     yield files.read_bytes(path)  # unpacked: a server keeps it packed
 
@@ -126,7 +140,12 @@ class HashSpec:
     """Paths relative to the root."""
 
     def task(self) -> Task:
-        return Task(f"hashes of {len(self.paths)} files of {self.root} from {self.paths[0]} on", f"hash {self.paths[0]}", HashSpec.run, self)
+        return Task(
+            f"hashes of {len(self.paths)} files of {self.root} from {self.paths[0]} on",
+            f"hash {self.paths[0]}",
+            HashSpec.run,
+            self,
+        )
 
     def run(self) -> Result:
         """Read the files; the value is (path, hash, bytes) of each existing one."""
@@ -170,7 +189,9 @@ class ManifestReport:
             if len(paths) > _MAX_LISTED:
                 lines.append(f"{label}: and {len(paths) - _MAX_LISTED} more")
         counts = f"{len(self.missing)} missing, {len(self.changed)} changed, {len(self.additional)} additional"
-        return "\n".join([*lines, f"{self.path}: {self.files:,} files, {format_nbytes(self.nbytes)}; {counts}"])
+        return "\n".join(
+            [*lines, f"{self.path}: {self.files:,} files, {format_nbytes(self.nbytes)}; {counts}"]
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for ``json.dumps``."""
@@ -195,7 +216,10 @@ class Hashes(Work[None]):
         self.others = [path for path, is_regular in listed if not is_regular]
 
         def tasks() -> Iterator[Task]:
-            return (HashSpec(self.root, tuple(paths[first : first + _FILES_PER_TASK])).task() for first in range(0, len(paths), _FILES_PER_TASK))
+            return (
+                HashSpec(self.root, tuple(paths[first : first + _FILES_PER_TASK])).task()
+                for first in range(0, len(paths), _FILES_PER_TASK)
+            )
 
         return FlatJob(tasks, -(-len(paths) // _FILES_PER_TASK), self._add)
 
@@ -210,7 +234,10 @@ class Hashes(Work[None]):
     def write(self) -> ManifestReport:
         """Write the manifest atomically."""
         path = f"{self.root}/{MANIFEST_NAME}"
-        publish_bytes(path, format_manifest(self.found.items(), self.nbytes).encode("utf-8", "surrogateescape"))
+        publish_bytes(
+            path,
+            format_manifest(self.found.items(), self.nbytes).encode("utf-8", "surrogateescape"),
+        )
         return ManifestReport(path, len(self.found), self.nbytes, not_hashed=tuple(self.others))
 
     def check(self) -> ManifestReport:
@@ -221,7 +248,13 @@ class Hashes(Work[None]):
             len(self.found),
             self.nbytes,
             tuple(sorted(listed.keys() - self.found.keys())),
-            tuple(sorted(path for path in listed.keys() & self.found.keys() if listed[path] != self.found[path])),
+            tuple(
+                sorted(
+                    path
+                    for path in listed.keys() & self.found.keys()
+                    if listed[path] != self.found[path]
+                )
+            ),
             tuple(sorted(self.found.keys() - listed.keys())),
             tuple(self.others),
         )

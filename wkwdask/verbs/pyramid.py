@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from wkwdask.errors import ResumeError, UnsupportedError
-from wkwdask.formats.opening import SourceSelection, aligned_mags, default_method, image_box, target_in
+from wkwdask.formats.opening import (
+    SourceSelection,
+    aligned_mags,
+    default_method,
+    image_box,
+    target_in,
+)
 from wkwdask.geometry.bounding_box import part_of_array
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.geometry.vectors import divide, times
@@ -42,7 +48,13 @@ from wkwdask.store.records import read_file_record
 from wkwdask.streams.pyramid import PyramidStream
 from wkwdask.verbs.pyramid_sample import sample_pyramid
 from wkwdask.verbs.region_job import SourceSpec
-from wkwdask.verbs.sources import box_setting, check_not_replaced, digest_of_cells, open_base_level, source_fingerprint
+from wkwdask.verbs.sources import (
+    box_setting,
+    check_not_replaced,
+    digest_of_cells,
+    open_base_level,
+    source_fingerprint,
+)
 from wkwdask.verbs.space import SURE_SHARE, need_of_targets
 
 if TYPE_CHECKING:
@@ -83,7 +95,12 @@ class RegionSpec(SourceSpec):
     """Index in the whole pyramid of the first mag of the pass."""
 
     def task(self) -> Task:
-        return Task(f"region {self.region} of {self.source.name}", "region {} {},{},{}".format(self.first_level, *self.region), RegionSpec.run, self)
+        return Task(
+            f"region {self.region} of {self.source.name}",
+            "region {} {},{},{}".format(self.first_level, *self.region),
+            RegionSpec.run,
+            self,
+        )
 
     def states(self) -> States:
         return self.source.shard_states(self.plan.source_region(self.region))
@@ -95,31 +112,58 @@ class RegionSpec(SourceSpec):
         # a shard open until the last brick of it has come. before reading: a file that changes
         # during the read then fails the check on resume
         states = self.states()
-        stream = PyramidStream(self.plan, self.method, self.source.dtype, self.source.num_channels, ignore_zero=self.ignore_zero)
+        stream = PyramidStream(
+            self.plan,
+            self.method,
+            self.source.dtype,
+            self.source.num_channels,
+            ignore_zero=self.ignore_zero,
+        )
         with contextlib.closing(stream), contextlib.ExitStack() as open_writers:
-            writers = [open_writers.enter_context(self._writer(level)) for level in range(len(self.targets))]
+            writers = [
+                open_writers.enter_context(self._writer(level))
+                for level in range(len(self.targets))
+            ]
             self._write_bricks(self._chunk_pusher(stream) or self._tile_pusher(stream), writers)
             written: list[list[Receipt]] = [[] for _ in writers]
             share(range(len(writers)), lambda level: written[level].extend(writers[level].close()))
-            receipts = [(self.first_level + level, receipt) for level, its_receipts in enumerate(written) for receipt in its_receipts]
+            receipts = [
+                (self.first_level + level, receipt)
+                for level, its_receipts in enumerate(written)
+                for receipt in its_receipts
+            ]
         sources = self._sources_of_shards(states)
         return Result(
-            tuple((n, replace(receipt, sources=sources.get(receipt.shard, 0)) if n == self.first_level else receipt) for n, receipt in receipts),
+            tuple(
+                (
+                    n,
+                    replace(receipt, sources=sources.get(receipt.shard, 0))
+                    if n == self.first_level
+                    else receipt,
+                )
+                for n, receipt in receipts
+            ),
             digest(states),
             nbytes_in=voxel_nbytes(self.source, self.plan.source_region(self.region)),
         )
 
-    def _write_bricks(self, push: Callable[[Vec3], Iterator[Brick]], writers: Sequence[BrickWriter]) -> None:
+    def _write_bricks(
+        self, push: Callable[[Vec3], Iterator[Brick]], writers: Sequence[BrickWriter]
+    ) -> None:
         """Read, reduce and encode source bricks on all threads that have no other task; the writers
         take the results in order."""
-        ordered: OrderedQueue[tuple[int, list[EncodedPiece]]] = OrderedQueue(lambda brick: writers[brick[0]].add(brick[1]))
+        ordered: OrderedQueue[tuple[int, list[EncodedPiece]]] = OrderedQueue(
+            lambda brick: writers[brick[0]].add(brick[1])
+        )
 
         def work(source_brick: Vec3) -> None:
             try:
                 for brick in push(source_brick):
                     # Coarser bricks are few, and at the end all are: then other threads may wait
                     # for one, and share its encoding.
-                    pieces = writers[brick.level].encode(brick.index, brick.voxels, is_shared=brick.level > 0 or ordered.is_last)
+                    pieces = writers[brick.level].encode(
+                        brick.index, brick.voxels, is_shared=brick.level > 0 or ordered.is_last
+                    )
                     ordered.add((brick.level, brick.index), (brick.level, pieces))
             except BaseException:
                 ordered.give_up()
@@ -136,7 +180,9 @@ class RegionSpec(SourceSpec):
             for cell in cells(box, shape):
                 tile = cell_box(cell, shape, box)
                 inside = tile.intersection(box)
-                if self.source.read_into(part_of_array(memory, inside, tile.topleft), inside.topleft, fill_zeros=False):
+                if self.source.read_into(
+                    part_of_array(memory, inside, tile.topleft), inside.topleft, fill_zeros=False
+                ):
                     yield tile.topleft, memory
 
         def push(brick: Vec3) -> Iterator[Brick]:
@@ -148,8 +194,13 @@ class RegionSpec(SourceSpec):
         """Return the shape of one read: that of a source brick, or for local files a part of it
         that fits the cache of a core and is whole chunks."""
         source, shape = self.source, list(self.plan.source_brick_shape)
-        steps = [math.lcm(*edges) for edges in zip(source.chunk_shape, self.plan.levels[0].factor, strict=True)]
-        is_aligned = all(shift % step == 0 for shift, step in zip(source.origin, steps, strict=True))
+        steps = [
+            math.lcm(*edges)
+            for edges in zip(source.chunk_shape, self.plan.levels[0].factor, strict=True)
+        ]
+        is_aligned = all(
+            shift % step == 0 for shift, step in zip(source.origin, steps, strict=True)
+        )
         if isinstance(source, StoredArray) and source.store.is_local and is_aligned:
             nbytes_per_voxel = source.dtype.itemsize * source.num_channels
             while math.prod(shape) * nbytes_per_voxel > _TILE_NBYTES:
@@ -168,12 +219,22 @@ class RegionSpec(SourceSpec):
         shape = source.chunk_shape
         # Chunks must be whole windows, tile a brick, and start at its corner; else a window or a
         # brick would need two chunks.
-        axes = zip(shape, self.plan.levels[0].factor, self.plan.source_brick_shape, self.source.origin, strict=True)
+        axes = zip(
+            shape,
+            self.plan.levels[0].factor,
+            self.plan.source_brick_shape,
+            self.source.origin,
+            strict=True,
+        )
         if any(edge % step or brick % edge or shift % edge for edge, step, brick, shift in axes):
             return None
 
         def push(brick: Vec3) -> Iterator[Brick]:
-            return stream.push_chunks(brick, source.decoded_chunks(stream.source_box(brick), stream.chunk_memory(shape)), shape)
+            return stream.push_chunks(
+                brick,
+                source.decoded_chunks(stream.source_box(brick), stream.chunk_memory(shape)),
+                shape,
+            )
 
         return push
 
@@ -201,7 +262,14 @@ class PyramidJob:
     """Job that makes all coarser mags of one mag, pass by pass."""
 
     def __init__(
-        self, source: Volume, targets: Sequence[TargetArray], passes: Sequence[Pass], method: str, *, ignore_zero: bool = False, occupied: CellMap | None = None
+        self,
+        source: Volume,
+        targets: Sequence[TargetArray],
+        passes: Sequence[Pass],
+        method: str,
+        *,
+        ignore_zero: bool = False,
+        occupied: CellMap | None = None,
     ) -> None:
         self.source = source
         self.targets = tuple(targets)
@@ -210,7 +278,9 @@ class PyramidJob:
         self._method = method
         self._ignore_zero = ignore_zero
         self._passes = list(passes)
-        self._firsts = [sum(len(earlier.levels) for earlier in passes[:n]) for n in range(len(passes))]
+        self._firsts = [
+            sum(len(earlier.levels) for earlier in passes[:n]) for n in range(len(passes))
+        ]
         self._occupied: list[CellMap] = []  # of the passes that have started
         self._first_occupied = occupied
         self._num_started = 0
@@ -221,7 +291,10 @@ class PyramidJob:
         later = range(len(self._occupied), len(self._passes))
         return self._num_started + sum(
             count_cells(plan.levels[0].box, plan.levels[0].region_shape)
-            + sum(count_cells(plan.levels[n].box, self._target(p, n).shard_shape) for n in self._joined_levels(p))
+            + sum(
+                count_cells(plan.levels[n].box, self._target(p, n).shard_shape)
+                for n in self._joined_levels(p)
+            )
             for p, plan in ((p, self._passes[p]) for p in later)
         )
 
@@ -230,7 +303,11 @@ class PyramidJob:
 
     def _joined_levels(self, p: int) -> list[int]:
         plan = self._passes[p]
-        return [n for n in range(len(plan.levels)) if not plan.writes_whole_shards(n, self._target(p, n).shard_shape)]
+        return [
+            n
+            for n in range(len(plan.levels))
+            if not plan.writes_whole_shards(n, self._target(p, n).shard_shape)
+        ]
 
     def tasks(self) -> Iterator[Task]:
         """Yield the regions of the next pass, and of further passes whose sources are complete."""
@@ -243,13 +320,33 @@ class PyramidJob:
                 break
             # Coordinates of a pass count from the corner of its first target, so that windows,
             # bricks and shards begin at multiples of their shapes.
-            source = (self.source if p == 0 else self.targets[first - 1].as_volume()).moved(plan.source_shift)
-            occupied = source.occupied(plan.source_region_shape) if p or self._first_occupied is None else self._first_occupied
+            source = (self.source if p == 0 else self.targets[first - 1].as_volume()).moved(
+                plan.source_shift
+            )
+            occupied = (
+                source.occupied(plan.source_region_shape)
+                if p or self._first_occupied is None
+                else self._first_occupied
+            )
             self._occupied.append(occupied)
             for level in range(len(plan.levels)):
-                self.tallies[first + level].expected = int(plan.levels[level].occupied_shards(self._target(p, level).shard_shape, occupied).sum())
-            self._num_started += int(occupied.sum()) + sum(self.tallies[first + level].expected for level in self._joined_levels(p))
-            spec_of = partial(RegionSpec, source, plan, self.targets[first : first + len(plan.levels)], self._method, self._ignore_zero, first_level=first)
+                self.tallies[first + level].expected = int(
+                    plan.levels[level]
+                    .occupied_shards(self._target(p, level).shard_shape, occupied)
+                    .sum()
+                )
+            self._num_started += int(occupied.sum()) + sum(
+                self.tallies[first + level].expected for level in self._joined_levels(p)
+            )
+            spec_of = partial(
+                RegionSpec,
+                source,
+                plan,
+                self.targets[first : first + len(plan.levels)],
+                self._method,
+                self._ignore_zero,
+                first_level=first,
+            )
             tasks = chain(tasks, map(RegionSpec.task, map(spec_of, plan.regions(occupied))))
         return tasks
 
@@ -263,7 +360,11 @@ class PyramidJob:
     def _num_parts(self, level: int, shard: Vec3) -> int:
         """Count the regions with data that contribute to a shard."""
         p = max(n for n, first in enumerate(self._firsts) if first <= level)
-        regions = self._passes[p].levels[level - self._firsts[p]].regions_in_shard(shard, self.targets[level].shard_shape)
+        regions = (
+            self._passes[p]
+            .levels[level - self._firsts[p]]
+            .regions_in_shard(shard, self.targets[level].shard_shape)
+        )
         return int(self._occupied[p][regions].sum())
 
     def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
@@ -305,7 +406,11 @@ def changed_shards(mag: ExistingMag) -> set[Vec3]:
     # Windows at the border contain only voxels inside the box. So a shard changes if a new box cuts
     # its footprint elsewhere, even if no file has changed.
     if mag.old_box is not None and mag.old_box != finer.box:
-        changed |= {shard for shard in shards if _footprint_in(shard, mag, mag.old_box) != _footprint_in(shard, mag, finer.box)}
+        changed |= {
+            shard
+            for shard in shards
+            if _footprint_in(shard, mag, mag.old_box) != _footprint_in(shard, mag, finer.box)
+        }
     ranges = cell_range(target.box, target.shard_shape)
     return {shard for shard in changed if all(n in r for n, r in zip(shard, ranges, strict=True))}
 
@@ -340,9 +445,13 @@ def check_method(method: str, source: Volume, *, ignore_zero: bool) -> str:
     if method not in METHODS:
         raise ValueError(f'method must be "default" or one of {", ".join(METHODS)}, got {method!r}')
     if ignore_zero and method not in IGNORE_ZERO_METHODS:
-        raise ValueError(f"ignore_zero requires method {', '.join(IGNORE_ZERO_METHODS)}, got {method}")
+        raise ValueError(
+            f"ignore_zero requires method {', '.join(IGNORE_ZERO_METHODS)}, got {method}"
+        )
     if source.dtype == np.bool_ and method != BOOL_METHOD:
-        raise ValueError(f"{source.name}: holds bool, whose coarser levels are made by the {BOOL_METHOD} alone, got method {method!r}")
+        raise ValueError(
+            f"{source.name}: holds bool, whose coarser levels are made by the {BOOL_METHOD} alone, got method {method!r}"
+        )
     return method
 
 
@@ -387,7 +496,14 @@ class Pyramid(Plan):
     :class:`wkwdask.model.target_image.NewLevels`."""
 
     def job(self) -> PyramidJob:
-        return PyramidJob(self.source, self.staged.targets, self.passes, self.method, ignore_zero=self.ignore_zero, occupied=self.occupied)
+        return PyramidJob(
+            self.source,
+            self.staged.targets,
+            self.passes,
+            self.method,
+            ignore_zero=self.ignore_zero,
+            occupied=self.occupied,
+        )
 
     def accepting_finished(self) -> Self:
         """Return the plan with an equal finished pyramid accepted as its result."""
@@ -395,7 +511,13 @@ class Pyramid(Plan):
 
     def nothing_to_do(self) -> Report | None:
         """Return the report of a pyramid without mags."""
-        return None if self.staged.targets else Report((), 0, 0.0, f"mag {self.source.box.mag} is the coarsest already: nothing to do")
+        return (
+            None
+            if self.staged.targets
+            else Report(
+                (), 0, 0.0, f"mag {self.source.box.mag} is the coarsest already: nothing to do"
+            )
+        )
 
     def need(self) -> Need | None:
         return need_of_targets(self.staged, self._size) if self.staged.targets else None
@@ -403,11 +525,16 @@ class Pyramid(Plan):
     def _size(self, _: RunTasks) -> Size:
         """Return the size of the mags, from a few bricks that are reduced and encoded on trial."""
         sample, source = sample_pyramid(self), self.source
-        filled_share = int(source.occupied(source.shard_shape).sum()) / max(1, count_cells(source.box, source.shard_shape))
+        filled_share = int(source.occupied(source.shard_shape).sum()) / max(
+            1, count_cells(source.box, source.shard_shape)
+        )
         nbytes = num_files = 0
         for number, target in enumerate(self.staged.targets):
             filled = int(voxel_nbytes(target, target.box) * filled_share)
-            shards, chunks = (math.ceil(count_cells(target.box, shape) * filled_share) for shape in (target.shard_shape, target.chunk_shape))
+            shards, chunks = (
+                math.ceil(count_cells(target.box, shape) * filled_share)
+                for shape in (target.shard_shape, target.chunk_shape)
+            )
             nbytes += target.expected_nbytes(shards, filled, sample.ratio_of(number) or 0.0)
             num_files += target.max_files(shards, chunks)
         return Size(int(SURE_SHARE * nbytes), nbytes, num_files)
@@ -425,13 +552,23 @@ class Pyramid(Plan):
         finer = self.source
         if not finer.is_regular:
             if source_fingerprint(finer)["states"] != self.staged.settings["states"]:
-                raise ResumeError(f'{finer.name}: has changed since the pyramid was built; existing="overwrite" rebuilds it')
+                raise ResumeError(
+                    f'{finer.name}: has changed since the pyramid was built; existing="overwrite" rebuilds it'
+                )
             return report
         for target, folder in zip(self.staged.targets, self.staged.folders, strict=True):
             published = target.built_in(folder)
-            changed = changed_shards(ExistingMag(published, finer, self.method, self.ignore_zero, read_file_record(folder), None))
+            changed = changed_shards(
+                ExistingMag(
+                    published, finer, self.method, self.ignore_zero, read_file_record(folder), None
+                )
+            )
             if changed:
-                were, them = ("was changed, or is", "it") if len(changed) == 1 else ("were changed, or are", "them")
+                were, them = (
+                    ("was changed, or is", "it")
+                    if len(changed) == 1
+                    else ("were changed, or are", "them")
+                )
                 raise ResumeError(
                     f"{folder}: {counted(len(changed), 'file')} {were} made from files of mag {finer.box.mag} that have changed since; "
                     f"update=True rebuilds {them}"
@@ -440,20 +577,45 @@ class Pyramid(Plan):
         return report
 
 
-def lay_out_pyramid(url: str | os.PathLike[str], layer_name: str | None, options: PyramidOptions, existing: str, workers: int) -> Pyramid:
+def lay_out_pyramid(
+    url: str | os.PathLike[str],
+    layer_name: str | None,
+    options: PyramidOptions,
+    existing: str,
+    workers: int,
+) -> Pyramid:
     """Plan a pyramid, or resume the interrupted job of the same settings."""
-    image, source = open_base_level(url, SourceSelection(layer_name, options.finest, "finest", allow_external=options.allow_external))
+    image, source = open_base_level(
+        url,
+        SourceSelection(
+            layer_name, options.finest, "finest", allow_external=options.allow_external
+        ),
+    )
     target_image = target_in(image, options.allow_external)
     method = choose_method(image, source, options)
     mags = choose_mags(image, source, options)
     step_factors(source.box.mag, mags)
     specs = [LevelSpec.like(source, source.box.in_mag(mag)) for mag in mags]
-    levels = target_image.new_levels(specs, options.stored, source, existing) if specs else NewLevels(image.folder, (), (), {})
+    levels = (
+        target_image.new_levels(specs, options.stored, source, existing)
+        if specs
+        else NewLevels(image.folder, (), (), {})
+    )
     settings = settings_of(
-        "build_pyramid", box=box_setting(source.box), mags=",".join(mag.name for mag in mags), method=method, ignore_zero=options.ignore_zero
+        "build_pyramid",
+        box=box_setting(source.box),
+        mags=",".join(mag.name for mag in mags),
+        method=method,
+        ignore_zero=options.ignore_zero,
     )
     fingerprint = {**source_fingerprint(source), "source": source.box.mag.name}
-    draft = stage(f"build_pyramid of {image.folder}", levels.parent, levels.folders, {**settings, **levels.settings, **fingerprint}, existing)
+    draft = stage(
+        f"build_pyramid of {image.folder}",
+        levels.parent,
+        levels.folders,
+        {**settings, **levels.settings, **fingerprint},
+        existing,
+    )
     targets = levels.staged(draft.root)
     origins = [(0, 0, 0), *(target.origin for target in targets)]
     voxel_nbytes = LevelSpec.like(source).voxel_nbytes
@@ -462,27 +624,63 @@ def lay_out_pyramid(url: str | os.PathLike[str], layer_name: str | None, options
     regions = [plan.levels[0].region_shape for plan in passes]
     occupied = [source.occupied(plan.source_region_shape) for plan in passes[:1]]
     record = {"regions": regions, "presence": digest_of_cells(occupied)}
-    task_nbytes = max((plan.memory_nbytes(voxel_nbytes) + len(plan.levels) * MEMORY_NBYTES for plan in passes), default=0)
-    staged = draft.mags(targets, LevelSpec.like(source).nbytes, levels.edit, record, is_pyramid=True, task_nbytes=task_nbytes)
+    task_nbytes = max(
+        (plan.memory_nbytes(voxel_nbytes) + len(plan.levels) * MEMORY_NBYTES for plan in passes),
+        default=0,
+    )
+    staged = draft.mags(
+        targets,
+        LevelSpec.like(source).nbytes,
+        levels.edit,
+        record,
+        is_pyramid=True,
+        task_nbytes=task_nbytes,
+    )
     # a job moves its source, and with it the regions
     known = occupied[0] if passes and not any(passes[0].source_shift) else None
-    return Pyramid(source, method, options.ignore_zero, passes, staged, levels.stored_as, levels.warnings, known, levels.placed_as)
+    return Pyramid(
+        source,
+        method,
+        options.ignore_zero,
+        passes,
+        staged,
+        levels.stored_as,
+        levels.warnings,
+        known,
+        levels.placed_as,
+    )
 
 
 def choose_method(image: Image, source: Volume, options: PyramidOptions) -> str:
     """Return the method that reduces a window to a voxel."""
-    return check_method(default_method(image, source) if options.method == "default" else options.method, source, ignore_zero=options.ignore_zero)
+    return check_method(
+        default_method(image, source) if options.method == "default" else options.method,
+        source,
+        ignore_zero=options.ignore_zero,
+    )
 
 
 def choose_mags(image: Image, source: Volume, options: PyramidOptions) -> list[Mag]:
     """Return the mags of a pyramid, finest first."""
     finest, size = source.box.mag, image.voxel_size_nm
     lengths = None if source.lengths_nm is None else ratio_of(source.lengths_nm, finest.factors)
-    if size is not None and lengths is not None and any(abs(a / b - 1) > _SAME_LENGTH for a, b in zip(lengths, size, strict=True)):
-        raise UnsupportedError(f"{source.name}: its voxel size is not a power-of-two multiple of that of the first scale, so no pyramid can be built from it")
+    if (
+        size is not None
+        and lengths is not None
+        and any(abs(a / b - 1) > _SAME_LENGTH for a, b in zip(lengths, size, strict=True))
+    ):
+        raise UnsupportedError(
+            f"{source.name}: its voxel size is not a power-of-two multiple of that of the first scale, so no pyramid can be built from it"
+        )
     if options.mags is not None:
-        if options.coarsest is not None or options.sampling is not None or options.align_with is not True:
-            raise ValueError("mags= lists the mags; coarsest=, sampling= and align_with= choose them: give one or the other")
+        if (
+            options.coarsest is not None
+            or options.sampling is not None
+            or options.align_with is not True
+        ):
+            raise ValueError(
+                "mags= lists the mags; coarsest=, sampling= and align_with= choose them: give one or the other"
+            )
         return sorted_mags(options.mags, finest, "finest")
     box = image_box(image, source)
     # a single section keeps its thickness

@@ -55,7 +55,9 @@ def sample_pyramid(pyramid: Any) -> Sample:
     mag."""
     plan, targets = pyramid.passes[0], pyramid.staged.targets
     source = pyramid.source.moved(plan.source_shift)
-    stream = PyramidStream(plan, pyramid.method, source.dtype, source.num_channels, ignore_zero=pyramid.ignore_zero)
+    stream = PyramidStream(
+        plan, pyramid.method, source.dtype, source.num_channels, ignore_zero=pyramid.ignore_zero
+    )
     regions = list(plan.regions(source.occupied(plan.source_region_shape)))
     places = -(-_FEWEST_PLACES // max(1, len(regions)))  # few regions are sampled in several places
     source_bricks = [
@@ -66,9 +68,17 @@ def sample_pyramid(pyramid: Any) -> Sample:
     sample, is_first = Sample(), True  # the first brick compiles kernels and is not timed
     for source_brick in source_bricks:
         started = time.perf_counter()
-        nonzero = source.read_into(stream.source_view(source_brick), stream.source_box(source_brick).topleft, fill_zeros=False)
+        nonzero = source.read_into(
+            stream.source_view(source_brick),
+            stream.source_box(source_brick).topleft,
+            fill_zeros=False,
+        )
         encoded = [
-            (targets[brick.level].encoded_nbytes(brick.voxels, brick.topleft), brick.voxels.nbytes, brick.level)
+            (
+                targets[brick.level].encoded_nbytes(brick.voxels, brick.topleft),
+                brick.voxels.nbytes,
+                brick.level,
+            )
             for brick in stream.push(source_brick, nonzero == 0)
             if brick.voxels is not None
         ]
@@ -76,7 +86,9 @@ def sample_pyramid(pyramid: Any) -> Sample:
             continue
         if not is_first:
             sample.seconds += time.perf_counter() - started
-            sample.nbytes_in += stream.source_box(source_brick).volume * source.dtype.itemsize * source.num_channels
+            sample.nbytes_in += (
+                stream.source_box(source_brick).volume * source.dtype.itemsize * source.num_channels
+            )
         is_first = False
         for stored, nbytes, level in encoded:
             if level:
@@ -93,5 +105,8 @@ def _spread_bricks(bricks: Sequence[Vec3], group: int, places: int) -> Sequence[
     """Return a few neighbouring source bricks from each of some places: those that make one brick
     of the first mag, within limits."""
     count = max(_FEWEST_BRICKS, min(group, _MOST_BRICKS))
-    starts = (max(0, (2 * place + 1) * len(bricks) // places - count) // 2 // group * group for place in range(places))
+    starts = (
+        max(0, (2 * place + 1) * len(bricks) // places - count) // 2 // group * group
+        for place in range(places)
+    )
     return list(dict.fromkeys(brick for first in starts for brick in bricks[first : first + count]))

@@ -66,7 +66,9 @@ class LayerSelection:
 
     def of(self, volume: StoredArray) -> Volume:
         """Return the selected part of a mag, moved by the offset."""
-        selected: Volume = self.part.converted(translated(cropped(volume, self.part.box), self.part.offset, "offset", "converted"))
+        selected: Volume = self.part.converted(
+            translated(cropped(volume, self.part.box), self.part.offset, "offset", "converted")
+        )
         return selected
 
     def copy_of(self, volume: StoredArray) -> CopySource:
@@ -77,20 +79,29 @@ class LayerSelection:
         """Return the selected ones of the available mags, finest first."""
         missing = [mag for mag in self.mags or () if mag not in available]
         if missing or not available:
-            raise MissingError(f"{name}: has no mag {missing[0] if missing else ''}; there are {', '.join(map(str, available)) or 'none'}")
-        selected = sorted(available if self.mags is None else self.mags, key=lambda mag: (mag.maximum, mag.factors))
+            raise MissingError(
+                f"{name}: has no mag {missing[0] if missing else ''}; there are {', '.join(map(str, available)) or 'none'}"
+            )
+        selected = sorted(
+            available if self.mags is None else self.mags,
+            key=lambda mag: (mag.maximum, mag.factors),
+        )
         return selected[:1] if self.finest_only else selected
 
     def only(self, mag: Mag | None, source: Any) -> LayerSelection:
         """Return the selection restricted to the mag that the path of a source names, if it names
         one."""
         if mag is not None and self.mags is not None and self.mags != (mag,):
-            raise ValueError(f"{source}: is mag {mag}, but mag= says {self.mags[0]}; name the layer's folder to choose a mag")
+            raise ValueError(
+                f"{source}: is mag {mag}, but mag= says {self.mags[0]}; name the layer's folder to choose a mag"
+            )
         return self if mag is None else replace(self, mags=(mag,))
 
     @property
     def settings(self) -> dict[str, Any]:
-        return settings_of("convert", **{name: getattr(self.part, name) for name in VolumeSelection.__slots__})
+        return settings_of(
+            "convert", **{name: getattr(self.part, name) for name in VolumeSelection.__slots__}
+        )
 
 
 def check_alike(copies: Sequence[CopySource]) -> None:
@@ -155,7 +166,9 @@ class Rechunk(Plan):
         job = self.job()
         note = yield Phase(job, self.staged.owner.command)
         if self.verify:
-            yield Phase(EqualJob(self.volume, self.target.as_volume(), self.plan), f"comparing {folder}")
+            yield Phase(
+                EqualJob(self.volume, self.target.as_volume(), self.plan), f"comparing {folder}"
+            )
         (tally,) = job.tallies
         report, notes = tally.report(folder), [note]
         if report.voxels and not report.files:
@@ -164,24 +177,44 @@ class Rechunk(Plan):
         if tally.outside and self.volume.box.size == self.stored.box.size:
             # a part was not chosen, so nobody expects that voxels are left out
             found = "of those that were checked " if self.target.keeps_files else ""
-            fate = "copied; strict_box=True leaves them out" if self.target.keeps_files else "left out"
-            notes.append(f"{self.volume.name}: {counted(tally.outside, 'chunk')} {found}had nonzero voxels outside of the bounding box, which were {fate}")
+            fate = (
+                "copied; strict_box=True leaves them out" if self.target.keeps_files else "left out"
+            )
+            notes.append(
+                f"{self.volume.name}: {counted(tally.outside, 'chunk')} {found}had nonzero voxels outside of the bounding box, which were {fate}"
+            )
         return Outcome(job.tallies, "; ".join(filter(None, notes)))
 
     def need(self) -> Need:
         """Return the space of the new mag: where chunks are copied, of the stored files, else of
         chunks encoded on trial."""
-        sampled = need_of(self.staged, self.job, encoded_like([self.target], lambda _, box: read_voxels(self.volume, box)))
-        return sampled if self.decodes else replace(sampled, measure=partial(self._copied_size, sampled))
+        sampled = need_of(
+            self.staged,
+            self.job,
+            encoded_like([self.target], lambda _, box: read_voxels(self.volume, box)),
+        )
+        return (
+            sampled
+            if self.decodes
+            else replace(sampled, measure=partial(self._copied_size, sampled))
+        )
 
     def _copied_size(self, sampled: Need, run_tasks: RunTasks) -> Size:
         """Return the size of files from which chunks are copied. A box that cuts files needs less,
         and on some file systems a copy shares its blocks."""
         size, states = sampled.measure(run_tasks), self.volume.stored_states()
         nbytes = int(states[:, 3].sum())
-        is_exact = nbytes > 0 and size.likely_nbytes > SURE_SHARE * nbytes and self.volume.box.size == self.stored.box.size
+        is_exact = (
+            nbytes > 0
+            and size.likely_nbytes > SURE_SHARE * nbytes
+            and self.volume.box.size == self.stored.box.size
+        )
         least = nbytes if is_exact else size.least_nbytes
-        return Size(0 if files.can_share_blocks(existing_folder(self.staged.parent)) else least, nbytes if is_exact else size.likely_nbytes, size.num_files)
+        return Size(
+            0 if files.can_share_blocks(existing_folder(self.staged.parent)) else least,
+            nbytes if is_exact else size.likely_nbytes,
+            size.num_files,
+        )
 
     def check_unchanged(self) -> None:
         check_not_replaced(self.stored)
@@ -218,22 +251,33 @@ class CopySource:
     def spec(self) -> LevelSpec:
         """Level with these voxels."""
         source = self.source
-        return replace(LevelSpec.like(source), source=source if isinstance(source, StoredArray) and has_stored_chunks(source) else None)
+        return replace(
+            LevelSpec.like(source),
+            source=source
+            if isinstance(source, StoredArray) and has_stored_chunks(source)
+            else None,
+        )
 
 
-def lay_out_copy(target: TargetImage, copy: CopySource, options: Any, existing: str, workers: int) -> Rechunk:
+def lay_out_copy(
+    target: TargetImage, copy: CopySource, options: Any, existing: str, workers: int
+) -> Rechunk:
     """Plan one level with the voxels of a volume, or resume the interrupted job of the same
     settings."""
     levels = target.new_levels([copy.spec], options, existing=existing)
     return copy_into(copy, levels, existing, workers, encodes="level" in options.explicit())
 
 
-def lay_out_rechunk(its_format: ArrayFormat, move: LevelCopy, options: RechunkOptions, existing: str, workers: int) -> Rechunk | None:
+def lay_out_rechunk(
+    its_format: ArrayFormat, move: LevelCopy, options: RechunkOptions, existing: str, workers: int
+) -> Rechunk | None:
     """Plan one level that is stored again; None if it would replace itself by an equal level."""
     check_existing(existing)
     in_place = move.destination is None
     if in_place and options.box is not None:
-        raise ValueError("a bounding box in place would lose all voxels outside of it: name another target")
+        raise ValueError(
+            "a bounding box in place would lose all voxels outside of it: name another target"
+        )
     whole = move.level.open()
     shown = cropped(whole, options.box)
     source = its_format.with_all_files(shown) if in_place else shown
@@ -243,7 +287,9 @@ def lay_out_rechunk(its_format: ArrayFormat, move: LevelCopy, options: RechunkOp
     else:
         target = _copy_target(its_format, move, move.destination, options)
     spec = _spec_of_copy(volume, options)
-    levels = target.new_levels([spec], options.stored, source if in_place else whole, "overwrite" if in_place else existing)
+    levels = target.new_levels(
+        [spec], options.stored, source if in_place else whole, "overwrite" if in_place else existing
+    )
     if in_place and levels.is_unchanged and its_format.is_uniform(source):
         return None
     if not in_place:
@@ -251,46 +297,109 @@ def lay_out_rechunk(its_format: ArrayFormat, move: LevelCopy, options: RechunkOp
     job = lay_out(source, volume, levels, options, existing, workers)
     if not in_place:
         return job
-    staged = replace(job.staged, existing="restart" if existing == "restart" else "overwrite", box=shown.box, nbytes_in=LevelSpec.like(shown).nbytes)
+    staged = replace(
+        job.staged,
+        existing="restart" if existing == "restart" else "overwrite",
+        box=shown.box,
+        nbytes_in=LevelSpec.like(shown).nbytes,
+    )
     return replace(job, staged=staged, in_place=True)
 
 
-def levels_in_box(level_copies: Sequence[LevelCopy], box: BoundingBox | None) -> tuple[list[LevelCopy], str]:
+def levels_in_box(
+    level_copies: Sequence[LevelCopy], box: BoundingBox | None
+) -> tuple[list[LevelCopy], str]:
     """Return the levels to copy, without those that have no voxels in a box where others have some;
     and a note on the levels left out."""
-    found = list(level_copies) if box is None else [level_copy for level_copy in level_copies if is_in_box(level_copy.level.open(), box)]
+    found = (
+        list(level_copies)
+        if box is None
+        else [level_copy for level_copy in level_copies if is_in_box(level_copy.level.open(), box)]
+    )
     if not found:
         return list(level_copies), ""
-    left_out = [f"{level_copy.level.folder} has no voxels in the bounding box" for level_copy in level_copies if level_copy not in found]
+    left_out = [
+        f"{level_copy.level.folder} has no voxels in the bounding box"
+        for level_copy in level_copies
+        if level_copy not in found
+    ]
     return found, f"not copied: {', '.join(left_out)}" if left_out else ""
 
 
 def _spec_of_copy(volume: StoredArray, options: RechunkOptions) -> LevelSpec:
     """Return the level that a copy makes; without a box to copy, its array has all voxels of the
     source."""
-    return replace(LevelSpec.like(volume, is_copy=True), extent=volume.extent if options.box is None else None)
+    return replace(
+        LevelSpec.like(volume, is_copy=True), extent=volume.extent if options.box is None else None
+    )
 
 
-def lay_out(source: StoredArray, volume: Volume, levels: NewLevels, options: RechunkOptions, existing: str, workers: int) -> Rechunk:
+def lay_out(
+    source: StoredArray,
+    volume: Volume,
+    levels: NewLevels,
+    options: RechunkOptions,
+    existing: str,
+    workers: int,
+) -> Rechunk:
     """Plan the job that makes one level."""
-    settings = settings_of(options.command, box=box_setting(source.box), translate=options.translate)
-    job = copy_into(CopySource(volume, source, settings), levels, existing, workers, options.command, encodes="level" in options.stored.explicit())
+    settings = settings_of(
+        options.command, box=box_setting(source.box), translate=options.translate
+    )
+    job = copy_into(
+        CopySource(volume, source, settings),
+        levels,
+        existing,
+        workers,
+        options.command,
+        encodes="level" in options.stored.explicit(),
+    )
     provenance = read_provenance(source.name)
-    voxel_provenance = provenance.get("made", provenance) if options.command != "merge" and options.box is None else None
+    voxel_provenance = (
+        provenance.get("made", provenance)
+        if options.command != "merge" and options.box is None
+        else None
+    )
     return replace(job, staged=replace(job.staged, voxel_provenance=voxel_provenance))
 
 
-def _copy_target(its_format: ArrayFormat, move: LevelCopy, destination: Destination, options: RechunkOptions) -> TargetImage:
+def _copy_target(
+    its_format: ArrayFormat, move: LevelCopy, destination: Destination, options: RechunkOptions
+) -> TargetImage:
     """Return the image that gets the copy, with the bounding box of the source image."""
     record, box = getattr(move.image.container, "record", None), None
     if record is not None:
-        box = moved(record.bounding_box if options.box is None else record.bounding_box.intersection(options.box), options.translate)
+        box = moved(
+            record.bounding_box
+            if options.box is None
+            else record.bounding_box.intersection(options.box),
+            options.translate,
+        )
     keeps = options.command == "copy" and options.box is None
     external = options.allow_external
-    sources = [spec.source for spec in destination.levels if spec.source is not None and is_in_box(spec.source, options.box)]
-    copies = [translated(cropped(source, options.box), options.translate, "translate", "copied") for source in sources]
-    levels = tuple(replace(_spec_of_copy(copy, options), source=source) for copy, source in zip(copies, sources, strict=True))
-    return its_format.target(replace(destination, levels=levels, image_box=box, allow_external=external, keeps_files=keeps, translate=options.translate))
+    sources = [
+        spec.source
+        for spec in destination.levels
+        if spec.source is not None and is_in_box(spec.source, options.box)
+    ]
+    copies = [
+        translated(cropped(source, options.box), options.translate, "translate", "copied")
+        for source in sources
+    ]
+    levels = tuple(
+        replace(_spec_of_copy(copy, options), source=source)
+        for copy, source in zip(copies, sources, strict=True)
+    )
+    return its_format.target(
+        replace(
+            destination,
+            levels=levels,
+            image_box=box,
+            allow_external=external,
+            keeps_files=keeps,
+            translate=options.translate,
+        )
+    )
 
 
 def _check_apart(folder: str, source: str) -> None:
@@ -299,21 +408,55 @@ def _check_apart(folder: str, source: str) -> None:
         raise ValueError(f"{folder}: lies inside of the source {source}")
 
 
-def copy_into(copy: CopySource, levels: NewLevels, existing: str, workers: int, command: str = "convert", *, encodes: bool) -> Rechunk:
+def copy_into(
+    copy: CopySource,
+    levels: NewLevels,
+    existing: str,
+    workers: int,
+    command: str = "convert",
+    *,
+    encodes: bool,
+) -> Rechunk:
     """Plan the copy of a volume into a new level; with ``encodes``, chunks are encoded again,
     because the user chose the level of the compression."""
-    draft, target = stage_level(levels, command, settings_of(command), existing, {**copy.settings, **source_fingerprint(copy.stored)})
+    draft, target = stage_level(
+        levels,
+        command,
+        settings_of(command),
+        existing,
+        {**copy.settings, **source_fingerprint(copy.stored)},
+    )
     source, region = relative_to(copy.source, target.origin), draft.shape()
-    spec, tiling = LevelSpec.like(source), Tiling(target.chunk_shape, target.shard_shape, LevelSpec.like(source).voxel_nbytes)
+    spec, tiling = (
+        LevelSpec.like(source),
+        Tiling(target.chunk_shape, target.shard_shape, LevelSpec.like(source).voxel_nbytes),
+    )
     plan: RegionGrid
     # Splicing copies encoded chunks; regions are whole shards of the target, so no parts are
     # joined. Decoding uses the upsampling job with factor 1, whose regions may be parts of a shard.
     why_decoded = "the level of the compression is given" if encodes else target.why_decoded(source)
     if not why_decoded:
-        plan = plan_splicing(target.box, source.shard_shape, target.shard_shape, spec.voxel_nbytes, workers, region)
+        plan = plan_splicing(
+            target.box, source.shard_shape, target.shard_shape, spec.voxel_nbytes, workers, region
+        )
         plan = replace(plan, brick_shape=target.part_shape(_COMPARED_NBYTES))
     else:
-        plan = plan_upsampling(target.box, source.box.mag, tiling, workers, region, source.chunk_shape)
-    record = {"region": plan.region_shape, "presence": occupancy_digest(source, [plan.region_shape])}
+        plan = plan_upsampling(
+            target.box, source.box.mag, tiling, workers, region, source.chunk_shape
+        )
+    record = {
+        "region": plan.region_shape,
+        "presence": occupancy_digest(source, [plan.region_shape]),
+    }
     staged = draft.mags([target], spec.nbytes, levels.edit, record)
-    return Rechunk(source, plan, target, staged, copy.stored, notes=levels.warnings, loss=levels.loss, why_decoded=why_decoded, placed_as=levels.placed_as)
+    return Rechunk(
+        source,
+        plan,
+        target,
+        staged,
+        copy.stored,
+        notes=levels.warnings,
+        loss=levels.loss,
+        why_decoded=why_decoded,
+        placed_as=levels.placed_as,
+    )

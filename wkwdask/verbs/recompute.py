@@ -70,18 +70,36 @@ class RecomputeSpec:
     def run(self) -> Result:
         """Compute the shard from the finer mag; the value of the result is the
         :class:`Differences`."""
-        stream = PyramidStream(self.plan, self.method, self.finer.dtype, self.finer.num_channels, ignore_zero=self.ignore_zero)
+        stream = PyramidStream(
+            self.plan,
+            self.method,
+            self.finer.dtype,
+            self.finer.num_channels,
+            ignore_zero=self.ignore_zero,
+        )
         differences = Differences()
         broken = None if self.check is None else self.check.open_damaged(self.shard)
         with contextlib.closing(stream):
             for source_brick in self.plan.bricks(self.shard):
-                nonzero = self.finer.read_into(stream.source_view(source_brick), stream.source_box(source_brick).topleft, fill_zeros=False)
+                nonzero = self.finer.read_into(
+                    stream.source_view(source_brick),
+                    stream.source_box(source_brick).topleft,
+                    fill_zeros=False,
+                )
                 for brick in stream.push(source_brick, nonzero == 0):
-                    box = cell_box(brick.index, self.plan.levels[0].brick_shape, self.coarser.box).intersection(self.coarser.box)
+                    box = cell_box(
+                        brick.index, self.plan.levels[0].brick_shape, self.coarser.box
+                    ).intersection(self.coarser.box)
                     if box.is_empty:  # incomplete windows that the level leaves out
                         continue
-                    stored = np.empty((self.coarser.num_channels, *box.size), self.coarser.dtype, order="F")
-                    computed = np.zeros_like(stored) if brick.voxels is None else np.asfortranarray(part_of_array(brick.voxels, box, brick.topleft))
+                    stored = np.empty(
+                        (self.coarser.num_channels, *box.size), self.coarser.dtype, order="F"
+                    )
+                    computed = (
+                        np.zeros_like(stored)
+                        if brick.voxels is None
+                        else np.asfortranarray(part_of_array(brick.voxels, box, brick.topleft))
+                    )
                     if broken is not None:
                         differences += self._intact_differences(broken, computed, box)
                         continue
@@ -89,7 +107,9 @@ class RecomputeSpec:
                     differences += find_differences(computed, stored, box)
         return Result((), value=differences)
 
-    def _intact_differences(self, broken: BrokenShard, computed: npt.NDArray[Any], box: BoundingBox) -> Differences:
+    def _intact_differences(
+        self, broken: BrokenShard, computed: npt.NDArray[Any], box: BoundingBox
+    ) -> Differences:
         """Compare the intact chunks of a broken shard."""
         differences = Differences()
         for index in cells(box, self.coarser.chunk_shape):
@@ -98,7 +118,9 @@ class RecomputeSpec:
             expected = part_of_array(computed, chunk, box.topleft)
             for channel, stored in broken.intact_parts(index):
                 inside = np.asfortranarray(part_of_array(stored, chunk, whole.topleft))
-                differences += find_differences(np.asfortranarray(expected[channel : channel + len(inside)]), inside, chunk)
+                differences += find_differences(
+                    np.asfortranarray(expected[channel : channel + len(inside)]), inside, chunk
+                )
         return differences
 
 
@@ -126,7 +148,9 @@ class Provenance:
     def source(self) -> Any:
         """The finer level, with the box that its document states, or else with the recorded one."""
         volume = self.finer.volume()
-        return volume if self.finer.box is not None or self.box is None else volume.cropped(self.box)
+        return (
+            volume if self.finer.box is not None or self.box is None else volume.cropped(self.box)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,20 +168,33 @@ class RebuildPlan:
 
     def sources(self, shard: Vec3) -> list[str]:
         """Return the files that a shard is made from."""
-        return [path for source in self.source_shards.get(shard, ()) for path in self.provenance.finer.paths_of(source)]
+        return [
+            path
+            for source in self.source_shards.get(shard, ())
+            for path in self.provenance.finer.paths_of(source)
+        ]
 
 
-def plan_rebuild(scope: LevelScope, provenance: Provenance, lost: Iterable[Vec3] = ()) -> RebuildPlan:
+def plan_rebuild(
+    scope: LevelScope, provenance: Provenance, lost: Iterable[Vec3] = ()
+) -> RebuildPlan:
     """Plan how shards of a level are computed; ``lost`` are missing shards of the finer level."""
     source, stored = provenance.source, scope.volume()
     origin = stored.origin
     coarser = relative_to(stored.cropped(computed_box(scope, source)), origin)
     voxel_nbytes = coarser.dtype.itemsize * coarser.num_channels
     tiling = Tiling(coarser.chunk_shape, coarser.shard_shape, voxel_nbytes)
-    (plan,) = plan_offset_passes(source.box, [coarser.box.mag], [(0, 0, 0), origin], [tiling], 1, [coarser.shard_shape])
+    (plan,) = plan_offset_passes(
+        source.box, [coarser.box.mag], [(0, 0, 0), origin], [tiling], 1, [coarser.shard_shape]
+    )
     finer = source.moved(plan.source_shift)
     footprint = times(coarser.shard_shape, finer.box.mag.step_to(coarser.box.mag))
-    source_shards = shards_by_coarser([*provenance.finer.shards(), *lost], finer.shard_shape, plus(source.origin, plan.source_shift), footprint)
+    source_shards = shards_by_coarser(
+        [*provenance.finer.shards(), *lost],
+        finer.shard_shape,
+        plus(source.origin, plan.source_shift),
+        footprint,
+    )
     return RebuildPlan(finer, coarser, plan, source_shards, provenance)
 
 
@@ -176,7 +213,9 @@ def left_out_windows(scope: LevelScope, provenance: Provenance) -> BoundingBox |
     assert mag is not None
     step = source.mag.step_to(mag)
     low, high = ceil_divide(source.topleft, step), divide(source.bottomright, step)
-    whole = BoundingBox.from_corners(low, vec3([max(pair) for pair in zip(low, high, strict=True)]), mag)
+    whole = BoundingBox.from_corners(
+        low, vec3([max(pair) for pair in zip(low, high, strict=True)]), mag
+    )
     return None if scope.box is None or scope.box.contains(whole) else whole
 
 
@@ -191,7 +230,11 @@ def find_provenance(layer: LayerScope, scope: LevelScope, method: str | None) ->
         return recorded
     nearest = max(finer.values(), key=lambda other: (other.mag.maximum, other.mag.factors))
     assumed = method or scope.method
-    return None if assumed is None else Provenance(nearest, assumed, ignore_zero=False, is_known=method is not None)
+    return (
+        None
+        if assumed is None
+        else Provenance(nearest, assumed, ignore_zero=False, is_known=method is not None)
+    )
 
 
 def recorded_ladder(settings: Mapping[str, Any], finest: Mag | None = None) -> list[Mag]:
@@ -203,7 +246,10 @@ def recorded_ladder(settings: Mapping[str, Any], finest: Mag | None = None) -> l
     if settings.get("command") != "build_pyramid":
         return []
     try:
-        return [finest or Mag.parse(settings["source"]), *map(Mag.parse, settings["mags"].split(","))]
+        return [
+            finest or Mag.parse(settings["source"]),
+            *map(Mag.parse, settings["mags"].split(",")),
+        ]
     except (AttributeError, KeyError, TypeError, ValueError):
         return []
 
@@ -213,13 +259,25 @@ def _read_provenance(scope: LevelScope, finer: dict[Mag, Any]) -> Provenance | N
     settings: Any = read_creation_settings(scope.folder, scope.mag)
     # "source" is a mag, or the folder of a level without a mag. "mags" is the ladder above it, in
     # which each mag is made from the previous one.
-    named = next((mag for mag, other in finer.items() if other.folder == settings.get("source")), None)
+    named = next(
+        (mag for mag, other in finer.items() if other.folder == settings.get("source")), None
+    )
     ladder = recorded_ladder(settings, named)
     try:
         source = finer[ladder[ladder.index(scope.mag, 1) - 1]]  # type: ignore[arg-type]
         box = BoundingBox.parse(settings["box"])
         box = BoundingBox(box.topleft, box.size, ladder[0]).in_mag(source.mag)
-        return Provenance(source, str(settings["method"]), bool(settings["ignore_zero"]), is_known=True, box=box) if settings["method"] in METHODS else None
+        return (
+            Provenance(
+                source,
+                str(settings["method"]),
+                bool(settings["ignore_zero"]),
+                is_known=True,
+                box=box,
+            )
+            if settings["method"] in METHODS
+            else None
+        )
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
 
@@ -227,28 +285,57 @@ def _read_provenance(scope: LevelScope, finer: dict[Mag, Any]) -> Provenance | N
 def finer_levels(layer: LayerScope, scope: LevelScope) -> list[Any]:
     """Return the readable levels of an image from which a level can have been made."""
     mag = scope.mag
-    levels = [other for other in layer.mags if other.mag is not None and other.mag != mag and other.can_be_read]
-    return [] if mag is None else [other for other in levels if all(a <= b for a, b in zip(other.mag.factors, mag.factors, strict=True))]
+    levels = [
+        other
+        for other in layer.mags
+        if other.mag is not None and other.mag != mag and other.can_be_read
+    ]
+    return (
+        []
+        if mag is None
+        else [
+            other
+            for other in levels
+            if all(a <= b for a, b in zip(other.mag.factors, mag.factors, strict=True))
+        ]
+    )
 
 
-def recompute_specs(scope: LevelScope, provenance: Provenance, broken: set[str]) -> Iterator[RecomputeSpec]:
+def recompute_specs(
+    scope: LevelScope, provenance: Provenance, broken: set[str]
+) -> Iterator[RecomputeSpec]:
     """Yield a task for each shard of a coarser level that exists or has source shards, except
     broken shards and those with broken sources."""
     rebuild = plan_rebuild(scope, provenance)
     coarser = rebuild.coarser
     ranges = cell_range(coarser.box, coarser.shard_shape)
     for shard in sorted({*scope.shards(), *rebuild.source_shards}, key=lambda shard: shard[::-1]):
-        if all(n in r for n, r in zip(shard, ranges, strict=True)) and broken.isdisjoint((*scope.paths_of(shard), *rebuild.sources(shard))):
-            yield RecomputeSpec(rebuild.finer, coarser, rebuild.plan, provenance.method, provenance.ignore_zero, shard, scope.volume().origin)
+        if all(n in r for n, r in zip(shard, ranges, strict=True)) and broken.isdisjoint(
+            (*scope.paths_of(shard), *rebuild.sources(shard))
+        ):
+            yield RecomputeSpec(
+                rebuild.finer,
+                coarser,
+                rebuild.plan,
+                provenance.method,
+                provenance.ignore_zero,
+                shard,
+                scope.volume().origin,
+            )
 
 
-def shards_by_coarser(shards: Iterable[Sequence[int]], shape: Vec3, origin: Vec3, footprint: Vec3) -> dict[Vec3, list[Vec3]]:
+def shards_by_coarser(
+    shards: Iterable[Sequence[int]], shape: Vec3, origin: Vec3, footprint: Vec3
+) -> dict[Vec3, list[Vec3]]:
     """Map each shard of a coarser level to the finer shards inside its footprint, all counted from
     their origin."""
     source_shards: dict[Vec3, list[Vec3]] = {}
     for x, y, z in shards:
         axes = zip((x, y, z), shape, origin, footprint, strict=True)
-        ranges = (range((n * edge + o) // cell, ((n + 1) * edge + o - 1) // cell + 1) for n, edge, o, cell in axes)
+        ranges = (
+            range((n * edge + o) // cell, ((n + 1) * edge + o - 1) // cell + 1)
+            for n, edge, o, cell in axes
+        )
         for i, j, k in product(*ranges):
             source_shards.setdefault((i, j, k), []).append((x, y, z))
     return source_shards
@@ -261,5 +348,7 @@ def is_sampled(folder: str, shard: Vec3, share: float) -> bool:
         return True
     # The last two folder names and the shard decide, so that a copy of a dataset samples the same
     # shards.
-    digest = hashlib.blake2b(f"{folder.rsplit('/', 2)[-2:]} {shard}".encode(), digest_size=4).digest()
+    digest = hashlib.blake2b(
+        f"{folder.rsplit('/', 2)[-2:]} {shard}".encode(), digest_size=4
+    ).digest()
     return int.from_bytes(digest, "little") < share * 2**32

@@ -13,7 +13,13 @@ from wkwdask.geometry.mag import vec3
 from wkwdask.geometry.vectors import times
 from wkwdask.model.states import States, digest, grouped_digests
 from wkwdask.runs.job import Result, Task, voxel_nbytes
-from wkwdask.runs.parts import BrickWriter, JoinSpec, ReceiptCollector, source_changed, states_of_part
+from wkwdask.runs.parts import (
+    BrickWriter,
+    JoinSpec,
+    ReceiptCollector,
+    source_changed,
+    states_of_part,
+)
 from wkwdask.streams.upsample import UpsampleStream
 
 if TYPE_CHECKING:
@@ -37,7 +43,13 @@ class RegionJob:
     The spec of a region is a :class:`SourceSpec` with a ``source``.
     """
 
-    def __init__(self, targets: Sequence[TargetArray], plans: Sequence[RegionGrid], occupied: Sequence[CellMap], spec_of: Callable[[int, Vec3], Any]) -> None:
+    def __init__(
+        self,
+        targets: Sequence[TargetArray],
+        plans: Sequence[RegionGrid],
+        occupied: Sequence[CellMap],
+        spec_of: Callable[[int, Vec3], Any],
+    ) -> None:
         self._plans, self._occupied, self._spec_of = plans, occupied, spec_of
         self._collector = ReceiptCollector(targets)
         self.tallies = self._collector.tallies
@@ -47,7 +59,9 @@ class RegionJob:
             # Regions are whole shards, or parts of one; in the latter case a join per shard follows
             # its parts.
             tally.expected = int(plan.occupied_shards(shard_shape, regions).sum())
-            self.num_tasks += int(regions.sum()) + (0 if plan.contains_whole_shards(shard_shape) else tally.expected)
+            self.num_tasks += int(regions.sum()) + (
+                0 if plan.contains_whole_shards(shard_shape) else tally.expected
+            )
 
     def levels(self) -> Iterator[tuple[TargetArray, RegionGrid, CellMap, int]]:
         """Yield each mag with its plan, the map of its regions with data, and the number of shards
@@ -67,7 +81,9 @@ class RegionJob:
 
     def _num_parts(self, level: int, shard: Vec3) -> int:
         """Count the regions with data that contribute to a shard."""
-        regions = self._plans[level].regions_in_shard(shard, self._collector.targets[level].shard_shape)
+        regions = self._plans[level].regions_in_shard(
+            shard, self._collector.targets[level].shard_shape
+        )
         return int(self._occupied[level][regions].sum())
 
     def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
@@ -113,7 +129,12 @@ class SpliceSpec(SourceSpec):
     region: Vec3
 
     def task(self) -> Task:
-        return Task(f"region {self.region} of {self.source.name}", "splice {},{},{}".format(*self.region), SpliceSpec.run, self)
+        return Task(
+            f"region {self.region} of {self.source.name}",
+            "splice {},{},{}".format(*self.region),
+            SpliceSpec.run,
+            self,
+        )
 
     def states(self) -> States:
         return self.source.shard_states(self.plan.region_box(self.region))
@@ -124,15 +145,27 @@ class SpliceSpec(SourceSpec):
         sources = grouped_digests(states, self.source.shard_shape, self.target.shard_shape)
         box = self.plan.region_box(self.region)
         shards = cells(box, self.target.shard_shape)
-        receipts = (replace(self.target.splice_shard(self.source, shard), sources=sources.get(shard, 0)) for shard in shards)
-        return Result(tuple((0, receipt) for receipt in receipts), digest(states), nbytes_in=voxel_nbytes(self.source, box))
+        receipts = (
+            replace(self.target.splice_shard(self.source, shard), sources=sources.get(shard, 0))
+            for shard in shards
+        )
+        return Result(
+            tuple((0, receipt) for receipt in receipts),
+            digest(states),
+            nbytes_in=voxel_nbytes(self.source, box),
+        )
 
 
 class SpliceJob(RegionJob):
     """Job that makes one mag from the stored chunks of another."""
 
     def __init__(self, source: Volume, target: TargetArray, plan: RegionGrid) -> None:
-        super().__init__([target], [plan], [source.occupied(plan.region_shape)], lambda _, region: SpliceSpec(source, target, plan, region))
+        super().__init__(
+            [target],
+            [plan],
+            [source.occupied(plan.region_shape)],
+            lambda _, region: SpliceSpec(source, target, plan, region),
+        )
 
 
 # ----------------------------------------------------------------------------- finer mags
@@ -150,7 +183,10 @@ class UpsampleSpec(SourceSpec):
     region: Vec3
 
     def task(self) -> Task:
-        name, key = f"region {self.region} of mag {self.target.box.mag}, made from {self.source.name}", "region {} {},{},{}".format(self.level, *self.region)
+        name, key = (
+            f"region {self.region} of mag {self.target.box.mag}, made from {self.source.name}",
+            "region {} {},{},{}".format(self.level, *self.region),
+        )
         return Task(name, key, type(self).run, self)
 
     def states(self) -> States:
@@ -163,7 +199,9 @@ class UpsampleSpec(SourceSpec):
         states = self.states()
         stream = UpsampleStream(self.plan, self.source.dtype, self.source.num_channels)
         part = None if self.plan.contains_whole_shards(self.target.shard_shape) else self.region
-        with BrickWriter(self.target, self.plan.brick_shape, part, self.plan.region_box(self.region)) as writer:
+        with BrickWriter(
+            self.target, self.plan.brick_shape, part, self.plan.region_box(self.region)
+        ) as writer:
             for reading in self.plan.readings(self.region):
                 memory, topleft = stream.source_memory(reading)
                 nonzero = self.source.read_into(memory, topleft, fill_zeros=False)
@@ -171,9 +209,14 @@ class UpsampleSpec(SourceSpec):
                     writer.put(index, voxels)
                 del memory  # freed before the next reading is allocated
             receipts = writer.close()
-        levels_and_receipts = tuple((self.level, replace(receipt, sources=self._sources_of(receipt, states))) for receipt in receipts)
+        levels_and_receipts = tuple(
+            (self.level, replace(receipt, sources=self._sources_of(receipt, states)))
+            for receipt in receipts
+        )
         source_box = self.plan.source_box_of(self.plan.region_box(self.region))
-        return Result(levels_and_receipts, digest(states), nbytes_in=voxel_nbytes(self.source, source_box))
+        return Result(
+            levels_and_receipts, digest(states), nbytes_in=voxel_nbytes(self.source, source_box)
+        )
 
     def _sources_of(self, receipt: Receipt, states: States) -> int:
         """Return the digest of the files that a shard or part is made from."""
@@ -182,19 +225,43 @@ class UpsampleSpec(SourceSpec):
         # A source file that two parts of a shard share counts in one of them alone, so that the sum
         # over the parts is the digest of the whole shard.
         if receipt.part is not None:
-            return digest(states_of_part(states, source_file_shape(self.source, self.plan.factor), shard, self.plan.region_box(self.region)))
+            return digest(
+                states_of_part(
+                    states,
+                    source_file_shape(self.source, self.plan.factor),
+                    shard,
+                    self.plan.region_box(self.region),
+                )
+            )
         source_box = self.plan.source_box_of(shard)
         low = [t // n for t, n in zip(source_box.topleft, self.source.shard_shape, strict=True)]
-        high = [-(-t // n) for t, n in zip(source_box.bottomright, self.source.shard_shape, strict=True)]
+        high = [
+            -(-t // n) for t, n in zip(source_box.bottomright, self.source.shard_shape, strict=True)
+        ]
         return digest(states[((states[:, :3] >= low) & (states[:, :3] < high)).all(axis=1)])
 
 
 class UpsampleJob(RegionJob):
     """Job that makes finer mags of one coarse mag, each directly from it."""
 
-    def __init__(self, sources: Sequence[Volume], targets: Sequence[TargetArray], plans: Sequence[UpsamplePlan]) -> None:
-        occupied = [plan.occupied(source.occupied(plan.source_cell_shape)) for source, plan in zip(sources, plans, strict=True)]
-        super().__init__(targets, plans, occupied, lambda level, region: UpsampleSpec(sources[level], plans[level], targets[level], level, region))
+    def __init__(
+        self,
+        sources: Sequence[Volume],
+        targets: Sequence[TargetArray],
+        plans: Sequence[UpsamplePlan],
+    ) -> None:
+        occupied = [
+            plan.occupied(source.occupied(plan.source_cell_shape))
+            for source, plan in zip(sources, plans, strict=True)
+        ]
+        super().__init__(
+            targets,
+            plans,
+            occupied,
+            lambda level, region: UpsampleSpec(
+                sources[level], plans[level], targets[level], level, region
+            ),
+        )
 
 
 def is_current(source: Volume, target: TargetArray, record: npt.NDArray[np.int64]) -> bool:
@@ -205,7 +272,11 @@ def is_current(source: Volume, target: TargetArray, record: npt.NDArray[np.int64
     file_shape = source_file_shape(source, target.box.mag.step_to(source.box.mag))
     cell = vec3(np.maximum(file_shape, target.shard_shape).tolist())
     rows = zip(record[:, :3], record[:, 5], strict=True)
-    recorded = {vec3((shard * target.shard_shape // cell).tolist()): int(sources) for shard, sources in rows if sources}
+    recorded = {
+        vec3((shard * target.shard_shape // cell).tolist()): int(sources)
+        for shard, sources in rows
+        if sources
+    }
     return recorded == grouped_digests(source.stored_states(), file_shape, cell)
 
 

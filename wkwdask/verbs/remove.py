@@ -17,7 +17,14 @@ from wkwdask.formats.roots import Root, check_alone, external_location, root_of
 from wkwdask.model.image import describe_level
 from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job import FlatJob, Result, Task
-from wkwdask.runs.job_folder import InterruptedRemoval, JobFolder, discard_dead_jobs, end_removal, find_removals, removal_command
+from wkwdask.runs.job_folder import (
+    InterruptedRemoval,
+    JobFolder,
+    discard_dead_jobs,
+    end_removal,
+    find_removals,
+    removal_command,
+)
 from wkwdask.runs.job_records import check_no_job
 from wkwdask.runs.staged import settings_of
 from wkwdask.store import files
@@ -51,7 +58,9 @@ class RemoveSpec:
 
     def run(self) -> Result:
         counts = [_delete(path) for path in self.paths]
-        return Result((), value=(sum(count for count, _ in counts), sum(nbytes for _, nbytes in counts)))
+        return Result(
+            (), value=(sum(count for count, _ in counts), sum(nbytes for _, nbytes in counts))
+        )
 
 
 def _delete(path: str) -> tuple[int, int]:
@@ -76,7 +85,11 @@ class RemoveJob(FlatJob):
             for path, is_folder in _below(root, _DEPTH):
                 (folders if is_folder else single_files).append(path)
         groups = [*_groups(folders, _FOLDERS_PER_TASK), *_groups(single_files, _FILES_PER_TASK)]
-        super().__init__(lambda: (RemoveSpec(group).task() for group in groups), len(groups), lambda _, result: self._count(*result.value))
+        super().__init__(
+            lambda: (RemoveSpec(group).task() for group in groups),
+            len(groups),
+            lambda _, result: self._count(*result.value),
+        )
         self.files = 0
         self.nbytes = 0
 
@@ -134,7 +147,9 @@ class Removal:
     def start(self) -> JobFolder:
         """Lock the levels, rename them into the job folder and drop them from the metadata."""
         owner = Owner.this_process(removal_command(self.image.folder, self.request))
-        folder = JobFolder(self.parent, owner, self.folders, datasets=[*filter(None, [root_of(self.image).folder])])
+        folder = JobFolder(
+            self.parent, owner, self.folders, datasets=[*filter(None, [root_of(self.image).folder])]
+        )
         folder.start("restart", settings_of("rm", mags=",".join(self.names)))
         try:
             folder.remove(self.edit)
@@ -250,7 +265,12 @@ def remove_if_empty(folder: str) -> None:
 
 
 def lay_out_removals(
-    url: str | os.PathLike[str], layers: Sequence[str] | None, mags: Sequence[Mag] | None, *, dry_run: bool = False, allow_external: bool = False
+    url: str | os.PathLike[str],
+    layers: Sequence[str] | None,
+    mags: Sequence[Mag] | None,
+    *,
+    dry_run: bool = False,
+    allow_external: bool = False,
 ) -> Removals:
     """Plan a removal, and check that all of it is allowed."""
     its_format = format_of(url) or default_format()
@@ -264,48 +284,97 @@ def lay_out_removals(
         raise UnsupportedError(f"{path}: is a symbolic link; remove the link itself, or its target")
     container = Root(its_format.outermost(path), allow_external=allow_external)
     container.check(path)  # before killed removals there are completed
-    if files.islink(path) and is_part and its_format is not default_format() and container.outside(path) is None:
+    if (
+        files.islink(path)
+        and is_part
+        and its_format is not default_format()
+        and container.outside(path) is None
+    ):
         path = files.realpath(path)
         url = f"{its_format.name}://{path}"
     links = _links_to_levels(path) if allow_external else {}
     parents = [*_job_parents(its_format, path), *map(dirname, links.values())]
-    unfinished = [] if dry_run else [_unfinished(folder, path, allow_external=allow_external) for folder in dict.fromkeys(parents)]
+    unfinished = (
+        []
+        if dry_run
+        else [
+            _unfinished(folder, path, allow_external=allow_external)
+            for folder in dict.fromkeys(parents)
+        ]
+    )
     interrupted = [removal for removals in unfinished for removal in removals]
     job_roots = tuple(removal.root for removal in interrupted if removal.root is not None)
     removed = {files.realpath(target) for removal in interrupted for target in removal.targets}
     dangling = tuple(link for link, target in links.items() if target in removed)
     is_all = layers is None and mags is None
-    ended = [removal.image for removal in interrupted if mags is None and not removal.mags and (layers is None or basename(removal.image) in layers)]
-    ended_images = [folder for folder in map(files.realpath, ended) if is_below(folder, files.realpath(path))]
+    ended = [
+        removal.image
+        for removal in interrupted
+        if mags is None
+        and not removal.mags
+        and (layers is None or basename(removal.image) in layers)
+    ]
+    ended_images = [
+        folder for folder in map(files.realpath, ended) if is_below(folder, files.realpath(path))
+    ]
     if layers is not None and mags is None:
-        ended_images += filter(_is_left_over, (f"{files.realpath(path)}/{name}" for name in layers if basename(name) == name))
+        ended_images += filter(
+            _is_left_over,
+            (f"{files.realpath(path)}/{name}" for name in layers if basename(name) == name),
+        )
     try:
         resolved = its_format.find_removable(url, allow_external=allow_external)
     except (FormatError, MissingError) as error:
         # A killed removal may have dropped the levels from the metadata already: it is completed,
         # and nothing else is left to remove.
         real = join(files.realpath(dirname(path)), basename(path))
-        is_interrupted = any(is_below(folder, outer) for removal in interrupted for folder in removal.targets for outer in (path, real))
+        is_interrupted = any(
+            is_below(folder, outer)
+            for removal in interrupted
+            for folder in removal.targets
+            for outer in (path, real)
+        )
         # One that was killed in its last steps leaves an empty folder, perhaps with the documents
         # of the image.
-        is_ending = is_all and isinstance(error, MissingError) and _is_left_over(path, its_format.image_files)
+        is_ending = (
+            is_all
+            and isinstance(error, MissingError)
+            and _is_left_over(path, its_format.image_files)
+        )
         if not (is_interrupted or is_ending):
             raise
-        return Removals(its_format, (), (), job_roots, path if is_all else None, dangling, tuple(ended_images))
+        return Removals(
+            its_format, (), (), job_roots, path if is_all else None, dangling, tuple(ended_images)
+        )
     is_level = resolved.mag is not None or any(image.key is not None for image in resolved.layers)
     holds_images = not is_level and all(image.folder != path for image in resolved.layers)
     request = None if mags is None else tuple(map(str, mags))
-    is_repeated = request is not None and any(removal.mags == set(request) for removal in interrupted)
+    is_repeated = request is not None and any(
+        removal.mags == set(request) for removal in interrupted
+    )
     staged: list[Removal] = []
-    for image in _selected_images(its_format, resolved, layers, ended_images, is_repeated=is_repeated):
+    for image in _selected_images(
+        its_format, resolved, layers, ended_images, is_repeated=is_repeated
+    ):
         rest = None if mags is None else _not_removed(its_format, image, mags, interrupted)
         if rest is not None and is_repeated:
             rest = [mag for mag in rest if any(level.mag == mag for level in image.selected)]
         if rest is None or rest:
-            staged += (replace(removal, request=request) for removal in _stage(its_format, resolved, image, rest))
-    left = [] if mags is not None or is_level else list(_remaining_paths(its_format, path, staged, holds_images=holds_images and layers is None))
+            staged += (
+                replace(removal, request=request)
+                for removal in _stage(its_format, resolved, image, rest)
+            )
+    left = (
+        []
+        if mags is not None or is_level
+        else list(
+            _remaining_paths(its_format, path, staged, holds_images=holds_images and layers is None)
+        )
+    )
     whole = path if is_all and not is_level and (holds_images or not staged) else None
-    return Removals(its_format, tuple(staged), tuple(left), job_roots, whole, dangling, tuple(ended_images))
+    return Removals(
+        its_format, tuple(staged), tuple(left), job_roots, whole, dangling, tuple(ended_images)
+    )
 
 
 def _is_left_over(folder: str, documents: Sequence[str] = ()) -> bool:
@@ -323,7 +392,9 @@ def _is_remainder(entry: StoredEntry, documents: Sequence[str]) -> bool:
     if is_lock(entry.name):
         owner = read_owner(entry.path)
         return owner is None or owner.is_gone()
-    return entry.name in documents or (entry.name.startswith(".") and entry.name.endswith(files.TEMPORARY_SUFFIX))
+    return entry.name in documents or (
+        entry.name.startswith(".") and entry.name.endswith(files.TEMPORARY_SUFFIX)
+    )
 
 
 def _remove_empty_folders(folder: str) -> None:
@@ -342,8 +413,16 @@ def _job_parents(its_format: ArrayFormat, path: str) -> list[str]:
     if files.isdir(path) and its_format.is_level_folder(path):
         return folders[:1]
     with contextlib.suppress(OSError), files.scandir(path) as entries:
-        inside = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".")]
-        folders += [folder for folder in inside if its_format.record_of(folder) is None or not its_format.is_level_folder(folder)]
+        inside = [
+            entry.path
+            for entry in entries
+            if entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".")
+        ]
+        folders += [
+            folder
+            for folder in inside
+            if its_format.record_of(folder) is None or not its_format.is_level_folder(folder)
+        ]
     return folders
 
 
@@ -352,7 +431,11 @@ def _links_to_levels(path: str) -> dict[str, str]:
     these, and links to levels that they remove dangle."""
     folders = [path]
     with contextlib.suppress(OSError), files.scandir(path) as entries:
-        folders += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".")]
+        folders += [
+            entry.path
+            for entry in entries
+            if entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".")
+        ]
     links: list[str] = []
     for folder in folders:
         with contextlib.suppress(OSError), files.scandir(folder) as entries:
@@ -360,10 +443,20 @@ def _links_to_levels(path: str) -> dict[str, str]:
     return {link: files.realpath(link) for link in links}
 
 
-def _not_removed(its_format: ArrayFormat, image: Image, mags: Sequence[Mag], interrupted: Sequence[InterruptedRemoval]) -> list[Mag]:
+def _not_removed(
+    its_format: ArrayFormat,
+    image: Image,
+    mags: Sequence[Mag],
+    interrupted: Sequence[InterruptedRemoval],
+) -> list[Mag]:
     """Return the mags that no interrupted removal has removed from an image already."""
     folder = files.realpath(image.folder)
-    done = {mag for removal in interrupted if files.realpath(removal.image) == folder for mag in removal.mags}
+    done = {
+        mag
+        for removal in interrupted
+        if files.realpath(removal.image) == folder
+        for mag in removal.mags
+    }
     rest = [mag for mag in mags if str(mag) not in done]
     if done and rest and its_format.counts_from_finest:
         names = ",".join(sorted(done))
@@ -383,26 +476,51 @@ def _unfinished(folder: str, path: str, *, allow_external: bool) -> list[Interru
     return find_removals(folder) if external_location(dataset, folder) is None else []
 
 
-def _selected_images(its_format: ArrayFormat, resolved: ResolvedUrl, names: Sequence[str] | None, ended: Sequence[str], *, is_repeated: bool) -> list[Image]:
+def _selected_images(
+    its_format: ArrayFormat,
+    resolved: ResolvedUrl,
+    names: Sequence[str] | None,
+    ended: Sequence[str],
+    *,
+    is_repeated: bool,
+) -> list[Image]:
     """Return the selected images; those that the same call has removed whole before it was
     interrupted are left out."""
     if names is not None:
         listed = {image.name for image in resolved.layers}
         removed = set(map(basename, ended))
-        return [resolved.choose_listed(name) for name in names if name in listed or not (is_repeated or name in removed)]
-    return [image for image in resolved.layers if not its_format.why_not_removable(image)] or list(resolved.layers)
+        return [
+            resolved.choose_listed(name)
+            for name in names
+            if name in listed or not (is_repeated or name in removed)
+        ]
+    return [image for image in resolved.layers if not its_format.why_not_removable(image)] or list(
+        resolved.layers
+    )
 
 
-def _stage(its_format: ArrayFormat, resolved: ResolvedUrl, image: Image, mags: Sequence[Mag] | None) -> Iterator[Removal]:
+def _stage(
+    its_format: ArrayFormat, resolved: ResolvedUrl, image: Image, mags: Sequence[Mag] | None
+) -> Iterator[Removal]:
     """Yield the removals of an image's levels, one per parent folder; usually there is only one."""
     why = its_format.why_not_removable(image)
     if why:
         raise UnsupportedError(f"{image.folder}: {why}")
-    by_key = {level.key: level for level in image.selected[::-1] if not is_remote(level.folder) and resolved.mag in (None, level.mag)}
+    by_key = {
+        level.key: level
+        for level in image.selected[::-1]
+        if not is_remote(level.folder) and resolved.mag in (None, level.mag)
+    }
     available = list(by_key.values())[::-1]
     missing = [mag for mag in mags or () if mag not in {level.mag for level in available}]
     if missing:
-        listed = ", ".join(str(level.mag) if level.mag is not None else describe_level(level) for level in available) or "none"
+        listed = (
+            ", ".join(
+                str(level.mag) if level.mag is not None else describe_level(level)
+                for level in available
+            )
+            or "none"
+        )
         name = image.name if image.container is None else f"layer {image.name}"
         raise MissingError(f"{resolved.path}: {name} has no mag {missing[0]}; there are {listed}")
     selected = [level for level in available if mags is None or level.mag in mags]
@@ -418,19 +536,38 @@ def _stage(its_format: ArrayFormat, resolved: ResolvedUrl, image: Image, mags: S
             check_no_job(parent)
         names = tuple(str(level.mag or level.key) for level in levels)
         unique_folders = tuple(dict.fromkeys(folders[level.key] for level in levels))
-        yield Removal(its_format, image, names, parent, unique_folders, its_format.removal_edit(image, levels), is_whole, links)
+        yield Removal(
+            its_format,
+            image,
+            names,
+            parent,
+            unique_folders,
+            its_format.removal_edit(image, levels),
+            is_whole,
+            links,
+        )
 
 
 def _parent(image: Image, folder: str) -> str:
     """Return the folder of the job folder of a level: its image, or the parent of the level inside
     a dataset."""
-    return image.folder if image.container is None and is_below(folder, image.folder) and folder != image.folder else dirname(folder)
+    return (
+        image.folder
+        if image.container is None and is_below(folder, image.folder) and folder != image.folder
+        else dirname(folder)
+    )
 
 
-def _remaining_paths(its_format: ArrayFormat, path: str, staged: Sequence[Removal], *, holds_images: bool) -> Iterator[str]:
+def _remaining_paths(
+    its_format: ArrayFormat, path: str, staged: Sequence[Removal], *, holds_images: bool
+) -> Iterator[str]:
     """Yield the paths beside removed levels, and those beside removed images, that are not
     removed."""
-    removed = {folder[len(removal.parent) + 1 :].split("/")[0] for removal in staged for folder in removal.folders}
+    removed = {
+        folder[len(removal.parent) + 1 :].split("/")[0]
+        for removal in staged
+        for folder in removal.folders
+    }
     for parent in dict.fromkeys(removal.parent for removal in staged):
         yield from _unlisted(its_format, parent, removed)
     if holds_images:

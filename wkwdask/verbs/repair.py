@@ -41,9 +41,23 @@ from wkwdask.store.locks import Owner
 from wkwdask.store.paths import dirname, is_below
 from wkwdask.verbs.compare import CopyCheckSpec
 from wkwdask.verbs.pyramid import RegionSpec
-from wkwdask.verbs.recompute import Provenance, RebuildPlan, RecomputeSpec, find_provenance, finer_levels, plan_rebuild, recompute_specs
+from wkwdask.verbs.recompute import (
+    Provenance,
+    RebuildPlan,
+    RecomputeSpec,
+    find_provenance,
+    finer_levels,
+    plan_rebuild,
+    recompute_specs,
+)
 from wkwdask.verbs.repair_leftovers import LeftoverRepair
-from wkwdask.verbs.repair_level import LevelPlan, ProbeSpec, RewriteSpec, check_unchanged, repair_level
+from wkwdask.verbs.repair_level import (
+    LevelPlan,
+    ProbeSpec,
+    RewriteSpec,
+    check_unchanged,
+    repair_level,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -73,7 +87,14 @@ class Rebuild:
         return self.base.provenance
 
     def spec(self, shard: Vec3) -> RegionSpec:
-        return RegionSpec(self.base.finer, self.base.plan, (self.target,), self.provenance.method, self.provenance.ignore_zero, shard)
+        return RegionSpec(
+            self.base.finer,
+            self.base.plan,
+            (self.target,),
+            self.provenance.method,
+            self.provenance.ignore_zero,
+            shard,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +126,19 @@ class BrokenFile:
     def has(self, kind: str) -> bool:
         return any(fault.kind == kind for fault in self.faults)
 
-    def rewrite_spec(self, header: Any = None, *, salvage: bool = False, rebuild: RegionSpec | None = None) -> RewriteSpec:
+    def rewrite_spec(
+        self, header: Any = None, *, salvage: bool = False, rebuild: RegionSpec | None = None
+    ) -> RewriteSpec:
         """Return the spec of the task that rewrites the file from its own chunks."""
-        return RewriteSpec(self.repairer, self.shard, self.path, header, summarize_faults(self.faults), salvage=salvage, rebuild=rebuild)
+        return RewriteSpec(
+            self.repairer,
+            self.shard,
+            self.path,
+            header,
+            summarize_faults(self.faults),
+            salvage=salvage,
+            rebuild=rebuild,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,15 +161,31 @@ class RepairReport:
 
     def __str__(self) -> str:
         would = "would " if self.is_dry_run else ""
-        lines = [f"{would}{action}" for action in self.actions] + [str(unrepaired) for unrepaired in self.remaining]
-        done = "nothing was changed (dry run)" if self.is_dry_run else counted(len(self.actions), "action") if self.actions else "nothing to do"
+        lines = [f"{would}{action}" for action in self.actions] + [
+            str(unrepaired) for unrepaired in self.remaining
+        ]
+        done = (
+            "nothing was changed (dry run)"
+            if self.is_dry_run
+            else counted(len(self.actions), "action")
+            if self.actions
+            else "nothing to do"
+        )
         return "\n".join([*lines, f"{done}; {self._state}"])
 
     @property
     def _state(self) -> str:
         errors = sum(unrepaired.fault.severity == "error" for unrepaired in self.remaining)
-        numbers = [counted(number, noun) for number, noun in ((errors, "error"), (len(self.remaining) - errors, "warning")) if number]
-        return f"{' and '.join(numbers)} {'remains' if len(self.remaining) == 1 else 'remain'}" if numbers else "no errors or warnings remain"
+        numbers = [
+            counted(number, noun)
+            for number, noun in ((errors, "error"), (len(self.remaining) - errors, "warning"))
+            if number
+        ]
+        return (
+            f"{' and '.join(numbers)} {'remains' if len(self.remaining) == 1 else 'remain'}"
+            if numbers
+            else "no errors or warnings remain"
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for ``json.dumps``."""
@@ -147,7 +194,10 @@ class RepairReport:
             "dry_run": self.is_dry_run,
             "sound": self.is_sound,
             "actions": [action.to_json() for action in self.actions],
-            "left": [{**unrepaired.fault.to_json(), "reason": unrepaired.reason} for unrepaired in self.remaining],
+            "left": [
+                {**unrepaired.fault.to_json(), "reason": unrepaired.reason}
+                for unrepaired in self.remaining
+            ],
         }
 
 
@@ -172,7 +222,9 @@ class Repair:
         self.left: list[Unrepaired] = []
         self.plans: dict[str, list[LevelPlan]] = {}
         self.leftovers = LeftoverRepair(self.scope, options)
-        self.documents: DocumentRepair = staged.format.document_repair(staged.scope, staged.found, options)
+        self.documents: DocumentRepair = staged.format.document_repair(
+            staged.scope, staged.found, options
+        )
 
     # ------------------------------------------------------------------ probe
 
@@ -188,12 +240,28 @@ class Repair:
                 broken = self._broken_shards(scope)
                 for shard, faults in broken.items() if repairer is not None else ():
                     kinds = frozenset(fault.kind for fault in faults)
-                    is_probed = not kinds & {*_OUT_OF_REACH, "file.lost", "file.size_changed", "file.no_file", "file.empty", "file.short"}
+                    is_probed = not kinds & {
+                        *_OUT_OF_REACH,
+                        "file.lost",
+                        "file.size_changed",
+                        "file.no_file",
+                        "file.empty",
+                        "file.short",
+                    }
                     if is_probed and files.lexists(faults[0].path):
                         # a missing file can differ from the finer level
                         tasks.append(ProbeSpec(repairer, shard, faults[0].path, kinds).task())
-                provenance = find_provenance(layer, scope, self._options.method) if broken and repairer is not None else None
-                if provenance is not None and provenance.is_known and not provenance.is_recorded and _is_described(scope, self._by_path):
+                provenance = (
+                    find_provenance(layer, scope, self._options.method)
+                    if broken and repairer is not None
+                    else None
+                )
+                if (
+                    provenance is not None
+                    and provenance.is_known
+                    and not provenance.is_recorded
+                    and _is_described(scope, self._by_path)
+                ):
                     trials.append(_comparisons(scope, provenance, errors))
         tasks += self.leftovers.probe_tasks(self._faults)
         return FlatJob(lambda: chain(tasks, *trials), len(tasks) + len(trials), self._record_probe)
@@ -217,7 +285,12 @@ class Repair:
             if path.startswith(f"{scope.folder}/")
             if (
                 handled := [
-                    fault for fault in faults if fault.severity == "error" or fault.kind == "file.trailing" or self._rebuilds(fault) or self._accepts(fault)
+                    fault
+                    for fault in faults
+                    if fault.severity == "error"
+                    or fault.kind == "file.trailing"
+                    or self._rebuilds(fault)
+                    or self._accepts(fault)
                 ]
             )
         }
@@ -236,7 +309,11 @@ class Repair:
 
     def plan(self) -> None:
         """Choose an action, or the reason for none, for every fault."""
-        document = None if self._options.allow_external or self.scope.root.folder is None else self.scope.root.linked_document(self.scope.root.folder)
+        document = (
+            None
+            if self._options.allow_external or self.scope.root.folder is None
+            else self.scope.root.linked_document(self.scope.root.folder)
+        )
         if self.scope.root.folder is not None and self._is_external(self.scope.root.folder):
             self._leave_external(self.scope.root.folder, self._faults)
             return
@@ -253,16 +330,23 @@ class Repair:
             handled |= part.plan(self._faults)
             self.actions += part.actions
             self.left += part.left
-        known, broken = {id(left.fault) for left in self.left}, {left.fault.path for left in self.left}
+        known, broken = (
+            {id(left.fault) for left in self.left},
+            {left.fault.path for left in self.left},
+        )
         for fault in self._faults:
             if id(fault) not in known and (fault.path not in handled or fault.path in broken):
                 self.left.append(Unrepaired(fault, fault.remedy))
 
     def _plan_mag(self, layer: LayerScope, scope: LevelScope, handled: set[str]) -> LevelPlan:
         plan = LevelPlan(scope)
-        document = None if self._options.allow_external else self.scope.root.linked_document(scope.folder)
+        document = (
+            None if self._options.allow_external else self.scope.root.linked_document(scope.folder)
+        )
         if document is not None or self._is_external(scope.folder):
-            for faults in (faults for path, faults in self._by_path.items() if is_below(path, scope.folder)):
+            for faults in (
+                faults for path, faults in self._by_path.items() if is_below(path, scope.folder)
+            ):
                 if document is not None:
                     self.left += [Unrepaired(fault, self._advice_on(document)) for fault in faults]
                 else:
@@ -281,7 +365,11 @@ class Repair:
             plan.kinds[shard] = {fault.kind for fault in faults}
             handled.update(fault.path for fault in faults)
         for path, faults in self._by_path.items():
-            is_aside = path.startswith(f"{scope.folder}/") and faults[0].kind == "folder.no_folder" and self._options.quarantine
+            is_aside = (
+                path.startswith(f"{scope.folder}/")
+                and faults[0].kind == "folder.no_folder"
+                and self._options.quarantine
+            )
             if is_aside and not self._is_external(dirname(path)):
                 self._set_aside(plan, None, faults[:1])
                 handled.add(path)
@@ -291,7 +379,10 @@ class Repair:
         return not self._options.allow_external and not self.scope.is_inside(folder)
 
     def _leave_external(self, folder: str, faults: list[Fault], stated: str | None = None) -> None:
-        root, named = self.scope.root, "" if stated is None else f" ({self.scope.root.document} names it {stated!r})"
+        root, named = (
+            self.scope.root,
+            "" if stated is None else f" ({self.scope.root.document} names it {stated!r})",
+        )
         advice = f"it lies outside the {root.noun} {root.boundary(folder)}, at {files.realpath(folder)}{named}: allow_external=True repairs it there"
         self.left += [Unrepaired(fault, advice) for fault in faults]
 
@@ -311,27 +402,48 @@ class Repair:
         plan.document, how = repaired
         self.actions.append(Action(WRITE_HEADER, path, summarize_faults(faults), how))
 
-    def _plan_file(self, rebuild: Rebuild | None, plan: LevelPlan, shard: Vec3, faults: list[Fault]) -> None:
+    def _plan_file(
+        self, rebuild: Rebuild | None, plan: LevelPlan, shard: Vec3, faults: list[Fault]
+    ) -> None:
         # In order of preference: correct the header, cut surplus bytes, rebuild from the finer mag,
         # and only then accept a loss.
-        file = BrokenFile(plan, shard, faults, plan.scope.repairer(), self._probed.get(faults[0].path, Probe()))
+        file = BrokenFile(
+            plan, shard, faults, plan.scope.repairer(), self._probed.get(faults[0].path, Probe())
+        )
         header = file.probe.head
         out_of_reach = next((kind for kind in _OUT_OF_REACH if file.has(kind)), None)
         if plan.scope.check(decode=True) is None or out_of_reach is not None:
             if out_of_reach == "file.dangling" and self._options.quarantine:
                 self._set_aside(plan, shard, faults)
             else:
-                self.left += [Unrepaired(fault, _OUT_OF_REACH.get(fault.kind, "the expected content of the file is unknown")) for fault in faults]
+                self.left += [
+                    Unrepaired(
+                        fault,
+                        _OUT_OF_REACH.get(
+                            fault.kind, "the expected content of the file is unknown"
+                        ),
+                    )
+                    for fault in faults
+                ]
         elif file.has("file.size_changed"):
             self._accept(file, "its voxels stay as they are; the record takes over its size")
         elif file.repairer is not None and header is not None:
             self._saved.add(file.path)
-            self._add_rewrite(file, CORRECT_HEADER, file.rewrite_spec(header), _PROOF[header.is_compressed])
+            self._add_rewrite(
+                file, CORRECT_HEADER, file.rewrite_spec(header), _PROOF[header.is_compressed]
+            )
         elif file.repairer is not None and all(fault.kind == "file.trailing" for fault in faults):
             self._add_rewrite(file, CUT, file.rewrite_spec(), "all blocks stay unchanged")
-        elif 0 < file.probe.num_chunks == file.num_sound and all(fault.kind == "shard.checksum" for fault in faults):
+        elif 0 < file.probe.num_chunks == file.num_sound and all(
+            fault.kind == "shard.checksum" for fault in faults
+        ):
             self._saved.add(file.path)
-            self._add_rewrite(file, CORRECT_INDEX, file.rewrite_spec(salvage=True), "all its chunks decode and stay; the old file is set aside")
+            self._add_rewrite(
+                file,
+                CORRECT_INDEX,
+                file.rewrite_spec(salvage=True),
+                "all its chunks decode and stay; the old file is set aside",
+            )
         else:
             rebuild, doubt = self._confirmed(rebuild, file)
             if not self._plan_rebuild(rebuild, file):
@@ -347,9 +459,17 @@ class Repair:
         provenance = find_provenance(layer, scope, self._options.method)
         if provenance is None and finer_levels(layer, scope):
             self._without_method.add(scope.folder)
-        if provenance is None or not scope.can_be_written or not _is_described(provenance.finer, self._by_path):
+        if (
+            provenance is None
+            or not scope.can_be_written
+            or not _is_described(provenance.finer, self._by_path)
+        ):
             return None
-        lost = (shard for shard, faults in self._broken_shards(provenance.finer).items() if any(fault.kind == "file.lost" for fault in faults))
+        lost = (
+            shard
+            for shard, faults in self._broken_shards(provenance.finer).items()
+            if any(fault.kind == "file.lost" for fault in faults)
+        )
         plan = plan_rebuild(scope, provenance, lost)
         return Rebuild(plan, scope.target(plan.coarser.box, f"{scope.folder}/"))
 
@@ -361,22 +481,39 @@ class Repair:
         provenance = rebuild.provenance
         if not provenance.is_known:
             return None, unknown
-        if file.num_sound and not self._differs(file) and not provenance.is_recorded and file.place not in self._compared:
+        if (
+            file.num_sound
+            and not self._differs(file)
+            and not provenance.is_recorded
+            and file.place not in self._compared
+        ):
             return None, "its sound blocks could not be compared with the finer mag"
         if not self._compared.get(file.place, True):
-            return None, f"its sound blocks differ from the {provenance.method} of the finer mag, which may contain less than the file had"
-        return replace(rebuild, basis=f"by {provenance.method}, as {'recorded' if provenance.is_recorded else 'requested'}"), ""
+            return (
+                None,
+                f"its sound blocks differ from the {provenance.method} of the finer mag, which may contain less than the file had",
+            )
+        return replace(
+            rebuild,
+            basis=f"by {provenance.method}, as {'recorded' if provenance.is_recorded else 'requested'}",
+        ), ""
 
     def _plan_rebuild(self, rebuild: Rebuild | None, file: BrokenFile) -> bool:
         """Plan to rebuild a file from the finer level; return False if that is not safe."""
         # A file without intact blocks has nothing to lose, so salvage may rebuild it even from
         # salvaged sources.
-        is_good = self._is_readable if self._options.salvage and not file.num_sound else self._is_saved
+        is_good = (
+            self._is_readable if self._options.salvage and not file.num_sound else self._is_saved
+        )
         if rebuild is None or not all(map(is_good, rebuild.base.sources(file.shard))):
             return False
         is_recorded, differs = rebuild.provenance.is_recorded, self._differs(file)
         how = f"from mag {rebuild.provenance.finer.name}, {rebuild.basis}"
-        is_kept = file.repairer is not None and (file.num_sound or file.repairer.keeps_files) and not file.has("file.lost")
+        is_kept = (
+            file.repairer is not None
+            and (file.num_sound or file.repairer.keeps_files)
+            and not file.has("file.lost")
+        )
         if is_kept and not is_recorded and not differs:
             # Its intact blocks equal the computed ones, so only the others are rebuilt. They get
             # the compression of the mag, and all blocks of a file must have the same one.
@@ -384,7 +521,11 @@ class Repair:
                 return False
             self._saved.update(fault.path for fault in file.faults)
             spec = file.rewrite_spec(salvage=True, rebuild=rebuild.spec(file.shard))
-            kept = f"; its {counted(file.num_sound, 'sound block')} {'stays' if file.num_sound == 1 else 'stay'}" if file.num_sound else ""
+            kept = (
+                f"; its {counted(file.num_sound, 'sound block')} {'stays' if file.num_sound == 1 else 'stay'}"
+                if file.num_sound
+                else ""
+            )
             self._add_rewrite(file, REBUILD, spec, how + kept + _OLD_FILE)
             return True
         reason, sets_aside = summarize_faults(file.faults), not is_recorded or differs
@@ -406,28 +547,46 @@ class Repair:
 
     def _is_saved(self, path: str) -> bool:
         """Return whether a file is intact, or will be before coarser files are rebuilt from it."""
-        return path in self._saved or not any(fault.severity == "error" for fault in self._by_path.get(path, []))
+        return path in self._saved or not any(
+            fault.severity == "error" for fault in self._by_path.get(path, [])
+        )
 
     def _plan_loss(self, rebuild: Rebuild | None, file: BrokenFile, doubt: str) -> None:
         """Plan the salvage or quarantine of a file that cannot be rebuilt, or leave it."""
         _, num_sound, total = file.probe
         if file.has("pyramid.differs"):
-            self.left += [Unrepaired(fault, doubt or "the method that made the mag is unclear: set method=") for fault in file.faults]
+            self.left += [
+                Unrepaired(fault, doubt or "the method that made the mag is unclear: set method=")
+                for fault in file.faults
+            ]
         elif all(map(self._accepts, file.faults)):
-            self._accept(file, f"its voxels stay {file.plan.scope.absent_value}; the record forgets it")
+            self._accept(
+                file, f"its voxels stay {file.plan.scope.absent_value}; the record forgets it"
+            )
         elif file.has("file.lost"):
-            self.left += [Unrepaired(fault, doubt or "restore it from a backup") for fault in file.faults]
+            self.left += [
+                Unrepaired(fault, doubt or "restore it from a backup") for fault in file.faults
+            ]
         elif self._options.salvage and num_sound and file.repairer is not None:
             spec, replacement = None, file.repairer.replacement
-            if rebuild is not None and all(map(self._is_readable, rebuild.base.sources(file.shard))):
-                spec, replacement = rebuild.spec(file.shard), f"those computed from the repaired mag {rebuild.provenance.finer.name}"
+            if rebuild is not None and all(
+                map(self._is_readable, rebuild.base.sources(file.shard))
+            ):
+                spec, replacement = (
+                    rebuild.spec(file.shard),
+                    f"those computed from the repaired mag {rebuild.provenance.finer.name}",
+                )
             how = f"{total - num_sound} of {total} blocks become {replacement}, the other {num_sound} stay; the old file is set aside"
             self._salvaged.update(fault.path for fault in file.faults)
             self._add_rewrite(file, SALVAGE, file.rewrite_spec(salvage=True, rebuild=spec), how)
         elif self._options.quarantine:
             self._set_aside(file.plan, file.shard, file.faults)
         else:
-            salvage = f"salvage=True keeps {num_sound} of {total} blocks and replaces the others by zeros; " if num_sound else ""
+            salvage = (
+                f"salvage=True keeps {num_sound} of {total} blocks and replaces the others by zeros; "
+                if num_sound
+                else ""
+            )
             advice = f"{doubt}; else restore it" if doubt else "restore it"
             advice += f" from a backup; {salvage}quarantine=True sets the file aside, and its voxels then read as zeros"
             self.left += [Unrepaired(fault, advice) for fault in file.faults]
@@ -441,7 +600,14 @@ class Repair:
     def _set_aside(self, plan: LevelPlan, shard: Vec3 | None, faults: list[Fault]) -> None:
         for path in dict.fromkeys(fault.path for fault in faults):
             plan.quarantined.append((path, shard, summarize_faults(faults)))
-            self.actions.append(Action(QUARANTINE, path, summarize_faults(faults), f"its voxels then read as {plan.scope.absent_value}"))
+            self.actions.append(
+                Action(
+                    QUARANTINE,
+                    path,
+                    summarize_faults(faults),
+                    f"its voxels then read as {plan.scope.absent_value}",
+                )
+            )
 
     # ------------------------------------------------------------------ execute
 
@@ -459,7 +625,9 @@ class Repair:
 
     def _repair_layer(self, layer: LayerScope) -> Generator[Phase, str, None]:
         plans = self.plans.get(layer.folder, [])
-        folders = {plan.scope.folder for plan in plans} | self.leftovers.mags(layer.folder) or {scope.folder for scope in layer.mags[:1]}
+        folders = {plan.scope.folder for plan in plans} | self.leftovers.mags(layer.folder) or {
+            scope.folder for scope in layer.mags[:1]
+        }
         self.leftovers.remove_refused(layer.folder)
         self.leftovers.remove_locks(layer.folder)
         owner = Owner.this_process(f"repair of {layer.folder}")
@@ -471,7 +639,9 @@ class Repair:
                 check_unchanged(plan)
             self.leftovers.remove(layer.folder)
             for plan in plans:
-                for shard, changed in (yield from repair_level(plan, job_root(layer.folder, owner.job))).items():
+                for shard, changed in (
+                    yield from repair_level(plan, job_root(layer.folder, owner.job))
+                ).items():
                     self._report_rebuilt(plan.scope.paths_of(shard), changed)
         finally:
             job_folder.discard()
@@ -479,18 +649,38 @@ class Repair:
     def _report_rebuilt(self, paths: list[str], changed: dict[str, bool]) -> None:
         """Name the files of a shard that changed; a difference is stated for the first one. Without
         a change, its encoding does not keep the values."""
-        planned = [action for action in self.actions if action.verb == REBUILD and action.path in paths]
+        planned = [
+            action for action in self.actions if action.verb == REBUILD and action.path in paths
+        ]
         # A lost file that is computed again may stay absent.
-        done = [action for action in planned if action.path in changed or (not files.lexists(action.path) and self._has_own_fault(action.path))]
+        done = [
+            action
+            for action in planned
+            if action.path in changed
+            or (not files.lexists(action.path) and self._has_own_fault(action.path))
+        ]
         known = {action.path for action in done}
         how = planned[0].how.removesuffix(_OLD_FILE)
-        done += [replace(planned[0], path=path, how=how + _OLD_FILE * is_aside) for path, is_aside in changed.items() if path not in known]
+        done += [
+            replace(planned[0], path=path, how=how + _OLD_FILE * is_aside)
+            for path, is_aside in changed.items()
+            if path not in known
+        ]
         place = self.actions.index(planned[0])
         self.actions = [action for action in self.actions if action not in planned]
         self.actions[place:place] = done
         reason = "computed again, it has the same bytes, so it stays: its encoding does not keep the values"
-        unchanged = (fault for action in planned if action not in done for fault in self._by_path[action.path])
-        self.left += [Unrepaired(fault, reason) for fault in unchanged if not (done and fault.kind == "pyramid.differs")]
+        unchanged = (
+            fault
+            for action in planned
+            if action not in done
+            for fault in self._by_path[action.path]
+        )
+        self.left += [
+            Unrepaired(fault, reason)
+            for fault in unchanged
+            if not (done and fault.kind == "pyramid.differs")
+        ]
 
     def _has_own_fault(self, path: str) -> bool:
         return any(fault.kind != "pyramid.differs" for fault in self._by_path[path])
@@ -525,7 +715,9 @@ def _comparisons(scope: LevelScope, provenance: Provenance, broken: set[str]) ->
 def _is_described(scope: LevelScope, by_path: dict[str, list[Fault]]) -> bool:
     """Return whether a level opens, or will when its document is repaired."""
     faults = by_path.get(scope.document, [])
-    return scope.check(decode=False) is not None and not any(fault.kind == "header.unreadable" for fault in faults)
+    return scope.check(decode=False) is not None and not any(
+        fault.kind == "header.unreadable" for fault in faults
+    )
 
 
 _PROOF = {

@@ -7,7 +7,14 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from wkwdask.formats.leftovers import age_seconds, is_external_temporary
-from wkwdask.formats.repair import FINISH, REMOVE, Action, RepairOptions, Unrepaired, summarize_faults
+from wkwdask.formats.repair import (
+    FINISH,
+    REMOVE,
+    Action,
+    RepairOptions,
+    Unrepaired,
+    summarize_faults,
+)
 from wkwdask.plans.regions import RegionGrid
 from wkwdask.runs.job_folder import remove_ownerless_folder
 from wkwdask.runs.job_records import JobState, job_states
@@ -49,15 +56,36 @@ class LeftoverRepair:
                 self._add_action(FINISH, fault, handled, "its mags are complete")
             elif fault.kind == "job.refused":
                 self._refused[dirname(fault.path)].append(fault.path)
-                self._add_action(REMOVE, fault, handled, f"{fault.found}; removes all that the job has built")
+                self._add_action(
+                    REMOVE, fault, handled, f"{fault.found}; removes all that the job has built"
+                )
             elif fault.kind in ("job.dead", "record.broken"):
                 self._add_action(REMOVE, fault, handled)
-            elif _is_copy(fault) and (not self._options.remove_copies or self._layer_of(fault.path) is None):
-                self.left.append(Unrepaired(fault, "inspect it before you remove it; remove_copies=True removes it if the layer has all of its voxels"))
-            elif _is_copy(fault) and (fault.path in self._only_copies or self._has_errors(fault.path, faults)):
-                self.left.append(Unrepaired(fault, "the layer lacks some of its voxels, or has errors: it may be the only complete copy"))
+            elif _is_copy(fault) and (
+                not self._options.remove_copies or self._layer_of(fault.path) is None
+            ):
+                self.left.append(
+                    Unrepaired(
+                        fault,
+                        "inspect it before you remove it; remove_copies=True removes it if the layer has all of its voxels",
+                    )
+                )
+            elif _is_copy(fault) and (
+                fault.path in self._only_copies or self._has_errors(fault.path, faults)
+            ):
+                self.left.append(
+                    Unrepaired(
+                        fault,
+                        "the layer lacks some of its voxels, or has errors: it may be the only complete copy",
+                    )
+                )
             elif fault.kind.startswith("leftover.") and self._may_be_written(fault):
-                self.left.append(Unrepaired(fault, f"a process may still write it: it is removed when it is older than {self._options.older_than_seconds:g} s"))
+                self.left.append(
+                    Unrepaired(
+                        fault,
+                        f"a process may still write it: it is removed when it is older than {self._options.older_than_seconds:g} s",
+                    )
+                )
             elif fault.kind.startswith("leftover."):
                 self._add_action(REMOVE, fault, handled)
         return handled
@@ -66,7 +94,11 @@ class LeftoverRepair:
         """Yield the tasks that check whether a layer contains all voxels of the copies that were to
         replace its mags."""
         for fault in faults:
-            layer = self._layer_of(fault.path) if _is_copy(fault) and self._options.remove_copies else None
+            layer = (
+                self._layer_of(fault.path)
+                if _is_copy(fault) and self._options.remove_copies
+                else None
+            )
             if layer is not None:
                 yield from self._copy_tasks(fault.path, layer)
 
@@ -78,30 +110,47 @@ class LeftoverRepair:
             volume, copied = pair
             edge = max(*volume.shard_shape, *copied.shard_shape)
             plan = RegionGrid(copied.box, (edge,) * 3, (edge,) * 3)
-            yield from (CopyCheckSpec(volume, copied, plan, region).task() for region in plan.regions(copied.occupied(plan.region_shape)))
+            yield from (
+                CopyCheckSpec(volume, copied, plan, region).task()
+                for region in plan.regions(copied.occupied(plan.region_shape))
+            )
 
     def record_probe(self, spec: CopyCheckSpec, *, is_contained: bool) -> None:
         """Record that a copy has voxels that its layer lacks, unless the layer contains all of
         them."""
         if not is_contained:
             copies = (fault.path for fault in self._scope.faults if _is_copy(fault))
-            self._only_copies |= {path for path in copies if spec.copy.name.startswith(f"{path}/") or spec.copy.name == path}
+            self._only_copies |= {
+                path
+                for path in copies
+                if spec.copy.name.startswith(f"{path}/") or spec.copy.name == path
+            }
 
     def _layer_of(self, path: str) -> LayerScope | None:
-        return next((layer for layer in self._scope.layers if path.startswith(f"{layer.folder}/")), None)
+        return next(
+            (layer for layer in self._scope.layers if path.startswith(f"{layer.folder}/")), None
+        )
 
     def _has_errors(self, path: str, faults: Iterable[Fault]) -> bool:
         """Return whether any file of the layer around a path is missing or broken."""
         layer = self._layer_of(path)
         folders = [] if layer is None else [layer.folder, *(scope.folder for scope in layer.mags)]
-        return any(fault.severity == "error" and any(fault.path.startswith(f"{folder}/") for folder in folders) for fault in faults)
+        return any(
+            fault.severity == "error"
+            and any(fault.path.startswith(f"{folder}/") for folder in folders)
+            for fault in faults
+        )
 
     def _may_be_written(self, fault: Fault) -> bool:
         """Return whether the writer of a leftover may still run. Our own temporaries in a mag have
         no writer once the mag's lock is held."""
         if fault.kind == "leftover.lock" and fault.found != UNREADABLE_LOCK:
             return False
-        is_own = fault.kind == "leftover.temporary" and not is_external_temporary(fault.path) and self._mag_of(fault.path) is not None
+        is_own = (
+            fault.kind == "leftover.temporary"
+            and not is_external_temporary(fault.path)
+            and self._mag_of(fault.path) is not None
+        )
         return not is_own and age_seconds(fault.path) < self._options.older_than_seconds
 
     def _mag_of(self, path: str) -> str | None:
@@ -155,7 +204,9 @@ class LeftoverRepair:
 
 def _is_copy(fault: Fault) -> bool:
     """Return whether a leftover may be a mag of other software."""
-    return fault.kind == "leftover.folder" or (fault.kind == "leftover.temporary" and files.isdir(fault.path))
+    return fault.kind == "leftover.folder" or (
+        fault.kind == "leftover.temporary" and files.isdir(fault.path)
+    )
 
 
 def _remove(path: str) -> None:

@@ -68,7 +68,15 @@ class RewriteSpec:
         if self.rebuild is not None:
             self.rebuild.run()
             spare = self.rebuild.targets[0].folder
-        return Result((), value=(self.shard, self.repairer.repair_shard(self.shard, self.header, self.why, spare, salvage=self.salvage)))
+        return Result(
+            (),
+            value=(
+                self.shard,
+                self.repairer.repair_shard(
+                    self.shard, self.header, self.why, spare, salvage=self.salvage
+                ),
+            ),
+        )
 
 
 @dataclass
@@ -99,7 +107,10 @@ class LevelPlan:
 def check_unchanged(plan: LevelPlan) -> None:
     """Raise an error if a level changed between its check and its lock."""
     is_same = plan.scope.is_as_checked(is_document_good=plan.document is None)
-    if not (is_same and all(_is_still_broken(plan.scope, shard, kinds) for shard, kinds in plan.kinds.items())):
+    if not (
+        is_same
+        and all(_is_still_broken(plan.scope, shard, kinds) for shard, kinds in plan.kinds.items())
+    ):
         raise LockedError(f"{plan.scope.folder}: was changed since it was checked; start again")
 
 
@@ -110,15 +121,24 @@ def _is_still_broken(scope: LevelScope, shard: Vec3, kinds: set[str]) -> bool:
     if check is None or kinds <= {"pyramid.differs", "file.size_changed"}:
         return True
     stored = scope.files_of(shard)
-    return ("file.lost" in kinds and len(stored) < len(scope.paths_of(shard))) or not kinds.isdisjoint(fault.kind for fault in check.check_files(stored).faults)
+    return (
+        "file.lost" in kinds and len(stored) < len(scope.paths_of(shard))
+    ) or not kinds.isdisjoint(fault.kind for fault in check.check_files(stored).faults)
 
 
-def _in_scratch(plan: LevelPlan, spec: RegionSpec | RewriteSpec, scratch: str) -> RegionSpec | RewriteSpec:
+def _in_scratch(
+    plan: LevelPlan, spec: RegionSpec | RewriteSpec, scratch: str
+) -> RegionSpec | RewriteSpec:
     """Let a rebuild write its parts into a scratch folder; a file that only supplies chunks is also
     published there."""
 
     def written_to(rebuild: RegionSpec, folder: str | None) -> RegionSpec:
-        return replace(rebuild, targets=tuple(plan.scope.target(target.box, scratch, folder) for target in rebuild.targets))
+        return replace(
+            rebuild,
+            targets=tuple(
+                plan.scope.target(target.box, scratch, folder) for target in rebuild.targets
+            ),
+        )
 
     if isinstance(spec, RegionSpec):
         return written_to(spec, None)
@@ -129,7 +149,9 @@ def _in_scratch(plan: LevelPlan, spec: RegionSpec | RewriteSpec, scratch: str) -
     return replace(spec, rebuild=written_to(spec.rebuild, folder))
 
 
-def repair_level(plan: LevelPlan, scratch: str) -> Generator[Phase, str, dict[Vec3, dict[str, bool]]]:
+def repair_level(
+    plan: LevelPlan, scratch: str
+) -> Generator[Phase, str, dict[Vec3, dict[str, bool]]]:
     """Repair one level under its lock: document, quarantine, files, in this order.
 
     Returns, for each shard in ``plan.set_aside``, the files that changed, and whether an old one is
@@ -141,7 +163,9 @@ def repair_level(plan: LevelPlan, scratch: str) -> Generator[Phase, str, dict[Ve
         publish_bytes(plan.scope.document, plan.document)
     changed = {spec.region if isinstance(spec, RegionSpec) else spec.shard for spec in plan.specs}
     changed |= {shard for _, shard, _ in plan.quarantined if shard is not None}
-    states = recorded_states(folder, (shard for shard in changed if "file.lost" not in plan.kinds.get(shard, ())))
+    states = recorded_states(
+        folder, (shard for shard in changed if "file.lost" not in plan.kinds.get(shard, ()))
+    )
     # if this repair is killed, no record describes files that it has replaced
     patch_file_record(folder, dict.fromkeys(states, (0, 0)))
     for path, shard, why in plan.quarantined:
@@ -150,13 +174,22 @@ def repair_level(plan: LevelPlan, scratch: str) -> Generator[Phase, str, dict[Ve
             states[shard] = plan.scope.state_of(shard)
     states |= {shard: plan.scope.state_of(shard) for shard in plan.accepted}
     copies = {
-        shard: {path: quarantine(path, folder, path[len(folder) + 1 :], why, keep=True) for path in plan.scope.paths_of(shard) if files.isfile(path)}
+        shard: {
+            path: quarantine(path, folder, path[len(folder) + 1 :], why, keep=True)
+            for path in plan.scope.paths_of(shard)
+            if files.isfile(path)
+        }
         for shard, why in plan.set_aside.items()
     }
 
     def record_state(spec: RegionSpec | RewriteSpec, result: Result) -> None:
         if isinstance(spec, RegionSpec):
-            states.update({receipt.shard: (receipt.nbytes, receipt.mtime_ns, receipt.sources) for _, receipt in result.receipts})
+            states.update(
+                {
+                    receipt.shard: (receipt.nbytes, receipt.mtime_ns, receipt.sources)
+                    for _, receipt in result.receipts
+                }
+            )
         else:
             states[result.value[0]] = result.value[1]
 
@@ -167,7 +200,10 @@ def repair_level(plan: LevelPlan, scratch: str) -> Generator[Phase, str, dict[Ve
         yield Phase(FlatJob(lambda: iter(tasks), len(tasks), record_state), f"repairing {folder}")
     finally:
         patch_file_record(folder, states)
-        changed_files = {shard: _changed_files(plan.scope.paths_of(shard), places) for shard, places in copies.items()}
+        changed_files = {
+            shard: _changed_files(plan.scope.paths_of(shard), places)
+            for shard, places in copies.items()
+        }
     return changed_files
 
 
@@ -175,4 +211,8 @@ def _changed_files(paths: Iterable[str], copies: Mapping[str, str]) -> dict[str,
     """Return the files that differ from their copies in quarantine or are new, and whether they
     have a copy; copies of equal files are removed."""
     equal = {path for path, place in copies.items() if withdraw_equal(path, place)}
-    return {path: path in copies for path in paths if path not in equal and (path in copies or files.lexists(path))}
+    return {
+        path: path in copies
+        for path in paths
+        if path not in equal and (path in copies or files.lexists(path))
+    }

@@ -65,7 +65,11 @@ class TargetRequest:
     def target_image(self, source: SourceVolume) -> TargetImage:
         """Return the image that gets the level computed from a source."""
         destination = Destination(
-            os.fspath(self.target), mag=source.volume.box.mag, category=self.category, source_voxel_size_nm=source.voxel_size_nm, needs_container=False
+            os.fspath(self.target),
+            mag=source.volume.box.mag,
+            category=self.category,
+            source_voxel_size_nm=source.voxel_size_nm,
+            needs_container=False,
         )
         return target_for(replace(destination, allow_external=self.allow_external))
 
@@ -73,7 +77,9 @@ class TargetRequest:
         """Return the image that gets a level with the mag of its source."""
         image, volume = self.target_image(source), source.volume
         if image.mag != volume.box.mag:
-            raise ValueError(f"{os.fspath(self.target)}: is mag {image.mag}, but {volume.name} is mag {volume.box.mag}; name it {volume.box.mag.name}")
+            raise ValueError(
+                f"{os.fspath(self.target)}: is mag {image.mag}, but {volume.name} is mag {volume.box.mag}; name it {volume.box.mag.name}"
+            )
         return image
 
 
@@ -89,7 +95,9 @@ def check_no_overlap(levels: NewLevels, source: Volume) -> NewLevels:
     return levels
 
 
-def open_base_level(url: str | os.PathLike[str], selection: SourceSelection) -> tuple[Image, Volume]:
+def open_base_level(
+    url: str | os.PathLike[str], selection: SourceSelection
+) -> tuple[Image, Volume]:
     """Open the level from which other levels of its image are made. A publication that was killed
     there is completed first."""
     try:
@@ -97,7 +105,9 @@ def open_base_level(url: str | os.PathLike[str], selection: SourceSelection) -> 
     except ReplacedError:
         interrupted = find(url).choose(selection.layer)
         for level in interrupted.levels:
-            finish_interrupted_publication(*format_of_image(interrupted).job_folders(interrupted, level), selection.option)
+            finish_interrupted_publication(
+                *format_of_image(interrupted).job_folders(interrupted, level), selection.option
+            )
         image, volume = open_source(url, selection)
     if image.container is None and (format_of(url) or default_format()) is default_format():
         check_stored_as_wkw(find(url).choose_listed(selection.layer))
@@ -122,7 +132,11 @@ def source_fingerprint(source: Volume) -> dict[str, Any]:
     # shards to which states could belong.
     if source.is_regular:
         return {"source": source.box.mag.name, "input": source_token(source)}
-    return {"source": source.name, "input": source_token(source), "states": digest(source.stored_states())}
+    return {
+        "source": source.name,
+        "input": source_token(source),
+        "states": digest(source.stored_states()),
+    }
 
 
 def box_setting(box: BoundingBox) -> str:
@@ -141,14 +155,20 @@ def digest_of_cells(cells: Iterable[CellMap]) -> str:
     # later. This digest does.
     state = hashlib.blake2b(digest_size=8)
     for occupied in cells:
-        state.update(occupied.indices().tobytes() if isinstance(occupied, SparseCells) else np.packbits(occupied).tobytes())
+        state.update(
+            occupied.indices().tobytes()
+            if isinstance(occupied, SparseCells)
+            else np.packbits(occupied).tobytes()
+        )
     return state.hexdigest()
 
 
 def check_not_replaced(source: Volume) -> None:
     """Raise an error if a source was replaced while it was read."""
     if not source.is_current():
-        raise IncompleteWriteError(f'{source.name}: was replaced while it was read; existing="restart" starts over with the new one')
+        raise IncompleteWriteError(
+            f'{source.name}: was replaced while it was read; existing="restart" starts over with the new one'
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +187,15 @@ class VolumeSelection:
     value_range: tuple[float, float] | None = None
     """Values that become the lowest and the highest value of the type."""
 
-    def stored_by(self, stored_dtype: Callable[[np.dtype[Any]], np.dtype[Any]], dtype: np.dtype[Any]) -> VolumeSelection:
+    def stored_by(
+        self, stored_dtype: Callable[[np.dtype[Any]], np.dtype[Any]], dtype: np.dtype[Any]
+    ) -> VolumeSelection:
         """Return the selection with the type in which a target stores voxels of a type, unless
         another one is selected."""
         stored = stored_dtype(dtype)
-        return self if self.dtype is not None or stored == dtype else replace(self, dtype=stored.name)
+        return (
+            self if self.dtype is not None or stored == dtype else replace(self, dtype=stored.name)
+        )
 
     def converted(self, volume: Any) -> Any:
         """Return the selected channels as the selected type."""
@@ -182,10 +206,16 @@ def cast_note(source: Volume, stored: np.dtype[Any]) -> str:
     """Return a note on voxels that are stored in a wider type, because the format of the target
     lacks theirs; else an empty text."""
     is_cast = source.dtype != stored == common_dtype(source.dtype)
-    return f"{source.name}: {source.dtype.name} is stored as {stored.name}, which the format of the target has" if is_cast else ""
+    return (
+        f"{source.name}: {source.dtype.name} is stored as {stored.name}, which the format of the target has"
+        if is_cast
+        else ""
+    )
 
 
-def where_box(name: str, where: BoundingBox | Sequence[Sequence[int]] | None, box: BoundingBox) -> BoundingBox | None:
+def where_box(
+    name: str, where: BoundingBox | Sequence[Sequence[int]] | None, box: BoundingBox
+) -> BoundingBox | None:
     """Return the part of a box that ``where=`` selects, None without ``where=``."""
     part = None if where is None else voxel_box(where, box.mag, "where").intersection(box)
     if part is not None and part.is_empty:
@@ -206,7 +236,9 @@ def cropped(volume: Any, box: BoundingBox | None, what: str = "the mag") -> Any:
         return volume
     inside = box.in_mag(volume.box.mag).intersection(volume.box)
     if inside.is_empty:
-        raise BoundsError(f"{volume.name}: the bounding box {box} lies outside of {what}, whose box is {volume.box}")
+        raise BoundsError(
+            f"{volume.name}: the bounding box {box} lies outside of {what}, whose box is {volume.box}"
+        )
     return volume.cropped(inside)
 
 
@@ -217,7 +249,9 @@ def translated(volume: Any, shift: Vec3, option: str, participle: str) -> Any:
     if not any(shift):
         return volume
     if any(a % n for a, n in zip(shift, mag.factors, strict=True)):
-        raise ValueError(f"{option} must be a multiple of every mag that is {participle}, got {shift}, but there is mag {mag}")
+        raise ValueError(
+            f"{option} must be a multiple of every mag that is {participle}, got {shift}, but there is mag {mag}"
+        )
     return volume.moved(divide(shift, mag.factors))
 
 
@@ -233,6 +267,13 @@ def stage_level(
     """Stage a job that makes one level; return the draft of the job and the level to write."""
     (folder,) = levels.folders
     all_settings = {**settings, **levels.settings, **(fingerprint or {})}
-    draft = stage(f"{command} into {folder}", levels.parent, [folder], all_settings, existing, settings_are_complete=settings_are_complete)
+    draft = stage(
+        f"{command} into {folder}",
+        levels.parent,
+        [folder],
+        all_settings,
+        existing,
+        settings_are_complete=settings_are_complete,
+    )
     (target,) = levels.staged(draft.root)
     return draft, target

@@ -39,7 +39,12 @@ SURE_SHARE = 0.5
 that is refused."""
 
 
-def need_of(staged: StagedMags, make_job: Callable[[], RegionJob], encode: Encode, sure_share: float = SURE_SHARE) -> Need:
+def need_of(
+    staged: StagedMags,
+    make_job: Callable[[], RegionJob],
+    encode: Encode,
+    sure_share: float = SURE_SHARE,
+) -> Need:
     """Return the need of a job that makes mags region by region.
 
     ``encode`` encodes some boxes of a mag and returns the stored and the decoded bytes, None if it
@@ -53,10 +58,16 @@ def need_of(staged: StagedMags, make_job: Callable[[], RegionJob], encode: Encod
             share = int(occupied.sum()) / max(1, count_cells(plan.box, plan.region_shape))
             sample = encode(number, sampled_boxes(plan, occupied), run_tasks)
             stored, decoded = sample or (1, 1)
-            nbytes = target.expected_nbytes(shards, int(voxel_nbytes(target, plan.box) * share), stored / max(1, decoded))
+            nbytes = target.expected_nbytes(
+                shards, int(voxel_nbytes(target, plan.box) * share), stored / max(1, decoded)
+            )
             likely += nbytes
-            least += nbytes * (sure_share if sample is not None else SURE_SHARE if is_raw(target) else 0)
-            num_files += target.max_files(shards, math.ceil(count_cells(plan.box, target.chunk_shape) * share))
+            least += nbytes * (
+                sure_share if sample is not None else SURE_SHARE if is_raw(target) else 0
+            )
+            num_files += target.max_files(
+                shards, math.ceil(count_cells(plan.box, target.chunk_shape) * share)
+            )
         return Size(int(least), int(likely), int(num_files))
 
     return need_of_targets(staged, measure)
@@ -65,7 +76,10 @@ def need_of(staged: StagedMags, make_job: Callable[[], RegionJob], encode: Encod
 def need_of_targets(staged: StagedMags, measure: Callable[[RunTasks], Size]) -> Need:
     nbytes = num_files = 0
     for target in staged.targets:
-        shards, chunks = count_cells(target.box, target.shard_shape), count_cells(target.box, target.chunk_shape)
+        shards, chunks = (
+            count_cells(target.box, target.shard_shape),
+            count_cells(target.box, target.chunk_shape),
+        )
         nbytes += target.expected_nbytes(shards, voxel_nbytes(target, target.box), _LARGEST_RATIO)
         num_files += target.max_files(shards, chunks)
     return Need(staged.parent, nbytes, num_files, measure, staged.held)
@@ -80,7 +94,9 @@ def sampled_boxes(plan: RegionGrid, occupied: CellMap) -> list[BoundingBox]:
         box, count = plan.region_box(region), -(-_SAMPLED_BOXES // len(regions))
         bricks = list(islice(cells(box, plan.brick_shape), _MOST_LISTED))
         chosen = {bricks[(2 * n + 1) * len(bricks) // (2 * count)] for n in range(count)}
-        boxes += [cell_box(brick, plan.brick_shape, plan.box).intersection(plan.box) for brick in chosen]
+        boxes += [
+            cell_box(brick, plan.brick_shape, plan.box).intersection(plan.box) for brick in chosen
+        ]
     return boxes
 
 
@@ -89,7 +105,9 @@ def is_raw(target: TargetArray) -> bool:
     ones."""
     box = target.box
     corner = vec3([t // n * n for t, n in zip(box.topleft, target.chunk_shape, strict=True)])
-    ones = target.clip_to_box(np.ones((target.num_channels, *target.chunk_shape), target.dtype, order="F"), corner)
+    ones = target.clip_to_box(
+        np.ones((target.num_channels, *target.chunk_shape), target.dtype, order="F"), corner
+    )
     return not box.is_empty and 2 * target.encoded_nbytes(ones, corner) >= ones.nbytes
 
 
@@ -100,7 +118,9 @@ def read_voxels(source: Volume, box: BoundingBox) -> npt.NDArray[Any]:
     return out
 
 
-def encoded_like(targets: Sequence[TargetArray], read: Callable[[int, BoundingBox], npt.NDArray[Any]]) -> Encode:
+def encoded_like(
+    targets: Sequence[TargetArray], read: Callable[[int, BoundingBox], npt.NDArray[Any]]
+) -> Encode:
     """Return the sample of a job, from a function that reads or computes the voxels of a box of one
     of its mags."""
 

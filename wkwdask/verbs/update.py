@@ -36,8 +36,23 @@ from wkwdask.runs.report import Report
 from wkwdask.store import files
 from wkwdask.store.locks import Owner
 from wkwdask.store.paths import is_remote
-from wkwdask.store.records import PROVENANCE_NAME, read_creation_settings, read_file_record, read_provenance, write_file_record, write_provenance
-from wkwdask.verbs.pyramid import ExistingMag, RegionSpec, changed_shards, choose_mags, choose_method, factor_of, footprint
+from wkwdask.store.records import (
+    PROVENANCE_NAME,
+    read_creation_settings,
+    read_file_record,
+    read_provenance,
+    write_file_record,
+    write_provenance,
+)
+from wkwdask.verbs.pyramid import (
+    ExistingMag,
+    RegionSpec,
+    changed_shards,
+    choose_mags,
+    choose_method,
+    factor_of,
+    footprint,
+)
 from wkwdask.verbs.recompute import recorded_ladder
 from wkwdask.verbs.sources import box_setting, open_base_level, source_fingerprint
 
@@ -59,7 +74,9 @@ _SAVE_SECONDS = 30.0
 class UpdateJob:
     """Job that brings coarser mags up to date, finest first."""
 
-    def __init__(self, mags: Sequence[ExistingMag], *, by_content: bool, box: BoundingBox | None) -> None:
+    def __init__(
+        self, mags: Sequence[ExistingMag], *, by_content: bool, box: BoundingBox | None
+    ) -> None:
         self.tallies = [ShardTally(mag.target, 0) for mag in mags]
         self.num_tasks = 0
         self.num_changed = [0] * len(mags)
@@ -74,7 +91,10 @@ class UpdateJob:
     @property
     def voxels_in(self) -> int:
         """Voxels of finer mags that were read for all rebuilt shards."""
-        return sum(tally.voxels * math.prod(factor_of(mag.finer, mag.target)) for tally, mag in zip(self.tallies, self._mags, strict=True))
+        return sum(
+            tally.voxels * math.prod(factor_of(mag.finer, mag.target))
+            for tally, mag in zip(self.tallies, self._mags, strict=True)
+        )
 
     def tasks(self) -> Iterator[Task]:
         """Return the tasks of the next mag with shards to rebuild."""
@@ -93,21 +113,39 @@ class UpdateJob:
         finer, target = mag.finer, mag.target
         if self._by_content:
             stored = target.as_volume().stored_states()[:, :3].tolist()
-            candidates = set(grouped_digests(finer.stored_states(), finer.shard_shape, footprint(finer, target))) | {(x, y, z) for x, y, z in stored}
+            candidates = set(
+                grouped_digests(finer.stored_states(), finer.shard_shape, footprint(finer, target))
+            ) | {(x, y, z) for x, y, z in stored}
         elif self._box is not None:
-            candidates = set(cells(counted_from(self._box.in_mag(target.box.mag), target.origin).intersection(target.box), target.shard_shape))
+            candidates = set(
+                cells(
+                    counted_from(self._box.in_mag(target.box.mag), target.origin).intersection(
+                        target.box
+                    ),
+                    target.shard_shape,
+                )
+            )
         else:
             candidates = changed_shards(mag)
         ranges = cell_range(target.box, target.shard_shape)
-        shards = [shard for shard in candidates if all(n in r for n, r in zip(shard, ranges, strict=True))]
+        shards = [
+            shard for shard in candidates if all(n in r for n, r in zip(shard, ranges, strict=True))
+        ]
         return [shards[n] for n in morton_order(np.array(shards, np.int64))]
 
     def _tasks_of(self, shards: Sequence[Vec3]) -> Iterator[Task]:
         mag = self._mags[self._level]
         finer, target = mag.finer, mag.target
         voxel_nbytes = target.dtype.itemsize * target.num_channels
-        plan = plan_pass(finer.box, [target.box.mag], target.chunk_shape, voxel_nbytes, target.shard_shape)
-        return (RegionSpec(finer, plan, (target,), mag.method, mag.ignore_zero, shard, self._level).task() for shard in shards)
+        plan = plan_pass(
+            finer.box, [target.box.mag], target.chunk_shape, voxel_nbytes, target.shard_shape
+        )
+        return (
+            RegionSpec(
+                finer, plan, (target,), mag.method, mag.ignore_zero, shard, self._level
+            ).task()
+            for shard in shards
+        )
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
         """Record the receipts of a shard; after the last shard of a mag, continue with the next
@@ -126,7 +164,11 @@ class UpdateJob:
         """Return whether a shard was replaced by a different file."""
         rows = self._mags[level].record
         if level not in self._known:
-            self._known[level] = {} if rows is None else {(x, y, z): (nbytes, mtime) for x, y, z, nbytes, mtime, _ in rows.tolist()}
+            self._known[level] = (
+                {}
+                if rows is None
+                else {(x, y, z): (nbytes, mtime) for x, y, z, nbytes, mtime, _ in rows.tolist()}
+            )
         return self._known[level].get(receipt.shard) != (receipt.nbytes, receipt.mtime_ns)
 
     def save_record(self) -> None:
@@ -143,7 +185,9 @@ class UpdateJob:
         old = np.empty((0, FILE_RECORD_COLUMNS), np.int64) if mag.record is None else mag.record
         # Rows of rebuilt shards replace the old rows; all others stay.
         replaced = {tuple(row) for row in rebuilt[:, :3].tolist()}
-        kept = np.array([row for row in old.tolist() if tuple(row[:3]) not in replaced], np.int64).reshape(-1, FILE_RECORD_COLUMNS)
+        kept = np.array(
+            [row for row in old.tolist() if tuple(row[:3]) not in replaced], np.int64
+        ).reshape(-1, FILE_RECORD_COLUMNS)
         write_file_record(mag.target.folder, np.concatenate([kept, rebuilt]))
         self._saved = time.monotonic()
 
@@ -172,7 +216,9 @@ class Update(Work[Report]):
         try:
             locked = self.plan_again()
             if locked.folder.targets != self.folder.targets:
-                raise LockedError(f"{self.folder.parent}: another job changed the mags just now; start again")
+                raise LockedError(
+                    f"{self.folder.parent}: another job changed the mags just now; start again"
+                )
             for mag in locked.mags:
                 for name in (FILE_RECORD_NAME, PROVENANCE_NAME):
                     # left by an update that was killed
@@ -193,9 +239,20 @@ class Update(Work[Report]):
         self.folder.discard()
         tallies = self.job.tallies
         rebuilt = sum(tally.expected for tally in tallies)
-        note = f"{counted(rebuilt, 'file')} rebuilt, {sum(self.job.num_changed)} of them changed" if rebuilt else "nothing to do: no finer file has changed"
-        mags = tuple(tally.report(tally.target.folder, whole=False) for tally in tallies if tally.expected)
-        return Report(mags, self.job.voxels_in * self.source.dtype.itemsize * self.source.num_channels, seconds, note)
+        note = (
+            f"{counted(rebuilt, 'file')} rebuilt, {sum(self.job.num_changed)} of them changed"
+            if rebuilt
+            else "nothing to do: no finer file has changed"
+        )
+        mags = tuple(
+            tally.report(tally.target.folder, whole=False) for tally in tallies if tally.expected
+        )
+        return Report(
+            mags,
+            self.job.voxels_in * self.source.dtype.itemsize * self.source.num_channels,
+            seconds,
+            note,
+        )
 
     def suspend(self, error: BaseException) -> None:
         """Record the files that were rebuilt before an error."""
@@ -222,11 +279,22 @@ class Update(Work[Report]):
 
 
 def lay_out_update(
-    url: str | os.PathLike[str], layer_name: str | None, options: PyramidOptions, *, by_content: bool, box: BoundingBox | None, owner: Owner | None = None
+    url: str | os.PathLike[str],
+    layer_name: str | None,
+    options: PyramidOptions,
+    *,
+    by_content: bool,
+    box: BoundingBox | None,
+    owner: Owner | None = None,
 ) -> Update:
     """Plan an update from the stored mags and their provenance."""
     _check_options(options)
-    layer, source = open_base_level(url, SourceSelection(layer_name, options.finest, "finest", allow_external=options.allow_external))
+    layer, source = open_base_level(
+        url,
+        SourceSelection(
+            layer_name, options.finest, "finest", allow_external=options.allow_external
+        ),
+    )
     if box is not None and box.in_mag(source.box.mag).intersection(source.box).is_empty:
         raise BoundsError(f"{source.name}: box {box} lies outside {source.box}")
     its_format = format_of_image(layer)
@@ -240,36 +308,70 @@ def lay_out_update(
     volumes: dict[Mag, Volume] = {source.box.mag: source}
     for mag, folder in folders.items():
         previous = existing[-1].target.box.mag if existing else source.box.mag
-        finer, method, ignore_zero = _provenance(layer, source, mag, previous, options, trusts_records)
+        finer, method, ignore_zero = _provenance(
+            layer, source, mag, previous, options, trusts_records
+        )
         if finer not in volumes:
             volumes[finer] = layer.volume(finer)
         root.check_links(folder)
-        volume, record, settings = layer.find(mag).open(), read_file_record(folder), read_creation_settings(folder, mag)
+        volume, record, settings = (
+            layer.find(mag).open(),
+            read_file_record(folder),
+            read_creation_settings(folder, mag),
+        )
         if record is None and trusts_records:
-            raise ResumeError(f'{folder}: has no record of its files; update="content" rebuilds and compares all, existing="overwrite" starts over')
+            raise ResumeError(
+                f'{folder}: has no record of its files; update="content" rebuilds and compares all, existing="overwrite" starts over'
+            )
         if (volume.dtype, volume.num_channels) != (source.dtype, source.num_channels):
             raise ValueError(
                 f"{folder}: {counted(volume.num_channels, 'channel')} of {volume.dtype.name}, the finest mag has {source.num_channels} of {source.dtype}"
             )
         parts = f"{job_root(parent, owner.job)}/{mag.long_name}.parts"
-        target = its_format.in_place_target(volume, InPlaceWrite(folder, parts, source.box.in_mag(mag), level=settings.get("level") or None))
+        target = its_format.in_place_target(
+            volume,
+            InPlaceWrite(
+                folder, parts, source.box.in_mag(mag), level=settings.get("level") or None
+            ),
+        )
         origin, old_box = times(target.origin, finer.step_to(mag)), _old_box(settings, finer)
         framed = relative_to(volumes[finer], origin)
-        existing.append(ExistingMag(target, framed, method, ignore_zero, record, None if old_box is None else counted_from(old_box, origin)))
+        existing.append(
+            ExistingMag(
+                target,
+                framed,
+                method,
+                ignore_zero,
+                record,
+                None if old_box is None else counted_from(old_box, origin),
+            )
+        )
         volumes[mag] = target.as_volume().moved(target.origin)
     job = UpdateJob(existing, by_content=by_content, box=box)
-    job_folder = JobFolder(parent, owner, [mag.target.folder for mag in existing], datasets=[*filter(None, [root.folder])])
-    plan_again = partial(lay_out_update, url, layer_name, options, by_content=by_content, box=box, owner=owner)
+    job_folder = JobFolder(
+        parent,
+        owner,
+        [mag.target.folder for mag in existing],
+        datasets=[*filter(None, [root.folder])],
+    )
+    plan_again = partial(
+        lay_out_update, url, layer_name, options, by_content=by_content, box=box, owner=owner
+    )
     return Update(source, job_folder, tuple(existing), job, plan_again)
 
 
 def _check_options(options: PyramidOptions) -> None:
     """Raise an error for options that have no effect on an update."""
-    without_effect = [*options.stored.explicit(), *(["sampling"] if options.sampling is not None else [])]
+    without_effect = [
+        *options.stored.explicit(),
+        *(["sampling"] if options.sampling is not None else []),
+    ]
     if options.align_with is not True:
         without_effect.append("align_with")
     if without_effect:
-        raise ValueError(f"update= and bounding_box= keep the storage of the mags; {', '.join(without_effect)}= requires building them again")
+        raise ValueError(
+            f"update= and bounding_box= keep the storage of the mags; {', '.join(without_effect)}= requires building them again"
+        )
 
 
 def _settings(image: Image, mag: Mag) -> dict[str, Any]:
@@ -289,7 +391,14 @@ def _made_from(layer: Image, mag: Mag, finest: Mag) -> Mag | None:
     return finer if finer == finest or _made_from(layer, finer, finest) is not None else None
 
 
-def _provenance(layer: Image, source: Volume, mag: Mag, previous: Mag, options: PyramidOptions, trusts_records: bool) -> tuple[Mag, str, bool]:
+def _provenance(
+    layer: Image,
+    source: Volume,
+    mag: Mag,
+    previous: Mag,
+    options: PyramidOptions,
+    trusts_records: bool,
+) -> tuple[Mag, str, bool]:
     """Return the source mag, method and ``ignore_zero`` of a mag: as recorded, or as the options
     say for a mag that ``mags=`` names and that has no record."""
     folder, settings = layer.mags[mag], _settings(layer, mag)
@@ -298,13 +407,22 @@ def _provenance(layer: Image, source: Volume, mag: Mag, previous: Mag, options: 
         return previous, choose_method(layer, source, options), options.ignore_zero
     finer = _made_from(layer, mag, source.box.mag)
     if finer is None:
-        made = f"made by {settings.get('command')}" + (f" from mag {settings['source']}" if "source" in settings else "") if settings else "not made by wkwdask"
-        raise ResumeError(f'{folder}: {made}, not by build_pyramid from mag {source.box.mag}: it is left unchanged; existing="overwrite" rebuilds mags')
+        made = (
+            f"made by {settings.get('command')}"
+            + (f" from mag {settings['source']}" if "source" in settings else "")
+            if settings
+            else "not made by wkwdask"
+        )
+        raise ResumeError(
+            f'{folder}: {made}, not by build_pyramid from mag {source.box.mag}: it is left unchanged; existing="overwrite" rebuilds mags'
+        )
     with reading(f"{folder}/{PROVENANCE_NAME}", "record"):
         method, ignore_zero = str(settings["method"]), bool(settings["ignore_zero"])
     if options.method not in ("default", method) or (options.ignore_zero and not ignore_zero):
         requested = options.method + (" with ignore_zero" if options.ignore_zero else "")
-        raise ResumeError(f"{folder}: made with {method}{' with ignore_zero' if ignore_zero else ''}, not {requested}; build the mags again")
+        raise ResumeError(
+            f"{folder}: made with {method}{' with ignore_zero' if ignore_zero else ''}, not {requested}; build the mags again"
+        )
     return finer, method, ignore_zero
 
 
@@ -315,18 +433,40 @@ def _choose_existing_mags(layer: Image, source: Volume, options: PyramidOptions)
     if options.mags is not None or options.coarsest is not None:
         mags = choose_mags(layer, source, options)
     else:
-        local = [mag for mag, folder in layer.mags.items() if mag != finest and not is_remote(folder)]
+        local = [
+            mag for mag, folder in layer.mags.items() if mag != finest and not is_remote(folder)
+        ]
         above = [mag for mag in local if _made_from(layer, mag, finest) is not None]
         mags = sorted(above, key=lambda mag: (mag.x * mag.y * mag.z, mag.factors))
         if not mags:
-            origins = sorted({ladder[0].name for ladder in (recorded_ladder(_settings(layer, mag)) for mag in local) if ladder})
-            others = (f"; mags were built from mag {', '.join(origins)}: name it with finest=" if origins else "") + _unusable(layer)
+            origins = sorted(
+                {
+                    ladder[0].name
+                    for ladder in (recorded_ladder(_settings(layer, mag)) for mag in local)
+                    if ladder
+                }
+            )
+            others = (
+                f"; mags were built from mag {', '.join(origins)}: name it with finest="
+                if origins
+                else ""
+            ) + _unusable(layer)
             names = ",".join(mag.name for mag in local)
-            remedy = f'; mags="{names}" with update="content" builds them again, and replaces the files that differ' if local and not origins else ""
-            raise MissingError(f"{layer.folder}: no mags that build_pyramid made from mag {finest}{others}{remedy}")
-    missing = [mag.name for mag in mags if mag not in layer.mags or not files.isdir(layer.mags[mag])]
+            remedy = (
+                f'; mags="{names}" with update="content" builds them again, and replaces the files that differ'
+                if local and not origins
+                else ""
+            )
+            raise MissingError(
+                f"{layer.folder}: no mags that build_pyramid made from mag {finest}{others}{remedy}"
+            )
+    missing = [
+        mag.name for mag in mags if mag not in layer.mags or not files.isdir(layer.mags[mag])
+    ]
     if missing:
-        raise MissingError(f"{layer.folder}: mag {', '.join(missing)} is missing and cannot be updated; build it first{_unusable(layer)}")
+        raise MissingError(
+            f"{layer.folder}: mag {', '.join(missing)} is missing and cannot be updated; build it first{_unusable(layer)}"
+        )
     return mags
 
 

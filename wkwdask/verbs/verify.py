@@ -21,7 +21,13 @@ from wkwdask.runs.job_records import JobState, job_states, problem_of
 from wkwdask.store import files
 from wkwdask.store.locks import is_lock, read_owner
 from wkwdask.store.paths import ZIP, basename
-from wkwdask.verbs.recompute import find_provenance, finer_levels, is_sampled, left_out_windows, recompute_specs
+from wkwdask.verbs.recompute import (
+    find_provenance,
+    finer_levels,
+    is_sampled,
+    left_out_windows,
+    recompute_specs,
+)
 
 if TYPE_CHECKING:
     import os
@@ -142,7 +148,13 @@ class VerifyReport(Card):
 
     def remedies(self, limit: int = _MAX_LISTED) -> list[str]:
         """Return the remedies of the first faults, one line for each kind."""
-        return list(dict.fromkeys(f"remedy of {fault.kind}: {fault.remedy}" for fault in self.faults[:limit] if fault.remedy))
+        return list(
+            dict.fromkeys(
+                f"remedy of {fault.kind}: {fault.remedy}"
+                for fault in self.faults[:limit]
+                if fault.remedy
+            )
+        )
 
     @property
     def verdict(self) -> str:
@@ -163,10 +175,20 @@ class VerifyReport(Card):
     def _tables(self) -> str:
         mags = html_table(
             ("layer", "mag", "files", "bytes", "blocks"),
-            [(mag.layer, mag.mag, f"{mag.files:,}", format_nbytes(mag.nbytes), f"{mag.blocks:,}") for mag in self.mags],
+            [
+                (mag.layer, mag.mag, f"{mag.files:,}", format_nbytes(mag.nbytes), f"{mag.blocks:,}")
+                for mag in self.mags
+            ],
         )
-        faults = [(fault.severity, fault.kind, fault.path, fault.found, fault.expected, fault.remedy) for fault in self.faults[:_MAX_LISTED]]
-        listed = html_table(("", "fault", "file", "found", "expected", "remedy"), faults) if faults else ""
+        faults = [
+            (fault.severity, fault.kind, fault.path, fault.found, fault.expected, fault.remedy)
+            for fault in self.faults[:_MAX_LISTED]
+        ]
+        listed = (
+            html_table(("", "fault", "file", "found", "expected", "remedy"), faults)
+            if faults
+            else ""
+        )
         return f"{escape(self.path)}{mags}{listed}{escape(self.verdict)}"
 
     def _drawn(self) -> Iterable[str]:
@@ -187,7 +209,9 @@ class VerifyReport(Card):
             "warnings": self.count(WARNING),
             "decoded": self.decoded,
             "seconds": round(self.seconds, 3),
-            "mags": [{name: getattr(mag, name) for name in MagFindings.__slots__} for mag in self.mags],
+            "mags": [
+                {name: getattr(mag, name) for name in MagFindings.__slots__} for mag in self.mags
+            ],
             "faults": [fault.to_json() for fault in self.faults],
         }
 
@@ -195,7 +219,15 @@ class VerifyReport(Card):
 class Verification(Work["VerifyReport"]):
     """Verification of stored files, and of coarser levels against finer ones."""
 
-    def __init__(self, its_format: ArrayFormat, scope: Scope, *, decode: bool, pyramid: float = 0.0, method: str | None = None) -> None:
+    def __init__(
+        self,
+        its_format: ArrayFormat,
+        scope: Scope,
+        *,
+        decode: bool,
+        pyramid: float = 0.0,
+        method: str | None = None,
+    ) -> None:
         self.format = its_format
         self.scope = scope
         self.path = scope.path
@@ -203,7 +235,14 @@ class Verification(Work["VerifyReport"]):
         self._decode = decode
         self._pyramid = pyramid
         self._method = method
-        self._faults = [*scope.faults, *(fault for folder, has_levels in scope.job_folders for fault in job_leftovers(folder, has_levels=has_levels))]
+        self._faults = [
+            *scope.faults,
+            *(
+                fault
+                for folder, has_levels in scope.job_folders
+                for fault in job_leftovers(folder, has_levels=has_levels)
+            ),
+        ]
         self._compared: Counter[str] = Counter()
         self._recorded: set[str] = set()  # folders of levels whose method is recorded
         self._started = time.monotonic()
@@ -221,10 +260,18 @@ class Verification(Work["VerifyReport"]):
     def _file_job(self) -> FlatJob:
         """Return the job that reads the files."""
         checks: list[tuple[LevelScope, FileCheck, Sequence[Any]]]
-        checks = [(scope, check, scope.files()) for scope in self._levels if (check := scope.check(decode=self._decode)) is not None]
+        checks = [
+            (scope, check, scope.files())
+            for scope in self._levels
+            if (check := scope.check(decode=self._decode)) is not None
+        ]
         for scope in self._levels if self._decode else ():
             if ZIP in scope.folder:
-                zipped = [f"{folder}/{name}" for folder, _, names in files.walk(scope.folder) for name in names]
+                zipped = [
+                    f"{folder}/{name}"
+                    for folder, _, names in files.walk(scope.folder)
+                    for name in names
+                ]
                 checks.append((scope, ZippedCheck(scope.folder), zipped))
 
         def tasks() -> Iterator[Task]:
@@ -233,12 +280,18 @@ class Verification(Work["VerifyReport"]):
                 for first in range(0, len(stored), step):
                     yield CheckSpec(scope.key, check, tuple(stored[first : first + step])).task()
 
-        return FlatJob(tasks, sum(-(-len(stored) // scope.files_per_task()) for scope, _, stored in checks), self._add_findings)
+        return FlatJob(
+            tasks,
+            sum(-(-len(stored) // scope.files_per_task()) for scope, _, stored in checks),
+            self._add_findings,
+        )
 
     def _add_findings(self, spec: CheckSpec, result: Result) -> None:
         findings: Findings = result.value
         self._faults += findings.faults
-        self.found[spec.level] = self.found.get(spec.level, Findings()) + replace(findings, faults=())
+        self.found[spec.level] = self.found.get(spec.level, Findings()) + replace(
+            findings, faults=()
+        )
 
     def _pyramid_job(self) -> FlatJob:
         """Return the job that compares coarser levels with finer ones, except broken files and
@@ -248,17 +301,31 @@ class Verification(Work["VerifyReport"]):
         for layer in self.scope.layers if self._pyramid else ():
             for scope in (scope for scope in layer.mags if finer_levels(layer, scope)):
                 provenance = find_provenance(layer, scope, self._method)
-                if provenance is None or not broken.isdisjoint((scope.document, provenance.finer.document)):
-                    what = "its method is not recorded" if provenance is None else f"a {basename(scope.document)} is broken"
+                if provenance is None or not broken.isdisjoint(
+                    (scope.document, provenance.finer.document)
+                ):
+                    what = (
+                        "its method is not recorded"
+                        if provenance is None
+                        else f"a {basename(scope.document)} is broken"
+                    )
                     self._faults.append(Fault("pyramid.unknown", scope.folder, what))
                     continue
                 if provenance.is_recorded:
                     self._recorded.add(scope.folder)
                 whole = left_out_windows(scope, provenance)
                 if whole is not None:
-                    expected = f"at least {whole}, the complete windows of mag {provenance.finer.mag}"
-                    self._faults.append(Fault("pyramid.smaller", scope.folder, f"box {scope.box}", expected))
-                tasks += [spec.task() for spec in recompute_specs(scope, provenance, broken) if is_sampled(scope.folder, spec.shard, self._pyramid)]
+                    expected = (
+                        f"at least {whole}, the complete windows of mag {provenance.finer.mag}"
+                    )
+                    self._faults.append(
+                        Fault("pyramid.smaller", scope.folder, f"box {scope.box}", expected)
+                    )
+                tasks += [
+                    spec.task()
+                    for spec in recompute_specs(scope, provenance, broken)
+                    if is_sampled(scope.folder, spec.shard, self._pyramid)
+                ]
         return FlatJob(lambda: iter(tasks), len(tasks), self._add_differences)
 
     def _add_differences(self, spec: RecomputeSpec, result: Result) -> None:
@@ -272,24 +339,69 @@ class Verification(Work["VerifyReport"]):
             # a level without a recorded method may have been made by another method
             severity = ERROR if folder in self._recorded else ""
             x, y, z = (a + o for a, o in zip(first.voxel, spec.origin, strict=True))
-            self._faults.append(Fault("pyramid.differs", spec.coarser.shard_path(spec.shard), what, expected, voxel=(x, y, z), severity_override=severity))
+            self._faults.append(
+                Fault(
+                    "pyramid.differs",
+                    spec.coarser.shard_path(spec.shard),
+                    what,
+                    expected,
+                    voxel=(x, y, z),
+                    severity_override=severity,
+                )
+            )
 
     def _report(self) -> VerifyReport:
         self._faults += self.scope.conclude(self.found)
-        broken = {fault.path for fault in self._faults if fault.severity != NOTE and not fault.kind.startswith("pyramid.")}
+        broken = {
+            fault.path
+            for fault in self._faults
+            if fault.severity != NOTE and not fault.kind.startswith("pyramid.")
+        }
         for scope in self._levels:
             self._faults += scope.changed_sizes(broken)
         mags = []
         for scope in self._levels:
             findings = self.found.get(scope.key, Findings())
             compared = self._compared[scope.folder]
-            mags.append(MagFindings(scope.layer, scope.name, scope.folder, findings.files, findings.nbytes, findings.blocks, findings.largest, compared))
-        faults = sorted(self._faults, key=lambda fault: (SEVERITIES.index(fault.severity), fault.path, fault.block or 0, fault.offset or 0, fault.kind))
-        return VerifyReport(self.scope.path, self._decode, tuple(mags), tuple(faults), time.monotonic() - self._started)
+            mags.append(
+                MagFindings(
+                    scope.layer,
+                    scope.name,
+                    scope.folder,
+                    findings.files,
+                    findings.nbytes,
+                    findings.blocks,
+                    findings.largest,
+                    compared,
+                )
+            )
+        faults = sorted(
+            self._faults,
+            key=lambda fault: (
+                SEVERITIES.index(fault.severity),
+                fault.path,
+                fault.block or 0,
+                fault.offset or 0,
+                fault.kind,
+            ),
+        )
+        return VerifyReport(
+            self.scope.path,
+            self._decode,
+            tuple(mags),
+            tuple(faults),
+            time.monotonic() - self._started,
+        )
 
 
 def lay_out_verification(
-    url: str | os.PathLike[str], layers: Sequence[str] | None, mags: Sequence[Mag] | None, *, decode: bool, pyramid: float = 0.0, method: str | None = None
+    url: str | os.PathLike[str],
+    layers: Sequence[str] | None,
+    mags: Sequence[Mag] | None,
+    *,
+    decode: bool,
+    pyramid: float = 0.0,
+    method: str | None = None,
 ) -> Verification:
     """Plan the verification of a path or URL; ``pyramid`` is the share of the shards of coarser
     levels to compare."""
@@ -303,7 +415,9 @@ def lay_out_verification(
     except MissingError:
         recognised = recognised_url(url)
         if recognised != url:
-            return lay_out_verification(recognised, layers, mags, decode=decode, pyramid=pyramid, method=method)
+            return lay_out_verification(
+                recognised, layers, mags, decode=decode, pyramid=pyramid, method=method
+            )
         explain_missing(url)
         raise
     return Verification(its_format, scope, decode=decode, pyramid=pyramid, method=method)

@@ -29,7 +29,13 @@ from wkwdask.runs.job import Result, Task
 from wkwdask.runs.job_folder import JobFolder, Publisher
 from wkwdask.runs.parts import ReceiptCollector, ShardTally, read_scratch
 from wkwdask.runs.report import Report
-from wkwdask.runs.staged import StagedMags, check_existing, finish_interrupted_publication, settings_of, stage_array
+from wkwdask.runs.staged import (
+    StagedMags,
+    check_existing,
+    finish_interrupted_publication,
+    settings_of,
+    stage_array,
+)
 from wkwdask.store import files
 from wkwdask.store.locks import ShardBox, guarded
 from wkwdask.store.records import merge_file_record
@@ -56,10 +62,14 @@ _REGION = "to_wkw region"
 def part_of(target: TargetArray, part: Vec3, part_shape: Vec3) -> tuple[Vec3, Vec3 | None]:
     """Return the shard of a part and the name of the part, None for a part that is a whole
     shard."""
-    return divide(times(part, part_shape), target.shard_shape), None if part_shape == target.shard_shape else part
+    return divide(
+        times(part, part_shape), target.shard_shape
+    ), None if part_shape == target.shard_shape else part
 
 
-def encode_part(target: TargetArray, part: Vec3, part_shape: Vec3, voxels: npt.NDArray[Any], topleft: Vec3) -> Receipt:
+def encode_part(
+    target: TargetArray, part: Vec3, part_shape: Vec3, voxels: npt.NDArray[Any], topleft: Vec3
+) -> Receipt:
     """Encode the voxels of one part and store them."""
     shard, name = part_of(target, part, part_shape)
     writer = target.open_part(shard, part if target.merges else name)
@@ -87,17 +97,30 @@ class PartSpec:
     """Voxels, shape (c, x, y, z), or the pieces in scratch files that are not zero."""
 
     def task(self) -> Task:
-        return Task(f"part {self.part} of mag {self.target.box.mag}", "part {},{},{}".format(*self.part), PartSpec.run, self)
+        return Task(
+            f"part {self.part} of mag {self.target.box.mag}",
+            "part {},{},{}".format(*self.part),
+            PartSpec.run,
+            self,
+        )
 
     def run(self) -> Result:
         """Assemble the part if it is given in pieces, then encode and store it."""
         target, voxels = self.target, self.content
         box = cell_box(self.part, self.part_shape, target.box).intersection(target.box)
         if isinstance(voxels, tuple):
-            pieces, voxels = voxels, np.zeros((target.num_channels, *box.size), target.dtype, order="F")
+            pieces, voxels = (
+                voxels,
+                np.zeros((target.num_channels, *box.size), target.dtype, order="F"),
+            )
             for piece in pieces:
-                part_of_array(voxels[slice(*piece.channels)], piece.box, box.topleft)[...] = read_scratch(piece, target.dtype)
-        return Result(((0, encode_part(target, self.part, self.part_shape, voxels, box.topleft)),), nbytes_in=voxels.nbytes)
+                part_of_array(voxels[slice(*piece.channels)], piece.box, box.topleft)[...] = (
+                    read_scratch(piece, target.dtype)
+                )
+        return Result(
+            ((0, encode_part(target, self.part, self.part_shape, voxels, box.topleft)),),
+            nbytes_in=voxels.nbytes,
+        )
 
 
 class WriteJob:
@@ -118,13 +141,17 @@ class WriteJob:
         if not isinstance(content, np.ndarray):
             for piece in content:
                 self._pieces.setdefault(piece.part, []).append(piece)
-        self._shards = [shard for shard in cells(target.box, target.shard_shape) if shard not in done]
+        self._shards = [
+            shard for shard in cells(target.box, target.shard_shape) if shard not in done
+        ]
         num_joins = len(self._shards) if self._part_shape != target.shard_shape else 0
         self.num_tasks = sum(self._num_parts(0, shard) for shard in self._shards) + num_joins
 
     def _parts(self, shard: Vec3) -> Iterator[Vec3]:
         box = self._target.box
-        return cells(cell_box(shard, self._target.shard_shape, box).intersection(box), self._part_shape)
+        return cells(
+            cell_box(shard, self._target.shard_shape, box).intersection(box), self._part_shape
+        )
 
     def _num_parts(self, level: int, shard: Vec3) -> int:
         return sum(1 for _ in self._parts(shard))
@@ -133,11 +160,16 @@ class WriteJob:
         if not isinstance(self._content, np.ndarray):
             return tuple(self._pieces.get(part, ()))
         box = self._target.box
-        return part_of_array(self._content, cell_box(part, self._part_shape, box).intersection(box), box.topleft)
+        return part_of_array(
+            self._content, cell_box(part, self._part_shape, box).intersection(box), box.topleft
+        )
 
     def tasks(self) -> Iterator[Task]:
         parts = (part for shard in self._shards for part in self._parts(shard))
-        return (PartSpec(self._target, part, self._part_shape, self._content_of(part)).task() for part in parts)
+        return (
+            PartSpec(self._target, part, self._part_shape, self._content_of(part)).task()
+            for part in parts
+        )
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
         """Record a receipt; return the join of a shard whose parts are complete."""
@@ -159,17 +191,32 @@ class Creation(Plan):
 
 
 def lay_out_write(
-    target: TargetImage, topleft: Vec3, content: ArrayContent, options: Any, existing: str, command: str
+    target: TargetImage,
+    topleft: Vec3,
+    content: ArrayContent,
+    options: Any,
+    existing: str,
+    command: str,
 ) -> tuple[StagedMags, tuple[Warning, ...]]:
     """Plan the write of an array as one level; return the staged level and warnings for the
     user."""
     check_existing(existing)
-    spec = LevelSpec(BoundingBox(topleft, content.shape[1:], target.mag), content.dtype, content.shape[0])
+    spec = LevelSpec(
+        BoundingBox(topleft, content.shape[1:], target.mag), content.dtype, content.shape[0]
+    )
     levels = target.new_levels([spec], options, existing=existing)
     (folder,) = levels.folders
     settings = {**settings_of(command, folder=folder, box=spec.box), **levels.settings}
-    draft = stage_array(f"{command} into {folder}", levels.parent, folder, settings, existing, content)
-    staged = draft.mags(levels.staged(draft.root), spec.nbytes, levels.edit, resumes_automatically=False, ignored_settings=content.ignored_settings)
+    draft = stage_array(
+        f"{command} into {folder}", levels.parent, folder, settings, existing, content
+    )
+    staged = draft.mags(
+        levels.staged(draft.root),
+        spec.nbytes,
+        levels.edit,
+        resumes_automatically=False,
+        ignored_settings=content.ignored_settings,
+    )
     return staged, levels.warnings
 
 
@@ -198,7 +245,9 @@ class StagedRegion(StagedMags):
         (target,) = self.targets
         try:
             if self.volume is not None and not self.volume.is_current():
-                raise IncompleteWriteError(f"{target.folder}: was replaced before the locks were taken; start again")
+                raise IncompleteWriteError(
+                    f"{target.folder}: was replaced before the locks were taken; start again"
+                )
             target.prepare()
         except BaseException:
             self.discard()
@@ -225,10 +274,24 @@ class StagedRegion(StagedMags):
         return Report((report,), self.nbytes_in, seconds, note)
 
     def _job_folder(self) -> JobFolder:
-        return JobFolder(self.parent, self.owner, self.folders, self.region, is_kept_for_later=False, datasets=[*filter(None, [self.dataset])])
+        return JobFolder(
+            self.parent,
+            self.owner,
+            self.folders,
+            self.region,
+            is_kept_for_later=False,
+            datasets=[*filter(None, [self.dataset])],
+        )
 
 
-def lay_out_region(image: Image, volume: StoredArray, region: BoundingBox, content: ArrayContent, level: int | str | None, existing: str) -> StagedRegion:
+def lay_out_region(
+    image: Image,
+    volume: StoredArray,
+    region: BoundingBox,
+    content: ArrayContent,
+    level: int | str | None,
+    existing: str,
+) -> StagedRegion:
     """Plan the write of an array into a region of a level."""
     check_existing(existing)
     _check_fits(image, volume, region, content)
@@ -238,15 +301,35 @@ def lay_out_region(image: Image, volume: StoredArray, region: BoundingBox, conte
     # one path for the locks of all jobs
     folder = files.realpath(folder) if files.islink(folder) else folder
     settings = settings_of(_REGION, folder=folder, box=box_setting(region), level=level or 0)
-    ranges = cell_range(counted_from(region, volume.origin), its_format.in_place_target(volume, InPlaceWrite(folder, "", region)).shard_shape)
+    ranges = cell_range(
+        counted_from(region, volume.origin),
+        its_format.in_place_target(volume, InPlaceWrite(folder, "", region)).shard_shape,
+    )
     root = root_of(image)
     root.check_links(folder, volume.nested_names(region))
-    shards = ShardBox((ranges[0].start, ranges[1].start, ranges[2].start), (ranges[0].stop, ranges[1].stop, ranges[2].stop))
+    shards = ShardBox(
+        (ranges[0].start, ranges[1].start, ranges[2].start),
+        (ranges[0].stop, ranges[1].stop, ranges[2].stop),
+    )
     if any(Publisher(RecordPaths(root)).is_prepared for root, _ in job_folders(parent)):
         finish_interrupted_publication(parent, folder, _REGION, root.folder)
-        raise ReplacedError(f"{folder}: completed a killed job that was replacing the mag; start again")
-    draft = stage_array(f"{_REGION} {region} of {folder}", parent, folder, settings, existing, replace(content, shards=shards))
-    target = its_format.in_place_target(volume, InPlaceWrite(folder, f"{draft.staged(region.mag.long_name)}.parts", region, merges=True, level=level))
+        raise ReplacedError(
+            f"{folder}: completed a killed job that was replacing the mag; start again"
+        )
+    draft = stage_array(
+        f"{_REGION} {region} of {folder}",
+        parent,
+        folder,
+        settings,
+        existing,
+        replace(content, shards=shards),
+    )
+    target = its_format.in_place_target(
+        volume,
+        InPlaceWrite(
+            folder, f"{draft.staged(region.mag.long_name)}.parts", region, merges=True, level=level
+        ),
+    )
     nbytes = region.volume * volume.dtype.itemsize * volume.num_channels
     return StagedRegion(
         draft.owner,
@@ -266,15 +349,24 @@ def lay_out_region(image: Image, volume: StoredArray, region: BoundingBox, conte
     )
 
 
-def _check_fits(image: Image, volume: StoredArray, region: BoundingBox, content: ArrayContent) -> None:
+def _check_fits(
+    image: Image, volume: StoredArray, region: BoundingBox, content: ArrayContent
+) -> None:
     if region.size != content.shape[1:]:
-        raise ValueError(f"the region {region} has shape {region.size}, the array has {content.shape[1:]}")
+        raise ValueError(
+            f"the region {region} has shape {region.size}, the array has {content.shape[1:]}"
+        )
     has_box = image.container is None or image.container.record is not None
     if (not has_box and min(region.topleft) < 0) or (has_box and not volume.box.contains(region)):
-        raise BoundsError(f"{volume.name}: the region {region} reaches outside the layer, whose box is {volume.box}")
+        raise BoundsError(
+            f"{volume.name}: the region {region} reaches outside the layer, whose box is {volume.box}"
+        )
     dtype = np.dtype(content.dtype)
     # a bool or half-float level also accepts the wider type in which other formats store its values
-    if dtype.newbyteorder("=") not in (volume.dtype, common_dtype(volume.dtype)) or content.shape[0] != volume.num_channels:
+    if (
+        dtype.newbyteorder("=") not in (volume.dtype, common_dtype(volume.dtype))
+        or content.shape[0] != volume.num_channels
+    ):
         raise TypeError(
             f"{volume.name}: holds {counted(volume.num_channels, 'channel')} of {volume.dtype.name}, the array is {content.shape[0]} of {dtype.name}"
         )

@@ -57,7 +57,14 @@ class ArrayVolume:
     def moved(self, shift: Vec3) -> ArrayVolume:
         return replace(self, box=moved(self.box, shift))
 
-    def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True) -> int:
+    def read_into(
+        self,
+        out: npt.NDArray[Any],
+        topleft: Vec3,
+        first_channel: int = 0,
+        *,
+        fill_zeros: bool = True,
+    ) -> int:
         """Fill an array with voxels inside the box, see
         :meth:`wkwdask.model.volume.Volume.read_into`."""
         del fill_zeros
@@ -66,11 +73,21 @@ class ArrayVolume:
         if not self.bounds:
             out[...] = self._compute([wanted])[0]
             return int(out.any())
-        spans = [[span for span in pairwise(bounds) if span[0] < high and span[1] > low] for bounds, (low, high) in zip(self.bounds, wanted, strict=True)]
+        spans = [
+            [span for span in pairwise(bounds) if span[0] < high and span[1] > low]
+            for bounds, (low, high) in zip(self.bounds, wanted, strict=True)
+        ]
         chunks = list(product(*spans))
         keys = [(id(self.array), chunk) for chunk in chunks]
-        for chunk, voxels in zip(chunks, self.cache.get_or_make(keys, lambda keys: self._compute([key[1] for key in keys])), strict=True):
-            common = [(max(low, first), min(high, last)) for (low, high), (first, last) in zip(wanted, chunk, strict=True)]
+        for chunk, voxels in zip(
+            chunks,
+            self.cache.get_or_make(keys, lambda keys: self._compute([key[1] for key in keys])),
+            strict=True,
+        ):
+            common = [
+                (max(low, first), min(high, last))
+                for (low, high), (first, last) in zip(wanted, chunk, strict=True)
+            ]
             out[_slices(common, lows)] = voxels[_slices(common, [first for first, _ in chunk])]
         return int(out.any())
 
@@ -84,7 +101,9 @@ class ArrayVolume:
 
 
 def _slices(box: Sequence[tuple[int, int]], origin: Sequence[int]) -> tuple[slice, ...]:
-    return tuple(slice(low - first, high - first) for (low, high), first in zip(box, origin, strict=True))
+    return tuple(
+        slice(low - first, high - first) for (low, high), first in zip(box, origin, strict=True)
+    )
 
 
 @dataclass(frozen=True)
@@ -103,15 +122,31 @@ class ArrayOptions:
 def layer_of(array: Any, name: str | None, options: ArrayOptions, cache: Cache) -> ShownLayer:
     """Return an array as a layer."""
     voxels, coordinates = normalize_array(array, options.offset, allow_negative=True)
-    name = str(name or (getattr(array, "name", None) if hasattr(array, "coords") else None) or "array")
+    name = str(
+        name or (getattr(array, "name", None) if hasattr(array, "coords") else None) or "array"
+    )
     if voxels.dtype.kind not in "biuf" or 0 in voxels.shape:
-        raise ValueError(f"{name}: expected voxels that are numbers, got shape {voxels.shape} of {voxels.dtype}")
-    size = options.default_size if coordinates.lengths_nm is None else ratio_of(coordinates.lengths_nm, options.mag.factors)
+        raise ValueError(
+            f"{name}: expected voxels that are numbers, got shape {voxels.shape} of {voxels.dtype}"
+        )
+    size = (
+        options.default_size
+        if coordinates.lengths_nm is None
+        else ratio_of(coordinates.lengths_nm, options.mag.factors)
+    )
     size = size if options.voxel_size is None else parse_voxel_size(options.voxel_size)
     category = options.category or coordinates.category
-    has_labels = category == "segmentation" if category else voxels.dtype.kind == "b" or (voxels.dtype.kind in "iu" and voxels.dtype.itemsize >= 4)
+    has_labels = (
+        category == "segmentation"
+        if category
+        else voxels.dtype.kind == "b" or (voxels.dtype.kind in "iu" and voxels.dtype.itemsize >= 4)
+    )
     chunks = getattr(voxels, "chunks", ())
-    is_cached = prod(max(lengths) for lengths in chunks) * voxels.dtype.itemsize <= options.cache_nbytes
+    is_cached = (
+        prod(max(lengths) for lengths in chunks) * voxels.dtype.itemsize <= options.cache_nbytes
+    )
     bounds = tuple((0, *accumulate(lengths)) for lengths in chunks) if is_cached else ()
-    volume = ArrayVolume(voxels, BoundingBox(coordinates.offset, voxels.shape[1:], options.mag), bounds, cache)
+    volume = ArrayVolume(
+        voxels, BoundingBox(coordinates.offset, voxels.shape[1:], options.mag), bounds, cache
+    )
     return shown_array(name, volume, size, is_segmentation=has_labels)

@@ -17,7 +17,9 @@ _PIXELS = 350  # edge of a panel that shows a whole section
 _MOST_VOXELS_PER_PIXEL = 4
 
 
-def make_state(layers: Sequence[ShownLayer], position: Vec3 | None, shader: str | None) -> dict[str, Any]:
+def make_state(
+    layers: Sequence[ShownLayer], position: Vec3 | None, shader: str | None
+) -> dict[str, Any]:
     """Return a state whose sources are the numbers of layers: segmentations over images, around the
     middle of the first layer."""
     size = next((layer.voxel_size_nm for layer in layers if layer.voxel_size_nm is not None), None)
@@ -50,7 +52,10 @@ def _dimensions(size: Lengths | None) -> dict[str, Any]:
 
 
 def _layer(layer: ShownLayer, shader: str | None) -> dict[str, Any]:
-    entry: dict[str, Any] = {"type": "segmentation" if layer.is_segmentation else "image", "name": layer.name}
+    entry: dict[str, Any] = {
+        "type": "segmentation" if layer.is_segmentation else "image",
+        "name": layer.name,
+    }
     if layer.is_segmentation:
         return {**entry, "selectedAlpha": 0.4, "notSelectedAlpha": 0.15, "hideSegmentZero": True}
     if layer.is_rgb:
@@ -59,7 +64,9 @@ def _layer(layer: ShownLayer, shader: str | None) -> dict[str, Any]:
     if contrast is not None:
         is_integer = layer.coarsest.dtype.kind in "iu"
         low, high = (int(n) if is_integer else n for n in contrast)
-        entry["shaderControls"] = {"normalized": {"range": [low, max(high, low + 1) if is_integer else high]}}
+        entry["shaderControls"] = {
+            "normalized": {"range": [low, max(high, low + 1) if is_integer else high]}
+        }
     return {**entry, "shader": shader or _SHADER}
 
 
@@ -70,7 +77,10 @@ _RGB_SHADER = f"void main() {{\n  emitRGB(vec3({', '.join(f'toNormalized(getData
 def format_page(state: dict[str, Any], layers: Sequence[ShownLayer]) -> bytes:
     """Return a page that opens the client with a state. The page knows its own URL, which the
     server does not know behind a proxy."""
-    entries = [{**entry, "source": f"{layers[entry['source']].scheme}://{_DATA}/{entry['source']}/"} for entry in state["layers"]]
+    entries = [
+        {**entry, "source": f"{layers[entry['source']].scheme}://{_DATA}/{entry['source']}/"}
+        for entry in state["layers"]
+    ]
     # no text may end the script
     text = json.dumps({**state, "layers": entries}).replace("<", "\\u003c")
     return _PAGE.format(state=text, data=_DATA).encode()

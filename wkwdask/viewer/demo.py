@@ -76,11 +76,16 @@ def make_demo(folder: str | os.PathLike[str], *, shape: Sequence[int] = SHAPE) -
     if files.exists(target) and (not files.isdir(target) or files.listdir(target)):
         raise ExistsError(f"{target}: already exists and is not empty; name another folder")
     files.makedirs(target)
-    publish_bytes(f"{target}/{FILE_NAME}", format_datasource(new_document(basename(files.realpath(target)), VOXEL_SIZE_NM)).encode())
+    publish_bytes(
+        f"{target}/{FILE_NAME}",
+        format_datasource(new_document(basename(files.realpath(target)), VOXEL_SIZE_NM)).encode(),
+    )
     reports: list[Report] = []
     for layer, dtype in (("color", np.uint8), ("segmentation", np.uint32)):
         chunks = da.core.normalize_chunks(_CHUNK, shape=tuple(shape), dtype=dtype)
-        voxels = da.map_blocks(_demo_chunk, chunks=chunks, dtype=dtype, meta=np.empty((0, 0, 0), dtype), layer=layer)
+        voxels = da.map_blocks(
+            _demo_chunk, chunks=chunks, dtype=dtype, meta=np.empty((0, 0, 0), dtype), layer=layer
+        )
         reports.append(to_wkw(voxels, f"{target}/{layer}/1", offset=OFFSET, file_len=_FILE_LEN))
         reports.append(build_pyramid(target, layer))
     return reports
@@ -92,10 +97,16 @@ def _demo_chunk(*, layer: str, block_info: Any) -> npt.NDArray[Any]:
 
     low, high = zip(*block_info[None]["array-location"], strict=True)
     out = np.empty(np.subtract(high, low), np.uint8 if layer == "color" else np.uint32)
-    for part in product(*(range(0, length, edge) for length, edge in zip(out.shape, _PART, strict=True))):
+    for part in product(
+        *(range(0, length, edge) for length, edge in zip(out.shape, _PART, strict=True))
+    ):
         inside = out[tuple(slice(at, at + edge) for at, edge in zip(part, _PART, strict=True))]
         corner = tuple(a + b for a, b in zip(low, part, strict=True))
-        inside[...] = make_image(corner, inside.shape) if layer == "color" else make_labels(corner, inside.shape)
+        inside[...] = (
+            make_image(corner, inside.shape)
+            if layer == "color"
+            else make_labels(corner, inside.shape)
+        )
     return out
 
 
@@ -107,14 +118,21 @@ _PRIMES = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x27D4EB2F
 def make_labels(low: Vec3, shape: Vec3) -> npt.NDArray[np.uint32]:
     """Compute the ids of cells; membranes are 0."""
     first, second, (i, j, k) = _nearest(low, shape)
-    return np.where(second - first < _MEMBRANE, 0, (k + 64) * 16384 + (j + 64) * 128 + i + 64).astype(np.uint32)
+    return np.where(
+        second - first < _MEMBRANE, 0, (k + 64) * 16384 + (j + 64) * 128 + i + 64
+    ).astype(np.uint32)
 
 
 def make_image(low: Vec3, shape: Vec3) -> npt.NDArray[np.uint8]:
     """Compute gray values: dark membranes, grainy cytoplasm, dark mitochondria with cristae."""
     first, second, cell = _nearest(low, shape)
     x, y, _ = positions = _positions(low, shape)
-    value = 148 + 26 * _random(cell, 7) + 34 * (_noise(positions, (9, 9, 4), 8) - 0.5) + 22 * (_noise(positions, (3, 3, 2), 9) - 0.5)
+    value = (
+        148
+        + 26 * _random(cell, 7)
+        + 34 * (_noise(positions, (9, 9, 4), 8) - 0.5)
+        + 22 * (_noise(positions, (3, 3, 2), 9) - 0.5)
+    )
     blob = np.where(second - first > 5 * _MEMBRANE, _noise(positions, (26, 26, 11), 10), 0)
     stripes = np.sin(x * 0.9 + 3 * _noise(positions, (12, 12, 6), 11) + y * 0.4)
     value -= np.where(blob > 0.69, 46 + 14 * stripes, np.where(blob > 0.66, 74, 0))
@@ -124,12 +142,17 @@ def make_image(low: Vec3, shape: Vec3) -> npt.NDArray[np.uint8]:
 
 
 def _positions(low: Vec3, shape: Vec3) -> tuple[npt.NDArray[np.int64], ...]:
-    return np.ix_(*(np.arange(start, start + length) for start, length in zip(low, shape, strict=True)))
+    return np.ix_(
+        *(np.arange(start, start + length) for start, length in zip(low, shape, strict=True))
+    )
 
 
 def _random(positions: Iterable[npt.NDArray[np.int64]], salt: int) -> Floats:
     """Return a pseudo-random number in [0, 1) for each position."""
-    x, y, z = ((position + 4096).astype(np.uint64) * np.uint64(prime) for position, prime in zip(positions, _PRIMES, strict=False))
+    x, y, z = (
+        (position + 4096).astype(np.uint64) * np.uint64(prime)
+        for position, prime in zip(positions, _PRIMES, strict=False)
+    )
     value = x ^ y ^ z ^ np.uint64(salt * _PRIMES[3] & (1 << 64) - 1)
     value ^= value >> np.uint64(29)
     value *= np.uint64(0xBF58476D1CE4E5B9)
@@ -147,7 +170,9 @@ def _noise(positions: Sequence[npt.NDArray[np.int64]], step: Vec3, salt: int) ->
         # interpolate the first axis and move it to the end: after three rounds the order is x, y, z
         # again
         before, after = numbers[low - low[0]], numbers[low - low[0] + 1]
-        numbers = np.moveaxis(before + (after - before) * (at - low)[:, np.newaxis, np.newaxis], 0, 2)
+        numbers = np.moveaxis(
+            before + (after - before) * (at - low)[:, np.newaxis, np.newaxis], 0, 2
+        )
     return numbers
 
 
@@ -157,22 +182,45 @@ def _nearest(low: Vec3, shape: Vec3) -> tuple[Floats, Floats, npt.NDArray[np.int
     positions = _positions(low, shape)
     bends = ((26, (60, 60, 24), 1), (26, (60, 60, 24), 2), (9, (70, 70, 28), 3))
     points = np.stack(
-        [(at + bend * (_noise(positions, step, salt) - 0.5)) / edge for at, (bend, step, salt), edge in zip(positions, bends, _CELL, strict=True)]
+        [
+            (at + bend * (_noise(positions, step, salt) - 0.5)) / edge
+            for at, (bend, step, salt), edge in zip(positions, bends, _CELL, strict=True)
+        ]
     )
     points = points.reshape(3, -1)
-    lattice = np.stack(np.meshgrid(*(np.arange(axis.min() // 1 - 1, axis.max() // 1 + 2) for axis in points), indexing="ij")).reshape(3, -1).astype(np.int64)
+    lattice = (
+        np.stack(
+            np.meshgrid(
+                *(np.arange(axis.min() // 1 - 1, axis.max() // 1 + 2) for axis in points),
+                indexing="ij",
+            )
+        )
+        .reshape(3, -1)
+        .astype(np.int64)
+    )
     centers = lattice + np.stack([_random(lattice, salt) for salt in (4, 5, 6)])
     # With r the radius of the part around its middle and d the distance of the second nearest
     # center to the middle, two centers lie within d + r of each voxel. A center farther than d + 2
     # r from the middle is farther than d + r from each voxel, so it is never among the two nearest.
     middle = points.mean(axis=1, keepdims=True)
-    reach, radius = np.linalg.norm(centers - middle, axis=0), np.linalg.norm(points - middle, axis=0).max()
+    reach, radius = (
+        np.linalg.norm(centers - middle, axis=0),
+        np.linalg.norm(points - middle, axis=0).max(),
+    )
     is_near = reach <= np.partition(reach, 1)[1] + 2 * radius
     lattice, centers = lattice[:, is_near], centers[:, is_near]
-    first, second, nearest = np.full(points.shape[1], np.inf), np.full(points.shape[1], np.inf), np.zeros(points.shape[1], np.int64)
+    first, second, nearest = (
+        np.full(points.shape[1], np.inf),
+        np.full(points.shape[1], np.inf),
+        np.zeros(points.shape[1], np.int64),
+    )
     for number, center in enumerate(centers.T):
         square = ((points - center[:, np.newaxis]) ** 2).sum(axis=0)
         nearest[square < first] = number
         second = np.minimum(second, np.maximum(first, square))
         first = np.minimum(first, square)
-    return np.sqrt(first).reshape(shape) * _CELL[0], np.sqrt(second).reshape(shape) * _CELL[0], lattice[:, nearest].reshape(3, *shape)
+    return (
+        np.sqrt(first).reshape(shape) * _CELL[0],
+        np.sqrt(second).reshape(shape) * _CELL[0],
+        lattice[:, nearest].reshape(3, *shape),
+    )

@@ -108,7 +108,9 @@ def parse_request(head: bytes) -> Request:
     if "host" not in fields and line[3] == "1":
         raise RequestError(400, "no field host")
     if "transfer-encoding" in fields or fields.get("content-length", "0") != "0":
-        raise RequestError(405 if line[1] not in ("GET", "HEAD") else 413, "requests have no body here")
+        raise RequestError(
+            405 if line[1] not in ("GET", "HEAD") else 413, "requests have no body here"
+        )
     tokens = fields.get("connection", "").lower().replace(" ", "").split(",")
     return Request(line[1], line[2].partition("?")[0], fields, line[3] == "0" or "close" in tokens)
 
@@ -130,7 +132,9 @@ class HttpServer(socketserver.ThreadingTCPServer):
         """Connections that wait for a request, the one that waits longest first."""
         super().__init__((ADDRESS, port), _Connection)
         self.port = int(self.server_address[1])
-        threading.Thread(target=self.serve_forever, args=(_POLL_SECONDS,), name="wkwdask-view", daemon=True).start()
+        threading.Thread(
+            target=self.serve_forever, args=(_POLL_SECONDS,), name="wkwdask-view", daemon=True
+        ).start()
 
     def close(self) -> None:
         """Stop listening and close all connections."""
@@ -192,13 +196,20 @@ class _Connection(socketserver.BaseRequestHandler):
     def handle(self) -> None:
         with suppress(OSError):  # the client is gone or too slow, or the server stops
             try:
-                while (request := self._read()) is not None and self._send(request, self.server.answer(request, self.request)):
+                while (request := self._read()) is not None and self._send(
+                    request, self.server.answer(request, self.request)
+                ):
                     pass
             except RequestError as error:
-                self._send(Request("GET", "", {}, is_last=True), Answer(error.status, "Content-Type: text/plain\r\n", f"{error}\n".encode()))
+                self._send(
+                    Request("GET", "", {}, is_last=True),
+                    Answer(error.status, "Content-Type: text/plain\r\n", f"{error}\n".encode()),
+                )
 
     def _set_timeout(self, option: int, seconds: float) -> None:
-        self.request.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(seconds), int(seconds % 1 * 1e6)))
+        self.request.setsockopt(
+            socket.SOL_SOCKET, option, struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
+        )
 
     def _read(self) -> Request | None:
         """Return the next request, None if the client has closed the connection."""
@@ -218,9 +229,15 @@ class _Connection(socketserver.BaseRequestHandler):
     def _send(self, request: Request, answer: Answer) -> bool:
         """Send an answer and return whether another request may follow."""
         is_last = request.is_last or answer.is_endless
-        length = "" if answer.is_endless or answer.status == 204 else f"Content-Length: {len(answer.body) if answer.nbytes is None else answer.nbytes}\r\n"
+        length = (
+            ""
+            if answer.is_endless or answer.status == 204
+            else f"Content-Length: {len(answer.body) if answer.nbytes is None else answer.nbytes}\r\n"
+        )
         end = "Connection: close\r\n\r\n" if is_last else "\r\n"
-        head = f"HTTP/1.1 {answer.status} {_REASONS[answer.status]}\r\n{answer.fields}{length}{end}".encode("latin-1")
+        head = f"HTTP/1.1 {answer.status} {_REASONS[answer.status]}\r\n{answer.fields}{length}{end}".encode(
+            "latin-1"
+        )
         if request.method == "HEAD":
             self.request.sendall(head)
             return not is_last

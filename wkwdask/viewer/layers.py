@@ -59,29 +59,46 @@ class ShownLayer:
         """Return the range of most values in a slice through the middle, None if it has no two
         values."""
         with suppress(FormatError, MissingError, UnsupportedError, ModuleNotFoundError):
-            return contrast_of(read_slice(self.coarsest, self.sampled, "x", "y", SAMPLE_PIXELS, are_ids=False))
+            return contrast_of(
+                read_slice(self.coarsest, self.sampled, "x", "y", SAMPLE_PIXELS, are_ids=False)
+            )
         return None
 
 
 def contrast_of(values: npt.NDArray[Any]) -> tuple[float, float] | None:
     """Return the range of most values other than 0, None if there are no two."""
     inside = values[np.isfinite(values) & (values != 0)]
-    low, high = (float(n) for n in np.percentile(inside, _PERCENTILES)) if inside.size else (0.0, 0.0)
+    low, high = (
+        (float(n) for n in np.percentile(inside, _PERCENTILES)) if inside.size else (0.0, 0.0)
+    )
     return (low, high) if low < high else None
 
 
-def layers_of(url: str | os.PathLike[str], names: Sequence[str], mag: Mag | None, *, allow_external: bool = False) -> list[ShownLayer]:
+def layers_of(
+    url: str | os.PathLike[str],
+    names: Sequence[str],
+    mag: Mag | None,
+    *,
+    allow_external: bool = False,
+) -> list[ShownLayer]:
     """Open the layers of a dataset, or a layer, mag, volume or array; ``names`` selects layers,
     none for all."""
     resolved = find(url)
-    chosen = [resolved.choose(name) for name in names] or [resolved.readable(image) for image in resolved.layers]
+    chosen = [resolved.choose(name) for name in names] or [
+        resolved.readable(image) for image in resolved.layers
+    ]
     for image in chosen:
         check_served(replace(image, allow_external=allow_external))
-    layers = [layer for image in chosen if (layer := _shown(image, mag or resolved.mag)) is not None]
+    layers = [
+        layer for image in chosen if (layer := _shown(image, mag or resolved.mag)) is not None
+    ]
     if not layers:
         if resolved.invalid_layers:
             resolved.invalid_layers[0].raise_error()
-        raise MissingError(f"{resolved.path}: no layer with voxels to show" + (f" in mag {mag}" if mag is not None else ""))
+        raise MissingError(
+            f"{resolved.path}: no layer with voxels to show"
+            + (f" in mag {mag}" if mag is not None else "")
+        )
     return layers
 
 
@@ -99,21 +116,46 @@ def _shown(image: Image, mag: Mag | None) -> ShownLayer | None:
         source: ContentSource = served_folder(image.folder, documents, finest.store)
         is_decoded = False
     else:
-        source = served = serve_image(image.name, volumes, size, is_segmentation=has_labels, is_rgb=is_rgb)
+        source = served = serve_image(
+            image.name, volumes, size, is_segmentation=has_labels, is_rgb=is_rgb
+        )
         scheme, is_decoded = "zarr3", served.is_decoded
     box = finest.box.in_mag(MAG_1)
-    return ShownLayer(image.name, source, scheme, has_labels, is_rgb, is_decoded, box, size, coarsest, box)
+    return ShownLayer(
+        image.name, source, scheme, has_labels, is_rgb, is_decoded, box, size, coarsest, box
+    )
 
 
-def shown_array(name: str, volume: Any, voxel_size_nm: Lengths | None, *, is_segmentation: bool) -> ShownLayer:
+def shown_array(
+    name: str, volume: Any, voxel_size_nm: Lengths | None, *, is_segmentation: bool
+) -> ShownLayer:
     """Return a volume of one mag that is not stored as a layer. Only the middle is sampled, because
     each voxel may be slow to compute."""
     box = volume.box.in_mag(MAG_1)
     x, y, z = lengths = tuple(map(min, box.size, (*SAMPLE_PIXELS, 1)))
-    first = [t + (n - length) // 2 for t, n, length in zip(box.topleft, box.size, lengths, strict=True)]
+    first = [
+        t + (n - length) // 2 for t, n, length in zip(box.topleft, box.size, lengths, strict=True)
+    ]
     is_rgb = not is_segmentation and _is_rgb(volume)
-    source = serve_image(name, {volume.box.mag: volume}, voxel_size_nm, is_segmentation=is_segmentation, is_rgb=is_rgb)
-    return ShownLayer(name, source, "zarr3", is_segmentation, is_rgb, False, box, voxel_size_nm, volume, BoundingBox((first[0], first[1], first[2]), (x, y, z)))
+    source = serve_image(
+        name,
+        {volume.box.mag: volume},
+        voxel_size_nm,
+        is_segmentation=is_segmentation,
+        is_rgb=is_rgb,
+    )
+    return ShownLayer(
+        name,
+        source,
+        "zarr3",
+        is_segmentation,
+        is_rgb,
+        False,
+        box,
+        voxel_size_nm,
+        volume,
+        BoundingBox((first[0], first[1], first[2]), (x, y, z)),
+    )
 
 
 def _is_rgb(volume: Sliceable) -> bool:
@@ -146,10 +188,17 @@ def open_mags(image: Image, mag: Mag | None) -> dict[Mag, StoredArray]:
 def _scheme(image: Image, volumes: Sequence[StoredArray]) -> str | None:
     """Return the scheme by which the viewer reads the files of an image, None if they must be
     decoded."""
-    is_plain = image.container is None and not image.key and (is_on_disk(image.folder) or is_remote(image.folder)) and len(volumes) == len(image.levels)
+    is_plain = (
+        image.container is None
+        and not image.key
+        and (is_on_disk(image.folder) or is_remote(image.folder))
+        and len(volumes) == len(image.levels)
+    )
     if not is_plain or any(root_of(image).outside(level.folder) for level in image.levels):
         # only files in the folder of the image are sent
         return None
-    if any(volume.dtype.name not in SHOWN_TYPES or volume.channels is not None for volume in volumes):
+    if any(
+        volume.dtype.name not in SHOWN_TYPES or volume.channels is not None for volume in volumes
+    ):
         return None
     return format_of_image(image).viewer_scheme(image, volumes)

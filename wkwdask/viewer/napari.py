@@ -34,7 +34,9 @@ _RGB = ("red", "green", "blue")
 def get_reader(path: str | list[str]) -> Callable[[str], list[LayerData]] | None:
     """Return the function that reads a path or URL, None if it is nothing that wkwdask opens."""
     url = path[0] if isinstance(path, list) and len(path) == 1 else path
-    if not isinstance(url, str) or (format_of(url) is None and not default_format().guess_can_open(url)):
+    if not isinstance(url, str) or (
+        format_of(url) is None and not default_format().guess_can_open(url)
+    ):
         return None
     try:
         _open_images(url)
@@ -63,7 +65,11 @@ def _open_images(url: str) -> list[tuple[Image, Volumes]]:
     resolved = find(url)
     images = [resolved.readable(image) for image in resolved.layers]
     if contains_plain_arrays(url):
-        images = [image for image in images if image.folder == local_path(url) or format_of_image(image).is_placed(image.folder)]
+        images = [
+            image
+            for image in images
+            if image.folder == local_path(url) or format_of_image(image).is_placed(image.folder)
+        ]
     opened: list[tuple[Image, Volumes]] = []
     errors: list[Exception] = []
     for image in images:
@@ -85,7 +91,10 @@ def _read_image(image: Image, volumes: Volumes, *, are_ids: bool) -> list[LayerD
     lengths = lengths_in(mag, size or (1.0, 1.0, 1.0))
     first = box.in_mag(mag).topleft
     # As in OME-NGFF, the center of voxel 0 of mag 1 is at 0.
-    centers = [t * length + (length - length / m) / 2 for t, length, m in zip(first, lengths, mag.factors, strict=True)]
+    centers = [
+        t * length + (length - length / m) / 2
+        for t, length, m in zip(first, lengths, mag.factors, strict=True)
+    ]
     attributes: dict[str, Any] = {
         "name": image.name,
         "scale": lengths[::-1],
@@ -97,15 +106,37 @@ def _read_image(image: Image, volumes: Volumes, *, are_ids: bool) -> list[LayerD
     if size is not None:
         attributes["units"] = ("nm", "nm", "nm")
     if are_ids and finest.dtype.kind in "iu":
-        names = [image.name] if finest.num_channels == 1 else [f"{image.name} {n}" for n in range(finest.num_channels)]
-        return [(_arrays(volumes, box, n), attributes | {"name": name}, "labels") for n, name in enumerate(names)]
+        names = (
+            [image.name]
+            if finest.num_channels == 1
+            else [f"{image.name} {n}" for n in range(finest.num_channels)]
+        )
+        return [
+            (_arrays(volumes, box, n), attributes | {"name": name}, "labels")
+            for n, name in enumerate(names)
+        ]
     ranges = _contrast_limits(coarsest, finest.box)
     if finest.num_channels == 1:
-        return [(_arrays(volumes, box, 0), attributes | ({"contrast_limits": ranges[0]} if ranges else {}), "image")]
-    channels = {"channel_axis": 0, "name": [f"{image.name} {n}" for n in range(finest.num_channels)]}
+        return [
+            (
+                _arrays(volumes, box, 0),
+                attributes | ({"contrast_limits": ranges[0]} if ranges else {}),
+                "image",
+            )
+        ]
+    channels = {
+        "channel_axis": 0,
+        "name": [f"{image.name} {n}" for n in range(finest.num_channels)],
+    }
     if finest.num_channels == len(_RGB) and finest.dtype.kind == "u":
         channels["colormap"] = list(_RGB)
-    return [(_arrays(volumes, box, None), attributes | channels | ({"contrast_limits": ranges} if ranges else {}), "image")]
+    return [
+        (
+            _arrays(volumes, box, None),
+            attributes | channels | ({"contrast_limits": ranges} if ranges else {}),
+            "image",
+        )
+    ]
 
 
 def _arrays(volumes: Volumes, box: BoundingBox, channel: int | None) -> Any:
@@ -113,7 +144,10 @@ def _arrays(volumes: Volumes, box: BoundingBox, channel: int | None) -> Any:
     chosen."""
     axes = "czyx" if channel is None else "zyx"
     parts = [(volume, box.in_mag(mag)) for mag, volume in volumes.items()]
-    arrays = [open_array(volume, chunks="auto", box=part, start=part.topleft, axes=axes, channel=channel) for volume, part in parts]
+    arrays = [
+        open_array(volume, chunks="auto", box=part, start=part.topleft, axes=axes, channel=channel)
+        for volume, part in parts
+    ]
     return arrays if len(arrays) > 1 else arrays[0]
 
 
@@ -129,7 +163,11 @@ def _common_box(volumes: Sequence[StoredArray]) -> BoundingBox:
     box = volumes[0].box.in_mag(MAG_1)
     factors = []
     for axis, length in enumerate(box.size):
-        fitting = [volume.box.mag.factors[axis] for volume in volumes if volume.box.mag.factors[axis] * _ALIGNED_VOXELS <= length]
+        fitting = [
+            volume.box.mag.factors[axis]
+            for volume in volumes
+            if volume.box.mag.factors[axis] * _ALIGNED_VOXELS <= length
+        ]
         factors.append(max(fitting, default=1))
     return box.in_mag(Mag(factors[0], factors[1], factors[2])).in_mag(MAG_1)
 
@@ -137,7 +175,10 @@ def _common_box(volumes: Sequence[StoredArray]) -> BoundingBox:
 def _contrast_limits(volume: StoredArray, box: BoundingBox) -> list[tuple[float, float]]:
     """Return the range of most values of each channel, nothing if a channel has no two values."""
     with contextlib.suppress(FormatError, MissingError, UnsupportedError, ModuleNotFoundError):
-        ranges = [contrast_of(values) for values in read_slice(volume, box, "x", "y", SAMPLE_PIXELS, are_ids=False)]
+        ranges = [
+            contrast_of(values)
+            for values in read_slice(volume, box, "x", "y", SAMPLE_PIXELS, are_ids=False)
+        ]
         known = [limits for limits in ranges if limits is not None]
         return known if len(known) == len(ranges) else []
     return []

@@ -102,7 +102,12 @@ def preview(
     return path
 
 
-def draw(image: Sliceable | None, segmentation: Sliceable | None, voxel_size: Sequence[float] | None, size: int) -> Picture.Image:
+def draw(
+    image: Sliceable | None,
+    segmentation: Sliceable | None,
+    voxel_size: Sequence[float] | None,
+    size: int,
+) -> Picture.Image:
     """Draw three orthogonal slices through the middle of an image, a segmentation, or a
     segmentation over an image."""
     scene = _make_scene(image, segmentation, voxel_size, size)
@@ -121,7 +126,11 @@ def _find_volumes(
 ) -> tuple[StoredArray | None, StoredArray | None, Sequence[float] | None]:
     """Find the image and the segmentation to draw, and the voxel size [nm]."""
     resolved = find(url)
-    layers = [resolved.choose(layer)] if layer is not None or len(resolved.layers) == 1 else [resolved.choose(one.name) for one in resolved.layers]
+    layers = (
+        [resolved.choose(layer)]
+        if layer is not None or len(resolved.layers) == 1
+        else [resolved.choose(one.name) for one in resolved.layers]
+    )
     image = segmentation = None
     voxel_size: Sequence[float] | None = None
     for candidate in layers:
@@ -136,19 +145,36 @@ def _find_volumes(
     if image is None and segmentation is None:
         if resolved.invalid_layers:
             resolved.invalid_layers[0].raise_error()
-        mags = ", ".join(dict.fromkeys(str(mag_of_layer) for candidate in layers for mag_of_layer in candidate.mags)) or "none"
-        raise MissingError(f"{resolved.path}: no layer with data files to draw" + ("" if mag is None else f" in mag {mag}; there are {mags}"))
+        mags = (
+            ", ".join(
+                dict.fromkeys(
+                    str(mag_of_layer) for candidate in layers for mag_of_layer in candidate.mags
+                )
+            )
+            or "none"
+        )
+        raise MissingError(
+            f"{resolved.path}: no layer with data files to draw"
+            + ("" if mag is None else f" in mag {mag}; there are {mags}")
+        )
     return image, segmentation, voxel_size
 
 
-def _make_scene(image: Sliceable | None, segmentation: Sliceable | None, voxel_size: Sequence[float] | None, size: int) -> _Scene:
+def _make_scene(
+    image: Sliceable | None,
+    segmentation: Sliceable | None,
+    voxel_size: Sequence[float] | None,
+    size: int,
+) -> _Scene:
     shown = image or segmentation
     if shown is None:
         raise ValueError("there is neither an image nor a segmentation to draw")
     box = shown.box.in_mag(Mag(1, 1, 1))
     lengths = [n * s for n, s in zip(box.size, voxel_size or (1.0, 1.0, 1.0), strict=True)]
     per_pixel = max(lengths) / size
-    pixels = {axis: max(1, round(length / per_pixel)) for axis, length in zip("xyz", lengths, strict=True)}
+    pixels = {
+        axis: max(1, round(length / per_pixel)) for axis, length in zip("xyz", lengths, strict=True)
+    }
     return _Scene(image, segmentation, box, pixels, per_pixel if voxel_size is not None else None)
 
 
@@ -156,10 +182,16 @@ def _volume(layer: Image, mag: Mag | str | None, size: int) -> StoredArray | Non
     """Open the coarsest mag that has a voxel for each pixel, or the finest mag if none has."""
     if layer.container is None and (isinstance(mag, str) or not layer.mags):
         return layer.volume(mag)
-    readable = [known_mag for known_mag in layer.mags if mag in (None, known_mag) and is_readable(layer, known_mag)]
+    readable = [
+        known_mag
+        for known_mag in layer.mags
+        if mag in (None, known_mag) and is_readable(layer, known_mag)
+    ]
     if not readable:
         return None
-    fine_enough = [known_mag for known_mag in readable if max(layer.volume(known_mag).box.size) >= size]
+    fine_enough = [
+        known_mag for known_mag in readable if max(layer.volume(known_mag).box.size) >= size
+    ]
     return layer.volume(fine_enough[-1] if fine_enough else readable[0])
 
 
@@ -168,12 +200,16 @@ def _panel(scene: _Scene, columns: str, rows: str) -> Picture.Image:
     shape = (scene.pixels[columns], scene.pixels[rows])
     panel = Picture.new("RGB", shape)
     if scene.image is not None:
-        panel = Picture.fromarray(_gray(read_slice(scene.image, scene.box, columns, rows, shape, are_ids=False))).resize(shape, Picture.Resampling.BICUBIC)
+        panel = Picture.fromarray(
+            _gray(read_slice(scene.image, scene.box, columns, rows, shape, are_ids=False))
+        ).resize(shape, Picture.Resampling.BICUBIC)
     if scene.segmentation is not None:
         ids = read_slice(scene.segmentation, scene.box, columns, rows, shape, are_ids=True)[0]
         colors = Picture.fromarray(_colors(ids)).resize(shape, Picture.Resampling.NEAREST)
         strength = _OVERLAY if scene.image is not None else 1.0
-        mask = Picture.fromarray(((ids != 0) * round(255 * strength)).astype(np.uint8)).resize(shape, Picture.Resampling.NEAREST)
+        mask = Picture.fromarray(((ids != 0) * round(255 * strength)).astype(np.uint8)).resize(
+            shape, Picture.Resampling.NEAREST
+        )
         panel.paste(colors, (0, 0), mask)
     return panel
 
@@ -186,7 +222,9 @@ def _gray(plane: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     inside = values[values != 0]
     low, high = np.percentile(inside, (0.5, 99.5)) if inside.size else (0.0, 1.0)
     stretched = (values - low) / max(high - low, 1e-12) * 255
-    pixels: npt.NDArray[np.uint8] = np.moveaxis(stretched.clip(0, 255), 0, -1).round().astype(np.uint8)
+    pixels: npt.NDArray[np.uint8] = (
+        np.moveaxis(stretched.clip(0, 255), 0, -1).round().astype(np.uint8)
+    )
     return pixels
 
 
@@ -197,27 +235,47 @@ def _colors(ids: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     low_bits = np.array([int(label) & 0xFFFFF for label in labels], np.float64)
     hue = (low_bits * _GOLDEN_ANGLE) % 1
     value = 0.75 + 0.25 * ((low_bits * 0.7548776662466927) % 1)
-    table = np.stack([value * (0.5 + 0.5 * np.cos(2 * math.pi * (hue - shift))) for shift in (0, 1 / 3, 2 / 3)], axis=1)
+    table = np.stack(
+        [value * (0.5 + 0.5 * np.cos(2 * math.pi * (hue - shift))) for shift in (0, 1 / 3, 2 / 3)],
+        axis=1,
+    )
     table[labels == 0] = 0
     colors: npt.NDArray[np.uint8] = (table * 255).round().astype(np.uint8)
     picture: npt.NDArray[np.uint8] = colors[positions.reshape(ids.shape)]
     return picture
 
 
-def _draw_scale_bar(picture: Picture.Image, scene: _Scene, corner: tuple[int, int], height: int) -> None:
+def _draw_scale_bar(
+    picture: Picture.Image, scene: _Scene, corner: tuple[int, int], height: int
+) -> None:
     """Draw a scale bar of a round length in the lower left corner of the large panel."""
-    per_pixel = scene.nm_per_pixel if scene.nm_per_pixel is not None else max(scene.box.size) / max(scene.pixels.values())
+    per_pixel = (
+        scene.nm_per_pixel
+        if scene.nm_per_pixel is not None
+        else max(scene.box.size) / max(scene.pixels.values())
+    )
     length = _round_length(per_pixel * scene.pixels["x"] / 4)
     pixels = max(1, round(length / per_pixel))
     x, y = corner[0] + 14, corner[1] + height - 18
     # The font has no micro sign.
     label = (
-        f"{length:g} voxels" if scene.nm_per_pixel is None else f"{length:g} nm" if length < 1000 else f"{length / 1000:g} micrometer{'s' * (length != 1000)}"
+        f"{length:g} voxels"
+        if scene.nm_per_pixel is None
+        else f"{length:g} nm"
+        if length < 1000
+        else f"{length / 1000:g} micrometer{'s' * (length != 1000)}"
     )
     draw = ImageDraw.Draw(picture)
     draw.rectangle((x - 1, y - 1, x + pixels + 1, y + 6), fill=(0, 0, 0))
     draw.rectangle((x, y, x + pixels, y + 5), fill=(255, 255, 255))
-    draw.text((x, y - 22), label, fill=(255, 255, 255), font=ImageFont.load_default(15), stroke_width=2, stroke_fill=(0, 0, 0))
+    draw.text(
+        (x, y - 22),
+        label,
+        fill=(255, 255, 255),
+        font=ImageFont.load_default(15),
+        stroke_width=2,
+        stroke_fill=(0, 0, 0),
+    )
 
 
 def _round_length(length: float) -> float:

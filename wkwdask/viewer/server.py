@@ -31,7 +31,13 @@ if TYPE_CHECKING:
     from wkwdask.store.content import Content, ContentSource
     from wkwdask.viewer.http import Request
 
-CONTENT_TYPES = {".html": "text/html; charset=utf-8", ".js": "text/javascript", ".css": "text/css", ".wasm": "application/wasm", ".map": "application/json"}
+CONTENT_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript",
+    ".css": "text/css",
+    ".wasm": "application/wasm",
+    ".map": "application/json",
+}
 _HOSTS = {ADDRESS, "localhost", "::1"}
 _HOST = re.compile(r"[\w.\-\[\]:]+", re.ASCII)
 _PIECE_NBYTES = 1 << 20  # read and sent at once
@@ -45,10 +51,19 @@ def client_files() -> dict[str, str]:
     """Return the files of the Neuroglancer client by their names, from the package
     ``neuroglancer``, which is not imported."""
     spec = importlib.util.find_spec("neuroglancer")
-    folder = f"{spec.submodule_search_locations[0]}/static/client" if spec is not None and spec.submodule_search_locations else ""
+    folder = (
+        f"{spec.submodule_search_locations[0]}/static/client"
+        if spec is not None and spec.submodule_search_locations
+        else ""
+    )
     if not folder or not files.isfile(f"{folder}/index.html"):
-        raise ModuleNotFoundError("the viewer needs the package neuroglancer, which is not installed: pip install 'wkwdask[view]'", name="neuroglancer")
-    names = (name for name in files.listdir(folder) if f".{name.rpartition('.')[2]}" in CONTENT_TYPES)
+        raise ModuleNotFoundError(
+            "the viewer needs the package neuroglancer, which is not installed: pip install 'wkwdask[view]'",
+            name="neuroglancer",
+        )
+    names = (
+        name for name in files.listdir(folder) if f".{name.rpartition('.')[2]}" in CONTENT_TYPES
+    )
     return {name: f"{folder}/{name}" for name in names if files.isfile(f"{folder}/{name}")}
 
 
@@ -77,7 +92,9 @@ class ViewerServer:
             origin = f"Access-Control-Allow-Origin: {cors}\r\nAccess-Control-Expose-Headers: Content-Range\r\nVary: Origin\r\n"
         self._common = _COMMON + origin
         self._fields = _NO_STORE + self._common
-        self._data_fields = f"Content-Type: application/octet-stream\r\nAccept-Ranges: bytes\r\n{self._fields}"
+        self._data_fields = (
+            f"Content-Type: application/octet-stream\r\nAccept-Ranges: bytes\r\n{self._fields}"
+        )
         self._server = HttpServer(self._answer, port)
         self.port = self._server.port
         """Port on the loopback interface."""
@@ -98,28 +115,48 @@ class ViewerServer:
         if request.method not in ("GET", "HEAD"):
             return self._text(405, "only GET and HEAD are answered", "Allow: GET, HEAD\r\n")
         if not self.is_proxied and not _is_loopback(request.fields.get("host", "")):
-            return self._text(403, "this server answers to the names of the loopback interface only")
+            return self._text(
+                403, "this server answers to the names of the loopback interface only"
+            )
         if request.path == "/favicon.ico":  # every browser asks for it
             return Answer(204, self._fields)
         start, _, path = request.path[1:].partition("/")
-        if not secrets.compare_digest(start.encode("latin-1"), self.token.encode()) or "/" not in request.path[1:]:
+        if (
+            not secrets.compare_digest(start.encode("latin-1"), self.token.encode())
+            or "/" not in request.path[1:]
+        ):
             return self._text(404, "not found")
         data = _DATA.fullmatch(path)
         if data is not None:
             return self._data(int(data[1]), data[2], request, connection)
         if path == "":
-            return Answer(200, f"Content-Type: text/html; charset=utf-8\r\n{self._fields}", self._page())
+            return Answer(
+                200, f"Content-Type: text/html; charset=utf-8\r\n{self._fields}", self._page()
+            )
         if path == "events/0":  # the client shows a warning if this stream ends
-            return Answer(200, f"Content-Type: text/event-stream\r\n{self._fields}", b": \n\n", is_endless=True)
+            return Answer(
+                200,
+                f"Content-Type: text/event-stream\r\n{self._fields}",
+                b": \n\n",
+                is_endless=True,
+            )
         name = path.removeprefix("v/0/") or "index.html"
         file = self.client.get(name) if path.startswith("v/0/") else None
         if file is None:
             return self._text(404, "not found")
         kind = CONTENT_TYPES[f".{name.rpartition('.')[2]}"]
-        return Answer(200, f"Content-Type: {kind}\r\nCache-Control: private, max-age=3600\r\n{self._common}", files.read_bytes(file))
+        return Answer(
+            200,
+            f"Content-Type: {kind}\r\nCache-Control: private, max-age=3600\r\n{self._common}",
+            files.read_bytes(file),
+        )
 
     def _text(self, status: int, message: str, fields: str = "") -> Answer:
-        return Answer(status, f"{fields}Content-Type: text/plain; charset=utf-8\r\n{self._fields}", f"{message}\n".encode())
+        return Answer(
+            status,
+            f"{fields}Content-Type: text/plain; charset=utf-8\r\n{self._fields}",
+            f"{message}\n".encode(),
+        )
 
     def _page(self) -> bytes:
         with self._lock:
@@ -130,7 +167,12 @@ class ViewerServer:
     def _data(self, number: int, path: str, request: Request, connection: socket.socket) -> Answer:
         # the path was not decoded before, so that an encoded slash is no slash
         key = path if "%" not in path else unquote(path)
-        if number >= len(self.sources) or "\\" in key or "\0" in key or key.count("/") != path.count("/"):
+        if (
+            number >= len(self.sources)
+            or "\\" in key
+            or "\0" in key
+            or key.count("/") != path.count("/")
+        ):
             return self._text(404, "not found")
         source = self.sources[number]
         try:
@@ -138,7 +180,9 @@ class ViewerServer:
                 return self._read(source, key, request)
             with self._decoding:
                 if is_closed(connection):
-                    raise ConnectionAbortedError("the reader has moved on, and what it asked for may be slow to make")
+                    raise ConnectionAbortedError(
+                        "the reader has moved on, and what it asked for may be slow to make"
+                    )
                 return self._read(source, key, request)
         except MissingError as error:
             return self._text(404, str(error))
@@ -168,13 +212,26 @@ class ViewerServer:
         elif header is not None:
             wanted = parse_range(header, content.nbytes)
             if wanted is None:
-                return self._text(416, f"not one range of {content.nbytes} bytes: {header[:100]}", f"Content-Range: bytes */{content.nbytes}\r\n")
+                return self._text(
+                    416,
+                    f"not one range of {content.nbytes} bytes: {header[:100]}",
+                    f"Content-Range: bytes */{content.nbytes}\r\n",
+                )
             start, stop = wanted
-            status, fields = 206, f"Content-Range: bytes {start}-{stop - 1}/{content.nbytes}\r\n{fields}"
+            status, fields = (
+                206,
+                f"Content-Range: bytes {start}-{stop - 1}/{content.nbytes}\r\n{fields}",
+            )
         if request.method == "HEAD":
             return Answer(status, fields, nbytes=stop - start)
         first = min(stop, start + _PIECE_NBYTES)
-        return Answer(status, fields, content.read(start, first), _pieces(content, first, stop) if first < stop else (), stop - start)
+        return Answer(
+            status,
+            fields,
+            content.read(start, first),
+            _pieces(content, first, stop) if first < stop else (),
+            stop - start,
+        )
 
 
 def _pieces(content: Content, start: int, stop: int) -> Iterator[bytes]:

@@ -59,30 +59,55 @@ class _Span(NamedTuple):
     """Voxels per pixel; the last pixel may have fewer."""
 
 
-def read_slice(volume: Sliceable, box: BoundingBox, columns: str, rows: str, pixels: tuple[int, int], *, are_ids: bool) -> npt.NDArray[Any]:
+def read_slice(
+    volume: Sliceable,
+    box: BoundingBox,
+    columns: str,
+    rows: str,
+    pixels: tuple[int, int],
+    *,
+    are_ids: bool,
+) -> npt.NDArray[Any]:
     """Read the slice through the middle of a box."""
     mag_box = box.in_mag(volume.box.mag)
     plane = ("xyz".index(columns), "xyz".index(rows))
     normal = 3 - sum(plane)
     middle = mag_box.topleft[normal] + mag_box.size[normal] // 2
-    if not isinstance(volume, StoredArray) or mag_box.size[plane[0]] * mag_box.size[plane[1]] <= _WHOLE_VX:
-        return _read(volume, [(mag_box.topleft[axis], mag_box.bottomright[axis]) for axis in plane], plane, middle)
+    if (
+        not isinstance(volume, StoredArray)
+        or mag_box.size[plane[0]] * mag_box.size[plane[1]] <= _WHOLE_VX
+    ):
+        return _read(
+            volume,
+            [(mag_box.topleft[axis], mag_box.bottomright[axis]) for axis in plane],
+            plane,
+            middle,
+        )
     most = _MOST_REMOTE_SAMPLES if is_remote(volume.name) else _MOST_SAMPLES
-    all_spans = [_spans(volume, mag_box, axis, length, most) for axis, length in zip(plane, pixels, strict=True)]
+    all_spans = [
+        _spans(volume, mag_box, axis, length, most)
+        for axis, length in zip(plane, pixels, strict=True)
+    ]
     width, height = (spans[-1].pixels.stop for spans in all_spans)
     out = np.zeros((volume.num_channels, height, width), volume.dtype if are_ids else np.float64)
 
     def fill(spans: tuple[_Span, _Span]) -> None:
         voxels = _read(volume, [(span.start, span.stop) for span in spans], plane, middle)
-        out[:, spans[1].pixels, spans[0].pixels] = _pick_middle(voxels, spans) if are_ids else _average(voxels, spans)
+        out[:, spans[1].pixels, spans[0].pixels] = (
+            _pick_middle(voxels, spans) if are_ids else _average(voxels, spans)
+        )
 
-    with ThreadPoolExecutor(_REMOTE_READERS if is_remote(volume.name) else 1, thread_name_prefix="wkwdask-preview") as threads:
+    with ThreadPoolExecutor(
+        _REMOTE_READERS if is_remote(volume.name) else 1, thread_name_prefix="wkwdask-preview"
+    ) as threads:
         for _ in threads.map(fill, product(*all_spans)):
             pass
     return out
 
 
-def _read(volume: Sliceable, spans: Sequence[tuple[int, int]], plane: tuple[int, int], middle: int) -> npt.NDArray[Any]:
+def _read(
+    volume: Sliceable, spans: Sequence[tuple[int, int]], plane: tuple[int, int], middle: int
+) -> npt.NDArray[Any]:
     """Read a part of a slice, shape (c, rows, columns)."""
     topleft, size = [middle] * 3, [1] * 3
     for axis, (start, stop) in zip(plane, spans, strict=True):
@@ -93,7 +118,9 @@ def _read(volume: Sliceable, spans: Sequence[tuple[int, int]], plane: tuple[int,
     return flat if plane[0] > plane[1] else flat.swapaxes(1, 2)
 
 
-def _spans(volume: StoredArray, mag_box: BoundingBox, axis: int, pixels: int, most: int) -> list[_Span]:
+def _spans(
+    volume: StoredArray, mag_box: BoundingBox, axis: int, pixels: int, most: int
+) -> list[_Span]:
     """Return the voxels to read along an axis for at least ``pixels`` pixels, or for at most
     ``most`` samples.
 
@@ -110,7 +137,10 @@ def _spans(volume: StoredArray, mag_box: BoundingBox, axis: int, pixels: int, mo
         together = max(1, max(_TILE_VX, edge) // step)
         count = -(-length // step)
         cells = [(n, min(n + together, count)) for n in range(0, count, together)]
-        return [_Span(slice(a, b), first + a * step, min(first + b * step, first + length), step) for a, b in cells]
+        return [
+            _Span(slice(a, b), first + a * step, min(first + b * step, first + length), step)
+            for a, b in cells
+        ]
     step = -(-length // min(pixels, most))
     origin = volume.origin[axis]
     spans = []
@@ -124,7 +154,10 @@ def _spans(volume: StoredArray, mag_box: BoundingBox, axis: int, pixels: int, mo
 
 def _pick_middle(voxels: npt.NDArray[Any], spans: tuple[_Span, _Span]) -> npt.NDArray[Any]:
     """Reduce each pixel to the voxel in its middle; ids cannot be averaged."""
-    columns, rows = (np.minimum(np.arange(0, n, span.step) + span.step // 2, n - 1) for span, n in zip(spans, voxels.shape[:0:-1], strict=True))
+    columns, rows = (
+        np.minimum(np.arange(0, n, span.step) + span.step // 2, n - 1)
+        for span, n in zip(spans, voxels.shape[:0:-1], strict=True)
+    )
     return voxels[:, rows[:, np.newaxis], columns]
 
 

@@ -42,7 +42,9 @@ class View:
     methods of :class:`Dataset` and :class:`Layer`.
     """
 
-    def __init__(self, server: ViewerServer, names: Sequence[str], notes: Sequence[str], proxy: str | None) -> None:
+    def __init__(
+        self, server: ViewerServer, names: Sequence[str], notes: Sequence[str], proxy: str | None
+    ) -> None:
         self.names = tuple(names)
         """Names of the layers."""
         self.notes = tuple(notes)
@@ -50,7 +52,9 @@ class View:
         files."""
         self.port = server.port
         """Port on the loopback interface."""
-        self._url = server.url if proxy is None else f"{proxy.rstrip('/')}/{server.port}/{server.token}/"
+        self._url = (
+            server.url if proxy is None else f"{proxy.rstrip('/')}/{server.port}/{server.token}/"
+        )
         self._close = weakref.finalize(self, server.close)
 
     @property
@@ -168,25 +172,54 @@ def view(
     names = () if layer is None else (layer,) if isinstance(layer, str) else tuple(layer)
     parsed = None if mag is None else Mag.parse(mag)
     named = list(_named(sources))
-    groups = [[] if _is_array(source) else _stored(source, name, names, parsed, allow_external=allow_external) for name, source in named]
-    size = next((shown.voxel_size_nm for group in groups for shown in group if shown.voxel_size_nm is not None), None)
+    groups = [
+        []
+        if _is_array(source)
+        else _stored(source, name, names, parsed, allow_external=allow_external)
+        for name, source in named
+    ]
+    size = next(
+        (
+            shown.voxel_size_nm
+            for group in groups
+            for shown in group
+            if shown.voxel_size_nm is not None
+        ),
+        None,
+    )
     if any(_is_array(source) for _, source in named):
         from wkwdask.viewer.arrays import ArrayOptions, layer_of  # imports dask
 
         cache: LruCache[Any] = LruCache(cache_nbytes, operator.attrgetter("nbytes"))
         options = ArrayOptions(parsed or MAG_1, offset, voxel_size, size, category, cache_nbytes)
-        groups = [[layer_of(source, name, options, cache)] if _is_array(source) else group for (name, source), group in zip(named, groups, strict=True)]
+        groups = [
+            [layer_of(source, name, options, cache)] if _is_array(source) else group
+            for (name, source), group in zip(named, groups, strict=True)
+        ]
     layers = list(itertools.chain(*groups))
     if not layers:
         raise ValueError("nothing to show: give a path, a URL or an array")
 
     def make_page() -> bytes:
-        return format_page(make_state(layers, None if position is None else vec3(position), shader), layers)
+        return format_page(
+            make_state(layers, None if position is None else vec3(position), shader), layers
+        )
 
     if proxy is None and "JUPYTERHUB_SERVICE_PREFIX" in os.environ:
         proxy = f"{os.environ['JUPYTERHUB_SERVICE_PREFIX']}proxy"
-    notes = [f"{each.name}: Neuroglancer cannot read its files; chunks are decoded on request" for each in layers if each.is_decoded]
-    server = ViewerServer([each.source for each in layers], make_page, client, port=port, cors=cors, is_proxied=proxy is not None)
+    notes = [
+        f"{each.name}: Neuroglancer cannot read its files; chunks are decoded on request"
+        for each in layers
+        if each.is_decoded
+    ]
+    server = ViewerServer(
+        [each.source for each in layers],
+        make_page,
+        client,
+        port=port,
+        cors=cors,
+        is_proxied=proxy is not None,
+    )
     return View(server, [each.name for each in layers], notes, proxy)
 
 
@@ -202,14 +235,19 @@ def _is_array(source: Any) -> bool:
     return hasattr(source, "ndim")
 
 
-def _stored(source: Any, name: str | None, names: Sequence[str], mag: Mag | None, *, allow_external: bool) -> list[ShownLayer]:
+def _stored(
+    source: Any, name: str | None, names: Sequence[str], mag: Mag | None, *, allow_external: bool
+) -> list[ShownLayer]:
     """Return the layers of a dataset, layer or volume."""
     if not isinstance(source, (str, os.PathLike)):
         raise TypeError(f"expected a path, URL or array to show, got {type(source).__name__}")
     layers = layers_of(source, names, mag, allow_external=allow_external)
     if name is None:
         return layers
-    return [replace(layer, name=name if len(layers) == 1 else f"{name} {layer.name}") for layer in layers]
+    return [
+        replace(layer, name=name if len(layers) == 1 else f"{name} {layer.name}")
+        for layer in layers
+    ]
 
 
 def stop_event() -> threading.Event:
@@ -229,5 +267,7 @@ def tunnel_command(port: int) -> str | None:
 
 def open_browser(url: str) -> bool:
     """Open a page if there is a display, and return whether a browser was started."""
-    has_display = sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+    has_display = sys.platform == "darwin" or bool(
+        os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    )
     return has_display and "SSH_CONNECTION" not in os.environ and webbrowser.open(url)

@@ -53,11 +53,15 @@ class WkwAccessor:
     def mag(self) -> Mag:
         """Mag of the array, from the spacing of its coordinates."""
         factors = []
-        for axis, spacing, size in zip("xyz", self._spacings(), self._lengths_of_mag_1(), strict=True):
+        for axis, spacing, size in zip(
+            "xyz", self._spacings(), self._lengths_of_mag_1(), strict=True
+        ):
             length = spacing.length_nm if spacing.units != VOXEL else spacing.step
             factor = round(length / size) if length is not None else 0
             if length is None or not math.isclose(length / size, factor, rel_tol=_ON_GRID):
-                raise ValueError(f"coordinate {axis}: found a spacing of {length}, expected a multiple of {size:g}, the length of a voxel of mag 1")
+                raise ValueError(
+                    f"coordinate {axis}: found a spacing of {length}, expected a multiple of {size:g}, the length of a voxel of mag 1"
+                )
             factors.append(factor)
         return Mag(factors[0], factors[1], factors[2])
 
@@ -92,14 +96,18 @@ class WkwAccessor:
 
         source = self._array.encoding.get("source")
         if source is None:
-            raise ValueError("the array has no source: at_mag() needs an array that was opened and not computed; call it there, or coarsen() this array")
+            raise ValueError(
+                "the array has no source: at_mag() needs an array that was opened and not computed; call it there, or coarsen() this array"
+            )
         layer = find(source).choose(None)
         volume = layer.volume(Mag.parse(mag))
         (opened,) = open_variables(layer, volume).data_vars.values()
         selected = opened.isel({axis: self._overlapping_indices(opened, axis) for axis in "xyz"})
         if "c" in opened.dims and "c" in self._array.coords:
             selected = selected.sel(c=self._array.coords["c"])
-        ordered: xr.DataArray = selected.transpose(*(dim for dim in self._array.dims if dim in selected.dims))
+        ordered: xr.DataArray = selected.transpose(
+            *(dim for dim in self._array.dims if dim in selected.dims)
+        )
         return ordered if self._array.chunks is None else ordered.chunk({})
 
     def crop_nm(
@@ -113,7 +121,9 @@ class WkwAccessor:
         self._check_overlaps(ranges)
         return self._array.isel({axis: self._within(axis, *pair) for axis, pair in ranges.items()})
 
-    def preview(self, output: str | os.PathLike[str] | None = None, *, size: int = 640) -> Image.Image:
+    def preview(
+        self, output: str | os.PathLike[str] | None = None, *, size: int = 640
+    ) -> Image.Image:
         """Draw the three slices through the middle of the array. Only these slices are read or
         computed."""
         from wkwdask.viewer.preview import draw
@@ -127,8 +137,16 @@ class WkwAccessor:
                     # reversed or unordered coordinates: draw in units of voxels
                     lengths[n] = spacing_of(self._array.coords[axis], axis).length_nm or 0.0
         in_nm = all(lengths) and any(axis in self._array.coords for axis in "xyz")
-        is_segmentation = self._array.attrs.get("category", "segmentation" if volume.holds_ids else "color") == "segmentation"
-        picture = draw(None if is_segmentation else volume, volume if is_segmentation else None, lengths if in_nm else None, size)
+        is_segmentation = (
+            self._array.attrs.get("category", "segmentation" if volume.holds_ids else "color")
+            == "segmentation"
+        )
+        picture = draw(
+            None if is_segmentation else volume,
+            volume if is_segmentation else None,
+            lengths if in_nm else None,
+            size,
+        )
         if output is not None:
             picture.save(output)
         return picture
@@ -150,7 +168,9 @@ class WkwAccessor:
             attrs = self._coordinate(axis).attrs
             length = 1.0 if attrs.get("units") == VOXEL else attrs.get("voxel_size_nm")
             if length is None:
-                raise ValueError(f"coordinate {axis}: no attribute voxel_size_nm; open the array from a dataset with a voxel size")
+                raise ValueError(
+                    f"coordinate {axis}: no attribute voxel_size_nm; open the array from a dataset with a voxel size"
+                )
             lengths.append(float(length))
         return lengths
 
@@ -166,20 +186,32 @@ class WkwAccessor:
         # Half a voxel as it was opened: the spacing of the coordinates is larger if the user
         # selected every n-th voxel.
         half = coordinate.attrs["mag"] * coordinate.attrs.get("voxel_size_nm", 1.0) / 2
-        start, stop = math.floor((low - half - corner) / spacing.step + _ON_GRID), math.ceil((high + half - corner) / spacing.step - _ON_GRID)
+        start, stop = (
+            math.floor((low - half - corner) / spacing.step + _ON_GRID),
+            math.ceil((high + half - corner) / spacing.step - _ON_GRID),
+        )
         return slice(max(start, 0), min(stop, opened.sizes[axis]))
 
     def _check_overlaps(self, ranges: dict[str, tuple[float | None, float | None]]) -> None:
         """Raise if a box does not touch the array."""
-        extents = {axis: self._extent(axis) for axis in ranges if axis in self._array.dims and self._array.sizes[axis]}
+        extents = {
+            axis: self._extent(axis)
+            for axis in ranges
+            if axis in self._array.dims and self._array.sizes[axis]
+        }
         outside = []
         for axis, (start, stop) in extents.items():
             low, high = ranges[axis]
             if (low is not None and low >= stop) or (high is not None and high <= start):
                 outside.append(axis)
         if outside:
-            requested = ", ".join(f"{axis} {_text(low, 'start')} to {_text(high, 'end')}" for axis, (low, high) in ranges.items())
-            available = ", ".join(f"{axis} {start:g} to {stop:g}" for axis, (start, stop) in extents.items())
+            requested = ", ".join(
+                f"{axis} {_text(low, 'start')} to {_text(high, 'end')}"
+                for axis, (low, high) in ranges.items()
+            )
+            available = ", ".join(
+                f"{axis} {start:g} to {stop:g}" for axis, (start, stop) in extents.items()
+            )
             raise BoundsError(
                 f"the box {requested} does not touch the array along {' and '.join(outside)}; the array has {available} [unit of the coordinates]"
             )
@@ -188,12 +220,18 @@ class WkwAccessor:
         """Return the start of the first voxel and the end of the last."""
         coordinate = self._coordinate(axis)
         low, high = float(coordinate.min()), float(coordinate.max())
-        half = (high - low) / max(coordinate.size - 1, 1) / 2 or coordinate.attrs.get("mag", 1) * coordinate.attrs.get("voxel_size_nm", 1.0) / 2
+        half = (high - low) / max(coordinate.size - 1, 1) / 2 or coordinate.attrs.get(
+            "mag", 1
+        ) * coordinate.attrs.get("voxel_size_nm", 1.0) / 2
         return low - half, high + half
 
-    def _within(self, axis: str, low: float | None, high: float | None) -> slice | npt.NDArray[np.int64]:
+    def _within(
+        self, axis: str, low: float | None, high: float | None
+    ) -> slice | npt.NDArray[np.int64]:
         if axis not in self._array.dims:
-            raise ValueError(f"the array has no axis {axis} to crop; it holds a single position along it")
+            raise ValueError(
+                f"the array has no axis {axis} to crop; it holds a single position along it"
+            )
         values = np.asarray(self._coordinate(axis).values, np.float64)
         inside = np.ones(values.shape, np.bool_)
         if low is not None:
@@ -216,7 +254,9 @@ class _ArrayVolume:
 
     def __init__(self, array: xr.DataArray) -> None:
         missing = [axis for axis in "cxyz" if axis not in array.dims]
-        array = array.drop_vars([axis for axis in missing if axis in array.coords]).expand_dims(missing)
+        array = array.drop_vars([axis for axis in missing if axis in array.coords]).expand_dims(
+            missing
+        )
         if set(array.dims) != set("cxyz"):
             raise ValueError(f"the dimensions must be x, y, z (and c), got {array.dims}")
         if 0 in array.shape:
@@ -225,10 +265,21 @@ class _ArrayVolume:
         self.dtype = np.dtype(np.uint8) if array.dtype == np.bool_ else array.dtype
         self.num_channels = array.sizes["c"]
         self.box = BoundingBox((0, 0, 0), (array.sizes["x"], array.sizes["y"], array.sizes["z"]))
-        self.holds_ids = array.dtype == np.bool_ or (array.dtype.kind in "iu" and array.dtype.itemsize >= 4 and self.num_channels == 1)
+        self.holds_ids = array.dtype == np.bool_ or (
+            array.dtype.kind in "iu" and array.dtype.itemsize >= 4 and self.num_channels == 1
+        )
 
-    def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True) -> int:
+    def read_into(
+        self,
+        out: npt.NDArray[Any],
+        topleft: Vec3,
+        first_channel: int = 0,
+        *,
+        fill_zeros: bool = True,
+    ) -> int:
         """Fill an array with voxels, see :meth:`wkwdask.model.volume.Volume.read_into`."""
         x, y, z = (slice(t, t + n) for t, n in zip(topleft, out.shape[1:], strict=True))
-        out[...] = self._array.isel(x=x, y=y, z=z, c=slice(first_channel, first_channel + out.shape[0])).values
+        out[...] = self._array.isel(
+            x=x, y=y, z=z, c=slice(first_channel, first_channel + out.shape[0])
+        ).values
         return 1

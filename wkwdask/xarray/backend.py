@@ -40,7 +40,9 @@ class GroupsBackend(BackendEntrypoint):
     def qualified_url(self, url: str | os.PathLike[str]) -> str | os.PathLike[str]:
         """Add the format's prefix to a path that does not determine the format."""
         name = format_named(self.format_name).url_name
-        return f"{name.prefixes[0]}{os.fspath(url)}" if name.prefixes and not name.is_in(url) else url
+        return (
+            f"{name.prefixes[0]}{os.fspath(url)}" if name.prefixes and not name.is_in(url) else url
+        )
 
     def guess_can_open(self, filename_or_obj: Any) -> bool:
         """Return whether a path or URL has the engine's format."""
@@ -56,10 +58,15 @@ class GroupsBackend(BackendEntrypoint):
         """Open a container or layer as a tree, with a leaf for each mag and, if there are several
         layers, a node for each layer."""
         use_storage_options(filename_or_obj, storage_options)
-        return xr.DataTree.from_dict(self.open_groups_as_dict(filename_or_obj, drop_variables=drop_variables))
+        return xr.DataTree.from_dict(
+            self.open_groups_as_dict(filename_or_obj, drop_variables=drop_variables)
+        )
 
     def open_groups_as_dict(  # type: ignore[override]
-        self, filename_or_obj: str | os.PathLike[str], *, drop_variables: str | Iterable[str] | None = None
+        self,
+        filename_or_obj: str | os.PathLike[str],
+        *,
+        drop_variables: str | Iterable[str] | None = None,
     ) -> dict[str, xr.Dataset]:
         """Open a container or layer as groups, as :func:`image_groups` does."""
         return image_groups(find(self.qualified_url(filename_or_obj)).layers, drop_variables)
@@ -68,7 +75,14 @@ class GroupsBackend(BackendEntrypoint):
 class LayersBackend(GroupsBackend):
     """Base class of engines for formats with several layers."""
 
-    open_dataset_parameters: ClassVar[tuple[str, ...]] = ("filename_or_obj", "drop_variables", "layer", "mag", "bounding_box", "storage_options")
+    open_dataset_parameters: ClassVar[tuple[str, ...]] = (
+        "filename_or_obj",
+        "drop_variables",
+        "layer",
+        "mag",
+        "bounding_box",
+        "storage_options",
+    )
 
     def open_dataset(  # type: ignore[override]
         self,
@@ -82,7 +96,13 @@ class LayersBackend(GroupsBackend):
     ) -> xr.Dataset:
         """Open one mag of a layer as a lazy variable named after the layer."""
         use_storage_options(filename_or_obj, storage_options)
-        return drop(open_variables(*open_stored(self.qualified_url(filename_or_obj), layer, mag_or_key(mag)), bounding_box), drop_variables)
+        return drop(
+            open_variables(
+                *open_stored(self.qualified_url(filename_or_obj), layer, mag_or_key(mag)),
+                bounding_box,
+            ),
+            drop_variables,
+        )
 
 
 class N5Backend(LayersBackend):
@@ -96,11 +116,15 @@ class NgffBackend(LayersBackend):
     """The engine ``"ngff"``, for OME-NGFF images with all their resolutions and for other Zarr
     arrays."""
 
-    description: ClassVar[str] = "OME-NGFF (OME-Zarr) images with their resolutions, local and remote"
+    description: ClassVar[str] = (
+        "OME-NGFF (OME-Zarr) images with their resolutions, local and remote"
+    )
     format_name: ClassVar[str] = "zarr"
 
 
-def image_groups(images: Sequence[Image], drop_variables: str | Iterable[str] | None) -> dict[str, xr.Dataset]:
+def image_groups(
+    images: Sequence[Image], drop_variables: str | Iterable[str] | None
+) -> dict[str, xr.Dataset]:
     """Open images as groups, one for each level, named by its mag or else by its key. A level that
     cannot be opened has the attribute ``problem``."""
     several = len(images) > 1
@@ -111,13 +135,20 @@ def image_groups(images: Sequence[Image], drop_variables: str | Iterable[str] | 
             groups[node] = xr.Dataset(attrs=_image_attrs(image))
         for level in image.selected:
             key = level.mag.name if level.mag is not None and not level.problem else ""
-            name = f"{node}/{key}" if key and f"{node}/{key}" not in groups else f"{node}{node_of(level.key)}"
+            name = (
+                f"{node}/{key}"
+                if key and f"{node}/{key}" not in groups
+                else f"{node}{node_of(level.key)}"
+            )
             groups[name] = drop(_level_or_problem(image, level), drop_variables)
     return groups
 
 
 def _image_attrs(image: Image) -> dict[str, Any]:
-    attrs: dict[str, Any] = {"layer": image.name, "data_format": format_named(image.format).data_format or image.format}
+    attrs: dict[str, Any] = {
+        "layer": image.name,
+        "data_format": format_named(image.format).data_format or image.format,
+    }
     if image.category is not None:
         attrs["category"] = image.category
     if image.voxel_size_nm is not None:
@@ -142,7 +173,10 @@ class WkwBackend(LayersBackend):
     format_name: ClassVar[str] = "webknossos"
 
     def open_groups_as_dict(  # type: ignore[override]
-        self, filename_or_obj: str | os.PathLike[str], *, drop_variables: str | Iterable[str] | None = None
+        self,
+        filename_or_obj: str | os.PathLike[str],
+        *,
+        drop_variables: str | Iterable[str] | None = None,
     ) -> dict[str, xr.Dataset]:
         """Open a dataset or layer as groups. Layers and mags that cannot be opened are groups
         without variables, with the attribute ``problem``."""
@@ -150,15 +184,28 @@ class WkwBackend(LayersBackend):
         if any(layer.container is None for layer in located.layers):
             return image_groups(located.layers, drop_variables)
         groups = {"/": xr.Dataset(attrs=_dataset_attrs(located))}
-        is_layer = len(located.layers) == 1 and located.layers[0].container.dataset_folder != located.path
+        is_layer = (
+            len(located.layers) == 1 and located.layers[0].container.dataset_folder != located.path
+        )
         for layer in located.layers:
             node = "" if is_layer else node_of(layer.name)
-            groups[node or "/"] = xr.Dataset(attrs={**groups["/"].attrs, **_layer_attrs(layer)} if is_layer else _layer_attrs(layer))
+            groups[node or "/"] = xr.Dataset(
+                attrs={**groups["/"].attrs, **_layer_attrs(layer)}
+                if is_layer
+                else _layer_attrs(layer)
+            )
             readable = located.readable(layer)
             for mag in layer.mags:
                 if located.mag in (None, mag):
-                    groups[f"{node}/{mag.name}"] = drop(_open_or_explain(readable, mag), drop_variables)
-        groups.update({node_of(odd.name): xr.Dataset(attrs={"layer": odd.name, "problem": odd.problem}) for odd in located.invalid_layers})
+                    groups[f"{node}/{mag.name}"] = drop(
+                        _open_or_explain(readable, mag), drop_variables
+                    )
+        groups.update(
+            {
+                node_of(odd.name): xr.Dataset(attrs={"layer": odd.name, "problem": odd.problem})
+                for odd in located.invalid_layers
+            }
+        )
         return groups
 
 
@@ -166,7 +213,14 @@ class PrecomputedBackend(GroupsBackend):
     """The engine ``"precomputed"``."""
 
     description: ClassVar[str] = "Neuroglancer precomputed volumes, local and remote"
-    open_dataset_parameters: ClassVar[tuple[str, ...]] = ("filename_or_obj", "drop_variables", "mag", "bounding_box", "chunk_size", "storage_options")
+    open_dataset_parameters: ClassVar[tuple[str, ...]] = (
+        "filename_or_obj",
+        "drop_variables",
+        "mag",
+        "bounding_box",
+        "chunk_size",
+        "storage_options",
+    )
     format_name: ClassVar[str] = "precomputed"
 
     def open_dataset(  # type: ignore[override]
@@ -181,7 +235,9 @@ class PrecomputedBackend(GroupsBackend):
     ) -> xr.Dataset:
         """Open one scale as a lazy variable named after the volume's folder."""
         use_storage_options(filename_or_obj, storage_options)
-        layer, volume = open_stored(self.qualified_url(filename_or_obj), None, mag_or_key(mag), chunk_size)
+        layer, volume = open_stored(
+            self.qualified_url(filename_or_obj), None, mag_or_key(mag), chunk_size
+        )
         return drop(open_variables(layer, volume, bounding_box), drop_variables)
 
 
@@ -194,7 +250,11 @@ def _open_or_explain(layer: Image, mag: Mag) -> xr.Dataset:
 
 
 def _dataset_attrs(located: ResolvedUrl) -> dict[str, Any]:
-    sources = [layer.container.datasource for layer in located.layers if layer.container.datasource is not None]
+    sources = [
+        layer.container.datasource
+        for layer in located.layers
+        if layer.container.datasource is not None
+    ]
     if not sources:
         return {}
     attrs: dict[str, Any] = {"name": sources[0].name}

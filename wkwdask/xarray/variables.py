@@ -44,17 +44,25 @@ class WkwArray(BackendArray):
         return await asyncio.to_thread(self.__getitem__, key)
 
 
-def open_variables(layer: Image, volume: StoredArray, bounding_box: BoundingBox | str | Sequence[Any] | None = None) -> xr.Dataset:
+def open_variables(
+    layer: Image, volume: StoredArray, bounding_box: BoundingBox | str | Sequence[Any] | None = None
+) -> xr.Dataset:
     """Return the variable and the coordinates of one mag, or of a part of it."""
     from wkwdask.graphs.read import box_reader
 
     box = parse_box_of(volume, bounding_box)
     one_channel = volume.num_channels == 1
-    reader = box_reader(volume, box, box.topleft, "xyz" if one_channel else "cxyz", 0 if one_channel else None)
+    reader = box_reader(
+        volume, box, box.topleft, "xyz" if one_channel else "cxyz", 0 if one_channel else None
+    )
     voxel_size = layer.voxel_size_of(volume)
-    coordinates = {axis: _coordinate(volume.name, n, axis, box, voxel_size) for n, axis in enumerate("xyz")}
+    coordinates = {
+        axis: _coordinate(volume.name, n, axis, box, voxel_size) for n, axis in enumerate("xyz")
+    }
     if not one_channel:
-        coordinates["c"] = xr.Variable(("c",), np.arange(volume.num_channels), {"long_name": "channel"})
+        coordinates["c"] = xr.Variable(
+            ("c",), np.arange(volume.num_channels), {"long_name": "channel"}
+        )
     key = layer.key_without_mag(volume)
     attrs: dict[str, Any] = {"mag": box.mag.name} if key is None else {"key": key}
     if voxel_size is not None:
@@ -66,9 +74,13 @@ def open_variables(layer: Image, volume: StoredArray, bounding_box: BoundingBox 
     chunks = _preferred_chunks(reader)
     encoding = {
         "preferred_chunks": dict(zip(reader.axes, chunks, strict=True)),
-        "source": volume.name if layer.container is not None else f"{layer.format}://{layer.folder}",
+        "source": volume.name
+        if layer.container is not None
+        else f"{layer.format}://{layer.folder}",
     }
-    variable = xr.Variable(tuple(reader.axes), indexing.LazilyIndexedArray(WkwArray(reader)), attrs, encoding)
+    variable = xr.Variable(
+        tuple(reader.axes), indexing.LazilyIndexedArray(WkwArray(reader)), attrs, encoding
+    )
     dataset_attrs = {key: attrs[key] for key in ("mag", "key", "voxel_size_nm") if key in attrs}
     return xr.Dataset({name: variable}, coords=coordinates, attrs=dataset_attrs)
 
@@ -87,7 +99,9 @@ def drop(dataset: xr.Dataset, drop_variables: str | Iterable[str] | None) -> xr.
     return dataset.drop_vars(names, errors="ignore")
 
 
-def _coordinate(name: str, n: int, axis: str, box: BoundingBox, voxel_size_nm: Sequence[float] | None) -> xr.Variable:
+def _coordinate(
+    name: str, n: int, axis: str, box: BoundingBox, voxel_size_nm: Sequence[float] | None
+) -> xr.Variable:
     """Return the centers of voxels along an axis, in nanometers, or in voxels of mag 1 if the voxel
     size is unknown."""
     if box.size[n] > _LONGEST:
@@ -98,7 +112,11 @@ def _coordinate(name: str, n: int, axis: str, box: BoundingBox, voxel_size_nm: S
     factor = box.mag.factors[n]
     length = 1.0 if voxel_size_nm is None else voxel_size_nm[n]
     centers = (np.arange(box.topleft[n], box.bottomright[n]) + 0.5) * (factor * length)
-    attrs: dict[str, Any] = {"units": "voxel" if voxel_size_nm is None else "nm", "long_name": axis, "mag": factor}
+    attrs: dict[str, Any] = {
+        "units": "voxel" if voxel_size_nm is None else "nm",
+        "long_name": axis,
+        "mag": factor,
+    }
     if voxel_size_nm is not None:
         attrs["voxel_size_nm"] = length
     return xr.Variable((axis,), centers, attrs)
@@ -126,7 +144,14 @@ def _preferred_chunks(reader: BoxReader) -> tuple[tuple[int, ...], ...]:
             return chunks
         requests: list[tuple[Any, ...]] = [("auto",) * reader.ndim]
         requests += [(*chunks[:axis], "auto", *chunks[axis + 1 :]) for axis in range(reader.ndim)]
-        results = [normalize_chunks(request, reader.shape, dtype=reader.dtype, previous_chunks=chunks) for request in requests]
-        if all(set(np.cumsum(lengths).tolist()) <= borders for result in results for lengths, borders in zip(result, grid, strict=True)):
+        results = [
+            normalize_chunks(request, reader.shape, dtype=reader.dtype, previous_chunks=chunks)
+            for request in requests
+        ]
+        if all(
+            set(np.cumsum(lengths).tolist()) <= borders
+            for result in results
+            for lengths, borders in zip(result, grid, strict=True)
+        ):
             return chunks
         nbytes //= 2

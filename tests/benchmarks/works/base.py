@@ -71,7 +71,9 @@ def digest(voxels: np.ndarray) -> str:
     return hashlib.sha256(np.asfortranarray(voxels).ravel(order="K")).hexdigest()[:16]
 
 
-def boxes(size: int, edge: int, count: int) -> list[tuple[tuple[int, int, int], tuple[int, int, int]]]:
+def boxes(
+    size: int, edge: int, count: int
+) -> list[tuple[tuple[int, int, int], tuple[int, int, int]]]:
     """Draw the same boxes for every tool, as pairs of corners at any voxel."""
     corners = np.random.default_rng(7).integers(0, size - edge + 1, (count, 3)).tolist()
     return [((x, y, z), (x + edge, y + edge, z + edge)) for x, y, z in corners]
@@ -81,7 +83,13 @@ def slices(size: int, plane: str, count: int) -> list[tuple[list[int], list[int]
     """Draw slices of one voxel along the axis that ``plane`` does not name, as pairs of corners."""
     axis = next(n for n, name in enumerate("xyz") if name not in plane)
     at = np.random.default_rng(7).integers(0, size, count).tolist()
-    return [([n if a == axis else 0 for a in range(3)], [n + 1 if a == axis else size for a in range(3)]) for n in at]
+    return [
+        (
+            [n if a == axis else 0 for a in range(3)],
+            [n + 1 if a == axis else size for a in range(3)],
+        )
+        for n in at
+    ]
 
 
 def arranged_boxes(size: int, edge: int, arrangement: str) -> np.ndarray:
@@ -89,7 +97,9 @@ def arranged_boxes(size: int, edge: int, arrangement: str) -> np.ndarray:
     ``half`` an edge apart, or ``apart`` by an edge."""
     if arrangement == "near":
         within = min(size, 4 * edge)
-        corners = np.random.default_rng(7).integers(0, within - edge + 1, (64, 3)) + (size - within) // 2
+        corners = (
+            np.random.default_rng(7).integers(0, within - edge + 1, (64, 3)) + (size - within) // 2
+        )
     else:
         step = edge // 2 if arrangement == "half" else 2 * edge
         first = np.arange(edge // 4, size - edge + 1, step)[:8]
@@ -99,7 +109,9 @@ def arranged_boxes(size: int, edge: int, arrangement: str) -> np.ndarray:
 
 def folder_nbytes(folders: list[Path]) -> int:
     """Add up the lengths of all files below some folders."""
-    return sum(path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file())
+    return sum(
+        path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file()
+    )
 
 
 class DatasetCopy:
@@ -120,13 +132,23 @@ class DatasetCopy:
         self.layer = layer
         self._record = (Path(source) / "datasource-properties.json").read_bytes()
         shutil.rmtree(self.folder, ignore_errors=True)
-        shutil.copytree(Path(source) / layer / "1", self.folder / layer / "1", copy_function=os.link)
+        shutil.copytree(
+            Path(source) / layer / "1", self.folder / layer / "1", copy_function=os.link
+        )
 
     @property
     def mags(self) -> list[Path]:
         """Folders of the existing coarser mags, finest first."""
         names = [2**n for n in range(1, NUM_MAGS + 1)]
-        return [path for n in names for path in (self.folder / self.layer / str(n), self.folder / self.layer / f"{n}-{n}-{n}") if path.is_dir()]
+        return [
+            path
+            for n in names
+            for path in (
+                self.folder / self.layer / str(n),
+                self.folder / self.layer / f"{n}-{n}-{n}",
+            )
+            if path.is_dir()
+        ]
 
     def reset(self) -> None:
         """Remove all but the source."""

@@ -19,7 +19,9 @@ def _create(folder: Any, size: int, dtype: np.dtype, *, sharded: bool) -> Any:
     from cloudvolume import CloudVolume
 
     volume, scale = info_of(size, dtype, sharded=sharded)
-    cloud_volume = CloudVolume(f"file://{folder}", info={**volume, "scales": [scale]}, compress=False, progress=False)
+    cloud_volume = CloudVolume(
+        f"file://{folder}", info={**volume, "scales": [scale]}, compress=False, progress=False
+    )
     cloud_volume.commit_info()
     return cloud_volume
 
@@ -53,7 +55,9 @@ class Read(precomputed.Pyramid):
         """Read."""
         from cloudvolume import CloudVolume
 
-        self._result = CloudVolume(f"file://{self.source}", progress=False, fill_missing=True)[:, :, :]
+        self._result = CloudVolume(f"file://{self.source}", progress=False, fill_missing=True)[
+            :, :, :
+        ]
 
     def written(self) -> int:
         """Nothing is."""
@@ -82,4 +86,6 @@ class Convert(precomputed.Written):
         volume = _create(self.folder, self.size, self.dtype, sharded=self.sharded)
         with wkw.Dataset.open(self.path) as source:
             for box in shard_boxes(self.size):
-                volume[box] = source.read([axis.start for axis in box], [axis.stop - axis.start for axis in box])[0][..., None]
+                volume[box] = source.read(
+                    [axis.start for axis in box], [axis.stop - axis.start for axis in box]
+                )[0][..., None]

@@ -54,7 +54,9 @@ class Compress(Work):
 
     def _compress(self, count: int) -> None:
         for _ in range(count):
-            lz4.block.compress(self._piece, mode="high_compression", compression=9, store_size=False)
+            lz4.block.compress(
+                self._piece, mode="high_compression", compression=9, store_size=False
+            )
 
     def run(self) -> None:
         """Compress."""
@@ -95,7 +97,9 @@ class Limit(Work):
         name = Path(path).name
         offset, nbytes = table_range(0, self._header.blocks_per_file)
         table = self._raw[offset : offset + nbytes].tobytes()
-        self._bounds = parse_jump_table(table, self._header, 0, self._header.blocks_per_file, self._raw.size, name)
+        self._bounds = parse_jump_table(
+            table, self._header, 0, self._header.blocks_per_file, self._raw.size, name
+        )
         self._dtype = self._header.dtype.newbyteorder("=")
         self._size, self._method, self._level = size, method, level
         self._block_type = BlockType.parse(compression)
@@ -116,12 +120,17 @@ class Limit(Work):
             size //= 2
             finer, coarser = coarser, self._empty(size)
             for box in _bricks(2 * size):
-                coarser[_halved(box)] = _timed(seconds, "reduce", self._reduce, np.asfortranarray(finer[box]))
+                coarser[_halved(box)] = _timed(
+                    seconds, "reduce", self._reduce, np.asfortranarray(finer[box])
+                )
             self._encode_all(seconds, coarser)
         return seconds
 
     def _encode_all(self, seconds: dict[str, float], mag: np.ndarray) -> None:
-        nbytes = sum(_timed(seconds, "encode", self._encode, np.asfortranarray(mag[box])) for box in _bricks(mag.shape[0]))
+        nbytes = sum(
+            _timed(seconds, "encode", self._encode, np.asfortranarray(mag[box]))
+            for box in _bricks(mag.shape[0])
+        )
         _timed(seconds, "write", lambda: lambda: self._write(nbytes))
 
     def _empty(self, size: int) -> np.ndarray:
@@ -138,7 +147,14 @@ class Limit(Work):
         out = np.zeros((1, *(part.stop - part.start for part in box)), self._dtype, order="F")
 
         def work() -> np.ndarray:
-            decode_into(self._raw, table, out, block_len=step, num_channels=1, block_type=self._header.block_type)
+            decode_into(
+                self._raw,
+                table,
+                out,
+                block_len=step,
+                num_channels=1,
+                block_type=self._header.block_type,
+            )
             return out[0]
 
         return work
@@ -160,7 +176,15 @@ class Limit(Work):
         out = np.zeros(len(corners) * compress_bound(self._header.block_nbytes), np.uint8)
 
         def work() -> int:
-            return encode_from(brick[None], corners, out, block_len=step, block_type=self._block_type, level=self._level, store_zero=True).nbytes
+            return encode_from(
+                brick[None],
+                corners,
+                out,
+                block_len=step,
+                block_type=self._block_type,
+                level=self._level,
+                store_zero=True,
+            ).nbytes
 
         return work
 
@@ -185,7 +209,10 @@ class Limit(Work):
 def _bricks(size: int) -> list[tuple[slice, ...]]:
     """Cut a cube into bricks."""
     edge = min(_BRICK_VX, size)
-    return [tuple(slice(at, at + edge) for at in corner) for corner in product(range(0, size, edge), repeat=3)]
+    return [
+        tuple(slice(at, at + edge) for at in corner)
+        for corner in product(range(0, size, edge), repeat=3)
+    ]
 
 
 def _halved(box: tuple[slice, ...]) -> tuple[slice, ...]:
@@ -211,6 +238,8 @@ class ReadOpened(Read):
     def read(self, box: Any) -> np.ndarray:
         """Read a box."""
         low, high = box
-        out = np.empty((self._volume.num_channels, *np.subtract(high, low)), self._volume.dtype, order="F")
+        out = np.empty(
+            (self._volume.num_channels, *np.subtract(high, low)), self._volume.dtype, order="F"
+        )
         self._volume.read_into(out, low)
         return out

@@ -43,4 +43,6 @@ class Pyramid(precomputed.Pyramid):
         options = {"mip": mip, "factor": (2, 2, 2), "fill_missing": True, "memory_target": memory}
         if self.sharded:
             return list(create.create_image_shard_downsample_tasks(url, num_mips=1, **options))
-        return create.create_downsampling_tasks(url, num_mips=NUM_MAGS - mip, compress=False, **options)
+        return create.create_downsampling_tasks(
+            url, num_mips=NUM_MAGS - mip, compress=False, **options
+        )

@@ -41,7 +41,13 @@ class Image(zarr_pyramids.Pyramid):
 
         new = self.source.with_name(f"{self.source.name}-new")
         shutil.rmtree(new, ignore_errors=True)
-        wkwdask.to_n5(voxels, new / "s0", chunk_shape=(self.chunk,) * 3, compression=self.compression, voxel_size=(4, 4, 4))
+        wkwdask.to_n5(
+            voxels,
+            new / "s0",
+            chunk_shape=(self.chunk,) * 3,
+            compression=self.compression,
+            voxel_size=(4, 4, 4),
+        )
         new.rename(self.source)
 
     @property

@@ -22,7 +22,11 @@ class Export(zarr_images.Export):
     @property
     def array(self) -> Path:
         """The array."""
-        return next(path.parent for path in sorted((self.folder / "a").rglob("zarr.json")) if '"array"' in path.read_text())
+        return next(
+            path.parent
+            for path in sorted((self.folder / "a").rglob("zarr.json"))
+            if '"array"' in path.read_text()
+        )
 
     def run(self) -> None:
         """Convert."""
@@ -30,9 +34,20 @@ class Export(zarr_images.Export):
         import ngff_zarr
 
         dask.config.set(scheduler="synchronous")
-        image = ngff_zarr.to_ngff_image(read_mag(self.path, self.size)[0].T, dims=("z", "y", "x"), scale=dict.fromkeys("zyx", 4.0))
-        multiscales = ngff_zarr.to_multiscales(image, scale_factors=[], chunks=self.chunk, cache=False)
-        ngff_zarr.to_ngff_zarr(str(self.folder / "a"), multiscales, version="0.5", chunks_per_shard=self.shard // self.chunk)
+        image = ngff_zarr.to_ngff_image(
+            read_mag(self.path, self.size)[0].T,
+            dims=("z", "y", "x"),
+            scale=dict.fromkeys("zyx", 4.0),
+        )
+        multiscales = ngff_zarr.to_multiscales(
+            image, scale_factors=[], chunks=self.chunk, cache=False
+        )
+        ngff_zarr.to_ngff_zarr(
+            str(self.folder / "a"),
+            multiscales,
+            version="0.5",
+            chunks_per_shard=self.shard // self.chunk,
+        )
 
 
 class Pyramid(zarr_pyramids.Pyramid):
@@ -48,12 +63,27 @@ class Pyramid(zarr_pyramids.Pyramid):
         import ngff_zarr
 
         dask.config.set(scheduler="synchronous")
-        image = ngff_zarr.to_ngff_image(da.from_zarr(str(self.folder / "1")), dims=("z", "y", "x"), scale=dict.fromkeys("zyx", 4.0))
+        image = ngff_zarr.to_ngff_image(
+            da.from_zarr(str(self.folder / "1")),
+            dims=("z", "y", "x"),
+            scale=dict.fromkeys("zyx", 4.0),
+        )
         factors = [1 << level for level in range(1, NUM_MAGS + 1)]
-        multiscales = ngff_zarr.to_multiscales(image, factors, method=ngff_zarr.Methods.DASK_BIN_SHRINK, chunks=self.chunk, cache=False)
-        ngff_zarr.to_ngff_zarr(str(self.folder / "theirs"), multiscales, version="0.5", chunks_per_shard=self.shard // self.chunk)
+        multiscales = ngff_zarr.to_multiscales(
+            image, factors, method=ngff_zarr.Methods.DASK_BIN_SHRINK, chunks=self.chunk, cache=False
+        )
+        ngff_zarr.to_ngff_zarr(
+            str(self.folder / "theirs"),
+            multiscales,
+            version="0.5",
+            chunks_per_shard=self.shard // self.chunk,
+        )
 
     @property
     def levels(self) -> list[Path]:
         """The coarser levels, finest first."""
-        return sorted(path.parent for path in (self.folder / "theirs").rglob("zarr.json") if '"array"' in path.read_text())[1:]
+        return sorted(
+            path.parent
+            for path in (self.folder / "theirs").rglob("zarr.json")
+            if '"array"' in path.read_text()
+        )[1:]

@@ -12,7 +12,17 @@ import numpy as np
 
 import wkwdask
 
-from .base import BoxLoop, DatasetCopy, Work, arranged_boxes, boxes, digest, folder_nbytes, read_mag, slices
+from .base import (
+    BoxLoop,
+    DatasetCopy,
+    Work,
+    arranged_boxes,
+    boxes,
+    digest,
+    folder_nbytes,
+    read_mag,
+    slices,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +47,9 @@ class Read(BoxLoop):
         Number of threads: a whole mag is read by all of them, boxes are dealt to them.
     """
 
-    def __init__(self, path: str, size: int, passes: int = 1, edge: int = 0, count: int = 0, threads: int = 1) -> None:
+    def __init__(
+        self, path: str, size: int, passes: int = 1, edge: int = 0, count: int = 0, threads: int = 1
+    ) -> None:
         if threads == 1:
             dask.config.set(scheduler="synchronous")
         self._path, self._threads = path, threads
@@ -47,7 +59,9 @@ class Read(BoxLoop):
 
     def read(self, box: Any) -> np.ndarray:
         """Read a box, or the whole mag."""
-        return wkwdask.read(self._path, box, threads=self._threads if box is None and self._threads > 1 else None)
+        return wkwdask.read(
+            self._path, box, threads=self._threads if box is None and self._threads > 1 else None
+        )
 
     def run(self) -> None:
         """Read."""
@@ -55,7 +69,11 @@ class Read(BoxLoop):
             super().run()
             return
         for _ in range(self.passes):
-            list(self._pool.map(self._read_all, [self.boxes[n :: self._threads] for n in range(self._threads)]))
+            list(
+                self._pool.map(
+                    self._read_all, [self.boxes[n :: self._threads] for n in range(self._threads)]
+                )
+            )
 
     def _read_all(self, some: Sequence[Any]) -> None:
         for box in some:
@@ -81,7 +99,9 @@ class ReadMany(Work):
         Whether each box is one call.
     """
 
-    def __init__(self, path: str, size: int, edge: int, arrangement: str, passes: int = 1, loop: bool = False) -> None:
+    def __init__(
+        self, path: str, size: int, edge: int, arrangement: str, passes: int = 1, loop: bool = False
+    ) -> None:
         dask.config.set(scheduler="synchronous")
         self._path, self._passes, self._loop = path, passes, loop
         self._boxes = arranged_boxes(size, edge, arrangement)
@@ -89,7 +109,11 @@ class ReadMany(Work):
         self._results = None
 
     def _read(self) -> Sequence[np.ndarray]:
-        return [wkwdask.read(self._path, box) for box in self._boxes] if self._loop else wkwdask.read_many(self._path, self._boxes)
+        return (
+            [wkwdask.read(self._path, box) for box in self._boxes]
+            if self._loop
+            else wkwdask.read_many(self._path, self._boxes)
+        )
 
     def run(self) -> None:
         """Read."""
@@ -184,7 +208,16 @@ class Pyramid(Work):
     """
 
     def __init__(
-        self, source: str, layer: str, folder: str, nbytes: int, method: str, compression: str, size: int = 0, level: int | None = None, threads: int = 1
+        self,
+        source: str,
+        layer: str,
+        folder: str,
+        nbytes: int,
+        method: str,
+        compression: str,
+        size: int = 0,
+        level: int | None = None,
+        threads: int = 1,
     ) -> None:
         if threads == 1:
             dask.config.set(scheduler="synchronous")
@@ -193,8 +226,14 @@ class Pyramid(Work):
         self._copy = DatasetCopy(source, layer, folder)
         self._size = size
         # as that of the source, as for the other tools
-        (length,) = (one.mags[0].file_len for one in wkwdask.info(source).layers if one.name == layer)
-        self._options = {"method": method, "compression": compression, "file_len": length if length > 1 else 8} | ({} if level is None else {"level": level})
+        (length,) = (
+            one.mags[0].file_len for one in wkwdask.info(source).layers if one.name == layer
+        )
+        self._options = {
+            "method": method,
+            "compression": compression,
+            "file_len": length if length > 1 else 8,
+        } | ({} if level is None else {"level": level})
         self.nbytes = nbytes
 
     def prepare(self) -> None:
@@ -203,7 +242,9 @@ class Pyramid(Work):
 
     def run(self) -> None:
         """Build."""
-        wkwdask.build_pyramid(self._copy.folder, layer=self._copy.layer, coarsest=16, **self._options)
+        wkwdask.build_pyramid(
+            self._copy.folder, layer=self._copy.layer, coarsest=16, **self._options
+        )
 
     def written(self) -> int:
         """Count the bytes of all coarser mags."""
@@ -231,9 +272,16 @@ class Rechunk(Work):
         Storage options.
     """
 
-    def __init__(self, path: str, folder: str, nbytes: int, size: int = 0, **options: object) -> None:
+    def __init__(
+        self, path: str, folder: str, nbytes: int, size: int = 0, **options: object
+    ) -> None:
         dask.config.set(scheduler="synchronous")
-        self._path, self._target, self._size, self._options = path, Path(folder) / "1", size, options
+        self._path, self._target, self._size, self._options = (
+            path,
+            Path(folder) / "1",
+            size,
+            options,
+        )
         self.nbytes = nbytes
 
     def prepare(self) -> None:
@@ -306,7 +354,9 @@ class LabelStatistics(Work):
 
     def __init__(self, path: str, size: int, color: str | None = None) -> None:
         self._path, self._color = path, color
-        self.nbytes = size**3 * sum(wkwdask.open(one).dtype.itemsize for one in (path, color) if one is not None)
+        self.nbytes = size**3 * sum(
+            wkwdask.open(one).dtype.itemsize for one in (path, color) if one is not None
+        )
         self._found = None
 
     def run(self) -> None:
@@ -316,8 +366,15 @@ class LabelStatistics(Work):
 
     def digests(self) -> list[str]:
         """Hash labels, counts and boxes."""
-        boxes = self._found[[f"{end}_{axis}" for axis in "xyz" for end in ("min", "max")]].to_numpy(np.int64).reshape(-1, 3, 2)
-        return [digest(part) for part in (self._found.index.to_numpy(np.int64), self._found.voxels.to_numpy(), boxes)]
+        boxes = (
+            self._found[[f"{end}_{axis}" for axis in "xyz" for end in ("min", "max")]]
+            .to_numpy(np.int64)
+            .reshape(-1, 3, 2)
+        )
+        return [
+            digest(part)
+            for part in (self._found.index.to_numpy(np.int64), self._found.voxels.to_numpy(), boxes)
+        ]
 
 
 class Histogram(Work):

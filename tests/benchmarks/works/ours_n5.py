@@ -24,7 +24,13 @@ class Write(n5_images.Written):
 
     def run(self) -> None:
         """Write."""
-        wkwdask.to_n5(self._voxels, self.folder / "s0", chunk_shape=(self.chunk,) * 3, compression=self.compression, voxel_size=(4, 4, 4))
+        wkwdask.to_n5(
+            self._voxels,
+            self.folder / "s0",
+            chunk_shape=(self.chunk,) * 3,
+            compression=self.compression,
+            voxel_size=(4, 4, 4),
+        )
 
 
 class Read(n5_images.Read):
@@ -57,4 +63,10 @@ class Convert(n5_images.Written):
         """Convert."""
         dataset, layer, _ = self.path.rsplit("/", 2)
         with dask.config.set(scheduler="synchronous"):
-            wkwdask.convert(dataset, f"n5://{self.folder}", layer=layer, chunk_shape=(self.chunk,) * 3, compression=self.compression)
+            wkwdask.convert(
+                dataset,
+                f"n5://{self.folder}",
+                layer=layer,
+                chunk_shape=(self.chunk,) * 3,
+                compression=self.compression,
+            )

@@ -27,7 +27,11 @@ class Write(precomputed.Written):
 
     def _stored(self) -> dict[str, Any]:
         edge = edge_of_chunks(self.size)
-        return {"shard_shape": precomputed.ours(self.size, self.dtype, sharded=self.sharded), "chunk_shape": (edge,) * 3, "voxel_size": RESOLUTION}
+        return {
+            "shard_shape": precomputed.ours(self.size, self.dtype, sharded=self.sharded),
+            "chunk_shape": (edge,) * 3,
+            "voxel_size": RESOLUTION,
+        }
 
     def run(self) -> None:
         """Write."""

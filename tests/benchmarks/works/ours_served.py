@@ -32,10 +32,21 @@ class Wkw(Served):
         inner = document["codecs"][0]["configuration"]["chunk_shape"]
         nbytes = 16 * int(np.prod(np.floor_divide(shard, inner)))
         asked = []
-        for index in itertools.product(*(range(-(-length // edge)) for length, edge in zip(document["shape"], shard, strict=True))):
+        for index in itertools.product(
+            *(
+                range(-(-length // edge))
+                for length, edge in zip(document["shape"], shard, strict=True)
+            )
+        ):
             path = f"{self.base}/1/c/{'/'.join(map(str, index))}"
-            table = np.frombuffer(self.get(connection, (path, {"Range": f"bytes=-{nbytes}"})), "<u8").reshape(-1, 2)
-            asked += [(path, {"Range": f"bytes={start}-{start + size - 1}"}) for start, size in table.tolist() if start < 1 << 63]
+            table = np.frombuffer(
+                self.get(connection, (path, {"Range": f"bytes=-{nbytes}"})), "<u8"
+            ).reshape(-1, 2)
+            asked += [
+                (path, {"Range": f"bytes={start}-{start + size - 1}"})
+                for start, size in table.tolist()
+                if start < 1 << 63
+            ]
         connection.close()
         return asked
 

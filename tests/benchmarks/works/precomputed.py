@@ -33,7 +33,9 @@ def edge_of_chunks(size: int) -> int:
     return min(64, size // 8)
 
 
-def info_of(size: int, dtype: np.dtype, *, sharded: bool, level: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
+def info_of(
+    size: int, dtype: np.dtype, *, sharded: bool, level: int = 0
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Describe a volume and one of its scales, in the words of the format: images raw,
     segmentations compressed_segmentation.
 
@@ -56,8 +58,17 @@ def info_of(size: int, dtype: np.dtype, *, sharded: bool, level: int = 0) -> tup
         within = min(bits, SHARD_CHUNKS.bit_length() - 1)
         encodings = {"minishard_index_encoding": "gzip", "data_encoding": "gzip"}
         numbers = {"preshift_bits": within, "minishard_bits": 0, "shard_bits": bits - within}
-        scale["sharding"] = {"@type": "neuroglancer_uint64_sharded_v1", "hash": "identity", **numbers, **encodings}
-    return {"type": "image" if is_image else "segmentation", "data_type": dtype.name, "num_channels": 1}, scale
+        scale["sharding"] = {
+            "@type": "neuroglancer_uint64_sharded_v1",
+            "hash": "identity",
+            **numbers,
+            **encodings,
+        }
+    return {
+        "type": "image" if is_image else "segmentation",
+        "data_type": dtype.name,
+        "num_channels": 1,
+    }, scale
 
 
 def shard_boxes(size: int) -> Iterator[tuple[slice, slice, slice]]:
@@ -110,10 +121,14 @@ class Pyramid(Written):
     """Work that adds coarser scales to an existing volume: the same files for all tools, written
     once by :meth:`make_source`."""
 
-    def __init__(self, path: str, folder: str, size: int, sharded: bool = False, method: str = "mean") -> None:
+    def __init__(
+        self, path: str, folder: str, size: int, sharded: bool = False, method: str = "mean"
+    ) -> None:
         super().__init__(path, folder, size, sharded)
         self.method = method
-        self.source = Path(folder).parent / f"{'sharded' if sharded else 'files'}-{self.dtype.name}-{size}"
+        self.source = (
+            Path(folder).parent / f"{'sharded' if sharded else 'files'}-{self.dtype.name}-{size}"
+        )
         if not self.source.is_dir():
             self.make_source()
         del self.voxels
@@ -126,23 +141,40 @@ class Pyramid(Written):
         new = self.source.with_name(f"{self.source.name}-new")
         shutil.rmtree(new, ignore_errors=True)
         edge = edge_of_chunks(self.size)
-        wkwdask.to_precomputed(self.voxels, new, shard_shape=ours(self.size, self.dtype, sharded=self.sharded), chunk_shape=(edge,) * 3, voxel_size=RESOLUTION)
+        wkwdask.to_precomputed(
+            self.voxels,
+            new,
+            shard_shape=ours(self.size, self.dtype, sharded=self.sharded),
+            chunk_shape=(edge,) * 3,
+            voxel_size=RESOLUTION,
+        )
         new.rename(self.source)
 
     def prepare(self) -> None:
         """Begin with the source alone, by links to its files."""
         super().prepare()
-        shutil.copytree(self.source, self.folder, copy_function=lambda file, copy: (shutil.copy2 if Path(file).name in _RECORDS else os.link)(file, copy))
+        shutil.copytree(
+            self.source,
+            self.folder,
+            copy_function=lambda file, copy: (
+                shutil.copy2 if Path(file).name in _RECORDS else os.link
+            )(file, copy),
+        )
 
     def written(self) -> int:
         """Count the bytes of the coarser scales."""
         key = self.record["scales"][0]["key"]
-        return folder_nbytes([path for path in self.folder.iterdir() if path.is_dir() and path.name != key])
+        return folder_nbytes(
+            [path for path in self.folder.iterdir() if path.is_dir() and path.name != key]
+        )
 
     def digests(self) -> list[str]:
         """Hash every coarser scale."""
         scales = json.loads((self.folder / "info").read_text())["scales"]
-        return [digest(read_scale(self.folder, number)) for number in range(1, min(len(scales), NUM_MAGS + 1))]
+        return [
+            digest(read_scale(self.folder, number))
+            for number in range(1, min(len(scales), NUM_MAGS + 1))
+        ]
 
 
 _RECORDS = ("info", "provenance")
@@ -153,7 +185,11 @@ def ours(size: int, dtype: np.dtype, *, sharded: bool) -> Any:
     from wkwdask import Sharding
 
     _, scale = info_of(size, dtype, sharded=sharded)
-    return Sharding(**{name: value for name, value in scale["sharding"].items() if name != "@type"}) if sharded else False
+    return (
+        Sharding(**{name: value for name, value in scale["sharding"].items() if name != "@type"})
+        if sharded
+        else False
+    )
 
 
 def read_scale(folder: Path, number: int) -> np.ndarray:
@@ -164,4 +200,6 @@ def read_scale(folder: Path, number: int) -> np.ndarray:
         import wkwdask
 
         return wkwdask.open(f"precomputed://{folder}", mag=1 << number).compute()[0]
-    return np.asarray(CloudVolume(f"file://{folder}", mip=number, progress=False, fill_missing=True)[:, :, :])[..., 0]
+    return np.asarray(
+        CloudVolume(f"file://{folder}", mip=number, progress=False, fill_missing=True)[:, :, :]
+    )[..., 0]

@@ -29,13 +29,17 @@ class Read(BoxLoop):
 
     package = "wkw"
 
-    def __init__(self, path: str, size: int, passes: int = 1, edge: int = 0, count: int = 0) -> None:
+    def __init__(
+        self, path: str, size: int, passes: int = 1, edge: int = 0, count: int = 0
+    ) -> None:
         import wkw
 
         self._dataset = wkw.Dataset.open(path)
         self.passes = passes
         pairs = boxes(size, edge, count) if edge else [((0, 0, 0), (size, size, size))]
-        self.boxes = [(low, tuple(b - a for a, b in zip(low, high, strict=True))) for low, high in pairs]
+        self.boxes = [
+            (low, tuple(b - a for a, b in zip(low, high, strict=True))) for low, high in pairs
+        ]
         self.nbytes = self.count_nbytes()
 
     def read(self, box: Any) -> np.ndarray:
@@ -48,5 +52,8 @@ class Slices(Read):
 
     def __init__(self, path: str, size: int, plane: str, count: int) -> None:
         super().__init__(path, size)
-        self.boxes = [(low, [b - a for a, b in zip(low, high, strict=True)]) for low, high in slices(size, plane, count)]
+        self.boxes = [
+            (low, [b - a for a, b in zip(low, high, strict=True)])
+            for low, high in slices(size, plane, count)
+        ]
         self.nbytes = self.count_nbytes()

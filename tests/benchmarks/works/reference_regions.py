@@ -23,9 +23,13 @@ class Region(region_writes.Region):
         edge = self.file_vx
         with wkw.Dataset.open(f"{self.folder}/color/1") as mag:
             for low, high, voxels in self.parts:
-                for corner in product(*(range(a // edge * edge, b, edge) for a, b in zip(low, high, strict=True))):
+                for corner in product(
+                    *(range(a // edge * edge, b, edge) for a, b in zip(low, high, strict=True))
+                ):
                     whole = np.asfortranarray(mag.read(corner, (edge,) * 3))
                     first, last = np.maximum(low, corner), np.minimum(high, np.add(corner, edge))
-                    place, part = (tuple(map(slice, first - origin, last - origin)) for origin in (corner, low))
+                    place, part = (
+                        tuple(map(slice, first - origin, last - origin)) for origin in (corner, low)
+                    )
                     whole[(0, *place)] = voxels[part]
                     mag.write(corner, whole)

@@ -12,7 +12,12 @@ import numpy as np
 
 from .base import Work, boxes, digest, folder_nbytes, read_mag
 
-URLS = {"wkw": "{}/color/1", "zarr": "zarr://{}", "n5": "n5://{}/s0", "precomputed": "precomputed://{}"}
+URLS = {
+    "wkw": "{}/color/1",
+    "zarr": "zarr://{}",
+    "n5": "n5://{}/s0",
+    "precomputed": "precomputed://{}",
+}
 """URL of mag 1 of a volume of each format."""
 
 
@@ -38,7 +43,10 @@ class Region(Work):
         self.file_vx = max(32, size // 4)
         """Edge of a file of WKW and of a shard of Zarr [voxels]."""
         voxels = read_mag(path, size)[0]
-        self.parts = [(low, high, np.asfortranarray(~voxels[tuple(map(slice, low, high))])) for low, high in boxes(size, edge, count)]
+        self.parts = [
+            (low, high, np.asfortranarray(~voxels[tuple(map(slice, low, high))]))
+            for low, high in boxes(size, edge, count)
+        ]
         self.nbytes = sum(part.nbytes for _, _, part in self.parts)
         self.source = self.folder.parent / f"region-{form}-{voxels.dtype.name}-{size}"
         if not self.source.is_dir():
@@ -58,11 +66,21 @@ class Region(Work):
         chunk = (min(64, self.size // 8),) * 3
         if self.form == "wkw":
             wkwdask.create_dataset(new, (4, 4, 4))
-            options: dict[str, Any] = {"block_len": 32, "file_len": self.file_vx // 32, "compression": "lz4"}
+            options: dict[str, Any] = {
+                "block_len": 32,
+                "file_len": self.file_vx // 32,
+                "compression": "lz4",
+            }
         elif self.form == "zarr":
-            options = {"voxel_size": (4, 4, 4), "chunk_shape": chunk, "shard_shape": (self.file_vx,) * 3}
+            options = {
+                "voxel_size": (4, 4, 4),
+                "chunk_shape": chunk,
+                "shard_shape": (self.file_vx,) * 3,
+            }
         else:
-            options = {"voxel_size": (4, 4, 4), "chunk_shape": chunk} | ({"shard_shape": False} if self.form == "precomputed" else {})
+            options = {"voxel_size": (4, 4, 4), "chunk_shape": chunk} | (
+                {"shard_shape": False} if self.form == "precomputed" else {}
+            )
         wkwdask.save(voxels, URLS[self.form].format(new), **options)
         new.rename(self.source)
 

@@ -33,8 +33,16 @@ class RemoteRead(Work):
 
     _count = 0
 
-    def __init__(self, server: str, path: str, kind: str, boxes: Sequence[Any], nbytes: int, is_open: bool) -> None:
-        self._server, self._path, self.kind, self._boxes, self._is_open = server, path, kind, boxes, is_open
+    def __init__(
+        self, server: str, path: str, kind: str, boxes: Sequence[Any], nbytes: int, is_open: bool
+    ) -> None:
+        self._server, self._path, self.kind, self._boxes, self._is_open = (
+            server,
+            path,
+            kind,
+            boxes,
+            is_open,
+        )
         self.nbytes = nbytes
         self._volume: Any = None
 

@@ -25,10 +25,23 @@ class Read(RemoteRead):
         """Open the volume."""
         import tensorstore
 
-        return tensorstore.open({"driver": _DRIVERS[self.kind], "kvstore": {"driver": "http", "base_url": f"{url}/"}}, open=True, read=True).result()
+        return tensorstore.open(
+            {"driver": _DRIVERS[self.kind], "kvstore": {"driver": "http", "base_url": f"{url}/"}},
+            open=True,
+            read=True,
+        ).result()
 
     def read(self, volume: Any, low: Sequence[int], high: Sequence[int]) -> np.ndarray:
         """Read a box."""
         if self.kind == "zarr":  # axes z, y, x
-            return volume[tuple(slice(a, b) for a, b in zip(low[::-1], high[::-1], strict=True))].read().result().T
-        return volume[tuple(slice(a, b) for a, b in zip(low, high, strict=True))].read(order="F").result()[..., 0]
+            return (
+                volume[tuple(slice(a, b) for a, b in zip(low[::-1], high[::-1], strict=True))]
+                .read()
+                .result()
+                .T
+            )
+        return (
+            volume[tuple(slice(a, b) for a, b in zip(low, high, strict=True))]
+            .read(order="F")
+            .result()[..., 0]
+        )

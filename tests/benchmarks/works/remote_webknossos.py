@@ -29,4 +29,6 @@ class Read(RemoteRead):
 
     def read(self, volume: Any, low: Sequence[int], high: Sequence[int]) -> np.ndarray:
         """Read a box."""
-        return volume.read(absolute_offset=tuple(low), size=tuple(b - a for a, b in zip(low, high, strict=True)))
+        return volume.read(
+            absolute_offset=tuple(low), size=tuple(b - a for a, b in zip(low, high, strict=True))
+        )

@@ -46,7 +46,12 @@ class Served(Work):
 
     def start(self) -> tuple[int, int]:
         """Start the server, and return its process and port."""
-        self._process = subprocess.Popen([sys.executable, "-c", self.program, self.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", self.program, self.path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         self.answer = self._process.stdout.readline().strip()
         return self._process.pid, int(self.answer.rpartition(":")[2].partition("/")[0])
 
@@ -66,7 +71,11 @@ class Served(Work):
         process = psutil.Process(self.pid)
         before = process.cpu_times()
         with ThreadPoolExecutor(_CONNECTIONS) as threads:
-            list(threads.map(self._get_some, [self.asked[n::_CONNECTIONS] for n in range(_CONNECTIONS)]))
+            list(
+                threads.map(
+                    self._get_some, [self.asked[n::_CONNECTIONS] for n in range(_CONNECTIONS)]
+                )
+            )
         after = process.cpu_times()
         return {"server": after.user + after.system - before.user - before.system}
 

@@ -27,7 +27,11 @@ def _create(work: n5_images.Image, level: int) -> Any:
         "dataType": work.dtype.name,
         "compression": {"type": work.compression},
     }
-    spec = {"driver": "n5", "kvstore": {"driver": "file", "path": f"{work.folder}/s{level}/"}, "metadata": metadata}
+    spec = {
+        "driver": "n5",
+        "kvstore": {"driver": "file", "path": f"{work.folder}/s{level}/"},
+        "metadata": metadata,
+    }
     return tensorstore.open(spec, create=True, context=tensorstore.Context(_CONTEXT)).result()
 
 

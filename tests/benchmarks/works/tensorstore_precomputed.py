@@ -14,11 +14,22 @@ REQUIRES = ("tensorstore",)
 _CONTEXT = {"data_copy_concurrency": {"limit": 1}, "file_io_concurrency": {"limit": 1}}
 
 
-def _open(folder: Any, size: int, dtype: np.dtype, *, sharded: bool, level: int = 0, create: bool = False, cache_nbytes: int = 0) -> Any:
+def _open(
+    folder: Any,
+    size: int,
+    dtype: np.dtype,
+    *,
+    sharded: bool,
+    level: int = 0,
+    create: bool = False,
+    cache_nbytes: int = 0,
+) -> Any:
     import tensorstore
 
     volume, entry = info_of(size, dtype, sharded=sharded, level=level)
-    scale = {name: value for name, value in entry.items() if name != "chunk_sizes"} | {"chunk_size": entry["chunk_sizes"][0]}
+    scale = {name: value for name, value in entry.items() if name != "chunk_sizes"} | {
+        "chunk_size": entry["chunk_sizes"][0]
+    }
     spec = {
         "driver": "neuroglancer_precomputed",
         "kvstore": {"driver": "file", "path": f"{folder}/"},
@@ -26,7 +37,10 @@ def _open(folder: Any, size: int, dtype: np.dtype, *, sharded: bool, level: int 
         **({"scale_metadata": scale} if create else {"scale_index": level}),
     }
     return tensorstore.open(
-        spec, create=create, open=not create, context=tensorstore.Context(_CONTEXT | {"cache_pool": {"total_bytes_limit": cache_nbytes}})
+        spec,
+        create=create,
+        open=not create,
+        context=tensorstore.Context(_CONTEXT | {"cache_pool": {"total_bytes_limit": cache_nbytes}}),
     ).result()
 
 
@@ -37,7 +51,9 @@ class Write(precomputed.Written):
 
     def run(self) -> None:
         """Write."""
-        _open(self.folder, self.size, self.dtype, sharded=self.sharded, create=True).write(self.voxels[..., None]).result()
+        _open(self.folder, self.size, self.dtype, sharded=self.sharded, create=True).write(
+            self.voxels[..., None]
+        ).result()
 
 
 class Read(precomputed.Pyramid):
@@ -52,7 +68,9 @@ class Read(precomputed.Pyramid):
 
     def run(self) -> None:
         """Read."""
-        self._result = _open(self.source, self.size, self.dtype, sharded=self.sharded).read(order="F").result()
+        self._result = (
+            _open(self.source, self.size, self.dtype, sharded=self.sharded).read(order="F").result()
+        )
 
     def written(self) -> int:
         """Nothing is."""
@@ -74,8 +92,13 @@ class ReadMany(Read):
 
     def run(self) -> None:
         """Read."""
-        scale = _open(self.source, self.size, self.dtype, sharded=self.sharded, cache_nbytes=1 << 30)
-        futures = [scale[tuple(slice(a, b) for a, b in zip(low, high, strict=True))].read(order="F") for low, high in self._boxes]
+        scale = _open(
+            self.source, self.size, self.dtype, sharded=self.sharded, cache_nbytes=1 << 30
+        )
+        futures = [
+            scale[tuple(slice(a, b) for a, b in zip(low, high, strict=True))].read(order="F")
+            for low, high in self._boxes
+        ]
         self._result = [future.result() for future in futures]
 
     def digests(self) -> list[str]:
@@ -94,7 +117,9 @@ class Pyramid(precomputed.Pyramid):
 
         finer = _open(self.folder, self.size, self.dtype, sharded=self.sharded)
         for level in range(1, NUM_MAGS + 1):
-            coarser = _open(self.folder, self.size, self.dtype, sharded=self.sharded, level=level, create=True)
+            coarser = _open(
+                self.folder, self.size, self.dtype, sharded=self.sharded, level=level, create=True
+            )
             coarser.write(tensorstore.downsample(finer, [2, 2, 2, 1], self.method)).result()
             finer = coarser
 
@@ -117,5 +142,7 @@ class Convert(precomputed.Written):
         target = _open(self.folder, self.size, self.dtype, sharded=self.sharded, create=True)
         with wkw.Dataset.open(self.path) as source:
             for box in shard_boxes(self.size):
-                voxels = source.read([axis.start for axis in box], [axis.stop - axis.start for axis in box])[0]
+                voxels = source.read(
+                    [axis.start for axis in box], [axis.stop - axis.start for axis in box]
+                )[0]
                 target[box].write(voxels[..., None]).result()

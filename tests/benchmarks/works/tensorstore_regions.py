@@ -6,7 +6,11 @@ from . import region_writes
 
 REQUIRES = ("tensorstore",)
 _CONTEXT = {"data_copy_concurrency": {"limit": 1}, "file_io_concurrency": {"limit": 1}}
-_DRIVERS = {"zarr": ("zarr3", "1/"), "n5": ("n5", "s0/"), "precomputed": ("neuroglancer_precomputed", "")}
+_DRIVERS = {
+    "zarr": ("zarr3", "1/"),
+    "n5": ("n5", "s0/"),
+    "precomputed": ("neuroglancer_precomputed", ""),
+}
 
 
 class Region(region_writes.Region):
@@ -24,4 +28,6 @@ class Region(region_writes.Region):
         if self.form == "zarr":  # axes z, y, x
             array = array.T
         for low, high, voxels in self.parts:
-            array[tuple(map(slice, low, high))].write(voxels[..., None] if self.form == "precomputed" else voxels).result()
+            array[tuple(map(slice, low, high))].write(
+                voxels[..., None] if self.form == "precomputed" else voxels
+            ).result()

@@ -38,14 +38,34 @@ class Slices(BoxLoop):
         spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{folder}/"}}
         if not Path(folder).is_dir():
             voxels = read_mag(path, size)[0]
-            blosc = {"name": "blosc", "configuration": {"cname": "lz4", "clevel": 1, "shuffle": "noshuffle"}}
-            inner = [{"name": "transpose", "configuration": {"order": [2, 1, 0]}}, {"name": "bytes", "configuration": {"endian": "little"}}, blosc]
-            sharding = {"name": "sharding_indexed", "configuration": {"chunk_shape": [_CHUNK] * 3, "codecs": inner}}
+            blosc = {
+                "name": "blosc",
+                "configuration": {"cname": "lz4", "clevel": 1, "shuffle": "noshuffle"},
+            }
+            inner = [
+                {"name": "transpose", "configuration": {"order": [2, 1, 0]}},
+                {"name": "bytes", "configuration": {"endian": "little"}},
+                blosc,
+            ]
+            sharding = {
+                "name": "sharding_indexed",
+                "configuration": {"chunk_shape": [_CHUNK] * 3, "codecs": inner},
+            }
             grid = {"name": "regular", "configuration": {"chunk_shape": [size] * 3}}
-            metadata = {"shape": [size] * 3, "data_type": voxels.dtype.name, "chunk_grid": grid, "codecs": [sharding]}
-            tensorstore.open(spec | {"metadata": metadata}, create=True).result().write(voxels).result()
+            metadata = {
+                "shape": [size] * 3,
+                "data_type": voxels.dtype.name,
+                "chunk_grid": grid,
+                "codecs": [sharding],
+            }
+            tensorstore.open(spec | {"metadata": metadata}, create=True).result().write(
+                voxels
+            ).result()
         self._array = tensorstore.open(spec, context=tensorstore.Context(_LIMITS)).result()
-        self.boxes = [tuple(slice(a, b) for a, b in zip(low, high, strict=True)) for low, high in slices(size, plane, count)]
+        self.boxes = [
+            tuple(slice(a, b) for a, b in zip(low, high, strict=True))
+            for low, high in slices(size, plane, count)
+        ]
         self.nbytes = self.count_nbytes()
 
     def read(self, box: Any) -> np.ndarray:
@@ -66,13 +86,19 @@ class Pyramid(zarr_pyramids.Pyramid):
         context = tensorstore.Context(_LIMITS)
 
         def opened(path: str) -> Any:
-            return tensorstore.open({"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{path}/"}}, context=context).result()
+            return tensorstore.open(
+                {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{path}/"}},
+                context=context,
+            ).result()
 
         finer = opened(str(self.folder / "1"))
         for level in range(1, NUM_MAGS + 1):
             reduced = tensorstore.downsample(finer, [2, 2, 2], self.method)
             coarser = opened(self.create(self.folder, level))
             for index in np.ndindex(*(-(-(self.size >> level) // self.shard),) * 3):
-                box = tuple(slice(n * self.shard, min((n + 1) * self.shard, self.size >> level)) for n in index)
+                box = tuple(
+                    slice(n * self.shard, min((n + 1) * self.shard, self.size >> level))
+                    for n in index
+                )
                 coarser[box].write(reduced[box]).result()
             finer = coarser

@@ -29,4 +29,11 @@ class Export(zarr_images.Export):
         from .with_webknossos import _executor
 
         source = Dataset.open(self.path.rsplit("/", 2)[0])
-        source.copy_dataset(self.folder / "a", chunk_shape=self.chunk, shard_shape=self.shard, data_format="zarr3", compress=True, executor=_executor(1))
+        source.copy_dataset(
+            self.folder / "a",
+            chunk_shape=self.chunk,
+            shard_shape=self.shard,
+            data_format="zarr3",
+            compress=True,
+            executor=_executor(1),
+        )

@@ -64,9 +64,16 @@ class _Whole(Work):
 
         with wkw.Dataset.open(self._path) as source:
             header = source.header
-            self._result = self._compute(np.asfortranarray(source.read((0, 0, 0), (self._size,) * 3)[0]))
+            self._result = self._compute(
+                np.asfortranarray(source.read((0, 0, 0), (self._size,) * 3)[0])
+            )
         self._target.parent.mkdir(parents=True)
-        new = wkw.Header(self._result.dtype.type, block_len=header.block_len, file_len=header.file_len, block_type=wkw.Header.BLOCK_TYPE_LZ4HC)
+        new = wkw.Header(
+            self._result.dtype.type,
+            block_len=header.block_len,
+            file_len=header.file_len,
+            block_type=wkw.Header.BLOCK_TYPE_LZ4HC,
+        )
         with wkw.Dataset.create(str(self._target), new) as target:
             target.write((0, 0, 0), self._result)
 
@@ -92,10 +99,14 @@ class Components(_Whole):
         if self._tool == "cc3d":
             import cc3d
 
-            return np.asarray(cc3d.connected_components(counts, connectivity=26, out_dtype=np.uint32))
+            return np.asarray(
+                cc3d.connected_components(counts, connectivity=26, out_dtype=np.uint32)
+            )
         from scipy import ndimage
 
-        return ndimage.label(counts, ndimage.generate_binary_structure(3, _NEIGHBOURS[26]), output=np.uint32)[0]
+        return ndimage.label(
+            counts, ndimage.generate_binary_structure(3, _NEIGHBOURS[26]), output=np.uint32
+        )[0]
 
     def digests(self) -> list[str]:
         """Hash the components."""

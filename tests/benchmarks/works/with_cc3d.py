@@ -51,6 +51,16 @@ class LabelStatistics(Work):
         """Hash labels, counts and boxes; the label 0 is left out."""
         names, found = self._found
         of_number = {number: name for name, number in names.items()}
-        numbers = sorted((n for n, count in enumerate(found["voxel_counts"]) if n and count), key=of_number.__getitem__)
+        numbers = sorted(
+            (n for n, count in enumerate(found["voxel_counts"]) if n and count),
+            key=of_number.__getitem__,
+        )
         boxes = [[(part.start, part.stop) for part in found["bounding_boxes"][n]] for n in numbers]
-        return [digest(np.array(part, np.int64)) for part in ([of_number[n] for n in numbers], [found["voxel_counts"][n] for n in numbers], boxes)]
+        return [
+            digest(np.array(part, np.int64))
+            for part in (
+                [of_number[n] for n in numbers],
+                [found["voxel_counts"][n] for n in numbers],
+                boxes,
+            )
+        ]

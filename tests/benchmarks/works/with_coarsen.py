@@ -40,8 +40,21 @@ class Pyramid(Work):
 
     package = "dask"
 
-    def __init__(self, source: str, layer: str, folder: str, size: int, method: str, compression: str, threads: int = 1) -> None:
-        self._scheduler = {"scheduler": "synchronous"} if threads == 1 else {"scheduler": "threads", "num_workers": threads}
+    def __init__(
+        self,
+        source: str,
+        layer: str,
+        folder: str,
+        size: int,
+        method: str,
+        compression: str,
+        threads: int = 1,
+    ) -> None:
+        self._scheduler = (
+            {"scheduler": "synchronous"}
+            if threads == 1
+            else {"scheduler": "threads", "num_workers": threads}
+        )
         self._copy = DatasetCopy(source, layer, folder)
         self._size, self._method, self._compression = size, method, compression
         self.nbytes = size**3 * _Mag(self._path(0), size).dtype.itemsize
@@ -60,15 +73,27 @@ class Pyramid(Work):
                 finer = _Mag(self._path(level - 1), self._size >> (level - 1))
                 # wkw never comes back from reading an empty box, which dask would do to learn the
                 # type
-                array = da.from_array(finer, chunks=_CHUNK_VX, name=False, asarray=False, meta=np.empty((0, 0, 0), finer.dtype))
+                array = da.from_array(
+                    finer,
+                    chunks=_CHUNK_VX,
+                    name=False,
+                    asarray=False,
+                    meta=np.empty((0, 0, 0), finer.dtype),
+                )
                 coarser = self._coarsen(array)
-                da.store(coarser, _Mag.create(self._path(level), coarser, self._compression), lock=False)
+                da.store(
+                    coarser, _Mag.create(self._path(level), coarser, self._compression), lock=False
+                )
 
     def _coarsen(self, array: da.Array) -> da.Array:
         factors = dict.fromkeys(range(3), 2)
         if self._method == "mode":
             return da.coarsen(mode, array, factors)
-        means = da.coarsen(np.mean, array, factors).round() if self._method == "mean" else da.coarsen(np.median, array, factors)
+        means = (
+            da.coarsen(np.mean, array, factors).round()
+            if self._method == "mean"
+            else da.coarsen(np.median, array, factors)
+        )
         return means.astype(array.dtype)
 
     def written(self) -> int:
@@ -131,17 +156,29 @@ class _Mag:
         """Make a new mag whose files are chunks of an array."""
         import wkw
 
-        block_type = {"lz4": wkw.Header.BLOCK_TYPE_LZ4, "lz4hc": wkw.Header.BLOCK_TYPE_LZ4HC}[compression]
+        block_type = {"lz4": wkw.Header.BLOCK_TYPE_LZ4, "lz4hc": wkw.Header.BLOCK_TYPE_LZ4HC}[
+            compression
+        ]
         file_len = -(-array.chunksize[0] // _BLOCK_LEN)
-        wkw.Dataset.create(path, wkw.Header(array.dtype.type, block_len=_BLOCK_LEN, file_len=file_len, block_type=block_type)).close()
+        wkw.Dataset.create(
+            path,
+            wkw.Header(
+                array.dtype.type, block_len=_BLOCK_LEN, file_len=file_len, block_type=block_type
+            ),
+        ).close()
         return cls(path, array.shape[0])
 
     def __getitem__(self, box: tuple[slice, ...]) -> np.ndarray:
-        return self._dataset.read([part.start for part in box], [part.stop - part.start for part in box])[0]
+        return self._dataset.read(
+            [part.start for part in box], [part.stop - part.start for part in box]
+        )[0]
 
     def __setitem__(self, box: tuple[slice, ...], voxels: np.ndarray) -> None:
         missing = [(0, -n % self._file_vx) for n in voxels.shape]
-        self._dataset.write([part.start for part in box], np.pad(voxels, missing) if any(after for _, after in missing) else voxels)
+        self._dataset.write(
+            [part.start for part in box],
+            np.pad(voxels, missing) if any(after for _, after in missing) else voxels,
+        )
 
     def __del__(self) -> None:
         self._dataset.close()

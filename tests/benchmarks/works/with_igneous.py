@@ -48,7 +48,9 @@ class Pyramid(Work):
         written = Path(f"{source}-precomputed")
         if not written.is_dir():
             _write(Path(source) / layer / "1", size, written)
-        shutil.copytree(written, folder, copy_function=lambda file, copy: _link_chunk(file, copy, written))
+        shutil.copytree(
+            written, folder, copy_function=lambda file, copy: _link_chunk(file, copy, written)
+        )
         self._url = f"file://{folder}"
         self._volume = CloudVolume
         self._create_tasks = igneous.task_creation.create_downsampling_tasks
@@ -72,7 +74,13 @@ class Pyramid(Work):
         """Create the tasks and run them, until there are all mags or no smaller ones."""
         mip = 0
         while mip < NUM_MAGS:
-            tasks = self._create_tasks(self._url, mip=mip, num_mips=NUM_MAGS - mip, factor=(2, 2, 2), memory_target=self._memory_target)
+            tasks = self._create_tasks(
+                self._url,
+                mip=mip,
+                num_mips=NUM_MAGS - mip,
+                factor=(2, 2, 2),
+                memory_target=self._memory_target,
+            )
             coarsest = self._volume(self._url).available_mips[-1]
             if coarsest == mip:
                 return
@@ -87,7 +95,10 @@ class Pyramid(Work):
     def digests(self) -> list[str]:
         """Hash every coarser mag."""
         mips = self._volume(self._url).available_mips
-        return [digest(self._volume(self._url, mip=mip, progress=False)[:, :, :][..., 0]) for mip in mips[1:]]
+        return [
+            digest(self._volume(self._url, mip=mip, progress=False)[:, :, :][..., 0])
+            for mip in mips[1:]
+        ]
 
 
 def _write(mag: Path, size: int, folder: Path) -> None:

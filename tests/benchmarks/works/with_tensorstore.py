@@ -33,11 +33,15 @@ class Pyramid(Work):
 
     package = "tensorstore"
 
-    def __init__(self, source: str, layer: str, folder: str, size: int, method: str, threads: int = 1) -> None:
+    def __init__(
+        self, source: str, layer: str, folder: str, size: int, method: str, threads: int = 1
+    ) -> None:
         import tensorstore
 
         self._ts = tensorstore
-        self._context = tensorstore.Context({"data_copy_concurrency": {"limit": threads}, "file_io_concurrency": {"limit": threads}})
+        self._context = tensorstore.Context(
+            {"data_copy_concurrency": {"limit": threads}, "file_io_concurrency": {"limit": threads}}
+        )
         self._folder, self._size, self._method = Path(folder), size, method
         voxels = read_mag(Path(source) / layer / "1", size)[0]
         self._dtype = voxels.dtype.name
@@ -57,7 +61,11 @@ class Pyramid(Work):
         spec = {
             "driver": "neuroglancer_precomputed",
             "kvstore": {"driver": "file", "path": f"{self._folder}/"},
-            "multiscale_metadata": {"type": "image" if is_image else "segmentation", "data_type": self._dtype, "num_channels": 1},
+            "multiscale_metadata": {
+                "type": "image" if is_image else "segmentation",
+                "data_type": self._dtype,
+                "num_channels": 1,
+            },
             "scale_metadata": scale,
         }
         return self._ts.open(spec, create=create, open=not create, context=self._context).result()
@@ -85,4 +93,6 @@ class Pyramid(Work):
 
     def digests(self) -> list[str]:
         """Hash every coarser scale."""
-        return [digest(self._open(level).read().result()[..., 0]) for level in range(1, NUM_MAGS + 1)]
+        return [
+            digest(self._open(level).read().result()[..., 0]) for level in range(1, NUM_MAGS + 1)
+        ]

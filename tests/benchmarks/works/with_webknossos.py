@@ -39,14 +39,29 @@ class Pyramid(Work):
 
     package = "webknossos"
 
-    def __init__(self, source: str, layer: str, folder: str, size: int, method: str, file_vx: int | None = None, processes: int = 1) -> None:
+    def __init__(
+        self,
+        source: str,
+        layer: str,
+        folder: str,
+        size: int,
+        method: str,
+        file_vx: int | None = None,
+        processes: int = 1,
+    ) -> None:
         from webknossos import Dataset
 
         self._executor = _executor(processes)
-        self._copies = [DatasetCopy(source, layer, f"{folder}-{number}") for number in range(processes)]
+        self._copies = [
+            DatasetCopy(source, layer, f"{folder}-{number}") for number in range(processes)
+        ]
         self._method, self._size, self._file_vx = method, size, file_vx
         self.prepare()
-        self.nbytes = processes * size**3 * Dataset.open(self._copies[0].folder).get_layer(layer).dtype.itemsize
+        self.nbytes = (
+            processes
+            * size**3
+            * Dataset.open(self._copies[0].folder).get_layer(layer).dtype.itemsize
+        )
 
     def prepare(self) -> None:
         """Remove what the last run made."""
@@ -58,7 +73,10 @@ class Pyramid(Work):
         if len(self._copies) == 1:
             _downsample(self._copies[0], self._method, self._file_vx, self._executor)
         else:
-            for future in [self._executor.submit(_downsample, copy, self._method, self._file_vx) for copy in self._copies]:
+            for future in [
+                self._executor.submit(_downsample, copy, self._method, self._file_vx)
+                for copy in self._copies
+            ]:
                 future.result()
 
     def written(self) -> int:
@@ -90,7 +108,16 @@ class Rechunk(Work):
 
     package = "webknossos"
 
-    def __init__(self, source: str, layer: str, folder: str, nbytes: int, size: int, block_vx: int | None = None, file_vx: int | None = None) -> None:
+    def __init__(
+        self,
+        source: str,
+        layer: str,
+        folder: str,
+        nbytes: int,
+        size: int,
+        block_vx: int | None = None,
+        file_vx: int | None = None,
+    ) -> None:
         self._copy, self._target = DatasetCopy(source, layer, folder), Path(f"{folder}-new")
         self._size, self._block_vx, self._file_vx = size, block_vx, file_vx
         self.nbytes = nbytes
@@ -112,7 +139,13 @@ class Rechunk(Work):
         if self._file_vx is None:
             mag.compress(target_path=self._target, executor=_executor(1))
         else:
-            mag.rechunk(chunk_shape=self._block_vx, shard_shape=self._file_vx, compress=True, target_path=self._target, executor=_executor(1))
+            mag.rechunk(
+                chunk_shape=self._block_vx,
+                shard_shape=self._file_vx,
+                compress=True,
+                target_path=self._target,
+                executor=_executor(1),
+            )
 
     def written(self) -> int:
         """Count the bytes of the new mag."""
@@ -129,7 +162,11 @@ def _executor(processes: int) -> Any:
     module."""
     from cluster_tools import get_executor
 
-    return get_executor("sequential") if processes == 1 else get_executor("multiprocessing", max_workers=processes, start_method="fork")
+    return (
+        get_executor("sequential")
+        if processes == 1
+        else get_executor("multiprocessing", max_workers=processes, start_method="fork")
+    )
 
 
 def _downsample(copy: DatasetCopy, method: str, file_vx: int | None, executor: Any = None) -> None:
@@ -138,5 +175,9 @@ def _downsample(copy: DatasetCopy, method: str, file_vx: int | None, executor: A
 
     layer = Dataset.open(copy.folder).get_layer(copy.layer)
     layer.downsample(
-        coarsest_mag=Mag(16), interpolation_mode=method, sampling_mode="isotropic", shard_shape=file_vx, executor=_executor(1) if executor is None else executor
+        coarsest_mag=Mag(16),
+        interpolation_mode=method,
+        sampling_mode="isotropic",
+        shard_shape=file_vx,
+        executor=_executor(1) if executor is None else executor,
     )

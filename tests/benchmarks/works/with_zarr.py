@@ -42,7 +42,16 @@ class View(BoxLoop):
 
     package = "zarr"
 
-    def __init__(self, path: str, size: int, folder: str, stored: bool, passes: int = 1, edge: int = 0, count: int = 0) -> None:
+    def __init__(
+        self,
+        path: str,
+        size: int,
+        folder: str,
+        stored: bool,
+        passes: int = 1,
+        edge: int = 0,
+        count: int = 0,
+    ) -> None:
         import zarr
 
         zarr.config.set({"async.concurrency": 1, "threading.max_workers": 1})
@@ -53,9 +62,18 @@ class View(BoxLoop):
             wkwdask.write_zarr_view(copy.folder)
             self._array = zarr.open_array(str(copy.folder / layer / "1"), mode="r")
         else:
-            self._array = zarr.open_group(wkwdask.zarr_view(copy.folder, layer=layer), mode="r")["1"]
-        self.passes, self.boxes = passes, boxes(size, edge, count) if edge else [((0, 0, 0), (size, size, size))]
-        self.nbytes = passes * self._array.dtype.itemsize * sum(int(np.prod(np.subtract(high, low))) for low, high in self.boxes)
+            self._array = zarr.open_group(wkwdask.zarr_view(copy.folder, layer=layer), mode="r")[
+                "1"
+            ]
+        self.passes, self.boxes = (
+            passes,
+            boxes(size, edge, count) if edge else [((0, 0, 0), (size, size, size))],
+        )
+        self.nbytes = (
+            passes
+            * self._array.dtype.itemsize
+            * sum(int(np.prod(np.subtract(high, low))) for low, high in self.boxes)
+        )
 
     def read(self, box: Any) -> np.ndarray:
         """Read a box."""
@@ -73,7 +91,13 @@ class Export(zarr_images.Export):
     def run(self) -> None:
         """Convert."""
         dataset, layer, _ = self.path.rsplit("/", 2)
-        wkwdask.convert(dataset, self.folder / "a.ome.zarr", layer=layer, voxel_size=(4, 4, 4), chunk_shape=(self.chunk,) * 3)
+        wkwdask.convert(
+            dataset,
+            self.folder / "a.ome.zarr",
+            layer=layer,
+            voxel_size=(4, 4, 4),
+            chunk_shape=(self.chunk,) * 3,
+        )
 
     @property
     def array(self) -> Path:
@@ -105,11 +129,20 @@ class PlainExport(zarr_images.Export):
         zarr.config.set({"async.concurrency": 1, "threading.max_workers": 1})
         edge = self.shard
         codec = ZstdCodec(level=3)
-        array = zarr.create_array(str(self.array), shape=(self.size,) * 3, dtype=self.dtype, chunks=(self.chunk,) * 3, shards=(edge,) * 3, compressors=codec)
+        array = zarr.create_array(
+            str(self.array),
+            shape=(self.size,) * 3,
+            dtype=self.dtype,
+            chunks=(self.chunk,) * 3,
+            shards=(edge,) * 3,
+            compressors=codec,
+        )
         with wkw.Dataset.open(self.path) as source:
             for index in np.ndindex(*(self.size // edge,) * 3):
                 z, y, x = (n * edge for n in index)
-                array[z : z + edge, y : y + edge, x : x + edge] = source.read((x, y, z), (edge,) * 3)[0].T
+                array[z : z + edge, y : y + edge, x : x + edge] = source.read(
+                    (x, y, z), (edge,) * 3
+                )[0].T
 
 
 class Pyramid(zarr_pyramids.Pyramid):
@@ -140,7 +173,9 @@ class PlainPyramid(zarr_pyramids.Pyramid):
         zarr.config.set({"async.concurrency": 1, "threading.max_workers": 1})
         with dask.config.set(scheduler="synchronous"):
             for level in range(1, NUM_MAGS + 1):
-                finer = da.from_zarr(str(self.folder / str(1 << (level - 1))), chunks=2 * self.shard)
+                finer = da.from_zarr(
+                    str(self.folder / str(1 << (level - 1))), chunks=2 * self.shard
+                )
                 reduce = mode if self.method == "mode" else np.mean
                 coarser = da.coarsen(reduce, finer, dict.fromkeys(range(3), 2))
                 coarser = (coarser.round() if self.method == "mean" else coarser).astype(self.dtype)
@@ -167,7 +202,12 @@ class Rechunk(zarr_pyramids.Pyramid):
 
     def run(self) -> None:
         """Store it again."""
-        wkwdask.rechunk(f"zarr://{self.source}", f"zarr://{self.folder}/other", shard_shape=(self.shard // 2,) * 3, **self._options)
+        wkwdask.rechunk(
+            f"zarr://{self.source}",
+            f"zarr://{self.folder}/other",
+            shard_shape=(self.shard // 2,) * 3,
+            **self._options,
+        )
 
     @property
     def levels(self) -> list[Path]:

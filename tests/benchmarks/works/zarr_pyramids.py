@@ -16,7 +16,10 @@ from .base import NUM_MAGS, Work, digest, folder_nbytes, read_mag
 
 _CODECS: dict[str, dict[str, Any]] = {
     "zstd": {"name": "zstd", "configuration": {"level": 3, "checksum": False}},
-    "blosc-lz4": {"name": "blosc", "configuration": {"cname": "lz4", "clevel": 5, "shuffle": "shuffle", "blocksize": 0}},
+    "blosc-lz4": {
+        "name": "blosc",
+        "configuration": {"cname": "lz4", "clevel": 5, "shuffle": "shuffle", "blocksize": 0},
+    },
 }
 
 
@@ -40,7 +43,12 @@ class Pyramid(Work):
     kind = "zarr"
 
     def __init__(self, path: str, folder: str, size: int, method: str, compression: str) -> None:
-        self.folder, self.size, self.method, self.compression = Path(folder), size, method, compression
+        self.folder, self.size, self.method, self.compression = (
+            Path(folder),
+            size,
+            method,
+            compression,
+        )
         self.chunk, self.shard = min(64, size // 8), min(256, size // 2)
         voxels = read_mag(path, size)[0]
         self.dtype, self.nbytes = voxels.dtype, voxels.nbytes
@@ -58,8 +66,16 @@ class Pyramid(Work):
         zarr.open_array(str(new / "1"), mode="r+")[...] = voxels.T
         scale = [{"type": "scale", "scale": [4.0, 4.0, 4.0]}]
         axes = [{"name": name, "type": "space", "unit": "nanometer"} for name in "zyx"]
-        image = {"axes": axes, "datasets": [{"path": "1", "coordinateTransformations": scale}], "name": "a"}
-        group = {"zarr_format": 3, "node_type": "group", "attributes": {"ome": {"version": "0.5", "multiscales": [image]}}}
+        image = {
+            "axes": axes,
+            "datasets": [{"path": "1", "coordinateTransformations": scale}],
+            "name": "a",
+        }
+        group = {
+            "zarr_format": 3,
+            "node_type": "group",
+            "attributes": {"ome": {"version": "0.5", "multiscales": [image]}},
+        }
         (new / "zarr.json").write_text(json.dumps(group))
         new.rename(self.source)
 
@@ -70,9 +86,18 @@ class Pyramid(Work):
         codec = json.loads(json.dumps(_CODECS[self.compression]))
         if codec["name"] == "blosc":
             codec["configuration"]["typesize"] = self.dtype.itemsize
-        little = {"name": "bytes", "configuration": {"endian": "little"}} if self.dtype.itemsize > 1 else {"name": "bytes"}
+        little = (
+            {"name": "bytes", "configuration": {"endian": "little"}}
+            if self.dtype.itemsize > 1
+            else {"name": "bytes"}
+        )
         index = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
-        inner = {"chunk_shape": [min(self.chunk, size)] * 3, "codecs": [little, codec], "index_codecs": index, "index_location": "end"}
+        inner = {
+            "chunk_shape": [min(self.chunk, size)] * 3,
+            "codecs": [little, codec],
+            "index_codecs": index,
+            "index_location": "end",
+        }
         document = {
             "zarr_format": 3,
             "node_type": "array",
@@ -80,7 +105,10 @@ class Pyramid(Work):
             "data_type": self.dtype.name,
             "fill_value": 0,
             "attributes": {},
-            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [min(self.shard, size)] * 3}},
+            "chunk_grid": {
+                "name": "regular",
+                "configuration": {"chunk_shape": [min(self.shard, size)] * 3},
+            },
             "dimension_names": ["z", "y", "x"],
             "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
             "codecs": [{"name": "sharding_indexed", "configuration": inner}],
@@ -93,7 +121,13 @@ class Pyramid(Work):
     def prepare(self) -> None:
         """Begin with the finest level alone, by links to its files."""
         self.put_aside()
-        shutil.copytree(self.source, self.folder, copy_function=lambda file, copy: (shutil.copy2 if file.endswith(".json") else os.link)(file, copy))
+        shutil.copytree(
+            self.source,
+            self.folder,
+            copy_function=lambda file, copy: (shutil.copy2 if file.endswith(".json") else os.link)(
+                file, copy
+            ),
+        )
 
     def put_aside(self) -> None:
         """Put aside what the last run made."""
@@ -115,4 +149,6 @@ class Pyramid(Work):
         """Hash every coarser level, as zarr-python reads it."""
         import zarr
 
-        return [digest(np.asarray(zarr.open_array(str(path), mode="r")[...]).T) for path in self.levels]
+        return [
+            digest(np.asarray(zarr.open_array(str(path), mode="r")[...]).T) for path in self.levels
+        ]

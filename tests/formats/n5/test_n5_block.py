@@ -51,7 +51,11 @@ VALUES = np.array([1, 2, 3, 4, 5, 6], np.uint16).reshape((1, 2, 3), order="F")
 
 NEED_A_PACKAGE = ("zstd", "blosc")
 pytestmark = pytest.mark.checks_more
-HAVE = [name for name in COMPRESSION_TYPES if name != "lz4" and (name not in NEED_A_PACKAGE or find_spec("imagecodecs"))]
+HAVE = [
+    name
+    for name in COMPRESSION_TYPES
+    if name != "lz4" and (name not in NEED_A_PACKAGE or find_spec("imagecodecs"))
+]
 
 
 def decode(data, dtype="uint16", compression="raw", num_axes=3, **options):
@@ -86,9 +90,17 @@ def test_round_trip(data):
     stored = encode_block(values, make_compression(name), "f")
     found = decode(stored, dtype, make_compression(name), len(shape), largest=shape)
     assert found.tobytes() == values.astype(found.dtype).tobytes()
-    plain = {"gzip": gzip.decompress, "zlib": zlib.decompress, "bzip2": bz2.decompress, "xz": lzma.decompress, "raw": bytes}.get(name)
+    plain = {
+        "gzip": gzip.decompress,
+        "zlib": zlib.decompress,
+        "bzip2": bz2.decompress,
+        "xz": lzma.decompress,
+        "raw": bytes,
+    }.get(name)
     if plain is not None:
-        assert plain(stored[4 + 4 * len(shape) :]) == values.astype(dtype.newbyteorder(">")).tobytes(order="F")
+        assert plain(stored[4 + 4 * len(shape) :]) == values.astype(
+            dtype.newbyteorder(">")
+        ).tobytes(order="F")
 
 
 def test_varlength():
@@ -96,7 +108,9 @@ def test_varlength():
     head = format_header((1, 2, 3), VARLENGTH)
     np.testing.assert_array_equal(decode(head + bytes.fromhex(VECTORS["raw"])), VALUES)
     few = head[:-4] + (5).to_bytes(4, "big")
-    with pytest.raises(UnsupportedError, match=r"f: byte 16: 5 values in an N5 block of \(1, 2, 3\) voxels"):
+    with pytest.raises(
+        UnsupportedError, match=r"f: byte 16: 5 values in an N5 block of \(1, 2, 3\) voxels"
+    ):
         decode(few + bytes(10))
 
 
@@ -106,7 +120,9 @@ OF_LZ4_JAVA = (
     "4c5a34426c6f636b202300000040000000879b7e09140001001401010014020100140301001404010014050100a0060606060606060606074c5a34426c6f636b2027000000380000"
     "00394cdd03130701001408010014090100140a0100f0060b88ce1660acfa4a8bce246bb4ff3b8adb1d61a7ef4c5a34426c6f636b10000000000000000000000000"
 )
-WRITTEN_BY_JAVA = [n // 9 for n in range(100)] + list(bytes.fromhex("88ce1660acfa4a8bce246bb4ff3b8adb1d61a7ef"))
+WRITTEN_BY_JAVA = [n // 9 for n in range(100)] + list(
+    bytes.fromhex("88ce1660acfa4a8bce246bb4ff3b8adb1d61a7ef")
+)
 
 
 def test_lz4_that_java_wrote():
@@ -114,7 +130,10 @@ def test_lz4_that_java_wrote():
     stored = format_header((120,)) + bytes.fromhex(OF_LZ4_JAVA)
     assert decode(stored, np.dtype("uint8"), "lz4", 1, largest=(120,)).tolist() == WRITTEN_BY_JAVA
     at = len(stored) - 21 - 1
-    with pytest.raises(CorruptError, match=r"f: byte 64: an LZ4 block decodes to bytes with the XXH32 0.{7}, expected 03dd4c39"):
+    with pytest.raises(
+        CorruptError,
+        match=r"f: byte 64: an LZ4 block decodes to bytes with the XXH32 0.{7}, expected 03dd4c39",
+    ):
         decode(stored[:at] + b"!" + stored[at + 1 :], np.dtype("uint8"), "lz4", 1, largest=(120,))
 
 
@@ -134,13 +153,37 @@ HEADERS = [
     # bytes, error, message
     (b"", TruncatedError, r"f: has 0 bytes, expected the header of an N5 block, 16 bytes"),
     (bytes.fromhex("0000 0003 00000001"), TruncatedError, "f: has 8 bytes"),
-    (bytes.fromhex("0001 0003 00000001 00000002 00000003"), TruncatedError, "expected the header of an N5 block, 20 bytes"),
+    (
+        bytes.fromhex("0001 0003 00000001 00000002 00000003"),
+        TruncatedError,
+        "expected the header of an N5 block, 20 bytes",
+    ),
     (bytes.fromhex("0002 0003"), UnsupportedError, "N5 blocks of objects"),
-    (bytes.fromhex("1f8b 0003"), CorruptError, "byte 0: mode 8075 of an N5 block, expected 0, 1 or 2"),
-    (bytes.fromhex("0000 0002 00000001 00000002"), CorruptError, "byte 2: an N5 block of 2 axes, expected 3"),
-    (bytes.fromhex("0000 0003 00000009 00000002 00000003"), CorruptError, r"byte 4: an N5 block of \(9, 2, 3\) values, expected at most \(8, 8, 8\)"),
-    (bytes.fromhex(HEADER) + b"12345", TruncatedError, "f: byte 16: raw data of 5 bytes decode to 5 bytes, expected 12"),
-    (bytes.fromhex(HEADER) + bytes(13), CorruptError, "raw data of 13 bytes decode to at least 13 bytes, expected 12"),
+    (
+        bytes.fromhex("1f8b 0003"),
+        CorruptError,
+        "byte 0: mode 8075 of an N5 block, expected 0, 1 or 2",
+    ),
+    (
+        bytes.fromhex("0000 0002 00000001 00000002"),
+        CorruptError,
+        "byte 2: an N5 block of 2 axes, expected 3",
+    ),
+    (
+        bytes.fromhex("0000 0003 00000009 00000002 00000003"),
+        CorruptError,
+        r"byte 4: an N5 block of \(9, 2, 3\) values, expected at most \(8, 8, 8\)",
+    ),
+    (
+        bytes.fromhex(HEADER) + b"12345",
+        TruncatedError,
+        "f: byte 16: raw data of 5 bytes decode to 5 bytes, expected 12",
+    ),
+    (
+        bytes.fromhex(HEADER) + bytes(13),
+        CorruptError,
+        "raw data of 13 bytes decode to at least 13 bytes, expected 12",
+    ),
 ]
 
 
@@ -155,7 +198,9 @@ def test_nothing_is_allocated_on_the_word_of_a_header():
         with pytest.raises(CorruptError, match="expected at most 2147483648 bytes"):
             decode(format_header(lengths) + b"\0")
     bomb = format_header((1, 1, 1)) + compressed(np.zeros(1 << 22, np.uint16), "bzip2")
-    with pytest.raises(CorruptError, match=r"bzip2 data of .* bytes decode to at least 3 bytes, expected 2"):
+    with pytest.raises(
+        CorruptError, match=r"bzip2 data of .* bytes decode to at least 3 bytes, expected 2"
+    ):
         decode(bomb, compression="bzip2")
 
 
@@ -204,7 +249,9 @@ def test_unknown_compressions():
         parse_compression({"compression": {"type": "jpeg"}}, "f", Problems())
     problems = Problems()
     parse_compression({"compression": {"level": 5}}, "f", problems)
-    assert problems.messages == ['compression: expected an object with a "type", found {"level": 5}']
+    assert problems.messages == [
+        'compression: expected an object with a "type", found {"level": 5}'
+    ]
     with pytest.raises(ValueError, match="must be one of raw, gzip"):
         make_compression("lz4")
     with pytest.raises(ValueError, match=r"level of bzip2 must be in 1..9, got 0"):
@@ -222,11 +269,29 @@ CODECS = [
     (make_compression("gzip"), {"name": "gzip", "configuration": {"level": 6}}),
     (make_compression("zlib", 4), {"name": "numcodecs.zlib", "configuration": {"level": 4}}),
     (make_compression("bzip2"), {"name": "numcodecs.bz2", "configuration": {"level": 9}}),
-    (make_compression("xz", 2), {"name": "numcodecs.lzma", "configuration": {"format": 1, "check": -1, "preset": 2, "filters": None}}),
-    (make_compression("zstd", 7), {"name": "zstd", "configuration": {"level": 7, "checksum": False}}),
+    (
+        make_compression("xz", 2),
+        {
+            "name": "numcodecs.lzma",
+            "configuration": {"format": 1, "check": -1, "preset": 2, "filters": None},
+        },
+    ),
+    (
+        make_compression("zstd", 7),
+        {"name": "zstd", "configuration": {"level": 7, "checksum": False}},
+    ),
     (
         Compression("blosc", (("cname", "lz4"), ("clevel", 5), ("shuffle", 2), ("blocksize", 0))),
-        {"name": "blosc", "configuration": {"typesize": 4, "cname": "lz4", "clevel": 5, "shuffle": "bitshuffle", "blocksize": 0}},
+        {
+            "name": "blosc",
+            "configuration": {
+                "typesize": 4,
+                "cname": "lz4",
+                "clevel": 5,
+                "shuffle": "bitshuffle",
+                "blocksize": 0,
+            },
+        },
     ),
 ]
 

@@ -41,13 +41,27 @@ def read(folder, **options):
 
 
 def test_a_dataset(tmp_path):
-    report = wkwdask.to_n5(voxels(), f"n5://file://{tmp_path}/c.n5/volumes/raw", voxel_size=(4, 4.5, 40), offset=(-7, 0, 3), **OPTIONS)
-    assert (report.files, report.mags[0].path, report.mags[0].nonzero.topleft) == (18, str(tmp_path / "c.n5" / "volumes" / "raw"), (-7, 0, 3))
+    report = wkwdask.to_n5(
+        voxels(),
+        f"n5://file://{tmp_path}/c.n5/volumes/raw",
+        voxel_size=(4, 4.5, 40),
+        offset=(-7, 0, 3),
+        **OPTIONS,
+    )
+    assert (report.files, report.mags[0].path, report.mags[0].nonzero.topleft) == (
+        18,
+        str(tmp_path / "c.n5" / "volumes" / "raw"),
+        (-7, 0, 3),
+    )
     assert attributes_of(tmp_path / "c.n5") == {"n5": "4.0.0"}
     assert not (tmp_path / "c.n5" / "volumes" / "attributes.json").exists()  # a group needs none
     found = attributes_of(tmp_path / "c.n5" / "volumes" / "raw")
     assert found["compression"] == {"type": "gzip", "level": -1, "useZlib": False}
-    assert (found["dimensions"], found["blockSize"], found["dataType"]) == ([40, 30, 20], [16, 16, 8], "uint16")
+    assert (found["dimensions"], found["blockSize"], found["dataType"]) == (
+        [40, 30, 20],
+        [16, 16, 8],
+        "uint16",
+    )
     assert found["pixelResolution"] == {"dimensions": [4.0, 4.5, 40.0], "unit": "nm"}
     assert found["transform"] == {
         "ordering": "C",
@@ -59,7 +73,10 @@ def test_a_dataset(tmp_path):
     block = (tmp_path / "c.n5/volumes/raw/2/1/2").read_bytes()
     # cut off, as the specification has it
     assert struct.unpack(">2H3I", block[:16]) == (0, 3, 8, 14, 4)
-    np.testing.assert_array_equal(np.frombuffer(gzip.decompress(block[16:]), ">u2").reshape(8, 14, 4, order="F"), voxels()[32:, 16:, 16:])
+    np.testing.assert_array_equal(
+        np.frombuffer(gzip.decompress(block[16:]), ">u2").reshape(8, 14, 4, order="F"),
+        voxels()[32:, 16:, 16:],
+    )
     np.testing.assert_array_equal(read(tmp_path / "c.n5"), voxels())
     assert leftovers(tmp_path) == []
 
@@ -83,15 +100,24 @@ def test_channels_and_zeros(tmp_path):
     for number, source in enumerate((array, da.from_array(array, chunks=(1, 17, 30, 11)))):
         report = wkwdask.to_n5(source, tmp_path / f"{number}", **OPTIONS)
         assert report.files == 12
-        assert (attributes_of(tmp_path / f"{number}")["dimensions"], attributes_of(tmp_path / f"{number}")["axes"]) == ([40, 30, 20, 3], list("xyzc"))
+        assert (
+            attributes_of(tmp_path / f"{number}")["dimensions"],
+            attributes_of(tmp_path / f"{number}")["axes"],
+        ) == ([40, 30, 20, 3], list("xyzc"))
         assert not (tmp_path / f"{number}" / "0" / "0").exists()
         assert (tmp_path / f"{number}" / "2" / "1" / "0" / "0").is_file()
         np.testing.assert_array_equal(wkwdask.open(tmp_path / f"{number}"), array)
 
 
 def test_a_data_array_says_where_it_lies(tmp_path):
-    coords = {axis: (axis, (np.arange(n) + 5.5) * length, {"units": "nm"}) for axis, n, length in zip("xyz", SIZE, (4, 4, 40), strict=True)}
-    wkwdask.to_n5(xr.DataArray(voxels(), dims=("x", "y", "z"), coords=coords).transpose("z", "y", "x"), tmp_path / "v.n5")
+    coords = {
+        axis: (axis, (np.arange(n) + 5.5) * length, {"units": "nm"})
+        for axis, n, length in zip("xyz", SIZE, (4, 4, 40), strict=True)
+    }
+    wkwdask.to_n5(
+        xr.DataArray(voxels(), dims=("x", "y", "z"), coords=coords).transpose("z", "y", "x"),
+        tmp_path / "v.n5",
+    )
     volume = wkwdask.info(tmp_path / "v.n5").scales[0]
     assert (volume.box.topleft, volume.resolution) == ((5, 5, 5), (4.0, 4.0, 40.0))
     assert attributes_of(tmp_path / "v.n5")["n5"] == "4.0.0"  # the dataset is the container's root
@@ -106,9 +132,15 @@ def test_levels(tmp_path):
     found = attributes_of(group)
     assert found["mine"] == [1.25, {"deep": 0.10}]
     assert found["scales"] == [[1, 1, 1], [2, 2, 1]]
-    assert [entry["transform"]["translate"] for entry in found["multiscales"][0]["datasets"]] == [[120.0, 0.0, -32.0], [120.0, 2.0, -30.0]]
+    assert [entry["transform"]["translate"] for entry in found["multiscales"][0]["datasets"]] == [
+        [120.0, 0.0, -32.0],
+        [120.0, 2.0, -30.0],
+    ]
     assert attributes_of(tmp_path / "c.n5") == {"n5": "2.5.1"}
-    assert [(scale.key, scale.mag.name, scale.box.topleft, scale.resolution) for scale in wkwdask.info(group).scales] == [
+    assert [
+        (scale.key, scale.mag.name, scale.box.topleft, scale.resolution)
+        for scale in wkwdask.info(group).scales
+    ] == [
         ("s0", "1", (-8, 0, 3), (4.0, 4.0, 40.0)),
         ("s1", "2-2-1", (-4, 0, 3), (8.0, 8.0, 40.0)),
     ]
@@ -116,7 +148,9 @@ def test_levels(tmp_path):
 
 def test_later(tmp_path):
     """Checked now, done when it is computed."""
-    delayed = wkwdask.to_n5(da.from_array(voxels(), chunks=13), tmp_path / "v", compute=False, **OPTIONS)
+    delayed = wkwdask.to_n5(
+        da.from_array(voxels(), chunks=13), tmp_path / "v", compute=False, **OPTIONS
+    )
     assert not (tmp_path / "v").exists()
     with dask.config.set(scheduler="synchronous"):
         assert delayed.compute().voxels == voxels().size
@@ -131,11 +165,31 @@ def test_later(tmp_path):
     [
         (voxels("bool"), {}, TypeError, r'N5 has no type for bool; .*cast with .astype\("uint8"\)'),
         (voxels(), {"compression": "lz4"}, ValueError, "compression of N5 must be one of"),
-        (voxels(), {"compression": "gzip", "level": 10}, ValueError, r"level of gzip must be in -1..9, got 10"),
-        (voxels(), {"chunk_shape": (10, 10)}, ValueError, "chunk_shape must be three whole numbers"),
+        (
+            voxels(),
+            {"compression": "gzip", "level": 10},
+            ValueError,
+            r"level of gzip must be in -1..9, got 10",
+        ),
+        (
+            voxels(),
+            {"chunk_shape": (10, 10)},
+            ValueError,
+            "chunk_shape must be three whole numbers",
+        ),
         (voxels(), {"chunk_shape": (10, 0, 10)}, ValueError, "chunk_shape must be positive"),
-        (voxels(), {"chunk_shape": (4096, 4096, 4096)}, ValueError, "chunk_shape must be three lengths of a block of at most 2147483648 bytes"),
-        (voxels(), {"voxel_size": (4, 0, 40)}, ValueError, "voxel_size must be three positive numbers"),
+        (
+            voxels(),
+            {"chunk_shape": (4096, 4096, 4096)},
+            ValueError,
+            "chunk_shape must be three lengths of a block of at most 2147483648 bytes",
+        ),
+        (
+            voxels(),
+            {"voxel_size": (4, 0, 40)},
+            ValueError,
+            "voxel_size must be three positive numbers",
+        ),
         (voxels()[None, None], {}, ValueError, "the array must have the shape"),
         (voxels(), {"existing": "update"}, ValueError, "existing must be"),
     ],
@@ -181,7 +235,10 @@ def test_a_single_dataset_is_stored_again_in_place(tmp_path, axes):
     write_attributes(tmp_path / "c.n5", n5="4.0.0")
     before, seen = attributes_of(tmp_path / "c.n5" / "em"), wkwdask.read(f"n5://{tmp_path}/c.n5/em")
     wkwdask.rechunk(f"n5://{tmp_path}/c.n5/em", chunk_shape=(32, 8, 16), compression="zstd")
-    changed = {"blockSize": [16, 8, 32] if axes else [32, 8, 16], "compression": {"type": "zstd", "level": 3}}
+    changed = {
+        "blockSize": [16, 8, 32] if axes else [32, 8, 16],
+        "compression": {"type": "zstd", "level": 3},
+    }
     assert attributes_of(tmp_path / "c.n5" / "em") == before | changed
     found = ts.open({"driver": "n5", "kvstore": f"file://{tmp_path}/c.n5/em"}).result()
     np.testing.assert_array_equal(found.read().result(), voxels())
@@ -199,7 +256,9 @@ def test_overwritten_whole(tmp_path):
         wkwdask.to_n5(voxels(), tmp_path / "v", **OPTIONS)
     wkwdask.to_n5(voxels(), tmp_path / "v", existing="overwrite", **OPTIONS)
     np.testing.assert_array_equal(read(tmp_path / "v"), voxels())
-    assert sum(path.is_file() and path.name.isdecimal() for path in (tmp_path / "v").rglob("*")) == 18
+    assert (
+        sum(path.is_file() and path.name.isdecimal() for path in (tmp_path / "v").rglob("*")) == 18
+    )
     assert leftovers(tmp_path) == []
 
 
@@ -227,18 +286,27 @@ def test_what_was_finished_is_kept(tmp_path):
     with dask.config.set(scheduler="synchronous"), limited(chunks_of_a_group=4):
         with pytest.raises((BrokenError, TaskFailedError)) as failed:
             wkwdask.to_n5(array, tmp_path / "em" / "s0", **options)
-        assert 'existing="resume" resumes with any array' in "".join(getattr(failed.value, "__notes__", []))
+        assert 'existing="resume" resumes with any array' in "".join(
+            getattr(failed.value, "__notes__", [])
+        )
         assert not (tmp_path / "em" / "attributes.json").exists()
         with pytest.raises(ResumeError, match="dataset was"):
-            wkwdask.to_n5(array, tmp_path / "em" / "s0", existing="resume", chunk_shape=(20, 20, 20))
+            wkwdask.to_n5(
+                array, tmp_path / "em" / "s0", existing="resume", chunk_shape=(20, 20, 20)
+            )
         (staged,) = (tmp_path / "em").glob(".wkwdask-job-*/1-1-1")
-        stored = sorted(path for path in staged.rglob("*") if path.name.isdecimal() and path.is_file())
+        stored = sorted(
+            path for path in staged.rglob("*") if path.name.isdecimal() and path.is_file()
+        )
         os.truncate(stored[0], 7)
         before, state["left"] = len(asked), 1000
         report = wkwdask.to_n5(array, tmp_path / "em" / "s0", existing="resume", **options)
         assert "had been finished before" in report.note
         assert 0 < len(asked) - before < 8  # of 8 chunks
-        assert "nothing to do" in wkwdask.to_n5(array, tmp_path / "em" / "s0", existing="resume", **options).note
+        assert (
+            "nothing to do"
+            in wkwdask.to_n5(array, tmp_path / "em" / "s0", existing="resume", **options).note
+        )
     np.testing.assert_array_equal(read(tmp_path / "em"), voxels())
     assert leftovers(tmp_path) == []
 
@@ -255,13 +323,17 @@ def test_a_conversion_goes_on(tmp_path):
         wkwdask.convert(tmp_path / "ds", target, layer="color", chunk_shape=(16, 16, 16))
     assert (tmp_path / "c.n5" / "em" / "s0").exists()
     assert not (tmp_path / "c.n5" / "em" / "attributes.json").exists()
-    wkwdask.convert(tmp_path / "ds", target, layer="color", chunk_shape=(16, 16, 16), existing="resume")
+    wkwdask.convert(
+        tmp_path / "ds", target, layer="color", chunk_shape=(16, 16, 16), existing="resume"
+    )
     assert attributes_of(tmp_path / "c.n5" / "em")["scales"][0] == [1, 1, 1]
     assert wkwdask.diff(tmp_path / "ds" / "color", tmp_path / "c.n5" / "em").equal
     assert leftovers(tmp_path) == []
 
 
-@pytest.mark.parametrize("target", ["n5://c.n5/em", "precomputed://em", "em.ome.zarr", "other/color"])
+@pytest.mark.parametrize(
+    "target", ["n5://c.n5/em", "precomputed://em", "em.ome.zarr", "other/color"]
+)
 def test_the_same_call_goes_on_between_two_mags(tmp_path, monkeypatch, target):
     """It was killed when the first mag had appeared; what it finished stays, and the others are
     made."""

@@ -25,7 +25,9 @@ def _blocks(shape, block_size):
     """Return the slices of each block, x fastest."""
     nx, ny, nz = _grid(shape, block_size)
     for z, y, x in product(range(nz), range(ny), range(nx)):
-        yield tuple(slice(g * edge, (g + 1) * edge) for g, edge in zip((x, y, z), block_size, strict=True))
+        yield tuple(
+            slice(g * edge, (g + 1) * edge) for g, edge in zip((x, y, z), block_size, strict=True)
+        )
 
 
 def _encode_channel(voxels, block_size):
@@ -41,8 +43,14 @@ def _encode_channel(voxels, block_size):
         start = len(words)
         if bits:
             flat = padded.ravel(order="F")
-            flat = np.concatenate([flat, np.zeros(-len(flat) % (32 // bits), np.uint64)]).reshape(-1, 32 // bits)
-            words += (flat << np.arange(0, 32, bits, dtype=np.uint64)).sum(axis=1, dtype=np.uint64).tolist()
+            flat = np.concatenate([flat, np.zeros(-len(flat) % (32 // bits), np.uint64)]).reshape(
+                -1, 32 // bits
+            )
+            words += (
+                (flat << np.arange(0, 32, bits, dtype=np.uint64))
+                .sum(axis=1, dtype=np.uint64)
+                .tolist()
+            )
         key = tuple(ids.tolist())
         if key not in tables:
             tables[key] = len(words)
@@ -58,14 +66,26 @@ def decode(data, shape, block_size, dtype, num_channels):
     for channel in range(num_channels):
         own = words[words[channel] :]
         for number, place in enumerate(_blocks(shape, block_size)):
-            table, bits, start = int(own[2 * number]) & 0xFFFFFF, int(own[2 * number]) >> 24, int(own[2 * number + 1])
+            table, bits, start = (
+                int(own[2 * number]) & 0xFFFFFF,
+                int(own[2 * number]) >> 24,
+                int(own[2 * number + 1]),
+            )
             count = int(np.prod(block_size))
             at = np.arange(count, dtype=np.uint64) * np.uint64(bits)
             packed = own[start:].astype(np.uint64)
-            indices = (packed[at // 32] >> at % 32) & np.uint64((1 << bits) - 1) if bits else np.zeros(count, np.uint64)
+            indices = (
+                (packed[at // 32] >> at % 32) & np.uint64((1 << bits) - 1)
+                if bits
+                else np.zeros(count, np.uint64)
+            )
             itemsize = out.itemsize // 4
             usable = own[table : table + (len(own) - table) // itemsize * itemsize]
-            ids = np.ascontiguousarray(usable).view(f"<u{out.itemsize}")[indices.astype(np.int64)].reshape(block_size, order="F")
+            ids = (
+                np.ascontiguousarray(usable)
+                .view(f"<u{out.itemsize}")[indices.astype(np.int64)]
+                .reshape(block_size, order="F")
+            )
             inside = out[(channel, *place)].shape
             out[(channel, *place)] = ids[: inside[0], : inside[1], : inside[2]]
     return out

@@ -34,7 +34,12 @@ def test_by_hand(dtype, ids, words):
     array = np.array(ids, dtype).reshape(1, 4, 1, 1)
     data = np.array(words, "<u4").tobytes()
     assert compressed_segmentation.encode(array, (4, 1, 1), "f") == data
-    assert (compressed_segmentation.decode(data, BlockShapes((4, 1, 1), (4, 1, 1)), np.dtype(dtype), 1, "f", 0) == array).all()
+    assert (
+        compressed_segmentation.decode(
+            data, BlockShapes((4, 1, 1), (4, 1, 1)), np.dtype(dtype), 1, "f", 0
+        )
+        == array
+    ).all()
 
 
 def test_tables_are_shared():
@@ -42,7 +47,22 @@ def test_tables_are_shared():
     the same."""
     array = np.array([1, 2, 2, 1, 1, 3], np.uint32).reshape(1, 6, 1, 1)
     words = np.frombuffer(compressed_segmentation.encode(array, (2, 1, 1), "f"), "<u4").tolist()
-    assert words == [1, 7 | 1 << 24, 6, 7 | 1 << 24, 9, 11 | 1 << 24, 10, 0b10, 1, 2, 0b01, 0b10, 1, 3]
+    assert words == [
+        1,
+        7 | 1 << 24,
+        6,
+        7 | 1 << 24,
+        9,
+        11 | 1 << 24,
+        10,
+        0b10,
+        1,
+        2,
+        0b01,
+        0b10,
+        1,
+        3,
+    ]
 
 
 def test_two_channels():
@@ -64,21 +84,40 @@ def _segmentations(draw):
     return rng.choice(ids, (channels, *shape))
 
 
-@given(_segmentations(), st.sampled_from([(8, 8, 8), (3, 4, 5), (16, 1, 2), (64, 64, 64), (1, 1, 1)]), st.sampled_from(["C", "F", "czyx"]))
+@given(
+    _segmentations(),
+    st.sampled_from([(8, 8, 8), (3, 4, 5), (16, 1, 2), (64, 64, 64), (1, 1, 1)]),
+    st.sampled_from(["C", "F", "czyx"]),
+)
 def test_compiled_and_plain_are_equal(array, block_size, order):
     """Bytes are equal, and so is what they decode to, in any memory order."""
-    given_ = np.ascontiguousarray(array.transpose(0, 3, 2, 1)).transpose(0, 3, 2, 1) if order == "czyx" else np.asarray(array, order=order)
+    given_ = (
+        np.ascontiguousarray(array.transpose(0, 3, 2, 1)).transpose(0, 3, 2, 1)
+        if order == "czyx"
+        else np.asarray(array, order=order)
+    )
     data = compressed_segmentation.encode(given_, block_size, "f")
     assert data == plain_segmentation.encode(array, block_size)
     shape = array.shape[1:]
-    assert (plain_segmentation.decode(data, shape, block_size, array.dtype, len(array)) == array).all()
-    assert (compressed_segmentation.decode(data, BlockShapes(shape, block_size), array.dtype, len(array), "f", 0) == array).all()
+    assert (
+        plain_segmentation.decode(data, shape, block_size, array.dtype, len(array)) == array
+    ).all()
+    assert (
+        compressed_segmentation.decode(
+            data, BlockShapes(shape, block_size), array.dtype, len(array), "f", 0
+        )
+        == array
+    ).all()
     out = np.empty_like(given_)
-    compressed_segmentation.decode_into(data, BlockShapes(shape, block_size), out, (0, 0, 0), "f", 0)
+    compressed_segmentation.decode_into(
+        data, BlockShapes(shape, block_size), out, (0, 0, 0), "f", 0
+    )
     assert (out == array).all()
 
 
-@given(_segmentations(), vectors(-12, 12), vectors(1, 15), st.sampled_from(["C", "F", "odd", "back"]))
+@given(
+    _segmentations(), vectors(-12, 12), vectors(1, 15), st.sampled_from(["C", "F", "odd", "back"])
+)
 def test_a_part_at_its_place(array, corner, size, order):
     """Of a chunk that lies anywhere relative to an array of any memory order, the part inside is
     written, and nothing else."""
@@ -103,11 +142,18 @@ def test_a_part_at_its_place(array, corner, size, order):
 def test_many_ids_in_a_block():
     """16 and 32 bits: more than 256 and more than 65536 ids in one block."""
     for count, bits in ((257, 16), (65536, 16), (65537, 32)):
-        array = np.arange(count, dtype=np.uint64)[::-1].reshape(1, count, 1, 1) * np.uint64(2**33 + 1)
+        array = np.arange(count, dtype=np.uint64)[::-1].reshape(1, count, 1, 1) * np.uint64(
+            2**33 + 1
+        )
         data = compressed_segmentation.encode(array, (count, 1, 1), "f")
         assert data[7] == bits
         assert data == plain_segmentation.encode(array, (count, 1, 1))
-        assert (compressed_segmentation.decode(data, BlockShapes((count, 1, 1), (count, 1, 1)), array.dtype, 1, "f", 0) == array).all()
+        assert (
+            compressed_segmentation.decode(
+                data, BlockShapes((count, 1, 1), (count, 1, 1)), array.dtype, 1, "f", 0
+            )
+            == array
+        ).all()
 
 
 def test_tables_that_no_header_can_name():
@@ -115,35 +161,72 @@ def test_tables_that_no_header_can_name():
     here, which makes a small array long."""
     array = np.arange(257 * 256, dtype=np.uint32).reshape(1, 257, 1, 256)
     block_size = (2048, 64, 1)
-    with pytest.raises(FormatError, match=r"f: compressed_segmentation cannot hold channel 0 of \(257, 1, 256\) voxels: .* 64 MiB .*: choose smaller chunks"):
+    with pytest.raises(
+        FormatError,
+        match=r"f: compressed_segmentation cannot hold channel 0 of \(257, 1, 256\) voxels: .* 64 MiB .*: choose smaller chunks",
+    ):
         compressed_segmentation.encode(array, block_size, "f")
     fits = array[..., :254]
     data = compressed_segmentation.encode(fits, block_size, "f")
     assert len(data) > 1 << 25
-    assert (compressed_segmentation.decode(data, BlockShapes((257, 1, 254), block_size), np.dtype("uint32"), 1, "f", 0) == fits).all()
+    assert (
+        compressed_segmentation.decode(
+            data, BlockShapes((257, 1, 254), block_size), np.dtype("uint32"), 1, "f", 0
+        )
+        == fits
+    ).all()
 
 
 ONE = struct.pack("<6I", 1, 3 | 1 << 24, 2, 0b1101, 3, 4)
 DAMAGES = [
     # bytes, what is said
-    (ONE[:-1], "f: byte 50: a chunk of compressed segmentation has a multiple of 4 bytes, found 23"),
+    (
+        ONE[:-1],
+        "f: byte 50: a chunk of compressed segmentation has a multiple of 4 bytes, found 23",
+    ),
     (b"", "f: byte 50: a chunk of 1 blocks has at least 12 bytes, found 0"),
     (ONE[:8], "f: byte 50: a chunk of 1 blocks has at least 12 bytes, found 8"),
-    (struct.pack("<6I", 5, *struct.unpack("<5I", ONE[4:])), "f: byte 50: channel 0 starts at word 5 of 6, too late for 1 blocks"),
-    (struct.pack("<6I", 1, 3 | 3 << 24, 2, 0, 3, 4), "f: byte 54: block 0 of channel 0 has a number of bits that is no power of two up to 32"),
-    (struct.pack("<6I", 1, 3 | 64 << 24, 2, 0, 3, 4), "f: byte 54: block 0 of channel 0 has a number of bits"),
-    (struct.pack("<6I", 1, 5 | 1 << 24, 2, 0, 3, 4), "f: byte 54: block 0 of channel 0 has a lookup table beyond the end of the chunk"),
-    (struct.pack("<6I", 1, 0xFFFFFF | 0 << 24, 2, 0, 3, 4), "f: byte 54: block 0 of channel 0 has a lookup table beyond the end of the chunk"),
-    (struct.pack("<6I", 1, 3 | 1 << 24, 5, 0, 3, 4), "f: byte 54: block 0 of channel 0 has indices beyond the end of the chunk"),
-    (struct.pack("<6I", 1, 3 | 1 << 24, 2**32 - 1, 0, 3, 4), "f: byte 54: block 0 of channel 0 has indices beyond the end of the chunk"),
-    (struct.pack("<6I", 1, 3 | 2 << 24, 2, 0b10, 3, 4), "f: byte 54: block 0 of channel 0 has an index beyond its lookup table"),
+    (
+        struct.pack("<6I", 5, *struct.unpack("<5I", ONE[4:])),
+        "f: byte 50: channel 0 starts at word 5 of 6, too late for 1 blocks",
+    ),
+    (
+        struct.pack("<6I", 1, 3 | 3 << 24, 2, 0, 3, 4),
+        "f: byte 54: block 0 of channel 0 has a number of bits that is no power of two up to 32",
+    ),
+    (
+        struct.pack("<6I", 1, 3 | 64 << 24, 2, 0, 3, 4),
+        "f: byte 54: block 0 of channel 0 has a number of bits",
+    ),
+    (
+        struct.pack("<6I", 1, 5 | 1 << 24, 2, 0, 3, 4),
+        "f: byte 54: block 0 of channel 0 has a lookup table beyond the end of the chunk",
+    ),
+    (
+        struct.pack("<6I", 1, 0xFFFFFF | 0 << 24, 2, 0, 3, 4),
+        "f: byte 54: block 0 of channel 0 has a lookup table beyond the end of the chunk",
+    ),
+    (
+        struct.pack("<6I", 1, 3 | 1 << 24, 5, 0, 3, 4),
+        "f: byte 54: block 0 of channel 0 has indices beyond the end of the chunk",
+    ),
+    (
+        struct.pack("<6I", 1, 3 | 1 << 24, 2**32 - 1, 0, 3, 4),
+        "f: byte 54: block 0 of channel 0 has indices beyond the end of the chunk",
+    ),
+    (
+        struct.pack("<6I", 1, 3 | 2 << 24, 2, 0b10, 3, 4),
+        "f: byte 54: block 0 of channel 0 has an index beyond its lookup table",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("data", "message"), DAMAGES)
 def test_damage(data, message):
     with pytest.raises(FormatError) as caught:
-        compressed_segmentation.decode(data, BlockShapes((4, 1, 1), (4, 1, 1)), np.dtype("uint32"), 1, "f", 50)
+        compressed_segmentation.decode(
+            data, BlockShapes((4, 1, 1), (4, 1, 1)), np.dtype("uint32"), 1, "f", 50
+        )
     assert str(caught.value).startswith(message)
 
 
@@ -153,7 +236,9 @@ def test_any_bytes(data):
     array = data.draw(_segmentations())
     raw = data.draw(damaged(compressed_segmentation.encode(array, (8, 8, 8), "f")))
     try:
-        found = compressed_segmentation.decode(raw, BlockShapes(array.shape[1:], (8, 8, 8)), array.dtype, len(array), "f", 0)
+        found = compressed_segmentation.decode(
+            raw, BlockShapes(array.shape[1:], (8, 8, 8)), array.dtype, len(array), "f", 0
+        )
     except FormatError:
         return
     assert found.shape == array.shape
@@ -164,20 +249,45 @@ def test_every_truncation():
     raw = compressed_segmentation.encode(array, (8, 8, 8), "f")
     for length in range(len(raw)):
         with pytest.raises((TruncatedError, CorruptError)):
-            compressed_segmentation.decode(raw[:length], BlockShapes(array.shape[1:], (8, 8, 8)), array.dtype, 2, "f", 0)
+            compressed_segmentation.decode(
+                raw[:length], BlockShapes(array.shape[1:], (8, 8, 8)), array.dtype, 2, "f", 0
+            )
 
 
 def test_a_promise_of_much():
     """Nothing is allocated for a chunk that has no bytes for its blocks, or a block that is larger
     than any file."""
     with pytest.raises(TruncatedError, match="a chunk of 8589934592 blocks has at least"):
-        compressed_segmentation.decode(bytes(100), BlockShapes((1 << 14, 1 << 14, 1 << 14), (8, 8, 8)), np.dtype("uint64"), 1, "f", 0)
+        compressed_segmentation.decode(
+            bytes(100),
+            BlockShapes((1 << 14, 1 << 14, 1 << 14), (8, 8, 8)),
+            np.dtype("uint64"),
+            1,
+            "f",
+            0,
+        )
     with pytest.raises(CorruptError, match="indices beyond the end"):
-        compressed_segmentation.decode(struct.pack("<4I", 1, 2 | 1 << 24, 3, 0), BlockShapes((2, 2, 2), (2**40, 2**40, 2**40)), np.dtype("uint32"), 1, "f", 0)
+        compressed_segmentation.decode(
+            struct.pack("<4I", 1, 2 | 1 << 24, 3, 0),
+            BlockShapes((2, 2, 2), (2**40, 2**40, 2**40)),
+            np.dtype("uint32"),
+            1,
+            "f",
+            0,
+        )
 
 
 def test_read_only_and_unaligned_memory():
     array = np.arange(8, dtype=np.uint64).reshape(1, 2, 2, 2)
     raw = compressed_segmentation.encode(array, (2, 2, 2), "f")
-    for view in (bytearray(raw), memoryview(b"x" + raw)[1:], memoryview(bytearray(b"abc" + raw))[3:]):
-        assert (compressed_segmentation.decode(view, BlockShapes((2, 2, 2), (2, 2, 2)), array.dtype, 1, "f", 0) == array).all()
+    for view in (
+        bytearray(raw),
+        memoryview(b"x" + raw)[1:],
+        memoryview(bytearray(b"abc" + raw))[3:],
+    ):
+        assert (
+            compressed_segmentation.decode(
+                view, BlockShapes((2, 2, 2), (2, 2, 2)), array.dtype, 1, "f", 0
+            )
+            == array
+        ).all()

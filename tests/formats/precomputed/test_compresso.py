@@ -19,9 +19,31 @@ from wkwdask.formats.precomputed import compresso
 U16 = np.dtype("uint16")
 
 
-def _stream(ids=(7, 9), values=(0, 2), locations=(), windows=(2,), shape=(3, 1, 1), version=0, itemsize=2, steps=(4, 4, 1), connectivity=4, tail=b""):
+def _stream(
+    ids=(7, 9),
+    values=(0, 2),
+    locations=(),
+    windows=(2,),
+    shape=(3, 1, 1),
+    version=0,
+    itemsize=2,
+    steps=(4, 4, 1),
+    connectivity=4,
+    tail=b"",
+):
     """Write a stream of windows of 16 voxels."""
-    head = struct.pack("<4sBB3H3BQIQB", b"cpso", version, itemsize, *shape, *steps, len(ids), len(values), len(locations), connectivity)
+    head = struct.pack(
+        "<4sBB3H3BQIQB",
+        b"cpso",
+        version,
+        itemsize,
+        *shape,
+        *steps,
+        len(ids),
+        len(values),
+        len(locations),
+        connectivity,
+    )
     words = (*ids, *values, *locations, *windows)
     return head + struct.pack(f"<{len(words)}H", *words) + tail
 
@@ -39,7 +61,9 @@ def test_by_hand():
 
 def test_borders_by_hand():
     """All voxels on borders: each says where its id is from, or what it is."""
-    assert _decode(_stream(ids=(), values=(0, 7), locations=(12, 0, 6, 65535))).ravel().tolist() == [5, 5, 65535]
+    assert _decode(
+        _stream(ids=(), values=(0, 7), locations=(12, 0, 6, 65535))
+    ).ravel().tolist() == [5, 5, 65535]
 
 
 @st.composite
@@ -51,7 +75,9 @@ def _segmentations(draw):
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     kinds = draw(st.sampled_from([1, 2, 5, 40]))
     edge = draw(st.sampled_from([1, 4]))
-    cubes = np.kron(rng.integers(0, kinds, tuple(-(-n // edge) for n in shape)), np.ones((edge,) * 3, int))
+    cubes = np.kron(
+        rng.integers(0, kinds, tuple(-(-n // edge) for n in shape)), np.ones((edge,) * 3, int)
+    )
     ids = cubes[: shape[0], : shape[1], : shape[2]].astype(dtype)
     return ids + dtype.type(np.iinfo(dtype).max - 40) if draw(st.booleans()) else ids
 
@@ -75,13 +101,18 @@ def test_all_that_is_written(array, form):
         data = package.compress(np.asfortranarray(array), **form)
     except package.EncodeError:  # too many different windows for the form
         return
-    np.testing.assert_array_equal(compresso.decode(data, array.shape, array.dtype, "f", 0)[0], array)
+    np.testing.assert_array_equal(
+        compresso.decode(data, array.shape, array.dtype, "f", 0)[0], array
+    )
 
 
 @given(_segmentations())
 def test_there_and_back(array):
     pytest.importorskip("compresso", reason="compresso needs the extra precomputed")
-    np.testing.assert_array_equal(compresso.decode(compresso.encode(array[None], "f"), array.shape, array.dtype, "f", 0)[0], array)
+    np.testing.assert_array_equal(
+        compresso.decode(compresso.encode(array[None], "f"), array.shape, array.dtype, "f", 0)[0],
+        array,
+    )
 
 
 def test_too_many_windows(monkeypatch):
@@ -92,11 +123,20 @@ def test_too_many_windows(monkeypatch):
             raise package.EncodeError("too many windows")
         return package.compress(array, steps=steps)
 
-    monkeypatch.setitem(sys.modules, "compresso", SimpleNamespace(EncodeError=package.EncodeError, compress=compress))
+    monkeypatch.setitem(
+        sys.modules,
+        "compresso",
+        SimpleNamespace(EncodeError=package.EncodeError, compress=compress),
+    )
     array = np.random.default_rng(0).integers(0, 3, (1, 20, 9, 2)).astype(np.uint32)
-    np.testing.assert_array_equal(compresso.decode(compresso.encode(array, "f"), array.shape[1:], array.dtype, "f", 0), array)
+    np.testing.assert_array_equal(
+        compresso.decode(compresso.encode(array, "f"), array.shape[1:], array.dtype, "f", 0), array
+    )
     monkeypatch.setattr(compresso, "_WINDOW_SHAPES", ((4, 4, 1),))
-    with pytest.raises(FormatError, match=r"f: compresso cannot encode a chunk of \(20, 9, 2\) voxels: .*too many windows"):
+    with pytest.raises(
+        FormatError,
+        match=r"f: compresso cannot encode a chunk of \(20, 9, 2\) voxels: .*too many windows",
+    ):
         compresso.encode(array, "f")
 
 
@@ -110,15 +150,24 @@ WRONG = [
     (_stream(steps=(8, 8, 2)), "a compresso stream with an impossible header"),
     (_stream(steps=(8, 0, 2)), "a compresso stream with an impossible header"),
     (_stream(connectivity=8), "a compresso stream with an impossible header"),
-    (_stream(shape=(3, 2, 1)), r"expected a compresso stream of \(3, 1, 1\) voxels of uint16, found \(3, 2, 1\) of 2 bytes"),
-    (_stream(itemsize=4), r"expected a compresso stream of \(3, 1, 1\) voxels of uint16, found \(3, 1, 1\) of 4 bytes"),
+    (
+        _stream(shape=(3, 2, 1)),
+        r"expected a compresso stream of \(3, 1, 1\) voxels of uint16, found \(3, 2, 1\) of 2 bytes",
+    ),
+    (
+        _stream(itemsize=4),
+        r"expected a compresso stream of \(3, 1, 1\) voxels of uint16, found \(3, 1, 1\) of 4 bytes",
+    ),
     (_stream(windows=()), "has windows that do not cover it"),
     (_stream(windows=(2, 2)), "has windows that do not cover it"),
     (_stream(windows=(7,)), "has windows that do not cover it"),
     (_stream(windows=(4,)), "has windows that do not cover it"),  # window number 2 of 2
     (_stream(values=(), windows=(3,)), "has windows that do not cover it"),
     (_stream(ids=(7,)), "has a number of ids that differs from its number of connected components"),
-    (_stream(ids=(7, 9, 9)), "has a number of ids that differs from its number of connected components"),
+    (
+        _stream(ids=(7, 9, 9)),
+        "has a number of ids that differs from its number of connected components",
+    ),
     (_stream(locations=(9,)), "has borders without ids"),
     (_stream(ids=(), values=(0, 7), locations=(12, 0)), "has borders without ids"),
     # the first voxel has no left neighbour

@@ -41,7 +41,10 @@ def test_there_and_back(is_image, data):
 @pytest.mark.parametrize("data", [DATA, NOISE], ids=["labels", "noise"])
 def test_what_is_no_stream(data):
     packed = compress_gzip(data)
-    with pytest.raises(CorruptError, match=f"f: byte 7: a gzip stream of {len(packed)} bytes decompresses to more, expected at most {len(data) - 1}"):
+    with pytest.raises(
+        CorruptError,
+        match=f"f: byte 7: a gzip stream of {len(packed)} bytes decompresses to more, expected at most {len(data) - 1}",
+    ):
         decompress_gzip(packed, len(data) - 1, "f", 7)
     with pytest.raises(CorruptError, match="f: byte 7: expected a gzip stream"):
         decompress_gzip(b"no gzip", 10, "f", 7)

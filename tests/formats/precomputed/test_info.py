@@ -17,7 +17,14 @@ from support.precomputed_volumes import sharding_for
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
 from wkwdask.formats.precomputed.array import scale_array
-from wkwdask.formats.precomputed.info import Scale, default_key, mag_of, new_document, parse_info, with_scales
+from wkwdask.formats.precomputed.info import (
+    Scale,
+    default_key,
+    mag_of,
+    new_document,
+    parse_info,
+    with_scales,
+)
 from wkwdask.formats.precomputed.layer import VolumeSource
 from wkwdask.formats.precomputed.sharding import Sharding
 from wkwdask.formats.precomputed.writable import check_encoding, check_writable, is_lossy
@@ -25,9 +32,28 @@ from wkwdask.geometry.mag import Mag
 from wkwdask.model.json_text import format_json
 from wkwdask.store.store import open_store
 
-ENTRY = {"key": "8_8_40", "size": [100, 90, 80], "voxel_offset": [-7, 0, 3], "chunk_sizes": [[64, 64, 64]], "resolution": [8, 8, 40], "encoding": "raw"}
-DOCUMENT = {"@type": "neuroglancer_multiscale_volume", "type": "image", "data_type": "uint8", "num_channels": 1, "scales": [ENTRY]}
-SHARDING = {"@type": "neuroglancer_uint64_sharded_v1", "hash": "identity", "preshift_bits": 1, "minishard_bits": 1, "shard_bits": 2}
+ENTRY = {
+    "key": "8_8_40",
+    "size": [100, 90, 80],
+    "voxel_offset": [-7, 0, 3],
+    "chunk_sizes": [[64, 64, 64]],
+    "resolution": [8, 8, 40],
+    "encoding": "raw",
+}
+DOCUMENT = {
+    "@type": "neuroglancer_multiscale_volume",
+    "type": "image",
+    "data_type": "uint8",
+    "num_channels": 1,
+    "scales": [ENTRY],
+}
+SHARDING = {
+    "@type": "neuroglancer_uint64_sharded_v1",
+    "hash": "identity",
+    "preshift_bits": 1,
+    "minishard_bits": 1,
+    "shard_bits": 2,
+}
 
 
 def _mags(info):
@@ -37,14 +63,38 @@ def _mags(info):
 def _parsed(changes=(), entry=(), without=()):
     scale = {name: value for name, value in {**ENTRY, **dict(entry)}.items() if name not in without}
     document = {**DOCUMENT, "scales": [scale], **dict(changes)}
-    return parse_info(json.dumps({name: value for name, value in document.items() if name not in without}), "v/info")
+    return parse_info(
+        json.dumps({name: value for name, value in document.items() if name not in without}),
+        "v/info",
+    )
 
 
 def test_all_fields():
-    info = _parsed({"type": "segmentation", "data_type": "uint64", "mesh": "mesh"}, {"hidden": True, "rois": [1], "sharding": SHARDING})
-    assert (info.type, info.dtype, info.num_channels, info.unusable, info.redirect) == ("segmentation", np.dtype("uint64"), 1, (), None)
+    info = _parsed(
+        {"type": "segmentation", "data_type": "uint64", "mesh": "mesh"},
+        {"hidden": True, "rois": [1], "sharding": SHARDING},
+    )
+    assert (info.type, info.dtype, info.num_channels, info.unusable, info.redirect) == (
+        "segmentation",
+        np.dtype("uint64"),
+        1,
+        (),
+        None,
+    )
     (scale,) = info.scales
-    assert scale == Scale("8_8_40", (100, 90, 80), (-7, 0, 3), (64, 64, 64), (8, 8, 40), "raw", Sharding(1, 1, 2), None, True, ((64, 64, 64),), {})
+    assert scale == Scale(
+        "8_8_40",
+        (100, 90, 80),
+        (-7, 0, 3),
+        (64, 64, 64),
+        (8, 8, 40),
+        "raw",
+        Sharding(1, 1, 2),
+        None,
+        True,
+        ((64, 64, 64),),
+        {},
+    )
     assert info.document["mesh"] == "mesh"
     assert scale.entry["rois"] == [1]
     assert scale.grid == (2, 2, 2)
@@ -54,7 +104,9 @@ def test_names_and_lengths_of_chunks():
     info = _parsed()
     array = scale_array(open_store("/v"), info, info.scales[0], Mag(1, 1, 1)).moved((7, 0, -3))
     assert array.shard_path((0, 0, 0)) == "/v/8_8_40/-7-57_0-64_3-67"
-    assert [name for _, name in array.naming.keys((range(1), range(1, 2), range(1), range(1, 2)))] == ["57-93_0-64_67-83"]
+    assert [
+        name for _, name in array.naming.keys((range(1), range(1, 2), range(1), range(1, 2)))
+    ] == ["57-93_0-64_67-83"]
     assert array.grid.shape_at((0, 1, 0, 1)) == (1, 36, 64, 16)
 
 
@@ -74,8 +126,18 @@ TOLERATED = [
     ({}, {"encoding": "RAW"}, [], lambda i: i.scales[0].encoding == "raw"),
     ({}, {"sharding": SHARDING}, [], lambda i: i.scales[0].sharding.data_encoding == "raw"),
     ({}, {"key": "../other/8_8_40"}, [], lambda i: i.scales[0].key == "../other/8_8_40"),
-    ({}, {"compressed_segmentation_block_size": "nonsense that nobody needs"}, [], lambda i: i.scales[0].block_size is None),
-    ({}, {"jpeg_quality": 3, "jxl_effort": 2}, [], lambda i: i.scales[0].options == {"jpeg_quality": 3, "jxl_effort": 2}),
+    (
+        {},
+        {"compressed_segmentation_block_size": "nonsense that nobody needs"},
+        [],
+        lambda i: i.scales[0].block_size is None,
+    ),
+    (
+        {},
+        {"jpeg_quality": 3, "jxl_effort": 2},
+        [],
+        lambda i: i.scales[0].options == {"jpeg_quality": 3, "jxl_effort": 2},
+    ),
     ({"scales": []}, {}, [], lambda i: i.scales == ()),
 ]
 
@@ -93,30 +155,74 @@ WRONG_SCALES = [
     ({"size": [1, 2]}, "scales[0].size: expected three whole numbers of 1 to 2^53, found [1, 2]"),
     ({"key": "8\0"}, 'scales[0].key: expected a folder, found "8\\u0000"'),
     ({"key": "\ud800"}, 'scales[0].key: expected a folder, found "\\ud800"'),
-    ({"size": [1, 2, 0]}, "scales[0].size: expected three whole numbers of 1 to 2^53, found [1, 2, 0]"),
-    ({"size": [1, 2, 2.5]}, "scales[0].size: expected three whole numbers of 1 to 2^53, found [1, 2, 2.5]"),
-    ({"size": [1, 2, True]}, "scales[0].size: expected three whole numbers of 1 to 2^53, found [1, 2, true]"),
-    ({"voxel_offset": [0, 0, "1"]}, 'scales[0].voxel_offset: expected three whole numbers of at most 2^53, found [0, 0, "1"]'),
-    ({"voxel_offset": [0, 0, 2**63]}, f"scales[0].voxel_offset: expected three whole numbers of at most 2^53, found [0, 0, {2**63}]"),
+    (
+        {"size": [1, 2, 0]},
+        "scales[0].size: expected three whole numbers of 1 to 2^53, found [1, 2, 0]",
+    ),
+    (
+        {"size": [1, 2, 2.5]},
+        "scales[0].size: expected three whole numbers of 1 to 2^53, found [1, 2, 2.5]",
+    ),
+    (
+        {"size": [1, 2, True]},
+        "scales[0].size: expected three whole numbers of 1 to 2^53, found [1, 2, true]",
+    ),
+    (
+        {"voxel_offset": [0, 0, "1"]},
+        'scales[0].voxel_offset: expected three whole numbers of at most 2^53, found [0, 0, "1"]',
+    ),
+    (
+        {"voxel_offset": [0, 0, 2**63]},
+        f"scales[0].voxel_offset: expected three whole numbers of at most 2^53, found [0, 0, {2**63}]",
+    ),
     ({"chunk_sizes": []}, "scales[0].chunk_sizes: expected a list of chunk sizes, found []"),
-    ({"chunk_sizes": [[8, 8, 8], [8, 8]]}, "scales[0].chunk_sizes[1]: expected three whole numbers of 1 to 2^53, found [8, 8]"),
-    ({"resolution": [8, 8, 0]}, "scales[0].resolution: expected three positive numbers, found [8, 8, 0]"),
-    ({"resolution": [8, 8, float("nan")]}, "scales[0].resolution: expected three positive numbers, found [8, 8, NaN]"),
-    ({"resolution": [8, 8, float("inf")]}, "scales[0].resolution: expected three positive numbers, found [8, 8, Infinity]"),
-    ({"encoding": None}, "scales[0].encoding: expected one of raw, compressed_segmentation, compresso, jpeg, png, jxl, found null"),
-    ({"encoding": "compressed_segmentation"}, "scales[0].compressed_segmentation_block_size: expected three whole numbers of 1 to 2^53, found null"),
+    (
+        {"chunk_sizes": [[8, 8, 8], [8, 8]]},
+        "scales[0].chunk_sizes[1]: expected three whole numbers of 1 to 2^53, found [8, 8]",
+    ),
+    (
+        {"resolution": [8, 8, 0]},
+        "scales[0].resolution: expected three positive numbers, found [8, 8, 0]",
+    ),
+    (
+        {"resolution": [8, 8, float("nan")]},
+        "scales[0].resolution: expected three positive numbers, found [8, 8, NaN]",
+    ),
+    (
+        {"resolution": [8, 8, float("inf")]},
+        "scales[0].resolution: expected three positive numbers, found [8, 8, Infinity]",
+    ),
+    (
+        {"encoding": None},
+        "scales[0].encoding: expected one of raw, compressed_segmentation, compresso, jpeg, png, jxl, found null",
+    ),
+    (
+        {"encoding": "compressed_segmentation"},
+        "scales[0].compressed_segmentation_block_size: expected three whole numbers of 1 to 2^53, found null",
+    ),
     ({"sharding": [1]}, "scales[0].sharding: expected an object, found [1]"),
     (
         {"sharding": SHARDING, "chunk_sizes": [[8, 8, 8], [9, 9, 9]]},
         "scales[0].chunk_sizes: expected one chunk size, since the scale is sharded, found [[8, 8, 8], [9, 9, 9]]",
     ),
-    ({"sharding": SHARDING, "size": [2**40] * 3}, "scales[0].chunk_sizes[0]: expected chunks whose identifiers have at most 64 bits, not 102"),
-    ({"size": [2**40] * 3, "chunk_sizes": [[2**30] * 3]}, "scales[0].chunk_sizes[0]: expected chunks of at most 17179869184 bytes"),
+    (
+        {"sharding": SHARDING, "size": [2**40] * 3},
+        "scales[0].chunk_sizes[0]: expected chunks whose identifiers have at most 64 bits, not 102",
+    ),
+    (
+        {"size": [2**40] * 3, "chunk_sizes": [[2**30] * 3]},
+        "scales[0].chunk_sizes[0]: expected chunks of at most 17179869184 bytes",
+    ),
 ]
 
 
 def _image(info):
-    return VolumeSource(SimpleNamespace(url="v", path_of=str, below=lambda key: SimpleNamespace(url=key), is_local=False), info).image()
+    return VolumeSource(
+        SimpleNamespace(
+            url="v", path_of=str, below=lambda key: SimpleNamespace(url=key), is_local=False
+        ),
+        info,
+    ).image()
 
 
 @pytest.mark.parametrize(("entry", "message"), WRONG_SCALES)
@@ -133,8 +239,21 @@ def test_a_wrong_scale_leaves_the_others_alone(entry, message):
 
 
 def test_an_encoding_that_is_not_implemented():
-    info = parse_info(json.dumps({**DOCUMENT, "scales": [{**ENTRY, "encoding": "crackle"}, {**ENTRY, "key": "b", "resolution": [16, 16, 40]}]}), "v/info")
-    with pytest.raises(UnsupportedError, match=r'v/info: scales\[0\].encoding: expected one of .*, found "crackle"'):
+    info = parse_info(
+        json.dumps(
+            {
+                **DOCUMENT,
+                "scales": [
+                    {**ENTRY, "encoding": "crackle"},
+                    {**ENTRY, "key": "b", "resolution": [16, 16, 40]},
+                ],
+            }
+        ),
+        "v/info",
+    )
+    with pytest.raises(
+        UnsupportedError, match=r'v/info: scales\[0\].encoding: expected one of .*, found "crackle"'
+    ):
         _image(info).volume("8_8_40")
     # mags count from the first scale of the file, whether it can be used or not
     assert _mags(info) == (Mag(2, 2, 1),)
@@ -145,7 +264,10 @@ def test_an_encoding_that_is_not_implemented():
 
 def test_all_problems_at_once():
     with pytest.raises(CorruptError) as caught:
-        _parsed({"@type": "neuroglancer_skeletons", "data_type": "int64", "num_channels": 0}, {"size": None, "key": 5, "sharding": {**SHARDING, "hash": 1}})
+        _parsed(
+            {"@type": "neuroglancer_skeletons", "data_type": "int64", "num_channels": 0},
+            {"size": None, "key": 5, "sharding": {**SHARDING, "hash": 1}},
+        )
     assert str(caught.value) == (
         'v/info: @type: expected "neuroglancer_multiscale_volume", found "neuroglancer_skeletons"; '
         'data_type: expected one of uint8, uint16, uint32, uint64, float32, int8, int16, int32, found "int64"; '
@@ -177,14 +299,19 @@ def test_redirect():
         parse_info('{"redirect": "../elsewhere", "@type": "neuroglancer_annotations_v1"}', "v/info")
 
 
-JSON = st.recursive(st.none() | st.booleans() | st.integers(-3, 2**65) | st.floats() | st.text(max_size=3), lambda inner: st.lists(inner, max_size=3))
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 2**65) | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3),
+)
 
 
 @given(st.data())
 def test_any_values(data):
     """Whatever is put in place of one or two values, an info is read or refused, and what was read
     can be used."""
-    document = json.loads(json.dumps({**DOCUMENT, "scales": [{**ENTRY, "sharding": SHARDING}, ENTRY]}))
+    document = json.loads(
+        json.dumps({**DOCUMENT, "scales": [{**ENTRY, "sharding": SHARDING}, ENTRY]})
+    )
     places = [document, document["scales"][0], document["scales"][0]["sharding"]]
     for _ in range(data.draw(st.integers(1, 2))):
         target = places[data.draw(st.integers(0, 2))]
@@ -206,8 +333,22 @@ def test_any_text(text):
 
 
 def test_mags():
-    resolutions = ([11.24, 11.24, 28], [22.48, 22.479, 28], [44.96, 44.96, 56], [33.72, 33.72, 28], [5.62, 112.4, 280], [11.24, 11.24, 28.2])
-    info = _parsed({"scales": [{**ENTRY, "key": str(n), "resolution": resolution} for n, resolution in enumerate(resolutions)]})
+    resolutions = (
+        [11.24, 11.24, 28],
+        [22.48, 22.479, 28],
+        [44.96, 44.96, 56],
+        [33.72, 33.72, 28],
+        [5.62, 112.4, 280],
+        [11.24, 11.24, 28.2],
+    )
+    info = _parsed(
+        {
+            "scales": [
+                {**ENTRY, "key": str(n), "resolution": resolution}
+                for n, resolution in enumerate(resolutions)
+            ]
+        }
+    )
     assert {scale.key: mag_of(info, scale) for scale in info.scales} == {
         "0": Mag(1, 1, 1), "1": Mag(2, 2, 1), "2": Mag(4, 4, 2), "3": None, "4": None, "5": None,
     }  # fmt: skip
@@ -230,7 +371,10 @@ def test_several_chunk_sizes():
     other = scale.with_chunk_size([100, 100, 1])
     assert (scale.grid, other.grid) == ((2, 2, 2), (1, 1, 80))
     assert other.with_chunk_size((64, 64, 64)) == scale
-    with pytest.raises(ValueError, match=r"scale '8_8_40' has no chunks of \(1, 2, 3\) voxels, but of \(64, 64, 64\) and \(100, 100, 1\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"scale '8_8_40' has no chunks of \(1, 2, 3\) voxels, but of \(64, 64, 64\) and \(100, 100, 1\)",
+    ):
         scale.with_chunk_size((1, 2, 3))
 
 
@@ -243,7 +387,9 @@ def _coarser(factor):
 
 
 def test_a_new_volume():
-    document = with_scales(new_document("segmentation", "uint64", 1), [_coarser(4), SCALE, _coarser(2)])
+    document = with_scales(
+        new_document("segmentation", "uint64", 1), [_coarser(4), SCALE, _coarser(2)]
+    )
     assert [entry["key"] for entry in document["scales"]] == ["8_8_40", "16_16_40", "32_32_40"]
     assert document["scales"][0] == {
         "key": "8_8_40",
@@ -254,7 +400,12 @@ def test_a_new_volume():
         "encoding": "raw",
     }
     info = parse_info(format_json(document), "v/info")
-    assert (info.type, info.dtype.name, info.num_channels, len(info.scales)) == ("segmentation", "uint64", 1, 3)
+    assert (info.type, info.dtype.name, info.num_channels, len(info.scales)) == (
+        "segmentation",
+        "uint64",
+        1,
+        3,
+    )
     assert "null" not in format_json(document)
 
 
@@ -271,10 +422,19 @@ def test_what_is_not_known_stays():
         "jpeg_quality": 50, "rois": [[1.50]], "sharding": null}, "nonsense"], "data_type": "uint8", "type": "image", "num_channels": 1, "x": 1.10}"""
     before = parse_info(text, "v/info")
     # the same resolution
-    document = with_scales(before.document, [replace(SCALE, encoding="png", options={"png_level": 3}, entry={"note": 1})])
+    document = with_scales(
+        before.document,
+        [replace(SCALE, encoding="png", options={"png_level": 3}, entry={"note": 1})],
+    )
     assert document["scales"][1] == "nonsense"
     entry = document["scales"][0]
-    assert (entry["key"], entry["encoding"], entry["png_level"], entry["rois"], entry["note"]) == ("8_8_40", "png", 3, [[1.5]], 1)
+    assert (entry["key"], entry["encoding"], entry["png_level"], entry["rois"], entry["note"]) == (
+        "8_8_40",
+        "png",
+        3,
+        [[1.5]],
+        1,
+    )
     assert "jpeg_quality" not in entry
     assert "sharding" not in entry
     assert before.document["scales"][0]["encoding"] == "jpeg"  # a copy was changed
@@ -308,15 +468,51 @@ REFUSED = [
     (SCALE, "uint8", 2, "segmentation", "a segmentation has one channel, got 2"),
     (SCALE, "float32", 1, "segmentation", "a segmentation has integers, got float32"),
     (SCALE, "uint8", 0, "image", "num_channels must be at least 1, got 0"),
-    (replace(SCALE, encoding="zstd"), "uint8", 1, "image", "encoding must be one of raw, .*, got 'zstd'"),
+    (
+        replace(SCALE, encoding="zstd"),
+        "uint8",
+        1,
+        "image",
+        "encoding must be one of raw, .*, got 'zstd'",
+    ),
     (replace(SCALE, encoding="png"), "int16", 1, "image", "png encodes uint8, uint16, not int16"),
-    (replace(SCALE, encoding="png"), "uint16", 5, "image", "png encodes 1 or 2 or 3 or 4 channels, not 5"),
+    (
+        replace(SCALE, encoding="png"),
+        "uint16",
+        5,
+        "image",
+        "png encodes 1 or 2 or 3 or 4 channels, not 5",
+    ),
     (replace(SCALE, encoding="jpeg"), "uint8", 2, "image", "jpeg encodes 1 or 3 channels, not 2"),
     (replace(SCALE, encoding="jpeg"), "uint16", 1, "image", "jpeg encodes uint8, not uint16"),
-    (replace(SCALE, encoding="jxl"), "uint8", 2, "image", "jxl encodes 1 or 3 or 4 channels, not 2"),
-    (replace(SCALE, encoding="compresso"), "int32", 1, "segmentation", "compresso encodes uint8, uint16, uint32, uint64, not int32"),
-    (replace(SCALE, encoding="compresso", chunk_size=(70000, 1, 1)), "uint32", 1, "segmentation", "compresso encodes sides of at most 65535 voxels"),
-    (replace(SCALE, encoding="compressed_segmentation"), "uint32", 1, "segmentation", "compressed_segmentation needs a positive block size, got None"),
+    (
+        replace(SCALE, encoding="jxl"),
+        "uint8",
+        2,
+        "image",
+        "jxl encodes 1 or 3 or 4 channels, not 2",
+    ),
+    (
+        replace(SCALE, encoding="compresso"),
+        "int32",
+        1,
+        "segmentation",
+        "compresso encodes uint8, uint16, uint32, uint64, not int32",
+    ),
+    (
+        replace(SCALE, encoding="compresso", chunk_size=(70000, 1, 1)),
+        "uint32",
+        1,
+        "segmentation",
+        "compresso encodes sides of at most 65535 voxels",
+    ),
+    (
+        replace(SCALE, encoding="compressed_segmentation"),
+        "uint32",
+        1,
+        "segmentation",
+        "compressed_segmentation needs a positive block size, got None",
+    ),
     (
         replace(SCALE, encoding="compressed_segmentation", block_size=(8, 8, 8)),
         "uint16",
@@ -324,21 +520,99 @@ REFUSED = [
         "segmentation",
         "compressed_segmentation encodes uint32, uint64, not uint16",
     ),
-    (replace(SCALE, block_size=(8, 8, 8)), "uint8", 1, "image", "compressed_segmentation_block_size belongs to compressed_segmentation, not to raw"),
-    (replace(SCALE, options={"jpeg_quality": 80}), "uint8", 1, "image", "jpeg_quality belongs to jpeg, not to raw"),
-    (replace(SCALE, encoding="jpeg", options={"jpeg_quality": 101}), "uint8", 1, "image", "jpeg_quality must be from 0 to 100, got 101"),
-    (replace(SCALE, encoding="jpeg"), "uint8", 1, "segmentation", "jpeg changes the ids of a segmentation: .* force=True"),
-    (replace(SCALE, encoding="jxl", options={"jxl_quality": 90}), "uint8", 1, "segmentation", "jxl changes the ids"),
+    (
+        replace(SCALE, block_size=(8, 8, 8)),
+        "uint8",
+        1,
+        "image",
+        "compressed_segmentation_block_size belongs to compressed_segmentation, not to raw",
+    ),
+    (
+        replace(SCALE, options={"jpeg_quality": 80}),
+        "uint8",
+        1,
+        "image",
+        "jpeg_quality belongs to jpeg, not to raw",
+    ),
+    (
+        replace(SCALE, encoding="jpeg", options={"jpeg_quality": 101}),
+        "uint8",
+        1,
+        "image",
+        "jpeg_quality must be from 0 to 100, got 101",
+    ),
+    (
+        replace(SCALE, encoding="jpeg"),
+        "uint8",
+        1,
+        "segmentation",
+        "jpeg changes the ids of a segmentation: .* force=True",
+    ),
+    (
+        replace(SCALE, encoding="jxl", options={"jxl_quality": 90}),
+        "uint8",
+        1,
+        "segmentation",
+        "jxl changes the ids",
+    ),
     (replace(SCALE, key=""), "uint8", 1, "image", "key must not be empty"),
-    (replace(SCALE, size=(0, 1, 1)), "uint8", 1, "image", r"size must be positive, got \(0, 1, 1\)"),
+    (
+        replace(SCALE, size=(0, 1, 1)),
+        "uint8",
+        1,
+        "image",
+        r"size must be positive, got \(0, 1, 1\)",
+    ),
     (replace(SCALE, chunk_size=(0, 1, 1)), "uint8", 1, "image", "chunk sizes must be positive"),
-    (replace(SCALE, resolution=(8, 8, 0)), "uint8", 1, "image", r"resolution must be positive, got \(8, 8, 0\)"),
-    (replace(SCALE, voxel_offset=(2**53, 0, 0)), "uint8", 1, "image", r"exceed the coordinate limit of 2\^53"),
-    (replace(SHARDED, chunk_sizes=((64, 64, 64), (8, 8, 8))), "uint8", 1, "image", "a sharded scale has one chunk size, got 2"),
-    (replace(SHARDED, sharding=Sharding(0, 1, 1)), "uint8", 1, "image", r"the bits \(0, 1, 1\) must cover identifiers of 3 bits"),
-    (replace(SHARDED, sharding=Sharding(0, 1, 2, "murmurhash3_x86_128")), "uint8", 1, "image", "hash must be identity"),
-    (replace(SHARDED, sharding=Sharding(0, 40, 1)), "uint8", 1, "image", "with at most 20 minishard bits"),
-    (replace(SHARDED, size=(2**50, 2**50, 1), chunk_size=(1, 1, 1)), "uint8", 1, "image", "identifiers of 100 bits, more than 64: choose larger chunks"),
+    (
+        replace(SCALE, resolution=(8, 8, 0)),
+        "uint8",
+        1,
+        "image",
+        r"resolution must be positive, got \(8, 8, 0\)",
+    ),
+    (
+        replace(SCALE, voxel_offset=(2**53, 0, 0)),
+        "uint8",
+        1,
+        "image",
+        r"exceed the coordinate limit of 2\^53",
+    ),
+    (
+        replace(SHARDED, chunk_sizes=((64, 64, 64), (8, 8, 8))),
+        "uint8",
+        1,
+        "image",
+        "a sharded scale has one chunk size, got 2",
+    ),
+    (
+        replace(SHARDED, sharding=Sharding(0, 1, 1)),
+        "uint8",
+        1,
+        "image",
+        r"the bits \(0, 1, 1\) must cover identifiers of 3 bits",
+    ),
+    (
+        replace(SHARDED, sharding=Sharding(0, 1, 2, "murmurhash3_x86_128")),
+        "uint8",
+        1,
+        "image",
+        "hash must be identity",
+    ),
+    (
+        replace(SHARDED, sharding=Sharding(0, 40, 1)),
+        "uint8",
+        1,
+        "image",
+        "with at most 20 minishard bits",
+    ),
+    (
+        replace(SHARDED, size=(2**50, 2**50, 1), chunk_size=(1, 1, 1)),
+        "uint8",
+        1,
+        "image",
+        "identifiers of 100 bits, more than 64: choose larger chunks",
+    ),
 ]
 
 
@@ -349,17 +623,27 @@ def test_refused(scale, dtype, channels, kind, message):
 
 
 def test_everything_that_is_refused_is_said_at_once():
-    with pytest.raises(ValueError, match=r"^scale '': a segmentation has one channel, got 2; key must not be empty; png encodes uint8, uint16, not uint32$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^scale '': a segmentation has one channel, got 2; key must not be empty; png encodes uint8, uint16, not uint32$",
+    ):
         check_writable(replace(SCALE, key="", encoding="png"), "uint32", 2, "segmentation")
 
 
 def test_written_by_force():
-    assert check_writable(replace(SCALE, encoding="jpeg"), "uint8", 1, "segmentation", force=True) == []
+    assert (
+        check_writable(replace(SCALE, encoding="jpeg"), "uint8", 1, "segmentation", force=True)
+        == []
+    )
 
 
 ALLOWED = [
     # encoding, types, channels
-    ("raw", ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "float32"), tuple(range(1, 8))),
+    (
+        "raw",
+        ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "float32"),
+        tuple(range(1, 8)),
+    ),
     ("compressed_segmentation", ("uint32", "uint64"), tuple(range(1, 8))),
     ("compresso", ("uint8", "uint16", "uint32", "uint64"), (1,)),
     ("jpeg", ("uint8",), (1, 3)),
@@ -370,7 +654,9 @@ ALLOWED = [
 
 @pytest.mark.parametrize(("encoding", "dtypes", "channels"), ALLOWED)
 def test_types_and_channels_of_encodings(encoding, dtypes, channels):
-    for dtype, number in product(("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "float32"), range(1, 8)):
+    for dtype, number in product(
+        ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "float32"), range(1, 8)
+    ):
         if dtype in dtypes and number in channels:
             check_encoding(encoding, dtype, number)
         else:
@@ -380,10 +666,25 @@ def test_types_and_channels_of_encodings(encoding, dtypes, channels):
 
 WARNED = [
     # scale, type, channels, what is said
-    (replace(SCALE, chunk_size=(4096, 1, 1)), "uint8", 1, "cannot show chunks with a side of more than 2048 voxels"),
-    (replace(SCALE, encoding="png"), "uint16", 2, "shows png of uint16 with 2 channels incorrectly"),
+    (
+        replace(SCALE, chunk_size=(4096, 1, 1)),
+        "uint8",
+        1,
+        "cannot show chunks with a side of more than 2048 voxels",
+    ),
+    (
+        replace(SCALE, encoding="png"),
+        "uint16",
+        2,
+        "shows png of uint16 with 2 channels incorrectly",
+    ),
     (replace(SCALE, encoding="jxl"), "uint8", 3, "shows jxl with 3 channels incorrectly"),
-    (replace(SCALE, encoding="compresso"), "uint64", 1, r"truncates compresso ids of 2\^32 and more"),
+    (
+        replace(SCALE, encoding="compresso"),
+        "uint64",
+        1,
+        r"truncates compresso ids of 2\^32 and more",
+    ),
 ]
 
 
@@ -394,13 +695,30 @@ def test_shown_wrong(scale, dtype, channels, message):
 
 
 def test_shown_right():
-    for encoding, dtype, channels in (("png", "uint16", 1), ("png", "uint8", 4), ("jxl", "uint8", 1), ("compresso", "uint32", 1), ("raw", "uint64", 1)):
+    for encoding, dtype, channels in (
+        ("png", "uint16", 1),
+        ("png", "uint8", 4),
+        ("jxl", "uint8", 1),
+        ("compresso", "uint32", 1),
+        ("raw", "uint64", 1),
+    ):
         assert check_writable(replace(SCALE, encoding=encoding), dtype, channels, "image") == []
     assert check_writable(SHARDED, "uint8", 1, "image") == []
 
 
 def test_lossy():
-    assert [is_lossy(*case) for case in (("jpeg", None), ("jpeg", 100), ("jxl", 99), ("jxl", 100), ("jxl", None), ("png", 5), ("raw", None))] == [
+    assert [
+        is_lossy(*case)
+        for case in (
+            ("jpeg", None),
+            ("jpeg", 100),
+            ("jxl", 99),
+            ("jxl", 100),
+            ("jxl", None),
+            ("png", 5),
+            ("raw", None),
+        )
+    ] == [
         True,
         True,
         True,

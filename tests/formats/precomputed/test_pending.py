@@ -48,7 +48,9 @@ def other_chunks(folder):
 
 
 def elsewhere(folder):
-    wkwdask.to_precomputed(VOXELS, folder, chunk_shape=(10, 10, 10), offset=(5, 0, 0), existing="overwrite")
+    wkwdask.to_precomputed(
+        VOXELS, folder, chunk_shape=(10, 10, 10), offset=(5, 0, 0), existing="overwrite"
+    )
 
 
 @pytest.fixture(params=[into_shards, other_chunks, elsewhere])
@@ -65,7 +67,12 @@ def left(request, tmp_path, monkeypatch):
 
 def test_nothing_is_read_of_it(left):
     folder, job = left
-    for read in (wkwdask.read, wkwdask.open, lambda folder: wkwdask.convert(folder, folder.parent / "ds"), wkwdask.verify):
+    for read in (
+        wkwdask.read,
+        wkwdask.open,
+        lambda folder: wkwdask.convert(folder, folder.parent / "ds"),
+        wkwdask.verify,
+    ):
         with pytest.raises(ReplacedError, match=BETWEEN):
             read(folder)
     job(folder)

@@ -32,14 +32,27 @@ def volumes(tmp_path_factory):
     coarse, odd = EM[:, ::2, ::2], EM[:, ::3, ::3, ::3]
     scales = [
         scale_entry("4_4_40", SHAPE, OFFSET, chunk_sizes=[[16, 16, 8], [10, 10, 10]]),
-        scale_entry("8_8_40", coarse.shape[1:], (50, 3, 40), resolution=(8, 8, 40), sharding=Sharding(1, 1, 9)),
+        scale_entry(
+            "8_8_40",
+            coarse.shape[1:],
+            (50, 3, 40),
+            resolution=(8, 8, 40),
+            sharding=Sharding(1, 1, 9),
+        ),
         scale_entry("12_12_120", odd.shape[1:], (33, 2, 13), resolution=(12, 12, 120)),
     ]
     info = write_info(folder / "em", scales, "uint8", 2)
     for scale, array in zip(info.scales, (EM, coarse, odd), strict=True):
         write_scale(folder / "em", scale, array)
     write_scale(folder / "em", info.scales[0].with_chunk_size((10, 10, 10)), EM)
-    write_volume(folder / "cells", IDS, "segmentation", offset=OFFSET, encoding="compressed_segmentation", sharding=Sharding(2, 1, 9))
+    write_volume(
+        folder / "cells",
+        IDS,
+        "segmentation",
+        offset=OFFSET,
+        encoding="compressed_segmentation",
+        sharding=Sharding(2, 1, 9),
+    )
     return folder
 
 
@@ -47,18 +60,32 @@ def test_open(volumes):
     array = wkwdask.open(volumes / "em")
     assert array.shape == EM.shape
     np.testing.assert_array_equal(array[:, 3:40:2, 7, ::-1].compute(), EM[:, 3:40:2, 7, ::-1])
-    np.testing.assert_array_equal(wkwdask.open(f"precomputed://{volumes}/em", mag="2-2-1"), EM[:, ::2, ::2])
+    np.testing.assert_array_equal(
+        wkwdask.open(f"precomputed://{volumes}/em", mag="2-2-1"), EM[:, ::2, ::2]
+    )
     url = f"file://{volumes}/em/|neuroglancer-precomputed:"
-    np.testing.assert_array_equal(wkwdask.open(url, mag="12_12_120", channel=1, axes="zyx"), EM[1, ::3, ::3, ::3].T)
+    np.testing.assert_array_equal(
+        wkwdask.open(url, mag="12_12_120", channel=1, axes="zyx"), EM[1, ::3, ::3, ::3].T
+    )
     np.testing.assert_array_equal(wkwdask.open(volumes / "em" / "8_8_40"), EM[:, ::2, ::2])
-    np.testing.assert_array_equal(wkwdask.open(volumes / "em", bounding_box=(111, 17, 45, 4, 5, 6)), EM[:, 10:14, 10:15, 5:11])
+    np.testing.assert_array_equal(
+        wkwdask.open(volumes / "em", bounding_box=(111, 17, 45, 4, 5, 6)), EM[:, 10:14, 10:15, 5:11]
+    )
     with pytest.raises(BoundsError):
         wkwdask.open(volumes / "em", bounding_box=(0, 17, 45, 4, 5, 6))
 
 
 def test_chunks_lie_on_the_grid_of_what_is_stored(volumes):
-    assert wkwdask.open(volumes / "em", chunks="block").chunks[1:] == ((16, 16, 16, 2), (16, 16, 5), (8, 8, 7))
-    assert wkwdask.open(volumes / "em", chunks="block", chunk_size=(10, 10, 10)).chunks[1:] == ((10,) * 5, (10, 10, 10, 7), (10, 10, 3))
+    assert wkwdask.open(volumes / "em", chunks="block").chunks[1:] == (
+        (16, 16, 16, 2),
+        (16, 16, 5),
+        (8, 8, 7),
+    )
+    assert wkwdask.open(volumes / "em", chunks="block", chunk_size=(10, 10, 10)).chunks[1:] == (
+        (10,) * 5,
+        (10, 10, 10, 7),
+        (10, 10, 3),
+    )
     cropped = wkwdask.open(volumes / "em", chunks="block", bounding_box=(111, 7, 40, 30, 37, 23))
     assert cropped.chunks[1] == (6, 16, 8)
     absolute = wkwdask.open(volumes / "em", chunks="block", origin="absolute")
@@ -83,12 +110,19 @@ def test_read_and_sample(volumes):
     np.testing.assert_array_equal(wkwdask.read(volumes / "em"), EM)
     assert wkwdask.read(volumes / "em").flags.f_contiguous
     for _ in range(2):  # the second one opens nothing anew
-        np.testing.assert_array_equal(wkwdask.read(volumes / "cells", ((110, 10, 41), (150, 44, 63)), mag=1), IDS[:, 9:49, 3:, 1:])
+        np.testing.assert_array_equal(
+            wkwdask.read(volumes / "cells", ((110, 10, 41), (150, 44, 63)), mag=1),
+            IDS[:, 9:49, 3:, 1:],
+        )
     with pytest.raises(BoundsError):
         wkwdask.read(volumes / "cells", ((0, 0, 0), (5, 5, 5)))
     points = np.random.default_rng(5).integers(0, SHAPE, (40, 3))
-    np.testing.assert_array_equal(wkwdask.sample(volumes / "em", points + OFFSET), EM[:, *points.T].T)
-    np.testing.assert_array_equal(wkwdask.sample(volumes / "cells", points + OFFSET), IDS[0, *points.T])
+    np.testing.assert_array_equal(
+        wkwdask.sample(volumes / "em", points + OFFSET), EM[:, *points.T].T
+    )
+    np.testing.assert_array_equal(
+        wkwdask.sample(volumes / "cells", points + OFFSET), IDS[0, *points.T]
+    )
     with pytest.raises(BoundsError, match="lies outside"):
         wkwdask.sample(volumes / "cells", [[0, 0, 0]])
 
@@ -130,7 +164,14 @@ def test_info(volumes):
     assert [scale.mag for scale in summary.scales] == [Mag(1, 1, 1), Mag(2, 2, 1), None]
     assert summary.scales[1].files == len(os.listdir(volumes / "em" / "8_8_40"))
     printed = _printed("info", volumes / "em")
-    for text in ("voxel [nm]", "precomputed image, uint8 x 2 channels", "8 x 8 x 40", "16x16x8, 10x10x10", "32 x 32 x 8 voxels", "12_12_120"):
+    for text in (
+        "voxel [nm]",
+        "precomputed image, uint8 x 2 channels",
+        "8 x 8 x 40",
+        "16x16x8, 10x10x10",
+        "32 x 32 x 8 voxels",
+        "12_12_120",
+    ):
         assert text in printed
     as_json = json.loads(_printed("info", f"precomputed://{volumes}/cells", "--json"))
     assert as_json["scales"][0]["box"] == [*OFFSET, *SHAPE]
@@ -140,16 +181,24 @@ def test_info(volumes):
 
 def test_preview(volumes, tmp_path):
     for name, options in (("em", {}), ("cells", {}), ("em", {"mag": "12_12_120"})):
-        with Image.open(wkwdask.preview(volumes / name, tmp_path / "p.png", size=64, **options)) as picture:
+        with Image.open(
+            wkwdask.preview(volumes / name, tmp_path / "p.png", size=64, **options)
+        ) as picture:
             assert np.asarray(picture).std() > 10
-    with pytest.raises(MissingError, match="no layer with data files to draw in mag 64; there are 1"):
+    with pytest.raises(
+        MissingError, match="no layer with data files to draw in mag 64; there are 1"
+    ):
         wkwdask.preview(volumes / "em", tmp_path / "p.png", mag=64)
 
 
 def test_xarray(volumes):
     opened = xr.open_dataarray(f"precomputed://{volumes}/cells", engine="precomputed")
     np.testing.assert_array_equal(opened.transpose("x", "y", "z"), IDS[0])
-    assert (opened.name, opened.attrs["category"], opened.attrs["mag"]) == ("cells", "segmentation", "1")
+    assert (opened.name, opened.attrs["category"], opened.attrs["mag"]) == (
+        "cells",
+        "segmentation",
+        "1",
+    )
     np.testing.assert_allclose(opened.x[:2], [4 * 101.5, 4 * 102.5])
     np.testing.assert_allclose(opened.z[:1], [40 * 40.5])
     assert opened.x.attrs["units"] == "nm"
@@ -160,9 +209,15 @@ def test_xarray(volumes):
     odd = xr.open_dataarray(volumes / "em", engine="precomputed", mag="12_12_120")
     np.testing.assert_allclose([odd.x[0], odd.z[1]], [12 * 33.5, 120 * 14.5])
     points = xr.DataArray([3, 30, 7], dims="p")
-    np.testing.assert_array_equal(opened.isel(x=points, y=points, z=[2, 1]), IDS[0][[3, 30, 7], [3, 30, 7]][:, [2, 1]])
-    np.testing.assert_array_equal(opened.isel(x=[40, 3, 17], z=slice(None, None, -4)), IDS[0][[40, 3, 17]][:, :, ::-4])
-    part = xr.open_dataarray(volumes / "cells", engine="precomputed", bounding_box=(111, 17, 45, 4, 5, 6))
+    np.testing.assert_array_equal(
+        opened.isel(x=points, y=points, z=[2, 1]), IDS[0][[3, 30, 7], [3, 30, 7]][:, [2, 1]]
+    )
+    np.testing.assert_array_equal(
+        opened.isel(x=[40, 3, 17], z=slice(None, None, -4)), IDS[0][[40, 3, 17]][:, :, ::-4]
+    )
+    part = xr.open_dataarray(
+        volumes / "cells", engine="precomputed", bounding_box=(111, 17, 45, 4, 5, 6)
+    )
     np.testing.assert_array_equal(part, IDS[0, 10:14, 10:15, 5:11])
     small = xr.open_dataarray(volumes / "em", engine="precomputed", chunk_size=(10, 10, 10))
     np.testing.assert_array_equal(small, EM)
@@ -175,7 +230,13 @@ def test_another_mag_of_an_opened_array(volumes):
 
 
 def test_xarray_guesses_and_trees(volumes):
-    for url, is_one in ((volumes / "cells", True), (f"precomputed://{volumes}/cells", True), (volumes, False), ("https://host/v", False), (5, False)):
+    for url, is_one in (
+        (volumes / "cells", True),
+        (f"precomputed://{volumes}/cells", True),
+        (volumes, False),
+        ("https://host/v", False),
+        (5, False),
+    ):
         assert xr.backends.list_engines()["precomputed"].guess_can_open(url) is is_one
         assert not xr.backends.list_engines()["wkw"].guess_can_open(url)
     tree = xr.open_datatree(volumes / "em", engine="precomputed")
@@ -184,11 +245,24 @@ def test_xarray_guesses_and_trees(volumes):
     assert tree.attrs["voxel_size_nm"] == (4, 4, 40)
     for attrs in (tree["12_12_120"].attrs, tree["12_12_120/em"].attrs):
         # it has no mag, and its voxels are its own
-        assert {name: attrs.get(name) for name in ("mag", "key", "voxel_size_nm")} == {"mag": None, "key": "12_12_120", "voxel_size_nm": (12, 12, 120)}
-    assert {name: tree["2-2-1"].attrs.get(name) for name in ("mag", "key")} == {"mag": "2-2-1", "key": None}
-    assert {node.path for node in xr.open_datatree(volumes / "em" / "8_8_40", engine="precomputed").leaves} == {"/2-2-1"}
+        assert {name: attrs.get(name) for name in ("mag", "key", "voxel_size_nm")} == {
+            "mag": None,
+            "key": "12_12_120",
+            "voxel_size_nm": (12, 12, 120),
+        }
+    assert {name: tree["2-2-1"].attrs.get(name) for name in ("mag", "key")} == {
+        "mag": "2-2-1",
+        "key": None,
+    }
+    assert {
+        node.path
+        for node in xr.open_datatree(volumes / "em" / "8_8_40", engine="precomputed").leaves
+    } == {"/2-2-1"}
     write_info(volumes / "halves", [scale_entry("bad", size=(0, 0, 0)), scale_entry("good")])
-    assert "scales[0].size" in xr.open_datatree(volumes / "halves", engine="precomputed")["bad"].attrs["problem"]
+    assert (
+        "scales[0].size"
+        in xr.open_datatree(volumes / "halves", engine="precomputed")["bad"].attrs["problem"]
+    )
 
 
 def _wkw(folder, name, array):
@@ -209,7 +283,9 @@ def test_diff(volumes, tmp_path):
     again = wkwdask.diff(volumes / "em", volumes / "em")
     assert again.equal
     assert [volume.name for volume in again.volumes] == ["em/1", "em/2-2-1", "em/12_12_120"]
-    part = wkwdask.diff(volumes / "em" / "4_4_40", volumes / "em", bounding_box=(111, 17, 45, 4, 5, 6))
+    part = wkwdask.diff(
+        volumes / "em" / "4_4_40", volumes / "em", bounding_box=(111, 17, 45, 4, 5, 6)
+    )
     assert part.voxels_compared == 120
     np.save(tmp_path / "cells.npy", IDS[0].transpose(2, 1, 0))
     assert wkwdask.diff(volumes / "cells", tmp_path / "cells.npy").equal
@@ -218,7 +294,11 @@ def test_diff(volumes, tmp_path):
 def test_diff_asks_which_of_several_layers_is_meant(volumes, tmp_path):
     _wkw(tmp_path, "one", IDS)
     _wkw(tmp_path, "two", EM)
-    for pair in ((volumes / "cells", tmp_path), (tmp_path, volumes / "cells"), (tmp_path, tmp_path / "other")):
+    for pair in (
+        (volumes / "cells", tmp_path),
+        (tmp_path, volumes / "cells"),
+        (tmp_path, tmp_path / "other"),
+    ):
         if "other" in str(pair[1]):
             _wkw(tmp_path / "other", "cells", IDS)
         with pytest.raises(ValueError, match=r"several layers.*layer=.*one, two"):
@@ -239,8 +319,16 @@ def test_diff_of_scales_without_a_mag(volumes, tmp_path):
     info["scales"][2] = json.loads((tmp_path / "other" / "info").read_text())["scales"][0]
     (tmp_path / "copy" / "info").write_text(json.dumps(info))
     found = wkwdask.diff(volumes / "em", tmp_path / "copy", bounding_box=(101, 7, 40, 20, 20, 10))
-    assert [(one.name, one.voxels_different) for one in found.volumes] == [("em/1", 0), ("em/2-2-1", 0), ("em/12_12_120", 1)]
-    for pair in [("em", "copy/12_12_120"), ("em/12_12_120", "copy"), ("em/12_12_120", "copy/12_12_120")]:
+    assert [(one.name, one.voxels_different) for one in found.volumes] == [
+        ("em/1", 0),
+        ("em/2-2-1", 0),
+        ("em/12_12_120", 1),
+    ]
+    for pair in [
+        ("em", "copy/12_12_120"),
+        ("em/12_12_120", "copy"),
+        ("em/12_12_120", "copy/12_12_120"),
+    ]:
         (one,) = wkwdask.diff(volumes / pair[0], tmp_path / pair[1]).volumes
         assert [difference.voxel for difference in one.listed] == [(36, 4, 14)]
     with pytest.raises(MissingError):
@@ -296,9 +384,16 @@ def _plus_one(brick):
 
 def test_apply_and_export(volumes, tmp_path):
     wkwdask.create_dataset(tmp_path / "ds", (4, 4, 40))
-    wkwdask.apply(_plus_one, volumes / "em" / "4_4_40", tmp_path / "ds" / "plus" / "1", channels=2, file_len=1)
-    np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds" / "plus" / "1", (OFFSET, np.add(OFFSET, SHAPE))), EM + np.uint8(1))
-    wkwdask.convert(volumes / "em", tmp_path / "em.npy", channels=[1], bounding_box=(101, 7, 40, 20, 37, 23))
+    wkwdask.apply(
+        _plus_one, volumes / "em" / "4_4_40", tmp_path / "ds" / "plus" / "1", channels=2, file_len=1
+    )
+    np.testing.assert_array_equal(
+        wkwdask.read(tmp_path / "ds" / "plus" / "1", (OFFSET, np.add(OFFSET, SHAPE))),
+        EM + np.uint8(1),
+    )
+    wkwdask.convert(
+        volumes / "em", tmp_path / "em.npy", channels=[1], bounding_box=(101, 7, 40, 20, 37, 23)
+    )
     np.testing.assert_array_equal(np.load(tmp_path / "em.npy").squeeze(), EM[1, :20].T)
     pytest.importorskip("tifffile", reason="TIFF")
     report = wkwdask.convert(f"precomputed://{volumes}/cells", tmp_path / "cells.tif")

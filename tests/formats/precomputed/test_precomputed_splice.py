@@ -40,7 +40,11 @@ def voxels(channels=1):
 def volume(request, tmp_path):
     """A jpeg of which nothing says how good it is, as others write them."""
     sharding = SOURCES[request.param]
-    info = write_info(tmp_path / "v", [scale_entry(size=SIZE, offset=OFFSET, chunk=CHUNK, encoding="jpeg", sharding=sharding)], num_channels=3)
+    info = write_info(
+        tmp_path / "v",
+        [scale_entry(size=SIZE, offset=OFFSET, chunk=CHUNK, encoding="jpeg", sharding=sharding)],
+        num_channels=3,
+    )
     write_scale(tmp_path / "v", info.scales[0], voxels(3))
     if request.param == "obsolete":
         for path in (tmp_path / "v" / "4_4_40").iterdir():
@@ -73,11 +77,23 @@ def test_tensorstore_reads_what_was_copied(volume):
 
 
 def test_what_has_to_be_encoded_says_so(tmp_path):
-    wkwdask.to_precomputed(voxels(), tmp_path / "v", voxel_size=(4, 4, 40), chunk_shape=CHUNK, encoding="jpeg", quality=90)
+    wkwdask.to_precomputed(
+        voxels(),
+        tmp_path / "v",
+        voxel_size=(4, 4, 40),
+        chunk_shape=CHUNK,
+        encoding="jpeg",
+        quality=90,
+    )
     before = contents(tmp_path / "v" / "4_4_40")
     for options in ({"chunk_shape": (16, 16, 16)}, {"quality": 50}):
-        with pytest.warns(UserWarning, match="'4_4_40' is decoded and encoded as jpeg again, which changes its voxels"):
-            wkwdask.rechunk(tmp_path / "v", f"precomputed://{tmp_path}/{'_'.join(options)}", **options)
+        with pytest.warns(
+            UserWarning,
+            match="'4_4_40' is decoded and encoded as jpeg again, which changes its voxels",
+        ):
+            wkwdask.rechunk(
+                tmp_path / "v", f"precomputed://{tmp_path}/{'_'.join(options)}", **options
+            )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         wkwdask.rechunk(tmp_path / "v", f"precomputed://{tmp_path}/raw", encoding="raw")
@@ -87,7 +103,9 @@ def test_what_has_to_be_encoded_says_so(tmp_path):
 
 
 def test_a_plan_of_what_is_copied(tmp_path):
-    wkwdask.to_precomputed(voxels(), tmp_path / "v", voxel_size=(4, 4, 40), chunk_shape=CHUNK, encoding="png")
+    wkwdask.to_precomputed(
+        voxels(), tmp_path / "v", voxel_size=(4, 4, 40), chunk_shape=CHUNK, encoding="png"
+    )
     plan = wkwdask.plan_convert(tmp_path / "v", f"precomputed://{tmp_path}/w", shard_shape=True)
     report = wkwdask.convert(tmp_path / "v", f"precomputed://{tmp_path}/w", shard_shape=True)
     (planned,), (made,) = plan.mags, report.mags
@@ -99,7 +117,9 @@ def test_a_plan_of_what_is_copied(tmp_path):
 def test_damage_is_not_carried_on_in_place(tmp_path):
     """In its place all of it is compared first; of a copy elsewhere only chunks without a byte are
     noticed."""
-    wkwdask.to_precomputed(voxels(), tmp_path / "v", voxel_size=(4, 4, 40), chunk_shape=CHUNK, encoding="png")
+    wkwdask.to_precomputed(
+        voxels(), tmp_path / "v", voxel_size=(4, 4, 40), chunk_shape=CHUNK, encoding="png"
+    )
     path = tmp_path / "v" / "4_4_40" / "0-16_0-16_8-16"
     whole = path.read_bytes()
     path.write_bytes(whole[:-40])
@@ -108,7 +128,10 @@ def test_damage_is_not_carried_on_in_place(tmp_path):
         wkwdask.rechunk(tmp_path / "v", shard_shape=True)
     assert contents(tmp_path / "v") == before
     path.write_bytes(b"")
-    with pytest.raises((CorruptError, TaskFailedError), match=r"0-16_0-16_8-16.*expected an encoded chunk, found 0 bytes"):
+    with pytest.raises(
+        (CorruptError, TaskFailedError),
+        match=r"0-16_0-16_8-16.*expected an encoded chunk, found 0 bytes",
+    ):
         wkwdask.rechunk(tmp_path / "v", f"precomputed://{tmp_path}/w", shard_shape=True)
     path.write_bytes(whole)
     wkwdask.rechunk(tmp_path / "v", shard_shape=True, existing="restart")

@@ -11,7 +11,17 @@ import numpy as np
 import pytest
 from support.commands import run_here
 from support.inside import KINDS_OF_FAULTS
-from support.precomputed_volumes import labels, read_shard, scale_entry, split_shard, write_info, write_minishards, write_scale, write_shard, write_volume
+from support.precomputed_volumes import (
+    labels,
+    read_shard,
+    scale_entry,
+    split_shard,
+    write_info,
+    write_minishards,
+    write_scale,
+    write_shard,
+    write_volume,
+)
 
 import wkwdask
 from wkwdask import Sharding
@@ -37,19 +47,35 @@ def errors(report):
     return [fault for fault in report.faults if fault.severity != "note"]
 
 
-@pytest.mark.parametrize("sharding", [None, RAW, GZIP, Sharding(1, 2, 1, "murmurhash3_x86_128", "gzip", "raw")])
+@pytest.mark.parametrize(
+    "sharding", [None, RAW, GZIP, Sharding(1, 2, 1, "murmurhash3_x86_128", "gzip", "raw")]
+)
 def test_sound(tmp_path, sharding):
     place = make(tmp_path, sharding)
     report = wkwdask.verify(tmp_path)
     assert report.is_sound, str(report)
     assert report.faults == ()
     (mag,) = report.mags
-    chunks = sum(ARRAY[0, x : x + 16, y : y + 16, z : z + 8].any() for x in range(0, 40, 16) for y in range(0, 33, 16) for z in range(0, 20, 8))
-    assert (mag.mag, mag.files, mag.blocks, mag.largest) == ("1", len(list(place.iterdir())), chunks, int(ARRAY.max()))
+    chunks = sum(
+        ARRAY[0, x : x + 16, y : y + 16, z : z + 8].any()
+        for x in range(0, 40, 16)
+        for y in range(0, 33, 16)
+        for z in range(0, 20, 8)
+    )
+    assert (mag.mag, mag.files, mag.blocks, mag.largest) == (
+        "1",
+        len(list(place.iterdir())),
+        chunks,
+        int(ARRAY.max()),
+    )
     assert mag.nbytes == sum(path.stat().st_size for path in place.iterdir())
     quick = wkwdask.verify(tmp_path, quick=True)
     assert (quick.is_sound, quick.mags[0].blocks, quick.mags[0].files) == (True, 0, mag.files)
-    assert wkwdask.verify(place).mags[0].files == wkwdask.verify(tmp_path, mags=[1]).mags[0].files == mag.files
+    assert (
+        wkwdask.verify(place).mags[0].files
+        == wkwdask.verify(tmp_path, mags=[1]).mags[0].files
+        == mag.files
+    )
 
 
 def test_what_it_is_not_for(tmp_path):
@@ -99,7 +125,13 @@ def with_chunk(change):
         ids = np.array(sorted(chunks), np.uint64)
         minishards = RAW.locate(ids)[1]
         ids, minishards = change(ids, minishards)
-        parts = [[(int(chunk), chunks.get(int(chunk), bytes(1))) for chunk in ids[minishards == minishard]] for minishard in range(2)]
+        parts = [
+            [
+                (int(chunk), chunks.get(int(chunk), bytes(1)))
+                for chunk in ids[minishards == minishard]
+            ]
+            for minishard in range(2)
+        ]
         write_minishards(path, parts)
 
     return damage
@@ -141,8 +173,18 @@ DAMAGE = [
     (None, empty, {"chunk.empty"}),
     (None, dangle, {"file.dangling"}),
     (None, make_folder, {"file.no_file"}),
-    (None, lambda path: path.with_name(path.name + ".gz").write_bytes(gzip.compress(path.read_bytes())), {"chunk.twice"}),
-    (None, lambda path: path.with_name(path.name + ".gz").write_bytes(b"no gzip"), {"chunk.twice", "chunk.undecodable"}),
+    (
+        None,
+        lambda path: path.with_name(path.name + ".gz").write_bytes(
+            gzip.compress(path.read_bytes())
+        ),
+        {"chunk.twice"},
+    ),
+    (
+        None,
+        lambda path: path.with_name(path.name + ".gz").write_bytes(b"no gzip"),
+        {"chunk.twice", "chunk.undecodable"},
+    ),
     (None, copy_as("6-22_-6-10_7-15"), {"name.unread"}),  # off the grid
     (None, copy_as("05-21_-6-10_7-15"), {"name.unread"}),
     (None, copy_as("notes.txt"), {"name.stray"}),
@@ -157,7 +199,11 @@ DAMAGE = [
     (RAW, copy_as("1ff0.shard"), {"name.unread"}),
     (RAW, lambda path: path.rename(path.parent / "1fe.shard"), {"minishard.foreign"}),
     (RAW, with_chunk(lambda ids, places: (ids, places[::-1])), {"minishard.foreign"}),
-    (RAW, with_chunk(lambda ids, places: (np.append(ids[:-1], np.uint64(1 << 20)), places)), {"minishard.outside"}),
+    (
+        RAW,
+        with_chunk(lambda ids, places: (np.append(ids[:-1], np.uint64(1 << 20)), places)),
+        {"minishard.outside"},
+    ),
     (RAW, twice, {"shard.twice"}),
     (RAW, half, {"shard.half"}),
     (GZIP, cut, {"shard.index"}),
@@ -190,7 +236,10 @@ def test_broken_chunks_are_named(tmp_path):
     (fault,) = report.faults
     assert (fault.kind, fault.block) == ("chunk.undecodable", broken)
     assert path.read_bytes()[fault.offset : fault.offset + 7] == b"no gzip"
-    assert all((at - first) % edge == 0 for at, first, edge in zip(fault.voxel, OFFSET, (16, 16, 8), strict=True))
+    assert all(
+        (at - first) % edge == 0
+        for at, first, edge in zip(fault.voxel, OFFSET, (16, 16, 8), strict=True)
+    )
     assert report.mags[0].blocks == wkwdask.verify(tmp_path).mags[0].blocks > 0
     assert wkwdask.verify(tmp_path, quick=True).is_sound
 
@@ -213,7 +262,14 @@ def test_links_and_folders(tmp_path):
 
 
 def test_quick_finds_raw_chunks_of_a_wrong_size(tmp_path):
-    wkwdask.to_precomputed(ARRAY, tmp_path / "em", voxel_size=(4, 4, 40), chunk_shape=(16, 16, 8), encoding="raw", compression="raw")
+    wkwdask.to_precomputed(
+        ARRAY,
+        tmp_path / "em",
+        voxel_size=(4, 4, 40),
+        chunk_shape=(16, 16, 8),
+        encoding="raw",
+        compression="raw",
+    )
     cut(min((tmp_path / "em" / "4_4_40").glob("0-16_*")))
     assert wkwdask.verify(tmp_path / "em", quick=True).kinds() == {"chunk.undecodable": 1}
 
@@ -222,12 +278,28 @@ def test_sound_chunks_beside_a_repaired_one_stay(tmp_path):
     """Broken chunks of a level without a record are computed again, and those of the finest one are
     removed; others keep their bytes."""
     array = np.maximum(ARRAY, 1)
-    wkwdask.to_precomputed(array, tmp_path / "em", voxel_size=(4, 4, 40), chunk_shape=(16, 16, 8), compression="gzip", offset=OFFSET)
-    wkwdask.build_pyramid(f"precomputed://{tmp_path}/em", mags=["2-2-1"], method="max", compression="gzip")
+    wkwdask.to_precomputed(
+        array,
+        tmp_path / "em",
+        voxel_size=(4, 4, 40),
+        chunk_shape=(16, 16, 8),
+        compression="gzip",
+        offset=OFFSET,
+    )
+    wkwdask.build_pyramid(
+        f"precomputed://{tmp_path}/em", mags=["2-2-1"], method="max", compression="gzip"
+    )
     for record in (tmp_path / "em").rglob(PROVENANCE_NAME):
         record.unlink()
-    paths = [path for folder in ("4_4_40", "8_8_40") for path in sorted((tmp_path / "em" / folder).glob("*.gz"))]
-    broken = [next(path for path in paths if path.parent.name == folder) for folder in ("4_4_40", "8_8_40")]
+    paths = [
+        path
+        for folder in ("4_4_40", "8_8_40")
+        for path in sorted((tmp_path / "em" / folder).glob("*.gz"))
+    ]
+    broken = [
+        next(path for path in paths if path.parent.name == folder)
+        for folder in ("4_4_40", "8_8_40")
+    ]
     before = {path: path.read_bytes() for path in paths if path not in broken}
     coarse = wkwdask.read(f"precomputed://{tmp_path}/em", mag="2-2-1")
     cut(broken[1])
@@ -253,7 +325,10 @@ def break_chunk(path):
 def test_salvage_keeps_the_intact_chunks_of_a_shard(tmp_path, damage):
     place = make(tmp_path, GZIP)
     path = largest(place)
-    before, others = read_shard(path, GZIP), {other: other.read_bytes() for other in place.iterdir() if other != path}
+    before, others = (
+        read_shard(path, GZIP),
+        {other: other.read_bytes() for other in place.iterdir() if other != path},
+    )
     damage(path)
     damaged = path.read_bytes()
     assert not wkwdask.repair(tmp_path).is_sound
@@ -265,7 +340,9 @@ def test_salvage_keeps_the_intact_chunks_of_a_shard(tmp_path, damage):
     assert after == {chunk: data for chunk, data in before.items() if chunk in after}
     assert wkwdask.verify(tmp_path).faults == ()
     assert {other: other.read_bytes() for other in others} == others
-    assert damaged in [kept.read_bytes() for kept in (tmp_path / ".wkwdask-quarantine").rglob(path.name)]
+    assert damaged in [
+        kept.read_bytes() for kept in (tmp_path / ".wkwdask-quarantine").rglob(path.name)
+    ]
     left = wkwdask.read(tmp_path)
     np.testing.assert_array_equal(left[left > 0], ARRAY[left > 0])
 
@@ -291,7 +368,11 @@ ENTRY = scale_entry(size=ARRAY.shape[1:])
 INFOS = [
     # scales, other fields, kinds
     ([{**ENTRY, "size": [0, 1, 1]}, {**ENTRY, "key": "b"}], {}, {"info.scale", "mag.empty"}),
-    ([{**ENTRY, "encoding": "fpzip"}, {**ENTRY, "key": "b"}], {}, {"info.unsupported", "mag.empty"}),
+    (
+        [{**ENTRY, "encoding": "fpzip"}, {**ENTRY, "key": "b"}],
+        {},
+        {"info.unsupported", "mag.empty"},
+    ),
     ([{**ENTRY, "sharding": None}], {}, {"info.null"}),
     ([ENTRY, {**ENTRY, "resolution": [8, 8, 40]}], {}, {"info.twice"}),
     ([ENTRY], {"type": None}, {"info.absent"}),
@@ -304,21 +385,34 @@ def test_info(tmp_path, scales, others, kinds):
     info = write_info(tmp_path, [ENTRY], "uint32", kind="segmentation")
     write_scale(tmp_path, info.scales[0], ARRAY)
     document = {**json.loads((tmp_path / "info").read_text()), "scales": scales, **others}
-    (tmp_path / "info").write_text(json.dumps({name: value for name, value in document.items() if value is not None}))
+    (tmp_path / "info").write_text(
+        json.dumps({name: value for name, value in document.items() if value is not None})
+    )
     report = wkwdask.verify(tmp_path)
     assert {fault.kind for fault in report.faults} == kinds, str(report)
 
 
 def test_several_chunk_sizes(tmp_path):
-    info = write_info(tmp_path, [scale_entry(size=(48, 48, 16), chunk_sizes=[[16, 16, 8], [8, 8, 8]])])
+    info = write_info(
+        tmp_path, [scale_entry(size=(48, 48, 16), chunk_sizes=[[16, 16, 8], [8, 8, 8]])]
+    )
     for size in info.scales[0].chunk_sizes:
-        write_scale(tmp_path, info.scales[0].with_chunk_size(size), np.ones((1, 48, 48, 16), np.uint8))
+        write_scale(
+            tmp_path, info.scales[0].with_chunk_size(size), np.ones((1, 48, 48, 16), np.uint8)
+        )
     report = wkwdask.verify(tmp_path)
     assert report.faults == ()
-    assert [(mag.mag, mag.files) for mag in report.mags] == [("1 in chunks of 16x16x8", 18), ("1 in chunks of 8x8x8", 72)]
+    assert [(mag.mag, mag.files) for mag in report.mags] == [
+        ("1 in chunks of 16x16x8", 18),
+        ("1 in chunks of 8x8x8", 72),
+    ]
 
 
 def test_every_kind_is_found_somewhere():
     found = set().union(*(kinds for _, _, kinds in [*DAMAGE, *INFOS]))
     others = {"chunk.shape", "chunk.outside", "shard.checksum", "shard.place"}  # of Zarr and N5
-    assert {kind for kind in KINDS_OF_FAULTS if kind.startswith(("info.", "chunk.", "shard.", "minishard."))} - others <= found
+    assert {
+        kind
+        for kind in KINDS_OF_FAULTS
+        if kind.startswith(("info.", "chunk.", "shard.", "minishard."))
+    } - others <= found

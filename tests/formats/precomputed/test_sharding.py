@@ -50,8 +50,18 @@ def test_murmurhash():
 EXAMPLE = Sharding(1, 1, 1)
 EXAMPLE_CHUNKS = {0: b"\xa0", 1: b"\xa1", 4: b"\xa2", 2: b"\xb0", 3: b"\xb1", 6: b"\xb2"}
 EXAMPLE_SHARDS = (
-    (struct.pack("<4Q", 2, 50, 52, 100) + b"\xa0\xa1" + struct.pack("<6Q", 0, 1, 0, 0, 1, 1) + b"\xb0\xb1" + struct.pack("<6Q", 2, 1, 50, 0, 1, 1)),
-    struct.pack("<4Q", 1, 25, 26, 50) + b"\xa2" + struct.pack("<3Q", 4, 0, 1) + b"\xb2" + struct.pack("<3Q", 6, 25, 1),
+    (
+        struct.pack("<4Q", 2, 50, 52, 100)
+        + b"\xa0\xa1"
+        + struct.pack("<6Q", 0, 1, 0, 0, 1, 1)
+        + b"\xb0\xb1"
+        + struct.pack("<6Q", 2, 1, 50, 0, 1, 1)
+    ),
+    struct.pack("<4Q", 1, 25, 26, 50)
+    + b"\xa2"
+    + struct.pack("<3Q", 4, 0, 1)
+    + b"\xb2"
+    + struct.pack("<3Q", 6, 25, 1),
 )
 
 
@@ -59,7 +69,10 @@ EXAMPLE_SHARDS = (
 def test_worked_example_written(shard):
     ids = np.array(sorted(EXAMPLE_CHUNKS), np.uint64)
     members = ids[EXAMPLE.locate(ids)[0] == shard].tolist()
-    assert b"".join(assemble_shard({chunk: EXAMPLE_CHUNKS[chunk] for chunk in members}, EXAMPLE)) == EXAMPLE_SHARDS[shard]
+    assert (
+        b"".join(assemble_shard({chunk: EXAMPLE_CHUNKS[chunk] for chunk in members}, EXAMPLE))
+        == EXAMPLE_SHARDS[shard]
+    )
     assert len(EXAMPLE_SHARDS[shard]) == (132, 82)[shard]
     assert EXAMPLE.shard_name(shard) == f"{shard}.shard"
 
@@ -69,11 +82,17 @@ def _read_shard(raw, sharding, source="shard"):
     chunks = {}
     starts, ends = parse_shard_index(raw, sharding)
     for minishard in range(1 << sharding.minishard_bits):
-        start, end = sharding.index_nbytes + int(starts[minishard]), sharding.index_nbytes + int(ends[minishard])
+        start, end = (
+            sharding.index_nbytes + int(starts[minishard]),
+            sharding.index_nbytes + int(ends[minishard]),
+        )
         index = raw[start:end] if end > start else b""
         if index and sharding.minishard_index_encoding == "gzip":
             index = decompress_gzip(index, 24 * 4096, source, start)
-        for chunk, at, size in zip(*parse_minishard_index(index, source, start, len(raw) - sharding.index_nbytes), strict=True):
+        for chunk, at, size in zip(
+            *parse_minishard_index(index, source, start, len(raw) - sharding.index_nbytes),
+            strict=True,
+        ):
             begin = sharding.index_nbytes + int(at)
             chunks[int(chunk)] = raw[begin : begin + int(size)]
     return chunks
@@ -88,15 +107,32 @@ def test_worked_example_read():
 
 def test_minishard_index_of_tensorstore():
     """Chunk 1 at bytes 3 to 10 and chunk 7 at bytes 12 to 15 (its uint64_sharded_encoder_test)."""
-    raw = format_minishard_index(np.array([1, 7], np.uint64), np.array([3, 12], np.uint64), np.array([7, 3], np.uint64), "raw")
+    raw = format_minishard_index(
+        np.array([1, 7], np.uint64),
+        np.array([3, 12], np.uint64),
+        np.array([7, 3], np.uint64),
+        "raw",
+    )
     assert raw == struct.pack("<6Q", 1, 6, 3, 2, 7, 3)
-    assert [column.tolist() for column in parse_minishard_index(raw, "a", 0)] == [[1, 7], [3, 12], [7, 3]]
+    assert [column.tolist() for column in parse_minishard_index(raw, "a", 0)] == [
+        [1, 7],
+        [3, 12],
+        [7, 3],
+    ]
 
 
 @st.composite
 def _shardings(draw, largest=6):
     preshift, minishard, shard = (draw(st.integers(0, largest)) for _ in range(3))
-    return Sharding(preshift, minishard, shard, *(draw(st.sampled_from(pair)) for pair in (("identity", "murmurhash3_x86_128"), ("raw", "gzip"))))
+    return Sharding(
+        preshift,
+        minishard,
+        shard,
+        *(
+            draw(st.sampled_from(pair))
+            for pair in (("identity", "murmurhash3_x86_128"), ("raw", "gzip"))
+        ),
+    )
 
 
 @given(_shardings(), st.dictionaries(st.integers(0, 2**64 - 1), st.binary(max_size=5), max_size=12))
@@ -113,8 +149,14 @@ def test_round_trip(sharding, chunks):
 def test_places_of_wide_bits():
     ids = np.array([2**64 - 1, 5], np.uint64)
     assert [column.tolist() for column in Sharding(64, 0, 0).locate(ids)] == [[0, 0], [0, 0]]
-    assert [column.tolist() for column in Sharding(0, 0, 64).locate(ids)] == [[2**64 - 1, 5], [0, 0]]
-    assert [column.tolist() for column in Sharding(0, 32, 32).locate(ids)] == [[2**32 - 1, 0], [2**32 - 1, 5]]
+    assert [column.tolist() for column in Sharding(0, 0, 64).locate(ids)] == [
+        [2**64 - 1, 5],
+        [0, 0],
+    ]
+    assert [column.tolist() for column in Sharding(0, 32, 32).locate(ids)] == [
+        [2**32 - 1, 0],
+        [2**32 - 1, 5],
+    ]
 
 
 def test_names():
@@ -128,13 +170,33 @@ TABLE = struct.pack("<6Q", 2, 5, 10, 3, 7, 1)  # chunks 2 and 7, at 10 to 17 and
 DAMAGES = [
     # table, bytes behind the shard index, what is said
     (TABLE[:-1], None, "byte 99: a minishard index has a multiple of 24 bytes, found 47"),
-    (struct.pack("<6Q", 7, 0, 0, 0, 1, 1), None, "expected ascending chunk identifiers in a minishard index, found 7 after 7"),
-    (struct.pack("<6Q", 7, 2**64 - 5, 0, 0, 1, 1), None, "expected ascending chunk identifiers in a minishard index, found 2 after 7"),
-    (TABLE, 20, "chunk 7 of a minishard index, 1 bytes, lies outside the 20 bytes behind the shard index"),
+    (
+        struct.pack("<6Q", 7, 0, 0, 0, 1, 1),
+        None,
+        "expected ascending chunk identifiers in a minishard index, found 7 after 7",
+    ),
+    (
+        struct.pack("<6Q", 7, 2**64 - 5, 0, 0, 1, 1),
+        None,
+        "expected ascending chunk identifiers in a minishard index, found 2 after 7",
+    ),
+    (
+        TABLE,
+        20,
+        "chunk 7 of a minishard index, 1 bytes, lies outside the 20 bytes behind the shard index",
+    ),
     # a start before the last end
-    (struct.pack("<6Q", 2, 5, 10, 2**64 - 3, 7, 1), 100, "chunk 7 of a minishard index, 1 bytes, lies outside"),
+    (
+        struct.pack("<6Q", 2, 5, 10, 2**64 - 3, 7, 1),
+        100,
+        "chunk 7 of a minishard index, 1 bytes, lies outside",
+    ),
     # ends before it starts
-    (struct.pack("<6Q", 2, 5, 10, 0, 2**64 - 4, 1), 100, "chunk 2 of a minishard index, 18446744073709551612 bytes, lies outside"),
+    (
+        struct.pack("<6Q", 2, 5, 10, 0, 2**64 - 4, 1),
+        100,
+        "chunk 2 of a minishard index, 18446744073709551612 bytes, lies outside",
+    ),
     (struct.pack("<3Q", 2, 2**63, 1), None, "lies outside the file"),
 ]
 
@@ -156,18 +218,34 @@ def test_a_sound_minishard_index_fits_exactly():
     ("index", "message"),
     [
         # minishard 0 is empty, wherever it is
-        ((999, 999, 5, 4), "byte 16: the shard index places the index of minishard 1 from 5 to 4 of the 68 bytes"),
-        ((5, 69, 0, 0), "byte 0: the shard index places the index of minishard 0 from 5 to 69 of the 68 bytes"),
+        (
+            (999, 999, 5, 4),
+            "byte 16: the shard index places the index of minishard 1 from 5 to 4 of the 68 bytes",
+        ),
+        (
+            (5, 69, 0, 0),
+            "byte 0: the shard index places the index of minishard 0 from 5 to 69 of the 68 bytes",
+        ),
         ((5, 2**63, 0, 0), "byte 0: the shard index places the index of minishard 0"),
     ],
 )
 def test_damaged_shard_index(tmp_path, index, message):
     (tmp_path / "0.shard").write_bytes(struct.pack("<4Q", *index) + bytes(68))
-    with PrecomputedShards(Sharding(0, 1, 0), (2, 1, 1)).opened(open_store(tmp_path), "0.shard") as shard, pytest.raises(CorruptError, match=message):
+    with (
+        PrecomputedShards(Sharding(0, 1, 0), (2, 1, 1)).opened(
+            open_store(tmp_path), "0.shard"
+        ) as shard,
+        pytest.raises(CorruptError, match=message),
+    ):
         [shard.minishard_range(minishard) for minishard in (0, 1)]
 
 
-@given(st.binary(max_size=24 * 5) | st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 9), max_size=15).map(lambda n: struct.pack(f"<{len(n)}Q", *n)))
+@given(
+    st.binary(max_size=24 * 5)
+    | st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 9), max_size=15).map(
+        lambda n: struct.pack(f"<{len(n)}Q", *n)
+    )
+)
 def test_any_bytes(raw):
     """Tables are read and mean what they say, or are refused."""
     try:
@@ -175,7 +253,10 @@ def test_any_bytes(raw):
     except FormatError:
         return
     assert sorted(set(ids.tolist())) == ids.tolist()
-    assert all(0 <= start <= start + size <= 50 for start, size in zip(starts.tolist(), sizes.tolist(), strict=True))
+    assert all(
+        0 <= start <= start + size <= 50
+        for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)
+    )
 
 
 def test_json():
@@ -195,9 +276,18 @@ def test_json():
     ("change", "message"),
     [
         ({"preshift_bits": 65}, "s.preshift_bits: expected a whole number from 0 to 64, found 65"),
-        ({"preshift_bits": True}, "s.preshift_bits: expected a whole number from 0 to 64, found true"),
-        ({"minishard_bits": 33}, "s.minishard_bits: expected a whole number from 0 to 32, found 33"),
-        ({"minishard_bits": -1}, "s.minishard_bits: expected a whole number from 0 to 32, found -1"),
+        (
+            {"preshift_bits": True},
+            "s.preshift_bits: expected a whole number from 0 to 64, found true",
+        ),
+        (
+            {"minishard_bits": 33},
+            "s.minishard_bits: expected a whole number from 0 to 32, found 33",
+        ),
+        (
+            {"minishard_bits": -1},
+            "s.minishard_bits: expected a whole number from 0 to 32, found -1",
+        ),
         ({"shard_bits": 62}, "s.shard_bits: expected a whole number from 0 to 61, found 62"),
         ({"shard_bits": 1.5}, "s.shard_bits: expected a whole number from 0 to 61, found 1.5"),
         ({"hash": "md5"}, 's.hash: expected "identity" or "murmurhash3_x86_128", found "md5"'),
@@ -256,12 +346,19 @@ def test_shards_are_boxes(grid, target):
 
 
 def test_choosing_for_people():
-    assert choose_sharding((2000, 2000, 100), (64, 64, 64), "uint64", encoding="png").data_encoding == "raw"
-    chosen = choose_sharding((2000, 2000, 100), (64, 64, 64), "uint16", num_channels=2, target_shard_nbytes=1 << 26)
+    assert (
+        choose_sharding((2000, 2000, 100), (64, 64, 64), "uint64", encoding="png").data_encoding
+        == "raw"
+    )
+    chosen = choose_sharding(
+        (2000, 2000, 100), (64, 64, 64), "uint16", num_channels=2, target_shard_nbytes=1 << 26
+    )
     assert chosen == sharding_for((32, 32, 2), 4 * 64**3, target_shard_nbytes=1 << 26)
     with pytest.raises(ValueError, match="must be positive"):
         choose_sharding((0, 1, 1), (64, 64, 64))
-    with pytest.raises(ValueError, match="identifiers of 69 bits, more than 64: choose larger chunks"):
+    with pytest.raises(
+        ValueError, match="identifiers of 69 bits, more than 64: choose larger chunks"
+    ):
         choose_sharding((1 << 23,) * 3, (1, 1, 1))
 
 
@@ -280,4 +377,6 @@ def test_shards_that_are_no_boxes():
 
 
 def test_a_shard_index():
-    assert format_shard_index(np.array([0, 3], np.uint64), np.array([0, 9], np.uint64)) == struct.pack("<4Q", 0, 0, 3, 9)
+    assert format_shard_index(
+        np.array([0, 3], np.uint64), np.array([0, 9], np.uint64)
+    ) == struct.pack("<4Q", 0, 0, 3, 9)

@@ -23,15 +23,29 @@ from wkwdask.model.receipts import Receipt
 from wkwdask.store import new_files
 from wkwdask.store.store import open_store
 
-SHARDING = Sharding(preshift_bits=2, minishard_bits=2, shard_bits=2, data_encoding="gzip", minishard_index_encoding="gzip")
+SHARDING = Sharding(
+    preshift_bits=2,
+    minishard_bits=2,
+    shard_bits=2,
+    data_encoding="gzip",
+    minishard_index_encoding="gzip",
+)
 CHUNK = (8, 8, 4)
 SIZE = (30, 26, 12)  # 4 x 4 x 3 chunks: identifiers of 6 bits
 
 
 def target_of(folder, sharding=SHARDING, size=SIZE, chunk=CHUNK, dtype="uint16", packing=""):
-    scale = Scale("4_4_40", size, (-5, 3, 0), chunk, (4, 4, 40), "raw", sharding, chunk_sizes=(chunk,))
+    scale = Scale(
+        "4_4_40", size, (-5, 3, 0), chunk, (4, 4, 40), "raw", sharding, chunk_sizes=(chunk,)
+    )
     store = open_store(str(folder))
-    target = target_scale(store, store, scale, PrecomputedCodec.of_scale(scale, np.dtype(dtype), 1, packing), Mag(1, 1, 1)).built_in(f"{folder}/scale-0")
+    target = target_scale(
+        store,
+        store,
+        scale,
+        PrecomputedCodec.of_scale(scale, np.dtype(dtype), 1, packing),
+        Mag(1, 1, 1),
+    ).built_in(f"{folder}/scale-0")
     target.prepare()
     return target
 
@@ -52,7 +66,9 @@ def write_whole(target, shard, array, bricks=None):
 
 
 def cut(array, box):
-    return array[(slice(None), *(slice(a, b) for a, b in zip(box.topleft, box.bottomright, strict=True)))]
+    return array[
+        (slice(None), *(slice(a, b) for a, b in zip(box.topleft, box.bottomright, strict=True)))
+    ]
 
 
 def files(folder):
@@ -70,7 +86,13 @@ def test_the_worked_example(tmp_path):
     def words(*values):
         return struct.pack(f"<{len(values)}Q", *values)
 
-    first = words(2, 50, 52, 100) + b"\xa0\xa1" + words(0, 1, 0, 0, 1, 1) + b"\xb0\xb1" + words(2, 1, 50, 0, 1, 1)
+    first = (
+        words(2, 50, 52, 100)
+        + b"\xa0\xa1"
+        + words(0, 1, 0, 0, 1, 1)
+        + b"\xb0\xb1"
+        + words(2, 1, 50, 0, 1, 1)
+    )
     second = words(1, 25, 26, 50) + b"\xa2" + words(4, 0, 1) + b"\xb2" + words(6, 25, 1)
     assert files(target.folder) == {"0.shard": first, "1.shard": second}
 
@@ -78,17 +100,23 @@ def test_the_worked_example(tmp_path):
 def expected_shard(target, shard, array):
     """The shard as it is put together in memory."""
     chunks = {}
-    for cell in cells(cell_box(shard, target.shard_shape, target.box).intersection(target.box), CHUNK):
+    for cell in cells(
+        cell_box(shard, target.shard_shape, target.box).intersection(target.box), CHUNK
+    ):
         box = cell_box(cell, CHUNK, target.box).intersection(target.box)
         voxels = cut(array, box)
         if voxels.any():
-            chunks[chunk_id(scale_identity(target.array).scale, cell)] = target.array.codec.encode(voxels, "f")
+            chunks[chunk_id(scale_identity(target.array).scale, cell)] = target.array.codec.encode(
+                voxels, "f"
+            )
     return b"".join(assemble_shard(chunks, scale_identity(target.array).scale.sharding))
 
 
 def bricks_of(target, shard):
     inside = cell_box(shard, target.shard_shape, target.box).intersection(target.box)
-    return [cell_box(cell, CHUNK, target.box).intersection(target.box) for cell in cells(inside, CHUNK)]
+    return [
+        cell_box(cell, CHUNK, target.box).intersection(target.box) for cell in cells(inside, CHUNK)
+    ]
 
 
 @pytest.mark.parametrize("order", ["one brick", "x fastest", "backwards", "shuffled"])
@@ -133,7 +161,9 @@ def test_parts_are_joined_to_the_same_shards(tmp_path, part_shape):
         target.remove_parts(shard)
         assert target.join_shard(shard, parts) == receipt  # a task that runs twice
         os.unlink(receipt.path)
-        with pytest.raises(IncompleteWriteError, match="is missing, though the shard is not joined yet"):
+        with pytest.raises(
+            IncompleteWriteError, match="is missing, though the shard is not joined yet"
+        ):
             target.join_shard(shard, parts)
 
 
@@ -191,7 +221,11 @@ def test_chunks_that_are_files(tmp_path, monkeypatch, compress):
     assert target.shard_shape == (32, 32, 16)
     receipt = write_whole(target, (0, 0, 0), array, bricks_of(target, (0, 0, 0))[::-1])
     found = files(target.folder)
-    assert (receipt.files, receipt.nbytes) == (len(found), sum(map(len, found.values()))) == (47, receipt.nbytes)
+    assert (
+        (receipt.files, receipt.nbytes)
+        == (len(found), sum(map(len, found.values())))
+        == (47, receipt.nbytes)
+    )
     suffix = ".gz" if compress else ""
     assert f"19-25_19-27_0-4{suffix}" in found
     assert f"3-11_3-11_0-4{suffix}" not in found  # all zero
@@ -206,7 +240,12 @@ def test_parts_of_a_group_add_up(tmp_path):
     assert all(target.has_files_of(part) for part in parts)
     joined = target.join_shard((0, 0, 0), parts)
     whole = write_whole(target_of(tmp_path / "whole", None), (0, 0, 0), array)
-    assert (joined.files, joined.nbytes, joined.voxels, joined.box) == (whole.files, whole.nbytes, whole.voxels, whole.box)
+    assert (joined.files, joined.nbytes, joined.voxels, joined.box) == (
+        whole.files,
+        whole.nbytes,
+        whole.voxels,
+        whole.box,
+    )
     assert target.has_files_of(Receipt.from_json(joined.to_json(), Mag(1, 1, 1)))
     assert files(target.folder) == files(tmp_path / "whole" / "scale-0")
 

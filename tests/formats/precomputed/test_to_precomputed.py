@@ -53,15 +53,42 @@ def read(folder, **options):
     ],
 )
 def test_defaults(tmp_path, dtype, kind, encoding):
-    report = wkwdask.to_precomputed(voxels(dtype), f"precomputed://file://{tmp_path}/v", voxel_size=(4.5, 4, 40), offset=(-7, 0, 3))
+    report = wkwdask.to_precomputed(
+        voxels(dtype),
+        f"precomputed://file://{tmp_path}/v",
+        voxel_size=(4.5, 4, 40),
+        offset=(-7, 0, 3),
+    )
     info = info_of(tmp_path / "v")
     (scale,) = info["scales"]
-    assert (info["@type"], info["type"], info["data_type"], info["num_channels"]) == ("neuroglancer_multiscale_volume", kind, dtype, 1)
-    assert (scale["key"], scale["encoding"], scale["chunk_sizes"]) == ("4.5_4_40", encoding, [[64, 64, 64]])
-    assert (scale["size"], scale["voxel_offset"], scale["resolution"]) == ([40, 30, 20], [-7, 0, 3], [4.5, 4, 40])
+    assert (info["@type"], info["type"], info["data_type"], info["num_channels"]) == (
+        "neuroglancer_multiscale_volume",
+        kind,
+        dtype,
+        1,
+    )
+    assert (scale["key"], scale["encoding"], scale["chunk_sizes"]) == (
+        "4.5_4_40",
+        encoding,
+        [[64, 64, 64]],
+    )
+    assert (scale["size"], scale["voxel_offset"], scale["resolution"]) == (
+        [40, 30, 20],
+        [-7, 0, 3],
+        [4.5, 4, 40],
+    )
     assert "sharding" not in scale
-    assert (report.files, report.mags[0].nonzero.topleft, report.mags[0].path) == (1, (-7, 0, 3), str(tmp_path / "v" / "4.5_4_40"))
-    assert set(json.loads((tmp_path / "v" / "provenance").read_text())) == {"description", "sources", "owners", "processing"}
+    assert (report.files, report.mags[0].nonzero.topleft, report.mags[0].path) == (
+        1,
+        (-7, 0, 3),
+        str(tmp_path / "v" / "4.5_4_40"),
+    )
+    assert set(json.loads((tmp_path / "v" / "provenance").read_text())) == {
+        "description",
+        "sources",
+        "owners",
+        "processing",
+    }
     assert leftovers(tmp_path) == []
 
 
@@ -71,10 +98,16 @@ def test_a_data_array_says_where_it_lies(tmp_path):
         axis: (["x", "y", "z"][n], (np.arange(size) + 5) * length, {"units": "nm"})
         for n, (axis, size, length) in enumerate(zip("xyz", SIZE, (4, 4, 40), strict=True))
     }
-    array = xr.DataArray(voxels(), dims=("x", "y", "z"), coords=coords, attrs={"category": "segmentation"})
+    array = xr.DataArray(
+        voxels(), dims=("x", "y", "z"), coords=coords, attrs={"category": "segmentation"}
+    )
     wkwdask.to_precomputed(array.transpose("z", "y", "x"), tmp_path / "v")
     info = info_of(tmp_path / "v")
-    assert (info["type"], info["scales"][0]["voxel_offset"], info["scales"][0]["resolution"]) == ("segmentation", [5, 5, 5], [4, 4, 40])
+    assert (info["type"], info["scales"][0]["voxel_offset"], info["scales"][0]["resolution"]) == (
+        "segmentation",
+        [5, 5, 5],
+        [4, 4, 40],
+    )
     np.testing.assert_array_equal(read(tmp_path / "v"), voxels())
 
 
@@ -85,9 +118,15 @@ def test_further_scales(tmp_path):
     (tmp_path / "v" / "info").write_text(json.dumps(info))
     (tmp_path / "v" / "provenance").write_text("{}")
     for mag, step in (("4-4-1", 4), ("2-2-1", 2)):
-        wkwdask.to_precomputed(voxels()[::step, ::step], tmp_path / "v", mag=mag, chunk_shape=(10, 10, 10))
+        wkwdask.to_precomputed(
+            voxels()[::step, ::step], tmp_path / "v", mag=mag, chunk_shape=(10, 10, 10)
+        )
     after = info_of(tmp_path / "v")
-    assert [scale["resolution"] for scale in after["scales"]] == [[4, 4, 40], [8, 8, 40], [16, 16, 40]]
+    assert [scale["resolution"] for scale in after["scales"]] == [
+        [4, 4, 40],
+        [8, 8, 40],
+        [16, 16, 40],
+    ]
     assert (after["mesh"], after["scales"][0]) == ("mesh", info["scales"][0])
     assert (tmp_path / "v" / "provenance").read_text() == "{}"
     for mag, step in (("1", 1), ("2-2-1", 2), ("4-4-1", 4)):
@@ -96,7 +135,13 @@ def test_further_scales(tmp_path):
 
 def test_later(tmp_path):
     """Checked now, done when it is computed."""
-    delayed = wkwdask.to_precomputed(da.from_array(voxels(), chunks=13), tmp_path / "v", shard_shape=SHARDING, compute=False, **OPTIONS)
+    delayed = wkwdask.to_precomputed(
+        da.from_array(voxels(), chunks=13),
+        tmp_path / "v",
+        shard_shape=SHARDING,
+        compute=False,
+        **OPTIONS,
+    )
     assert not (tmp_path / "v" / "info").exists()
     with dask.config.set(scheduler="synchronous"):
         report = delayed.compute()
@@ -113,7 +158,11 @@ def test_later(tmp_path):
         (voxels("int64"), {}, "no int64"),
         (voxels("float64"), {}, "no float64"),
         (voxels("bool"), {}, "no bool"),
-        (voxels(), {"encoding": "compressed_segmentation"}, "compressed_segmentation encodes uint32, uint64, not uint8"),
+        (
+            voxels(),
+            {"encoding": "compressed_segmentation"},
+            "compressed_segmentation encodes uint32, uint64, not uint8",
+        ),
         (voxels("uint16"), {"encoding": "jpeg"}, "jpeg encodes uint8"),
         (voxels(), {"encoding": "jpeg", "type": "segmentation"}, "jpeg changes the ids"),
         (voxels(), {"encoding": "webp"}, "encoding of Neuroglancer precomputed must be one of"),
@@ -126,10 +175,26 @@ def test_later(tmp_path):
         (voxels(), {"chunk_shape": (10, 10)}, "chunk_shape"),
         (voxels(), {"chunk_shape": (10, 0, 10)}, "chunk_shape must be positive"),
         (voxels(), {"shard_shape": Sharding(1, 1, 1)}, "the bits"),
-        (voxels(), {"shard_shape": {"preshift_bits": 1}}, "shard_shape must be three whole numbers"),
-        (voxels(), {"shard_shape": Sharding(1, 1, 4, "murmurhash3_x86_128")}, "a new shard must be a box of voxels"),
-        (voxels(), {"shard_shape": Sharding(1, 1, 4), "compression": "gzip"}, "compression='gzip' contradicts Sharding"),
-        (voxels(), {"compression": "br"}, "compression of Neuroglancer precomputed must be one of gzip, raw"),
+        (
+            voxels(),
+            {"shard_shape": {"preshift_bits": 1}},
+            "shard_shape must be three whole numbers",
+        ),
+        (
+            voxels(),
+            {"shard_shape": Sharding(1, 1, 4, "murmurhash3_x86_128")},
+            "a new shard must be a box of voxels",
+        ),
+        (
+            voxels(),
+            {"shard_shape": Sharding(1, 1, 4), "compression": "gzip"},
+            "compression='gzip' contradicts Sharding",
+        ),
+        (
+            voxels(),
+            {"compression": "br"},
+            "compression of Neuroglancer precomputed must be one of gzip, raw",
+        ),
         (voxels()[:0], {}, "size must be positive"),
         (voxels()[None, None], {}, "the array must have the shape"),
         (voxels(), {"existing": "update"}, "existing must be"),
@@ -143,17 +208,26 @@ def test_refused_before_anything_is_written(tmp_path, array, options, message):
 
 def test_force(tmp_path):
     pytest.importorskip("imagecodecs", reason="jpeg needs the extra precomputed")
-    wkwdask.to_precomputed(voxels(), tmp_path / "v", encoding="jpeg", type="segmentation", force=True, **OPTIONS)
+    wkwdask.to_precomputed(
+        voxels(), tmp_path / "v", encoding="jpeg", type="segmentation", force=True, **OPTIONS
+    )
     assert info_of(tmp_path / "v")["scales"][0]["encoding"] == "jpeg"
 
 
 def test_the_viewer_would_show_it_wrong(tmp_path):
     pytest.importorskip("imagecodecs", reason="png needs the extra precomputed")
-    with pytest.warns(UserWarning, match="Neuroglancer shows png of uint16 with 2 channels incorrectly"):
-        wkwdask.to_precomputed(np.stack([voxels("uint16")] * 2), tmp_path / "v", encoding="png", **OPTIONS)
+    with pytest.warns(
+        UserWarning, match="Neuroglancer shows png of uint16 with 2 channels incorrectly"
+    ):
+        wkwdask.to_precomputed(
+            np.stack([voxels("uint16")] * 2), tmp_path / "v", encoding="png", **OPTIONS
+        )
 
 
-@pytest.mark.parametrize("url", ["precomputed://gs://bucket/v", "s3://bucket/v", "https://host/v/|neuroglancer-precomputed:"])
+@pytest.mark.parametrize(
+    "url",
+    ["precomputed://gs://bucket/v", "s3://bucket/v", "https://host/v/|neuroglancer-precomputed:"],
+)
 def test_remote_volumes_are_not_written(url):
     with pytest.raises(UnsupportedError, match="are written to local folders only"):
         wkwdask.to_precomputed(voxels(), url, **OPTIONS)
@@ -176,7 +250,9 @@ def test_other_data_is_left_alone(tmp_path):
     with pytest.raises(ExistsError, match="is a scale of the volume"):
         wkwdask.to_precomputed(voxels(), tmp_path / "v" / "4_4_40", **OPTIONS)
     (tmp_path / "v" / "4_4_40" / "thesis.docx").write_text("years")
-    with pytest.raises(ExistsError, match=r"other files than a precomputed scale \(.*thesis.docx\)"):
+    with pytest.raises(
+        ExistsError, match=r"other files than a precomputed scale \(.*thesis.docx\)"
+    ):
         wkwdask.to_precomputed(voxels(), tmp_path / "v", existing="overwrite", **OPTIONS)
     with pytest.raises(ExistsError, match="other files than a precomputed scale"):
         wkwdask.to_wkw(voxels(), tmp_path / "v" / "4_4_40", existing="overwrite")
@@ -186,8 +262,16 @@ def test_other_data_is_left_alone(tmp_path):
 @pytest.mark.parametrize(
     ("array", "options", "message"),
     [
-        (voxels("uint16"), {}, r"the volume is image of 1 x uint8, the new scale is image of 1 x uint16"),
-        (voxels(), {"type": "segmentation"}, "the volume is image of 1 x uint8, the new scale is segmentation"),
+        (
+            voxels("uint16"),
+            {},
+            r"the volume is image of 1 x uint8, the new scale is image of 1 x uint16",
+        ),
+        (
+            voxels(),
+            {"type": "segmentation"},
+            "the volume is image of 1 x uint8, the new scale is segmentation",
+        ),
         (voxels(), {"voxel_size": (8, 8, 40)}, r"voxels of mag 1 have \(4, 4, 40\) nm"),
     ],
 )
@@ -210,7 +294,10 @@ def test_scales_that_are_listed(tmp_path):
     info = info_of(tmp_path / "v")
     info["scales"][0]["key"] = "../away"
     (tmp_path / "v" / "info").write_text(json.dumps(info))
-    with pytest.raises(UnsupportedError, match=r"lies outside the volume .*v, at .*away \(.*info names it .\.\./away.\).*allow_external=True"):
+    with pytest.raises(
+        UnsupportedError,
+        match=r"lies outside the volume .*v, at .*away \(.*info names it .\.\./away.\).*allow_external=True",
+    ):
         wkwdask.to_precomputed(voxels(), tmp_path / "v", existing="overwrite")
     (tmp_path / "v" / "info").write_text(json.dumps({**info, "redirect": "../other"}))
     with pytest.raises(UnsupportedError, match="redirects to"):
@@ -232,8 +319,16 @@ def test_overwritten_whole(tmp_path):
     for path in (tmp_path / "v" / "finest").iterdir():
         path.chmod(0o640)
     (tmp_path / "v" / "finest").chmod(0o750)
-    wkwdask.to_precomputed(voxels(seed=1)[:20], tmp_path / "v", shard_shape=True, existing="overwrite", offset=(1, 2, 3))
-    names = sorted(path.name for path in (tmp_path / "v" / "finest").iterdir() if not path.name.startswith("."))
+    wkwdask.to_precomputed(
+        voxels(seed=1)[:20],
+        tmp_path / "v",
+        shard_shape=True,
+        existing="overwrite",
+        offset=(1, 2, 3),
+    )
+    names = sorted(
+        path.name for path in (tmp_path / "v" / "finest").iterdir() if not path.name.startswith(".")
+    )
     assert names == ["0.shard"]
     assert stat.S_IMODE((tmp_path / "v" / "finest").stat().st_mode) == 0o750
     assert stat.S_IMODE((tmp_path / "v" / "finest" / "0.shard").stat().st_mode) == 0o640
@@ -262,10 +357,17 @@ def test_what_was_finished_is_kept(tmp_path, sharded):
     with dask.config.set(scheduler="synchronous"), limited(chunks_of_a_group=4):
         with pytest.raises((BrokenError, TaskFailedError)) as failed:
             wkwdask.to_precomputed(array, tmp_path / "v", **options)
-        assert 'existing="resume" resumes with any array' in "".join(getattr(failed.value, "__notes__", []))
+        assert 'existing="resume" resumes with any array' in "".join(
+            getattr(failed.value, "__notes__", [])
+        )
         assert not (tmp_path / "v" / "info").exists()
         with pytest.raises(ResumeError, match="scales was"):
-            wkwdask.to_precomputed(array, tmp_path / "v", existing="resume", **{**options, "chunk_shape": (20, 20, 20), "shard_shape": False})
+            wkwdask.to_precomputed(
+                array,
+                tmp_path / "v",
+                existing="resume",
+                **{**options, "chunk_shape": (20, 20, 20), "shard_shape": False},
+            )
         (staged,) = (tmp_path / "v").glob(".wkwdask-job-*/1-1-1")
         kept = sorted(path.name for path in staged.iterdir())
         os.truncate(staged / kept[0], 7)
@@ -275,7 +377,11 @@ def test_what_was_finished_is_kept(tmp_path, sharded):
         assert 0 < len(asked) - before < 8  # of 8 chunks
         again = wkwdask.to_precomputed(array, tmp_path / "v", existing="resume", **options)
         assert "nothing to do" in again.note
-        assert again.files == report.files == sum(not name.startswith(".") for name in os.listdir(tmp_path / "v" / "4_4_40"))
+        assert (
+            again.files
+            == report.files
+            == sum(not name.startswith(".") for name in os.listdir(tmp_path / "v" / "4_4_40"))
+        )
     np.testing.assert_array_equal(read(tmp_path / "v"), voxels())
     assert leftovers(tmp_path) == []
 
@@ -296,13 +402,24 @@ def test_jobs_that_add_scales_at_once(tmp_path):
     steps = [2, 4, 8, 16]
     context = multiprocessing.get_context("fork")
     barrier = context.Barrier(len(steps))
-    children = [context.Process(target=write_scale, args=(tmp_path / "v", f"{step}-{step}-1", step, barrier)) for step in steps]
+    children = [
+        context.Process(
+            target=write_scale, args=(tmp_path / "v", f"{step}-{step}-1", step, barrier)
+        )
+        for step in steps
+    ]
     for child in children:
         child.start()
     for child in children:
         child.join()
     assert [child.exitcode for child in children] == [0] * len(steps)
-    assert [scale["resolution"][0] for scale in info_of(tmp_path / "v")["scales"]] == [4, 8, 16, 32, 64]
+    assert [scale["resolution"][0] for scale in info_of(tmp_path / "v")["scales"]] == [
+        4,
+        8,
+        16,
+        32,
+        64,
+    ]
     assert leftovers(tmp_path) == []
 
 
@@ -317,7 +434,9 @@ def test_two_drivers_of_one_scale(tmp_path):
         return block
 
     def first():
-        array = da.from_array(voxels(), chunks=-1).map_blocks(wait, dtype=np.uint8, meta=np.empty((0, 0, 0), np.uint8))
+        array = da.from_array(voxels(), chunks=-1).map_blocks(
+            wait, dtype=np.uint8, meta=np.empty((0, 0, 0), np.uint8)
+        )
         with dask.config.set(scheduler="synchronous"):
             wkwdask.to_precomputed(array, tmp_path / "v", **OPTIONS)
 
@@ -339,11 +458,20 @@ def test_a_volume_that_others_made_meanwhile(tmp_path):
 
     def make(block):
         if block.size and not (tmp_path / "v" / "info").exists():
-            (tmp_path / "v" / "info").write_text(json.dumps({"type": "image", "data_type": "uint16", "num_channels": 1, "scales": []}))
+            (tmp_path / "v" / "info").write_text(
+                json.dumps(
+                    {"type": "image", "data_type": "uint16", "num_channels": 1, "scales": []}
+                )
+            )
         return block
 
-    array = da.from_array(voxels(), chunks=-1).map_blocks(make, dtype=np.uint8, meta=np.empty((0, 0, 0), np.uint8))
-    with dask.config.set(scheduler="synchronous"), pytest.raises(ValueError, match="for the new scale"):
+    array = da.from_array(voxels(), chunks=-1).map_blocks(
+        make, dtype=np.uint8, meta=np.empty((0, 0, 0), np.uint8)
+    )
+    with (
+        dask.config.set(scheduler="synchronous"),
+        pytest.raises(ValueError, match="for the new scale"),
+    ):
         wkwdask.to_precomputed(array, tmp_path / "v", **OPTIONS)
     assert not (tmp_path / "v" / "4_4_40").exists()
 

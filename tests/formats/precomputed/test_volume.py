@@ -16,7 +16,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.precomputed_volumes import labels, scale_entry, split_shard, write_info, write_scale, write_volume
+from support.precomputed_volumes import (
+    labels,
+    scale_entry,
+    split_shard,
+    write_info,
+    write_scale,
+    write_volume,
+)
 
 import wkwdask
 from wkwdask import BoundingBox, Mag, Sharding
@@ -38,7 +45,14 @@ SHARDINGS = {
 @pytest.fixture(params=SHARDINGS)
 def stored(request, tmp_path):
     """A folder with ARRAY, stored in one of the layouts, at a negative offset."""
-    write_volume(tmp_path / "v", ARRAY, "segmentation", offset=(-5, 7, 100), sharding=SHARDINGS[request.param], encoding="compressed_segmentation")
+    write_volume(
+        tmp_path / "v",
+        ARRAY,
+        "segmentation",
+        offset=(-5, 7, 100),
+        sharding=SHARDINGS[request.param],
+        encoding="compressed_segmentation",
+    )
     return tmp_path / "v"
 
 
@@ -59,7 +73,9 @@ def scale_of(url, key=None):
 def test_voxels_and_places(stored):
     assert scale_of(stored).box == BoundingBox((-5, 7, 100), (50, 37, 23))
     np.testing.assert_array_equal(wkwdask.read(stored), ARRAY)
-    np.testing.assert_array_equal(wkwdask.read(stored, ((10, 20, 105), (40, 40, 120))), ARRAY[:, 15:45, 13:33, 5:20])
+    np.testing.assert_array_equal(
+        wkwdask.read(stored, ((10, 20, 105), (40, 40, 120))), ARRAY[:, 15:45, 13:33, 5:20]
+    )
     np.testing.assert_array_equal(computed(opened(stored)), ARRAY)
 
 
@@ -68,7 +84,11 @@ def test_any_box(tmp_path_factory, data):
     """Any box of any geometry, beside the array in memory."""
     size = data.draw(st.tuples(*[st.integers(1, 40)] * 3))
     chunk = data.draw(st.tuples(*[st.integers(1, 20)] * 3))
-    sharding = data.draw(st.sampled_from([None, Sharding(2, 1, 12), Sharding(1, 1, 2, "murmurhash3_x86_128", "raw", "gzip")]))
+    sharding = data.draw(
+        st.sampled_from(
+            [None, Sharding(2, 1, 12), Sharding(1, 1, 2, "murmurhash3_x86_128", "raw", "gzip")]
+        )
+    )
     if size[0] * size[1] * size[2] // (chunk[0] * chunk[1] * chunk[2]) > 300:
         chunk = tuple(max(edge, 8) for edge in chunk)
     array = labels(size, np.uint16, data.draw(st.integers(0, 9)))
@@ -79,9 +99,15 @@ def test_any_box(tmp_path_factory, data):
     low = data.draw(st.tuples(*[st.integers(0, n - 1) for n in size]))
     high = [data.draw(st.integers(a + 1, n)) for a, n in zip(low, size, strict=True)]
     part = (slice(None), *map(slice, low, high))
-    np.testing.assert_array_equal(wkwdask.read(folder, [np.add(corner, offset).tolist() for corner in (low, high)]), array[part])
+    np.testing.assert_array_equal(
+        wkwdask.read(folder, [np.add(corner, offset).tolist() for corner in (low, high)]),
+        array[part],
+    )
     channel = data.draw(st.integers(0, 1))
-    np.testing.assert_array_equal(computed(wkwdask.open(folder, channel=channel, axes="xyz", chunks=9)[part[1:]]), array[channel][part[1:]])
+    np.testing.assert_array_equal(
+        computed(wkwdask.open(folder, channel=channel, axes="xyz", chunks=9)[part[1:]]),
+        array[channel][part[1:]],
+    )
 
 
 def _pack(suffix):
@@ -102,7 +128,9 @@ def test_compressed_files(tmp_path, suffix):
     with pytest.raises(FormatError, match=path.name):
         wkwdask.read(tmp_path)
     path.write_bytes(pack(bytes(1 << 24)))
-    with pytest.raises(FormatError, match=f"{path.name}: byte 0: (expected )?a .* stream of .* decompresses to"):
+    with pytest.raises(
+        FormatError, match=f"{path.name}: byte 0: (expected )?a .* stream of .* decompresses to"
+    ):
         wkwdask.read(tmp_path)
 
 
@@ -112,7 +140,11 @@ def test_states_of_chunks_with_several_suffixes(tmp_path):
     write_volume(tmp_path, ARRAY + 1, "segmentation")
     _, source = open_stored(tmp_path)
     ranges = source._files(source.box)
-    paths = {cell[1]: tmp_path / scale_of(tmp_path).key / key for cell, key in source.naming.keys(ranges) if cell[2:] == (0, 0)}
+    paths = {
+        cell[1]: tmp_path / scale_of(tmp_path).key / key
+        for cell, key in source.naming.keys(ranges)
+        if cell[2:] == (0, 0)
+    }
     for n, suffix in ((1, ".gz"), (2, ".bz2")):
         paths[n].rename(f"{paths[n]}{suffix}")
     for suffix in (".gz", ".zstd"):
@@ -120,7 +152,11 @@ def test_states_of_chunks_with_several_suffixes(tmp_path):
     paths[3].unlink()
     by_name = dict(source._file_states(ranges))
     assert by_name == dict(source._listed_file_states(ranges))
-    assert {n: by_name[0, n, 0, 0].variant for n in range(3)} == {0: 0, 1: 1, 2: SUFFIXES.index(".bz2")}
+    assert {n: by_name[0, n, 0, 0].variant for n in range(3)} == {
+        0: 0,
+        1: 1,
+        2: SUFFIXES.index(".bz2"),
+    }
     assert (0, 3, 0, 0) not in by_name
     assert by_name[0, 0, 1, 0].nbytes > 0
 
@@ -231,7 +267,10 @@ def test_errors_name_chunk_and_byte(tmp_path):
     write_volume(tmp_path, ARRAY, "segmentation")
     path = tmp_path / "4_4_40" / "32-48_16-32_8-16"
     path.write_bytes(path.read_bytes()[:-8])
-    with pytest.raises(TruncatedError, match=r"32-48_16-32_8-16: chunk \(2, 1, 1\): byte 0: a raw chunk of \(16, 16, 8\) voxels has 16384 bytes, found 16376"):
+    with pytest.raises(
+        TruncatedError,
+        match=r"32-48_16-32_8-16: chunk \(2, 1, 1\): byte 0: a raw chunk of \(16, 16, 8\) voxels has 16384 bytes, found 16376",
+    ):
         wkwdask.read(tmp_path)
     path.write_bytes(bytes(30000))
     with pytest.raises(CorruptError, match="has 30000 bytes, expected at most 22528"):
@@ -264,7 +303,8 @@ def test_replaced_while_it_is_open(stored):
     np.testing.assert_array_equal(computed(volume), ARRAY)  # it says the same
     (stored / "info").write_text(
         info.replace(
-            '"scales": [{', '"scales": [{"key": "other", "size": [5, 5, 5], "chunk_sizes": [[5, 5, 5]], "encoding": "raw", "resolution": [8, 8, 8]}, {'
+            '"scales": [{',
+            '"scales": [{"key": "other", "size": [5, 5, 5], "chunk_sizes": [[5, 5, 5]], "encoding": "raw", "resolution": [8, 8, 8]}, {',
         )
     )
     np.testing.assert_array_equal(computed(volume), ARRAY)  # another scale came
@@ -312,13 +352,24 @@ def test_scales(tmp_path):
     info = three_scales(tmp_path)
     array = np.arange(20 * 20 * 8, dtype=np.uint8).reshape(1, 20, 20, 8)
     write_scale(tmp_path, info.scales[1], array)
-    assert [scale.mag for scale in wkwdask.info(tmp_path).scales] == [Mag(1, 1, 1), Mag(2, 2, 1), None]
+    assert [scale.mag for scale in wkwdask.info(tmp_path).scales] == [
+        Mag(1, 1, 1),
+        Mag(2, 2, 1),
+        None,
+    ]
     assert scale_of(tmp_path, "b").box == BoundingBox((-3, 0, 1), (20, 20, 8), Mag(2, 2, 1))
-    for url, options in ((tmp_path, {}), (tmp_path, {"mag": "2-2-1"}), (tmp_path / "b", {}), (tmp_path, {"mag": "b"})):
+    for url, options in (
+        (tmp_path, {}),
+        (tmp_path, {"mag": "2-2-1"}),
+        (tmp_path / "b", {}),
+        (tmp_path, {"mag": "b"}),
+    ):
         # the finest with files
         np.testing.assert_array_equal(wkwdask.read(url, **options), array)
     assert wkwdask.open(tmp_path, mag="c").shape == (1, 14, 14, 8)
-    with pytest.raises(MissingError, match=r"no mag or scale d; there are 'a' \(mag 1\), 'b' \(mag 2-2-1\), 'c'"):
+    with pytest.raises(
+        MissingError, match=r"no mag or scale d; there are 'a' \(mag 1\), 'b' \(mag 2-2-1\), 'c'"
+    ):
         wkwdask.open(tmp_path, mag="d")
     with pytest.raises(MissingError, match="no mag or scale 4"):
         wkwdask.open(tmp_path, mag=4)

@@ -21,7 +21,13 @@ def voxels():
 def volume(tmp_path):
     """A volume of 4 shards, one of them absent; return its folder and a shard."""
     folder = tmp_path / "volume"
-    wkwdask.save(voxels(), f"precomputed://{folder}", voxel_size=(4, 4, 4), chunk_shape=(8, 8, 8), shard_shape=(16, 16, 16))
+    wkwdask.save(
+        voxels(),
+        f"precomputed://{folder}",
+        voxel_size=(4, 4, 4),
+        chunk_shape=(8, 8, 8),
+        shard_shape=(16, 16, 16),
+    )
     return folder, sorted(folder.rglob("*.shard"))[0]
 
 

@@ -26,15 +26,28 @@ IDS = EM[0].astype(np.uint32)
 def placed(array, step=1):
     """Put an array (c, x, y, z) at its absolute place, with other values around it that are not of
     the layer."""
-    out = np.full((len(array), *(-(-(c + n) // step) + 3 for c, n in zip(CORNER, SIZE, strict=True))), 9, array.dtype)
-    x, y, z = (slice(c // step, c // step + n) for c, n in zip(CORNER, array.shape[1:], strict=True))
+    out = np.full(
+        (len(array), *(-(-(c + n) // step) + 3 for c, n in zip(CORNER, SIZE, strict=True))),
+        9,
+        array.dtype,
+    )
+    x, y, z = (
+        slice(c // step, c // step + n) for c, n in zip(CORNER, array.shape[1:], strict=True)
+    )
     out[:, x, y, z] = array
     return out
 
 
 def layer(name, category, data_format, element_class, channels, mags):
     box = {"topLeft": list(CORNER), "width": SIZE[0], "height": SIZE[1], "depth": SIZE[2]}
-    entries = [{"mag": list(mag), "path": f"./{name}/{mag[0]}", "axisOrder": {"c": 0, "x": 1, "y": 2, "z": 3}} for mag in mags]
+    entries = [
+        {
+            "mag": list(mag),
+            "path": f"./{name}/{mag[0]}",
+            "axisOrder": {"c": 0, "x": 1, "y": 2, "z": 3},
+        }
+        for mag in mags
+    ]
     return {
         "name": name,
         "category": category,
@@ -57,31 +70,53 @@ def dataset(tmp_path_factory):
         layer("em", "color", "zarr3", "uint16", 2, [(1, 1, 1), (2, 2, 2), (4, 4, 4)]),
         layer("cells", "segmentation", "n5", "uint32", 1, [(1, 1, 1)]),
     ]
-    document = {"id": {"name": "ds", "team": ""}, "scale": {"factor": [4, 4, 40], "unit": "nanometer"}, "dataLayers": layers, "version": 1}
+    document = {
+        "id": {"name": "ds", "team": ""},
+        "scale": {"factor": [4, 4, 40], "unit": "nanometer"},
+        "dataLayers": layers,
+        "version": 1,
+    }
     (folder / "datasource-properties.json").write_text(json.dumps(document))
     for step in (1, 2):
         array = placed(EM[:, ::step, ::step, ::step], step)
-        stored = zarr.create_array(folder / "em" / str(step), shape=array.shape, dtype=array.dtype, chunks=(2, 8, 8, 8), dimension_names=list("cxyz"))
+        stored = zarr.create_array(
+            folder / "em" / str(step),
+            shape=array.shape,
+            dtype=array.dtype,
+            chunks=(2, 8, 8, 8),
+            dimension_names=list("cxyz"),
+        )
         stored[...] = array
     write_dataset(folder / "cells" / "1", placed(IDS[np.newaxis])[0])
     return folder
 
 
 def test_opening(dataset):
-    for url, options in ((dataset, {"layer": "em"}), (dataset / "em", {}), (dataset / "em" / "1", {})):
+    for url, options in (
+        (dataset, {"layer": "em"}),
+        (dataset / "em", {}),
+        (dataset / "em" / "1", {}),
+    ):
         np.testing.assert_array_equal(wkwdask.open(url, **options), EM)
     np.testing.assert_array_equal(wkwdask.open(dataset / "em", mag=2), EM[:, ::2, ::2, ::2])
     np.testing.assert_array_equal(wkwdask.open(dataset / "em" / "2"), EM[:, ::2, ::2, ::2])
     np.testing.assert_array_equal(wkwdask.open(dataset, layer="cells")[0], IDS)
-    np.testing.assert_array_equal(wkwdask.read(dataset / "cells" / "1", ((10, 10, 10), (15, 15, 15)))[0], IDS[6:11, 4:9, 2:7])
+    np.testing.assert_array_equal(
+        wkwdask.read(dataset / "cells" / "1", ((10, 10, 10), (15, 15, 15)))[0], IDS[6:11, 4:9, 2:7]
+    )
     assert wkwdask.sample(dataset, [list(CORNER)], layer="em").tolist() == [EM[:, 0, 0, 0].tolist()]
-    coarse = next(mag for mag in wkwdask.info(dataset).layers[0].mags if mag.mag == wkwdask.Mag(2, 2, 2))
+    coarse = next(
+        mag for mag in wkwdask.info(dataset).layers[0].mags if mag.mag == wkwdask.Mag(2, 2, 2)
+    )
     assert coarse.box == wkwdask.BoundingBox((2, 3, 4), (10, 9, 6), wkwdask.Mag(2, 2, 2))
     with pytest.raises(ValueError, match="is the array '2', not 1"):
         wkwdask.open(dataset / "em" / "2", mag=1)
     with pytest.raises(MissingError, match="em/4: no Zarr array here"):
         wkwdask.open(dataset / "em", mag=4)
-    with pytest.raises(UnsupportedError, match=r"layer em is stored as Zarr \(zarr3\), only WKW layers of a dataset are copied and changed; wkwdask convert "):
+    with pytest.raises(
+        UnsupportedError,
+        match=r"layer em is stored as Zarr \(zarr3\), only WKW layers of a dataset are copied and changed; wkwdask convert ",
+    ):
         wkwdask.build_pyramid(dataset, layer="em")
 
 
@@ -89,8 +124,14 @@ def test_checking(dataset):
     """The second layer is N5; values around the box are no fault, and a listed mag that does not
     exist is."""
     report = wkwdask.verify(dataset)
-    assert [(mag.layer, mag.mag) for mag in report.mags] == [("em", "1"), ("em", "2"), ("cells", "1")]
-    assert [(fault.kind, fault.path) for fault in report.faults if fault.severity == "error"] == [("mag.missing", f"{dataset}/em/4")]
+    assert [(mag.layer, mag.mag) for mag in report.mags] == [
+        ("em", "1"),
+        ("em", "2"),
+        ("cells", "1"),
+    ]
+    assert [(fault.kind, fault.path) for fault in report.faults if fault.severity == "error"] == [
+        ("mag.missing", f"{dataset}/em/4")
+    ]
     assert (report.mags[2].largest, IDS.max() > report.mags[2].largest) == (IDS.max(), False)
     for path in ("cells", "cells/1", "em/1"):
         assert wkwdask.verify(dataset / path).faults == ()
@@ -104,11 +145,19 @@ def test_the_largest_id_is_computed_inside_of_the_box(dataset):
 
 def test_damage_of_an_n5_layer_is_found(dataset, tmp_path):
     copied = shutil.copytree(dataset, tmp_path / "ds")
-    path = next(path for path in (copied / "cells" / "1").rglob("*") if path.is_file() and path.name != "attributes.json")
+    path = next(
+        path
+        for path in (copied / "cells" / "1").rglob("*")
+        if path.is_file() and path.name != "attributes.json"
+    )
     path.write_bytes(path.read_bytes()[:20])
     for url in (copied, copied / "cells", copied / "cells" / "1"):
-        assert str(path) in {fault.path for fault in wkwdask.verify(url).faults if fault.severity == "error"}
-    with pytest.raises(UnsupportedError, match=r"layer cells is stored as N5 \(n5\), only WKW layers"):
+        assert str(path) in {
+            fault.path for fault in wkwdask.verify(url).faults if fault.severity == "error"
+        }
+    with pytest.raises(
+        UnsupportedError, match=r"layer cells is stored as N5 \(n5\), only WKW layers"
+    ):
         wkwdask.compress(copied / "cells")
 
 
@@ -122,7 +171,10 @@ def test_viewing(dataset):
     content = em.source.open("zarr.json")
     image = json.loads(content.read(0, content.nbytes))["attributes"]["ome"]["multiscales"][0]
     assert [axis["name"] for axis in image["axes"]] == list("cxyz")
-    fine, coarse = ([step.get("scale", step.get("translation")) for step in level["coordinateTransformations"]] for level in image["datasets"])
+    fine, coarse = (
+        [step.get("scale", step.get("translation")) for step in level["coordinateTransformations"]]
+        for level in image["datasets"]
+    )
     assert fine[0] == [1, 4, 4, 40]
     assert coarse == [[1, 8, 8, 80], [0, 2, 2, 20]]
     assert layers_of(dataset / "em", (), wkwdask.Mag(2, 2, 2))[0].is_decoded is False
@@ -150,14 +202,28 @@ def test_the_order_of_axes_is_that_of_the_json(tmp_path, version):
 
     record = layer("em", "color", "zarr", "uint16", 2, [(1, 1, 1)])
     record["mags"][0]["axisOrder"] = {"c": 0, "z": 1, "y": 2, "x": 3}
-    document = {"id": {"name": "ds", "team": ""}, "scale": {"factor": [4, 4, 40], "unit": "nanometer"}, "dataLayers": [record], "version": 1}
+    document = {
+        "id": {"name": "ds", "team": ""},
+        "scale": {"factor": [4, 4, 40], "unit": "nanometer"},
+        "dataLayers": [record],
+        "version": 1,
+    }
     (tmp_path / "datasource-properties.json").write_text(json.dumps(document))
     array = placed(EM).transpose(0, 3, 2, 1)
-    zarr.create_array(tmp_path / "em" / "1", shape=array.shape, dtype=array.dtype, chunks=(2, 8, 8, 8), zarr_format=version)[...] = array
+    zarr.create_array(
+        tmp_path / "em" / "1",
+        shape=array.shape,
+        dtype=array.dtype,
+        chunks=(2, 8, 8, 8),
+        zarr_format=version,
+    )[...] = array
     np.testing.assert_array_equal(wkwdask.open(tmp_path / "em"), EM)
     record["mags"][0]["axisOrder"] = {"x": 9, "y": "no", "c": [], "z": 1}  # makes no sense
     (tmp_path / "datasource-properties.json").write_text(json.dumps(document))
-    with pytest.raises(FormatError, match="layer em, mag 1: axisOrder: expected the index of a dimension for each of x, y and z, found"):
+    with pytest.raises(
+        FormatError,
+        match="layer em, mag 1: axisOrder: expected the index of a dimension for each of x, y and z, found",
+    ):
         wkwdask.open(tmp_path / "em")
 
 
@@ -175,7 +241,9 @@ def test_no_wkw_is_written_among_arrays(dataset, existing):
 def test_one_mag_becomes_wkw(dataset, tmp_path):
     (made,) = wkwdask.convert(dataset / "em" / "2", tmp_path / "ds").mags
     assert made.path == str(tmp_path / "ds" / "em" / "2")
-    np.testing.assert_array_equal(wkwdask.read(made.path, ((2, 3, 4), (12, 12, 10))), EM[:, ::2, ::2, ::2])
+    np.testing.assert_array_equal(
+        wkwdask.read(made.path, ((2, 3, 4), (12, 12, 10))), EM[:, ::2, ::2, ::2]
+    )
     wkwdask.convert(dataset / "em" / "1", tmp_path / "em.npy")
     np.testing.assert_array_equal(np.load(tmp_path / "em.npy"), EM.transpose(0, 3, 2, 1))
 
@@ -189,8 +257,14 @@ def test_conversion(dataset, tmp_path):
 
 def test_comparing_and_seeing_as_zarr(dataset, tmp_path):
     """By dataset and by layer, as all that can be opened."""
-    zarr = pytest.importorskip("zarr", minversion="3.1.4", reason="zarr, of the extra zarr, is not installed")
-    assert [volume.name for volume in wkwdask.diff(dataset, dataset).volumes] == ["em/1", "em/2", "cells/1"]
+    zarr = pytest.importorskip(
+        "zarr", minversion="3.1.4", reason="zarr, of the extra zarr, is not installed"
+    )
+    assert [volume.name for volume in wkwdask.diff(dataset, dataset).volumes] == [
+        "em/1",
+        "em/2",
+        "cells/1",
+    ]
     wkwdask.convert(dataset / "em", tmp_path / "em.ome.zarr", mag=1)
     (volume,) = wkwdask.diff(dataset / "em", tmp_path / "em.ome.zarr", mag=1).volumes
     assert volume.equal

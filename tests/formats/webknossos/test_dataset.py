@@ -32,7 +32,11 @@ def make_json(folder):
 
 def box_of(url, mag=None):
     """The box of a mag, the finest by default."""
-    return next(one.box for one in wkwdask.info(url).layers[0].mags if mag is None or one.mag == Mag.parse(mag))
+    return next(
+        one.box
+        for one in wkwdask.info(url).layers[0].mags
+        if mag is None or one.mag == Mag.parse(mag)
+    )
 
 
 @pytest.fixture
@@ -71,7 +75,9 @@ def test_every_way_to_name_a_mag(dataset, monkeypatch):
         (dataset / "color" / ".." / "color" / "1", {}),
     ):
         np.testing.assert_array_equal(wkwdask.read(url, **options), expected)
-        np.testing.assert_array_equal(wkwdask.open(url, **options).compute(scheduler="synchronous"), expected)
+        np.testing.assert_array_equal(
+            wkwdask.open(url, **options).compute(scheduler="synchronous"), expected
+        )
     monkeypatch.chdir(dataset)
     for url in (".", "color", "color/1", "./color/1/"):
         np.testing.assert_array_equal(wkwdask.read(url), expected)
@@ -93,8 +99,15 @@ def test_a_relative_path_follows_the_working_folder(dataset, tmp_path, monkeypat
 
 def test_several_layers_are_listed(dataset):
     wkwdask.write(dataset / "segmentation" / "1", (0, 0, 0), voxels().astype(np.uint32), **OPTIONS)
-    for attempt in (wkwdask.open, wkwdask.read, lambda url: wkwdask.sample(url, [[0, 0, 0]]), wkwdask.build_pyramid):
-        with pytest.raises(ValueError, match="several layers: name one with layer=: color, segmentation"):
+    for attempt in (
+        wkwdask.open,
+        wkwdask.read,
+        lambda url: wkwdask.sample(url, [[0, 0, 0]]),
+        wkwdask.build_pyramid,
+    ):
+        with pytest.raises(
+            ValueError, match="several layers: name one with layer=: color, segmentation"
+        ):
             attempt(dataset)
     assert wkwdask.read(dataset, layer="segmentation").dtype == np.uint32
     with pytest.raises(MissingError, match="no layer 'colour'; there are color, segmentation"):
@@ -120,7 +133,9 @@ def test_what_is_not_there(dataset, tmp_path):
         wkwdask.read(tmp_path / "file")
 
 
-@pytest.mark.parametrize("url", ["s3://bucket/ds", "gs://bucket/ds/color/1", "https://host.invalid/ds", "zip://x"])
+@pytest.mark.parametrize(
+    "url", ["s3://bucket/ds", "gs://bucket/ds/color/1", "https://host.invalid/ds", "zip://x"]
+)
 def test_remote_targets(url):
     with pytest.raises(UnsupportedError, match="remote locations are read-only"):
         wkwdask.to_wkw(voxels(), url)
@@ -162,9 +177,16 @@ def _keep_header(mag):
 def test_a_listed_mag_without_files_is_not_the_finest(dataset):
     """As in published data, whose finest mag is listed and has a header alone."""
     _keep_header(dataset / "color" / "1")
-    np.testing.assert_array_equal(wkwdask.open(dataset).compute(scheduler="synchronous"), wkwdask.read(dataset, mag=2))
+    np.testing.assert_array_equal(
+        wkwdask.open(dataset).compute(scheduler="synchronous"), wkwdask.read(dataset, mag=2)
+    )
     assert not wkwdask.read(dataset, mag=1).any()
-    edit(dataset, lambda document: document["dataLayers"][0]["mags"].insert(0, {"mag": [1, 1, 1], "path": "./color/gone"}))
+    edit(
+        dataset,
+        lambda document: document["dataLayers"][0]["mags"].insert(
+            0, {"mag": [1, 1, 1], "path": "./color/gone"}
+        ),
+    )
     assert wkwdask.open(dataset).shape == (1, 11, 9, 9)
     _keep_header(dataset / "color" / "2")
     with pytest.raises(MissingError, match="no mag of layer color has data files"):
@@ -172,8 +194,16 @@ def test_a_listed_mag_without_files_is_not_the_finest(dataset):
 
 
 def test_the_box_is_that_of_the_json(dataset):
-    edit(dataset, lambda document: document["dataLayers"][0].update(boundingBox={"topLeft": [7, 8, 9], "width": 30, "height": 5, "depth": 3}))
-    for url, mag, topleft, size in ((dataset, 1, (7, 8, 9), (30, 5, 3)), (dataset / "color" / "2", None, (3, 4, 4), (16, 3, 2))):
+    edit(
+        dataset,
+        lambda document: document["dataLayers"][0].update(
+            boundingBox={"topLeft": [7, 8, 9], "width": 30, "height": 5, "depth": 3}
+        ),
+    )
+    for url, mag, topleft, size in (
+        (dataset, 1, (7, 8, 9), (30, 5, 3)),
+        (dataset / "color" / "2", None, (3, 4, 4), (16, 3, 2)),
+    ):
         box = box_of(url, mag)
         assert (box.topleft, box.size) == (topleft, size)
         assert wkwdask.read(url, mag=mag).shape == (1, *size)
@@ -199,8 +229,13 @@ def test_a_finer_mag_that_appears_is_seen(tmp_path):
     box = ((0, 0, 0), (4, 4, 4))
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "color", box)[0], voxels()[:4, :4, :4])
     wkwdask.write(tmp_path / "color" / "1", (0, 0, 0), voxels(seed=2), **OPTIONS)
-    np.testing.assert_array_equal(wkwdask.open(tmp_path / "color")[0, :4, :4, :4].compute(scheduler="synchronous"), voxels(seed=2)[:4, :4, :4])
-    np.testing.assert_array_equal(wkwdask.read(tmp_path / "color", box)[0], voxels(seed=2)[:4, :4, :4])
+    np.testing.assert_array_equal(
+        wkwdask.open(tmp_path / "color")[0, :4, :4, :4].compute(scheduler="synchronous"),
+        voxels(seed=2)[:4, :4, :4],
+    )
+    np.testing.assert_array_equal(
+        wkwdask.read(tmp_path / "color", box)[0], voxels(seed=2)[:4, :4, :4]
+    )
 
 
 def test_an_edited_json_is_seen(dataset, tmp_path):
@@ -210,8 +245,16 @@ def test_an_edited_json_is_seen(dataset, tmp_path):
     for name, seed in (("a", 2), ("b", 3)):
         wkwdask.write(other / name / "1", OFFSET, voxels(seed=seed), **OPTIONS)
     for name, seed in (("a", 2), ("b", 3), ("a", 2)):
-        edit(dataset, lambda document, name=name: document["dataLayers"][0].update(mags=[{"mag": [1, 1, 1], "path": f"../other/{name}/1"}]))
-        np.testing.assert_array_equal(wkwdask.open(dataset)[0, :4, :3, :2].compute(scheduler="synchronous"), voxels(seed=seed)[:4, :3, :2])
+        edit(
+            dataset,
+            lambda document, name=name: document["dataLayers"][0].update(
+                mags=[{"mag": [1, 1, 1], "path": f"../other/{name}/1"}]
+            ),
+        )
+        np.testing.assert_array_equal(
+            wkwdask.open(dataset)[0, :4, :3, :2].compute(scheduler="synchronous"),
+            voxels(seed=seed)[:4, :3, :2],
+        )
         np.testing.assert_array_equal(wkwdask.read(dataset, box)[0], voxels(seed=seed)[:4, :3, :2])
 
 
@@ -219,7 +262,10 @@ def test_an_edited_json_is_seen(dataset, tmp_path):
 def test_legacy_resolutions(dataset, legacy):
     def change(document):
         layer = document["dataLayers"][0]
-        layer["wkwResolutions"] = [{"resolution": mag["mag"] if legacy == "list" else mag["mag"][0], "cubeLength": 16} for mag in layer.pop("mags")]
+        layer["wkwResolutions"] = [
+            {"resolution": mag["mag"] if legacy == "list" else mag["mag"][0], "cubeLength": 16}
+            for mag in layer.pop("mags")
+        ]
         document["scale"] = [8, 8, 8]
 
     expected = [wkwdask.read(dataset, mag=mag) for mag in (1, 2)]
@@ -236,7 +282,11 @@ def test_legacy_resolutions(dataset, legacy):
     wkwdask.build_pyramid(dataset, coarsest=4, existing="overwrite")
     (layer,) = json.loads((dataset / JSON_NAME).read_text())["dataLayers"]
     assert "mags" not in layer
-    assert [Mag.parse(entry["resolution"]).name for entry in layer["wkwResolutions"]] == ["1", "2", "4"]
+    assert [Mag.parse(entry["resolution"]).name for entry in layer["wkwResolutions"]] == [
+        "1",
+        "2",
+        "4",
+    ]
     np.testing.assert_array_equal(wkwdask.read(dataset, mag=2), expected[1])
 
 
@@ -245,10 +295,16 @@ def test_mags_elsewhere_are_read_and_not_written(dataset, tmp_path, kind):
     other = make_json(tmp_path / "other")
     wkwdask.write(other / "raw" / "1", OFFSET, voxels(seed=5), **OPTIONS)
     wkwdask.write(other / "raw" / "2", (2, 3, 3), voxels((11, 9, 9), seed=6), **OPTIONS)
-    stem = {"relative": "../other/raw", "absolute": str(other / "raw"), "url": f"file://{other}/raw"}[kind]
+    stem = {
+        "relative": "../other/raw",
+        "absolute": str(other / "raw"),
+        "url": f"file://{other}/raw",
+    }[kind]
 
     def change(document):
-        document["dataLayers"][0]["mags"] = [{"mag": [n, n, n], "path": f"{stem}/{n}"} for n in (1, 2)]
+        document["dataLayers"][0]["mags"] = [
+            {"mag": [n, n, n], "path": f"{stem}/{n}"} for n in (1, 2)
+        ]
 
     edit(dataset, change)
     before = (dataset / JSON_NAME).read_text()
@@ -280,16 +336,29 @@ def test_a_new_mag_beside_mags_that_are_elsewhere(dataset, tmp_path):
     """A pyramid on a source elsewhere is written into the dataset itself."""
     other = make_json(tmp_path / "other")
     wkwdask.write(other / "raw" / "1", OFFSET, voxels(seed=5), **OPTIONS)
-    edit(dataset, lambda document: document["dataLayers"][0].update(mags=[{"mag": [1, 1, 1], "path": "../other/raw/1"}]))
+    edit(
+        dataset,
+        lambda document: document["dataLayers"][0].update(
+            mags=[{"mag": [1, 1, 1], "path": "../other/raw/1"}]
+        ),
+    )
     wkwdask.build_pyramid(dataset, coarsest=2, existing="overwrite")
     assert sorted(os.listdir(other / "raw")) == ["1"]
     wkwdask.build_pyramid(other, coarsest=2)
-    np.testing.assert_array_equal(wkwdask.read(dataset / "color" / "2"), wkwdask.read(other / "raw" / "2"))
+    np.testing.assert_array_equal(
+        wkwdask.read(dataset / "color" / "2"), wkwdask.read(other / "raw" / "2")
+    )
 
 
 def test_other_formats_are_not_supported(dataset):
-    edit(dataset, lambda document: document["dataLayers"][0].update(dataFormat="neuroglancerPrecomputed"))
-    with pytest.raises(UnsupportedError, match="stored as neuroglancerPrecomputed, only WKW, Zarr and N5 can be opened"):
+    edit(
+        dataset,
+        lambda document: document["dataLayers"][0].update(dataFormat="neuroglancerPrecomputed"),
+    )
+    with pytest.raises(
+        UnsupportedError,
+        match="stored as neuroglancerPrecomputed, only WKW, Zarr and N5 can be opened",
+    ):
         wkwdask.read(dataset, mag=1)
 
 
@@ -314,7 +383,10 @@ def test_a_layer_that_the_json_does_not_list(dataset):
         ("{", r"byte 1: not valid JSON: .* \(line 1, column 2\)"),
         ("[]", "expected an object at the top, found list"),
         ('{"dataLayers": 3}', "dataLayers: expected a list, found 3"),
-        ('{"scale": {"factor": [1, 2]}, "dataLayers": [{"name": 3}]}', r"scale\.factor: .*; dataLayers\[0\]\.name: .*; dataLayers\[0\]\.boundingBox: "),
+        (
+            '{"scale": {"factor": [1, 2]}, "dataLayers": [{"name": 3}]}',
+            r"scale\.factor: .*; dataLayers\[0\]\.name: .*; dataLayers\[0\]\.boundingBox: ",
+        ),
         (
             '{"dataLayers": [{"name": "color", "boundingBox": {"topLeft": [0, 0, 0], "width": 1, "height": 1, "depth": 1}, "mags": [{"mag": 3}]}]}',
             r"dataLayers\[0\]\.mags\[0\]\.mag: expected a mag of powers of two",
@@ -370,7 +442,9 @@ def test_edits_do_not_overwrite_each_other(dataset):
         for k in range(10):
             while True:
                 try:
-                    wkwdask.open_dataset(dataset).add_layer(f"n{n}-{k}", "color", "uint8", (0, 0, 0, 8, 8, 8))
+                    wkwdask.open_dataset(dataset).add_layer(
+                        f"n{n}-{k}", "color", "uint8", (0, 0, 0, 8, 8, 8)
+                    )
                     break
                 except LockedError:
                     time.sleep(0.01)
@@ -380,7 +454,10 @@ def test_edits_do_not_overwrite_each_other(dataset):
         thread.start()
     for thread in threads:
         thread.join()
-    assert set(wkwdask.open_dataset(dataset).layers) == {"color", *(f"n{n}-{k}" for n in range(4) for k in range(10))}
+    assert set(wkwdask.open_dataset(dataset).layers) == {
+        "color",
+        *(f"n{n}-{k}" for n in range(4) for k in range(10)),
+    }
 
 
 # ----------------------------------------------------------------------------- volume annotations
@@ -389,16 +466,35 @@ def test_edits_do_not_overwrite_each_other(dataset):
 def test_a_volume_annotation(tmp_path):
     """The folder holds mags and no JSON, in either form of the names."""
     folder = tmp_path / "data_Volume"
-    wkwdask.write(folder / "1", (32, 0, 32), voxels().astype(np.uint32), block_len=32, file_len=1, compression="lz4")
-    wkwdask.write(folder / "2-2-1", (0, 0, 0), voxels().astype(np.uint32), block_len=32, file_len=1, compression="lz4")
+    wkwdask.write(
+        folder / "1",
+        (32, 0, 32),
+        voxels().astype(np.uint32),
+        block_len=32,
+        file_len=1,
+        compression="lz4",
+    )
+    wkwdask.write(
+        folder / "2-2-1",
+        (0, 0, 0),
+        voxels().astype(np.uint32),
+        block_len=32,
+        file_len=1,
+        compression="lz4",
+    )
     for mag in ("1", "2-2-1"):
         (folder / mag / ".wkwdask.json").unlink()
     (folder / "notes").mkdir()
     assert [mag.mag.name for mag in wkwdask.info(folder).layers[0].mags] == ["1", "2-2-1"]
     assert wkwdask.open(folder).shape == (1, 32, 32, 32)
     np.testing.assert_array_equal(wkwdask.read(folder, ((32, 0, 32), (52, 18, 48)))[0], voxels())
-    np.testing.assert_array_equal(wkwdask.read(folder, ((0, 0, 0), (20, 18, 16)), mag="2-2-1")[0], voxels())
-    with pytest.raises(ValueError, match=r"no datasource-properties\.json states the category of this layer; give method="):
+    np.testing.assert_array_equal(
+        wkwdask.read(folder, ((0, 0, 0), (20, 18, 16)), mag="2-2-1")[0], voxels()
+    )
+    with pytest.raises(
+        ValueError,
+        match=r"no datasource-properties\.json states the category of this layer; give method=",
+    ):
         wkwdask.build_pyramid(folder, coarsest=4)
     wkwdask.build_pyramid(folder, method="mode", mags=["2-2-1", "4-4-2"], existing="overwrite")
     (coarse,) = wkwdask.read(folder, mag="2-2-1")
@@ -411,18 +507,30 @@ def test_a_volume_annotation(tmp_path):
 def test_a_mag_folder_of_any_name(tmp_path):
     wkwdask.write(tmp_path / "anything", (0, 0, 0), voxels(), **OPTIONS)
     assert box_of(tmp_path / "anything").mag == Mag(1, 1, 1)
-    np.testing.assert_array_equal(wkwdask.read(tmp_path / "anything", ((0, 0, 0), (20, 18, 16)))[0], voxels())
+    np.testing.assert_array_equal(
+        wkwdask.read(tmp_path / "anything", ((0, 0, 0), (20, 18, 16)))[0], voxels()
+    )
 
 
 def test_info(dataset):
     summary = wkwdask.info(dataset)
     (layer,) = summary.layers
-    assert (layer.name, layer.category, layer.num_channels, layer.bounding_box) == ("color", "color", 1, BoundingBox(OFFSET, (20, 18, 16)))
-    assert [(mag.mag.name, mag.files, mag.dtype, mag.compression, mag.block_len, mag.file_len) for mag in layer.mags] == [
+    assert (layer.name, layer.category, layer.num_channels, layer.bounding_box) == (
+        "color",
+        "color",
+        1,
+        BoundingBox(OFFSET, (20, 18, 16)),
+    )
+    assert [
+        (mag.mag.name, mag.files, mag.dtype, mag.compression, mag.block_len, mag.file_len)
+        for mag in layer.mags
+    ] == [
         ("1", 8, "uint8", "lz4", 8, 2),
         ("2", 1, "uint8", "lz4", 8, 2),
     ]
-    assert sum(mag.nbytes for mag in layer.mags) == sum(path.stat().st_size for path in dataset.rglob("x*.wkw"))
+    assert sum(mag.nbytes for mag in layer.mags) == sum(
+        path.stat().st_size for path in dataset.rglob("x*.wkw")
+    )
     (dataset / "color" / "2" / "header.wkw").write_bytes(b"")
     assert "header ends at byte 0" in wkwdask.info(dataset).layers[0].mags[1].problem
     json.dumps(wkwdask.info(dataset).to_json())

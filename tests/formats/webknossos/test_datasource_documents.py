@@ -22,22 +22,52 @@ from wkwdask.formats.webknossos.datasource import (
     with_view_configuration,
     without_layer,
 )
-from wkwdask.formats.webknossos.layer_metadata import Attachment, Axis, attachments_of, axes_of, dtype_of, mappings_of, transformations_of, view_of
+from wkwdask.formats.webknossos.layer_metadata import (
+    Attachment,
+    Axis,
+    attachments_of,
+    axes_of,
+    dtype_of,
+    mappings_of,
+    transformations_of,
+    view_of,
+)
 
 BOX = '"boundingBox": {"topLeft": [10, 20, 30], "width": 101, "height": 67, "depth": 45}'
 MAGS = '"mags": [{"mag": [1, 1, 1], "path": "./a/1", "cubeLength": 64, "axisOrder": {"c": 0, "x": 1, "y": 2, "z": 3}}]'
 SCALE = '"scale": {"factor": [11.24, 11.24, 28.0], "unit": "nanometer"}'
 
 
-def layer(more="", *, name="a", category="color", elements="uint8", stored="wkw", box=BOX, mags=MAGS):
+def layer(
+    more="", *, name="a", category="color", elements="uint8", stored="wkw", box=BOX, mags=MAGS
+):
     """Write a layer's entry."""
-    parts = [f'"name": "{name}", "category": "{category}"', box, f'"elementClass": "{elements}", "dataFormat": "{stored}"', mags, more]
+    parts = [
+        f'"name": "{name}", "category": "{category}"',
+        box,
+        f'"elementClass": "{elements}", "dataFormat": "{stored}"',
+        mags,
+        more,
+    ]
     return "{" + ", ".join(part for part in parts if part) + "}"
 
 
 def document(*layers, scale=SCALE, more=""):
     """Write a document."""
-    return "{" + ", ".join(part for part in ('"id": {"name": "ds", "team": "t"}', scale, f'"dataLayers": [{", ".join(layers)}]', more) if part) + "}"
+    return (
+        "{"
+        + ", ".join(
+            part
+            for part in (
+                '"id": {"name": "ds", "team": "t"}',
+                scale,
+                f'"dataLayers": [{", ".join(layers)}]',
+                more,
+            )
+            if part
+        )
+        + "}"
+    )
 
 
 DOCUMENTS = {  # one for each row of what WEBKNOSSOS and its libraries have written
@@ -47,23 +77,53 @@ DOCUMENTS = {  # one for each row of what WEBKNOSSOS and its libraries have writ
     "no scale": document(layer(), scale=""),
     "null scale": document(layer(), scale='"scale": null'),
     "scale without a unit": document(layer(), scale='"scale": {"factor": [4, 4, 40]}'),
-    "long unit": document(layer(), scale='"scale": {"factor": [0.00404, 0.00404, 0.04], "unit": "micrometer"}'),
+    "long unit": document(
+        layer(), scale='"scale": {"factor": [0.00404, 0.00404, 0.04], "unit": "micrometer"}'
+    ),
     "short unit": document(layer(), scale='"scale": {"factor": [4.04, 4.04, 40], "unit": "nm"}'),
     "micro sign": document(layer(), scale='"scale": {"factor": [1, 1, 1], "unit": "µm"}'),
     "angstrom": document(layer(), scale='"scale": {"factor": [40, 40, 400], "unit": "angstrom"}'),
-    "numbers of all forms": document(layer('"x": [1e3, 1E-7, 28.0, 0.10, -0.0, 100000000000000000000000, 11.239999771118164, 1.0000000000000000000001]')),
+    "numbers of all forms": document(
+        layer(
+            '"x": [1e3, 1E-7, 28.0, 0.10, -0.0, 100000000000000000000000, 11.239999771118164, 1.0000000000000000000001]'
+        )
+    ),
     "other version": document(layer(), more='"version": 7'),
     "legacy resolutions": document(
-        layer(mags='"wkwResolutions": [{"resolution": [1, 1, 1], "cubeLength": 1024}, {"resolution": [2, 2, 1], "cubeLength": 1024}]')
+        layer(
+            mags='"wkwResolutions": [{"resolution": [1, 1, 1], "cubeLength": 1024}, {"resolution": [2, 2, 1], "cubeLength": 1024}]'
+        )
     ),
-    "legacy resolution as a number": document(layer(mags='"wkwResolutions": [{"resolution": 1, "cubeLength": 1024}, {"resolution": 2, "cubeLength": 1024}]')),
-    "mag as a number": document(layer(mags='"mags": [{"mag": 1, "path": "a/1"}, {"mag": 4, "path": "a/4"}]')),
+    "legacy resolution as a number": document(
+        layer(
+            mags='"wkwResolutions": [{"resolution": 1, "cubeLength": 1024}, {"resolution": 2, "cubeLength": 1024}]'
+        )
+    ),
+    "mag as a number": document(
+        layer(mags='"mags": [{"mag": 1, "path": "a/1"}, {"mag": 4, "path": "a/4"}]')
+    ),
     "no paths": document(layer(mags='"mags": [{"mag": [1, 1, 1], "cubeLength": 32}]')),
-    "null paths": document(layer(mags='"mags": [{"mag": [1, 1, 1], "path": null, "cubeLength": 32}]')),
-    "absolute path": document(layer(mags='"mags": [{"mag": [1, 1, 1], "path": "/data/other/a/1"}]')),
-    "URL": document(layer(mags='"mags": [{"mag": [1, 1, 1], "path": "s3://host/bucket/a/1", "credentialId": "c"}]')),
-    "mags in another order": document(layer(mags='"mags": [{"mag": [4, 4, 2], "path": "a/4-4-2"}, {"mag": [1, 1, 1], "path": "a/1"}]')),
-    "channel index": document(layer(mags='"mags": [{"mag": [1, 1, 1], "path": "a/1", "channelIndex": 0, "axisOrder": {"x": 0, "y": 1, "z": 2}}]')),
+    "null paths": document(
+        layer(mags='"mags": [{"mag": [1, 1, 1], "path": null, "cubeLength": 32}]')
+    ),
+    "absolute path": document(
+        layer(mags='"mags": [{"mag": [1, 1, 1], "path": "/data/other/a/1"}]')
+    ),
+    "URL": document(
+        layer(
+            mags='"mags": [{"mag": [1, 1, 1], "path": "s3://host/bucket/a/1", "credentialId": "c"}]'
+        )
+    ),
+    "mags in another order": document(
+        layer(
+            mags='"mags": [{"mag": [4, 4, 2], "path": "a/4-4-2"}, {"mag": [1, 1, 1], "path": "a/1"}]'
+        )
+    ),
+    "channel index": document(
+        layer(
+            mags='"mags": [{"mag": [1, 1, 1], "path": "a/1", "channelIndex": 0, "axisOrder": {"x": 0, "y": 1, "z": 2}}]'
+        )
+    ),
     "no mags": document(layer(mags='"mags": []')),
     "uint24": document(layer('"numChannels": 3', elements="uint24")),
     "uint24 without channels": document(layer(elements="uint24")),
@@ -72,12 +132,24 @@ DOCUMENTS = {  # one for each row of what WEBKNOSSOS and its libraries have writ
     "double": document(layer(elements="double")),
     "int64": document(layer(category="segmentation", elements="int64")),
     "null channels": document(layer('"numChannels": null')),
-    "largest id": document(layer('"largestSegmentId": 5238529', category="segmentation", elements="uint32")),
-    "null largest id": document(layer('"largestSegmentId": null', category="segmentation", elements="uint32")),
-    "bigint": document(
-        layer('"largestSegmentId": {"customJsonEncoding": "bigint", "value": "1152921504606846976"}', category="segmentation", elements="uint64")
+    "largest id": document(
+        layer('"largestSegmentId": 5238529', category="segmentation", elements="uint32")
     ),
-    "large id as a number": document(layer('"largestSegmentId": 18446744073709551615', category="segmentation", elements="uint64")),
+    "null largest id": document(
+        layer('"largestSegmentId": null', category="segmentation", elements="uint32")
+    ),
+    "bigint": document(
+        layer(
+            '"largestSegmentId": {"customJsonEncoding": "bigint", "value": "1152921504606846976"}',
+            category="segmentation",
+            elements="uint64",
+        )
+    ),
+    "large id as a number": document(
+        layer(
+            '"largestSegmentId": 18446744073709551615', category="segmentation", elements="uint64"
+        )
+    ),
     "mappings": document(layer('"mappings": ["agglomerate_view_5", "x"]', category="segmentation")),
     "attachments": document(
         layer(
@@ -86,13 +158,27 @@ DOCUMENTS = {  # one for each row of what WEBKNOSSOS and its libraries have writ
             category="segmentation",
         )
     ),
-    "malformed attachments": document(layer('"attachments": {"meshes": [{"name": 3}, 7], "connectomes": "none"}, "mappings": 5', category="segmentation")),
-    "additional axes": document(layer('"additionalAxes": [{"name": "t", "bounds": [0, 10], "index": 1}, {"name": 5}]', stored="zarr3")),
+    "malformed attachments": document(
+        layer(
+            '"attachments": {"meshes": [{"name": 3}, 7], "connectomes": "none"}, "mappings": 5',
+            category="segmentation",
+        )
+    ),
+    "additional axes": document(
+        layer(
+            '"additionalAxes": [{"name": "t", "bounds": [0, 10], "index": 1}, {"name": 5}]',
+            stored="zarr3",
+        )
+    ),
     "transformations": document(
-        layer('"coordinateTransformations": [{"type": "affine", "matrix": [[1.0, 0, 0, 1e1], [0, 0, 0, 1]]}, {"type": "thin_plate_spline"}]')
+        layer(
+            '"coordinateTransformations": [{"type": "affine", "matrix": [[1.0, 0, 0, 1e1], [0, 0, 0, 1]]}, {"type": "thin_plate_spline"}]'
+        )
     ),
     "view of a layer": document(
-        layer('"defaultViewConfiguration": {"color": [255, 0, 0], "alpha": 20.50, "intensityRange": [70.0, 180.0], "gammaCorrectionValue": 1}')
+        layer(
+            '"defaultViewConfiguration": {"color": [255, 0, 0], "alpha": 20.50, "intensityRange": [70.0, 180.0], "gammaCorrectionValue": 1}'
+        )
     ),
     "admin view": document(layer('"adminViewConfiguration": {"isDisabled": true}')),
     "view of a dataset": document(
@@ -104,10 +190,22 @@ DOCUMENTS = {  # one for each row of what WEBKNOSSOS and its libraries have writ
     "zarr": document(layer(stored="zarr", mags='"mags": [{"mag": [1, 1, 1], "path": "a/1"}]')),
     "zarr3": document(layer(stored="zarr3")),
     "n5": document(layer(stored="n5")),
-    "precomputed": document(layer(stored="neuroglancerPrecomputed", mags='"mags": [{"mag": [1, 1, 1], "path": "https://host/x/8_8_8"}]')),
-    "unknown fields": document(layer('"mystery": {"b": [null, {"c": "ü\\u2028\\ud800"}], "a": true}'), more='"folderId": "x", "tags": [], "empty": {}'),
-    "several layers": document(layer(), layer(name="b", category="segmentation", elements="uint32")),
-    "an odd layer": document(layer(), layer(name="odd", category="mask", box='"boundingBox": null')),
+    "precomputed": document(
+        layer(
+            stored="neuroglancerPrecomputed",
+            mags='"mags": [{"mag": [1, 1, 1], "path": "https://host/x/8_8_8"}]',
+        )
+    ),
+    "unknown fields": document(
+        layer('"mystery": {"b": [null, {"c": "ü\\u2028\\ud800"}], "a": true}'),
+        more='"folderId": "x", "tags": [], "empty": {}',
+    ),
+    "several layers": document(
+        layer(), layer(name="b", category="segmentation", elements="uint32")
+    ),
+    "an odd layer": document(
+        layer(), layer(name="odd", category="mask", box='"boundingBox": null')
+    ),
     "a layer that is none": document(layer(), "3"),
 }
 WITH_LAYER_A = sorted(name for name in DOCUMENTS if name != "no id")
@@ -115,7 +213,12 @@ WITH_LAYER_A = sorted(name for name in DOCUMENTS if name != "no id")
 
 def exact(text):
     """Read a document so that order, and the form of each number, count."""
-    return json.loads(text, parse_float=lambda text: ("float", text), parse_int=lambda text: ("int", text), object_pairs_hook=lambda pairs: ("object", pairs))
+    return json.loads(
+        text,
+        parse_float=lambda text: ("float", text),
+        parse_int=lambda text: ("int", text),
+        object_pairs_hook=lambda pairs: ("object", pairs),
+    )
 
 
 def parsed(name):
@@ -126,9 +229,18 @@ def without(value, *path):
     """Take a value out of what :func:`exact` gives; layers are found by their names."""
     first, *rest = path
     if isinstance(value, tuple):
-        pairs = [(key, without(item, *rest) if rest and key == first else item) for key, item in value[1] if rest or key != first]
+        pairs = [
+            (key, without(item, *rest) if rest and key == first else item)
+            for key, item in value[1]
+            if rest or key != first
+        ]
         return ("object", pairs)
-    return [without(item, *rest) if isinstance(item, tuple) and item[0] == "object" and ("name", first) in item[1] else item for item in value]
+    return [
+        without(item, *rest)
+        if isinstance(item, tuple) and item[0] == "object" and ("name", first) in item[1]
+        else item
+        for item in value
+    ]
 
 
 @pytest.mark.parametrize("name", sorted(DOCUMENTS))
@@ -138,11 +250,26 @@ def test_nothing_is_lost(name):
 
 EDITS = {  # what is edited, and where that is in the document
     "scale": (lambda document: with_scale(document, (1, 2, 3.5), "mm"), [("scale",)]),
-    "box": (lambda document: with_box(document, "a", BoundingBox((0, 0, 0), (7, 8, 9))), [("dataLayers", "a", "boundingBox")]),
-    "largest id": (lambda document: with_largest_id(document, "a", 2**59), [("dataLayers", "a", "largestSegmentId")]),
-    "view": (lambda document: with_view_configuration(document, "a", {"intensityRange": [1, 2]}), [("dataLayers", "a", "defaultViewConfiguration")]),
-    "view of the dataset": (lambda document: with_view_configuration(document, None, {"zoom": 2}), [("defaultViewConfiguration",)]),
-    "mags": (lambda document: with_mags(document, "a", [(Mag(8, 8, 8), "./a/8", 64)]), [("dataLayers", "a", "mags"), ("dataLayers", "a", "wkwResolutions")]),
+    "box": (
+        lambda document: with_box(document, "a", BoundingBox((0, 0, 0), (7, 8, 9))),
+        [("dataLayers", "a", "boundingBox")],
+    ),
+    "largest id": (
+        lambda document: with_largest_id(document, "a", 2**59),
+        [("dataLayers", "a", "largestSegmentId")],
+    ),
+    "view": (
+        lambda document: with_view_configuration(document, "a", {"intensityRange": [1, 2]}),
+        [("dataLayers", "a", "defaultViewConfiguration")],
+    ),
+    "view of the dataset": (
+        lambda document: with_view_configuration(document, None, {"zoom": 2}),
+        [("defaultViewConfiguration",)],
+    ),
+    "mags": (
+        lambda document: with_mags(document, "a", [(Mag(8, 8, 8), "./a/8", 64)]),
+        [("dataLayers", "a", "mags"), ("dataLayers", "a", "wkwResolutions")],
+    ),
 }
 
 
@@ -155,13 +282,18 @@ def test_an_edit_changes_what_it_names(name, edit):
     for place in places:
         before, after = without(before, *place), without(after, *place)
     assert after == before
-    assert parse_datasource(format_datasource(change(parsed(name).document)), "ds.json").layer("a") is not None
+    assert (
+        parse_datasource(format_datasource(change(parsed(name).document)), "ds.json").layer("a")
+        is not None
+    )
 
 
 @pytest.mark.parametrize("name", WITH_LAYER_A)
 def test_layers_come_and_go(name):
     source = parsed(name)
-    made = with_layer({}, "made", NewLayer("color", BoundingBox((0, 0, 0), (1, 1, 1)), "uint8", 1))["dataLayers"][0]
+    made = with_layer({}, "made", NewLayer("color", BoundingBox((0, 0, 0), (1, 1, 1)), "uint8", 1))[
+        "dataLayers"
+    ][0]
     more = with_entry(source.document, made)
     assert exact(format_datasource(without_layer(more, "made"))) == exact(DOCUMENTS[name])
     gone = without_layer(source.document, "a")
@@ -214,7 +346,9 @@ def test_voxel_size_as_it_is_stated():
     ],
 )
 def test_mags(name, mags):
-    assert [(record.mag.name, record.path, record.cube_length) for record in parsed(name).layers[0].mags] == mags
+    assert [
+        (record.mag.name, record.path, record.cube_length) for record in parsed(name).layers[0].mags
+    ] == mags
 
 
 @pytest.mark.parametrize(
@@ -250,7 +384,9 @@ def test_what_else_a_layer_says():
     assert (attachments_of(entry), mappings_of(entry)) == ((), ())
     assert mappings_of(parsed("mappings").layers[0].entry) == ("agglomerate_view_5", "x")
     assert axes_of(parsed("additional axes").layers[0].entry) == (Axis("t", (0, 10), 1),)
-    assert [one["type"] for one in transformations_of(parsed("transformations").layers[0].entry)] == ["affine", "thin_plate_spline"]
+    assert [
+        one["type"] for one in transformations_of(parsed("transformations").layers[0].entry)
+    ] == ["affine", "thin_plate_spline"]
     assert view_of(parsed("view of a layer").layers[0].entry)["intensityRange"] == [70, 180]
 
 
@@ -259,15 +395,26 @@ def test_an_odd_layer_leaves_the_others():
     assert [record.name for record in source.layers] == ["a"]
     (odd,) = source.invalid_layers
     assert (odd.name, odd.path) == ("odd", "dataLayers[1]")
-    assert odd.problem.startswith('ds.json: dataLayers[1].category: expected "color" or "segmentation", found "mask"; dataLayers[1].boundingBox: ')
+    assert odd.problem.startswith(
+        'ds.json: dataLayers[1].category: expected "color" or "segmentation", found "mask"; dataLayers[1].boundingBox: '
+    )
     assert [odd.name for odd in parsed("a layer that is none").invalid_layers] == ["dataLayers[1]"]
 
 
 def test_paths_change_with_the_folder():
     """Attachments too; what is elsewhere stays."""
-    changed = with_new_name(parsed("attachments").document, "a", "z", lambda path: path.replace("a/", "z/", 1) if path.startswith(("./a/", "a/")) else path)
+    changed = with_new_name(
+        parsed("attachments").document,
+        "a",
+        "z",
+        lambda path: path.replace("a/", "z/", 1) if path.startswith(("./a/", "a/")) else path,
+    )
     attachments = changed["dataLayers"][0]["attachments"]
-    assert [attachments["meshes"][0]["path"], attachments["agglomerates"][0]["path"], attachments["segmentIndex"]["path"]] == [
+    assert [
+        attachments["meshes"][0]["path"],
+        attachments["agglomerates"][0]["path"],
+        attachments["segmentIndex"]["path"],
+    ] == [
         "./z/meshes/m",
         "/abs/v.hdf5",
         "z/i",

@@ -12,12 +12,21 @@ from wkwdask.formats.zarr.options import ZarrOptions
 from wkwdask.formats.zarr.shards import ZarrShards
 from wkwdask.store.store import open_store
 
-zarr = pytest.importorskip("zarr", minversion="3.1.4", reason="zarr, of the extra zarr, is not installed")
+zarr = pytest.importorskip(
+    "zarr", minversion="3.1.4", reason="zarr, of the extra zarr, is not installed"
+)
 
 
 def test_an_index(tmp_path):
     """The one that zarr writes for the same shard: an empty chunk and a raw one."""
-    array = zarr.create_array(str(tmp_path / "a"), shape=(2, 2, 4), shards=(2, 2, 4), chunks=(2, 2, 2), dtype="uint8", compressors=None)
+    array = zarr.create_array(
+        str(tmp_path / "a"),
+        shape=(2, 2, 4),
+        shards=(2, 2, 4),
+        chunks=(2, 2, 2),
+        dtype="uint8",
+        compressors=None,
+    )
     array[:, :, 2:] = 7
     (path,) = (path for path in tmp_path.rglob("0") if path.is_file())
     layout = ZarrShards((1, 2, 1, 1), "zyx")
@@ -29,18 +38,40 @@ def test_an_index(tmp_path):
 @pytest.mark.parametrize("compression", ["raw", "zstd", "blosc", "gzip"])
 def test_a_chunk_at_the_border(tmp_path, compression):
     """It is filled up with zeros."""
-    encoding = ArrayEncoding(np.dtype("int16"), 2, "czyx", (4, 3, 2), compression, ZarrOptions(compression=compression).level_of(compression))
+    encoding = ArrayEncoding(
+        np.dtype("int16"),
+        2,
+        "czyx",
+        (4, 3, 2),
+        compression,
+        ZarrOptions(compression=compression).level_of(compression),
+    )
     voxels = np.arange(2 * 3 * 3 * 1, dtype=">i2").reshape(2, 3, 3, 1)
     document = encoding.document((3, 3, 1), {})
-    codecs, codec = document["codecs"], zarr_array(open_store(tmp_path), "zarr.json", document, "czyx", is_new=True).codec
-    array = zarr.create_array(str(tmp_path / "a"), shape=(2, 1, 3, 3), chunks=(2, 2, 3, 4), dtype="int16", serializer=codecs[0], compressors=codecs[1:])
+    codecs, codec = (
+        document["codecs"],
+        zarr_array(open_store(tmp_path), "zarr.json", document, "czyx", is_new=True).codec,
+    )
+    array = zarr.create_array(
+        str(tmp_path / "a"),
+        shape=(2, 1, 3, 3),
+        chunks=(2, 2, 3, 4),
+        dtype="int16",
+        serializer=codecs[0],
+        compressors=codecs[1:],
+    )
     (tmp_path / "a" / "c" / "0" / "0" / "0").mkdir(parents=True)
     (tmp_path / "a" / "c" / "0" / "0" / "0" / "0").write_bytes(codec.encode(voxels, "a"))
     np.testing.assert_array_equal(array[...], voxels.transpose(0, 3, 2, 1))
 
 
 def test_levels():
-    assert [ZarrOptions().level_of(name) for name in ("zstd", "blosc", "gzip", "raw")] == [3, 3, 5, 0]
+    assert [ZarrOptions().level_of(name) for name in ("zstd", "blosc", "gzip", "raw")] == [
+        3,
+        3,
+        5,
+        0,
+    ]
     with pytest.raises(ValueError, match="must be one of"):
         ZarrOptions(compression="lzma")
     with pytest.raises(ValueError, match="compression raw of OME-NGFF has no level"):

@@ -63,12 +63,25 @@ def test_nothing():
 
 
 def test_header_and_footer():
-    stored = Stored([wkwdask.pad_codec(padding=b"head", location="start"), wkwdask.pad_codec(padding=b"foot!", location="end", strict=True)])
+    stored = Stored(
+        [
+            wkwdask.pad_codec(padding=b"head", location="start"),
+            wkwdask.pad_codec(padding=b"foot!", location="end", strict=True),
+        ]
+    )
     assert stored.bytes() == b"head" + stored.voxels[:3, :5].tobytes() + b"foot!"
     np.testing.assert_array_equal(stored.open()[...], stored.voxels)
     assert json.loads(stored.bytes("zarr.json"))["codecs"][1:] == [
         {"name": "pad", "configuration": {"location": "start", "nbytes": 4, "padding": "aGVhZA=="}},
-        {"name": "pad", "configuration": {"location": "end", "nbytes": 5, "padding": "Zm9vdCE=", "strict": True}},
+        {
+            "name": "pad",
+            "configuration": {
+                "location": "end",
+                "nbytes": 5,
+                "padding": "Zm9vdCE=",
+                "strict": True,
+            },
+        },
     ]
 
 
@@ -78,7 +91,11 @@ def test_in_the_index_of_a_shard():
     codec = ShardingCodec(
         chunk_shape=(3, 5),
         codecs=[{"name": "bytes", "configuration": {"endian": "little"}}],
-        index_codecs=[{"name": index[0], "configuration": {"endian": "little"}}, {"name": index[1]}, wkwdask.offset_codec(prefix=CUSTOM)],
+        index_codecs=[
+            {"name": index[0], "configuration": {"endian": "little"}},
+            {"name": index[1]},
+            wkwdask.offset_codec(prefix=CUSTOM),
+        ],
     )
     stored = Stored(chunks=(6, 10), serializer=codec)
     assert stored.bytes()[-4 * 16 - 4 - 16 :][:16] == CUSTOM
@@ -99,7 +116,9 @@ def test_function_of_a_session():
     again = stored.open()
     np.testing.assert_array_equal(again[...], stored.voxels)  # reading needs no function
     before = stored.chunks()
-    with pytest.raises(UnsupportedError, match=r"the header 'session:length_header' \(a function without a name"):
+    with pytest.raises(
+        UnsupportedError, match=r"the header 'session:length_header' \(a function without a name"
+    ):
         again[:2] = 1
     assert stored.chunks() == before  # and nothing was written
 
@@ -130,7 +149,9 @@ def test_registered_function_that_is_gone(monkeypatch):
     monkeypatch.setattr(headers, "_registered", {})
     again = stored.open()
     np.testing.assert_array_equal(again[...], stored.voxels)
-    with pytest.raises(UnsupportedError, match="the header 'length', which is not registered in this process"):
+    with pytest.raises(
+        UnsupportedError, match="the header 'length', which is not registered in this process"
+    ):
         again[:2] = 1
 
 
@@ -148,7 +169,10 @@ def test_tiff_and_n5_by_name():
     stored = Stored([wkwdask.offset_codec(header="tiff", header_options={"compression": "none"})])
     assert stored.bytes()[:4] == b"II*\0"
     assert len(stored.bytes()) == 512 + 30
-    n5 = Stored([wkwdask.offset_codec(12, header="n5")], serializer={"name": "bytes", "configuration": {"endian": "big"}})
+    n5 = Stored(
+        [wkwdask.offset_codec(12, header="n5")],
+        serializer={"name": "bytes", "configuration": {"endian": "big"}},
+    )
     assert n5.bytes()[:12] == bytes([0, 0, 0, 2, 0, 0, 0, 5, 0, 0, 0, 3])
     with pytest.raises(ValueError, match="of 2 dimensions has 12 bytes"):
         Stored([wkwdask.offset_codec(16, header="n5")])
@@ -163,11 +187,14 @@ def test_stored_chunk_is_shorter_than_the_header():
     for n in range(len(whole)):
         stored.replace("c/0/0", whole[:n])
         with pytest.raises(
-            ValueError, match=r"a stored chunk of 3 x 5 uint16 ends at byte \d+, expected a header of 16 bytes, and its data|reshape|divisor|size"
+            ValueError,
+            match=r"a stored chunk of 3 x 5 uint16 ends at byte \d+, expected a header of 16 bytes, and its data|reshape|divisor|size",
         ):
             stored.array[0, 0]
         if n < 16:
-            with pytest.raises(TruncatedError, match=f"ends at byte {n}, expected a header of 16 bytes"):
+            with pytest.raises(
+                TruncatedError, match=f"ends at byte {n}, expected a header of 16 bytes"
+            ):
                 stored.array[0, 0]
 
 
@@ -178,7 +205,10 @@ def test_strict_finds_other_bytes(location):
     start = 0 if location == "start" else len(whole) - 16
     for n in range(start, start + 16):
         stored.replace("c/0/0", whole[:n] + bytes([whole[n] ^ 1]) + whole[n + 1 :])
-        with pytest.raises(CorruptError, match=f"at byte {n} of its stored bytes, expected {whole[n : n + 1].hex()}"):
+        with pytest.raises(
+            CorruptError,
+            match=f"at byte {n} of its stored bytes, expected {whole[n : n + 1].hex()}",
+        ):
             stored.open()[0, 0]
 
 
@@ -189,7 +219,9 @@ def test_not_strict_skips_whatever_is_there():
 
 
 def test_strict_with_a_header_of_each_chunk():
-    stored = Stored([GzipCodec(level=1), wkwdask.offset_codec(8, prefix_func=length_header, strict=True)])
+    stored = Stored(
+        [GzipCodec(level=1), wkwdask.offset_codec(8, prefix_func=length_header, strict=True)]
+    )
     np.testing.assert_array_equal(stored.array[...], stored.voxels)
     stored.replace("c/0/0", bytes(8) + stored.bytes()[8:])
     with pytest.raises(CorruptError, match="has 00 00 00 00 00 00 00 00 at byte 0"):
@@ -199,7 +231,10 @@ def test_strict_with_a_header_of_each_chunk():
 def test_strict_when_the_function_does_not_like_what_is_stored():
     tiff = Stored([wkwdask.offset_codec(header="tiff", strict=True)])
     tiff.replace("c/0/0", tiff.bytes()[:-1])
-    with pytest.raises(CorruptError, match="a header of a stored chunk of 3 x 5 uint16 cannot be checked: a chunk has 29 encoded bytes, expected 30"):
+    with pytest.raises(
+        CorruptError,
+        match="a header of a stored chunk of 3 x 5 uint16 cannot be checked: a chunk has 29 encoded bytes, expected 30",
+    ):
         tiff.array[0, 0]
 
 
@@ -250,12 +285,20 @@ def test_wrong_pad(configuration, message):
 
 
 _JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4), lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(), inner)
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(), inner),
 )
-_KEYS = st.sampled_from(("offset", "prefix", "header", "strict", "location", "nbytes", "padding", "name", "options"))
+_KEYS = st.sampled_from(
+    ("offset", "prefix", "header", "strict", "location", "nbytes", "padding", "name", "options")
+)
 
 
-@given(st.dictionaries(_KEYS, _JSON | st.sampled_from(("start", "tiff", 2, "TVk=", {"name": "tiff", "options": {}}))))
+@given(
+    st.dictionaries(
+        _KEYS,
+        _JSON | st.sampled_from(("start", "tiff", 2, "TVk=", {"name": "tiff", "options": {}})),
+    )
+)
 def test_any_configuration_is_read_or_refused(configuration):
     for codec in (OffsetCodec, PadCodec):
         with contextlib.suppress(CorruptError):
@@ -279,7 +322,9 @@ def test_wrong_metadata_do_not_open():
 
 def test_a_number_in_a_file_is_no_reason_to_allocate():
     stored = Stored([wkwdask.offset_codec(1 << 50)], fill=False)
-    with pytest.raises(UnsupportedError, match="a header of 1125899906842624 zeros, expected at most"):
+    with pytest.raises(
+        UnsupportedError, match="a header of 1125899906842624 zeros, expected at most"
+    ):
         stored.array[0, 0] = 1
     assert offset._MAX_ZEROS < 1 << 30
 
@@ -291,9 +336,18 @@ def test_a_number_in_a_file_is_no_reason_to_allocate():
         ({"header": "n5"}, "offset is missing"),
         ({"offset": 4, "prefix": CUSTOM}, "'prefix' has 16 bytes, expected 4"),
         ({"offset": -4}, "'offset' is -4"),
-        ({"offset": 16, "prefix": CUSTOM, "header": "tiff"}, "got prefix and header, expected one of them"),
-        ({"offset": 16, "prefix": CUSTOM, "prefix_func": length_header}, "got prefix and prefix_func, expected one of them"),
-        ({"offset": 16, "header_options": {"compression": "zlib"}}, "header_options= without a header"),
+        (
+            {"offset": 16, "prefix": CUSTOM, "header": "tiff"},
+            "got prefix and header, expected one of them",
+        ),
+        (
+            {"offset": 16, "prefix": CUSTOM, "prefix_func": length_header},
+            "got prefix and prefix_func, expected one of them",
+        ),
+        (
+            {"offset": 16, "header_options": {"compression": "zlib"}},
+            "header_options= without a header",
+        ),
         ({"prefix": "TVk"}, "prefix is not base64"),
     ],
 )
@@ -338,17 +392,29 @@ def test_json_pickle_and_equality(codec):
 
 
 def test_compressor_behind_is_warned_of():
-    with pytest.warns(wkwdask.errors.HeaderWarning, match="'offset' comes before 'gzip', which compresses its bytes too"):
+    with pytest.warns(
+        wkwdask.errors.HeaderWarning,
+        match="'offset' comes before 'gzip', which compresses its bytes too",
+    ):
         Stored([wkwdask.offset_codec(prefix=CUSTOM), GzipCodec()], fill=False)
     with pytest.warns(wkwdask.errors.HeaderWarning, match="'pad' comes before 'gzip'"):
-        stored = Stored([wkwdask.pad_codec(padding=CUSTOM), GzipCodec()], shards=(6, 10), fill=False)
+        stored = Stored(
+            [wkwdask.pad_codec(padding=CUSTOM), GzipCodec()], shards=(6, 10), fill=False
+        )
     with pytest.warns(wkwdask.errors.HeaderWarning, match="put 'pad' last"):
         stored.open()
 
 
 def test_what_may_stand_behind():
     """None of these hides the header; a warning would be an error here."""
-    stored = Stored([GzipCodec(), wkwdask.offset_codec(prefix=CUSTOM), wkwdask.pad_codec(4, "end"), Crc32cCodec()])
+    stored = Stored(
+        [
+            GzipCodec(),
+            wkwdask.offset_codec(prefix=CUSTOM),
+            wkwdask.pad_codec(4, "end"),
+            Crc32cCodec(),
+        ]
+    )
     assert stored.bytes().startswith(CUSTOM + b"\x1f\x8b")
     np.testing.assert_array_equal(stored.open()[...], stored.voxels)
 
@@ -356,7 +422,12 @@ def test_what_may_stand_behind():
 @pytest.mark.parametrize(
     ("dtype", "endian", "options", "warned"),
     [
-        ("uint16", "big", {}, "'bytes' stores big-endian chunks, and the header 'tiff' of the codec 'offset' states 'little'"),
+        (
+            "uint16",
+            "big",
+            {},
+            "'bytes' stores big-endian chunks, and the header 'tiff' of the codec 'offset' states 'little'",
+        ),
         ("float32", "little", {"byteorder": "big"}, "set header_options={'byteorder': 'little'}"),
         ("uint16", "big", {"byteorder": "big"}, ""),
         ("uint8", "big", {}, ""),  # has none
@@ -365,7 +436,14 @@ def test_what_may_stand_behind():
 def test_byte_order_of_tiff_is_warned_of(tmp_path, dtype, endian, options, warned):
     def make():
         codec = wkwdask.offset_codec(header="tiff", header_options=options)
-        return zarr.create_array(tmp_path / "a", shape=(8, 8), chunks=(4, 4), dtype=dtype, serializer=BytesCodec(endian=endian), compressors=[codec])
+        return zarr.create_array(
+            tmp_path / "a",
+            shape=(8, 8),
+            chunks=(4, 4),
+            dtype=dtype,
+            serializer=BytesCodec(endian=endian),
+            compressors=[codec],
+        )
 
     if not warned:
         make()  # a warning would be an error

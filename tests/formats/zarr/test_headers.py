@@ -12,7 +12,13 @@ import pytest
 import wkwdask
 from wkwdask.errors import CorruptError, UnsupportedError
 from wkwdask.formats.zarr.codecs import headers
-from wkwdask.formats.zarr.codecs.headers import ChunkLayout, Header, find_header, n5_header, register_header
+from wkwdask.formats.zarr.codecs.headers import (
+    ChunkLayout,
+    Header,
+    find_header,
+    n5_header,
+    register_header,
+)
 
 LAYOUT = ChunkLayout((4, 3, 2), np.dtype("uint16"), 8)
 
@@ -22,7 +28,9 @@ def length_header(encoded):
 
 
 def shape_header(encoded, layout, *, mark=0):
-    return bytes([len(encoded), *layout.shape, layout.dtype.itemsize, mark]).ljust(layout.header_nbytes, b".")
+    return bytes([len(encoded), *layout.shape, layout.dtype.itemsize, mark]).ljust(
+        layout.header_nbytes, b"."
+    )
 
 
 def with_option(encoded, mark=b"a"):
@@ -69,7 +77,10 @@ def test_what_a_function_gets(function, options, expected):
 
 
 def test_wrong_length_and_type():
-    with pytest.raises(ValueError, match=re.escape("returned 3 bytes, expected 8 according to the metadata of the array")):
+    with pytest.raises(
+        ValueError,
+        match=re.escape("returned 3 bytes, expected 8 according to the metadata of the array"),
+    ):
         Header.of_function(lambda encoded: encoded).make(b"abc", LAYOUT)
     with pytest.raises(TypeError, match="returned str, expected bytes"):
         Header.of_function(lambda encoded: "header").make(b"abc", LAYOUT)
@@ -77,7 +88,8 @@ def test_wrong_length_and_type():
 
 def test_unknown_name():
     with pytest.raises(
-        UnsupportedError, match=r"begin with the header 'acme', which is not registered in this process; .* wkwdask.register_header\('acme', function\)"
+        UnsupportedError,
+        match=r"begin with the header 'acme', which is not registered in this process; .* wkwdask.register_header\('acme', function\)",
     ):
         Header.named("acme").make(b"abc", LAYOUT)
 
@@ -90,7 +102,9 @@ def test_function_of_a_session_has_no_name_later():
     stored = header.to_json()
     assert stored == "session:length_header"
     register_header("length_header", shape_header)
-    with pytest.raises(UnsupportedError, match=r"a function without a name when the array was created"):
+    with pytest.raises(
+        UnsupportedError, match=r"a function without a name when the array was created"
+    ):
         Header.from_json(stored).make(b"abc", LAYOUT)
     register_header(stored, length_header)  # said on purpose
     assert Header.from_json(stored).make(b"abc", LAYOUT) == b"\3" + bytes(7)
@@ -130,9 +144,23 @@ def test_entry_point_of_an_installed_package(monkeypatch):
     assert Header.named("acme").make(b"abc", LAYOUT) == b"\3" + bytes(7)
 
 
-@pytest.mark.parametrize("value", [7, "", {}, {"name": 7}, {"name": ""}, {"name": "a", "options": []}, {"name": "a", "more": 1}, ["tiff"]])
+@pytest.mark.parametrize(
+    "value",
+    [
+        7,
+        "",
+        {},
+        {"name": 7},
+        {"name": ""},
+        {"name": "a", "options": []},
+        {"name": "a", "more": 1},
+        ["tiff"],
+    ],
+)
 def test_wrong_json(value):
-    with pytest.raises(CorruptError, match="expected a name, or an object with 'name' and 'options'"):
+    with pytest.raises(
+        CorruptError, match="expected a name, or an object with 'name' and 'options'"
+    ):
         Header.from_json(value)
 
 
@@ -143,7 +171,12 @@ def test_json_and_back(value):
 
 def test_n5_by_hand():
     """The header in the proposal's third example, and one whose sizes differ: x first."""
-    assert n5_header(b"", ChunkLayout((64, 64), np.dtype("uint16"), 12)) == b"\x00\x00\x00\x02\x00\x00\x00\x40\x00\x00\x00\x40"
-    assert n5_header(b"", ChunkLayout((1, 2, 3), np.dtype("uint8"), 16)) == bytes([0, 0, 0, 3, 0, 0, 0, 3, 0, 0, 0, 2, 0, 0, 0, 1])
+    assert (
+        n5_header(b"", ChunkLayout((64, 64), np.dtype("uint16"), 12))
+        == b"\x00\x00\x00\x02\x00\x00\x00\x40\x00\x00\x00\x40"
+    )
+    assert n5_header(b"", ChunkLayout((1, 2, 3), np.dtype("uint8"), 16)) == bytes(
+        [0, 0, 0, 3, 0, 0, 0, 3, 0, 0, 0, 2, 0, 0, 0, 1]
+    )
     with pytest.raises(ValueError, match="of 3 dimensions has 16 bytes, expected 12"):
         n5_header(b"", ChunkLayout((1, 2, 3), np.dtype("uint8"), 12))

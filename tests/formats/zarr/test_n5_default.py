@@ -41,7 +41,9 @@ def codec_of_rank(num_axes, compressor=None):
 
 def create(folder, shape, chunks, dtype, compression="gzip"):
     """Make an array with the codec."""
-    codec = codec_of_rank(len(shape), to_zarr_codec(make_compression(compression), np.dtype(dtype).itemsize, "test"))
+    codec = codec_of_rank(
+        len(shape), to_zarr_codec(make_compression(compression), np.dtype(dtype).itemsize, "test")
+    )
     return zarr.create_array(
         folder,
         shape=shape,
@@ -65,10 +67,14 @@ def described(folder, dataset):
 @pytest.mark.parametrize(("cut", "mode"), [(True, 0), (False, 0), (True, 1)])
 def test_reading(tmp_path, compression, cut, mode):
     """Blocks that are whole or cut off, in either mode."""
-    array = described(tmp_path, write_dataset(tmp_path, ARRAY, compression=compression, cut=cut, mode=mode))
+    array = described(
+        tmp_path, write_dataset(tmp_path, ARRAY, compression=compression, cut=cut, mode=mode)
+    )
     np.testing.assert_array_equal(array[...], ARRAY)
     np.testing.assert_array_equal(array[3:20:4, 5, ::2], ARRAY[3:20:4, 5, ::2])
-    np.testing.assert_array_equal(array.oindex[[1, 40], :, [3, 20]], ARRAY[np.ix_([1, 40], range(37), [3, 20])])
+    np.testing.assert_array_equal(
+        array.oindex[[1, 40], :, [3, 20]], ARRAY[np.ix_([1, 40], range(37), [3, 20])]
+    )
 
 
 @given(st.data())
@@ -76,7 +82,10 @@ def test_writing(tmp_path_factory, data):
     """Any type, shape and compression; what is written in parts is read back, by zarr and as N5."""
     shape = tuple(data.draw(st.lists(st.integers(1, 12), min_size=1, max_size=3)))
     chunks = tuple(data.draw(st.integers(1, n + 2)) for n in shape)
-    dtype, compression = np.dtype(data.draw(st.sampled_from(DTYPES))), data.draw(st.sampled_from(COMPRESSIONS))
+    dtype, compression = (
+        np.dtype(data.draw(st.sampled_from(DTYPES))),
+        data.draw(st.sampled_from(COMPRESSIONS)),
+    )
     folder = tmp_path_factory.mktemp("n5")
     rng = np.random.default_rng(data.draw(st.integers(0, 9)))
     expected = np.asarray(rng.integers(0, 100, shape), dtype)
@@ -85,7 +94,9 @@ def test_writing(tmp_path_factory, data):
     part = tuple(slice(data.draw(st.integers(0, n - 1)), None) for n in shape)
     array[part] = expected[part] = expected[part] // 2  # reads, changes and writes blocks
     np.testing.assert_array_equal(zarr.open_array(folder, mode="r")[...], expected)
-    (folder / "attributes.json").write_text(json.dumps(n5_dataset(expected, chunks, compression).to_json()))
+    (folder / "attributes.json").write_text(
+        json.dumps(n5_dataset(expected, chunks, compression).to_json())
+    )
     volume = find_n5_layers(folder)[0].volume()
     out = np.empty((1, *volume.box.size), dtype)
     volume.read_into(out, (0, 0, 0))
@@ -125,17 +136,38 @@ def test_what_it_says_of_itself():
     assert N5DefaultCodec.from_dict(document) == codec
     assert pickle.loads(pickle.dumps(codec)) == codec
     assert hash(codec) == hash(N5DefaultCodec.from_dict(document))
-    assert N5DefaultCodec(codecs=[zarr.codecs.TransposeCodec(order=(1, 0)), zarr.codecs.BytesCodec(endian="big")]) == codec_of_rank(2)
+    assert N5DefaultCodec(
+        codecs=[zarr.codecs.TransposeCodec(order=(1, 0)), zarr.codecs.BytesCodec(endian="big")]
+    ) == codec_of_rank(2)
     # a codec may be written as its name alone
     assert N5DefaultCodec(codecs=[document["configuration"]["codecs"][0], "bytes"]).num_axes == 2
 
 
 REFUSED = [
     # codecs, message
-    ([{"name": "bytes", "configuration": {"endian": "big"}}], "expected the codecs transpose, bytes, and a compressor or none"),
-    ([{"name": "transpose", "configuration": {"order": [0, 1]}}, {"name": "bytes"}], r"must reverse all axes, such as \[2, 1, 0\], got \[0, 1\]"),
-    ([{"name": "transpose", "configuration": {"order": [1, 0]}}, {"name": "bytes", "configuration": {"endian": "little"}}], 'must have "endian": "big"'),
-    ([{"name": "transpose", "configuration": {"order": [0]}}, {"name": "bytes"}, {"name": "crc32c"}], "N5 has no equivalent of the Zarr codec 'crc32c'"),
+    (
+        [{"name": "bytes", "configuration": {"endian": "big"}}],
+        "expected the codecs transpose, bytes, and a compressor or none",
+    ),
+    (
+        [{"name": "transpose", "configuration": {"order": [0, 1]}}, {"name": "bytes"}],
+        r"must reverse all axes, such as \[2, 1, 0\], got \[0, 1\]",
+    ),
+    (
+        [
+            {"name": "transpose", "configuration": {"order": [1, 0]}},
+            {"name": "bytes", "configuration": {"endian": "little"}},
+        ],
+        'must have "endian": "big"',
+    ),
+    (
+        [
+            {"name": "transpose", "configuration": {"order": [0]}},
+            {"name": "bytes"},
+            {"name": "crc32c"},
+        ],
+        "N5 has no equivalent of the Zarr codec 'crc32c'",
+    ),
 ]
 
 
@@ -146,21 +178,44 @@ def test_refused(codecs, message):
 
 
 def test_arrays_that_n5_cannot_hold(tmp_path):
-    for shape, dtype, message in (((4, 4, 4), "uint8", "an array of 3 axes"), ((4, 4), "bool", "N5 has no type for bool")):
+    for shape, dtype, message in (
+        ((4, 4, 4), "uint8", "an array of 3 axes"),
+        ((4, 4), "bool", "N5 has no type for bool"),
+    ):
         with pytest.raises(ValueError, match=message):
             zarr.create_array(
-                tmp_path / dtype, shape=shape, chunks=shape, dtype=dtype, serializer=codec_of_rank(2), compressors=None, filters=None, fill_value=0
+                tmp_path / dtype,
+                shape=shape,
+                chunks=shape,
+                dtype=dtype,
+                serializer=codec_of_rank(2),
+                compressors=None,
+                filters=None,
+                fill_value=0,
             )
-    codec = N5DefaultCodec(codecs=[{"name": "transpose", "configuration": {"order": [0]}}, {"name": "bytes"}])
+    codec = N5DefaultCodec(
+        codecs=[{"name": "transpose", "configuration": {"order": [0]}}, {"name": "bytes"}]
+    )
     with pytest.raises(ValueError, match='must say "endian": "big" for uint16'):
-        zarr.create_array(tmp_path / "b", shape=(4,), chunks=(4,), dtype="uint16", serializer=codec, compressors=None, filters=None, fill_value=0)
+        zarr.create_array(
+            tmp_path / "b",
+            shape=(4,),
+            chunks=(4,),
+            dtype="uint16",
+            serializer=codec,
+            compressors=None,
+            filters=None,
+            fill_value=0,
+        )
 
 
 def test_sizes():
     spec = type("Spec", (), {"shape": (4, 5)})
     assert codec_of_rank(2).compute_encoded_size(40, spec) == 52
     with pytest.raises(NotImplementedError):
-        codec_of_rank(2, {"name": "gzip", "configuration": {"level": 1}}).compute_encoded_size(40, spec)
+        codec_of_rank(2, {"name": "gzip", "configuration": {"level": 1}}).compute_encoded_size(
+            40, spec
+        )
 
 
 def test_store(tmp_path):
@@ -172,13 +227,22 @@ def test_store(tmp_path):
     assert sorted(key for key, _ in group.members(max_depth=None)) == ["volumes", "volumes/raw"]
     array = group["volumes/raw"]
     np.testing.assert_array_equal(array[10:30, 4, :], ARRAY[10:30, 4, :])
-    assert (array.metadata.dimension_names, array.attrs["mine"], array.attrs["_n5"]["blockSize"]) == (("x", "y", "z"), 5, [16, 16, 8])
-    np.testing.assert_array_equal(zarr.open_array(wkwdask.n5_store(f"n5://{tmp_path}/c.n5/volumes/raw"), mode="r")[0], ARRAY[0])
+    assert (
+        array.metadata.dimension_names,
+        array.attrs["mine"],
+        array.attrs["_n5"]["blockSize"],
+    ) == (("x", "y", "z"), 5, [16, 16, 8])
+    np.testing.assert_array_equal(
+        zarr.open_array(wkwdask.n5_store(f"n5://{tmp_path}/c.n5/volumes/raw"), mode="r")[0],
+        ARRAY[0],
+    )
     assert "0" not in dict(zarr.open_group(store, mode="r")["volumes"].members())
     assert not list(tmp_path.rglob("zarr.json"))
 
     async def listed(prefix):
-        return sorted([key async for key in (store.list() if prefix is None else store.list_prefix(prefix))])
+        return sorted(
+            [key async for key in (store.list() if prefix is None else store.list_prefix(prefix))]
+        )
 
     names = asyncio.run(listed(None))
     assert {name for name in names if name.endswith(".json")} == {"volumes/raw/zarr.json"}
@@ -213,4 +277,6 @@ def test_the_fused_pipeline(tmp_path):
         array = create(tmp_path, ARRAY.shape, (16, 16, 8), ARRAY.dtype, "zstd")
         assert type(array._async_array.codec_pipeline).__name__ == "FusedCodecPipeline"
         array[...] = ARRAY
-        np.testing.assert_array_equal(zarr.open_array(tmp_path, mode="r")[3:40, ::2, 5], ARRAY[3:40, ::2, 5])
+        np.testing.assert_array_equal(
+            zarr.open_array(tmp_path, mode="r")[3:40, ::2, 5], ARRAY[3:40, ::2, 5]
+        )

@@ -37,7 +37,9 @@ def _opened(codecs, **changes):
     }
     files = {}
     store = MemoryStore(files)
-    files["zarr.json"] = zarr.core.buffer.default_buffer_prototype().buffer.from_bytes(json.dumps(document).encode())
+    files["zarr.json"] = zarr.core.buffer.default_buffer_prototype().buffer.from_bytes(
+        json.dumps(document).encode()
+    )
     return zarr.open_array(store), files
 
 
@@ -71,7 +73,10 @@ def test_example_1_of_other_types_needs_other_headers():
     """The printed header says uint16; for int16 it would show other numbers, and Pillow would show
     them."""
     voxels = np.full((256, 256), -5, "int16")
-    for prefix, seen in ((base64.b64decode(proposal.TIFF_PREFIX), 65531), (wkwdask.tiff_prefix((256, 256), "int16"), -5)):
+    for prefix, seen in (
+        (base64.b64decode(proposal.TIFF_PREFIX), 65531),
+        (wkwdask.tiff_prefix((256, 256), "int16"), -5),
+    ):
         with Image.open(io.BytesIO(prefix + voxels.tobytes())) as image:
             assert int(np.asarray(image)[0, 0]) == seen
 

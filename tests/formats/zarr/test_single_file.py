@@ -30,7 +30,10 @@ def dataset(tmp_path):
 
 def test_a_layer_becomes_one_file_that_others_read(dataset, tmp_path):
     report = wkwdask.convert(dataset, tmp_path / "em.ozx", layer="color", **CHUNKS)
-    assert [mag.path for mag in report.mags][:2] == [f"{tmp_path}/em.ozx|zip:/1", f"{tmp_path}/em.ozx|zip:/2-2-1"]
+    assert [mag.path for mag in report.mags][:2] == [
+        f"{tmp_path}/em.ozx|zip:/1",
+        f"{tmp_path}/em.ozx|zip:/2-2-1",
+    ]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ds", "em.ozx"]
     with zipfile.ZipFile(tmp_path / "em.ozx") as file:
         assert file.testzip() is None
@@ -38,7 +41,9 @@ def test_a_layer_becomes_one_file_that_others_read(dataset, tmp_path):
         assert names[:3] == ["zarr.json", "1/zarr.json", "2-2-1/zarr.json"]
         assert not any(name.endswith("zarr.json") for name in names[names.index("1/c/0/0/0") :])
         assert {info.compress_type for info in file.infolist()} == {zipfile.ZIP_STORED}
-        assert json.loads(file.comment) == {"ome": {"version": "0.5", "zipFile": {"centralDirectory": {"jsonFirst": True}}}}
+        assert json.loads(file.comment) == {
+            "ome": {"version": "0.5", "zipFile": {"centralDirectory": {"jsonFirst": True}}}
+        }
     assert wkwdask.diff(dataset, tmp_path / "em.ozx", layer="color").equal
     zarr = pytest.importorskip("zarr", reason="the extra zarr")
     with zarr.storage.ZipStore(tmp_path / "em.ozx", mode="r") as store:
@@ -55,10 +60,17 @@ def test_levels_of_another_interrupted_call_are_left_out(dataset, tmp_path, monk
         patch.setattr(single_file, "write_zip", interrupt)
         with pytest.raises(KeyboardInterrupt):
             wkwdask.convert(dataset, tmp_path / "em.ozx", layer="color", mag="2-2-1", **CHUNKS)
-    wkwdask.convert(dataset, tmp_path / "em.ozx", layer="color", mag="1", existing=existing, **CHUNKS)
+    wkwdask.convert(
+        dataset, tmp_path / "em.ozx", layer="color", mag="1", existing=existing, **CHUNKS
+    )
     with zipfile.ZipFile(tmp_path / "em.ozx") as file:
         assert {name.partition("/")[0] for name in file.namelist()} == {"zarr.json", "1"}
-        assert [entry["path"] for entry in json.loads(file.read("zarr.json"))["attributes"]["ome"]["multiscales"][0]["datasets"]] == ["1"]
+        assert [
+            entry["path"]
+            for entry in json.loads(file.read("zarr.json"))["attributes"]["ome"]["multiscales"][0][
+                "datasets"
+            ]
+        ] == ["1"]
 
 
 def _attributes(path):
@@ -69,8 +81,14 @@ def _attributes(path):
 def test_tensorstore_reads_it(dataset, tmp_path):
     tensorstore = pytest.importorskip("tensorstore", reason="tensorstore is not installed")
     wkwdask.convert(dataset, tmp_path / "em.ozx", layer="color", **CHUNKS)
-    spec = {"driver": "zarr3", "kvstore": {"driver": "zip", "base": f"file://{tmp_path}/em.ozx", "path": "1/"}}
-    np.testing.assert_array_equal(inside(tensorstore.open(spec).result().read().result(), _attributes(tmp_path / "em.ozx")).T, VOXELS[0])
+    spec = {
+        "driver": "zarr3",
+        "kvstore": {"driver": "zip", "base": f"file://{tmp_path}/em.ozx", "path": "1/"},
+    }
+    np.testing.assert_array_equal(
+        inside(tensorstore.open(spec).result().read().result(), _attributes(tmp_path / "em.ozx")).T,
+        VOXELS[0],
+    )
 
 
 @pytest.mark.parametrize("version", ["0.5", "0.6"])
@@ -90,7 +108,13 @@ def test_the_files_of_an_image_are_zipped_as_they_are(dataset, tmp_path):
     """With labels and foreign files, without records of jobs; equal folders become equal zips."""
     image = tmp_path / "em.ome.zarr"
     wkwdask.convert(dataset, image, layer="color", **CHUNKS)
-    wkwdask.to_zarr(VOXELS.astype(np.uint32), image / "labels/cells", voxel_size=(4, 4, 8), category="segmentation", **CHUNKS)
+    wkwdask.to_zarr(
+        VOXELS.astype(np.uint32),
+        image / "labels/cells",
+        voxel_size=(4, 4, 8),
+        category="segmentation",
+        **CHUNKS,
+    )
     (image / "OME").mkdir()
     (image / "OME/METADATA.ome.xml").write_text("<OME/>")
     for name in ("a.ozx", "b.ozx"):
@@ -98,7 +122,9 @@ def test_the_files_of_an_image_are_zipped_as_they_are(dataset, tmp_path):
     assert (tmp_path / "a.ozx").read_bytes() == (tmp_path / "b.ozx").read_bytes()
     with zipfile.ZipFile(tmp_path / "a.ozx") as file:
         assert {name: file.read(name) for name in file.namelist()} == {
-            str(path.relative_to(image)): path.read_bytes() for path in image.rglob("*") if path.is_file() and not path.name.startswith(".")
+            str(path.relative_to(image)): path.read_bytes()
+            for path in image.rglob("*")
+            if path.is_file() and not path.name.startswith(".")
         }
     np.testing.assert_array_equal(wkwdask.open(f"{tmp_path}/a.ozx|zip:labels/cells|zarr3:"), VOXELS)
     wkwdask.convert(tmp_path / "a.ozx", tmp_path / "c.ozx")  # also from a zip
@@ -107,8 +133,16 @@ def test_the_files_of_an_image_are_zipped_as_they_are(dataset, tmp_path):
 
 def test_parts_and_other_storage_are_converted(dataset, tmp_path):
     wkwdask.convert(dataset, tmp_path / "em.ome.zarr", layer="color", **CHUNKS)
-    wkwdask.convert(tmp_path / "em.ome.zarr", tmp_path / "part.ozx", bounding_box=(4, 4, 2, 8, 8, 8), compression="gzip")
-    np.testing.assert_array_equal(wkwdask.read(tmp_path / "part.ozx", ((4, 4, 2), (12, 12, 10)), mag=1), VOXELS[:, 4:12, 4:12, 2:10])
+    wkwdask.convert(
+        tmp_path / "em.ome.zarr",
+        tmp_path / "part.ozx",
+        bounding_box=(4, 4, 2, 8, 8, 8),
+        compression="gzip",
+    )
+    np.testing.assert_array_equal(
+        wkwdask.read(tmp_path / "part.ozx", ((4, 4, 2), (12, 12, 10)), mag=1),
+        VOXELS[:, 4:12, 4:12, 2:10],
+    )
     np.save(tmp_path / "stack.npy", VOXELS[0].T)
     wkwdask.convert(tmp_path / "stack.npy", tmp_path / "stack.ozx", voxel_size=(4, 4, 8))
     np.testing.assert_array_equal(wkwdask.open(tmp_path / "stack.ozx"), VOXELS)
@@ -133,7 +167,9 @@ def test_a_call_that_was_interrupted_before_the_zip_continues(dataset, tmp_path,
 def test_an_existing_zip_is_kept_or_replaced_whole(dataset, tmp_path):
     (tmp_path / "em.ozx").write_text("mine")
     for existing in ("error", "resume"):
-        with pytest.raises(ExistsError, match=r"em.ozx: already exists; existing=.overwrite. replaces it whole"):
+        with pytest.raises(
+            ExistsError, match=r"em.ozx: already exists; existing=.overwrite. replaces it whole"
+        ):
             wkwdask.convert(dataset, tmp_path / "em.ozx", layer="color", existing=existing)
     wkwdask.convert(dataset, tmp_path / "em.ozx", layer="color", existing="overwrite", **CHUNKS)
     np.testing.assert_array_equal(wkwdask.open(tmp_path / "em.ozx", mag=1), VOXELS)
@@ -150,7 +186,9 @@ def test_what_is_refused(dataset, tmp_path):
     with pytest.raises(UnsupportedError, match=r"em.ozx: OME-NGFF 0\.4 is not stored in one file"):
         wkwdask.convert(dataset, tmp_path / "em.ozx", layer="color", ngff="0.4")
     (tmp_path / "text.ozx").write_text("no zip")
-    with pytest.raises(CorruptError, match=r"text.ozx: not readable as zip: no end of central directory"):
+    with pytest.raises(
+        CorruptError, match=r"text.ozx: not readable as zip: no end of central directory"
+    ):
         wkwdask.open(tmp_path / "text.ozx")
     with pytest.raises(MissingError):
         wkwdask.open(tmp_path / "missing.ozx")
@@ -160,7 +198,10 @@ def test_commands(dataset, tmp_path):
     plan = run_here("convert", dataset, tmp_path / "em.ozx", "--layer", "color", "--dry-run")
     assert plan.returncode in (0, None)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ds"]
-    assert f"{tmp_path}/em.ozx|zip:/1: " in run_here("convert", dataset, tmp_path / "em.ozx", "--layer", "color").stdout
+    assert (
+        f"{tmp_path}/em.ozx|zip:/1: "
+        in run_here("convert", dataset, tmp_path / "em.ozx", "--layer", "color").stdout
+    )
     assert "uint16" in run_here("info", tmp_path / "em.ozx").stdout
 
 

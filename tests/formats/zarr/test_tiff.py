@@ -61,7 +61,15 @@ def test_wide_image_has_long_numbers():
 
 @pytest.mark.parametrize(
     ("dtype", "bits", "form"),
-    [("uint8", 8, None), ("int8", 8, 2), ("int64", 64, 2), ("float16", 16, 3), ("float32", 32, 3), ("float64", 64, 3), ("complex64", 64, 6)],
+    [
+        ("uint8", 8, None),
+        ("int8", 8, 2),
+        ("int64", 64, 2),
+        ("float16", 16, 3),
+        ("float32", 32, 3),
+        ("float64", 64, 3),
+        ("complex64", 64, 6),
+    ],
 )
 def test_sample_formats(dtype, bits, form):
     tags, _ = _tags(tiff_prefix((3, 5), dtype))
@@ -71,7 +79,13 @@ def test_sample_formats(dtype, bits, form):
 
 def test_samples():
     rgb, _ = _tags(tiff_prefix((3, 5, 3), "uint16", axes="yxs"))
-    assert (rgb[258], rgb[262], rgb[277], rgb[284], rgb.get(338)) == ((3, (16, 16, 16)), (3, (2,)), (3, (3,)), (3, (1,)), None)
+    assert (rgb[258], rgb[262], rgb[277], rgb[284], rgb.get(338)) == (
+        (3, (16, 16, 16)),
+        (3, (2,)),
+        (3, (3,)),
+        (3, (1,)),
+        None,
+    )
     rgba, _ = _tags(tiff_prefix((3, 5, 4), "float32", axes="yxs"))
     assert (rgba[262], rgba[338], rgba[339]) == ((3, (2,)), (3, (2,)), (3, (3, 3, 3, 3)))
     other, _ = _tags(tiff_prefix((3, 5, 5), "uint8", axes="yxs"))
@@ -89,7 +103,10 @@ def test_pages_by_hand():
 
 def test_imagej_by_hand():
     tags, following = _tags(tiff_prefix((2, 4, 3, 5), "uint16", axes="zcyx", stack="imagej"))
-    assert tags[270][1][0] == b"ImageJ=1.11a\nimages=8\nchannels=4\nslices=2\nhyperstack=true\nloop=false\n\0"
+    assert (
+        tags[270][1][0]
+        == b"ImageJ=1.11a\nimages=8\nchannels=4\nslices=2\nhyperstack=true\nloop=false\n\0"
+    )
     assert tags[279] == (4, (8 * 30,))
     assert following == 0
 
@@ -135,21 +152,48 @@ def test_compressed_is_seen_by_pillow():
 def test_uncompressed_dynamic_is_the_prefix():
     voxels = np.zeros((4, 6, 9), "int16")
     prefix = tiff_prefix(voxels.shape, voxels.dtype)
-    assert tiff_header(voxels.tobytes(), ChunkLayout(voxels.shape, voxels.dtype, len(prefix))) == prefix
+    assert (
+        tiff_header(voxels.tobytes(), ChunkLayout(voxels.shape, voxels.dtype, len(prefix)))
+        == prefix
+    )
 
 
 @pytest.mark.parametrize(
     ("compression", "encoded", "message"),
     [
-        ("zlib", gzip.compress(b"voxels", mtime=0), "1f 8b 08 00, expected a zlib stream: this is gzip; TIFF's Deflate is a zlib stream"),
+        (
+            "zlib",
+            gzip.compress(b"voxels", mtime=0),
+            "1f 8b 08 00, expected a zlib stream: this is gzip; TIFF's Deflate is a zlib stream",
+        ),
         ("zlib", bytes(54), "a chunk begins with 00 00 00 00, expected a zlib stream"),
         ("zlib", b"\x78", "expected a zlib stream"),
         ("zstd", zlib.compress(b"voxels"), "expected 28 b5 2f fd of zstd"),
-        ("lzma", lzma.compress(b"voxels", format=lzma.FORMAT_ALONE), "expected fd 37 7a 58 5a 00 of lzma, which numcodecs.lzma writes with format 1 (xz)"),
-        ("none", gzip.compress(b"voxels", mtime=0), "encoded bytes, expected 54: if it is compressed, name the compressor with compression="),
-        ("gzip", gzip.compress(b"voxels", mtime=0), "compression 'gzip', expected one of none, zlib, lzma, zstd"),
+        (
+            "lzma",
+            lzma.compress(b"voxels", format=lzma.FORMAT_ALONE),
+            "expected fd 37 7a 58 5a 00 of lzma, which numcodecs.lzma writes with format 1 (xz)",
+        ),
+        (
+            "none",
+            gzip.compress(b"voxels", mtime=0),
+            "encoded bytes, expected 54: if it is compressed, name the compressor with compression=",
+        ),
+        (
+            "gzip",
+            gzip.compress(b"voxels", mtime=0),
+            "compression 'gzip', expected one of none, zlib, lzma, zstd",
+        ),
     ],
-    ids=["gzip as zlib", "zeros as zlib", "one byte", "zlib as zstd", "lzma alone", "gzip as none", "gzip"],
+    ids=[
+        "gzip as zlib",
+        "zeros as zlib",
+        "one byte",
+        "zlib as zstd",
+        "lzma alone",
+        "gzip as none",
+        "gzip",
+    ],
 )
 def test_what_is_no_tiff_compression(compression, encoded, message):
     with pytest.raises(ValueError, match=re.escape(message)):
@@ -157,10 +201,18 @@ def test_what_is_no_tiff_compression(compression, encoded, message):
 
 
 def test_refused():
-    with pytest.raises(ValueError, match="a TIFF header of this chunk has 110 bytes, expected at most 100: choose a larger offset"):
+    with pytest.raises(
+        ValueError,
+        match="a TIFF header of this chunk has 110 bytes, expected at most 100: choose a larger offset",
+    ):
         tiff_header(bytes(54), ChunkLayout((6, 9), np.dtype("uint8"), 100))
     with pytest.raises(ValueError, match="of a compressed chunk of 2 planes, expected 'tall'"):
-        tiff_header(zlib.compress(bytes(108)), ChunkLayout((2, 6, 9), np.dtype("uint8"), 512), compression="zlib", stack="pages")
+        tiff_header(
+            zlib.compress(bytes(108)),
+            ChunkLayout((2, 6, 9), np.dtype("uint8"), 512),
+            compression="zlib",
+            stack="pages",
+        )
 
 
 @pytest.mark.parametrize(
@@ -170,16 +222,51 @@ def test_refused():
         (((6, 9), "datetime64[s]"), {}, TypeError, "TIFF has no type for datetime64"),
         (((9,), "uint8"), {}, ValueError, r"a chunk of shape \(9,\): axes= must name its axes"),
         (((2, 2, 6, 9), "uint8"), {}, ValueError, "axes= must name its axes"),
-        (((6, 9), "uint8", "native"), {}, ValueError, "byteorder 'native', expected 'little' or 'big'"),
-        (((6, 9), "uint8"), {"axes": "xy"}, ValueError, "axes 'xy', expected any of t, z, c, then y and x"),
-        (((6, 9), "uint8"), {"axes": "zyx"}, ValueError, "expected a length of at least 1 for each"),
+        (
+            ((6, 9), "uint8", "native"),
+            {},
+            ValueError,
+            "byteorder 'native', expected 'little' or 'big'",
+        ),
+        (
+            ((6, 9), "uint8"),
+            {"axes": "xy"},
+            ValueError,
+            "axes 'xy', expected any of t, z, c, then y and x",
+        ),
+        (
+            ((6, 9), "uint8"),
+            {"axes": "zyx"},
+            ValueError,
+            "expected a length of at least 1 for each",
+        ),
         (((2, 2, 6, 9), "uint8"), {"axes": "zzyx"}, ValueError, "axes 'zzyx'"),
         (((0, 9), "uint8"), {}, ValueError, "expected a length of at least 1"),
-        (((6, 9), "uint8"), {"stack": "volume"}, ValueError, "stack 'volume', expected one of pages, imagej, tall"),
+        (
+            ((6, 9), "uint8"),
+            {"stack": "volume"},
+            ValueError,
+            "stack 'volume', expected one of pages, imagej, tall",
+        ),
         (((3, 6, 9), "int16"), {"stack": "imagej"}, UnsupportedError, "ImageJ stacks of int16 zyx"),
-        (((2, 3, 6, 9), "uint8"), {"stack": "imagej", "axes": "czyx"}, UnsupportedError, "expected the order t, z, c"),
-        (((2, 6, 9, 3), "uint16"), {"stack": "imagej", "axes": "zyxs"}, UnsupportedError, "or RGB of uint8"),
-        (((1 << 16, 1 << 15), "uint16"), {}, UnsupportedError, "expected less than 4294967296: choose smaller chunks"),
+        (
+            ((2, 3, 6, 9), "uint8"),
+            {"stack": "imagej", "axes": "czyx"},
+            UnsupportedError,
+            "expected the order t, z, c",
+        ),
+        (
+            ((2, 6, 9, 3), "uint16"),
+            {"stack": "imagej", "axes": "zyxs"},
+            UnsupportedError,
+            "or RGB of uint8",
+        ),
+        (
+            ((1 << 16, 1 << 15), "uint16"),
+            {},
+            UnsupportedError,
+            "expected less than 4294967296: choose smaller chunks",
+        ),
         (((1, 1 << 32), "uint8"), {}, UnsupportedError, "too large for TIFF"),
     ],
 )

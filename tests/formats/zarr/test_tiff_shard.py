@@ -20,7 +20,12 @@ from wkwdask.formats.zarr.codecs.tiff_shard import TiffShardCodec
 
 
 def _stored(inner, chunks=(32, 48), shape=(40, 50), dtype="uint16", **options):
-    return Stored(shape=shape, chunks=chunks, dtype=dtype, serializer=wkwdask.tiff_shard_codec(inner, **options))
+    return Stored(
+        shape=shape,
+        chunks=chunks,
+        dtype=dtype,
+        serializer=wkwdask.tiff_shard_codec(inner, **options),
+    )
 
 
 def test_whole_shard_by_hand():
@@ -42,10 +47,22 @@ def test_metadata_are_standard():
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 @pytest.mark.parametrize(
-    ("inner", "chunks", "axes"), [((32, 48), (32, 48), None), ((16, 16), (32, 48), None), ((1, 16, 48), (3, 32, 48), None), ((16, 16, 3), (16, 32, 3), "yxs")]
+    ("inner", "chunks", "axes"),
+    [
+        ((32, 48), (32, 48), None),
+        ((16, 16), (32, 48), None),
+        ((1, 16, 48), (3, 32, 48), None),
+        ((16, 16, 3), (16, 32, 3), "yxs"),
+    ],
 )
 def test_read_by_zarr_alone(compression, inner, chunks, axes):
-    stored = _stored(inner, chunks, tuple(n + 7 if n > 3 else n for n in chunks), compression=compression, axes=axes)
+    stored = _stored(
+        inner,
+        chunks,
+        tuple(n + 7 if n > 3 else n for n in chunks),
+        compression=compression,
+        axes=axes,
+    )
     again = stored.open()
     assert (again.chunks, again.shards) == (inner, chunks)
     np.testing.assert_array_equal(again[...], stored.voxels)
@@ -79,13 +96,20 @@ def test_header_stays_with_the_array():
     ("shape", "tile", "axes", "message"),
     [
         ((32, 48), (8, 48), None, "tiles of 8 x 48 pixels, expected multiples of 16"),
-        ((4, 32, 48), (2, 32, 48), None, "inner chunks with z 2 of 4, y 32 of 32, x 48 of 48, expected 1 along planes"),
+        (
+            (4, 32, 48),
+            (2, 32, 48),
+            None,
+            "inner chunks with z 2 of 4, y 32 of 32, x 48 of 48, expected 1 along planes",
+        ),
         ((32, 48, 4), (32, 48, 1), "yxs", "s 1 of 4"),
     ],
 )
 def test_parts_that_are_no_tiles(shape, tile, axes, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        tiff_segments_header(TiffImage.of(shape, "uint8", "little", axes, "pages"), shape, tile, (1,), "none")
+        tiff_segments_header(
+            TiffImage.of(shape, "uint8", "little", axes, "pages"), shape, tile, (1,), "none"
+        )
 
 
 def test_compressed_stack_in_one_chunk():

@@ -19,9 +19,18 @@ from support.inside import limited
 from support.zarr_sources import VOXEL_SIZE, document, make_dataset, voxels
 
 import wkwdask
-from wkwdask.errors import BoundsError, ExistsError, MissingError, ResumeError, TaskFailedError, UnsupportedError
+from wkwdask.errors import (
+    BoundsError,
+    ExistsError,
+    MissingError,
+    ResumeError,
+    TaskFailedError,
+    UnsupportedError,
+)
 
-zarr = pytest.importorskip("zarr", minversion="3.1.4", reason="zarr, of the extra zarr, is not installed")
+zarr = pytest.importorskip(
+    "zarr", minversion="3.1.4", reason="zarr, of the extra zarr, is not installed"
+)
 
 OPTIONS = {"voxel_size": VOXEL_SIZE, "chunk_shape": (8, 8, 8)}
 
@@ -47,16 +56,27 @@ def read(image, mag="1"):
 def datasets(image):
     attributes = dict(zarr.open_group(str(image), mode="r").attrs)
     inner = attributes.get("ome", attributes)
-    return {entry["path"]: [step[step["type"]] for step in entry["coordinateTransformations"]] for entry in inner["multiscales"][0]["datasets"]}
+    return {
+        entry["path"]: [step[step["type"]] for step in entry["coordinateTransformations"]]
+        for entry in inner["multiscales"][0]["datasets"]
+    }
 
 
 def files(folder):
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".wkwdask"))
+    return sorted(
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if path.is_file() and not path.name.startswith(".wkwdask")
+    )
 
 
 def left(folder):
     """What jobs left behind; some names of Zarr 2 begin with a dot too."""
-    return [name for name in leftovers(folder) if os.path.basename(name) not in (".zarray", ".zattrs", ".zgroup")]
+    return [
+        name
+        for name in leftovers(folder)
+        if os.path.basename(name) not in (".zarray", ".zattrs", ".zgroup")
+    ]
 
 
 # ----------------------------------------------------------------------------- arrays
@@ -67,17 +87,29 @@ def left(folder):
     [
         ({}, ["1/c/0/0/0"]),
         ({"shard_shape": (16, 64, 16)}, [f"1/c/{z}/0/{x}" for z in range(2) for x in range(2)]),
-        ({"shard_shape": False, "chunk_shape": (32, 32, 16)}, [f"1/c/{z}/{y}/0" for z in range(2) for y in range(2)]),
-        ({"ngff": "0.4", "chunk_shape": (32, 32, 16)}, [f"1/{z}/{y}/0" for z in range(2) for y in range(2)]),
+        (
+            {"shard_shape": False, "chunk_shape": (32, 32, 16)},
+            [f"1/c/{z}/{y}/0" for z in range(2) for y in range(2)],
+        ),
+        (
+            {"ngff": "0.4", "chunk_shape": (32, 32, 16)},
+            [f"1/{z}/{y}/0" for z in range(2) for y in range(2)],
+        ),
     ],
 )
 @pytest.mark.parametrize("kind", ["numpy", "dask"])
 def test_forms(tmp_path, options, stored, kind):
     array = voxels()
     source = array if kind == "numpy" else da.from_array(array, chunks=(13, 41, 9))
-    report = wkwdask.to_zarr(source, tmp_path / "a.ome.zarr", offset=(-3, 0, 7), **{**OPTIONS, **options})
+    report = wkwdask.to_zarr(
+        source, tmp_path / "a.ome.zarr", offset=(-3, 0, 7), **{**OPTIONS, **options}
+    )
     np.testing.assert_array_equal(read(tmp_path / "a.ome.zarr"), array.T)
-    assert [name for name in files(tmp_path / "a.ome.zarr") if not name.endswith(("zarr.json", ".zarray", ".zattrs", ".zgroup"))] == stored
+    assert [
+        name
+        for name in files(tmp_path / "a.ome.zarr")
+        if not name.endswith(("zarr.json", ".zarray", ".zattrs", ".zgroup"))
+    ] == stored
     assert datasets(tmp_path / "a.ome.zarr") == {"1": [[40, 5, 4], [280, 0, -12]]}
     assert report.files == len(stored)
     assert report.mags[0].nonzero.topleft == (-3, 0, 7)
@@ -98,26 +130,47 @@ def test_any_shapes(tmp_path_factory, data):
     cuts = tuple(data.draw(st.integers(1, 40)) for _ in range(3))
     compression = data.draw(st.sampled_from(["blosc", "zstd", "gzip", "raw"]))
     wkwdask.to_zarr(
-        da.from_array(array, chunks=(channels, *cuts)), folder / "a", voxel_size=(1, 1, 1), chunk_shape=chunk, shard_shape=shard, compression=compression
+        da.from_array(array, chunks=(channels, *cuts)),
+        folder / "a",
+        voxel_size=(1, 1, 1),
+        chunk_shape=chunk,
+        shard_shape=shard,
+        compression=compression,
     )
     found = read(folder / "a")
-    np.testing.assert_array_equal(found if channels > 1 else found[np.newaxis], array.transpose(0, 3, 2, 1))
+    np.testing.assert_array_equal(
+        found if channels > 1 else found[np.newaxis], array.transpose(0, 3, 2, 1)
+    )
 
 
 def test_what_is_told_of_it(tmp_path):
     """Units, types and axes; a further mag, and what is never stored."""
     wkwdask.to_zarr(voxels((3, 20, 10, 8)), tmp_path / "a.ome.zarr", **OPTIONS)
-    wkwdask.to_zarr(voxels((3, 10, 5, 8)), tmp_path / "a.ome.zarr", mag="2-2-1", chunk_shape=(8, 8, 8))
+    wkwdask.to_zarr(
+        voxels((3, 10, 5, 8)), tmp_path / "a.ome.zarr", mag="2-2-1", chunk_shape=(8, 8, 8)
+    )
     ome = document(tmp_path / "a.ome.zarr" / "zarr.json")["attributes"]["ome"]
     assert (ome["version"], ome["multiscales"][0]["name"]) == ("0.5", "a")
     assert [axis["name"] for axis in ome["multiscales"][0]["axes"]] == list("czyx")
-    assert datasets(tmp_path / "a.ome.zarr") == {"1": [[1, 40, 5, 4], [0, 0, 0, 0]], "2-2-1": [[1, 40, 10, 8], [0, 0, 2.5, 2]]}
+    assert datasets(tmp_path / "a.ome.zarr") == {
+        "1": [[1, 40, 5, 4], [0, 0, 0, 0]],
+        "2-2-1": [[1, 40, 10, 8], [0, 0, 2.5, 2]],
+    }
     array = zarr.open_group(str(tmp_path / "a.ome.zarr"), mode="r")["1"]
-    assert (array.metadata.dimension_names, array.chunks, array.shards) == (("c", "z", "y", "x"), (3, 8, 8, 8), (3, 8, 16, 32))
+    assert (array.metadata.dimension_names, array.chunks, array.shards) == (
+        ("c", "z", "y", "x"),
+        (3, 8, 8, 8),
+        (3, 8, 16, 32),
+    )
     assert dict(array.attrs) == {"mag": [1, 1, 1], "offset_vx": [0, 0, 0]}
-    wkwdask.to_zarr(np.zeros((20, 10, 8), np.uint32), tmp_path / "a.ome.zarr" / "labels" / "ids", **OPTIONS)
+    wkwdask.to_zarr(
+        np.zeros((20, 10, 8), np.uint32), tmp_path / "a.ome.zarr" / "labels" / "ids", **OPTIONS
+    )
     labels = zarr.open_group(str(tmp_path / "a.ome.zarr"), mode="r")["labels"]
-    assert (labels.attrs["ome"]["labels"], "image-label" in labels["ids"].attrs["ome"]) == (["ids"], True)
+    assert (labels.attrs["ome"]["labels"], "image-label" in labels["ids"].attrs["ome"]) == (
+        ["ids"],
+        True,
+    )
     assert files(tmp_path / "a.ome.zarr" / "labels" / "ids") == ["1/zarr.json", "zarr.json"]
 
 
@@ -127,7 +180,10 @@ def test_what_is_told_of_it(tmp_path):
         ({"voxel_size": None}, "voxel_size= is needed"),
         ({"compression": "lz4"}, "compression of OME-NGFF must be one of"),
         ({"level": 99}, r"level of zstd must be in -7\.\.22"),
-        ({"shard_shape": (8, 24, 8)}, "a shard must be a power of two of chunks .* give 16 or 32 voxels along y"),
+        (
+            {"shard_shape": (8, 24, 8)},
+            "a shard must be a power of two of chunks .* give 16 or 32 voxels along y",
+        ),
         ({"ngff": "0.7"}, "ngff of OME-NGFF must be one of 0.6, 0.5, 0.4"),
         ({"ngff": "0.4", "shard_shape": (8, 8, 8)}, "which has no shards"),
         ({"chunk_shape": (0, 8, 8)}, "chunk_shape must be positive"),
@@ -148,14 +204,22 @@ def test_other_data_is_left_alone(tmp_path, dataset):
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "a.txt").write_text("mine")
     zarr.create_array(str(tmp_path / "array"), shape=(3,), dtype="uint8")
-    for target, message in (("notes", "contains other files than an image"), ("array", "is a Zarr array"), (dataset, "holds WKW data")):
+    for target, message in (
+        ("notes", "contains other files than an image"),
+        ("array", "is a Zarr array"),
+        (dataset, "holds WKW data"),
+    ):
         with pytest.raises(ExistsError, match=message):
             wkwdask.to_zarr(voxels(), tmp_path / target, **OPTIONS)
     wkwdask.to_zarr(voxels(), f"zarr://{tmp_path}/a", **OPTIONS)
     for options, error, message in (
         ({}, ExistsError, "already exists"),
         ({"mag": 2, "ngff": "0.4"}, ValueError, "is a group of Zarr 3"),
-        ({"mag": 2, "voxel_size": (2, 2.5, 20)}, ExistsError, "voxels of that size already, in the array '1'"),
+        (
+            {"mag": 2, "voxel_size": (2, 2.5, 20)},
+            ExistsError,
+            "voxels of that size already, in the array '1'",
+        ),
     ):
         with pytest.raises(error, match=message):
             wkwdask.to_zarr(voxels(), tmp_path / "a", **{**OPTIONS, **options})
@@ -170,7 +234,9 @@ def test_other_data_is_left_alone(tmp_path, dataset):
 
 
 def test_later(tmp_path):
-    delayed = wkwdask.to_zarr(da.from_array(voxels(), chunks=16), tmp_path / "a", compute=False, **OPTIONS)
+    delayed = wkwdask.to_zarr(
+        da.from_array(voxels(), chunks=16), tmp_path / "a", compute=False, **OPTIONS
+    )
     assert not (tmp_path / "a" / "zarr.json").exists()
     assert delayed.compute().files == 1
     np.testing.assert_array_equal(read(tmp_path / "a"), voxels().T)
@@ -203,18 +269,26 @@ def test_what_was_finished_is_kept(tmp_path, shard):
     options = {**OPTIONS, "shard_shape": shard}
     with pytest.raises((BrokenError, TaskFailedError)) as failed:
         wkwdask.to_zarr(array, tmp_path / "a", **options)
-    assert 'existing="resume" resumes with any array' in "".join(getattr(failed.value, "__notes__", []))
+    assert 'existing="resume" resumes with any array' in "".join(
+        getattr(failed.value, "__notes__", [])
+    )
     assert not (tmp_path / "a" / "zarr.json").exists()
     with pytest.raises(ResumeError, match="compression was"):
         wkwdask.to_zarr(array, tmp_path / "a", existing="resume", compression="gzip", **options)
-    kept = sorted(path for path in (tmp_path / "a").glob(".wkwdask-job-*/1-1-1/c/**/*") if path.is_file())
+    kept = sorted(
+        path for path in (tmp_path / "a").glob(".wkwdask-job-*/1-1-1/c/**/*") if path.is_file()
+    )
     assert kept
     os.truncate(kept[0], 7)
     before, state["left"] = len(asked), 1000
     report = wkwdask.to_zarr(array, tmp_path / "a", existing="resume", **options)
     assert 0 < len(asked) - before <= 18
-    assert "nothing to do" in wkwdask.to_zarr(array, tmp_path / "a", existing="resume", **options).note
-    assert report.files == len([name for name in files(tmp_path / "a" / "1") if name.startswith("c/")])
+    assert (
+        "nothing to do" in wkwdask.to_zarr(array, tmp_path / "a", existing="resume", **options).note
+    )
+    assert report.files == len(
+        [name for name in files(tmp_path / "a" / "1") if name.startswith("c/")]
+    )
     np.testing.assert_array_equal(read(tmp_path / "a"), voxels().T)
     assert left(tmp_path) == []
 
@@ -230,9 +304,14 @@ def test_a_layer_and_back(tmp_path, dataset, version):
     assert len(report.mags) == 3
     wkwdask.convert(dataset, image / "labels" / "neurons", layer="neurons", ngff=version)
     for mag in ("1", "2-2-1", "4-4-2"):
-        np.testing.assert_array_equal(read(image, mag), wkwdask.open(dataset / "color" / mag)[0].compute().T)
+        np.testing.assert_array_equal(
+            read(image, mag), wkwdask.open(dataset / "color" / mag)[0].compute().T
+        )
         absolute = {"mag": mag, "origin": "absolute"}  # the same voxels at the same places
-        np.testing.assert_array_equal(wkwdask.open(image, **absolute).compute(), wkwdask.open(dataset, layer="color", **absolute).compute())
+        np.testing.assert_array_equal(
+            wkwdask.open(image, **absolute).compute(),
+            wkwdask.open(dataset, layer="color", **absolute).compute(),
+        )
     # the array begins at a chunk of mag 4-4-2
     assert datasets(image)["2-2-1"] == [[40, 10, 8], [0, 2.5, 2]]
     wkwdask.convert(image, tmp_path / "back", layer="color")
@@ -240,18 +319,35 @@ def test_a_layer_and_back(tmp_path, dataset, version):
     back, before = wkwdask.open_dataset(tmp_path / "back"), wkwdask.open_dataset(dataset)
     assert back.voxel_size == before.voxel_size
     for name in ("color", "neurons"):
-        assert (back[name].category, back[name].bounding_box) == (before[name].category, before[name].bounding_box)
+        assert (back[name].category, back[name].bounding_box) == (
+            before[name].category,
+            before[name].bounding_box,
+        )
         assert list(back[name].mags) == list(before[name].mags)
     for path in ("color/1", "color/4-4-2", "neurons/2-2-1"):
-        np.testing.assert_array_equal(wkwdask.open(tmp_path / "back" / path).compute(), wkwdask.open(dataset / path).compute())
+        np.testing.assert_array_equal(
+            wkwdask.open(tmp_path / "back" / path).compute(), wkwdask.open(dataset / path).compute()
+        )
     assert left(tmp_path) == []
 
 
 def test_parts_of_a_layer(tmp_path, dataset):
     """One mag, a box, other values, another place."""
     box = (12, 22, 32, 8, 6, 10)
-    wkwdask.convert(dataset / "color" / "1", tmp_path / "a.ome.zarr", bounding_box=box, dtype="uint16", value_range=(0, 255), offset=(-100, 0, 0))
-    expected = wkwdask.read(dataset / "color" / "1", wkwdask.BoundingBox((12, 22, 32), (8, 6, 10)))[0].T.astype("uint16") * 257
+    wkwdask.convert(
+        dataset / "color" / "1",
+        tmp_path / "a.ome.zarr",
+        bounding_box=box,
+        dtype="uint16",
+        value_range=(0, 255),
+        offset=(-100, 0, 0),
+    )
+    expected = (
+        wkwdask.read(dataset / "color" / "1", wkwdask.BoundingBox((12, 22, 32), (8, 6, 10)))[
+            0
+        ].T.astype("uint16")
+        * 257
+    )
     np.testing.assert_array_equal(read(tmp_path / "a.ome.zarr"), expected)
     assert datasets(tmp_path / "a.ome.zarr") == {"1": [[40, 5, 4], [1280, 110, -88 * 4]]}
     with pytest.raises(BoundsError, match=r"starts at voxel \(-88, 22, 32\)"):
@@ -274,7 +370,13 @@ def test_labels_with_fewer_mags(tmp_path, dataset):
 
 
 def test_a_precomputed_volume_becomes_an_image(tmp_path):
-    wkwdask.to_precomputed(voxels(dtype="uint16"), tmp_path / "v", voxel_size=VOXEL_SIZE, offset=(-5, 0, 0), chunk_shape=(8, 8, 8))
+    wkwdask.to_precomputed(
+        voxels(dtype="uint16"),
+        tmp_path / "v",
+        voxel_size=VOXEL_SIZE,
+        offset=(-5, 0, 0),
+        chunk_shape=(8, 8, 8),
+    )
     wkwdask.convert(tmp_path / "v", tmp_path / "a.ome.zarr")
     np.testing.assert_array_equal(read(tmp_path / "a.ome.zarr"), voxels(dtype="uint16").T)
 
@@ -300,14 +402,26 @@ def test_conversions_that_are_refused(tmp_path, dataset, options, error, message
 
 def test_an_interrupted_conversion(tmp_path, dataset):
     options = {"layer": "color", "chunk_shape": (8, 8, 8), "shard_shape": False}
-    with stopping(tmp_path / "log", 1, BrokenError()), pytest.raises((BrokenError, TaskFailedError)):
+    with (
+        stopping(tmp_path / "log", 1, BrokenError()),
+        pytest.raises((BrokenError, TaskFailedError)),
+    ):
         wkwdask.convert(dataset, tmp_path / "a.ome.zarr", **options)
-    finished = {path: path.stat().st_mtime_ns for path in (tmp_path / "a.ome.zarr" / "1" / "c").rglob("*") if path.is_file()}
+    finished = {
+        path: path.stat().st_mtime_ns
+        for path in (tmp_path / "a.ome.zarr" / "1" / "c").rglob("*")
+        if path.is_file()
+    }
     assert finished
     wkwdask.convert(dataset, tmp_path / "a.ome.zarr", existing="resume", **options)
     assert {path: path.stat().st_mtime_ns for path in finished} == finished
-    np.testing.assert_array_equal(read(tmp_path / "a.ome.zarr", "1"), wkwdask.open(dataset / "color" / "1")[0].compute().T)
-    np.testing.assert_array_equal(read(tmp_path / "a.ome.zarr", "4-4-2"), wkwdask.open(dataset / "color" / "4-4-2")[0].compute().T)
+    np.testing.assert_array_equal(
+        read(tmp_path / "a.ome.zarr", "1"), wkwdask.open(dataset / "color" / "1")[0].compute().T
+    )
+    np.testing.assert_array_equal(
+        read(tmp_path / "a.ome.zarr", "4-4-2"),
+        wkwdask.open(dataset / "color" / "4-4-2")[0].compute().T,
+    )
     assert left(tmp_path) == []
 
 
@@ -319,7 +433,10 @@ def make_image(folder, scales, units="micrometer", translations=None, shape=(8, 
     group = zarr.create_group(str(folder))
     entries = []
     for n, scale in enumerate(scales):
-        size = tuple(max(1, round(length * a / b)) for length, a, b in zip(shape, scales[0], scale, strict=True))
+        size = tuple(
+            max(1, round(length * a / b))
+            for length, a, b in zip(shape, scales[0], scale, strict=True)
+        )
         group.create_array(str(n), shape=size, chunks=(4, 8, 8), dtype="uint8")[...] = n + 1
         steps = [{"type": "scale", "scale": list(scale)}]
         if translations is not None:
@@ -332,11 +449,16 @@ def make_image(folder, scales, units="micrometer", translations=None, shape=(8, 
 
 def test_images_of_others(tmp_path):
     """Without translations, as most are written, all levels begin at voxel 0."""
-    image = make_image(tmp_path / "a.zarr", [(0.04, 0.01, 0.01), (0.04, 0.02, 0.02), (0.08, 0.04, 0.04)])
+    image = make_image(
+        tmp_path / "a.zarr", [(0.04, 0.01, 0.01), (0.04, 0.02, 0.02), (0.08, 0.04, 0.04)]
+    )
     report = wkwdask.convert(image, tmp_path / "ds", layer="em", block_len=8, file_len=2)
     assert [os.path.basename(mag.path) for mag in report.mags] == ["1", "2-2-1", "4-4-2"]
     dataset = wkwdask.open_dataset(tmp_path / "ds")
-    assert (tuple(dataset.voxel_size), dataset["em"].bounding_box.topleft) == ((10, 10, 40), (0, 0, 0))
+    assert (tuple(dataset.voxel_size), dataset["em"].bounding_box.topleft) == (
+        (10, 10, 40),
+        (0, 0, 0),
+    )
     assert int(wkwdask.open(tmp_path / "ds" / "em" / "4-4-2").min().compute()) == 3
     wkwdask.convert(image, tmp_path / "one", mag="2-2-1")
     assert [mag.name for mag in wkwdask.open_dataset(tmp_path / "one")["color"].mags] == ["2-2-1"]
@@ -351,7 +473,10 @@ def test_levels_of_other_types(tmp_path):
     del group["1"]
     group.create_array("1", shape=(4, 8, 8), chunks=(4, 8, 8), dtype="uint16")[...] = 300
     for target in (tmp_path / "ds", f"precomputed://{tmp_path}/p", tmp_path / "b.ome.zarr"):
-        with pytest.raises(wkwdask.UnsupportedError, match=r"1: has 1 x uint16, but .* 1 x uint8; mags of a layer have one type"):
+        with pytest.raises(
+            wkwdask.UnsupportedError,
+            match=r"1: has 1 x uint16, but .* 1 x uint8; mags of a layer have one type",
+        ):
             wkwdask.convert(image, target)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.zarr"]
     wkwdask.convert(image, tmp_path / "ds", dtype="uint16")
@@ -360,7 +485,10 @@ def test_levels_of_other_types(tmp_path):
 
 def test_levels_that_are_no_mags(tmp_path):
     image = make_image(
-        tmp_path / "a.zarr", [(1, 1, 1), (1.5, 1.5, 1.5), (2.01, 2.01, 2.01)], translations=[(5, 0, 3), (5, 0, 3), (5.5, 0.5, 3.5)], units="nanometer"
+        tmp_path / "a.zarr",
+        [(1, 1, 1), (1.5, 1.5, 1.5), (2.01, 2.01, 2.01)],
+        translations=[(5, 0, 3), (5, 0, 3), (5.5, 0.5, 3.5)],
+        units="nanometer",
     )
     report = wkwdask.convert(image, tmp_path / "ds")
     assert report.note.splitlines()[-1] == "levels left out: '1' (no mag)"
@@ -389,7 +517,17 @@ def test_broken_images(tmp_path, old, new, message):
 
 
 def test_command(tmp_path, dataset):
-    done = run_here("convert", dataset, tmp_path / "a.ome.zarr", "--layer", "color", "--ngff", "0.4", "--chunk-shape", "8,8,8")
+    done = run_here(
+        "convert",
+        dataset,
+        tmp_path / "a.ome.zarr",
+        "--layer",
+        "color",
+        "--ngff",
+        "0.4",
+        "--chunk-shape",
+        "8,8,8",
+    )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "a.ome.zarr" / "4-4-2" / ".zarray").exists()
 
@@ -399,23 +537,33 @@ def test_an_image_does_not_hide_arrays_that_a_group_holds_already(tmp_path, vers
     """``multiscales`` would list the new array alone, and the arrays beside it would no longer be
     found."""
     fine = np.arange(16**3, dtype="u2").reshape(16, 16, 16)
-    group, options = zarr.open_group(str(tmp_path / "g"), mode="w", zarr_format=2 if version == "0.4" else 3), {"ngff": version, "voxel_size": (4, 4, 8)}
+    group, options = (
+        zarr.open_group(str(tmp_path / "g"), mode="w", zarr_format=2 if version == "0.4" else 3),
+        {"ngff": version, "voxel_size": (4, 4, 8)},
+    )
     for name in ("0", "others/1"):
         group.create_array(name, data=fine, chunks=(8, 8, 8))
     before = wkwdask.info(f"zarr://{tmp_path}/g")
-    with pytest.raises(ExistsError, match=r"/g: holds 0, others/1, and no multiscales lists them: .* new group"):
+    with pytest.raises(
+        ExistsError, match=r"/g: holds 0, others/1, and no multiscales lists them: .* new group"
+    ):
         wkwdask.save(fine[::4, ::4, ::4], f"zarr://{tmp_path}/g", mag="4-4-4", **options)
     with pytest.raises(ExistsError, match="hide them"):
         wkwdask.convert(f"zarr://{tmp_path}/g/0", f"zarr://{tmp_path}/g", **options)
     assert wkwdask.info(f"zarr://{tmp_path}/g") == before
     wkwdask.save(fine[::4, ::4, ::4], f"zarr://{tmp_path}/g/image", mag="4-4-4", **options)
-    np.testing.assert_array_equal(wkwdask.read(f"zarr://{tmp_path}/g/image", mag="4-4-4")[0], fine[::4, ::4, ::4])
+    np.testing.assert_array_equal(
+        wkwdask.read(f"zarr://{tmp_path}/g/image", mag="4-4-4")[0], fine[::4, ::4, ::4]
+    )
 
 
 def test_the_list_of_labels_is_no_image(tmp_path, dataset):
     image = tmp_path / "em.ome.zarr"
     wkwdask.convert(dataset, image, layer="color", mag="4-4-2")
-    with pytest.raises(ExistsError, match="labels: is the group that lists the labels of an image; write to a folder in it, such as"):
+    with pytest.raises(
+        ExistsError,
+        match="labels: is the group that lists the labels of an image; write to a folder in it, such as",
+    ):
         wkwdask.convert(dataset, image / "labels", layer="neurons", mag="4-4-2")
     assert not (image / "labels").exists()
     wkwdask.convert(dataset, image / "labels" / "neurons", layer="neurons", mag="4-4-2")

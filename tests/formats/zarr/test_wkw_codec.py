@@ -18,7 +18,9 @@ from hypothesis import strategies as st
 import wkwdask
 from wkwdask.errors import CorruptError, FormatError, TruncatedError
 
-zarr = pytest.importorskip("zarr", minversion="3.1.4", reason="zarr, of the extra zarr, is not installed")
+zarr = pytest.importorskip(
+    "zarr", minversion="3.1.4", reason="zarr, of the extra zarr, is not installed"
+)
 
 from zarr.registry import get_chunk_key_encoding_class, get_codec_class  # noqa: E402
 
@@ -29,20 +31,35 @@ from wkwdask.formats.zarr.documents import array_document  # noqa: E402
 try:
     get_codec_class("wkw")
 except KeyError:
-    pytest.skip("the package is not installed, so that zarr does not find its codecs", allow_module_level=True)
+    pytest.skip(
+        "the package is not installed, so that zarr does not find its codecs",
+        allow_module_level=True,
+    )
 
 
 def describe(folder, shape, dtype, channels, block_len, file_len, compression="lz4hc"):
     """Put a ``zarr.json`` beside the files of a mag."""
     edge = block_len * file_len
-    codecs = [{"name": "wkw", "configuration": {"block_len": block_len, "compression": compression}}]
-    document = array_document(shape, channels, np.dtype(dtype), (edge,) * 3, codecs, {}) | {"chunk_key_encoding": {"name": "wkw"}}
+    codecs = [
+        {"name": "wkw", "configuration": {"block_len": block_len, "compression": compression}}
+    ]
+    document = array_document(shape, channels, np.dtype(dtype), (edge,) * 3, codecs, {}) | {
+        "chunk_key_encoding": {"name": "wkw"}
+    }
     os.makedirs(folder, exist_ok=True)
     with open(f"{folder}/zarr.json", "w") as file:
         json.dump(document, file)
 
 
-def mag_of(tmp_path, compression="lz4", dtype="uint16", channels=1, shape=(40, 33, 50), block_len=4, file_len=4):
+def mag_of(
+    tmp_path,
+    compression="lz4",
+    dtype="uint16",
+    channels=1,
+    shape=(40, 33, 50),
+    block_len=4,
+    file_len=4,
+):
     """Write a mag, and give its folder and its voxels, axes (c,) z, y, x."""
     array = np.random.default_rng(3).integers(0, 9, (channels, *shape)).astype(dtype)
     array[:, :16, :16, :16] = 0  # a file that is not there
@@ -58,7 +75,9 @@ def mags(tmp_path_factory):
     """Mags of all block types, with one channel or three."""
     made = {}
     for compression, channels in (("raw", 1), ("lz4", 3), ("lz4hc", 1)):
-        folder, expected = mag_of(tmp_path_factory.mktemp(compression), compression, channels=channels)
+        folder, expected = mag_of(
+            tmp_path_factory.mktemp(compression), compression, channels=channels
+        )
         made[compression] = (zarr.open_array(folder, mode="r"), expected)
     return made
 
@@ -90,9 +109,14 @@ def test_enclosing_box(data):
     shape = (5, 6, 7)
     chunk = np.arange(210).reshape(shape)
     where = data.draw(selections(shape))
-    where = tuple(slice(n.stop and n.stop - 1, None, -2) if isinstance(n, slice) and n.step == 7 else n for n in where)
+    where = tuple(
+        slice(n.stop and n.stop - 1, None, -2) if isinstance(n, slice) and n.step == 7 else n
+        for n in where
+    )
     if data.draw(st.booleans()):
-        where = np.ix_(*[data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=4)) for n in shape])
+        where = np.ix_(
+            *[data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=4)) for n in shape]
+        )
     box, rest = enclosing_box(where, shape)
     x, y, z = (slice(a, b) for a, b in zip(box.topleft, box.bottomright, strict=True))
     np.testing.assert_array_equal(chunk[z, y, x][rest], chunk[where])
@@ -104,8 +128,16 @@ def test_places(mags, compression):
     array, expected = mags[compression]
     first = ([0, 2],) if expected.ndim == 4 else ()
     where = (*first, [1, 49, 17], slice(2, 30), [39, 0])
-    np.testing.assert_array_equal(array.oindex[where], expected[np.ix_(*[range(*n.indices(33)) if isinstance(n, slice) else n for n in where])])
-    points = (*((np.array([0, 2]),) if first else ()), np.array([1, 48]), np.array([32, 2]), np.array([39, 20]))
+    np.testing.assert_array_equal(
+        array.oindex[where],
+        expected[np.ix_(*[range(*n.indices(33)) if isinstance(n, slice) else n for n in where])],
+    )
+    points = (
+        *((np.array([0, 2]),) if first else ()),
+        np.array([1, 48]),
+        np.array([32, 2]),
+        np.array([39, 20]),
+    )
     np.testing.assert_array_equal(array.vindex[points], expected[points])
     np.testing.assert_array_equal(array[..., 5], expected[..., 5])
 
@@ -123,19 +155,26 @@ def test_types(tmp_path, dtype):
 def test_files_that_zarr_writes(tmp_path, compression, channels):
     """They are WKW files: parts of chunks are merged, and zeros are not stored."""
     shape, folder = (21, 30, 17), str(tmp_path / "color" / "1")
-    wkwdask.create(folder, ((0, 0, 0), shape), "int16", num_channels=channels, block_len=4, file_len=4)
+    wkwdask.create(
+        folder, ((0, 0, 0), shape), "int16", num_channels=channels, block_len=4, file_len=4
+    )
     describe(folder, shape, "int16", channels, 4, 4, compression)
     array = zarr.open_array(folder, mode="r+")
     expected = np.zeros(array.shape, "int16")
-    for seed, where in enumerate([(slice(0, 17), slice(3, 29), slice(5, 9)), (slice(2, 4), slice(0, 30), 20)]):
+    for seed, where in enumerate(
+        [(slice(0, 17), slice(3, 29), slice(5, 9)), (slice(2, 4), slice(0, 30), 20)]
+    ):
         values = np.random.default_rng(seed).integers(-5, 5, expected[(..., *where)].shape)
         array[(..., *where)] = values
         expected[(..., *where)] = values
     np.testing.assert_array_equal(
-        wkwdask.open(folder)[(slice(None), *map(slice, shape))].compute(), expected.reshape(-1, *expected.shape[-3:]).transpose(0, 3, 2, 1)
+        wkwdask.open(folder)[(slice(None), *map(slice, shape))].compute(),
+        expected.reshape(-1, *expected.shape[-3:]).transpose(0, 3, 2, 1),
     )
     array[...] = 0
-    assert not list(tmp_path.rglob("*.wkw")) or {path.name for path in tmp_path.rglob("*.wkw")} == {"header.wkw"}
+    assert not list(tmp_path.rglob("*.wkw")) or {path.name for path in tmp_path.rglob("*.wkw")} == {
+        "header.wkw"
+    }
 
 
 class Counting(zarr.storage.WrapperStore):
@@ -163,7 +202,14 @@ def test_small_parts_read_few_bytes(tmp_path, compression):
     assert Counting.nbytes == whole
 
 
-@pytest.mark.parametrize("where", [(slice(33, 35), slice(17, 19), slice(50, 52)), (slice(2, 60), slice(10, 50), slice(1, 30)), (slice(None),) * 3])
+@pytest.mark.parametrize(
+    "where",
+    [
+        (slice(33, 35), slice(17, 19), slice(50, 52)),
+        (slice(2, 60), slice(10, 50), slice(1, 30)),
+        (slice(None),) * 3,
+    ],
+)
 def test_without_an_event_loop(tmp_path, where):
     folder, expected = mag_of(tmp_path, "lz4", shape=(64, 64, 64), block_len=4, file_len=16)
     array = zarr.open_array(folder, mode="r")
@@ -172,12 +218,18 @@ def test_without_an_event_loop(tmp_path, where):
         def get_sync(self, prototype, byte_range=None):
             with open(f"{folder}/z0/y0/x0.wkw", "rb") as file:
                 raw = file.read()
-            return prototype.buffer.from_bytes(raw if byte_range is None else raw[byte_range.start : byte_range.end])
+            return prototype.buffer.from_bytes(
+                raw if byte_range is None else raw[byte_range.start : byte_range.end]
+            )
 
     prototype = zarr.core.buffer.default_buffer_prototype()
     (codec,) = array.metadata.codecs
-    spec = SimpleNamespace(shape=(64, 64, 64), dtype=array.metadata.data_type, prototype=prototype, fill_value=0)
-    np.testing.assert_array_equal(codec._decode_partial_sync(Getter(), where, spec).as_numpy_array(), expected[where])
+    spec = SimpleNamespace(
+        shape=(64, 64, 64), dtype=array.metadata.data_type, prototype=prototype, fill_value=0
+    )
+    np.testing.assert_array_equal(
+        codec._decode_partial_sync(Getter(), where, spec).as_numpy_array(), expected[where]
+    )
 
 
 def test_the_fused_pipeline(tmp_path):
@@ -193,12 +245,22 @@ def test_the_fused_pipeline(tmp_path):
 def test_a_codec_around_it(tmp_path):
     """Behind a compressor whole chunks are decoded."""
     codecs = {"serializer": WkwCodec(block_len=4), "compressors": [zarr.codecs.GzipCodec()]}
-    array = zarr.create_array(str(tmp_path / "a"), shape=(10, 20, 30), chunks=(16, 16, 16), dtype="float32", **codecs)
+    array = zarr.create_array(
+        str(tmp_path / "a"), shape=(10, 20, 30), chunks=(16, 16, 16), dtype="float32", **codecs
+    )
     values = np.random.default_rng(0).normal(size=array.shape).astype("float32")
     array[...] = values
-    np.testing.assert_array_equal(zarr.open_array(str(tmp_path / "a"))[3:9, ::2, 7], values[3:9, ::2, 7])
+    np.testing.assert_array_equal(
+        zarr.open_array(str(tmp_path / "a"))[3:9, ::2, 7], values[3:9, ::2, 7]
+    )
     inner = zarr.create_array(
-        str(tmp_path / "b"), shape=(10, 20, 30), chunks=(8, 8, 8), shards=(16, 32, 32), dtype="float32", serializer=WkwCodec(4), compressors=None
+        str(tmp_path / "b"),
+        shape=(10, 20, 30),
+        chunks=(8, 8, 8),
+        shards=(16, 32, 32),
+        dtype="float32",
+        serializer=WkwCodec(4),
+        compressors=None,
     )
     inner[...] = values
     np.testing.assert_array_equal(inner[1:9, 4, ::3], values[1:9, 4, ::3])
@@ -218,11 +280,16 @@ def test_a_codec_around_it(tmp_path):
 def test_arrays_that_are_no_wkw(tmp_path, options, message):
     with pytest.raises((ValueError, TypeError), match=message):
         zarr.create_array(
-            str(tmp_path / "a"), **{"shape": (9, 9, 9), "chunks": (16, 16, 16), "dtype": "uint8", **options}, serializer=WkwCodec(4), compressors=None
+            str(tmp_path / "a"),
+            **{"shape": (9, 9, 9), "chunks": (16, 16, 16), "dtype": "uint8", **options},
+            serializer=WkwCodec(4),
+            compressors=None,
         )
 
 
-@pytest.mark.parametrize("options", [{"block_len": 3}, {"block_len": "8"}, {"compression": "zip"}, {"level": 0}])
+@pytest.mark.parametrize(
+    "options", [{"block_len": 3}, {"block_len": "8"}, {"compression": "zip"}, {"level": 0}]
+)
 def test_bad_configurations(options):
     with pytest.raises(ValueError, match="must be"):
         WkwCodec(**options)
@@ -248,7 +315,13 @@ def test_keys():
 def test_damage(tmp_path, where):
     """Whole chunks and parts of them tell where."""
     folder = str(tmp_path / "color" / "1")
-    wkwdask.to_wkw(np.random.default_rng(0).integers(0, 99, (16, 16, 16)).astype("uint16"), folder, compression="lz4", block_len=4, file_len=4)
+    wkwdask.to_wkw(
+        np.random.default_rng(0).integers(0, 99, (16, 16, 16)).astype("uint16"),
+        folder,
+        compression="lz4",
+        block_len=4,
+        file_len=4,
+    )
     describe(folder, (16, 16, 16), "uint16", 1, 4, 4)
     path, array = f"{folder}/z0/y0/x0.wkw", zarr.open_array(folder, mode="r")
     with open(path, "rb") as file:
@@ -270,7 +343,9 @@ def test_damage(tmp_path, where):
 @given(st.data())
 def test_any_bytes(tmp_path_factory, data):
     """They decode, or raise a FormatError."""
-    folder, _ = mag_of(tmp_path_factory.mktemp("damage"), shape=(32, 16, 16), block_len=4, file_len=4)
+    folder, _ = mag_of(
+        tmp_path_factory.mktemp("damage"), shape=(32, 16, 16), block_len=4, file_len=4
+    )
     path = f"{folder}/z0/y0/x1.wkw"
     with open(path, "rb") as file:
         raw = bytearray(file.read())

@@ -16,12 +16,31 @@ from support.strategies import voxel_array
 pytest.importorskip("zarr", reason="zarr is not installed")
 import zarr
 from support.zarr_arrays import Stored, length_header, write_and_open
-from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, TransposeCodec, ZstdCodec
+from zarr.codecs import (
+    BloscCodec,
+    BytesCodec,
+    Crc32cCodec,
+    GzipCodec,
+    ShardingCodec,
+    TransposeCodec,
+    ZstdCodec,
+)
 
 import wkwdask
 from wkwdask.errors import UnsupportedError
 
-DTYPES = ("bool", "uint8", "int16", "uint32", "int64", "uint64", "float16", "float32", "float64", "complex64")
+DTYPES = (
+    "bool",
+    "uint8",
+    "int16",
+    "uint32",
+    "int64",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+    "complex64",
+)
 BEFORE = {
     "nothing": (),
     "gzip": (GzipCodec(level=1),),
@@ -66,7 +85,9 @@ def arrays(draw):
     if sharding == "inside":
         options["shards"] = tuple(n * draw(st.integers(1, 2)) for n in chunks)
     elif sharding == "outside":
-        options["serializer"] = ShardingCodec(chunk_shape=(1,) * ndim, codecs=[options["serializer"]])
+        options["serializer"] = ShardingCodec(
+            chunk_shape=(1,) * ndim, codecs=[options["serializer"]]
+        )
     return options, compressors, behind, sharding
 
 
@@ -93,7 +114,11 @@ def _check(data, options, compressors, behind, sharding):
     wkwdask.register_header("numbered", numbered_header)
     dtype = np.dtype(options["dtype"])
     plain = dtype.kind in "bc" or dtype.itemsize == 2
-    voxels = np.ones(options["shape"], dtype) if plain else voxel_array(dtype, options["shape"], data.draw(st.integers(0, 99)), "noise")
+    voxels = (
+        np.ones(options["shape"], dtype)
+        if plain
+        else voxel_array(dtype, options["shape"], data.draw(st.integers(0, 99)), "noise")
+    )
     stored = Stored(compressors, fill=False, **options)
     stored.array[...] = voxels
     np.testing.assert_array_equal(stored.open()[...], voxels)
@@ -110,7 +135,11 @@ def _check(data, options, compressors, behind, sharding):
     if sharding != "inside" and codec.literal is not None:
         tail = 3 if behind == "footer" else 4 if behind == "crc32c" else 0
         for chunk in stored.chunks().values():
-            found = chunk[: codec.nbytes] if codec.at_start else chunk[len(chunk) - tail - codec.nbytes : len(chunk) - tail]
+            found = (
+                chunk[: codec.nbytes]
+                if codec.at_start
+                else chunk[len(chunk) - tail - codec.nbytes : len(chunk) - tail]
+            )
             assert found == codec.literal
 
 
@@ -136,12 +165,18 @@ def _install_acme(folder):
     """Make what an installed package with a header leaves behind."""
     (folder / "acme.py").write_text("def header(encoded):\n    return b'acme%d' % len(encoded)\n")
     (folder / "acme-1.0.dist-info").mkdir(parents=True)
-    (folder / "acme-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
-    (folder / "acme-1.0.dist-info" / "entry_points.txt").write_text("[wkwdask.headers]\nacme = acme:header\n")
+    (folder / "acme-1.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n"
+    )
+    (folder / "acme-1.0.dist-info" / "entry_points.txt").write_text(
+        "[wkwdask.headers]\nacme = acme:header\n"
+    )
 
 
 def _create(path, count, *compressors, **options):
-    array = zarr.create_array(path, shape=(count,), dtype="uint8", compressors=compressors, **options)
+    array = zarr.create_array(
+        path, shape=(count,), dtype="uint8", compressors=compressors, **options
+    )
     array[:] = 3
 
 
@@ -158,9 +193,19 @@ def test_two_other_processes_that_never_import_wkwdask(tmp_path):
         wkwdask.pad_codec(padding=b"end", location="end", strict=True),
         chunks=(1,),
     )
-    _create(tmp_path / "a-acme", 4, wkwdask.offset_codec(5, header="acme"), chunks=(2,), shards=(4,))
-    _create(tmp_path / "a-session", 4, wkwdask.offset_codec(3, prefix_func=lambda _: b"abc"), chunks=(2,))
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))}
+    _create(
+        tmp_path / "a-acme", 4, wkwdask.offset_codec(5, header="acme"), chunks=(2,), shards=(4,)
+    )
+    _create(
+        tmp_path / "a-session",
+        4,
+        wkwdask.offset_codec(3, prefix_func=lambda _: b"abc"),
+        chunks=(2,),
+    )
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", ""))),
+    }
     started = [
         subprocess.Popen(
             [sys.executable, "-W", "error", "-c", _OTHER, str(tmp_path / "a"), str(n)],
@@ -176,7 +221,9 @@ def test_two_other_processes_that_never_import_wkwdask(tmp_path):
         assert errors == ""
         lines = out.splitlines()
         assert 120 <= int(lines[0]) <= 40 * 8  # whatever of the other was there
-        assert lines[1].startswith("UnsupportedError chunks of this array begin with the header 'session:")
+        assert lines[1].startswith(
+            "UnsupportedError chunks of this array begin with the header 'session:"
+        )
     assert zarr.open_array(tmp_path / "a")[:].tolist() == [7, 8] * 20
     for n in range(40):
         data = (tmp_path / "a" / "c" / str(n)).read_bytes()
@@ -207,14 +254,22 @@ def test_arrays_from_dask(tmp_path, shards):
     voxels = np.arange(1, 257, dtype="int32").reshape(16, 16)
     with dask.config.set(scheduler="threads"):
         da.from_array(voxels, chunks=shards or (4, 4)).store(array, lock=False)
-        np.testing.assert_array_equal(da.from_zarr(zarr.open_array(tmp_path / "a")).compute(), voxels)
+        np.testing.assert_array_equal(
+            da.from_zarr(zarr.open_array(tmp_path / "a")).compute(), voxels
+        )
 
 
 def test_on_dask_workers(tmp_path):
     import distributed
     from support.local_cluster import local_cluster
 
-    array = zarr.create_array(tmp_path / "a", shape=(8, 8), chunks=(4, 4), dtype="int32", compressors=[wkwdask.offset_codec(8, prefix_func=length_header)])
+    array = zarr.create_array(
+        tmp_path / "a",
+        shape=(8, 8),
+        chunks=(4, 4),
+        dtype="int32",
+        compressors=[wkwdask.offset_codec(8, prefix_func=length_header)],
+    )
     with local_cluster() as cluster, distributed.Client(cluster) as client:
         futures = [client.submit(write_and_open, array, start, pure=False) for start in (0, 4)]
         assert client.gather(futures) == [1, 5]
@@ -228,7 +283,14 @@ def test_a_single_array_is_stored_again_in_place(tmp_path, zarr_format):
     zarr-python reads them."""
     voxels = np.random.default_rng(0).integers(0, 99, (20, 31, 17)).astype(np.uint16)
     names = {"dimension_names": ["z", "y", "x"]} if zarr_format == 3 else {}
-    array = zarr.create_array(tmp_path / "a", data=voxels, chunks=(8, 8, 8), zarr_format=zarr_format, attributes={"who": "me"}, **names)
+    array = zarr.create_array(
+        tmp_path / "a",
+        data=voxels,
+        chunks=(8, 8, 8),
+        zarr_format=zarr_format,
+        attributes={"who": "me"},
+        **names,
+    )
     before = array.metadata.to_dict()
     options = {"shard_shape": (32, 16, 16)} if zarr_format == 3 else {}
     wkwdask.rechunk(f"zarr://{tmp_path}/a", chunk_shape=(16, 8, 8), compression="gzip", **options)
@@ -236,7 +298,9 @@ def test_a_single_array_is_stored_again_in_place(tmp_path, zarr_format):
     np.testing.assert_array_equal(found[...], voxels)
     assert (found.chunks, found.shards) == ((8, 8, 16), (16, 16, 32) if zarr_format == 3 else None)
     after = found.metadata.to_dict()
-    assert [after.get(name) for name in ("shape", "attributes", "dimension_names")] == [before.get(name) for name in ("shape", "attributes", "dimension_names")]
+    assert [after.get(name) for name in ("shape", "attributes", "dimension_names")] == [
+        before.get(name) for name in ("shape", "attributes", "dimension_names")
+    ]
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
     with pytest.raises(UnsupportedError, match="is a single Zarr array, and levels need an image"):
         wkwdask.build_pyramid(f"zarr://{tmp_path}/a", mags=["2"], method="max")
@@ -244,19 +308,36 @@ def test_a_single_array_is_stored_again_in_place(tmp_path, zarr_format):
 
 def test_a_single_array_keeps_its_axes_in_place(tmp_path):
     voxels = np.random.default_rng(5).integers(1, 99, (9, 10, 11), np.uint8)
-    zarr.create_array(tmp_path / "a", data=voxels, chunks=(8, 8, 8), dimension_names=["x", "y", "z"])
+    zarr.create_array(
+        tmp_path / "a", data=voxels, chunks=(8, 8, 8), dimension_names=["x", "y", "z"]
+    )
     wkwdask.rechunk(f"zarr://{tmp_path}/a", chunk_shape=(8, 4, 2), shard_shape=(8, 8, 8))
     found = zarr.open_array(tmp_path / "a", mode="r")
-    assert (found.chunks, found.shards, found.metadata.dimension_names) == ((8, 4, 2), (8, 8, 8), ("x", "y", "z"))
+    assert (found.chunks, found.shards, found.metadata.dimension_names) == (
+        (8, 4, 2),
+        (8, 8, 8),
+        ("x", "y", "z"),
+    )
     np.testing.assert_array_equal(found[...], voxels)
 
 
 def test_copies_of_an_array_without_a_voxel_size_name_a_call_that_writes_them(tmp_path):
     voxels = np.arange(20 * 12 * 8, dtype="uint16").reshape(20, 12, 8)
-    zarr.create_array(tmp_path / "a", shape=voxels.shape, dtype=voxels.dtype, chunks=(5, 6, 7), dimension_names=["x", "y", "z"])[...] = voxels
+    zarr.create_array(
+        tmp_path / "a",
+        shape=voxels.shape,
+        dtype=voxels.dtype,
+        chunks=(5, 6, 7),
+        dimension_names=["x", "y", "z"],
+    )[...] = voxels
     for verb in (wkwdask.copy, wkwdask.rechunk, wkwdask.compress):
-        with pytest.raises(ValueError, match=r"a: states no voxel size, which its copy as an image needs; convert\(\) with voxel_size= writes it"):
+        with pytest.raises(
+            ValueError,
+            match=r"a: states no voxel size, which its copy as an image needs; convert\(\) with voxel_size= writes it",
+        ):
             verb(f"zarr://{tmp_path}/a", f"zarr://{tmp_path}/copy.ome.zarr")
     assert not (tmp_path / "copy.ome.zarr").exists()
-    wkwdask.convert(f"zarr://{tmp_path}/a", f"zarr://{tmp_path}/copy.ome.zarr", voxel_size=(4, 4, 40))
+    wkwdask.convert(
+        f"zarr://{tmp_path}/a", f"zarr://{tmp_path}/copy.ome.zarr", voxel_size=(4, 4, 40)
+    )
     np.testing.assert_array_equal(wkwdask.open(f"zarr://{tmp_path}/copy.ome.zarr")[0], voxels)

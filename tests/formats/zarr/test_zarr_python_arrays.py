@@ -17,7 +17,9 @@ from wkwdask.store import files
 
 zarr = pytest.importorskip("zarr", reason="writes the arrays")
 
-pytestmark = pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in the Zarr version 3 specification")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Numcodecs codecs are not in the Zarr version 3 specification"
+)
 
 VOXELS = np.random.default_rng(1).integers(1, 999, (20, 30, 40)).astype("uint16")  # (z, y, x)
 BOX = ((3, 5, 7), (33, 25, 19))
@@ -28,7 +30,14 @@ WAYS = {"delta": {}, "shards": {"shards": (16, 16, 16)}}
 @pytest.fixture(params=WAYS)
 def folder(tmp_path, request):
     """A folder with an array whose first chunks are absent."""
-    array = zarr.create_array(tmp_path / "a.zarr", shape=VOXELS.shape, chunks=(8, 8, 8), dtype="uint16", filters=[FILTER], **WAYS[request.param])
+    array = zarr.create_array(
+        tmp_path / "a.zarr",
+        shape=VOXELS.shape,
+        chunks=(8, 8, 8),
+        dtype="uint16",
+        filters=[FILTER],
+        **WAYS[request.param],
+    )
     array[8:] = VOXELS[8:]
     return tmp_path / "a.zarr"
 

@@ -16,7 +16,14 @@ import numpy as np
 from wkwdask.errors import FormatError, UnsupportedError
 from wkwdask.formats.identity import FileIdentity, read_record_state
 from wkwdask.formats.n5.attributes import FILE_NAME, parse_dataset
-from wkwdask.formats.n5.block import compress, decode_block, encode_block, format_header, header_nbytes, parse_header
+from wkwdask.formats.n5.block import (
+    compress,
+    decode_block,
+    encode_block,
+    format_header,
+    header_nbytes,
+    parse_header,
+)
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.model.chunk_grid import ChunkGrid, from_cxyz, grouped_unit, pick_cxyz, to_cxyz
 from wkwdask.model.codec import ChunkCodec, Encoding, blosc_kind
@@ -60,23 +67,45 @@ class N5Codec(ChunkCodec):
         if kind == "lz4":  # the stream of lz4-java, which nobody else writes
             return None
         if kind == "blosc":
-            kind = blosc_kind(self.compression.option("cname", "blosclz"), int(self.compression.option("shuffle", 1)), self.dtype.itemsize)
-        return Encoding.of(self.dtype.newbyteorder(">"), pick_cxyz(self.block_size, self.axes), self.axes[::-1], kind)
+            kind = blosc_kind(
+                self.compression.option("cname", "blosclz"),
+                int(self.compression.option("shuffle", 1)),
+                self.dtype.itemsize,
+            )
+        return Encoding.of(
+            self.dtype.newbyteorder(">"),
+            pick_cxyz(self.block_size, self.axes),
+            self.axes[::-1],
+            kind,
+        )
 
     def without_header(self, data: bytes, source: str) -> bytes | None:
         header = parse_header(data, len(self.axes), source)
-        return data[header.nbytes :] if header.shape == self.block_size and header.num_values == math.prod(self.block_size) else None
+        return (
+            data[header.nbytes :]
+            if header.shape == self.block_size and header.num_values == math.prod(self.block_size)
+            else None
+        )
 
     def with_header(self, values: bytes) -> bytes:
         return format_header(self.block_size) + values
 
     def largest_nbytes(self, shape: Sequence[int]) -> int:
-        return int(np.prod(shape, dtype=object)) * self.dtype.itemsize + header_nbytes(len(self.axes), 1)
+        return int(np.prod(shape, dtype=object)) * self.dtype.itemsize + header_nbytes(
+            len(self.axes), 1
+        )
 
     def decode(self, data: bytes, shape: Vec4, source: str, offset: int = 0) -> npt.NDArray[Any]:
         """Decode a block, truncated or whole at the upper ends: its header states its shape."""
         del shape, offset
-        block = decode_block(data, self.dtype, self.compression, source, num_axes=len(self.axes), largest=self.block_size)
+        block = decode_block(
+            data,
+            self.dtype,
+            self.compression,
+            source,
+            num_axes=len(self.axes),
+            largest=self.block_size,
+        )
         return to_cxyz(block, self.axes) if block.size else np.zeros((0, 0, 0, 0), self.dtype)
 
     def check_packages(self, source: str) -> None:
@@ -93,7 +122,11 @@ class N5Description(FileIdentity):
     @property
     def token(self) -> tuple[Any, ...]:
         """Attributes, and for a local dataset the inode of its folder."""
-        return ("n5", repr(self.dataset.document), None if self.opened is None else self.opened.folder)
+        return (
+            "n5",
+            repr(self.dataset.document),
+            None if self.opened is None else self.opened.folder,
+        )
 
     def content(self, box: BoundingBox) -> tuple[Any, ...]:
         """Return the storage and the box: a job can rename a level and change its other
@@ -108,14 +141,39 @@ class N5Description(FileIdentity):
             return False
 
 
-def n5_array(store: Store, dataset: N5Dataset, axes: str, mag: Mag = MAG_1, lengths_nm: Lengths | None = None, *, is_new: bool = False) -> StoredArray:
+def n5_array(
+    store: Store,
+    dataset: N5Dataset,
+    axes: str,
+    mag: Mag = MAG_1,
+    lengths_nm: Lengths | None = None,
+    *,
+    is_new: bool = False,
+) -> StoredArray:
     """Return the dataset of a folder as a stored array that starts at voxel 0; ``is_new`` if it is
     being written."""
     size, block = pick_cxyz(dataset.dimensions, axes), pick_cxyz(dataset.block_size, axes)
-    grid = ChunkGrid(size, block, block, grouped_unit(size, block, dataset.dtype.itemsize), truncates=True)
+    grid = ChunkGrid(
+        size, block, block, grouped_unit(size, block, dataset.dtype.itemsize), truncates=True
+    )
     codec = N5Codec(dataset.dtype, dataset.block_size, dataset.compression, axes)
-    identity = N5Description(store, FILE_NAME, read_record_state(store, FILE_NAME) if store.is_local and not is_new else None, dataset)
-    return StoredArray(store, grid, GridNaming(axes), SingleFiles(), codec, dataset.dtype, identity, mag, lengths_nm=lengths_nm)
+    identity = N5Description(
+        store,
+        FILE_NAME,
+        read_record_state(store, FILE_NAME) if store.is_local and not is_new else None,
+        dataset,
+    )
+    return StoredArray(
+        store,
+        grid,
+        GridNaming(axes),
+        SingleFiles(),
+        codec,
+        dataset.dtype,
+        identity,
+        mag,
+        lengths_nm=lengths_nm,
+    )
 
 
 def dataset_of(array: StoredArray) -> N5Dataset:

@@ -30,7 +30,18 @@ if TYPE_CHECKING:
 
 FILE_NAME = "attributes.json"
 VERSION = "4.0.0"
-DTYPES = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float32", "float64")
+DTYPES = (
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "float32",
+    "float64",
+)
 DATASET_KEYS = ("n5", "dimensions", "blockSize", "dataType", "compression", "compressionType")
 """Attributes that define the storage of a dataset, and the version of a container."""
 FACTOR_LISTS = ("scales", "downsamplingFactors")
@@ -51,7 +62,9 @@ class N5Dataset:
 
     @property
     def grid(self) -> tuple[int, ...]:
-        return tuple(-(-n // edge) for n, edge in zip(self.dimensions, self.block_size, strict=True))
+        return tuple(
+            -(-n // edge) for n, edge in zip(self.dimensions, self.block_size, strict=True)
+        )
 
     @property
     def block_nbytes(self) -> int:
@@ -72,10 +85,16 @@ def parse_dataset(document: dict[str, Any], source: str) -> N5Dataset:
     dimensions = _lengths(document.get("dimensions"), "dimensions", 0, problems)
     block_size = _lengths(document.get("blockSize"), "blockSize", 1, problems)
     if dimensions and block_size and len(dimensions) != len(block_size):
-        problems.add("blockSize", f"{len(dimensions)} numbers, as many as there are dimensions", list(block_size))
+        problems.add(
+            "blockSize",
+            f"{len(dimensions)} numbers, as many as there are dimensions",
+            list(block_size),
+        )
     name = document.get("dataType")
     if name in ("object", "string"):
-        raise UnsupportedError(f"{source}: dataType: holds {name}s, expected numbers: {', '.join(DTYPES)}")
+        raise UnsupportedError(
+            f"{source}: dataType: holds {name}s, expected numbers: {', '.join(DTYPES)}"
+        )
     if name not in DTYPES:
         problems.add("dataType", f"one of {', '.join(DTYPES)}", name)
     compression = parse_compression(document, source, problems)
@@ -85,12 +104,18 @@ def parse_dataset(document: dict[str, Any], source: str) -> N5Dataset:
     if problems.messages:
         raise CorruptError(f"{source}: " + "; ".join(problems.messages))
     if document.get("isLabelMultiset") is True:
-        raise UnsupportedError(f"{source}: isLabelMultiset: several labels per voxel are not supported")
+        raise UnsupportedError(
+            f"{source}: isLabelMultiset: several labels per voxel are not supported"
+        )
     return N5Dataset(dimensions, block_size, dtype, compression, document)
 
 
 def _lengths(value: Any, path: str, least: int, problems: Problems) -> tuple[int, ...]:
-    if isinstance(value, list) and 1 <= len(value) <= _MAX_AXES and all(is_whole_number(item) and least <= item <= _MAX_AXIS_LENGTH for item in value):
+    if (
+        isinstance(value, list)
+        and 1 <= len(value) <= _MAX_AXES
+        and all(is_whole_number(item) and least <= item <= _MAX_AXIS_LENGTH for item in value)
+    ):
         return tuple(int(item) for item in value)
     problems.add(path, f"1..{_MAX_AXES} whole numbers of {least} to 2^53", value)
     return ()
@@ -98,7 +123,9 @@ def _lengths(value: Any, path: str, least: int, problems: Problems) -> tuple[int
 
 def is_whole_number(value: Any) -> bool:
     """Return whether a JSON value is an integer; 64.0 is one too."""
-    return (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and math.isfinite(value) and value == int(value))
+    return (isinstance(value, int) and not isinstance(value, bool)) or (
+        isinstance(value, float) and math.isfinite(value) and value == int(value)
+    )
 
 
 # Axes are named by axes (objects with label and type: n5-ij), axisOrder (Paintera), transform, or
@@ -132,7 +159,10 @@ def is_inside(name: str) -> bool:
 
 def is_factor_list(value: Any) -> bool:
     """Return whether a JSON value is a list of the factors of several levels, by level number."""
-    return isinstance(value, list) and all(isinstance(item, list) and item and all(is_number(factor) and factor > 0 for factor in item) for item in value)
+    return isinstance(value, list) and all(
+        isinstance(item, list) and item and all(is_number(factor) and factor > 0 for factor in item)
+        for item in value
+    )
 
 
 def group_factors(group: Mapping[str, Any]) -> list[Any]:
@@ -156,7 +186,10 @@ def names_of_axes(dataset: N5Dataset, attributes: Mapping[str, Any], letters: st
     """Return the axis names of a dataset, fastest first: those that are stated, else its letters,
     and t for an axis without meaning."""
     stated = axis_names(attributes, dataset.dimensions) or [None] * len(letters)
-    return [name if name and axis_letter(name) == letter else letter.replace("-", "t") for name, letter in zip(stated, letters, strict=True)]
+    return [
+        name if name and axis_letter(name) == letter else letter.replace("-", "t")
+        for name, letter in zip(stated, letters, strict=True)
+    ]
 
 
 def axis_names(attributes: Mapping[str, Any], dimensions: Sequence[int]) -> list[str | None]:
@@ -164,8 +197,15 @@ def axis_names(attributes: Mapping[str, Any], dimensions: Sequence[int]) -> list
     transform = attributes.get("transform")
     listed = names_in(transform.get("axes")) if isinstance(transform, dict) else []
     # C ordering: ``transform`` lists the slowest axis first, as numpy does
-    of_transform = listed if isinstance(transform, dict) and transform.get("ordering") == "F" else listed[::-1]
-    stated = (names_in(attributes.get("axes")), names_in(attributes.get("axisOrder")), of_transform, _imagej_axes(attributes, len(dimensions)))
+    of_transform = (
+        listed if isinstance(transform, dict) and transform.get("ordering") == "F" else listed[::-1]
+    )
+    stated = (
+        names_in(attributes.get("axes")),
+        names_in(attributes.get("axisOrder")),
+        of_transform,
+        _imagej_axes(attributes, len(dimensions)),
+    )
     return next((names for names in stated if any(names)), [])
 
 
@@ -175,14 +215,28 @@ def _imagej_axes(attributes: Mapping[str, Any], rank: int) -> list[str | None]:
     counts = [attributes.get(key) for key in ("numChannels", "numSlices", "numFrames")]
     if not all(isinstance(count, int) and not isinstance(count, bool) for count in counts):
         return []
-    return list("xyczt") if rank == 5 else ["x", "y", *(letter for letter, count in zip("czt", counts, strict=True) if count != 1)]
+    return (
+        list("xyczt")
+        if rank == 5
+        else [
+            "x",
+            "y",
+            *(letter for letter, count in zip("czt", counts, strict=True) if count != 1),
+        ]
+    )
 
 
 def level_attributes(own: Mapping[str, Any], group: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Merge the attributes of a level with those of its group and its entry of ``multiscales``; its
     own take precedence."""
-    merged = {key: value for key, value in group.items() if key not in (*FACTOR_LISTS, "transform", "multiscales")}
+    merged = {
+        key: value
+        for key, value in group.items()
+        if key not in (*FACTOR_LISTS, "transform", "multiscales")
+    }
     with contextlib.suppress(KeyError, IndexError, TypeError, StopIteration):
-        entry = next(entry for entry in group["multiscales"][0]["datasets"] if entry["path"] == name)
+        entry = next(
+            entry for entry in group["multiscales"][0]["datasets"] if entry["path"] == name
+        )
         merged["transform"] = entry["transform"]
     return {**merged, **own}

@@ -35,7 +35,11 @@ def has_path_of_time_point(group: str) -> bool:
 def is_time_point(group: str, inherited: Mapping[str, Any]) -> bool:
     """Return whether a group is a time point of a setup, by its path and the attributes that it
     inherits."""
-    return has_path_of_time_point(group) and bool(inherited.get(SETUP_KEY)) and is_factor_list(inherited[SETUP_KEY])
+    return (
+        has_path_of_time_point(group)
+        and bool(inherited.get(SETUP_KEY))
+        and is_factor_list(inherited[SETUP_KEY])
+    )
 
 
 def lacks_unit(group: Mapping[str, Any]) -> bool:
@@ -49,10 +53,18 @@ def size_in_xml(group: str) -> dict[str, Any] | None:
     container, setup = dirname(dirname(group)), SETUP.fullmatch(basename(dirname(group)))
     for root in _documents(container) if setup else ():
         for view in root.iterfind("SequenceDescription/ViewSetups/ViewSetup"):
-            unit, size, number = (view.findtext(path, "").strip() for path in ("voxelSize/unit", "voxelSize/size", "id"))
+            unit, size, number = (
+                view.findtext(path, "").strip()
+                for path in ("voxelSize/unit", "voxelSize/size", "id")
+            )
             with contextlib.suppress(ValueError):
                 lengths = [float(length) for length in size.split()]
-                if setup and int(number) == int(setup[1]) and len(lengths) == 3 and nm_per_unit(unit) is not None:
+                if (
+                    setup
+                    and int(number) == int(setup[1])
+                    and len(lengths) == 3
+                    and nm_per_unit(unit) is not None
+                ):
                     return {"resolution": lengths, "units": [unit] * 3}
     return None
 
@@ -64,10 +76,17 @@ def _documents(container: str) -> Iterator[ElementTree.Element]:
     with contextlib.suppress(OSError, WkwDaskError):
         store = open_store(folder)
         usual = [f"{splitext(name)[0]}.xml", "dataset.xml"]
-        names = sorted(other for other in files.listdir(folder) if other.endswith(".xml")) if store.is_local else usual
+        names = (
+            sorted(other for other in files.listdir(folder) if other.endswith(".xml"))
+            if store.is_local
+            else usual
+        )
         for raw in store.read_whole(names, _MAX_XML_NBYTES):
             with contextlib.suppress(ElementTree.ParseError):
                 root = ElementTree.fromstring(raw or b"")
-                named = {basename((element.text or "").strip().rstrip("/")) for element in root.iterfind("SequenceDescription//ImageLoader//n5")}
+                named = {
+                    basename((element.text or "").strip().rstrip("/"))
+                    for element in root.iterfind("SequenceDescription//ImageLoader//n5")
+                }
                 if root.tag == "SpimData" and name in named:
                     yield root

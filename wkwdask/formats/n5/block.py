@@ -71,7 +71,11 @@ def make_compression(name: str, level: int | None = None) -> Compression:
     level = N5Options(compression=name, level=level).level_of(name)
     if name == "zlib":
         return Compression("gzip", (("level", level), ("useZlib", True)))
-    options: dict[str, Any] = {} if name == "raw" else {{"bzip2": "blockSize", "xz": "preset", "blosc": "clevel"}.get(name, "level"): level}
+    options: dict[str, Any] = (
+        {}
+        if name == "raw"
+        else {{"bzip2": "blockSize", "xz": "preset", "blosc": "clevel"}.get(name, "level"): level}
+    )
     if name == "gzip":
         options["useZlib"] = False
     if name == "blosc":
@@ -81,23 +85,39 @@ def make_compression(name: str, level: int | None = None) -> Compression:
 
 def parse_compression(document: dict[str, Any], source: str, problems: Problems) -> Compression:
     """Parse the compression of ``attributes.json``; old files have ``compressionType`` instead."""
-    value = document.get("compression", {"type": document["compressionType"]} if "compressionType" in document else None)
+    value = document.get(
+        "compression",
+        {"type": document["compressionType"]} if "compressionType" in document else None,
+    )
     if isinstance(value, str):
         value = {"type": value}
     if not isinstance(value, dict) or not isinstance(value.get("type"), str):
         problems.add("compression", 'an object with a "type"', value)
         return Compression()
     if value["type"] not in COMPRESSION_TYPES:
-        raise UnsupportedError(f"{source}: compression {value['type']!r} is not supported, expected one of {', '.join(COMPRESSION_TYPES)}")
+        raise UnsupportedError(
+            f"{source}: compression {value['type']!r} is not supported, expected one of {', '.join(COMPRESSION_TYPES)}"
+        )
     for name in _NUMBERS.intersection(value):
         if not isinstance(value[name], int) or isinstance(value[name], bool):
             problems.add(f"compression.{name}", "a whole number", value[name])
     if value["type"] == "blosc" and value.get("cname", "blosclz") not in _BLOSC_COMPRESSORS:
-        raise UnsupportedError(f"{source}: compressor {value['cname']!r} inside Blosc is unknown, expected one of {', '.join(_BLOSC_COMPRESSORS)}")
-    return Compression(value["type"], tuple((name, item) for name, item in value.items() if name != "type" and not isinstance(item, (dict, list))))
+        raise UnsupportedError(
+            f"{source}: compressor {value['cname']!r} inside Blosc is unknown, expected one of {', '.join(_BLOSC_COMPRESSORS)}"
+        )
+    return Compression(
+        value["type"],
+        tuple(
+            (name, item)
+            for name, item in value.items()
+            if name != "type" and not isinstance(item, (dict, list))
+        ),
+    )
 
 
-def decompress(data: memoryview, compression: Compression, nbytes: int, source: str, offset: int) -> bytes | memoryview:
+def decompress(
+    data: memoryview, compression: Compression, nbytes: int, source: str, offset: int
+) -> bytes | memoryview:
     """Decompress a block to exactly ``nbytes`` bytes; raise an error for data of another size
     before they fill the memory."""
     kind = compression.stream
@@ -115,21 +135,31 @@ def decompress(data: memoryview, compression: Compression, nbytes: int, source: 
     if len(plain) != nbytes:
         error = TruncatedError if len(plain) < nbytes else CorruptError
         what = f"{kind} data of {len(data)} bytes decode to"
-        raise error(f"{source}: byte {offset}: {what} {'at least ' * (len(plain) > nbytes)}{len(plain)} bytes, expected {nbytes}")
+        raise error(
+            f"{source}: byte {offset}: {what} {'at least ' * (len(plain) > nbytes)}{len(plain)} bytes, expected {nbytes}"
+        )
     return plain
 
 
-def _decode_with_imagecodecs(kind: str, data: memoryview, nbytes: int, source: str, offset: int) -> bytes:
+def _decode_with_imagecodecs(
+    kind: str, data: memoryview, nbytes: int, source: str, offset: int
+) -> bytes:
     if kind == "blosc":
         _check_blosc(data, nbytes, source, offset)
     codecs = import_extra("imagecodecs", source, "zarr")
     try:
-        out: bytes = codecs.blosc_decode(data, out=nbytes) if kind == "blosc" else codecs.zstd_decode(data, out=max(nbytes, 1))
+        out: bytes = (
+            codecs.blosc_decode(data, out=nbytes)
+            if kind == "blosc"
+            else codecs.zstd_decode(data, out=max(nbytes, 1))
+        )
     except MemoryError:
         raise
     except Exception as error:
         name = "Blosc" if kind == "blosc" else "Zstandard"
-        raise CorruptError(f"{source}: byte {offset}: {len(data)} bytes are not {name} data of {nbytes} decoded bytes: {error}") from None
+        raise CorruptError(
+            f"{source}: byte {offset}: {len(data)} bytes are not {name} data of {nbytes} decoded bytes: {error}"
+        ) from None
     return out
 
 
@@ -138,12 +168,18 @@ def _check_blosc(data: memoryview, nbytes: int, source: str, offset: int) -> Non
     # 16 bytes: version, format version, flags, typesize, then uint32 nbytes, blocksize and cbytes,
     # little-endian
     if len(data) < _BLOSC_HEADER:
-        raise TruncatedError(f"{source}: byte {offset}: Blosc data of {len(data)} bytes, expected at least {_BLOSC_HEADER}")
+        raise TruncatedError(
+            f"{source}: byte {offset}: Blosc data of {len(data)} bytes, expected at least {_BLOSC_HEADER}"
+        )
     stated, _, stored = struct.unpack_from("<III", data, 4)
     if stored > len(data):
-        raise TruncatedError(f"{source}: byte {offset}: Blosc data of {stored} bytes, but the file has {len(data)} here")
+        raise TruncatedError(
+            f"{source}: byte {offset}: Blosc data of {stored} bytes, but the file has {len(data)} here"
+        )
     if stored < len(data) or stated != nbytes:
-        raise CorruptError(f"{source}: byte {offset}: Blosc data state {stored} stored and {stated} decoded bytes, expected {len(data)} and {nbytes}")
+        raise CorruptError(
+            f"{source}: byte {offset}: Blosc data state {stored} stored and {stated} decoded bytes, expected {len(data)} and {nbytes}"
+        )
 
 
 def _decode_lz4_java(data: memoryview, nbytes: int, source: str, offset: int) -> bytes:
@@ -159,30 +195,53 @@ def _decode_lz4_java(data: memoryview, nbytes: int, source: str, offset: int) ->
     out, position = bytearray(), 0
     while position < len(data):
         if len(data) - position < _LZ4_HEADER.size:
-            raise TruncatedError(f"{source}: byte {offset + position}: {len(data) - position} bytes of an LZ4 block, expected a header of {_LZ4_HEADER.size}")
+            raise TruncatedError(
+                f"{source}: byte {offset + position}: {len(data) - position} bytes of an LZ4 block, expected a header of {_LZ4_HEADER.size}"
+            )
         magic, token, stored, length, checksum = _LZ4_HEADER.unpack_from(data, position)
         # token: compression method in the upper 4 bits, log2 of the largest block minus 10 in the
         # lower 4
         method, longest = token & 0xF0, 1 << (10 + (token & 0x0F))
         start = position + _LZ4_HEADER.size
-        if magic != _LZ4_MAGIC or method not in (_LZ4_RAW, _LZ4_PACKED) or length > longest or (method == _LZ4_RAW and stored != length):
-            raise CorruptError(f"{source}: byte {offset + position}: expected the header of an LZ4 block, found {bytes(data[position:start]).hex(' ')}")
+        if (
+            magic != _LZ4_MAGIC
+            or method not in (_LZ4_RAW, _LZ4_PACKED)
+            or length > longest
+            or (method == _LZ4_RAW and stored != length)
+        ):
+            raise CorruptError(
+                f"{source}: byte {offset + position}: expected the header of an LZ4 block, found {bytes(data[position:start]).hex(' ')}"
+            )
         if stored > len(data) - start:
-            raise TruncatedError(f"{source}: byte {offset + position}: an LZ4 block of {stored} bytes, but the file has {len(data) - start} more")
+            raise TruncatedError(
+                f"{source}: byte {offset + position}: an LZ4 block of {stored} bytes, but the file has {len(data) - start} more"
+            )
         if not length:
             break
         if len(out) + length > nbytes:
-            raise CorruptError(f"{source}: byte {offset + position}: LZ4 blocks decode to at least {len(out) + length} bytes, expected {nbytes}")
+            raise CorruptError(
+                f"{source}: byte {offset + position}: LZ4 blocks decode to at least {len(out) + length} bytes, expected {nbytes}"
+            )
         packed = data[start : start + stored]
         try:
-            plain = packed if method == _LZ4_RAW else lz4.block.decompress(packed, uncompressed_size=length)
+            plain = (
+                packed
+                if method == _LZ4_RAW
+                else lz4.block.decompress(packed, uncompressed_size=length)
+            )
         except lz4.block.LZ4BlockError as error:
-            raise CorruptError(f"{source}: byte {offset + position}: an LZ4 block of {stored} bytes cannot be decoded: {error}") from None
+            raise CorruptError(
+                f"{source}: byte {offset + position}: an LZ4 block of {stored} bytes cannot be decoded: {error}"
+            ) from None
         if len(plain) != length:
-            raise CorruptError(f"{source}: byte {offset + position}: an LZ4 block decodes to {len(plain)} bytes, expected {length}")
+            raise CorruptError(
+                f"{source}: byte {offset + position}: an LZ4 block decodes to {len(plain)} bytes, expected {length}"
+            )
         found = int(xxh32(np.frombuffer(plain, np.uint8), _LZ4_SEED)) & _LZ4_CHECKSUM
         if found != checksum:
-            raise CorruptError(f"{source}: byte {offset + position}: an LZ4 block decodes to bytes with the XXH32 {found:08x}, expected {checksum:08x}")
+            raise CorruptError(
+                f"{source}: byte {offset + position}: an LZ4 block decodes to bytes with the XXH32 {found:08x}, expected {checksum:08x}"
+            )
         out += plain
         position = start + stored
     return bytes(out)
@@ -195,7 +254,11 @@ def compress(data: bytes, compression: Compression, itemsize: int, source: str) 
     if kind in ("gzip", "zlib"):
         level = int(compression.option("level", -1))
         is_image = level < 0 and itemsize == 1  # default level; segmentations have larger values
-        return compress_gzip(data, 6 if level < 0 else level, is_image=is_image) if kind == "gzip" else zlib.compress(data, level)
+        return (
+            compress_gzip(data, 6 if level < 0 else level, is_image=is_image)
+            if kind == "gzip"
+            else zlib.compress(data, level)
+        )
     if kind == "bzip2":
         return bz2.compress(data, int(compression.option("blockSize", 9)))
     if kind == "xz":
@@ -256,41 +319,71 @@ def format_header(shape: Sequence[int], mode: int = DEFAULT) -> bytes:
 def parse_header(data: bytes | memoryview, num_axes: int, source: str) -> BlockHeader:
     """Parse the header of a block."""
     if len(data) < 4:
-        raise TruncatedError(f"{source}: has {len(data)} bytes, expected the header of an N5 block, {header_nbytes(num_axes)} bytes")
+        raise TruncatedError(
+            f"{source}: has {len(data)} bytes, expected the header of an N5 block, {header_nbytes(num_axes)} bytes"
+        )
     mode, found_axes = struct.unpack_from(">HH", data)
     if mode == OBJECT:
         raise UnsupportedError(f"{source}: byte 0: N5 blocks of objects (mode 2) are not supported")
     if mode not in (DEFAULT, VARLENGTH):
         raise CorruptError(f"{source}: byte 0: mode {mode} of an N5 block, expected 0, 1 or 2")
     if found_axes != num_axes:
-        raise CorruptError(f"{source}: byte 2: an N5 block of {found_axes} axes, expected {num_axes}")
+        raise CorruptError(
+            f"{source}: byte 2: an N5 block of {found_axes} axes, expected {num_axes}"
+        )
     nbytes = header_nbytes(num_axes, mode)
     if len(data) < nbytes:
-        raise TruncatedError(f"{source}: has {len(data)} bytes, expected the header of an N5 block, {nbytes} bytes")
+        raise TruncatedError(
+            f"{source}: has {len(data)} bytes, expected the header of an N5 block, {nbytes} bytes"
+        )
     shape = struct.unpack_from(f">{num_axes}I", data, 4)
-    num_values = struct.unpack_from(">I", data, nbytes - 4)[0] if mode == VARLENGTH else math.prod(shape)
+    num_values = (
+        struct.unpack_from(">I", data, nbytes - 4)[0] if mode == VARLENGTH else math.prod(shape)
+    )
     return BlockHeader(mode, shape, num_values, nbytes)
 
 
 def decode_block(
-    data: bytes | memoryview, dtype: np.dtype[Any], compression: Compression, source: str, *, num_axes: int, largest: Sequence[int] | None = None
+    data: bytes | memoryview,
+    dtype: np.dtype[Any],
+    compression: Compression,
+    source: str,
+    *,
+    num_axes: int,
+    largest: Sequence[int] | None = None,
 ) -> npt.NDArray[Any]:
     """Decode a block to an array with the axes of the dataset, x first; ``largest`` is the block
     size that its header may state."""
     header = parse_header(data, num_axes, source)
     if largest is not None and any(n > most for n, most in zip(header.shape, largest, strict=True)):
-        raise CorruptError(f"{source}: byte 4: an N5 block of {header.shape} values, expected at most {tuple(largest)}")
+        raise CorruptError(
+            f"{source}: byte 4: an N5 block of {header.shape} values, expected at most {tuple(largest)}"
+        )
     count = math.prod(header.shape)
     if count * dtype.itemsize > MAX_BLOCK_NBYTES:
-        raise CorruptError(f"{source}: byte 4: an N5 block of {header.shape} values of {dtype.itemsize} bytes, expected at most {MAX_BLOCK_NBYTES} bytes")
+        raise CorruptError(
+            f"{source}: byte 4: an N5 block of {header.shape} values of {dtype.itemsize} bytes, expected at most {MAX_BLOCK_NBYTES} bytes"
+        )
     if header.num_values != count:
-        what = f"{header.num_values} values in an N5 block of {header.shape} voxels (varlength mode)"
-        raise UnsupportedError(f"{source}: byte {header.nbytes - 4}: {what}, expected one value per voxel")
-    values = decompress(memoryview(data)[header.nbytes :], compression, count * dtype.itemsize, source, header.nbytes)
+        what = (
+            f"{header.num_values} values in an N5 block of {header.shape} voxels (varlength mode)"
+        )
+        raise UnsupportedError(
+            f"{source}: byte {header.nbytes - 4}: {what}, expected one value per voxel"
+        )
+    values = decompress(
+        memoryview(data)[header.nbytes :],
+        compression,
+        count * dtype.itemsize,
+        source,
+        header.nbytes,
+    )
     return np.frombuffer(values, dtype.newbyteorder(">")).reshape(header.shape, order="F")
 
 
 def encode_block(values: npt.NDArray[Any], compression: Compression, source: str) -> bytes:
     """Encode a block in default mode."""
     stored = values.astype(values.dtype.newbyteorder(">"), order="F", copy=False)
-    return format_header(values.shape) + compress(stored.tobytes(order="F"), compression, values.dtype.itemsize, source)
+    return format_header(values.shape) + compress(
+        stored.tobytes(order="F"), compression, values.dtype.itemsize, source
+    )

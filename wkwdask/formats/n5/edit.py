@@ -25,7 +25,15 @@ from wkwdask.formats.format import LevelRemoval, MetadataEdit
 from wkwdask.formats.n5.array import read_attributes
 from wkwdask.formats.n5.attributes import FILE_NAME, VERSION, N5Dataset, is_inside
 from wkwdask.formats.n5.big_data_viewer import lacks_unit
-from wkwdask.formats.n5.factor_lists import factors_in, has_lists, inherited_by, level_folders, setup_of, with_factor_lists, with_levels_of_time_points
+from wkwdask.formats.n5.factor_lists import (
+    factors_in,
+    has_lists,
+    inherited_by,
+    level_folders,
+    setup_of,
+    with_factor_lists,
+    with_levels_of_time_points,
+)
 from wkwdask.formats.n5.layer import read_level
 from wkwdask.formats.n5.placement import Placement, stated_lengths_nm
 from wkwdask.geometry.bounding_box import MAG_1
@@ -66,7 +74,11 @@ class LevelGeometry:
     @property
     def full_lengths_nm(self) -> Lengths | None:
         """Voxel size of the full resolution [nm], to which factors refer."""
-        return None if self.base_lengths_nm is None else ratio_of(self.base_lengths_nm, self.base_factors)
+        return (
+            None
+            if self.base_lengths_nm is None
+            else ratio_of(self.base_lengths_nm, self.base_factors)
+        )
 
     @property
     def placement(self) -> Placement:
@@ -75,7 +87,10 @@ class LevelGeometry:
         # A voxel of mag m covers m voxels of the finest mag, so the center of its voxel 0 lies (m -
         # 1) / 2 of them after the origin.
         steps = zip(self.origin, base, self.offset, self.mag.factors, strict=True)
-        x, y, z = (start + length * (first * factor + (factor - 1) / 2) for start, length, first, factor in steps)
+        x, y, z = (
+            start + length * (first * factor + (factor - 1) / 2)
+            for start, length, first, factor in steps
+        )
         return Placement(lengths_in(self.mag, base), (x, y, z), self.base_lengths_nm is not None)
 
     def transform(self, names: Sequence[str]) -> dict[str, Any]:
@@ -91,10 +106,18 @@ class LevelGeometry:
 
     def factors(self, names: Sequence[str]) -> list[int]:
         """Return the downsampling factors along all axes, x first."""
-        return by_axis(names, [round(a * b) for a, b in zip(self.mag.factors, self.base_factors, strict=True)], 1)
+        return by_axis(
+            names,
+            [round(a * b) for a, b in zip(self.mag.factors, self.base_factors, strict=True)],
+            1,
+        )
 
     def to_json(self) -> dict[str, Any]:
-        base = {"lengths": self.base_lengths_nm, "base_factors": self.base_factors, "origin": self.origin}
+        base = {
+            "lengths": self.base_lengths_nm,
+            "base_factors": self.base_factors,
+            "origin": self.origin,
+        }
         return {"mag": self.mag.factors, "offset": self.offset, **base}
 
     @classmethod
@@ -111,7 +134,13 @@ def by_axis(names: Sequence[str], xyz: Sequence[_T], other: _T) -> list[_T]:
 
 
 def dataset_document(
-    dataset: N5Dataset, geometry: LevelGeometry, names: Sequence[str], *, is_level: bool, is_root: bool, states_own_size: bool = False
+    dataset: N5Dataset,
+    geometry: LevelGeometry,
+    names: Sequence[str],
+    *,
+    is_level: bool,
+    is_root: bool,
+    states_own_size: bool = False,
 ) -> dict[str, Any]:
     """Return the attributes of a new dataset; ``states_own_size`` if the other levels state
     resolutions, and no factors."""
@@ -126,15 +155,21 @@ def dataset_document(
     return document
 
 
-def with_geometry(document: dict[str, Any], geometry: LevelGeometry, names: Sequence[str]) -> dict[str, Any]:
+def with_geometry(
+    document: dict[str, Any], geometry: LevelGeometry, names: Sequence[str]
+) -> dict[str, Any]:
     """Return the attributes of a dataset as a level with another geometry."""
     changed = {**document, "transform": geometry.transform(names)}
     if "resolution" in document and "downsamplingFactors" not in document:  # that of its own voxels
         return changed
-    return with_voxel_size({**changed, "downsamplingFactors": geometry.factors(names)}, geometry.full_lengths_nm, names)
+    return with_voxel_size(
+        {**changed, "downsamplingFactors": geometry.factors(names)}, geometry.full_lengths_nm, names
+    )
 
 
-def with_voxel_size(document: dict[str, Any], lengths: Lengths | None, names: Sequence[str]) -> dict[str, Any]:
+def with_voxel_size(
+    document: dict[str, Any], lengths: Lengths | None, names: Sequence[str]
+) -> dict[str, Any]:
     """Return attributes that state another voxel size of the full resolution, if they state one."""
     stated = stated_lengths_nm(document, "".join(map(axis_letter, names)))
     if lengths is None or stated is None or np.allclose(stated, lengths, rtol=1e-6, atol=0):
@@ -153,7 +188,15 @@ def _resolution(names: Sequence[str], lengths: Lengths) -> dict[str, Any]:
     return {"resolution": by_axis(names, lengths, 1.0), "units": by_axis(names, ["nm"] * 3, "")}
 
 
-def with_level(group: dict[str, Any], name: str, names: Sequence[str], geometry: LevelGeometry, *, is_ours: bool, keeps_size: bool = False) -> dict[str, Any]:
+def with_level(
+    group: dict[str, Any],
+    name: str,
+    names: Sequence[str],
+    geometry: LevelGeometry,
+    *,
+    is_ours: bool,
+    keeps_size: bool = False,
+) -> dict[str, Any]:
     """Return the attributes of a group with a level added or replaced, but for lists of factors;
     other attributes are unchanged.
 
@@ -167,7 +210,11 @@ def with_level(group: dict[str, Any], name: str, names: Sequence[str], geometry:
         image = {"name": "", "datasets": []}
         changed["multiscales"] = [image]
     if image is not None:
-        entries = [entry for entry in image["datasets"] if isinstance(entry, dict) and entry.get("path") != name]
+        entries = [
+            entry
+            for entry in image["datasets"]
+            if isinstance(entry, dict) and entry.get("path") != name
+        ]
         entries.append({"path": name, "transform": geometry.transform(names)})
         image["datasets"] = [entries[n] for n in finest_first(list(map(_voxel_size, entries)))]
     lengths = geometry.full_lengths_nm
@@ -176,7 +223,9 @@ def with_level(group: dict[str, Any], name: str, names: Sequence[str], geometry:
         if lengths is not None and "resolution" not in changed:
             changed.setdefault("pixelResolution", _pixel_resolution(names, lengths))
         if "offset" in changed and geometry.mag == MAG_1:
-            changed["offset"] = by_axis(names, scale_lengths(geometry.offset, lengths or (1.0, 1.0, 1.0)), 0.0)
+            changed["offset"] = by_axis(
+                names, scale_lengths(geometry.offset, lengths or (1.0, 1.0, 1.0)), 0.0
+            )
     if geometry.mag == MAG_1 and not keeps_size:
         changed = with_voxel_size(changed, lengths, names)
     return changed
@@ -188,7 +237,11 @@ def without_levels(group: dict[str, Any], names: Collection[str]) -> dict[str, A
     changed = copy.deepcopy(group)
     image = _find_image(changed)
     if image is not None:
-        image["datasets"] = [entry for entry in image["datasets"] if not isinstance(entry, dict) or entry.get("path") not in names]
+        image["datasets"] = [
+            entry
+            for entry in image["datasets"]
+            if not isinstance(entry, dict) or entry.get("path") not in names
+        ]
     return changed
 
 
@@ -210,21 +263,37 @@ def _voxel_size(entry: dict[str, Any]) -> list[float] | None:
 
 def update_attributes(folder: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Change the ``attributes.json`` of a group atomically; create it if it is missing."""
-    update_json(f"{folder}/{FILE_NAME}", lambda: read_attributes(FolderStore(folder)), change, format_json, {})
+    update_json(
+        f"{folder}/{FILE_NAME}",
+        lambda: read_attributes(FolderStore(folder)),
+        change,
+        format_json,
+        {},
+    )
 
 
-def update_factors(group: str, factors: Factors, change: Callable[[dict[str, Any]], dict[str, Any]], removed: Collection[str] = ()) -> None:
+def update_factors(
+    group: str,
+    factors: Factors,
+    change: Callable[[dict[str, Any]], dict[str, Any]],
+    removed: Collection[str] = (),
+) -> None:
     """Change the attributes of a group, and lists of factors to those of its levels."""
     setup = setup_of(group)
     if setup is not None:
-        update_attributes(setup, partial(with_levels_of_time_points, group=group, factors=factors, removed=removed))
+        update_attributes(
+            setup,
+            partial(with_levels_of_time_points, group=group, factors=factors, removed=removed),
+        )
     lists = partial(with_factor_lists, factors=factors, inherited=inherited_by(group))
     before = read_attributes(FolderStore(group)) or {}
     if has_lists(before) and not has_lists(lists(change(before))):
         # what the lists stated moves to the levels
         for name, value in factors.items():
             if value is not None:
-                update_attributes(f"{group}/{name}", partial(operator.or_, {"downsamplingFactors": value}))
+                update_attributes(
+                    f"{group}/{name}", partial(operator.or_, {"downsamplingFactors": value})
+                )
     update_attributes(group, lambda document: lists(change(document)))
 
 
@@ -250,56 +319,90 @@ class N5Edit(MetadataEdit):
 
     def make_room(self) -> None:
         for before, after, _ in reversed(self.others):
-            if files.lexists(f"{self.group}/{before}") and not files.lexists(f"{self.group}/{after}"):
+            if files.lexists(f"{self.group}/{before}") and not files.lexists(
+                f"{self.group}/{after}"
+            ):
                 files.rename(f"{self.group}/{before}", f"{self.group}/{after}")
         if self.makes_room:
             files.fsync(str(self.group))
 
     def check_current(self) -> None:
         """Raise LockedError if another job writes a level that would be renamed."""
-        renamed = {name for before, after, _ in self.others if before != after for name in (before, after)}
+        renamed = {
+            name for before, after, _ in self.others if before != after for name in (before, after)
+        }
         for name in sorted(renamed - {name for name, _ in self.levels}):
             # this job holds the locks of the new levels
             holder = lock_holder(f"{self.group}/{name}")
             if holder is not None:
-                raise LockedError(f"{self.group}/{name}: another job writes it: {holder}; repeat the call when it has ended")
+                raise LockedError(
+                    f"{self.group}/{name}: another job writes it: {holder}; repeat the call when it has ended"
+                )
 
     def apply(self) -> None:
-        update_attributes(self.root, lambda document: document if "n5" in document else {"n5": VERSION, **document})
+        update_attributes(
+            self.root,
+            lambda document: document if "n5" in document else {"n5": VERSION, **document},
+        )
         if self.group is None:
             return
         store = FolderStore(self.group)
         for _, name, geometry in self.others:
-            update_attributes(f"{self.group}/{name}", partial(with_geometry, geometry=geometry, names=read_level(store, name).names))
+            update_attributes(
+                f"{self.group}/{name}",
+                partial(with_geometry, geometry=geometry, names=read_level(store, name).names),
+            )
         levels = [*self.levels, *((name, geometry) for _, name, geometry in self.others)]
-        placed = {name: (geometry, read_level(store, name).names) for name, geometry in levels if files.isfile(f"{self.group}/{name}/{FILE_NAME}")}
+        placed = {
+            name: (geometry, read_level(store, name).names)
+            for name, geometry in levels
+            if files.isfile(f"{self.group}/{name}/{FILE_NAME}")
+        }
         known = {name: geometry.factors(names) for name, (geometry, names) in placed.items()}
-        update_factors(self.group, factors_in(self.group, known), partial(self._with_levels, levels=placed))
+        update_factors(
+            self.group, factors_in(self.group, known), partial(self._with_levels, levels=placed)
+        )
 
-    def _with_levels(self, document: dict[str, Any], levels: Mapping[str, tuple[LevelGeometry, Sequence[str]]]) -> dict[str, Any]:
+    def _with_levels(
+        self, document: dict[str, Any], levels: Mapping[str, tuple[LevelGeometry, Sequence[str]]]
+    ) -> dict[str, Any]:
         is_ours = level_folders(str(self.group)) <= levels.keys()
         keeps_size = lacks_unit(document) and setup_of(str(self.group)) is not None
         if self.others:  # names have other meanings than before
-            document = without_levels(document, [name for other in self.others for name in other[:2]])
-        for name, (geometry, names) in sorted(levels.items(), key=lambda level: (level[1][0].mag.maximum, level[1][0].mag.factors)):
-            document = with_level(document, name, names, geometry, is_ours=is_ours, keeps_size=keeps_size)
+            document = without_levels(
+                document, [name for other in self.others for name in other[:2]]
+            )
+        for name, (geometry, names) in sorted(
+            levels.items(), key=lambda level: (level[1][0].mag.maximum, level[1][0].mag.factors)
+        ):
+            document = with_level(
+                document, name, names, geometry, is_ours=is_ours, keeps_size=keeps_size
+            )
         return document
 
     def check_writable(self) -> None:
         for folder in filter(None, (self.root, self.group)):
             changed = dirname(edited_file(f"{folder}/{FILE_NAME}"))
             if files.isdir(changed) and not files.is_writable(changed):
-                raise PermissionError(errno.EACCES, f"the container's {FILE_NAME} could not be updated", changed)
+                raise PermissionError(
+                    errno.EACCES, f"the container's {FILE_NAME} could not be updated", changed
+                )
 
     def to_json(self) -> dict[str, Any]:
         levels = [{"name": name, **geometry.to_json()} for name, geometry in self.levels]
-        others = [{"before": before, "after": after, **geometry.to_json()} for before, after, geometry in self.others]
+        others = [
+            {"before": before, "after": after, **geometry.to_json()}
+            for before, after, geometry in self.others
+        ]
         return {**MetadataEdit.to_json(self), "levels": levels, "others": others}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> N5Edit:
         levels = tuple((level["name"], LevelGeometry.from_json(level)) for level in value["levels"])
-        others = tuple((level["before"], level["after"], LevelGeometry.from_json(level)) for level in value.get("others", ()))
+        others = tuple(
+            (level["before"], level["after"], LevelGeometry.from_json(level))
+            for level in value.get("others", ())
+        )
         for name in (name for other in others for name in other[:2]):
             # a record of somebody else must not rename other folders
             if not is_inside(name):
@@ -315,4 +418,9 @@ class N5Removal(LevelRemoval):
         keys = set(self.keys)
         if not files.isdir(self.folder):
             return
-        update_factors(self.folder, factors_in(self.folder, {}, without=keys), lambda document: without_levels(document, keys), removed=keys)
+        update_factors(
+            self.folder,
+            factors_in(self.folder, {}, without=keys),
+            lambda document: without_levels(document, keys),
+            removed=keys,
+        )

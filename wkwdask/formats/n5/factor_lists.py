@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.errors import FormatError, UnsupportedError
 from wkwdask.formats.axes import axis_letter
 from wkwdask.formats.n5.array import read_attributes
-from wkwdask.formats.n5.attributes import FACTOR_LISTS, FILE_NAME, is_factor_list, is_whole_number, level_number
+from wkwdask.formats.n5.attributes import (
+    FACTOR_LISTS,
+    FILE_NAME,
+    is_factor_list,
+    is_whole_number,
+    level_number,
+)
 from wkwdask.formats.n5.big_data_viewer import SETUP_KEY, TIME_POINT, has_path_of_time_point
 from wkwdask.formats.n5.layer import inherited_attributes, read_level
 from wkwdask.formats.n5.placement import level_sizes
@@ -37,10 +43,16 @@ known."""
 
 def level_folders(group: str) -> set[str]:
     """Return the names of the datasets in a group that are named like levels."""
-    return {name for name in files.listdir(group) if level_number(name) is not None and files.isfile(f"{group}/{name}/{FILE_NAME}")}
+    return {
+        name
+        for name in files.listdir(group)
+        if level_number(name) is not None and files.isfile(f"{group}/{name}/{FILE_NAME}")
+    }
 
 
-def factors_in(group: str, known: Mapping[str, list[Any]], without: Collection[str] = ()) -> Factors:
+def factors_in(
+    group: str, known: Mapping[str, list[Any]], without: Collection[str] = ()
+) -> Factors:
     """Return the factors of all levels of a group: the known ones, else those that its attributes
     state, else those of their voxel sizes."""
     store, levels = FolderStore(group), dict[str, "LevelMetadata"]()
@@ -53,8 +65,18 @@ def factors_in(group: str, known: Mapping[str, list[Any]], without: Collection[s
         base = list(levels.values())[order[0]]
         ratio = level.factors or level.ratio_to(base)
         if ratio is not None:
-            xyz = dict(zip("xyz", ratio if level.factors else scale_lengths(ratio, base.factors or (1.0, 1.0, 1.0)), strict=True))
-            factors[name] = [_number(xyz.get(letter, 1)) for letter in map(axis_letter, level.names)]
+            xyz = dict(
+                zip(
+                    "xyz",
+                    ratio
+                    if level.factors
+                    else scale_lengths(ratio, base.factors or (1.0, 1.0, 1.0)),
+                    strict=True,
+                )
+            )
+            factors[name] = [
+                _number(xyz.get(letter, 1)) for letter in map(axis_letter, level.names)
+            ]
     return {**factors, **{name: value for name, value in known.items() if name in factors}}
 
 
@@ -62,14 +84,20 @@ def _number(factor: float) -> float:
     return int(factor) if is_whole_number(factor) else factor
 
 
-def with_factor_lists(document: dict[str, Any], factors: Factors, inherited: Mapping[str, Any]) -> dict[str, Any]:
+def with_factor_lists(
+    document: dict[str, Any], factors: Factors, inherited: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the attributes of a group whose lists describe exactly its levels; without lists if a
     level is missing or unknown."""
     keys = [key for key in FACTOR_LISTS if is_factor_list(document.get(key))]
     listed = [factors.get(f"s{n}") for n in range(len(factors))]
     if not listed or None in listed:
         return {key: value for key, value in document.items() if key not in keys}
-    above = [key for key in FACTOR_LISTS if is_factor_list(inherited.get(key)) and inherited[key] != listed]
+    above = [
+        key
+        for key in FACTOR_LISTS
+        if is_factor_list(inherited.get(key)) and inherited[key] != listed
+    ]
     # Neuroglancer needs a list where it cannot list folders. Groups with axes are its own or ours.
     keys = keys or above or (["scales"] if isinstance(document.get("axes"), list) else [])
     return {**document, **dict.fromkeys(keys, listed)}
@@ -106,7 +134,9 @@ def check_list_of_setup(group: str) -> None:
 def other_time_points(group: str) -> dict[str, set[str]]:
     """Return the levels of the other time points of a setup that have some, by their folders."""
     setup = dirname(group)
-    points = {f"{setup}/{name}" for name in files.listdir(setup) if TIME_POINT.fullmatch(name)} - {group}
+    points = {f"{setup}/{name}" for name in files.listdir(setup) if TIME_POINT.fullmatch(name)} - {
+        group
+    }
     return {point: names for point in sorted(points) if (names := level_folders(point))}
 
 
@@ -117,7 +147,9 @@ def setup_factors(setup: str) -> list[Any]:
     return listed if isinstance(listed, list) and is_factor_list(listed) else []
 
 
-def with_levels_of_time_points(document: dict[str, Any], group: str, factors: Factors, removed: Collection[str]) -> dict[str, Any]:
+def with_levels_of_time_points(
+    document: dict[str, Any], group: str, factors: Factors, removed: Collection[str]
+) -> dict[str, Any]:
     """Return the attributes of a setup whose list describes the levels of all time points.
 
     The list of a single time point is that of its levels, with some entry for a number that is
@@ -127,13 +159,24 @@ def with_levels_of_time_points(document: dict[str, Any], group: str, factors: Fa
     listed, others = list(document[SETUP_KEY]), other_time_points(group)
     if not others:
         numbers = [level_number(name) or 0 for name, value in factors.items() if value is not None]
-        filled = [factors.get(f"s{n}") or (listed[n] if n < len(listed) else listed[-1]) for n in range(max(numbers, default=-1) + 1)]
+        filled = [
+            factors.get(f"s{n}") or (listed[n] if n < len(listed) else listed[-1])
+            for n in range(max(numbers, default=-1) + 1)
+        ]
         return {**document, SETUP_KEY: filled or listed}
-    while len(listed) > 1 and (last := f"s{len(listed) - 1}") in removed and not any(last in names for names in others.values()):
+    while (
+        len(listed) > 1
+        and (last := f"s{len(listed) - 1}") in removed
+        and not any(last in names for names in others.values())
+    ):
         listed.pop()
     while (new := f"s{len(listed)}") in factors and all(new in names for names in others.values()):
         stated = [factors[new], *(_stated_factors(f"{point}/{new}") for point in others)]
-        if stated[0] is None or any(each != stated[0] for each in stated) or not is_coarser(stated[0], listed[-1]):
+        if (
+            stated[0] is None
+            or any(each != stated[0] for each in stated)
+            or not is_coarser(stated[0], listed[-1])
+        ):
             break
         listed.append(stated[0])
     return {**document, SETUP_KEY: listed}

@@ -12,7 +12,15 @@ from wkwdask.formats.format import ArrayFormat
 from wkwdask.formats.n5.attributes import FILE_NAME, level_names
 from wkwdask.formats.n5.edit import N5Edit, N5Removal
 from wkwdask.formats.n5.factor_lists import check_list_of_setup
-from wkwdask.formats.n5.layer import NAME, PREFIX, find_n5_layers, group_levels, is_n5, outermost_group, unknown_size_note
+from wkwdask.formats.n5.layer import (
+    NAME,
+    PREFIX,
+    find_n5_layers,
+    group_levels,
+    is_n5,
+    outermost_group,
+    unknown_size_note,
+)
 from wkwdask.formats.n5.options import N5Options
 from wkwdask.formats.n5.placement import level_sizes
 from wkwdask.formats.n5.target import DatasetTarget, n5_target, target_beside
@@ -69,7 +77,14 @@ class N5Format(ArrayFormat):
             # Neuroglancer shows voxel 0 at 0, and channels as a fourth axis of space
             return None
         encodings = [volume.codec.shared_encoding for volume in volumes]
-        return self.name if all(each is not None and each.compression.startswith(_SHOWN_CODECS) for each in encodings) else None
+        return (
+            self.name
+            if all(
+                each is not None and each.compression.startswith(_SHOWN_CODECS)
+                for each in encodings
+            )
+            else None
+        )
 
     def target_in(self, image: Image, *, allow_external: bool) -> TargetImage:
         if image.key == "":
@@ -82,19 +97,39 @@ class N5Format(ArrayFormat):
 
     def document_faults(self, folder: str) -> Iterator[Fault]:
         try:
-            listed, levels = level_names(read_record(f"{folder}/{FILE_NAME}") or {}), list(group_levels(FolderStore(folder)))
+            listed, levels = (
+                level_names(read_record(f"{folder}/{FILE_NAME}") or {}),
+                list(group_levels(FolderStore(folder))),
+            )
         except (CorruptError, OSError):
             return  # a fault of the image
         for name in listed:
             if not files.isfile(f"{folder}/{name}/{FILE_NAME}"):
-                yield Fault("level.missing", f"{folder}/{name}", f"no {FILE_NAME}", f"a dataset, as {folder}/{FILE_NAME} states")
+                yield Fault(
+                    "level.missing",
+                    f"{folder}/{name}",
+                    f"no {FILE_NAME}",
+                    f"a dataset, as {folder}/{FILE_NAME} states",
+                )
         order = finest_first(level_sizes([level for _, level in levels]))
-        names, expected_names = ", ".join(name for name, _ in levels), ", ".join(levels[n][0] for n in order)
+        names, expected_names = (
+            ", ".join(name for name, _ in levels),
+            ", ".join(levels[n][0] for n in order),
+        )
         if listed and names != expected_names:
-            yield Fault("image.order", f"{folder}/{FILE_NAME}", f"datasets {names}", f"{expected_names}, by their voxel sizes")
+            yield Fault(
+                "image.order",
+                f"{folder}/{FILE_NAME}",
+                f"datasets {names}",
+                f"{expected_names}, by their voxel sizes",
+            )
         for name, level in (levels[n] for n in order[1:]):
             stated = {} if level.dataset is None else level.dataset.document
-            path = f"{folder}/{name}/{FILE_NAME}" if {"transform", "downsamplingFactors"} & stated.keys() else f"{folder}/{FILE_NAME}"
+            path = (
+                f"{folder}/{name}/{FILE_NAME}"
+                if {"transform", "downsamplingFactors"} & stated.keys()
+                else f"{folder}/{FILE_NAME}"
+            )
             for kind, found, expected in level.place_faults(levels[order[0]][1]):
                 yield Fault(kind, path, f"{name}: {found}", expected)
 

@@ -9,7 +9,14 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import CorruptError, FormatError, MissingError, ReplacedError, UnsupportedError, WkwDaskError
+from wkwdask.errors import (
+    CorruptError,
+    FormatError,
+    MissingError,
+    ReplacedError,
+    UnsupportedError,
+    WkwDaskError,
+)
 from wkwdask.formats.array_images import array_image, array_level, images_below
 from wkwdask.formats.n5.array import n5_array, read_attributes, read_documents
 from wkwdask.formats.n5.attributes import (
@@ -24,7 +31,12 @@ from wkwdask.formats.n5.attributes import (
     level_number,
     parse_dataset,
 )
-from wkwdask.formats.n5.big_data_viewer import has_path_of_time_point, is_time_point, lacks_unit, size_in_xml
+from wkwdask.formats.n5.big_data_viewer import (
+    has_path_of_time_point,
+    is_time_point,
+    lacks_unit,
+    size_in_xml,
+)
 from wkwdask.formats.n5.placement import LevelMetadata, place_levels
 from wkwdask.formats.publication import read_publication
 from wkwdask.formats.record_paths import RecordPaths, job_folders
@@ -69,7 +81,9 @@ def is_n5(path: str) -> bool:
     if is_dataset(document):
         # its folders hold blocks, and may be very many, so they are not searched for WKW
         return True
-    return (is_level or "n5" in document or bool(level_names(document)) or path.endswith(".n5")) and not contains_wkw(path)
+    return (
+        is_level or "n5" in document or bool(level_names(document)) or path.endswith(".n5")
+    ) and not contains_wkw(path)
 
 
 def _is_bare_group(path: str) -> bool:
@@ -106,16 +120,22 @@ def find_n5_layers(url: str | os.PathLike[str]) -> tuple[Image, ...]:
     if layer is not None:
         return (layer,)
     if not store.is_local:
-        raise MissingError(f"{location}: no N5 dataset here, and no group with levels s0, s1...; name one, since remote folders cannot be listed")
+        raise MissingError(
+            f"{location}: no N5 dataset here, and no group with levels s0, s1...; name one, since remote folders cannot be listed"
+        )
     if not files.isdir(location):
         raise MissingError(f"{location}: no such folder")
     layers = images_below(location, _walk(location))
     if not layers:
-        raise MissingError(f"{location}: no N5 dataset found here or below: no {FILE_NAME} has dimensions")
+        raise MissingError(
+            f"{location}: no N5 dataset found here or below: no {FILE_NAME} has dimensions"
+        )
     return layers
 
 
-def open_n5_volume(location: str, axes: Callable[[Sequence[int], Sequence[str | None]], str]) -> StoredArray:
+def open_n5_volume(
+    location: str, axes: Callable[[Sequence[int], Sequence[str | None]], str]
+) -> StoredArray:
     """Open one dataset; ``axes`` returns a letter for each axis from the shape and the axis names,
     which may be empty."""
     store = open_store(location)
@@ -133,13 +153,22 @@ def _dataset_image(store: Store, location: str, document: dict[str, Any]) -> Ima
     folder, _, name = location.rpartition("/")
     if level_number(name) is not None and folder and not folder.endswith(":/"):
         above = with_witness(open_store(folder), f"{name}/{FILE_NAME}")
-        layer = _group_image(above, read_attributes(above) or {}, basename(folder), {name: document})
+        layer = _group_image(
+            above, read_attributes(above) or {}, basename(folder), {name: document}
+        )
         if layer is not None and any(level.key == name for level in layer.levels):
             return replace(layer, key=name)
-    return _image_from_datasets(store, [("", parse_dataset(document, store.path_of(FILE_NAME)))], {}, name)
+    return _image_from_datasets(
+        store, [("", parse_dataset(document, store.path_of(FILE_NAME)))], {}, name
+    )
 
 
-def _group_image(store: Store, group: dict[str, Any], name: str, known: Mapping[str, dict[str, Any]] = MappingProxyType({})) -> Image | None:
+def _group_image(
+    store: Store,
+    group: dict[str, Any],
+    name: str,
+    known: Mapping[str, dict[str, Any]] = MappingProxyType({}),
+) -> Image | None:
     """Return the image of a group with levels, or None. A level that cannot be read keeps its
     error; if none can be read, the first error is raised."""
     datasets: list[tuple[str, N5Dataset | WkwDaskError]] = []
@@ -148,7 +177,9 @@ def _group_image(store: Store, group: dict[str, Any], name: str, known: Mapping[
             datasets.append((level, document))
         elif is_dataset(document):
             try:
-                datasets.append((level, parse_dataset(document, store.path_of(f"{level}/{FILE_NAME}"))))
+                datasets.append(
+                    (level, parse_dataset(document, store.path_of(f"{level}/{FILE_NAME}")))
+                )
             except (FormatError, UnsupportedError) as error:
                 datasets.append((level, error))
     if all(isinstance(dataset, MissingError) for _, dataset in datasets):
@@ -157,7 +188,9 @@ def _group_image(store: Store, group: dict[str, Any], name: str, known: Mapping[
     return _image_from_datasets(store, datasets, group, name)
 
 
-def _level_documents(store: Store, group: dict[str, Any], known: Mapping[str, dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any] | WkwDaskError]]:
+def _level_documents(
+    store: Store, group: dict[str, Any], known: Mapping[str, dict[str, Any]]
+) -> Iterator[tuple[str, dict[str, Any] | WkwDaskError]]:
     """Yield the attributes of levels in their order, or their error: those in ``multiscales``, else
     the folders ``s0``, ``s1``..."""
     # A remote group cannot be listed. So it is probed for as many levels as it has factors, or up
@@ -166,19 +199,32 @@ def _level_documents(store: Store, group: dict[str, Any], known: Mapping[str, di
     listed = stated
     if not any(map(is_inside, stated)):
         listed = [*(_level_folders(store.url) if store.is_local else ()), *stated]
-    names = listed or [f"s{number}" for number in range(0 if store.is_local else count or _MAX_LEVELS)]
+    names = listed or [
+        f"s{number}" for number in range(0 if store.is_local else count or _MAX_LEVELS)
+    ]
     at_once, read = 1 if store.is_local else _LEVELS_AT_ONCE, dict[str, bytes | None]()
     for n, name in enumerate(names):
         if not is_inside(name):
             path = f"{store.path_of(FILE_NAME)}: multiscales[0].datasets"
-            yield name, CorruptError(f"{path}: expected a path inside the group, found {name!r}, which leads to {stated_path(store.url, name)}")
+            yield (
+                name,
+                CorruptError(
+                    f"{path}: expected a path inside the group, found {name!r}, which leads to {stated_path(store.url, name)}"
+                ),
+            )
             continue
         try:
             if name not in known and name not in read:
-                batch = [each for each in names[n : n + at_once] if each not in known and is_inside(each)]
+                batch = [
+                    each for each in names[n : n + at_once] if each not in known and is_inside(each)
+                ]
                 read |= zip(batch, read_documents(store, batch), strict=True)
             raw = read.get(name)
-            document = known.get(name) if raw is None else parse_object(raw, store.path_of(f"{name}/{FILE_NAME}"))
+            document = (
+                known.get(name)
+                if raw is None
+                else parse_object(raw, store.path_of(f"{name}/{FILE_NAME}"))
+            )
         except FormatError as error:
             yield name, error
             continue
@@ -187,7 +233,11 @@ def _level_documents(store: Store, group: dict[str, Any], known: Mapping[str, di
             yield name, document
         elif name in stated:
             yield name, MissingError(f"{store.path_of(name)}: not found, though the image lists it")
-        elif not listed and not count and not any(raw is not None and names.index(other) > n for other, raw in read.items()):
+        elif (
+            not listed
+            and not count
+            and not any(raw is not None and names.index(other) > n for other, raw in read.items())
+        ):
             return
 
 
@@ -203,9 +253,14 @@ def group_levels(store: Store) -> Iterator[tuple[str, LevelMetadata]]:
 
 def read_level(store: Store, name: str) -> LevelMetadata:
     """Return what the attributes of a level and its group state."""
-    own, attributes = read_attributes(store, name) or {}, group_attributes(store, read_attributes(store) or {})
+    own, attributes = (
+        read_attributes(store, name) or {},
+        group_attributes(store, read_attributes(store) or {}),
+    )
     dataset = parse_dataset(own, store.path_of(f"{name}/{FILE_NAME}"))
-    return LevelMetadata.of(name, dataset, level_attributes(own, attributes, name), attributes, store.url)
+    return LevelMetadata.of(
+        name, dataset, level_attributes(own, attributes, name), attributes, store.url
+    )
 
 
 def _level_folders(folder: str) -> list[str]:
@@ -213,27 +268,66 @@ def _level_folders(folder: str) -> list[str]:
         numbers = [(level_number(name), name) for name in files.listdir(folder)]
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return [name for _, name in sorted((number, name) for number, name in numbers if number is not None)]
+    return [
+        name for _, name in sorted((number, name) for number, name in numbers if number is not None)
+    ]
 
 
-def _image_from_datasets(store: Store, datasets: Sequence[tuple[str, N5Dataset | WkwDaskError]], group: dict[str, Any], name: str) -> Image:
+def _image_from_datasets(
+    store: Store,
+    datasets: Sequence[tuple[str, N5Dataset | WkwDaskError]],
+    group: dict[str, Any],
+    name: str,
+) -> Image:
     """Return the image of datasets. A dataset with an error keeps it; if none can be read, the
     first error is raised."""
     attributes = group_attributes(store, group)
     readable = {key: dataset for key, dataset in datasets if isinstance(dataset, N5Dataset)}
-    described = [(key, readable.get(key), level_attributes(readable[key].document if key in readable else {}, attributes, key)) for key, _ in datasets]
+    described = [
+        (
+            key,
+            readable.get(key),
+            level_attributes(readable[key].document if key in readable else {}, attributes, key),
+        )
+        for key, _ in datasets
+    ]
     levels, listed = [], set(level_names(group))
-    for (key, dataset), geometry in zip(datasets, place_levels(described, attributes, store.url), strict=True):
+    for (key, dataset), geometry in zip(
+        datasets, place_levels(described, attributes, store.url), strict=True
+    ):
         folder, stated = store.below(key).url if key else store.url, key if key in listed else None
         if isinstance(geometry, UnsupportedError):
-            levels.append(Level(key, folder, problem=str(geometry), error=UnsupportedError, stated=stated))
+            levels.append(
+                Level(key, folder, problem=str(geometry), error=UnsupportedError, stated=stated)
+            )
             continue
         if isinstance(dataset, WkwDaskError):
-            levels.append(Level(key, folder, None, geometry.mag, geometry.lengths_nm, str(dataset), type(dataset), stated=stated))
+            levels.append(
+                Level(
+                    key,
+                    folder,
+                    None,
+                    geometry.mag,
+                    geometry.lengths_nm,
+                    str(dataset),
+                    type(dataset),
+                    stated=stated,
+                )
+            )
             continue
-        volume = n5_array(with_witness(store.below(key) if key else store, FILE_NAME), dataset, geometry.axes, geometry.mag or MAG_1, geometry.lengths_nm)
+        volume = n5_array(
+            with_witness(store.below(key) if key else store, FILE_NAME),
+            dataset,
+            geometry.axes,
+            geometry.mag or MAG_1,
+            geometry.lengths_nm,
+        )
         level = replace(array_level(key, volume, geometry.mag, geometry.offset), stated=stated)
-        levels.append(replace(level, opener=partial(_open_numbered, store.url, level)) if key and store.is_local else level)
+        levels.append(
+            replace(level, opener=partial(_open_numbered, store.url, level))
+            if key and store.is_local
+            else level
+        )
     if all(level.problem for level in levels):
         # raises its error
         next((level for level in levels if level.error is not MissingError), levels[0]).open()
@@ -264,7 +358,11 @@ def group_attributes(store: Store, group: dict[str, Any]) -> dict[str, Any]:
 def unknown_size_note(image: Image) -> str:
     """Return a note if the voxel size of an image is unknown, because BigDataViewer states it in an
     XML that is missing; else an empty text."""
-    if image.key == "" or image.voxel_size_nm is not None or not has_path_of_time_point(image.folder):
+    if (
+        image.key == ""
+        or image.voxel_size_nm is not None
+        or not has_path_of_time_point(image.folder)
+    ):
         return ""
     store = open_store(image.folder)
     attributes = group_attributes(store, read_attributes(store) or {})
@@ -288,7 +386,13 @@ def inherited_attributes(store: Store) -> dict[str, Any]:
             break
         if document is None:
             continue
-        documents.append({key: value for key, value in document.items() if key not in ("dimensions", "blockSize", "dataType", "compression", "multiscales")})
+        documents.append(
+            {
+                key: value
+                for key, value in document.items()
+                if key not in ("dimensions", "blockSize", "dataType", "compression", "multiscales")
+            }
+        )
         if "n5" in document:
             break
     merged: dict[str, Any] = {}
@@ -310,7 +414,13 @@ def _walk(root: str) -> Iterator[Image]:
         store = open_store(folder)
         try:
             document = read_attributes(store) or {}
-            layer = _image_from_datasets(store, [("", parse_dataset(document, f"{folder}/{FILE_NAME}"))], {}, key) if is_dataset(document) else None
+            layer = (
+                _image_from_datasets(
+                    store, [("", parse_dataset(document, f"{folder}/{FILE_NAME}"))], {}, key
+                )
+                if is_dataset(document)
+                else None
+            )
             layer = layer or _group_image(store, document, key)
         except (FormatError, UnsupportedError) as error:
             problems.append(error)
@@ -319,7 +429,11 @@ def _walk(root: str) -> Iterator[Image]:
             count += 1
             yield layer
         elif depth < _MAX_DEPTH:
-            below = sorted(name for name in files.listdir(folder) if not name.startswith(".") and files.isdir(f"{folder}/{name}"))
+            below = sorted(
+                name
+                for name in files.listdir(folder)
+                if not name.startswith(".") and files.isdir(f"{folder}/{name}")
+            )
             waiting += [(f"{key}/{name}" if key else name, depth + 1) for name in reversed(below)]
     if not count and problems:
         raise problems[0]

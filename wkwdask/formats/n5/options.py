@@ -30,5 +30,9 @@ class N5Options(StorageOptions):
     }
 
     chunk_shape: Vec3 | None = shape("A block [voxels], which holds all channels.", (64, 64, 64))
-    compression: str | None = choice("Compression of blocks; zstd and blosc are extensions of N5, and need the extra zarr.", ("raw", *levels), "gzip")
+    compression: str | None = choice(
+        "Compression of blocks; zstd and blosc are extensions of N5, and need the extra zarr.",
+        ("raw", *levels),
+        "gzip",
+    )
     level: int | None = number("Level of the compression.", default_doc="by compression")

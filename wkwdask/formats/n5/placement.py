@@ -21,9 +21,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from wkwdask.errors import UnsupportedError
-from wkwdask.formats.array_images import ArrayGeometry, guess_ratio, nm_per_unit, place_fault, xyz_values
+from wkwdask.formats.array_images import (
+    ArrayGeometry,
+    guess_ratio,
+    nm_per_unit,
+    place_fault,
+    xyz_values,
+)
 from wkwdask.formats.n5.attributes import dataset_axes, group_factors, level_number, names_of_axes
-from wkwdask.model.levels import base_level, factors_by_shape, mag_from_ratio, offset_from_center, ratio_of, scale_lengths
+from wkwdask.model.levels import (
+    base_level,
+    factors_by_shape,
+    mag_from_ratio,
+    offset_from_center,
+    ratio_of,
+    scale_lengths,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -92,10 +105,20 @@ def _parse_resolution(attributes: Mapping[str, Any], letters: str) -> _Resolutio
     """Return the voxel size of ``pixelResolution`` or ``resolution``, or None."""
     resolution = attributes.get("pixelResolution")
     if isinstance(resolution, dict):
-        lengths, units = _xyz_values(resolution.get("dimensions"), letters), [resolution.get("unit")] * len(letters)
+        lengths, units = (
+            _xyz_values(resolution.get("dimensions"), letters),
+            [resolution.get("unit")] * len(letters),
+        )
     else:
-        lengths, units = _xyz_values(attributes.get("resolution"), letters), attributes.get("units", ["nm"] * len(letters))
-    return None if lengths is None or min(lengths) <= 0 else _Resolution(lengths, _units(units, letters))
+        lengths, units = (
+            _xyz_values(attributes.get("resolution"), letters),
+            attributes.get("units", ["nm"] * len(letters)),
+        )
+    return (
+        None
+        if lengths is None or min(lengths) <= 0
+        else _Resolution(lengths, _units(units, letters))
+    )
 
 
 def stated_lengths_nm(attributes: Mapping[str, Any], letters: str) -> Lengths | None:
@@ -104,10 +127,16 @@ def stated_lengths_nm(attributes: Mapping[str, Any], letters: str) -> Lengths | 
 
 
 def _in_nm(resolution: _Resolution | None) -> Lengths | None:
-    return None if resolution is None or resolution.per_unit is None else scale_lengths(resolution.lengths, resolution.per_unit)
+    return (
+        None
+        if resolution is None or resolution.per_unit is None
+        else scale_lengths(resolution.lengths, resolution.per_unit)
+    )
 
 
-def level_factors(own: Mapping[str, Any], group: Mapping[str, Any], name: str, letters: str) -> Lengths | None:
+def level_factors(
+    own: Mapping[str, Any], group: Mapping[str, Any], name: str, letters: str
+) -> Lengths | None:
     """Return the downsampling factors of a level along x, y, z, or None if they are not stated."""
     stated = own.get("downsamplingFactors")
     number = level_number(name)
@@ -119,7 +148,9 @@ def level_factors(own: Mapping[str, Any], group: Mapping[str, Any], name: str, l
 
 
 def place_levels(
-    levels: Sequence[tuple[str, N5Dataset | None, Mapping[str, Any]]], group: Mapping[str, Any], source: str
+    levels: Sequence[tuple[str, N5Dataset | None, Mapping[str, Any]]],
+    group: Mapping[str, Any],
+    source: str,
 ) -> list[ArrayGeometry | UnsupportedError]:
     """Return the geometry of each level; an error for a level with unsupported axes.
 
@@ -166,20 +197,45 @@ class LevelMetadata:
     """Position of the first voxel, in the unit of the resolution."""
 
     @classmethod
-    def of(cls, name: str, dataset: N5Dataset | None, attributes: Mapping[str, Any], group: Mapping[str, Any], source: str) -> LevelMetadata:
+    def of(
+        cls,
+        name: str,
+        dataset: N5Dataset | None,
+        attributes: Mapping[str, Any],
+        group: Mapping[str, Any],
+        source: str,
+    ) -> LevelMetadata:
         """Parse the attributes of a level and its group; raises UnsupportedError for other axes."""
-        letters = "xyz" if dataset is None else dataset_axes(dataset, attributes, f"{source}/{name}" if name else source)
+        letters = (
+            "xyz"
+            if dataset is None
+            else dataset_axes(dataset, attributes, f"{source}/{name}" if name else source)
+        )
         names = tuple(letters if dataset is None else names_of_axes(dataset, attributes, letters))
         factors = level_factors({} if dataset is None else dataset.document, group, name, letters)
-        transform, offset = parse_transform(attributes.get("transform")), _xyz_values(attributes.get("offset"), letters, 0.0)
-        return cls(dataset, names, letters, factors, transform, _parse_resolution(attributes, letters), offset)
+        transform, offset = (
+            parse_transform(attributes.get("transform")),
+            _xyz_values(attributes.get("offset"), letters, 0.0),
+        )
+        return cls(
+            dataset,
+            names,
+            letters,
+            factors,
+            transform,
+            _parse_resolution(attributes, letters),
+            offset,
+        )
 
     @property
     def size(self) -> tuple[int, int, int] | None:
         """Voxels along x, y, z; None if the dataset cannot be read."""
         if self.dataset is None:
             return None
-        x, y, z = (self.dataset.dimensions[self.letters.index(letter)] if letter in self.letters else 1 for letter in "xyz")
+        x, y, z = (
+            self.dataset.dimensions[self.letters.index(letter)] if letter in self.letters else 1
+            for letter in "xyz"
+        )
         return x, y, z
 
     @property
@@ -203,7 +259,12 @@ class LevelMetadata:
         base = lengths_nm or _ONE
         if self.transform is not None and self.transform.is_nm == (lengths_nm is not None):
             first = self._first_voxel(self, _ONE)
-            shift = [(place - length * n) / length for place, length, n in zip(self.transform.center, self.transform.scale, first, strict=True)]
+            shift = [
+                (place - length * n) / length
+                for place, length, n in zip(
+                    self.transform.center, self.transform.scale, first, strict=True
+                )
+            ]
         else:
             # factors count from the corner of the full resolution, whose voxel 0 has its center at
             # 0
@@ -214,7 +275,11 @@ class LevelMetadata:
     def states_own_size(self) -> bool:
         """Whether the dataset states a resolution and no factors, as tensorstore writes it."""
         document = {} if self.dataset is None else self.dataset.document
-        return self.factors is None and isinstance(document.get("resolution"), list) and self.resolution is not None
+        return (
+            self.factors is None
+            and isinstance(document.get("resolution"), list)
+            and self.resolution is not None
+        )
 
     def _has_other_size(self, base: LevelMetadata) -> bool:
         """Return whether the resolution is that of this array, since the finest level states
@@ -229,7 +294,11 @@ class LevelMetadata:
         stated = base.transform
         if stated is None:
             lengths = base.lengths_nm or _ONE
-            stated = Placement(lengths, scale_lengths(lengths, base._first_voxel(base, _ONE)), base.lengths_nm is not None)
+            stated = Placement(
+                lengths,
+                scale_lengths(lengths, base._first_voxel(base, _ONE)),
+                base.lengths_nm is not None,
+            )
         return (self.transform, stated) if self.transform.is_nm == stated.is_nm else None
 
     def ratio_to(self, base: LevelMetadata) -> Lengths | None:
@@ -237,9 +306,13 @@ class LevelMetadata:
         sizes, or guessed from the shapes."""
         transforms = self._transforms(base)
         if transforms is not None:
-            return factors_by_shape(ratio_of(transforms[0].scale, transforms[1].scale), base.size, self.size)
+            return factors_by_shape(
+                ratio_of(transforms[0].scale, transforms[1].scale), base.size, self.size
+            )
         if self.factors is not None:
-            return factors_by_shape(ratio_of(self.factors, base.factors or _ONE), base.size, self.size)
+            return factors_by_shape(
+                ratio_of(self.factors, base.factors or _ONE), base.size, self.size
+            )
         own, its = self.lengths_nm, base.lengths_nm
         if own is not None and its is not None and self._has_other_size(base):
             return factors_by_shape(ratio_of(own, its), base.size, self.size)
@@ -255,13 +328,20 @@ class LevelMetadata:
         if transforms is not None:
             placements: tuple[Placement, ...] = transforms
         elif self.factors is not None:  # factors state no position
-            placements = tuple(Placement(scale, scale_lengths(scale, (0.5, 0.5, 0.5)), is_nm=False) for scale in (self.factors, base.factors or _ONE))
+            placements = tuple(
+                Placement(scale, scale_lengths(scale, (0.5, 0.5, 0.5)), is_nm=False)
+                for scale in (self.factors, base.factors or _ONE)
+            )
         else:
             return
         if None in sizes:
             return
         for n, axis in enumerate("xyz"):
-            own, its = ((size[n], place.scale[n], place.center[n]) for size, place in zip(sizes, placements, strict=True) if size is not None)
+            own, its = (
+                (size[n], place.scale[n], place.center[n])
+                for size, place in zip(sizes, placements, strict=True)
+                if size is not None
+            )
             fault = place_fault(its, own)
             if fault is not None and axis in self.letters:
                 kind, found, expected = fault
@@ -271,19 +351,39 @@ class LevelMetadata:
         """Return the geometry relative to the finest level."""
         ratio = self.ratio_to(base)
         # the voxel size of the finest level times the ratio, so that mags and voxel sizes agree
-        lengths = None if base.lengths_nm is None or ratio is None else scale_lengths(base.lengths_nm, ratio)
-        return ArrayGeometry(self.letters, mag_from_ratio(ratio), lengths, (0, 0, 0) if ratio is None else self._first_voxel(base, ratio))
+        lengths = (
+            None
+            if base.lengths_nm is None or ratio is None
+            else scale_lengths(base.lengths_nm, ratio)
+        )
+        return ArrayGeometry(
+            self.letters,
+            mag_from_ratio(ratio),
+            lengths,
+            (0, 0, 0) if ratio is None else self._first_voxel(base, ratio),
+        )
 
     def _first_voxel(self, base: LevelMetadata, ratio: Lengths) -> tuple[int, int, int]:
         """Return the absolute first voxel [voxels of the level]."""
         if self.transform is not None:
             transforms = self._transforms(base) if base.transform is not None else None
-            return offset_from_center(self.transform.center, ratio_of(self.transform.scale, ratio) if transforms is None else transforms[1].scale, ratio)
+            return offset_from_center(
+                self.transform.center,
+                ratio_of(self.transform.scale, ratio)
+                if transforms is None
+                else transforms[1].scale,
+                ratio,
+            )
         if self.offset is None:
             return 0, 0, 0
         lengths = _ONE if self.resolution is None else self.resolution.lengths
         if not self._has_other_size(base):
-            lengths = scale_lengths(lengths, self.factors or scale_lengths(ratio, base.factors or _ONE))
+            lengths = scale_lengths(
+                lengths, self.factors or scale_lengths(ratio, base.factors or _ONE)
+            )
         # the offset is the center of the first voxel of the finest level
-        center = [place + (length - length / step) / 2 for place, length, step in zip(self.offset, lengths, ratio, strict=True)]
+        center = [
+            place + (length - length / step) / 2
+            for place, length, step in zip(self.offset, lengths, ratio, strict=True)
+        ]
         return offset_from_center(center, ratio_of(lengths, ratio), ratio)

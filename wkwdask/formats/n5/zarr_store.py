@@ -39,7 +39,12 @@ class N5Store(WrapperStore[Any]):
     def _with_store(self, store: Store) -> N5Store:
         return type(self)(store)
 
-    async def get(self, key: str, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None) -> Buffer | None:
+    async def get(
+        self,
+        key: str,
+        prototype: BufferPrototype | None = None,
+        byte_range: ByteRequest | None = None,
+    ) -> Buffer | None:
         prototype = prototype or default_buffer_prototype()
         name = key.rpartition("/")[2]
         if name in _ZARR_2:
@@ -48,7 +53,9 @@ class N5Store(WrapperStore[Any]):
             block: Buffer | None = await self._store.get(key, prototype, byte_range)
             return block
         document = await self._document(key.removesuffix(ZARR_NAME))
-        return None if document is None else prototype.buffer.from_bytes(json.dumps(document).encode())
+        return (
+            None if document is None else prototype.buffer.from_bytes(json.dumps(document).encode())
+        )
 
     async def _document(self, prefix: str) -> dict[str, Any] | None:
         """Return the ``zarr.json`` of a group or dataset, or None. A non-empty folder without

@@ -44,7 +44,9 @@ def to_zarr_codec(compression: Compression, itemsize: int, source: str) -> dict[
     if kind == "raw":
         return None
     if kind == "lz4":
-        raise UnsupportedError(f"{source}: Zarr has no codec for the lz4 of N5, the block stream of lz4-java; open the dataset with wkwdask instead")
+        raise UnsupportedError(
+            f"{source}: Zarr has no codec for the lz4 of N5, the block stream of lz4-java; open the dataset with wkwdask instead"
+        )
     level = _whole(compression.option("level"), -1)
     if kind == "gzip":
         return _codec("gzip", level=level if 0 <= level <= 9 else 6)
@@ -53,7 +55,13 @@ def to_zarr_codec(compression: Compression, itemsize: int, source: str) -> dict[
     if kind == "bzip2":
         return _codec("numcodecs.bz2", level=_whole(compression.option("blockSize"), 9))
     if kind == "xz":
-        return _codec("numcodecs.lzma", format=1, check=-1, preset=_whole(compression.option("preset"), 6), filters=None)
+        return _codec(
+            "numcodecs.lzma",
+            format=1,
+            check=-1,
+            preset=_whole(compression.option("preset"), 6),
+            filters=None,
+        )
     if kind == "zstd":
         return _codec("zstd", level=max(level, 0), checksum=False)
     shuffle = _whole(compression.option("shuffle"), 1)
@@ -88,18 +96,29 @@ def from_zarr_codec(codec: dict[str, Any]) -> Compression | None:
     name = str(codec.get("name")).removeprefix("numcodecs.")
     settings = codec.get("configuration") or {}
     if name in ("gzip", "zlib"):
-        return Compression("gzip", (("level", settings.get("level", 6)), ("useZlib", name == "zlib")))
+        return Compression(
+            "gzip", (("level", settings.get("level", 6)), ("useZlib", name == "zlib"))
+        )
     if name == "bz2":
         return Compression("bzip2", (("blockSize", settings.get("level", 9)),))
     if name == "lzma":
         is_xz = settings.get("format", 1) == 1 and not settings.get("filters")
-        return Compression("xz", (("preset", _whole(settings.get("preset"), 6)),)) if is_xz else None
+        return (
+            Compression("xz", (("preset", _whole(settings.get("preset"), 6)),)) if is_xz else None
+        )
     if name == "zstd":
         return Compression("zstd", (("level", settings.get("level", 0)),))
     if name == "blosc":
         shuffle = settings.get("shuffle", "shuffle")
-        number = _BLOSC_SHUFFLES.index(shuffle) if shuffle in _BLOSC_SHUFFLES else _whole(shuffle, 1)
-        options = {"cname": settings.get("cname", "blosclz"), "clevel": settings.get("clevel", 5), "shuffle": number, "blocksize": settings.get("blocksize", 0)}
+        number = (
+            _BLOSC_SHUFFLES.index(shuffle) if shuffle in _BLOSC_SHUFFLES else _whole(shuffle, 1)
+        )
+        options = {
+            "cname": settings.get("cname", "blosclz"),
+            "clevel": settings.get("clevel", 5),
+            "shuffle": number,
+            "blocksize": settings.get("blocksize", 0),
+        }
         return Compression("blosc", tuple(options.items()))
     return None
 
@@ -111,15 +130,37 @@ N5_MARK = "_n5"
 ``attributes.json``."""
 
 
-def n5_array_document(dataset: N5Dataset, source: str, form: str = CODEC_NAME, axes: Sequence[str] | None = None, mode: int = 0) -> dict[str, Any]:
+def n5_array_document(
+    dataset: N5Dataset,
+    source: str,
+    form: str = CODEC_NAME,
+    axes: Sequence[str] | None = None,
+    mode: int = 0,
+) -> dict[str, Any]:
     compressor = to_zarr_codec(dataset.compression, dataset.dtype.itemsize, source)
     inner = inner_codecs(len(dataset.dimensions), compressor)
     if form == CODEC_NAME:
         codecs = [{"name": CODEC_NAME, "configuration": {"codecs": inner}}]
     else:
         header = format_header(dataset.block_size, mode)
-        codecs = [*inner, {"name": "offset", "configuration": {"offset": len(header), "prefix": base64.b64encode(header).decode()}}]
-    document = generic_array_document(dataset.dimensions, dataset.dtype, dataset.block_size, codecs, _attributes(dataset.document), "v2")
+        codecs = [
+            *inner,
+            {
+                "name": "offset",
+                "configuration": {
+                    "offset": len(header),
+                    "prefix": base64.b64encode(header).decode(),
+                },
+            },
+        ]
+    document = generic_array_document(
+        dataset.dimensions,
+        dataset.dtype,
+        dataset.block_size,
+        codecs,
+        _attributes(dataset.document),
+        "v2",
+    )
     return document if axes is None else {**document, "dimension_names": list(axes)}
 
 
@@ -130,15 +171,28 @@ def n5_group_document(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def _attributes(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the user attributes, and those of N5 under :data:`N5_MARK`."""
-    user_attributes = {name: value for name, value in document.items() if name not in DATASET_KEYS and name != N5_MARK}
-    return {**user_attributes, N5_MARK: {name: document[name] for name in DATASET_KEYS if name in document}}
+    user_attributes = {
+        name: value
+        for name, value in document.items()
+        if name not in DATASET_KEYS and name != N5_MARK
+    }
+    return {
+        **user_attributes,
+        N5_MARK: {name: document[name] for name in DATASET_KEYS if name in document},
+    }
 
 
-def inner_codecs(num_axes: int, compressor: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+def inner_codecs(
+    num_axes: int, compressor: Mapping[str, Any] | None = None
+) -> list[dict[str, Any]]:
     """Return the Zarr codecs of the values of a block: reversed axes (N5 stores the first axis
     fastest), big-endian, at most one compressor."""
     transpose = {"name": "transpose", "configuration": {"order": list(range(num_axes))[::-1]}}
-    return [transpose, {"name": "bytes", "configuration": {"endian": "big"}}, *([] if compressor is None else [dict(compressor)])]
+    return [
+        transpose,
+        {"name": "bytes", "configuration": {"endian": "big"}},
+        *([] if compressor is None else [dict(compressor)]),
+    ]
 
 
 Documents = dict[str, dict[str, Any]]
@@ -156,7 +210,9 @@ def zarr_documents(url: str | os.PathLike[str], form: str = CODEC_NAME) -> Docum
 
     def add(key: str, volume: StoredArray, names: list[str] | None) -> None:
         mode = _common_block_mode(volume) if form != CODEC_NAME else 0
-        documents[_document_key(key)] = n5_array_document(dataset_of(volume), f"{volume.name}/{FILE_NAME}", form, names, mode)
+        documents[_document_key(key)] = n5_array_document(
+            dataset_of(volume), f"{volume.name}/{FILE_NAME}", form, names, mode
+        )
 
     for layer in _layers(url, root if store.is_local else None):
         # None if the URL names one level: its group lies above the root, and gets no document.
@@ -167,7 +223,10 @@ def zarr_documents(url: str | os.PathLike[str], form: str = CODEC_NAME) -> Docum
                 broken[_document_key(key)] = level.error(level.problem)
             else:
                 volume = level.open()
-                letters = [letter if letter != "-" else f"dim_{n}" for n, letter in enumerate(_axes(volume))]
+                letters = [
+                    letter if letter != "-" else f"dim_{n}"
+                    for n, letter in enumerate(_axes(volume))
+                ]
                 add(key, volume, declared_axis_names(dataset_of(volume)) or letters)
         if group_key is not None and any(level.key for level in layer.levels):
             group = n5_group_document(read_attributes(store, group_key))
@@ -217,7 +276,10 @@ def _other_datasets(root: str) -> Iterator[tuple[str, StoredArray]]:
             if is_dataset(document):
                 below.clear()
                 dataset = parse_dataset(document, f"{folder}/{FILE_NAME}")
-                yield folder[len(root) :].strip("/"), n5_array(store, dataset, "-" * len(dataset.dimensions))
+                yield (
+                    folder[len(root) :].strip("/"),
+                    n5_array(store, dataset, "-" * len(dataset.dimensions)),
+                )
 
 
 def _document_key(key: str) -> str:
@@ -227,7 +289,11 @@ def _document_key(key: str) -> str:
 def declared_axis_names(dataset: N5Dataset) -> list[str] | None:
     """Return the distinct axis names in ``axes`` of a dataset, or None."""
     named = dataset.document.get("axes")
-    if not isinstance(named, list) or len(named) != len(dataset.dimensions) or not all(isinstance(name, str) for name in named):
+    if (
+        not isinstance(named, list)
+        or len(named) != len(dataset.dimensions)
+        or not all(isinstance(name, str) for name in named)
+    ):
         return None
     return named if len(set(named)) == len(named) else None
 
@@ -242,15 +308,29 @@ def _image(layer: Image) -> dict[str, Any] | None:
     channels before space, N5 after."""
     arrays = [(level, level.open()) for level in layer.levels if not level.problem]
     axes = {_axes(volume) for _, volume in arrays}
-    if len(axes) != 1 or any(not set(letters) <= set("xyz") or len(letters) < 2 for letters in axes):
+    if len(axes) != 1 or any(
+        not set(letters) <= set("xyz") or len(letters) < 2 for letters in axes
+    ):
         return None
     is_measured = all(volume.lengths_nm is not None for _, volume in arrays)
-    lengths = [volume.lengths_nm if is_measured and volume.lengths_nm else lengths_in(volume.mag, (1.0, 1.0, 1.0)) for _, volume in arrays]
+    lengths = [
+        volume.lengths_nm
+        if is_measured and volume.lengths_nm
+        else lengths_in(volume.mag, (1.0, 1.0, 1.0))
+        for _, volume in arrays
+    ]
     levels = []
     for (level, volume), (a, b, c) in zip(arrays, lengths, strict=True):
-        x, y, z = (n * length + (length - first) / 2 for n, length, first in zip(volume.origin, (a, b, c), lengths[0], strict=True))
+        x, y, z = (
+            n * length + (length - first) / 2
+            for n, length, first in zip(volume.origin, (a, b, c), lengths[0], strict=True)
+        )
         levels.append(PyramidLevel(level.key, (a, b, c), (x, y, z)))
-    return multiscale(layer.name.rpartition("/")[2], levels, ImageAxes.of_letters(axes.pop(), "nanometer" if is_measured else None))
+    return multiscale(
+        layer.name.rpartition("/")[2],
+        levels,
+        ImageAxes.of_letters(axes.pop(), "nanometer" if is_measured else None),
+    )
 
 
 def _common_block_mode(volume: StoredArray) -> int:
@@ -258,7 +338,9 @@ def _common_block_mode(volume: StoredArray) -> int:
     mode, because ``offset`` has one header for all blocks."""
     dataset, naming = dataset_of(volume), volume.naming
     if not volume.can_list or not isinstance(naming, GridNaming):
-        raise UnsupportedError(f'{volume.name}: the form "offset" needs blocks with equal headers, and the blocks of a remote dataset cannot be listed')
+        raise UnsupportedError(
+            f'{volume.name}: the form "offset" needs blocks with equal headers, and the blocks of a remote dataset cannot be listed'
+        )
     expected = {format_header(dataset.block_size, mode): mode for mode in (0, VARLENGTH)}
     first_paths: dict[bytes, str] = {}
     for numbers, _ in naming.numbered(volume.store, [range(n) for n in dataset.grid]):
@@ -267,14 +349,20 @@ def _common_block_mode(volume: StoredArray) -> int:
         if file is None:  # removed since the listing
             continue
         with file:
-            (raw,) = file.read([(0, min(file.nbytes or 0, header_nbytes(len(dataset.dimensions), VARLENGTH)))]) or [b""]
+            (raw,) = file.read(
+                [(0, min(file.nbytes or 0, header_nbytes(len(dataset.dimensions), VARLENGTH)))]
+            ) or [b""]
         header = raw if raw[:2] == b"\0\1" else raw[: header_nbytes(len(dataset.dimensions))]
         if header not in expected:
             what = "does not begin with the header of a whole block: it is truncated or of another mode"
-            raise UnsupportedError(f'{volume.store.path_of(name)}: {what}; the form "offset" does not support that, "n5_default" does')
+            raise UnsupportedError(
+                f'{volume.store.path_of(name)}: {what}; the form "offset" does not support that, "n5_default" does'
+            )
         first_paths.setdefault(header, volume.store.path_of(name))
     if len(first_paths) > 1:
-        raise UnsupportedError(f'{volume.name}: blocks of two modes ({" and ".join(first_paths.values())}); the form "offset" does not support that')
+        raise UnsupportedError(
+            f'{volume.name}: blocks of two modes ({" and ".join(first_paths.values())}); the form "offset" does not support that'
+        )
     return expected[next(iter(first_paths))] if first_paths else 0
 
 
@@ -282,7 +370,9 @@ def _common_block_mode(volume: StoredArray) -> int:
 # files
 
 
-def write_documents(url: str | os.PathLike[str], documents: Documents, *, allow_external: bool) -> None:
+def write_documents(
+    url: str | os.PathLike[str], documents: Documents, *, allow_external: bool
+) -> None:
     """Write each ``zarr.json`` beside its ``attributes.json``; arrays first, so that a group never
     lists a missing one."""
     root = _checked_root(url, documents, allow_external=allow_external)
@@ -292,23 +382,31 @@ def write_documents(url: str | os.PathLike[str], documents: Documents, *, allow_
             publish_bytes(f"{root}/{name}", (json.dumps(documents[name], indent=2) + "\n").encode())
 
 
-def remove_documents(url: str | os.PathLike[str], documents: Documents, *, allow_external: bool) -> None:
+def remove_documents(
+    url: str | os.PathLike[str], documents: Documents, *, allow_external: bool
+) -> None:
     """Remove each ``zarr.json`` that :func:`write_documents` wrote."""
     root = _checked_root(url, documents, allow_external=allow_external)
     for name in documents:
         files.remove_file(f"{root}/{name}")
 
 
-def _checked_root(url: str | os.PathLike[str], documents: Documents, *, allow_external: bool) -> str:
+def _checked_root(
+    url: str | os.PathLike[str], documents: Documents, *, allow_external: bool
+) -> str:
     """Return the local folder of the documents; raises ExistsError if other software wrote one of
     them, UnsupportedError if links lead outside."""
     root = location_of(url)
     if not open_store(root).is_local:
-        raise UnsupportedError(f"{root}: {ZARR_NAME} is written beside local {FILE_NAME} only; n5_store() opens a remote container")
+        raise UnsupportedError(
+            f"{root}: {ZARR_NAME} is written beside local {FILE_NAME} only; n5_store() opens a remote container"
+        )
     if not files.isdir(root):
         raise MissingError(f"{root}: no such folder")
     for name in documents:
         Root(outermost_group(root), allow_external=allow_external).check(f"{root}/{name}")
         if files.lexists(f"{root}/{name}") and not is_view(f"{root}/{name}", N5_MARK):
-            raise ExistsError(f"{root}/{name}: already exists, and was not derived from {FILE_NAME}; it is left unchanged")
+            raise ExistsError(
+                f"{root}/{name}: already exists, and was not derived from {FILE_NAME}; it is left unchanged"
+            )
     return root

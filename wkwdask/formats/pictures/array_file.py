@@ -21,7 +21,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.errors import CorruptError, MissingError, TruncatedError, UnsupportedError, WkwDaskError
+from wkwdask.errors import (
+    CorruptError,
+    MissingError,
+    TruncatedError,
+    UnsupportedError,
+    WkwDaskError,
+)
 from wkwdask.formats.axes import axes_of
 from wkwdask.formats.pictures.slices import check_plausible, file_stamp
 from wkwdask.model.extras import import_extra
@@ -62,7 +68,9 @@ def find_item(file: Any, key: str, *, allow_external: bool = False) -> Any:
     folder, or anywhere if ``allow_external``."""
     path = abspath(file.filename)
     with reading(f"{path}:/{key.lstrip('/')}", "HDF5 dataset"):
-        return _LinkResolver(dirname(files.realpath(path)), allow_external=allow_external).item(file, key, path)
+        return _LinkResolver(dirname(files.realpath(path)), allow_external=allow_external).item(
+            file, key, path
+        )
 
 
 def check_filters(data: Any, name: str) -> None:
@@ -76,7 +84,10 @@ def check_filters(data: Any, name: str) -> None:
             import_module("hdf5plugin")  # registers its filters in this process
         if not h5z.filter_avail(number):
             label = f"{number} ({title.decode(errors='replace')})" if title else str(number)
-            raise ModuleNotFoundError(f"{name}: needs the HDF5 filter {label}, which is not installed: pip install hdf5plugin", name="hdf5plugin")
+            raise ModuleNotFoundError(
+                f"{name}: needs the HDF5 filter {label}, which is not installed: pip install hdf5plugin",
+                name="hdf5plugin",
+            )
 
 
 class _LinkResolver:
@@ -107,10 +118,16 @@ class _LinkResolver:
                 continue
             links += 1
             if links > _MAX_LINKS:
-                raise CorruptError(f"{path}:/{key.lstrip('/')}: leads through more than {_MAX_LINKS} links")
+                raise CorruptError(
+                    f"{path}:/{key.lstrip('/')}: leads through more than {_MAX_LINKS} links"
+                )
             if isinstance(link, h5py.ExternalLink):
                 other = self._allowed(path, join(dirname(path), link.filename), f"the link {name}")
-                return self.item(open_hdf5(other), "/".join((link.path, *names)), other, links) if files.exists(other) else None
+                return (
+                    self.item(open_hdf5(other), "/".join((link.path, *names)), other, links)
+                    if files.exists(other)
+                    else None
+                )
             # a soft link: an absolute path starts again at the root, a relative one at the current
             # group
             if link.path.startswith("/"):
@@ -138,25 +155,41 @@ class _LinkResolver:
             files.check_regular(other)
             needed, stored = min(remaining, max_nbytes), max(0, files.getsize(other) - offset)
             if stored < needed:
-                raise TruncatedError(f"{other}: has {stored} bytes from byte {offset}, and {path}:{data.name} needs {needed}")
+                raise TruncatedError(
+                    f"{other}: has {stored} bytes from byte {offset}, and {path}:{data.name} needs {needed}"
+                )
             remaining -= needed
 
     def _check_virtual(self, data: Any, path: str) -> None:
         """Check the source datasets of a virtual dataset."""
-        sources = {(source.file_name, source.dset_name) for source in data.virtual_sources()} if data.is_virtual else set()
+        sources = (
+            {(source.file_name, source.dset_name) for source in data.virtual_sources()}
+            if data.is_virtual
+            else set()
+        )
         for file_name, key in sorted(sources):
             if _PATTERN.search(file_name + key):
                 if self._allow_external:
                     continue
-                raise UnsupportedError(f"{path}:{data.name}: is a virtual dataset of all files and datasets {file_name}:{key}, which allow_external=True reads")
-            other = path if file_name == "." else self._allowed(path, join(dirname(path), file_name), f"the virtual dataset {data.name}")
+                raise UnsupportedError(
+                    f"{path}:{data.name}: is a virtual dataset of all files and datasets {file_name}:{key}, which allow_external=True reads"
+                )
+            other = (
+                path
+                if file_name == "."
+                else self._allowed(
+                    path, join(dirname(path), file_name), f"the virtual dataset {data.name}"
+                )
+            )
             source = (files.realpath(other), key)
             if source in self._open_datasets:
                 raise CorruptError(f"{path}:{data.name}: is a virtual dataset of itself")
             self._open_datasets.add(source)
             with open_hdf5(other) as file:
                 if self.item(file, key, other) is None:
-                    raise MissingError(f"{other}: no dataset {key}, a source of the virtual dataset {path}:{data.name}")
+                    raise MissingError(
+                        f"{other}: no dataset {key}, a source of the virtual dataset {path}:{data.name}"
+                    )
             self._open_datasets.discard(source)
 
 
@@ -208,7 +241,9 @@ class ArrayRef:
             raise
         except Exception as error:
             box = ", ".join(f"{part.start}:{part.stop}" for part in where)
-            raise CorruptError(f"{self.name}: [{box}] cannot be read: {error or type(error).__name__}") from error
+            raise CorruptError(
+                f"{self.name}: [{box}] cannot be read: {error or type(error).__name__}"
+            ) from error
         return array
 
 
@@ -227,14 +262,20 @@ def _opened(ref: ArrayRef) -> Any:
 def _unpacked(ref: ArrayRef) -> files.OpenFile:
     """Return the unpacked file of a gzipped one. Each process unpacks it once, to a file without a
     name that the system frees with the process."""
-    (file,) = _unpacked_files.get_or_make([(os.getpid(), ref.path, ref.stamp)], lambda _: [_unpack(ref)])
+    (file,) = _unpacked_files.get_or_make(
+        [(os.getpid(), ref.path, ref.stamp)], lambda _: [_unpack(ref)]
+    )
     return file
 
 
 def _unpack(ref: ArrayRef) -> files.OpenFile:
     remaining = ref.offset + math.prod(ref.shape) * np.dtype(ref.dtype).itemsize
     output, file = files.unnamed_file()
-    with contextlib.closing(output), files.open_stream(ref.path) as packed, gzip.GzipFile(fileobj=packed) as stream:
+    with (
+        contextlib.closing(output),
+        files.open_stream(ref.path) as packed,
+        gzip.GzipFile(fileobj=packed) as stream,
+    ):
         done = 0
         while remaining:
             try:
@@ -242,7 +283,9 @@ def _unpack(ref: ArrayRef) -> files.OpenFile:
             except (EOFError, OSError, zlib.error) as error:
                 raise CorruptError(f"{ref.path}: byte {done} after unpacking: {error}") from error
             if not data:
-                raise TruncatedError(f"{ref.path}: has {done} bytes after unpacking, expected {done + remaining} for {ref.dtype} of shape {ref.shape}")
+                raise TruncatedError(
+                    f"{ref.path}: has {done} bytes after unpacking, expected {done + remaining} for {ref.dtype} of shape {ref.shape}"
+                )
             output.write(memoryview(data), done)
             done, remaining = done + len(data), remaining - len(data)
     return file
@@ -295,7 +338,11 @@ class ArrayVolume(PlainVolume, RandomAccessVolume):
 
     @property
     def chunk_shape(self) -> Vec3:
-        return self._along(self.ref.chunks, "x"), self._along(self.ref.chunks, "y"), self._along(self.ref.chunks, "z")
+        return (
+            self._along(self.ref.chunks, "x"),
+            self._along(self.ref.chunks, "y"),
+            self._along(self.ref.chunks, "z"),
+        )
 
     def _along(self, lengths: tuple[int, ...], letter: str) -> int:
         return lengths[self.axes.index(letter)] if letter in self.axes else 1
@@ -311,7 +358,14 @@ class ArrayVolume(PlainVolume, RandomAccessVolume):
 
     @property
     def token(self) -> tuple[Any, ...]:
-        return "array", basename(self.ref.path), replace(self.ref, path=""), self.axes, self.origin, self.box
+        return (
+            "array",
+            basename(self.ref.path),
+            replace(self.ref, path=""),
+            self.axes,
+            self.origin,
+            self.box,
+        )
 
     def cropped(self, box: BoundingBox) -> ArrayVolume:
         return replace(self, box=box)
@@ -324,20 +378,37 @@ class ArrayVolume(PlainVolume, RandomAccessVolume):
         del box
         return file_states([(0, 0, 0)], self.shard_path)
 
-    def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True) -> int:
-        lows = {"c": first_channel, **{letter: t - c for letter, t, c in zip("xyz", topleft, self.origin, strict=True)}}
+    def read_into(
+        self,
+        out: npt.NDArray[Any],
+        topleft: Vec3,
+        first_channel: int = 0,
+        *,
+        fill_zeros: bool = True,
+    ) -> int:
+        lows = {
+            "c": first_channel,
+            **{letter: t - c for letter, t, c in zip("xyz", topleft, self.origin, strict=True)},
+        }
         lengths = dict(zip("cxyz", out.shape, strict=True))
-        where = tuple(slice(lows[letter], lows[letter] + lengths[letter]) if letter != "-" else slice(0, 1) for letter in self.axes)
+        where = tuple(
+            slice(lows[letter], lows[letter] + lengths[letter]) if letter != "-" else slice(0, 1)
+            for letter in self.axes
+        )
         voxels = self.ref.read(where)
         if voxels.shape != tuple(part.stop - part.start for part in where):
-            raise CorruptError(f"{self.name}: reads with shape {voxels.shape}, expected {tuple(part.stop - part.start for part in where)}")
+            raise CorruptError(
+                f"{self.name}: reads with shape {voxels.shape}, expected {tuple(part.stop - part.start for part in where)}"
+            )
         # Drop the axes without meaning, put missing ones of length 1 in front, and transpose to (c,
         # x, y, z).
         named = [letter for letter in self.axes if letter != "-"]
         missing = [letter for letter in "cxyz" if letter not in named]
         voxels = voxels.reshape((1,) * len(missing) + tuple(lengths[letter] for letter in named))
         order = [*missing, *named]
-        np.copyto(out, voxels.transpose([order.index(letter) for letter in "cxyz"]), casting="same_kind")
+        np.copyto(
+            out, voxels.transpose([order.index(letter) for letter in "cxyz"]), casting="same_kind"
+        )
         return 1
 
 
@@ -345,11 +416,17 @@ def check_axes(axes: str, shape: tuple[int, ...], name: str) -> str:
     letters = axes.lower()
     used = [letter for letter in letters if letter != "-"]
     if not set(used) <= set("xyzc") or len(set(used)) != len(used) or not {"x", "y"} <= set(used):
-        raise ValueError(f"{name}: axes are c, z, y and x in some order, such as zyx or czyx (- for one of length 1), got {axes!r}")
+        raise ValueError(
+            f"{name}: axes are c, z, y and x in some order, such as zyx or czyx (- for one of length 1), got {axes!r}"
+        )
     if len(letters) != len(shape):
-        raise ValueError(f"{name}: axes {axes!r} for an array of shape {shape}, expected one letter for each axis")
+        raise ValueError(
+            f"{name}: axes {axes!r} for an array of shape {shape}, expected one letter for each axis"
+        )
     if any(letter == "-" and length != 1 for letter, length in zip(letters, shape, strict=True)):
-        raise ValueError(f"{name}: axes {axes!r} leave out an axis of an array of shape {shape} that is longer than 1")
+        raise ValueError(
+            f"{name}: axes {axes!r} leave out an axis of an array of shape {shape} that is longer than 1"
+        )
     return letters
 
 
@@ -358,14 +435,20 @@ def named_axes(names: Sequence[str | None], shape: tuple[int, ...], name: str) -
     channels first, then sections."""
     extra = max(0, len(shape) - 4)
     has_usual = len(shape) > 1 and shape[:extra] == (1,) * extra
-    return axes_of(names, shape, name, usual="-" * extra + "czyx"[-len(shape) :] if has_usual else "")
+    return axes_of(
+        names, shape, name, usual="-" * extra + "czyx"[-len(shape) :] if has_usual else ""
+    )
 
 
 def npy_ref(path: str) -> tuple[ArrayRef, bool]:
     with files.open_stream(path) as file:
         with reading(path, ".npy file"):
             version = np.lib.format.read_magic(file)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            read = (
+                np.lib.format.read_array_header_1_0
+                if version == (1, 0)
+                else np.lib.format.read_array_header_2_0
+            )
             shape, is_fortran, dtype = read(file)
         offset = file.tell()
     if dtype.hasobject or dtype.fields is not None:
@@ -380,16 +463,24 @@ def bytes_ref(path: str, shape: tuple[int, ...], dtype: Any, offset: int) -> Arr
     stamp = file_stamp(path)
     expected = offset + math.prod(shape) * np.dtype(dtype).itemsize
     if stamp[0] < expected:
-        raise TruncatedError(f"{path}: has {stamp[0]} bytes, expected {expected} for {np.dtype(dtype)} of shape {shape} from byte {offset}")
-    return ArrayRef("bytes", path, "", tuple(shape), np.dtype(dtype).str, _rows(shape), offset, stamp)
+        raise TruncatedError(
+            f"{path}: has {stamp[0]} bytes, expected {expected} for {np.dtype(dtype)} of shape {shape} from byte {offset}"
+        )
+    return ArrayRef(
+        "bytes", path, "", tuple(shape), np.dtype(dtype).str, _rows(shape), offset, stamp
+    )
 
 
 def gzip_ref(path: str, shape: tuple[int, ...], dtype: Any, offset: int) -> ArrayRef:
     """Return the reference to an array in C order at an offset of an unpacked file. A file that is
     too short is an error of the first read."""
     stamp = file_stamp(path)
-    check_plausible(offset + math.prod(shape) * np.dtype(dtype).itemsize, stamp[0], f"{path}: the header")
-    return ArrayRef("gzip", path, "", tuple(shape), np.dtype(dtype).str, _rows(shape), offset, stamp)
+    check_plausible(
+        offset + math.prod(shape) * np.dtype(dtype).itemsize, stamp[0], f"{path}: the header"
+    )
+    return ArrayRef(
+        "gzip", path, "", tuple(shape), np.dtype(dtype).str, _rows(shape), offset, stamp
+    )
 
 
 def _rows(shape: tuple[int, ...]) -> tuple[int, ...]:

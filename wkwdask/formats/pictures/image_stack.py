@@ -73,8 +73,13 @@ class ImageStack(PlainVolume):
 
     @property
     def token(self) -> tuple[Any, ...]:
-        stamps = {page.path: file_stamp(page.path) for slice_ in self.slices for page in slice_.pages}
-        slices = tuple(tuple((basename(page.path), page.number, *stamps[page.path]) for page in slice_.pages) for slice_ in self.slices)
+        stamps = {
+            page.path: file_stamp(page.path) for slice_ in self.slices for page in slice_.pages
+        }
+        slices = tuple(
+            tuple((basename(page.path), page.number, *stamps[page.path]) for page in slice_.pages)
+            for slice_ in self.slices
+        )
         return "images", self.format, self.origin, self.box, slices
 
     def slice_at(self, z: int) -> Slice:
@@ -83,20 +88,36 @@ class ImageStack(PlainVolume):
     def cropped(self, box: BoundingBox) -> ImageStack:
         """Return a part of the stack without the slices outside, which keeps pickles small."""
         low, high = (z - self.origin[2] for z in (box.topleft[2], box.bottomright[2]))
-        return replace(self, slices=self.slices[low:high], origin=(*self.origin[:2], box.topleft[2]), box=box)
+        return replace(
+            self, slices=self.slices[low:high], origin=(*self.origin[:2], box.topleft[2]), box=box
+        )
 
     def shard_path(self, index: Vec3) -> str:
         return self.slice_at(index[2]).name
 
     def shard_states(self, box: BoundingBox) -> States:
         common = box.intersection(self.box)
-        stored = [(0, 0, z) for z in range(common.topleft[2], common.bottomright[2]) if self.slice_at(z).pages]
+        stored = [
+            (0, 0, z)
+            for z in range(common.topleft[2], common.bottomright[2])
+            if self.slice_at(z).pages
+        ]
         return file_states(stored, lambda index: self.slice_at(index[2]).pages[0].path)
 
-    def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True) -> int:
+    def read_into(
+        self,
+        out: npt.NDArray[Any],
+        topleft: Vec3,
+        first_channel: int = 0,
+        *,
+        fill_zeros: bool = True,
+    ) -> int:
         decoded = 0
         channels = slice(first_channel, first_channel + out.shape[0])
-        columns, rows = (slice(t - c, t - c + n) for t, c, n in zip(topleft[:2], self.origin[:2], out.shape[1:3], strict=True))
+        columns, rows = (
+            slice(t - c, t - c + n)
+            for t, c, n in zip(topleft[:2], self.origin[:2], out.shape[1:3], strict=True)
+        )
         for z in range(out.shape[3]):
             plane = out[:, :, :, z].transpose(2, 1, 0)
             pixels = self.pixels(topleft[2] + z, columns, rows)
@@ -118,12 +139,21 @@ class ImageStack(PlainVolume):
         #              | 0, 0  | 1, 0  |               (1, 0) later, from the scratch file
         #              +-------+-------+
         cells = cell_range(self.box, reading_shape)
-        is_cut = any(len(r) > 1 and tile_shape > edge for r, tile_shape, edge in zip(cells[:2], self.tile_shape, reading_shape[:2], strict=True))
+        is_cut = any(
+            len(r) > 1 and tile_shape > edge
+            for r, tile_shape, edge in zip(
+                cells[:2], self.tile_shape, reading_shape[:2], strict=True
+            )
+        )
         if not is_cut:
             yield self
             return
         with closing(Scratch(scratch)) as parts:
-            yield _ScratchStack(**{field.name: getattr(self, field.name) for field in fields(self)}, cell_shape=reading_shape[:2], parts=parts)
+            yield _ScratchStack(
+                **{field.name: getattr(self, field.name) for field in fields(self)},
+                cell_shape=reading_shape[:2],
+                parts=parts,
+            )
 
     def pixels(self, z: int, columns: slice, rows: slice) -> npt.NDArray[Any] | None:
         slice_ = self.slice_at(z)
@@ -156,13 +186,21 @@ class _ScratchStack(ImageStack):
     """Cells by (z, x, y); (z,) marks a slice as decoded."""
 
     def pixels(self, z: int, columns: slice, rows: slice) -> npt.NDArray[Any] | None:
-        index = tuple((part.start + corner) // edge for part, corner, edge in zip((columns, rows), self.origin[:2], self.cell_shape, strict=True))
+        index = tuple(
+            (part.start + corner) // edge
+            for part, corner, edge in zip(
+                (columns, rows), self.origin[:2], self.cell_shape, strict=True
+            )
+        )
         if (z,) not in self.parts:
             self._decode_slice(z)
         return self.parts.get((z, *index)) if (z, *index) in self.parts else None
 
     def _decode_slice(self, z: int) -> None:
-        (left, top, _), (right, bottom, _) = (tuple(a - c for a, c in zip(p, self.origin, strict=True)) for p in (self.box.topleft, self.box.bottomright))
+        (left, top, _), (right, bottom, _) = (
+            tuple(a - c for a, c in zip(p, self.origin, strict=True))
+            for p in (self.box.topleft, self.box.bottomright)
+        )
         pixels = ImageStack.pixels(self, z, slice(left, right), slice(top, bottom))
         self.parts.put((z,), np.empty(0, np.uint8))
         if pixels is None:
@@ -171,7 +209,14 @@ class _ScratchStack(ImageStack):
         for x, y in product(x_cells, y_cells):
             (x0, x1), (y0, y1) = (
                 (max(low, n * edge - corner) - low, min(high, (n + 1) * edge - corner) - low)
-                for n, edge, corner, low, high in zip((x, y), self.cell_shape, self.origin[:2], (left, top), (right, bottom), strict=True)
+                for n, edge, corner, low, high in zip(
+                    (x, y),
+                    self.cell_shape,
+                    self.origin[:2],
+                    (left, top),
+                    (right, bottom),
+                    strict=True,
+                )
             )
             self.parts.put((z, x, y), pixels[y0:y1, x0:x1])
 

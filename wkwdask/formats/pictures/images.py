@@ -26,7 +26,15 @@ IMAGE_SUFFIXES = (*TIFF_SUFFIXES, ".png", ".jpg", ".jpeg")
 
 # Pillow's modes with their data type and channels. Pillow reduces 16-bit color images to 8 bits, so
 # imagecodecs reads those.
-_MODES = {"1": ("uint8", 1), "L": ("uint8", 1), "P": ("uint8", 1), "LA": ("uint8", 2), "RGB": ("uint8", 3), "RGBA": ("uint8", 4), "I;16": ("uint16", 1)}
+_MODES = {
+    "1": ("uint8", 1),
+    "L": ("uint8", 1),
+    "P": ("uint8", 1),
+    "LA": ("uint8", 2),
+    "RGB": ("uint8", 3),
+    "RGBA": ("uint8", 4),
+    "I;16": ("uint16", 1),
+}
 # PNG specification, section 11.2.1 (IHDR): byte 24 of the file is the bit depth, byte 25 the color
 # type
 _PNG_HEAD_NBYTES = 26
@@ -81,7 +89,11 @@ def _open_image(path: str, file: Any) -> Any:
     decompression bombs."""
     from PIL import JpegImagePlugin, PngImagePlugin
 
-    return PngImagePlugin.PngImageFile(file, path) if path.lower().endswith(".png") else JpegImagePlugin.JpegImageFile(file, path)
+    return (
+        PngImagePlugin.PngImageFile(file, path)
+        if path.lower().endswith(".png")
+        else JpegImagePlugin.JpegImageFile(file, path)
+    )
 
 
 def _deep_png(path: str, file: Any) -> tuple[str, int] | None:
@@ -100,12 +112,22 @@ def _image_slice(path: str) -> Slice:
         image = _open_image(path, file)
         pixel_type = deep or _MODES.get(image.mode)
         if pixel_type is None:
-            raise UnsupportedError(f"pixels of mode {image.mode}, expected one of {', '.join(_MODES)}")
+            raise UnsupportedError(
+                f"pixels of mode {image.mode}, expected one of {', '.join(_MODES)}"
+            )
         dtype, channels = pixel_type
         if min(image.size) < 1:
             raise CorruptError(f"holds {image.width} x {image.height} pixels")
-        check_plausible(image.width * image.height * channels * np.dtype(dtype).itemsize, files.getsize(path), "the header")
-        return Slice((Page(path),), PixelFormat(image.width, image.height, channels, dtype), (image.width, image.height))
+        check_plausible(
+            image.width * image.height * channels * np.dtype(dtype).itemsize,
+            files.getsize(path),
+            "the header",
+        )
+        return Slice(
+            (Page(path),),
+            PixelFormat(image.width, image.height, channels, dtype),
+            (image.width, image.height),
+        )
 
 
 def _read_image(path: str) -> npt.NDArray[Any]:

@@ -49,21 +49,34 @@ def open_mrc(path: str) -> MrcArray:
     shape = (int(header.nz), int(header.ny), int(header.nx))
     mode, offset = int(header.mode), 1024 + int(header.nsymbt)
     maps = tuple(int(header[name]) for name in ("mapc", "mapr", "maps"))
-    stamp, flags = np.frombuffer(header.tobytes()[_IMOD_BYTES], np.dtype("i4").newbyteorder(order)).tolist()
+    stamp, flags = np.frombuffer(
+        header.tobytes()[_IMOD_BYTES], np.dtype("i4").newbyteorder(order)
+    ).tolist()
     if mode not in _DTYPES:
-        raise UnsupportedError(f"{path}: mode {mode}, expected one of {', '.join(map(str, _DTYPES))}")
+        raise UnsupportedError(
+            f"{path}: mode {mode}, expected one of {', '.join(map(str, _DTYPES))}"
+        )
     if min(shape) <= 0 or offset < 1024:
         raise CorruptError(f"{path}: holds {shape} sections, rows and columns from byte {offset}")
     group, depth = int(header.ispg), int(header.mz)
     if group in _VOLUME_STACKS and 0 < depth < shape[0]:
-        notes.append(f"{path}: a stack of {shape[0] // depth} volumes of {depth} sections each, read as {shape[0]} consecutive sections")
+        notes.append(
+            f"{path}: a stack of {shape[0] // depth} volumes of {depth} sections each, read as {shape[0]} consecutive sections"
+        )
     # Some software leaves the words mapc, mapr and maps (17 to 19) at zero.
-    stored = [{1: "x", 2: "y", 3: "z"}.get(n, str(n)) if any(maps) else None for n in reversed(maps)]
+    stored = [
+        {1: "x", 2: "y", 3: "z"}.get(n, str(n)) if any(maps) else None for n in reversed(maps)
+    ]
     # MRC2014: mode 0 is int8. IMOD writes uint8 in that mode, unless bit 0 of its flags says that
     # bytes are signed.
     dtype = "u1" if mode == 0 and stamp == _IMOD_STAMP and not flags & 1 else _DTYPES[mode]
     make_ref = gzip_ref if path.lower().endswith(".gz") else bytes_ref
-    return MrcArray(make_ref(path, shape, np.dtype(dtype).newbyteorder(order), offset), stored, size, tuple(notes))
+    return MrcArray(
+        make_ref(path, shape, np.dtype(dtype).newbyteorder(order), offset),
+        stored,
+        size,
+        tuple(notes),
+    )
 
 
 def _header(path: str) -> tuple[Any, list[float], list[str]]:

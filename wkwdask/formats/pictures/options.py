@@ -13,4 +13,8 @@ class TiffOptions(StorageOptions):
     name: ClassVar[str] = "an export"
     title: ClassVar[str] = "TIFF"
 
-    compression: str | None = choice("Compression of TIFF files; .npy and .zarr targets have no such option.", ("zlib", "lzw", "zstd", "raw"), "zlib")
+    compression: str | None = choice(
+        "Compression of TIFF files; .npy and .zarr targets have no such option.",
+        ("zlib", "lzw", "zstd", "raw"),
+        "zlib",
+    )

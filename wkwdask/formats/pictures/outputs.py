@@ -121,7 +121,10 @@ class NpyOutput(Output):
     def cell_shape(self) -> Vec3:
         # Whole rows, so that each section of a cell is one contiguous range of the file.
         width, (_, y, z) = self.spec.box.size[0], self.spec.chunk_shape
-        while 2 * y * width * z * self.spec.voxel_nbytes <= _STRETCH_NBYTES and y < self.spec.box.size[1]:
+        while (
+            2 * y * width * z * self.spec.voxel_nbytes <= _STRETCH_NBYTES
+            and y < self.spec.box.size[1]
+        ):
             y *= 2
         return width, y, z
 
@@ -132,7 +135,11 @@ class NpyOutput(Output):
 
     def _header(self) -> bytes:
         header = BytesIO()
-        description = {"descr": np.lib.format.dtype_to_descr(self.spec.dtype), "fortran_order": False, "shape": self.spec.shape}
+        description = {
+            "descr": np.lib.format.dtype_to_descr(self.spec.dtype),
+            "fortran_order": False,
+            "shape": self.spec.shape,
+        }
         np.lib.format.write_array_header_1_0(header, description)
         return header.getvalue()
 
@@ -153,7 +160,10 @@ class NpyOutput(Output):
         if (x, box.size[0]) != (0, spec.box.size[0]):
             raise AlignmentError(f"{self.path}: {box} does not cover whole rows of {spec.box}")
         width, height, depth = spec.box.size
-        with contextlib.closing(files.create(self.path, exclusive=False)) as file, _naming(self.path):
+        with (
+            contextlib.closing(files.create(self.path, exclusive=False)) as file,
+            _naming(self.path),
+        ):
             for c in range(spec.num_channels):
                 for n in range(box.size[2]):
                     first = ((c * depth + z + n) * height + y) * width
@@ -181,7 +191,9 @@ class ZarrOutput(Output):
 
     @property
     def cell_shape(self) -> Vec3:
-        return largest_multiple(self.spec.chunk_shape, self.spec.shard_shape, self.spec.voxel_nbytes, _ZARR_SHARD_NBYTES)
+        return largest_multiple(
+            self.spec.chunk_shape, self.spec.shard_shape, self.spec.voxel_nbytes, _ZARR_SHARD_NBYTES
+        )
 
     @property
     def corner(self) -> Vec3:
@@ -193,7 +205,10 @@ class ZarrOutput(Output):
         if files.exists(f"{self.path}/zarr.json"):
             return
         spec = self.spec
-        attributes: dict[str, Any] = {"mag": list(spec.box.mag.factors), "offset_vx": list(spec.box.topleft)}
+        attributes: dict[str, Any] = {
+            "mag": list(spec.box.mag.factors),
+            "offset_vx": list(spec.box.topleft),
+        }
         if spec.voxel_size_nm is not None:
             attributes["voxel_size_nm"] = list(spec.voxel_size_nm)
         import_extra("zarr", self.path).create_array(
@@ -210,7 +225,10 @@ class ZarrOutput(Output):
 
     def write(self, source: Volume, box: BoundingBox) -> None:
         array = import_extra("zarr", self.path).open_array(self.path, mode="r+")
-        where = tuple(slice(a - b, a - b + n) for a, b, n in zip(box.topleft, self.spec.box.topleft, box.size, strict=True))
+        where = tuple(
+            slice(a - b, a - b + n)
+            for a, b, n in zip(box.topleft, self.spec.box.topleft, box.size, strict=True)
+        )
         voxels = self.spec.in_order(read_box(source, box))
         with _naming(self.path):
             array[(..., *reversed(where))] = voxels
@@ -221,7 +239,9 @@ class SectionsOutput(Output):
     """A folder with one TIFF for each section, named by its z in the mag."""
 
     compression: str
-    note: ClassVar[str] = "a folder with one TIFF for each section, named by its z; a path that ends with .ome.tif, .tif, .npy or .zarr chooses another format"
+    note: ClassVar[str] = (
+        "a folder with one TIFF for each section, named by its z; a path that ends with .ome.tif, .tif, .npy or .zarr chooses another format"
+    )
 
     @property
     def cell_shape(self) -> Vec3:
@@ -245,7 +265,9 @@ class SectionsOutput(Output):
             tifffile.imwrite(
                 data,
                 image,
-                photometric="rgb" if image.ndim == 3 and image.shape[2] in (3, 4) and image.dtype.kind == "u" else "minisblack",
+                photometric="rgb"
+                if image.ndim == 3 and image.shape[2] in (3, 4) and image.dtype.kind == "u"
+                else "minisblack",
                 compression=None if self.compression == "raw" else self.compression,
                 metadata=None,
                 **_resolution(self.spec),
@@ -278,11 +300,17 @@ def is_exported_zarr(path: str) -> bool:
     else."""
     record = read_object(f"{path}/zarr.json") or {}
     attributes = record.get("attributes")
-    is_ours = record.get("node_type") == "array" and isinstance(attributes, dict) and {"mag", "offset_vx"} <= set(attributes)
+    is_ours = (
+        record.get("node_type") == "array"
+        and isinstance(attributes, dict)
+        and {"mag", "offset_vx"} <= set(attributes)
+    )
     return is_ours and set(files.listdir(path)) <= {"zarr.json", "c"}
 
 
-def write_tiff(path: str, source: Volume, spec: ExportedArray, compression: str, *, ome: bool, on_section: Any) -> None:
+def write_tiff(
+    path: str, source: Volume, spec: ExportedArray, compression: str, *, ome: bool, on_section: Any
+) -> None:
     """Write one TIFF file of tiles, section by section."""
     tifffile = import_extra("tifffile", path)
     channels = (spec.num_channels,) if spec.num_channels > 1 else ()
@@ -293,7 +321,9 @@ def write_tiff(path: str, source: Volume, spec: ExportedArray, compression: str,
     width, height, depth = spec.box.size
     tile = min(_TILE_VX, -(-max(width, height) // 16) * 16)
     is_big = width * height * depth * spec.voxel_nbytes >= _BIG_TIFF_NBYTES
-    planes = (plane for box in slab_boxes(spec) for _, plane in sections(source, box, dirname(path)))
+    planes = (
+        plane for box in slab_boxes(spec) for _, plane in sections(source, box, dirname(path))
+    )
     with _naming(path), tifffile.TiffWriter(path, ome=ome, bigtiff=is_big) as writer:
         # without planarconfig and extrasamples, tifffile takes the x axis for samples if the box is
         # one voxel wide
@@ -319,7 +349,9 @@ def slab_boxes(spec: ExportedArray) -> Iterator[BoundingBox]:
         yield type(box).from_corners((*box.topleft[:2], low), (*box.bottomright[:2], high), box.mag)
 
 
-def sections(source: Volume, slab: BoundingBox, scratch: str) -> Iterator[tuple[int, npt.NDArray[Any]]]:
+def sections(
+    source: Volume, slab: BoundingBox, scratch: str
+) -> Iterator[tuple[int, npt.NDArray[Any]]]:
     """Yield the z of each section of a slab and its voxels, shape (c, y, x); each chunk is read
     once."""
     # A slab that exceeds memory is read in strips along y, whose sections wait in a scratch file:
@@ -338,15 +370,22 @@ def sections(source: Volume, slab: BoundingBox, scratch: str) -> Iterator[tuple[
         (left, top, front), (right, bottom, back) = slab.topleft, slab.bottomright
         starts = [top, *range((top // rows + 1) * rows, bottom, rows), bottom]
         for n, (low, high) in enumerate(pairwise(starts)):
-            strip = read_box(source, type(slab).from_corners((left, low, front), (right, high, back), slab.mag))
+            strip = read_box(
+                source, type(slab).from_corners((left, low, front), (right, high, back), slab.mag)
+            )
             for z in range(slab.size[2]):
                 waiting.put((z, n), strip[:, :, :, z].transpose(0, 2, 1))
             del strip
         for z in range(slab.size[2]):
-            yield front + z, np.concatenate([waiting.get((z, n)) for n in range(len(starts) - 1)], axis=1)
+            yield (
+                front + z,
+                np.concatenate([waiting.get((z, n)) for n in range(len(starts) - 1)], axis=1),
+            )
 
 
-def _tiles(planes: Iterable[npt.NDArray[Any]], edge: int, on_section: Any) -> Iterator[npt.NDArray[Any]]:
+def _tiles(
+    planes: Iterable[npt.NDArray[Any]], edge: int, on_section: Any
+) -> Iterator[npt.NDArray[Any]]:
     """Yield the tiles of sections, padded with zeros: TIFF stores tiles of full size."""
     for plane in planes:
         for channel in plane:
@@ -364,4 +403,7 @@ def _resolution(spec: ExportedArray) -> dict[str, Any]:
     if spec.voxel_size_nm is None:
         return {}
     # pixels per centimeter, which is 1e7 nm
-    return {"resolution": (1e7 / spec.voxel_size_nm[0], 1e7 / spec.voxel_size_nm[1]), "resolutionunit": "CENTIMETER"}
+    return {
+        "resolution": (1e7 / spec.voxel_size_nm[0], 1e7 / spec.voxel_size_nm[1]),
+        "resolutionunit": "CENTIMETER",
+    }

@@ -40,14 +40,18 @@ class Scratch:
             self._output.write(data, self._end)
         except OSError as error:
             # a full disk or quota: the file has no name, so the error names the folder
-            raise OSError(error.errno, os.strerror(error.errno or 0), f"{self._folder} (scratch)") from None
+            raise OSError(
+                error.errno, os.strerror(error.errno or 0), f"{self._folder} (scratch)"
+            ) from None
         self._end += len(data)
 
     def get(self, key: Hashable) -> npt.NDArray[Any]:
         offset, nbytes, shape, dtype = self._places[key]
         data = self._file.read_some(nbytes, offset)
         if len(data) < nbytes:
-            raise IncompleteWriteError(f"{self._folder}: the scratch file ends at byte {offset + len(data)}, expected {nbytes} bytes from {offset} on")
+            raise IncompleteWriteError(
+                f"{self._folder}: the scratch file ends at byte {offset + len(data)}, expected {nbytes} bytes from {offset} on"
+            )
         raw = lz4.block.decompress(data, uncompressed_size=int(np.prod(shape)) * dtype.itemsize)
         return np.frombuffer(raw, dtype).reshape(shape)
 

@@ -66,7 +66,9 @@ def check_plausible(nbytes: int, stored_nbytes: int, what: str) -> None:
     """Raise CorruptError if a header claims more pixels than the stored bytes can hold, before
     memory is allocated for them."""
     if nbytes > _SMALL_NBYTES + _MAX_EXPANSION * stored_nbytes:
-        raise CorruptError(f"{what} claims {nbytes} bytes of pixels, which {stored_nbytes} stored bytes cannot hold")
+        raise CorruptError(
+            f"{what} claims {nbytes} bytes of pixels, which {stored_nbytes} stored bytes cannot hold"
+        )
 
 
 def file_stamp(path: str) -> tuple[int, int]:

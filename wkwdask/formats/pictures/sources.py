@@ -22,17 +22,43 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from wkwdask.errors import BoundsError, CorruptError, FormatError, MetadataWarning, MissingError, UnsupportedError
+from wkwdask.errors import (
+    BoundsError,
+    CorruptError,
+    FormatError,
+    MetadataWarning,
+    MissingError,
+    UnsupportedError,
+)
 from wkwdask.formats.axes import axes_of
 from wkwdask.formats.n5.layer import FORMAT as N5
 from wkwdask.formats.n5.layer import open_n5_volume
 from wkwdask.formats.opening import open_stored
-from wkwdask.formats.pictures.array_file import ArrayRef, ArrayVolume, bytes_ref, check_axes, check_filters, find_item, named_axes, npy_ref, open_hdf5
+from wkwdask.formats.pictures.array_file import (
+    ArrayRef,
+    ArrayVolume,
+    bytes_ref,
+    check_axes,
+    check_filters,
+    find_item,
+    named_axes,
+    npy_ref,
+    open_hdf5,
+)
 from wkwdask.formats.pictures.image_stack import ImageStack
 from wkwdask.formats.pictures.images import IMAGE_SUFFIXES, slices_of
 from wkwdask.formats.pictures.mrc import MRC_SUFFIXES, is_mrc, open_mrc
 from wkwdask.formats.pictures.slices import Slice, file_stamp
-from wkwdask.formats.pictures.tiff_pages import TIFF_SUFFIXES, files_of_set, is_contiguous, is_tiff, open_checked_tiff, series_axes, series_of, series_slices
+from wkwdask.formats.pictures.tiff_pages import (
+    TIFF_SUFFIXES,
+    files_of_set,
+    is_contiguous,
+    is_tiff,
+    open_checked_tiff,
+    series_axes,
+    series_of,
+    series_slices,
+)
 from wkwdask.formats.registry import contains_plain_arrays, format_of, location_of
 from wkwdask.formats.zarr.layer import FORMAT as ZARR
 from wkwdask.formats.zarr.layer import PREFIX, find_zarr_layers, open_zarr_volume
@@ -85,7 +111,9 @@ class PlainOptions:
     """Whether HDF5 data outside of the folder of the file are read."""
 
 
-def open_plain(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], options: PlainOptions) -> PlainSource:
+def open_plain(
+    source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], options: PlainOptions
+) -> PlainSource:
     if not isinstance(source, (str, os.PathLike)):
         return _open_images([local_path(path) for path in source], "images", options)
     text = os.fspath(source)
@@ -95,7 +123,9 @@ def open_plain(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
         return _open_hdf5(local_path(file), key.strip("/"), options)
     its_format = None if options.axes is None else format_of(text)
     if its_format is not None and its_format.takes_axes:
-        return {ZARR: _open_zarr, N5: _open_n5}[its_format.name](any_path(location_of(text)), options)
+        return {ZARR: _open_zarr, N5: _open_n5}[its_format.name](
+            any_path(location_of(text)), options
+        )
     if not files.exists(local_path(text)) and files.has_magic(text):
         return _open_images(sort_naturally(files.matching(local_path(text))), text, options)
     path = local_path(text)
@@ -115,7 +145,9 @@ def open_plain(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
         return _open_hdf5(path, "", options)
     if is_mrc(path):
         return _open_mrc(path, options)
-    raise UnsupportedError(f"{path}: unknown suffix, expected one of {', '.join((*IMAGE_SUFFIXES, '.npy', *HDF5_SUFFIXES, '.zarr', *MRC_SUFFIXES))}")
+    raise UnsupportedError(
+        f"{path}: unknown suffix, expected one of {', '.join((*IMAGE_SUFFIXES, '.npy', *HDF5_SUFFIXES, '.zarr', *MRC_SUFFIXES))}"
+    )
 
 
 def open_sized(url: str | os.PathLike[str]) -> tuple[Volume, Lengths | None]:
@@ -145,7 +177,10 @@ def sort_naturally(paths: Sequence[str]) -> list[str]:
     >>> sort_naturally(["s10.png", "s9.png", "s010.png"])
     ['s9.png', 's010.png', 's10.png']
     """
-    return sorted(paths, key=lambda path: ([int(part) if part.isdecimal() else part for part in _parts(path)], path))
+    return sorted(
+        paths,
+        key=lambda path: ([int(part) if part.isdecimal() else part for part in _parts(path)], path),
+    )
 
 
 def _parts(path: str) -> list[str]:
@@ -163,12 +198,26 @@ def _open_folder(path: str, options: PlainOptions) -> PlainSource:
     above = dirname(path)
     if any(files.isfile(f"{above}/{name}") for name in ("zarr.json", ".zgroup")):
         raise MissingError(f"{path}: not a Zarr array or group")
-    names = [name for name in files.listdir(path) if name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")]
+    names = [
+        name
+        for name in files.listdir(path)
+        if name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")
+    ]
     kinds = sorted({splitext(name)[1].lower() for name in names})
     if not names:
         raise MissingError(f"{path}: no images ({', '.join(IMAGE_SUFFIXES)}) in this folder")
-    if len({"tif" if kind in TIFF_SUFFIXES else "jpg" if kind in (".jpg", ".jpeg") else kind for kind in kinds}) > 1:
-        raise ValueError(f"{path}: images of several kinds ({', '.join(kinds)}): choose with a pattern, such as {path}/*{kinds[0]}")
+    if (
+        len(
+            {
+                "tif" if kind in TIFF_SUFFIXES else "jpg" if kind in (".jpg", ".jpeg") else kind
+                for kind in kinds
+            }
+        )
+        > 1
+    ):
+        raise ValueError(
+            f"{path}: images of several kinds ({', '.join(kinds)}): choose with a pattern, such as {path}/*{kinds[0]}"
+        )
     return _open_images([f"{path}/{name}" for name in sort_naturally(names)], path, options)
 
 
@@ -178,9 +227,13 @@ def _open_images(paths: list[str], name: str, options: PlainOptions) -> PlainSou
         raise MissingError(f"{name}: no file matches")
     unknown = [path for path in paths if not path.lower().endswith(IMAGE_SUFFIXES)]
     if unknown:
-        raise UnsupportedError(f"{unknown[0]}: not an image, expected one of {', '.join(IMAGE_SUFFIXES)}")
+        raise UnsupportedError(
+            f"{unknown[0]}: not an image, expected one of {', '.join(IMAGE_SUFFIXES)}"
+        )
     if options.axes not in (None, "yx", "zyx", "yxc", "zyxc") and not all(map(is_tiff, paths)):
-        raise ValueError(f"{name}: axes {options.axes!r} for PNG or JPEG, expected zyx or zyxc: their rows are y, their columns x, and the files z")
+        raise ValueError(
+            f"{name}: axes {options.axes!r} for PNG or JPEG, expected zyx or zyxc: their rows are y, their columns x, and the files z"
+        )
     if len(paths) > 1 and is_tiff(paths[0]) and files_of_set(paths[0]) == set(paths):
         return _open_tiff(paths[0], options)
     with ThreadPoolExecutor(_HEADER_THREADS, thread_name_prefix="wkwdask-headers") as threads:
@@ -188,7 +241,9 @@ def _open_images(paths: list[str], name: str, options: PlainOptions) -> PlainSou
     missing = missing_numbers(paths) if all(len(slices) == 1 for slices in slices_by_file) else []
     notes = []
     if missing and options.fill:
-        by_number = dict(zip(_section_numbers(paths), slices_by_file, strict=True)) | {number: [Slice(())] for number in missing}
+        by_number = dict(zip(_section_numbers(paths), slices_by_file, strict=True)) | {
+            number: [Slice(())] for number in missing
+        }
         slices_by_file = [by_number[number] for number in sorted(by_number)]
         notes.append(f"missing sections, filled with zeros: {_ranges(missing)}")
     # Slices are compared before the error about missing numbers is raised: an unreadable file is
@@ -228,11 +283,18 @@ def missing_numbers(paths: Sequence[str]) -> list[int]:
     if not steps or min(steps) <= 0:
         return []
     step = reduce(math.gcd, steps)
-    return sorted(set(range(numbers[0], numbers[-1], step)) - set(numbers)) if (numbers[-1] - numbers[0]) // step < 1000 * len(numbers) else []
+    return (
+        sorted(set(range(numbers[0], numbers[-1], step)) - set(numbers))
+        if (numbers[-1] - numbers[0]) // step < 1000 * len(numbers)
+        else []
+    )
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    runs = [[number for _, number in run] for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
+    runs = [
+        [number for _, number in run]
+        for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
+    ]
     text = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
     return ", ".join(text if len(text) <= 20 else [*text[:20], f"and {len(text) - 20} more"])
 
@@ -243,7 +305,9 @@ def _stack(slices: list[Slice], name: str, options: PlainOptions, notes: list[st
     formats = Counter(slice_.format for slice_ in slices if slice_.format is not None)
     bad = [slice_ for slice_ in slices if slice_.problem]
     if not formats:
-        raise CorruptError(f"{(bad or slices)[0].name}: cannot be read: {(bad or slices)[0].problem}")
+        raise CorruptError(
+            f"{(bad or slices)[0].name}: cannot be read: {(bad or slices)[0].problem}"
+        )
     expected = formats.most_common(1)[0][0]
     problems = [
         f"{slice_.name}: {f'cannot be read: {slice_.problem}' if slice_.format is None else f'has {slice_.format}, expected {expected} like most slices'}"
@@ -252,12 +316,16 @@ def _stack(slices: list[Slice], name: str, options: PlainOptions, notes: list[st
     ]
     if problems and not options.fill:
         more = f"; and {len(problems) - _MAX_LISTED} more" if len(problems) > _MAX_LISTED else ""
-        raise CorruptError("; ".join(problems[:_MAX_LISTED]) + more + ' (on_error="fill" replaces them by zeros)')
+        raise CorruptError(
+            "; ".join(problems[:_MAX_LISTED]) + more + ' (on_error="fill" replaces them by zeros)'
+        )
     notes += [f"filled with zeros: {problem}" for problem in problems]
     good = next(slice_ for slice_ in slices if slice_.format == expected)
     corner = options.corner or (0, 0, 0)
     box = BoundingBox(corner, (expected.width, expected.height, len(slices)), options.mag)
-    return PlainSource(ImageStack(name, tuple(slices), expected, corner, box, good.tile_shape), None, tuple(notes))
+    return PlainSource(
+        ImageStack(name, tuple(slices), expected, corner, box, good.tile_shape), None, tuple(notes)
+    )
 
 
 def _open_tiff(path: str, options: PlainOptions) -> PlainSource:
@@ -279,7 +347,9 @@ def _open_tiff(path: str, options: PlainOptions) -> PlainSource:
             return _array(ref, letters, options, voxel_size)
         if axes is not None and len(series) > 1 and len(axes) == len(first.shape) + 1:
             axes = axes.removeprefix("z")  # the user counts the series as an axis
-        letters = series_axes(first, path, None if axes is None else check_axes(axes, first.shape, path))
+        letters = series_axes(
+            first, path, None if axes is None else check_axes(axes, first.shape, path)
+        )
         with reading(path, "TIFF file"):
             slices = series_slices(series, path, letters)
         return replace(_stack(slices, path, options, []), voxel_size_nm=voxel_size)
@@ -287,14 +357,37 @@ def _open_tiff(path: str, options: PlainOptions) -> PlainSource:
 
 def _tiff_voxel_size(tiff: Any) -> Lengths | None:
     try:
-        return _valid_lengths(_ome_lengths(tiff.ome_metadata) if tiff.is_ome else _imagej_lengths(tiff) if tiff.is_imagej else [])
-    except (StopIteration, KeyError, TypeError, ValueError, ZeroDivisionError, ElementTree.ParseError):
+        return _valid_lengths(
+            _ome_lengths(tiff.ome_metadata)
+            if tiff.is_ome
+            else _imagej_lengths(tiff)
+            if tiff.is_imagej
+            else []
+        )
+    except (
+        StopIteration,
+        KeyError,
+        TypeError,
+        ValueError,
+        ZeroDivisionError,
+        ElementTree.ParseError,
+    ):
         return None
 
 
 def _ome_lengths(text: str) -> list[float]:
-    pixels = next(element for element in ElementTree.fromstring(text).iter() if element.tag.rpartition("}")[2] == "Pixels")
-    return [length_nm(float(pixels.attrib[f"PhysicalSize{axis}"]), pixels.attrib.get(f"PhysicalSize{axis}Unit", "µm")) for axis in "XYZ"]
+    pixels = next(
+        element
+        for element in ElementTree.fromstring(text).iter()
+        if element.tag.rpartition("}")[2] == "Pixels"
+    )
+    return [
+        length_nm(
+            float(pixels.attrib[f"PhysicalSize{axis}"]),
+            pixels.attrib.get(f"PhysicalSize{axis}Unit", "µm"),
+        )
+        for axis in "XYZ"
+    ]
 
 
 def _imagej_lengths(tiff: Any) -> list[float]:
@@ -318,18 +411,31 @@ def _valid_lengths(lengths: Sequence[float]) -> Lengths | None:
 # arrays
 
 
-def _array(ref: ArrayRef, axes: str, options: PlainOptions, voxel_size: Lengths | None, *notes: str, position: Vec3 = (0, 0, 0)) -> PlainSource:
+def _array(
+    ref: ArrayRef,
+    axes: str,
+    options: PlainOptions,
+    voxel_size: Lengths | None,
+    *notes: str,
+    position: Vec3 = (0, 0, 0),
+) -> PlainSource:
     if np.dtype(ref.dtype).kind not in "biuf":
-        raise UnsupportedError(f"{ref.name}: holds {np.dtype(ref.dtype)}, expected integers, floats or bool")
+        raise UnsupportedError(
+            f"{ref.name}: holds {np.dtype(ref.dtype)}, expected integers, floats or bool"
+        )
     if 0 in ref.shape:
         raise BoundsError(f"{ref.name}: the source holds no voxels: its shape is {ref.shape}")
     lengths = dict(zip(axes, ref.shape, strict=True))
     size = (lengths["x"], lengths["y"], lengths.get("z", 1))
     corner = position if options.corner is None else options.corner
-    return PlainSource(ArrayVolume(ref, axes, corner, BoundingBox(corner, size, options.mag)), voxel_size, notes)
+    return PlainSource(
+        ArrayVolume(ref, axes, corner, BoundingBox(corner, size, options.mag)), voxel_size, notes
+    )
 
 
-def _axes_of(options: PlainOptions, shape: tuple[int, ...], name: str, stated: Sequence[str | None] = ()) -> str:
+def _axes_of(
+    options: PlainOptions, shape: tuple[int, ...], name: str, stated: Sequence[str | None] = ()
+) -> str:
     """Return the axes from the user, else from the file, else the usual ones for the number of
     dimensions."""
     if options.axes is None:
@@ -338,9 +444,17 @@ def _axes_of(options: PlainOptions, shape: tuple[int, ...], name: str, stated: S
     with contextlib.suppress(UnsupportedError):
         # names that are not understood contradict nothing: axes= is the remedy
         found = axes_of(stated, shape, name, usual="")
-        if any(one != other for one, other, length in zip(found, axes, shape, strict=True) if length > 1):
+        if any(
+            one != other
+            for one, other, length in zip(found, axes, shape, strict=True)
+            if length > 1
+        ):
             names = ", ".join(map(str, stated))
-            warnings.warn(f"{name}: states the axes {names}, but axes={options.axes!r} says others, which are used", MetadataWarning, stacklevel=2)
+            warnings.warn(
+                f"{name}: states the axes {names}, but axes={options.axes!r} says others, which are used",
+                MetadataWarning,
+                stacklevel=2,
+            )
     return axes
 
 
@@ -356,7 +470,13 @@ def _open_hdf5(path: str, key: str, options: PlainOptions) -> PlainSource:
     with open_hdf5(path) as file:
         h5py, dataset_names = import_extra("h5py", path), list[str]()
         with reading(path, "HDF5 file"):
-            file.visititems(lambda name, item: dataset_names.append(name) if isinstance(item, h5py.Dataset) and item.ndim > 1 else None)
+            file.visititems(
+                lambda name, item: (
+                    dataset_names.append(name)
+                    if isinstance(item, h5py.Dataset) and item.ndim > 1
+                    else None
+                )
+            )
         key = key or (dataset_names[0] if len(dataset_names) == 1 else "")
         data = find_item(file, key, allow_external=options.allow_external) if key else None
         if not isinstance(data, h5py.Dataset) or data.ndim < 2:
@@ -367,7 +487,9 @@ def _open_hdf5(path: str, key: str, options: PlainOptions) -> PlainSource:
         with reading(f"{path}:/{key}", "HDF5 dataset"):
             check_filters(data, f"{path}:/{key}")
             chunks = tuple(data.chunks or (*(1,) * (data.ndim - 1), data.shape[-1]))
-            ref = ArrayRef("hdf5", path, key, tuple(data.shape), data.dtype.str, chunks, 0, file_stamp(path))
+            ref = ArrayRef(
+                "hdf5", path, key, tuple(data.shape), data.dtype.str, chunks, 0, file_stamp(path)
+            )
             try:
                 axis_names = _hdf5_axis_names(data)
             except (KeyError, TypeError, ValueError):
@@ -375,7 +497,13 @@ def _open_hdf5(path: str, key: str, options: PlainOptions) -> PlainSource:
                     raise
                 axis_names = []
             voxel_size, position = _hdf5_voxel_size(data), _cremi_position(data)
-        return _array(ref, _axes_of(options, ref.shape, ref.name, axis_names), options, voxel_size, position=position)
+        return _array(
+            ref,
+            _axes_of(options, ref.shape, ref.name, axis_names),
+            options,
+            voxel_size,
+            position=position,
+        )
 
 
 def _hdf5_axis_names(data: Any) -> list[str | None]:
@@ -401,7 +529,10 @@ def _hdf5_voxel_size(data: Any) -> Lengths | None:
 def _cremi_position(data: Any) -> Vec3:
     """Return the voxel that is closest to the ``offset`` beside ``resolution``, both in nanometers
     in the order z, y, x (https://cremi.org/data)."""
-    lengths, offset = _valid_lengths(_xyz_attribute(data, "resolution")), _xyz_attribute(data, "offset")
+    lengths, offset = (
+        _valid_lengths(_xyz_attribute(data, "resolution")),
+        _xyz_attribute(data, "offset"),
+    )
     if lengths is None or len(offset) != 3 or not all(math.isfinite(place) for place in offset):
         return 0, 0, 0
     return offset_from_center(offset, lengths, (1.0, 1.0, 1.0))
@@ -409,7 +540,11 @@ def _cremi_position(data: Any) -> Vec3:
 
 def _xyz_attribute(data: Any, name: str) -> list[float]:
     """Return the numbers of an attribute in the order x, y, z; empty if it is missing."""
-    return [float(value) for value in reversed(np.asarray(data.attrs[name], np.float64).ravel())] if name in data.attrs else []
+    return (
+        [float(value) for value in reversed(np.asarray(data.attrs[name], np.float64).ravel())]
+        if name in data.attrs
+        else []
+    )
 
 
 def _open_zarr(path: str, options: PlainOptions) -> PlainSource:
@@ -417,23 +552,33 @@ def _open_zarr(path: str, options: PlainOptions) -> PlainSource:
     images = find_zarr_layers(PREFIX + path)
     image, level = images[0], next(iter(images[0].selected))
     if len(images) > 1 or path not in (image.folder, level.folder):
-        raise FormatError(f"{path}: a group without multiscales: name an array in it: {', '.join(one.folder for one in images)}")
+        raise FormatError(
+            f"{path}: a group without multiscales: name an array in it: {', '.join(one.folder for one in images)}"
+        )
     lengths = None if level.lengths_nm is None else _valid_lengths(level.lengths_nm)
     if options.axes is None and level.key:
         volume = level.open()
     else:
-        volume = open_zarr_volume(level.folder, lambda shape, names: _axes_of(options, tuple(shape), level.folder, names))
+        volume = open_zarr_volume(
+            level.folder, lambda shape, names: _axes_of(options, tuple(shape), level.folder, names)
+        )
     return _stored(volume, options, lengths)
 
 
 def _open_n5(path: str, options: PlainOptions) -> PlainSource:
     """Open an N5 dataset with stated axes, the fastest first as in its ``dimensions``."""
-    return _stored(open_n5_volume(path, lambda shape, names: _axes_of(options, tuple(shape), path, names)), options, None)
+    return _stored(
+        open_n5_volume(path, lambda shape, names: _axes_of(options, tuple(shape), path, names)),
+        options,
+        None,
+    )
 
 
 def _stored(volume: StoredArray, options: PlainOptions, lengths: Lengths | None) -> PlainSource:
     if volume.box.is_empty:
-        raise BoundsError(f"{volume.name}: the source holds no voxels: its size is {volume.box.size}")
+        raise BoundsError(
+            f"{volume.name}: the source holds no voxels: its size is {volume.box.size}"
+        )
     if options.corner is not None:
         volume = relative_to(volume, volume.origin).moved(options.corner)
     return PlainSource(replace(volume, mag=options.mag), lengths)

@@ -57,10 +57,24 @@ class _DirectoryWalk:
         order = {b"II": "<", b"MM": ">"}.get(head[:2], "")
         version = struct.unpack(f"{order}H", head[2:])[0] if order else 0
         if version not in (42, 43):
-            raise CorruptError(f"{file.name}: begins with {head.hex(' ')}, expected II or MM and 42 or 43, as a TIFF file does")
+            raise CorruptError(
+                f"{file.name}: begins with {head.hex(' ')}, expected II or MM and 42 or 43, as a TIFF file does"
+            )
         width, offset, count = (8, "Q", "Q") if version == 43 else (4, "I", "H")  # BigTIFF, or TIFF
-        self._order, self._count, self._offset, self._offset_nbytes = order, f"{order}{count}", f"{order}{offset}", width
-        self._tag = np.dtype([("code", f"{order}u2"), ("type", f"{order}u2"), ("count", f"{order}u{width}"), ("value", f"V{width}")])
+        self._order, self._count, self._offset, self._offset_nbytes = (
+            order,
+            f"{order}{count}",
+            f"{order}{offset}",
+            width,
+        )
+        self._tag = np.dtype(
+            [
+                ("code", f"{order}u2"),
+                ("type", f"{order}u2"),
+                ("count", f"{order}u{width}"),
+                ("value", f"V{width}"),
+            ]
+        )
 
     def smallest(self) -> int:
         """Follow the chain of pages and the SubIFDs of each page."""
@@ -75,7 +89,9 @@ class _DirectoryWalk:
     def _read(self, offset: int, nbytes: int, what: str) -> bytes:
         data = self._file.read_some(nbytes, offset) if offset + nbytes <= self._nbytes else b""
         if len(data) < nbytes:
-            raise CorruptError(f"{self._path}: the {what} at byte {offset} takes {nbytes} bytes, and the file has {self._nbytes}")
+            raise CorruptError(
+                f"{self._path}: the {what} at byte {offset} takes {nbytes} bytes, and the file has {self._nbytes}"
+            )
         return data
 
     def _offset_at(self, offset: int, what: str) -> int:
@@ -87,28 +103,47 @@ class _DirectoryWalk:
         and its number of pixels."""
         start = offset + struct.calcsize(self._count)
         (num_tags,) = struct.unpack(self._count, self._read(offset, start - offset, "directory"))
-        tags = np.frombuffer(self._read(start, num_tags * self._tag.itemsize, f"directory of {num_tags} tags"), self._tag)
+        tags = np.frombuffer(
+            self._read(start, num_tags * self._tag.itemsize, f"directory of {num_tags} tags"),
+            self._tag,
+        )
         self._directories_nbytes += start - offset + tags.nbytes
         if self._directories_nbytes > self._nbytes:
-            raise CorruptError(f"{self._path}: the directories of its pages overlap or form a loop, at byte {offset}")
+            raise CorruptError(
+                f"{self._path}: the directories of its pages overlap or form a loop, at byte {offset}"
+            )
         with np.errstate(over="ignore"):
             nbytes = tags["count"].astype(np.uint64) * _TYPE_NBYTES[tags["type"]]
         # tifffile does not read values beyond the file
         inside = nbytes[(nbytes <= self._nbytes) & (tags["count"] <= self._nbytes)]
         self._values_nbytes += int(inside.sum())
         if self._values_nbytes > _MAX_SHARING * self._nbytes + _SLACK_NBYTES:
-            raise CorruptError(f"{self._path}: tags claim {self._values_nbytes} bytes up to the directory at byte {offset}, and the file has {self._nbytes}")
+            raise CorruptError(
+                f"{self._path}: tags claim {self._values_nbytes} bytes up to the directory at byte {offset}, and the file has {self._nbytes}"
+            )
         sub_offsets: list[int] = []
         for tag in tags[tags["code"] == _SUB_IFDS]:
-            sub_offsets += self._sub_directories(int(tag["count"]), int(_TYPE_NBYTES[tag["type"]]), bytes(tag["value"]))
+            sub_offsets += self._sub_directories(
+                int(tag["count"]), int(_TYPE_NBYTES[tag["type"]]), bytes(tag["value"])
+            )
         num_pixels = self._length(tags, _WIDTH) * self._length(tags, _HEIGHT)
-        return self._offset_at(start + tags.nbytes, "offset of the next directory"), sub_offsets, num_pixels
+        return (
+            self._offset_at(start + tags.nbytes, "offset of the next directory"),
+            sub_offsets,
+            num_pixels,
+        )
 
     def _length(self, tags: npt.NDArray[np.void], code: int) -> int:
         """Return a width or height, 0 if the tag is missing or has another type."""
         for tag in tags[tags["code"] == code][:1]:
             kind = _LENGTH_TYPES.get(int(tag["type"]))
-            return 0 if kind is None else int(struct.unpack_from(self._order + kind, bytes(tag["value"]).ljust(8, b"\0"))[0])
+            return (
+                0
+                if kind is None
+                else int(
+                    struct.unpack_from(self._order + kind, bytes(tag["value"]).ljust(8, b"\0"))[0]
+                )
+            )
         return 0
 
     def _sub_directories(self, count: int, item_nbytes: int, value: bytes) -> list[int]:
@@ -119,7 +154,13 @@ class _DirectoryWalk:
         at = struct.unpack(self._offset, value)[0]
         # values that fit into the tag lie there, longer ones at the offset that it holds (TIFF 6.0,
         # section 2, "Value/Offset")
-        data = value[:nbytes] if nbytes <= len(value) else self._read(at, nbytes, "list of directories") if at + nbytes <= self._nbytes else b""
+        data = (
+            value[:nbytes]
+            if nbytes <= len(value)
+            else self._read(at, nbytes, "list of directories")
+            if at + nbytes <= self._nbytes
+            else b""
+        )
         offsets: list[int] = np.frombuffer(data, f"{self._order}u{item_nbytes}").tolist()
         return [offset for offset in offsets if 8 <= offset < self._nbytes]
 
@@ -168,37 +209,67 @@ def _check_ome(text: str, path: str, smallest: int) -> None:
         if kind == "UUID" and "FileName" in values:
             other = files.realpath(join(dirname(path), values["FileName"]))
             if dirname(other) != folder:
-                raise UnsupportedError(f"{path}: names {other} as one of its files, which lies outside of its folder; put all files of the set into one folder")
+                raise UnsupportedError(
+                    f"{path}: names {other} as one of its files, which lies outside of its folder; put all files of the set into one folder"
+                )
             if other not in seen and files.isfile(other):
                 smallest = min(smallest, smallest_page(other))
             seen.add(other)
         elif kind == "Pixels":
-            claimed += math.prod(int(values[f"Size{axis}"]) for axis in values["DimensionOrder"]) / smallest
+            claimed += (
+                math.prod(int(values[f"Size{axis}"]) for axis in values["DimensionOrder"])
+                / smallest
+            )
         elif kind == "TiffData":
             claimed += int(values.get("PlaneCount", values.get("NumPlanes", 0)))
         elif kind.startswith("ModuloAlong") and "Start" in values:
-            claimed += abs((float(values["End"]) - float(values["Start"])) / float(values.get("Step", 1)))
+            claimed += abs(
+                (float(values["End"]) - float(values["Start"])) / float(values.get("Step", 1))
+            )
     if not claimed <= _MAX_PLANES:  # also true for NaN
-        raise CorruptError(f"{path}: its OME description claims {claimed:.0f} planes, expected at most {_MAX_PLANES}")
+        raise CorruptError(
+            f"{path}: its OME description claims {claimed:.0f} planes, expected at most {_MAX_PLANES}"
+        )
 
 
 def tiff_slices(path: str, axes: str | None = None) -> list[Slice]:
     """Return the slices of one file of a stack; ``axes`` are those of the file, or of the stack
     with the files along z."""
     with open_checked_tiff(path) as tiff:
-        described = tiff.series if axes is not None or tiff.is_ome or tiff.is_imagej or tiff.is_shaped else []
-        if described and all(page is not None and page.parent is tiff for series in described for page in series.pages):
+        described = (
+            tiff.series
+            if axes is not None or tiff.is_ome or tiff.is_imagej or tiff.is_shaped
+            else []
+        )
+        if described and all(
+            page is not None and page.parent is tiff
+            for series in described
+            for page in series.pages
+        ):
             found = series_of(tiff, path)
             if axes is not None:
-                axes = check_axes(axes[1:] if axes[:1] == "z" and len(axes) > len(found[0].shape) else axes, found[0].shape, path)
+                axes = check_axes(
+                    axes[1:] if axes[:1] == "z" and len(axes) > len(found[0].shape) else axes,
+                    found[0].shape,
+                    path,
+                )
             return series_slices(found, path, axes)
         # Each file of a set of OME-TIFFs describes the whole set. Without the others, it
         # contributes its own pages.
         for series in described:
-            if any(length > 1 for axis, length in zip(series.axes, series.shape, strict=True) if axis not in "ZYXS"):
-                raise UnsupportedError(f"is one file of a set with axes {series.axes} of shape {series.shape}: name one file of the set alone, or all of them")
+            if any(
+                length > 1
+                for axis, length in zip(series.axes, series.shape, strict=True)
+                if axis not in "ZYXS"
+            ):
+                raise UnsupportedError(
+                    f"is one file of a set with axes {series.axes} of shape {series.shape}: name one file of the set alone, or all of them"
+                )
         pages = [page for page in tiff.pages if not page.keyframe.is_reduced]
-        return [_page_slice((_Plane(page, n if len(pages) > 1 else None),), path) for n, page in enumerate(pages)]
+        return [
+            _page_slice((_Plane(page, n if len(pages) > 1 else None),), path)
+            for n, page in enumerate(pages)
+        ]
 
 
 def files_of_set(path: str) -> set[str]:
@@ -207,7 +278,15 @@ def files_of_set(path: str) -> set[str]:
     try:
         with open_checked_tiff(path) as tiff, reading(path, "OME-TIFF"):
             series = tiff.series if tiff.is_ome else []
-            return {path, *(page.parent.filehandle.path for one in series for page in one.pages if page is not None)}
+            return {
+                path,
+                *(
+                    page.parent.filehandle.path
+                    for one in series
+                    for page in one.pages
+                    if page is not None
+                ),
+            }
     except (CorruptError, UnsupportedError):
         return {path}
 
@@ -219,14 +298,22 @@ def series_of(tiff: Any, path: str) -> list[Any]:
     if tiff.is_imagej and tiff.series and tiff.series[0].kind in ("generic", "uniform"):
         claimed, stored = tiff.imagej_metadata.get("images", 1), len(tiff.pages)
         if claimed > stored:
-            raise CorruptError(f"{path}: its ImageJ description claims {claimed} sections, which the file cannot hold: it has {stored} pages")
-    series = [one for one in tiff.series if not one.keyframe.is_reduced] if len(tiff.series) > 1 else []
+            raise CorruptError(
+                f"{path}: its ImageJ description claims {claimed} sections, which the file cannot hold: it has {stored} pages"
+            )
+    series = (
+        [one for one in tiff.series if not one.keyframe.is_reduced] if len(tiff.series) > 1 else []
+    )
     if len(series) < 2:
         return series or list(tiff.series[:1])
-    if len({(one.shape, one.axes, one.dtype) for one in series}) > 1 or (tiff.is_ome and len(series[0].pages) > 1):
+    if len({(one.shape, one.axes, one.dtype) for one in series}) > 1 or (
+        tiff.is_ome and len(series[0].pages) > 1
+    ):
         listed = ", ".join(f"{one.dtype} {one.axes} {one.shape}" for one in series[:_MAX_LISTED])
         more = f", and {len(series) - _MAX_LISTED} more" if len(series) > _MAX_LISTED else ""
-        raise UnsupportedError(f"{path}: holds {len(series)} images, expected one, or sections of equal shape: {listed}{more}; store each in its own file")
+        raise UnsupportedError(
+            f"{path}: holds {len(series)} images, expected one, or sections of equal shape: {listed}{more}; store each in its own file"
+        )
     return series
 
 
@@ -236,17 +323,23 @@ def series_axes(series: Any, path: str, axes: str | None) -> str:
     # tifffile's letters are S (samples), I (image sequence) and Q (unknown), besides those of OME.
     if axes is not None:
         if len(axes) != len(series.shape):
-            raise ValueError(f"{path}: axes {axes!r} for an array of shape {series.shape}, whose axes are {series.axes}")
+            raise ValueError(
+                f"{path}: axes {axes!r} for an array of shape {series.shape}, whose axes are {series.axes}"
+            )
         return axes
     letters = ""
     for letter, length in zip(series.axes.lower(), series.shape, strict=True):
         axis = {"s": "c", "i": "z", "q": "z"}.get(letter, letter)
         if length == 1 and letter in "iq" and "x" in letters:
             axis = "-"  # an axis behind the columns is not a depth
-        letters += axis if axis in "xyzc" and axis not in letters else "-" if length == 1 else letter
+        letters += (
+            axis if axis in "xyzc" and axis not in letters else "-" if length == 1 else letter
+        )
     unknown = [letter for letter in letters if letter not in "xyzc-"]
     if unknown:
-        raise FormatError(f"{path}: axes {series.axes} of shape {series.shape}: expected c, z, y and x; {REMEDY}")
+        raise FormatError(
+            f"{path}: axes {series.axes} of shape {series.shape}: expected c, z, y and x; {REMEDY}"
+        )
     return letters
 
 
@@ -259,16 +352,26 @@ def series_slices(series: Sequence[Any], path: str, axes: str | None) -> list[Sl
     first = series[0]
     letters = series_axes(first, path, axes)
     size = math.prod(first.keyframe.shape)
-    planes = _planes_of_one_page(first, path) if len(series) == 1 and is_contiguous(first) else [_Plane(page) for one in series for page in one.pages]
+    planes = (
+        _planes_of_one_page(first, path)
+        if len(series) == 1 and is_contiguous(first)
+        else [_Plane(page) for one in series for page in one.pages]
+    )
     if len(planes) > 1:
         planes = [plane._replace(number=n) for n, plane in enumerate(planes)]
     # The innermost axes that make up one page hold y and x; a page may also hold interleaved
     # channels.
-    within = (n for n in range(2, len(letters) + 1) if math.prod(first.shape[-n:]) == size and {"y", "x"} <= set(letters[-n:]))
+    within = (
+        n
+        for n in range(2, len(letters) + 1)
+        if math.prod(first.shape[-n:]) == size and {"y", "x"} <= set(letters[-n:])
+    )
     outer = letters[: len(letters) - next(within, 2)]
     shape = (len(series), *first.shape[: len(outer)])
     if "y" in outer or "x" in outer or math.prod(shape) != len(planes):
-        raise UnsupportedError(f"{path}: {len(planes)} pages with the axes {letters} of the whole {first.shape}: the pages are not sections")
+        raise UnsupportedError(
+            f"{path}: {len(planes)} pages with the axes {letters} of the whole {first.shape}: the pages are not sections"
+        )
     table = np.arange(len(planes)).reshape(shape)
     order = [0, *(1 + outer.index(letter) for letter in "zc" if letter in outer)]
     rest = [n for n in range(len(shape)) if n not in order]
@@ -291,7 +394,11 @@ class _Plane(NamedTuple):
 def is_contiguous(series: Any) -> bool:
     """Return whether a series has one page, followed by the pixels of all sections, as ImageJ and
     tifffile may write it."""
-    return len(series.pages) == 1 and len(series.shape) > series.pages[0].ndim and series.dataoffset is not None
+    return (
+        len(series.pages) == 1
+        and len(series.shape) > series.pages[0].ndim
+        and series.dataoffset is not None
+    )
 
 
 def _planes_of_one_page(series: Any, path: str) -> list[_Plane]:
@@ -299,25 +406,42 @@ def _planes_of_one_page(series: Any, path: str) -> list[_Plane]:
     nbytes, size = page.nbytes, page.parent.filehandle.size
     count = math.prod(series.shape) // math.prod(page.shape)
     if series.dataoffset + count * nbytes > size:
-        raise CorruptError(f"{path}: its sections reach to byte {series.dataoffset + count * nbytes}, and the file has {size}")
+        raise CorruptError(
+            f"{path}: its sections reach to byte {series.dataoffset + count * nbytes}, and the file has {size}"
+        )
     return [_Plane(page, data_offset=series.dataoffset + n * nbytes) for n in range(count)]
 
 
 def _page_slice(planes: tuple[_Plane, ...], path: str) -> Slice:
     if any(plane.page is None for plane in planes):
-        return Slice((Page(path, 0, next(plane.number for plane in planes if plane.page is None)),), problem="the page is missing in the file")
-    pages_in_files = tuple(Page(page.parent.filehandle.path, page.offset, number, data_offset) for page, number, data_offset in planes)
+        return Slice(
+            (Page(path, 0, next(plane.number for plane in planes if plane.page is None)),),
+            problem="the page is missing in the file",
+        )
+    pages_in_files = tuple(
+        Page(page.parent.filehandle.path, page.offset, number, data_offset)
+        for page, number, data_offset in planes
+    )
     frame = planes[0].page.keyframe
     _, depth, height, width, _ = frame.shaped
     if depth != 1 or frame.dtype is None:
-        return Slice(pages_in_files, problem=f"a page of depth {depth}" if depth != 1 else "values of an unknown type")
+        return Slice(
+            pages_in_files,
+            problem=f"a page of depth {depth}" if depth != 1 else "values of an unknown type",
+        )
     try:
         _check_segments(frame)
     except CorruptError as error:
         return Slice(pages_in_files, problem=str(error))
-    channels = sum(plane.page.keyframe.shaped[0] * plane.page.keyframe.shaped[4] for plane in planes)
+    channels = sum(
+        plane.page.keyframe.shaped[0] * plane.page.keyframe.shaped[4] for plane in planes
+    )
     tile_shape = (width, 1) if _is_plain(frame) else _segment_shape(frame)
-    return Slice(pages_in_files, PixelFormat(width, height, channels, common_dtype(frame.dtype).name), tile_shape)
+    return Slice(
+        pages_in_files,
+        PixelFormat(width, height, channels, common_dtype(frame.dtype).name),
+        tile_shape,
+    )
 
 
 def read_tiff_page(page: Page, columns: slice, rows: slice) -> npt.NDArray[Any]:
@@ -330,15 +454,27 @@ def read_tiff_page(page: Page, columns: slice, rows: slice) -> npt.NDArray[Any]:
         frame = tifffile.TiffPage(tiff, 0)
         _, _, height, width, _ = frame.shaped
         _check_segments(frame)
-        columns, rows = (slice(*part.indices(length)[:2]) for part, length in ((columns, width), (rows, height)))
+        columns, rows = (
+            slice(*part.indices(length)[:2]) for part, length in ((columns, width), (rows, height))
+        )
         if _is_plain(frame):
-            return _read_rows(file, frame, columns, rows, frame.dataoffsets[0] if page.data_offset is None else page.data_offset)
+            return _read_rows(
+                file,
+                frame,
+                columns,
+                rows,
+                frame.dataoffsets[0] if page.data_offset is None else page.data_offset,
+            )
         return _read_segments(file, frame, columns, rows)
 
 
 def _is_plain(frame: Any) -> bool:
     """Return whether the rows of a page are stored contiguously and uncompressed."""
-    is_stored = bool(frame.dataoffsets) and frame.dataoffsets[0] > 0 and sum(frame.databytecounts) >= frame.nbytes
+    is_stored = (
+        bool(frame.dataoffsets)
+        and frame.dataoffsets[0] > 0
+        and sum(frame.databytecounts) >= frame.nbytes
+    )
     return is_stored and bool(frame.is_memmappable) and frame.shaped[0] == 1
 
 
@@ -348,26 +484,42 @@ def _check_segments(frame: Any) -> None:
     separate, _, height, width, samples = frame.shaped
     tile_width, tile_height = _segment_shape(frame)
     if min(frame.shaped) < 1 or min(tile_width, tile_height) < 1:
-        raise CorruptError(f"holds {width} x {height} pixels of {samples} values, in strips or tiles of {tile_width} x {tile_height}")
+        raise CorruptError(
+            f"holds {width} x {height} pixels of {samples} values, in strips or tiles of {tile_width} x {tile_height}"
+        )
     if _is_plain(frame):
         end = frame.dataoffsets[0] + frame.nbytes
         if end > frame.parent.filehandle.size:
-            raise CorruptError(f"its rows reach to byte {end}, and the file has {frame.parent.filehandle.size}")
+            raise CorruptError(
+                f"its rows reach to byte {end}, and the file has {frame.parent.filehandle.size}"
+            )
         return
-    if frame.compression not in _FAX_COMPRESSIONS and not any(tag in frame.tags for tag in _BYTE_COUNTS):
+    if frame.compression not in _FAX_COMPRESSIONS and not any(
+        tag in frame.tags for tag in _BYTE_COUNTS
+    ):
         raise CorruptError("has no byte counts of its strips or tiles (tag 279 or 325)")
     offsets, counts = np.asarray(frame.dataoffsets), np.asarray(frame.databytecounts)
     expected = separate * -(-height // tile_height) * -(-width // tile_width)
     if not len(offsets) == len(counts) == expected:
-        raise CorruptError(f"has {len(offsets)} offsets and {len(counts)} byte counts, expected {expected} of each, one for each strip or tile")
+        raise CorruptError(
+            f"has {len(offsets)} offsets and {len(counts)} byte counts, expected {expected} of each, one for each strip or tile"
+        )
     half_absent = np.flatnonzero((offsets == 0) != (counts == 0))
     if len(half_absent):
         n = half_absent[0]
-        raise CorruptError(f"strip or tile {n} has offset {offsets[n]} and {counts[n]} bytes, expected both, or 0 and 0 for an absent one")
-    check_plausible(tile_width * tile_height * samples * frame.dtype.itemsize, int(counts.min()), "a strip or tile")
+        raise CorruptError(
+            f"strip or tile {n} has offset {offsets[n]} and {counts[n]} bytes, expected both, or 0 and 0 for an absent one"
+        )
+    check_plausible(
+        tile_width * tile_height * samples * frame.dtype.itemsize,
+        int(counts.min()),
+        "a strip or tile",
+    )
 
 
-def _read_rows(file: Any, frame: Any, columns: slice, rows: slice, data_offset: int) -> npt.NDArray[Any]:
+def _read_rows(
+    file: Any, frame: Any, columns: slice, rows: slice, data_offset: int
+) -> npt.NDArray[Any]:
     _, _, _, width, samples = frame.shaped
     dtype = np.dtype(frame.parent.byteorder + frame.dtype.char)
     row_nbytes = width * samples * dtype.itemsize
@@ -375,7 +527,9 @@ def _read_rows(file: Any, frame: Any, columns: slice, rows: slice, data_offset: 
     file.seek(start)
     data = file.read(nbytes)
     if len(data) < nbytes:
-        raise CorruptError(f"ends at byte {start + len(data)}, expected {nbytes - len(data)} more bytes")
+        raise CorruptError(
+            f"ends at byte {start + len(data)}, expected {nbytes - len(data)} more bytes"
+        )
     pixels = np.frombuffer(data, dtype).reshape(-1, width, samples)[:, columns]
     return pixels.astype(common_dtype(dtype), copy=False)
 
@@ -384,8 +538,14 @@ def _read_segments(file: Any, frame: Any, columns: slice, rows: slice) -> npt.ND
     separate, _, height, width, samples = frame.shaped
     tile_width, tile_height = _segment_shape(frame)
     across, down = -(-width // tile_width), -(-height // tile_height)
-    touched = range(rows.start // tile_height, -(-rows.stop // tile_height)), range(columns.start // tile_width, -(-columns.stop // tile_width))
-    out = np.zeros((separate, rows.stop - rows.start, columns.stop - columns.start, samples), common_dtype(frame.dtype))
+    touched = (
+        range(rows.start // tile_height, -(-rows.stop // tile_height)),
+        range(columns.start // tile_width, -(-columns.stop // tile_width)),
+    )
+    out = np.zeros(
+        (separate, rows.stop - rows.start, columns.stop - columns.start, samples),
+        common_dtype(frame.dtype),
+    )
     for plane, row, column in product(range(separate), *touched):
         index = (plane * down + row) * across + column
         start, nbytes = frame.dataoffsets[index], frame.databytecounts[index]
@@ -394,16 +554,33 @@ def _read_segments(file: Any, frame: Any, columns: slice, rows: slice) -> npt.ND
         file.seek(start)
         data = file.read(nbytes)
         if len(data) < nbytes:
-            raise CorruptError(f"ends in strip or tile {index}, at byte {start + len(data)}, expected {nbytes - len(data)} more bytes")
+            raise CorruptError(
+                f"ends in strip or tile {index}, at byte {start + len(data)}, expected {nbytes - len(data)} more bytes"
+            )
         # the segment, its index, and its shape without padding
-        segment, (s, _, y, x, _), (_, h, w, _) = frame.decode(data, index, jpegtables=frame.jpegtables)
+        segment, (s, _, y, x, _), (_, h, w, _) = frame.decode(
+            data, index, jpegtables=frame.jpegtables
+        )
         if segment is not None:
-            top, bottom, left, right = max(y, rows.start), min(y + h, rows.stop), max(x, columns.start), min(x + w, columns.stop)
+            top, bottom, left, right = (
+                max(y, rows.start),
+                min(y + h, rows.stop),
+                max(x, columns.start),
+                min(x + w, columns.stop),
+            )
             part = segment[0, top - y : bottom - y, left - x : right - x]
-            out[s, top - rows.start : bottom - rows.start, left - columns.start : right - columns.start] = part
+            out[
+                s,
+                top - rows.start : bottom - rows.start,
+                left - columns.start : right - columns.start,
+            ] = part
     return out[0] if separate == 1 else out.transpose(1, 2, 0, 3).reshape(*out.shape[1:3], -1)
 
 
 def _segment_shape(frame: Any) -> tuple[int, int]:
     _, _, height, width, _ = frame.shaped
-    return (frame.tilewidth, frame.tilelength) if frame.is_tiled else (width, min(height, frame.rowsperstrip or height))
+    return (
+        (frame.tilewidth, frame.tilelength)
+        if frame.is_tiled
+        else (width, min(height, frame.rowsperstrip or height))
+    )

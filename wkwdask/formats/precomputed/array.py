@@ -47,7 +47,12 @@ class ScaleIdentity(FileIdentity):
     @property
     def token(self) -> tuple[Any, ...]:
         """Identity of the stored scale; for a remote volume it changes with ``info`` only."""
-        return ("precomputed", self._scale, repr(self.scale.entry), None if self.opened is None else self.opened.folder)
+        return (
+            "precomputed",
+            self._scale,
+            repr(self.scale.entry),
+            None if self.opened is None else self.opened.folder,
+        )
 
     def content(self, box: BoundingBox) -> tuple[Any, ...]:
         return self._scale, self.dtype.str, self.num_channels, box
@@ -65,20 +70,36 @@ class ScaleIdentity(FileIdentity):
         if info is None or (info.dtype, info.num_channels) != (self.dtype, self.num_channels):
             return False
         chunk = self.scale.chunk_size
-        same_key = [scale for scale in info.scales if scale.key == self.scale.key and chunk in scale.chunk_sizes]
+        same_key = [
+            scale
+            for scale in info.scales
+            if scale.key == self.scale.key and chunk in scale.chunk_sizes
+        ]
         # Encoder options only concern writers, and further chunk sizes are separate files: neither
         # changes what is read.
         ours = replace(self.scale, chunk_sizes=(), options={})
-        return any(replace(scale, chunk_size=chunk, chunk_sizes=(), options={}) == ours for scale in same_key)
+        return any(
+            replace(scale, chunk_size=chunk, chunk_sizes=(), options={}) == ours
+            for scale in same_key
+        )
 
 
 def scale_array(volume: Store, info: VolumeInfo, scale: Scale, mag: Mag) -> StoredArray:
     """Return a stored scale as an array in absolute voxels."""
     codec, store = PrecomputedCodec.of(info, scale), volume.below(scale.key)
-    return _array(store, volume, scale, codec, mag, read_record_state(store, FILE_NAME, volume) if volume.is_local else None)
+    return _array(
+        store,
+        volume,
+        scale,
+        codec,
+        mag,
+        read_record_state(store, FILE_NAME, volume) if volume.is_local else None,
+    )
 
 
-def target_scale(store: Store, volume: Store, scale: Scale, codec: PrecomputedCodec, mag: Mag) -> TargetArray:
+def target_scale(
+    store: Store, volume: Store, scale: Scale, codec: PrecomputedCodec, mag: Mag
+) -> TargetArray:
     """Return the placement of a new scale; files of unsharded chunks have the suffix that the codec
     states."""
     return TargetArray(_array(store, volume, scale, codec, mag, None), store)
@@ -91,10 +112,19 @@ def with_stored_suffix(array: StoredArray) -> StoredArray:
     if not isinstance(naming, SpanNaming) or not isinstance(codec, PrecomputedCodec):
         return array
     suffix = stored_suffix(array.store)
-    return replace(array, naming=replace(naming, suffix=suffix), codec=replace(codec, packing=suffix))
+    return replace(
+        array, naming=replace(naming, suffix=suffix), codec=replace(codec, packing=suffix)
+    )
 
 
-def _array(store: Store, volume: Store, scale: Scale, codec: PrecomputedCodec, mag: Mag, opened: RecordState | None) -> StoredArray:
+def _array(
+    store: Store,
+    volume: Store,
+    scale: Scale,
+    codec: PrecomputedCodec,
+    mag: Mag,
+    opened: RecordState | None,
+) -> StoredArray:
     sharding, channels = scale.sharding, codec.num_channels
     size, chunk = (channels, *scale.size), (channels, *scale.chunk_size)
     naming: KeyNaming
@@ -102,18 +132,25 @@ def _array(store: Store, volume: Store, scale: Scale, codec: PrecomputedCodec, m
     if sharding is None:
         file: Vec4 | None = chunk
         unit = grouped_unit(size, chunk, codec.dtype.itemsize)
-        naming, layout = SpanNaming(scale.voxel_offset, scale.chunk_size, scale.size, codec.packing), SpanFiles()
+        naming, layout = (
+            SpanNaming(scale.voxel_offset, scale.chunk_size, scale.size, codec.packing),
+            SpanFiles(),
+        )
     else:
         # Hashed identifiers scatter the chunks of a shard over the volume: then no box of voxels is
         # one file, and the unit of work is the whole grid, rounded up to powers of two.
         cells = sharding.shard_cells(scale.grid)
-        unit = times(cells or vec3([1 << (n - 1).bit_length() for n in scale.grid]), scale.chunk_size)
+        unit = times(
+            cells or vec3([1 << (n - 1).bit_length() for n in scale.grid]), scale.chunk_size
+        )
         file = None if cells is None else (channels, *unit)
         naming, layout = ShardNaming(sharding, scale.grid), PrecomputedShards(sharding, scale.grid)
         codec = replace(codec, packing="chunk" if sharding.data_encoding == "gzip" else "")
     grid = ChunkGrid(size, chunk, file, unit, scale.voxel_offset, truncates=True)
     identity = ScaleIdentity(store, FILE_NAME, opened, volume, scale, codec.dtype, channels)
-    return StoredArray(store, grid, naming, layout, codec, codec.dtype, identity, mag, lengths_nm=scale.resolution)
+    return StoredArray(
+        store, grid, naming, layout, codec, codec.dtype, identity, mag, lengths_nm=scale.resolution
+    )
 
 
 def scale_identity(array: StoredArray) -> ScaleIdentity:

@@ -66,12 +66,22 @@ class PrecomputedCodec(ChunkCodec):
         return cls.of_scale(scale, info.dtype, info.num_channels)
 
     @classmethod
-    def of_scale(cls, scale: Scale, dtype: np.dtype[Any], num_channels: int, packing: str = "") -> PrecomputedCodec:
+    def of_scale(
+        cls, scale: Scale, dtype: np.dtype[Any], num_channels: int, packing: str = ""
+    ) -> PrecomputedCodec:
         """Return the codec of a scale without checking that the encoding supports the data type."""
         options = scale.options
         quality = options.get("jpeg_quality" if scale.encoding == "jpeg" else "jxl_quality")
         level = options.get("png_level" if scale.encoding == "png" else "jxl_effort")
-        return cls(scale.encoding, dtype, num_channels, scale.block_size or (8, 8, 8), quality, level, packing)
+        return cls(
+            scale.encoding,
+            dtype,
+            num_channels,
+            scale.block_size or (8, 8, 8),
+            quality,
+            level,
+            packing,
+        )
 
     @property
     def name(self) -> str:
@@ -102,43 +112,84 @@ class PrecomputedCodec(ChunkCodec):
             return images.decode(self.encoding, data, shape, self.dtype, source, offset)
         if self.encoding == "compresso":
             return compresso.decode(data, extent, self.dtype, source, offset)
-        return compressed_segmentation.decode(data, BlockShapes(extent, self.block_size), self.dtype, self.num_channels, source, offset)
+        return compressed_segmentation.decode(
+            data,
+            BlockShapes(extent, self.block_size),
+            self.dtype,
+            self.num_channels,
+            source,
+            offset,
+        )
 
-    def decode_into(self, data: bytes, shape: Vec4, out: npt.NDArray[Any], corner: Sequence[int], source: str, offset: int = 0) -> bool:
-        if self.encoding != _SEGMENTATION or out.dtype != self.dtype or len(out) != self.num_channels:
+    def decode_into(
+        self,
+        data: bytes,
+        shape: Vec4,
+        out: npt.NDArray[Any],
+        corner: Sequence[int],
+        source: str,
+        offset: int = 0,
+    ) -> bool:
+        if (
+            self.encoding != _SEGMENTATION
+            or out.dtype != self.dtype
+            or len(out) != self.num_channels
+        ):
             return ChunkCodec.decode_into(self, data, shape, out, corner, source, offset)
         data = self._unpacked(data, shape, source, offset)
-        compressed_segmentation.decode_into(data, BlockShapes(shape[1:], self.block_size), out, (corner[1], corner[2], corner[3]), source, offset)
+        compressed_segmentation.decode_into(
+            data,
+            BlockShapes(shape[1:], self.block_size),
+            out,
+            (corner[1], corner[2], corner[3]),
+            source,
+            offset,
+        )
         return not is_zero(out[clip(corner, shape, out.shape)[0]])
 
-    def decode_chunk(self, data: bytes, shape: Vec4, memory: npt.NDArray[Any], source: str, offset: int = 0) -> npt.NDArray[Any] | None:
+    def decode_chunk(
+        self, data: bytes, shape: Vec4, memory: npt.NDArray[Any], source: str, offset: int = 0
+    ) -> npt.NDArray[Any] | None:
         if self.encoding != _SEGMENTATION:
             return ChunkCodec.decode_chunk(self, data, shape, memory, source, offset)
         c, x, y, z = shape
         voxels = memory[:c, :x, :y, :z]
-        return voxels if self.decode_into(data, shape, voxels, (0, 0, 0, 0), source, offset) else None
+        return (
+            voxels if self.decode_into(data, shape, voxels, (0, 0, 0, 0), source, offset) else None
+        )
 
     def _raw(self, data: bytes, shape: Vec4, source: str, offset: int) -> npt.NDArray[Any]:
         # volume.rst, "raw encoding": little-endian, [x, y, z, channel] in Fortran order, so x is
         # fastest and the channel slowest.
-        return decode_raw(data, shape, self.dtype.newbyteorder("<"), "czyx", source, offset).astype(self.dtype, order="K", copy=False)
+        return decode_raw(data, shape, self.dtype.newbyteorder("<"), "czyx", source, offset).astype(
+            self.dtype, order="K", copy=False
+        )
 
     # --------------------------------------------------------------------------------------------
     # encoding
 
     def check_packages(self, source: str) -> None:
-        if self.encoding in images.ENCODINGS or self.encoding == "compresso" or self.packing in _IMAGECODECS:
+        if (
+            self.encoding in images.ENCODINGS
+            or self.encoding == "compresso"
+            or self.packing in _IMAGECODECS
+        ):
             self._encoded(np.zeros((self.num_channels, 8, 8, 8), self.dtype), source)
 
     def encode(self, voxels: npt.NDArray[Any], source: str) -> bytes:
         return self._packed(self._encoded(voxels.astype(self.dtype, copy=False), source), source)
 
-    def encode_piece(self, voxels: npt.NDArray[Any], pieces: EncodedPieces, source: str) -> bytes | memoryview:
+    def encode_piece(
+        self, voxels: npt.NDArray[Any], pieces: EncodedPieces, source: str
+    ) -> bytes | memoryview:
         if self.encoding != "raw" or self.packing:
             return self.encode(voxels, source)
         memory = pieces.reserve(voxels.size * self.dtype.itemsize)
         c, x, y, z = voxels.shape
-        copy_into(voxels, memory.view(self.dtype.newbyteorder("<")).reshape(c, z, y, x).transpose(0, 3, 2, 1))
+        copy_into(
+            voxels,
+            memory.view(self.dtype.newbyteorder("<")).reshape(c, z, y, x).transpose(0, 3, 2, 1),
+        )
         return memory.data
 
     def _encoded(self, voxels: npt.NDArray[Any], source: str) -> bytes:
@@ -166,20 +217,31 @@ class PrecomputedCodec(ChunkCodec):
             return compress_gzip(data, is_image=self.encoding == "raw" and self.dtype.itemsize <= 2)
         if self.packing in _IMAGECODECS:
             name, level = _IMAGECODECS[self.packing]
-            packed: bytes = getattr(import_extra("imagecodecs", source, "precomputed"), name)(data, level)
+            packed: bytes = getattr(import_extra("imagecodecs", source, "precomputed"), name)(
+                data, level
+            )
             return packed
         return _COMPRESSORS[self.packing](data) if self.packing else data
 
     def _unpacked(self, data: bytes, shape: Vec4, source: str, offset: int) -> bytes:
-        return decompress_gzip(data, self.largest_nbytes(shape), source, offset) if self.packing == "chunk" else data
+        return (
+            decompress_gzip(data, self.largest_nbytes(shape), source, offset)
+            if self.packing == "chunk"
+            else data
+        )
 
     def reframe(self, source: ChunkCodec) -> Reframe | None:
         """Return a function that compresses or decompresses the stored chunks of ``source`` without
         decoding voxels, None if there is none."""
-        if not isinstance(source, PrecomputedCodec) or replace(source, packing=self.packing) != self:
+        if (
+            not isinstance(source, PrecomputedCodec)
+            or replace(source, packing=self.packing) != self
+        ):
             return None
         # The layout has decompressed the content of a file already. A gzip stream in a shard can
         # become a file unchanged.
         if source.packing == "chunk" and self.packing in _GZIP:
             return lambda data, *_: data
-        return lambda data, shape, name, offset: self._packed(source._unpacked(data, shape, name, offset), name)
+        return lambda data, shape, name, offset: self._packed(
+            source._unpacked(data, shape, name, offset), name
+        )

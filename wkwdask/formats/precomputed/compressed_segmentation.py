@@ -49,14 +49,23 @@ class BlockShapes(NamedTuple):
     block: Vec3
 
 
-def decode(data: bytes, shapes: BlockShapes, dtype: np.dtype[Any], num_channels: int, source: str, offset: int) -> npt.NDArray[Any]:
+def decode(
+    data: bytes,
+    shapes: BlockShapes,
+    dtype: np.dtype[Any],
+    num_channels: int,
+    source: str,
+    offset: int,
+) -> npt.NDArray[Any]:
     _check_length(data, shapes, num_channels, source, offset)
     out = np.empty((num_channels, *shapes.chunk[::-1]), dtype).transpose(0, 3, 2, 1)
     decode_into(data, shapes, out, (0, 0, 0), source, offset)
     return out
 
 
-def decode_into(data: bytes, shapes: BlockShapes, out: npt.NDArray[Any], corner: Vec3, source: str, offset: int) -> None:
+def decode_into(
+    data: bytes, shapes: BlockShapes, out: npt.NDArray[Any], corner: Vec3, source: str, offset: int
+) -> None:
     """Decode the part of a chunk that lies inside an array (c, x, y, z); ``corner`` is the chunk's
     first voxel in it."""
     blocks = _check_length(data, shapes, len(out), source, offset)
@@ -69,11 +78,17 @@ def decode_into(data: bytes, shapes: BlockShapes, out: npt.NDArray[Any], corner:
     for channel, voxels in enumerate(target):
         start = int(words[channel])
         if start + 2 * blocks > words.size:
-            raise CorruptError(f"{source}: byte {offset + 4 * channel}: channel {channel} starts at word {start} of {words.size}, too late for {blocks} blocks")
-        block, fault = segmentation_blocks.decode_channel(words, start, shapes.chunk, shapes.block, voxels, corner)
+            raise CorruptError(
+                f"{source}: byte {offset + 4 * channel}: channel {channel} starts at word {start} of {words.size}, too late for {blocks} blocks"
+            )
+        block, fault = segmentation_blocks.decode_channel(
+            words, start, shapes.chunk, shapes.block, voxels, corner
+        )
         if fault:
             at = offset + _WORD_NBYTES * (start + 2 * block)
-            raise CorruptError(f"{source}: byte {at}: block {block} of channel {channel} {_DECODE_FAULTS[fault]}")
+            raise CorruptError(
+                f"{source}: byte {at}: block {block} of channel {channel} {_DECODE_FAULTS[fault]}"
+            )
     if target is not out:
         out[...] = target
 
@@ -87,7 +102,9 @@ def encode(array: npt.NDArray[Any], block_size: Vec3, source: str) -> bytes:
         words[channel] = end
         end = segmentation_blocks.encode_channel(voxels, block_size, words, end)
         if end < 0:
-            raise FormatError(f"{source}: compressed_segmentation cannot hold channel {channel} of {shape} voxels: {_TOO_LARGE[end]}: choose smaller chunks")
+            raise FormatError(
+                f"{source}: compressed_segmentation cannot hold channel {channel} of {shape} voxels: {_TOO_LARGE[end]}: choose smaller chunks"
+            )
     return words[:end].astype("<u4", copy=False).tobytes()
 
 
@@ -100,13 +117,19 @@ def _words(data: bytes) -> npt.NDArray[np.uint32]:
     return words
 
 
-def _check_length(data: bytes, shapes: BlockShapes, num_channels: int, source: str, offset: int) -> int:
+def _check_length(
+    data: bytes, shapes: BlockShapes, num_channels: int, source: str, offset: int
+) -> int:
     """Return the number of blocks per channel, after checking that the chunk has room for their
     headers."""
     if len(data) % _WORD_NBYTES:
-        raise CorruptError(f"{source}: byte {offset}: a chunk of compressed segmentation has a multiple of 4 bytes, found {len(data)}")
+        raise CorruptError(
+            f"{source}: byte {offset}: a chunk of compressed segmentation has a multiple of 4 bytes, found {len(data)}"
+        )
     blocks = math.prod(ceil_divide(shapes.chunk, shapes.block))
     needed = _WORD_NBYTES * (num_channels + 2 * blocks)
     if len(data) < needed:
-        raise TruncatedError(f"{source}: byte {offset}: a chunk of {blocks} blocks has at least {needed} bytes, found {len(data)}")
+        raise TruncatedError(
+            f"{source}: byte {offset}: a chunk of {blocks} blocks has at least {needed} bytes, found {len(data)}"
+        )
     return blocks

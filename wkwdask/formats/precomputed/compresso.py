@@ -34,31 +34,51 @@ _FAULTS = {
 _WINDOW_SHAPES = ((4, 4, 1), (8, 8, 1))
 
 
-def decode(data: bytes, shape: Vec3, dtype: np.dtype[Any], source: str, offset: int) -> npt.NDArray[Any]:
+def decode(
+    data: bytes, shape: Vec3, dtype: np.dtype[Any], source: str, offset: int
+) -> npt.NDArray[Any]:
     from wkwdask.kernels.codecs import compresso_compiled
 
     where = f"{source}: byte {offset}"
-    has_index, itemsize, stored_shape, steps, (num_ids, num_values, num_locations), connectivity = _parse_header(data, where)
+    has_index, itemsize, stored_shape, steps, (num_ids, num_values, num_locations), connectivity = (
+        _parse_header(data, where)
+    )
     if stored_shape != shape or itemsize != dtype.itemsize:
-        raise CorruptError(f"{where}: expected a compresso stream of {shape} voxels of {dtype}, found {stored_shape} of {itemsize} bytes")
+        raise CorruptError(
+            f"{where}: expected a compresso stream of {shape} voxels of {dtype}, found {stored_shape} of {itemsize} bytes"
+        )
     stored = np.dtype(f"<u{itemsize}")
     # one bit per voxel
-    window_nbytes = next(nbytes for nbytes in (1, 2, 4, 8) if steps[0] * steps[1] * steps[2] <= 8 * nbytes)
+    window_nbytes = next(
+        nbytes for nbytes in (1, 2, 4, 8) if steps[0] * steps[1] * steps[2] <= 8 * nbytes
+    )
     lengths = [num_ids * itemsize, num_values * window_nbytes, num_locations * itemsize]
     rest = len(data) - _HEADER.size - sum(lengths) - (_index_nbytes(shape) if has_index else 0)
     if rest < 0:
-        raise TruncatedError(f"{where}: a compresso stream of {len(data)} bytes is {-rest} shorter than its header says")
+        raise TruncatedError(
+            f"{where}: a compresso stream of {len(data)} bytes is {-rest} shorter than its header says"
+        )
     window = np.dtype(f"<u{window_nbytes}")
     position = _HEADER.size
     sections = []
-    for length, kind in zip([*lengths, rest // window_nbytes * window_nbytes], (stored, window, stored, window), strict=True):
+    for length, kind in zip(
+        [*lengths, rest // window_nbytes * window_nbytes],
+        (stored, window, stored, window),
+        strict=True,
+    ):
         # All parts become aligned uint64: numba compiles its loops once.
-        sections.append(np.frombuffer(data, kind, length // kind.itemsize, position).astype(np.uint64))
+        sections.append(
+            np.frombuffer(data, kind, length // kind.itemsize, position).astype(np.uint64)
+        )
         position += length
     ids, values, locations, windows = sections
     out, is_border = np.empty(shape[::-1], np.uint64), np.empty(shape[::-1], np.uint8)
     is_covered = compresso_compiled.decode_borders(windows, values, steps, is_border)
-    fault = compresso_compiled.decode_ids(is_border, ids, locations, connectivity, out) if is_covered else _WINDOWS
+    fault = (
+        compresso_compiled.decode_ids(is_border, ids, locations, connectivity, out)
+        if is_covered
+        else _WINDOWS
+    )
     if fault:
         raise CorruptError(f"{where}: a compresso stream of {shape} voxels {_FAULTS[fault]}")
     return out.astype(dtype, copy=False).transpose(2, 1, 0)[None]
@@ -75,7 +95,9 @@ def encode(array: npt.NDArray[Any], source: str) -> bytes:
             return bytes(package.compress(voxels, steps=steps))
         except (package.EncodeError, RuntimeError) as error:
             problem = str(error)
-    raise FormatError(f"{source}: compresso cannot encode a chunk of {voxels.shape} voxels: {problem}")
+    raise FormatError(
+        f"{source}: compresso cannot encode a chunk of {voxels.shape} voxels: {problem}"
+    )
 
 
 def _parse_header(data: bytes, where: str) -> tuple[bool, int, Vec3, Vec3, Vec3, int]:
@@ -84,17 +106,47 @@ def _parse_header(data: bytes, where: str) -> tuple[bool, int, Vec3, Vec3, Vec3,
     if not data.startswith(_MAGIC):
         raise CorruptError(f"{where}: no compresso stream: it starts with {bytes(data[:4])!r}")
     if len(data) < _HEADER.size:
-        raise TruncatedError(f"{where}: a compresso stream is cut off in its header, after {len(data)} bytes")
-    _, version, itemsize, nx, ny, nz, sx, sy, sz, num_ids, num_values, num_locations, connectivity = _HEADER.unpack_from(data)
-    if version > 1 or itemsize not in (1, 2, 4, 8) or not 1 <= sx * sy * sz <= 64 or connectivity not in (4, 6):
+        raise TruncatedError(
+            f"{where}: a compresso stream is cut off in its header, after {len(data)} bytes"
+        )
+    (
+        _,
+        version,
+        itemsize,
+        nx,
+        ny,
+        nz,
+        sx,
+        sy,
+        sz,
+        num_ids,
+        num_values,
+        num_locations,
+        connectivity,
+    ) = _HEADER.unpack_from(data)
+    if (
+        version > 1
+        or itemsize not in (1, 2, 4, 8)
+        or not 1 <= sx * sy * sz <= 64
+        or connectivity not in (4, 6)
+    ):
         found = f"version {version}, {itemsize} bytes, windows of {(sx, sy, sz)}, connectivity {connectivity}"
         raise CorruptError(f"{where}: a compresso stream with an impossible header: {found}")
-    return version == 1, itemsize, (nx, ny, nz), (sx, sy, sz), (num_ids, num_values, num_locations), connectivity
+    return (
+        version == 1,
+        itemsize,
+        (nx, ny, nz),
+        (sx, sy, sz),
+        (num_ids, num_values, num_locations),
+        connectivity,
+    )
 
 
 def _index_nbytes(shape: Vec3) -> int:
     """Return the length of the index at the end of a stream: two numbers for each z plane, which
     only partial decoding needs."""
     max_value = 2 * shape[0] * shape[1]
-    width = 1 if max_value < 0xFF else 2 if max_value < 0xFFFF else 4 if max_value < 0xFFFFFFFF else 8
+    width = (
+        1 if max_value < 0xFF else 2 if max_value < 0xFFFF else 4 if max_value < 0xFFFFFFFF else 8
+    )
     return 2 * shape[2] * width

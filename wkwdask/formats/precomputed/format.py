@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 from wkwdask.errors import MissingError
 from wkwdask.formats.format import ArrayFormat
 from wkwdask.formats.precomputed.array import with_stored_suffix
-from wkwdask.formats.precomputed.info import FILE_NAME, PROVENANCE_FILE_NAME, listed_scales, sorted_scales
+from wkwdask.formats.precomputed.info import (
+    FILE_NAME,
+    PROVENANCE_FILE_NAME,
+    listed_scales,
+    sorted_scales,
+)
 from wkwdask.formats.precomputed.info_file import InfoEdit, InfoRemoval
 from wkwdask.formats.precomputed.inspection import inspect_volume
 from wkwdask.formats.precomputed.layer import NAME, PREFIX, is_volume, open_precomputed_layer
@@ -62,7 +67,14 @@ class PrecomputedFormat(ArrayFormat):
         info = image.details.info
         order = [scale.index for scale in sorted_scales(info)]
         levels = sorted(image.selected, key=lambda level: order.index(level.details.index))
-        return VolumeSummary(image.folder, info.type, info.dtype.name, info.num_channels, tuple(_summarize(image, level) for level in levels), image.format)
+        return VolumeSummary(
+            image.folder,
+            info.type,
+            info.dtype.name,
+            info.num_channels,
+            tuple(_summarize(image, level) for level in levels),
+            image.format,
+        )
 
     def viewer_scheme(self, image: Image, volumes: Sequence[StoredArray]) -> str | None:
         info = image.details.info
@@ -70,14 +82,23 @@ class PrecomputedFormat(ArrayFormat):
             # Neuroglancer takes the first scale for the finest
             return None
         channels = info.num_channels
-        is_shown = all(not any(viewer_warnings(level.details, volume.dtype.name, channels)) for level, volume in zip(image.levels, volumes, strict=True))
+        is_shown = all(
+            not any(viewer_warnings(level.details, volume.dtype.name, channels))
+            for level, volume in zip(image.levels, volumes, strict=True)
+        )
         return self.name if is_shown else None
 
     def target(self, destination: Destination) -> TargetImage:
         return target_volume(destination)
 
     def target_in(self, image: Image, *, allow_external: bool) -> TargetImage:
-        return target_volume(Destination(PREFIX + (image.root or image.folder), category=image.category, allow_external=allow_external))
+        return target_volume(
+            Destination(
+                PREFIX + (image.root or image.folder),
+                category=image.category,
+                allow_external=allow_external,
+            )
+        )
 
     def in_place_target(self, volume: StoredArray, write: InPlaceWrite) -> TargetArray:
         return super().in_place_target(with_stored_suffix(volume), write)
@@ -86,12 +107,16 @@ class PrecomputedFormat(ArrayFormat):
         """Return the mean for images, as igneous and Neuroglancer do."""
         return "mean" if category == "color" else super().default_method(category)
 
-    def inspect(self, url: Url, layers: Sequence[str] | None, mags: Sequence[Mag] | None, *, pyramid: bool) -> Scope:
+    def inspect(
+        self, url: Url, layers: Sequence[str] | None, mags: Sequence[Mag] | None, *, pyramid: bool
+    ) -> Scope:
         del pyramid
         return inspect_volume(url, layers, mags, self.default_method)
 
     def is_level_folder(self, folder: str) -> bool:
-        return (files.isfile(f"{folder}/{PROVENANCE_NAME}") or first_data_file(folder) is not None) and not first_stray_file(folder)
+        return (
+            files.isfile(f"{folder}/{PROVENANCE_NAME}") or first_data_file(folder) is not None
+        ) and not first_stray_file(folder)
 
     def record_of(self, folder: str) -> str | None:
         """Return the path of a chunk or shard, because the folder of a scale contains no
@@ -105,19 +130,34 @@ class PrecomputedFormat(ArrayFormat):
 def _summarize(image: Image, level: Level) -> ScaleSummary:
     """Summarize a scale from ``info``, and count its files if they are local."""
     if level.problem:
-        return ScaleSummary(level.key, level.folder, resolution=level.lengths_nm, problem=level.problem)
+        return ScaleSummary(
+            level.key, level.folder, resolution=level.lengths_nm, problem=level.problem
+        )
     scale: Scale = level.details
     count = nbytes = None
     problem = ""
     if image.details.store.is_local:
         try:
-            count, nbytes = file_sizes(image.details.store.at(level.folder), is_sharded=scale.sharding is not None)
+            count, nbytes = file_sizes(
+                image.details.store.at(level.folder), is_sharded=scale.sharding is not None
+            )
         except MissingError as error:  # a dangling link: the other scales can be summarized
             problem = str(error)
     box = BoundingBox(scale.voxel_offset, scale.size, level.mag or MAG_1)
     sharding = describe_sharding(scale)
     return ScaleSummary(
-        scale.key, level.folder, level.mag, scale.resolution, box, scale.chunk_sizes, scale.encoding, sharding, scale.hidden, count, nbytes, problem
+        scale.key,
+        level.folder,
+        level.mag,
+        scale.resolution,
+        box,
+        scale.chunk_sizes,
+        scale.encoding,
+        sharding,
+        scale.hidden,
+        count,
+        nbytes,
+        problem,
     )
 
 

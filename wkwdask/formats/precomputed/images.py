@@ -35,7 +35,14 @@ _DEFAULT_JXL_EFFORT = 3
 _END_OF_JPEG = b"\xff\xd9"
 
 
-def decode(encoding: str, data: bytes, shape: tuple[int, int, int, int], dtype: np.dtype[Any], source: str, offset: int) -> npt.NDArray[Any]:
+def decode(
+    encoding: str,
+    data: bytes,
+    shape: tuple[int, int, int, int],
+    dtype: np.dtype[Any],
+    source: str,
+    offset: int,
+) -> npt.NDArray[Any]:
     imagecodecs = import_extra("imagecodecs", f"{source}: {encoding}", _EXTRA)
     try:
         width, height = image_size(encoding, data)
@@ -43,19 +50,29 @@ def decode(encoding: str, data: bytes, shape: tuple[int, int, int, int], dtype: 
         raise type(error)(f"{source}: byte {offset}: {error}") from None
     num_channels, x, y, z = shape
     if width * height != x * y * z:
-        raise CorruptError(f"{source}: byte {offset}: a chunk of {shape[1:]} voxels needs an image of {x * y * z} pixels, found {width} x {height}")
+        raise CorruptError(
+            f"{source}: byte {offset}: a chunk of {shape[1:]} voxels needs an image of {x * y * z} pixels, found {width} x {height}"
+        )
     try:
         if encoding == "jxl":  # one thread: chunks are already decoded in parallel
             image = imagecodecs.jpegxl_decode(data, index=0, numthreads=1)
         else:
-            image = imagecodecs.png_decode(data) if encoding == "png" else imagecodecs.jpeg8_decode(data)
+            image = (
+                imagecodecs.png_decode(data)
+                if encoding == "png"
+                else imagecodecs.jpeg8_decode(data)
+            )
     except MemoryError:
         raise
     except Exception as error:  # damaged bytes make these libraries raise exceptions of any type
-        raise CorruptError(f"{source}: byte {offset}: a {encoding} image cannot be decoded: {error}") from None
+        raise CorruptError(
+            f"{source}: byte {offset}: a {encoding} image cannot be decoded: {error}"
+        ) from None
     if image.dtype != dtype or image.size != x * y * z * num_channels:
         components = image.size // (x * y * z)
-        raise CorruptError(f"{source}: byte {offset}: expected a {encoding} image of {num_channels} x {dtype}, found {components} x {image.dtype}")
+        raise CorruptError(
+            f"{source}: byte {offset}: expected a {encoding} image of {num_channels} x {dtype}, found {components} x {image.dtype}"
+        )
     voxels: npt.NDArray[Any] = image.reshape(z, y, x, num_channels).transpose(3, 2, 1, 0)
     return voxels
 
@@ -68,7 +85,9 @@ def image_size(encoding: str, data: bytes) -> tuple[int, int]:
 
     memory = BytesIO(data)
     try:
-        size = (PngImagePlugin.PngImageFile if encoding == "png" else JpegImagePlugin.JpegImageFile)(memory).size
+        size = (
+            PngImagePlugin.PngImageFile if encoding == "png" else JpegImagePlugin.JpegImageFile
+        )(memory).size
     except Exception as error:  # damaged bytes make these libraries raise exceptions of any type
         raise CorruptError(f"no {encoding} image: {error}") from None
     if encoding == "jpeg" and data.rfind(_END_OF_JPEG) < memory.tell():
@@ -77,21 +96,37 @@ def image_size(encoding: str, data: bytes) -> tuple[int, int]:
     return size
 
 
-def encode(encoding: str, array: npt.NDArray[Any], quality: float | None, level: int | None, source: str) -> bytes:
+def encode(
+    encoding: str, array: npt.NDArray[Any], quality: float | None, level: int | None, source: str
+) -> bytes:
     imagecodecs = import_extra("imagecodecs", f"{source}: {encoding}", _EXTRA)
     channels, x, y, z = array.shape
     width, height = image_shape((x, y, z), _MAX_SIDES[encoding], f"{source}: {encoding}")
     pixels = np.ascontiguousarray(array.transpose(3, 2, 1, 0), array.dtype.newbyteorder("="))
     image = pixels.reshape((height, width) if channels == 1 else (height, width, channels))
     if encoding == "png":
-        encoded = imagecodecs.png_encode(image, level=_DEFAULT_PNG_LEVEL if level is None else level, out=_max_png_nbytes(image.nbytes, height))
+        encoded = imagecodecs.png_encode(
+            image,
+            level=_DEFAULT_PNG_LEVEL if level is None else level,
+            out=_max_png_nbytes(image.nbytes, height),
+        )
     elif encoding == "jpeg":
         # Rows of different z planes are neighbours in the image: chroma subsampling would mix their
         # colors.
-        encoded = imagecodecs.jpeg8_encode(image, level=round(_DEFAULT_JPEG_QUALITY if quality is None else quality), subsampling="444")
+        encoded = imagecodecs.jpeg8_encode(
+            image,
+            level=round(_DEFAULT_JPEG_QUALITY if quality is None else quality),
+            subsampling="444",
+        )
     else:
-        loss = {"lossless": True} if quality is None or quality >= 100 else {"distance": jxl_distance(quality)}
-        encoded = imagecodecs.jpegxl_encode(image, effort=_DEFAULT_JXL_EFFORT if level is None else level, numthreads=1, **loss)
+        loss = (
+            {"lossless": True}
+            if quality is None or quality >= 100
+            else {"distance": jxl_distance(quality)}
+        )
+        encoded = imagecodecs.jpegxl_encode(
+            image, effort=_DEFAULT_JXL_EFFORT if level is None else level, numthreads=1, **loss
+        )
     return bytes(encoded)
 
 
@@ -111,7 +146,9 @@ def image_shape(shape: Vec3, max_side: int, what: str) -> tuple[int, int]:
     for width in range(int(total**0.5) + 1, 0, -1):
         if total % width == 0 and total // width <= max_side:
             return width, total // width
-    raise FormatError(f"{what}: no image with sides of at most {max_side} pixels holds a chunk of {shape} voxels: choose another chunk size")
+    raise FormatError(
+        f"{what}: no image with sides of at most {max_side} pixels holds a chunk of {shape} voxels: choose another chunk size"
+    )
 
 
 def _max_png_nbytes(nbytes: int, height: int) -> int:
@@ -154,7 +191,9 @@ def jxl_size(data: bytes) -> tuple[int, int]:
         if bits.take(2):
             raise CorruptError("a JPEG XL image with a preview or an animation")
     is_float = bits.take(1)  # bit depth
-    bits.choose(((0, 32), (0, 16), (0, 24), (6, 1)) if is_float else ((0, 8), (0, 10), (0, 12), (6, 1)))
+    bits.choose(
+        ((0, 32), (0, 16), (0, 24), (6, 1)) if is_float else ((0, 8), (0, 10), (0, 12), (6, 1))
+    )
     bits.take(5 if is_float else 1)
     extra = bits.choose(((0, 0), (0, 1), (4, 2), (12, 1)))
     if extra > 1:

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 FILE_NAME = "info"
 TYPE = "neuroglancer_multiscale_volume"
 ENCODINGS = ("raw", "compressed_segmentation", "compresso", "jpeg", "png", "jxl")
-DTYPES = tuple(voxel_type.precomputed_name for voxel_type in VOXEL_TYPES if voxel_type.precomputed_name)
+DTYPES = tuple(
+    voxel_type.precomputed_name for voxel_type in VOXEL_TYPES if voxel_type.precomputed_name
+)
 ENCODER_OPTIONS = ("jpeg_quality", "png_level", "jxl_quality", "jxl_effort", "jxl_decodingspeed")
 """Fields of a scale that configure encoders; readers ignore them."""
 _MAX_INTEGER = 1 << 53  # JavaScript's exact integers
@@ -69,7 +71,9 @@ class Scale:
         chosen = vec3(chunk_size, "chunk_size")
         stored = self.chunk_sizes or (self.chunk_size,)
         if chosen not in stored:
-            raise ValueError(f"scale {self.key!r} has no chunks of {chosen} voxels, but of {' and '.join(str(size) for size in stored)}")
+            raise ValueError(
+                f"scale {self.key!r} has no chunks of {chosen} voxels, but of {' and '.join(str(size) for size in stored)}"
+            )
         return replace(self, chunk_size=chosen)
 
 
@@ -120,13 +124,17 @@ def parse_info(content: str | bytes, source: str) -> VolumeInfo:
     if isinstance(redirect, str) and not _can_be_path(redirect):
         problems.add("redirect", "a path or URL", redirect)
     if isinstance(redirect, str) and redirect and not problems.messages:
-        return VolumeInfo("image", VOXEL_TYPES[0].dtype.newbyteorder("="), 1, (), document, redirect=redirect)
+        return VolumeInfo(
+            "image", VOXEL_TYPES[0].dtype.newbyteorder("="), 1, (), document, redirect=redirect
+        )
     name, num_channels = document.get("data_type"), document.get("num_channels")
     voxel_type = by_precomputed_name(name) if isinstance(name, str) else None
     if voxel_type is None:
         problems.add("data_type", "one of " + ", ".join(DTYPES), name)
         voxel_type = VOXEL_TYPES[0]
-    if num_channels is not None and not (_is_whole(num_channels) and 1 <= num_channels <= _MAX_INTEGER):
+    if num_channels is not None and not (
+        _is_whole(num_channels) and 1 <= num_channels <= _MAX_INTEGER
+    ):
         problems.add("num_channels", "a whole number of at least 1", num_channels)
         num_channels = 1
     num_channels = 1 if num_channels is None else int(num_channels)
@@ -142,14 +150,28 @@ def parse_info(content: str | bytes, source: str) -> VolumeInfo:
         else:
             unusable.append(scale)
     if problems.messages:
-        raise CorruptError("; ".join([f"{source}: " + "; ".join(problems.messages), *(scale.problem.removeprefix(f"{source}: ") for scale in unusable)]))
+        raise CorruptError(
+            "; ".join(
+                [
+                    f"{source}: " + "; ".join(problems.messages),
+                    *(scale.problem.removeprefix(f"{source}: ") for scale in unusable),
+                ]
+            )
+        )
     kind = "segmentation" if str(document.get("type")).lower() == "segmentation" else "image"
     by_size = tuple(scales[n] for n in finest_first([scale.resolution for scale in scales]))
-    return VolumeInfo(kind, voxel_type.dtype.newbyteorder("="), num_channels, by_size, document, tuple(unusable))
+    return VolumeInfo(
+        kind, voxel_type.dtype.newbyteorder("="), num_channels, by_size, document, tuple(unusable)
+    )
 
 
 def _is_whole(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _MAX_INTEGER and value == int(value)
+    return (
+        isinstance(value, (int, float))
+        and not isinstance(value, bool)
+        and abs(value) <= _MAX_INTEGER
+        and value == int(value)
+    )
 
 
 def _scale(entry: Any, index: int, voxel_nbytes: int, source: str) -> Scale | UnusableScale:
@@ -163,19 +185,31 @@ def _scale(entry: Any, index: int, voxel_nbytes: int, source: str) -> Scale | Un
     elif is_absolute(key):
         problems.add(f"{path}.key", "a path relative to the volume", key)
     size = _triple(entry.get("size"), f"{path}.size", 1, problems)
-    offset = _triple([0, 0, 0] if entry.get("voxel_offset") is None else entry["voxel_offset"], f"{path}.voxel_offset", -_MAX_INTEGER, problems)
+    offset = _triple(
+        [0, 0, 0] if entry.get("voxel_offset") is None else entry["voxel_offset"],
+        f"{path}.voxel_offset",
+        -_MAX_INTEGER,
+        problems,
+    )
     sizes = entry.get("chunk_sizes")
     if not isinstance(sizes, list) or not sizes:
         problems.add(f"{path}.chunk_sizes", "a list of chunk sizes", sizes)
         sizes = []
-    chunk_sizes = tuple(_triple(one, f"{path}.chunk_sizes[{number}]", 1, problems) for number, one in enumerate(sizes))
+    chunk_sizes = tuple(
+        _triple(one, f"{path}.chunk_sizes[{number}]", 1, problems)
+        for number, one in enumerate(sizes)
+    )
     resolution = _resolution(entry.get("resolution"), f"{path}.resolution", problems)
     encoding = _encoding(entry.get("encoding"), f"{path}.encoding", problems, missing)
     block_size = None
     if encoding == "compressed_segmentation":
         name = "compressed_segmentation_block_size"
         block_size = _triple(entry.get(name), f"{path}.{name}", 1, problems)
-    sharding = None if entry.get("sharding") is None else parse_sharding(entry["sharding"], f"{path}.sharding", problems)
+    sharding = (
+        None
+        if entry.get("sharding") is None
+        else parse_sharding(entry["sharding"], f"{path}.sharding", problems)
+    )
     if not problems.messages:
         _check_chunks(size, chunk_sizes, sharding, voxel_nbytes, path, problems)
     if problems.messages or missing.messages:
@@ -185,7 +219,21 @@ def _scale(entry: Any, index: int, voxel_nbytes: int, source: str) -> Scale | Un
     assert isinstance(key, str)
     assert resolution is not None
     options = {name: entry[name] for name in ENCODER_OPTIONS if name in entry}
-    return Scale(key, size, offset, chunk_sizes[0], resolution, encoding, sharding, block_size, entry.get("hidden") is True, chunk_sizes, options, entry, index)
+    return Scale(
+        key,
+        size,
+        offset,
+        chunk_sizes[0],
+        resolution,
+        encoding,
+        sharding,
+        block_size,
+        entry.get("hidden") is True,
+        chunk_sizes,
+        options,
+        entry,
+        index,
+    )
 
 
 def _can_be_path(text: str) -> bool:
@@ -194,14 +242,29 @@ def _can_be_path(text: str) -> bool:
 
 
 def _triple(value: Any, path: str, minimum: int, problems: Problems) -> Vec3:
-    if isinstance(value, list) and len(value) == 3 and all(_is_whole(item) and item >= minimum for item in value):
+    if (
+        isinstance(value, list)
+        and len(value) == 3
+        and all(_is_whole(item) and item >= minimum for item in value)
+    ):
         return int(value[0]), int(value[1]), int(value[2])
-    problems.add(path, "three whole numbers" + (f" of {minimum} to 2^53" if minimum > 0 else " of at most 2^53"), value)
+    problems.add(
+        path,
+        "three whole numbers" + (f" of {minimum} to 2^53" if minimum > 0 else " of at most 2^53"),
+        value,
+    )
     return 1, 1, 1
 
 
 def _resolution(value: Any, path: str, problems: Problems) -> Lengths | None:
-    if isinstance(value, list) and len(value) == 3 and all(isinstance(n, (int, float)) and not isinstance(n, bool) and 0 < n < _MAX_INTEGER for n in value):
+    if (
+        isinstance(value, list)
+        and len(value) == 3
+        and all(
+            isinstance(n, (int, float)) and not isinstance(n, bool) and 0 < n < _MAX_INTEGER
+            for n in value
+        )
+    ):
         return value[0], value[1], value[2]
     problems.add(path, "three positive numbers", value)
     return None
@@ -210,20 +273,41 @@ def _resolution(value: Any, path: str, problems: Problems) -> Lengths | None:
 def _encoding(value: Any, path: str, problems: Problems, missing: Problems) -> str:
     if isinstance(value, str) and value.lower() in ENCODINGS:
         return value.lower()
-    (missing if isinstance(value, str) else problems).add(path, "one of " + ", ".join(ENCODINGS), value)
+    (missing if isinstance(value, str) else problems).add(
+        path, "one of " + ", ".join(ENCODINGS), value
+    )
     return ""
 
 
-def _check_chunks(size: Vec3, chunk_sizes: tuple[Vec3, ...], sharding: Sharding | None, voxel_nbytes: int, path: str, problems: Problems) -> None:
+def _check_chunks(
+    size: Vec3,
+    chunk_sizes: tuple[Vec3, ...],
+    sharding: Sharding | None,
+    voxel_nbytes: int,
+    path: str,
+    problems: Problems,
+) -> None:
     if sharding is not None and len(chunk_sizes) > 1:
-        problems.add(f"{path}.chunk_sizes", "one chunk size, since the scale is sharded", [list(chunk) for chunk in chunk_sizes])
+        problems.add(
+            f"{path}.chunk_sizes",
+            "one chunk size, since the scale is sharded",
+            [list(chunk) for chunk in chunk_sizes],
+        )
     for index, chunk in enumerate(chunk_sizes):
         x, y, z = (min(edge, n) for edge, n in zip(chunk, size, strict=True))
         if x * y * z * voxel_nbytes > _MAX_CHUNK_NBYTES:
-            problems.add(f"{path}.chunk_sizes[{index}]", f"chunks of at most {_MAX_CHUNK_NBYTES} bytes", list(chunk))
+            problems.add(
+                f"{path}.chunk_sizes[{index}]",
+                f"chunks of at most {_MAX_CHUNK_NBYTES} bytes",
+                list(chunk),
+            )
     bits = sum((cells - 1).bit_length() for cells in ceil_divide(size, chunk_sizes[0]))
     if sharding is not None and bits > compressed_morton.MAX_BITS:
-        problems.add(f"{path}.chunk_sizes[0]", f"chunks whose identifiers have at most {compressed_morton.MAX_BITS} bits, not {bits}", list(chunk_sizes[0]))
+        problems.add(
+            f"{path}.chunk_sizes[0]",
+            f"chunks whose identifiers have at most {compressed_morton.MAX_BITS} bits, not {bits}",
+            list(chunk_sizes[0]),
+        )
 
 
 def listed_scales(info: VolumeInfo) -> list[Scale | UnusableScale]:
@@ -242,7 +326,9 @@ def base_resolution(info: VolumeInfo) -> Lengths | None:
     resolution comes first."""
     listed = listed_scales(info)
     sizes = [scale.resolution for scale in listed]
-    return sizes[base_level(sizes, [isinstance(scale, Scale) for scale in listed])] if listed else None
+    return (
+        sizes[base_level(sizes, [isinstance(scale, Scale) for scale in listed])] if listed else None
+    )
 
 
 def mag_of(info: VolumeInfo, scale: Scale | UnusableScale) -> Mag | None:
@@ -266,7 +352,12 @@ def mag_of(info: VolumeInfo, scale: Scale | UnusableScale) -> Mag | None:
     size = scale.size if isinstance(scale, Scale) else None
     for ratio in factors_by_shape(ratio_of(scale.resolution, base), finest_size, size):
         power = round(ratio) if ratio < 2 << _MAX_MAG_POWER else 0
-        if power < 1 or power & (power - 1) or power > 1 << _MAX_MAG_POWER or abs(ratio / power - 1) > _TOLERANCE:
+        if (
+            power < 1
+            or power & (power - 1)
+            or power > 1 << _MAX_MAG_POWER
+            or abs(ratio / power - 1) > _TOLERANCE
+        ):
             return None
         factors.append(power)
     return Mag.parse(factors)
@@ -295,7 +386,13 @@ writes the same fields)."""
 
 
 def new_document(kind: str, dtype: Any, num_channels: int) -> dict[str, Any]:
-    return {"@type": TYPE, "type": kind, "data_type": np.dtype(dtype).name, "num_channels": num_channels, "scales": []}
+    return {
+        "@type": TYPE,
+        "type": kind,
+        "data_type": np.dtype(dtype).name,
+        "num_channels": num_channels,
+        "scales": [],
+    }
 
 
 def with_scales(document: dict[str, Any], scales: Sequence[Scale]) -> dict[str, Any]:
@@ -316,7 +413,14 @@ def with_scales(document: dict[str, Any], scales: Sequence[Scale]) -> dict[str, 
 
 def without_scales(document: dict[str, Any], keys: Collection[str]) -> dict[str, Any]:
     """Return the JSON without the scales of some keys. All other fields are kept."""
-    return {**document, "scales": [entry for entry in document["scales"] if not isinstance(entry, dict) or entry.get("key") not in keys]}
+    return {
+        **document,
+        "scales": [
+            entry
+            for entry in document["scales"]
+            if not isinstance(entry, dict) or entry.get("key") not in keys
+        ],
+    }
 
 
 def scale_entry(scale: Scale) -> dict[str, Any]:
@@ -365,7 +469,11 @@ def _lengths(entry: Any) -> Lengths | None:
 
 
 def _unknown_fields(entry: Any) -> dict[str, Any]:
-    return {name: value for name, value in entry.items() if name not in _KNOWN_FIELDS} if isinstance(entry, dict) else {}
+    return (
+        {name: value for name, value in entry.items() if name not in _KNOWN_FIELDS}
+        if isinstance(entry, dict)
+        else {}
+    )
 
 
 def _length(length: float) -> float:

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from wkwdask.errors import MissingError
 from wkwdask.formats.format import LevelRemoval, MetadataEdit
-from wkwdask.formats.precomputed.info import FILE_NAME, PROVENANCE_FILE_NAME, parse_info, with_scales, without_scales
+from wkwdask.formats.precomputed.info import (
+    FILE_NAME,
+    PROVENANCE_FILE_NAME,
+    parse_info,
+    with_scales,
+    without_scales,
+)
 from wkwdask.model.json_text import format_json
 from wkwdask.store import files
 from wkwdask.store.locks import edited_file, locked_file, remove_dead_lock, update_json
@@ -58,7 +64,11 @@ def find_info(folder: str) -> VolumeInfo | None:
         return None
 
 
-def update_info(folder: str, change: Callable[[dict[str, Any]], dict[str, Any]], new: dict[str, Any] | None = None) -> None:
+def update_info(
+    folder: str,
+    change: Callable[[dict[str, Any]], dict[str, Any]],
+    new: dict[str, Any] | None = None,
+) -> None:
     """Apply ``change`` to the JSON of a volume, or to ``new`` if there is no ``info`` yet."""
 
     def read() -> dict[str, Any] | None:
@@ -98,7 +108,9 @@ class InfoEdit(MetadataEdit):
     def check_writable(self) -> None:
         changed = dirname(edited_file(f"{self.folder}/{FILE_NAME}"))
         if files.isdir(changed) and not files.is_writable(changed):
-            raise PermissionError(errno.EACCES, f"the volume's {FILE_NAME} could not be updated", changed)
+            raise PermissionError(
+                errno.EACCES, f"the volume's {FILE_NAME} could not be updated", changed
+            )
 
     def check_current(self) -> None:
         """Raise ValueError if another process has created the volume with a different type since
@@ -109,16 +121,25 @@ class InfoEdit(MetadataEdit):
         stored = (current.type, current.dtype.name, current.num_channels)
         ours = (self.new["type"], self.new["data_type"], self.new["num_channels"])
         if stored != ours:
-            raise ValueError(f"{self.folder}/{FILE_NAME}: type, data_type and num_channels are {stored}, but {ours} for the new scale")
+            raise ValueError(
+                f"{self.folder}/{FILE_NAME}: type, data_type and num_channels are {stored}, but {ours} for the new scale"
+            )
 
     def to_json(self) -> dict[str, Any]:
         document = with_scales(self.new, self.scales)
-        return {"kind": self.kind, "folder": self.folder, "info": document, "provenance": self.provenance}
+        return {
+            "kind": self.kind,
+            "folder": self.folder,
+            "info": document,
+            "provenance": self.provenance,
+        }
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> InfoEdit:
         info = parse_info(format_json(value["info"]), value["folder"])
-        return cls(value["folder"], info.scales, {**value["info"], "scales": []}, value["provenance"])
+        return cls(
+            value["folder"], info.scales, {**value["info"], "scales": []}, value["provenance"]
+        )
 
 
 class InfoRemoval(LevelRemoval):

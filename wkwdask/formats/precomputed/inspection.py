@@ -50,19 +50,40 @@ def list_scale(array: StoredArray, others: Sequence[StoredArray]) -> tuple[list[
     # folder.
     folder, naming = array.folder, array.naming
     if files.islink(folder) and not files.exists(folder):
-        return [], [Fault("folder.dangling", folder, f"a symbolic link to {files.readlink(folder)}", "a folder")]
+        return [], [
+            Fault(
+                "folder.dangling",
+                folder,
+                f"a symbolic link to {files.readlink(folder)}",
+                "a folder",
+            )
+        ]
     if array.store.is_local and not files.isdir(folder):
-        return [], [Fault("folder.no_folder", folder, "a file", "a folder")] if files.lexists(folder) else []
+        return [], [Fault("folder.no_folder", folder, "a file", "a folder")] if files.lexists(
+            folder
+        ) else []
     found: list[Any]
     try:
-        known = {entry.name for other in others if isinstance(other.naming, SpanNaming) for entry in other.naming.files(other.store).entries}
+        known = {
+            entry.name
+            for other in others
+            if isinstance(other.naming, SpanNaming)
+            for entry in other.naming.files(other.store).entries
+        }
         if isinstance(naming, SpanNaming):
             chunks = naming.files(array.store)
             known |= {entry.name for entry in chunks.entries}
-            rows = sorted(zip(chunks.cells[:, ::-1].tolist(), chunks.suffixes.tolist(), strict=True))
+            rows = sorted(
+                zip(chunks.cells[:, ::-1].tolist(), chunks.suffixes.tolist(), strict=True)
+            )
             found = [((0, x, y, z), suffix) for (z, y, x), suffix in rows]
             twice = [
-                Fault("chunk.twice", f"{folder}/{naming.names(cell)[suffix]}", f"chunk {cell[1:]} is also stored with another suffix", "one file")
+                Fault(
+                    "chunk.twice",
+                    f"{folder}/{naming.names(cell)[suffix]}",
+                    f"chunk {cell[1:]} is also stored with another suffix",
+                    "one file",
+                )
                 for (previous, _), (cell, suffix) in pairwise(found)
                 if cell == previous
             ]
@@ -72,11 +93,20 @@ def list_scale(array: StoredArray, others: Sequence[StoredArray]) -> tuple[list[
             known |= {entry.name for entries in shards.values() for entry in entries}
             found = sorted(shards)
             twice = [
-                Fault("shard.twice", min(entry.path for entry in entries), f"shard {shard} is also stored in the obsolete layout", "one of them")
+                Fault(
+                    "shard.twice",
+                    min(entry.path for entry in entries),
+                    f"shard {shard} is also stored in the obsolete layout",
+                    "one of them",
+                )
                 for shard, entries in shards.items()
                 if len(entries) > 1 and any(entry.name.endswith(".shard") for entry in entries)
             ]
-        expected = "the name of a chunk of the grid" if isinstance(naming, SpanNaming) else "the name of a shard"
+        expected = (
+            "the name of a chunk of the grid"
+            if isinstance(naming, SpanNaming)
+            else "the name of a shard"
+        )
         strays = list(_strays(folder, known, expected)) if array.store.is_local else []
     except OSError as error:
         return [], [Fault("folder.unreadable", folder, os.strerror(error.errno or 0))]
@@ -91,7 +121,9 @@ def _strays(folder: str, known: set[str], expected: str) -> Iterator[Fault]:
         leftover = temporary_fault(path)
         if leftover is not None:
             yield leftover
-        elif name.endswith((".shard", ".index", ".data")) or (name.count("_") == 2 and name.count("-") >= 3 and name[-1:].isalnum()):
+        elif name.endswith((".shard", ".index", ".data")) or (
+            name.count("_") == 2 and name.count("-") >= 3 and name[-1:].isalnum()
+        ):
             # it resembles a shard or a name such as 0-64_0-64_0-64, but no reader requests it
             yield Fault("name.unread", path, name, expected)
         elif not name.startswith(".wkwdask"):
@@ -103,7 +135,13 @@ class PrecomputedCheck(ArrayCheck):
     """Check of the files of one scale; small to pickle."""
 
     def check_files(self, files: Sequence[Any]) -> Findings:
-        return sum((self._check_shard(file) if isinstance(file, int) else self.check_file(*file) for file in files), Findings())
+        return sum(
+            (
+                self._check_shard(file) if isinstance(file, int) else self.check_file(*file)
+                for file in files
+            ),
+            Findings(),
+        )
 
     def check_file(self, file: Vec4, variant: int) -> Findings:
         naming = self.array.naming
@@ -124,7 +162,10 @@ class PrecomputedCheck(ArrayCheck):
             try:
                 shard = stack.enter_context(layout.opened(store, name))
             except CorruptError as error:
-                return Findings((Fault("file.no_file", path, str(error).removeprefix(f"{path}: "), "a file"),), 1)
+                return Findings(
+                    (Fault("file.no_file", path, str(error).removeprefix(f"{path}: "), "a file"),),
+                    1,
+                )
             except MissingError as error:
                 kind = "file.dangling" if "symbolic link" in str(error) else "shard.half"
                 return Findings((Fault(kind, path, str(error).removeprefix(f"{path}: ")),), 1)
@@ -142,17 +183,60 @@ class _ShardCheck:
         self._largest: int | None = None
         self._used = [np.zeros((0, 2), np.int64)]  # (start, end) of every chunk and index [bytes]
 
-    def _add_fault(self, kind: str, found: str, expected: str, offset: int, chunk: int | None = None, cell: Vec4 | None = None) -> None:
-        self._faults.add(Fault(kind, self._shard.name, found, expected, chunk, None if cell is None else self._check._voxel(cell), offset))
+    def _add_fault(
+        self,
+        kind: str,
+        found: str,
+        expected: str,
+        offset: int,
+        chunk: int | None = None,
+        cell: Vec4 | None = None,
+    ) -> None:
+        self._faults.add(
+            Fault(
+                kind,
+                self._shard.name,
+                found,
+                expected,
+                chunk,
+                None if cell is None else self._check._voxel(cell),
+                offset,
+            )
+        )
 
     def run(self) -> Findings:
-        shard, sharding, index_file = self._shard, self._shard.layout.sharding, self._shard.index_file
-        index_nbytes = files.getsize(index_file.name) if index_file.nbytes is None else index_file.nbytes
-        nbytes = index_nbytes if index_file is shard.file else index_nbytes + (shard.nbytes or files.getsize(shard.name))
+        shard, sharding, index_file = (
+            self._shard,
+            self._shard.layout.sharding,
+            self._shard.index_file,
+        )
+        index_nbytes = (
+            files.getsize(index_file.name) if index_file.nbytes is None else index_file.nbytes
+        )
+        nbytes = (
+            index_nbytes
+            if index_file is shard.file
+            else index_nbytes + (shard.nbytes or files.getsize(shard.name))
+        )
         if index_nbytes < sharding.index_nbytes:
-            self._faults.add(Fault("shard.short", index_file.name, f"{index_nbytes} bytes", f"at least the {sharding.index_nbytes} of its index"))
+            self._faults.add(
+                Fault(
+                    "shard.short",
+                    index_file.name,
+                    f"{index_nbytes} bytes",
+                    f"at least the {sharding.index_nbytes} of its index",
+                )
+            )
         elif shard.is_unreferenced():
-            self._faults.add(Fault("shard.index", index_file.name, "an empty shard index before chunks", "places of minishards", offset=0))
+            self._faults.add(
+                Fault(
+                    "shard.index",
+                    index_file.name,
+                    "an empty shard index before chunks",
+                    "places of minishards",
+                    offset=0,
+                )
+            )
         else:
             for minishard in range(1 << sharding.minishard_bits):
                 self._check_minishard(minishard)
@@ -165,7 +249,15 @@ class _ShardCheck:
             span = shard.minishard_range(minishard)
         except CorruptError as error:
             offset = INDEX_ENTRY_NBYTES * minishard
-            self._faults.add(Fault("shard.index", shard.index_file.name, str(error).rpartition(": ")[2], "a place in the file", offset=offset))
+            self._faults.add(
+                Fault(
+                    "shard.index",
+                    shard.index_file.name,
+                    str(error).rpartition(": ")[2],
+                    "a place in the file",
+                    offset=offset,
+                )
+            )
             return
         if span is None or span[0] == span[1]:
             return
@@ -174,14 +266,21 @@ class _ShardCheck:
         try:
             ids, starts, sizes = shard.read_minishards({minishard: span})[minishard]
         except FormatError as error:
-            self._add_fault("minishard.broken", f"minishard {minishard}: {str(error).rpartition(f'byte {offset}: ')[2]}", "", offset)
+            self._add_fault(
+                "minishard.broken",
+                f"minishard {minishard}: {str(error).rpartition(f'byte {offset}: ')[2]}",
+                "",
+                offset,
+            )
             return
         begins = starts.astype(np.int64) + shard.first_byte
         self._used.append(np.stack([begins, begins + sizes.astype(np.int64)], axis=1))
         for n, cell in self._members(ids, minishard, offset):
             self._check_chunk(int(ids[n]), cell, int(begins[n]), int(sizes[n]))
 
-    def _members(self, ids: npt.NDArray[np.uint64], minishard: int, offset: int) -> list[tuple[int, Vec4]]:
+    def _members(
+        self, ids: npt.NDArray[np.uint64], minishard: int, offset: int
+    ) -> list[tuple[int, Vec4]]:
         """List the rows and cells of chunks that belong to a minishard; report all others, which no
         reader finds."""
         grid, sharding = self._shard.layout.counts, self._shard.layout.sharding
@@ -192,12 +291,27 @@ class _ShardCheck:
         if bits < compressed_morton.MAX_BITS:
             outside |= ids >> np.uint64(bits) > 0
         shards, minishards = sharding.locate(ids)
-        misplaced = ~outside & ((shards != np.uint64(self._number)) | (minishards != np.uint64(minishard)))
+        misplaced = ~outside & (
+            (shards != np.uint64(self._number)) | (minishards != np.uint64(minishard))
+        )
         for n in np.flatnonzero(outside).tolist():
-            self._add_fault("minishard.outside", f"chunk {ids[n]} in minishard {minishard}", f"chunks of a grid of {grid}", offset, int(ids[n]))
+            self._add_fault(
+                "minishard.outside",
+                f"chunk {ids[n]} in minishard {minishard}",
+                f"chunks of a grid of {grid}",
+                offset,
+                int(ids[n]),
+            )
         for n in np.flatnonzero(misplaced).tolist():
             correct_place = f"minishard {minishards[n]} of {sharding.shard_name(int(shards[n]))}"
-            self._add_fault("minishard.foreign", f"chunk {ids[n]} in minishard {minishard}", correct_place, offset, int(ids[n]), cells[n])
+            self._add_fault(
+                "minishard.foreign",
+                f"chunk {ids[n]} in minishard {minishard}",
+                correct_place,
+                offset,
+                int(ids[n]),
+                cells[n],
+            )
         return [(n, cells[n]) for n in np.flatnonzero(~outside & ~misplaced).tolist()]
 
     def _check_chunk(self, chunk: int, cell: Vec4, offset: int, size: int) -> None:
@@ -207,9 +321,18 @@ class _ShardCheck:
             array, name = self._check.array, self._shard.name
             try:
                 (data,) = self._shard.read([(offset, offset + size)]) or [b""]
-                largest = self._check.largest_of(array.codec.decode(data, array.grid.shape_at(cell), name, offset))
+                largest = self._check.largest_of(
+                    array.codec.decode(data, array.grid.shape_at(cell), name, offset)
+                )
             except (FormatError, UnsupportedError) as error:
-                self._add_fault("chunk.undecodable", str(error).removeprefix(f"{name}: byte {offset}: "), "", offset, chunk, cell)
+                self._add_fault(
+                    "chunk.undecodable",
+                    str(error).removeprefix(f"{name}: byte {offset}: "),
+                    "",
+                    offset,
+                    chunk,
+                    cell,
+                )
                 return
             self._blocks += 1
             self._largest = largest if self._largest is None else max(self._largest, largest or 0)
@@ -222,7 +345,12 @@ class _ShardCheck:
         # sorted by start, a part overlaps one before it if it starts before their largest end
         ends = np.maximum.accumulate(parts[:, 1])
         for n in np.flatnonzero(parts[1:, 0] < ends[:-1]).tolist():
-            self._add_fault("shard.overlap", f"a part that begins inside the one before it, which ends at byte {ends[n]}", "", int(parts[n + 1, 0]))
+            self._add_fault(
+                "shard.overlap",
+                f"a part that begins inside the one before it, which ends at byte {ends[n]}",
+                "",
+                int(parts[n + 1, 0]),
+            )
 
 
 @dataclass(frozen=True)
@@ -245,26 +373,47 @@ class ScaleScope(ArrayScope):
         if isinstance(self.array.naming, SpanNaming):
             return super().files_of(shard)
         paths = set(self.paths_of(shard))
-        numbers = {int(basename(path).partition(".")[0], 16) for listed in self._listed() if (path := listed.entry.path) in paths}
+        numbers = {
+            int(basename(path).partition(".")[0], 16)
+            for listed in self._listed()
+            if (path := listed.entry.path) in paths
+        }
         return [number for number in self.listing if number in numbers]
 
     def repairer(self) -> LevelRepair | None:
         naming = self.array.naming
         # each shard in two files
-        is_obsolete = isinstance(naming, ShardNaming) and any(listed.variant for listed in self._listed())
-        is_box = not isinstance(naming, ShardNaming) or naming.sharding.shard_cells(naming.counts) is not None
+        is_obsolete = isinstance(naming, ShardNaming) and any(
+            listed.variant for listed in self._listed()
+        )
+        is_box = (
+            not isinstance(naming, ShardNaming)
+            or naming.sharding.shard_cells(naming.counts) is not None
+        )
         return super().repairer() if is_box and not is_obsolete else None
 
     def target(self, box: BoundingBox, parts_folder: str, folder: str | None = None) -> TargetArray:
         target = super().target(box, parts_folder, folder)
         suffixed = with_stored_suffix(self.array)
-        return replace(target, array=replace(target.array, naming=suffixed.naming, codec=suffixed.codec))
+        return replace(
+            target, array=replace(target.array, naming=suffixed.naming, codec=suffixed.codec)
+        )
 
     def check(self, *, decode: bool) -> PrecomputedCheck:
-        return PrecomputedCheck(self.array.without_listing(), decode, self._find_largest(decode=decode), self._lost if decode else frozenset())
+        return PrecomputedCheck(
+            self.array.without_listing(),
+            decode,
+            self._find_largest(decode=decode),
+            self._lost if decode else frozenset(),
+        )
 
 
-def inspect_volume(url: str | os.PathLike[str], layers: Sequence[str] | None, mags: Sequence[Mag] | None, method_of: Callable[[str], str]) -> Scope:
+def inspect_volume(
+    url: str | os.PathLike[str],
+    layers: Sequence[str] | None,
+    mags: Sequence[Mag] | None,
+    method_of: Callable[[str], str],
+) -> Scope:
     """List the scales and files to verify, and report the faults of ``info``; ``method_of`` returns
     the downsampling method of a category."""
     path = location_of(url)
@@ -272,44 +421,75 @@ def inspect_volume(url: str | os.PathLike[str], layers: Sequence[str] | None, ma
     try:
         image = open_precomputed_layer(url)
     except FormatError as error:
-        faults.append(Fault("info.broken", f"{path}/{FILE_NAME}", str(error).removeprefix(f"{path}/{FILE_NAME}: ")))
+        faults.append(
+            Fault(
+                "info.broken",
+                f"{path}/{FILE_NAME}",
+                str(error).removeprefix(f"{path}/{FILE_NAME}: "),
+            )
+        )
         return Scope(path, (), faults)
     path = image.folder
     for layer in layers or ():
         if layer != image.name:
-            raise MissingError(f"{path}: no layer {layer!r}; a precomputed volume has one, {image.name!r}")
+            raise MissingError(
+                f"{path}: no layer {layer!r}; a precomputed volume has one, {image.name!r}"
+            )
     is_whole = image.key is None and mags is None
     if is_whole:
         faults += _info_faults(image.details.info, f"{path}/{FILE_NAME}")
     unknown = [mag for mag in mags or () if mag not in image.mags]
     if unknown:
-        raise MissingError(f"{path}: no mag {unknown[0]}; there are {', '.join(map(str, image.mags)) or 'none'}")
-    selected = [level for level in image.selected if not level.problem and (mags is None or level.mag in mags)]
+        raise MissingError(
+            f"{path}: no mag {unknown[0]}; there are {', '.join(map(str, image.mags)) or 'none'}"
+        )
+    selected = [
+        level
+        for level in image.selected
+        if not level.problem and (mags is None or level.mag in mags)
+    ]
     method = None if image.category is None else method_of(image.category)
-    scopes = [scope for level in selected for scope in _scale_scopes(image.details, level, basename(path), method, faults)]
+    scopes = [
+        scope
+        for level in selected
+        for scope in _scale_scopes(image.details, level, basename(path), method, faults)
+    ]
     folders = ((path, True),) if is_whole and image.details.store.is_local else ()
-    return Scope(path, (LayerScope(basename(path), path, tuple(scopes)),), faults, folders, root_of(image))
+    return Scope(
+        path, (LayerScope(basename(path), path, tuple(scopes)),), faults, folders, root_of(image)
+    )
 
 
-def _scale_scopes(source: VolumeSource, level: Level, name: str, method: str | None, faults: list[Fault]) -> list[ScaleScope]:
+def _scale_scopes(
+    source: VolumeSource, level: Level, name: str, method: str | None, faults: list[Fault]
+) -> list[ScaleScope]:
     """List the files of a scale in each of its chunk sizes, and append the faults of its folder to
     ``faults``."""
     scale: Scale = level.details
     mag = level.mag
     sizes = scale.chunk_sizes or (scale.chunk_size,)
-    volumes = [replace(source, chunk_size=size).open_scale(scale, mag).with_listing() for size in sizes]
+    volumes = [
+        replace(source, chunk_size=size).open_scale(scale, mag).with_listing() for size in sizes
+    ]
     scopes = []
     for number, volume in enumerate(volumes):
         listing, misplaced = list_scale(volume, [other for other in volumes if other is not volume])
         if not number:  # the folder is the same for every chunk size
             faults += misplaced
         size = f" in chunks of {'x'.join(map(str, volume.chunk_shape))}" if len(volumes) > 1 else ""
-        title, document = (scale.key if mag is None else mag.name) + size, f"{source.store.url}/{FILE_NAME}"
-        scopes.append(ScaleScope(name, level, by_written_units(volume), method, document, title, listing))
+        title, document = (
+            (scale.key if mag is None else mag.name) + size,
+            f"{source.store.url}/{FILE_NAME}",
+        )
+        scopes.append(
+            ScaleScope(name, level, by_written_units(volume), method, document, title, listing)
+        )
     if len(scopes) == 1 and files.isdir(volumes[0].folder):  # jobs write scales with one chunk size
         faults += scopes[0].record_faults()
     folder = volumes[0].folder
-    if not any(scope.listing for scope in scopes) and (files.isdir(folder) or not files.lexists(folder)):
+    if not any(scope.listing for scope in scopes) and (
+        files.isdir(folder) or not files.lexists(folder)
+    ):
         faults.append(Fault("mag.empty", folder, "0 files" if files.isdir(folder) else "no folder"))
     return scopes
 
@@ -326,9 +506,14 @@ def _info_faults(info: VolumeInfo, path: str) -> Iterator[Fault]:
     keys = [scale.key for scale in info.scales]
     for key in sorted({key for key in keys if keys.count(key) > 1}):
         yield Fault("info.twice", path, f"{keys.count(key)} scales in the folder {key!r}", "one")
-    listed, expected = (", ".join(scale.key for scale in scales) for scales in (listed_scales(info), sorted_scales(info)))
+    listed, expected = (
+        ", ".join(scale.key for scale in scales)
+        for scales in (listed_scales(info), sorted_scales(info))
+    )
     if listed != expected:
         yield Fault("image.order", path, f"scales {listed}", f"{expected}, by their resolutions")
     for scale in info.scales:
         if "sharding" in scale.entry and scale.entry["sharding"] is None:
-            yield Fault("info.null", path, f"scales[{scale.index}].sharding: null", "an object, or nothing")
+            yield Fault(
+                "info.null", path, f"scales[{scale.index}].sharding: null", "an object, or nothing"
+            )

@@ -43,13 +43,21 @@ def check_published(volume: str, folder: str, info: VolumeInfo) -> None:
     real = files.realpath(folder)
     for root, _ in job_folders(files.realpath(volume)):
         publication = read_publication(RecordPaths(root))
-        if publication is None or not isinstance(publication.edit, InfoEdit) or real not in (scale for _, scale in publication.mags):
+        if (
+            publication is None
+            or not isinstance(publication.edit, InfoEdit)
+            or real not in (scale for _, scale in publication.mags)
+        ):
             continue
         is_new = read_provenance(real).get("publication") == publication.publication_id
         is_missing = not files.lexists(real)
-        if is_missing or (is_new and with_scales(info.document, publication.edit.scales) != info.document):
+        if is_missing or (
+            is_new and with_scales(info.document, publication.edit.scales) != info.document
+        ):
             what = f"is being replaced, and {volume}/{FILE_NAME} still describes the old one"
-            raise ReplacedError(f"{folder}: {what}; open it in a moment, or repeat the call that was killed during the replacement (wkwdask status names it)")
+            raise ReplacedError(
+                f"{folder}: {what}; open it in a moment, or repeat the call that was killed during the replacement (wkwdask status names it)"
+            )
 
 
 PREFIX = "precomputed://"
@@ -77,16 +85,50 @@ class VolumeSource:
         category = "segmentation" if self.info.type == "segmentation" else "color"
         name = folder.rstrip("/").rpartition("/")[2]
         document = f"{self.opened or folder}/{FILE_NAME}"
-        return Image("precomputed", folder, name, self.levels, key, category, base_resolution(self.info), "scale", None, self, document, self.opened)
+        return Image(
+            "precomputed",
+            folder,
+            name,
+            self.levels,
+            key,
+            category,
+            base_resolution(self.info),
+            "scale",
+            None,
+            self,
+            document,
+            self.opened,
+        )
 
     def levels(self) -> Iterator[Level]:
         """Yield the usable scales, finest first, then the unusable ones."""
         for scale in self.info.scales:
             mag, folder = mag_of(self.info, scale), self.store.below(scale.key).url
-            yield Level(scale.key, folder, partial(self.open_scale, scale, mag), mag, scale.resolution, details=scale, stated=scale.key)
+            yield Level(
+                scale.key,
+                folder,
+                partial(self.open_scale, scale, mag),
+                mag,
+                scale.resolution,
+                details=scale,
+                stated=scale.key,
+            )
         for bad in self.info.unusable:
-            error, folder = UnsupportedError if bad.is_unsupported else CorruptError, self.store.below(bad.key).url
-            yield Level(bad.key, folder, None, mag_of(self.info, bad), bad.resolution, bad.problem, error, bad, bad.key)
+            error, folder = (
+                UnsupportedError if bad.is_unsupported else CorruptError,
+                self.store.below(bad.key).url,
+            )
+            yield Level(
+                bad.key,
+                folder,
+                None,
+                mag_of(self.info, bad),
+                bad.resolution,
+                bad.problem,
+                error,
+                bad,
+                bad.key,
+            )
 
     def open_scale(self, scale: Scale, mag: Mag | None) -> StoredArray:
         """Open one scale in absolute voxels."""
@@ -99,11 +141,15 @@ class VolumeSource:
         if scale_identity(array).opened is not None:
             check_published(self.store.url, array.folder, self.info)
             if not scale_identity(array).is_still_described():
-                raise ReplacedError(f"{array.folder}: {FILE_NAME} describes another scale since it was read; open it again")
+                raise ReplacedError(
+                    f"{array.folder}: {FILE_NAME} describes another scale since it was read; open it again"
+                )
         return array
 
 
-def open_precomputed_layer(url: str | os.PathLike[str], chunk_size: Sequence[int] | None = None) -> Image:
+def open_precomputed_layer(
+    url: str | os.PathLike[str], chunk_size: Sequence[int] | None = None
+) -> Image:
     location = location_of(url)
     key = None
     store: Store = open_store(location)
@@ -112,7 +158,12 @@ def open_precomputed_layer(url: str | os.PathLike[str], chunk_size: Sequence[int
         if above is not None:
             store, key = open_store(above[0]), above[1]
     opened, (store, info) = store.url, _follow_redirects(store)
-    source = VolumeSource(store, info, None if chunk_size is None else vec3(chunk_size, "chunk_size"), "" if store.url == opened else opened)
+    source = VolumeSource(
+        store,
+        info,
+        None if chunk_size is None else vec3(chunk_size, "chunk_size"),
+        "" if store.url == opened else opened,
+    )
     image = source.image(key)
     if key is not None and not image.selected[0].opener:
         image.selected[0].open()  # raises the error of an unusable scale
@@ -128,10 +179,14 @@ def _follow_redirects(store: Store) -> tuple[Store, VolumeInfo]:
             return with_witness(store, FILE_NAME), info
         store = open_store(_redirect_location(store, info.redirect))
         if store.url in seen:
-            raise CorruptError(f"{seen[0]}/{FILE_NAME}: redirects lead in a circle: {' -> '.join([*seen, store.url])}")
+            raise CorruptError(
+                f"{seen[0]}/{FILE_NAME}: redirects lead in a circle: {' -> '.join([*seen, store.url])}"
+            )
         seen.append(store.url)
         if len(seen) > _MAX_REDIRECTS + 1:
-            raise CorruptError(f"{seen[0]}/{FILE_NAME}: more than {_MAX_REDIRECTS} redirects: {' -> '.join(seen)}")
+            raise CorruptError(
+                f"{seen[0]}/{FILE_NAME}: more than {_MAX_REDIRECTS} redirects: {' -> '.join(seen)}"
+            )
 
 
 def _redirect_location(store: Store, redirect: str) -> str:
@@ -141,14 +196,18 @@ def _redirect_location(store: Store, redirect: str) -> str:
         return stated_path(store.url, location)
     # A remote file must not choose which local files are read.
     if not is_remote(location) and not store.is_local:
-        raise UnsupportedError(f"{store.path_of(FILE_NAME)}: redirects from a remote volume to the local path {location}, which is not followed")
+        raise UnsupportedError(
+            f"{store.path_of(FILE_NAME)}: redirects from a remote volume to the local path {location}, which is not followed"
+        )
     return location
 
 
 def is_volume(path: str) -> bool:
     """Check whether a local folder is a precomputed volume or a scale of one. A folder that holds
     WKW data is not."""
-    return (_is_info(f"{path}/{FILE_NAME}") and not contains_wkw(path)) or enclosing_volume(path) is not None
+    return (_is_info(f"{path}/{FILE_NAME}") and not contains_wkw(path)) or enclosing_volume(
+        path
+    ) is not None
 
 
 def _is_info(path: str) -> bool:
@@ -164,7 +223,11 @@ def _is_info(path: str) -> bool:
         document: Any = json.loads(raw)
     except (ValueError, RecursionError):
         return b'"scales"' in raw or TYPE.encode() in raw
-    return isinstance(document, dict) and document.get("@type", TYPE) == TYPE and ("scales" in document or "redirect" in document)
+    return (
+        isinstance(document, dict)
+        and document.get("@type", TYPE) == TYPE
+        and ("scales" in document or "redirect" in document)
+    )
 
 
 def enclosing_volume(path: str) -> tuple[str, str] | None:

@@ -34,7 +34,14 @@ from wkwdask.formats.precomputed.sharding import (
 from wkwdask.geometry import compressed_morton
 from wkwdask.model.extras import import_extra
 from wkwdask.model.faults import Fault
-from wkwdask.model.layout import InspectedShard, RewritableShards, SingleFiles, StoredChunk, chunks_at_once, read_located
+from wkwdask.model.layout import (
+    InspectedShard,
+    RewritableShards,
+    SingleFiles,
+    StoredChunk,
+    chunks_at_once,
+    read_located,
+)
 from wkwdask.store.lru import LruCache
 
 if TYPE_CHECKING:
@@ -54,7 +61,9 @@ _PAGE_ENTRIES = 1024  # entries of a shard index that are read together
 _TABLE_CACHE_NBYTES = 64 << 20
 _LARGEST_OFFSET = 1 << 62
 
-_tables: LruCache[npt.NDArray[np.uint64]] = LruCache(_TABLE_CACHE_NBYTES, lambda table: table.nbytes + 256)
+_tables: LruCache[npt.NDArray[np.uint64]] = LruCache(
+    _TABLE_CACHE_NBYTES, lambda table: table.nbytes + 256
+)
 _suffixes: LruCache[_Suffixes] = LruCache(1024)
 """Suffixes of the chunks of each folder."""
 _MOST_SEARCHES = 8
@@ -86,7 +95,13 @@ class SpanFiles(SingleFiles):
 
     def content(self, array: ChunkSource, cell: Vec4, data: bytes, path: str) -> bytes:
         assert isinstance(array.codec, PrecomputedCodec)
-        return decompress_file(data, path, array.codec.largest_nbytes(array.grid.chunk), array.codec, array.grid.shape_at(cell))
+        return decompress_file(
+            data,
+            path,
+            array.codec.largest_nbytes(array.grid.chunk),
+            array.codec,
+            array.grid.shape_at(cell),
+        )
 
     def exact_nbytes(self, array: ChunkSource, cell: Vec4, path: str) -> int | None:
         assert isinstance(array.codec, PrecomputedCodec)
@@ -100,7 +115,9 @@ class SpanFiles(SingleFiles):
     def chunks_at(self, array: ChunkSource, cells: npt.NDArray[np.int64]) -> Iterator[StoredChunk]:
         naming = array.naming
         assert isinstance(naming, SpanNaming)
-        return self._read(array, (((c, x, y, z), naming.stem((c, x, y, z))) for c, x, y, z in cells.tolist()))
+        return self._read(
+            array, (((c, x, y, z), naming.stem((c, x, y, z))) for c, x, y, z in cells.tolist())
+        )
 
     def _read(self, array: ChunkSource, stems: Iterator[tuple[Vec4, str]]) -> Iterator[StoredChunk]:
         """Yield stored chunks with their files decompressed."""
@@ -148,18 +165,30 @@ def _read_file(store: Store, stem: str, center: str, largest: int) -> tuple[str,
             suffix, data = _search(store, stem, likely, largest)
             # one that finds a file must not use up those of other threads
             suffixes.searches += data is None
-            if data is None and not seen and suffixes.searches == _MOST_SEARCHES and not store.is_local:
+            if (
+                data is None
+                and not seen
+                and suffixes.searches == _MOST_SEARCHES
+                and not store.is_local
+            ):
                 found, voxels = _search(store, center, [], largest)
                 if voxels is not None:
                     suffixes.add(found)
         else:
-            suffix, data = _first_existing(store, stem, [each for each in dict.fromkeys((*seen, _USUAL_SUFFIX)) if each not in likely], largest)
+            suffix, data = _first_existing(
+                store,
+                stem,
+                [each for each in dict.fromkeys((*seen, _USUAL_SUFFIX)) if each not in likely],
+                largest,
+            )
     if data is not None and suffix not in suffixes.seen:
         suffixes.add(suffix)
     return stem + suffix, data
 
 
-def _first_existing(store: Store, stem: str, suffixes: Sequence[str], largest: int) -> tuple[str, bytes | None]:
+def _first_existing(
+    store: Store, stem: str, suffixes: Sequence[str], largest: int
+) -> tuple[str, bytes | None]:
     for suffix in suffixes:
         (data,) = store.read_whole([stem + suffix], largest)
         if data is not None:
@@ -167,26 +196,38 @@ def _first_existing(store: Store, stem: str, suffixes: Sequence[str], largest: i
     return "", None
 
 
-def _search(store: Store, stem: str, asked: Sequence[str], largest: int) -> tuple[str, bytes | None]:
+def _search(
+    store: Store, stem: str, asked: Sequence[str], largest: int
+) -> tuple[str, bytes | None]:
     """Read a file under the names that were not asked for; those on a server are requested at
     once."""
     others = [suffix for suffix in SUFFIXES if suffix not in asked]
     if store.is_local:
         return _first_existing(store, stem, others, largest)
     contents = store.read_whole([stem + suffix for suffix in others], largest)
-    return next(((suffix, data) for suffix, data in zip(others, contents, strict=True) if data is not None), ("", None))
+    return next(
+        ((suffix, data) for suffix, data in zip(others, contents, strict=True) if data is not None),
+        ("", None),
+    )
 
 
-def decompress_file(data: bytes, path: str, largest: int, codec: PrecomputedCodec, shape: Vec4) -> bytes:
+def decompress_file(
+    data: bytes, path: str, largest: int, codec: PrecomputedCodec, shape: Vec4
+) -> bytes:
     """Decompress the file of a chunk by its suffix."""
     # A server may send a stored gzip stream without Content-Encoding, and a copy from it contains
     # the stream. So gzip is also recognised by its first bytes. No other encoding begins with them.
     # A raw chunk may, but then it has exactly the size of its voxels.
-    is_wrapped = data[:2] == GZIP_MAGIC and (codec.encoding != "raw" or len(data) != codec.largest_nbytes(shape))
+    is_wrapped = data[:2] == GZIP_MAGIC and (
+        codec.encoding != "raw" or len(data) != codec.largest_nbytes(shape)
+    )
     if path.endswith(".gz") or is_wrapped:
         return decompress_gzip(data, largest, path, 0)
     if path.endswith((".br", ".zstd")):
-        codecs, what = import_extra("imagecodecs", path, "precomputed"), "Brotli" if path.endswith(".br") else "Zstandard"
+        codecs, what = (
+            import_extra("imagecodecs", path, "precomputed"),
+            "Brotli" if path.endswith(".br") else "Zstandard",
+        )
         decode = codecs.brotli_decode if path.endswith(".br") else codecs.zstd_decode
         try:
             # only filled pages of the buffer take memory
@@ -194,13 +235,17 @@ def decompress_file(data: bytes, path: str, largest: int, codec: PrecomputedCode
         except MemoryError:
             raise
         except Exception as error:
-            raise CorruptError(f"{path}: byte 0: expected a {what} stream of {len(data)} bytes that decompresses to at most {largest} bytes: {error}") from None
+            raise CorruptError(
+                f"{path}: byte 0: expected a {what} stream of {len(data)} bytes that decompresses to at most {largest} bytes: {error}"
+            ) from None
         return out
     if path.endswith((".xz", ".bz2")):
         kind, what = (XZ, "xz") if path.endswith(".xz") else (BZIP2, "bzip2")
         out = decompress_streams(kind, data, largest, path, 0)
         if len(out) > largest:
-            raise CorruptError(f"{path}: byte 0: a {what} stream of {len(data)} bytes decompresses to {len(out)}, expected at most {largest}")
+            raise CorruptError(
+                f"{path}: byte 0: a {what} stream of {len(data)} bytes decompresses to {len(out)}, expected at most {largest}"
+            )
         return out
     return data
 
@@ -213,8 +258,16 @@ class OpenShard:
     """An open shard: one file, or an index file and a data file in the obsolete layout. Reads bytes
     of the file with the chunks."""
 
-    def __init__(self, store: Store, file: StoredFile, layout: PrecomputedShards, index_file: StoredFile) -> None:
-        self.store, self.file, self.layout, self.index_file, self.name = store, file, layout, index_file, file.name
+    def __init__(
+        self, store: Store, file: StoredFile, layout: PrecomputedShards, index_file: StoredFile
+    ) -> None:
+        self.store, self.file, self.layout, self.index_file, self.name = (
+            store,
+            file,
+            layout,
+            index_file,
+            file.name,
+        )
         self.read, self.read_end, self.read_into = file.read, file.read_end, file.read_into
 
     @property
@@ -258,9 +311,13 @@ class OpenShard:
         if start > stop or (start < stop and stop > (_LARGEST_OFFSET if limit is None else limit)):
             available = "" if limit is None else f" of the {limit} bytes behind the shard index"
             where = f"{self.index_file.name}: byte {INDEX_ENTRY_NBYTES * minishard}"
-            raise CorruptError(f"{where}: the shard index places the index of minishard {minishard} from {start} to {stop}{available}")
+            raise CorruptError(
+                f"{where}: the shard index places the index of minishard {minishard} from {start} to {stop}{available}"
+            )
         if start == stop and self.is_unreferenced():
-            raise CorruptError(f"{self.index_file.name}: byte 0: the shard index lists no minishard, though chunks follow it")
+            raise CorruptError(
+                f"{self.index_file.name}: byte 0: the shard index lists no minishard, though chunks follow it"
+            )
         return start, stop
 
     def is_unreferenced(self) -> bool:
@@ -285,8 +342,14 @@ class OpenShard:
             last = min(first + _PAGE_ENTRIES * INDEX_ENTRY_NBYTES, sharding.index_nbytes)
             parts = file.read([(first, last)])
             if parts is not None and len(parts[0]) < last - first:
-                raise TruncatedError(f"{file.name}: ends at byte {first + len(parts[0])}, expected a shard with an index of {sharding.index_nbytes} bytes")
-            return [np.frombuffer(b"" if parts is None else parts[0], "<u8").reshape(-1, 2).astype(np.uint64)]
+                raise TruncatedError(
+                    f"{file.name}: ends at byte {first + len(parts[0])}, expected a shard with an index of {sharding.index_nbytes} bytes"
+                )
+            return [
+                np.frombuffer(b"" if parts is None else parts[0], "<u8")
+                .reshape(-1, 2)
+                .astype(np.uint64)
+            ]
 
         return _tables.get_or_make([(file.name, file.state, sharding, "index", page)], read_page)[0]
 
@@ -294,13 +357,23 @@ class OpenShard:
         """Return the indexes of minishards: identifiers, starts and sizes, shape (3, n), empty if
         the shard is absent."""
 
-        def read(keys: list[tuple[str, Hashable, Sharding, str, int]]) -> Iterable[npt.NDArray[np.uint64]]:
+        def read(
+            keys: list[tuple[str, Hashable, Sharding, str, int]],
+        ) -> Iterable[npt.NDArray[np.uint64]]:
             spans = {number: self.minishard_range(number) or (0, 0) for *_, number in keys}
             return self.read_minishards(spans).values()
 
-        return _tables.get_or_make([(self.name, self.state, self.layout.sharding, "minishard", number) for number in numbers], read)
+        return _tables.get_or_make(
+            [
+                (self.name, self.state, self.layout.sharding, "minishard", number)
+                for number in numbers
+            ],
+            read,
+        )
 
-    def read_minishards(self, spans: Mapping[int, tuple[int, int]]) -> dict[int, npt.NDArray[np.uint64]]:
+    def read_minishards(
+        self, spans: Mapping[int, tuple[int, int]]
+    ) -> dict[int, npt.NDArray[np.uint64]]:
         """Read the indexes of minishards from their places, counted from the end of the shard
         index."""
         is_gzip = self.layout.sharding.minishard_index_encoding == "gzip"
@@ -308,13 +381,29 @@ class OpenShard:
         for number, (start, stop) in () if is_gzip else spans.items():
             if stop - start > limit:
                 found = f"the index of minishard {number} has {stop - start} bytes"
-                raise CorruptError(f"{self.name}: byte {self.first_byte + start}: {found}, expected at most {limit}")
+                raise CorruptError(
+                    f"{self.name}: byte {self.first_byte + start}: {found}, expected at most {limit}"
+                )
         tables = {number: np.zeros((3, 0), np.uint64) for number in spans}
         first = self.first_byte
-        places = [(first + start, first + stop, number) for number, (start, stop) in spans.items() if start < stop]
-        for number, raw, offset in read_located(self, np.array(places, np.int64).reshape(-1, 3), self.store):
-            data = decompress_gzip(raw, limit, f"{self.name}: the index of minishard {number}", offset) if is_gzip else raw
-            tables[number] = np.stack(parse_minishard_index(data, f"{self.name}: minishard {number}", offset, self.data_nbytes))
+        places = [
+            (first + start, first + stop, number)
+            for number, (start, stop) in spans.items()
+            if start < stop
+        ]
+        for number, raw, offset in read_located(
+            self, np.array(places, np.int64).reshape(-1, 3), self.store
+        ):
+            data = (
+                decompress_gzip(raw, limit, f"{self.name}: the index of minishard {number}", offset)
+                if is_gzip
+                else raw
+            )
+            tables[number] = np.stack(
+                parse_minishard_index(
+                    data, f"{self.name}: minishard {number}", offset, self.data_nbytes
+                )
+            )
         return tables
 
 
@@ -347,7 +436,9 @@ class PrecomputedShards(RewritableShards):
             stack.enter_context(index_file)
             file = store.open(f"{stem}data")
             if file is None:
-                raise MissingError(f"{store.path_of(f'{stem}data')}: not found, though {stem}index exists")
+                raise MissingError(
+                    f"{store.path_of(f'{stem}data')}: not found, though {stem}index exists"
+                )
             shard = OpenShard(store, stack.enter_context(file), self, index_file)
             yield shard if shard.exists() else None
 
@@ -356,17 +447,33 @@ class PrecomputedShards(RewritableShards):
         ids = self.ids(cells)
         groups = self._by_minishard(ids)
         tables = zip(groups.values(), file.minishards(list(groups)), strict=True)
-        rows = [_places(table, members, ids[members], file.first_byte) for members, table in tables if table.shape[1]]
+        rows = [
+            _places(table, members, ids[members], file.first_byte)
+            for members, table in tables
+            if table.shape[1]
+        ]
         return np.concatenate(rows) if rows else np.zeros((0, 3), np.int64)
 
     def inspect(self, file: StoredFile, cells: npt.NDArray[np.int64]) -> InspectedShard:
         assert isinstance(file, OpenShard)
-        ids, is_stored, rows, faults = self.ids(cells), np.zeros(len(cells), np.bool_), [np.zeros((0, 3), np.int64)], []
+        ids, is_stored, rows, faults = (
+            self.ids(cells),
+            np.zeros(len(cells), np.bool_),
+            [np.zeros((0, 3), np.int64)],
+            [],
+        )
         for minishard, members in self._by_minishard(ids).items():
             try:
                 (table,) = file.minishards([minishard])
             except FormatError as error:
-                faults.append((Fault("minishard.broken", file.name, str(error).removeprefix(f"{file.name}: ")), -1))
+                faults.append(
+                    (
+                        Fault(
+                            "minishard.broken", file.name, str(error).removeprefix(f"{file.name}: ")
+                        ),
+                        -1,
+                    )
+                )
                 is_stored[members] = True  # perhaps
                 continue
             if table.shape[1]:
@@ -378,7 +485,9 @@ class PrecomputedShards(RewritableShards):
         """Return the rows of chunks of one shard by the number of their minishard."""
         _, minishards = self.sharding.locate(ids)
         order = np.argsort(minishards, kind="stable")
-        groups = np.split(order, np.flatnonzero(np.diff(minishards[order])) + 1) if len(order) else []
+        groups = (
+            np.split(order, np.flatnonzero(np.diff(minishards[order])) + 1) if len(order) else []
+        )
         return {int(minishards[members[0]]): members for members in groups}
 
     # --------------------------------------------------------------------------------------------
@@ -411,12 +520,17 @@ class PrecomputedShards(RewritableShards):
         if parts is None or len(parts[0]) != self.head_nbytes:
             return False
         index = np.frombuffer(parts[0], "<u8").reshape(-1, 2)
-        return bool((index[:, 0] <= index[:, 1]).all()) and int(index.max()) == nbytes - self.head_nbytes
+        return (
+            bool((index[:, 0] <= index[:, 1]).all())
+            and int(index.max()) == nbytes - self.head_nbytes
+        )
 
     def expected_nbytes(self, files: int, chunks: int) -> int:
         return files * self.head_nbytes + MINISHARD_ENTRY_NBYTES * chunks
 
-    def write_chunks(self, cells: npt.NDArray[np.int64], append: Callable[[int], None], buffer: FileBuffer) -> bytes:
+    def write_chunks(
+        self, cells: npt.NDArray[np.int64], append: Callable[[int], None], buffer: FileBuffer
+    ) -> bytes:
         ids, ranges = self.ids(cells), np.zeros((2, 1 << self.sharding.minishard_bits), np.uint64)
         for minishard, members in self._by_minishard(ids).items():
             ordered = members[np.argsort(ids[members])]
@@ -425,17 +539,32 @@ class PrecomputedShards(RewritableShards):
                 append(row)
                 ends.append(buffer.end - self.head_nbytes)
             columns = np.array(ends[:-1], np.uint64), np.diff(ends).astype(np.uint64)
-            buffer.append(np.frombuffer(format_minishard_index(ids[ordered], *columns, self.sharding.minishard_index_encoding), np.uint8))
+            buffer.append(
+                np.frombuffer(
+                    format_minishard_index(
+                        ids[ordered], *columns, self.sharding.minishard_index_encoding
+                    ),
+                    np.uint8,
+                )
+            )
             ranges[:, minishard] = ends[-1], buffer.end - self.head_nbytes
         return format_shard_index(*ranges)
 
 
-def _places(table: npt.NDArray[np.uint64], members: npt.NDArray[np.int64], ids: npt.NDArray[np.uint64], first_byte: int) -> npt.NDArray[np.int64]:
+def _places(
+    table: npt.NDArray[np.uint64],
+    members: npt.NDArray[np.int64],
+    ids: npt.NDArray[np.uint64],
+    first_byte: int,
+) -> npt.NDArray[np.int64]:
     """Look up chunks in the index of their minishard; return first byte, end and row of each stored
     one."""
     positions = np.minimum(np.searchsorted(table[0], ids), table.shape[1] - 1)
     is_stored = table[0, positions] == ids
-    starts, sizes = table[1, positions[is_stored]].astype(np.int64) + first_byte, table[2, positions[is_stored]].astype(np.int64)
+    starts, sizes = (
+        table[1, positions[is_stored]].astype(np.int64) + first_byte,
+        table[2, positions[is_stored]].astype(np.int64),
+    )
     return np.stack([starts, starts + sizes, members[is_stored]], axis=1)
 
 
@@ -450,7 +579,9 @@ class _NewShard:
     def __init__(self, sharding: Sharding, first_id: int, buffer: FileBuffer) -> None:
         self._sharding, self._first_id = sharding, np.uint64(first_id)
         self._minishard = 0
-        self._tables: list[tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.uint64]]] = []
+        self._tables: list[
+            tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.uint64]]
+        ] = []
         self._ranges = np.zeros((2, 1 << sharding.minishard_bits), np.uint64)
         self.buffer = buffer
 
@@ -479,10 +610,17 @@ class _NewShard:
     def _end_minishard(self) -> None:
         if not self._tables:
             return
-        ids, starts, sizes = (np.concatenate(columns) for columns in zip(*self._tables, strict=True))
+        ids, starts, sizes = (
+            np.concatenate(columns) for columns in zip(*self._tables, strict=True)
+        )
         self._tables.clear()
         start = self._end
-        self.buffer.append(np.frombuffer(format_minishard_index(ids, starts, sizes, self._sharding.minishard_index_encoding), np.uint8))
+        self.buffer.append(
+            np.frombuffer(
+                format_minishard_index(ids, starts, sizes, self._sharding.minishard_index_encoding),
+                np.uint8,
+            )
+        )
         self._ranges[:, self._minishard] = start, self._end
 
     def finish(self) -> bytes:

@@ -37,7 +37,10 @@ SUFFIXES = ("", ".gz", ".br", ".zstd", ".xz", ".bz2")
 """Suffixes of chunk files in the order of lookup. cloud-volume compresses files on local disks and
 appends the suffix."""
 _NUMBER = r"(0|-?[1-9]\d{0,17})"  # no leading zeros, and within 64 bits
-_CHUNK_NAME = re.compile("_".join([f"{_NUMBER}-{_NUMBER}"] * 3) + f"({'|'.join(map(re.escape, SUFFIXES[1:]))})?", re.ASCII)
+_CHUNK_NAME = re.compile(
+    "_".join([f"{_NUMBER}-{_NUMBER}"] * 3) + f"({'|'.join(map(re.escape, SUFFIXES[1:]))})?",
+    re.ASCII,
+)
 _SHARD_NAME = re.compile(r"([0-9a-f]+)\.(shard|index|data)", re.ASCII)
 _KINDS = ("shard", "index", "data")
 _SAMPLED_NAMES = 1000
@@ -75,8 +78,13 @@ class SpanNaming(KeyNaming):
 
     def stems(self, ranges: Ranges) -> Iterator[tuple[Vec4, str]]:
         """Yield cells and names without suffix of the files in a box, x fastest."""
-        x_names, y_names, z_names = ({n: self._span(n, axis) for n in cells} for axis, cells in enumerate(ranges[1:]))
-        return (((0, x, y, z), f"{x_names[x]}_{y_names[y]}_{z_names[z]}") for z, y, x in product(z_names, y_names, x_names))
+        x_names, y_names, z_names = (
+            {n: self._span(n, axis) for n in cells} for axis, cells in enumerate(ranges[1:])
+        )
+        return (
+            ((0, x, y, z), f"{x_names[x]}_{y_names[y]}_{z_names[z]}")
+            for z, y, x in product(z_names, y_names, x_names)
+        )
 
     def stem(self, file: Vec4) -> str:
         _, x, y, z = file
@@ -109,7 +117,9 @@ class SpanNaming(KeyNaming):
                 yield FileVariant(variant, state.nbytes, state.mtime_ns)
                 return
 
-    def states_of_files(self, store: Store, files: Sequence[Vec4]) -> Iterator[tuple[Vec4, FileVariant]]:
+    def states_of_files(
+        self, store: Store, files: Sequence[Vec4]
+    ) -> Iterator[tuple[Vec4, FileVariant]]:
         # mostly all files have the first suffix, which is none
         plain = store.states(map(self.stem, files))
         for file, state in zip(files, plain, strict=True):
@@ -118,7 +128,9 @@ class SpanNaming(KeyNaming):
             else:
                 yield from ((file, variant) for variant in self.file_states(store, file))
 
-    def list_files(self, store: Store, ranges: Ranges, folder_filter: FolderFilter | None = None) -> Iterator[ListedFile]:
+    def list_files(
+        self, store: Store, ranges: Ranges, folder_filter: FolderFilter | None = None
+    ) -> Iterator[ListedFile]:
         """List the stored files of a box; of several for one chunk, the first in the order of
         lookup."""
         del folder_filter
@@ -129,7 +141,12 @@ class SpanNaming(KeyNaming):
         inside = np.flatnonzero(((files.cells >= low) & (files.cells < high)).all(axis=1))
         inside = inside[np.argsort(files.suffixes[inside], kind="stable")]
         seen = set()
-        for n, (x, y, z), suffix in zip(inside.tolist(), files.cells[inside].tolist(), files.suffixes[inside].tolist(), strict=True):
+        for n, (x, y, z), suffix in zip(
+            inside.tolist(),
+            files.cells[inside].tolist(),
+            files.suffixes[inside].tolist(),
+            strict=True,
+        ):
             if (x, y, z) not in seen:
                 seen.add((x, y, z))
                 yield ListedFile((0, x, y, z), files.entries[n], suffix)
@@ -148,9 +165,16 @@ class SpanNaming(KeyNaming):
         spans = bounds.astype(np.int64) - np.array(self.offset)[:, np.newaxis]
         edge, size = np.array(self.chunk), np.array(self.size)
         cells, rest = np.divmod(spans[:, :, 0], edge)
-        is_on_grid = (rest == 0) & (cells >= 0) & (spans[:, :, 0] < size) & (spans[:, :, 1] == np.minimum(spans[:, :, 0] + edge, size))
+        is_on_grid = (
+            (rest == 0)
+            & (cells >= 0)
+            & (spans[:, :, 0] < size)
+            & (spans[:, :, 1] == np.minimum(spans[:, :, 0] + edge, size))
+        )
         rows = np.flatnonzero(is_on_grid.all(axis=1))
-        return ChunkFiles(cells[rows], [entries[n] for n in rows.tolist()], np.array(suffixes, np.int64)[rows])
+        return ChunkFiles(
+            cells[rows], [entries[n] for n in rows.tolist()], np.array(suffixes, np.int64)[rows]
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,9 +189,13 @@ class ShardNaming(KeyNaming):
         cells = self.sharding.shard_cells(self.counts)
         assert cells is not None
         first = times(file[1:], cells)
-        return self.sharding.shard_name(int(self.sharding.locate(compressed_morton.encode([first], self.counts))[0][0]))
+        return self.sharding.shard_name(
+            int(self.sharding.locate(compressed_morton.encode([first], self.counts))[0][0])
+        )
 
-    def locate(self, cells: npt.NDArray[np.int64], grid: ChunkGrid) -> Iterator[tuple[str, npt.NDArray[np.int64]]]:
+    def locate(
+        self, cells: npt.NDArray[np.int64], grid: ChunkGrid
+    ) -> Iterator[tuple[str, npt.NDArray[np.int64]]]:
         """Group chunks by shard, also if shards are not boxes."""
         del grid
         shards, _ = self.sharding.locate(compressed_morton.encode(cells[:, 1:], self.counts))
@@ -179,7 +207,9 @@ class ShardNaming(KeyNaming):
         stem = self.key(file).removesuffix("shard")
         return tuple(stem + kind for kind in _KINDS)
 
-    def list_files(self, store: Store, ranges: Ranges, folder_filter: FolderFilter | None = None) -> Iterator[ListedFile]:
+    def list_files(
+        self, store: Store, ranges: Ranges, folder_filter: FolderFilter | None = None
+    ) -> Iterator[ListedFile]:
         """List the files of shards in a box. Shards that are not boxes are all listed, with their
         number instead of a position."""
         del folder_filter
@@ -188,7 +218,9 @@ class ShardNaming(KeyNaming):
             # two signed integers hold the 64 bits of a shard number
             file = (number & (1 << 62) - 1, number >> 62, 0, 0)
             if cells is not None:
-                (first,) = compressed_morton.decode([number << within if within < 64 else 0], self.counts).tolist()
+                (first,) = compressed_morton.decode(
+                    [number << within if within < 64 else 0], self.counts
+                ).tolist()
                 file = (0, first[0] // cells[0], first[1] // cells[1], first[2] // cells[2])
                 if not _is_in(file, ranges):
                     continue
@@ -203,7 +235,10 @@ class ShardNaming(KeyNaming):
             named = _SHARD_NAME.fullmatch(entry.name)
             if named is not None and len(named[1]) <= 16:
                 number = int(named[1], 16)
-                if number >> sharding.shard_bits == 0 and entry.name in (sharding.shard_name(number), *sharding.split_names(number)):
+                if number >> sharding.shard_bits == 0 and entry.name in (
+                    sharding.shard_name(number),
+                    *sharding.split_names(number),
+                ):
                     by_number.setdefault(number, []).append(entry)
         return by_number
 
@@ -215,7 +250,9 @@ def _is_in(file: Vec4, ranges: Ranges) -> bool:
 def stored_suffix(store: Store) -> str:
     """Return the most frequent suffix of the chunk files in a folder, by the first of them; empty
     if there are none."""
-    matches = (_CHUNK_NAME.fullmatch(entry.name) for entry in islice(store.entries(), _SAMPLED_NAMES))
+    matches = (
+        _CHUNK_NAME.fullmatch(entry.name) for entry in islice(store.entries(), _SAMPLED_NAMES)
+    )
     counts = Counter(named[7] or "" for named in matches if named is not None)
     return max(SUFFIXES, key=counts.__getitem__)
 
@@ -237,7 +274,9 @@ def file_sizes(store: Store, *, is_sharded: bool) -> tuple[int, int]:
 # the folder of a scale
 
 _RANGE = r"-?\d+--?\d+"
-_DATA_FILE = re.compile(rf"{_RANGE}_{_RANGE}_{_RANGE}({'|'.join(map(re.escape, SUFFIXES[1:]))})?|[0-9a-f]+\.(shard|index|data)")
+_DATA_FILE = re.compile(
+    rf"{_RANGE}_{_RANGE}_{_RANGE}({'|'.join(map(re.escape, SUFFIXES[1:]))})?|[0-9a-f]+\.(shard|index|data)"
+)
 
 
 def first_data_file(folder: str) -> str | None:
@@ -247,7 +286,14 @@ def first_data_file(folder: str) -> str | None:
 
 def first_stray_file(folder: str) -> str:
     """Return the path of an entry that does not belong to a scale, ``""`` if there is none."""
-    return next((entry.path for entry, is_data in _entries(folder) if not is_data and not IGNORED_NAMES.fullmatch(entry.name)), "")
+    return next(
+        (
+            entry.path
+            for entry, is_data in _entries(folder)
+            if not is_data and not IGNORED_NAMES.fullmatch(entry.name)
+        ),
+        "",
+    )
 
 
 def _entries(folder: str) -> Iterator[tuple[StoredEntry, bool]]:

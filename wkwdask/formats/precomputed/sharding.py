@@ -104,7 +104,9 @@ class Sharding:
         if self.hash != "identity":
             hashed = murmurhash3(hashed)
         minishards = hashed & np.uint64((1 << self.minishard_bits) - 1)
-        return _shifted(hashed, self.minishard_bits) & np.uint64((1 << self.shard_bits) - 1), minishards
+        return _shifted(hashed, self.minishard_bits) & np.uint64(
+            (1 << self.shard_bits) - 1
+        ), minishards
 
     def shard_cells(self, grid: Vec3) -> Vec3 | None:
         """Return the box of chunks that one shard holds, or None if shards are not boxes.
@@ -120,7 +122,9 @@ class Sharding:
             Chunks along x, y, z, powers of two.
         """
         within = self.within_bits
-        if self.hash != "identity" or within + self.shard_bits < len(compressed_morton.bit_axes(grid)):
+        if self.hash != "identity" or within + self.shard_bits < len(
+            compressed_morton.bit_axes(grid)
+        ):
             return None
         return compressed_morton.cells_per_axis(within, grid)
 
@@ -145,7 +149,12 @@ class Sharding:
         total = len(compressed_morton.bit_axes(grid))
         preshift = min(self.preshift_bits, total)
         minishard = min(self.minishard_bits, total - preshift)
-        return replace(self, preshift_bits=preshift, minishard_bits=minishard, shard_bits=total - preshift - minishard)
+        return replace(
+            self,
+            preshift_bits=preshift,
+            minishard_bits=minishard,
+            shard_bits=total - preshift - minishard,
+        )
 
     def minishard_chunks(self, grid: Vec3) -> int:
         """Return the largest number of chunks that a minishard can hold."""
@@ -213,7 +222,11 @@ def choose_sharding(
             f"size, chunk_size, num_channels and target_shard_nbytes must be positive, got {shape}, {chunk}, {num_channels}, {target_shard_nbytes}"
         )
     chunk_nbytes = chunk[0] * chunk[1] * chunk[2] * num_channels * np.dtype(dtype).itemsize
-    return sharding_of_bits(ceil_divide(shape, chunk), max(1, target_shard_nbytes // chunk_nbytes).bit_length() - 1, encoding)
+    return sharding_of_bits(
+        ceil_divide(shape, chunk),
+        max(1, target_shard_nbytes // chunk_nbytes).bit_length() - 1,
+        encoding,
+    )
 
 
 def sharding_of_bits(grid: Vec3, bits: int, encoding: str) -> Sharding:
@@ -223,7 +236,13 @@ def sharding_of_bits(grid: Vec3, bits: int, encoding: str) -> Sharding:
     preshift = max(min(within, _MINISHARD_BITS), within - _INDEX_BITS)
     # gzip cannot compress images further
     data_encoding = "raw" if encoding in images.ENCODINGS else "gzip"
-    return Sharding(preshift, within - preshift, total - within, minishard_index_encoding="gzip", data_encoding=data_encoding)
+    return Sharding(
+        preshift,
+        within - preshift,
+        total - within,
+        minishard_index_encoding="gzip",
+        data_encoding=data_encoding,
+    )
 
 
 def _shifted(values: Column, bits: int) -> Column:
@@ -286,15 +305,29 @@ def parse_sharding(value: Any, path: str, problems: Problems) -> Sharding | None
     shard = _bits(value, "shard_bits", 64 - minishard, path, problems)
     function = _choice(value.get("hash"), HASHES, f"{path}.hash", problems)
     index, data = (
-        _choice("raw" if value.get(name) is None else value[name], DATA_ENCODINGS, f"{path}.{name}", problems)
+        _choice(
+            "raw" if value.get(name) is None else value[name],
+            DATA_ENCODINGS,
+            f"{path}.{name}",
+            problems,
+        )
         for name in ("minishard_index_encoding", "data_encoding")
     )
-    return None if len(problems.messages) > before else Sharding(preshift, minishard, shard, function, index, data)
+    return (
+        None
+        if len(problems.messages) > before
+        else Sharding(preshift, minishard, shard, function, index, data)
+    )
 
 
 def _bits(entry: dict[str, Any], name: str, limit: int, path: str, problems: Problems) -> int:
     value = entry.get(name)
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= limit and value == int(value):
+    if (
+        isinstance(value, (int, float))
+        and not isinstance(value, bool)
+        and 0 <= value <= limit
+        and value == int(value)
+    ):
         return int(value)
     problems.add(f"{path}.{name}", f"a whole number from 0 to {limit}", value)
     return 0
@@ -336,9 +369,13 @@ def format_minishard_index(ids: Column, starts: Column, sizes: Column, encoding:
     return compress_gzip(table.tobytes()) if encoding == "gzip" else table.tobytes()
 
 
-def parse_minishard_index(raw: bytes, source: str, offset: int, data_nbytes: int | None = None) -> tuple[Column, Column, Column]:
+def parse_minishard_index(
+    raw: bytes, source: str, offset: int, data_nbytes: int | None = None
+) -> tuple[Column, Column, Column]:
     if len(raw) % MINISHARD_ENTRY_NBYTES:
-        raise CorruptError(f"{source}: byte {offset}: a minishard index has a multiple of {MINISHARD_ENTRY_NBYTES} bytes, found {len(raw)}")
+        raise CorruptError(
+            f"{source}: byte {offset}: a minishard index has a multiple of {MINISHARD_ENTRY_NBYTES} bytes, found {len(raw)}"
+        )
     table = np.frombuffer(raw, "<u8").reshape(3, -1).astype(np.uint64)
     ids, sizes = np.cumsum(table[0], dtype=np.uint64), table[2]
     # Unsigned sums wrap around at 2^64: a sum that does is smaller than the previous one, and the
@@ -346,12 +383,16 @@ def parse_minishard_index(raw: bytes, source: str, offset: int, data_nbytes: int
     wrong = np.flatnonzero(ids[1:] <= ids[:-1])
     if wrong.size:
         n = int(wrong[0])
-        raise CorruptError(f"{source}: byte {offset}: expected ascending chunk identifiers in a minishard index, found {ids[n + 1]} after {ids[n]}")
+        raise CorruptError(
+            f"{source}: byte {offset}: expected ascending chunk identifiers in a minishard index, found {ids[n + 1]} after {ids[n]}"
+        )
     bounds = np.cumsum(table[1:].T.ravel(), dtype=np.uint64)  # start 0, end 0, start 1, end 1, ...
     limit = np.uint64(_MAX_OFFSET if data_nbytes is None else max(0, data_nbytes))
     wrong = np.flatnonzero((bounds > limit) | (bounds < np.concatenate([bounds[:1], bounds[:-1]])))
     if wrong.size:
         n = int(wrong[0]) // 2
         where = f"outside the {'file' if data_nbytes is None else f'{data_nbytes} bytes behind the shard index'}"
-        raise CorruptError(f"{source}: byte {offset}: chunk {ids[n]} of a minishard index, {sizes[n]} bytes, lies {where}")
+        raise CorruptError(
+            f"{source}: byte {offset}: chunk {ids[n]} of a minishard index, {sizes[n]} bytes, lies {where}"
+        )
     return ids, bounds[::2], sizes

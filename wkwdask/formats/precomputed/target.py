@@ -64,23 +64,50 @@ class TargetVolume(TargetFolder):
     info: VolumeInfo | None
     """Content of the existing ``info``, None for a new volume."""
 
-    def new_levels(self, specs: Sequence[LevelSpec], options: PrecomputedOptions, like: Volume | None = None, existing: str = "error") -> NewLevels:
+    def new_levels(
+        self,
+        specs: Sequence[LevelSpec],
+        options: PrecomputedOptions,
+        like: Volume | None = None,
+        existing: str = "error",
+    ) -> NewLevels:
         volume = self._type(specs[0])
         scales = [self._scale(spec, options, volume, like) for spec in specs]
         folders = tuple(self.folder_of(scale.key) for scale in scales)
         warnings: list[str] = []
         for scale, folder in zip(scales, folders, strict=True):
-            warnings += check_writable(scale, volume.dtype, volume.num_channels, volume.type, force=options.force)
+            warnings += check_writable(
+                scale, volume.dtype, volume.num_channels, volume.type, force=options.force
+            )
             self._check_free(scale, folder, existing)
         packing, store = ".gz" if options.compression == "gzip" else "", open_store(self.folder)
         targets = tuple(
-            target_scale(store.at(folder), store, scale, PrecomputedCodec.of_scale(scale, volume.dtype, volume.num_channels, packing), spec.box.mag)
+            target_scale(
+                store.at(folder),
+                store,
+                scale,
+                PrecomputedCodec.of_scale(scale, volume.dtype, volume.num_channels, packing),
+                spec.box.mag,
+            )
             for spec, scale, folder in zip(specs, scales, folders, strict=True)
         )
-        settings = {"type": volume.type, "compression": "gzip" if packing else None, "scales": [scale_entry(scale) for scale in scales]}
-        edit = InfoEdit(self.folder, tuple(scales), new_document(volume.type, volume.dtype, volume.num_channels), PROVENANCE)
+        settings = {
+            "type": volume.type,
+            "compression": "gzip" if packing else None,
+            "scales": [scale_entry(scale) for scale in scales],
+        }
+        edit = InfoEdit(
+            self.folder,
+            tuple(scales),
+            new_document(volume.type, volume.dtype, volume.num_channels),
+            PROVENANCE,
+        )
         like_scale = _scale_of(like)
-        comparable = scales[0] if like_scale is None or options.chunk_shape else replace(scales[0], chunk_sizes=like_scale.chunk_sizes)
+        comparable = (
+            scales[0]
+            if like_scale is None or options.chunk_shape
+            else replace(scales[0], chunk_sizes=like_scale.chunk_sizes)
+        )
         parent = self._root.work_folder(self.folder, folders)
         return NewLevels(
             parent,
@@ -90,7 +117,8 @@ class TargetVolume(TargetFolder):
             edit,
             tuple(map(ViewerWarning, dict.fromkeys(warnings))),
             stored_as=_described(scales[0]),
-            is_unchanged=like_scale == comparable and (options.compression is None or comparable.sharding is not None),
+            is_unchanged=like_scale == comparable
+            and (options.compression is None or comparable.sharding is not None),
             loss=None if like_scale is None else _loss(scales[0], like_scale),
         )
 
@@ -98,30 +126,68 @@ class TargetVolume(TargetFolder):
         """Return type, data type and channels of the volume, and check that existing scales
         agree."""
         native = spec.dtype.newbyteorder("=")
-        kind = None if self.destination.category is None else VOLUME_TYPES.get(self.destination.category, self.destination.category)
+        kind = (
+            None
+            if self.destination.category is None
+            else VOLUME_TYPES.get(self.destination.category, self.destination.category)
+        )
         if kind not in (None, *VOLUME_TYPES.values()):
             raise ValueError(f'type must be "image" or "segmentation", got {kind!r}')
         if self.info is None:
-            return VolumeInfo(kind or ("segmentation" if guess_category(native, spec.num_channels) == "segmentation" else "image"), native, spec.num_channels)
+            return VolumeInfo(
+                kind
+                or (
+                    "segmentation"
+                    if guess_category(native, spec.num_channels) == "segmentation"
+                    else "image"
+                ),
+                native,
+                spec.num_channels,
+            )
         volume, existing = VolumeInfo(kind or self.info.type, native, spec.num_channels), self.info
-        if (volume.type, volume.dtype, volume.num_channels) != (existing.type, existing.dtype, existing.num_channels):
+        if (volume.type, volume.dtype, volume.num_channels) != (
+            existing.type,
+            existing.dtype,
+            existing.num_channels,
+        ):
             raise ValueError(
                 f"{self.folder}/{FILE_NAME}: the volume is {existing.type} of {existing.num_channels} x {existing.dtype.name}, "
                 f"the new scale is {volume.type} of {volume.num_channels} x {native.name}; cast it, or write to another volume"
             )
         return volume
 
-    def _scale(self, spec: LevelSpec, options: PrecomputedOptions, volume: VolumeInfo, like: Volume | None) -> Scale:
+    def _scale(
+        self, spec: LevelSpec, options: PrecomputedOptions, volume: VolumeInfo, like: Volume | None
+    ) -> Scale:
         like_scale = _scale_of(like)
-        if like is None or like_scale is None or (like.dtype, like.num_channels) != (volume.dtype, volume.num_channels):
+        if (
+            like is None
+            or like_scale is None
+            or (like.dtype, like.num_channels) != (volume.dtype, volume.num_channels)
+        ):
             resolution = self._resolution(spec.box.mag)
-            encoding = "compressed_segmentation" if volume.type == "segmentation" and volume.dtype.name in ("uint32", "uint64") else "raw"
+            encoding = (
+                "compressed_segmentation"
+                if volume.type == "segmentation" and volume.dtype.name in ("uint32", "uint64")
+                else "raw"
+            )
             # with_defaults() always sets a chunk shape, which replaces the one given here.
-            new_scale = Scale(self.key_for(resolution), spec.box.size, spec.box.topleft, spec.box.size, resolution, encoding)
+            new_scale = Scale(
+                self.key_for(resolution),
+                spec.box.size,
+                spec.box.topleft,
+                spec.box.size,
+                resolution,
+                encoding,
+            )
             return with_storage(new_scale, options.with_defaults(), volume)
         ratio = ratio_of(spec.box.mag.factors, like.box.mag.factors)
-        x, y, z = (length * factor for length, factor in zip(like_scale.resolution, ratio, strict=True))
-        scale = replace(like_scale, size=spec.box.size, voxel_offset=spec.box.topleft, resolution=(x, y, z))
+        x, y, z = (
+            length * factor for length, factor in zip(like_scale.resolution, ratio, strict=True)
+        )
+        scale = replace(
+            like_scale, size=spec.box.size, voxel_offset=spec.box.topleft, resolution=(x, y, z)
+        )
         if spec.box.mag != like.box.mag:
             scale = replace(scale, hidden=False, entry={})
         return replace(with_storage(scale, options, volume), key=self.key_for(scale.resolution))
@@ -134,12 +200,18 @@ class TargetVolume(TargetFolder):
             return lengths
         if self.info is None or not self.info.scales:
             if mag != MAG_1:
-                raise ValueError(f"{self.folder}: has no scales yet; mag= adds a coarser scale to an existing volume")
+                raise ValueError(
+                    f"{self.folder}: has no scales yet; mag= adds a coarser scale to an existing volume"
+                )
             if lengths is None:
-                raise ValueError("voxel_size= is needed for a new volume: the edge lengths of a voxel in nanometers, such as (4, 4, 40)")
+                raise ValueError(
+                    "voxel_size= is needed for a new volume: the edge lengths of a voxel in nanometers, such as (4, 4, 40)"
+                )
             return lengths
         resolution = self._resolution_of(mag, self.info)
-        if self.destination.required_voxel_size_nm is not None and not same_resolution(resolution, lengths_in(mag, self.destination.required_voxel_size_nm)):
+        if self.destination.required_voxel_size_nm is not None and not same_resolution(
+            resolution, lengths_in(mag, self.destination.required_voxel_size_nm)
+        ):
             raise ValueError(
                 f"{self.folder}/{FILE_NAME}: voxels of mag {mag} have {resolution} nm, those of the array {lengths} nm; mag= writes a coarser scale"
             )
@@ -148,17 +220,30 @@ class TargetVolume(TargetFolder):
     def _check_free(self, scale: Scale, folder: str, existing: str) -> None:
         # `info` may list a scale that has no file yet: its folder does not show that it exists.
         if existing == "error" and scale.key in self.listed_keys and not is_occupied(folder):
-            raise ExistsError(f'{self.folder}/{FILE_NAME}: already lists scale {scale.key!r}; existing="overwrite" replaces all of it')
+            raise ExistsError(
+                f'{self.folder}/{FILE_NAME}: already lists scale {scale.key!r}; existing="overwrite" replaces all of it'
+            )
 
     def folder_of(self, key: str) -> str:
         source = f"{self.folder}/{FILE_NAME}"
         folder = self._root.level_folder(key)
-        same_folder = [scale for scale in self._listed if files.realpath(stated_path(self.folder, scale.key)) == files.realpath(folder)]
+        same_folder = [
+            scale
+            for scale in self._listed
+            if files.realpath(stated_path(self.folder, scale.key)) == files.realpath(folder)
+        ]
         if len(same_folder) > 1 or any(scale.key != key for scale in same_folder):
             listed = " and ".join(f"scales[{scale.index}] ({scale.key!r})" for scale in same_folder)
-            raise UnsupportedError(f"{source}: {listed} {'use' if len(same_folder) > 1 else 'uses'} the folder of scale {key!r}, which is not replaced")
-        if any(isinstance(scale.entry, dict) and scale.entry.get("locked") is True for scale in same_folder):
-            raise ExistsError(f'{source}: scale {key!r} is locked ("locked": true), and is not replaced; remove the lock from {FILE_NAME} if you may')
+            raise UnsupportedError(
+                f"{source}: {listed} {'use' if len(same_folder) > 1 else 'uses'} the folder of scale {key!r}, which is not replaced"
+            )
+        if any(
+            isinstance(scale.entry, dict) and scale.entry.get("locked") is True
+            for scale in same_folder
+        ):
+            raise ExistsError(
+                f'{source}: scale {key!r} is locked ("locked": true), and is not replaced; remove the lock from {FILE_NAME} if you may'
+            )
         return folder
 
     @property
@@ -181,20 +266,29 @@ class TargetVolume(TargetFolder):
                 return scale.key
         key = default_key(resolution)
         if key in self.listed_keys:
-            raise ExistsError(f"{self.folder}/{FILE_NAME}: scale {key!r} has another resolution than {resolution} nm")
+            raise ExistsError(
+                f"{self.folder}/{FILE_NAME}: scale {key!r} has another resolution than {resolution} nm"
+            )
         return key
 
     def _resolution_of(self, mag: Mag, info: VolumeInfo) -> Lengths:
         """Return the edge lengths of a voxel of a mag [nm] as its scale states them, else scaled
         from those of another mag."""
-        scales = [(scale_mag, scale.resolution) for scale in info.scales if (scale_mag := mag_of(info, scale)) is not None]
+        scales = [
+            (scale_mag, scale.resolution)
+            for scale in info.scales
+            if (scale_mag := mag_of(info, scale)) is not None
+        ]
         for scale_mag, resolution in scales:
             if scale_mag == mag:
                 return resolution
         if not scales:
             raise ValueError(f"{self.folder}: no scale has a known mag; write mag 1 first")
         base, resolution = scales[0]
-        x, y, z = (length * n / m for length, n, m in zip(resolution, mag.factors, base.factors, strict=True))
+        x, y, z = (
+            length * n / m
+            for length, n, m in zip(resolution, mag.factors, base.factors, strict=True)
+        )
         return x, y, z
 
 
@@ -224,17 +318,31 @@ def with_storage(scale: Scale, options: PrecomputedOptions, volume: VolumeInfo) 
         hints[_QUALITIES[encoding]] = options.quality
     chunk_size = options.chunk_shape or scale.chunk_size
     blocks = (scale.block_size or _BLOCK_SIZE) if encoding == "compressed_segmentation" else None
-    new = replace(scale, encoding=encoding, chunk_size=chunk_size, chunk_sizes=(chunk_size,), block_size=blocks, options=hints, entry={})
+    new = replace(
+        scale,
+        encoding=encoding,
+        chunk_size=chunk_size,
+        chunk_sizes=(chunk_size,),
+        block_size=blocks,
+        options=hints,
+        entry={},
+    )
     sharding = _sharding(scale, new, options, volume)
     if sharding is None or options.compression is None:
         return replace(new, sharding=sharding)
-    compressed = replace(sharding, data_encoding=options.compression, minishard_index_encoding=options.compression)
+    compressed = replace(
+        sharding, data_encoding=options.compression, minishard_index_encoding=options.compression
+    )
     if isinstance(options.shard_shape, Sharding) and sharding != compressed:
-        raise ValueError(f"compression={options.compression!r} contradicts {sharding}: give one of them")
+        raise ValueError(
+            f"compression={options.compression!r} contradicts {sharding}: give one of them"
+        )
     return replace(new, sharding=compressed)
 
 
-def _sharding(scale: Scale, new: Scale, options: PrecomputedOptions, volume: VolumeInfo) -> Sharding | None:
+def _sharding(
+    scale: Scale, new: Scale, options: PrecomputedOptions, volume: VolumeInfo
+) -> Sharding | None:
     """Return the sharding of a new scale: the requested one, else that of the source scale if its
     shards are boxes, else a chosen one."""
     requested: Any = options.shard_shape
@@ -245,25 +353,45 @@ def _sharding(scale: Scale, new: Scale, options: PrecomputedOptions, volume: Vol
         return requested
     if requested not in (None, True):
         if not isinstance(requested, tuple):
-            raise TypeError(f"shard_shape must be three lengths, True, False or a Sharding (see choose_sharding), got {requested!r}")
+            raise TypeError(
+                f"shard_shape must be three lengths, True, False or a Sharding (see choose_sharding), got {requested!r}"
+            )
         return _sharding_of_shape(requested, new)
     is_like_source = (new.chunk_size, new.encoding) == (scale.chunk_size, scale.encoding)
-    if source_sharding is not None and is_like_source and source_sharding.shard_cells(scale.grid) is not None:
+    if (
+        source_sharding is not None
+        and is_like_source
+        and source_sharding.shard_cells(scale.grid) is not None
+    ):
         return source_sharding.fitted(new.grid)
-    return choose_sharding(new.size, new.chunk_size, volume.dtype, num_channels=volume.num_channels, encoding=new.encoding)
+    return choose_sharding(
+        new.size,
+        new.chunk_size,
+        volume.dtype,
+        num_channels=volume.num_channels,
+        encoding=new.encoding,
+    )
 
 
 def _sharding_of_shape(shape: Vec3, scale: Scale) -> Sharding:
     """Return the sharding whose shards have a shape [voxels], or span the whole scale along axes
     where it is shorter."""
     grid = scale.grid
-    x, y, z = (min(cells, 1 << (most - 1).bit_length()) for cells, most in zip(chunks_per_shard(shape, scale.chunk_size), grid, strict=True))
-    possible = [compressed_morton.cells_per_axis(bits, grid) for bits in range(len(compressed_morton.bit_axes(grid)) + 1)]
+    x, y, z = (
+        min(cells, 1 << (most - 1).bit_length())
+        for cells, most in zip(chunks_per_shard(shape, scale.chunk_size), grid, strict=True)
+    )
+    possible = [
+        compressed_morton.cells_per_axis(bits, grid)
+        for bits in range(len(compressed_morton.bit_axes(grid)) + 1)
+    ]
     if (x, y, z) not in possible:
         shapes = ", ".join("x".join(map(str, times(cells, scale.chunk_size))) for cells in possible)
         # A shard holds a range of compressed Morton codes: each further bit doubles it along one
         # axis, in the order of the code.
-        raise ValueError(f"a shard of {shape} voxels is not a range of chunk identifiers of scale {scale.key!r}; its shards can have {shapes} voxels")
+        raise ValueError(
+            f"a shard of {shape} voxels is not a range of chunk identifiers of scale {scale.key!r}; its shards can have {shapes} voxels"
+        )
     return sharding_of_bits(grid, possible.index((x, y, z)), scale.encoding)
 
 
@@ -277,7 +405,9 @@ def volume_folder(url: str | os.PathLike[str]) -> str:
     """
     text = stripped(url)
     if is_remote(text):
-        raise UnsupportedError(f"{text}: precomputed volumes are written to local folders only; write to one and copy it there, e.g. with gsutil or aws s3")
+        raise UnsupportedError(
+            f"{text}: precomputed volumes are written to local folders only; write to one and copy it there, e.g. with gsutil or aws s3"
+        )
     return local_path(text)
 
 
@@ -288,10 +418,18 @@ def target_volume(wanted: Destination) -> TargetVolume:
     if info is not None and info.redirect is not None:
         raise UnsupportedError(f"{folder}/{FILE_NAME}: redirects to {info.redirect}; write there")
     if info is None and contains_wkw(folder):
-        raise ExistsError(f"{folder}: holds WKW data; write the precomputed volume to another folder")
-    above = enclosing_volume(folder) or enclosing_volume(volume_folder(wanted.url)) if info is None else None
+        raise ExistsError(
+            f"{folder}: holds WKW data; write the precomputed volume to another folder"
+        )
+    above = (
+        enclosing_volume(folder) or enclosing_volume(volume_folder(wanted.url))
+        if info is None
+        else None
+    )
     if above is not None:
-        raise ExistsError(f"{folder}: is a scale of the volume {above[0]}; name the volume, and the scale with mag=")
+        raise ExistsError(
+            f"{folder}: is a scale of the volume {above[0]}; name the volume, and the scale with mag="
+        )
     return TargetVolume(folder, wanted, info)
 
 

@@ -62,7 +62,9 @@ def check_encoding(encoding: str, dtype: Any, num_channels: int) -> None:
         raise ValueError("; ".join(problems))
 
 
-def check_writable(scale: Scale, dtype: Any, num_channels: int, kind: str, *, force: bool = False) -> list[str]:
+def check_writable(
+    scale: Scale, dtype: Any, num_channels: int, kind: str, *, force: bool = False
+) -> list[str]:
     """Raise ValueError if other readers cannot read a new scale, and return warnings about
     Neuroglancer."""
     name = np.dtype(dtype).name
@@ -73,8 +75,14 @@ def check_writable(scale: Scale, dtype: Any, num_channels: int, kind: str, *, fo
         *_option_problems(scale),
         *(() if scale.sharding is None else _sharding_problems(scale, scale.sharding)),
     ]
-    if kind == "segmentation" and not force and is_lossy(scale.encoding, scale.options.get("jxl_quality")):
-        problems.append(f"{scale.encoding} changes the ids of a segmentation: choose compressed_segmentation, or force=True if that is what you want")
+    if (
+        kind == "segmentation"
+        and not force
+        and is_lossy(scale.encoding, scale.options.get("jxl_quality"))
+    ):
+        problems.append(
+            f"{scale.encoding} changes the ids of a segmentation: choose compressed_segmentation, or force=True if that is what you want"
+        )
     if problems:
         raise ValueError(f"scale {scale.key!r}: " + "; ".join(problems))
     return list(viewer_warnings(scale, name, num_channels))
@@ -84,7 +92,12 @@ def _volume_problems(dtype: str, num_channels: int, kind: str) -> Iterator[str]:
     if kind not in ("image", "segmentation"):
         yield f'type must be "image" or "segmentation", got {kind!r}'
     if dtype not in DTYPES:
-        advice = {"int64": "uint64", "float64": "float32", "bool": "uint8", "float16": "float32"}.get(dtype, "one of these")
+        advice = {
+            "int64": "uint64",
+            "float64": "float32",
+            "bool": "uint8",
+            "float16": "float32",
+        }.get(dtype, "one of these")
         yield f"the format has no {dtype}, only {', '.join(DTYPES)}: cast to {advice}"
     if num_channels < 1:
         yield f"num_channels must be at least 1, got {num_channels}"
@@ -103,7 +116,10 @@ def _geometry_problems(scale: Scale) -> Iterator[str]:
         yield f"chunk sizes must be positive, got {scale.chunk_sizes or scale.chunk_size}"
     if not all(0 < length < _MAX_COORDINATE for length in scale.resolution):
         yield f"resolution must be positive, got {scale.resolution}"
-    if any(max(abs(first), abs(first + n)) > _MAX_COORDINATE for first, n in zip(scale.voxel_offset, scale.size, strict=True)):
+    if any(
+        max(abs(first), abs(first + n)) > _MAX_COORDINATE
+        for first, n in zip(scale.voxel_offset, scale.size, strict=True)
+    ):
         yield f"{scale.size} voxels from {scale.voxel_offset} exceed the coordinate limit of 2^53"
 
 
@@ -120,7 +136,9 @@ def _encoding_problems(encoding: str, dtype: str, num_channels: int) -> Iterator
 
 def _option_problems(scale: Scale) -> Iterator[str]:
     sizes = {scale.chunk_size, *scale.chunk_sizes}
-    if scale.encoding == "compressed_segmentation" and (scale.block_size is None or min(scale.block_size) < 1):
+    if scale.encoding == "compressed_segmentation" and (
+        scale.block_size is None or min(scale.block_size) < 1
+    ):
         yield f"compressed_segmentation needs a positive block size, got {scale.block_size}"
     if scale.encoding != "compressed_segmentation" and scale.block_size is not None:
         yield f"compressed_segmentation_block_size belongs to compressed_segmentation, not to {scale.encoding}"
@@ -130,7 +148,11 @@ def _option_problems(scale: Scale) -> Iterator[str]:
         encoding, minimum, maximum = _OPTION_RANGES.get(name, (scale.encoding, 0, 0))
         if encoding != scale.encoding:
             yield f"{name} belongs to {encoding}, not to {scale.encoding}"
-        elif name in _OPTION_RANGES and not (isinstance(value, (int, float)) and not isinstance(value, bool) and minimum <= value <= maximum):
+        elif name in _OPTION_RANGES and not (
+            isinstance(value, (int, float))
+            and not isinstance(value, bool)
+            and minimum <= value <= maximum
+        ):
             yield f"{name} must be from {minimum} to {maximum}, got {value!r}"
 
 
@@ -138,7 +160,11 @@ def _sharding_problems(scale: Scale, sharding: Sharding) -> Iterator[str]:
     if len(scale.chunk_sizes) > 1:
         yield f"a sharded scale has one chunk size, got {len(scale.chunk_sizes)}"
     bits = (sharding.preshift_bits, sharding.minishard_bits, sharding.shard_bits)
-    if min(bits) < 0 or max(bits[0], bits[1] + bits[2]) > compressed_morton.MAX_BITS or bits[1] > _MAX_INDEX_BITS:
+    if (
+        min(bits) < 0
+        or max(bits[0], bits[1] + bits[2]) > compressed_morton.MAX_BITS
+        or bits[1] > _MAX_INDEX_BITS
+    ):
         yield f"preshift, minishard and shard bits must be from 0 to 64, with at most {_MAX_INDEX_BITS} minishard bits, got {bits}"
     if min(*scale.size, *scale.chunk_size) < 1:
         return

@@ -47,7 +47,9 @@ if TYPE_CHECKING:
     from wkwdask.model.stored_array import StoredArray
     from wkwdask.plans.cells import CellMap
 
-_BLOCK = re.compile(r"(?:(?P<prefix>.+)/)?(?P<mag>\d+(?:-\d+-\d+)?)/(?:header|z(?P<z>\d{1,9})/y(?P<y>\d{1,9})/x(?P<x>\d{1,9}))\.wkw")
+_BLOCK = re.compile(
+    r"(?:(?P<prefix>.+)/)?(?P<mag>\d+(?:-\d+-\d+)?)/(?:header|z(?P<z>\d{1,9})/y(?P<y>\d{1,9})/x(?P<x>\d{1,9}))\.wkw"
+)
 _DATA_ZIP = re.compile(r"(?:.*/)?data[^/]*\.zip")
 _NML_NBYTES = 1 << 30
 _HEADER_FILE_NBYTES = 1 << 20
@@ -105,9 +107,15 @@ class AnnotationMag:
         max_nbytes = 2 * self.header.block_nbytes + self.header.smallest_data_offset
         self._check_unchanged()
         raw = _read(source, max_nbytes)
-        self.header.check_same_mag(parse_header(raw[:HEADER_NBYTES], source, is_data_file=True), source)
+        self.header.check_same_mag(
+            parse_header(raw[:HEADER_NBYTES], source, is_data_file=True), source
+        )
         voxels = decode_file(raw, source).astype(dtype, copy=False)
-        return np.where(voxels > self.largest_layer_id, voxels + dtype.type(self.id_offset), voxels) if self.id_offset else voxels
+        return (
+            np.where(voxels > self.largest_layer_id, voxels + dtype.type(self.id_offset), voxels)
+            if self.id_offset
+            else voxels
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +135,9 @@ class VolumeLayer:
         return label if self.fallback is None else f"{label}, drawn on layer {self.fallback}"
 
 
-def open_annotation(url: str | os.PathLike[str], fallback: str | None = None, volume_layer: str | None = None) -> tuple[list[AnnotationMag], str]:
+def open_annotation(
+    url: str | os.PathLike[str], fallback: str | None = None, volume_layer: str | None = None
+) -> tuple[list[AnnotationMag], str]:
     """Open one volume layer of an annotation, and return its mags with a note on the layers that
     are not used."""
     path = local_path(url)
@@ -135,12 +145,18 @@ def open_annotation(url: str | os.PathLike[str], fallback: str | None = None, vo
     file, note = _data_file(f"{path}{ZIP}" if files.isfile(path) else path, fallback, volume_layer)
     state, contents = state_of(file), _contents(file)
     mags = []
-    for folder, (mag, blocks) in sorted(contents.items(), key=lambda item: (item[1][0].maximum, item[1][0].factors)):
+    for folder, (mag, blocks) in sorted(
+        contents.items(), key=lambda item: (item[1][0].maximum, item[1][0].factors)
+    ):
         if len(blocks):
             path = f"{file}/{folder}/header.wkw"
-            header = parse_header(_read(path, _HEADER_FILE_NBYTES)[:HEADER_NBYTES], path, is_data_file=False)
+            header = parse_header(
+                _read(path, _HEADER_FILE_NBYTES)[:HEADER_NBYTES], path, is_data_file=False
+            )
             if header.file_len != 1:
-                raise UnsupportedError(f"{file}/{folder}: files of {header.file_len}^3 blocks do not show which blocks were annotated, expected 1")
+                raise UnsupportedError(
+                    f"{file}/{folder}: files of {header.file_len}^3 blocks do not show which blocks were annotated, expected 1"
+                )
             mags.append(AnnotationMag(file, folder, mag, header, state))
     return mags, note
 
@@ -174,7 +190,9 @@ def _data_file(file: str, fallback: str | None, volume_layer: str | None) -> tup
     names = list(_names(file))
     if any(_BLOCK.fullmatch(name) for name in names):
         if volume_layer is not None:
-            raise ValueError(f"{file}: is a single volume layer without a name; leave volume_layer= out")
+            raise ValueError(
+                f"{file}: is a single volume layer without a name; leave volume_layer= out"
+            )
         return file, ""
     # An export with several volume layers: the one drawn on the target layer is used unless the
     # user names another.
@@ -187,29 +205,45 @@ def _data_file(file: str, fallback: str | None, volume_layer: str | None) -> tup
         others = "; ".join(str(layer) for layer in layers if layer is not chosen)
         note = f"{file}: used volume layer {chosen}; left out {others}" if others else ""
     if not inner:
-        what = "the volume data are Zarr, only WKW can be read" if any(name.endswith((".zarray", "zarr.json")) for name in names) else "no volume annotation"
-        raise (UnsupportedError if "Zarr" in what else MissingError)(f"{file}: {what} (neither 1/z0/y0/x0.wkw nor data*.zip)")
+        what = (
+            "the volume data are Zarr, only WKW can be read"
+            if any(name.endswith((".zarray", "zarr.json")) for name in names)
+            else "no volume annotation"
+        )
+        raise (UnsupportedError if "Zarr" in what else MissingError)(
+            f"{file}: {what} (neither 1/z0/y0/x0.wkw nor data*.zip)"
+        )
     data = local_path(f"{file}/{inner[0]}")
     stored = list(_names(data))
     if stored and not any(map(_BLOCK.fullmatch, stored)):
-        raise UnsupportedError(f"{data}: expected WKW data such as 1/z0/y0/x0.wkw, found other files; export the annotation as WKW")
+        raise UnsupportedError(
+            f"{data}: expected WKW data such as 1/z0/y0/x0.wkw, found other files; export the annotation as WKW"
+        )
     return data, note
 
 
-def _choose_layer(layers: list[VolumeLayer], fallback: str | None, volume_layer: str | None, file: str) -> VolumeLayer:
+def _choose_layer(
+    layers: list[VolumeLayer], fallback: str | None, volume_layer: str | None, file: str
+) -> VolumeLayer:
     """Choose one of several volume layers."""
     if volume_layer is None:
         matching = [layer for layer in layers if layer.fallback == fallback]
     else:
-        matching = [layer for layer in layers if volume_layer in (layer.name, basename(layer.member))]
+        matching = [
+            layer for layer in layers if volume_layer in (layer.name, basename(layer.member))
+        ]
     if len(matching) == 1:
         return matching[0]
     listed = "; ".join(map(str, layers))
     if volume_layer is None:
-        raise ValueError(f"{file}: several volume annotations, {len(matching)} of them drawn on layer {fallback}; name one with volume_layer=: {listed}")
+        raise ValueError(
+            f"{file}: several volume annotations, {len(matching)} of them drawn on layer {fallback}; name one with volume_layer=: {listed}"
+        )
     if not matching:
         raise MissingError(f"{file}: no volume layer {volume_layer!r}; there are {listed}")
-    raise ValueError(f"{file}: {len(matching)} volume layers are called {volume_layer!r}; name the data*.zip of one: {listed}")
+    raise ValueError(
+        f"{file}: {len(matching)} volume layers are called {volume_layer!r}; name the data*.zip of one: {listed}"
+    )
 
 
 def _volume_layers(names: list[str], inner: list[str], file: str) -> list[VolumeLayer]:
@@ -221,7 +255,12 @@ def _volume_layers(names: list[str], inner: list[str], file: str) -> list[Volume
                 root = ElementTree.fromstring(_read(f"{file}/{name}", _NML_NBYTES))
             described.update({volume.get("location"): volume for volume in root.iter("volume")})
     volumes = [(member, described.get(basename(member))) for member in inner]
-    return [VolumeLayer(member) if volume is None else VolumeLayer(member, volume.get("name"), volume.get("fallbackLayer")) for member, volume in volumes]
+    return [
+        VolumeLayer(member)
+        if volume is None
+        else VolumeLayer(member, volume.get("name"), volume.get("fallbackLayer"))
+        for member, volume in volumes
+    ]
 
 
 def _contents(file: str) -> dict[str, _StoredMag]:
@@ -255,14 +294,19 @@ def _list_mags(file: str) -> dict[str, _StoredMag]:
             blocks.append((int(match["z"]), int(match["y"]), int(match["x"])))
     if len(set(mags.values())) != len(mags):
         raise FormatError(f"{file}: contains a mag twice: {', '.join(sorted(mags))}")
-    return {folder: (mags[folder], np.array(sorted(blocks), np.int64).reshape(-1, 3)[:, ::-1]) for folder, blocks in stored.items()}
+    return {
+        folder: (mags[folder], np.array(sorted(blocks), np.int64).reshape(-1, 3)[:, ::-1])
+        for folder, blocks in stored.items()
+    }
 
 
 def find_mag(mags: list[AnnotationMag], wanted: Mag) -> AnnotationMag | None:
     """Return one mag of an annotation, or None if the annotation has no blocks at all."""
     matching = next((mag for mag in mags if mag.mag == wanted), None)
     if matching is None and mags:
-        raise MissingError(f"{mags[0].file}: no blocks of mag {wanted}; there are blocks of {', '.join(str(mag.mag) for mag in mags)}")
+        raise MissingError(
+            f"{mags[0].file}: no blocks of mag {wanted}; there are blocks of {', '.join(str(mag.mag) for mag in mags)}"
+        )
     return matching
 
 
@@ -282,15 +326,25 @@ def read_nodes(path: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
                 number += element.tag == "thing"
             elif element.tag == "node" and number >= 0:
                 trees.append(number)
-                positions.append((float(element.attrib["x"]), float(element.attrib["y"]), float(element.attrib["z"])))
+                positions.append(
+                    (
+                        float(element.attrib["x"]),
+                        float(element.attrib["y"]),
+                        float(element.attrib["z"]),
+                    )
+                )
             elif element.tag == "thing":
                 element.clear()
     if root is None or root.tag != "things":
-        raise FormatError(f"{path}: the root element is <{'' if root is None else root.tag}>, expected <things> of an NML")
+        raise FormatError(
+            f"{path}: the root element is <{'' if root is None else root.tag}>, expected <things> of an NML"
+        )
     voxels = np.array(positions, np.float64).reshape(-1, 3)
     far = np.flatnonzero(~(np.abs(voxels) < _MAX_COORDINATE).all(axis=1))  # also true for nan
     if len(far):
-        raise FormatError(f"{path}: node {far[0] + 1} lies at {', '.join(f'{n:g}' for n in voxels[far[0]])}, outside of any volume")
+        raise FormatError(
+            f"{path}: node {far[0] + 1} lies at {', '.join(f'{n:g}' for n in voxels[far[0]])}, outside of any volume"
+        )
     return np.array(trees, np.int64), np.floor(voxels).astype(np.int64)
 
 
@@ -339,26 +393,45 @@ class MergedVolume:
         assert not any(shift)
         return self
 
-    def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True) -> int:
+    def read_into(
+        self,
+        out: npt.NDArray[Any],
+        topleft: Vec3,
+        first_channel: int = 0,
+        *,
+        fill_zeros: bool = True,
+    ) -> int:
         if not out.size:
             return 0
         box = BoundingBox(topleft, (out.shape[1], out.shape[2], out.shape[3]), self.box.mag)
-        blocks = [(annotation, _index(row)) for annotation in self.annotations for row in annotation.blocks_in(box)]
+        blocks = [
+            (annotation, _index(row))
+            for annotation in self.annotations
+            for row in annotation.blocks_in(box)
+        ]
         boxes = [_block_box(annotation, index) for annotation, index in blocks]
         # Everything before the last block that covers the whole request is overwritten, so it need
         # not be read.
         covering = [number for number, block_box in enumerate(boxes) if block_box.contains(box)]
         first = max(covering, default=0)
-        nonzero = 0 if covering else self._read_base(out, box, first_channel, fill_zeros=fill_zeros or bool(blocks))
+        nonzero = (
+            0
+            if covering
+            else self._read_base(out, box, first_channel, fill_zeros=fill_zeros or bool(blocks))
+        )
         for (annotation, index), block_box in zip(blocks[first:], boxes[first:], strict=True):
-            voxels = annotation.read_block(index, self.dtype)[first_channel : first_channel + out.shape[0]]
+            voxels = annotation.read_block(index, self.dtype)[
+                first_channel : first_channel + out.shape[0]
+            ]
             inside = block_box.intersection(box)
             part = part_of_array(voxels, inside, block_box.topleft)
             part_of_array(out, inside, topleft)[...] = part
             nonzero += bool(part.any())
         return nonzero
 
-    def _read_base(self, out: npt.NDArray[Any], box: BoundingBox, first_channel: int, *, fill_zeros: bool) -> int:
+    def _read_base(
+        self, out: npt.NDArray[Any], box: BoundingBox, first_channel: int, *, fill_zeros: bool
+    ) -> int:
         """Fill an array from the base, with zeros outside of the base's box."""
         inside = box if self.box == self.base.box else box.intersection(self.base.box)
         if inside == box:
@@ -366,7 +439,9 @@ class MergedVolume:
         out[...] = 0
         if inside.is_empty:
             return 0
-        return self.base.read_into(part_of_array(out, inside, box.topleft), inside.topleft, first_channel)
+        return self.base.read_into(
+            part_of_array(out, inside, box.topleft), inside.topleft, first_channel
+        )
 
     def annotated_cells(self, box: BoundingBox, cell_shape: Vec3) -> CellMap:
         """Mark the cells of a grid, within a box, that contain voxels of annotated blocks."""
@@ -376,34 +451,60 @@ class MergedVolume:
             step = annotation.header.block_len
             # Cells and blocks nest. Visit the larger of the two, so that many blocks in one cell
             # count once.
-            for row in np.unique(annotation.blocks_in(box) * step // np.maximum(cell_shape, step), axis=0).tolist():
+            for row in np.unique(
+                annotation.blocks_in(box) * step // np.maximum(cell_shape, step), axis=0
+            ).tolist():
                 edges = np.maximum(cell_shape, step)
-                first = [max(t, n * edge) // c - r.start for t, n, edge, c, r in zip(box.topleft, row, edges, cell_shape, ranges, strict=True)]
-                last = [-(-min(b, (n + 1) * edge) // c) - r.start for b, n, edge, c, r in zip(box.bottomright, row, edges, cell_shape, ranges, strict=True)]
+                first = [
+                    max(t, n * edge) // c - r.start
+                    for t, n, edge, c, r in zip(
+                        box.topleft, row, edges, cell_shape, ranges, strict=True
+                    )
+                ]
+                last = [
+                    -(-min(b, (n + 1) * edge) // c) - r.start
+                    for b, n, edge, c, r in zip(
+                        box.bottomright, row, edges, cell_shape, ranges, strict=True
+                    )
+                ]
                 marked[tuple(slice(a, b) for a, b in zip(first, last, strict=True))] = True
         return marked
 
     def occupied(self, cell_shape: Vec3) -> CellMap:
-        return union_cells(self.base.cropped(self.box).occupied(cell_shape), self.annotated_cells(self.box, cell_shape))
+        return union_cells(
+            self.base.cropped(self.box).occupied(cell_shape),
+            self.annotated_cells(self.box, cell_shape),
+        )
 
     def shard_states(self, box: BoundingBox) -> States:
         """Return the states of the stored files that a box touches; each annotation adds one row
         for every file that it has blocks for."""
         inside = box.intersection(self.box)
-        return np.concatenate([self.base.cropped(self.box).shard_states(inside), *self._annotated_states(inside)])
+        return np.concatenate(
+            [self.base.cropped(self.box).shard_states(inside), *self._annotated_states(inside)]
+        )
 
     def stored_states(self) -> States:
-        return np.concatenate([self.base.cropped(self.box).stored_states(), *self._annotated_states(self.box)])
+        return np.concatenate(
+            [self.base.cropped(self.box).stored_states(), *self._annotated_states(self.box)]
+        )
 
     def _annotated_states(self, box: BoundingBox) -> Iterator[States]:
         for annotation in self.annotations:
-            shards = np.unique(annotation.blocks_in(box) * annotation.header.block_len // self.shard_shape[0], axis=0).reshape(-1, 3)
-            yield np.concatenate([shards, np.tile(np.array(annotation.state, np.int64), (len(shards), 1))], axis=1)
+            shards = np.unique(
+                annotation.blocks_in(box) * annotation.header.block_len // self.shard_shape[0],
+                axis=0,
+            ).reshape(-1, 3)
+            yield np.concatenate(
+                [shards, np.tile(np.array(annotation.state, np.int64), (len(shards), 1))], axis=1
+            )
 
 
 def _block_box(annotation: AnnotationMag, index: Vec3) -> BoundingBox:
     step = annotation.header.block_len
-    return BoundingBox((index[0] * step, index[1] * step, index[2] * step), (step, step, step), annotation.mag)
+    return BoundingBox(
+        (index[0] * step, index[1] * step, index[2] * step), (step, step, step), annotation.mag
+    )
 
 
 def _index(row: npt.NDArray[np.int64]) -> Vec3:

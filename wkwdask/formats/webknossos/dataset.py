@@ -21,7 +21,13 @@ from wkwdask.formats.axes import axes_of
 from wkwdask.formats.n5.attributes import is_whole_number
 from wkwdask.formats.n5.layer import open_n5_volume
 from wkwdask.formats.roots import OWN_COPY, Root
-from wkwdask.formats.webknossos.datasource import FILE_NAME, DataSource, LayerRecord, format_datasource, parse_datasource
+from wkwdask.formats.webknossos.datasource import (
+    FILE_NAME,
+    DataSource,
+    LayerRecord,
+    format_datasource,
+    parse_datasource,
+)
 from wkwdask.formats.wkw.array import open_mag
 from wkwdask.formats.wkw.folder import HEADER_NAME
 from wkwdask.formats.zarr.layer import open_zarr_volume
@@ -57,7 +63,11 @@ def read_datasource(folder: str) -> DataSource | None:
 
 
 def update_datasource(
-    folder: str, change: Callable[[dict[str, Any]], dict[str, Any]], new: dict[str, Any] | None = None, *, allow_external: bool = False
+    folder: str,
+    change: Callable[[dict[str, Any]], dict[str, Any]],
+    new: dict[str, Any] | None = None,
+    *,
+    allow_external: bool = False,
 ) -> None:
     """Apply a change to the ``datasource-properties.json`` of a folder, atomically and under a
     lock; ``new`` is the document if there is no file yet.
@@ -91,7 +101,9 @@ def check_datasource_writable(folder: str) -> None:
     link, cannot be replaced."""
     changed = dirname(edited_file(f"{folder}/{FILE_NAME}"))
     if files.isdir(changed) and not files.is_writable(changed):
-        raise PermissionError(errno.EACCES, f"the dataset's {FILE_NAME} could not be updated", changed)
+        raise PermissionError(
+            errno.EACCES, f"the dataset's {FILE_NAME} could not be updated", changed
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,26 +128,58 @@ class DatasetLayer:
     def root_of(self, layer: Image) -> str | None:
         """Return the dataset of a layer, even if its JSON does not list the layer; None without a
         JSON."""
-        return self.dataset_folder if self.dataset_folder is not None else dataset_above(layer.folder)
+        return (
+            self.dataset_folder if self.dataset_folder is not None else dataset_above(layer.folder)
+        )
 
 
-def make_layer(folder: str, name: str, dataset_folder: str | None = None, datasource: DataSource | None = None, *, allow_external: bool = False) -> Image:
+def make_layer(
+    folder: str,
+    name: str,
+    dataset_folder: str | None = None,
+    datasource: DataSource | None = None,
+    *,
+    allow_external: bool = False,
+) -> Image:
     """Return the image of a folder of mags, with its record if the JSON lists it."""
-    layer = _image(folder, name, DatasetLayer(dataset_folder, datasource, None if datasource is None else datasource.layer(name)))
+    layer = _image(
+        folder,
+        name,
+        DatasetLayer(
+            dataset_folder, datasource, None if datasource is None else datasource.layer(name)
+        ),
+    )
     return with_external(layer) if allow_external else layer
 
 
-def listed_layer(dataset_folder: str, datasource: DataSource, record: LayerRecord, folder: str | None = None) -> Image:
+def listed_layer(
+    dataset_folder: str, datasource: DataSource, record: LayerRecord, folder: str | None = None
+) -> Image:
     """Return the image of a layer that the JSON lists; mags without a path are in the folder named
     after the layer."""
-    return _image(folder or f"{dataset_folder}/{record.name}", record.name, DatasetLayer(dataset_folder, datasource, record))
+    return _image(
+        folder or f"{dataset_folder}/{record.name}",
+        record.name,
+        DatasetLayer(dataset_folder, datasource, record),
+    )
 
 
 def _image(folder: str, name: str, layer: DatasetLayer) -> Image:
     category = None if layer.record is None else layer.record.category
     voxel_size = None if layer.datasource is None else layer.datasource.voxel_size_nm
     document = "" if layer.dataset_folder is None else f"{layer.dataset_folder}/{FILE_NAME}"
-    return Image(layer.data_format, folder, name, partial(_levels, folder, name, layer), None, category, voxel_size, "mag", layer, document=document)
+    return Image(
+        layer.data_format,
+        folder,
+        name,
+        partial(_levels, folder, name, layer),
+        None,
+        category,
+        voxel_size,
+        "mag",
+        layer,
+        document=document,
+    )
 
 
 def _levels(layer_folder: str, name: str, layer: DatasetLayer) -> Iterator[Level]:
@@ -144,13 +188,24 @@ def _levels(layer_folder: str, name: str, layer: DatasetLayer) -> Iterator[Level
         unstated = tuple(listed.mag for listed in layer.record.mags if listed.path is None)
         remote = _remote_folders(layer_folder, unstated) if is_remote(layer_folder) else {}
         for listed in layer.record.mags:
-            folder = remote.get(listed.mag) or _listed_folder(layer_folder, layer.dataset_folder, listed.mag, listed.path)
+            folder = remote.get(listed.mag) or _listed_folder(
+                layer_folder, layer.dataset_folder, listed.mag, listed.path
+            )
             if is_remote(str(layer.dataset_folder)) and not is_remote(folder):
                 # a remote file must not choose which local files are read
                 problem = f"{layer.dataset_folder}/{FILE_NAME}: mag {listed.mag} of layer {name} is at the local path {folder}, which is not followed"
-                yield Level(listed.mag.name, folder, mag=listed.mag, problem=problem, error=UnsupportedError, stated=listed.path)
+                yield Level(
+                    listed.mag.name,
+                    folder,
+                    mag=listed.mag,
+                    problem=problem,
+                    error=UnsupportedError,
+                    stated=listed.path,
+                )
             else:
-                yield replace(_level(layer_folder, name, layer, listed.mag, folder), stated=listed.path)
+                yield replace(
+                    _level(layer_folder, name, layer, listed.mag, folder), stated=listed.path
+                )
         return
     folders = {}
     files.check_folder_link(layer_folder)
@@ -175,7 +230,9 @@ def _level(layer_folder: str, name: str, layer: DatasetLayer, mag: Mag, folder: 
     return Level(mag.name, folder, partial(_open_mag, layer_folder, name, layer, mag, folder), mag)
 
 
-def _listed_folder(layer_folder: str, dataset_folder: str | None, mag: Mag, path: str | None) -> str:
+def _listed_folder(
+    layer_folder: str, dataset_folder: str | None, mag: Mag, path: str | None
+) -> str:
     """Return the folder of a mag that the JSON lists: its path, or else the folder with a
     conventional name (``2`` or ``2-2-2``)."""
     if path is not None:
@@ -190,7 +247,12 @@ def _parents_of_mags(dataset_folder: str, record: LayerRecord) -> set[str]:
     """Return the folders that contain the mags of a layer that the JSON lists. No file is looked
     for, because a dataset can have many layers."""
     stated = {listed.path for listed in record.mags}
-    return {f"{dataset_folder}/{record.name}" if path is None else dirname(stated_path(dataset_folder, path)) for path in stated}
+    return {
+        f"{dataset_folder}/{record.name}"
+        if path is None
+        else dirname(stated_path(dataset_folder, path))
+        for path in stated
+    }
 
 
 @lru_cache(maxsize=256)
@@ -199,20 +261,38 @@ def _remote_folders(layer_folder: str, mags: tuple[Mag, ...]) -> dict[Mag, str]:
     header."""
     found: dict[Mag, str] = {}
     for is_long in (False, True):
-        folders = {mag: f"{layer_folder}/{mag.long_name if is_long else mag.name}" for mag in mags if mag not in found}
+        folders = {
+            mag: f"{layer_folder}/{mag.long_name if is_long else mag.name}"
+            for mag in mags
+            if mag not in found
+        }
         files.read_ahead([f"{folder}/{HEADER_NAME}" for folder in folders.values()])
-        found |= {mag: folder for mag, folder in folders.items() if files.isfile(f"{folder}/{HEADER_NAME}")}
+        found |= {
+            mag: folder
+            for mag, folder in folders.items()
+            if files.isfile(f"{folder}/{HEADER_NAME}")
+        }
     return {mag: found.get(mag, f"{layer_folder}/{mag.name}") for mag in mags}
 
 
-def _open_mag(layer_folder: str, name: str, layer: DatasetLayer, mag: Mag, folder: str) -> StoredArray:
+def _open_mag(
+    layer_folder: str, name: str, layer: DatasetLayer, mag: Mag, folder: str
+) -> StoredArray:
     check_stored_as_wkw(make_layer(layer_folder, name, layer.dataset_folder, layer.datasource))
-    return open_mag(any_path(folder), None if layer.record is None else layer.record.bounding_box, mag)
+    return open_mag(
+        any_path(folder), None if layer.record is None else layer.record.bounding_box, mag
+    )
 
 
 def with_mags(layer: Image, folders: dict[Mag, str]) -> Image:
     """Return a layer with other mags than its JSON lists."""
-    return replace(layer, list_levels=lambda: [_level(layer.folder, layer.name, layer.container, mag, folder) for mag, folder in folders.items()])
+    return replace(
+        layer,
+        list_levels=lambda: [
+            _level(layer.folder, layer.name, layer.container, mag, folder)
+            for mag, folder in folders.items()
+        ],
+    )
 
 
 def read_ahead(path: str) -> None:
@@ -225,7 +305,11 @@ def locate(url: str | os.PathLike[str], *, allow_external: bool = False) -> Reso
     """Resolve a path to a dataset, a layer or one mag."""
     path = any_path(url)
     located = find_listed_arrays(path) or _locate(path)
-    return replace(located, layers=tuple(map(with_external, located.layers))) if allow_external else located
+    return (
+        replace(located, layers=tuple(map(with_external, located.layers)))
+        if allow_external
+        else located
+    )
 
 
 def find_listed_arrays(path: str) -> ResolvedUrl | None:
@@ -238,7 +322,9 @@ def find_listed_arrays(path: str) -> ResolvedUrl | None:
         if layer is None or not is_arrays_layer(layer):
             continue
         real = files.realpath(path)
-        mag = next((mag for mag, listed in layer.mags.items() if files.realpath(listed) == real), None)
+        mag = next(
+            (mag for mag, listed in layer.mags.items() if files.realpath(listed) == real), None
+        )
         if mag is not None or folder == path:
             return ResolvedUrl(path, (layer,), mag)
     return None
@@ -274,7 +360,9 @@ def _locate(path: str) -> ResolvedUrl:
             files.read_bytes(f"{path}/{FILE_NAME}")  # raises the error of a refused file
     elif not files.isdir(path):
         raise MissingError(f"{path}: no such folder")
-    raise MissingError(f"{path}: no dataset ({FILE_NAME}), no layer (subfolders such as 1 or 2-2-1) and no mag ({HEADER_NAME}) here")
+    raise MissingError(
+        f"{path}: no dataset ({FILE_NAME}), no layer (subfolders such as 1 or 2-2-1) and no mag ({HEADER_NAME}) here"
+    )
 
 
 def _locate_mag(path: str) -> ResolvedUrl:
@@ -326,17 +414,27 @@ def layer_in(dataset_folder: str, datasource: DataSource, layer_folder: str) -> 
     real = files.realpath(layer_folder)
     for record in datasource.layers:
         parents = _parents_of_mags(dataset_folder, record)
-        if any(is_remote(folder) is is_remote(real) and files.realpath(folder) == real for folder in parents):
+        if any(
+            is_remote(folder) is is_remote(real) and files.realpath(folder) == real
+            for folder in parents
+        ):
             return listed_layer(dataset_folder, datasource, record, layer_folder)
     record_of_name = datasource.layer(basename(layer_folder))
-    return None if record_of_name is None else listed_layer(dataset_folder, datasource, record_of_name, layer_folder)
+    return (
+        None
+        if record_of_name is None
+        else listed_layer(dataset_folder, datasource, record_of_name, layer_folder)
+    )
 
 
 def metadata_paths(resolved: ResolvedUrl, layer: Image, volume: StoredArray) -> list[str]:
     """Return the metadata files, existing or missing, that determine how a path is resolved."""
     layer_folder = resolved.path if resolved.mag is None else dirname(resolved.path)
     folders = [layer_folder, dirname(layer_folder), layer.container.dataset_folder or layer_folder]
-    return [f"{volume.name}/{HEADER_NAME}", *(f"{folder}/{FILE_NAME}" for folder in dict.fromkeys(folders))]
+    return [
+        f"{volume.name}/{HEADER_NAME}",
+        *(f"{folder}/{FILE_NAME}" for folder in dict.fromkeys(folders)),
+    ]
 
 
 ARRAY_FORMATS = {"zarr3": "zarr", "zarr": "zarr", "n5": "n5"}
@@ -362,7 +460,9 @@ def check_stored_as_wkw(layer: Image, *, is_target: bool = False) -> None:
             "prefix of its format, such as precomputed://PATH"
         )
     target = "DATASET" if is_remote(dataset) else f"{dataset}/{layer.name}_wkw"
-    command = ("write to another layer; " if is_target else "") + shlex.join(["wkwdask", "convert", f"{dataset}/{layer.name}", target])
+    command = ("write to another layer; " if is_target else "") + shlex.join(
+        ["wkwdask", "convert", f"{dataset}/{layer.name}", target]
+    )
     raise UnsupportedError(
         f"{layer.folder}: layer {layer.name} is stored as {_ARRAY_NAMES[ARRAY_FORMATS[stored]]} ({stored}), only WKW layers of a dataset are copied and "
         f"changed; {command} stores {'this one' if is_target else 'it'} as WKW"
@@ -378,24 +478,54 @@ def open_arrays(layer: Image, only: Mag | None = None) -> Image:
         source = f"{layer.container.dataset_folder}/{FILE_NAME}: layer {layer.name}, mag {mag}"
         item = _mag_entry(record, mag)
         try:
-            volume = (open_zarr_volume if stored == "zarr" else open_n5_volume)(folder, partial(_axes, record, item, source))
-            volume = replace(volume, mag=mag, lengths_nm=size, channels=_channels(record, item, volume.num_channels, source))
-            levels.append(array_level(mag.name, volume.cropped(record.bounding_box.in_mag(mag).intersection(volume.extent)), mag))
+            volume = (open_zarr_volume if stored == "zarr" else open_n5_volume)(
+                folder, partial(_axes, record, item, source)
+            )
+            volume = replace(
+                volume,
+                mag=mag,
+                lengths_nm=size,
+                channels=_channels(record, item, volume.num_channels, source),
+            )
+            levels.append(
+                array_level(
+                    mag.name,
+                    volume.cropped(record.bounding_box.in_mag(mag).intersection(volume.extent)),
+                    mag,
+                )
+            )
         except (FormatError, OSError, ModuleNotFoundError, UnsupportedError) as error:
             levels.append(Level(mag.name, folder, mag=mag, problem=str(error), error=type(error)))
-    return array_image(stored, layer.folder, layer.name, levels, None if only is None else only.name, record.category)
+    return array_image(
+        stored,
+        layer.folder,
+        layer.name,
+        levels,
+        None if only is None else only.name,
+        record.category,
+    )
 
 
 def _mag_entry(record: LayerRecord, mag: Mag) -> dict[str, Any]:
     """Return the entry of a mag in the JSON, or an empty dict."""
     items = record.entry.get("mags")
-    return next((item for item in items if Mag.parse(item["mag"]) == mag), {}) if isinstance(items, list) else {}
+    return (
+        next((item for item in items if Mag.parse(item["mag"]) == mag), {})
+        if isinstance(items, list)
+        else {}
+    )
 
 
 _REMEDY = "axisOrder in the entry of the mag states the dimension of each of x, y, z and c"
 
 
-def _axes(record: LayerRecord, item: dict[str, Any], source: str, shape: Sequence[int], names: Sequence[str | None]) -> str:
+def _axes(
+    record: LayerRecord,
+    item: dict[str, Any],
+    source: str,
+    shape: Sequence[int],
+    names: Sequence[str | None],
+) -> str:
     """Return the letters of the axes of a mag's array: by ``axisOrder``, or else by the names in
     the array, or else in the order c, x, y, z.
 
@@ -406,8 +536,14 @@ def _axes(record: LayerRecord, item: dict[str, Any], source: str, shape: Sequenc
     if order is None:
         usual = {2: "xy", 3: "xyz", 4: "cxyz", 5: "tczyx"}.get(len(shape), "")
         return axes_of(names, shape, source, usual=usual, remedy=_REMEDY)
-    if not isinstance(order, dict) or not {"x", "y"} <= set(order) or not all(map(is_whole_number, order.values())):
-        raise CorruptError(f"{source}: axisOrder: expected the index of a dimension for each of x, y and z, found {json.dumps(order)[:80]}")
+    if (
+        not isinstance(order, dict)
+        or not {"x", "y"} <= set(order)
+        or not all(map(is_whole_number, order.values()))
+    ):
+        raise CorruptError(
+            f"{source}: axisOrder: expected the index of a dimension for each of x, y and z, found {json.dumps(order)[:80]}"
+        )
     places = {letter: int(index) for letter, index in order.items()}
     if record.num_channels == 1 and len(places) == len(shape) + 1 and "c" in places:
         # the array has no axis for its one channel
@@ -417,20 +553,34 @@ def _axes(record: LayerRecord, item: dict[str, Any], source: str, shape: Sequenc
     for axis in extra if isinstance(extra, list) else ():
         if isinstance(axis, dict) and is_whole_number(axis.get("index")):
             places.setdefault(str(axis.get("name")), int(axis["index"]))
-    if len(set(places.values())) != len(places) or not all(0 <= index < len(shape) for index in places.values()):
-        raise CorruptError(f"{source}: axisOrder: expected the index of one of {len(shape)} dimensions for each axis, found {json.dumps(order)[:80]}")
+    if len(set(places.values())) != len(places) or not all(
+        0 <= index < len(shape) for index in places.values()
+    ):
+        raise CorruptError(
+            f"{source}: axisOrder: expected the index of one of {len(shape)} dimensions for each axis, found {json.dumps(order)[:80]}"
+        )
     letters = {index: letter for letter, index in places.items()}
     rest = [index for index in range(len(shape)) if index not in letters]
     if rest and "c" not in places and "z" in places:
         letters[rest[0]] = "c"
-    return axes_of([letters.get(index) for index in range(len(shape))], shape, source, usual="", remedy=_REMEDY)
+    return axes_of(
+        [letters.get(index) for index in range(len(shape))], shape, source, usual="", remedy=_REMEDY
+    )
 
 
-def _channels(record: LayerRecord, item: dict[str, Any], stored: int, source: str) -> tuple[int, int]:
+def _channels(
+    record: LayerRecord, item: dict[str, Any], stored: int, source: str
+) -> tuple[int, int]:
     """Return the first channel of an array that belongs to a layer, and the number of channels."""
     first = item.get("channelIndex") or 0
-    is_stated = record.entry.get("numChannels") is not None or record.num_channels > 1 or "channelIndex" in item
+    is_stated = (
+        record.entry.get("numChannels") is not None
+        or record.num_channels > 1
+        or "channelIndex" in item
+    )
     count = record.num_channels if is_stated else stored
     if not is_whole_number(first) or not 0 <= first <= stored - count:
-        raise CorruptError(f"{source}: expected channels {first!r} to {first!r} + {count} by channelIndex and numChannels, found {stored} in the array")
+        raise CorruptError(
+            f"{source}: expected channels {first!r} to {first!r} + {count} by channelIndex and numChannels, found {stored} in the array"
+        )
     return int(first), count

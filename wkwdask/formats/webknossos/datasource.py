@@ -27,7 +27,13 @@ if TYPE_CHECKING:
 
 FILE_NAME = "datasource-properties.json"
 
-_ATTRIBUTES = ("largestSegmentId", "defaultViewConfiguration", "adminViewConfiguration", "coordinateTransformations", "additionalAxes")
+_ATTRIBUTES = (
+    "largestSegmentId",
+    "defaultViewConfiguration",
+    "adminViewConfiguration",
+    "coordinateTransformations",
+    "additionalAxes",
+)
 _JAVASCRIPT_INTEGER = (1 << 53) - 1
 _MAX_COORDINATE = 1 << 53  # the browser holds coordinates as doubles, exact up to here
 _CHANNELS = {"uint24": 3}  # the only class of several channels in files without numChannels
@@ -117,20 +123,38 @@ def parse_datasource(content: str | bytes, source: str) -> DataSource:
         layer_problems, path = Problems(), f"dataLayers[{index}]"
         layer, count = _parse_layer(entry, path, layer_problems), counts[_name_of(entry)]
         if layer is not None and count > 1:
-            layer_problems.messages.append(f"{path}.name: {count} layers have the name {layer.name!r}, expected one; rename the others in the file")
+            layer_problems.messages.append(
+                f"{path}.name: {count} layers have the name {layer.name!r}, expected one; rename the others in the file"
+            )
             layer = None
         if layer is not None:
             layers.append(layer)
         else:
-            invalid.append(InvalidLayer(_name_of(entry) or path, path, f"{source}: " + "; ".join(layer_problems.messages), entry))
+            invalid.append(
+                InvalidLayer(
+                    _name_of(entry) or path,
+                    path,
+                    f"{source}: " + "; ".join(layer_problems.messages),
+                    entry,
+                )
+            )
     if problems.messages:
-        raise CorruptError("; ".join([f"{source}: " + "; ".join(problems.messages), *(layer.problem.removeprefix(f"{source}: ") for layer in invalid)]))
+        raise CorruptError(
+            "; ".join(
+                [
+                    f"{source}: " + "; ".join(problems.messages),
+                    *(layer.problem.removeprefix(f"{source}: ") for layer in invalid),
+                ]
+            )
+        )
     identity = document.get("id")
     name = identity.get("name", "") if isinstance(identity, dict) else ""
     if voxel_size is None:
         return DataSource(str(name), None, tuple(layers), document, tuple(invalid))
     size, unit = voxel_size
-    return DataSource(str(name), _in_nm(size, unit), tuple(layers), document, tuple(invalid), size, unit)
+    return DataSource(
+        str(name), _in_nm(size, unit), tuple(layers), document, tuple(invalid), size, unit
+    )
 
 
 def _name_of(entry: Any) -> str | None:
@@ -152,7 +176,9 @@ def check_layer_name(name: str) -> None:
     >>> check_layer_name("em_2.aligned")
     """
     if not _LAYER_NAME.fullmatch(name):
-        raise ValueError(f"a layer name consists of letters a-z and A-Z, digits, _, $, @, - and, after the first character, dots; got {name!r}")
+        raise ValueError(
+            f"a layer name consists of letters a-z and A-Z, digits, _, $, @, - and, after the first character, dots; got {name!r}"
+        )
 
 
 def new_document(name: str, voxel_size_nm: Sequence[float]) -> dict[str, Any]:
@@ -179,18 +205,32 @@ def largest_segment_id(attributes: dict[str, Any]) -> int | None:
 
 def format_segment_id(value: int) -> int | dict[str, str]:
     """Format an id for ``largestSegmentId``."""
-    return value if value <= _JAVASCRIPT_INTEGER else {"customJsonEncoding": "bigint", "value": str(value)}
+    return (
+        value
+        if value <= _JAVASCRIPT_INTEGER
+        else {"customJsonEncoding": "bigint", "value": str(value)}
+    )
 
 
-def _parse_voxel_size(value: Any, problems: Problems) -> tuple[tuple[float, float, float], str] | None:
+def _parse_voxel_size(
+    value: Any, problems: Problems
+) -> tuple[tuple[float, float, float], str] | None:
     """Parse voxel size and unit (long name)."""
     if value is None:
         return None
-    unit, factor = (value.get("unit", "nanometer"), value.get("factor")) if isinstance(value, dict) else ("nanometer", value)
+    unit, factor = (
+        (value.get("unit", "nanometer"), value.get("factor"))
+        if isinstance(value, dict)
+        else ("nanometer", value)
+    )
     if not isinstance(unit, str) or nm_per_unit(unit) is None:
         problems.add("scale.unit", "a unit of length", unit)
         return None
-    if not (isinstance(factor, list) and len(factor) == 3 and all(isinstance(n, (int, float)) and 0 < n < math.inf for n in factor)):
+    if not (
+        isinstance(factor, list)
+        and len(factor) == 3
+        and all(isinstance(n, (int, float)) and 0 < n < math.inf for n in factor)
+    ):
         problems.add("scale.factor", "three positive numbers", factor)
         return None
     return (float(factor[0]), float(factor[1]), float(factor[2])), unit_name(unit)
@@ -244,13 +284,19 @@ def is_folder_name(name: str) -> bool:
 def _check_attachments(groups: Any, path: str, problems: Problems) -> None:
     for kind, group in groups.items() if isinstance(groups, dict) else ():
         for item in group if isinstance(group, list) else [group]:
-            if isinstance(item, dict) and isinstance(item.get("path"), str) and _NO_PATH.search(item["path"]):
+            if (
+                isinstance(item, dict)
+                and isinstance(item.get("path"), str)
+                and _NO_PATH.search(item["path"])
+            ):
                 problems.add(f"{path}.{kind}", "a path", item["path"])
 
 
 def _parse_box(value: Any, path: str, problems: Problems) -> BoundingBox | None:
     try:
-        box = BoundingBox(vec3(value["topLeft"]), vec3([value["width"], value["height"], value["depth"]]))
+        box = BoundingBox(
+            vec3(value["topLeft"]), vec3([value["width"], value["height"], value["depth"]])
+        )
     except (KeyError, TypeError, ValueError):
         problems.add(path, "topLeft (three whole numbers), width, height and depth", value)
         return None
@@ -268,10 +314,14 @@ def _parse_mags(entry: dict[str, Any], path: str, problems: Problems) -> Iterato
         return
     for index, item in enumerate(items):
         try:
-            if not isinstance(item.get("path"), (str, type(None))) or _NO_PATH.search(item.get("path") or ""):
+            if not isinstance(item.get("path"), (str, type(None))) or _NO_PATH.search(
+                item.get("path") or ""
+            ):
                 problems.add(f"{path}.{key}[{index}].path", "a path", item["path"])
             edge = item.get("cubeLength")
-            yield MagRecord(Mag.parse(item[mag_key]), item.get("path"), edge if isinstance(edge, int) else None)
+            yield MagRecord(
+                Mag.parse(item[mag_key]), item.get("path"), edge if isinstance(edge, int) else None
+            )
         except (KeyError, TypeError, ValueError, AttributeError):
             problems.add(f"{path}.{key}[{index}].{mag_key}", "a mag of powers of two", item)
 
@@ -279,11 +329,15 @@ def _parse_mags(entry: dict[str, Any], path: str, problems: Problems) -> Iterato
 def layer_entry(document: dict[str, Any], name: str) -> dict[str, Any]:
     """Return the entry of a layer in a document."""
     entries = document.get("dataLayers")
-    objects = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+    objects = (
+        [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+    )
     for entry in objects:
         if entry.get("name") == name:
             return entry
-    raise MissingError(f"no layer {name!r} in {FILE_NAME}; there are {', '.join(filter(None, map(_name_of, objects))) or 'none'}")
+    raise MissingError(
+        f"no layer {name!r} in {FILE_NAME}; there are {', '.join(filter(None, map(_name_of, objects))) or 'none'}"
+    )
 
 
 def valid_parts(document: Any) -> tuple[dict[str, Any], list[dict[str, Any]], list[Any]]:
@@ -303,7 +357,11 @@ def valid_parts(document: Any) -> tuple[dict[str, Any], list[dict[str, Any]], li
 
 def without_box_and_mags(entry: dict[str, Any]) -> dict[str, Any]:
     """Return a broken layer's entry without box and mags, which can be restored from its files."""
-    rest = {key: value for key, value in entry.items() if key not in ("boundingBox", "mags", "wkwResolutions")}
+    rest = {
+        key: value
+        for key, value in entry.items()
+        if key not in ("boundingBox", "mags", "wkwResolutions")
+    }
     if rest.get("category") not in ("color", "segmentation"):
         rest.pop("category", None)
     return rest
@@ -312,18 +370,31 @@ def without_box_and_mags(entry: dict[str, Any]) -> dict[str, Any]:
 def _mag_keys(entry: dict[str, Any]) -> tuple[str, str]:
     """Return the keys of the list of mags and of a mag in it; files of old versions have
     ``wkwResolutions`` instead of ``mags``."""
-    return ("wkwResolutions", "resolution") if "mags" not in entry and "wkwResolutions" in entry else ("mags", "mag")
+    return (
+        ("wkwResolutions", "resolution")
+        if "mags" not in entry and "wkwResolutions" in entry
+        else ("mags", "mag")
+    )
 
 
 def with_scale(document: Document, factor: Sequence[float], unit: str) -> Document:
     """Set the size of a mag-1 voxel."""
     lengths = [float(length) for length in factor]
     if nm_per_unit(unit) is None:
-        raise ValueError(f"unit must be a unit of length, such as nanometer, micrometer or mm, got {unit!r}")
+        raise ValueError(
+            f"unit must be a unit of length, such as nanometer, micrometer or mm, got {unit!r}"
+        )
     if len(lengths) != 3 or not all(0 < length < float("inf") for length in lengths):
         raise ValueError(f"the voxel size must be three positive numbers (x, y, z), got {factor!r}")
     before = document.get("scale")
-    return {**document, "scale": {**(before if isinstance(before, dict) else {}), "factor": lengths, "unit": unit_name(unit)}}
+    return {
+        **document,
+        "scale": {
+            **(before if isinstance(before, dict) else {}),
+            "factor": lengths,
+            "unit": unit_name(unit),
+        },
+    }
 
 
 def with_fields(document: Document, layer: str, fields: dict[str, Any]) -> Document:
@@ -341,7 +412,11 @@ def with_fields(document: Document, layer: str, fields: dict[str, Any]) -> Docum
 def with_box(document: Document, layer: str, box: BoundingBox) -> Document:
     """Set the box of a layer [voxels of mag 1]."""
     before = layer_entry(document, layer).get("boundingBox")
-    return with_fields(document, layer, {"boundingBox": {**(before if isinstance(before, dict) else {}), **_box_entry(box)}})
+    return with_fields(
+        document,
+        layer,
+        {"boundingBox": {**(before if isinstance(before, dict) else {}), **_box_entry(box)}},
+    )
 
 
 def _box_entry(box: BoundingBox) -> dict[str, Any]:
@@ -351,7 +426,9 @@ def _box_entry(box: BoundingBox) -> dict[str, Any]:
 
 def with_largest_id(document: Document, layer: str, value: int | None) -> Document:
     """Set the largest id of a segmentation; remove the field for None."""
-    return with_fields(document, layer, {"largestSegmentId": None if value is None else format_segment_id(value)})
+    return with_fields(
+        document, layer, {"largestSegmentId": None if value is None else format_segment_id(value)}
+    )
 
 
 def with_entry(document: Document, entry: dict[str, Any]) -> Document:
@@ -365,7 +442,10 @@ def with_entry(document: Document, entry: dict[str, Any]) -> Document:
 def without_layer(document: Document, layer: str) -> Document:
     """Remove a layer from the list."""
     removed = layer_entry(document, layer)
-    return {**document, "dataLayers": [entry for entry in document["dataLayers"] if entry is not removed]}
+    return {
+        **document,
+        "dataLayers": [entry for entry in document["dataLayers"] if entry is not removed],
+    }
 
 
 def with_new_name(document: Document, old: str, new: str, moved: Callable[[str], str]) -> Document:
@@ -382,7 +462,9 @@ def with_new_name(document: Document, old: str, new: str, moved: Callable[[str],
 
 def _rename_in_view(view: dict[str, Any], old: str, new: str) -> None:
     if isinstance(view.get("layers"), dict):
-        view["layers"] = {new if name == old else name: value for name, value in view["layers"].items()}
+        view["layers"] = {
+            new if name == old else name: value for name, value in view["layers"].items()
+        }
     if isinstance(view.get("colorLayerOrder"), list):
         view["colorLayerOrder"] = [new if name == old else name for name in view["colorLayerOrder"]]
     if view.get("nativelyRenderedLayerName") == old:
@@ -403,7 +485,11 @@ def path_holders(entry: Any) -> Iterator[dict[str, Any]]:
     if not isinstance(entry, dict):
         return
     attachments = entry.get("attachments")
-    groups = [entry.get("mags"), entry.get("wkwResolutions"), *(attachments.values() if isinstance(attachments, dict) else ())]
+    groups = [
+        entry.get("mags"),
+        entry.get("wkwResolutions"),
+        *(attachments.values() if isinstance(attachments, dict) else ()),
+    ]
     for group in groups:
         for item in group if isinstance(group, list) else [group]:
             if isinstance(item, dict) and isinstance(item.get("path"), str):
@@ -417,8 +503,13 @@ def with_explicit_paths(document: Document, layer: str, paths: Mapping[Mag, str]
     entry = layer_entry(changed, layer)
     if _mag_keys(entry)[0] == "wkwResolutions":
         legacy = entry.pop("wkwResolutions")
-        others = [{name: value for name, value in item.items() if name != "resolution"} for item in legacy]
-        entry["mags"] = [{"mag": list(Mag.parse(item["resolution"]).factors), **other} for item, other in zip(legacy, others, strict=True)]
+        others = [
+            {name: value for name, value in item.items() if name != "resolution"} for item in legacy
+        ]
+        entry["mags"] = [
+            {"mag": list(Mag.parse(item["resolution"]).factors), **other}
+            for item, other in zip(legacy, others, strict=True)
+        ]
     for item in entry.get("mags", []):
         mag = Mag.parse(item["mag"])
         if mag in paths:
@@ -435,7 +526,9 @@ def empty_like(document: dict[str, Any], name: str) -> dict[str, Any]:
     return changed
 
 
-def with_mags(document: Document, layer: str, mags: Sequence[tuple[Mag, str, int]]) -> dict[str, Any]:
+def with_mags(
+    document: Document, layer: str, mags: Sequence[tuple[Mag, str, int]]
+) -> dict[str, Any]:
     """Add or replace mags of a layer, each given as mag, path and edge length of a file
     [voxels]."""
     changed = copy.deepcopy(document)
@@ -454,11 +547,15 @@ def with_mags(document: Document, layer: str, mags: Sequence[tuple[Mag, str, int
     return changed
 
 
-def without_mags(document: Document, layer: str, mags: Sequence[Mag], *, keep_layer: bool = True) -> dict[str, Any]:
+def without_mags(
+    document: Document, layer: str, mags: Sequence[Mag], *, keep_layer: bool = True
+) -> dict[str, Any]:
     """Remove mags from a layer, and the layer with its last mag unless ``keep_layer``."""
     changed = copy.deepcopy(document)
     layers = changed.get("dataLayers", [])
-    for entry in [entry for entry in layers if isinstance(entry, dict) and entry.get("name") == layer]:
+    for entry in [
+        entry for entry in layers if isinstance(entry, dict) and entry.get("name") == layer
+    ]:
         key, mag_key = _mag_keys(entry)
         entry[key] = [item for item in entry.get(key, []) if Mag.parse(item[mag_key]) not in mags]
         if not entry[key] and not keep_layer:
@@ -475,7 +572,9 @@ class NewLayer(NamedTuple):
     num_channels: int
 
 
-def with_layer(document: dict[str, Any], name: str, new: NewLayer, attributes: dict[str, Any] | None = None) -> dict[str, Any]:
+def with_layer(
+    document: dict[str, Any], name: str, new: NewLayer, attributes: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """Add a layer without mags, or set box and type of an existing one.
 
     ``attributes`` apply to a new layer; an existing layer keeps its own, except that its largest id
@@ -483,11 +582,17 @@ def with_layer(document: dict[str, Any], name: str, new: NewLayer, attributes: d
     """
     changed = copy.deepcopy(document)
     layers = changed.setdefault("dataLayers", [])
-    entry = next((entry for entry in layers if isinstance(entry, dict) and entry.get("name") == name), None)
+    entry = next(
+        (entry for entry in layers if isinstance(entry, dict) and entry.get("name") == name), None
+    )
     if entry is None:
         entry = {"name": name, "category": new.category, **(attributes or {})}
         layers.append(entry)
-    largest = [known for known in (largest_segment_id(entry), largest_segment_id(attributes or {})) if known is not None]
+    largest = [
+        known
+        for known in (largest_segment_id(entry), largest_segment_id(attributes or {}))
+        if known is not None
+    ]
     if largest:
         entry["largestSegmentId"] = format_segment_id(max(largest))
     entry["boundingBox"] = _box_entry(new.box)
@@ -499,14 +604,18 @@ def with_layer(document: dict[str, Any], name: str, new: NewLayer, attributes: d
     return changed
 
 
-def with_view_configuration(document: Document, layer: str | None, values: dict[str, Any]) -> Document:
+def with_view_configuration(
+    document: Document, layer: str | None, values: dict[str, Any]
+) -> Document:
     """Set default view settings of a layer, or of the dataset for None; remove those set to
     None."""
     changed = copy.deepcopy(document)
     entry = changed if layer is None else layer_entry(changed, layer)
     before = entry.get("defaultViewConfiguration")
     view = {**(before if isinstance(before, dict) else {}), **values}
-    entry["defaultViewConfiguration"] = {key: value for key, value in view.items() if key not in values or value is not None}
+    entry["defaultViewConfiguration"] = {
+        key: value for key, value in view.items() if key not in values or value is not None
+    }
     if not entry["defaultViewConfiguration"]:
         del entry["defaultViewConfiguration"]
     return changed

@@ -31,7 +31,13 @@ from wkwdask.formats.webknossos.target import (
     other_layers_with,
 )
 from wkwdask.formats.wkw.array import filled_box, wkw_target
-from wkwdask.formats.wkw.folder import HEADER_NAME, files_extent, is_mag, is_mag_or_dataset, stray_in
+from wkwdask.formats.wkw.folder import (
+    HEADER_NAME,
+    files_extent,
+    is_mag,
+    is_mag_or_dataset,
+    stray_in,
+)
 from wkwdask.formats.wkw.layout import header_of
 from wkwdask.formats.wkw.options import WkwOptions, level_number
 from wkwdask.formats.wkw.remote import open_in
@@ -77,7 +83,11 @@ class WebknossosFormat(ArrayFormat):
 
     def guess_can_open(self, url: object) -> bool:
         """Return whether a path is a mag, a layer or a dataset with at least one layer in WKW."""
-        if not isinstance(url, (str, os.PathLike)) or not os.fspath(url) or is_remote(os.fspath(url)):
+        if (
+            not isinstance(url, (str, os.PathLike))
+            or not os.fspath(url)
+            or is_remote(os.fspath(url))
+        ):
             return False
         path = local_path(url)
         if not files.isdir(path):
@@ -87,9 +97,14 @@ class WebknossosFormat(ArrayFormat):
         except CorruptError:
             return True  # a dataset; opening it raises the error
         if datasource is not None and (datasource.layers or datasource.invalid_layers):
-            return bool(datasource.invalid_layers) or any(record.data_format == "wkw" for record in datasource.layers)
+            return bool(datasource.invalid_layers) or any(
+                record.data_format == "wkw" for record in datasource.layers
+            )
         with files.scandir(path) as entries:
-            return any(entry.name == HEADER_NAME or files.isfile(f"{entry.path}/{HEADER_NAME}") for entry in entries)
+            return any(
+                entry.name == HEADER_NAME or files.isfile(f"{entry.path}/{HEADER_NAME}")
+                for entry in entries
+            )
 
     def claims(self, path: str) -> bool:
         """Return whether the JSON of a dataset lists a folder as a Zarr or N5 layer, or as a mag of
@@ -110,10 +125,18 @@ class WebknossosFormat(ArrayFormat):
         return mag_target(destination)
 
     def target_in(self, image: Image, *, allow_external: bool) -> TargetImage:
-        return LayerTarget(image, Destination(local_path(image.folder), allow_external=allow_external))
+        return LayerTarget(
+            image, Destination(local_path(image.folder), allow_external=allow_external)
+        )
 
     def level_copies(
-        self, url: Url, target: Url | None, layers: Sequence[str] | None, levels: Sequence[Mag | str] | None, *, allow_external: bool = False
+        self,
+        url: Url,
+        target: Url | None,
+        layers: Sequence[str] | None,
+        levels: Sequence[Mag | str] | None,
+        *,
+        allow_external: bool = False,
     ) -> list[LevelCopy]:
         """Return the selected mags with their destinations: a dataset is copied to a dataset, a
         layer to a layer, a mag to a mag."""
@@ -121,17 +144,29 @@ class WebknossosFormat(ArrayFormat):
         mags = None if levels is None else list(map(Mag.parse, levels))
         root = None if target is None else local_path(target)
         if root is not None and files.realpath(root) == files.realpath(located.path):
-            raise ValueError(f"{root}: is the source; pass another target (rechunk and compress work in place without a target)")
+            raise ValueError(
+                f"{root}: is the source; pass another target (rechunk and compress work in place without a target)"
+            )
         if layers is None and located.invalid_layers:
             located.invalid_layers[0].raise_error()
 
         def destination(layer: Image, mag: Mag) -> Destination | None:
-            return None if root is None else Destination(_target_folder(root, located, layer, mag), image=layer, needs_container=False)
+            return (
+                None
+                if root is None
+                else Destination(
+                    _target_folder(root, located, layer, mag), image=layer, needs_container=False
+                )
+            )
 
         chosen = located.layers if layers is None else tuple(map(located.choose_listed, layers))
         for layer in chosen:
             check_stored_as_wkw(layer)
-        level_copies = [LevelCopy(layer, layer.find(mag), destination(layer, mag)) for layer in chosen for mag in _select_mags(located, layer, mags)]
+        level_copies = [
+            LevelCopy(layer, layer.find(mag), destination(layer, mag))
+            for layer in chosen
+            for mag in _select_mags(located, layer, mags)
+        ]
         if not level_copies:
             raise MissingError(f"{located.path}: no mags found")
         return level_copies
@@ -139,15 +174,28 @@ class WebknossosFormat(ArrayFormat):
     def layers_to_copy(self, url: Url) -> list[str] | None:
         located = locate(url)
         stored = [layer.name for layer in located.layers if layer.container.data_format == "wkw"]
-        return stored if 0 < len(stored) < len(located.layers) + len(located.invalid_layers) else None
+        return (
+            stored if 0 < len(stored) < len(located.layers) + len(located.invalid_layers) else None
+        )
 
-    def copy_warnings(self, url: Url, level_copies: Sequence[LevelCopy], layers: Sequence[str] | None) -> list[str]:
+    def copy_warnings(
+        self, url: Url, level_copies: Sequence[LevelCopy], layers: Sequence[str] | None
+    ) -> list[str]:
         """Return notes on layers and files that are not copied, and on target datasets with another
         voxel size."""
         located = locate(url)
-        skipped = [] if located.mag is not None else list(_not_copied(located, [level_copy.image for level_copy in level_copies], layers))
+        skipped = (
+            []
+            if located.mag is not None
+            else list(
+                _not_copied(located, [level_copy.image for level_copy in level_copies], layers)
+            )
+        )
         more = f" and {len(skipped) - _MAX_LISTED} more" if len(skipped) > _MAX_LISTED else ""
-        return [*_other_voxel_sizes(level_copies), *([f"not copied: {', '.join(skipped[:_MAX_LISTED])}{more}"] if skipped else [])]
+        return [
+            *_other_voxel_sizes(level_copies),
+            *([f"not copied: {', '.join(skipped[:_MAX_LISTED])}{more}"] if skipped else []),
+        ]
 
     @contextlib.contextmanager
     def prepare_copy(self, url: Url, target: Url | None) -> Iterator[None]:
@@ -158,7 +206,9 @@ class WebknossosFormat(ArrayFormat):
             return
         new_folders = files.missing_folders(root)
         files.makedirs(root)
-        update_datasource(root, lambda document: document, empty_like(datasource.document, basename(root)))
+        update_datasource(
+            root, lambda document: document, empty_like(datasource.document, basename(root))
+        )
         try:
             yield
         except BaseException:
@@ -170,11 +220,19 @@ class WebknossosFormat(ArrayFormat):
 
     def in_place_target(self, volume: StoredArray, write: InPlaceWrite) -> TargetArray:
         level = level_number(write.level)
-        return replace(wkw_target(write.folder, header_of(volume), level, write.box, write.parts), is_in_place=True, merges=write.merges)
+        return replace(
+            wkw_target(write.folder, header_of(volume), level, write.box, write.parts),
+            is_in_place=True,
+            merges=write.merges,
+        )
 
     def partial_write_edit(self, image: Image) -> MetadataEdit | None:
         dataset = image.container.dataset_folder
-        return LargestIdEdit(dataset, image.name) if dataset is not None and image.category == "segmentation" else None
+        return (
+            LargestIdEdit(dataset, image.name)
+            if dataset is not None and image.category == "segmentation"
+            else None
+        )
 
     def with_all_files(self, volume: StoredArray) -> StoredArray:
         """Return a mag with the box of all stored voxels: a mag that is replaced must keep voxels
@@ -209,13 +267,20 @@ class WebknossosFormat(ArrayFormat):
         return f"contains other files than one mag{stray_in(folder)} and is not replaced; name the folder of a mag, such as DATASET/LAYER/1"
 
     def container_around(self, folder: str) -> str | None:
-        return next((path for path in (folder, dirname(folder)) if files.isfile(f"{path}/{FILE_NAME}")), None)
+        return next(
+            (path for path in (folder, dirname(folder)) if files.isfile(f"{path}/{FILE_NAME}")),
+            None,
+        )
 
-    def inspect(self, url: Url, layers: Sequence[str] | None, mags: Sequence[Mag] | None, *, pyramid: bool) -> Scope:
+    def inspect(
+        self, url: Url, layers: Sequence[str] | None, mags: Sequence[Mag] | None, *, pyramid: bool
+    ) -> Scope:
         del pyramid
         return inspect_dataset(url, layers, mags)
 
-    def document_repair(self, scope: Any, findings: Mapping[str, Findings], options: RepairOptions) -> JsonRepair:
+    def document_repair(
+        self, scope: Any, findings: Mapping[str, Findings], options: RepairOptions
+    ) -> JsonRepair:
         return JsonRepair(scope, findings, options)
 
     def find_removable(self, url: Url, *, allow_external: bool) -> ResolvedUrl:
@@ -223,7 +288,11 @@ class WebknossosFormat(ArrayFormat):
 
     def why_not_removable(self, image: Image) -> str:
         stored = image.container.data_format
-        return "" if stored == "wkw" else f"the layer is stored as {stored}, only mags of wkw are removed"
+        return (
+            ""
+            if stored == "wkw"
+            else f"the layer is stored as {stored}, only mags of wkw are removed"
+        )
 
     def check_removable(self, image: Image, folder: str) -> str:
         """Return the real folder of a mag; raises UnsupportedError if it lies outside of the
@@ -233,7 +302,9 @@ class WebknossosFormat(ArrayFormat):
             check_datasource_writable(dataset)
         real = super().check_removable(image, folder)
         for other in other_layers_with(image, real):
-            raise UnsupportedError(f"{real}: layer {other} lists this mag too; remove it from the JSON of one of them first")
+            raise UnsupportedError(
+                f"{real}: layer {other} lists this mag too; remove it from the JSON of one of them first"
+            )
         return real
 
     def why_not_level(self, folder: str) -> str:
@@ -244,7 +315,9 @@ class WebknossosFormat(ArrayFormat):
         dataset = image.container.dataset_folder
         if dataset is None or image.container.record is None:
             return None
-        return MagRemoval(dataset, image.name, tuple(level.mag for level in levels if level.mag is not None))
+        return MagRemoval(
+            dataset, image.name, tuple(level.mag for level in levels if level.mag is not None)
+        )
 
     def remove_image_files(self, folder: str) -> None:
         # Checked again under the lock: another job may add a layer in the meantime.
@@ -267,7 +340,9 @@ def _select_mags(located: ResolvedUrl, layer: Image, mags: Sequence[Mag] | None)
     existing = [located.mag] if located.mag is not None else list(layer.mags)
     missing = [mag for mag in mags or () if mag not in existing]
     if missing:
-        raise MissingError(f"{located.path}: layer {layer.name} has no mag {missing[0]}; there are {', '.join(map(str, existing)) or 'none'}")
+        raise MissingError(
+            f"{located.path}: layer {layer.name} has no mag {missing[0]}; there are {', '.join(map(str, existing)) or 'none'}"
+        )
     return existing if mags is None else [mag for mag in existing if mag in mags]
 
 
@@ -275,26 +350,41 @@ def _target_folder(root: str, located: ResolvedUrl, layer: Image, mag: Mag) -> s
     if located.mag is not None:
         _check_name(root, located, mag)
         return root
-    return f"{root}/{mag.name}" if layer.container.dataset_folder != located.path else f"{root}/{layer.name}/{mag.name}"
+    return (
+        f"{root}/{mag.name}"
+        if layer.container.dataset_folder != located.path
+        else f"{root}/{layer.name}/{mag.name}"
+    )
 
 
 def _check_name(folder: str, located: ResolvedUrl, mag: Mag) -> None:
     """Raise ValueError for a target folder that is named after another mag."""
     named = mag_from_name(basename(folder))
     if named not in (None, mag) and mag_from_name(basename(located.path)) is not None:
-        raise ValueError(f"{folder}: is named after mag {named}, but {located.path} is mag {mag}; name it {mag.name}")
+        raise ValueError(
+            f"{folder}: is named after mag {named}, but {located.path} is mag {mag}; name it {mag.name}"
+        )
 
 
 def _other_voxel_sizes(level_copies: Sequence[LevelCopy]) -> Iterator[str]:
     """Yield notes on target datasets with another voxel size."""
-    for folder in {dirname(dirname(level_copy.destination.url)) for level_copy in level_copies if level_copy.destination is not None}:
+    for folder in {
+        dirname(dirname(level_copy.destination.url))
+        for level_copy in level_copies
+        if level_copy.destination is not None
+    }:
         target, source = read_datasource(folder), level_copies[0].image.container.datasource
-        sizes = [None if datasource is None else datasource.voxel_size_nm for datasource in (target, source)]
+        sizes = [
+            None if datasource is None else datasource.voxel_size_nm
+            for datasource in (target, source)
+        ]
         if None not in sizes and sizes[0] != sizes[1]:
             yield f"voxels of {folder} are {sizes[0]} nm, the copied ones {sizes[1]} nm"
 
 
-def _not_copied(located: ResolvedUrl, copied: Sequence[Image], names: Sequence[str] | None) -> Iterator[str]:
+def _not_copied(
+    located: ResolvedUrl, copied: Sequence[Image], names: Sequence[str] | None
+) -> Iterator[str]:
     """Yield the names of layers of other formats, and other files in the folders."""
     for layer in located.layers:
         if layer.container.data_format != "wkw":
@@ -303,7 +393,10 @@ def _not_copied(located: ResolvedUrl, copied: Sequence[Image], names: Sequence[s
     for layer in {layer.folder: layer for layer in copied}.values():
         yield from _other_files(layer.folder, {basename(folder) for folder in layer.mags.values()})
         entry = {} if layer.container.record is None else layer.container.record.entry
-        yield from (f"attachment {each.name} ({each.kind}) of layer {layer.name}" for each in attachments_of(entry))
+        yield from (
+            f"attachment {each.name} ({each.kind}) of layer {layer.name}"
+            for each in attachments_of(entry)
+        )
     if names is None and copied and copied[0].folder != located.path:
         yield from _other_files(located.path, {layer.name for layer in located.layers})
 
@@ -312,4 +405,8 @@ def _other_files(folder: str, known: Collection[str]) -> Iterator[str]:
     """Return the paths in a folder of a dataset that are neither known, nor hidden, nor its
     JSON."""
     names = sorted(files.listdir(folder)) if files.isdir(folder) else []
-    return (f"{folder}/{name}" for name in names if name not in known and name != FILE_NAME and not name.startswith("."))
+    return (
+        f"{folder}/{name}"
+        for name in names
+        if name not in known and name != FILE_NAME and not name.startswith(".")
+    )

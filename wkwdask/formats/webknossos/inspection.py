@@ -36,7 +36,12 @@ from wkwdask.formats.webknossos.dataset import (
     read_datasource,
     with_mags,
 )
-from wkwdask.formats.webknossos.datasource import FILE_NAME, DataSource, LayerRecord, largest_segment_id
+from wkwdask.formats.webknossos.datasource import (
+    FILE_NAME,
+    DataSource,
+    LayerRecord,
+    largest_segment_id,
+)
 from wkwdask.formats.wkw.array import list_remote_mag, open_mag, wkw_array, wkw_target
 from wkwdask.formats.wkw.file_check import WkwCheck, check_mag_header
 from wkwdask.formats.wkw.folder import HEADER_NAME, Listing, file_path, list_mag
@@ -108,7 +113,11 @@ class MagScope(LevelScope):
     stated: str | None = None
 
     def files(self) -> list[tuple[Vec3, int]]:
-        sizes = {} if self.record is None else {(x, y, z): nbytes for x, y, z, nbytes, _, _ in self.record.tolist()}
+        sizes = (
+            {}
+            if self.record is None
+            else {(x, y, z): nbytes for x, y, z, nbytes, _, _ in self.record.tolist()}
+        )
         return [(shard, sizes.get(shard, 0)) for shard in self.shards()]
 
     def check(self, *, decode: bool) -> WkwCheck | None:
@@ -124,7 +133,9 @@ class MagScope(LevelScope):
         return None if self.header is None else (self.header.dtype, self.header.num_channels)
 
     def files_per_task(self) -> int:
-        voxel_nbytes = 1 if self.header is None else self.header.blocks_per_file * self.header.block_nbytes
+        voxel_nbytes = (
+            1 if self.header is None else self.header.blocks_per_file * self.header.block_nbytes
+        )
         return max(1, min(_MAX_FILES_PER_TASK, _TASK_NBYTES // voxel_nbytes))
 
     @property
@@ -134,7 +145,9 @@ class MagScope(LevelScope):
 
     @property
     def can_be_read(self) -> bool:
-        return self.header is not None and (bool(len(self.listing.shards)) or (self.box is not None and self._has_record))
+        return self.header is not None and (
+            bool(len(self.listing.shards)) or (self.box is not None and self._has_record)
+        )
 
     @property
     def document(self) -> str:  # type: ignore[override]
@@ -155,7 +168,11 @@ class MagScope(LevelScope):
         """Open the mag by its expected header, even if ``header.wkw`` is broken."""
         if self.header is None:
             raise ValueError(f"{self.folder}: no valid header in header.wkw or in its files")
-        return wkw_array(self.folder, self.header, _extent(self.listing, self.header, self.mag) if self.box is None else self.box)
+        return wkw_array(
+            self.folder,
+            self.header,
+            _extent(self.listing, self.header, self.mag) if self.box is None else self.box,
+        )
 
     def shards(self) -> list[Vec3]:
         return [(x, y, z) for x, y, z in self.listing.shards.tolist()]
@@ -163,12 +180,19 @@ class MagScope(LevelScope):
     def target(self, box: BoundingBox, parts_folder: str, folder: str | None = None) -> TargetArray:
         assert self.header is not None
         level = level_number(read_provenance(self.folder).get("settings", {}).get("level"))
-        return replace(wkw_target(folder or self.folder, self.header, level, box, parts_folder), is_in_place=True)
+        return replace(
+            wkw_target(folder or self.folder, self.header, level, box, parts_folder),
+            is_in_place=True,
+        )
 
     def broken_shards(self, faults: Mapping[str, Sequence[Fault]]) -> dict[Vec3, list[Fault]]:
         by_shard = {}
         for path, file_faults in faults.items():
-            match = _DATA_FILE.fullmatch(path[len(self.folder) + 1 :]) if path.startswith(f"{self.folder}/") else None
+            match = (
+                _DATA_FILE.fullmatch(path[len(self.folder) + 1 :])
+                if path.startswith(f"{self.folder}/")
+                else None
+            )
             if match is not None:
                 by_shard[int(match[3]), int(match[2]), int(match[1])] = list(file_faults)
         return by_shard
@@ -190,7 +214,11 @@ class MagScope(LevelScope):
         if self.header is None:
             return None
         votes = sum(1 for _ in header_votes(self.folder, self.listing))
-        how = "other fields are unchanged" if faults[0].kind == "header.data_offset" else f"as in {votes} data files"
+        how = (
+            "other fields are unchanged"
+            if faults[0].kind == "header.data_offset"
+            else f"as in {votes} data files"
+        )
         return format_header(self.header.for_header_file()), how
 
     def is_as_checked(self, *, is_document_good: bool) -> bool:
@@ -228,7 +256,11 @@ class LayerScope(inspection.LayerScope):
         if recorded_box is None:
             return readable[0].volume().box.in_mag(MAG_1)
         outside = (findings.get(scope.key, Findings()).outside for scope in readable)
-        return reduce(BoundingBox.union, (box.in_mag(MAG_1) for box in outside if box is not None), recorded_box)
+        return reduce(
+            BoundingBox.union,
+            (box.in_mag(MAG_1) for box in outside if box is not None),
+            recorded_box,
+        )
 
     def faults(self, json_path: str, findings: Mapping[str, Findings]) -> Iterator[Fault]:
         """Compare largest id and box in the JSON with the contents of the files."""
@@ -238,11 +270,21 @@ class LayerScope(inspection.LayerScope):
         largest = max((n for n in values if n is not None), default=None)
         stated = largest_segment_id(self.record.attributes)
         if largest is not None and stated is not None and stated < largest:
-            yield Fault("json.largest_id", json_path, f"layer {self.name}: largestSegmentId {stated}", str(largest))
+            yield Fault(
+                "json.largest_id",
+                json_path,
+                f"layer {self.name}: largestSegmentId {stated}",
+                str(largest),
+            )
         outside = self.nonzero_outside(findings)
         if outside is not None:
             box = self.record.bounding_box
-            yield Fault("json.box_smaller", json_path, f"layer {self.name}: box {box}", f"nonzero voxels in {outside}")
+            yield Fault(
+                "json.box_smaller",
+                json_path,
+                f"layer {self.name}: box {box}",
+                f"nonzero voxels in {outside}",
+            )
 
 
 @dataclass(frozen=True)
@@ -257,11 +299,15 @@ class Scope(inspection.Scope):
     def json_path(self) -> str:
         return f"{self.dataset_folder}/{FILE_NAME}"
 
-    def copies(self, path: str, layer: LayerScope) -> Iterator[tuple[StoredArray, StoredArray] | None]:
+    def copies(
+        self, path: str, layer: LayerScope
+    ) -> Iterator[tuple[StoredArray, StoredArray] | None]:
         originals = {scope.mag: scope for scope in layer.wkw_mags if scope.header is not None}
         copies = list(_mags_in(path))
         for mag, folder in copies:
-            yield None if mag is None or mag not in originals else _open_pair(originals[mag], folder)
+            yield (
+                None if mag is None or mag not in originals else _open_pair(originals[mag], folder)
+            )
         if not copies:
             yield None
 
@@ -270,7 +316,11 @@ class Scope(inspection.Scope):
             yield from layer.faults(self.json_path, findings)
 
 
-def inspect_dataset(url: str | os.PathLike[str], layers: Sequence[str] | None = None, mags: Sequence[Mag] | None = None) -> Scope:
+def inspect_dataset(
+    url: str | os.PathLike[str],
+    layers: Sequence[str] | None = None,
+    mags: Sequence[Mag] | None = None,
+) -> Scope:
     """Collect the layers and mags of a path, with all faults that show without reading data files
     beyond their headers."""
     path = any_path(url)
@@ -279,20 +329,28 @@ def inspect_dataset(url: str | os.PathLike[str], layers: Sequence[str] | None = 
     chosen = [layer for layer in known if layers is None or layer.name in layers]
     missing = set(layers or ()) - {layer.name for layer in known}
     if missing:
-        raise MissingError(f"{path}: no layer {sorted(missing)[0]!r}; there are {', '.join(layer.name for layer in known) or 'none'}")
+        raise MissingError(
+            f"{path}: no layer {sorted(missing)[0]!r}; there are {', '.join(layer.name for layer in known) or 'none'}"
+        )
     selected = mags if only is None else [only]
     folders = [(path, False)] if dataset == path else []
-    folders += [(layer.folder, True) for layer in chosen if selected is None and files.isdir(layer.folder)]
+    folders += [
+        (layer.folder, True) for layer in chosen if selected is None and files.isdir(layer.folder)
+    ]
     folders = [] if is_remote(path) else folders  # jobs work in local folders only
     for folder, _ in folders:
         faults += leftovers_in(folder)
     scopes = tuple(_inspect_layer(layer, selected, faults) for layer in chosen)
-    around = dataset or (None if is_remote(path) else next((dataset_above(layer.folder) for layer in chosen), None))
+    around = dataset or (
+        None if is_remote(path) else next((dataset_above(layer.folder) for layer in chosen), None)
+    )
     root = Root(around, f"{around}/{FILE_NAME}", noun="dataset")
     return Scope(path, scopes, faults, tuple(folders), root, dataset, datasource)
 
 
-def _find(path: str, faults: list[Fault]) -> tuple[list[Image], str | None, DataSource | None, Mag | None]:
+def _find(
+    path: str, faults: list[Fault]
+) -> tuple[list[Image], str | None, DataSource | None, Mag | None]:
     """Resolve a path to its layers, the dataset folder, the JSON (None without one) and, if the
     path names a mag, this mag."""
     if not is_remote(path) and not files.isdir(path):
@@ -300,21 +358,44 @@ def _find(path: str, faults: list[Fault]) -> tuple[list[Image], str | None, Data
     try:
         datasource = read_datasource(path)
     except CorruptError as error:
-        faults.append(Fault("json.broken", f"{path}/{FILE_NAME}", str(error).removeprefix(f"{path}/{FILE_NAME}: ")))
+        faults.append(
+            Fault(
+                "json.broken",
+                f"{path}/{FILE_NAME}",
+                str(error).removeprefix(f"{path}/{FILE_NAME}: "),
+            )
+        )
         return _layers_in(path, None), path, None, None
     if datasource is not None:
         num_named = Counter(invalid.name for invalid in datasource.invalid_layers)
         faults += [
-            Fault("layer.twice" if num_named[invalid.name] > 1 else "json.broken", f"{path}/{FILE_NAME}", invalid.problem.removeprefix(f"{path}/{FILE_NAME}: "))
+            Fault(
+                "layer.twice" if num_named[invalid.name] > 1 else "json.broken",
+                f"{path}/{FILE_NAME}",
+                invalid.problem.removeprefix(f"{path}/{FILE_NAME}: "),
+            )
             for invalid in datasource.invalid_layers
         ]
         listed = [listed_layer(path, datasource, record) for record in datasource.layers]
         listed_folders = {files.realpath(layer.folder) for layer in listed}
-        listed_folders |= {files.realpath(dirname(folder)) for layer in listed for folder in layer.mags.values() if not is_remote(folder)}
-        unlisted = [layer for layer in _layers_in(path, datasource) if files.realpath(layer.folder) not in listed_folders]
+        listed_folders |= {
+            files.realpath(dirname(folder))
+            for layer in listed
+            for folder in layer.mags.values()
+            if not is_remote(folder)
+        }
+        unlisted = [
+            layer
+            for layer in _layers_in(path, datasource)
+            if files.realpath(layer.folder) not in listed_folders
+        ]
         names = {invalid.name for invalid in datasource.invalid_layers}
         faults += [
-            Fault("layer.unlisted", layer.folder, f"mags {', '.join(sorted(m.name for m, _ in _mag_folders(layer.folder)))}")
+            Fault(
+                "layer.unlisted",
+                layer.folder,
+                f"mags {', '.join(sorted(m.name for m, _ in _mag_folders(layer.folder)))}",
+            )
             for layer in unlisted
             if layer.name not in names
         ]
@@ -351,7 +432,9 @@ def _find_mag(path: str) -> tuple[list[Image], str | None, DataSource | None, Ma
 
 def looks_like_mag(folder: str) -> bool:
     """Return whether a folder is that of a mag, even of one without header or without files."""
-    return files.isfile(f"{folder}/{HEADER_NAME}") or (not is_remote(folder) and next(files.numbered(folder, "z"), None) is not None)
+    return files.isfile(f"{folder}/{HEADER_NAME}") or (
+        not is_remote(folder) and next(files.numbered(folder, "z"), None) is not None
+    )
 
 
 def _mag_folders(layer_folder: str) -> Iterator[tuple[Mag, str]]:
@@ -375,10 +458,17 @@ def _layers_in(path: str, datasource: DataSource | None) -> list[Image]:
     if is_remote(path):
         return []
     with files.scandir(path) as entries:
-        folders = sorted(entry.path for entry in entries if not entry.name.startswith(".") and entry.is_dir())
+        folders = sorted(
+            entry.path for entry in entries if not entry.name.startswith(".") and entry.is_dir()
+        )
     invalid = set() if datasource is None else {layer.name for layer in datasource.invalid_layers}
-    names = {folder: basename(folder) for folder in folders if any(True for _ in _mag_folders(folder))}
-    return [make_layer(folder, name, path, None if name in invalid else datasource) for folder, name in names.items()]
+    names = {
+        folder: basename(folder) for folder in folders if any(True for _ in _mag_folders(folder))
+    }
+    return [
+        make_layer(folder, name, path, None if name in invalid else datasource)
+        for folder, name in names.items()
+    ]
 
 
 def _inspect_layer(layer: Image, only: Sequence[Mag] | None, faults: list[Fault]) -> LayerScope:
@@ -405,7 +495,14 @@ def _inspect_layer(layer: Image, only: Sequence[Mag] | None, faults: list[Fault]
         if is_remote(folders[mag]) and not is_remote(layer.folder):
             faults.append(Fault("mag.remote", folders[mag], f"mag {mag.name}"))
         elif not looks_like_mag(folders[mag]):
-            missing_mags.append(Fault("mag.missing", folders[mag], "an empty folder" if files.isdir(folders[mag]) else "no folder", f"mag {mag.name}"))
+            missing_mags.append(
+                Fault(
+                    "mag.missing",
+                    folders[mag],
+                    "an empty folder" if files.isdir(folders[mag]) else "no folder",
+                    f"mag {mag.name}",
+                )
+            )
         else:
             scopes.append(_inspect_mag(layer, mag, folders[mag], faults))
     faults += missing_mags
@@ -434,7 +531,14 @@ def _inspect_arrays(layer: Image, only: Sequence[Mag] | None, faults: list[Fault
         if is_remote(level.folder) and not is_remote(layer.folder):
             faults.append(Fault("mag.remote", level.folder, f"mag {level.key}"))
         elif not is_remote(level.folder) and not _has_files(level.folder):
-            missing_mags.append(Fault("mag.missing", level.folder, "an empty folder" if files.isdir(level.folder) else "no folder", f"mag {level.key}"))
+            missing_mags.append(
+                Fault(
+                    "mag.missing",
+                    level.folder,
+                    "an empty folder" if files.isdir(level.folder) else "no folder",
+                    f"mag {level.key}",
+                )
+            )
         else:
             scope = array_scope(layer, level, method, stored_format.record_of(level.folder), faults)
             scopes += [] if scope is None else [scope]
@@ -458,17 +562,28 @@ def _duplicate_mags(existing: list[tuple[Mag, str]]) -> Iterator[Fault]:
     for mag, count in counts.items():
         if count > 1:
             folders = [folder for other, folder in existing if other == mag]
-            yield Fault("mag.twice", folders[1], f"mag {mag.name} is also at {folders[0]}", "one folder")
+            yield Fault(
+                "mag.twice", folders[1], f"mag {mag.name} is also at {folders[0]}", "one folder"
+            )
 
 
 def _gaps(layer: Image, mags: Sequence[Mag]) -> Iterator[Fault]:
     for finer, coarser in itertools.pairwise(mags):
         if coarser.maximum > 2 * finer.maximum:
-            yield Fault("mag.gap", layer.folder, f"mag {coarser.name} comes after mag {finer.name}", "steps of 2")
+            yield Fault(
+                "mag.gap",
+                layer.folder,
+                f"mag {coarser.name} comes after mag {finer.name}",
+                "steps of 2",
+            )
 
 
 def _inspect_mag(layer: Image, mag: Mag, folder: str, faults: list[Fault]) -> MagScope:
-    box = layer.container.record.bounding_box.in_mag(mag) if layer.container.record is not None else None
+    box = (
+        layer.container.record.bounding_box.in_mag(mag)
+        if layer.container.record is not None
+        else None
+    )
     listing = list_remote_mag(folder, box) if is_remote(folder) else list_mag(folder)
     faults += listing.faults
     header = check_header(folder, listing, faults)
@@ -478,7 +593,13 @@ def _inspect_mag(layer: Image, mag: Mag, folder: str, faults: list[Fault]) -> Ma
     try:
         record = read_file_record(folder)
     except (CorruptError, OSError) as error:
-        faults.append(Fault("record.broken", f"{folder}/{FILE_RECORD_NAME}", str(error).removeprefix(f"{folder}/{FILE_RECORD_NAME}: ")))
+        faults.append(
+            Fault(
+                "record.broken",
+                f"{folder}/{FILE_RECORD_NAME}",
+                str(error).removeprefix(f"{folder}/{FILE_RECORD_NAME}: "),
+            )
+        )
     if record is not None:
         faults += _lost_files(folder, listing, record)
     category = layer.container.record.category if layer.container.record is not None else ""
@@ -490,7 +611,9 @@ def _lost_files(folder: str, listing: Listing, record: npt.NDArray[np.int64]) ->
     existing = set(map(tuple, listing.shards.tolist()))
     for x, y, z, nbytes, _, _ in record.tolist():
         if nbytes and (x, y, z) not in existing:
-            yield Fault("file.lost", file_path(folder, (x, y, z)), "no such file", f"{nbytes} bytes")
+            yield Fault(
+                "file.lost", file_path(folder, (x, y, z)), "no such file", f"{nbytes} bytes"
+            )
 
 
 def check_header(folder: str, listing: Listing, faults: list[Fault]) -> WkwHeader | None:
@@ -522,16 +645,37 @@ def check_header(folder: str, listing: Listing, faults: list[Fault]) -> WkwHeade
     if most == header.for_header_file() or count < _MIN_VOTES or 2 * count <= total:
         return header
     if most != header.with_block_type(most.block_type):
-        faults.append(Fault("header.differs", path, _describe(header), f"{_describe(most)} as in {count} of {total} files"))
+        faults.append(
+            Fault(
+                "header.differs",
+                path,
+                _describe(header),
+                f"{_describe(most)} as in {count} of {total} files",
+            )
+        )
     elif most.is_compressed != header.is_compressed:
-        faults.append(Fault("header.other_block_type", path, header.block_type.label, f"{most.block_type.label} as in {count} of {total} files", offset=5))
+        faults.append(
+            Fault(
+                "header.other_block_type",
+                path,
+                header.block_type.label,
+                f"{most.block_type.label} as in {count} of {total} files",
+                offset=5,
+            )
+        )
     return most
 
 
 def header_votes(folder: str, listing: Listing) -> Iterator[WkwHeader]:
     """Yield the headers of evenly sampled data files, without broken ones."""
     shards = listing.shards
-    for number in np.unique(np.linspace(0, len(shards) - 1, min(len(shards), _SAMPLED_HEADERS)).astype(int)).tolist() if len(shards) else []:
+    for number in (
+        np.unique(
+            np.linspace(0, len(shards) - 1, min(len(shards), _SAMPLED_HEADERS)).astype(int)
+        ).tolist()
+        if len(shards)
+        else []
+    ):
         x, y, z = shards[number].tolist()
         path = file_path(folder, (x, y, z))
         try:
@@ -552,33 +696,66 @@ def _describe(header: WkwHeader) -> str:
 def _check_record(path: str, record: LayerRecord, mags: Sequence[MagScope]) -> Iterator[Fault]:
     """Compare the record of a layer with the headers and files of its mags."""
     yield from _check_types(path, record, mags)
-    lengths = {entry.mag: entry.cube_length for entry in record.mags if entry.cube_length is not None}
+    lengths = {
+        entry.mag: entry.cube_length for entry in record.mags if entry.cube_length is not None
+    }
     for scope in mags:
-        if scope.header is not None and lengths.get(scope.mag, scope.header.file_len_vx) != scope.header.file_len_vx:
-            yield Fault("json.cube_length", path, f"layer {record.name}, mag {scope.mag.name}: {lengths[scope.mag]}", str(scope.header.file_len_vx))
-    finest = next((scope for scope in mags if scope.header is not None and len(scope.listing.shards)), None)
+        if (
+            scope.header is not None
+            and lengths.get(scope.mag, scope.header.file_len_vx) != scope.header.file_len_vx
+        ):
+            yield Fault(
+                "json.cube_length",
+                path,
+                f"layer {record.name}, mag {scope.mag.name}: {lengths[scope.mag]}",
+                str(scope.header.file_len_vx),
+            )
+    finest = next(
+        (scope for scope in mags if scope.header is not None and len(scope.listing.shards)), None
+    )
     if finest is not None and finest.box is not None and finest.header is not None:
         extent = _extent(finest.listing, finest.header, finest.mag)
         box = finest.box
         if not extent.intersection(box).is_empty and not extent.contains(box):
-            yield Fault("json.box_larger", path, f"layer {record.name}: box {box}", f"files in {extent}")
+            yield Fault(
+                "json.box_larger", path, f"layer {record.name}: box {box}", f"files in {extent}"
+            )
 
 
-def _check_types(path: str, record: LayerRecord, mags: Sequence[MagScope | ArrayScope]) -> Iterator[Fault]:
+def _check_types(
+    path: str, record: LayerRecord, mags: Sequence[MagScope | ArrayScope]
+) -> Iterator[Fault]:
     """Compare the record of a layer with the types of its mags."""
     # each type with the finest mag that has it
-    types = {scope.voxel_type: scope.name for scope in reversed(mags) if scope.voxel_type is not None}
+    types = {
+        scope.voxel_type: scope.name for scope in reversed(mags) if scope.voxel_type is not None
+    }
     for (dtype, num_channels), mag in types.items():
         expected = element_class(dtype, num_channels)
         if record.element_class not in (expected, _ALSO_WRITTEN.get(expected)):
-            yield Fault("json.element_class", path, f"layer {record.name}: {record.element_class}", f"{expected} as in mag {mag}")
+            yield Fault(
+                "json.element_class",
+                path,
+                f"layer {record.name}: {record.element_class}",
+                f"{expected} as in mag {mag}",
+            )
         if record.num_channels != num_channels:
-            yield Fault("json.num_channels", path, f"layer {record.name}: {record.num_channels}", f"{num_channels} as in mag {mag}")
+            yield Fault(
+                "json.num_channels",
+                path,
+                f"layer {record.name}: {record.num_channels}",
+                f"{num_channels} as in mag {mag}",
+            )
 
 
 def _extent(listing: Listing, header: WkwHeader, mag: Mag) -> BoundingBox:
-    edge, shards = header.file_len_vx, listing.shards if len(listing.shards) else np.array([[0, 0, 0], [-1, -1, -1]])
-    return BoundingBox.from_corners((shards.min(axis=0) * edge).tolist(), ((shards.max(axis=0) + 1) * edge).tolist(), mag)
+    edge, shards = (
+        header.file_len_vx,
+        listing.shards if len(listing.shards) else np.array([[0, 0, 0], [-1, -1, -1]]),
+    )
+    return BoundingBox.from_corners(
+        (shards.min(axis=0) * edge).tolist(), ((shards.max(axis=0) + 1) * edge).tolist(), mag
+    )
 
 
 def read_recorded_box(mags: Sequence[MagScope]) -> BoundingBox | None:
@@ -597,7 +774,11 @@ def _read_recorded_box(scope: MagScope) -> BoundingBox | None:
     settings: Any = read_provenance(scope.folder).get("settings")
     try:
         command, numbers = settings["command"], _numbers(settings["box"])
-        mag = scope.mag if command in ("to_wkw", "convert", "apply") else Mag.parse(settings["source"])
+        mag = (
+            scope.mag
+            if command in ("to_wkw", "convert", "apply")
+            else Mag.parse(settings["source"])
+        )
         box = BoundingBox(vec3(numbers[:3]), vec3(numbers[3:6]), mag).in_mag(MAG_1)
         if command in ("rechunk", "copy"):
             return moved(box, vec3(_numbers(settings["translate"])))

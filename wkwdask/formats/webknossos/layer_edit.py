@@ -7,7 +7,11 @@ from typing import Any, ClassVar
 
 from wkwdask.errors import MissingError
 from wkwdask.formats.format import MetadataEdit
-from wkwdask.formats.webknossos.dataset import check_datasource_writable, read_datasource, update_datasource
+from wkwdask.formats.webknossos.dataset import (
+    check_datasource_writable,
+    read_datasource,
+    update_datasource,
+)
 from wkwdask.formats.webknossos.datasource import (
     FILE_NAME,
     NewLayer,
@@ -58,7 +62,11 @@ class LayerEdit(MetadataEdit):
                 document = with_layer(document, self.layer, new, self.attributes)
             return self._with_largest(with_mags(document, self.layer, self.mags))
 
-        new = None if self.voxel_size_nm is None else new_document(basename(self.dataset_folder), self.voxel_size_nm)
+        new = (
+            None
+            if self.voxel_size_nm is None
+            else new_document(basename(self.dataset_folder), self.voxel_size_nm)
+        )
         update_datasource(self.dataset_folder, change, new, allow_external=True)
 
     def with_maxima(self, maxima: tuple[int | None, ...], *, is_new_content: bool) -> LayerEdit:
@@ -66,16 +74,30 @@ class LayerEdit(MetadataEdit):
 
     def _with_largest(self, document: dict[str, Any]) -> dict[str, Any]:
         """Set the largest id of a segmentation if the written voxels determine it."""
-        record = parse_datasource(format_datasource(document), self.dataset_folder).layer(self.layer)
-        known = {mag: value for (mag, _, _), value in zip(self.mags, self.maxima, strict=False) if value is not None}
+        record = parse_datasource(format_datasource(document), self.dataset_folder).layer(
+            self.layer
+        )
+        known = {
+            mag: value
+            for (mag, _, _), value in zip(self.mags, self.maxima, strict=False)
+            if value is not None
+        }
         if record is None or record.category != "segmentation" or not known:
             return document
         # The finest mag determines the id. A coarser one can only raise it, because labels may
         # vanish in downsampling.
-        stated, of_finest, largest = largest_segment_id(record.attributes), known.get(record.mags[0].mag), max(known.values())
+        stated, of_finest, largest = (
+            largest_segment_id(record.attributes),
+            known.get(record.mags[0].mag),
+            max(known.values()),
+        )
         if of_finest is not None and (self.is_new_content if stated is not None else of_finest > 0):
             return with_largest_id(document, self.layer, max(0, of_finest))
-        return document if stated is None or stated >= largest else with_largest_id(document, self.layer, largest)
+        return (
+            document
+            if stated is None or stated >= largest
+            else with_largest_id(document, self.layer, largest)
+        )
 
     def check_writable(self) -> None:
         check_datasource_writable(self.dataset_folder)
@@ -83,9 +105,15 @@ class LayerEdit(MetadataEdit):
     def check_current(self) -> None:
         """Raise if the JSON no longer lists the layer, or if another job has created the dataset
         with another voxel size."""
-        source = read_datasource(self.dataset_folder) if self.is_listed or self.voxel_size_nm is not None else None
+        source = (
+            read_datasource(self.dataset_folder)
+            if self.is_listed or self.voxel_size_nm is not None
+            else None
+        )
         if self.is_listed and (source is None or source.layer(self.layer) is None):
-            raise MissingError(f"{self.dataset_folder}/{FILE_NAME}: layer {self.layer!r} was renamed or removed since planning; use its current name")
+            raise MissingError(
+                f"{self.dataset_folder}/{FILE_NAME}: layer {self.layer!r} was renamed or removed since planning; use its current name"
+            )
         if self.voxel_size_nm is None or source is None or source.voxel_size_nm is None:
             return
         if not same_lengths(self.voxel_size_nm, source.voxel_size_nm):
@@ -151,7 +179,11 @@ class LargestIdEdit(MetadataEdit):
 
     def apply(self) -> None:
         source = read_datasource(self.dataset_folder)
-        before = None if source is None or source.layer(self.layer) is None else self._stated(source.document)
+        before = (
+            None
+            if source is None or source.layer(self.layer) is None
+            else self._stated(source.document)
+        )
         if before is not None and before < self.value:
             update_datasource(self.dataset_folder, self._with_largest, allow_external=True)
 
@@ -174,7 +206,11 @@ class MagRemoval(MetadataEdit):
     mags: tuple[Mag, ...]
 
     def apply(self) -> None:
-        update_datasource(self.dataset_folder, lambda document: without_mags(document, self.layer, self.mags, keep_layer=False), allow_external=True)
+        update_datasource(
+            self.dataset_folder,
+            lambda document: without_mags(document, self.layer, self.mags, keep_layer=False),
+            allow_external=True,
+        )
 
     def check_writable(self) -> None:
         check_datasource_writable(self.dataset_folder)
@@ -184,4 +220,6 @@ class MagRemoval(MetadataEdit):
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> MagRemoval:
-        return super(MagRemoval, cls).from_json({**value, "mags": tuple(map(Mag.parse, value["mags"]))})
+        return super(MagRemoval, cls).from_json(
+            {**value, "mags": tuple(map(Mag.parse, value["mags"]))}
+        )

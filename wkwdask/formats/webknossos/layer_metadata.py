@@ -49,7 +49,11 @@ def attachments_of(entry: dict[str, Any]) -> tuple[Attachment, ...]:
     attachments = []
     for kind, group in groups.items() if isinstance(groups, dict) else ():
         for item in group if isinstance(group, list) else [group]:
-            values = [item.get(key) for key in ("name", "path", "dataFormat")] if isinstance(item, dict) else [None]
+            values = (
+                [item.get(key) for key in ("name", "path", "dataFormat")]
+                if isinstance(item, dict)
+                else [None]
+            )
             if all(isinstance(value, str) for value in values):
                 attachments.append(Attachment(kind, *values))
     return tuple(attachments)
@@ -75,7 +79,9 @@ def axes_of(entry: dict[str, Any]) -> tuple[Axis, ...]:
 def transformations_of(entry: dict[str, Any]) -> tuple[dict[str, Any], ...]:
     """List the coordinate transformations, unparsed."""
     items = entry.get("coordinateTransformations")
-    return tuple(item for item in items if isinstance(item, dict)) if isinstance(items, list) else ()
+    return (
+        tuple(item for item in items if isinstance(item, dict)) if isinstance(items, list) else ()
+    )
 
 
 def view_of(entry: dict[str, Any]) -> dict[str, Any]:
@@ -100,7 +106,11 @@ def type_text(element_class: str, num_channels: int) -> str:
     dtype = dtype_of(element_class, num_channels)
     if num_channels == 1:
         return element_class if dtype is None else dtype.name
-    return f"{element_class} in {num_channels} channels" if dtype is None else f"{dtype.name} x {num_channels} channels"
+    return (
+        f"{element_class} in {num_channels} channels"
+        if dtype is None
+        else f"{dtype.name} x {num_channels} channels"
+    )
 
 
 def dtype_of(element_class: str, num_channels: int) -> np.dtype[Any] | None:
@@ -113,7 +123,10 @@ def dtype_of(element_class: str, num_channels: int) -> np.dtype[Any] | None:
     """
     for voxel_type in VOXEL_TYPES:
         stem = voxel_type.dtype.name.rstrip("0123456789")
-        names = [f"{stem}{voxel_type.dtype.itemsize * 8 * num_channels}", *([voxel_type.element_class] if num_channels == 1 else [])]
+        names = [
+            f"{stem}{voxel_type.dtype.itemsize * 8 * num_channels}",
+            *([voxel_type.element_class] if num_channels == 1 else []),
+        ]
         if element_class in names:
             return voxel_type.dtype.newbyteorder("=")
     return None

@@ -106,29 +106,51 @@ class DatasetSummary(Card):
             for layer in self.layers
             for mag in layer.mags
         ]
-        rows += [(layer.name, layer.category, "", "", "", "", layer.problem) for layer in self.layers if not layer.mags]
-        lengths = "unknown" if self.voxel_size is None else f"{' x '.join(f'{length:g}' for length in self.voxel_size)} {self.unit}"
+        rows += [
+            (layer.name, layer.category, "", "", "", "", layer.problem)
+            for layer in self.layers
+            if not layer.mags
+        ]
+        lengths = (
+            "unknown"
+            if self.voxel_size is None
+            else f"{' x '.join(f'{length:g}' for length in self.voxel_size)} {self.unit}"
+        )
         return f"{escape(f'{self.path}: voxel size {lengths}')}{html_table(('layer', 'category', 'mag', 'box', 'files', 'bytes', ''), rows)}"
 
     def _drawn(self) -> Iterable[str]:
         return (mag.folder for layer in self.layers for mag in layer.mags if not mag.problem)
 
     def to_json(self) -> dict[str, Any]:
-        head = {"path": self.path, "voxel_size_nm": self.voxel_size_nm, "voxel_size": self.voxel_size, "unit": self.unit}
+        head = {
+            "path": self.path,
+            "voxel_size_nm": self.voxel_size_nm,
+            "voxel_size": self.voxel_size,
+            "unit": self.unit,
+        }
         return {**head, "layers": [_layer_json(layer) for layer in self.layers]}
 
 
 def summarize(url: str | os.PathLike[str]) -> DatasetSummary:
     """Summarize a dataset, layer or mag: headers are read, and all files are counted."""
     located = locate(url)
-    sources = [layer.container.datasource for layer in located.layers if layer.container.datasource is not None]
+    sources = [
+        layer.container.datasource
+        for layer in located.layers
+        if layer.container.datasource is not None
+    ]
     if not sources and located.invalid_layers:
         sources = [source for source in (read_datasource(located.path),) if source is not None]
     layers = tuple(_summarize_layer(layer, located.mag) for layer in located.layers)
-    layers += tuple(LayerSummary(invalid.name, "", "", "", 0, None, (), invalid.problem) for invalid in located.invalid_layers)
+    layers += tuple(
+        LayerSummary(invalid.name, "", "", "", 0, None, (), invalid.problem)
+        for invalid in located.invalid_layers
+    )
     if not sources:
         return DatasetSummary(located.path, None, layers)
-    return DatasetSummary(located.path, sources[0].voxel_size_nm, layers, sources[0].voxel_size, sources[0].unit)
+    return DatasetSummary(
+        located.path, sources[0].voxel_size_nm, layers, sources[0].voxel_size, sources[0].unit
+    )
 
 
 def _summarize_layer(layer: Image, only: Mag | None) -> LayerSummary:
@@ -137,19 +159,41 @@ def _summarize_layer(layer: Image, only: Mag | None) -> LayerSummary:
         folders = layer.mags
     except UnsupportedError:
         folders = {}
-    mags = tuple(_summarize_mag(layer, mag, folder) for mag, folder in folders.items() if only in (None, mag))
+    mags = tuple(
+        _summarize_mag(layer, mag, folder) for mag, folder in folders.items() if only in (None, mag)
+    )
     if record is not None:
-        return LayerSummary(layer.name, record.category, record.data_format, record.element_class, record.num_channels, record.bounding_box, mags)
+        return LayerSummary(
+            layer.name,
+            record.category,
+            record.data_format,
+            record.element_class,
+            record.num_channels,
+            record.bounding_box,
+            mags,
+        )
     opened = next((open_mag(mag.folder, mag.box, mag.mag) for mag in mags if not mag.problem), None)
     if opened is None:
         return LayerSummary(layer.name, "", "wkw", "", 0, None, mags)
-    return LayerSummary(layer.name, "", "wkw", element_class(opened.dtype, opened.num_channels), opened.num_channels, None, mags)
+    return LayerSummary(
+        layer.name,
+        "",
+        "wkw",
+        element_class(opened.dtype, opened.num_channels),
+        opened.num_channels,
+        None,
+        mags,
+    )
 
 
 def _summarize_mag(layer: Image, mag: Mag, folder: str) -> MagSummary:
     """Summarize a mag; one stored as Zarr or N5 has no block length."""
     is_array = is_arrays_layer(layer)
-    real = None if layer.container.dataset_folder is None else external_location(layer.container.dataset_folder, folder)
+    real = (
+        None
+        if layer.container.dataset_folder is None
+        else external_location(layer.container.dataset_folder, folder)
+    )
     num_files: int | None
     nbytes: int | None
     num_files = nbytes = 0
@@ -164,16 +208,39 @@ def _summarize_mag(layer: Image, mag: Mag, folder: str) -> MagSummary:
     except (WkwDaskError, ModuleNotFoundError, OSError) as error:
         return MagSummary(mag, folder, problem=str(error), elsewhere=real)
     if is_array:
-        return MagSummary(mag, folder, volume.box, volume.dtype.name, layer.container.record.data_format, files=num_files, nbytes=nbytes, elsewhere=real)
+        return MagSummary(
+            mag,
+            folder,
+            volume.box,
+            volume.dtype.name,
+            layer.container.record.data_format,
+            files=num_files,
+            nbytes=nbytes,
+            elsewhere=real,
+        )
     header = header_of(volume)
     lengths = header.block_len, header.file_len
-    return MagSummary(mag, folder, volume.box, header.dtype.name, header.block_type.label, *lengths, num_files, nbytes, elsewhere=real)
+    return MagSummary(
+        mag,
+        folder,
+        volume.box,
+        header.dtype.name,
+        header.block_type.label,
+        *lengths,
+        num_files,
+        nbytes,
+        elsewhere=real,
+    )
 
 
 def _layer_json(layer: LayerSummary) -> dict[str, Any]:
     values = _values(layer)
     del values["mags"]
-    return {**values, "category": layer.category or None, "mags": [_values(mag) for mag in layer.mags]}
+    return {
+        **values,
+        "category": layer.category or None,
+        "mags": [_values(mag) for mag in layer.mags],
+    }
 
 
 def _values(summary: LayerSummary | MagSummary) -> dict[str, Any]:

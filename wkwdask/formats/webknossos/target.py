@@ -18,11 +18,25 @@ from wkwdask.formats.webknossos.dataset import (
     read_datasource,
     with_external,
 )
-from wkwdask.formats.webknossos.datasource import FILE_NAME, NewLayer, check_layer_name, format_datasource, new_document, parse_datasource
+from wkwdask.formats.webknossos.datasource import (
+    FILE_NAME,
+    NewLayer,
+    check_layer_name,
+    format_datasource,
+    new_document,
+    parse_datasource,
+)
 from wkwdask.formats.webknossos.layer_edit import LayerEdit
 from wkwdask.formats.webknossos.layer_metadata import type_text
 from wkwdask.formats.wkw.array import wkw_target
-from wkwdask.formats.wkw.header import derived_header, largest_file_len, new_header, rewritten_header, storage_settings, storage_text
+from wkwdask.formats.wkw.header import (
+    derived_header,
+    largest_file_len,
+    new_header,
+    rewritten_header,
+    storage_settings,
+    storage_text,
+)
 from wkwdask.formats.wkw.layout import header_of, is_wkw
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.vectors import minus
@@ -74,17 +88,32 @@ class MagTarget:
         if not replaces(existing) and is_occupied(self.folder):
             return ""
         listed = self.layer.mags if self.layer.container.record is not None else ()
-        coarser = [mag.name for mag in listed if mag != self.mag and all(a % b == 0 for a, b in zip(mag.factors, self.mag.factors, strict=True))]
+        coarser = [
+            mag.name
+            for mag in listed
+            if mag != self.mag
+            and all(a % b == 0 for a, b in zip(mag.factors, self.mag.factors, strict=True))
+        ]
         if not coarser:
             return ""
-        advice = 'build_pyramid(update=True) brings them up to date, existing="overwrite" replaces them'
+        advice = (
+            'build_pyramid(update=True) brings them up to date, existing="overwrite" replaces them'
+        )
         return f"existing coarser mags are not changed: {', '.join(coarser)}; {advice}"
 
-    def new_levels(self, specs: Sequence[LevelSpec], options: WkwOptions, like: Volume | None = None, existing: str = "error") -> NewLevels:
+    def new_levels(
+        self,
+        specs: Sequence[LevelSpec],
+        options: WkwOptions,
+        like: Volume | None = None,
+        existing: str = "error",
+    ) -> NewLevels:
         del existing
         (spec,) = specs
         if self.destination.category not in (None, "color", "segmentation"):
-            raise ValueError(f'category must be "color" or "segmentation", got {self.destination.category!r}')
+            raise ValueError(
+                f'category must be "color" or "segmentation", got {self.destination.category!r}'
+            )
         if min(spec.box.topleft) < 0:
             raise BoundsError(
                 f"{self.folder}: starts at voxel {spec.box.topleft}, but WKW has no voxels below 0: move it with offset=, or exclude that part "
@@ -95,7 +124,13 @@ class MagTarget:
         if like is None or not is_wkw(like):
             header = new_header(spec, options)
         elif spec.is_copy:
-            header = rewritten_header(header_of(like), options, spec.box, is_part=spec.box.size != like.box.size, name=like.name)
+            header = rewritten_header(
+                header_of(like),
+                options,
+                spec.box,
+                is_part=spec.box.size != like.box.size,
+                name=like.name,
+            )
         else:
             before = header_of(like)
             header = derived_header(before, options, spec, before.file_len)
@@ -103,9 +138,25 @@ class MagTarget:
         edit = (self if size is None else self._in_new_dataset(size))._edit(header, spec.box, size)
         keeps = self.destination.keeps_files and _is_hidden_outside(edit, spec.box)
         target = replace(_target(self.folder, header, options, spec.box), keeps_files=keeps)
-        settings = {"folder": self.folder, "dtype": header.dtype.name, "channels": header.num_channels, **storage_settings([header], options.chosen_level)}
-        stored_as, placed_as = storage_text([header], options.chosen_level), self._missing_voxels(spec.box)
-        return NewLevels(self.layer.folder, (self.folder,), (target,), settings, edit, stored_as=stored_as, placed_as=placed_as)
+        settings = {
+            "folder": self.folder,
+            "dtype": header.dtype.name,
+            "channels": header.num_channels,
+            **storage_settings([header], options.chosen_level),
+        }
+        stored_as, placed_as = (
+            storage_text([header], options.chosen_level),
+            self._missing_voxels(spec.box),
+        )
+        return NewLevels(
+            self.layer.folder,
+            (self.folder,),
+            (target,),
+            settings,
+            edit,
+            stored_as=stored_as,
+            placed_as=placed_as,
+        )
 
     def _missing_voxels(self, box: BoundingBox) -> str:
         """Describe the voxels that a coarser mag lacks in the layer's box; an empty text if it has
@@ -115,28 +166,48 @@ class MagTarget:
         if box.contains(whole):
             return ""
         before, after = (
-            " x ".join(str(max(0, n)) for n in minus(high, low)) for low, high in ((whole.topleft, box.topleft), (box.bottomright, whole.bottomright))
+            " x ".join(str(max(0, n)) for n in minus(high, low))
+            for low, high in ((whole.topleft, box.topleft), (box.bottomright, whole.bottomright))
         )
         return (
             f"mag {box.mag} begins {before} and ends {after} of its voxels inside of the layer's bounding box, which is one for all mags in WKW: voxels there "
             'are zero; build_pyramid with existing="overwrite" computes the mag with all of them'
         )
 
-    def _edit(self, header: WkwHeader, box: BoundingBox, voxel_size_nm: Lengths | None) -> LayerEdit | None:
+    def _edit(
+        self, header: WkwHeader, box: BoundingBox, voxel_size_nm: Lengths | None
+    ) -> LayerEdit | None:
         """Return the edit that lists the mag, or None without a JSON. A new layer that copies
         another one inherits its attributes."""
         layer, destination = self.layer, self.destination
         dataset, record = layer.container.dataset_folder, layer.container.record
-        source = None if destination.image is None or destination.image.container is None else destination.image.container.record
+        source = (
+            None
+            if destination.image is None or destination.image.container is None
+            else destination.image.container.record
+        )
         if dataset is None:
             return None
         listed = () if record is None else record.mags
         check_one_ladder(layer.folder, [entry.mag for entry in listed], [self.mag])
-        path = f"./{relpath(self.user_folder, dataset)}" if self.user_folder else json_path(layer, self.mag, self.folder)
-        edit = LayerEdit(dataset, layer.name, ((self.mag, path, header.file_len_vx),), voxel_size_nm=voxel_size_nm, is_listed=record is not None)
+        path = (
+            f"./{relpath(self.user_folder, dataset)}"
+            if self.user_folder
+            else json_path(layer, self.mag, self.folder)
+        )
+        edit = LayerEdit(
+            dataset,
+            layer.name,
+            ((self.mag, path, header.file_len_vx),),
+            voxel_size_nm=voxel_size_nm,
+            is_listed=record is not None,
+        )
         elements = element_class(header.dtype, header.num_channels)
         has_others = any(entry.mag != self.mag for entry in listed)
-        if has_others and (record.element_class, record.num_channels) != (elements, header.num_channels):
+        if has_others and (record.element_class, record.num_channels) != (
+            elements,
+            header.num_channels,
+        ):
             raise ValueError(
                 f"{layer.folder}: the layer stores {type_text(record.element_class, record.num_channels)}, "
                 f"the array is {type_text(elements, header.num_channels)}; cast it, or write to another layer"
@@ -150,36 +221,58 @@ class MagTarget:
         else:
             if source is None or destination.image.name != layer.name:
                 check_layer_name(layer.name)
-            category = destination.category or (source.category if source is not None else guess_category(header.dtype, header.num_channels))
+            category = destination.category or (
+                source.category
+                if source is not None
+                else guess_category(header.dtype, header.num_channels)
+            )
         layer_box, attributes = box.in_mag(MAG_1), {}
         if source is not None and destination.image_box is not None:
             # the box of a coarse mag may extend beyond that of the layer
             layer_box, attributes = destination.image_box, source.attributes
         if has_others:
             layer_box = record.bounding_box.union(layer_box)
-        return replace(edit, new_layer=NewLayer(category, layer_box, elements, header.num_channels), attributes=attributes)
+        return replace(
+            edit,
+            new_layer=NewLayer(category, layer_box, elements, header.num_channels),
+            attributes=attributes,
+        )
 
     def _voxel_size_of_new_dataset(self) -> Lengths | None:
         """Return the voxel size of a dataset to create [nm]; None for an existing one, whose voxel
         size must agree."""
         destination = self.destination
         if not destination.needs_container and destination.voxel_size_nm is None:
-            return None if destination.coordinate_voxel_size_nm is None else self._voxel_size_from_coordinates(destination.coordinate_voxel_size_nm)
+            return (
+                None
+                if destination.coordinate_voxel_size_nm is None
+                else self._voxel_size_from_coordinates(destination.coordinate_voxel_size_nm)
+            )
         if not destination.needs_container and not self._is_named_as_mag:
-            raise ValueError(f"{self.folder}: voxel_size= creates a dataset, whose mags are folders such as {self.folder}/LAYER/1: pass one of them")
+            raise ValueError(
+                f"{self.folder}: voxel_size= creates a dataset, whose mags are folders such as {self.folder}/LAYER/1: pass one of them"
+            )
         # An explicit voxel size must match an existing dataset. Without one, a new dataset takes
         # that of the source.
-        explicit = destination.required_voxel_size_nm if destination.needs_container else destination.voxel_size_nm
+        explicit = (
+            destination.required_voxel_size_nm
+            if destination.needs_container
+            else destination.voxel_size_nm
+        )
         dataset = dirname(dirname(self.user_folder or self.folder))
         datasource = read_datasource(dataset)
         if datasource is not None:
             known = datasource.voxel_size_nm
             if explicit is not None and known is not None and not same_lengths(explicit, known):
-                raise ValueError(f"{dataset}/{FILE_NAME}: the voxel size is {known} nm, not {explicit} nm; leave voxel_size= out, or correct the JSON")
+                raise ValueError(
+                    f"{dataset}/{FILE_NAME}: the voxel size is {known} nm, not {explicit} nm; leave voxel_size= out, or correct the JSON"
+                )
             return None
         size = explicit or destination.source_voxel_size_nm
         if size is None:
-            raise ValueError(f"{dataset}: a new dataset needs a voxel size, and the source has none: pass voxel_size=, such as (4, 4, 35) in nm")
+            raise ValueError(
+                f"{dataset}: a new dataset needs a voxel size, and the source has none: pass voxel_size=, such as (4, 4, 35) in nm"
+            )
         return size
 
     def _voxel_size_from_coordinates(self, size: Lengths) -> Lengths | None:
@@ -190,7 +283,10 @@ class MagTarget:
             return size if self.destination.is_empty_folder and self._is_named_as_mag else None
         known = datasource.voxel_size_nm
         if known is not None and not same_lengths(size, known):
-            in_dataset, in_array = (", ".join(f"{length:g}" for length in lengths_in(self.mag, lengths)) for lengths in (known, size))
+            in_dataset, in_array = (
+                ", ".join(f"{length:g}" for length in lengths_in(self.mag, lengths))
+                for lengths in (known, size)
+            )
             raise ValueError(
                 f"{self.folder}: voxels of mag {self.mag} are {in_dataset} nm in the dataset, but {in_array} nm in the array's coordinates; "
                 "write to the mag with this voxel size, or pass offset="
@@ -201,8 +297,13 @@ class MagTarget:
         """Return the target with the JSON of its new dataset, which is published together with the
         mag."""
         layer, dataset = self.layer, dirname(self.layer.folder)
-        datasource = parse_datasource(format_datasource(new_document(basename(dataset), voxel_size_nm)), f"{dataset}/{FILE_NAME}")
-        layer = make_layer(layer.folder, layer.name, dataset, datasource, allow_external=layer.allow_external)
+        datasource = parse_datasource(
+            format_datasource(new_document(basename(dataset), voxel_size_nm)),
+            f"{dataset}/{FILE_NAME}",
+        )
+        layer = make_layer(
+            layer.folder, layer.name, dataset, datasource, allow_external=layer.allow_external
+        )
         checked_folder(layer, self.folder)
         return replace(self, layer=layer)
 
@@ -229,30 +330,54 @@ class LayerTarget:
         del existing
         return ""
 
-    def new_levels(self, specs: Sequence[LevelSpec], options: WkwOptions, like: Volume | None = None, existing: str = "error") -> NewLevels:
+    def new_levels(
+        self,
+        specs: Sequence[LevelSpec],
+        options: WkwOptions,
+        like: Volume | None = None,
+        existing: str = "error",
+    ) -> NewLevels:
         del existing
         assert like is not None
         before = header_of(like)
         mags = [spec.box.mag for spec in specs]
         if specs[0].is_copy:
             folders: tuple[str, ...] = (checked_folder(self.layer, like.name),)
-            headers = [rewritten_header(before, options, specs[0].box, is_part=False, name=like.name)]
+            headers = [
+                rewritten_header(before, options, specs[0].box, is_part=False, name=like.name)
+            ]
             self._check_listed_once(like, headers[0])
         else:
             named = [self.layer.mags.get(mag, f"{self.layer.folder}/{mag.name}") for mag in mags]
             folders = tuple(checked_folder(self.layer, folder) for folder in named)
             check_no_overlap(self.layer, like, mags, folders)
             finer = like.box.mag.maximum
-            headers = [derived_header(before, options, spec, largest_file_len(before, is_finer=spec.box.mag.maximum < finer)) for spec in specs]
-        targets = tuple(_target(folder, header, options, spec.box) for folder, header, spec in zip(folders, headers, specs, strict=True))
+            headers = [
+                derived_header(
+                    before,
+                    options,
+                    spec,
+                    largest_file_len(before, is_finer=spec.box.mag.maximum < finer),
+                )
+                for spec in specs
+            ]
+        targets = tuple(
+            _target(folder, header, options, spec.box)
+            for folder, header, spec in zip(folders, headers, specs, strict=True)
+        )
         check_one_ladder(self.layer.folder, self.layer.mags, mags)
         edit, dataset = None, self.layer.container.dataset_folder
         if dataset is not None and self.layer.container.record is not None:
-            paths = [json_path(self.layer, mag, folder) for mag, folder in zip(mags, folders, strict=True)]
+            paths = [
+                json_path(self.layer, mag, folder)
+                for mag, folder in zip(mags, folders, strict=True)
+            ]
             listed = zip(mags, paths, (header.file_len_vx for header in headers), strict=True)
             edit = LayerEdit(dataset, self.layer.name, tuple(listed), is_listed=True)
         level = options.chosen_level
-        is_same = specs[0].is_copy and options.level is None and headers[0] == before.for_header_file()
+        is_same = (
+            specs[0].is_copy and options.level is None and headers[0] == before.for_header_file()
+        )
         return NewLevels(
             root_of(self.layer).work_folder(self.layer.folder, folders),
             folders,
@@ -266,10 +391,15 @@ class LayerTarget:
     def _check_listed_once(self, like: Volume, header: WkwHeader) -> None:
         """Raise ValueError for a new file length of a mag that another layer lists too: that
         layer's record would become wrong."""
-        if self.layer.container.datasource is None or (like.chunk_shape, like.shard_shape) == ((header.block_len,) * 3, (header.file_len_vx,) * 3):
+        if self.layer.container.datasource is None or (like.chunk_shape, like.shard_shape) == (
+            (header.block_len,) * 3,
+            (header.file_len_vx,) * 3,
+        ):
             return
         for other in other_layers_with(self.layer, like.name):
-            raise ValueError(f"{like.name}: layer {other} lists this mag and its file length too; write to another target")
+            raise ValueError(
+                f"{like.name}: layer {other} lists this mag and its file length too; write to another target"
+            )
 
 
 def _is_hidden_outside(edit: LayerEdit | None, box: BoundingBox) -> bool:
@@ -301,25 +431,43 @@ def mag_target(destination: Destination) -> MagTarget:
     if mag is None:
         for dataset, example in ((folder, f"{folder}/LAYER/1"), (layer_folder, f"{folder}/1")):
             if read_datasource(dataset) is not None:
-                raise ValueError(f"{folder}: is not the folder of a mag; name one, such as {example}")
+                raise ValueError(
+                    f"{folder}: is not the folder of a mag; name one, such as {example}"
+                )
         layer = make_layer(layer_folder, layer_name, allow_external=allow_external)
         return MagTarget(checked_folder(layer, folder), MAG_1, layer, destination)
     datasource = read_datasource(dataset_folder)
     if datasource is None:
         if not allow_external:
             check_own_datasource(dataset_folder)  # a link to a missing file
-        return MagTarget(folder, mag, make_layer(layer_folder, layer_name, allow_external=allow_external), destination)
-    layer = layer_in(dataset_folder, datasource, layer_folder) or make_layer(layer_folder, layer_name, dataset_folder, datasource)
+        return MagTarget(
+            folder,
+            mag,
+            make_layer(layer_folder, layer_name, allow_external=allow_external),
+            destination,
+        )
+    layer = layer_in(dataset_folder, datasource, layer_folder) or make_layer(
+        layer_folder, layer_name, dataset_folder, datasource
+    )
     check_stored_as_wkw(layer, is_target=True)
     if allow_external:
         layer = with_external(layer)
     real = checked_folder(layer, folder)
     listed = layer.mags.get(mag) if layer.container.record is not None else None
-    if listed is not None and (is_remote(listed) or (is_occupied(listed) and files.realpath(listed) != files.realpath(folder))):
+    if listed is not None and (
+        is_remote(listed)
+        or (is_occupied(listed) and files.realpath(listed) != files.realpath(folder))
+    ):
         stated = next((level.stated for level in layer.levels if level.mag == mag), None)
         named = "" if stated is None else f" ({layer.document} names it {stated!r})"
-        raise ExistsError(f"{folder}: mag {mag} of layer {layer.name} is at {listed}{named}; write to that folder")
-    return MagTarget(folder, mag, layer, destination) if real == folder else MagTarget(real, mag, replace(layer, folder=dirname(real)), destination, folder)
+        raise ExistsError(
+            f"{folder}: mag {mag} of layer {layer.name} is at {listed}{named}; write to that folder"
+        )
+    return (
+        MagTarget(folder, mag, layer, destination)
+        if real == folder
+        else MagTarget(real, mag, replace(layer, folder=dirname(real)), destination, folder)
+    )
 
 
 def other_layers_with(layer: Image, folder: str) -> list[str]:
@@ -327,9 +475,17 @@ def other_layers_with(layer: Image, folder: str) -> list[str]:
     if layer.container.datasource is None:
         return []
     real = files.realpath(folder)
-    others = [listed_layer(layer.container.dataset_folder, layer.container.datasource, record) for record in layer.container.datasource.layers]
+    others = [
+        listed_layer(layer.container.dataset_folder, layer.container.datasource, record)
+        for record in layer.container.datasource.layers
+    ]
     return [
-        other.name for other in others if other.name != layer.name and any(not is_remote(path) and files.realpath(path) == real for path in other.mags.values())
+        other.name
+        for other in others
+        if other.name != layer.name
+        and any(
+            not is_remote(path) and files.realpath(path) == real for path in other.mags.values()
+        )
     ]
 
 
@@ -338,25 +494,38 @@ def json_path(layer: Image, mag: Mag, folder: str) -> str:
     else the absolute path."""
     dataset = str(layer.container.dataset_folder)
     record = layer.container.record
-    listed: str | None = next((entry.path for entry in record.mags if entry.mag == mag and entry.path), None) if record is not None else None
+    listed: str | None = (
+        next((entry.path for entry in record.mags if entry.mag == mag and entry.path), None)
+        if record is not None
+        else None
+    )
     if listed is not None and files.realpath(layer.mags[mag]) == files.realpath(folder):
         return listed
     default = f"{dataset}/{layer.name}/{basename(folder)}"
     inside = [
-        path for path in (folder, default) if root_of(layer).outside(path) is None or (path == default and files.realpath(path) == files.realpath(folder))
+        path
+        for path in (folder, default)
+        if root_of(layer).outside(path) is None
+        or (path == default and files.realpath(path) == files.realpath(folder))
     ]
     return f"./{relpath(inside[0], dataset)}" if inside else folder
 
 
-def check_no_overlap(layer: Image, source: Volume, mags: Sequence[Mag], folders: Sequence[str]) -> None:
+def check_no_overlap(
+    layer: Image, source: Volume, mags: Sequence[Mag], folders: Sequence[str]
+) -> None:
     """Raise FormatError if paths in the JSON would make a new mag overwrite other data."""
-    known = {source.name: source.box.mag} | {folder: mag for mag, folder in layer.mags.items() if mag not in mags}
+    known = {source.name: source.box.mag} | {
+        folder: mag for mag, folder in layer.mags.items() if mag not in mags
+    }
     others = [files.realpath(folder) for folder in known if not is_remote(folder)]
     for number, folder in enumerate(folders):
         real = files.realpath(folder)
         for other in others + [files.realpath(before) for before in folders[:number]]:
             if is_below(real, other) or is_below(other, real):
-                raise FormatError(f"{folder}: mag {mags[number]} would overwrite {other}; the paths in the JSON overlap")
+                raise FormatError(
+                    f"{folder}: mag {mags[number]} would overwrite {other}; the paths in the JSON overlap"
+                )
 
 
 def mag_folder(destination: Destination) -> str:
@@ -365,21 +534,27 @@ def mag_folder(destination: Destination) -> str:
     mag = mag_from_name(basename(folder))
     if destination.layer is None and mag is not None and read_datasource(folder) is None:
         if destination.mag is not None and destination.mag != mag:
-            raise ValueError(f"{folder}: is mag {mag}, but the voxels to write are mag {destination.mag}")
+            raise ValueError(
+                f"{folder}: is mag {mag}, but the voxels to write are mag {destination.mag}"
+            )
         return folder
     name, datasource = (destination.mag or MAG_1).name, read_datasource(folder)
     if destination.layer is not None:
         above = [] if datasource is not None else [dirname(folder), dirname(dirname(folder))]
         outer = next((path for path in above if path and read_datasource(path) is not None), None)
         if outer is not None:  # a dataset must not be nested in a layer or mag of another one
-            raise ValueError(f"{folder}: is inside the dataset {outer}, but layer= needs a dataset as the target: pass {outer}, or leave layer= out")
+            raise ValueError(
+                f"{folder}: is inside the dataset {outer}, but layer= needs a dataset as the target: pass {outer}, or leave layer= out"
+            )
         if datasource is None or datasource.layer(destination.layer) is None:
             check_layer_name(destination.layer)
         return f"{folder}/{destination.layer}/{name}"
     if datasource is None and read_datasource(dirname(folder)) is not None:
         return f"{folder}/{name}"
     if datasource is None and read_datasource(dirname(dirname(folder))) is not None:
-        raise ValueError(f"{folder}: is inside a layer of the dataset {dirname(dirname(folder))}; name a mag of the layer, such as {dirname(folder)}/{name}")
+        raise ValueError(
+            f"{folder}: is inside a layer of the dataset {dirname(dirname(folder))}; name a mag of the layer, such as {dirname(folder)}/{name}"
+        )
     layer = destination.source_layer or destination.category or destination.guessed_category
     if destination.source_layer and (datasource is None or datasource.layer(layer) is None):
         check_layer_name(layer)

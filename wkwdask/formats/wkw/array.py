@@ -62,8 +62,15 @@ class MagIdentity:
     def check(self, *, has_absent: bool) -> None:
         """Raise ReplacedError or MissingError if the mag was replaced or is missing: then an absent
         file does not mean zeros."""
-        if has_absent and self.store.is_local and self._mtime_ns() != self.state[1] and self.state[1]:
-            raise ReplacedError(f"{self.store.url}: was replaced since it was opened; open it again")
+        if (
+            has_absent
+            and self.store.is_local
+            and self._mtime_ns() != self.state[1]
+            and self.state[1]
+        ):
+            raise ReplacedError(
+                f"{self.store.url}: was replaced since it was opened; open it again"
+            )
 
     def _mtime_ns(self) -> int:
         path = self.store.path_of(HEADER_NAME)
@@ -88,16 +95,37 @@ def open_mag(folder: str, box: BoundingBox | None = None, mag: Mag = MAG_1) -> S
     if is_remote(folder):
         return array
     status = files.stat(f"{folder}/{HEADER_NAME}")
-    return replace(array, identity=MagIdentity(array.store, header, (status.st_ino, status.st_mtime_ns)))
+    return replace(
+        array, identity=MagIdentity(array.store, header, (status.st_ino, status.st_mtime_ns))
+    )
 
 
-def wkw_array(folder: str, header: WkwHeader, box: BoundingBox, level: int = DEFAULT_LEVEL) -> StoredArray:
+def wkw_array(
+    folder: str, header: WkwHeader, box: BoundingBox, level: int = DEFAULT_LEVEL
+) -> StoredArray:
     """Return a mag as a stored array, given its header."""
     block, file = (header.block_len,) * 3, (header.file_len_vx,) * 3
-    grid = ChunkGrid((header.num_channels, _END, _END, _END), (header.num_channels, *block), (header.num_channels, *file), file)
-    store = with_witness(open_store(folder), HEADER_NAME) if is_remote(folder) else FolderStore(folder)
+    grid = ChunkGrid(
+        (header.num_channels, _END, _END, _END),
+        (header.num_channels, *block),
+        (header.num_channels, *file),
+        file,
+    )
+    store = (
+        with_witness(open_store(folder), HEADER_NAME) if is_remote(folder) else FolderStore(folder)
+    )
     dtype = header.dtype.newbyteorder("=")
-    return StoredArray(store, grid, _NAMES, WkwFiles(header, level), WkwCodec(header, level), dtype, MagIdentity(store, header), mag=box.mag, part=box)
+    return StoredArray(
+        store,
+        grid,
+        _NAMES,
+        WkwFiles(header, level),
+        WkwCodec(header, level),
+        dtype,
+        MagIdentity(store, header),
+        mag=box.mag,
+        part=box,
+    )
 
 
 def list_remote_mag(folder: str, box: BoundingBox | None) -> Listing:
@@ -105,17 +133,26 @@ def list_remote_mag(folder: str, box: BoundingBox | None) -> Listing:
     valid header."""
     try:
         header = read_header(folder)
-        array = wkw_array(folder, header, mag_extent(folder, header, MAG_1) if box is None else box).with_listing()
+        array = wkw_array(
+            folder, header, mag_extent(folder, header, MAG_1) if box is None else box
+        ).with_listing()
     except (FormatError, MissingError, UnsupportedError):
         return Listing(np.zeros((0, 3), np.int64), ())
     shards = np.array([file[1:] for file, _, _ in array.listed()], np.int64).reshape(-1, 3)
     return Listing(shards[np.lexsort(shards.T)], ())
 
 
-def wkw_target(folder: str, header: WkwHeader, level: int, box: BoundingBox, parts_folder: str = "") -> TargetArray:
+def wkw_target(
+    folder: str, header: WkwHeader, level: int, box: BoundingBox, parts_folder: str = ""
+) -> TargetArray:
     """Return a mag as the target of a write."""
     array = wkw_array(folder, header, box, level)
-    return TargetArray(array, FolderStore(parts_folder), ((HEADER_NAME, format_header(header)),), splicer=WkwSplicer())
+    return TargetArray(
+        array,
+        FolderStore(parts_folder),
+        ((HEADER_NAME, format_header(header)),),
+        splicer=WkwSplicer(),
+    )
 
 
 def filled_box(array: StoredArray) -> BoundingBox:
@@ -128,5 +165,11 @@ def filled_box(array: StoredArray) -> BoundingBox:
         codes = np.empty(0, np.int64) if file is None else file.nonzero_codes(DEFAULT_LEVEL)
         if len(codes):
             blocks = (morton.decode(codes.astype(np.uint64)) + corner) * header.block_len
-            filled = filled.union(BoundingBox.from_corners(blocks.min(axis=0).tolist(), (blocks.max(axis=0) + header.block_len).tolist(), filled.mag))
+            filled = filled.union(
+                BoundingBox.from_corners(
+                    blocks.min(axis=0).tolist(),
+                    (blocks.max(axis=0) + header.block_len).tolist(),
+                    filled.mag,
+                )
+            )
     return filled

@@ -68,9 +68,14 @@ def read_pairs(array: StoredArray, header: WkwHeader, pairs: ChunkPairs) -> Iter
         # Pages follow each other in the order of codes.
         for begin, end in pairwise(_cuts(codes[first:last, np.newaxis] // PAGE_ENTRIES)):
             at, stop = first + begin, first + end
-            page, bounds = int(codes[at]) // PAGE_ENTRIES * PAGE_ENTRIES, file.page(int(codes[at]) // PAGE_ENTRIES)
+            page, bounds = (
+                int(codes[at]) // PAGE_ENTRIES * PAGE_ENTRIES,
+                file.page(int(codes[at]) // PAGE_ENTRIES),
+            )
             while at < stop:
-                at += blocks.part(at, stop).decode_file(descriptor, bounds, codes[at:stop] - page, GAP_NBYTES, memory)
+                at += blocks.part(at, stop).decode_file(
+                    descriptor, bounds, codes[at:stop] - page, GAP_NBYTES, memory
+                )
                 if at < stop:
                     yield at
                     at += 1
@@ -89,7 +94,10 @@ def _read_small(array: StoredArray, header: WkwHeader, targets: BlockTargets) ->
         is_valid = find_blocks(table, batch[:, 3:4], batch[:, 4:], header, memory)
         is_absent = batch[:, 4] == ABSENT
         absent += [file_path(folder, (x, y, z)) for x, y, z in batch[is_absent, :3].tolist()]
-        places = np.stack([table[:, START], np.where(is_valid, table[:, SIZE], np.where(is_absent, 0, -1))], axis=1)
+        places = np.stack(
+            [table[:, START], np.where(is_valid, table[:, SIZE], np.where(is_absent, 0, -1))],
+            axis=1,
+        )
         at, stop = 0, len(batch)
         while at < stop:
             at += targets.part(first + at, first + stop).decode_memory(memory, places[at:])

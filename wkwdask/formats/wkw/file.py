@@ -14,7 +14,13 @@ import lz4.block
 import numpy as np
 
 from wkwdask.errors import CorruptError, TruncatedError
-from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, WkwHeader, format_header, parse_header
+from wkwdask.formats.wkw.header import (
+    HEADER_NBYTES,
+    BlockType,
+    WkwHeader,
+    format_header,
+    parse_header,
+)
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL
 from wkwdask.geometry import morton
 from wkwdask.kernels.blocks import batch_python
@@ -29,7 +35,9 @@ if TYPE_CHECKING:
 MAX_LZ4_RATIO = 255
 
 
-def decode_block(raw: bytes, header: WkwHeader, source: str, block: int, offset: int) -> npt.NDArray[Any]:
+def decode_block(
+    raw: bytes, header: WkwHeader, source: str, block: int, offset: int
+) -> npt.NDArray[Any]:
     """Return the voxels (c, x, y, z) of a stored block; ``source``, ``block`` and ``offset`` name
     it in errors."""
     where = f"{source}: block {block} at byte {offset}"
@@ -39,24 +47,34 @@ def decode_block(raw: bytes, header: WkwHeader, source: str, block: int, offset:
         voxels = raw[: header.block_nbytes]
     else:
         if header.block_nbytes > MAX_LZ4_RATIO * len(raw):
-            raise CorruptError(f"{where}: {len(raw)} stored bytes cannot decode to {header.block_nbytes} bytes")
+            raise CorruptError(
+                f"{where}: {len(raw)} stored bytes cannot decode to {header.block_nbytes} bytes"
+            )
         try:
             voxels = lz4.block.decompress(raw, uncompressed_size=header.block_nbytes)
         except lz4.block.LZ4BlockError as error:
-            raise CorruptError(f"{where}: {len(raw)} bytes are not an LZ4 block of {header.block_nbytes} bytes ({error})") from None
+            raise CorruptError(
+                f"{where}: {len(raw)} bytes are not an LZ4 block of {header.block_nbytes} bytes ({error})"
+            ) from None
         if len(voxels) != header.block_nbytes:
-            raise CorruptError(f"{where}: {len(raw)} bytes decode to {len(voxels)} bytes, expected {header.block_nbytes}")
+            raise CorruptError(
+                f"{where}: {len(raw)} bytes decode to {len(voxels)} bytes, expected {header.block_nbytes}"
+            )
     edge = header.block_len
     # README, "Raw blocks": the index is X + Y * BLOCK_CLEN + Z * BLOCK_CLEN**2; the channels of one
     # voxel are adjacent.
-    return np.frombuffer(voxels, header.dtype).reshape((header.num_channels, edge, edge, edge), order="F")
+    return np.frombuffer(voxels, header.dtype).reshape(
+        (header.num_channels, edge, edge, edge), order="F"
+    )
 
 
 def encode_block(voxels: npt.NDArray[Any], header: WkwHeader, level: int = DEFAULT_LEVEL) -> bytes:
     """Encode the voxels (c, x, y, z) of one block."""
     raw = np.asarray(voxels, header.dtype).tobytes(order="F")
     if len(raw) != header.block_nbytes:
-        raise ValueError(f"a block of this mag has {header.block_nbytes} bytes, got an array of shape {voxels.shape}")
+        raise ValueError(
+            f"a block of this mag has {header.block_nbytes} bytes, got an array of shape {voxels.shape}"
+        )
     return encode_raw_block(raw, header.block_type, level)
 
 
@@ -90,7 +108,9 @@ def table_range(first: int, count: int) -> tuple[int, int]:
     return HEADER_NBYTES + ENTRY_NBYTES * (first - 1), ENTRY_NBYTES * (count + 1)
 
 
-def parse_jump_table(raw: bytes, header: WkwHeader, first: int, count: int, file_nbytes: int, source: str) -> npt.NDArray[np.int64]:
+def parse_jump_table(
+    raw: bytes, header: WkwHeader, first: int, count: int, file_nbytes: int, source: str
+) -> npt.NDArray[np.int64]:
     """Parse and check the boundaries of consecutive blocks in Morton order, shape (count + 1,)."""
     offset, nbytes = table_range(first, count)
     if len(raw) < nbytes:
@@ -99,7 +119,9 @@ def parse_jump_table(raw: bytes, header: WkwHeader, first: int, count: int, file
         )
     bounds = np.frombuffer(raw, "<u8", count + 1)
     if bounds[0] < header.smallest_data_offset:
-        raise CorruptError(f"{source}: byte {offset}: block {first} starts at byte {bounds[0]}, inside the header and jump table")
+        raise CorruptError(
+            f"{source}: byte {offset}: block {first} starts at byte {bounds[0]}, inside the header and jump table"
+        )
     decreasing = np.flatnonzero(bounds[1:] < bounds[:-1])
     if decreasing.size:
         at = int(decreasing[0])
@@ -116,7 +138,9 @@ def parse_jump_table(raw: bytes, header: WkwHeader, first: int, count: int, file
     return bounds.astype(np.int64)
 
 
-def raw_block_bounds(header: WkwHeader, first: int, count: int, file_nbytes: int, source: str) -> npt.NDArray[np.int64]:
+def raw_block_bounds(
+    header: WkwHeader, first: int, count: int, file_nbytes: int, source: str
+) -> npt.NDArray[np.int64]:
     """Return the boundaries of consecutive blocks of a raw file, in the form of
     :func:`parse_jump_table`."""
     end = header.data_offset + (first + count) * header.block_nbytes
@@ -126,14 +150,21 @@ def raw_block_bounds(header: WkwHeader, first: int, count: int, file_nbytes: int
             f"{source}: block {whole} at byte {header.data_offset + whole * header.block_nbytes}: "
             f"the file has {file_nbytes} bytes, expected {end}: raw blocks of {header.block_nbytes} bytes from byte {header.data_offset}"
         )
-    return header.data_offset + np.arange(first, first + count + 1, dtype=np.int64) * header.block_nbytes
+    return (
+        header.data_offset
+        + np.arange(first, first + count + 1, dtype=np.int64) * header.block_nbytes
+    )
 
 
 def format_jump_table(header: WkwHeader, sizes: npt.NDArray[np.int64]) -> bytes:
     """Format the jump table of a file whose blocks are stored without gaps."""
     if sizes.shape != (header.blocks_per_file,):
-        raise ValueError(f"a file of this mag has {header.blocks_per_file} blocks, got sizes of shape {sizes.shape}")
-    return (np.cumsum(sizes, dtype=np.uint64) + np.uint64(header.data_offset)).astype("<u8").tobytes()
+        raise ValueError(
+            f"a file of this mag has {header.blocks_per_file} blocks, got sizes of shape {sizes.shape}"
+        )
+    return (
+        (np.cumsum(sizes, dtype=np.uint64) + np.uint64(header.data_offset)).astype("<u8").tobytes()
+    )
 
 
 def format_file_head(header: WkwHeader, sizes: npt.NDArray[np.int64]) -> bytes:
@@ -157,9 +188,14 @@ def decode_file(raw: bytes, source: str = "<bytes>") -> npt.NDArray[Any]:
     """Return the voxels (c, x, y, z) of a whole file."""
     header = parse_header(raw[:HEADER_NBYTES], source, is_data_file=True)
     bounds = block_bounds(raw, header, source)
-    blocks = [decode_block(raw[a:b], header, source, n, a) for n, (a, b) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True))]
+    blocks = [
+        decode_block(raw[a:b], header, source, n, a)
+        for n, (a, b) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True))
+    ]
     edge, step = header.file_len_vx, header.block_len
     out = np.empty((header.num_channels, edge, edge, edge), header.dtype, order="F")
-    for (x, y, z), block in zip((morton.decode(np.arange(len(blocks))) * step).tolist(), blocks, strict=True):
+    for (x, y, z), block in zip(
+        (morton.decode(np.arange(len(blocks))) * step).tolist(), blocks, strict=True
+    ):
         out[:, x : x + step, y : y + step, z : z + step] = block
     return out

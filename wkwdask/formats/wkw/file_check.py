@@ -15,7 +15,13 @@ import numpy as np
 from wkwdask.errors import FormatError, TruncatedError, UnsupportedError
 from wkwdask.formats.wkw.file import ENTRY_NBYTES, decode_block, decoded_nbytes, table_range
 from wkwdask.formats.wkw.folder import file_path
-from wkwdask.formats.wkw.header import HEADER_NBYTES, INTEROPERABLE_LEN, BlockType, WkwHeader, parse_header
+from wkwdask.formats.wkw.header import (
+    HEADER_NBYTES,
+    INTEROPERABLE_LEN,
+    BlockType,
+    WkwHeader,
+    parse_header,
+)
 from wkwdask.formats.wkw.stored_file import PAGE_LEN, read_buffer
 from wkwdask.geometry import morton
 from wkwdask.geometry.bounding_box import BoundingBox
@@ -36,7 +42,12 @@ if TYPE_CHECKING:
 VALID, IN_TABLE, DECREASING, PAST_END, EMPTY = range(5)
 """Verdicts on the boundaries of a block."""
 
-_TABLE_KINDS = {IN_TABLE: "table.inside", DECREASING: "table.falls", PAST_END: "table.beyond", EMPTY: "table.empty_block"}
+_TABLE_KINDS = {
+    IN_TABLE: "table.inside",
+    DECREASING: "table.falls",
+    PAST_END: "table.beyond",
+    EMPTY: "table.empty_block",
+}
 
 
 def check_mag_header(raw: bytes, path: str) -> tuple[WkwHeader | None, list[Fault]]:
@@ -46,19 +57,27 @@ def check_mag_header(raw: bytes, path: str) -> tuple[WkwHeader | None, list[Faul
         return None, faults
     if max(header.block_len, header.file_len) > INTEROPERABLE_LEN:
         lengths = f"block_len {header.block_len}, file_len {header.file_len}"
-        faults.append(Fault("header.lengths", path, lengths, f"at most {INTEROPERABLE_LEN}", offset=4))
+        faults.append(
+            Fault("header.lengths", path, lengths, f"at most {INTEROPERABLE_LEN}", offset=4)
+        )
     if header.data_offset:
-        faults.append(Fault("header.data_offset", path, f"data offset {header.data_offset}", "0", offset=8))
+        faults.append(
+            Fault("header.data_offset", path, f"data offset {header.data_offset}", "0", offset=8)
+        )
     if len(raw) > HEADER_NBYTES:
         faults.append(Fault("header.long", path, f"{len(raw)} bytes", f"{HEADER_NBYTES} bytes"))
     return header.for_header_file(), faults
 
 
-def check_file_header(raw: bytes, nbytes: int, mag_header: WkwHeader, path: str) -> tuple[WkwHeader | None, list[Fault]]:
+def check_file_header(
+    raw: bytes, nbytes: int, mag_header: WkwHeader, path: str
+) -> tuple[WkwHeader | None, list[Fault]]:
     """Check the header of a data file; returns it, None if the file cannot be read with it, and all
     faults."""
     if nbytes == 0:
-        return None, [Fault("file.empty", path, "0 bytes", f"at least {mag_header.smallest_data_offset}")]
+        return None, [
+            Fault("file.empty", path, "0 bytes", f"at least {mag_header.smallest_data_offset}")
+        ]
     header, faults = _check_header(raw, path, "file")
     if header is None:
         return None, faults
@@ -69,16 +88,46 @@ def check_file_header(raw: bytes, nbytes: int, mag_header: WkwHeader, path: str)
         (7, "file.channels", mag_header.num_channels, header.num_channels),
     ):
         if expected != found:
-            faults.append(Fault(kind, path, str(found), f"{expected} as in header.wkw", offset=offset))
+            faults.append(
+                Fault(kind, path, str(found), f"{expected} as in header.wkw", offset=offset)
+            )
     if header.data_offset < header.smallest_data_offset:
-        faults.append(Fault("file.data_offset", path, f"data offset {header.data_offset}", str(header.smallest_data_offset), offset=8))
+        faults.append(
+            Fault(
+                "file.data_offset",
+                path,
+                f"data offset {header.data_offset}",
+                str(header.smallest_data_offset),
+                offset=8,
+            )
+        )
     if faults:
         return None, faults
     if header.block_type is not mag_header.block_type:
-        kind = "file.lz4_level" if header.is_compressed == mag_header.is_compressed else "file.block_type"
-        faults.append(Fault(kind, path, header.block_type.label, f"{mag_header.block_type.label} as in header.wkw", offset=5))
+        kind = (
+            "file.lz4_level"
+            if header.is_compressed == mag_header.is_compressed
+            else "file.block_type"
+        )
+        faults.append(
+            Fault(
+                kind,
+                path,
+                header.block_type.label,
+                f"{mag_header.block_type.label} as in header.wkw",
+                offset=5,
+            )
+        )
     if header.data_offset > header.smallest_data_offset:
-        faults.append(Fault("file.padding", path, f"data offset {header.data_offset}", str(header.smallest_data_offset), offset=8))
+        faults.append(
+            Fault(
+                "file.padding",
+                path,
+                f"data offset {header.data_offset}",
+                str(header.smallest_data_offset),
+                offset=8,
+            )
+        )
     return header, faults
 
 
@@ -86,7 +135,9 @@ def _check_header(raw: bytes, path: str, prefix: str) -> tuple[WkwHeader | None,
     """Check the fields that all headers share; ``prefix`` is ``header`` or ``file`` and starts the
     kind of each fault."""
     if len(raw) < HEADER_NBYTES:
-        return None, [Fault(f"{prefix}.short", path, f"{len(raw)} bytes", f"at least {HEADER_NBYTES}")]
+        return None, [
+            Fault(f"{prefix}.short", path, f"{len(raw)} bytes", f"at least {HEADER_NBYTES}")
+        ]
     bad = "bad_" if prefix == "file" else ""
     faults = []
     if raw[:3] != b"WKW":
@@ -94,22 +145,38 @@ def _check_header(raw: bytes, path: str, prefix: str) -> tuple[WkwHeader | None,
     if raw[3] != 1:
         faults.append(Fault(f"{prefix}.version", path, f"version {raw[3]}", "1", offset=3))
     if raw[5] not in BlockType.__members__.values():
-        faults.append(Fault(f"{prefix}.{bad}block_type", path, f"block type {raw[5]}", "1 (raw), 2 (lz4) or 3 (lz4hc)", offset=5))
+        faults.append(
+            Fault(
+                f"{prefix}.{bad}block_type",
+                path,
+                f"block type {raw[5]}",
+                "1 (raw), 2 (lz4) or 3 (lz4hc)",
+                offset=5,
+            )
+        )
     voxel_type = by_wkw_code(raw[6])
     if voxel_type is None:
-        faults.append(Fault(f"{prefix}.{bad}voxel_type", path, f"voxel type {raw[6]}", "1 to 10", offset=6))
+        faults.append(
+            Fault(f"{prefix}.{bad}voxel_type", path, f"voxel type {raw[6]}", "1 to 10", offset=6)
+        )
     elif raw[7] == 0 or raw[7] % voxel_type.dtype.itemsize:
         expected = f"a multiple of {voxel_type.dtype.itemsize} ({voxel_type.dtype.name})"
-        faults.append(Fault(f"{prefix}.{bad}voxel_size", path, f"{raw[7]} bytes a voxel", expected, offset=7))
+        faults.append(
+            Fault(f"{prefix}.{bad}voxel_size", path, f"{raw[7]} bytes a voxel", expected, offset=7)
+        )
     if faults:
         return None, faults
     try:
         return parse_header(raw, path, is_data_file=False), []
     except (FormatError, UnsupportedError) as error:
-        return None, [Fault(f"{prefix}.block_nbytes", path, str(error).removeprefix(f"{path}: "), offset=4)]
+        return None, [
+            Fault(f"{prefix}.block_nbytes", path, str(error).removeprefix(f"{path}: "), offset=4)
+        ]
 
 
-def classify_bounds(bounds: npt.NDArray[np.uint64], header: WkwHeader, nbytes: int) -> npt.NDArray[np.uint8]:
+def classify_bounds(
+    bounds: npt.NDArray[np.uint64], header: WkwHeader, nbytes: int
+) -> npt.NDArray[np.uint8]:
     """Return a verdict on each pair of boundaries of a jump table.
 
     Examples
@@ -125,11 +192,24 @@ def classify_bounds(bounds: npt.NDArray[np.uint64], header: WkwHeader, nbytes: i
     return np.select(conditions, [IN_TABLE, DECREASING, PAST_END, EMPTY], VALID).astype(np.uint8)
 
 
-def table_fault(code: int, verdict: int, bounds: npt.NDArray[np.uint64], at: int, nbytes: int, path: str) -> Fault:
+def table_fault(
+    code: int, verdict: int, bounds: npt.NDArray[np.uint64], at: int, nbytes: int, path: str
+) -> Fault:
     """Return the fault of a block with invalid boundaries."""
     start, end = int(bounds[at]), int(bounds[at + 1])
-    expected = f"within the file's {nbytes} bytes" if verdict == PAST_END else "boundaries that increase from the end of the table"
-    return Fault(_TABLE_KINDS[verdict], path, f"bytes {start} to {end}", expected, block=code, offset=HEADER_NBYTES + ENTRY_NBYTES * code)
+    expected = (
+        f"within the file's {nbytes} bytes"
+        if verdict == PAST_END
+        else "boundaries that increase from the end of the table"
+    )
+    return Fault(
+        _TABLE_KINDS[verdict],
+        path,
+        f"bytes {start} to {end}",
+        expected,
+        block=code,
+        offset=HEADER_NBYTES + ENTRY_NBYTES * code,
+    )
 
 
 _PAGE_ENTRIES = PAGE_LEN**3
@@ -162,9 +242,16 @@ class WkwCheck:
         for shard, expected in files:
             findings = self.check_shard(shard)
             total += findings
-            if expected and findings.nbytes != expected and findings.files and all(fault.severity == NOTE for fault in findings.faults):
+            if (
+                expected
+                and findings.nbytes != expected
+                and findings.files
+                and all(fault.severity == NOTE for fault in findings.faults)
+            ):
                 what = f"{findings.nbytes} bytes", f"{expected} when it was written"
-                total += Findings((Fault("file.size_changed", file_path(self.folder, shard), *what),))
+                total += Findings(
+                    (Fault("file.size_changed", file_path(self.folder, shard), *what),)
+                )
         return total
 
     def check_shard(self, shard: Vec3) -> Findings:
@@ -196,7 +283,9 @@ class WkwCheck:
             check = _FileCheck(replace(self, decode=True), shard, file, header)
             bounds = check.intact_bounds = np.zeros((self.header.blocks_per_file, 2), np.int64)
             faults = check.run().faults
-        return IntactBlocks(check.header, bounds, is_whole=not [fault for fault in faults if fault.severity != NOTE])
+        return IntactBlocks(
+            check.header, bounds, is_whole=not [fault for fault in faults if fault.severity != NOTE]
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +316,10 @@ class DamagedFile:
     def intact_parts(self, block: Vec3) -> Iterator[tuple[int, npt.NDArray[Any]]]:
         """Yield channel 0 and the voxels (c, x, y, z) of a block, given by its index in the mag,
         unless it is broken."""
-        header, inside = self._intact.header, [n - corner for n, corner in zip(block, self._corner, strict=True)]
+        header, inside = (
+            self._intact.header,
+            [n - corner for n, corner in zip(block, self._corner, strict=True)],
+        )
         if header is None or not self._intact.num_intact:
             return
         code = int(morton.encode([inside])[0])
@@ -246,23 +338,33 @@ def _special_file_fault(path: str) -> Fault | None:
         try:
             mode = files.stat(path).st_mode
         except (FileNotFoundError, NotADirectoryError):
-            return Fault("file.dangling", path, f"a symbolic link to {files.readlink(path)}", "a file")
+            return Fault(
+                "file.dangling", path, f"a symbolic link to {files.readlink(path)}", "a file"
+            )
     if not stat.S_ISREG(mode):
-        return Fault("file.no_file", path, "a folder" if stat.S_ISDIR(mode) else "a special file", "a file")
+        return Fault(
+            "file.no_file", path, "a folder" if stat.S_ISDIR(mode) else "a special file", "a file"
+        )
     return None
 
 
 class _FileCheck:
     """Check of one open file."""
 
-    def __init__(self, check: WkwCheck, shard: Vec3, file: files.OpenFile, header: WkwHeader | None = None) -> None:
+    def __init__(
+        self, check: WkwCheck, shard: Vec3, file: files.OpenFile, header: WkwHeader | None = None
+    ) -> None:
         self._check = check
         self._path = file.name
         self._file = file
         self._nbytes = file.nbytes
         edge = check.header.file_len_vx
         self._corner = (shard[0] * edge, shard[1] * edge, shard[2] * edge)
-        self._cube = None if check.box is None else cell_box(shard, (check.header.file_len_vx,) * 3, check.box)
+        self._cube = (
+            None
+            if check.box is None
+            else cell_box(shard, (check.header.file_len_vx,) * 3, check.box)
+        )
         self._faults = FaultList()
         self._blocks = self._nonzero = 0
         self._largest: int | None = None
@@ -272,27 +374,57 @@ class _FileCheck:
 
     def run(self) -> Findings:
         if self.header is None:
-            self.header, faults = check_file_header(self._file.read_some(HEADER_NBYTES, 0), self._nbytes, self._check.header, self._path)
+            self.header, faults = check_file_header(
+                self._file.read_some(HEADER_NBYTES, 0), self._nbytes, self._check.header, self._path
+            )
             self._faults.add(*faults)
         if self.header is not None:
             try:
                 self._check_blocks(self.header)
             except (OSError, TruncatedError) as error:
-                self._faults.add(Fault("file.unreadable", self._path, str(error).removeprefix(f"{self._path}: ")))
-        if self._cube is not None and self._check.box is not None and self._cube.intersection(self._check.box).is_empty:
-            self._faults.add(Fault("file.outside", self._path, "voxels from {}, {}, {} on".format(*self._corner), str(self._check.box)))
-        return Findings(self._faults.to_tuple(), 1, self._nbytes, self._blocks, self._largest, self._outside)
+                self._faults.add(
+                    Fault("file.unreadable", self._path, str(error).removeprefix(f"{self._path}: "))
+                )
+        if (
+            self._cube is not None
+            and self._check.box is not None
+            and self._cube.intersection(self._check.box).is_empty
+        ):
+            self._faults.add(
+                Fault(
+                    "file.outside",
+                    self._path,
+                    "voxels from {}, {}, {} on".format(*self._corner),
+                    str(self._check.box),
+                )
+            )
+        return Findings(
+            self._faults.to_tuple(), 1, self._nbytes, self._blocks, self._largest, self._outside
+        )
 
     def _check_blocks(self, header: WkwHeader) -> None:
         if header.is_compressed and self._nbytes < header.smallest_data_offset:
-            self._faults.add(Fault("table.truncated", self._path, f"{self._nbytes} bytes", f"{header.smallest_data_offset} for header and jump table"))
+            self._faults.add(
+                Fault(
+                    "table.truncated",
+                    self._path,
+                    f"{self._nbytes} bytes",
+                    f"{header.smallest_data_offset} for header and jump table",
+                )
+            )
             return
         end = self._end(header)
         self._check_bounds(header, end)
         if header.smallest_data_offset <= end < self._nbytes:
-            self._faults.add(Fault("file.trailing", self._path, f"{self._nbytes} bytes", f"{end} bytes", offset=end))
+            self._faults.add(
+                Fault(
+                    "file.trailing", self._path, f"{self._nbytes} bytes", f"{end} bytes", offset=end
+                )
+            )
         if self._check.decode and not self._nonzero and not self._faults:
-            self._faults.add(Fault("file.zeros", self._path, f"{self._nbytes} bytes, all voxels are zero"))
+            self._faults.add(
+                Fault("file.zeros", self._path, f"{self._nbytes} bytes, all voxels are zero")
+            )
 
     def _check_bounds(self, header: WkwHeader, end: int) -> None:
         """Check the boundaries of every block, and decode blocks whose boundaries are valid."""
@@ -307,23 +439,33 @@ class _FileCheck:
                 beyond = np.flatnonzero(verdicts == PAST_END)
                 first_lost = min(first_lost, first + int(beyond[0])) if len(beyond) else first_lost
                 lost += len(beyond)
-            for at in np.flatnonzero((verdicts != VALID) & ((verdicts != PAST_END) | (end <= self._nbytes))).tolist():
-                fault = table_fault(first + at, int(verdicts[at]), bounds, at, self._nbytes, self._path)
+            for at in np.flatnonzero(
+                (verdicts != VALID) & ((verdicts != PAST_END) | (end <= self._nbytes))
+            ).tolist():
+                fault = table_fault(
+                    first + at, int(verdicts[at]), bounds, at, self._nbytes, self._path
+                )
                 if self._faults.count(fault.kind):
                     self._faults.append_counted(replace(fault, voxel=self._voxel(first + at)))
             if self._check.decode:
                 self._decode_valid(header, first, bounds.astype(np.int64), verdicts == VALID)
         if lost:
             found = f"{self._nbytes} bytes, {lost} of {header.blocks_per_file} blocks end past the end of the file"
-            self._faults.add(self._at_block("file.truncated", first_lost, found, f"{end} bytes", None))
+            self._faults.add(
+                self._at_block("file.truncated", first_lost, found, f"{end} bytes", None)
+            )
 
     def _end(self, header: WkwHeader) -> int:
         """Return the expected end of the last block [bytes]."""
         if not header.is_compressed:
             return header.data_offset + header.blocks_per_file * header.block_nbytes
-        return int.from_bytes(self._file.read_some(ENTRY_NBYTES, header.smallest_data_offset - ENTRY_NBYTES), "little")
+        return int.from_bytes(
+            self._file.read_some(ENTRY_NBYTES, header.smallest_data_offset - ENTRY_NBYTES), "little"
+        )
 
-    def _pages(self, header: WkwHeader, num_blocks: int) -> Iterator[tuple[int, npt.NDArray[np.uint64]]]:
+    def _pages(
+        self, header: WkwHeader, num_blocks: int
+    ) -> Iterator[tuple[int, npt.NDArray[np.uint64]]]:
         """Yield the boundaries of the first ``num_blocks`` blocks by page: number of the first
         block, boundaries."""
         for first in range(0, num_blocks, _PAGE_ENTRIES):
@@ -337,36 +479,78 @@ class _FileCheck:
                     bounds[0] = header.data_offset
                 yield first, bounds
             else:
-                yield first, (header.data_offset + np.arange(first, first + count + 1) * header.block_nbytes).astype(np.uint64)
+                yield (
+                    first,
+                    (
+                        header.data_offset
+                        + np.arange(first, first + count + 1) * header.block_nbytes
+                    ).astype(np.uint64),
+                )
 
-    def _decode_valid(self, header: WkwHeader, first: int, bounds: npt.NDArray[np.int64], is_valid: npt.NDArray[np.bool_]) -> None:
+    def _decode_valid(
+        self,
+        header: WkwHeader,
+        first: int,
+        bounds: npt.NDArray[np.int64],
+        is_valid: npt.NDArray[np.bool_],
+    ) -> None:
         """Decode the blocks of a page that have valid boundaries, in runs of consecutive blocks."""
         sizes = np.diff(bounds)
         # No LZ4 block exceeds its bound. A size of more than twice the bound is a wrong boundary,
         # and no memory may be allocated for it.
         too_long = is_valid & (sizes > 2 * compress_bound(header.block_nbytes))
         for at in np.flatnonzero(too_long).tolist():
-            self._faults.add(self._at_block("block.undecodable", first + at, f"{sizes[at]} stored bytes", "an LZ4 block", int(bounds[at])))
+            self._faults.add(
+                self._at_block(
+                    "block.undecodable",
+                    first + at,
+                    f"{sizes[at]} stored bytes",
+                    "an LZ4 block",
+                    int(bounds[at]),
+                )
+            )
         decodable = np.flatnonzero(is_valid & ~too_long)
         for run in np.split(decodable, np.flatnonzero(np.diff(decodable) != 1) + 1):
             for batch in _batches(run, sizes[run], header.block_nbytes):
                 self._decode_batch(header, first + batch, bounds[batch], sizes[batch])
 
-    def _decode_batch(self, header: WkwHeader, codes: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> None:
+    def _decode_batch(
+        self,
+        header: WkwHeader,
+        codes: npt.NDArray[np.int64],
+        starts: npt.NDArray[np.int64],
+        sizes: npt.NDArray[np.int64],
+    ) -> None:
         memory = read_buffer(int(sizes.sum()))
         self._file.read_into(memory, int(starts[0]))
         edge, count = header.block_len, len(codes)
         # Stack the blocks along z of one array, so that one compiled call decodes them all and each
         # stays a contiguous slice.
         table = np.zeros((count, Z + 1), np.int64)
-        table[:, CODE], table[:, OFFSET], table[:, SIZE], table[:, START] = codes, starts, sizes, starts - starts[0]
+        table[:, CODE], table[:, OFFSET], table[:, SIZE], table[:, START] = (
+            codes,
+            starts,
+            sizes,
+            starts - starts[0],
+        )
         table[:, Z] = np.arange(count) * edge
-        out = np.empty((header.num_channels, edge, edge, edge * count), header.dtype.newbyteorder("="), order="F")
+        out = np.empty(
+            (header.num_channels, edge, edge, edge * count),
+            header.dtype.newbyteorder("="),
+            order="F",
+        )
         is_valid = np.ones(count, np.bool_)
         first = 0
         while first < count:
             # a call stops at the first broken block: note it, zero it, and continue behind it
-            decoded = decode_into(memory, table[first:], out, block_len=edge, num_channels=header.num_channels, block_type=header.block_type)
+            decoded = decode_into(
+                memory,
+                table[first:],
+                out,
+                block_len=edge,
+                num_channels=header.num_channels,
+                block_type=header.block_type,
+            )
             self._nonzero += decoded.nonzero
             if decoded.broken < 0:
                 break
@@ -377,36 +561,69 @@ class _FileCheck:
             first = at + 1
         self._blocks += int(is_valid.sum())
         if self.intact_bounds is not None:
-            self.intact_bounds[codes[is_valid]] = np.stack([starts, starts + sizes], axis=1)[is_valid]
+            self.intact_bounds[codes[is_valid]] = np.stack([starts, starts + sizes], axis=1)[
+                is_valid
+            ]
         if self._check.find_largest:
             self._largest = max(int(out.max()), self._largest or 0)
         self._find_outside(out, table, edge)
 
-    def _add_broken(self, header: WkwHeader, row: npt.NDArray[np.int64], nbytes: int, memory: npt.NDArray[np.uint8]) -> None:
+    def _add_broken(
+        self,
+        header: WkwHeader,
+        row: npt.NDArray[np.int64],
+        nbytes: int,
+        memory: npt.NDArray[np.uint8],
+    ) -> None:
         stored = memory[row[START] : row[START] + row[SIZE]].tobytes()
         if nbytes < 0:
             # a block larger than expected fails like a broken one: decode it with more room to tell
             # them apart
             nbytes = decoded_nbytes(stored, 4 * header.block_nbytes)
-        kind = "block.undecodable" if nbytes < 0 else "block.too_few" if nbytes < header.block_nbytes else "block.too_many"
-        found = f"{row[SIZE]} stored bytes are not an LZ4 block" if nbytes < 0 else f"{row[SIZE]} stored bytes decode to {nbytes} bytes"
-        self._faults.add(self._at_block(kind, int(row[CODE]), found, f"{header.block_nbytes} bytes", int(row[OFFSET])))
+        kind = (
+            "block.undecodable"
+            if nbytes < 0
+            else "block.too_few"
+            if nbytes < header.block_nbytes
+            else "block.too_many"
+        )
+        found = (
+            f"{row[SIZE]} stored bytes are not an LZ4 block"
+            if nbytes < 0
+            else f"{row[SIZE]} stored bytes decode to {nbytes} bytes"
+        )
+        self._faults.add(
+            self._at_block(
+                kind, int(row[CODE]), found, f"{header.block_nbytes} bytes", int(row[OFFSET])
+            )
+        )
 
-    def _at_block(self, kind: str, code: int, found: str, expected: str, offset: int | None) -> Fault:
-        return Fault(kind, self._path, found, expected, block=code, voxel=self._voxel(code), offset=offset)
+    def _at_block(
+        self, kind: str, code: int, found: str, expected: str, offset: int | None
+    ) -> Fault:
+        return Fault(
+            kind, self._path, found, expected, block=code, voxel=self._voxel(code), offset=offset
+        )
 
     def _voxel(self, code: int) -> Vec3:
-        x, y, z = (int(n) * self._check.header.block_len + corner for n, corner in zip(morton.decode([code])[0], self._corner, strict=True))
+        x, y, z = (
+            int(n) * self._check.header.block_len + corner
+            for n, corner in zip(morton.decode([code])[0], self._corner, strict=True)
+        )
         return x, y, z
 
     def _find_outside(self, out: npt.NDArray[Any], table: npt.NDArray[np.int64], edge: int) -> None:
         """Extend the box of nonzero voxels outside the layer's box, from blocks that are not
         completely inside."""
         box = self._check.recorded_box if self._check.box is None else self._check.box
-        if box is None or box.contains(BoundingBox(self._corner, (self._check.header.file_len_vx,) * 3, box.mag)):
+        if box is None or box.contains(
+            BoundingBox(self._corner, (self._check.header.file_len_vx,) * 3, box.mag)
+        ):
             return
         corners = morton.decode(table[:, CODE]) * edge + self._corner
-        is_cut = (corners < box.topleft).any(axis=1) | (corners + edge > box.bottomright).any(axis=1)
+        is_cut = (corners < box.topleft).any(axis=1) | (corners + edge > box.bottomright).any(
+            axis=1
+        )
         for at in np.flatnonzero(is_cut).tolist():
             corner = corners[at].tolist()
             nonzero = (out[..., at * edge : (at + 1) * edge] != 0).any(axis=0)
@@ -415,11 +632,17 @@ class _FileCheck:
             nonzero[tuple(slice(a, b) for a, b in zip(low, high, strict=True))] = False
             if nonzero.any():
                 places = np.argwhere(nonzero)
-                outside = BoundingBox.from_corners((places.min(axis=0) + corner).tolist(), (places.max(axis=0) + corner + 1).tolist(), box.mag)
+                outside = BoundingBox.from_corners(
+                    (places.min(axis=0) + corner).tolist(),
+                    (places.max(axis=0) + corner + 1).tolist(),
+                    box.mag,
+                )
                 self._outside = outside if self._outside is None else self._outside.union(outside)
 
 
-def _batches(blocks: npt.NDArray[np.intp], sizes: npt.NDArray[np.int64], block_nbytes: int) -> Iterator[npt.NDArray[np.intp]]:
+def _batches(
+    blocks: npt.NDArray[np.intp], sizes: npt.NDArray[np.int64], block_nbytes: int
+) -> Iterator[npt.NDArray[np.intp]]:
     """Split consecutive blocks into batches that are bounded in stored and in decoded bytes."""
     if not len(blocks):
         return

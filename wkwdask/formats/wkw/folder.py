@@ -35,7 +35,9 @@ HEADER_NAME = "header.wkw"
 _Z_FOLDER, _Y_FOLDER, _X_FILE = re.compile(r"z\d+"), re.compile(r"y\d+"), re.compile(r"x\d+\.wkw")
 # Our records and temporary files, temporary files of the reference library and of the Scala
 # library, files removed while open on NFS, and desktop files.
-_LEFTOVER = re.compile(r"\.wkwdask.*|\..*\.wkwdask-tmp|x\d+\.wkw_tmp|x\d+\.wkw\.tmp|\.nfs.*|\.DS_Store|\._.*|Thumbs\.db")
+_LEFTOVER = re.compile(
+    r"\.wkwdask.*|\..*\.wkwdask-tmp|x\d+\.wkw_tmp|x\d+\.wkw\.tmp|\.nfs.*|\.DS_Store|\._.*|Thumbs\.db"
+)
 
 
 def file_path(folder: str, index: Vec3) -> str:
@@ -93,7 +95,11 @@ def contains_wkw(folder: str) -> bool:
         return True
     try:
         with files.scandir(folder) as entries:
-            return any(files.exists(f"{entry.path}/{HEADER_NAME}") for entry in entries if not entry.is_file())
+            return any(
+                files.exists(f"{entry.path}/{HEADER_NAME}")
+                for entry in entries
+                if not entry.is_file()
+            )
     except OSError:
         return False
 
@@ -123,15 +129,21 @@ def _strays(folder: str) -> Iterator[str]:
 
 def _numbered_folders(folder: str, prefix: str) -> Iterator[tuple[int, str]]:
     """Yield numbered folders except symbolic links: their targets are never replaced."""
-    return ((number, path) for number, path in files.numbered(folder, prefix) if not files.islink(path))
+    return (
+        (number, path) for number, path in files.numbered(folder, prefix) if not files.islink(path)
+    )
 
 
-def _unexpected(folder: str, pattern: re.Pattern[str], names: tuple[str, ...] = ()) -> Iterator[str]:
+def _unexpected(
+    folder: str, pattern: re.Pattern[str], names: tuple[str, ...] = ()
+) -> Iterator[str]:
     try:
         with files.scandir(folder) as entries:
             for entry in entries:
                 is_right_kind = entry.is_symlink() or entry.is_dir() is (pattern is not _X_FILE)
-                expected = entry.name in names or (pattern.fullmatch(entry.name) is not None and is_right_kind)
+                expected = entry.name in names or (
+                    pattern.fullmatch(entry.name) is not None and is_right_kind
+                )
                 if not expected and not _LEFTOVER.fullmatch(entry.name):
                     yield entry.path
     except (FileNotFoundError, NotADirectoryError):
@@ -147,11 +159,17 @@ def mag_extent(folder: str, header: WkwHeader, mag: Mag) -> BoundingBox:
     except UnsupportedError:  # a server without listings
         if recorded is None:
             what = "a web server cannot be listed, so the size of this mag is unknown"
-            raise UnsupportedError(f"{folder}: {what}; it needs a {DATASOURCE_NAME} in the dataset above it, which states the bounding box") from None
+            raise UnsupportedError(
+                f"{folder}: {what}; it needs a {DATASOURCE_NAME} in the dataset above it, which states the bounding box"
+            ) from None
         return recorded
     if recorded is None:
         return extent
-    return recorded if recorded.aligned((header.file_len_vx,) * 3).contains(extent) else recorded.union(extent)
+    return (
+        recorded
+        if recorded.aligned((header.file_len_vx,) * 3).contains(extent)
+        else recorded.union(extent)
+    )
 
 
 def files_extent(folder: str, header: WkwHeader, mag: Mag) -> BoundingBox:
@@ -165,7 +183,11 @@ def files_extent(folder: str, header: WkwHeader, mag: Mag) -> BoundingBox:
 
 
 _KNOWN = (HEADER_NAME, PROVENANCE_NAME, FILE_RECORD_NAME, PROGRESS_NAME)
-_NAMES = (re.compile(r"z(0|[1-9]\d*)", re.ASCII), re.compile(r"y(0|[1-9]\d*)", re.ASCII), re.compile(r"x(0|[1-9]\d*)\.wkw", re.ASCII))
+_NAMES = (
+    re.compile(r"z(0|[1-9]\d*)", re.ASCII),
+    re.compile(r"y(0|[1-9]\d*)", re.ASCII),
+    re.compile(r"x(0|[1-9]\d*)\.wkw", re.ASCII),
+)
 _LOOKS_LIKE_DATA = re.compile(r"[xyz]\s*[-+]?\d+(\.wkw)?", re.IGNORECASE)
 
 
@@ -215,7 +237,12 @@ def _folder_fault(path: str) -> Fault | None:
     try:
         mode = files.stat(path).st_mode
     except OSError:
-        return Fault("folder.dangling", path, f"a symbolic link to {files.readlink(path)}" if files.islink(path) else "nothing", "a folder")
+        return Fault(
+            "folder.dangling",
+            path,
+            f"a symbolic link to {files.readlink(path)}" if files.islink(path) else "nothing",
+            "a folder",
+        )
     return None if stat.S_ISDIR(mode) else Fault("folder.no_folder", path, "a file", "a folder")
 
 
@@ -230,5 +257,10 @@ def _name_fault(entry: StoredEntry, depth: int) -> Fault | None:
     if leftover is not None:
         return leftover
     if _LOOKS_LIKE_DATA.fullmatch(entry.name):
-        return Fault("name.unread", entry.path, entry.name, ("z0, z1, ...", "y0, y1, ...", "x0.wkw, x1.wkw, ...")[depth])
+        return Fault(
+            "name.unread",
+            entry.path,
+            entry.name,
+            ("z0, z1, ...", "y0, y1, ...", "x0.wkw, x1.wkw, ...")[depth],
+        )
     return Fault("name.stray", entry.path, "a folder" if entry.is_dir() else "a file")

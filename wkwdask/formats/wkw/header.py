@@ -133,11 +133,19 @@ class WkwHeader:
             (7, "number of channels", self.num_channels, other.num_channels),
         ):
             if expected != found:
-                raise CorruptError(f"{source}: byte {offset}: {what} is {found}, but the mag's header.wkw says {expected}")
+                raise CorruptError(
+                    f"{source}: byte {offset}: {what} is {found}, but the mag's header.wkw says {expected}"
+                )
 
 
 def make_header(
-    dtype: Any, num_channels: int = 1, *, block_len: int = 32, file_len: int = 32, block_type: BlockType = BlockType.LZ4HC, any_length: bool = False
+    dtype: Any,
+    num_channels: int = 1,
+    *,
+    block_len: int = 32,
+    file_len: int = 32,
+    block_type: BlockType = BlockType.LZ4HC,
+    any_length: bool = False,
 ) -> WkwHeader:
     """Create the header of a new mag and check its limits."""
     voxel_type = by_dtype(dtype)
@@ -147,7 +155,9 @@ def make_header(
             raise ValueError(f"{what} must be a power of two in 1..{limit}, got {value}")
     if not 1 <= num_channels * voxel_type.dtype.itemsize <= MAX_VOXEL_NBYTES:
         most = MAX_VOXEL_NBYTES // voxel_type.dtype.itemsize
-        raise ValueError(f"a WKW voxel takes 1..{MAX_VOXEL_NBYTES} bytes: {voxel_type.dtype.name} allows 1..{most} channels, got {num_channels}")
+        raise ValueError(
+            f"a WKW voxel takes 1..{MAX_VOXEL_NBYTES} bytes: {voxel_type.dtype.name} allows 1..{most} channels, got {num_channels}"
+        )
     header = WkwHeader(block_len, file_len, block_type, voxel_type, num_channels)
     _check_lz4_limit(header, "new mag")
     return header
@@ -156,14 +166,22 @@ def make_header(
 def parse_header(raw: bytes, source: str, *, is_data_file: bool) -> WkwHeader:
     """Parse the first 16 bytes of ``header.wkw`` or of a data file."""
     if len(raw) < HEADER_NBYTES:
-        raise TruncatedError(f"{source}: header ends at byte {len(raw)}, expected {HEADER_NBYTES} bytes")
-    magic, version, per_dim_log2, block_code, voxel_code, voxel_nbytes, data_offset = _LAYOUT.unpack_from(raw)
+        raise TruncatedError(
+            f"{source}: header ends at byte {len(raw)}, expected {HEADER_NBYTES} bytes"
+        )
+    magic, version, per_dim_log2, block_code, voxel_code, voxel_nbytes, data_offset = (
+        _LAYOUT.unpack_from(raw)
+    )
     if magic != _MAGIC:
-        raise CorruptError(f"{source}: byte 0: expected magic {_MAGIC!r}, found {magic!r}: not a WKW file")
+        raise CorruptError(
+            f"{source}: byte 0: expected magic {_MAGIC!r}, found {magic!r}: not a WKW file"
+        )
     if version != _VERSION:
         raise CorruptError(f"{source}: byte 3: expected version {_VERSION}, found {version}")
     if block_code not in BlockType.__members__.values():
-        raise CorruptError(f"{source}: byte 5: expected block type 1 (raw), 2 (lz4) or 3 (lz4hc), found {block_code}")
+        raise CorruptError(
+            f"{source}: byte 5: expected block type 1 (raw), 2 (lz4) or 3 (lz4hc), found {block_code}"
+        )
     voxel_type = by_wkw_code(voxel_code)
     if voxel_type is None:
         raise CorruptError(f"{source}: byte 6: expected voxel type 1..10, found {voxel_code}")
@@ -191,12 +209,22 @@ def parse_header(raw: bytes, source: str, *, is_data_file: bool) -> WkwHeader:
 def format_header(header: WkwHeader) -> bytes:
     """Format a header as the 16 bytes at the start of a file."""
     per_dim_log2 = (header.file_len.bit_length() - 1) << 4 | (header.block_len.bit_length() - 1)
-    return _LAYOUT.pack(_MAGIC, _VERSION, per_dim_log2, header.block_type, header.voxel_type.wkw_code, header.voxel_nbytes, header.data_offset)
+    return _LAYOUT.pack(
+        _MAGIC,
+        _VERSION,
+        per_dim_log2,
+        header.block_type,
+        header.voxel_type.wkw_code,
+        header.voxel_nbytes,
+        header.data_offset,
+    )
 
 
 def _check_lz4_limit(header: WkwHeader, source: str) -> None:
     if header.is_compressed and header.block_nbytes > MAX_LZ4_NBYTES:
-        raise UnsupportedError(f"{source}: a block of {header.block_len}^3 voxels has {header.block_nbytes} bytes, LZ4 supports at most {MAX_LZ4_NBYTES}")
+        raise UnsupportedError(
+            f"{source}: a block of {header.block_len}^3 voxels has {header.block_nbytes} bytes, LZ4 supports at most {MAX_LZ4_NBYTES}"
+        )
 
 
 _BLOCK_LEN = 32
@@ -208,7 +236,11 @@ _FILE_LEN_AFTER_SINGLE_BLOCKS = 8
 def new_header(spec: LevelSpec, options: WkwOptions) -> WkwHeader:
     """Create the header of a mag whose source is not stored as WKW; if possible, one with which its
     stored chunks become blocks without decoding."""
-    stored_block_len, stored_file_len, compression = _lengths_of_chunks(spec.source, options) or (_BLOCK_LEN, None, options.compression or "lz4hc")
+    stored_block_len, stored_file_len, compression = _lengths_of_chunks(spec.source, options) or (
+        _BLOCK_LEN,
+        None,
+        options.compression or "lz4hc",
+    )
     block_len = options.block_len_or(stored_block_len)
     file_len = options.file_len_of(block_len) or stored_file_len
     header = make_header(
@@ -222,17 +254,30 @@ def new_header(spec: LevelSpec, options: WkwOptions) -> WkwHeader:
     return header if file_len is not None else _with_suitable_file_len(header, spec.box)
 
 
-def _lengths_of_chunks(source: StoredArray | None, options: WkwOptions) -> tuple[int, int | None, str] | None:
+def _lengths_of_chunks(
+    source: StoredArray | None, options: WkwOptions
+) -> tuple[int, int | None, str] | None:
     """Return block length, file length and compression of the stored chunks of an array; None if
     they cannot be blocks, or the user chose other ones."""
     encoding = None if source is None or options.level is not None else source.codec.shared_encoding
     if source is None or encoding is None:
         return None
     dtype, edge = source.dtype.newbyteorder("<"), source.chunk_shape[0]
-    compressions = {LZ4_FRAME: ("lz4hc", "lz4") if encoding.encoder == "lz4hc" else ("lz4", "lz4hc"), "raw": (None, "raw")}.get(encoding.compression, ())
+    compressions = {
+        LZ4_FRAME: ("lz4hc", "lz4") if encoding.encoder == "lz4hc" else ("lz4", "lz4hc"),
+        "raw": (None, "raw"),
+    }.get(encoding.compression, ())
     compression = next((name for name in compressions if options.compression in (None, name)), None)
-    is_block = encoding == Encoding.of(dtype, (source.num_channels, edge, edge, edge), "zyxc", encoding.compression)
-    if compression is None or not is_block or not _is_length(edge) or options.block_len_or(edge) != edge or any(o % edge for o in source.origin):
+    is_block = encoding == Encoding.of(
+        dtype, (source.num_channels, edge, edge, edge), "zyxc", encoding.compression
+    )
+    if (
+        compression is None
+        or not is_block
+        or not _is_length(edge)
+        or options.block_len_or(edge) != edge
+        or any(o % edge for o in source.origin)
+    ):
         return None
     if not source.layout.is_sharded or source.grid.file is None:
         return edge, None, compression
@@ -245,16 +290,22 @@ def _is_length(length: int) -> bool:
     return 1 <= length <= INTEROPERABLE_LEN and not length & (length - 1)
 
 
-def rewritten_header(before: WkwHeader, options: WkwOptions, box: BoundingBox, *, is_part: bool, name: str) -> WkwHeader:
+def rewritten_header(
+    before: WkwHeader, options: WkwOptions, box: BoundingBox, *, is_part: bool, name: str
+) -> WkwHeader:
     """Create the header for the voxels of a mag with header ``before``, stored with other options;
     options that are not given keep their value.
 
     For a part of the mag (``is_part``), the file length is chosen to suit its box. ``name`` names
     the mag in errors.
     """
-    block_type = before.block_type if options.compression is None else BlockType.parse(options.compression)
+    block_type = (
+        before.block_type if options.compression is None else BlockType.parse(options.compression)
+    )
     if options.level is not None and block_type is not BlockType.LZ4HC:
-        raise ValueError(f"level applies to lz4hc only, but {name} will be stored as {block_type.label}; leave level= out")
+        raise ValueError(
+            f"level applies to lz4hc only, but {name} will be stored as {block_type.label}; leave level= out"
+        )
     block_len = options.block_len_or(before.block_len)
     file_len = options.file_len_of(block_len)
     if file_len is None and not is_part:
@@ -264,7 +315,9 @@ def rewritten_header(before: WkwHeader, options: WkwOptions, box: BoundingBox, *
     return _with_lengths(before, (block_len, file_len), block_type, box, before.file_len)
 
 
-def derived_header(before: WkwHeader, options: WkwOptions, spec: LevelSpec, largest: int) -> WkwHeader:
+def derived_header(
+    before: WkwHeader, options: WkwOptions, spec: LevelSpec, largest: int
+) -> WkwHeader:
     """Create the header of a mag computed from a mag with header ``before``; options that are not
     given are inherited, but raw becomes LZ4HC."""
     block_type = before.block_type if before.is_compressed else BlockType.LZ4HC
@@ -272,24 +325,51 @@ def derived_header(before: WkwHeader, options: WkwOptions, spec: LevelSpec, larg
         block_type = BlockType.parse(options.compression)
     block_len = options.block_len_or(before.block_len)
     before = replace(before, voxel_type=by_dtype(spec.dtype), num_channels=spec.num_channels)
-    return _with_lengths(before, (block_len, options.file_len_of(block_len)), block_type, spec.box, largest)
+    return _with_lengths(
+        before, (block_len, options.file_len_of(block_len)), block_type, spec.box, largest
+    )
 
 
 def largest_file_len(before: WkwHeader, *, is_finer: bool) -> int:
     """Return the largest file length for the mags of a pyramid [blocks]."""
-    return max(LARGEST_FILE_LEN if is_finer else 1, before.file_len) if before.file_len > 1 else _FILE_LEN_AFTER_SINGLE_BLOCKS
+    return (
+        max(LARGEST_FILE_LEN if is_finer else 1, before.file_len)
+        if before.file_len > 1
+        else _FILE_LEN_AFTER_SINGLE_BLOCKS
+    )
 
 
-def _with_lengths(before: WkwHeader, lengths: tuple[int, int | None], block_type: BlockType, box: BoundingBox, largest: int) -> WkwHeader:
+def _with_lengths(
+    before: WkwHeader,
+    lengths: tuple[int, int | None],
+    block_type: BlockType,
+    box: BoundingBox,
+    largest: int,
+) -> WkwHeader:
     block_len, file_len = lengths
     is_unchanged = (block_len, file_len or before.file_len) == (before.block_len, before.file_len)
-    header = make_header(before.dtype, before.num_channels, block_len=block_len, file_len=file_len or 1, block_type=block_type, any_length=is_unchanged)
+    header = make_header(
+        before.dtype,
+        before.num_channels,
+        block_len=block_len,
+        file_len=file_len or 1,
+        block_type=block_type,
+        any_length=is_unchanged,
+    )
     return header if file_len is not None else _with_suitable_file_len(header, box, largest)
 
 
-def _with_suitable_file_len(header: WkwHeader, box: BoundingBox, largest: int = LARGEST_FILE_LEN) -> WkwHeader:
+def _with_suitable_file_len(
+    header: WkwHeader, box: BoundingBox, largest: int = LARGEST_FILE_LEN
+) -> WkwHeader:
     """Return the header with a file length that suits a box."""
-    suitable = suitable_file_len(box, header.block_len, header.voxel_nbytes, is_compressed=header.is_compressed, largest=largest)
+    suitable = suitable_file_len(
+        box,
+        header.block_len,
+        header.voxel_nbytes,
+        is_compressed=header.is_compressed,
+        largest=largest,
+    )
     return replace(header, file_len=suitable)
 
 
@@ -298,12 +378,21 @@ def storage_settings(headers: Sequence[WkwHeader], level: int) -> dict[str, Any]
     first, lengths = headers[0], [header.file_len for header in headers]
     file_len = lengths[0] if len(set(lengths)) == 1 else ",".join(map(str, lengths))
     recorded = level_name(level) if first.block_type is BlockType.LZ4HC else 0
-    return {"block_len": first.block_len, "file_len": file_len, "compression": first.block_type.label, "level": recorded}
+    return {
+        "block_len": first.block_len,
+        "file_len": file_len,
+        "compression": first.block_type.label,
+        "level": recorded,
+    }
 
 
 def storage_text(headers: Sequence[WkwHeader], level: int) -> str:
     """Describe the storage of mags in one phrase."""
     first = headers[0]
-    compression = first.block_type.label + (f" level {level_name(level)}" if first.block_type is BlockType.LZ4HC else "")
+    compression = first.block_type.label + (
+        f" level {level_name(level)}" if first.block_type is BlockType.LZ4HC else ""
+    )
     lengths = [f"{length}^3" for length in dict.fromkeys(header.file_len_vx for header in headers)]
-    return f"{compression}, blocks of {first.block_len}^3 and files of {' then '.join(lengths)} voxels"
+    return (
+        f"{compression}, blocks of {first.block_len}^3 and files of {' then '.join(lengths)} voxels"
+    )

@@ -25,7 +25,15 @@ from wkwdask.formats.wkw.file import decode_block, encode_block, format_file_hea
 from wkwdask.formats.wkw.folder import HEADER_NAME, file_path
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL
 from wkwdask.formats.wkw.remote import head_nbytes, read_remote_box, read_remote_pairs
-from wkwdask.formats.wkw.stored_file import PAGE_LEN, BoxRead, WkwFile, check_links_of, has_small_files, open_if_stored, read_small_files
+from wkwdask.formats.wkw.stored_file import (
+    PAGE_LEN,
+    BoxRead,
+    WkwFile,
+    check_links_of,
+    has_small_files,
+    open_if_stored,
+    read_small_files,
+)
 from wkwdask.geometry import morton
 from wkwdask.kernels.blocks.batch import compress_bound, encode_from, zero_encoding
 from wkwdask.kernels.blocks.layout import cubes_table
@@ -79,7 +87,10 @@ class WkwCodec(ChunkCodec):
     @property
     def shared_encoding(self) -> Encoding:
         header = self.header
-        kind, shape = LZ4_BLOCK if header.is_compressed else "raw", (header.num_channels, *(header.block_len,) * 3)
+        kind, shape = (
+            LZ4_BLOCK if header.is_compressed else "raw",
+            (header.num_channels, *(header.block_len,) * 3),
+        )
         return Encoding.of(header.dtype.newbyteorder("<"), shape, "zyxc", kind, self.name)
 
     def largest_nbytes(self, shape: Sequence[int]) -> int:
@@ -95,12 +106,27 @@ class WkwCodec(ChunkCodec):
         return encode_block(voxels, self.header, self.level)
 
     def encode_batch(
-        self, array: npt.NDArray[Any], corners: npt.NDArray[np.int64], shape: Vec3, output: FileBuffer, source: str, *, stores_zeros: bool
+        self,
+        array: npt.NDArray[Any],
+        corners: npt.NDArray[np.int64],
+        shape: Vec3,
+        output: FileBuffer,
+        source: str,
+        *,
+        stores_zeros: bool,
     ) -> tuple[npt.NDArray[np.int64], int]:
         del source
         out = output.reserve(len(corners) * compress_bound(self.header.block_nbytes))
         block_type = self.header.block_type
-        encoded = encode_from(array, corners, out, block_len=shape[0], block_type=block_type, level=self.level, store_zero=stores_zeros)
+        encoded = encode_from(
+            array,
+            corners,
+            out,
+            block_len=shape[0],
+            block_type=block_type,
+            level=self.level,
+            store_zero=stores_zeros,
+        )
         output.advance(encoded.nbytes)
         return encoded.sizes, encoded.nonzero
 
@@ -120,7 +146,9 @@ class WkwFiles(Shards, BoxCodec):
     # --------------------------------------------------------------------------------------------
     # reading
 
-    def read_box(self, array: StoredArray, out: npt.NDArray[Any], low: Vec4, *, fill_zeros: bool) -> int:
+    def read_box(
+        self, array: StoredArray, out: npt.NDArray[Any], low: Vec4, *, fill_zeros: bool
+    ) -> int:
         """Fill an array with voxels, file by file; each batch of blocks is decoded in one compiled
         call."""
         header, folder, edge = self.header, array.store.url, self.header.file_len_vx
@@ -131,12 +159,23 @@ class WkwFiles(Shards, BoxCodec):
             range(z // edge, -(-(z + depth) // edge)),
         )
         if not array.store.is_local:
-            return read_remote_box(array.store, header, BoxRead(out, (x, y, z), channel, fill_zeros=True), list(product(x_files, y_files, z_files)))
+            return read_remote_box(
+                array.store,
+                header,
+                BoxRead(out, (x, y, z), channel, fill_zeros=True),
+                list(product(x_files, y_files, z_files)),
+            )
         reading = BoxRead(out, (x, y, z), channel, fill_zeros=fill_zeros)
         try:
             if len(x_files) * len(y_files) * len(z_files) > 1 and has_small_files(header):
                 read_one = partial(_read_file, folder, header)
-                nonzero = read_small_files(f"{folder}/{HEADER_NAME}", header, (x_files, y_files, z_files), reading, read_one)
+                nonzero = read_small_files(
+                    f"{folder}/{HEADER_NAME}",
+                    header,
+                    (x_files, y_files, z_files),
+                    reading,
+                    read_one,
+                )
             else:
                 nonzero = 0
                 for index in product(z_files, y_files, x_files):
@@ -157,7 +196,11 @@ class WkwFiles(Shards, BoxCodec):
         call."""
         if not can_read_pairs(array, pairs):
             return range(len(pairs.cells))
-        return read_pairs(array, self.header, pairs) if array.store.is_local else read_remote_pairs(array, self.header, pairs)
+        return (
+            read_pairs(array, self.header, pairs)
+            if array.store.is_local
+            else read_remote_pairs(array, self.header, pairs)
+        )
 
     @contextmanager
     def opened(self, store: Store, key: str, ahead_nbytes: int = 0) -> Iterator[StoredFile | None]:
@@ -173,19 +216,29 @@ class WkwFiles(Shards, BoxCodec):
     def locate(self, file: StoredFile, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Look up blocks; a WKW file stores every block."""
         bounds, codes = self._opened(file).all_bounds(), self.codes(cells)
-        return np.stack([bounds[codes], bounds[codes + np.uint64(1)], np.arange(len(cells))], axis=1)
+        return np.stack(
+            [bounds[codes], bounds[codes + np.uint64(1)], np.arange(len(cells))], axis=1
+        )
 
     def has_same_encoding(self, file: StoredFile) -> bool:
         return self._opened(file).header.is_compressed == self.header.is_compressed
 
-    def without_zeros(self, file: StoredFile, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def without_zeros(
+        self, file: StoredFile, places: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int64]:
         """Omit all blocks if every block is stored like a block of zeros."""
         stored, zero = self._opened(file), self.zero
         starts, ends = places[np.argsort(places[:, 0], kind="stable"), :2].T
         # Only runs of adjacent blocks are compared in one read, so cut where the next block does
         # not start at the end of the last.
-        cuts = [0, *(np.flatnonzero(starts[1:] != ends[:-1]) + 1).tolist(), len(starts)] if len(starts) else [0]
-        is_zero = all(stored.is_all_zero(np.append(starts[a:b], ends[b - 1]), zero) for a, b in pairwise(cuts))
+        cuts = (
+            [0, *(np.flatnonzero(starts[1:] != ends[:-1]) + 1).tolist(), len(starts)]
+            if len(starts)
+            else [0]
+        )
+        is_zero = all(
+            stored.is_all_zero(np.append(starts[a:b], ends[b - 1]), zero) for a, b in pairwise(cuts)
+        )
         return places[:0] if is_zero else places
 
     # --------------------------------------------------------------------------------------------
@@ -199,10 +252,14 @@ class WkwFiles(Shards, BoxCodec):
     def codes(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
         return morton.encode(cells[:, 1:] % self.header.file_len)
 
-    def ordered_cells(self, low: Vec4, high: Vec4) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+    def ordered_cells(
+        self, low: Vec4, high: Vec4
+    ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
         length = self.header.file_len
         x, y, z = (n // length * length for n in low[1:])
-        codes, places = morton.ordered_box((low[1] - x, low[2] - y, low[3] - z), (high[1] - x, high[2] - y, high[3] - z))
+        codes, places = morton.ordered_box(
+            (low[1] - x, low[2] - y, low[3] - z), (high[1] - x, high[2] - y, high[3] - z)
+        )
         return codes, np.pad(places + np.array((x, y, z)), ((0, 0), (1, 0)))
 
     def codes_per_file(self, grid: ChunkGrid) -> int:
@@ -273,7 +330,11 @@ def _read_file(folder: str, header: WkwHeader, reading: BoxRead, index: Vec3) ->
     """Fill the part of the array that lies in one file, and return the number of blocks that are
     not all zero."""
     edge, topleft, shape = header.file_len_vx, reading.topleft, reading.out.shape
-    corner = (index[0] * edge - topleft[0], index[1] * edge - topleft[1], index[2] * edge - topleft[2])
+    corner = (
+        index[0] * edge - topleft[0],
+        index[1] * edge - topleft[1],
+        index[2] * edge - topleft[2],
+    )
     path = file_path(folder, index)
     file = open_if_stored(path, header)
     if file is None:

@@ -35,9 +35,12 @@ class WkwOptions(StorageOptions):
     writes_level: ClassVar[bool] = True
     compressor: ClassVar[str] = "lz4hc"
 
-    chunk_shape: Vec3 | None = shape("A block [voxels]: a cube whose edge is a power of two up to 128.", (DEFAULT_BLOCK_LEN,) * 3)
+    chunk_shape: Vec3 | None = shape(
+        "A block [voxels]: a cube whose edge is a power of two up to 128.", (DEFAULT_BLOCK_LEN,) * 3
+    )
     shard_shape: Vec3 | None = shape(
-        "A file [voxels]: a cube whose edge is a power of two of blocks, up to 128.", default_doc="fits the box, at most 32 blocks"
+        "A file [voxels]: a cube whose edge is a power of two of blocks, up to 128.",
+        default_doc="fits the box, at most 32 blocks",
     )
     compression: str | None = choice("Encoding of blocks.", ("lz4hc", "lz4", "raw"), "lz4hc")
     level: int | str | None = number(
@@ -47,9 +50,13 @@ class WkwOptions(StorageOptions):
         AUTO,
         words=(AUTO,),
     )
-    block_len: int | None = number("Edge of a block [voxels]: `chunk_shape` as one number.", (1, 1 << 15))
+    block_len: int | None = number(
+        "Edge of a block [voxels]: `chunk_shape` as one number.", (1, 1 << 15)
+    )
     file_len: int | None = number("Edge of a file [blocks]: `shard_shape` in blocks.", (1, 1 << 15))
-    any_length: bool = flag("Allow blocks and files up to 32768 long, which the reference library cannot read.")
+    any_length: bool = flag(
+        "Allow blocks and files up to 32768 long, which the reference library cannot read."
+    )
 
     def __post_init__(self) -> None:
         StorageOptions.__post_init__(self)
@@ -72,7 +79,9 @@ class WkwOptions(StorageOptions):
             return self.file_len
         edge = _edge(self.shard_shape, "shard_shape", "file")
         if edge % block_len:
-            raise ValueError(f"shard_shape must be a power of two of blocks of {block_len}^3 voxels, got {self.shard_shape}")
+            raise ValueError(
+                f"shard_shape must be a power of two of blocks of {block_len}^3 voxels, got {self.shard_shape}"
+            )
         return edge // block_len
 
     @property
@@ -84,5 +93,7 @@ class WkwOptions(StorageOptions):
 def _edge(cube: Vec3, what: str, part: str) -> int:
     edge = cube[0]
     if cube != (edge, edge, edge) or edge & (edge - 1):
-        raise ValueError(f"{what} of WKW must be a cube whose edge is a power of two, because a {part} is one, got {cube}")
+        raise ValueError(
+            f"{what} of WKW must be a cube whose edge is a power of two, because a {part} is one, got {cube}"
+        )
     return edge

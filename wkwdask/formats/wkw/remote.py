@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import numpy as np
 
 from wkwdask.formats.wkw.folder import file_name, file_path
-from wkwdask.formats.wkw.stored_file import WkwFile, has_small_files, max_file_nbytes, open_if_stored
+from wkwdask.formats.wkw.stored_file import (
+    WkwFile,
+    has_small_files,
+    max_file_nbytes,
+    open_if_stored,
+)
 from wkwdask.geometry import morton
 from wkwdask.kernels.blocks.batch import compress_bound
 from wkwdask.kernels.blocks.boxes import BlockTargets
@@ -58,10 +63,16 @@ _files: LruCache[_CachedFile] = LruCache(_CACHE_NBYTES, lambda cached: cached.nb
 def open_in(store: Store, index: Vec3, header: WkwHeader) -> WkwFile | None:
     """Open the data file with an index along x, y, z of a local or remote mag; None if it is
     absent."""
-    return open_if_stored(file_path(store.url, index), header) if store.is_local else _open_all(store, [index], header)[0]
+    return (
+        open_if_stored(file_path(store.url, index), header)
+        if store.is_local
+        else _open_all(store, [index], header)[0]
+    )
 
 
-def _open_all(store: Store, indices: Sequence[Vec3], header: WkwHeader, whole: Collection[Vec3] = ()) -> list[WkwFile | None]:
+def _open_all(
+    store: Store, indices: Sequence[Vec3], header: WkwHeader, whole: Collection[Vec3] = ()
+) -> list[WkwFile | None]:
     """Open remote data files, or return them from the cache. Those in ``whole`` are read whole if
     they are not cached, and returned so."""
     nbytes = head_nbytes(header, store)
@@ -69,7 +80,9 @@ def _open_all(store: Store, indices: Sequence[Vec3], header: WkwHeader, whole: C
 
     def open_file(key: tuple[str, str, Vec3]) -> _CachedFile:
         index = key[2]
-        (opened,) = store.open_heads([file_name(index)], _WHOLE_NBYTES + nbytes if index in whole else nbytes)
+        (opened,) = store.open_heads(
+            [file_name(index)], _WHOLE_NBYTES + nbytes if index in whole else nbytes
+        )
         if opened is None:
             return _CachedFile(None, 1 << 10)
         file = cast("OpenRemoteFile", opened)
@@ -79,17 +92,25 @@ def _open_all(store: Store, indices: Sequence[Vec3], header: WkwHeader, whole: C
     def open_files(keys: list[tuple[str, str, Vec3]]) -> Iterator[_CachedFile]:
         return store.map(open_file, keys, _FILES_AT_ONCE)
 
-    cached = _files.get_or_make([(store.opening, store.url, index) for index in indices], open_files)
+    cached = _files.get_or_make(
+        [(store.opening, store.url, index) for index in indices], open_files
+    )
     return [complete.get(index, each.file) for index, each in zip(indices, cached, strict=True)]
 
 
 def head_nbytes(header: WkwHeader, store: Store) -> int:
     """Return how much of a file is read first: all of a small file, else header and jump table, and
     the first blocks if the table is short."""
-    return max_file_nbytes(header) if has_small_files(header) else max(store.gap_nbytes, min(header.smallest_data_offset, _LARGEST_HEAD_NBYTES))
+    return (
+        max_file_nbytes(header)
+        if has_small_files(header)
+        else max(store.gap_nbytes, min(header.smallest_data_offset, _LARGEST_HEAD_NBYTES))
+    )
 
 
-def read_remote_box(store: Store, header: WkwHeader, reading: BoxRead, indices: Sequence[Vec3]) -> int:
+def read_remote_box(
+    store: Store, header: WkwHeader, reading: BoxRead, indices: Sequence[Vec3]
+) -> int:
     """Fill an array from some files, and return the number of blocks that are not all zero."""
     edge, shape = header.file_len_vx, reading.out.shape
     counts: list[int] = []
@@ -97,8 +118,13 @@ def read_remote_box(store: Store, header: WkwHeader, reading: BoxRead, indices: 
 
     def is_whole(index: Vec3) -> bool:
         axes = zip(index, reading.topleft, shape[1:], strict=True)
-        wanted = math.prod(min((n + 1) * edge - at, length) - max(n * edge - at, 0) for n, at, length in axes)
-        return edge**3 * voxel_nbytes <= _WHOLE_NBYTES and (edge**3 - wanted) * voxel_nbytes <= store.gap_nbytes
+        wanted = math.prod(
+            min((n + 1) * edge - at, length) - max(n * edge - at, 0) for n, at, length in axes
+        )
+        return (
+            edge**3 * voxel_nbytes <= _WHOLE_NBYTES
+            and (edge**3 - wanted) * voxel_nbytes <= store.gap_nbytes
+        )
 
     def read(job: tuple[WkwFile, Batch]) -> None:
         file, batch = job
@@ -106,13 +132,22 @@ def read_remote_box(store: Store, header: WkwHeader, reading: BoxRead, indices: 
 
     for first in range(0, len(indices), _FILES_AT_ONCE):
         group, jobs = indices[first : first + _FILES_AT_ONCE], []
-        for (x, y, z), file in zip(group, _open_all(store, group, header, set(filter(is_whole, group))), strict=True):
-            corner = (x * edge - reading.topleft[0], y * edge - reading.topleft[1], z * edge - reading.topleft[2])
+        for (x, y, z), file in zip(
+            group, _open_all(store, group, header, set(filter(is_whole, group))), strict=True
+        ):
+            corner = (
+                x * edge - reading.topleft[0],
+                y * edge - reading.topleft[1],
+                z * edge - reading.topleft[2],
+            )
             if file is None:
                 reading.zeros.add(cubes_table(corner, edge), edge)
                 continue
             for page, at in file.pages(corner, shape):
-                jobs += [(file, batch) for batch in file.batches(page, file.cells(reading, at), at, store.gap_nbytes)]
+                jobs += [
+                    (file, batch)
+                    for batch in file.batches(page, file.cells(reading, at), at, store.gap_nbytes)
+                ]
         for_each(read, jobs, _BATCHES_AT_ONCE)
     return sum(counts)
 
@@ -147,15 +182,26 @@ class _PairReader:
         self.broken: list[int] = []
         """Numbers of blocks that did not decode."""
 
-    def jobs(self, file: WkwFile, codes: npt.NDArray[np.int64], first: int) -> list[tuple[WkwFile, npt.NDArray[np.int64]]]:
+    def jobs(
+        self, file: WkwFile, codes: npt.NDArray[np.int64], first: int
+    ) -> list[tuple[WkwFile, npt.NDArray[np.int64]]]:
         """Return the byte ranges of some blocks of a file: start, stop and number of each block,
         shape (n, 3)."""
-        places = np.concatenate([file.bounds_of(codes), np.arange(first, first + len(codes))[:, np.newaxis]], axis=1)
+        places = np.concatenate(
+            [file.bounds_of(codes), np.arange(first, first + len(codes))[:, np.newaxis]], axis=1
+        )
         sizes = places[:, 1] - places[:, 0]
         is_usual = (sizes > 0) & (sizes <= self._largest)
         self.broken += places[~is_usual, 2].tolist()
         places = places[is_usual]
-        return [(file, part) for part in byte_ranges(places, self._store.gap_nbytes, self._store.batch_nbytes)] if len(places) else []
+        return (
+            [
+                (file, part)
+                for part in byte_ranges(places, self._store.gap_nbytes, self._store.batch_nbytes)
+            ]
+            if len(places)
+            else []
+        )
 
     def read(self, job: tuple[WkwFile, npt.NDArray[np.int64]]) -> None:
         """Read one byte range and decode its blocks."""

@@ -39,7 +39,15 @@ if TYPE_CHECKING:
     from wkwdask.model.store import NewFile as WrittenFile
 
 
-def repair_file(check: WkwCheck, shard: Vec3, header: WkwHeader | None, why: str, *, salvage: bool, spare: WkwCheck | None = None) -> tuple[int, int]:
+def repair_file(
+    check: WkwCheck,
+    shard: Vec3,
+    header: WkwHeader | None,
+    why: str,
+    *,
+    salvage: bool,
+    spare: WkwCheck | None = None,
+) -> tuple[int, int]:
     """Rewrite a file from its decodable blocks, replace it atomically, and return its size and
     modification time [ns].
 
@@ -52,7 +60,9 @@ def repair_file(check: WkwCheck, shard: Vec3, header: WkwHeader | None, why: str
     if blocks.header is None or not blocks.num_intact:
         raise CorruptError(f"{path}: no block can be decoded")
     if blocks.num_intact < num_blocks and not salvage:
-        raise CorruptError(f"{path}: {num_blocks - blocks.num_intact} of its {num_blocks} blocks are broken")
+        raise CorruptError(
+            f"{path}: {num_blocks - blocks.num_intact} of its {num_blocks} blocks are broken"
+        )
     source, bounds = _with_spare(blocks, spare, shard)
     paths = (path, "" if spare is None else file_path(spare.folder, shard))
     file, place = _write_blocks(path, blocks.header.for_data_file(), source, bounds, paths), ""
@@ -62,7 +72,9 @@ def repair_file(check: WkwCheck, shard: Vec3, header: WkwHeader | None, why: str
         if salvage:
             lost = int((source == _NOWHERE).sum())
             text = f"{why}\n{num_blocks - blocks.num_intact} of its {num_blocks} blocks were broken, {lost} of them became zeros."
-            place = quarantine(path, check.folder, file_path("", shard).lstrip("/"), text, keep=True)
+            place = quarantine(
+                path, check.folder, file_path("", shard).lstrip("/"), text, keep=True
+            )
     except BaseException:
         file.discard()
         raise
@@ -73,7 +85,13 @@ def repair_file(check: WkwCheck, shard: Vec3, header: WkwHeader | None, why: str
     return status.st_size, status.st_mtime_ns
 
 
-def _write_blocks(path: str, header: WkwHeader, source: npt.NDArray[np.int64], bounds: npt.NDArray[np.int64], paths: tuple[str, str]) -> WrittenFile:
+def _write_blocks(
+    path: str,
+    header: WkwHeader,
+    source: npt.NDArray[np.int64],
+    bounds: npt.NDArray[np.int64],
+    paths: tuple[str, str],
+) -> WrittenFile:
     """Write a new file without publishing it; each block comes from one of two files, or is
     zeros."""
     zero = zero_encoding(header.block_nbytes, header.block_type, DEFAULT_LEVEL)
@@ -89,7 +107,12 @@ def _write_blocks(path: str, header: WkwHeader, source: npt.NDArray[np.int64], b
                 sources[where] = files.open_file(paths[where])
             output.copy(sources[where], start, nbytes)
         file = output.close()
-        file.write(format_file_head(header, np.where(source == _NOWHERE, zero.size, bounds[:, 1] - bounds[:, 0])), 0)
+        file.write(
+            format_file_head(
+                header, np.where(source == _NOWHERE, zero.size, bounds[:, 1] - bounds[:, 0])
+            ),
+            0,
+        )
         opened.pop_all()
     return file
 
@@ -97,19 +120,27 @@ def _write_blocks(path: str, header: WkwHeader, source: npt.NDArray[np.int64], b
 _OWN, _SPARE, _NOWHERE = range(3)  # origin of a block
 
 
-def _with_spare(blocks: IntactBlocks, spare: WkwCheck | None, shard: Vec3) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _with_spare(
+    blocks: IntactBlocks, spare: WkwCheck | None, shard: Vec3
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Choose the origin of each block (the file, the spare file or nowhere) and its boundaries
     there."""
     source, bounds = np.where(blocks.bounds[:, 1] > 0, _OWN, _NOWHERE), blocks.bounds.copy()
     if spare is not None and files.exists(file_path(spare.folder, shard)):
         other = spare.intact_blocks(shard)
-        if other.header is not None and blocks.header is not None and other.header.is_compressed == blocks.header.is_compressed:
+        if (
+            other.header is not None
+            and blocks.header is not None
+            and other.header.is_compressed == blocks.header.is_compressed
+        ):
             fills = (source == _NOWHERE) & (other.bounds[:, 1] > 0)
             source[fills], bounds[fills] = _SPARE, other.bounds[fills]
     return source, bounds
 
 
-def _runs(source: npt.NDArray[np.int64], bounds: npt.NDArray[np.int64]) -> Iterator[tuple[int, int, int, int]]:
+def _runs(
+    source: npt.NDArray[np.int64], bounds: npt.NDArray[np.int64]
+) -> Iterator[tuple[int, int, int, int]]:
     """Yield runs of blocks that are consecutive in one file: origin, start [bytes], size [bytes]
     and number of blocks."""
     continues = (source[1:] == source[:-1]) & (bounds[1:, 0] == bounds[:-1, 1])
@@ -121,7 +152,18 @@ def _runs(source: npt.NDArray[np.int64], bounds: npt.NDArray[np.int64]) -> Itera
 
 # Kinds of faults after which other headers are tried: the file's own header is invalid, or valid
 # but contradicts header.wkw.
-_DAMAGED_HEADERS = {f"file.{name}" for name in ("magic", "version", "bad_block_type", "bad_voxel_type", "bad_voxel_size", "block_nbytes", "data_offset")}
+_DAMAGED_HEADERS = {
+    f"file.{name}"
+    for name in (
+        "magic",
+        "version",
+        "bad_block_type",
+        "bad_voxel_type",
+        "bad_voxel_size",
+        "block_nbytes",
+        "data_offset",
+    )
+}
 _OTHER_HEADERS = {f"file.{name}" for name in ("block_len", "file_len", "voxel_type", "channels")}
 
 
@@ -150,10 +192,20 @@ class WkwRepair:
             return Probe(None, 0, num_chunks)
         return Probe(None, self.check.intact_blocks(shard).num_intact, num_chunks)
 
-    def repair_shard(self, shard: Vec3, head: WkwHeader | None, why: str, spare_folder: str | None, *, salvage: bool) -> tuple[int, int]:
+    def repair_shard(
+        self,
+        shard: Vec3,
+        head: WkwHeader | None,
+        why: str,
+        spare_folder: str | None,
+        *,
+        salvage: bool,
+    ) -> tuple[int, int]:
         spare = None if spare_folder is None else replace(self.check, folder=spare_folder)
         state = repair_file(self.check, shard, head, why, salvage=salvage, spare=spare)
-        remaining = [fault for fault in self.check.check_shard(shard).faults if fault.severity == "error"]
+        remaining = [
+            fault for fault in self.check.check_shard(shard).faults if fault.severity == "error"
+        ]
         if remaining:
             raise CorruptError(f"still broken after the repair: {remaining[0]}")
         return state
@@ -166,9 +218,16 @@ class WkwRepair:
         mag = self.check.header
         own = _own_header(file_path(self.check.folder, shard))
         nbytes = files.getsize(file_path(self.check.folder, shard))
-        for block_type in (mag.block_type, BlockType.LZ4HC if mag.block_type is BlockType.RAW else BlockType.RAW):
+        for block_type in (
+            mag.block_type,
+            BlockType.LZ4HC if mag.block_type is BlockType.RAW else BlockType.RAW,
+        ):
             header = mag.with_block_type(block_type).for_data_file()
-            if own is None or (_is_incompatible(own, header) if header.is_compressed else _fits_only(own, header, nbytes)):
+            if own is None or (
+                _is_incompatible(own, header)
+                if header.is_compressed
+                else _fits_only(own, header, nbytes)
+            ):
                 yield header
 
 

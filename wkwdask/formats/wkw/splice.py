@@ -60,7 +60,10 @@ class WkwSplicer:
         if not is_wkw(volume) or source.box != volume.box:
             return False
         headers = header_of(volume), header_of(target.array)
-        theirs, ours = ((header.block_len, header.voxel_type, header.num_channels, header.block_type) for header in headers)
+        theirs, ours = (
+            (header.block_len, header.voxel_type, header.num_channels, header.block_type)
+            for header in headers
+        )
         return theirs == ours and all(shift % headers[0].block_len == 0 for shift in volume.origin)
 
     def splice_shard(self, source: Stored, target: TargetArray, shard: Vec3) -> Receipt:
@@ -97,7 +100,9 @@ class _Splice:
             self._copy_cubes()
             if not self._has_voxels:
                 self._file.buffer.discard()
-                return Receipt(self._shard, self._box, voxels=self._box.volume, minimum=0, maximum=0)
+                return Receipt(
+                    self._shard, self._box, voxels=self._box.volume, minimum=0, maximum=0
+                )
             publish_shard(self._file, is_in_place=self._target.is_in_place)
         except BaseException:
             self._file.buffer.discard()
@@ -112,7 +117,10 @@ class _Splice:
             return None
         if self._box.size != self._target.shard_shape and not self._target.keeps_files:
             return None
-        if isinstance(self._source, MergedVolume) and self._source.annotated_cells(self._box, self._target.shard_shape).any():
+        if (
+            isinstance(self._source, MergedVolume)
+            and self._source.annotated_cells(self._box, self._target.shard_shape).any()
+        ):
             return None
         x, y, z = (n - s // file_len for n, s in zip(self._shard, self._shift, strict=True))
         file = open_in(self._stored.store, (x, y, z), self._before)
@@ -126,7 +134,9 @@ class _Splice:
         return self._published()
 
     def _published(self) -> Receipt:
-        return self._target.published_receipt(Receipt(self._shard, self._box, voxels=self._box.volume))
+        return self._target.published_receipt(
+            Receipt(self._shard, self._box, voxels=self._box.volume)
+        )
 
     def _copy_cubes(self) -> None:
         # the largest power of two that divides each shift
@@ -157,7 +167,13 @@ class _Splice:
         bounds = np.zeros(0, np.int64) if file is None else file.bounds(first_code, edge**3)
         # Each file is encoded as its own header says: other software may have left raw files in a
         # compressed mag, whose blocks are encoded again.
-        whole = _OUTSIDE if file is None else _INSIDE if file.header.is_compressed == self._header.is_compressed else _CUT
+        whole = (
+            _OUTSIDE
+            if file is None
+            else _INSIDE
+            if file.header.is_compressed == self._header.is_compressed
+            else _CUT
+        )
         for first, last, kind in self._runs(cube, edge, inside, annotated, whole):
             if kind == _OUTSIDE:
                 self._next += last - first  # start_stretch() fills the gap with zeros
@@ -169,9 +185,13 @@ class _Splice:
 
     def _source_file(self, cube: Sequence[int], edge: int) -> tuple[WkwFile | None, str]:
         x, y, z = (n * edge // self._before.file_len for n in cube)
-        return open_in(self._stored.store, (x, y, z), self._before), file_path(self._stored.folder, (x, y, z))
+        return open_in(self._stored.store, (x, y, z), self._before), file_path(
+            self._stored.folder, (x, y, z)
+        )
 
-    def _annotated(self, inside: BoundingBox, cube: Vec3, edge: int) -> npt.NDArray[np.bool_] | None:
+    def _annotated(
+        self, inside: BoundingBox, cube: Vec3, edge: int
+    ) -> npt.NDArray[np.bool_] | None:
         """Return a mask, in Morton order, of the blocks of a cube that an annotation changes; None
         if there are none."""
         if inside.is_empty or not isinstance(self._source, MergedVolume):
@@ -187,7 +207,14 @@ class _Splice:
         in_morton_order: npt.NDArray[np.bool_] = annotated[tuple(blocks.T)]
         return in_morton_order
 
-    def _runs(self, cube: Vec3, edge: int, inside: BoundingBox, annotated: npt.NDArray[np.bool_] | None, whole: int) -> list[tuple[int, int, int]]:
+    def _runs(
+        self,
+        cube: Vec3,
+        edge: int,
+        inside: BoundingBox,
+        annotated: npt.NDArray[np.bool_] | None,
+        whole: int,
+    ) -> list[tuple[int, int, int]]:
         """Split the blocks of a cube, in Morton order, into runs of one kind: first block, end,
         kind."""
         if annotated is None and inside.volume == (edge * self._before.block_len) ** 3:
@@ -197,7 +224,11 @@ class _Splice:
         low = (blocks + np.multiply(cube, edge)) * step
         covered = np.minimum(low + step, inside.bottomright) - np.maximum(low, inside.topleft)
         cut = _OUTSIDE if whole == _OUTSIDE else _CUT
-        kinds = np.where((covered <= 0).any(axis=1), _OUTSIDE, np.where((covered == step).all(axis=1), whole, cut))
+        kinds = np.where(
+            (covered <= 0).any(axis=1),
+            _OUTSIDE,
+            np.where((covered == step).all(axis=1), whole, cut),
+        )
         if annotated is not None:
             kinds[annotated] = _CUT
         starts = [0, *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), len(kinds)]
@@ -217,11 +248,22 @@ class _Splice:
         step = self._header.block_len
         _, blocks = morton.ordered_box((0, 0, 0), (edge,) * 3)
         x, y, z = ((blocks[number] + np.multiply(cube, edge)) * step).tolist()
-        voxels: npt.NDArray[Any] = np.zeros((self._header.num_channels, step, step, step), self._target.dtype, order="F")
-        inside = cell_box((x // step, y // step, z // step), (step,) * 3, self._box).intersection(self._box)
+        voxels: npt.NDArray[Any] = np.zeros(
+            (self._header.num_channels, step, step, step), self._target.dtype, order="F"
+        )
+        inside = cell_box((x // step, y // step, z // step), (step,) * 3, self._box).intersection(
+            self._box
+        )
         self._source.read_into(part_of_array(voxels, inside, (x, y, z)), inside.topleft)
         codes, encode = self._begin(1), self._target.array.codec.encode_batch
-        sizes, nonzero = encode(voxels, np.zeros((1, 3), np.int64), (step, step, step), self._file.buffer, self._target.folder, stores_zeros=True)
+        sizes, nonzero = encode(
+            voxels,
+            np.zeros((1, 3), np.int64),
+            (step, step, step),
+            self._file.buffer,
+            self._target.folder,
+            stores_zeros=True,
+        )
         self._has_voxels |= nonzero > 0
         self._file.record(codes, sizes)
 

@@ -17,8 +17,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from wkwdask.errors import CorruptError, MissingError
-from wkwdask.formats.wkw.file import MAX_LZ4_RATIO, decode_block, parse_jump_table, raw_block_bounds, table_range
-from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, WkwHeader, format_header, parse_header
+from wkwdask.formats.wkw.file import (
+    MAX_LZ4_RATIO,
+    decode_block,
+    parse_jump_table,
+    raw_block_bounds,
+    table_range,
+)
+from wkwdask.formats.wkw.header import (
+    HEADER_NBYTES,
+    BlockType,
+    WkwHeader,
+    format_header,
+    parse_header,
+)
 from wkwdask.geometry import morton
 from wkwdask.kernels.blocks.batch import ZeroFill, compress_bound, decode_into, zero_encoding
 from wkwdask.kernels.blocks.checks import first_invalid_lz4
@@ -57,7 +69,9 @@ class BoxRead:
 
     __slots__ = ("absent", "first_channel", "memory", "out", "topleft", "zeros")
 
-    def __init__(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int, *, fill_zeros: bool) -> None:
+    def __init__(
+        self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int, *, fill_zeros: bool
+    ) -> None:
         self.out = out
         self.topleft = topleft
         """Voxel of the mag at voxel 0 of the array."""
@@ -96,7 +110,11 @@ class WkwFile:
         mag_header.check_same_mag(self.header, file.name)
         self._pages: LruCache[npt.NDArray[np.int64]] = LruCache(_PAGES_PER_FILE)
         header, descriptor = self.header, file.descriptor
-        self._blocks = None if descriptor is None else BlockFile(descriptor, header.block_len, header.num_channels, header.is_compressed)
+        self._blocks = (
+            None
+            if descriptor is None
+            else BlockFile(descriptor, header.block_len, header.num_channels, header.is_compressed)
+        )
 
     def read_into(self, reading: BoxRead, page: int, corner: Vec3) -> int:
         """Read and decode the blocks of one page of the jump table that an array covers, and return
@@ -107,7 +125,14 @@ class WkwFile:
         header, zeros, nonzero = self.header, reading.zeros, -1
         cube_len = min(header.file_len, PAGE_LEN)
         if self._blocks is not None and reading.memory is not None:
-            nonzero = read_blocks(self._blocks, self.page(page), cube_len, corner, reading.memory, fill_zeros=zeros.at_once)
+            nonzero = read_blocks(
+                self._blocks,
+                self.page(page),
+                cube_len,
+                corner,
+                reading.memory,
+                fill_zeros=zeros.at_once,
+            )
             if nonzero >= 0 and zeros.at_once:
                 return nonzero
         low, high = cells = self.cells(reading, corner)
@@ -115,12 +140,18 @@ class WkwFile:
             return self._read_in_steps(reading, page, cells, corner)
         step = header.block_len
         # the table is of cubes without data
-        zeros.add_decoded(_NO_CUBES if nonzero else cubes_table(corner, step, low, high), step, nonzero)
+        zeros.add_decoded(
+            _NO_CUBES if nonzero else cubes_table(corner, step, low, high), step, nonzero
+        )
         return nonzero
 
     def cells(self, reading: BoxRead, corner: Vec3) -> tuple[Vec3, Vec3]:
         """Return the first block of a page that an array covers, and the end."""
-        step, shape, cube_len = self.header.block_len, reading.out.shape, min(self.header.file_len, PAGE_LEN)
+        step, shape, cube_len = (
+            self.header.block_len,
+            reading.out.shape,
+            min(self.header.file_len, PAGE_LEN),
+        )
         return (
             (max(0, -corner[0]) // step, max(0, -corner[1]) // step, max(0, -corner[2]) // step),
             (
@@ -130,16 +161,24 @@ class WkwFile:
             ),
         )
 
-    def _read_in_steps(self, reading: BoxRead, page: int, cells: tuple[Vec3, Vec3], corner: Vec3) -> int:
+    def _read_in_steps(
+        self, reading: BoxRead, page: int, cells: tuple[Vec3, Vec3], corner: Vec3
+    ) -> int:
         """Read and decode blocks of any file in batches, and raise an error that names what is
         broken."""
         return sum(self.read_batch(batch, reading) for batch in self.batches(page, cells, corner))
 
-    def batches(self, page: int, cells: tuple[Vec3, Vec3], corner: Vec3, gap_nbytes: int = GAP_NBYTES) -> Iterator[Batch]:
+    def batches(
+        self, page: int, cells: tuple[Vec3, Vec3], corner: Vec3, gap_nbytes: int = GAP_NBYTES
+    ) -> Iterator[Batch]:
         """Yield the batches in which blocks of a box are read."""
-        located = locate_blocks(self.page(page), *cells, self.header.block_len, corner, gap_nbytes, _BATCH_NBYTES)
+        located = locate_blocks(
+            self.page(page), *cells, self.header.block_len, corner, gap_nbytes, _BATCH_NBYTES
+        )
         self._check_sizes(located, page)
-        for (first, first_range, nbytes), (last, last_range, _) in itertools.pairwise(located.batches.tolist()):
+        for (first, first_range, nbytes), (last, last_range, _) in itertools.pairwise(
+            located.batches.tolist()
+        ):
             yield Batch(located, page, slice(first, last), slice(first_range, last_range), nbytes)
 
     def read_batch(self, batch: Batch, reading: BoxRead) -> int:
@@ -158,9 +197,15 @@ class WkwFile:
             fill_zeros=reading.zeros.at_once,
         )
         if decoded.broken >= 0:  # the call stopped at this block
-            what = "are not an LZ4 block" if decoded.broken_nbytes < 0 else f"decode to {decoded.broken_nbytes} bytes"
+            what = (
+                "are not an LZ4 block"
+                if decoded.broken_nbytes < 0
+                else f"decode to {decoded.broken_nbytes} bytes"
+            )
             where, size = self._where(batch.located, batch.page, batch.rows.start + decoded.broken)
-            raise CorruptError(f"{where}: {size} stored bytes {what}, expected {header.block_nbytes} decoded bytes")
+            raise CorruptError(
+                f"{where}: {size} stored bytes {what}, expected {header.block_nbytes} decoded bytes"
+            )
         reading.zeros.add_decoded(blocks, header.block_len, decoded.nonzero)
         return decoded.nonzero
 
@@ -169,16 +214,30 @@ class WkwFile:
         first voxel of the file, counted from the array."""
         # Negative numbers round towards minus infinity: -(-n // edge) is the ceiling, and max(0,
         # -at) the part of the file before the array.
-        edge, page_edge = self.header.file_len_vx, min(self.header.file_len, PAGE_LEN) * self.header.block_len
-        x_pages, y_pages, z_pages = (range(max(0, -at) // page_edge, -(-min(edge, n - at) // page_edge)) for at, n in zip(corner, shape[1:], strict=True))
+        edge, page_edge = (
+            self.header.file_len_vx,
+            min(self.header.file_len, PAGE_LEN) * self.header.block_len,
+        )
+        x_pages, y_pages, z_pages = (
+            range(max(0, -at) // page_edge, -(-min(edge, n - at) // page_edge))
+            for at, n in zip(corner, shape[1:], strict=True)
+        )
         for z, y, x in itertools.product(z_pages, y_pages, x_pages):
-            yield _page_number(x, y, z), (corner[0] + x * page_edge, corner[1] + y * page_edge, corner[2] + z * page_edge)
+            yield (
+                _page_number(x, y, z),
+                (corner[0] + x * page_edge, corner[1] + y * page_edge, corner[2] + z * page_edge),
+            )
 
     def bounds_of(self, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return start and end of blocks with ascending codes, shape (n, 2)."""
         pages = codes // PAGE_ENTRIES
-        parts = [(self.page(number), codes[pages == number] - number * PAGE_ENTRIES) for number in np.unique(pages).tolist()]
-        return np.concatenate([np.stack([page[places], page[places + 1]], axis=1) for page, places in parts])
+        parts = [
+            (self.page(number), codes[pages == number] - number * PAGE_ENTRIES)
+            for number in np.unique(pages).tolist()
+        ]
+        return np.concatenate(
+            [np.stack([page[places], page[places + 1]], axis=1) for page, places in parts]
+        )
 
     def bounds(self, first: int, count: int) -> npt.NDArray[np.int64]:
         """Return the boundaries of consecutive blocks within one page of the jump table."""
@@ -187,7 +246,9 @@ class WkwFile:
 
     def all_bounds(self) -> npt.NDArray[np.int64]:
         """Return the boundaries of all blocks."""
-        pages = [self.page(number) for number in range(-(-self.header.blocks_per_file // PAGE_ENTRIES))]
+        pages = [
+            self.page(number) for number in range(-(-self.header.blocks_per_file // PAGE_ENTRIES))
+        ]
         return np.concatenate([pages[0], *(page[1:] for page in pages[1:])])
 
     def is_all_zero(self, bounds: npt.NDArray[np.int64], zero: npt.NDArray[np.uint8]) -> bool:
@@ -215,24 +276,37 @@ class WkwFile:
             self._read_checked(code, part, room)
             output.advance(room.size)
 
-    def _checked_parts(self, first: int, bounds: npt.NDArray[np.int64]) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+    def _checked_parts(
+        self, first: int, bounds: npt.NDArray[np.int64]
+    ) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
         """Yield the code of the first block and the boundaries of blocks that are read together,
         while they are in the CPU cache."""
         sizes, largest = np.diff(bounds), compress_bound(self.header.block_nbytes)
         for n in np.flatnonzero(sizes > largest)[:1].tolist():  # before memory is allocated for it
-            raise CorruptError(f"{self.path}: block {first + n} at byte {bounds[n]}: {sizes[n]} stored bytes, expected at most {largest}")
+            raise CorruptError(
+                f"{self.path}: block {first + n} at byte {bounds[n]}: {sizes[n]} stored bytes, expected at most {largest}"
+            )
         start = 0
         while start < len(sizes):
-            stop = max(start + 1, int(np.searchsorted(bounds, bounds[start] + _CHECKED_NBYTES, "right")) - 1)
+            stop = max(
+                start + 1,
+                int(np.searchsorted(bounds, bounds[start] + _CHECKED_NBYTES, "right")) - 1,
+            )
             yield first + start, bounds[start : stop + 1]
             start = stop
 
-    def _read_checked(self, first: int, bounds: npt.NDArray[np.int64], memory: npt.NDArray[np.uint8]) -> None:
+    def _read_checked(
+        self, first: int, bounds: npt.NDArray[np.int64], memory: npt.NDArray[np.uint8]
+    ) -> None:
         self.file.read_into(memory, int(bounds[0]))
         places, done = np.stack([bounds[:-1] - bounds[0], np.diff(bounds)], axis=1), 0
         while (broken := first_invalid_lz4(memory, places[done:], self.header.block_nbytes)) >= 0:
             start, nbytes = places[done + broken].tolist()
-            data, code, offset = memory[start : start + nbytes].tobytes(), first + done + broken, int(bounds[done + broken])
+            data, code, offset = (
+                memory[start : start + nbytes].tobytes(),
+                first + done + broken,
+                int(bounds[done + broken]),
+            )
             decode_block(data, self.header, self.path, code, offset)  # raises the error
             done += broken + 1
 
@@ -249,13 +323,18 @@ class WkwFile:
             zero = zero_encoding(header.block_nbytes, header.block_type, level)
             candidates = np.flatnonzero(np.diff(bounds) == zero.size)
             for run in np.split(candidates, np.flatnonzero(np.diff(candidates) != 1) + 1):
-                is_nonzero[run] = len(run) > 0 and not self.is_all_zero(bounds[run[0] : run[-1] + 2], zero)
+                is_nonzero[run] = len(run) > 0 and not self.is_all_zero(
+                    bounds[run[0] : run[-1] + 2], zero
+                )
         return is_nonzero
 
     def _where(self, located: BlockLocations, page: int, n: int) -> tuple[str, int]:
         """Name a block in an error message, with its stored size."""
         row = located.blocks[n]
-        return f"{self.path}: block {page * PAGE_ENTRIES + int(row[CODE])} at byte {int(row[OFFSET])}", int(row[SIZE])
+        return (
+            f"{self.path}: block {page * PAGE_ENTRIES + int(row[CODE])} at byte {int(row[OFFSET])}",
+            int(row[SIZE]),
+        )
 
     def _check_sizes(self, located: BlockLocations, page: int) -> None:
         """Raise CorruptError for stored sizes that LZ4 cannot have, before memory is allocated for
@@ -266,10 +345,14 @@ class WkwFile:
         sizes = located.blocks[:, SIZE]
         if header.block_nbytes > MAX_LZ4_RATIO * int(sizes[located.smallest]):
             where, size = self._where(located, page, located.smallest)
-            raise CorruptError(f"{where}: {size} stored bytes cannot decode to {header.block_nbytes} bytes")
+            raise CorruptError(
+                f"{where}: {size} stored bytes cannot decode to {header.block_nbytes} bytes"
+            )
         if sizes[located.largest] > _MAX_STORED_NBYTES:
             where, size = self._where(located, page, located.largest)
-            raise CorruptError(f"{where}: {size} stored bytes, expected at most {_MAX_STORED_NBYTES}")
+            raise CorruptError(
+                f"{where}: {size} stored bytes, expected at most {_MAX_STORED_NBYTES}"
+            )
 
     def page(self, number: int) -> npt.NDArray[np.int64]:
         """Return the block boundaries of one page of the jump table; each page is read and checked
@@ -281,7 +364,14 @@ class WkwFile:
             count = min(PAGE_ENTRIES, header.blocks_per_file - first)
             if header.is_compressed:
                 offset, nbytes = table_range(first, count)
-                page = parse_jump_table(self.file.read_some(nbytes, offset), header, first, count, self.nbytes, self.path)
+                page = parse_jump_table(
+                    self.file.read_some(nbytes, offset),
+                    header,
+                    first,
+                    count,
+                    self.nbytes,
+                    self.path,
+                )
             else:
                 page = raw_block_bounds(header, first, count, self.nbytes, self.path)
             self._pages.put(number, page)
@@ -316,7 +406,11 @@ def open_if_stored(path: str, mag_header: WkwHeader) -> WkwFile | None:
     # cached jump table is stale.
     signature = (status.st_ino, status.st_mtime_ns, status.st_size)
     cached = _open_files.get(path)
-    if cached is not None and cached[0] == signature and (cached[1].mag_header is mag_header or cached[1].mag_header == mag_header):
+    if (
+        cached is not None
+        and cached[0] == signature
+        and (cached[1].mag_header is mag_header or cached[1].mag_header == mag_header)
+    ):
         return cached[1]
     file = WkwFile(files.open_file(path), mag_header)
     _open_files.put(path, (signature, file))
@@ -334,11 +428,15 @@ def check_links_of(paths: Iterable[str]) -> None:
 
 def missing_mag(header_path: str) -> MissingError:
     """Return the error for a mag that vanished after it was opened."""
-    return MissingError(f"{header_path}: not found: the mag is gone or its file system is not mounted")
+    return MissingError(
+        f"{header_path}: not found: the mag is gone or its file system is not mounted"
+    )
 
 
 def _dangling(path: str) -> MissingError:
-    return MissingError(f"{path}: a symbolic link to a missing {'file' if path.endswith('.wkw') else 'folder'}")
+    return MissingError(
+        f"{path}: a symbolic link to a missing {'file' if path.endswith('.wkw') else 'folder'}"
+    )
 
 
 def read_buffer(nbytes: int) -> npt.NDArray[np.uint8]:
@@ -369,10 +467,18 @@ def has_small_files(header: WkwHeader) -> bool:
 
 
 def max_file_nbytes(header: WkwHeader) -> int:
-    return header.smallest_data_offset + (compress_bound(header.block_nbytes) if header.is_compressed else header.block_nbytes)
+    return header.smallest_data_offset + (
+        compress_bound(header.block_nbytes) if header.is_compressed else header.block_nbytes
+    )
 
 
-def read_small_files(header_path: str, header: WkwHeader, grid: tuple[range, range, range], reading: BoxRead, read_one: Callable[[BoxRead, Vec3], int]) -> int:
+def read_small_files(
+    header_path: str,
+    header: WkwHeader,
+    grid: tuple[range, range, range],
+    reading: BoxRead,
+    read_one: Callable[[BoxRead, Vec3], int],
+) -> int:
     """Read all files of a box in batches, and return the number of blocks that are not all zero.
 
     ``read_one`` reads any file that is not plainly valid, or raises the exact error.
@@ -391,7 +497,12 @@ def read_small_files(header_path: str, header: WkwHeader, grid: tuple[range, ran
         decoded, broken = _decode(memory, table[is_valid], header, reading)
         nonzero += decoded
         if absent.any():
-            reading.absent.update({(y, z): f"{dirname(header_path)}/z{z}/y{y}/x{x}.wkw" for x, y, z in index[absent].tolist()})
+            reading.absent.update(
+                {
+                    (y, z): f"{dirname(header_path)}/z{z}/y{y}/x{x}.wkw"
+                    for x, y, z in index[absent].tolist()
+                }
+            )
             reading.zeros.add(table[absent], header.block_len)
         for x, y, z in broken + index[~is_valid & ~absent].tolist():
             # after the batch, because read_one uses the same buffer
@@ -399,7 +510,9 @@ def read_small_files(header_path: str, header: WkwHeader, grid: tuple[range, ran
     return nonzero
 
 
-def read_batch(header_path: str, indices: Iterator[Vec3], max_nbytes: int, memory: npt.NDArray[np.uint8]) -> list[tuple[int, int, int, int, int]]:
+def read_batch(
+    header_path: str, indices: Iterator[Vec3], max_nbytes: int, memory: npt.NDArray[np.uint8]
+) -> list[tuple[int, int, int, int, int]]:
     """Read files until the buffer is full; return index, offset in the buffer and size of each."""
     requested: list[Vec3] = []
 
@@ -416,13 +529,19 @@ def read_batch(header_path: str, indices: Iterator[Vec3], max_nbytes: int, memor
 
 
 def find_blocks(
-    table: npt.NDArray[np.int64], start: npt.NDArray[np.int64], size: npt.NDArray[np.int64], header: WkwHeader, memory: npt.NDArray[np.uint8]
+    table: npt.NDArray[np.int64],
+    start: npt.NDArray[np.int64],
+    size: npt.NDArray[np.int64],
+    header: WkwHeader,
+    memory: npt.NDArray[np.uint8],
 ) -> npt.NDArray[np.bool_]:
     """Fill in the location of the block of each file; return which files have a matching header and
     a complete block."""
     table_end = HEADER_NBYTES + 8 * header.is_compressed
     heads = memory[np.minimum(start + np.arange(HEADER_NBYTES + 8), len(memory) - 1)]
-    is_same = heads[:, :_COMMON_NBYTES] == np.frombuffer(format_header(header)[:_COMMON_NBYTES], np.uint8)
+    is_same = heads[:, :_COMMON_NBYTES] == np.frombuffer(
+        format_header(header)[:_COMMON_NBYTES], np.uint8
+    )
     if header.is_compressed:
         is_same[:, _BLOCK_TYPE_AT] = np.isin(heads[:, _BLOCK_TYPE_AT], _LZ4_TYPES)
     # Bytes 8 to 24 are dataOffset and, if compressed, the only entry of the jump table: start and
@@ -430,12 +549,18 @@ def find_blocks(
     offset, end = heads[:, _COMMON_NBYTES:].copy().view("<i8").T
     end = end if header.is_compressed else offset + header.block_nbytes
     table[:, OFFSET], table[:, SIZE], table[:, START] = offset, end - offset, start[:, 0] + offset
-    is_inside = (size[:, 0] >= table_end) & (offset >= table_end) & (offset <= end) & (end <= size[:, 0])
-    is_valid: npt.NDArray[np.bool_] = is_same.all(axis=1) & is_inside & (table[:, SIZE] >= header.block_nbytes / MAX_LZ4_RATIO)
+    is_inside = (
+        (size[:, 0] >= table_end) & (offset >= table_end) & (offset <= end) & (end <= size[:, 0])
+    )
+    is_valid: npt.NDArray[np.bool_] = (
+        is_same.all(axis=1) & is_inside & (table[:, SIZE] >= header.block_nbytes / MAX_LZ4_RATIO)
+    )
     return is_valid
 
 
-def _decode(memory: npt.NDArray[np.uint8], table: npt.NDArray[np.int64], header: WkwHeader, reading: BoxRead) -> tuple[int, list[list[int]]]:
+def _decode(
+    memory: npt.NDArray[np.uint8], table: npt.NDArray[np.int64], header: WkwHeader, reading: BoxRead
+) -> tuple[int, list[list[int]]]:
     """Decode all blocks; return how many are not all zero, and the indices of files with a broken
     block."""
     nonzero, broken = 0, []

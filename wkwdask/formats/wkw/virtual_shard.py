@@ -47,7 +47,9 @@ class VirtualShard:
 
     encoding = ""
 
-    def __init__(self, file: WkwFile, cube: int, find_inside: Callable[[], npt.NDArray[np.bool_]]) -> None:
+    def __init__(
+        self, file: WkwFile, cube: int, find_inside: Callable[[], npt.NDArray[np.bool_]]
+    ) -> None:
         """Prepare the cube with a number, in Morton order; ``find_inside`` returns the mask (z, y,
         x) of the blocks that the bounding box touches."""
         header, count = file.header, cube_len(file.header) ** 3
@@ -82,8 +84,18 @@ class VirtualShard:
         if start >= self._data_nbytes:
             return self._index[start - self._data_nbytes : stop - self._data_nbytes]
         end = min(stop, self._data_nbytes)
-        first, last = int(self._starts.searchsorted(start, "right")) - 1, int(self._starts.searchsorted(end, "left"))
-        parts = [self._frame(n, max(start - int(self._starts[n]), 0), min(end, int(self._starts[n + 1])) - int(self._starts[n])) for n in range(first, last)]
+        first, last = (
+            int(self._starts.searchsorted(start, "right")) - 1,
+            int(self._starts.searchsorted(end, "left")),
+        )
+        parts = [
+            self._frame(
+                n,
+                max(start - int(self._starts[n]), 0),
+                min(end, int(self._starts[n + 1])) - int(self._starts[n]),
+            )
+            for n in range(first, last)
+        ]
         if stop > end:
             parts.append(self._index[: stop - end])
         return b"".join(parts)
@@ -96,7 +108,9 @@ class VirtualShard:
             return head[start:stop]
         first, end = max(start - len(head), 0), stop - len(head)
         if self._is_stored[n] and header.is_compressed:
-            whole = decode_block(self._stored(low, high), header, self.file.path, self._first + n, low)
+            whole = decode_block(
+                self._stored(low, high), header, self.file.path, self._first + n, low
+            )
             return head[start:] + whole.tobytes(order="F")[first:end]
         return head[start:] + self._stored(low + first, low + end)
 

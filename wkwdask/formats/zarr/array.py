@@ -40,7 +40,14 @@ if TYPE_CHECKING:
 
 # may change without changing how the array is stored
 _IGNORED_KEYS = ("attributes", "dimension_names", "consolidated_metadata")
-_DTYPES = {"bool": "|b1", **{f"{kind}{8 * n}": f"<{letter}{n}" for kind, letter in (("int", "i"), ("uint", "u"), ("float", "f")) for n in (1, 2, 4, 8)}}
+_DTYPES = {
+    "bool": "|b1",
+    **{
+        f"{kind}{8 * n}": f"<{letter}{n}"
+        for kind, letter in (("int", "i"), ("uint", "u"), ("float", "f"))
+        for n in (1, 2, 4, 8)
+    },
+}
 
 _MAX_CHUNK_NBYTES = 1 << 40  # a chunk is decoded in memory
 
@@ -82,23 +89,33 @@ class ZarrPythonReader(ShardLayout, BoxCodec):
     def chunks_at(self, array: ChunkSource, cells: npt.NDArray[np.int64]) -> Iterator[StoredChunk]:
         raise UnsupportedError(f"{array.store.url}: only zarr-python can find its chunks")
 
-    def read_box(self, array: StoredArray, out: npt.NDArray[Any], low: Vec4, *, fill_zeros: bool) -> int:
+    def read_box(
+        self, array: StoredArray, out: npt.NDArray[Any], low: Vec4, *, fill_zeros: bool
+    ) -> int:
         # zarr-python reads an absent chunk as the fill value, even if the whole folder was removed
         # or unmounted
         array.identity.check(has_absent=True)
-        named = {letter: slice(a, a + n) for letter, a, n in zip("cxyz", low, out.shape, strict=True)}
+        named = {
+            letter: slice(a, a + n) for letter, a, n in zip("cxyz", low, out.shape, strict=True)
+        }
         try:
-            values = np.asarray(_open_cached(array)[tuple(named.get(letter, slice(0, 1)) for letter in self.axes)])
+            values = np.asarray(
+                _open_cached(array)[tuple(named.get(letter, slice(0, 1)) for letter in self.axes)]
+            )
         except FileNotFoundError:
             raise MissingError(f"{array.name}: was removed while it was read") from None
         except MemoryError:
-            raise UnsupportedError(f"{array.name}: {out.shape} voxels in chunks of {array.grid.chunk} do not fit into memory") from None
+            raise UnsupportedError(
+                f"{array.name}: {out.shape} voxels in chunks of {array.grid.chunk} do not fit into memory"
+            ) from None
         except (ModuleNotFoundError, FormatError, UnsupportedError, OSError):
             raise
         except Exception as error:
             if type(error).__module__.startswith("obstore"):
                 raise OSError(f"{array.name}: cannot be read: {error}") from None
-            raise CorruptError(f"{array.name}: {low[1:]} + {out.shape[1:]} cannot be read: {error or type(error).__name__}") from error
+            raise CorruptError(
+                f"{array.name}: {low[1:]} + {out.shape[1:]} cannot be read: {error or type(error).__name__}"
+            ) from error
         voxels = to_cxyz(values, self.axes)
         if is_zero(voxels):
             if fill_zeros:
@@ -136,7 +153,9 @@ _Storage = tuple[tuple[int, ...], ZarrCodec | ZarrPythonCodec, ShardLayout]
 file."""
 
 
-def zarr_array(store: Store, name: str, document: Mapping[str, Any], axes: str, *, is_new: bool = False) -> StoredArray:
+def zarr_array(
+    store: Store, name: str, document: Mapping[str, Any], axes: str, *, is_new: bool = False
+) -> StoredArray:
     """Return the array of a folder as a stored array that starts at voxel 0; ``name`` is that of
     its document, ``is_new`` if it is being written."""
     is_v2 = name == ".zarray"
@@ -151,14 +170,24 @@ def zarr_array(store: Store, name: str, document: Mapping[str, Any], axes: str, 
     if isinstance(codec, ZarrCodec):
         if codec.nbytes > _MAX_CHUNK_NBYTES:
             lengths = list(codec.chunk_shape)
-            raise UnsupportedError(f"{store.path_of(name)}: expected chunks of at most {_MAX_CHUNK_NBYTES} bytes, found {lengths}; store it in smaller ones")
+            raise UnsupportedError(
+                f"{store.path_of(name)}: expected chunks of at most {_MAX_CHUNK_NBYTES} bytes, found {lengths}; store it in smaller ones"
+            )
         codec.check_settings()
     fill = _parse_fill_value(document.get("fill_value"), np.dtype(codec.dtype))
-    size, chunk, file = pick_cxyz(shape, axes), pick_cxyz(codec.chunk_shape, axes), pick_cxyz(outer, axes)
+    size, chunk, file = (
+        pick_cxyz(shape, axes),
+        pick_cxyz(codec.chunk_shape, axes),
+        pick_cxyz(outer, axes),
+    )
     dtype = np.dtype(codec.dtype).newbyteorder("=")
     grid = ChunkGrid(size, chunk, file, grouped_unit(size, file, dtype.itemsize))
     identity = JsonIdentity(
-        store, name, read_record_state(store, name) if store.is_local and not is_new else None, canonical_json(document, _IGNORED_KEYS), _IGNORED_KEYS
+        store,
+        name,
+        read_record_state(store, name) if store.is_local and not is_new else None,
+        canonical_json(document, _IGNORED_KEYS),
+        _IGNORED_KEYS,
     )
     return StoredArray(store, grid, naming, layout, codec, dtype, identity, fill=fill)
 
@@ -168,11 +197,17 @@ def _zarr_python_storage(store: Store, axes: str) -> _Storage:
         item = open_array(store)
     except ValueError as error:
         if str(error).startswith("Unknown "):  # codec or chunk key encoding
-            raise UnsupportedError(f"zarr-python cannot open it: {error}; if a package registers it, install that package") from None
+            raise UnsupportedError(
+                f"zarr-python cannot open it: {error}; if a package registers it, install that package"
+            ) from None
         raise
     chunk = tuple(max(1, n) for n in item.chunks)
     shard = tuple(max(1, n) for n in item.shards or chunk)
-    return shard, ZarrPythonCodec(np.dtype(item.dtype).str, chunk, axes), ZarrPythonReader(axes, item.shards is not None)
+    return (
+        shard,
+        ZarrPythonCodec(np.dtype(item.dtype).str, chunk, axes),
+        ZarrPythonReader(axes, item.shards is not None),
+    )
 
 
 def _parse_fill_value(value: Any, dtype: np.dtype[Any]) -> int | float:
@@ -214,7 +249,9 @@ def _parse_naming(document: Mapping[str, Any], axes: str, *, is_v2: bool) -> Gri
         if not isinstance(encoding, dict) or encoding.get("name") not in ("default", "v2"):
             return None
         is_default = encoding["name"] == "default"
-        separator = (encoding.get("configuration") or {}).get("separator", "/" if is_default else ".")
+        separator = (encoding.get("configuration") or {}).get(
+            "separator", "/" if is_default else "."
+        )
         prefix = f"c{separator}" if is_default else ""
     return GridNaming(axes, prefix, separator) if separator in ("/", ".") else None
 
@@ -226,14 +263,28 @@ def _parse_storage_v2(document: Mapping[str, Any], axes: str) -> _Storage | None
         return None
     filters, compressor = list(document.get("filters") or ()), document.get("compressor")
     codecs = (*filters, *([compressor] if compressor else []))
-    stages = [(str(codec["id"]), json.dumps({key: value for key, value in codec.items() if key != "id"}, sort_keys=True)) for codec in codecs]
+    stages = [
+        (
+            str(codec["id"]),
+            json.dumps({key: value for key, value in codec.items() if key != "id"}, sort_keys=True),
+        )
+        for codec in codecs
+    ]
     order = range(len(chunk)) if document.get("order", "C") == "C" else reversed(range(len(chunk)))
-    return chunk, ZarrCodec(dtype, chunk, axes, tuple(order), tuple(stages), len(filters)), SingleFiles()
+    return (
+        chunk,
+        ZarrCodec(dtype, chunk, axes, tuple(order), tuple(stages), len(filters)),
+        SingleFiles(),
+    )
 
 
 def _parse_storage_v3(document: Mapping[str, Any], axes: str) -> _Storage | None:
     """Parse the ``zarr.json`` of an array; None if zarr-python must read it."""
-    grid, codecs, data_type = document.get("chunk_grid") or {}, document.get("codecs") or [], document.get("data_type")
+    grid, codecs, data_type = (
+        document.get("chunk_grid") or {},
+        document.get("codecs") or [],
+        document.get("data_type"),
+    )
     if not isinstance(data_type, str) or data_type not in _DTYPES:
         return None
     outer = tuple(max(1, int(n)) for n in grid["configuration"]["chunk_shape"])
@@ -253,7 +304,11 @@ def _parse_storage_v3(document: Mapping[str, Any], axes: str) -> _Storage | None
     counts = [a // b for a, b in zip(outer, inner, strict=True)]
     cells = pick_cxyz(counts, axes)
     # the products differ if another axis than c, x, y, z has several chunks in a shard
-    return (outer, codec, ZarrShards(cells, axes, location == "end", has_checksum)) if math.prod(cells) == math.prod(counts) else None
+    return (
+        (outer, codec, ZarrShards(cells, axes, location == "end", has_checksum))
+        if math.prod(cells) == math.prod(counts)
+        else None
+    )
 
 
 def _as_objects(codecs: Sequence[Any]) -> list[dict[str, Any]]:
@@ -266,12 +321,17 @@ def _has_index_checksum(codecs: Sequence[Mapping[str, Any]]) -> bool | None:
     """Return whether the index of a shard ends with a CRC-32C; None if its codecs are not
     supported."""
     names = [codec.get("name") for codec in codecs]
-    if names not in (["bytes"], ["bytes", "crc32c"]) or (codecs[0].get("configuration") or {}).get("endian") != "little":
+    if (
+        names not in (["bytes"], ["bytes", "crc32c"])
+        or (codecs[0].get("configuration") or {}).get("endian") != "little"
+    ):
         return None
     return len(names) == 2
 
 
-def _parse_codec_v3(codecs: Sequence[Any], data_type: str, chunk: tuple[int, ...], axes: str) -> ZarrCodec | None:
+def _parse_codec_v3(
+    codecs: Sequence[Any], data_type: str, chunk: tuple[int, ...], axes: str
+) -> ZarrCodec | None:
     """Parse a chain of codecs: transposes, ``bytes``, then compressors and checksums; None if one
     is not supported."""
     order = list(range(len(chunk)))
@@ -280,7 +340,9 @@ def _parse_codec_v3(codecs: Sequence[Any], data_type: str, chunk: tuple[int, ...
         axes_order = (remaining.pop(0).get("configuration") or {}).get("order")
         # drafts of version 3 had "C" and "F" instead of a permutation
         if isinstance(axes_order, str):
-            axes_order = {"C": list(range(len(chunk))), "F": list(range(len(chunk)))[::-1]}.get(axes_order)
+            axes_order = {"C": list(range(len(chunk))), "F": list(range(len(chunk)))[::-1]}.get(
+                axes_order
+            )
         if not isinstance(axes_order, list) or sorted(axes_order) != list(range(len(chunk))):
             return None
         order = [order[n] for n in axes_order]

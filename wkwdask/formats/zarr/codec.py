@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, TruncatedError, UnsupportedError
-from wkwdask.formats.bounded_streams import BZIP2, XZ_MEMORY_NBYTES, ZLIB, Stream, decompress_streams
+from wkwdask.formats.bounded_streams import (
+    BZIP2,
+    XZ_MEMORY_NBYTES,
+    ZLIB,
+    Stream,
+    decompress_streams,
+)
 from wkwdask.formats.precomputed.gzip_stream import decompress_gzip
 from wkwdask.kernels.codecs.blosc_frames import encode_frame
 from wkwdask.model.chunk_grid import from_cxyz, pick_cxyz, to_cxyz
@@ -35,7 +41,12 @@ offset of the size in it [bytes]."""
 
 
 def decode_bounded(
-    kind: str, options: Mapping[str, Any], data: bytes, max_nbytes: int, decode: Callable[..., Any], memory: npt.NDArray[np.uint8] | None = None
+    kind: str,
+    options: Mapping[str, Any],
+    data: bytes,
+    max_nbytes: int,
+    decode: Callable[..., Any],
+    memory: npt.NDArray[np.uint8] | None = None,
 ) -> Any:
     """Decode a compressed chunk to at most ``max_nbytes`` bytes, perhaps into ``memory`` of this
     size.
@@ -51,11 +62,19 @@ def decode_bounded(
             stated = _check_stated_size(kind, data, max_nbytes)
             out = decode(data) if memory is None else decode(data, out=memory[:stated])
         else:
-            out = decompress_streams(_lzma(options) if kind == "lzma" else {"zlib": ZLIB, "bz2": BZIP2}[kind], data, max_nbytes, SOURCE, 0)
+            out = decompress_streams(
+                _lzma(options) if kind == "lzma" else {"zlib": ZLIB, "bz2": BZIP2}[kind],
+                data,
+                max_nbytes,
+                SOURCE,
+                0,
+            )
     except FormatError as error:
         raise ValueError(str(error)) from None
     if memoryview(out).nbytes > max_nbytes:
-        raise ValueError(f"{SOURCE}: {kind} data of {len(data)} bytes decode to more, expected at most {max_nbytes} bytes")
+        raise ValueError(
+            f"{SOURCE}: {kind} data of {len(data)} bytes decode to more, expected at most {max_nbytes} bytes"
+        )
     return out
 
 
@@ -70,7 +89,9 @@ def _zstd(data: bytes, max_nbytes: int, memory: npt.NDArray[np.uint8] | None) ->
     try:
         out = imagecodecs.zstd_decode(data, out=max(max_nbytes, 1) if memory is None else memory)
     except (imagecodecs.ZstdError, MemoryError) as error:
-        raise ValueError(f"{SOURCE}: {len(data)} bytes are not Zstandard data of at most {max_nbytes} decoded bytes: {error}") from None
+        raise ValueError(
+            f"{SOURCE}: {len(data)} bytes are not Zstandard data of at most {max_nbytes} decoded bytes: {error}"
+        ) from None
     return out
 
 
@@ -83,7 +104,9 @@ def _check_stated_size(kind: str, data: bytes, max_nbytes: int) -> int:
     name, header_nbytes, size_offset = _STATED_SIZES[kind]
     stated = int.from_bytes(data[size_offset : size_offset + 4], "little")
     if len(data) < header_nbytes or stated > max_nbytes:
-        raise ValueError(f"{SOURCE}: {name} data of {len(data)} bytes state {stated} decoded bytes, expected at most {max_nbytes}")
+        raise ValueError(
+            f"{SOURCE}: {name} data of {len(data)} bytes state {stated} decoded bytes, expected at most {max_nbytes}"
+        )
     stored = int.from_bytes(data[12:16], "little") if kind == "blosc" else 0
     if stored > len(data):  # the library would read beyond the data
         raise ValueError(f"{SOURCE}: Blosc data state {stored} stored bytes, found {len(data)}")
@@ -206,11 +229,19 @@ class ZarrCodec(ZarrChunks):
         elif kind not in ("raw", "gzip", "zlib", "bz2", "zstd"):
             return None
         axes = "".join(self.axes[n] for n in self.order)
-        return Encoding.of(dtype, pick_cxyz(self.chunk_shape, self.axes), axes, kind, "" if blosc is None else blosc[0])
+        return Encoding.of(
+            dtype,
+            pick_cxyz(self.chunk_shape, self.axes),
+            axes,
+            kind,
+            "" if blosc is None else blosc[0],
+        )
 
     def largest_nbytes(self, shape: Sequence[int]) -> int:
         del shape
-        return (self.nbytes * (MAX_FILTER_GROWTH if self.filters else 1) + _COMPRESSOR_OVERHEAD_NBYTES) * (2 if self.stages else 1)
+        return (
+            self.nbytes * (MAX_FILTER_GROWTH if self.filters else 1) + _COMPRESSOR_OVERHEAD_NBYTES
+        ) * (2 if self.stages else 1)
 
     def decode(self, data: bytes, shape: Vec4, source: str, offset: int = 0) -> npt.NDArray[Any]:
         del shape
@@ -224,13 +255,19 @@ class ZarrCodec(ZarrChunks):
             except (MemoryError, ModuleNotFoundError):
                 raise
             except Exception as error:  # numcodecs raises errors of many libraries
-                raise CorruptError(f"{source}: byte {offset}: cannot be read: {error or type(error).__name__}") from None
+                raise CorruptError(
+                    f"{source}: byte {offset}: cannot be read: {error or type(error).__name__}"
+                ) from None
         values = (
-            np.frombuffer(memoryview(content).cast("B"), np.uint8) if not isinstance(content, np.ndarray) else content.reshape(-1, order="A").view(np.uint8)
+            np.frombuffer(memoryview(content).cast("B"), np.uint8)
+            if not isinstance(content, np.ndarray)
+            else content.reshape(-1, order="A").view(np.uint8)
         )
         if values.size != self.nbytes:
             wrong = TruncatedError if values.size < self.nbytes else CorruptError
-            raise wrong(f"{source}: byte {offset}: a chunk of {values.size} bytes, expected {self.nbytes}")
+            raise wrong(
+                f"{source}: byte {offset}: a chunk of {values.size} bytes, expected {self.nbytes}"
+            )
         chunk = values.view(self.dtype).reshape([self.chunk_shape[n] for n in self.order])
         return to_cxyz(chunk.transpose(np.argsort(self.order)), self.axes)
 
@@ -257,13 +294,19 @@ class ZarrCodec(ZarrChunks):
         encoded: Any = whole.reshape(-1)
         if len(self.stages) == 1 and self.blosc in _LZ4_ENCODERS:
             # frames of one block, whose LZ4 block other formats can take over
-            return encode_frame(whole.tobytes(), whole.itemsize, self.compression[1] if self.blosc == _LZ4_ENCODERS[1] else None)
+            return encode_frame(
+                whole.tobytes(),
+                whole.itemsize,
+                self.compression[1] if self.blosc == _LZ4_ENCODERS[1] else None,
+            )
         for kind, settings in self.stages:
             encoded = _compressor(kind, settings).encode(encoded)
         return whole.tobytes() if encoded is whole or not self.stages else bytes(encoded)
 
 
-def _undo_stage(kind: str, settings: str, data: Any, max_nbytes: int, memory: npt.NDArray[np.uint8] | None) -> Any:
+def _undo_stage(
+    kind: str, settings: str, data: Any, max_nbytes: int, memory: npt.NDArray[np.uint8] | None
+) -> Any:
     if kind == "crc32c":
         raw = bytes(data)
         if len(raw) < CHECKSUM_NBYTES or crc32c(raw[:-CHECKSUM_NBYTES]) != raw[-CHECKSUM_NBYTES:]:
@@ -292,9 +335,13 @@ def _check_settings(kind: str, settings: Mapping[str, Any]) -> None:
     if kind in _SETTINGS:
         unknown = sorted(settings.keys() - _SETTINGS[kind])
         if unknown:
-            raise UnsupportedError(f"compression {kind!r} has the unknown setting {unknown[0]!r}, expected {', '.join(sorted(_SETTINGS[kind]))}")
+            raise UnsupportedError(
+                f"compression {kind!r} has the unknown setting {unknown[0]!r}, expected {', '.join(sorted(_SETTINGS[kind]))}"
+            )
         if kind == "blosc" and settings.get("cname", "lz4") not in _BLOSC_COMPRESSORS:
-            raise UnsupportedError(f"compressor {settings['cname']!r} inside Blosc is unknown, expected one of {', '.join(_BLOSC_COMPRESSORS)}")
+            raise UnsupportedError(
+                f"compressor {settings['cname']!r} inside Blosc is unknown, expected one of {', '.join(_BLOSC_COMPRESSORS)}"
+            )
         return
     try:
         _compressor(kind, json.dumps(settings, sort_keys=True))
@@ -302,7 +349,9 @@ def _check_settings(kind: str, settings: Mapping[str, Any]) -> None:
         return
     except Exception as error:
         # numcodecs raises errors of many kinds for settings that it does not accept
-        raise UnsupportedError(f"filter or compression {kind!r} is not available: {error or type(error).__name__}; install the package that has it") from None
+        raise UnsupportedError(
+            f"filter or compression {kind!r} is not available: {error or type(error).__name__}; install the package that has it"
+        ) from None
 
 
 # parsing for every chunk takes a part of the time that decoding takes
@@ -311,7 +360,9 @@ _parsed = lru_cache(maxsize=64)(json.loads)
 
 @lru_cache(maxsize=64)
 def _compressor(kind: str, settings: str) -> Any:
-    return import_extra("numcodecs", f"compression {kind!r} of Zarr chunks", "zarr").get_codec({"id": kind, **json.loads(settings)})
+    return import_extra("numcodecs", f"compression {kind!r} of Zarr chunks", "zarr").get_codec(
+        {"id": kind, **json.loads(settings)}
+    )
 
 
 def parse_stages(codecs: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str], ...] | None:
@@ -320,11 +371,18 @@ def parse_stages(codecs: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str], 
     # typesize
     stages = []
     for codec in codecs:
-        name, settings = str(codec.get("name")).removeprefix("numcodecs."), dict(codec.get("configuration") or {})
+        name, settings = (
+            str(codec.get("name")).removeprefix("numcodecs."),
+            dict(codec.get("configuration") or {}),
+        )
         if name not in (*BOUNDED_COMPRESSORS, "crc32c"):
             return None
         if name == "blosc" and isinstance(settings.get("shuffle"), str):
-            settings = {key: settings[key] for key in ("cname", "clevel", "shuffle", "blocksize") if key in settings}
+            settings = {
+                key: settings[key]
+                for key in ("cname", "clevel", "shuffle", "blocksize")
+                if key in settings
+            }
             if settings["shuffle"] not in SHUFFLES:
                 return None
             settings["shuffle"] = SHUFFLES[settings["shuffle"]]

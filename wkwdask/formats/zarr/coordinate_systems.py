@@ -51,10 +51,20 @@ class PlacedImage:
     """Transformations that are not applied, for a warning."""
 
 
-def dataset_entry(path: str, scale: Sequence[float], translation: Sequence[float]) -> dict[str, Any]:
+def dataset_entry(
+    path: str, scale: Sequence[float], translation: Sequence[float]
+) -> dict[str, Any]:
     """Return the entry of a new dataset ("multiscales" metadata, ``datasets``)."""
-    steps = [{"type": "scale", "scale": list(scale)}, {"type": "translation", "translation": list(translation)}]
-    step = {"type": "sequence", "input": {"path": path}, "output": {"name": INTRINSIC}, "transformations": steps}
+    steps = [
+        {"type": "scale", "scale": list(scale)},
+        {"type": "translation", "translation": list(translation)},
+    ]
+    step = {
+        "type": "sequence",
+        "input": {"path": path},
+        "output": {"name": INTRINSIC},
+        "transformations": steps,
+    }
     return {"path": path, "coordinateTransformations": [step]}
 
 
@@ -69,16 +79,27 @@ def in_style_of(entry: dict[str, Any], image: Mapping[str, Any]) -> dict[str, An
     """Return a new dataset entry with the intrinsic system of an existing image, referred to in the
     way of its draft of the specification."""
     (step,) = entry["coordinateTransformations"]
-    others = [other for dataset in image["datasets"] for other in dataset["coordinateTransformations"][:1]]
-    first = others[0] if others else {"input": {}, "output": {"name": image["coordinateSystems"][0]["name"]}}
+    others = [
+        other for dataset in image["datasets"] for other in dataset["coordinateTransformations"][:1]
+    ]
+    first = (
+        others[0]
+        if others
+        else {"input": {}, "output": {"name": image["coordinateSystems"][0]["name"]}}
+    )
     new_input = entry["path"] if isinstance(first["input"], str) else {"path": entry["path"]}
-    return {**entry, "coordinateTransformations": [{**step, "input": new_input, "output": first["output"]}]}
+    return {
+        **entry,
+        "coordinateTransformations": [{**step, "input": new_input, "output": first["output"]}],
+    }
 
 
 def intrinsic_axes(image: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
     """Return the names, types and units of the axes of the intrinsic system."""
     known = ("name", "type", "unit")
-    return [{key: axis[key] for key in known if key in axis} for axis in parse_placed(image, where).axes]
+    return [
+        {key: axis[key] for key in known if key in axis} for axis in parse_placed(image, where).axes
+    ]
 
 
 def check_unreferenced(image: Mapping[str, Any], keys: Sequence[str], where: str) -> None:
@@ -90,7 +111,9 @@ def check_unreferenced(image: Mapping[str, Any], keys: Sequence[str], where: str
             path = value.get("path") if isinstance(value, dict) else value
             if path in keys:
                 at = f"{where}.coordinateTransformations[{number}].{end}"
-                raise CorruptError(f"{at}: refers to the array {path!r}, which would be removed; change this transformation first")
+                raise CorruptError(
+                    f"{at}: refers to the array {path!r}, which would be removed; change this transformation first"
+                )
 
 
 def parse_placed(image: Mapping[str, Any], where: str) -> PlacedImage:
@@ -114,17 +137,26 @@ def parse_placed(image: Mapping[str, Any], where: str) -> PlacedImage:
         _check_input(step, path, at)
         output = _reference(step, "output", at)[1]
         if output not in systems or (system is not None and output != system):
-            names = ", ".join(map(repr, systems)) if system is None else f"{system!r}, as for the first dataset"
+            names = (
+                ", ".join(map(repr, systems))
+                if system is None
+                else f"{system!r}, as for the first dataset"
+            )
             _fail(f"{at}.output", f"the name of a coordinate system: {names}", step.get("output"))
         system = output
         placement = _evaluate(step, len(systems[output]), at)
         if placement is None:
             ignored.append(f"{step['type']} of the array {path!r}")
-        elif any(abs(shift) > abs(factor) * _MAX_OFFSET for factor, shift in zip(placement.scale, placement.translation, strict=True)):
+        elif any(
+            abs(shift) > abs(factor) * _MAX_OFFSET
+            for factor, shift in zip(placement.scale, placement.translation, strict=True)
+        ):
             _fail(at, "a translation by at most 2^53 voxels", placement.translation)
         placements.append((path, placement))
     assert system is not None
-    ignored += _parse_others(image.get("coordinateTransformations"), systems, f"{where}.coordinateTransformations")
+    ignored += _parse_others(
+        image.get("coordinateTransformations"), systems, f"{where}.coordinateTransformations"
+    )
     return PlacedImage(system, tuple(systems[system]), tuple(placements), tuple(ignored))
 
 
@@ -148,7 +180,12 @@ def describe_scene(scene: Any, where: str) -> list[str]:
 def scene_paths(scene: Any) -> tuple[str, ...]:
     """Return the paths of the images in a scene."""
     steps = scene.get("coordinateTransformations") if isinstance(scene, dict) else None
-    ends = [step.get(end) for step in (steps if isinstance(steps, list) else ()) if isinstance(step, dict) for end in ("input", "output")]
+    ends = [
+        step.get(end)
+        for step in (steps if isinstance(steps, list) else ())
+        if isinstance(step, dict)
+        for end in ("input", "output")
+    ]
     paths = [end.get("path") for end in ends if isinstance(end, dict)]
     return tuple(dict.fromkeys(path for path in paths if isinstance(path, str) and path))
 
@@ -160,13 +197,19 @@ def _parse_systems(value: Any, where: str) -> dict[str, list[dict[str, Any]]]:
     systems: dict[str, list[dict[str, Any]]] = {}
     for number, system in enumerate(value):
         at = f"{where}[{number}]"
-        name, axes = (system.get("name"), system.get("axes")) if isinstance(system, dict) else (None, None)
+        name, axes = (
+            (system.get("name"), system.get("axes")) if isinstance(system, dict) else (None, None)
+        )
         if not isinstance(axes, list):
             _fail(f"{at}.axes", "a list of objects", axes)
         if not isinstance(name, str) or not name or name in systems:
             _fail(f"{at}.name", "a name that no other system has", name)
         names = [axis.get("name") if isinstance(axis, dict) else None for axis in axes]
-        if not names or not all(isinstance(one, str) and one for one in names) or len(set(names)) != len(names):
+        if (
+            not names
+            or not all(isinstance(one, str) and one for one in names)
+            or len(set(names)) != len(names)
+        ):
             _fail(f"{at}.axes", "a list of objects with different names", axes)
         systems[name] = axes
     return systems
@@ -185,9 +228,15 @@ def _parse_others(value: Any, systems: Mapping[str, Sequence[Any]], where: str) 
         ends = {end: _reference(step, end, at) for end in ("input", "output")}
         for end, (path, name) in ends.items():
             if not path and name not in systems:
-                _fail(f"{at}.{end}", f"the name of a coordinate system: {', '.join(map(repr, systems))}", step[end])
+                _fail(
+                    f"{at}.{end}",
+                    f"the name of a coordinate system: {', '.join(map(repr, systems))}",
+                    step[end],
+                )
         if ends["input"] == ends["output"]:
-            _fail(f"{at}.output", "another coordinate system than that of the input", step["output"])
+            _fail(
+                f"{at}.output", "another coordinate system than that of the input", step["output"]
+            )
         path, name = ends["input"]
         if _evaluate(step, None if path or name is None else len(systems[name]), at) is None:
             ignored.append(f"{step['type']} from {name!r} to {ends['output'][1]!r}")
@@ -242,8 +291,15 @@ def _evaluate(step: Any, num_axes: int | None, at: str, depth: int = 0) -> Place
         return None
     steps = step.get("transformations")
     if not isinstance(steps, list) or not steps or depth == _MAX_DEPTH:
-        _fail(f"{at}.transformations", f"a list of transformations, at most {_MAX_DEPTH} in each other", steps)
-    parts = [_evaluate(part, num_axes, f"{at}.transformations[{number}]", depth + 1) for number, part in enumerate(steps)]
+        _fail(
+            f"{at}.transformations",
+            f"a list of transformations, at most {_MAX_DEPTH} in each other",
+            steps,
+        )
+    parts = [
+        _evaluate(part, num_axes, f"{at}.transformations[{number}]", depth + 1)
+        for number, part in enumerate(steps)
+    ]
     whole = parts[0]
     for number, part in enumerate(parts[1:], 1):
         if whole is None or part is None:
@@ -261,23 +317,48 @@ def _compose(first: Placement, second: Placement) -> Placement:
     if not first.scale or not second.scale:  # an identity of unknown length
         return second if second.scale else first
     scale = tuple(a * b for a, b in zip(first.scale, second.scale, strict=True))
-    return Placement(scale, tuple(a * b + c for a, b, c in zip(first.translation, second.scale, second.translation, strict=True)))
+    return Placement(
+        scale,
+        tuple(
+            a * b + c
+            for a, b, c in zip(first.translation, second.scale, second.translation, strict=True)
+        ),
+    )
 
 
 def _evaluate_axes(value: Any, num_axes: int | None, at: str) -> Placement | None:
     """Return the identity for axes in their own order, None for another order ("mapAxis")."""
     if isinstance(value, dict):  # names of axes by names, in drafts
-        return Placement((1.0,) * len(value), (0.0,) * len(value)) if all(key == name for key, name in value.items()) else None
+        return (
+            Placement((1.0,) * len(value), (0.0,) * len(value))
+            if all(key == name for key, name in value.items())
+            else None
+        )
     length = num_axes if num_axes is not None or not isinstance(value, list) else len(value)
-    is_order = isinstance(value, list) and all(isinstance(one, int) for one in value) and sorted(value) == list(range(length or 0))
+    is_order = (
+        isinstance(value, list)
+        and all(isinstance(one, int) for one in value)
+        and sorted(value) == list(range(length or 0))
+    )
     if not is_order:
-        _fail(at, "each axis number once" if num_axes is None else f"the axis numbers 0 to {num_axes - 1}, each once", value)
+        _fail(
+            at,
+            "each axis number once"
+            if num_axes is None
+            else f"the axis numbers 0 to {num_axes - 1}, each once",
+            value,
+        )
     is_identity = value == sorted(value)
     return Placement((1.0,) * len(value), (0.0,) * len(value)) if is_identity else None
 
 
 def _numbers(value: Any, count: int | None, at: str) -> tuple[float, ...]:
-    if not isinstance(value, list) or not value or not all(map(is_number, value)) or count not in (None, len(value)):
+    if (
+        not isinstance(value, list)
+        or not value
+        or not all(map(is_number, value))
+        or count not in (None, len(value))
+    ):
         _fail(at, "numbers" if count is None else f"{count} numbers, one for each axis", value)
     return tuple(map(float, value))
 

@@ -72,11 +72,20 @@ def array_document(
     axes = axes or new_axes(num_channels)
     lengths, chunk = (zarr_shape(axes, num_channels, each) for each in (shape, chunk_shape))
     names = [None if letter == "-" else letter for letter in axes]
-    return {**generic_array_document(lengths, dtype, chunk, codecs, attributes), "dimension_names": names, "storage_transformers": []}
+    return {
+        **generic_array_document(lengths, dtype, chunk, codecs, attributes),
+        "dimension_names": names,
+        "storage_transformers": [],
+    }
 
 
 def generic_array_document(
-    shape: Sequence[int], dtype: np.dtype[Any], chunk_shape: Sequence[int], codecs: list[dict[str, Any]], attributes: dict[str, Any], naming: str = "default"
+    shape: Sequence[int],
+    dtype: np.dtype[Any],
+    chunk_shape: Sequence[int],
+    codecs: list[dict[str, Any]],
+    attributes: dict[str, Any],
+    naming: str = "default",
 ) -> dict[str, Any]:
     """Return the ``zarr.json`` of an array with any axes."""
     return {
@@ -95,7 +104,11 @@ def generic_array_document(
 def raw_codecs(dtype: np.dtype[Any]) -> list[dict[str, Any]]:
     """Return the codecs of uncompressed little-endian chunks; values of one byte have no ``endian``
     (Zarr v3, codec ``bytes``)."""
-    return [{"name": "bytes", "configuration": {"endian": "little"}} if dtype.itemsize > 1 else {"name": "bytes"}]
+    return [
+        {"name": "bytes", "configuration": {"endian": "little"}}
+        if dtype.itemsize > 1
+        else {"name": "bytes"}
+    ]
 
 
 def format_document(document: dict[str, Any]) -> str:

@@ -59,18 +59,38 @@ class ArrayEncoding:
         if self.is_spliced and self.num_channels > 1:  # from the axes c, z, y, x to z, y, x, c
             codecs.insert(0, {"name": "transpose", "configuration": {"order": [1, 2, 3, 0]}})
         if self.compression != "raw":
-            settings = self._settings({number: name for name, number in SHUFFLES.items()}[self.blosc[1]])
-            more = {"blosc": {"typesize": self.dtype.itemsize, **settings}, "zstd": {**settings, "checksum": False}}
-            codecs.append({"name": self.compression, "configuration": more.get(self.compression, settings)})
+            settings = self._settings(
+                {number: name for name, number in SHUFFLES.items()}[self.blosc[1]]
+            )
+            more = {
+                "blosc": {"typesize": self.dtype.itemsize, **settings},
+                "zstd": {**settings, "checksum": False},
+            }
+            codecs.append(
+                {"name": self.compression, "configuration": more.get(self.compression, settings)}
+            )
         if self.is_sharded:
             index = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
-            inner = {"chunk_shape": zarr_shape(self.axes, self.num_channels, outer), "codecs": codecs, "index_codecs": index, "index_location": "end"}
+            inner = {
+                "chunk_shape": zarr_shape(self.axes, self.num_channels, outer),
+                "codecs": codecs,
+                "index_codecs": index,
+                "index_location": "end",
+            }
             codecs, outer = [{"name": "sharding_indexed", "configuration": inner}], self.shard_shape
-        return array_document(shape, self.num_channels, self.dtype, outer, codecs, attributes, self.axes)
+        return array_document(
+            shape, self.num_channels, self.dtype, outer, codecs, attributes, self.axes
+        )
 
     def document_v2(self, shape: Sequence[int]) -> dict[str, Any]:
-        compressor = None if self.compression == "raw" else {"id": self.compression, **self._settings(self.blosc[1])}
-        lengths, chunks = (zarr_shape(self.axes, self.num_channels, each) for each in (shape, self.chunk_shape))
+        compressor = (
+            None
+            if self.compression == "raw"
+            else {"id": self.compression, **self._settings(self.blosc[1])}
+        )
+        lengths, chunks = (
+            zarr_shape(self.axes, self.num_channels, each) for each in (shape, self.chunk_shape)
+        )
         return {
             "zarr_format": 2,
             "shape": lengths,
@@ -86,7 +106,11 @@ class ArrayEncoding:
     def _settings(self, shuffle: str | int) -> dict[str, Any]:
         """Return the settings of the compressor; version 3 names the shuffle of Blosc, version 2
         numbers it."""
-        return {"cname": self.blosc[0], "clevel": self.level, "shuffle": shuffle, "blocksize": 0} if self.compression == "blosc" else {"level": self.level}
+        return (
+            {"cname": self.blosc[0], "clevel": self.level, "shuffle": shuffle, "blocksize": 0}
+            if self.compression == "blosc"
+            else {"level": self.level}
+        )
 
 
 def with_defaults_from(options: ZarrOptions, like: Volume | None) -> ZarrOptions:
@@ -97,22 +121,40 @@ def with_defaults_from(options: ZarrOptions, like: Volume | None) -> ZarrOptions
     if shard_shape is None:
         # tasks write a power of two of chunks, so a shard of, say, three chunks becomes one of the
         # usual shape
-        keeps_shards = like.layout.is_sharded and chunk_shape == like.chunk_shape and holds_power_of_two(like.shard_shape, chunk_shape)
+        keeps_shards = (
+            like.layout.is_sharded
+            and chunk_shape == like.chunk_shape
+            and holds_power_of_two(like.shard_shape, chunk_shape)
+        )
         shard_shape = like.shard_shape if keeps_shards else like.layout.is_sharded
     completed = replace(options, chunk_shape=chunk_shape, shard_shape=shard_shape)
     kind, level = like.codec.compression
     if options.compression is not None or kind not in ("raw", *options.levels):
         return completed
-    return replace(completed, compression=kind, level=level if options.level is None else options.level)
+    return replace(
+        completed, compression=kind, level=level if options.level is None else options.level
+    )
 
 
 def blosc_of(like: Volume | None) -> tuple[str, int]:
     """Return the compressor inside Blosc and the shuffle of a Zarr array that uses Blosc, else the
     default."""
-    return (like.codec.blosc if isinstance(like, StoredArray) and isinstance(like.codec, ZarrChunks) else None) or BLOSC
+    return (
+        like.codec.blosc
+        if isinstance(like, StoredArray) and isinstance(like.codec, ZarrChunks)
+        else None
+    ) or BLOSC
 
 
-def choose_encoding(spec: LevelSpec, options: ZarrOptions, version: str, axes: str, *, is_label: bool, size: Vec3 | None = None) -> ArrayEncoding:
+def choose_encoding(
+    spec: LevelSpec,
+    options: ZarrOptions,
+    version: str,
+    axes: str,
+    *,
+    is_label: bool,
+    size: Vec3 | None = None,
+) -> ArrayEncoding:
     """Return the encoding that the options ask for; ``size`` is that of the array, by default that
     of the box."""
     dtype = checked_dtype(spec.dtype)
@@ -123,24 +165,49 @@ def choose_encoding(spec: LevelSpec, options: ZarrOptions, version: str, axes: s
     is_sharded = stored.shard_shape is not False
     if is_sharded and version == "0.4":
         if stored.shard_shape is not True:
-            raise ValueError("OME-NGFF 0.4 is stored in Zarr 2, which has no shards: omit shard_shape, or write version 0.5")
+            raise ValueError(
+                "OME-NGFF 0.4 is stored in Zarr 2, which has no shards: omit shard_shape, or write version 0.5"
+            )
         is_sharded = False
     if isinstance(stored.shard_shape, bool):
-        cells = default_chunks_per_shard(size or spec.box.size, stored.chunk_shape, spec.voxel_nbytes, is_sharded=is_sharded)
+        cells = default_chunks_per_shard(
+            size or spec.box.size, stored.chunk_shape, spec.voxel_nbytes, is_sharded=is_sharded
+        )
     else:
         cells = chunks_per_shard(stored.shard_shape, stored.chunk_shape)
     level, number = options.level_of(compression), zarr_format_of(version)
-    return ArrayEncoding(dtype, spec.num_channels, axes, stored.chunk_shape, compression, level, cells, is_sharded, number)
+    return ArrayEncoding(
+        dtype,
+        spec.num_channels,
+        axes,
+        stored.chunk_shape,
+        compression,
+        level,
+        cells,
+        is_sharded,
+        number,
+    )
 
 
 _LZ4_LEVEL = 5  # recorded for LZ4, which has no levels in WKW files
 
 
-def spliced_encoding(spec: LevelSpec, options: ZarrOptions, version: str, axes: str) -> ArrayEncoding | None:
+def spliced_encoding(
+    spec: LevelSpec, options: ZarrOptions, version: str, axes: str
+) -> ArrayEncoding | None:
     """Return the encoding that keeps the stored chunks and files of the source of a level; None if
     there is none, or the user chose another one."""
-    source, chosen = spec.source, {"chunk_shape", "shard_shape", "compression", "level"} & set(options.explicit())
-    if source is None or chosen or zarr_format_of(version) != 3 or not source.layout.is_regular or source.codec.shared_encoding is None:
+    source, chosen = (
+        spec.source,
+        {"chunk_shape", "shard_shape", "compression", "level"} & set(options.explicit()),
+    )
+    if (
+        source is None
+        or chosen
+        or zarr_format_of(version) != 3
+        or not source.layout.is_regular
+        or source.codec.shared_encoding is None
+    ):
         return None
     encoding = source.codec.shared_encoding
     compression = {LZ4_BLOCK: "blosc", "raw": "raw"}.get(encoding.compression)
@@ -176,13 +243,21 @@ def journal_settings(spec: LevelSpec, encoding: ArrayEncoding) -> dict[str, Any]
 
 
 def describe(encoding: ArrayEncoding) -> str:
-    chunk, shard = (" x ".join(map(str, shape)) for shape in (encoding.chunk_shape, encoding.shard_shape))
-    compression = encoding.compression if encoding.compression != "blosc" else f"blosc with {encoding.blosc[0]}"
+    chunk, shard = (
+        " x ".join(map(str, shape)) for shape in (encoding.chunk_shape, encoding.shard_shape)
+    )
+    compression = (
+        encoding.compression
+        if encoding.compression != "blosc"
+        else f"blosc with {encoding.blosc[0]}"
+    )
     return f"{compression}, chunks of {chunk} voxels, {f'in shards of {shard}' if encoding.is_sharded else 'each a file'}"
 
 
 def checked_dtype(dtype: Any) -> np.dtype[Any]:
     native: np.dtype[Any] = np.dtype(dtype).newbyteorder("=")
     if native.kind not in "biuf" or native.itemsize > 8:
-        raise TypeError(f"an image holds bool, integers or real numbers of up to 64 bits, got {native.name}: cast it with .astype()")
+        raise TypeError(
+            f"an image holds bool, integers or real numbers of up to 64 bits, got {native.name}: cast it with .astype()"
+        )
     return native

@@ -57,7 +57,9 @@ def check_extensions(document: Mapping[str, Any]) -> None:
     the grid, the names of chunks and the codecs."""
     grid = document.get("chunk_grid")
     if isinstance(grid, dict) and grid.get("name") != "regular":
-        raise UnsupportedError(f"chunk_grid: {grid.get('name')!r} is not supported, expected 'regular'; write the array again with chunks of one size")
+        raise UnsupportedError(
+            f"chunk_grid: {grid.get('name')!r} is not supported, expected 'regular'; write the array again with chunks of one size"
+        )
     if document.get("storage_transformers"):
         raise UnsupportedError("storage_transformers are not supported")
     for place, extension in _extensions(document):
@@ -66,7 +68,9 @@ def check_extensions(document: Mapping[str, Any]) -> None:
         if name in _SETTINGS and isinstance(settings, dict):
             unknown += sorted(settings.keys() - _SETTINGS[name])
         if unknown:
-            raise UnsupportedError(f"{place}: {name!r} has the unknown setting {unknown[0]!r}, so the array must not be read")
+            raise UnsupportedError(
+                f"{place}: {name!r} has the unknown setting {unknown[0]!r}, so the array must not be read"
+            )
 
 
 def _extensions(document: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -14,7 +14,16 @@ from wkwdask.formats.webknossos.dataset import find_listed_arrays
 from wkwdask.formats.wkw.folder import HEADER_NAME
 from wkwdask.formats.zarr.documents import FILE_NAME, array_record, format_document
 from wkwdask.formats.zarr.inspection import document_faults
-from wkwdask.formats.zarr.layer import NAME, coordinate_notes, find_zarr_layers, image_of_labels, image_of_level, is_image, is_zarr, read_node
+from wkwdask.formats.zarr.layer import (
+    NAME,
+    coordinate_notes,
+    find_zarr_layers,
+    image_of_labels,
+    image_of_level,
+    is_image,
+    is_zarr,
+    read_node,
+)
 from wkwdask.formats.zarr.ngff import LABELS, attributes_for_viewer, versions_of
 from wkwdask.formats.zarr.ngff_edit import ArrayEdit, NgffEdit, NgffRemoval
 from wkwdask.formats.zarr.options import ZarrOptions
@@ -78,7 +87,9 @@ class ZarrFormat(ArrayFormat):
         return resolved_images(url, images, self.outermost)
 
     def summarize(self, url: Url) -> Summary:
-        return replace(summarize_arrays(url, find_zarr_layers(url)), notes=coordinate_notes(NAME.location(url)))
+        return replace(
+            summarize_arrays(url, find_zarr_layers(url)), notes=coordinate_notes(NAME.location(url))
+        )
 
     def is_placed(self, url: Url) -> bool:
         """Return whether a URL names Zarr, or is an OME-NGFF image or a level of one, so that
@@ -100,7 +111,11 @@ class ZarrFormat(ArrayFormat):
         node = read_node(image.folder)
         if node is None or not all(has_shown_codecs(volume.codec) for volume in volumes):
             return None
-        if volumes[0].num_channels > 1 if image.key is not None else not set(versions_of(node.attributes)) <= _SHOWN_VERSIONS:
+        if (
+            volumes[0].num_channels > 1
+            if image.key is not None
+            else not set(versions_of(node.attributes)) <= _SHOWN_VERSIONS
+        ):
             return None
         return "zarr3" if node.record == FILE_NAME else "zarr2"
 
@@ -120,17 +135,39 @@ class ZarrFormat(ArrayFormat):
         if not image.key and image.key is not None:
             return ArrayTarget(image.folder, Destination(PREFIX + image.folder))
         size = image.voxel_size_nm
-        return ngff_target(Destination(PREFIX + image.folder, category=image.category, voxel_size_nm=size, image=image, allow_external=allow_external))
+        return ngff_target(
+            Destination(
+                PREFIX + image.folder,
+                category=image.category,
+                voxel_size_nm=size,
+                image=image,
+                allow_external=allow_external,
+            )
+        )
 
-    def copy_warnings(self, url: Url, level_copies: Sequence[LevelCopy], layers: Sequence[str] | None) -> list[str]:
+    def copy_warnings(
+        self, url: Url, level_copies: Sequence[LevelCopy], layers: Sequence[str] | None
+    ) -> list[str]:
         """Return a note on members of the group that are no levels of the image, such as labels."""
         del url, layers
         image = level_copies[0].image
         if image.details is None or is_remote(image.folder):
             return []
-        known = {".zmetadata", *self.image_files, *(level.key.partition("/")[0] for level in image.levels)}
-        others = sorted(name for name in files.listdir(image.folder) if name not in known and not IGNORED_NAMES.fullmatch(name))
-        return [f"not copied: {', '.join(f'{image.folder}/{name}' for name in others)}"] if others else []
+        known = {
+            ".zmetadata",
+            *self.image_files,
+            *(level.key.partition("/")[0] for level in image.levels),
+        }
+        others = sorted(
+            name
+            for name in files.listdir(image.folder)
+            if name not in known and not IGNORED_NAMES.fullmatch(name)
+        )
+        return (
+            [f"not copied: {', '.join(f'{image.folder}/{name}' for name in others)}"]
+            if others
+            else []
+        )
 
     def removal_edit(self, image: Image, levels: Sequence[Level]) -> MetadataEdit | None:
         keys = tuple(level.key for level in levels if level.key)
@@ -139,8 +176,14 @@ class ZarrFormat(ArrayFormat):
             edit.check_writable()
             return edit
         labels, real = dirname(image.folder), files.realpath(image.folder)
-        if basename(labels) == LABELS and files.realpath(labels) != dirname(real) and all(level.key in keys for level in image.levels):
-            raise UnsupportedError(f"{image.folder}: leads to {real}, and {labels} lists it: remove the link and its name there, and then that folder")
+        if (
+            basename(labels) == LABELS
+            and files.realpath(labels) != dirname(real)
+            and all(level.key in keys for level in image.levels)
+        ):
+            raise UnsupportedError(
+                f"{image.folder}: leads to {real}, and {labels} lists it: remove the link and its name there, and then that folder"
+            )
         removal = NgffRemoval(real, keys)
         removal.check_unreferenced()
         return removal
@@ -148,7 +191,11 @@ class ZarrFormat(ArrayFormat):
     def is_level_folder(self, folder: str) -> bool:
         """Return whether a folder holds one array and nothing else; a WKW mag with a ``zarr.json``
         beside its files is none."""
-        return not files.exists(f"{folder}/{HEADER_NAME}") and array_record(folder) is not None and not _stray_in(folder)
+        return (
+            not files.exists(f"{folder}/{HEADER_NAME}")
+            and array_record(folder) is not None
+            and not _stray_in(folder)
+        )
 
     def why_not_replaceable(self, folder: str) -> str:
         return f"contains other files than one Zarr array ({_stray_in(folder)}) and is not replaced; move it away"
@@ -159,8 +206,14 @@ def _stray_in(folder: str) -> str:
     where documents lead is checked elsewhere."""
     with files.scandir(folder) as entries:
         for entry in entries:
-            is_ours = re.fullmatch(ZarrFormat.level_entries, entry.name) or IGNORED_NAMES.fullmatch(entry.name)
-            if not is_ours or (entry.is_symlink() and entry.name not in ZarrFormat.image_files and entry.name not in ZarrFormat.documents):
+            is_ours = re.fullmatch(ZarrFormat.level_entries, entry.name) or IGNORED_NAMES.fullmatch(
+                entry.name
+            )
+            if not is_ours or (
+                entry.is_symlink()
+                and entry.name not in ZarrFormat.image_files
+                and entry.name not in ZarrFormat.documents
+            ):
                 return entry.path
     return ""
 

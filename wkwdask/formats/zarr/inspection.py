@@ -25,7 +25,16 @@ _ATTRIBUTES, _CONSOLIDATED = ".zattrs", ".zmetadata"
 _V2_DOCUMENTS = (".zarray", ".zgroup", _ATTRIBUTES)
 # Fields of a document that consolidated metadata must repeat; software writes others, such as
 # codecs, in several equivalent forms.
-_COMPARED = ("node_type", "shape", "chunks", "chunk_grid", "dtype", "data_type", "dimension_separator", "attributes")
+_COMPARED = (
+    "node_type",
+    "shape",
+    "chunks",
+    "chunk_grid",
+    "dtype",
+    "data_type",
+    "dimension_separator",
+    "attributes",
+)
 
 
 def document_faults(folder: str) -> Iterator[Fault]:
@@ -41,7 +50,12 @@ def document_faults(folder: str) -> Iterator[Fault]:
     image = parse_image(group.attributes, folder)
     if image is None:
         if "multiscales" in _inner(group.attributes):
-            yield Fault("image.broken", _attributes_path(group), "multiscales without an axes list or the paths of datasets", "an OME-NGFF image")
+            yield Fault(
+                "image.broken",
+                _attributes_path(group),
+                "multiscales without an axes list or the paths of datasets",
+                "an OME-NGFF image",
+            )
         return
     arrays = {}
     for level in image.levels:
@@ -81,18 +95,32 @@ def _read(path: str) -> dict[str, Any] | None:
 
 def _two_versions(folder: str) -> Iterator[Fault]:
     """Yield a fault if a folder has documents of both versions of Zarr."""
-    newer, older = _read(f"{folder}/{FILE_NAME}"), [name for name in _V2_DOCUMENTS if files.isfile(f"{folder}/{name}")]
+    newer, older = (
+        _read(f"{folder}/{FILE_NAME}"),
+        [name for name in _V2_DOCUMENTS if files.isfile(f"{folder}/{name}")],
+    )
     if newer is None or not older:
         return
     path, names = f"{folder}/{older[-1]}", ", ".join(older)
     array, attributes = _read(f"{folder}/.zarray") or {}, _read(f"{folder}/{_ATTRIBUTES}") or {}
-    images = [_image_of(described, folder) for described in (newer.get("attributes") or {}, attributes)]
+    images = [
+        _image_of(described, folder) for described in (newer.get("attributes") or {}, attributes)
+    ]
     if array and array.get("shape") != newer.get("shape"):
-        yield Fault("document.differs", f"{folder}/.zarray", f"shape {array.get('shape')}", f"{newer.get('shape')}, as in {FILE_NAME} beside it")
+        yield Fault(
+            "document.differs",
+            f"{folder}/.zarray",
+            f"shape {array.get('shape')}",
+            f"{newer.get('shape')}, as in {FILE_NAME} beside it",
+        )
     elif None not in images and images[0] != images[1]:
-        yield Fault("document.differs", path, "other multiscales", f"those of {FILE_NAME} beside it")
+        yield Fault(
+            "document.differs", path, "other multiscales", f"those of {FILE_NAME} beside it"
+        )
     else:
-        yield Fault("document.twice", path, f"{names} and {FILE_NAME}", "the documents of one version")
+        yield Fault(
+            "document.twice", path, f"{names} and {FILE_NAME}", "the documents of one version"
+        )
 
 
 def _image_of(attributes: Any, folder: str) -> NgffImage | None:
@@ -111,7 +139,11 @@ def _consolidated_faults(group: Node, folder: str) -> Iterator[Fault]:
     if group.record == FILE_NAME:
         path = group.path
         stored = (group.document.get("consolidated_metadata") or {}).get("metadata")
-        listed = {f"{key}/{FILE_NAME}": document for key, document in stored.items()} if isinstance(stored, dict) else {}
+        listed = (
+            {f"{key}/{FILE_NAME}": document for key, document in stored.items()}
+            if isinstance(stored, dict)
+            else {}
+        )
     else:
         path = f"{folder}/{_CONSOLIDATED}"
         stored = (_read(path) or {}).get("metadata")
@@ -121,15 +153,31 @@ def _consolidated_faults(group: Node, folder: str) -> Iterator[Fault]:
         if actual is None:
             yield Fault("document.consolidated", path, f"lists {name}", "a document that exists")
         elif isinstance(document, dict):
-            compared = [key for key in _COMPARED if key in document and key in actual] if not name.endswith(_ATTRIBUTES) else sorted({*document, *actual})
-            different = [key for key in compared if _text(document.get(key)) != _text(actual.get(key))]
+            compared = (
+                [key for key in _COMPARED if key in document and key in actual]
+                if not name.endswith(_ATTRIBUTES)
+                else sorted({*document, *actual})
+            )
+            different = [
+                key for key in compared if _text(document.get(key)) != _text(actual.get(key))
+            ]
             if different:
-                yield Fault("document.consolidated", path, f"other values of {', '.join(different)} for {name}", f"those of {folder}/{name}")
+                yield Fault(
+                    "document.consolidated",
+                    path,
+                    f"other values of {', '.join(different)} for {name}",
+                    f"those of {folder}/{name}",
+                )
     if listed:
         for name in sorted(files.listdir(folder)):
             record = array_record(f"{folder}/{name}") if files.isdir(f"{folder}/{name}") else None
             if record is not None and record[len(folder) + 1 :] not in listed:
-                yield Fault("document.consolidated", path, f"does not list {record[len(folder) + 1 :]}", "all arrays of the group")
+                yield Fault(
+                    "document.consolidated",
+                    path,
+                    f"does not list {record[len(folder) + 1 :]}",
+                    "all arrays of the group",
+                )
 
 
 def _text(value: Any) -> str:
@@ -144,31 +192,67 @@ def _image_faults(group: Node, image: NgffImage, arrays: Mapping[str, Node]) -> 
     """Yield the faults of the levels of an image: their order, and contradictions of the finest
     one."""
     path = _attributes_path(group)
-    listed = [str(entry["path"]) for entry in _inner(group.attributes)["multiscales"][0]["datasets"]]
+    listed = [
+        str(entry["path"]) for entry in _inner(group.attributes)["multiscales"][0]["datasets"]
+    ]
     finest_first = [level.path for level in image.levels]
     if listed != finest_first:
-        yield Fault("image.order", path, f"datasets {', '.join(listed)}", f"{', '.join(finest_first)}, by their scales")
+        yield Fault(
+            "image.order",
+            path,
+            f"datasets {', '.join(listed)}",
+            f"{', '.join(finest_first)}, by their scales",
+        )
     present = [level for level in image.levels if level.path in arrays]
     for level in present:
         node = arrays[level.path]
         if image.axes and len(node.shape) != len(image.axes):
-            yield Fault("level.axes", node.path, f"{len(node.shape)} axes", f"{len(image.axes)}, as {path} states")
-        elif image.axes and level is not present[0] and len(arrays[present[0].path].shape) == len(node.shape):
-            yield from _contradictions(path, image.axes, (present[0], arrays[present[0].path]), (level, node))
+            yield Fault(
+                "level.axes",
+                node.path,
+                f"{len(node.shape)} axes",
+                f"{len(image.axes)}, as {path} states",
+            )
+        elif (
+            image.axes
+            and level is not present[0]
+            and len(arrays[present[0].path].shape) == len(node.shape)
+        ):
+            yield from _contradictions(
+                path, image.axes, (present[0], arrays[present[0].path]), (level, node)
+            )
 
 
-def _contradictions(path: str, axes: tuple[str | None, ...], finest: tuple[NgffLevel, Node], level: tuple[NgffLevel, Node]) -> Iterator[Fault]:
+def _contradictions(
+    path: str,
+    axes: tuple[str | None, ...],
+    finest: tuple[NgffLevel, Node],
+    level: tuple[NgffLevel, Node],
+) -> Iterator[Fault]:
     """Yield the contradictions of a level with the finest one: other lengths of an axis that is not
     in space, or another place in space."""
     unknown = (0.0,) * len(axes)
-    scales, shifts = [each.scale or unknown for each, _ in (finest, level)], [each.translation or unknown for each, _ in (finest, level)]
+    scales, shifts = (
+        [each.scale or unknown for each, _ in (finest, level)],
+        [each.translation or unknown for each, _ in (finest, level)],
+    )
     for n, axis in enumerate(axes):
         length, first_length = level[1].shape[n], finest[1].shape[n]
         if axis not in ("x", "y", "z"):
             if length != first_length:
-                yield Fault("level.axes", level[1].path, f"{length} values along {axis}", f"{first_length}, as {finest[1].path} states")
-        elif all(len(values) == len(axes) for values in (*scales, *shifts)) and min(scales[0][n], scales[1][n]) > 0:
-            fault = place_fault((first_length, scales[0][n], shifts[0][n]), (length, scales[1][n], shifts[1][n]))
+                yield Fault(
+                    "level.axes",
+                    level[1].path,
+                    f"{length} values along {axis}",
+                    f"{first_length}, as {finest[1].path} states",
+                )
+        elif (
+            all(len(values) == len(axes) for values in (*scales, *shifts))
+            and min(scales[0][n], scales[1][n]) > 0
+        ):
+            fault = place_fault(
+                (first_length, scales[0][n], shifts[0][n]), (length, scales[1][n], shifts[1][n])
+            )
             if fault is not None:
                 kind, found, expected = fault
                 yield Fault(kind, path, f"{level[0].path}: {found} along {axis}", expected)
@@ -178,10 +262,19 @@ def _unlisted_arrays(group: Node, folder: str, first: Node | None) -> Iterator[F
     """Yield the arrays in the folder of an image that no entry of it lists, except coordinates and
     others with fewer axes."""
     images = _inner(group.attributes)["multiscales"]
-    datasets = [entry for image in images if isinstance(image, dict) and isinstance(image.get("datasets"), list) for entry in image["datasets"]]
+    datasets = [
+        entry
+        for image in images
+        if isinstance(image, dict) and isinstance(image.get("datasets"), list)
+        for entry in image["datasets"]
+    ]
     listed = {str(entry.get("path")) for entry in datasets if isinstance(entry, dict)}
     tails = sorted({tail for _, slash, tail in (path.partition("/") for path in listed) if slash})
-    for name in (path for member in sorted(files.listdir(folder)) for path in (member, *(f"{member}/{tail}" for tail in tails))):
+    for name in (
+        path
+        for member in sorted(files.listdir(folder))
+        for path in (member, *(f"{member}/{tail}" for tail in tails))
+    ):
         if name in listed or name.startswith(".") or array_record(f"{folder}/{name}") is None:
             continue
         try:
@@ -190,4 +283,9 @@ def _unlisted_arrays(group: Node, folder: str, first: Node | None) -> Iterator[F
         except (CorruptError, UnsupportedError):
             is_level = True
         if is_level:
-            yield Fault("level.unlisted", f"{folder}/{name}", "an array", f"one of {', '.join(sorted(listed))}")
+            yield Fault(
+                "level.unlisted",
+                f"{folder}/{name}",
+                "an array",
+                f"one of {', '.join(sorted(listed))}",
+            )

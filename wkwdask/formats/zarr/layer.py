@@ -17,7 +17,14 @@ from wkwdask.formats.zarr.array import zarr_array
 from wkwdask.formats.zarr.coordinate_systems import describe_scene, scene_paths
 from wkwdask.formats.zarr.documents import FILE_NAME, INNER_BOX
 from wkwdask.formats.zarr.extensions import check_members
-from wkwdask.formats.zarr.ngff import LABELS, NgffImage, NgffLevel, check_version, parse_image, place_levels
+from wkwdask.formats.zarr.ngff import (
+    LABELS,
+    NgffImage,
+    NgffLevel,
+    check_version,
+    parse_image,
+    place_levels,
+)
 from wkwdask.formats.zarr.ngff_copy import NgffGroup
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
@@ -99,13 +106,20 @@ class Node:
         """Return the letter of each axis by the names that an image states, else by those of the
         array, else by the usual order."""
         rank = len(self.shape)
-        return axes_of(names or self.names, self.shape, location, usual=_USUAL_AXES[-rank:] if 2 <= rank <= len(_USUAL_AXES) else "")
+        return axes_of(
+            names or self.names,
+            self.shape,
+            location,
+            usual=_USUAL_AXES[-rank:] if 2 <= rank <= len(_USUAL_AXES) else "",
+        )
 
     def member(self, key: str) -> Node | None:
         """Read a member of a group, or None."""
         path = self.store.below(key).url if is_valid_path(key) else "no file"
         if not is_below(path, self.store.url):
-            raise CorruptError(f"{self.store.url}/{self.attributes_name}: expected a path inside the group, found {key!r}, which leads to {path}")
+            raise CorruptError(
+                f"{self.store.url}/{self.attributes_name}: expected a path inside the group, found {key!r}, which leads to {path}"
+            )
         return read_node(path)
 
     @property
@@ -119,7 +133,11 @@ def read_node(location: str) -> Node | None:
     store = open_store(location)
     try:
         (first,) = store.read_whole(_DOCUMENTS[:1], _MAX_DOCUMENT_NBYTES)
-        others = [None] * 4 if first is not None else store.read_whole(_DOCUMENTS[1:], _MAX_DOCUMENT_NBYTES)
+        others = (
+            [None] * 4
+            if first is not None
+            else store.read_whole(_DOCUMENTS[1:], _MAX_DOCUMENT_NBYTES)
+        )
     except PermissionError:
         # version 2 has no zarr.json, and a server may refuse absent files, which a readable one
         # proves
@@ -128,7 +146,9 @@ def read_node(location: str) -> Node | None:
         document = _parse_document(first, store, "zarr.json")
         if document.get("zarr_format") != 3 or document.get("node_type") not in ("array", "group"):
             what = f"zarr_format {document.get('zarr_format')!r}, node_type {document.get('node_type')!r}"
-            raise CorruptError(f"{store.path_of('zarr.json')}: not readable as Zarr array or group: expected an array or a group of version 3, found {what}")
+            raise CorruptError(
+                f"{store.path_of('zarr.json')}: not readable as Zarr array or group: expected an array or a group of version 3, found {what}"
+            )
         check_members(document, store.path_of("zarr.json"))
         inside = (document.get("consolidated_metadata") or {}).get("metadata")
         return Node(
@@ -141,10 +161,24 @@ def read_node(location: str) -> Node | None:
     array, group, attributes, listing = others
     for record, raw in ((".zarray", array), (".zgroup", group)):
         if raw is not None:
-            listed = {} if listing is None else _parse_document(listing, store, ".zmetadata").get("metadata")
-            members = _direct_members({name.rpartition("/")[0]: None for name in listed} if isinstance(listed, dict) else None)
+            listed = (
+                {}
+                if listing is None
+                else _parse_document(listing, store, ".zmetadata").get("metadata")
+            )
+            members = _direct_members(
+                {name.rpartition("/")[0]: None for name in listed}
+                if isinstance(listed, dict)
+                else None
+            )
             parsed = {} if attributes is None else _parse_document(attributes, store, ".zattrs")
-            return Node(with_witness(store, record), record, _parse_document(raw, store, record), parsed, members)
+            return Node(
+                with_witness(store, record),
+                record,
+                _parse_document(raw, store, record),
+                parsed,
+                members,
+            )
     return None
 
 
@@ -157,13 +191,19 @@ def _parse_document(raw: bytes, store: Store, name: str) -> dict[str, Any]:
 
 def _checked_attributes(value: Any, store: Store, name: str) -> dict[str, Any]:
     if not isinstance(value, (dict, type(None))):
-        raise CorruptError(f"{store.path_of(name)}: attributes: expected an object, found {type(value).__name__}")
+        raise CorruptError(
+            f"{store.path_of(name)}: attributes: expected an object, found {type(value).__name__}"
+        )
     return value or {}
 
 
 def _direct_members(listed: Any) -> tuple[str, ...]:
     """Return the direct members among the paths of consolidated metadata."""
-    return tuple(sorted(name for name in listed if name and "/" not in name)) if isinstance(listed, dict) else ()
+    return (
+        tuple(sorted(name for name in listed if name and "/" not in name))
+        if isinstance(listed, dict)
+        else ()
+    )
 
 
 PREFIX = "zarr://"
@@ -207,7 +247,9 @@ def find_zarr_layers(url: str | os.PathLike[str]) -> tuple[Image, ...]:
         return (image_of_level(location) or _image_from_array(node, location, name),)
     images = images_below(location, _images_in_group(node, location, name, 0))
     if not images:
-        raise MissingError(f"{location}: a Zarr group without arrays that can be listed; name one of them")
+        raise MissingError(
+            f"{location}: a Zarr group without arrays that can be listed; name one of them"
+        )
     return images
 
 
@@ -215,14 +257,21 @@ def image_of_labels(folder: str) -> str:
     """Return the local folder of the image to which labels belong, or the folder itself if it is in
     no ``labels``."""
     above = dirname(dirname(folder))
-    return above if basename(dirname(folder)) == LABELS and any(files.isfile(f"{above}/{document}") for document in _DOCUMENTS[:4]) else folder
+    return (
+        above
+        if basename(dirname(folder)) == LABELS
+        and any(files.isfile(f"{above}/{document}") for document in _DOCUMENTS[:4])
+        else folder
+    )
 
 
 def image_of_level(location: str) -> Image | None:
     """Return the local OME-NGFF image that lists an array, with that array as its selected level,
     or None."""
     folder, _, name = location.rpartition("/")
-    if is_remote(location) or not any(files.isfile(f"{folder}/{document}") for document in _DOCUMENTS[:3]):
+    if is_remote(location) or not any(
+        files.isfile(f"{folder}/{document}") for document in _DOCUMENTS[:3]
+    ):
         return None
     try:
         group = read_node(folder)
@@ -242,20 +291,36 @@ def _images_in_group(group: Node, location: str, name: str, depth: int) -> Itera
     except UnsupportedError as error:
         if not depth:
             raise
-        yield array_image(FORMAT, location, name, [Level("", location, problem=str(error), error=UnsupportedError)])
+        yield array_image(
+            FORMAT,
+            location,
+            name,
+            [Level("", location, problem=str(error), error=UnsupportedError)],
+        )
         return
     if image is not None:
         yield _image_from_ngff(group, image, location, name)
         return
     store = group.store
-    names = (group.listed or scene_paths(_scene_of(group)) or store.names()) if isinstance(store, RemoteStore) else sorted(files.listdir(location))
+    names = (
+        (group.listed or scene_paths(_scene_of(group)) or store.names())
+        if isinstance(store, RemoteStore)
+        else sorted(files.listdir(location))
+    )
     for key in names:
         member_location, member_name = f"{location}/{key}", f"{name}/{key}" if depth else key
         try:
             with reading(member_location, "Zarr array or group"):
                 layers = tuple(_images_in_member(group, key, member_location, member_name, depth))
         except WkwDaskError as error:
-            layers = (array_image(FORMAT, member_location, member_name, [Level("", member_location, problem=str(error), error=type(error))]),)
+            layers = (
+                array_image(
+                    FORMAT,
+                    member_location,
+                    member_name,
+                    [Level("", member_location, problem=str(error), error=type(error))],
+                ),
+            )
         yield from layers
 
 
@@ -273,14 +338,21 @@ def coordinate_notes(location: str) -> tuple[str, ...]:
         return ()
     scene = _scene_of(node)
     if scene is not None:
-        return tuple(f"scene: {line} (not applied)" for line in describe_scene(scene, f"{node.path}: scene"))
+        return tuple(
+            f"scene: {line} (not applied)" for line in describe_scene(scene, f"{node.path}: scene")
+        )
     image = parse_image(node.attributes, location)
     if image is None or image.system is None:
         return ()
-    return (f"coordinate system {image.system!r}", *(f"not applied: {text}" for text in image.ignored))
+    return (
+        f"coordinate system {image.system!r}",
+        *(f"not applied: {text}" for text in image.ignored),
+    )
 
 
-def _images_in_member(group: Node, key: str, location: str, name: str, depth: int) -> Iterator[Image]:
+def _images_in_member(
+    group: Node, key: str, location: str, name: str, depth: int
+) -> Iterator[Image]:
     node = group.member(key) if is_remote(location) or files.isdir(location) else None
     if node is not None and node.is_array:
         if len(node.shape) > 1 and node.dtype is not None:
@@ -303,7 +375,9 @@ def _image_from_ngff(group: Node, image: NgffImage, location: str, name: str) ->
         except (FileNotFoundError, WkwDaskError) as error:
             return error
 
-    for level, node in zip(image.levels, group.store.map(read, image.levels, group.store.files_at_once), strict=True):
+    for level, node in zip(
+        image.levels, group.store.map(read, image.levels, group.store.files_at_once), strict=True
+    ):
         array_location = folder_of(level.path)
         try:
             if isinstance(node, Exception):
@@ -312,26 +386,70 @@ def _image_from_ngff(group: Node, image: NgffImage, location: str, name: str) ->
                 raise KeyError
             arrays[level.path] = (node, node.letters(image.axes, array_location))
         except (KeyError, FileNotFoundError):
-            broken[level.path] = MissingError(f"{array_location}: not found, though the image lists it")
+            broken[level.path] = MissingError(
+                f"{array_location}: not found, though the image lists it"
+            )
         except UnsupportedError as unsupported:
             broken[level.path] = unsupported
         except CorruptError as corrupt:
-            broken[level.path] = CorruptError(f"{array_location}: not readable as array: {reason_of(corrupt)}")
-    default_axes = next((letters for _, letters in arrays.values()), "".join(map(axis_letter, map(str, image.axes))))
-    axes = [arrays[level.path][1] if level.path in arrays else default_axes for level in image.levels]
-    shapes = [arrays[level.path][0].shape if level.path in arrays else None for level in image.levels]
-    geometries = dict(zip((level.path for level in image.levels), place_levels(image, axes, shapes), strict=True))
-    base = _exported_base({path: (node, geometries[path].mag) for path, (node, _) in arrays.items()})
+            broken[level.path] = CorruptError(
+                f"{array_location}: not readable as array: {reason_of(corrupt)}"
+            )
+    default_axes = next(
+        (letters for _, letters in arrays.values()), "".join(map(axis_letter, map(str, image.axes)))
+    )
+    axes = [
+        arrays[level.path][1] if level.path in arrays else default_axes for level in image.levels
+    ]
+    shapes = [
+        arrays[level.path][0].shape if level.path in arrays else None for level in image.levels
+    ]
+    geometries = dict(
+        zip((level.path for level in image.levels), place_levels(image, axes, shapes), strict=True)
+    )
+    base = _exported_base(
+        {path: (node, geometries[path].mag) for path, (node, _) in arrays.items()}
+    )
     levels = []
     for path, geometry in geometries.items():
-        mag = None if geometry.mag is None else mag_from_ratio([a * b for a, b in zip(geometry.mag.factors, base, strict=True)])
+        mag = (
+            None
+            if geometry.mag is None
+            else mag_from_ratio([a * b for a, b in zip(geometry.mag.factors, base, strict=True)])
+        )
         if path in broken:
-            levels.append(Level(path, folder_of(path), None, mag, geometry.lengths_nm, str(broken[path]), type(broken[path]), stated=path))
+            levels.append(
+                Level(
+                    path,
+                    folder_of(path),
+                    None,
+                    mag,
+                    geometry.lengths_nm,
+                    str(broken[path]),
+                    type(broken[path]),
+                    stated=path,
+                )
+            )
         else:
-            levels.append(replace(_level(arrays[path][0], folder_of(path), path, geometry._replace(mag=mag)), stated=path))
-    opened = array_image(FORMAT, location, name, levels, category="segmentation" if image.is_labels else None)
-    ignored = f"{location}: opens in the coordinate system {image.system!r}; not applied: {'; '.join(image.ignored)}" if image.ignored else ""
-    return replace(opened, details=NgffGroup(group.attributes, image.axes, ignored), document=group.store.path_of(group.attributes_name))
+            levels.append(
+                replace(
+                    _level(arrays[path][0], folder_of(path), path, geometry._replace(mag=mag)),
+                    stated=path,
+                )
+            )
+    opened = array_image(
+        FORMAT, location, name, levels, category="segmentation" if image.is_labels else None
+    )
+    ignored = (
+        f"{location}: opens in the coordinate system {image.system!r}; not applied: {'; '.join(image.ignored)}"
+        if image.ignored
+        else ""
+    )
+    return replace(
+        opened,
+        details=NgffGroup(group.attributes, image.axes, ignored),
+        document=group.store.path_of(group.attributes_name),
+    )
 
 
 def _exported_base(arrays: Mapping[str, tuple[Node, Mag | None]]) -> Lengths:
@@ -354,14 +472,18 @@ def _image_from_array(node: Node, location: str, name: str) -> Image:
     return array_image(FORMAT, location, name, [level], "")
 
 
-def open_zarr_volume(location: str, axes: Callable[[Sequence[int], Sequence[str | None]], str]) -> StoredArray:
+def open_zarr_volume(
+    location: str, axes: Callable[[Sequence[int], Sequence[str | None]], str]
+) -> StoredArray:
     """Open one array; ``axes`` returns a letter for each axis from the shape and the axis names,
     which may be empty."""
     node = read_node(location)
     if node is None or not node.is_array:
         check_version({} if node is None else node.attributes, location)
         raise MissingError(f"{location}: no Zarr array here")
-    return _level(node, location, "", ArrayGeometry(axes(node.shape, node.names), MAG_1, None, (0, 0, 0))).open()
+    return _level(
+        node, location, "", ArrayGeometry(axes(node.shape, node.names), MAG_1, None, (0, 0, 0))
+    ).open()
 
 
 def _exported_geometry(node: Node, axes: str) -> ArrayGeometry:
@@ -397,13 +519,17 @@ def _level(node: Node, location: str, key: str, geometry: ArrayGeometry) -> Leve
         name = declared.get("name", declared) if isinstance(declared, dict) else declared
         error = UnsupportedError(f"{location}: holds {name}, expected integers or real numbers")
     elif max(node.shape, default=0) > _MAX_AXIS_LENGTH:
-        error = UnsupportedError(f"{location}: shape: expected lengths of at most 2^53, found {node.shape}")
+        error = UnsupportedError(
+            f"{location}: shape: expected lengths of at most 2^53, found {node.shape}"
+        )
     else:
         try:
             volume = zarr_array(node.store, node.record, node.document, geometry.axes)
             volume = replace(volume, mag=geometry.mag or MAG_1, lengths_nm=geometry.lengths_nm)
             volume = replace(volume, part=_inner_box(node, volume.extent))
-            return replace(array_level(key, volume, geometry.mag, geometry.offset), details=node.attributes)
+            return replace(
+                array_level(key, volume, geometry.mag, geometry.offset), details=node.attributes
+            )
         except NotImplementedError as unknown:
             error = UnsupportedError(f"{location}: {unknown}")
         except (ModuleNotFoundError, OSError, WkwDaskError):

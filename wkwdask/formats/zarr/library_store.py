@@ -29,7 +29,9 @@ def library_store(store: Folder) -> Any:
         if store.client is object_store:
             return ObjectStore(object_store.store_of(store.url, store.access), read_only=True)
         return FsspecStore.from_url(store.url, read_only=True)
-    return LocalStore(store.url, read_only=True) if is_on_disk(store.url) else _FilesStore(store.url)
+    return (
+        LocalStore(store.url, read_only=True) if is_on_disk(store.url) else _FilesStore(store.url)
+    )
 
 
 class _FilesStore(Store):  # type: ignore[misc, unused-ignore]
@@ -63,19 +65,29 @@ class _FilesStore(Store):  # type: ignore[misc, unused-ignore]
                 if isinstance(byte_range, RangeByteRequest):
                     return file.read_some(byte_range.end - byte_range.start, byte_range.start)
                 if isinstance(byte_range, OffsetByteRequest):
-                    return file.read_some(max(0, file.nbytes - byte_range.offset), byte_range.offset)
+                    return file.read_some(
+                        max(0, file.nbytes - byte_range.offset), byte_range.offset
+                    )
                 return file.read_end(byte_range.suffix)
         except (FileNotFoundError, NotADirectoryError):
             if files.exists(path):  # the zip itself is gone
                 raise
             return None
 
-    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
+    async def get(
+        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
+    ) -> Buffer | None:
         data = await in_thread(self._read, key, byte_range)
         return None if data is None else prototype.buffer.from_bytes(data)
 
-    async def get_partial_values(self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]) -> list[Buffer | None]:
-        return list(await asyncio.gather(*(self.get(key, prototype, byte_range) for key, byte_range in key_ranges)))
+    async def get_partial_values(
+        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
+    ) -> list[Buffer | None]:
+        return list(
+            await asyncio.gather(
+                *(self.get(key, prototype, byte_range) for key, byte_range in key_ranges)
+            )
+        )
 
     async def exists(self, key: str) -> bool:
         return bool(await in_thread(files.isfile, f"{self._folder}/{key}"))

@@ -21,7 +21,17 @@ from wkwdask.errors import UnsupportedError
 from wkwdask.formats.array_images import ArrayGeometry, guess_ratio, nm_per_unit, xyz_values
 from wkwdask.formats.axes import axis_letter, name_by_type, names_in
 from wkwdask.formats.zarr.coordinate_systems import INTRINSIC, dataset_entry, parse_placed, steps_of
-from wkwdask.model.levels import base_level, factors_by_shape, finest_first, is_number, lengths_in, mag_from_ratio, offset_from_center, ratio_of, scale_lengths
+from wkwdask.model.levels import (
+    base_level,
+    factors_by_shape,
+    finest_first,
+    is_number,
+    lengths_in,
+    mag_from_ratio,
+    offset_from_center,
+    ratio_of,
+    scale_lengths,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -62,7 +72,10 @@ def pyramid_level(path: str, mag: Mag, topleft: Vec3, voxel_size: Lengths | None
     # A voxel of mag m covers m voxels of mag 1, so its center lies (m - 1) / 2 of them further:
     #     mag 1   | 0 | 1 | 2 | 3 |      centers at 0, 1, 2, 3
     #     mag 2   |   0   |   1   |      centers at 0.5, 2.5: scale 2, translation 0.5
-    shift = [first * length + (factor - 1) / 2 * base for first, length, factor, base in zip(topleft, lengths, mag.factors, size, strict=True)]
+    shift = [
+        first * length + (factor - 1) / 2 * base
+        for first, length, factor, base in zip(topleft, lengths, mag.factors, size, strict=True)
+    ]
     return PyramidLevel(path, lengths, (shift[0], shift[1], shift[2]))
 
 
@@ -99,26 +112,54 @@ class ImageAxes:
     def of_letters(cls, letters: str, unit: str | None = "nanometer") -> ImageAxes:
         """Return the axes of a new image."""
         space = {"type": "space", "unit": unit} if unit else {"type": "space"}
-        named = [{"name": "c", "type": "channel"} if letter == "c" else {"name": letter, **space} for letter in letters]
+        named = [
+            {"name": "c", "type": "channel"} if letter == "c" else {"name": letter, **space}
+            for letter in letters
+        ]
         return cls(letters, named, (1.0,) * len(letters), (0.0,) * len(letters))
 
     @classmethod
-    def of_image(cls, image: Mapping[str, Any], named: Sequence[Mapping[str, Any]]) -> ImageAxes | None:
+    def of_image(
+        cls, image: Mapping[str, Any], named: Sequence[Mapping[str, Any]]
+    ) -> ImageAxes | None:
         """Return the axes of an entry of ``multiscales``; None if new levels cannot have them."""
         letters = "".join(axis_letter(str(name_by_type(axis))) for axis in named)
-        units = {letter: axis.get("unit") for letter, axis in zip(letters, named, strict=True) if letter in "xyz"}
+        units = {
+            letter: axis.get("unit")
+            for letter, axis in zip(letters, named, strict=True)
+            if letter in "xyz"
+        }
         lengths = (1.0, 1.0, 1.0) if set(units.values()) <= {None} else nm_per_unit(units, None)
         # The transformations of the whole image apply after those of a level (OME-NGFF 0.5,
         # "multiscales").
-        common = _parse_level({"path": ""}, () if "coordinateSystems" in image else image.get("coordinateTransformations") or ())
+        common = _parse_level(
+            {"path": ""},
+            () if "coordinateSystems" in image else image.get("coordinateTransformations") or (),
+        )
         first = next((scale_of(entry) for entry in image["datasets"]), ())
-        factors, moves = ((common.scale or (1.0,) * len(named)), (common.translation or (0.0,) * len(named)))
-        if letters.replace("-", "") not in ("zyx", "czyx") or lengths is None or not len(factors) == len(moves) == len(named) or 0 in factors:
+        factors, moves = (
+            (common.scale or (1.0,) * len(named)),
+            (common.translation or (0.0,) * len(named)),
+        )
+        if (
+            letters.replace("-", "") not in ("zyx", "czyx")
+            or lengths is None
+            or not len(factors) == len(moves) == len(named)
+            or 0 in factors
+        ):
             return None
         nm = dict(zip("xyz", lengths, strict=True))
         others = first if len(first) == len(named) else (1.0,) * len(named)
-        scale = tuple(1 / (nm[letter] * factor) if letter in nm else other for letter, factor, other in zip(letters, factors, others, strict=True))
-        return cls(letters, named, scale, tuple(0.0 - move / factor for move, factor in zip(moves, factors, strict=True)))
+        scale = tuple(
+            1 / (nm[letter] * factor) if letter in nm else other
+            for letter, factor, other in zip(letters, factors, others, strict=True)
+        )
+        return cls(
+            letters,
+            named,
+            scale,
+            tuple(0.0 - move / factor for move, factor in zip(moves, factors, strict=True)),
+        )
 
     def entry(self, level: PyramidLevel) -> dict[str, Any]:
         """Return the dataset entry of a level."""
@@ -139,15 +180,27 @@ class ImageAxes:
         return x, y, z
 
 
-def multiscale(name: str, levels: Iterable[PyramidLevel], axes: ImageAxes, version: str = DEFAULT_VERSION) -> dict[str, Any]:
+def multiscale(
+    name: str, levels: Iterable[PyramidLevel], axes: ImageAxes, version: str = DEFAULT_VERSION
+) -> dict[str, Any]:
     entries = list(map(axes.entry, levels))
-    datasets = entries if has_systems(version) else [{**entry, "coordinateTransformations": list(steps_of(entry))} for entry in entries]
+    datasets = (
+        entries
+        if has_systems(version)
+        else [{**entry, "coordinateTransformations": list(steps_of(entry))} for entry in entries]
+    )
     named = list(axes.named)
-    systems = {"coordinateSystems": [{"name": INTRINSIC, "axes": named}]} if has_systems(version) else {"axes": named}
+    systems = (
+        {"coordinateSystems": [{"name": INTRINSIC, "axes": named}]}
+        if has_systems(version)
+        else {"axes": named}
+    )
     return {"name": name, **systems, "datasets": merge_entries([], datasets)}
 
 
-def merge_entries(datasets: Sequence[dict[str, Any]], new: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def merge_entries(
+    datasets: Sequence[dict[str, Any]], new: Iterable[dict[str, Any]]
+) -> list[dict[str, Any]]:
     """Merge dataset entries, finest first; new ones replace those of the same path, except for
     fields of other software."""
     by_path = {entry["path"]: entry for entry in datasets}
@@ -164,30 +217,60 @@ def is_valid_entry(entry: Any) -> bool:
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
         return False
     scales = [step.get("scale") for step in steps_of(entry) if step.get("type") == "scale"]
-    return all(isinstance(scale, list) and len(scale) >= 3 and all(map(is_number, scale)) for scale in scales)
+    return all(
+        isinstance(scale, list) and len(scale) >= 3 and all(map(is_number, scale))
+        for scale in scales
+    )
 
 
 def scale_of(entry: Mapping[str, Any]) -> list[float]:
     """Return the scale of a dataset entry along all axes, or a single zero if it has none."""
-    return next((list(map(float, step["scale"])) for step in steps_of(entry) if step.get("type") == "scale"), [0.0])
+    return next(
+        (
+            list(map(float, step["scale"]))
+            for step in steps_of(entry)
+            if step.get("type") == "scale"
+        ),
+        [0.0],
+    )
 
 
 def rgb_range(dtype: np.dtype[Any], num_channels: int) -> tuple[float, float] | None:
     """Return the value range of RGB channels, or None if the channels are not RGB."""
-    return (0, int(np.iinfo(dtype).max)) if num_channels == 3 and dtype.kind == "u" and dtype.itemsize <= 2 else None
+    return (
+        (0, int(np.iinfo(dtype).max))
+        if num_channels == 3 and dtype.kind == "u" and dtype.itemsize <= 2
+        else None
+    )
 
 
-def image_attributes(image: dict[str, Any], *, version: str, is_label: bool = False, rgb: Sequence[float] | None = None) -> dict[str, Any]:
-    more: dict[str, Any] = {"image-label": {} if zarr_format_of(version) == 3 else {"version": version}} if is_label else {}
+def image_attributes(
+    image: dict[str, Any],
+    *,
+    version: str,
+    is_label: bool = False,
+    rgb: Sequence[float] | None = None,
+) -> dict[str, Any]:
+    more: dict[str, Any] = (
+        {"image-label": {} if zarr_format_of(version) == 3 else {"version": version}}
+        if is_label
+        else {}
+    )
     if rgb is not None:
         window = {"min": rgb[0], "max": rgb[1], "start": rgb[0], "end": rgb[1]}
-        more["omero"] = {"channels": [{"color": color, "window": window, "active": True} for color in _RED_GREEN_BLUE]}
+        more["omero"] = {
+            "channels": [
+                {"color": color, "window": window, "active": True} for color in _RED_GREEN_BLUE
+            ]
+        }
     if zarr_format_of(version) == 3:
         return {"ome": {"version": version, "multiscales": [image], **more}}
     return {"multiscales": [{"version": version, **image}], **more}
 
 
-def attributes_for_viewer(attributes: Mapping[str, Any], source: str, finest: Mag, *, is_rgb: bool) -> dict[str, Any]:
+def attributes_for_viewer(
+    attributes: Mapping[str, Any], source: str, finest: Mag, *, is_rgb: bool
+) -> dict[str, Any]:
     """Return the attributes of an image of version 0.4 or 0.5 as Neuroglancer shall read them.
 
     ``finest`` is the mag of its finest level. Images of other formats have the corner of voxel 0 at
@@ -203,7 +286,10 @@ def attributes_for_viewer(attributes: Mapping[str, Any], source: str, finest: Ma
     if parsed is not None and parsed.levels[0].scale is not None:
         factors = dict(zip("xyz", finest.factors, strict=True))
         lengths = zip(map(axis_letter, map(str, parsed.axes)), parsed.levels[0].scale, strict=True)
-        half = {"type": "translation", "translation": [length / factors.get(letter, 1) / 2 for letter, length in lengths]}
+        half = {
+            "type": "translation",
+            "translation": [length / factors.get(letter, 1) / 2 for letter, length in lengths],
+        }
         image["coordinateTransformations"] = [*image.get("coordinateTransformations", ()), half]
     for axis in image["axes"] if is_rgb else ():
         if axis.get("type") == "channel":
@@ -223,11 +309,17 @@ def stated_version(attributes: Mapping[str, Any]) -> str:
     """Return the version of an image, by its coordinate systems if it is not stated."""
     ome = ome_of(attributes)
     image = ome["multiscales"][0]
-    return str(ome.get("version", image.get("version", "0.6" if "coordinateSystems" in image else "0.4")))
+    return str(
+        ome.get("version", image.get("version", "0.6" if "coordinateSystems" in image else "0.4"))
+    )
 
 
 def label_attributes(names: Sequence[str], version: str) -> dict[str, Any]:
-    return {"ome": {"version": version, "labels": list(names)}} if zarr_format_of(version) == 3 else {"labels": list(names)}
+    return (
+        {"ome": {"version": version, "labels": list(names)}}
+        if zarr_format_of(version) == 3
+        else {"labels": list(names)}
+    )
 
 
 _KNOWN_VERSION = re.compile(r"0\.[1-6](\D.*)?")
@@ -265,8 +357,14 @@ def versions_of(attributes: Mapping[str, Any]) -> list[str]:
     images."""
     ome = ome_of(attributes)
     listed = ome.get("multiscales")
-    images = [image for image in listed if isinstance(image, dict)] if isinstance(listed, list) else []
-    return [str(entry["version"]) for entry in (ome, *images) if entry.get("version") is not None] if images else []
+    images = (
+        [image for image in listed if isinstance(image, dict)] if isinstance(listed, list) else []
+    )
+    return (
+        [str(entry["version"]) for entry in (ome, *images) if entry.get("version") is not None]
+        if images
+        else []
+    )
 
 
 def check_version(attributes: Mapping[str, Any], source: str) -> None:
@@ -291,7 +389,9 @@ def parse_image(attributes: Mapping[str, Any], source: str) -> NgffImage | None:
     ome = attributes.get("ome", attributes)
     try:
         first = ome["multiscales"][0]
-        if "coordinateSystems" in first or (has_systems(str(ome.get("version"))) and "axes" not in first):
+        if "coordinateSystems" in first or (
+            has_systems(str(ome.get("version"))) and "axes" not in first
+        ):
             return _parse_placed(first, source, is_labels="image-label" in ome)
         axes, units = _parse_axes(first.get("axes"))
         common = first.get("coordinateTransformations") or []
@@ -304,7 +404,10 @@ def parse_image(attributes: Mapping[str, Any], source: str) -> NgffImage | None:
 def _parse_placed(image: Mapping[str, Any], source: str, *, is_labels: bool) -> NgffImage:
     """Parse an entry of ``multiscales`` with the coordinate systems of version 0.6."""
     placed = parse_placed(image, f"{source}: multiscales[0]")
-    levels = tuple(NgffLevel(path, *((None, None) if place is None else (place.scale, place.translation))) for path, place in placed.placements)
+    levels = tuple(
+        NgffLevel(path, *((None, None) if place is None else (place.scale, place.translation)))
+        for path, place in placed.placements
+    )
     axes, units = _parse_axes(list(placed.axes))
     return NgffImage(axes, units, _finest_first(levels), is_labels, placed.system, placed.ignored)
 
@@ -314,7 +417,11 @@ def _parse_axes(value: Any) -> tuple[tuple[str | None, ...], tuple[str | None, .
     names = [None if name is None else name.lower() for name in names_in(value or None)]
     if not any(names):
         return (), ()
-    units = [axis.get("unit") if isinstance(axis, dict) else None for axis in value] if isinstance(value, list) else [None] * len(names)
+    units = (
+        [axis.get("unit") if isinstance(axis, dict) else None for axis in value]
+        if isinstance(value, list)
+        else [None] * len(names)
+    )
     return tuple(names), tuple(units)
 
 
@@ -331,11 +438,25 @@ def _parse_level(entry: Mapping[str, Any], common: Sequence[Mapping[str, Any]]) 
     for step in [*(entry.get("coordinateTransformations") or []), *common]:
         factors, moves = _parse_numbers(step.get("scale")), _parse_numbers(step.get("translation"))
         if step.get("type") == "scale" and factors is not None:
-            scale = factors if scale is None else [a * b for a, b in zip(scale, factors, strict=False)]
-            translation = None if translation is None else [a * b for a, b in zip(translation, factors, strict=False)]
+            scale = (
+                factors if scale is None else [a * b for a, b in zip(scale, factors, strict=False)]
+            )
+            translation = (
+                None
+                if translation is None
+                else [a * b for a, b in zip(translation, factors, strict=False)]
+            )
         elif step.get("type") == "translation" and moves is not None:
-            translation = moves if translation is None else [a + b for a, b in zip(translation, moves, strict=False)]
-    return NgffLevel(str(entry["path"]), None if scale is None else tuple(scale), None if translation is None else tuple(translation))
+            translation = (
+                moves
+                if translation is None
+                else [a + b for a, b in zip(translation, moves, strict=False)]
+            )
+    return NgffLevel(
+        str(entry["path"]),
+        None if scale is None else tuple(scale),
+        None if translation is None else tuple(translation),
+    )
 
 
 def _parse_numbers(value: Any) -> list[float] | None:
@@ -344,7 +465,9 @@ def _parse_numbers(value: Any) -> list[float] | None:
     return [float(n) for n in value]
 
 
-def place_levels(image: NgffImage, axes: Sequence[str], shapes: Sequence[Sequence[int] | None]) -> list[ArrayGeometry]:
+def place_levels(
+    image: NgffImage, axes: Sequence[str], shapes: Sequence[Sequence[int] | None]
+) -> list[ArrayGeometry]:
     """Return the mag, voxel size and offset of each level of an image, by scales, or by shapes if a
     scale is missing.
 
@@ -352,29 +475,55 @@ def place_levels(image: NgffImage, axes: Sequence[str], shapes: Sequence[Sequenc
     lists, readable or not.
     """
     units = _image_nm_per_unit(image)
-    scales = [xyz_values(level.scale, letters, 1.0) for level, letters in zip(image.levels, axes, strict=True)]
+    scales = [
+        xyz_values(level.scale, letters, 1.0)
+        for level, letters in zip(image.levels, axes, strict=True)
+    ]
     known = [scale for scale in scales if scale is not None and min(scale) > 0]
-    sizes = [None if shape is None else xyz_values(shape, letters, 1.0) or (1.0, 1.0, 1.0) for letters, shape in zip(axes, shapes, strict=True)]
+    sizes = [
+        None if shape is None else xyz_values(shape, letters, 1.0) or (1.0, 1.0, 1.0)
+        for letters, shape in zip(axes, shapes, strict=True)
+    ]
     if len(known) < len(scales):  # versions 0.1 to 0.3 have no scales
         largest = max(filter(None, sizes), key=math.prod, default=None)
         if largest is None or None in sizes[: sizes.index(largest)]:
             # an array of unknown shape may be the finest
             return [ArrayGeometry(letters, None, None, (0, 0, 0)) for letters in axes]
         # an axis that is longer than in the largest array counts as not downsampled
-        ratios = [None if size is None else [max(1.0, factor) for factor in guess_ratio(largest, size)] for size in sizes]
-        return [ArrayGeometry(letters, mag_from_ratio(ratio), None, (0, 0, 0)) for letters, ratio in zip(axes, ratios, strict=True)]
+        ratios = [
+            None if size is None else [max(1.0, factor) for factor in guess_ratio(largest, size)]
+            for size in sizes
+        ]
+        return [
+            ArrayGeometry(letters, mag_from_ratio(ratio), None, (0, 0, 0))
+            for letters, ratio in zip(axes, ratios, strict=True)
+        ]
     geometries = []
     first = base_level(known, [shape is not None for shape in shapes]) if known else 0
     for level, letters, scale, size in zip(image.levels, axes, known, sizes, strict=True):
         base, translation = known[first], xyz_values(level.translation, letters, 0.0)
         ratio = factors_by_shape(ratio_of(scale, base), sizes[first], size)
         offset = (0, 0, 0) if translation is None else offset_from_center(translation, base, ratio)
-        lengths = [length if factor == length / unit else unit * factor for length, unit, factor in zip(scale, base, ratio, strict=True)]
-        geometries.append(ArrayGeometry(letters, mag_from_ratio(ratio), None if units is None else scale_lengths(lengths, units), offset))
+        lengths = [
+            length if factor == length / unit else unit * factor
+            for length, unit, factor in zip(scale, base, ratio, strict=True)
+        ]
+        geometries.append(
+            ArrayGeometry(
+                letters,
+                mag_from_ratio(ratio),
+                None if units is None else scale_lengths(lengths, units),
+                offset,
+            )
+        )
     return geometries
 
 
 def _image_nm_per_unit(image: NgffImage) -> Lengths | None:
     """Return the nanometers per unit along x, y, z; None if a unit is missing or no length."""
-    units = {letter: unit for letter, unit in zip(image.axes, image.units, strict=True) if letter in ("x", "y", "z")}
+    units = {
+        letter: unit
+        for letter, unit in zip(image.axes, image.units, strict=True)
+        if letter in ("x", "y", "z")
+    }
     return None if None in units.values() else nm_per_unit(units, next(iter(units.values()), None))

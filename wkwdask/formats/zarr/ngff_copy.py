@@ -15,7 +15,15 @@ if TYPE_CHECKING:
 
     from wkwdask.model.image import Level
 
-_PLACEMENT = ("mag", "offset_vx", "box_vx", "voxel_size_nm", "_ARRAY_DIMENSIONS", INNER_BOX, VIEW_MARK)
+_PLACEMENT = (
+    "mag",
+    "offset_vx",
+    "box_vx",
+    "voxel_size_nm",
+    "_ARRAY_DIMENSIONS",
+    INNER_BOX,
+    VIEW_MARK,
+)
 """Attributes of arrays that name axes, or state what the image states too."""
 _WRITTEN = ("version", "name", "axes", "datasets")
 """Keys that every image has, so that a new one states them in its own way."""
@@ -46,10 +54,22 @@ class NgffGroup:
         entry = next((entry for entry in self.image["datasets"] if entry["path"] == key), None)
         if entry is None or not is_valid_entry(entry) or not entry.get("coordinateTransformations"):
             return None
-        numbers = [step[name] for step in steps_of(entry) for name in ("scale", "translation") if name in step]
-        return entry if num_axes == len(self.axes) and all(isinstance(each, list) and len(each) == num_axes for each in numbers) else None
+        numbers = [
+            step[name]
+            for step in steps_of(entry)
+            for name in ("scale", "translation")
+            if name in step
+        ]
+        return (
+            entry
+            if num_axes == len(self.axes)
+            and all(isinstance(each, list) and len(each) == num_axes for each in numbers)
+            else None
+        )
 
-    def copied(self, entry: dict[str, Any], keys: Collection[str], *, is_moved: bool, is_cropped: bool) -> tuple[dict[str, Any], list[str]]:
+    def copied(
+        self, entry: dict[str, Any], keys: Collection[str], *, is_moved: bool, is_cropped: bool
+    ) -> tuple[dict[str, Any], list[str]]:
         """Return the attributes of a copy whose first array is that of ``entry``, and what it does
         not take over; ``keys`` are its arrays."""
         image, lost = {**self.image, "datasets": [entry]}, []
@@ -59,7 +79,12 @@ class NgffGroup:
         lost += ["further multiscales"] if len(ome_of(self.attributes)["multiscales"]) > 1 else []
         view = ome.get("omero")
         if is_cropped and isinstance(view, dict) and "defaultZ" in (view.get("rdefs") or {}):
-            ome["omero"] = {**view, "rdefs": {name: value for name, value in view["rdefs"].items() if name != "defaultZ"}}
+            ome["omero"] = {
+                **view,
+                "rdefs": {
+                    name: value for name, value in view["rdefs"].items() if name != "defaultZ"
+                },
+            }
             lost.append("omero.rdefs.defaultZ, which is the number of a section")
         attributes = {**self.attributes, "ome": ome} if "ome" in self.attributes else ome
         return {name: value for name, value in attributes.items() if name != VIEW_MARK}, lost
@@ -68,13 +93,31 @@ class NgffGroup:
         """Return the names of metadata that a new image of the same voxels does not have;
         ``levels`` are those of this image."""
         before, after, image = ome_of(self.attributes), ome_of(attributes), self.image
-        names = [name for name in self.attributes if name not in ("ome", VIEW_MARK)] if "ome" in self.attributes else []
-        names += [name for name in before if name not in ("multiscales", *_WRITTEN) and before[name] != after.get(name)]
+        names = (
+            [name for name in self.attributes if name not in ("ome", VIEW_MARK)]
+            if "ome" in self.attributes
+            else []
+        )
+        names += [
+            name
+            for name in before
+            if name not in ("multiscales", *_WRITTEN) and before[name] != after.get(name)
+        ]
         is_placement = () if "coordinateSystems" in image else ("coordinateTransformations",)
-        others = [name for name in image if name not in (*_WRITTEN, "coordinateSystems", *is_placement)]
-        if len(image.get("coordinateSystems", ())) > 1 and "coordinateTransformations" not in others:
+        others = [
+            name for name in image if name not in (*_WRITTEN, "coordinateSystems", *is_placement)
+        ]
+        if (
+            len(image.get("coordinateSystems", ())) > 1
+            and "coordinateTransformations" not in others
+        ):
             others.append("coordinateSystems")
-        of_levels = {f"{level.key}.{name}": None for level in levels for name in level.details or () if name not in _PLACEMENT}
+        of_levels = {
+            f"{level.key}.{name}": None
+            for level in levels
+            for name in level.details or ()
+            if name not in _PLACEMENT
+        }
         return [*names, *(f"multiscales.{name}" for name in others), *of_levels]
 
 
@@ -84,25 +127,44 @@ def moved_entry(entry: dict[str, Any], path: str, shift: Sequence[int]) -> dict[
     outer = entry["coordinateTransformations"][0]
     renamed = _with_input(outer, path) if "input" in outer else outer
     if not any(shift):
-        return {**entry, "path": path, "coordinateTransformations": [renamed, *entry["coordinateTransformations"][1:]]}
-    first, *others = ({key: value for key, value in step.items() if key not in ("input", "output")} for step in steps_of(entry))
+        return {
+            **entry,
+            "path": path,
+            "coordinateTransformations": [renamed, *entry["coordinateTransformations"][1:]],
+        }
+    first, *others = (
+        {key: value for key, value in step.items() if key not in ("input", "output")}
+        for step in steps_of(entry)
+    )
     if "scale" in first and [step["type"] for step in others] in ([], ["translation"]):
         before = others[0]["translation"] if others else [0.0] * len(shift)
-        moved = [low + number * factor for low, number, factor in zip(before, shift, first["scale"], strict=True)]
+        moved = [
+            low + number * factor
+            for low, number, factor in zip(before, shift, first["scale"], strict=True)
+        ]
         steps = [first, {"type": "translation", "translation": moved}]
     else:
         steps = [{"type": "translation", "translation": list(map(float, shift))}, first, *others]
     if "input" not in outer:
         return {**entry, "path": path, "coordinateTransformations": steps}
     step = {key: value for key, value in renamed.items() if key not in ("scale", "translation")}
-    return {**entry, "path": path, "coordinateTransformations": [{**step, "type": "sequence", "transformations": steps}]}
+    return {
+        **entry,
+        "path": path,
+        "coordinateTransformations": [{**step, "type": "sequence", "transformations": steps}],
+    }
 
 
 def _with_input(step: dict[str, Any], path: str) -> dict[str, Any]:
-    return {**step, "input": path if isinstance(step["input"], str) else {**step["input"], "path": path}}
+    return {
+        **step,
+        "input": path if isinstance(step["input"], str) else {**step["input"], "path": path},
+    }
 
 
-def _lose_transformations(image: dict[str, Any], keys: Collection[str], *, is_moved: bool) -> Iterator[str]:
+def _lose_transformations(
+    image: dict[str, Any], keys: Collection[str], *, is_moved: bool
+) -> Iterator[str]:
     """Remove the transformations to other systems that do not hold in a copy, and these systems;
     yield a description of each."""
     kept, lost = [], []
@@ -116,10 +178,15 @@ def _lose_transformations(image: dict[str, Any], keys: Collection[str], *, is_mo
         yield f"the {step['type']} from {_system(step, 'input')!r} to {_system(step, 'output')!r}, {why}"
     if not lost:
         return
-    named, unnamed = ({_system(step, end) for step in steps for end in ("input", "output")} for steps in (kept, lost))
+    named, unnamed = (
+        {_system(step, end) for step in steps for end in ("input", "output")}
+        for steps in (kept, lost)
+    )
     outer = image["datasets"][0]["coordinateTransformations"][0]
     unnamed -= named | {_system(outer, "output")}
-    image["coordinateSystems"] = [system for system in image["coordinateSystems"] if system["name"] not in unnamed]
+    image["coordinateSystems"] = [
+        system for system in image["coordinateSystems"] if system["name"] not in unnamed
+    ]
     image["coordinateTransformations"] = kept
     if not kept:
         del image["coordinateTransformations"]
@@ -127,12 +194,20 @@ def _lose_transformations(image: dict[str, Any], keys: Collection[str], *, is_mo
 
 def _system(step: Mapping[str, Any], end: str) -> str:
     value = step[end]
-    return str(value if isinstance(value, str) else value.get("name") or value.get("path") or INTRINSIC)
+    return str(
+        value if isinstance(value, str) else value.get("name") or value.get("path") or INTRINSIC
+    )
 
 
 def _paths_in(value: Any) -> Iterator[str]:
     """Yield the paths to arrays and images that a transformation contains."""
-    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+    for key, inner in (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    ):
         if key == "path" and isinstance(inner, str):
             yield inner
         yield from _paths_in(inner)

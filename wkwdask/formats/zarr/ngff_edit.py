@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from wkwdask.errors import CorruptError, FormatError
 from wkwdask.formats.format import LevelRemoval, MetadataEdit
-from wkwdask.formats.zarr.coordinate_systems import check_unreferenced, in_style_of, intrinsic_axes, parse_placed
+from wkwdask.formats.zarr.coordinate_systems import (
+    check_unreferenced,
+    in_style_of,
+    intrinsic_axes,
+    parse_placed,
+)
 from wkwdask.formats.zarr.documents import FILE_NAME, format_document, group_document, is_view
 from wkwdask.formats.zarr.extensions import check_members
 from wkwdask.formats.zarr.ngff import (
@@ -43,8 +48,12 @@ def read_attributes(folder: str) -> tuple[int, dict[str, Any]] | None:
     """Read the Zarr version and the attributes of a local group, or None."""
     document = _read(f"{folder}/{FILE_NAME}")
     if document is not None:
-        if document.get("node_type") != "group" or not isinstance(document.get("attributes", {}), dict):
-            raise CorruptError(f"{folder}/{FILE_NAME}: expected a group, found node_type {document.get('node_type')!r}")
+        if document.get("node_type") != "group" or not isinstance(
+            document.get("attributes", {}), dict
+        ):
+            raise CorruptError(
+                f"{folder}/{FILE_NAME}: expected a group, found node_type {document.get('node_type')!r}"
+            )
         check_members(document, f"{folder}/{FILE_NAME}")
         return 3, document.get("attributes", {})
     if _read(f"{folder}/{_GROUP}") is not None:
@@ -66,13 +75,20 @@ def find_image(attributes: dict[str, Any], folder: str) -> tuple[str, dict[str, 
     if "multiscales" not in ome_of(attributes):
         return None
     images = ome_of(attributes)["multiscales"]
-    if not isinstance(images, list) or not images or not isinstance(images[0], dict) or not isinstance(images[0].get("datasets"), list):
+    if (
+        not isinstance(images, list)
+        or not images
+        or not isinstance(images[0], dict)
+        or not isinstance(images[0].get("datasets"), list)
+    ):
         raise CorruptError(f"{folder}: multiscales: expected a list of objects with datasets")
     if "coordinateSystems" in images[0] and images[0]["datasets"]:
         parse_placed(images[0], f"{folder}: multiscales[0]")
     for number, entry in enumerate(images[0]["datasets"]):
         if not is_valid_entry(entry):
-            raise CorruptError(f"{folder}: multiscales[0].datasets[{number}]: expected a path and transformations, found {json.dumps(entry)[:80]}")
+            raise CorruptError(
+                f"{folder}: multiscales[0].datasets[{number}]: expected a path and transformations, found {json.dumps(entry)[:80]}"
+            )
     return stated_version(attributes), images[0]
 
 
@@ -82,7 +98,9 @@ def read_image(folder: str) -> tuple[str, dict[str, Any]] | None:
     return None if stored is None else find_image(stored[1], folder)
 
 
-def update_attributes(folder: str, zarr_format: int, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+def update_attributes(
+    folder: str, zarr_format: int, change: Callable[[dict[str, Any]], dict[str, Any]]
+) -> None:
     """Change the attributes of a group atomically; create the group if it is missing."""
     files.makedirs(folder)
     path = f"{folder}/{FILE_NAME if zarr_format == 3 else _ATTRIBUTES}"
@@ -91,7 +109,9 @@ def update_attributes(folder: str, zarr_format: int, change: Callable[[dict[str,
         if zarr_format == 3:
             attributes = document.get("attributes", {})
             if not isinstance(attributes, dict):
-                raise CorruptError(f"{path}: attributes: expected an object, found {json.dumps(attributes)[:80]}")
+                raise CorruptError(
+                    f"{path}: attributes: expected an object, found {json.dumps(attributes)[:80]}"
+                )
             after = {**document, "attributes": change(copy.deepcopy(attributes))}
             after.pop(_CONSOLIDATED_KEY, None)  # it describes the group before this edit
             return after
@@ -100,7 +120,13 @@ def update_attributes(folder: str, zarr_format: int, change: Callable[[dict[str,
             publish_bytes(f"{folder}/{_GROUP}", format_document({"zarr_format": 2}).encode())
         return change(copy.deepcopy(document))
 
-    update_json(path, lambda: _read(path), changed, format_document, group_document({}) if zarr_format == 3 else {})
+    update_json(
+        path,
+        lambda: _read(path),
+        changed,
+        format_document,
+        group_document({}) if zarr_format == 3 else {},
+    )
 
 
 def drop_consolidated(folder: str) -> None:
@@ -111,25 +137,38 @@ def drop_consolidated(folder: str) -> None:
         # of an edit that was killed
         has_lock = files.isfile(path) and files.lexists(lock_path(edited_file(path)))
         if has_lock or _has_consolidated(group):
-            update_json(path, partial(_read, path), partial(_without_consolidated, path), format_document)
+            update_json(
+                path, partial(_read, path), partial(_without_consolidated, path), format_document
+            )
         if files.lexists(listing):
             files.unlink(listing)
 
 
 def _without_consolidated(path: str, document: dict[str, Any]) -> dict[str, Any]:
-    return document if is_view(path) else {key: value for key, value in document.items() if key != _CONSOLIDATED_KEY}
+    return (
+        document
+        if is_view(path)
+        else {key: value for key, value in document.items() if key != _CONSOLIDATED_KEY}
+    )
 
 
 def check_consolidated(folder: str) -> None:
     """Raise PermissionError if consolidated metadata cannot be removed."""
     for group in _groups_from(folder):
-        if (_has_consolidated(group) or files.lexists(f"{group}/{_CONSOLIDATED}")) and not files.is_writable(group):
-            raise PermissionError(errno.EACCES, "the consolidated metadata of the group could not be removed", group)
+        if (
+            _has_consolidated(group) or files.lexists(f"{group}/{_CONSOLIDATED}")
+        ) and not files.is_writable(group):
+            raise PermissionError(
+                errno.EACCES, "the consolidated metadata of the group could not be removed", group
+            )
 
 
 def _groups_from(folder: str) -> Iterator[str]:
     """Yield a folder and those above it, up to the first one that is no group."""
-    while basename(folder) and ((read_object(f"{folder}/{FILE_NAME}") or {}).get("node_type") == "group" or files.isfile(f"{folder}/{_GROUP}")):
+    while basename(folder) and (
+        (read_object(f"{folder}/{FILE_NAME}") or {}).get("node_type") == "group"
+        or files.isfile(f"{folder}/{_GROUP}")
+    ):
         yield folder
         folder = dirname(folder)
 
@@ -182,7 +221,9 @@ class NgffEdit(MetadataEdit):
     @property
     def new_attributes(self) -> dict[str, Any]:
         """Attributes of a new group."""
-        return self.copied or image_attributes(self.image, version=self.version, is_label=self.is_label, rgb=self.rgb)
+        return self.copied or image_attributes(
+            self.image, version=self.version, is_label=self.is_label, rgb=self.rgb
+        )
 
     @property
     def _zarr_format(self) -> int:
@@ -201,7 +242,9 @@ class NgffEdit(MetadataEdit):
         above, name = split(self.folder)
         if basename(above) == LABELS:
             update_attributes(dirname(above), self._zarr_format, lambda attributes: attributes)
-            update_attributes(above, self._zarr_format, lambda attributes: self._with_label(attributes, name))
+            update_attributes(
+                above, self._zarr_format, lambda attributes: self._with_label(attributes, name)
+            )
         update_attributes(self.folder, self._zarr_format, self._with_arrays)
 
     def _with_arrays(self, attributes: dict[str, Any]) -> dict[str, Any]:
@@ -209,7 +252,11 @@ class NgffEdit(MetadataEdit):
         if existing is None:
             return {**attributes, **self.new_attributes}
         image = existing[1]
-        new = [in_style_of(entry, image) for entry in self.image["datasets"]] if "coordinateSystems" in image else self.image["datasets"]
+        new = (
+            [in_style_of(entry, image) for entry in self.image["datasets"]]
+            if "coordinateSystems" in image
+            else self.image["datasets"]
+        )
         image["datasets"] = merge_entries(image["datasets"], new)
         return attributes
 
@@ -226,24 +273,45 @@ class NgffEdit(MetadataEdit):
         if stored is None:
             return
         if stored[0] != self._zarr_format:
-            raise FormatError(f"{self.folder}: is a group of Zarr {stored[0]}, expected Zarr {self._zarr_format}, which OME-NGFF {self.version} needs")
+            raise FormatError(
+                f"{self.folder}: is a group of Zarr {stored[0]}, expected Zarr {self._zarr_format}, which OME-NGFF {self.version} needs"
+            )
         existing = find_image(stored[1], self.folder)
         if existing is None:
             return
         if existing[0] != self.version:
-            raise FormatError(f"{self.folder}: is an image of OME-NGFF {existing[0]}, expected {self.version}; ngff= chooses the version")
+            raise FormatError(
+                f"{self.folder}: is an image of OME-NGFF {existing[0]}, expected {self.version}; ngff= chooses the version"
+            )
         stated = stated_axes(existing[1], self.folder)
-        axes, ours = (json.dumps(each, sort_keys=True) for each in (stated, stated_axes(self.image, self.folder)))
+        axes, ours = (
+            json.dumps(each, sort_keys=True)
+            for each in (stated, stated_axes(self.image, self.folder))
+        )
         if axes != ours:
-            names = [axis.get("name") for axis in stated if isinstance(axis, dict)] if isinstance(stated, list) else []
+            names = (
+                [axis.get("name") for axis in stated if isinstance(axis, dict)]
+                if isinstance(stated, list)
+                else []
+            )
             in_our_order = [name for name in names if name in ("x", "y", "z")] == ["z", "y", "x"]
-            remedy = "" if in_our_order else "; wkwdask convert stores it as a new image, to which arrays can be added"
-            raise FormatError(f"{self.folder}: the axes of the image are {axes}, those of the new arrays {ours}{remedy}")
+            remedy = (
+                ""
+                if in_our_order
+                else "; wkwdask convert stores it as a new image, to which arrays can be added"
+            )
+            raise FormatError(
+                f"{self.folder}: the axes of the image are {axes}, those of the new arrays {ours}{remedy}"
+            )
 
 
 def stated_axes(image: Mapping[str, Any], folder: str) -> Any:
     """Return the axes of an entry of ``multiscales``, which new arrays must share."""
-    return intrinsic_axes(image, f"{folder}: multiscales[0]") if "coordinateSystems" in image and image["datasets"] else image.get("axes")
+    return (
+        intrinsic_axes(image, f"{folder}: multiscales[0]")
+        if "coordinateSystems" in image and image["datasets"]
+        else image.get("axes")
+    )
 
 
 class NgffRemoval(LevelRemoval):
@@ -254,7 +322,9 @@ class NgffRemoval(LevelRemoval):
         """Raise CorruptError if arrays stay, and a transformation of the image refers to one that
         is removed."""
         existing = read_image(self.folder)
-        if existing is not None and any(entry["path"] not in self.keys for entry in existing[1]["datasets"]):
+        if existing is not None and any(
+            entry["path"] not in self.keys for entry in existing[1]["datasets"]
+        ):
             check_unreferenced(existing[1], self.keys, f"{self.folder}: multiscales[0]")
 
     def apply(self) -> None:
@@ -267,14 +337,24 @@ class NgffRemoval(LevelRemoval):
     def _unlist_label(self) -> None:
         """Remove a label image without arrays from the list of its ``labels`` group."""
         above, name = split(self.folder)
-        image, group = read_image(self.folder), read_attributes(above) if basename(above) == LABELS else None
-        if group is not None and image is not None and not image[1]["datasets"] and name in _listed_labels(group[1]):
+        image, group = (
+            read_image(self.folder),
+            read_attributes(above) if basename(above) == LABELS else None,
+        )
+        if (
+            group is not None
+            and image is not None
+            and not image[1]["datasets"]
+            and name in _listed_labels(group[1])
+        ):
             update_attributes(above, group[0], partial(_without_label, name=name))
 
     def _without_arrays(self, attributes: dict[str, Any]) -> dict[str, Any]:
         existing = find_image(attributes, self.folder)
         if existing is not None:
-            existing[1]["datasets"] = [entry for entry in existing[1]["datasets"] if entry["path"] not in self.keys]
+            existing[1]["datasets"] = [
+                entry for entry in existing[1]["datasets"] if entry["path"] not in self.keys
+            ]
         return attributes
 
 

@@ -20,9 +20,16 @@ class ZarrOptions(StorageOptions):
     name: ClassVar[str] = "zarr"
     title: ClassVar[str] = "OME-NGFF"
     compressor: ClassVar[str] = "zstd"
-    levels: ClassVar[Mapping[str, tuple[int, int, int]]] = {"blosc": (3, 0, 9), "zstd": (3, -7, 22), "gzip": (5, 0, 9)}
+    levels: ClassVar[Mapping[str, tuple[int, int, int]]] = {
+        "blosc": (3, 0, 9),
+        "zstd": (3, -7, 22),
+        "gzip": (5, 0, 9),
+    }
 
-    chunk_shape: Vec3 | None = shape("A chunk [voxels]. If no storage option is given, the blocks and files of WKW become chunks and shards.", (64, 64, 64))
+    chunk_shape: Vec3 | None = shape(
+        "A chunk [voxels]. If no storage option is given, the blocks and files of WKW become chunks and shards.",
+        (64, 64, 64),
+    )
     shard_shape: Vec3 | bool | None = shape(
         "A shard [voxels], a power of two of chunks along each axis; {auto} chooses one of at most 512 MiB before compression, {none} makes each chunk a file.",
         True,
@@ -30,7 +37,9 @@ class ZarrOptions(StorageOptions):
         accepts_bool=True,
     )
     compression: str | None = choice(
-        "Compression of chunks; blosc is Zstandard after a byte shuffle.", (*levels, "raw"), default_doc="zstd for segmentations and bytes, else blosc"
+        "Compression of chunks; blosc is Zstandard after a byte shuffle.",
+        (*levels, "raw"),
+        default_doc="zstd for segmentations and bytes, else blosc",
     )
     level: int | None = number("Level of the compression.", default_doc="by compression")
     ngff: str | None = choice(

@@ -18,9 +18,23 @@ from wkwdask.formats.wkw.layout import header_of, is_wkw
 from wkwdask.formats.wkw.remote import open_in
 from wkwdask.formats.wkw.virtual_shard import VirtualShard, cube_len, is_framable
 from wkwdask.formats.zarr.codec import ZarrCodec
-from wkwdask.formats.zarr.documents import FILE_NAME, array_document, format_document, group_document, new_axes, raw_codecs, zarr_shape
+from wkwdask.formats.zarr.documents import (
+    FILE_NAME,
+    array_document,
+    format_document,
+    group_document,
+    new_axes,
+    raw_codecs,
+    zarr_shape,
+)
 from wkwdask.formats.zarr.layer import read_node
-from wkwdask.formats.zarr.ngff import ImageAxes, attributes_for_viewer, image_attributes, multiscale, pyramid_level
+from wkwdask.formats.zarr.ngff import (
+    ImageAxes,
+    attributes_for_viewer,
+    image_attributes,
+    multiscale,
+    pyramid_level,
+)
 from wkwdask.formats.zarr.views import VirtualArray, choose_chunk_shape
 from wkwdask.geometry import morton
 from wkwdask.model.volume import relative_to
@@ -38,7 +52,9 @@ if TYPE_CHECKING:
 _SHARDS_PER_MAG = 64
 _KEY = re.compile(r"c(?:/0)?/(\d{1,18})/(\d{1,18})/(\d{1,18})", re.ASCII)
 _SHOWN_CODECS = {"blosc", "gzip", "zlib", "zstd", "crc32c"}  # Neuroglancer, src/datasource/zarr
-SHOWN_TYPES = frozenset({"uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "float32"})
+SHOWN_TYPES = frozenset(
+    {"uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "float32"}
+)
 """Data types of Neuroglancer."""
 
 
@@ -72,17 +88,32 @@ class FramedMag:
     def document(self) -> dict[str, Any]:
         """Return ``zarr.json``."""
         volume, header = self.volume, header_of(self.volume)
-        blosc = {"cname": "lz4", "clevel": 5, "shuffle": "noshuffle", "typesize": header.dtype.itemsize, "blocksize": 0}
+        blosc = {
+            "cname": "lz4",
+            "clevel": 5,
+            "shuffle": "noshuffle",
+            "typesize": header.dtype.itemsize,
+            "blocksize": 0,
+        }
         codecs = [*raw_codecs(header.dtype), {"name": "blosc", "configuration": blosc}]
         if header.num_channels > 1:
             # the channels of a voxel are adjacent: from the axes c, z, y, x to z, y, x, c
             codecs.insert(0, {"name": "transpose", "configuration": {"order": [1, 2, 3, 0]}})
         index = [{"name": "bytes", "configuration": {"endian": "little"}}]
-        inner = zarr_shape(new_axes(header.num_channels), header.num_channels, (header.block_len,) * 3)
-        sharding = {"chunk_shape": inner, "codecs": codecs, "index_codecs": index, "index_location": "end"}
+        inner = zarr_shape(
+            new_axes(header.num_channels), header.num_channels, (header.block_len,) * 3
+        )
+        sharding = {
+            "chunk_shape": inner,
+            "codecs": codecs,
+            "index_codecs": index,
+            "index_location": "end",
+        }
         shape = np.subtract(volume.box.bottomright, self.topleft).tolist()
         shards = [{"name": "sharding_indexed", "configuration": sharding}]
-        return array_document(shape, header.num_channels, volume.dtype, (self._edge,) * 3, shards, {})
+        return array_document(
+            shape, header.num_channels, volume.dtype, (self._edge,) * 3, shards, {}
+        )
 
     def open(self, key: str) -> Content | None:
         """Return a shard, None if it has no file."""
@@ -90,7 +121,9 @@ class FramedMag:
         if match is None:
             return None
         header, length = header_of(self.volume), cube_len(header_of(self.volume))
-        index = [int(n) + first for n, first in zip(reversed(match.groups()), self._first, strict=True)]
+        index = [
+            int(n) + first for n, first in zip(reversed(match.groups()), self._first, strict=True)
+        ]
         if any(n * self._edge >= end for n, end in zip(index, self._end, strict=True)):
             return None
         per_file = header.file_len // length
@@ -169,7 +202,14 @@ class ServedImage:
         return None if array is None else array.open(chunk)
 
 
-def serve_image(name: str, volumes: Mapping[Mag, Any], voxel_size_nm: Lengths | None, *, is_segmentation: bool, is_rgb: bool) -> ServedImage:
+def serve_image(
+    name: str,
+    volumes: Mapping[Mag, Any],
+    voxel_size_nm: Lengths | None,
+    *,
+    is_segmentation: bool,
+    is_rgb: bool,
+) -> ServedImage:
     """Return some mags of an image as an OME-NGFF image."""
     levels, documents = [], {}
     arrays: dict[str, FramedMag | DecodedMag | PassedMag] = {}
@@ -177,29 +217,46 @@ def serve_image(name: str, volumes: Mapping[Mag, Any], voxel_size_nm: Lengths | 
     axes = stored.pop() if len(stored) == 1 else None
     for mag, volume in volumes.items():
         if axes is not None:
-            array: FramedMag | DecodedMag | PassedMag = PassedMag(served_folder(volume.folder, {}, volume.store), volume.origin)
+            array: FramedMag | DecodedMag | PassedMag = PassedMag(
+                served_folder(volume.folder, {}, volume.store), volume.origin
+            )
         else:
             array = made = _serve(volume, is_segmentation=is_segmentation)
             documents[f"{mag.name}/{FILE_NAME}"] = format_document(made.document()).encode()
         arrays[mag.name] = array
         levels.append(pyramid_level(mag.name, mag, array.topleft, voxel_size_nm))
     axes = axes or new_axes(next(iter(volumes.values())).num_channels)
-    described = multiscale(name, levels, ImageAxes.of_letters(axes, None if voxel_size_nm is None else "nanometer"))
-    attributes = attributes_for_viewer(image_attributes(described, version="0.5", is_label=is_segmentation), name, next(iter(volumes)), is_rgb=is_rgb)
+    described = multiscale(
+        name, levels, ImageAxes.of_letters(axes, None if voxel_size_nm is None else "nanometer")
+    )
+    attributes = attributes_for_viewer(
+        image_attributes(described, version="0.5", is_label=is_segmentation),
+        name,
+        next(iter(volumes)),
+        is_rgb=is_rgb,
+    )
     documents[FILE_NAME] = format_document(group_document(attributes)).encode()
     return ServedImage(documents, arrays)
 
 
 def has_shown_codecs(codec: Any) -> bool:
     """Return whether Neuroglancer knows the codecs of an array."""
-    return isinstance(codec, ZarrCodec) and not codec.filters and {kind for kind, _ in codec.stages} <= _SHOWN_CODECS
+    return (
+        isinstance(codec, ZarrCodec)
+        and not codec.filters
+        and {kind for kind, _ in codec.stages} <= _SHOWN_CODECS
+    )
 
 
 def _passed_axes(volume: Any) -> str | None:
     """Return the axes of an array that Neuroglancer reads unchanged, None if its chunks must be
     made."""
     codec: Any = getattr(volume, "codec", None)
-    if not has_shown_codecs(codec) or volume.dtype.name not in SHOWN_TYPES or volume.channels not in (None, (0, volume.grid.size[0])):
+    if (
+        not has_shown_codecs(codec)
+        or volume.dtype.name not in SHOWN_TYPES
+        or volume.channels not in (None, (0, volume.grid.size[0]))
+    ):
         return None
     axes: str = codec.axes
     node = read_node(volume.folder) if sorted(axes.replace("c", "")) == ["x", "y", "z"] else None
@@ -207,13 +264,24 @@ def _passed_axes(volume: Any) -> str | None:
 
 
 def _serve(volume: Any, *, is_segmentation: bool) -> FramedMag | DecodedMag:
-    if is_wkw(volume) and volume.channels is None and volume.dtype.name in SHOWN_TYPES and is_framable(header_of(volume)):
+    if (
+        is_wkw(volume)
+        and volume.channels is None
+        and volume.dtype.name in SHOWN_TYPES
+        and is_framable(header_of(volume))
+    ):
         return FramedMag(volume)
     shown: Any = volume
     if volume.dtype.name not in SHOWN_TYPES:
-        shown = _Cast(volume, tuple(range(volume.num_channels)), np.dtype(np.uint64 if is_segmentation else np.float32))
+        shown = _Cast(
+            volume,
+            tuple(range(volume.num_channels)),
+            np.dtype(np.uint64 if is_segmentation else np.float32),
+        )
     topleft = volume.box.topleft
-    return DecodedMag(VirtualArray(relative_to(shown, topleft), choose_chunk_shape(volume)), topleft)
+    return DecodedMag(
+        VirtualArray(relative_to(shown, topleft), choose_chunk_shape(volume)), topleft
+    )
 
 
 class _Cast(ConvertedVolume):
@@ -221,8 +289,17 @@ class _Cast(ConvertedVolume):
 
     __slots__ = ()
 
-    def read_into(self, out: np.ndarray[Any, Any], topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True) -> int:
+    def read_into(
+        self,
+        out: np.ndarray[Any, Any],
+        topleft: Vec3,
+        first_channel: int = 0,
+        *,
+        fill_zeros: bool = True,
+    ) -> int:
         voxels = np.empty(out.shape, self.source.dtype)
-        nonzero: int = self.source.read_into(voxels, topleft, self.channels[first_channel], fill_zeros=True)
+        nonzero: int = self.source.read_into(
+            voxels, topleft, self.channels[first_channel], fill_zeros=True
+        )
         np.copyto(out, voxels, casting="unsafe")
         return nonzero

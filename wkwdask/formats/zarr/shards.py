@@ -36,7 +36,9 @@ _ABSENT = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 _CACHE_NBYTES = 64 << 20
 _MAX_SUSPECTS = 64  # rows of a damaged index that are corrected on trial
 
-_index_cache: LruCache[npt.NDArray[np.uint64]] = LruCache(_CACHE_NBYTES, lambda table: table.nbytes + 256)
+_index_cache: LruCache[npt.NDArray[np.uint64]] = LruCache(
+    _CACHE_NBYTES, lambda table: table.nbytes + 256
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,11 @@ class ZarrShards(RewritableShards):
 
         def read_table(_: object) -> list[npt.NDArray[np.uint64]]:
             raw = self._read_index(file)
-            return [np.full((math.prod(self.cells), 2), _ABSENT) if raw is None else self._parse_index(raw, file)]
+            return [
+                np.full((math.prod(self.cells), 2), _ABSENT)
+                if raw is None
+                else self._parse_index(raw, file)
+            ]
 
         (table,) = _index_cache.get_or_make([(file.name, file.state, self)], read_table)
         return _places(table[self.rows(cells)])
@@ -72,35 +78,72 @@ class ZarrShards(RewritableShards):
         nbytes = file.nbytes or 0
         raw = b"" if nbytes < self.index_nbytes else self._read_index(file)
         if not raw:
-            fault = Fault("shard.short", file.name, f"{nbytes} bytes", f"at least the {self.index_nbytes} bytes of its index", offset=0)
-            return InspectedShard(np.zeros((0, 3), np.int64), np.ones(len(cells), np.bool_), [(fault, -1)])
+            fault = Fault(
+                "shard.short",
+                file.name,
+                f"{nbytes} bytes",
+                f"at least the {self.index_nbytes} bytes of its index",
+                offset=0,
+            )
+            return InspectedShard(
+                np.zeros((0, 3), np.int64), np.ones(len(cells), np.bool_), [(fault, -1)]
+            )
         first = nbytes - self.index_nbytes if self.index_at_end else 0
         table, rows = _parse_table(raw, math.prod(self.cells)), self.rows(cells)
         row_faults = dict(self._faulty_rows(table, file, first))
-        is_lost = np.array([row in row_faults and row_faults[row].kind != "shard.overlap" for row in rows.tolist()], np.bool_)
+        is_lost = np.array(
+            [
+                row in row_faults and row_faults[row].kind != "shard.overlap"
+                for row in rows.tolist()
+            ],
+            np.bool_,
+        )
         places = _places(np.where(is_lost[:, np.newaxis], _ABSENT, table[rows]))
         stored, computed = raw[table.nbytes :], crc32c(raw[: table.nbytes])
         if self.has_checksum and stored != computed:
             expected = f"{stored.hex()}, as stored at byte {first + table.nbytes}"
-            fault = Fault("shard.checksum", file.name, f"an index with the CRC-32C {computed.hex()}", expected, offset=first)
+            fault = Fault(
+                "shard.checksum",
+                file.name,
+                f"an index with the CRC-32C {computed.hex()}",
+                expected,
+                offset=first,
+            )
             low, high = self._chunk_bytes(nbytes)
             if not row_faults and not _gaps(table, low, high):
                 # only the checksum is damaged
                 return InspectedShard(places, ~_is_absent(table[rows]), [(fault, -1)])
             corrected = _correct_table(table, stored, row_faults, low, high)
             if corrected is not None:
-                return InspectedShard(_places(corrected[rows]), ~_is_absent(corrected[rows]), [(fault, -1)], is_intact=True)
+                return InspectedShard(
+                    _places(corrected[rows]),
+                    ~_is_absent(corrected[rows]),
+                    [(fault, -1)],
+                    is_intact=True,
+                )
             # In a shard that was cut off, these rows are those of other chunks: one that decodes
             # proves nothing.
-            return InspectedShard(np.zeros((0, 3), np.int64), np.ones(len(cells), np.bool_), [(fault, -1)], is_intact=False)
+            return InspectedShard(
+                np.zeros((0, 3), np.int64),
+                np.ones(len(cells), np.bool_),
+                [(fault, -1)],
+                is_intact=False,
+            )
         row_of = dict(zip(rows.tolist(), range(len(rows)), strict=True))
-        return InspectedShard(places, ~_is_absent(table[rows]), [(fault, row_of.get(row, -1)) for row, fault in row_faults.items()], self.has_checksum or None)
+        return InspectedShard(
+            places,
+            ~_is_absent(table[rows]),
+            [(fault, row_of.get(row, -1)) for row, fault in row_faults.items()],
+            self.has_checksum or None,
+        )
 
     def _chunk_bytes(self, nbytes: int) -> tuple[int, int]:
         """Return the first byte and the end of the chunks in a shard of some size."""
         return (0, nbytes - self.index_nbytes) if self.index_at_end else (self.index_nbytes, nbytes)
 
-    def _faulty_rows(self, table: npt.NDArray[np.uint64], file: StoredFile, first: int) -> Iterator[tuple[int, Fault]]:
+    def _faulty_rows(
+        self, table: npt.NDArray[np.uint64], file: StoredFile, first: int
+    ) -> Iterator[tuple[int, Fault]]:
         """Yield the rows of an index at byte ``first`` that cannot be the place of a chunk, or that
         share bytes with another row or the index."""
         nbytes = file.nbytes or 0
@@ -116,8 +159,21 @@ class ZarrShards(RewritableShards):
             elif is_empty[row]:
                 kind, expected = "chunk.empty", "an encoded chunk"
             elif is_shared[row]:
-                kind, expected = "shard.overlap", "bytes that belong to no other chunk and not to the index"
-            yield row, Fault(kind, file.name, f"index row {row} states {size} bytes at byte {start}", expected, row, offset=first + row * _ENTRY_NBYTES)
+                kind, expected = (
+                    "shard.overlap",
+                    "bytes that belong to no other chunk and not to the index",
+                )
+            yield (
+                row,
+                Fault(
+                    kind,
+                    file.name,
+                    f"index row {row} states {size} bytes at byte {start}",
+                    expected,
+                    row,
+                    offset=first + row * _ENTRY_NBYTES,
+                ),
+            )
 
     def _read_index(self, file: StoredFile) -> bytes | None:
         if self.index_at_end:
@@ -128,17 +184,23 @@ class ZarrShards(RewritableShards):
     def _parse_index(self, raw: bytes, file: StoredFile) -> npt.NDArray[np.uint64]:
         """Parse an index and check that every chunk lies inside the file."""
         if len(raw) < self.index_nbytes:
-            raise TruncatedError(f"{file.name}: ends at byte {len(raw)}, expected a shard with an index of {self.index_nbytes} bytes")
+            raise TruncatedError(
+                f"{file.name}: ends at byte {len(raw)}, expected a shard with an index of {self.index_nbytes} bytes"
+            )
         if self.has_checksum:
             raw, checksum = raw[:-CHECKSUM_NBYTES], raw[-CHECKSUM_NBYTES:]
             if crc32c(raw) != checksum:
-                raise CorruptError(f"{file.name}: the index of the shard does not have the checksum {checksum.hex()} that is stored with it")
+                raise CorruptError(
+                    f"{file.name}: the index of the shard does not have the checksum {checksum.hex()} that is stored with it"
+                )
         table = _parse_table(raw, math.prod(self.cells))
         is_wrong = _is_wrong(table, (1 << 62) if file.nbytes is None else file.nbytes)
         if is_wrong.any():
             n = int(np.flatnonzero(is_wrong)[0])
             start, nbytes = table[n].tolist()
-            raise CorruptError(f"{file.name}: index row {n} states a chunk of {nbytes} bytes at byte {start}, outside of the file")
+            raise CorruptError(
+                f"{file.name}: index row {n} states a chunk of {nbytes} bytes at byte {start}, outside of the file"
+            )
         return table
 
     # --------------------------------------------------------------------------------------------
@@ -153,7 +215,9 @@ class ZarrShards(RewritableShards):
         """Return the Morton codes of chunks; those of a further chunk along c follow each other."""
         inside = cells % np.array(self.cells)
         channels = inside[:, 0].astype(np.uint64) * np.uint64(math.prod(self._morton_grid))
-        codes: npt.NDArray[np.uint64] = channels + compressed_morton.encode(inside[:, 1:], self._morton_grid)
+        codes: npt.NDArray[np.uint64] = channels + compressed_morton.encode(
+            inside[:, 1:], self._morton_grid
+        )
         return codes
 
     def codes_per_file(self, grid: ChunkGrid) -> int:
@@ -168,14 +232,23 @@ class ZarrShards(RewritableShards):
         del first, grid
         return _NewShard(self, buffer)
 
-    def format_index(self, codes: npt.NDArray[np.uint64], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> bytes:
+    def format_index(
+        self,
+        codes: npt.NDArray[np.uint64],
+        starts: npt.NDArray[np.int64],
+        sizes: npt.NDArray[np.int64],
+    ) -> bytes:
         """Format the index of chunks that are given by their Morton codes; all other chunks are
         absent."""
         channels, within = np.divmod(codes, np.uint64(math.prod(self._morton_grid)))
         positions = compressed_morton.decode(within, self._morton_grid)
-        return self._format_tables(np.column_stack([channels, positions]).astype(np.int64), starts, sizes)
+        return self._format_tables(
+            np.column_stack([channels, positions]).astype(np.int64), starts, sizes
+        )
 
-    def write_chunks(self, cells: npt.NDArray[np.int64], append: Callable[[int], None], buffer: FileBuffer) -> bytes:
+    def write_chunks(
+        self, cells: npt.NDArray[np.int64], append: Callable[[int], None], buffer: FileBuffer
+    ) -> bytes:
         ends = [buffer.end]
         for row in range(len(cells)):
             append(row)
@@ -186,7 +259,12 @@ class ZarrShards(RewritableShards):
         buffer.append(np.frombuffer(tables, np.uint8))
         return b""
 
-    def _format_tables(self, cells: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> bytes:
+    def _format_tables(
+        self,
+        cells: npt.NDArray[np.int64],
+        starts: npt.NDArray[np.int64],
+        sizes: npt.NDArray[np.int64],
+    ) -> bytes:
         table = np.full((math.prod(self.cells), 2), _ABSENT, "<u8")
         rows = self.rows(cells)
         table[rows, 0], table[rows, 1] = starts, sizes
@@ -225,7 +303,9 @@ def _is_wrong(table: npt.NDArray[np.uint64], nbytes: int) -> npt.NDArray[np.bool
     """Return which rows state a place outside of a file."""
     most = np.uint64(nbytes)
     # both numbers are checked before their sum, because the sum may overflow
-    return ~_is_absent(table) & ((table[:, 0] > most) | (table[:, 1] > most) | (table[:, 0] + table[:, 1] > most))
+    return ~_is_absent(table) & (
+        (table[:, 0] > most) | (table[:, 1] > most) | (table[:, 0] + table[:, 1] > most)
+    )
 
 
 def _gaps(table: npt.NDArray[np.uint64], low: int, high: int) -> list[tuple[int, int]]:
@@ -235,7 +315,11 @@ def _gaps(table: npt.NDArray[np.uint64], low: int, high: int) -> list[tuple[int,
     rows = rows[np.argsort(rows[:, 0], kind="stable")]
     ends = np.maximum.accumulate(np.concatenate([[low], rows.sum(axis=1)]))
     starts = np.concatenate([rows[:, 0], [high]])
-    return [(end, start - end) for end, start in zip(ends.tolist(), starts.tolist(), strict=True) if start > end]
+    return [
+        (end, start - end)
+        for end, start in zip(ends.tolist(), starts.tolist(), strict=True)
+        if start > end
+    ]
 
 
 def _correct_table(
@@ -247,8 +331,14 @@ def _correct_table(
     faults; without any, a chunk beside a gap may have got shorter.
     """
     if not suspects:
-        beside = {end for start, nbytes in _gaps(table, low, high) for end in (start, start + nbytes)}
-        suspects = [row for row, (start, size) in enumerate(table.tolist()) if start in beside or start + size in beside]
+        beside = {
+            end for start, nbytes in _gaps(table, low, high) for end in (start, start + nbytes)
+        }
+        suspects = [
+            row
+            for row, (start, size) in enumerate(table.tolist())
+            if start in beside or start + size in beside
+        ]
     for row in list(suspects)[:_MAX_SUSPECTS]:
         corrected = table.copy()
         corrected[row] = _ABSENT
@@ -260,7 +350,9 @@ def _correct_table(
     return None
 
 
-def _is_shared(table: npt.NDArray[np.uint64], is_stored: npt.NDArray[np.bool_], low: int, high: int) -> npt.NDArray[np.bool_]:
+def _is_shared(
+    table: npt.NDArray[np.uint64], is_stored: npt.NDArray[np.bool_], low: int, high: int
+) -> npt.NDArray[np.bool_]:
     """Return which rows share bytes with another row, or reach beyond the bytes from ``low`` to
     ``high``, where the index begins or ends."""
     rows = np.flatnonzero(is_stored)
@@ -280,7 +372,9 @@ class _NewShard:
 
     def __init__(self, layout: ZarrShards, buffer: FileBuffer) -> None:
         self._layout = layout
-        self._chunks: list[tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64], npt.NDArray[np.int64]]] = []
+        self._chunks: list[
+            tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64], npt.NDArray[np.int64]]
+        ] = []
         self.buffer = buffer
 
     def start_stretch(self, codes: npt.NDArray[np.uint64]) -> int:
@@ -289,11 +383,15 @@ class _NewShard:
         return len(codes)
 
     def record(self, codes: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64]) -> None:
-        self._chunks.append((codes, self.buffer.end - int(sizes.sum()) + np.cumsum(sizes) - sizes, sizes))
+        self._chunks.append(
+            (codes, self.buffer.end - int(sizes.sum()) + np.cumsum(sizes) - sizes, sizes)
+        )
 
     def finish(self) -> bytes:
         """Append the index, or return it if it belongs at the start of the file."""
-        codes, starts, sizes = (np.concatenate(columns) for columns in zip(*self._chunks, strict=True))
+        codes, starts, sizes = (
+            np.concatenate(columns) for columns in zip(*self._chunks, strict=True)
+        )
         index = self._layout.format_index(codes, starts, sizes)
         if not self._layout.index_at_end:
             return index

@@ -48,7 +48,9 @@ class ZippedImage:
     def check(self, existing: str, options: Mapping[str, Any]) -> None:
         path, version = self.path, options.get("ngff")
         if version is not None and zarr_format_of(version) != 3:
-            raise UnsupportedError(f"{path}: OME-NGFF {version} is not stored in one file, which needs Zarr v3; write version 0.5 or later")
+            raise UnsupportedError(
+                f"{path}: OME-NGFF {version} is not stored in one file, which needs Zarr v3; write version 0.5 or later"
+            )
         if files.isdir(path):
             raise ExistsError(f"{path}: is a folder, expected nothing or a file")
         if not replaces(existing) and files.lexists(path):
@@ -75,7 +77,11 @@ class ZippedImage:
     def finish(self, call: str) -> bool:
         above = dirname(self.path)
         names = files.listdir(above) if files.isdir(above) else []
-        complete = [f"{above}/{name}" for name in names if name.startswith(f"{basename(self._hidden)}.") and name.endswith(".zip")]
+        complete = [
+            f"{above}/{name}"
+            for name in names
+            if name.startswith(f"{basename(self._hidden)}.") and name.endswith(".zip")
+        ]
         for zipped in complete:
             with locked_file(zipped, f"convert to {self.path}"):
                 files.remove_tree(self._hidden)
@@ -102,7 +108,9 @@ def zipped_image(url: object) -> ZippedImage | None:
         return None
     text = os.fspath(url).removeprefix(PREFIX)
     if ZIP in text or not text.lower().endswith(SUFFIX):
-        raise UnsupportedError(f"{text}: a new zip needs a name that ends with {SUFFIX}; a zip that exists is not changed")
+        raise UnsupportedError(
+            f"{text}: a new zip needs a name that ends with {SUFFIX}; a zip that exists is not changed"
+        )
     return ZippedImage(local_path(text).removesuffix(ZIP))
 
 
@@ -110,11 +118,15 @@ def _zip(folder: str, path: str) -> tuple[int, int]:
     """Zip a group, and return the number of files and the size of the zip."""
     stored = read_attributes(folder)
     if stored is None or stored[0] != 3:
-        raise CorruptError(f"{folder}: expected a group of Zarr v3, found {'none' if stored is None else 'Zarr v2'}")
+        raise CorruptError(
+            f"{folder}: expected a group of Zarr v3, found {'none' if stored is None else 'Zarr v2'}"
+        )
     version = stored[1].get("ome", {}).get("version")
     names = _ordered_names(folder)
     # RFC-9, "OME-Zarr Zip Comment Structure"
-    comment = {"ome": {"version": str(version), "zipFile": {"centralDirectory": {"jsonFirst": True}}}}
+    comment = {
+        "ome": {"version": str(version), "zipFile": {"centralDirectory": {"jsonFirst": True}}}
+    }
     with locked_file(path, f"convert to {path}"):
         files.remove_temporaries(dirname(path), basename(path))
         return len(names), write_zip(path, folder, names, json.dumps(comment).encode())
@@ -127,4 +139,11 @@ def _ordered_names(folder: str) -> list[str]:
     for path, folders, found in files.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         names += [f"{path}/{name}"[len(folder) + 1 :] for name in found if not name.startswith(".")]
-    return sorted(names, key=lambda name: (basename(name) != FILE_NAME, name.count("/") if basename(name) == FILE_NAME else 0, name))
+    return sorted(
+        names,
+        key=lambda name: (
+            basename(name) != FILE_NAME,
+            name.count("/") if basename(name) == FILE_NAME else 0,
+            name,
+        ),
+    )

@@ -9,12 +9,26 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from wkwdask.errors import ExistsError, FormatError, MetadataWarning, MissingError, UnsupportedError, ViewerWarning
+from wkwdask.errors import (
+    ExistsError,
+    FormatError,
+    MetadataWarning,
+    MissingError,
+    UnsupportedError,
+    ViewerWarning,
+)
 from wkwdask.formats.roots import Root, check_links_to
 from wkwdask.formats.wkw.folder import contains_wkw
 from wkwdask.formats.zarr.array import zarr_array
 from wkwdask.formats.zarr.codec import ZarrChunks
-from wkwdask.formats.zarr.documents import FILE_NAME, INNER_BOX, VIEW_MARK, array_record, format_document, new_axes
+from wkwdask.formats.zarr.documents import (
+    FILE_NAME,
+    INNER_BOX,
+    VIEW_MARK,
+    array_record,
+    format_document,
+    new_axes,
+)
 from wkwdask.formats.zarr.encoding import (
     BLOSC,
     ArrayEncoding,
@@ -42,7 +56,13 @@ from wkwdask.formats.zarr.ngff import (
     zarr_format_of,
 )
 from wkwdask.formats.zarr.ngff_copy import NgffGroup, moved_entry
-from wkwdask.formats.zarr.ngff_edit import ArrayEdit, NgffEdit, read_attributes, read_image, stated_axes
+from wkwdask.formats.zarr.ngff_edit import (
+    ArrayEdit,
+    NgffEdit,
+    read_attributes,
+    read_image,
+    stated_axes,
+)
 from wkwdask.geometry.mag import Mag
 from wkwdask.geometry.vectors import minus, times
 from wkwdask.model.levels import ratio_of
@@ -83,54 +103,105 @@ class NgffTarget(TargetFolder):
     """Existing entry of ``multiscales``; None for a new image."""
     version: str | None
 
-    def new_levels(self, specs: Sequence[LevelSpec], options: ZarrOptions, like: Volume | None = None, existing: str = "error") -> NewLevels:
+    def new_levels(
+        self,
+        specs: Sequence[LevelSpec],
+        options: ZarrOptions,
+        like: Volume | None = None,
+        existing: str = "error",
+    ) -> NewLevels:
         del existing
         if self.destination.category not in (None, "color", "segmentation"):
-            raise ValueError(f'category must be "color" or "segmentation", got {self.destination.category!r}')
+            raise ValueError(
+                f'category must be "color" or "segmentation", got {self.destination.category!r}'
+            )
         first = specs[0]
         shared = self._axes(first.num_channels)
         sizes = self._voxel_sizes(shared)
         source = _copied_node(first, like)
         version = self._version(options, source)
         dtype = checked_dtype(first.dtype)
-        is_label = (self.destination.category or guess_category(dtype, first.num_channels)) == "segmentation"
+        is_label = (
+            self.destination.category or guess_category(dtype, first.num_channels)
+        ) == "segmentation"
         encoded = partial(_encoding, options=options, version=version, is_label=is_label)
-        together = sorted(self.destination.levels or specs, key=lambda spec: (spec.box.mag.maximum, spec.box.mag.factors))
+        together = sorted(
+            self.destination.levels or specs,
+            key=lambda spec: (spec.box.mag.maximum, spec.box.mag.factors),
+        )
         last = together[-1]
         coarsest = encoded(last, (last.source or like) if last.is_copy else like, shared.letters)
         extents = self._extents(specs, together, coarsest)
         entry = self._copied_entry(first, extents[0], version, like)
         axes = shared.letters if entry is None else like.codec.axes  # type: ignore[union-attr]
-        encodings = [encoded(spec, like, axes, extent.size) for spec, extent in zip(specs, extents, strict=True)]
+        encodings = [
+            encoded(spec, like, axes, extent.size)
+            for spec, extent in zip(specs, extents, strict=True)
+        ]
         if entry is None:
             # An explicit voxel size comes first, so that a mismatch with the existing image is
             # reported.
-            size = self.destination.required_voxel_size_nm or next(iter(sizes.values()), None) or self.destination.source_voxel_size_nm
+            size = (
+                self.destination.required_voxel_size_nm
+                or next(iter(sizes.values()), None)
+                or self.destination.source_voxel_size_nm
+            )
             if size is None and self._entries:
                 # an image without units, whose finest array is mag 1
-                size = min(filter(None, (_base_size(stored, Mag(1, 1, 1), shared) for stored in self._entries)), default=None)
+                size = min(
+                    filter(
+                        None, (_base_size(stored, Mag(1, 1, 1), shared) for stored in self._entries)
+                    ),
+                    default=None,
+                )
             if size is None and first.is_copy and like is not None:
                 given = "convert() with voxel_size= writes it, such as (4, 4, 40): the edge lengths of a voxel along x, y, z in nanometers"
-                raise ValueError(f"{like.name}: states no voxel size, which its copy as an image needs; {given}")
+                raise ValueError(
+                    f"{like.name}: states no voxel size, which its copy as an image needs; {given}"
+                )
             if size is None:
-                raise ValueError("voxel_size= is needed for a new image: the edge lengths of a voxel of mag 1 in nanometers, such as (4, 4, 40)")
-            levels = [self._new_level(extent.mag, extent.topleft, size, shared) for extent in extents]
+                raise ValueError(
+                    "voxel_size= is needed for a new image: the edge lengths of a voxel of mag 1 in nanometers, such as (4, 4, 40)"
+                )
+            levels = [
+                self._new_level(extent.mag, extent.topleft, size, shared) for extent in extents
+            ]
             edit, lost = self._edit(first, levels, shared, version, is_label=is_label)
             paths = [level.path for level in levels]
         else:
-            size, paths = None if self.image is None else _base_size(entry, first.box.mag, shared), [entry["path"]]
+            size, paths = (
+                None if self.image is None else _base_size(entry, first.box.mag, shared),
+                [entry["path"]],
+            )
             edit, lost = self._copied_edit(entry, first, version, like)
         self._check_unlisted(paths)
         self._check_label(first, edit, is_label=is_label)
         root = self._root(version)
-        folders = tuple(root.level_folder(path, [entry["path"] for entry in self._entries if entry["path"] not in paths]) for path in paths)
-        names = None if entry is not None or self.image is None else [axis.get("name") for axis in shared.named]
+        folders = tuple(
+            root.level_folder(
+                path, [entry["path"] for entry in self._entries if entry["path"] not in paths]
+            )
+            for path in paths
+        )
+        names = (
+            None
+            if entry is not None or self.image is None
+            else [axis.get("name") for axis in shared.named]
+        )
         placed = list(zip(specs, encodings, extents, strict=True))
-        targets = tuple(_target_array(folder, *level, source, names) for folder, level in zip(folders, placed, strict=True))
+        targets = tuple(
+            _target_array(folder, *level, source, names)
+            for folder, level in zip(folders, placed, strict=True)
+        )
         if self.destination.keeps_files:
-            targets = tuple(replace(target, keeps_files=encoding.is_spliced) for target, encoding in zip(targets, encodings, strict=True))
+            targets = tuple(
+                replace(target, keeps_files=encoding.is_spliced)
+                for target, encoding in zip(targets, encodings, strict=True)
+            )
         if size is not None:
-            self._check_voxel_size(size, sizes, {*paths, *(mag.name for mag in self.destination.all_mags)})
+            self._check_voxel_size(
+                size, sizes, {*paths, *(mag.name for mag in self.destination.all_mags)}
+            )
         array_settings = list(map(journal_settings, specs, encodings))
         # A copied level has the scale of its source. The first level of a copy has no image yet to
         # count mags from, the same call repeated has one.
@@ -144,18 +215,37 @@ class NgffTarget(TargetFolder):
         }
         # journals store a list with a value per array, and for a single array the value alone
         for name in array_settings[0]:
-            settings[name] = array_settings[0][name] if len(specs) == 1 else [values[name] for values in array_settings]
+            settings[name] = (
+                array_settings[0][name]
+                if len(specs) == 1
+                else [values[name] for values in array_settings]
+            )
         if any(extent != spec.box for spec, _, extent in placed):
             settings["extents"] = [[*extent.topleft, *extent.size] for extent in extents]
         if any(target.keeps_files for target in targets):
             settings["keeps_outside"] = True
         warnings, parent = (*self._warnings(specs), *lost), root.work_folder(self.folder, folders)
-        return NewLevels(parent, folders, targets, settings, edit, warnings, describe(encodings[0]), placed_as=_margins(together[0], extents[0]))
+        return NewLevels(
+            parent,
+            folders,
+            targets,
+            settings,
+            edit,
+            warnings,
+            describe(encodings[0]),
+            placed_as=_margins(together[0], extents[0]),
+        )
 
     def _root(self, version: str) -> Root:
-        return Root(self.folder, f"{self.folder}/{FILE_NAME if zarr_format_of(version) == 3 else '.zattrs'}", self.destination.allow_external)
+        return Root(
+            self.folder,
+            f"{self.folder}/{FILE_NAME if zarr_format_of(version) == 3 else '.zattrs'}",
+            self.destination.allow_external,
+        )
 
-    def _extents(self, specs: Sequence[LevelSpec], together: Sequence[LevelSpec], coarsest: ArrayEncoding) -> list[BoundingBox]:
+    def _extents(
+        self, specs: Sequence[LevelSpec], together: Sequence[LevelSpec], coarsest: ArrayEncoding
+    ) -> list[BoundingBox]:
         """Return the box of each new array: all levels of an image begin and end in one place.
 
         ``together`` are the levels that one call writes, and ``coarsest`` is the encoding of the
@@ -177,7 +267,11 @@ class NgffTarget(TargetFolder):
         if not self._entries:
             return None
         (image,) = find_zarr_layers(self.folder)
-        others = (level for level in image.levels if level.mag is not None and level.mag not in mags and not level.problem)
+        others = (
+            level
+            for level in image.levels
+            if level.mag is not None and level.mag not in mags and not level.problem
+        )
         return next((level.open().extent for level in others), None)
 
     @property
@@ -186,31 +280,73 @@ class NgffTarget(TargetFolder):
         details = None if self.destination.image is None else self.destination.image.details
         return details if isinstance(details, NgffGroup) else None
 
-    def _copied_entry(self, spec: LevelSpec, extent: BoundingBox, version: str, like: Volume | None) -> dict[str, Any] | None:
+    def _copied_entry(
+        self, spec: LevelSpec, extent: BoundingBox, version: str, like: Volume | None
+    ) -> dict[str, Any] | None:
         """Return the dataset entry of a copied level; None for a level whose axes or version differ
         from those of its source."""
         source = self._source
-        if not spec.is_copy or source is None or source.version != version or not isinstance(like, StoredArray) or not isinstance(like.codec, ZarrChunks):
+        if (
+            not spec.is_copy
+            or source is None
+            or source.version != version
+            or not isinstance(like, StoredArray)
+            or not isinstance(like.codec, ZarrChunks)
+        ):
             return None
         level, axes = self.destination.image.level_of(like), like.codec.axes
         entry = None if level is None else source.entry_of(level.key, len(axes))
         if level is None or entry is None or not axes.endswith("zyx"):
             return None
-        if self.image is not None and stated_axes(self.image, self.folder) != stated_axes(source.image, self.destination.image.folder):
+        if self.image is not None and stated_axes(self.image, self.folder) != stated_axes(
+            source.image, self.destination.image.folder
+        ):
             return None
         scale = scale_of(entry)
-        path = next((other["path"] for other in self._entries if len(scale) > 1 and scale_of(other) == scale), None)
-        moves = {letter: low - before for letter, low, before in zip("xyz", extent.topleft, like.origin, strict=True)}
-        return moved_entry(entry, path or (spec.box.mag.name if "/" in level.key else level.key), [moves.get(letter, 0) for letter in axes])
+        path = next(
+            (
+                other["path"]
+                for other in self._entries
+                if len(scale) > 1 and scale_of(other) == scale
+            ),
+            None,
+        )
+        moves = {
+            letter: low - before
+            for letter, low, before in zip("xyz", extent.topleft, like.origin, strict=True)
+        }
+        return moved_entry(
+            entry,
+            path or (spec.box.mag.name if "/" in level.key else level.key),
+            [moves.get(letter, 0) for letter in axes],
+        )
 
-    def _copied_edit(self, entry: dict[str, Any], spec: LevelSpec, version: str, like: Any) -> tuple[NgffEdit, list[Warning]]:
+    def _copied_edit(
+        self, entry: dict[str, Any], spec: LevelSpec, version: str, like: Any
+    ) -> tuple[NgffEdit, list[Warning]]:
         """Return the metadata edit of a copied level, and a warning about metadata that do not hold
         for the copy."""
         source, destination = self._source, self.destination
         assert source is not None
-        keys = {level.key for level in destination.image.levels if level.mag in destination.all_mags and "/" not in level.key}
-        attributes, lost = source.copied(entry, keys, is_moved=any(destination.translate), is_cropped=spec.box.size != like.box.size)
-        edit = NgffEdit(self.folder, version, ome_of(attributes)["multiscales"][0], "image-label" in ome_of(attributes), None, attributes)
+        keys = {
+            level.key
+            for level in destination.image.levels
+            if level.mag in destination.all_mags and "/" not in level.key
+        }
+        attributes, lost = source.copied(
+            entry,
+            keys,
+            is_moved=any(destination.translate),
+            is_cropped=spec.box.size != like.box.size,
+        )
+        edit = NgffEdit(
+            self.folder,
+            version,
+            ome_of(attributes)["multiscales"][0],
+            "image-label" in ome_of(attributes),
+            None,
+            attributes,
+        )
         edit.check_current()
         return edit, self._lost(lost)
 
@@ -218,57 +354,107 @@ class NgffTarget(TargetFolder):
         """Return a warning about metadata that a new image does not take over from its source."""
         if not names or self.image is not None:
             return []
-        return [MetadataWarning(f"{self.folder}: does not take over from {self.destination.image.folder}: {'; '.join(names)}")]
+        return [
+            MetadataWarning(
+                f"{self.folder}: does not take over from {self.destination.image.folder}: {'; '.join(names)}"
+            )
+        ]
 
     def _warnings(self, specs: Sequence[LevelSpec]) -> tuple[Warning, ...]:
         """Return a warning if a label image gets another number of levels than its image, which the
         specification forbids."""
         above, mags = dirname(self.folder), {spec.box.mag for spec in specs}
-        if basename(above) != LABELS or (self.destination.all_mags and self.destination.all_mags[-1] not in mags):
+        if basename(above) != LABELS or (
+            self.destination.all_mags and self.destination.all_mags[-1] not in mags
+        ):
             return ()
         image = read_image(dirname(above))
-        names = {mag.name for mag in (*self.destination.all_mags, *mags)} | {entry["path"] for entry in self._entries}
-        if image is None or not self.destination.all_mags or len(image[1]["datasets"]) == len(names):
+        names = {mag.name for mag in (*self.destination.all_mags, *mags)} | {
+            entry["path"] for entry in self._entries
+        }
+        if (
+            image is None
+            or not self.destination.all_mags
+            or len(image[1]["datasets"]) == len(names)
+        ):
             return ()
         found = f"has {len(names)} arrays, its image {len(image[1]['datasets'])}"
-        return (ViewerWarning(f"{self.folder}: {found}; OME-NGFF requires the same number: mag= selects some"),)
+        return (
+            ViewerWarning(
+                f"{self.folder}: {found}; OME-NGFF requires the same number: mag= selects some"
+            ),
+        )
 
     def _version(self, options: ZarrOptions, source: Node | None) -> str:
         """Return the version of the image: a copy has that of its source, or that of the same
         Zarr."""
-        above = read_image(dirname(dirname(self.folder))) if self.version is None and basename(dirname(self.folder)) == LABELS else None
+        above = (
+            read_image(dirname(dirname(self.folder)))
+            if self.version is None and basename(dirname(self.folder)) == LABELS
+            else None
+        )
         # one version in a hierarchy (OME-NGFF 0.6, "OME-Zarr Metadata")
         stored = self.version or (None if above is None else above[0])
         default = DEFAULT_VERSION
         if source is not None:
             is_kept = self._source is not None and is_written(self._source.version)
-            default = self._source.version if is_kept else "0.4" if source.record == ".zarray" else default  # type: ignore[union-attr]
+            default = (
+                self._source.version
+                if is_kept
+                else "0.4"
+                if source.record == ".zarray"
+                else default
+            )  # type: ignore[union-attr]
         version = options.ngff or stored or default
         if stored is not None and version == "0.6" and has_systems(stored):
             version = stored
         if not is_written(version):
-            raise FormatError(f"{self.folder}: is an image of OME-NGFF {version!r}, which cannot be extended, expected {' or '.join(VERSIONS)}")
+            raise FormatError(
+                f"{self.folder}: is an image of OME-NGFF {version!r}, which cannot be extended, expected {' or '.join(VERSIONS)}"
+            )
         return version
 
     def _axes(self, num_channels: int) -> ImageAxes:
         """Return the axes of new levels: those of the existing image if it can have them."""
-        named = None if self.image is None or not self.image["datasets"] else stated_axes(self.image, self.folder)
+        named = (
+            None
+            if self.image is None or not self.image["datasets"]
+            else stated_axes(self.image, self.folder)
+        )
         stored = None
-        if self.image is not None and isinstance(named, list) and all(isinstance(axis, dict) for axis in named):
+        if (
+            self.image is not None
+            and isinstance(named, list)
+            and all(isinstance(axis, dict) for axis in named)
+        ):
             stored = ImageAxes.of_image(self.image, named)
         own = ImageAxes.of_letters(new_axes(num_channels))
-        return own if stored is None or ("c" in own.letters and "c" not in stored.letters) else stored
+        return (
+            own if stored is None or ("c" in own.letters and "c" not in stored.letters) else stored
+        )
 
-    def _edit(self, spec: LevelSpec, levels: Sequence[PyramidLevel], axes: ImageAxes, version: str, *, is_label: bool) -> tuple[NgffEdit, list[Warning]]:
+    def _edit(
+        self,
+        spec: LevelSpec,
+        levels: Sequence[PyramidLevel],
+        axes: ImageAxes,
+        version: str,
+        *,
+        is_label: bool,
+    ) -> tuple[NgffEdit, list[Warning]]:
         """Return the metadata edit of new arrays, checked against the existing image, and a warning
         about metadata of their source that it lacks."""
         name = self.folder.rpartition("/")[2].removesuffix(".ome.zarr").removesuffix(".zarr")
         for level in levels:
             self._check_no_duplicate(self._root(version), level, axes)
         rgb = None if is_label else rgb_range(spec.dtype, spec.num_channels)
-        edit = NgffEdit(self.folder, version, multiscale(name, levels, axes, version), is_label, rgb)
+        edit = NgffEdit(
+            self.folder, version, multiscale(name, levels, axes, version), is_label, rgb
+        )
         edit.check_current()
-        return edit, [] if self._source is None else self._lost(self._source.lost_in(edit.new_attributes, self.destination.image.levels))
+        return edit, [] if self._source is None else self._lost(
+            self._source.lost_in(edit.new_attributes, self.destination.image.levels)
+        )
 
     def _check_unlisted(self, paths: Collection[str]) -> None:
         """Raise ExistsError if a group without an image holds other arrays, which ``multiscales``
@@ -281,7 +467,9 @@ class NgffTarget(TargetFolder):
             return
         hidden = [name for name in found if name not in paths and not name.startswith(f"{LABELS}/")]
         if hidden:
-            names = ", ".join(hidden[:_SHOWN]) + (f" and {len(hidden) - _SHOWN} more" if len(hidden) > _SHOWN else "")
+            names = ", ".join(hidden[:_SHOWN]) + (
+                f" and {len(hidden) - _SHOWN} more" if len(hidden) > _SHOWN else ""
+            )
             raise ExistsError(
                 f"{self.folder}: holds {names}, and no multiscales lists them: an image here would hide them from readers of OME-NGFF; "
                 "write it to a new group, or copy() or convert() these into an image first"
@@ -304,33 +492,44 @@ class NgffTarget(TargetFolder):
             others = [entry for entry in self._entries if entry["path"] == path]
             if not others or _has_size(others[0], level, axes) is not False:
                 return level
-        raise ExistsError(f"{self.folder}: the array {path!r} has another voxel size than mag {mag}, which would get its name; rename it")
+        raise ExistsError(
+            f"{self.folder}: the array {path!r} has another voxel size than mag {mag}, which would get its name; rename it"
+        )
 
     def _check_no_duplicate(self, root: Root, level: PyramidLevel, axes: ImageAxes) -> None:
         """Raise ExistsError if an array of another name has the voxel size of a new level."""
         for entry in self._entries:
             if _has_size(entry, level, axes) and entry["path"] != level.path:
                 root.check(stated_path(self.folder, entry["path"]), entry["path"])
-                raise ExistsError(f"{self.folder}: has voxels of that size already, in the array {entry['path']!r}, which other software wrote")
+                raise ExistsError(
+                    f"{self.folder}: has voxels of that size already, in the array {entry['path']!r}, which other software wrote"
+                )
 
     def _voxel_sizes(self, axes: ImageAxes) -> dict[str, Lengths]:
         """Return the voxel size of mag 1 according to each array, by its path; empty if other
         software named the arrays."""
         try:
-            sizes = {entry["path"]: _base_size(entry, Mag.parse(entry["path"]), axes) for entry in self._entries}
+            sizes = {
+                entry["path"]: _base_size(entry, Mag.parse(entry["path"]), axes)
+                for entry in self._entries
+            }
         except ValueError:
             return {}
         known = {path: size for path, size in sizes.items() if size is not None}
         agree = all(_is_close(size, other) for size, other in pairwise(known.values()))
         return known if agree else {}
 
-    def _check_voxel_size(self, size: Lengths, sizes: Mapping[str, Lengths], replaced: Collection[str]) -> None:
+    def _check_voxel_size(
+        self, size: Lengths, sizes: Mapping[str, Lengths], replaced: Collection[str]
+    ) -> None:
         """Raise FormatError if a remaining array implies another voxel size of mag 1."""
         for path, stored in sizes.items():
             if path not in replaced and not _is_close(size, stored):
                 stated = " x ".join(f"{n:g}" for n in stored)
                 new = " x ".join(f"{n:g}" for n in size)
-                raise FormatError(f"{self.folder}: the voxel size of mag 1 is {stated} nm according to its array {path!r}, got {new}")
+                raise FormatError(
+                    f"{self.folder}: the voxel size of mag 1 is {stated} nm according to its array {path!r}, got {new}"
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,16 +539,43 @@ class ArrayTarget(TargetFolder):
 
     prefix: ClassVar[str] = PREFIX
 
-    def new_levels(self, specs: Sequence[LevelSpec], options: ZarrOptions, like: Volume | None = None, existing: str = "error") -> NewLevels:
+    def new_levels(
+        self,
+        specs: Sequence[LevelSpec],
+        options: ZarrOptions,
+        like: Volume | None = None,
+        existing: str = "error",
+    ) -> NewLevels:
         del existing
         node, spec = read_node(self.folder), specs[0]
-        if node is None or not isinstance(like, StoredArray) or not isinstance(like.codec, ZarrChunks) or [spec.box.mag for spec in specs] != [like.mag]:
-            raise UnsupportedError(f"{self.folder}: is a single Zarr array, and levels need an image: write it as a level of one with save()")
+        if (
+            node is None
+            or not isinstance(like, StoredArray)
+            or not isinstance(like.codec, ZarrChunks)
+            or [spec.box.mag for spec in specs] != [like.mag]
+        ):
+            raise UnsupportedError(
+                f"{self.folder}: is a single Zarr array, and levels need an image: write it as a level of one with save()"
+            )
         extent, version = spec.extent or spec.box, "0.4" if node.record == ".zarray" else "0.5"
-        encoding = choose_encoding(spec, with_defaults_from(options, like), version, like.codec.axes, is_label=False, size=extent.size)
+        encoding = choose_encoding(
+            spec,
+            with_defaults_from(options, like),
+            version,
+            like.codec.axes,
+            is_label=False,
+            size=extent.size,
+        )
         target = _target_array(self.folder, spec, encoding, extent, node, keeps_place=False)
         above = dirname(self.folder)
-        return NewLevels(above, (self.folder,), (target,), journal_settings(spec, encoding), ArrayEdit(above), stored_as=describe(encoding))
+        return NewLevels(
+            above,
+            (self.folder,),
+            (target,),
+            journal_settings(spec, encoding),
+            ArrayEdit(above),
+            stored_as=describe(encoding),
+        )
 
 
 def _has_size(entry: Mapping[str, Any], level: PyramidLevel, axes: ImageAxes) -> bool | None:
@@ -368,7 +594,14 @@ def _copied_node(spec: LevelSpec, like: Volume | None) -> Node | None:
 
 
 def _encoding(
-    spec: LevelSpec, like: Volume | None, axes: str, size: Vec3 | None = None, *, options: ZarrOptions, version: str, is_label: bool
+    spec: LevelSpec,
+    like: Volume | None,
+    axes: str,
+    size: Vec3 | None = None,
+    *,
+    options: ZarrOptions,
+    version: str,
+    is_label: bool,
 ) -> ArrayEncoding:
     """Return the encoding of a new array; ``like`` is an array whose storage is used for options
     that are not given, ``size`` that of the array."""
@@ -381,8 +614,13 @@ def _encoding(
 def _margins(spec: LevelSpec, extent: BoundingBox) -> str:
     """Describe the voxels of arrays around the box of the finest level; ``extent`` is that of any
     level. A copy has those of its source."""
-    (low, high), (first, end) = ([times(corner, box.mag.factors) for corner in (box.topleft, box.bottomright)] for box in (spec.box, extent))
-    before, after = (" x ".join(map(str, lengths)) for lengths in (minus(low, first), minus(end, high)))
+    (low, high), (first, end) = (
+        [times(corner, box.mag.factors) for corner in (box.topleft, box.bottomright)]
+        for box in (spec.box, extent)
+    )
+    before, after = (
+        " x ".join(map(str, lengths)) for lengths in (minus(low, first), minus(end, high))
+    )
     if (first, end) == (low, high) or spec.extent is not None:
         return ""
     return f"arrays begin {before} voxels of mag 1 before the bounding box and end {after} after it, on a block and a voxel of the coarsest level"
@@ -396,12 +634,27 @@ def _base_size(entry: Mapping[str, Any], mag: Mag, axes: ImageAxes) -> Lengths |
 
 
 def _target_array(
-    folder: str, spec: LevelSpec, encoding: ArrayEncoding, extent: BoundingBox, source: Node | None = None, names: Any = None, *, keeps_place: bool = True
+    folder: str,
+    spec: LevelSpec,
+    encoding: ArrayEncoding,
+    extent: BoundingBox,
+    source: Node | None = None,
+    names: Any = None,
+    *,
+    keeps_place: bool = True,
 ) -> TargetArray:
     """Return a new array as a target, which may be larger than its box. A copy has attributes and
     names of axes of its source."""
     store, box, origin, size = open_store(folder), spec.box, extent.topleft, extent.size
-    attributes = {} if source is None else {name: value for name, value in source.attributes.items() if name not in (VIEW_MARK, INNER_BOX)}
+    attributes = (
+        {}
+        if source is None
+        else {
+            name: value
+            for name, value in source.attributes.items()
+            if name not in (VIEW_MARK, INNER_BOX)
+        }
+    )
     attributes |= {"mag": list(box.mag.factors), "offset_vx": list(origin)} if keeps_place else {}
     if extent != box:
         attributes[INNER_BOX] = [*minus(box.topleft, origin), *box.size]
@@ -414,8 +667,17 @@ def _target_array(
             documents[FILE_NAME]["dimension_names"] = names
     name = next(iter(documents))
     array = zarr_array(store, name, documents[name], encoding.axes, is_new=True)
-    array = replace(array, mag=box.mag, grid=replace(array.grid, unit=encoding.shard_shape, origin=origin), part=box if extent != box else None)
-    return TargetArray(array, store, tuple((name, format_document(document).encode()) for name, document in documents.items()))
+    array = replace(
+        array,
+        mag=box.mag,
+        grid=replace(array.grid, unit=encoding.shard_shape, origin=origin),
+        part=box if extent != box else None,
+    )
+    return TargetArray(
+        array,
+        store,
+        tuple((name, format_document(document).encode()) for name, document in documents.items()),
+    )
 
 
 def names_zarr_image(url: object) -> bool:
@@ -430,29 +692,43 @@ def names_zarr_image(url: object) -> bool:
     if not isinstance(url, (str, os.PathLike)):
         return False
     text = os.fspath(url)
-    return text.startswith(PREFIX) or any(part.lower().endswith(_SUFFIX) for part in text.split("/"))
+    return text.startswith(PREFIX) or any(
+        part.lower().endswith(_SUFFIX) for part in text.split("/")
+    )
 
 
 def ngff_target(destination: Destination) -> NgffTarget:
     """Return the target of an image; raises ExistsError if its folder contains something else."""
     text = destination.url.removeprefix(PREFIX)
     if is_remote(text):
-        raise UnsupportedError(f"{text}: images are written to local folders only; write to one and copy it, for example with aws s3 or gsutil")
+        raise UnsupportedError(
+            f"{text}: images are written to local folders only; write to one and copy it, for example with aws s3 or gsutil"
+        )
     named = local_path(text)
     folder = files.real_target(named)
     if contains_wkw(folder):
-        raise ExistsError(f"{folder}: holds WKW data; write an image to another folder (write_zarr_view makes WKW readable as Zarr in place)")
+        raise ExistsError(
+            f"{folder}: holds WKW data; write an image to another folder (write_zarr_view makes WKW readable as Zarr in place)"
+        )
     if array_record(folder) is not None:
-        raise ExistsError(f"{folder}: is a Zarr array: region= writes a part of it; a new level is written to {dirname(folder)}, with mag=")
+        raise ExistsError(
+            f"{folder}: is a Zarr array: region= writes a part of it; a new level is written to {dirname(folder)}, with mag="
+        )
     if files.lexists(folder) and not files.isdir(folder):
         raise ExistsError(f"{folder}: is a file, expected nothing or a folder")
     existing = read_image(folder)
     if basename(folder) == LABELS and read_image(dirname(folder)) is not None:
-        raise ExistsError(f"{folder}: is the group that lists the labels of an image; write to a folder in it, such as {folder}/neurons")
+        raise ExistsError(
+            f"{folder}: is the group that lists the labels of an image; write to a folder in it, such as {folder}/neurons"
+        )
     if files.isdir(folder) and read_attributes(folder) is None:
         # Records of jobs may exist, and arrays of a job that was killed after their publication,
         # before the image listed them.
-        others = (name for name in files.listdir(folder) if not name.startswith(".") and array_record(f"{folder}/{name}") is None)
+        others = (
+            name
+            for name in files.listdir(folder)
+            if not name.startswith(".") and array_record(f"{folder}/{name}") is None
+        )
         other = min(others, default=None)
         if other is not None:
             raise ExistsError(f"{folder}: contains other files than an image ({other})")

@@ -51,7 +51,10 @@ class ViewStore(Store):  # type: ignore[misc, unused-ignore]
         return self
 
     def __eq__(self, value: object) -> bool:
-        return isinstance(value, ViewStore) and (value._name, value._group) == (self._name, self._group)
+        return isinstance(value, ViewStore) and (value._name, value._group) == (
+            self._name,
+            self._group,
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -76,12 +79,20 @@ class ViewStore(Store):  # type: ignore[misc, unused-ignore]
         array = self._group.arrays.get(path)
         return None if array is None else array.read(f"c/{chunk}")
 
-    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
+    async def get(
+        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
+    ) -> Buffer | None:
         # documents are in memory; a chunk is read and decoded in a thread, not in zarr's event loop
-        content = self._read(key) if key in self._group.documents else await in_thread(self._read, key)
+        content = (
+            self._read(key) if key in self._group.documents else await in_thread(self._read, key)
+        )
         if content is None:
             return None
-        buffer = prototype.buffer.from_bytes(content) if isinstance(content, bytes) else prototype.buffer.from_array_like(content.reshape(-1).view("B"))
+        buffer = (
+            prototype.buffer.from_bytes(content)
+            if isinstance(content, bytes)
+            else prototype.buffer.from_array_like(content.reshape(-1).view("B"))
+        )
         if isinstance(byte_range, RangeByteRequest):
             return buffer[byte_range.start : byte_range.end]
         if isinstance(byte_range, OffsetByteRequest):
@@ -90,8 +101,14 @@ class ViewStore(Store):  # type: ignore[misc, unused-ignore]
             return buffer[max(0, len(buffer) - byte_range.suffix) :]
         return buffer
 
-    async def get_partial_values(self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]) -> list[Buffer | None]:
-        return list(await asyncio.gather(*(self.get(key, prototype, byte_range) for key, byte_range in key_ranges)))
+    async def get_partial_values(
+        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
+    ) -> list[Buffer | None]:
+        return list(
+            await asyncio.gather(
+                *(self.get(key, prototype, byte_range) for key, byte_range in key_ranges)
+            )
+        )
 
     async def exists(self, key: str) -> bool:
         """Return whether a document exists, or a chunk is not all zero."""
@@ -115,5 +132,9 @@ class ViewStore(Store):  # type: ignore[misc, unused-ignore]
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
         folder = f"{prefix.rstrip('/')}/" if prefix.rstrip("/") else ""
-        for name in dict.fromkeys(key[len(folder) :].partition("/")[0] for key in self._group.documents if key.startswith(folder)):
+        for name in dict.fromkeys(
+            key[len(folder) :].partition("/")[0]
+            for key in self._group.documents
+            if key.startswith(folder)
+        ):
             yield name

@@ -18,8 +18,25 @@ import numpy as np
 from wkwdask.errors import ExistsError, MissingError, UnsupportedError
 from wkwdask.formats.roots import Root, checked_folder, root_of
 from wkwdask.formats.wkw.layout import header_of
-from wkwdask.formats.zarr.documents import FILE_NAME, VIEW_MARK, array_document, format_document, group_document, is_view, new_axes, raw_codecs
-from wkwdask.formats.zarr.ngff import LABELS, ImageAxes, image_attributes, label_attributes, multiscale, pyramid_level, rgb_range
+from wkwdask.formats.zarr.documents import (
+    FILE_NAME,
+    VIEW_MARK,
+    array_document,
+    format_document,
+    group_document,
+    is_view,
+    new_axes,
+    raw_codecs,
+)
+from wkwdask.formats.zarr.ngff import (
+    LABELS,
+    ImageAxes,
+    image_attributes,
+    label_attributes,
+    multiscale,
+    pyramid_level,
+    rgb_range,
+)
 from wkwdask.model.volume import relative_to
 from wkwdask.store import files
 from wkwdask.store.new_files import publish_bytes
@@ -39,10 +56,18 @@ _CHUNK_NBYTES = 1 << 20
 _KEY = re.compile(r"c(?:/0)?/(\d+)/(\d+)/(\d+)", re.ASCII)
 
 
-def layer_attributes(layer: Image, levels: Iterable[PyramidLevel], volume: Volume) -> dict[str, Any]:
+def layer_attributes(
+    layer: Image, levels: Iterable[PyramidLevel], volume: Volume
+) -> dict[str, Any]:
     """Return the attributes of the image group of a layer; ``volume`` is any of its mags."""
     is_label = layer.category == "segmentation"
-    image = multiscale(layer.name, levels, ImageAxes.of_letters(new_axes(volume.num_channels), None if layer.voxel_size_nm is None else "nanometer"))
+    image = multiscale(
+        layer.name,
+        levels,
+        ImageAxes.of_letters(
+            new_axes(volume.num_channels), None if layer.voxel_size_nm is None else "nanometer"
+        ),
+    )
     rgb = None if is_label else rgb_range(volume.dtype, volume.num_channels)
     return image_attributes(image, version="0.5", is_label=is_label, rgb=rgb)
 
@@ -58,7 +83,14 @@ class VirtualArray:
     def document(self, mag: Mag, topleft: Vec3) -> dict[str, Any]:
         volume = self.volume
         attributes = {"mag": list(mag.factors), "offset_vx": list(topleft)}
-        return array_document(volume.box.size, volume.num_channels, volume.dtype, self.chunk_shape, raw_codecs(volume.dtype), attributes)
+        return array_document(
+            volume.box.size,
+            volume.num_channels,
+            volume.dtype,
+            self.chunk_shape,
+            raw_codecs(volume.dtype),
+            attributes,
+        )
 
     def read(self, key: str) -> np.ndarray[Any, Any] | None:
         """Decode a chunk, axes (c,) z, y, x; None if it is all zero, or its key is outside of the
@@ -68,7 +100,12 @@ class VirtualArray:
             return None
         z, y, x = (int(n) for n in match.groups())
         topleft = (x * self.chunk_shape[0], y * self.chunk_shape[1], z * self.chunk_shape[2])
-        inside = tuple(min(n, high - t) for n, high, t in zip(self.chunk_shape, self.volume.box.bottomright, topleft, strict=True))
+        inside = tuple(
+            min(n, high - t)
+            for n, high, t in zip(
+                self.chunk_shape, self.volume.box.bottomright, topleft, strict=True
+            )
+        )
         if min(inside) <= 0:
             return None
         dtype = self.volume.dtype.newbyteorder("<")
@@ -84,9 +121,13 @@ class VirtualGroup:
     arrays: dict[str, VirtualArray] = field(default_factory=dict)
 
     def add_group(self, path: str, attributes: dict[str, Any]) -> None:
-        self.documents[_joined(path, FILE_NAME)] = format_document(group_document(attributes)).encode()
+        self.documents[_joined(path, FILE_NAME)] = format_document(
+            group_document(attributes)
+        ).encode()
 
-    def add_image(self, path: str, layer: Image, chunk_shape: Vec3 | None, mags: Iterable[Mag]) -> None:
+    def add_image(
+        self, path: str, layer: Image, chunk_shape: Vec3 | None, mags: Iterable[Mag]
+    ) -> None:
         """Add a layer as an image of the given mags; mags without voxels are left out."""
         levels, volumes = [], []
         for mag in mags:
@@ -102,8 +143,12 @@ class VirtualGroup:
         self.add_group(path, layer_attributes(layer, levels, volumes[0]))
 
     def add_array(self, path: str, volume: StoredArray, chunk_shape: Vec3 | None) -> None:
-        array = VirtualArray(relative_to(volume, volume.box.topleft), chunk_shape or choose_chunk_shape(volume))
-        self.documents[_joined(path, FILE_NAME)] = format_document(array.document(volume.box.mag, volume.box.topleft)).encode()
+        array = VirtualArray(
+            relative_to(volume, volume.box.topleft), chunk_shape or choose_chunk_shape(volume)
+        )
+        self.documents[_joined(path, FILE_NAME)] = format_document(
+            array.document(volume.box.mag, volume.box.topleft)
+        ).encode()
         self.arrays[path] = array
 
 
@@ -118,12 +163,17 @@ def choose_chunk_shape(volume: StoredArray) -> Vec3:
     nbytes = volume.num_channels * volume.dtype.itemsize
     while True:
         axis = min(range(3), key=lambda n: (shape[n], n))
-        if shape[axis] >= max(volume.box.size) or 2 * shape[0] * shape[1] * shape[2] * nbytes > _CHUNK_NBYTES:
+        if (
+            shape[axis] >= max(volume.box.size)
+            or 2 * shape[0] * shape[1] * shape[2] * nbytes > _CHUNK_NBYTES
+        ):
             return shape[0], shape[1], shape[2]
         shape[axis] *= 2
 
 
-def virtual_group(layers: Sequence[Image], mag: Mag | None, chunk_shape: Vec3 | None, *, as_root: bool) -> VirtualGroup:
+def virtual_group(
+    layers: Sequence[Image], mag: Mag | None, chunk_shape: Vec3 | None, *, as_root: bool
+) -> VirtualGroup:
     """Return layers as a virtual group: one image as its root, or a group with an image per layer
     and its labels."""
     group = VirtualGroup()
@@ -148,7 +198,11 @@ def labels_of(image: Any, layers: Sequence[Any]) -> list[Any]:
     OME-NGFF requires equal numbers of levels."""
     if image.category == "segmentation":
         return []
-    return [layer for layer in layers if layer.category == "segmentation" and set(image.mags) <= set(layer.mags)]
+    return [
+        layer
+        for layer in layers
+        if layer.category == "segmentation" and set(image.mags) <= set(layer.mags)
+    ]
 
 
 @dataclass
@@ -161,14 +215,18 @@ class ViewPlan:
 
 
 def plan_view(located: ResolvedUrl, layer: str | None) -> ViewPlan:
-    is_dataset = located.mag is None and any(image.container.dataset_folder == located.path for image in located.layers)
+    is_dataset = located.mag is None and any(
+        image.container.dataset_folder == located.path for image in located.layers
+    )
     if is_dataset and is_view(f"{located.path}/{FILE_NAME}"):
         # the consolidated metadata of the existing dataset group describe all layers, so all are
         # written again
         layer = None
     layers = [image for image in located.layers if layer in (None, image.name)]
     if not layers:
-        raise MissingError(f"{located.path}: no layer {layer!r}; there are {', '.join(image.name for image in located.layers) or 'none'}")
+        raise MissingError(
+            f"{located.path}: no layer {layer!r}; there are {', '.join(image.name for image in located.layers) or 'none'}"
+        )
     plan = ViewPlan()
     groups = {}
     for image in layers:
@@ -199,7 +257,10 @@ def _root_document(plan: ViewPlan, folder: str) -> dict[str, Any]:
         below[link] = plan.documents[target]
     members = {relpath(path, folder): document for path, document in sorted(below.items())}
     inside = {path: document for path, document in members.items() if not path.startswith("..")}
-    return {**group_document({VIEW_MARK: 1}), "consolidated_metadata": {"kind": "inline", "must_understand": False, "metadata": inside}}
+    return {
+        **group_document({VIEW_MARK: 1}),
+        "consolidated_metadata": {"kind": "inline", "must_understand": False, "metadata": inside},
+    }
 
 
 def _open_mags(layer: Image, mag: Mag | None) -> dict[Mag, StoredArray]:
@@ -207,7 +268,9 @@ def _open_mags(layer: Image, mag: Mag | None) -> dict[Mag, StoredArray]:
     volumes = {}
     for candidate in layer.mags if mag is None else (mag,):
         if is_remote(layer.mags[candidate]):
-            raise UnsupportedError(f"{layer.folder}: mag {candidate} is at {layer.mags[candidate]}; zarr.json files are written beside local files only")
+            raise UnsupportedError(
+                f"{layer.folder}: mag {candidate} is at {layer.mags[candidate]}; zarr.json files are written beside local files only"
+            )
         with contextlib.suppress(MissingError):
             volume = layer.volume(candidate)
             if not volume.box.is_empty:
@@ -219,15 +282,39 @@ def _open_mags(layer: Image, mag: Mag | None) -> dict[Mag, StoredArray]:
 
 def _array_document(volume: StoredArray, mag: Mag) -> dict[str, Any]:
     header = header_of(volume)
-    attributes = {"mag": list(mag.factors), "box_vx": [list(volume.box.topleft), list(volume.box.size)], VIEW_MARK: 1}
-    codecs = [{"name": "wkw", "configuration": {"block_len": header.block_len, "compression": header.block_type.label}}]
-    document = array_document(volume.box.bottomright, header.num_channels, header.dtype, volume.shard_shape, codecs, attributes)
+    attributes = {
+        "mag": list(mag.factors),
+        "box_vx": [list(volume.box.topleft), list(volume.box.size)],
+        VIEW_MARK: 1,
+    }
+    codecs = [
+        {
+            "name": "wkw",
+            "configuration": {
+                "block_len": header.block_len,
+                "compression": header.block_type.label,
+            },
+        }
+    ]
+    document = array_document(
+        volume.box.bottomright,
+        header.num_channels,
+        header.dtype,
+        volume.shard_shape,
+        codecs,
+        attributes,
+    )
     return document | {"chunk_key_encoding": {"name": "wkw"}}
 
 
 def _group_document(layer: Image, volumes: dict[Mag, StoredArray]) -> dict[str, Any]:
-    levels = [pyramid_level(basename(volume.folder), mag, (0, 0, 0), layer.voxel_size_nm) for mag, volume in volumes.items()]
-    return group_document({**layer_attributes(layer, levels, next(iter(volumes.values()))), VIEW_MARK: 1})
+    levels = [
+        pyramid_level(basename(volume.folder), mag, (0, 0, 0), layer.voxel_size_nm)
+        for mag, volume in volumes.items()
+    ]
+    return group_document(
+        {**layer_attributes(layer, levels, next(iter(volumes.values()))), VIEW_MARK: 1}
+    )
 
 
 def _group_folder(layer: Image, volumes: dict[Mag, StoredArray]) -> str:
@@ -247,10 +334,14 @@ def _check_inside(layer: Image, folder: str) -> None:
     checked_folder(layer, folder)
 
 
-def _add_labels(plan: ViewPlan, image_folder: str, labels: list[Image], mags: Iterable[Mag]) -> None:
+def _add_labels(
+    plan: ViewPlan, image_folder: str, labels: list[Image], mags: Iterable[Mag]
+) -> None:
     """Plan the label images of an image, whose arrays are links to those of the segmentations."""
     folder = f"{image_folder}/{LABELS}"
-    plan.documents[folder] = group_document({**label_attributes([label.name for label in labels], "0.5"), VIEW_MARK: 1})
+    plan.documents[folder] = group_document(
+        {**label_attributes([label.name for label in labels], "0.5"), VIEW_MARK: 1}
+    )
     for label in labels:
         all_volumes = _open_mags(label, None)
         volumes = {mag: all_volumes[mag] for mag in mags if mag in all_volumes}
@@ -265,10 +356,14 @@ def write_view(plan: ViewPlan) -> tuple[str, ...]:
     for folder in plan.documents:
         path = f"{folder}/{FILE_NAME}"
         if files.lexists(path) and not is_view(path):
-            raise ExistsError(f"{path}: already exists, and wkwdask did not write it; it is not replaced")
+            raise ExistsError(
+                f"{path}: already exists, and wkwdask did not write it; it is not replaced"
+            )
     for link in plan.links:
         if files.lexists(link) and not files.islink(link):
-            raise ExistsError(f"{link}: already exists, expected a link to the array of a segmentation")
+            raise ExistsError(
+                f"{link}: already exists, expected a link to the array of a segmentation"
+            )
     _remove_stale_labels(plan)
     paths = []
     # An unchanged file keeps its modification time, by which open arrays detect changes.
@@ -299,7 +394,11 @@ def _remove_stale_labels(plan: ViewPlan) -> None:
             _remove_labels(folder, [])
             continue
         for label in (f"{folder}/{name}" for name in files.listdir(folder)):
-            for link in [f"{label}/{name}" for name in files.listdir(label)] if is_view(f"{label}/{FILE_NAME}") else ():
+            for link in (
+                [f"{label}/{name}" for name in files.listdir(label)]
+                if is_view(f"{label}/{FILE_NAME}")
+                else ()
+            ):
                 if files.islink(link) and link not in plan.links:
                     files.unlink(link)
 
@@ -316,8 +415,16 @@ def remove_view(located: ResolvedUrl, layer: str | None) -> tuple[str, ...]:
     dataset, and return their paths."""
     removed: list[str] = []
     for image in (image for image in located.layers if layer in (None, image.name)):
-        folders = [folder for mag, folder in image.mags.items() if located.mag in (None, mag) and not is_remote(folder)]
-        groups = list(dict.fromkeys(dirname(folder) for folder in folders)) if located.mag is None else []
+        folders = [
+            folder
+            for mag, folder in image.mags.items()
+            if located.mag in (None, mag) and not is_remote(folder)
+        ]
+        groups = (
+            list(dict.fromkeys(dirname(folder) for folder in folders))
+            if located.mag is None
+            else []
+        )
         for folder in (*folders, *groups, *(f"{group}/{LABELS}" for group in groups)):
             if is_view(f"{folder}/{FILE_NAME}"):
                 _check_inside(image, folder)

@@ -78,16 +78,34 @@ def decode_into(
     if not len(table) or not out.size:
         return DecodeResult(0, -1, 0)
     if first_channel < 0 or first_channel + out.shape[0] > num_channels or not is_plain(out):
-        raise ValueError(f"cannot decode {num_channels} channels into an array of shape {out.shape} and strides {out.strides}")
+        raise ValueError(
+            f"cannot decode {num_channels} channels into an array of shape {out.shape} and strides {out.strides}"
+        )
     compressed = block_type != RAW
     compiled = _compiled()
     if compiled is None:
-        decoded = DecodeResult(*batch_python.decode_into(source, table, block_len, num_channels, first_channel, compressed, fill_zeros, out))
+        decoded = DecodeResult(
+            *batch_python.decode_into(
+                source, table, block_len, num_channels, first_channel, compressed, fill_zeros, out
+            )
+        )
     else:
         flat, strides = flat_memory(out)
         block = scratch_block(nbytes, out.itemsize)
         decoded = DecodeResult(
-            *compiled.decode_into(source, table, block_len, num_channels, first_channel, compressed, fill_zeros, block, flat, out.shape, strides)
+            *compiled.decode_into(
+                source,
+                table,
+                block_len,
+                num_channels,
+                first_channel,
+                compressed,
+                fill_zeros,
+                block,
+                flat,
+                out.shape,
+                strides,
+            )
         )
     if decoded.broken_nbytes == OUTSIDE:
         raise ValueError("a stored block lies outside the memory that was read")
@@ -123,13 +141,17 @@ def encode_from(
     if not sizes.size or not array.size:
         return EncodeResult(sizes, 0, 0)
     if out.size < len(corners) * compress_bound(nbytes):
-        raise ValueError(f"{len(corners)} blocks need {len(corners) * compress_bound(nbytes)} bytes to be encoded, got {out.size}")
+        raise ValueError(
+            f"{len(corners)} blocks need {len(corners) * compress_bound(nbytes)} bytes to be encoded, got {out.size}"
+        )
     if not is_plain(array):
         array = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
     zero = zero_encoding(nbytes, block_type, level) if store_zero else _NO_BYTES
     compiled = _compiled()
     if compiled is None:
-        end, nonzero = batch_python.encode_from(array, corners, block_len, block_type, level, zero, out, sizes)
+        end, nonzero = batch_python.encode_from(
+            array, corners, block_len, block_type, level, zero, out, sizes
+        )
     else:
         flat, strides = flat_memory(array)
         # one compiled version for arrays that may be written and those that may not
@@ -137,7 +159,18 @@ def encode_from(
         block = scratch_block(nbytes, array.itemsize)
         # int: numba takes long to find the type of an enumeration
         end, nonzero = compiled.encode_from(
-            flat, array.shape, strides, corners, block_len, int(block_type), level, zero, block, block.view(np.uint8), out, sizes
+            flat,
+            array.shape,
+            strides,
+            corners,
+            block_len,
+            int(block_type),
+            level,
+            zero,
+            block,
+            block.view(np.uint8),
+            out,
+            sizes,
         )
     if end < 0:
         raise RuntimeError(f"LZ4 could not encode block {-1 - end} of a batch")

@@ -13,12 +13,26 @@ from wkwdask.kernels.blocks.levels import AUTO_LEVEL, USUAL_LEVEL
 from wkwdask.kernels.blocks.repeats import has_repeats
 
 
-def decode_into(source: Any, table: Any, edge: int, channels: int, first_channel: int, compressed: bool, fill_zeros: bool, out: Any) -> tuple[int, int, int]:
+def decode_into(
+    source: Any,
+    table: Any,
+    edge: int,
+    channels: int,
+    first_channel: int,
+    compressed: bool,
+    fill_zeros: bool,
+    out: Any,
+) -> tuple[int, int, int]:
     """Decode blocks into an array (c, x, y, z), with the results of the compiled kernel."""
     nbytes = edge**3 * channels * out.itemsize
     nonzero = 0
     for n, (size, start, *corner) in enumerate(table[:, SIZE:].tolist()):
-        if start < 0 or size < 0 or start + size > source.size or (not compressed and size < nbytes):
+        if (
+            start < 0
+            or size < 0
+            or start + size > source.size
+            or (not compressed and size < nbytes)
+        ):
             return nonzero, n, OUTSIDE
         raw = source[start : start + size].tobytes()[: None if compressed else nbytes]
         if compressed:
@@ -35,9 +49,13 @@ def decode_into(source: Any, table: Any, edge: int, channels: int, first_channel
         if not nonzero and not fill_zeros:
             clear_into(table[:n], edge, out)
         nonzero += 1
-        block = np.frombuffer(raw, out.dtype, nbytes // out.itemsize).reshape((channels, edge, edge, edge), order="F")
+        block = np.frombuffer(raw, out.dtype, nbytes // out.itemsize).reshape(
+            (channels, edge, edge, edge), order="F"
+        )
         in_array, in_block = overlap(corner, edge, out.shape)
-        out[(slice(None), *in_array)] = block[(slice(first_channel, first_channel + out.shape[0]), *in_block)]
+        out[(slice(None), *in_array)] = block[
+            (slice(first_channel, first_channel + out.shape[0]), *in_block)
+        ]
     return nonzero, -1, 0
 
 
@@ -48,7 +66,16 @@ def clear_into(table: Any, edge: int, out: Any) -> None:
         out[(slice(None), *in_array)] = 0
 
 
-def encode_from(array: Any, corners: Any, edge: int, block_type: int, level: int, zero: Any, out: Any, sizes: Any) -> tuple[int, int]:
+def encode_from(
+    array: Any,
+    corners: Any,
+    edge: int,
+    block_type: int,
+    level: int,
+    zero: Any,
+    out: Any,
+    sizes: Any,
+) -> tuple[int, int]:
     """Encode blocks of an array (c, x, y, z), with the results of the compiled kernel."""
     end = 0
     nonzero = 0
@@ -74,5 +101,7 @@ def encode(raw: bytes, block_type: int, level: int) -> bytes:
     if block_type == LZ4 or (block_type == LZ4HC and level == AUTO_LEVEL and not has_repeats(raw)):
         encoded = lz4.block.compress(raw, store_size=False)
     elif block_type == LZ4HC:
-        encoded = lz4.block.compress(raw, mode="high_compression", compression=level or USUAL_LEVEL, store_size=False)
+        encoded = lz4.block.compress(
+            raw, mode="high_compression", compression=level or USUAL_LEVEL, store_size=False
+        )
     return encoded

@@ -49,7 +49,9 @@ class BlockTargets(NamedTuple):
         the number of valid blocks before the first broken one."""
         return int(_compiled().decode_memory(source, places, *self._arguments()))
 
-    def decode_file(self, fd: int, bounds: Table, codes: Table, gap_nbytes: int, memory: npt.NDArray[np.uint8]) -> int:
+    def decode_file(
+        self, fd: int, bounds: Table, codes: Table, gap_nbytes: int, memory: npt.NDArray[np.uint8]
+    ) -> int:
         """Read and decode blocks of a file.
 
         ``codes`` are ascending places in ``bounds``, the byte offsets of blocks. Gaps of at most
@@ -57,7 +59,9 @@ class BlockTargets(NamedTuple):
         once. Returns the number of valid blocks before the first that is broken or could not be
         read.
         """
-        return int(_compiled().decode_file(fd, bounds, codes, gap_nbytes, memory, *self._arguments()))
+        return int(
+            _compiled().decode_file(fd, bounds, codes, gap_nbytes, memory, *self._arguments())
+        )
 
 
 def is_compiled() -> bool:

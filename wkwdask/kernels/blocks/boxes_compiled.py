@@ -27,18 +27,42 @@ def _overlap(corner: Any, edge: Any, shape: Any) -> Any:
     """Return the part of a block inside a box [voxels of the block]; ``corner`` is the first voxel
     of the block, counted from that of the box."""
     x0, y0, z0 = max(0, -corner[0]), max(0, -corner[1]), max(0, -corner[2])
-    return x0, y0, z0, min(edge, shape[0] - corner[0]), min(edge, shape[1] - corner[1]), min(edge, shape[2] - corner[2])
+    return (
+        x0,
+        y0,
+        z0,
+        min(edge, shape[0] - corner[0]),
+        min(edge, shape[1] - corner[1]),
+        min(edge, shape[2] - corner[2]),
+    )
 
 
 @helper
 def _decode_block(
-    source: Any, start: Any, size: Any, compressed: Any, block: Any, edge: Any, voxel_nbytes: Any, cell: Any, boxes: Any, addresses: Any, lows: Any, shapes: Any
+    source: Any,
+    start: Any,
+    size: Any,
+    compressed: Any,
+    block: Any,
+    edge: Any,
+    voxel_nbytes: Any,
+    cell: Any,
+    boxes: Any,
+    addresses: Any,
+    lows: Any,
+    shapes: Any,
 ) -> Any:
     """Decode a block and copy it to its boxes; return whether it is valid."""
     nbytes = block.size
     # LZ4 reads raw addresses: a wrong place must not reach it. Written as a difference, since
     # ``start + size`` could overflow.
-    if start < 0 or size < 0 or size > source.size - start or size > _INT32_MAX or (not compressed and size < nbytes):
+    if (
+        start < 0
+        or size < 0
+        or size > source.size - start
+        or size > _INT32_MAX
+        or (not compressed and size < nbytes)
+    ):
         return False
     row, plane = edge * voxel_nbytes, edge * edge * voxel_nbytes
     block_at = np.intp(block.ctypes.data) if compressed else np.intp(source.ctypes.data) + start
@@ -47,7 +71,11 @@ def _decode_block(
             return True  # the boxes are zero
         needed = 0
         for n in boxes:
-            corner = (cell[0] * edge - lows[n, 0], cell[1] * edge - lows[n, 1], cell[2] * edge - lows[n, 2])
+            corner = (
+                cell[0] * edge - lows[n, 0],
+                cell[1] * edge - lows[n, 1],
+                cell[2] * edge - lows[n, 2],
+            )
             _, _, _, x1, y1, z1 = _overlap(corner, edge, (shapes[n, 0], shapes[n, 1], shapes[n, 2]))
             needed = max(needed, ((z1 - 1) * edge + y1 - 1) * row + x1 * voxel_nbytes)
         source_at = np.intp(source.ctypes.data) + start
@@ -55,14 +83,23 @@ def _decode_block(
         if not is_complete:
             return False
     for n in boxes:
-        corner = (cell[0] * edge - lows[n, 0], cell[1] * edge - lows[n, 1], cell[2] * edge - lows[n, 2])
+        corner = (
+            cell[0] * edge - lows[n, 0],
+            cell[1] * edge - lows[n, 1],
+            cell[2] * edge - lows[n, 2],
+        )
         shape = (shapes[n, 0], shapes[n, 1], shapes[n, 2])
         x0, y0, z0, x1, y1, z1 = _overlap(corner, edge, shape)
         count = (x1 - x0) * voxel_nbytes
         out_row = shape[0] * voxel_nbytes
         out_plane = shape[1] * out_row
         for z in range(z0, z1):
-            to = addresses[n] + (corner[0] + x0) * voxel_nbytes + (corner[1] + y0) * out_row + (corner[2] + z) * out_plane
+            to = (
+                addresses[n]
+                + (corner[0] + x0) * voxel_nbytes
+                + (corner[1] + y0) * out_row
+                + (corner[2] + z) * out_plane
+            )
             at = block_at + x0 * voxel_nbytes + y0 * row + z * plane
             for _ in range(y0, y1):
                 move_row(to, at, count)
@@ -83,7 +120,20 @@ def decode_memory(
             continue
         cell = (cells[n, 0], cells[n, 1], cells[n, 2])
         targets = boxes[cuts[n] : cuts[n + 1]]
-        if not _decode_block(source, places[n, 0], places[n, 1], compressed, block, edge, voxel_nbytes, cell, targets, addresses, lows, shapes):
+        if not _decode_block(
+            source,
+            places[n, 0],
+            places[n, 1],
+            compressed,
+            block,
+            edge,
+            voxel_nbytes,
+            cell,
+            targets,
+            addresses,
+            lows,
+            shapes,
+        ):
             return n
     return places.shape[0]
 
@@ -114,16 +164,36 @@ def decode_file(
         # One range of bytes: blocks with small gaps between them, as many as fit into memory.
         begin = bounds[codes[first]]
         last, end = first, begin
-        while last < codes.size and bounds[codes[last]] - end <= gap_nbytes and bounds[codes[last] + 1] - begin <= memory.size:
+        while (
+            last < codes.size
+            and bounds[codes[last]] - end <= gap_nbytes
+            and bounds[codes[last] + 1] - begin <= memory.size
+        ):
             end = bounds[codes[last] + 1]
             last += 1
-        if last == first or pread(np.int32(fd), memory_at, np.intp(end - begin), np.int64(begin)) != end - begin:
+        if (
+            last == first
+            or pread(np.int32(fd), memory_at, np.intp(end - begin), np.int64(begin)) != end - begin
+        ):
             return first
         for n in range(first, last):
             start, size = bounds[codes[n]] - begin, bounds[codes[n] + 1] - bounds[codes[n]]
             cell = (cells[n, 0], cells[n, 1], cells[n, 2])
             targets = boxes[cuts[n] : cuts[n + 1]]
-            if not _decode_block(memory, start, size, compressed, block, edge, voxel_nbytes, cell, targets, addresses, lows, shapes):
+            if not _decode_block(
+                memory,
+                start,
+                size,
+                compressed,
+                block,
+                edge,
+                voxel_nbytes,
+                cell,
+                targets,
+                addresses,
+                lows,
+                shapes,
+            ):
                 return n
         first = last
     return first

@@ -9,7 +9,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-def first_invalid_lz4(memory: npt.NDArray[np.uint8], places: npt.NDArray[np.int64], decoded_nbytes: int) -> int:
+def first_invalid_lz4(
+    memory: npt.NDArray[np.uint8], places: npt.NDArray[np.int64], decoded_nbytes: int
+) -> int:
     """Return the index of the first LZ4 block whose lengths do not add up to a decoded size, -1 if
     there is none.
 

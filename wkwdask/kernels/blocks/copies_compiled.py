@@ -11,7 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from wkwdask.kernels.blocks.vectors_compiled import LINE_NBYTES, bypass_row, fence, move_row, move_value, transposition
+from wkwdask.kernels.blocks.vectors_compiled import (
+    LINE_NBYTES,
+    bypass_row,
+    fence,
+    move_row,
+    move_value,
+    transposition,
+)
 from wkwdask.kernels.compiler import helper
 
 _TILE = 16  # voxels along z that are moved before the next x
@@ -47,7 +54,11 @@ _gather_long, _gather_short = transposition(_x_len, _long_len), transposition(_x
 def _inside(corner: Any, edge: Any, shape: Any) -> Any:
     """Return the part of a block inside the array [voxels of the block]."""
     low = max(0, -corner[0]), max(0, -corner[1]), max(0, -corner[2])
-    return low, (min(edge, shape[1] - corner[0]), min(edge, shape[2] - corner[1]), min(edge, shape[3] - corner[2]))
+    return low, (
+        min(edge, shape[1] - corner[0]),
+        min(edge, shape[2] - corner[1]),
+        min(edge, shape[3] - corner[2]),
+    )
 
 
 @helper
@@ -61,11 +72,25 @@ def _rows_match(channels: Any, shape: Any, strides: Any) -> Any:
 def _bypasses(array: Any, first: Any, step: Any, row_nbytes: Any) -> Any:
     """Return whether rows of an array are written past the cache: they are some whole lines, and
     the array is larger than the cache."""
-    return array.size * array.itemsize >= _MIN_NBYTES and row_nbytes >= 2 * LINE_NBYTES and (first | step | row_nbytes) % LINE_NBYTES == 0
+    return (
+        array.size * array.itemsize >= _MIN_NBYTES
+        and row_nbytes >= 2 * LINE_NBYTES
+        and (first | step | row_nbytes) % LINE_NBYTES == 0
+    )
 
 
 @helper
-def _copy(block: Any, edge: Any, channels: Any, first_channel: Any, corner: Any, array: Any, shape: Any, strides: Any, is_scatter: Any) -> None:
+def _copy(
+    block: Any,
+    edge: Any,
+    channels: Any,
+    first_channel: Any,
+    corner: Any,
+    array: Any,
+    shape: Any,
+    strides: Any,
+    is_scatter: Any,
+) -> None:
     """Copy the part of a block that lies inside the array: to the array, or from it."""
     # Voxel (x, y, z) of the block lies at ``base + x * sx + y * sy + z * sz`` in the array.
     # ``base`` is negative if the block begins before the array. All offsets are bytes.
@@ -102,13 +127,22 @@ def _copy(block: Any, edge: Any, channels: Any, first_channel: Any, corner: Any,
             # tile along an axis overlaps the one before it.
             is_long = z1 - z0 >= long
             depth = long if is_long else short
-            bypasses = is_scatter and is_long and _bypasses(array, first + x0 * sx + z0 * sz, sx | sy | long * size, (z1 - z0) * size)
+            bypasses = (
+                is_scatter
+                and is_long
+                and _bypasses(
+                    array, first + x0 * sx + z0 * sz, sx | sy | long * size, (z1 - z0) * size
+                )
+            )
             for x_tile in range(x0, x1, narrow):
                 x = min(x_tile, x1 - narrow)
                 for y in range(y0, y1):
                     for z_tile in range(z0, z1, depth):
                         z = min(z_tile, z1 - depth)
-                        inside, stored = first + x * sx + y * sy + z * sz, stored_first + x * bx + y * by + z * bz
+                        inside, stored = (
+                            first + x * sx + y * sy + z * sz,
+                            stored_first + x * bx + y * by + z * bz,
+                        )
                         if bypasses:
                             _scatter_past_cache(array, inside, sx, stored, bz)
                         elif is_scatter and is_long:
@@ -127,7 +161,10 @@ def _copy(block: Any, edge: Any, channels: Any, first_channel: Any, corner: Any,
         for y in range(y0, y1):
             for z_tile in range(z0, z1, _TILE):
                 for x in range(x0, x1):
-                    inside, stored = first + x * sx + y * sy + z_tile * sz, stored_first + x * bx + y * by + z_tile * bz
+                    inside, stored = (
+                        first + x * sx + y * sy + z_tile * sz,
+                        stored_first + x * bx + y * by + z_tile * bz,
+                    )
                     for _ in range(min(_TILE, z1 - z_tile)):
                         if is_scatter:
                             move_value(array, inside, stored)
@@ -138,7 +175,16 @@ def _copy(block: Any, edge: Any, channels: Any, first_channel: Any, corner: Any,
 
 
 @helper
-def scatter(block: Any, edge: Any, channels: Any, first_channel: Any, corner: Any, out: Any, shape: Any, strides: Any) -> None:
+def scatter(
+    block: Any,
+    edge: Any,
+    channels: Any,
+    first_channel: Any,
+    corner: Any,
+    out: Any,
+    shape: Any,
+    strides: Any,
+) -> None:
     """Copy the part of a block that lies inside the array to it."""
     _copy(block, edge, channels, first_channel, corner, out, shape, strides, True)
 

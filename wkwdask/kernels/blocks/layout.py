@@ -34,7 +34,12 @@ batch; lowest voxel relative to the array, along x, y, z."""
 _Slices = tuple[slice, slice, slice]
 
 
-def cubes_table(corner: Sequence[int], edge: int, low: Sequence[int] = (0, 0, 0), high: Sequence[int] = (1, 1, 1)) -> npt.NDArray[np.int64]:
+def cubes_table(
+    corner: Sequence[int],
+    edge: int,
+    low: Sequence[int] = (0, 0, 0),
+    high: Sequence[int] = (1, 1, 1),
+) -> npt.NDArray[np.int64]:
     """Return a block table without stored bytes: some cubes of a grid that starts at ``corner``, by
     default the first one."""
     cubes = np.indices([b - a for a, b in zip(low, high, strict=True)]).reshape(3, -1).T
@@ -54,7 +59,9 @@ def overlap(corner: Sequence[int], edge: int, shape: Sequence[int]) -> tuple[_Sl
     #   cube    [--######]  [####----]
     #              low  high  low high
     low = [max(0, -first) for first in corner]
-    high = [max(a, min(edge, n - first)) for a, first, n in zip(low, corner, shape[1:], strict=True)]
+    high = [
+        max(a, min(edge, n - first)) for a, first, n in zip(low, corner, shape[1:], strict=True)
+    ]
     in_array = [slice(first + a, first + b) for first, a, b in zip(corner, low, high, strict=True)]
     in_block = [slice(a, b) for a, b in zip(low, high, strict=True)]
     return (in_array[0], in_array[1], in_array[2]), (in_block[0], in_block[1], in_block[2])
@@ -66,8 +73,13 @@ def flat_memory(array: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], tuple[int, .
     itemsize = array.itemsize
     if array.flags.forc and array.size > 1:
         # the common case of small reads, and cheaper than the general one
-        return array.ravel("K").view(UNSIGNED[itemsize]), tuple([stride // itemsize for stride in array.strides])
-    strides = tuple(0 if n == 1 else stride // itemsize for n, stride in zip(array.shape, array.strides, strict=True))
+        return array.ravel("K").view(UNSIGNED[itemsize]), tuple(
+            [stride // itemsize for stride in array.strides]
+        )
+    strides = tuple(
+        0 if n == 1 else stride // itemsize
+        for n, stride in zip(array.shape, array.strides, strict=True)
+    )
     span = 1 + sum((n - 1) * stride for n, stride in zip(array.shape, strides, strict=True))
     flat = np.lib.stride_tricks.as_strided(array.view(UNSIGNED[itemsize]), (span,), (itemsize,))
     return flat, strides
@@ -76,5 +88,9 @@ def flat_memory(array: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], tuple[int, .
 def is_plain(array: npt.NDArray[Any]) -> bool:
     """Return whether :func:`flat_memory` accepts the array."""
     return array.dtype.isnative and (
-        array.flags.forc or all(n == 1 or (stride > 0 and stride % array.itemsize == 0) for n, stride in zip(array.shape, array.strides, strict=True))
+        array.flags.forc
+        or all(
+            n == 1 or (stride > 0 and stride % array.itemsize == 0)
+            for n, stride in zip(array.shape, array.strides, strict=True)
+        )
     )

@@ -49,8 +49,16 @@ class BlockLocations(NamedTuple):
 
 
 def locate_blocks(
-    bounds: Table, low: tuple[int, int, int], high: tuple[int, int, int], block_len: int, origin: tuple[int, int, int], gap_nbytes: int, batch_nbytes: int
+    bounds: Table,
+    low: tuple[int, int, int],
+    high: tuple[int, int, int],
+    block_len: int,
+    origin: tuple[int, int, int],
+    gap_nbytes: int,
+    batch_nbytes: int,
 ) -> BlockLocations:
     """Locate the blocks of a box inside an aligned cube of blocks. ``bounds`` are the byte offsets
     of the blocks of the cube in Morton order, and the end."""
-    return BlockLocations(*_kernels().locate_blocks(bounds, low, high, block_len, origin, gap_nbytes, batch_nbytes))
+    return BlockLocations(
+        *_kernels().locate_blocks(bounds, low, high, block_len, origin, gap_nbytes, batch_nbytes)
+    )

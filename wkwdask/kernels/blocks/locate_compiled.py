@@ -12,11 +12,15 @@ from wkwdask.kernels.compiler import helper, kernel
 
 _MAX_DEPTH = 21  # a Morton code of 63 bits has 21 bits for each axis
 
-pread: Any = types.ExternalFunction("pread", types.intp(types.int32, types.intp, types.intp, types.int64))
+pread: Any = types.ExternalFunction(
+    "pread", types.intp(types.int32, types.intp, types.intp, types.int64)
+)
 
 
 @helper
-def fill_in_order(bounds: Any, low: Any, high: Any, block_len: Any, origin: Any, table: Any) -> None:
+def fill_in_order(
+    bounds: Any, low: Any, high: Any, block_len: Any, origin: Any, table: Any
+) -> None:
     """Write a row for each block of the box, in Morton order."""
     # Walk the octree of the cube depth first and skip subtrees outside the box. This visits only
     # the blocks of the box and needs no sort of Morton codes: the 8 children of a cube cover 8
@@ -37,8 +41,21 @@ def fill_in_order(bounds: Any, low: Any, high: Any, block_len: Any, origin: Any,
     n = 0
     while depth:
         depth -= 1
-        code, edge, x, y, z = stack[depth, 0], stack[depth, 1], stack[depth, 2], stack[depth, 3], stack[depth, 4]
-        if x >= high[0] or y >= high[1] or z >= high[2] or x + edge <= low[0] or y + edge <= low[1] or z + edge <= low[2]:
+        code, edge, x, y, z = (
+            stack[depth, 0],
+            stack[depth, 1],
+            stack[depth, 2],
+            stack[depth, 3],
+            stack[depth, 4],
+        )
+        if (
+            x >= high[0]
+            or y >= high[1]
+            or z >= high[2]
+            or x + edge <= low[0]
+            or y + edge <= low[1]
+            or z + edge <= low[2]
+        ):
             continue
         if edge == 1:
             table[n, CODE] = code
@@ -60,7 +77,15 @@ def fill_in_order(bounds: Any, low: Any, high: Any, block_len: Any, origin: Any,
 
 
 @kernel
-def locate_blocks(bounds: Any, low: Any, high: Any, block_len: Any, origin: Any, gap_nbytes: Any, batch_nbytes: Any) -> Any:
+def locate_blocks(
+    bounds: Any,
+    low: Any,
+    high: Any,
+    block_len: Any,
+    origin: Any,
+    gap_nbytes: Any,
+    batch_nbytes: Any,
+) -> Any:
     """Return block table, ranges, batches, and the blocks of the smallest and the largest stored
     length."""
     count = (high[0] - low[0]) * (high[1] - low[1]) * (high[2] - low[2])
@@ -85,13 +110,21 @@ def locate_blocks(bounds: Any, low: Any, high: Any, block_len: Any, origin: Any,
         more = size + gap if joins else size
         if n == 0 or nbytes + more > batch_nbytes:
             # each batch has its own memory, so a range ends with its batch
-            batches[num_batches, 0], batches[num_batches, 1], batches[num_batches, 2] = n, num_ranges, 0
+            batches[num_batches, 0], batches[num_batches, 1], batches[num_batches, 2] = (
+                n,
+                num_ranges,
+                0,
+            )
             num_batches += 1
             joins, more, nbytes = False, size, 0
         if joins:
             ranges[num_ranges - 1, 2] += more
         else:
-            ranges[num_ranges, 0], ranges[num_ranges, 1], ranges[num_ranges, 2] = offset, nbytes, size
+            ranges[num_ranges, 0], ranges[num_ranges, 1], ranges[num_ranges, 2] = (
+                offset,
+                nbytes,
+                size,
+            )
             num_ranges += 1
         nbytes += more
         batches[num_batches - 1, 2] = nbytes

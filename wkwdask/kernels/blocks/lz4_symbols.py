@@ -33,7 +33,9 @@ def register() -> bool:
         # The import of lz4.block has loaded the library and keeps it loaded; this returns another
         # handle to it.
         library = ctypes.CDLL(lz4.block._block.__file__)
-        addresses = {name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in _NAMES}
+        addresses = {
+            name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in _NAMES
+        }
     except (AttributeError, OSError):
         return False
     for name, address in addresses.items():

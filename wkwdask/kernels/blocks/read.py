@@ -50,7 +50,15 @@ def array_memory(out: npt.NDArray[Any], first_channel: int) -> ArrayMemory | Non
     return ArrayMemory(flat, out.shape, strides, first_channel)
 
 
-def read_blocks(file: BlockFile, bounds: npt.NDArray[np.int64], cube_len: int, corner: tuple[int, int, int], out: ArrayMemory, *, fill_zeros: bool) -> int:
+def read_blocks(
+    file: BlockFile,
+    bounds: npt.NDArray[np.int64],
+    cube_len: int,
+    corner: tuple[int, int, int],
+    out: ArrayMemory,
+    *,
+    fill_zeros: bool,
+) -> int:
     """Read the blocks of an aligned cube of blocks that an array covers.
 
     ``bounds`` are the byte offsets of all blocks of the cube in Morton order, and the end.
@@ -64,10 +72,30 @@ def read_blocks(file: BlockFile, bounds: npt.NDArray[np.int64], cube_len: int, c
     flat, shape, strides, first_channel = out
     nbytes = edge * edge * edge * channels * flat.itemsize
     compiled = _compiled()
-    if compiled is None or nbytes > _MOST_NBYTES or first_channel < 0 or first_channel + shape[0] > channels:
+    if (
+        compiled is None
+        or nbytes > _MOST_NBYTES
+        or first_channel < 0
+        or first_channel + shape[0] > channels
+    ):
         return -1
     source, block = _memory(nbytes, flat.itemsize)
-    nonzero: int = compiled(descriptor, bounds, edge, channels, first_channel, is_compressed, fill_zeros, cube_len, corner, source, block, flat, shape, strides)
+    nonzero: int = compiled(
+        descriptor,
+        bounds,
+        edge,
+        channels,
+        first_channel,
+        is_compressed,
+        fill_zeros,
+        cube_len,
+        corner,
+        source,
+        block,
+        flat,
+        shape,
+        strides,
+    )
     return nonzero
 
 
@@ -92,6 +120,9 @@ def _memory(nbytes: int, itemsize: int) -> tuple[npt.NDArray[np.uint8], npt.NDAr
         kinds = getattr(_scratch, "kinds", {})
         if len(kinds) == _MOST_KINDS:
             kinds.clear()
-        memory = kinds[nbytes, itemsize] = np.empty(max(_BATCH_NBYTES, compress_bound(nbytes)), np.uint8), np.empty(nbytes // itemsize, UNSIGNED[itemsize])
+        memory = kinds[nbytes, itemsize] = (
+            np.empty(max(_BATCH_NBYTES, compress_bound(nbytes)), np.uint8),
+            np.empty(nbytes // itemsize, UNSIGNED[itemsize]),
+        )
         _scratch.kinds = kinds
     return memory

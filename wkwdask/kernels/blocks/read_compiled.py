@@ -26,7 +26,11 @@ def _corner(table: Any, n: Any) -> Any:
 def _stored_needed(size: Any, needed: Any, nbytes: Any) -> Any:
     """Estimate how many stored bytes decode to the bytes that are needed; all of a small block,
     which may be all zero."""
-    return size if needed == nbytes or size <= nbytes // 128 else min(size, np.int64(np.float64(size) * needed / nbytes) + size // 16 + 256)
+    return (
+        size
+        if needed == nbytes or size <= nbytes // 128
+        else min(size, np.int64(np.float64(size) * needed / nbytes) + size // 16 + 256)
+    )
 
 
 @kernel
@@ -67,12 +71,19 @@ def read_blocks(
         first, begin, end = next_block, table[next_block, OFFSET], table[next_block, OFFSET]
         while next_block < table.shape[0]:
             offset, size = table[next_block, OFFSET], table[next_block, SIZE]
-            if next_block > first and (offset - end > _GAP_NBYTES or offset + size - begin > source.size):
+            if next_block > first and (
+                offset - end > _GAP_NBYTES or offset + size - begin > source.size
+            ):
                 break
-            needed = needed_values(_corner(table, next_block), edge, channels, shape) * block.itemsize
+            needed = (
+                needed_values(_corner(table, next_block), edge, channels, shape) * block.itemsize
+            )
             end = offset + (_stored_needed(size, needed, nbytes) if compressed else size)
             next_block += 1
-        if end - begin > source.size or pread(np.int32(fd), source_at, np.intp(end - begin), np.int64(begin)) != end - begin:
+        if (
+            end - begin > source.size
+            or pread(np.int32(fd), source_at, np.intp(end - begin), np.int64(begin)) != end - begin
+        ):
             return -1
         for n in range(first, next_block):
             at, size = table[n, OFFSET] - begin, table[n, SIZE]
@@ -91,7 +102,15 @@ def read_blocks(
                     if not is_complete and stored < size:  # the estimate was too low
                         if size > source.size - at:
                             return -1
-                        if pread(np.int32(fd), source_at + at + stored, np.intp(size - stored), np.int64(end)) != size - stored:
+                        if (
+                            pread(
+                                np.int32(fd),
+                                source_at + at + stored,
+                                np.intp(size - stored),
+                                np.int64(end),
+                            )
+                            != size - stored
+                        ):
                             return -1
                         is_complete, _ = decode(source_at + at, size, block_at, needed, nbytes)
                     if not is_complete:

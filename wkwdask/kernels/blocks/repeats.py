@@ -51,9 +51,17 @@ def has_repeats(raw: bytes) -> bool:
         order = np.argsort(slots, kind="stable")  # samples of one slot come one after the other
         is_repeat = (slots[order][1:] == slots[order][:-1]) & (tags[order][1:] == tags[order][:-1])
         first, second = order[:-1][is_repeat], order[1:][is_repeat]
-        short = sum(not _is_long(raw, a, b) for a, b in zip((start + at[first]).tolist(), (start + at[second]).tolist(), strict=True))
+        short = sum(
+            not _is_long(raw, a, b)
+            for a, b in zip(
+                (start + at[first]).tolist(), (start + at[second]).tolist(), strict=True
+            )
+        )
         count = np.arange(1, len(second) + 1)
-        if short * SHORT_NBYTES >= len(values) or ((count >= MIN_DENSE) & (2 * count > np.sort(second))).any():
+        if (
+            short * SHORT_NBYTES >= len(values)
+            or ((count >= MIN_DENSE) & (2 * count > np.sort(second))).any()
+        ):
             return True
     return False
 

@@ -42,7 +42,9 @@ def _move(nbytes: int, *, bypasses: bool = False) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             kind = ir.IntType(8) if nbytes == 1 else ir.VectorType(ir.IntType(8), nbytes)
             value = builder.load(_pointer(builder, arguments[1], kind), align=1)
-            store = builder.store(value, _pointer(builder, arguments[0], kind), align=nbytes if bypasses else 1)
+            store = builder.store(
+                value, _pointer(builder, arguments[0], kind), align=nbytes if bypasses else 1
+            )
             if bypasses:
                 _bypass_cache(builder, store)
             return context.get_dummy_value()
@@ -52,7 +54,9 @@ def _move(nbytes: int, *, bypasses: bool = False) -> Any:
     return move
 
 
-_move_1, _move_2, _move_4, _move_8, _move_16, _move_32 = (_move(nbytes) for nbytes in (1, 2, 4, 8, 16, 32))
+_move_1, _move_2, _move_4, _move_8, _move_16, _move_32 = (
+    _move(nbytes) for nbytes in (1, 2, 4, 8, 16, 32)
+)
 _bypass_64 = _move(LINE_NBYTES, bypasses=True)
 
 
@@ -85,7 +89,11 @@ def move_value(typing_context: Any, values: Any, to: Any, at: Any) -> Any:
     kind = ir.IntType(values.dtype.bitwidth)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        builder.store(builder.load(_pointer(builder, arguments[2], kind), align=1), _pointer(builder, arguments[1], kind), align=1)
+        builder.store(
+            builder.load(_pointer(builder, arguments[2], kind), align=1),
+            _pointer(builder, arguments[1], kind),
+            align=1,
+        )
         return context.get_dummy_value()
 
     return types.void(values, types.intp, types.intp), generate
@@ -112,10 +120,19 @@ def fence(typing_context: Any) -> Any:
 
 
 def _shuffled(builder: Any, first: Any, second: Any, lanes: list[int]) -> Any:
-    return builder.shuffle_vector(first, second, ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), [ir.Constant(ir.IntType(32), n) for n in lanes]))
+    return builder.shuffle_vector(
+        first,
+        second,
+        ir.Constant(
+            ir.VectorType(ir.IntType(32), len(lanes)),
+            [ir.Constant(ir.IntType(32), n) for n in lanes],
+        ),
+    )
 
 
-def transposition(num_rows: Callable[[int], int], row_len: Callable[[int], int], *, bypasses: bool = False) -> Any:
+def transposition(
+    num_rows: Callable[[int], int], row_len: Callable[[int], int], *, bypasses: bool = False
+) -> Any:
     """Return a function (values, to, to_step, at, at_step) that transposes a tile of values of the
     type of an array.
 
@@ -124,7 +141,9 @@ def transposition(num_rows: Callable[[int], int], row_len: Callable[[int], int],
     """
 
     @_inlined
-    def transpose(typing_context: Any, values: Any, to: Any, to_step: Any, at: Any, at_step: Any) -> Any:
+    def transpose(
+        typing_context: Any, values: Any, to: Any, to_step: Any, at: Any, at_step: Any
+    ) -> Any:
         bits = values.dtype.bitwidth
         height, width = num_rows(bits // 8), row_len(bits // 8)
 
@@ -134,7 +153,9 @@ def transposition(num_rows: Callable[[int], int], row_len: Callable[[int], int],
             step = ir.Constant(source.type, 0)
             rows = []
             for _ in range(height):
-                rows.append(builder.load(_pointer(builder, builder.add(source, step), kind), align=1))
+                rows.append(
+                    builder.load(_pointer(builder, builder.add(source, step), kind), align=1)
+                )
                 step = builder.add(step, source_step)
             # The bits of a value's place are those of its row, then those of its column.
             # Interleaving the first half of the rows with the second half moves the highest bit to
@@ -144,12 +165,24 @@ def transposition(num_rows: Callable[[int], int], row_len: Callable[[int], int],
                 half, count = len(rows) // 2, rows[0].type.count
                 lanes = [lane for n in range(count) for lane in (n, count + n)]
                 parts = [lanes] if count < height else [lanes[:count], lanes[count:]]
-                rows = [_shuffled(builder, *pair, part) for pair in zip(rows[:half], rows[half:], strict=True) for part in parts]
+                rows = [
+                    _shuffled(builder, *pair, part)
+                    for pair in zip(rows[:half], rows[half:], strict=True)
+                    for part in parts
+                ]
             if width > height:
-                rows = [_shuffled(builder, row, row, list(range(n, n + height))) for row in rows for n in range(0, width, height)]
+                rows = [
+                    _shuffled(builder, row, row, list(range(n, n + height)))
+                    for row in rows
+                    for n in range(0, width, height)
+                ]
             step = ir.Constant(target.type, 0)
             for row in rows:
-                store = builder.store(row, _pointer(builder, builder.add(target, step), row.type), align=height * bits // 8 if bypasses else 1)
+                store = builder.store(
+                    row,
+                    _pointer(builder, builder.add(target, step), row.type),
+                    align=height * bits // 8 if bypasses else 1,
+                )
                 if bypasses:
                     _bypass_cache(builder, store)
                 step = builder.add(step, target_step)

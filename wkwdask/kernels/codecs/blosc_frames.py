@@ -20,7 +20,13 @@ import numpy as np
 
 from wkwdask.kernels.blocks.batch import decode_into
 from wkwdask.kernels.blocks.layout import LZ4, RAW, SIZE, START, Z
-from wkwdask.kernels.codecs.blosc_layout import FRAME_NBYTES, LZ4_FLAG, NO_SPLIT_FLAG, STORED_FLAG, STORED_NBYTES
+from wkwdask.kernels.codecs.blosc_layout import (
+    FRAME_NBYTES,
+    LZ4_FLAG,
+    NO_SPLIT_FLAG,
+    STORED_FLAG,
+    STORED_NBYTES,
+)
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -30,7 +36,12 @@ _HEADER, _BLOCK_HEADER = struct.Struct("<BBBBiii"), struct.Struct("<ii")
 
 
 def convert_chunks(
-    memory: npt.NDArray[np.uint8], places: npt.NDArray[np.int64], conversion: int, nbytes: int, itemsize: int, out: npt.NDArray[np.uint8]
+    memory: npt.NDArray[np.uint8],
+    places: npt.NDArray[np.int64],
+    conversion: int,
+    nbytes: int,
+    itemsize: int,
+    out: npt.NDArray[np.uint8],
 ) -> npt.NDArray[np.int64]:
     """Convert stored chunks one after another, up to the first that must be decoded.
 
@@ -56,18 +67,30 @@ def convert_chunks(
     """
     from wkwdask.kernels.codecs import blosc_frames_compiled
 
-    if len(places) and ((places < 0).any() or (places.sum(axis=1) > memory.size).any() or out.size < places[:, 1].sum() + FRAME_NBYTES * len(places)):
+    if len(places) and (
+        (places < 0).any()
+        or (places.sum(axis=1) > memory.size).any()
+        or out.size < places[:, 1].sum() + FRAME_NBYTES * len(places)
+    ):
         raise ValueError("chunks lie outside of the memory")
     memory = memory.view()
     # always: numba compiles one loop for writeable and one for read-only arrays
     memory.flags.writeable = False
     sizes = np.zeros(len(places), np.int64)
-    count = blosc_frames_compiled.convert_chunks(memory, places, conversion, nbytes, itemsize, out, sizes)
+    count = blosc_frames_compiled.convert_chunks(
+        memory, places, conversion, nbytes, itemsize, out, sizes
+    )
     return sizes[:count]
 
 
 def are_zero_outside(
-    memory: npt.NDArray[np.uint8], places: npt.NDArray[np.int64], boxes: npt.NDArray[np.int64], length: int, voxel_nbytes: int, *, is_compressed: bool
+    memory: npt.NDArray[np.uint8],
+    places: npt.NDArray[np.int64],
+    boxes: npt.NDArray[np.int64],
+    length: int,
+    voxel_nbytes: int,
+    *,
+    is_compressed: bool,
 ) -> npt.NDArray[np.bool_]:
     """Return which blocks have only zeros outside of a box; False for a block that does not decode.
 
@@ -95,12 +118,28 @@ def are_zero_outside(
     rows = np.flatnonzero(places[:, 1] > 0 if is_compressed else places[:, 1] == nbytes)
     while len(rows):
         batch = rows[: max(1, _DECODED_NBYTES // nbytes)]
-        table, decoded = np.zeros((len(batch), Z + 1), np.int64), np.empty((voxel_nbytes, length, length, length * len(batch)), np.uint8, order="F")
-        table[:, START], table[:, SIZE], table[:, Z] = places[batch, 0], places[batch, 1], length * np.arange(len(batch))
-        broken = decode_into(memory, table, decoded, block_len=length, num_channels=voxel_nbytes, block_type=LZ4 if is_compressed else RAW).broken
+        table, decoded = (
+            np.zeros((len(batch), Z + 1), np.int64),
+            np.empty((voxel_nbytes, length, length, length * len(batch)), np.uint8, order="F"),
+        )
+        table[:, START], table[:, SIZE], table[:, Z] = (
+            places[batch, 0],
+            places[batch, 1],
+            length * np.arange(len(batch)),
+        )
+        broken = decode_into(
+            memory,
+            table,
+            decoded,
+            block_len=length,
+            num_channels=voxel_nbytes,
+            block_type=LZ4 if is_compressed else RAW,
+        ).broken
         good = batch if broken < 0 else batch[:broken]
         found = np.zeros(len(good), np.bool_)
-        blosc_frames_compiled.are_zero_outside(decoded.ravel("K"), boxes[good], length, voxel_nbytes, found)
+        blosc_frames_compiled.are_zero_outside(
+            decoded.ravel("K"), boxes[good], length, voxel_nbytes, found
+        )
         results[good] = found
         rows = rows[len(batch) if broken < 0 else broken + 1 :]
     return results
@@ -113,14 +152,18 @@ def frame_header(nbytes: int, stored_nbytes: int, itemsize: int) -> bytes:
     """
     flags = LZ4_FLAG | NO_SPLIT_FLAG
     if stored_nbytes == nbytes:
-        return _HEADER.pack(2, 1, flags | STORED_FLAG, itemsize, nbytes, nbytes, STORED_NBYTES + nbytes)
+        return _HEADER.pack(
+            2, 1, flags | STORED_FLAG, itemsize, nbytes, nbytes, STORED_NBYTES + nbytes
+        )
     head = _HEADER.pack(2, 1, flags, itemsize, nbytes, nbytes, FRAME_NBYTES + stored_nbytes)
     return head + _BLOCK_HEADER.pack(STORED_NBYTES + 4, stored_nbytes)
 
 
 def encode_frame(values: bytes, itemsize: int, hc_level: int | None) -> bytes:
     """Return the frame of values, of one block; with a level, the encoder is LZ4HC."""
-    options: dict[str, Any] = {} if hc_level is None else {"mode": "high_compression", "compression": hc_level}
+    options: dict[str, Any] = (
+        {} if hc_level is None else {"mode": "high_compression", "compression": hc_level}
+    )
     block: bytes = lz4.block.compress(values, store_size=False, **options)
     content = values if len(block) >= len(values) else block
     return frame_header(len(values), len(content), itemsize) + content

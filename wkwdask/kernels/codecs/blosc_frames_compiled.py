@@ -7,7 +7,15 @@ from typing import Any
 import numpy as np
 
 from wkwdask.kernels.blocks.checks_compiled import is_lz4, is_zero_lz4, is_zero_raw
-from wkwdask.kernels.codecs.blosc_layout import COPY, FRAME_NBYTES, KEEP_BLOCKS, KEEP_FRAMES, LZ4_FLAG, NO_SPLIT_FLAG, REMOVE_FRAMES
+from wkwdask.kernels.codecs.blosc_layout import (
+    COPY,
+    FRAME_NBYTES,
+    KEEP_BLOCKS,
+    KEEP_FRAMES,
+    LZ4_FLAG,
+    NO_SPLIT_FLAG,
+    REMOVE_FRAMES,
+)
 from wkwdask.kernels.compiler import helper, kernel
 
 _unsigned = np.uint64
@@ -33,11 +41,19 @@ def _has_one_block(source: Any, at: Any, size: Any, nbytes: Any) -> Any:
     header."""
     if size <= FRAME_NBYTES or source[at] < 1 or source[at] > 2 or source[at + 1] != 1:
         return False
-    if source[at + 2] & ~np.uint8(NO_SPLIT_FLAG) != LZ4_FLAG or _get(source, at + 4) != nbytes or _get(source, at + 8) != nbytes:
+    if (
+        source[at + 2] & ~np.uint8(NO_SPLIT_FLAG) != LZ4_FLAG
+        or _get(source, at + 4) != nbytes
+        or _get(source, at + 8) != nbytes
+    ):
         return False
     # A block that is split, by the byte of a value, consists of several pieces with their own
     # sizes. As many bytes as the values have are stored bytes.
-    return _get(source, at + 12) == size and _get(source, at + 16) == FRAME_NBYTES - 4 and _get(source, at + 20) == size - FRAME_NBYTES != nbytes
+    return (
+        _get(source, at + 12) == size
+        and _get(source, at + 16) == FRAME_NBYTES - 4
+        and _get(source, at + 20) == size - FRAME_NBYTES != nbytes
+    )
 
 
 @helper
@@ -51,7 +67,10 @@ def _is_zero_outside(blocks: Any, at: Any, box: Any, length: Any, voxel_nbytes: 
             if not (is_zero_raw(blocks, start, low) and is_zero_raw(blocks, high, end)):
                 return False
             while low < high and box[3] - box[0] < length:
-                if not (is_zero_raw(blocks, low, low + box[0] * voxel_nbytes) and is_zero_raw(blocks, low + box[3] * voxel_nbytes, low + row)):
+                if not (
+                    is_zero_raw(blocks, low, low + box[0] * voxel_nbytes)
+                    and is_zero_raw(blocks, low + box[3] * voxel_nbytes, low + row)
+                ):
                     return False
                 low += row
         elif not is_zero_raw(blocks, start, end):
@@ -64,11 +83,15 @@ def are_zero_outside(blocks: Any, boxes: Any, length: Any, voxel_nbytes: Any, re
     """Report of each block, decoded one after another, whether all its bytes outside of a box are
     zero."""
     for n in range(boxes.shape[0]):
-        results[n] = _is_zero_outside(blocks, n * length**3 * voxel_nbytes, boxes[n], length, voxel_nbytes)
+        results[n] = _is_zero_outside(
+            blocks, n * length**3 * voxel_nbytes, boxes[n], length, voxel_nbytes
+        )
 
 
 @kernel
-def convert_chunks(source: Any, places: Any, conversion: Any, nbytes: Any, itemsize: Any, out: Any, sizes: Any) -> Any:
+def convert_chunks(
+    source: Any, places: Any, conversion: Any, nbytes: Any, itemsize: Any, out: Any, sizes: Any
+) -> Any:
     """Convert chunks one after another. Return the number of chunks before the first that must be
     decoded."""
     end = np.int64(0)
@@ -93,7 +116,9 @@ def convert_chunks(source: Any, places: Any, conversion: Any, nbytes: Any, items
             if not is_lz4(source, at, size, nbytes, False):
                 return n
         elif conversion == KEEP_FRAMES:
-            if not _has_one_block(source, at, size, nbytes) or not is_lz4(source, at + FRAME_NBYTES, size - FRAME_NBYTES, nbytes, False):
+            if not _has_one_block(source, at, size, nbytes) or not is_lz4(
+                source, at + FRAME_NBYTES, size - FRAME_NBYTES, nbytes, False
+            ):
                 return n
         else:
             if is_zero_lz4(source, at, size, nbytes):
@@ -102,7 +127,12 @@ def convert_chunks(source: Any, places: Any, conversion: Any, nbytes: Any, items
                 # Blosc would take as many bytes for stored values
                 return n
             head = FRAME_NBYTES
-            out[end], out[end + 1], out[end + 2], out[end + 3] = 2, 1, LZ4_FLAG | NO_SPLIT_FLAG, itemsize
+            out[end], out[end + 1], out[end + 2], out[end + 3] = (
+                2,
+                1,
+                LZ4_FLAG | NO_SPLIT_FLAG,
+                itemsize,
+            )
             _put(out, end + 4, nbytes)
             _put(out, end + 8, nbytes)
             _put(out, end + 12, size + head)

@@ -33,7 +33,11 @@ def decode_borders(windows: Any, values: Any, steps: Any, is_border: Any) -> Any
     # borders).
     nz, ny, nx = is_border.shape
     step_x, step_y, step_z = steps
-    grid_x, grid_y, grid_z = (nx + step_x - 1) // step_x, (ny + step_y - 1) // step_y, (nz + step_z - 1) // step_z
+    grid_x, grid_y, grid_z = (
+        (nx + step_x - 1) // step_x,
+        (ny + step_y - 1) // step_y,
+        (nz + step_z - 1) // step_z,
+    )
     is_border[:] = 0
     count = grid_x * grid_y * grid_z
     block = np.int64(0)
@@ -144,7 +148,11 @@ def decode_ids(is_border: Any, ids: Any, locations: Any, connectivity: Any, out:
                     out[z, y, x] = id_of[labels[z - z0, y, x]]
     if used != ids.size:
         return IDS
-    return LOCATIONS if _decode_borders(is_border, locations, connectivity, out) != locations.size else 0
+    return (
+        LOCATIONS
+        if _decode_borders(is_border, locations, connectivity, out) != locations.size
+        else 0
+    )
 
 
 @helper

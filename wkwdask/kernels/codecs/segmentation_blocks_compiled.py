@@ -47,7 +47,19 @@ def _label(words: Any, at: Any, out: Any) -> Any:
 
 
 @helper
-def _unpack(words: Any, values: Any, bits: Any, table: Any, table_len: Any, out: Any, counts: Any, to: Any, steps: Any, at: Any, block_steps: Any) -> Any:
+def _unpack(
+    words: Any,
+    values: Any,
+    bits: Any,
+    table: Any,
+    table_len: Any,
+    out: Any,
+    counts: Any,
+    to: Any,
+    steps: Any,
+    at: Any,
+    block_steps: Any,
+) -> Any:
     """Look up the voxels of a box inside a block; the first axis is the innermost loop. Return
     whether all indices lie inside the table."""
     mask = _unsigned((1 << bits) - 1)
@@ -59,7 +71,9 @@ def _unpack(words: Any, values: Any, bits: Any, table: Any, table_len: Any, out:
             place = _unsigned(to + j * steps[1] + k * steps[2])
             bit = _unsigned(at + j * block_steps[1] + k * block_steps[2]) * width
             for _ in range(_unsigned(counts[0])):
-                index = _unsigned(words[values + (bit >> _unsigned(5))]) >> (bit & _unsigned(31)) & mask
+                index = (
+                    _unsigned(words[values + (bit >> _unsigned(5))]) >> (bit & _unsigned(31)) & mask
+                )
                 if index >= table_len:
                     return False
                 out[place] = _label(words, table + index * per_label, out)
@@ -69,7 +83,18 @@ def _unpack(words: Any, values: Any, bits: Any, table: Any, table_len: Any, out:
 
 
 @helper
-def _unpack_words(words: Any, values: Any, bits: Any, labels: Any, out: Any, counts: Any, to: Any, steps: Any, at: Any, block_steps: Any) -> None:
+def _unpack_words(
+    words: Any,
+    values: Any,
+    bits: Any,
+    labels: Any,
+    out: Any,
+    counts: Any,
+    to: Any,
+    steps: Any,
+    at: Any,
+    block_steps: Any,
+) -> None:
     """Look up the voxels of a box, for indices of at most 4 bits, a table with a label for each
     index, and rows that lie inside one word."""
     # No index needs a check, and a row needs one word. One of two or four labels is selected, not
@@ -108,19 +133,36 @@ def _fill(value: Any, out: Any, counts: Any, to: Any, steps: Any) -> None:
 
 
 @kernel
-def decode_channel(words: Any, start: Any, shape: Any, block_size: Any, values_per_block: Any, out: Any, out_shape: Any, strides: Any, corner: Any) -> Any:
+def decode_channel(
+    words: Any,
+    start: Any,
+    shape: Any,
+    block_size: Any,
+    values_per_block: Any,
+    out: Any,
+    out_shape: Any,
+    strides: Any,
+    corner: Any,
+) -> Any:
     """Decode the part of a channel that lies inside the array. Return (broken block or -1, its
     fault)."""
     bx, by, bz = block_size
     grid_x, grid_y = (shape[0] + bx - 1) // bx, (shape[1] + by - 1) // by
     low = (max(0, -corner[0]), max(0, -corner[1]), max(0, -corner[2]))
-    high = (min(shape[0], out_shape[0] - corner[0]), min(shape[1], out_shape[1] - corner[1]), min(shape[2], out_shape[2] - corner[2]))
+    high = (
+        min(shape[0], out_shape[0] - corner[0]),
+        min(shape[1], out_shape[1] - corner[1]),
+        min(shape[2], out_shape[2] - corner[2]),
+    )
     if high[0] <= low[0] or high[1] <= low[1] or high[2] <= low[2]:
         return -1, 0
     size = words.size - start
     per_label = out.itemsize // 4
     is_z_fastest = strides[2] < strides[0]
-    steps, block_steps = _loop_order(strides, is_z_fastest), _loop_order((1, bx, bx * by), is_z_fastest)
+    steps, block_steps = (
+        _loop_order(strides, is_z_fastest),
+        _loop_order((1, bx, bx * by), is_z_fastest),
+    )
     labels = np.zeros(16, out.dtype)
     for gz in range(low[2] // bz, (high[2] - 1) // bz + 1):
         z0, z1 = max(gz * bz, low[2]), min(gz * bz + bz, high[2])
@@ -130,7 +172,11 @@ def decode_channel(words: Any, start: Any, shape: Any, block_size: Any, values_p
                 x0, x1 = max(gx * bx, low[0]), min(gx * bx + bx, high[0])
                 block = gx + grid_x * (gy + grid_y * gz)
                 header = np.int64(words[start + 2 * block])
-                bits, table, values = header >> 24, header & 0xFFFFFF, np.int64(words[start + 2 * block + 1])
+                bits, table, values = (
+                    header >> 24,
+                    header & 0xFFFFFF,
+                    np.int64(words[start + 2 * block + 1]),
+                )
                 # an upper limit, up to the end of the data: the format does not store the length of
                 # a table
                 table_len = (size - table) // per_label
@@ -138,7 +184,11 @@ def decode_channel(words: Any, start: Any, shape: Any, block_size: Any, values_p
                     return block, BITS
                 if table > size or table_len < 1:
                     return block, TABLE
-                to = (corner[0] + x0) * strides[0] + (corner[1] + y0) * strides[1] + (corner[2] + z0) * strides[2]
+                to = (
+                    (corner[0] + x0) * strides[0]
+                    + (corner[1] + y0) * strides[1]
+                    + (corner[2] + z0) * strides[2]
+                )
                 counts = _loop_order((x1 - x0, y1 - y0, z1 - z0), is_z_fastest)
                 if bits == 0:
                     _fill(_label(words, _unsigned(start + table), out), out, counts, to, steps)
@@ -146,19 +196,48 @@ def decode_channel(words: Any, start: Any, shape: Any, block_size: Any, values_p
                 if values + (bits * values_per_block + 31) // 32 > size:
                     return block, VALUES
                 at = x0 - gx * bx + bx * (y0 - gy * by + by * (z0 - gz * bz))
-                if bits <= 4 and 1 << bits <= table_len and block_steps[0] == 1 and 32 % (bx * bits) == 0:
+                if (
+                    bits <= 4
+                    and 1 << bits <= table_len
+                    and block_steps[0] == 1
+                    and 32 % (bx * bits) == 0
+                ):
                     for i in range(_unsigned(1 << bits)):
                         labels[i] = _label(words, _unsigned(start + table + i * per_label), out)
-                    _unpack_words(words, start + values, bits, labels, out, counts, to, steps, at, block_steps)
+                    _unpack_words(
+                        words, start + values, bits, labels, out, counts, to, steps, at, block_steps
+                    )
                     continue
-                is_valid = _unpack(words, start + values, bits, start + table, table_len, out, counts, to, steps, at, block_steps)
+                is_valid = _unpack(
+                    words,
+                    start + values,
+                    bits,
+                    start + table,
+                    table_len,
+                    out,
+                    counts,
+                    to,
+                    steps,
+                    at,
+                    block_steps,
+                )
                 if not is_valid:
                     return block, INDEX
     return -1, 0
 
 
 @helper
-def _collect(array: Any, counts: Any, at: Any, steps: Any, block_steps: Any, codes: Any, seen: Any, slots: Any, first_code: Any) -> Any:
+def _collect(
+    array: Any,
+    counts: Any,
+    at: Any,
+    steps: Any,
+    block_steps: Any,
+    codes: Any,
+    seen: Any,
+    slots: Any,
+    first_code: Any,
+) -> Any:
     """Number the distinct values of a box by their first appearance. Return how many there are. The
     first axis is the innermost loop."""
     # ``slots`` is a hash table that is never cleared. A slot holds ``first_code`` plus the number
@@ -182,7 +261,10 @@ def _collect(array: Any, counts: Any, at: Any, steps: Any, block_steps: Any, cod
                 if value != before or code < 0:
                     before = value
                     slot = _unsigned(value) * _unsigned(_HASH) >> shift
-                    while slots[slot] >= first_code and seen[_unsigned(slots[slot] - first_code)] != value:
+                    while (
+                        slots[slot] >= first_code
+                        and seen[_unsigned(slots[slot] - first_code)] != value
+                    ):
                         slot = (slot + _unsigned(1)) & last_slot
                     if slots[slot] < first_code:
                         slots[slot] = first_code + num_seen
@@ -229,7 +311,9 @@ def _is_table(out: Any, at: Any, seen: Any, num_seen: Any) -> Any:
     """Return whether these values are those of a table in the output, which has as many."""
     for i in range(num_seen):
         if seen.itemsize == 8:
-            if out[at + 2 * i] != np.uint32(seen[i]) or out[at + 2 * i + 1] != np.uint32(_unsigned(seen[i]) >> _unsigned(32)):
+            if out[at + 2 * i] != np.uint32(seen[i]) or out[at + 2 * i + 1] != np.uint32(
+                _unsigned(seen[i]) >> _unsigned(32)
+            ):
                 return False
         elif out[at + i] != seen[i]:
             return False
@@ -260,33 +344,67 @@ def _find_table(tables: Any, out: Any, start: Any, seen: Any, num_seen: Any) -> 
         key ^= key >> _unsigned(29)
     last = len(tables) - 1
     slot = np.int64(key & _unsigned(last))
-    while tables[slot, 1] > 0 and not (tables[slot, 1] == num_seen and _is_table(out, start + tables[slot, 0], seen, num_seen)):
+    while tables[slot, 1] > 0 and not (
+        tables[slot, 1] == num_seen and _is_table(out, start + tables[slot, 0], seen, num_seen)
+    ):
         slot = (slot + 1) & last
     return slot
 
 
 @kernel
 def encode_channel(
-    array: Any, shape: Any, strides: Any, block_size: Any, out: Any, start: Any, codes: Any, ranks: Any, seen: Any, order: Any, slots: Any, tables: Any
+    array: Any,
+    shape: Any,
+    strides: Any,
+    block_size: Any,
+    out: Any,
+    start: Any,
+    codes: Any,
+    ranks: Any,
+    seen: Any,
+    order: Any,
+    slots: Any,
+    tables: Any,
 ) -> Any:
     """Encode a channel. Return its end, or why it cannot be encoded. Arguments after ``start`` are
     scratch memory; see ``segmentation_blocks``."""
     bx, by, bz = block_size
-    grid_x, grid_y, grid_z = (shape[0] + bx - 1) // bx, (shape[1] + by - 1) // by, (shape[2] + bz - 1) // bz
+    grid_x, grid_y, grid_z = (
+        (shape[0] + bx - 1) // bx,
+        (shape[1] + by - 1) // by,
+        (shape[2] + bz - 1) // bz,
+    )
     num_blocks, num_values, most = grid_x * grid_y * grid_z, bx * by * bz, seen.size
     is_z_fastest = strides[2] < strides[0]
-    steps, block_steps = _loop_order(strides, is_z_fastest), _loop_order((1, bx, bx * by), is_z_fastest)
+    steps, block_steps = (
+        _loop_order(strides, is_z_fastest),
+        _loop_order((1, bx, bx * by), is_z_fastest),
+    )
     end = start + 2 * num_blocks
     block = 0
     for gz in range(grid_z):
         for gy in range(grid_y):
             for gx in range(grid_x):
-                counts = (min(bx, shape[0] - gx * bx), min(by, shape[1] - gy * by), min(bz, shape[2] - gz * bz))
+                counts = (
+                    min(bx, shape[0] - gx * bx),
+                    min(by, shape[1] - gy * by),
+                    min(bz, shape[2] - gz * bz),
+                )
                 if counts[0] * counts[1] * counts[2] < num_values:
                     for i in range(_unsigned(num_values)):
                         codes[i] = most
                 at = gx * bx * strides[0] + gy * by * strides[1] + gz * bz * strides[2]
-                num_seen = _collect(array, _loop_order(counts, is_z_fastest), at, steps, block_steps, codes, seen, slots, block * most)
+                num_seen = _collect(
+                    array,
+                    _loop_order(counts, is_z_fastest),
+                    at,
+                    steps,
+                    block_steps,
+                    codes,
+                    seen,
+                    slots,
+                    block * most,
+                )
                 bits = 0
                 while bits < 32 and 1 << bits < num_seen:
                     bits = max(1, 2 * bits)

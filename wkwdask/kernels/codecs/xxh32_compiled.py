@@ -9,7 +9,9 @@ import numpy as np
 from wkwdask.kernels.compiler import helper, kernel
 
 # Numbers of 32 bits in uint64, so that products keep their upper bits until they are cut off.
-_P1, _P2, _P3, _P4, _P5 = map(np.uint64, (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1))
+_P1, _P2, _P3, _P4, _P5 = map(
+    np.uint64, (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1)
+)
 _MASK = np.uint64(0xFFFFFFFF)
 _WORD, _STRIPE = 4, 16  # bytes
 
@@ -36,9 +38,19 @@ def xxh32(data: Any, seed: Any) -> Any:
     """Return the checksum of some bytes; data and seed are of the types uint8 and uint64."""
     at, value = 0, seed + _P5
     if data.size >= _STRIPE:
-        a, b, c, d = (seed + _P1 + _P2) & _MASK, (seed + _P2) & _MASK, seed, (seed + (_MASK - _P1) + np.uint64(1)) & _MASK
+        a, b, c, d = (
+            (seed + _P1 + _P2) & _MASK,
+            (seed + _P2) & _MASK,
+            seed,
+            (seed + (_MASK - _P1) + np.uint64(1)) & _MASK,
+        )
         while at + _STRIPE <= data.size:
-            a, b, c, d = _mixed(a, data, at), _mixed(b, data, at + 4), _mixed(c, data, at + 8), _mixed(d, data, at + 12)
+            a, b, c, d = (
+                _mixed(a, data, at),
+                _mixed(b, data, at + 4),
+                _mixed(c, data, at + 8),
+                _mixed(d, data, at + 12),
+            )
             at += _STRIPE
         value = _rotated(a, 1) + _rotated(b, 7) + _rotated(c, 12) + _rotated(d, 18)
     value += np.uint64(data.size)

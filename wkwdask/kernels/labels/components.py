@@ -36,17 +36,23 @@ def label_brick(
     from wkwdask.kernels.labels.components_compiled import label_planes
 
     if voxels.size > _MOST_VOXELS:
-        raise ValueError(f"at most {_MOST_VOXELS} voxels can be labelled at once, got {voxels.size}")
+        raise ValueError(
+            f"at most {_MOST_VOXELS} voxels can be labelled at once, got {voxels.size}"
+        )
     if not voxels.size:
         return np.zeros(voxels.shape, np.uint32, order="F"), 0, np.zeros(0, np.int64)
     planes = np.ascontiguousarray(voxels.astype(voxels.dtype.newbyteorder("="), copy=False).T)
     labels = np.empty(planes.shape, np.uint32)
-    _, num_touching, sizes = label_planes(planes.view(f"u{planes.dtype.itemsize}"), connectivity, np.array(is_open, np.bool_), labels)
+    _, num_touching, sizes = label_planes(
+        planes.view(f"u{planes.dtype.itemsize}"), connectivity, np.array(is_open, np.bool_), labels
+    )
     return labels.T, int(num_touching), sizes
 
 
 def pair_faces(
-    low: tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]], high: tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]], connectivity: int
+    low: tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]],
+    high: tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]],
+    connectivity: int,
 ) -> npt.NDArray[np.int64]:
     """Return the pairs of connected components of two adjacent planes, each a plane of nodes and
     one of values; the high plane has a border of 1."""
@@ -100,7 +106,12 @@ class DisjointSets:
         return self._parent
 
 
-def add_to_roots(roots: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], first: int, totals: npt.NDArray[np.int64]) -> None:
+def add_to_roots(
+    roots: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    first: int,
+    totals: npt.NDArray[np.int64],
+) -> None:
     """Add the sizes of nodes, numbered from ``first``, to the totals of their roots."""
     from wkwdask.kernels.labels.components_compiled import add_sizes
 

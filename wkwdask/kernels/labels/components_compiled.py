@@ -86,7 +86,17 @@ def _find_runs(planes: Any, begin: Any, end: Any) -> None:
 
 
 @helper
-def _join_rows(parent: Any, begin: Any, end: Any, value: Any, p: Any, last_p: Any, q: Any, last_q: Any, reach: Any) -> None:
+def _join_rows(
+    parent: Any,
+    begin: Any,
+    end: Any,
+    value: Any,
+    p: Any,
+    last_p: Any,
+    q: Any,
+    last_q: Any,
+    reach: Any,
+) -> None:
     """Join the touching runs of two rows, p and q, that have equal values; ``reach`` is 0 or 1."""
     # Both rows list their runs in ascending order, so one pass merges them: the run that ends first
     # is done.
@@ -146,14 +156,38 @@ def label_planes(planes: Any, connectivity: Any, is_open: Any, labels: Any) -> A
             if low == high:
                 continue
             if y:
-                _join_rows(parent, begin, end, value, low, high, first[row - 1], first[row], reach_one)
+                _join_rows(
+                    parent, begin, end, value, low, high, first[row - 1], first[row], reach_one
+                )
             if z:
                 other = row - height
-                _join_rows(parent, begin, end, value, low, high, first[other], first[other + 1], reach_one)
+                _join_rows(
+                    parent, begin, end, value, low, high, first[other], first[other + 1], reach_one
+                )
                 if connectivity != 6 and y:
-                    _join_rows(parent, begin, end, value, low, high, first[other - 1], first[other], reach_two)
+                    _join_rows(
+                        parent,
+                        begin,
+                        end,
+                        value,
+                        low,
+                        high,
+                        first[other - 1],
+                        first[other],
+                        reach_two,
+                    )
                 if connectivity != 6 and y + 1 < height:
-                    _join_rows(parent, begin, end, value, low, high, first[other + 1], first[other + 2], reach_two)
+                    _join_rows(
+                        parent,
+                        begin,
+                        end,
+                        value,
+                        low,
+                        high,
+                        first[other + 1],
+                        first[other + 2],
+                        reach_two,
+                    )
 
     # Mark the roots of components that touch an open face. These may continue in a neighbouring
     # brick.
@@ -161,10 +195,19 @@ def label_planes(planes: Any, connectivity: Any, is_open: Any, labels: Any) -> A
     for z in range(depth):
         for y in range(height):
             row = z * height + y
-            is_edge = (y == 0 and is_open[1, 0]) or (y == height - 1 and is_open[1, 1]) or (z == 0 and is_open[2, 0]) or (z == depth - 1 and is_open[2, 1])
+            is_edge = (
+                (y == 0 and is_open[1, 0])
+                or (y == height - 1 and is_open[1, 1])
+                or (z == 0 and is_open[2, 0])
+                or (z == depth - 1 and is_open[2, 1])
+            )
             for n in range(first[row], first[row + 1]):
                 parent[n] = _root(parent, n)
-                if is_edge or (begin[n] == 0 and is_open[0, 0]) or (end[n] == width and is_open[0, 1]):
+                if (
+                    is_edge
+                    or (begin[n] == 0 and is_open[0, 0])
+                    or (end[n] == width and is_open[0, 1])
+                ):
                     touches[parent[n]] = True
 
     # Number the components: touching ones first, so that a neighbour needs to hold only the first
@@ -203,7 +246,9 @@ def label_planes(planes: Any, connectivity: Any, is_open: Any, labels: Any) -> A
 
 
 @kernel
-def join_faces(low_nodes: Any, low_values: Any, high_nodes: Any, high_values: Any, most_steps: Any, pairs: Any) -> Any:
+def join_faces(
+    low_nodes: Any, low_values: Any, high_nodes: Any, high_values: Any, most_steps: Any, pairs: Any
+) -> Any:
     """Pair the nodes of two planes that face each other. Return the number of rows written to
     ``pairs``."""
     # The high plane has a border of one voxel, so every diagonal neighbour exists. Nodes below 0
@@ -219,7 +264,12 @@ def join_faces(low_nodes: Any, low_values: Any, high_nodes: Any, high_values: An
                 before_a, before_b = np.int64(-1), np.int64(-1)
                 for u in range(width):
                     a, b = low_nodes[v, u], high_nodes[v + dv + 1, u + du + 1]
-                    if a < 0 or b < 0 or (a == before_a and b == before_b) or low_values[v, u] != high_values[v + dv + 1, u + du + 1]:
+                    if (
+                        a < 0
+                        or b < 0
+                        or (a == before_a and b == before_b)
+                        or low_values[v, u] != high_values[v + dv + 1, u + du + 1]
+                    ):
                         continue
                     pairs[n, 0], pairs[n, 1] = a, b
                     before_a, before_b = a, b

@@ -52,19 +52,31 @@ class LabelRows(NamedTuple):
 
     def sums(self) -> npt.NDArray[np.float64]:
         """Sums of x, y, z over the voxels of each label, shape (n, 3), rounded to float64."""
-        return np.ldexp(self.extents[:, UPPER_SUM : UPPER_SUM + 3].astype(np.float64), LIMB_BITS) + self.extents[:, SUM : SUM + 3]
+        return (
+            np.ldexp(self.extents[:, UPPER_SUM : UPPER_SUM + 3].astype(np.float64), LIMB_BITS)
+            + self.extents[:, SUM : SUM + 3]
+        )
 
     def sorted(self) -> LabelRows:
         """Return the rows in ascending order of the labels."""
         order = np.argsort(self.labels)
-        return LabelRows(self.labels[order], self.extents[order], self.totals[:, order], self.extremes[:, order])
+        return LabelRows(
+            self.labels[order], self.extents[order], self.totals[:, order], self.extremes[:, order]
+        )
 
 
 class LabelTable:
     """Collect the statistics of labels from many boxes: a hash table of labels, and one row of
     statistics for each."""
 
-    def __init__(self, dtype: np.dtype[Any], value_dtype: np.dtype[Any] | None = None, num_channels: int = 0, *, ignore_zero: bool = True) -> None:
+    def __init__(
+        self,
+        dtype: np.dtype[Any],
+        value_dtype: np.dtype[Any] | None = None,
+        num_channels: int = 0,
+        *,
+        ignore_zero: bool = True,
+    ) -> None:
         self._dtype, self._ignore_zero = dtype, ignore_zero
         self._value_dtype = np.dtype(np.uint8) if value_dtype is None else value_dtype
         self._is_exact = has_exact_sums(self._value_dtype)
@@ -72,17 +84,28 @@ class LabelTable:
         self._keys = np.empty(_INITIAL_CAPACITY, np.uint64)
         self._extents = np.empty((_INITIAL_CAPACITY, NUM_COLUMNS), np.int64)
         self._used = 0
-        self._totals: npt.NDArray[Any] = np.zeros((num_channels, 0, 4), np.int64) if self._is_exact else np.zeros((num_channels, 0, 3), np.float64)
+        self._totals: npt.NDArray[Any] = (
+            np.zeros((num_channels, 0, 4), np.int64)
+            if self._is_exact
+            else np.zeros((num_channels, 0, 3), np.float64)
+        )
         self._extremes = np.empty((num_channels, 0, 2), self._value_dtype)
         self._runs = np.empty((2, 0), np.int64)
 
-    def add(self, labels: npt.NDArray[Any], corner: Sequence[int], values: npt.NDArray[Any] | None = None) -> None:
+    def add(
+        self,
+        labels: npt.NDArray[Any],
+        corner: Sequence[int],
+        values: npt.NDArray[Any] | None = None,
+    ) -> None:
         """Add the voxels of a box at ``corner``, with the values of the second layer there."""
         num_channels = len(self._totals)
         actual = None if values is None else (values.dtype, values.shape)
         expected = None if not num_channels else (self._value_dtype, (num_channels, *labels.shape))
         if labels.ndim != 3 or labels.dtype != self._dtype or actual != expected:
-            raise ValueError(f"labels are {labels.dtype}{labels.shape}, values {actual}; expected {self._dtype} in three dimensions and {expected}")
+            raise ValueError(
+                f"labels are {labels.dtype}{labels.shape}, values {actual}; expected {self._dtype} in three dimensions and {expected}"
+            )
         if not labels.size:
             return
         from wkwdask.kernels.labels import tables_compiled
@@ -92,7 +115,15 @@ class LabelTable:
         x, y, z = (int(n) for n in corner)
         flat = np.asfortranarray(labels).reshape(-1, order="F").view(UNSIGNED[labels.itemsize])
         self._slots, self._keys, self._extents, self._used, num_runs = tables_compiled.add_voxels(
-            flat, labels.shape, (x, y, z), self._ignore_zero, self._slots, self._keys, self._extents, self._used, *self._runs
+            flat,
+            labels.shape,
+            (x, y, z),
+            self._ignore_zero,
+            self._slots,
+            self._keys,
+            self._extents,
+            self._used,
+            *self._runs,
         )
         self._extend_totals()
         if values is not None:
@@ -104,7 +135,9 @@ class LabelTable:
         add = tables_compiled.add_integers if self._is_exact else tables_compiled.add_numbers
         rows, stops = self._runs[:, :num_runs]
         flat, step = values.reshape(-1, order="F"), len(values)  # the channel is fastest
-        for channel, (totals, extremes) in enumerate(zip(self._totals, self._extremes, strict=True)):
+        for channel, (totals, extremes) in enumerate(
+            zip(self._totals, self._extremes, strict=True)
+        ):
             add(flat[channel:], values.shape[1], step, rows, stops, totals, extremes)
 
     def _extend_totals(self) -> None:
@@ -114,7 +147,13 @@ class LabelTable:
         if before == capacity:
             return
         more = capacity - before
-        self._totals = np.concatenate([self._totals, np.zeros((len(self._totals), more, self._totals.shape[2]), self._totals.dtype)], axis=1)
+        self._totals = np.concatenate(
+            [
+                self._totals,
+                np.zeros((len(self._totals), more, self._totals.shape[2]), self._totals.dtype),
+            ],
+            axis=1,
+        )
         least, greatest = _limits(self._value_dtype)
         unset = np.empty((len(self._extremes), more, 2), self._value_dtype)
         # any value is less than the first and greater than the second
@@ -128,7 +167,13 @@ class LabelTable:
         targets = np.empty(len(rows.labels), np.int64)
         keys = rows.labels.view(UNSIGNED[rows.labels.itemsize])
         self._slots, self._keys, self._extents, self._used = tables_compiled.add_rows(
-            keys, np.ascontiguousarray(rows.extents), self._slots, self._keys, self._extents, self._used, targets
+            keys,
+            np.ascontiguousarray(rows.extents),
+            self._slots,
+            self._keys,
+            self._extents,
+            self._used,
+            targets,
         )
         self._extend_totals()
         if len(self._totals):
@@ -142,7 +187,9 @@ class LabelTable:
         """Return the statistics of all labels, in no order."""
         used = self._used
         labels = self._keys[:used].astype(UNSIGNED[self._dtype.itemsize]).view(self._dtype)
-        return LabelRows(labels, self._extents[:used], self._totals[:, :used], self._extremes[:, :used])
+        return LabelRows(
+            labels, self._extents[:used], self._totals[:, :used], self._extremes[:, :used]
+        )
 
 
 def _limits(dtype: np.dtype[Any]) -> tuple[Any, Any]:
@@ -152,7 +199,9 @@ def _limits(dtype: np.dtype[Any]) -> tuple[Any, Any]:
     return limits.min, limits.max
 
 
-def _merged_limbs(ours: npt.NDArray[np.int64], theirs: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _merged_limbs(
+    ours: npt.NDArray[np.int64], theirs: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
     # Columns: sum, upper limb of the sum, squares, upper limb of the squares. The carry of each
     # lower limb moves up.
     merged = ours + theirs
@@ -161,7 +210,9 @@ def _merged_limbs(ours: npt.NDArray[np.int64], theirs: npt.NDArray[np.int64]) ->
     return merged
 
 
-def _merged_moments(ours: npt.NDArray[np.float64], theirs: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _merged_moments(
+    ours: npt.NDArray[np.float64], theirs: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
     """Merge counts, sums and squared distances (Chan, Golub, LeVeque: Updating Formulae and a
     Pairwise Algorithm for Computing Sample Variances)."""
     merged = ours + theirs

@@ -96,7 +96,11 @@ def _add_extent(extents: Any, row: Any, other: Any, n: Any) -> None:
     """Add the statistics of a label in another table."""
     extents[row, COUNT] += other[n, COUNT]
     for axis in range(3):
-        low, high, upper = _unsigned(LOW + axis), _unsigned(HIGH + axis), _unsigned(UPPER_SUM + axis)
+        low, high, upper = (
+            _unsigned(LOW + axis),
+            _unsigned(HIGH + axis),
+            _unsigned(UPPER_SUM + axis),
+        )
         extents[row, low] = min(extents[row, low], other[n, low])
         extents[row, high] = max(extents[row, high], other[n, high])
         extents[row, upper] += other[n, upper]
@@ -104,7 +108,9 @@ def _add_extent(extents: Any, row: Any, other: Any, n: Any) -> None:
 
 
 @kernel
-def add_rows(labels: Any, other: Any, slots: Any, keys: Any, extents: Any, used: Any, rows: Any) -> Any:
+def add_rows(
+    labels: Any, other: Any, slots: Any, keys: Any, extents: Any, used: Any, rows: Any
+) -> Any:
     """Add the rows of another table, and write the row of each to ``rows``. Return the table, which
     may have grown."""
     for n in range(_unsigned(labels.size)):
@@ -136,7 +142,18 @@ def _list_runs(line: Any, stops: Any) -> Any:
 
 @helper
 def _add_line(
-    line: Any, stops: Any, corner: Any, y: Any, z: Any, ignore_zero: Any, slots: Any, keys: Any, extents: Any, used: Any, run_rows: Any, records: Any
+    line: Any,
+    stops: Any,
+    corner: Any,
+    y: Any,
+    z: Any,
+    ignore_zero: Any,
+    slots: Any,
+    keys: Any,
+    extents: Any,
+    used: Any,
+    run_rows: Any,
+    records: Any,
 ) -> Any:
     x = 0
     for run in range(_unsigned(stops.size)):
@@ -148,7 +165,14 @@ def _add_line(
             if row == _FREE:
                 row = used
                 used = _insert(key, slot, slots, keys, extents, used)
-            _add_run(extents, _unsigned(row), corner[0] + x, corner[0] + stop, corner[1] + y, corner[2] + z)
+            _add_run(
+                extents,
+                _unsigned(row),
+                corner[0] + x,
+                corner[0] + stop,
+                corner[1] + y,
+                corner[2] + z,
+            )
         if records:
             run_rows[run] = row
         x = stop
@@ -156,7 +180,18 @@ def _add_line(
 
 
 @kernel
-def add_voxels(labels: Any, shape: Any, corner: Any, ignore_zero: Any, slots: Any, keys: Any, extents: Any, used: Any, run_rows: Any, run_stops: Any) -> Any:
+def add_voxels(
+    labels: Any,
+    shape: Any,
+    corner: Any,
+    ignore_zero: Any,
+    slots: Any,
+    keys: Any,
+    extents: Any,
+    used: Any,
+    run_rows: Any,
+    run_stops: Any,
+) -> Any:
     """Add the voxels of a box. Return the table, which may have grown, and the number of recorded
     runs.
 
@@ -174,7 +209,20 @@ def add_voxels(labels: Any, shape: Any, corner: Any, ignore_zero: Any, slots: An
             count = _list_runs(line, stops)
             while used + count > keys.size:
                 slots, keys, extents = _grown(slots, keys, extents, used)
-            used = _add_line(line, stops[:count], corner, y, z, ignore_zero, slots, keys, extents, used, run_rows[num_runs:], records)
+            used = _add_line(
+                line,
+                stops[:count],
+                corner,
+                y,
+                z,
+                ignore_zero,
+                slots,
+                keys,
+                extents,
+                used,
+                run_rows[num_runs:],
+                records,
+            )
             if records:
                 run_stops[num_runs : num_runs + count] = stops[:count]
                 num_runs += count
@@ -186,7 +234,9 @@ def add_voxels(labels: Any, shape: Any, corner: Any, ignore_zero: Any, slots: An
 
 
 @kernel
-def add_integers(values: Any, width: Any, step: Any, run_rows: Any, run_stops: Any, totals: Any, extremes: Any) -> None:
+def add_integers(
+    values: Any, width: Any, step: Any, run_rows: Any, run_stops: Any, totals: Any, extremes: Any
+) -> None:
     """Add values of up to 16 bits: exact sums of the values and of their squares, in two limbs
     each."""
     # ``line`` is the first voxel of the current line, ``begin`` the first x of the current run; a
@@ -219,7 +269,9 @@ def add_integers(values: Any, width: Any, step: Any, run_rows: Any, run_stops: A
 
 
 @kernel
-def add_numbers(values: Any, width: Any, step: Any, run_rows: Any, run_stops: Any, totals: Any, extremes: Any) -> None:
+def add_numbers(
+    values: Any, width: Any, step: Any, run_rows: Any, run_stops: Any, totals: Any, extremes: Any
+) -> None:
     """Add values of any type as float64: their number, their sum, and the sum of their squared
     distances from the mean."""
     # The moments of a run are taken relative to its first value: squares of the values themselves

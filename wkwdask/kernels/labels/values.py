@@ -12,7 +12,14 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-def map_ids(ids: npt.NDArray[Any], keys: npt.NDArray[np.uint64] | None, values: npt.NDArray[Any], out: npt.NDArray[Any], *, keeps: bool) -> int | None:
+def map_ids(
+    ids: npt.NDArray[Any],
+    keys: npt.NDArray[np.uint64] | None,
+    values: npt.NDArray[Any],
+    out: npt.NDArray[Any],
+    *,
+    keeps: bool,
+) -> int | None:
     """Map the ids of an array into ``out``. Return the first kept id that ``out`` cannot hold; None
     if all fit.
 
@@ -36,7 +43,11 @@ def map_ids(ids: npt.NDArray[Any], keys: npt.NDArray[np.uint64] | None, values: 
     last, is_dense = np.iinfo(ids.dtype).max, keys is None and len(values) > 0
     if is_dense:
         last = min(last, len(values) - 1)
-    max_kept = 2**64 - 1 if ids.dtype == out.dtype else min(np.iinfo(out.dtype).max, np.iinfo(ids.dtype).max)
+    max_kept = (
+        2**64 - 1
+        if ids.dtype == out.dtype
+        else min(np.iinfo(out.dtype).max, np.iinfo(ids.dtype).max)
+    )
     no_keys = np.zeros(0, np.uint64)
     index = values_compiled.map_ids(
         flat.view(f"u{flat.itemsize}"),

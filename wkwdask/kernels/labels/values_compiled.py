@@ -27,7 +27,9 @@ def _first_not_less(keys: Any, key: Any) -> Any:
 
 
 @kernel
-def map_ids(ids: Any, keys: Any, values: Any, is_dense: Any, last: Any, keeps: Any, max_kept: Any, out: Any) -> Any:
+def map_ids(
+    ids: Any, keys: Any, values: Any, is_dense: Any, last: Any, keeps: Any, max_kept: Any, out: Any
+) -> Any:
     """Map ids; see ``values.map_ids``. Return the index of the first kept id larger than
     ``max_kept``, -1 if there is none."""
     # A direct-mapped cache of recent ids. Most voxels do not even reach it, as they equal the voxel

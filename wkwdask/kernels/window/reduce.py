@@ -81,7 +81,9 @@ def reduce_windows(
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
     if ignore_zero and method not in IGNORE_ZERO_METHODS:
-        raise ValueError(f"ignore_zero needs one of {', '.join(IGNORE_ZERO_METHODS)}, got {method!r}")
+        raise ValueError(
+            f"ignore_zero needs one of {', '.join(IGNORE_ZERO_METHODS)}, got {method!r}"
+        )
     if not _fits(source.shape, (fx, fy, fz), tuple(at), out.shape) or source.dtype != out.dtype:
         raise ValueError(
             f"source {source.dtype}{source.shape}, reduced by windows of {(fx, fy, fz)} voxels, does not fit into out {out.dtype}{out.shape} at {tuple(at)}"
@@ -92,16 +94,24 @@ def reduce_windows(
         source, out = source.view(np.uint8), out.view(np.uint8)
     parts = _parts(source.shape, (fx, fy, fz), tuple(low or (0, 0, 0)), tuple(high or source.shape))
     if source.dtype == np.float16:
-        wide = np.empty([n // f for n, f in zip(source.shape, (fx, fy, fz), strict=True)], np.float32, order="F")
-        reduce_windows(source.astype(np.float32), factor, method, wide, low, high, ignore_zero=ignore_zero)
+        wide = np.empty(
+            [n // f for n, f in zip(source.shape, (fx, fy, fz), strict=True)], np.float32, order="F"
+        )
+        reduce_windows(
+            source.astype(np.float32), factor, method, wide, low, high, ignore_zero=ignore_zero
+        )
         for part in parts:
             out[_window_slices(part, at)] = wide[_window_slices(part, (0, 0, 0))]
         return
     for part in parts:
         if (fx, fy, fz) == (1, 1, 1) or method == "nearest":
-            out[_window_slices(part, at)] = source[tuple(_every_window(segment, segment.voxel) for segment in part)]
+            out[_window_slices(part, at)] = source[
+                tuple(_every_window(segment, segment.voxel) for segment in part)
+            ]
         elif method in ("min", "max"):
-            out[_window_slices(part, at)] = _extreme(source, np.minimum if method == "min" else np.maximum, part)
+            out[_window_slices(part, at)] = _extreme(
+                source, np.minimum if method == "min" else np.maximum, part
+            )
         else:
             _compiled(source, method, part, out, at, ignore_zero=ignore_zero)
 
@@ -109,7 +119,10 @@ def reduce_windows(
 @lru_cache(maxsize=1024)
 def _fits(shape: _Vec3, factor: _Vec3, at: _Vec3, out_shape: _Vec3) -> bool:
     """Return whether the results of whole windows lie inside an array."""
-    return min(at) >= 0 and all(n % f == 0 and a + n // f <= m for n, f, a, m in zip(shape, factor, at, out_shape, strict=True))
+    return min(at) >= 0 and all(
+        n % f == 0 and a + n // f <= m
+        for n, f, a, m in zip(shape, factor, at, out_shape, strict=True)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +176,10 @@ def _segments(low: int, high: int, factor: int) -> list[_Segment]:
 
 
 def _window_slices(part: _Part, at: Sequence[int]) -> tuple[slice, ...]:
-    return tuple(slice(first + segment.window, first + segment.window + segment.count) for segment, first in zip(part, at, strict=True))
+    return tuple(
+        slice(first + segment.window, first + segment.window + segment.count)
+        for segment, first in zip(part, at, strict=True)
+    )
 
 
 def _every_window(segment: _Segment, first: int) -> slice:
@@ -173,10 +189,19 @@ def _every_window(segment: _Segment, first: int) -> slice:
 
 def _extreme(source: npt.NDArray[Any], ufunc: np.ufunc, part: _Part) -> npt.NDArray[Any]:
     """Reduce axis by axis; minimum and maximum do not depend on the order."""
-    values = source[tuple(slice(segment.voxel, segment.voxel + (segment.count - 1) * segment.factor + segment.extent) for segment in part)]
+    values = source[
+        tuple(
+            slice(
+                segment.voxel, segment.voxel + (segment.count - 1) * segment.factor + segment.extent
+            )
+            for segment in part
+        )
+    ]
     for axis in (2, 1, 0):
         segment, before = part[axis], (slice(None),) * axis
-        values = reduce(ufunc, [values[(*before, _every_window(segment, n))] for n in range(segment.extent)])
+        values = reduce(
+            ufunc, [values[(*before, _every_window(segment, n))] for n in range(segment.extent)]
+        )
     return values
 
 
@@ -227,14 +252,26 @@ class Lanes(NamedTuple):
     """NaN; zero for integers."""
 
 
-def _compiled(source: npt.NDArray[Any], method: str, part: _Part, out: npt.NDArray[Any], at: Sequence[int], *, ignore_zero: bool) -> None:
+def _compiled(
+    source: npt.NDArray[Any],
+    method: str,
+    part: _Part,
+    out: npt.NDArray[Any],
+    at: Sequence[int],
+    *,
+    ignore_zero: bool,
+) -> None:
     windows, first_voxel, first_result = _layout(source.shape, out.shape, part, tuple(at))
     voxels = source.reshape(-1, order="F")[first_voxel:]
     # always: numba compiles one loop for writeable and one for read-only arrays
     voxels.flags.writeable = False
     results = out.reshape(-1, order="F")[first_result:]
     is_whole = all(segment.extent == segment.factor for segment in part)
-    specialized = _specialized_kernel(method, windows.extent, source.dtype, ignore_zero=ignore_zero) if is_whole else None
+    specialized = (
+        _specialized_kernel(method, windows.extent, source.dtype, ignore_zero=ignore_zero)
+        if is_whole
+        else None
+    )
     if specialized is not None:
         specialized(voxels, windows, results)
     elif method == "mean":
@@ -247,25 +284,45 @@ def _compiled(source: npt.NDArray[Any], method: str, part: _Part, out: npt.NDArr
 def _layout(shape: _Vec3, out_shape: _Vec3, part: _Part, at: _Vec3) -> tuple[Windows, int, int]:
     """Return the windows in flat memory, the index of their first voxel, and that of their first
     result."""
-    (nx, ex, fx), (ny, ey, fy), (nz, ez, fz) = ((segment.count, segment.extent, segment.factor) for segment in part)
-    strides, out_strides = (1, shape[0], shape[0] * shape[1]), (1, out_shape[0], out_shape[0] * out_shape[1])
-    windows = Windows((nx, ny, nz), (ex, ey, ez), (fx, fy * strides[1], fz * strides[2]), strides, out_strides)
+    (nx, ex, fx), (ny, ey, fy), (nz, ez, fz) = (
+        (segment.count, segment.extent, segment.factor) for segment in part
+    )
+    strides, out_strides = (
+        (1, shape[0], shape[0] * shape[1]),
+        (1, out_shape[0], out_shape[0] * out_shape[1]),
+    )
+    windows = Windows(
+        (nx, ny, nz), (ex, ey, ez), (fx, fy * strides[1], fz * strides[2]), strides, out_strides
+    )
     first_voxel = sum(segment.voxel * n for segment, n in zip(part, strides, strict=True))
-    return windows, first_voxel, sum((segment.window + first) * n for segment, first, n in zip(part, at, out_strides, strict=True))
+    return (
+        windows,
+        first_voxel,
+        sum(
+            (segment.window + first) * n
+            for segment, first, n in zip(part, at, out_strides, strict=True)
+        ),
+    )
 
 
 @lru_cache(maxsize=64)
-def _specialized_kernel(method: str, factor: _Vec3, dtype: np.dtype[Any], *, ignore_zero: bool) -> Callable[..., None] | None:
+def _specialized_kernel(
+    method: str, factor: _Vec3, dtype: np.dtype[Any], *, ignore_zero: bool
+) -> Callable[..., None] | None:
     """Return the kernel written for a factor, such as ``mean_222_uint8``; None if there is none."""
     from wkwdask.kernels.window import reduce_by_two_compiled as kernels
 
     if method == "mean" and dtype.kind != "f" and dtype.itemsize == 8:
         return None
     stem = f"{method}{'_nonzero' if ignore_zero else ''}_{''.join(map(str, factor))}"
-    return getattr(kernels, f"{stem}_{dtype.name}", None) or getattr(kernels, f"{stem}_{_kind(dtype)}", None)
+    return getattr(kernels, f"{stem}_{dtype.name}", None) or getattr(
+        kernels, f"{stem}_{_kind(dtype)}", None
+    )
 
 
-def _mean(voxels: npt.NDArray[Any], windows: Windows, results: npt.NDArray[Any], *, ignore_zero: bool) -> None:
+def _mean(
+    voxels: npt.NDArray[Any], windows: Windows, results: npt.NDArray[Any], *, ignore_zero: bool
+) -> None:
     from wkwdask.kernels.window import reduce_compiled as kernels
 
     # Sums stay exact: below 2^31 in int32, below 2^52 in int64 (see ``mean_integer``), and of any
@@ -282,16 +339,36 @@ def _mean(voxels: npt.NDArray[Any], windows: Windows, results: npt.NDArray[Any],
     kernel(voxels, windows, results, ignore_zero, Sums(*np.empty((3, windows.shape[0]), sum_type)))
 
 
-def _sorted(voxels: npt.NDArray[Any], method: str, windows: Windows, results: npt.NDArray[Any], *, ignore_zero: bool) -> None:
+def _sorted(
+    voxels: npt.NDArray[Any],
+    method: str,
+    windows: Windows,
+    results: npt.NDArray[Any],
+    *,
+    ignore_zero: bool,
+) -> None:
     """Reduce by median or mode, which sort each window."""
     from wkwdask.kernels.window import reduce_compiled as kernels
 
     dtype, count = voxels.dtype, math.prod(windows.extent)
-    width = max(min(_LANES, _SORTED_NBYTES // (count * dtype.itemsize)), _FEWEST_LANES, windows.shape[0])
+    width = max(
+        min(_LANES, _SORTED_NBYTES // (count * dtype.itemsize)), _FEWEST_LANES, windows.shape[0]
+    )
     width = min(width, math.prod(windows.shape))
-    highest, nan = np.array([np.inf, np.nan] if dtype.kind == "f" else [np.iinfo(dtype).max, 0], dtype)
+    highest, nan = np.array(
+        [np.inf, np.nan] if dtype.kind == "f" else [np.iinfo(dtype).max, 0], dtype
+    )
     valid, nans, run, longest = np.empty((4, width), np.uint32)
-    lanes = Lanes(np.empty((count, width), dtype), valid, nans, run, longest, np.empty(width, dtype), highest, nan)
+    lanes = Lanes(
+        np.empty((count, width), dtype),
+        valid,
+        nans,
+        run,
+        longest,
+        np.empty(width, dtype),
+        highest,
+        nan,
+    )
     kernel = kernels.mode if method == "mode" else getattr(kernels, f"median_{_kind(dtype)}")
     kernel(voxels, windows, results, ignore_zero, lanes)
 
@@ -300,7 +377,9 @@ def _kind(dtype: np.dtype[Any]) -> str:
     return "float" if dtype.kind == "f" else "integer"
 
 
-def repeat_voxels(planes: npt.NDArray[Any], repeats: tuple[int, int, int], out: npt.NDArray[Any]) -> None:
+def repeat_voxels(
+    planes: npt.NDArray[Any], repeats: tuple[int, int, int], out: npt.NDArray[Any]
+) -> None:
     """Repeat voxels of an array (c, z, y, x) along x, y, z.
 
     Notes
@@ -322,7 +401,11 @@ def repeat_voxels(planes: npt.NDArray[Any], repeats: tuple[int, int, int], out: 
     if along_x == 1:
         rows = planes
     else:
-        rows = out if along_y == along_z == 1 else np.empty((channels, depth, height, width * along_x), planes.dtype)
+        rows = (
+            out
+            if along_y == along_z == 1
+            else np.empty((channels, depth, height, width * along_x), planes.dtype)
+        )
         for offset in range(along_x):
             rows[..., offset::along_x] = planes
         if rows is out:

@@ -34,7 +34,9 @@ def _four(source: Any, at: Any, row: Any) -> Any:
 @helper
 def _starts(windows: Any, j: Any, k: Any) -> Any:
     """Indices of the first voxel of a row of windows and of its first result."""
-    return _unsigned(j * windows.steps[1] + k * windows.steps[2]), _unsigned(j * windows.out_strides[1] + k * windows.out_strides[2])
+    return _unsigned(j * windows.steps[1] + k * windows.steps[2]), _unsigned(
+        j * windows.out_strides[1] + k * windows.out_strides[2]
+    )
 
 
 @kernel
@@ -67,7 +69,9 @@ def mean_222_uint8(source: Any, windows: Any, out: Any) -> None:
                 near = _u16(_u16(_u16(a) + _u16(b)) + _u16(_u16(c) + _u16(d)))
                 far = _u16(_u16(_u16(e) + _u16(f)) + _u16(_u16(g) + _u16(h)))
                 total = _u16(near + far)
-                out[to + i] = _u16(_u16(total + _u16(3)) + _u16(_u16(total >> _u16(3)) & _u16(1))) >> _u16(3)
+                out[to + i] = _u16(
+                    _u16(total + _u16(3)) + _u16(_u16(total >> _u16(3)) & _u16(1))
+                ) >> _u16(3)
 
 
 @kernel
@@ -239,7 +243,9 @@ def mode_222_integer(source: Any, windows: Any, out: Any) -> None:
         for j in range(windows.shape[1]):
             at, to = _starts(windows, j, k)
             for i in range(_unsigned(windows.shape[0])):
-                values = _sorted_8(*_four(source, at + i * _2, row), *_four(source, at + i * _2 + plane, row))
+                values = _sorted_8(
+                    *_four(source, at + i * _2, row), *_four(source, at + i * _2 + plane, row)
+                )
                 out[to + i] = _longest_of_8(values[0], values, values)
 
 
@@ -274,9 +280,13 @@ def mode_nonzero_222_integer(source: Any, windows: Any, out: Any) -> None:
         for j in range(windows.shape[1]):
             at, to = _starts(windows, j, k)
             for i in range(_unsigned(windows.shape[0])):
-                values = _sorted_8(*_four(source, at + i * _2, row), *_four(source, at + i * _2 + plane, row))
+                values = _sorted_8(
+                    *_four(source, at + i * _2, row), *_four(source, at + i * _2 + plane, row)
+                )
                 a, b, c, d, e, f, g, h = values
-                lowest = _not_zero(b, _not_zero(c, _not_zero(d, _not_zero(e, _not_zero(f, _not_zero(g, h))))))
+                lowest = _not_zero(
+                    b, _not_zero(c, _not_zero(d, _not_zero(e, _not_zero(f, _not_zero(g, h)))))
+                )
                 ends = (
                     a, _not_zero(b, one), _not_zero(c, one), _not_zero(d, one),
                     _not_zero(e, one), _not_zero(f, one), _not_zero(g, one), _not_zero(h, one),

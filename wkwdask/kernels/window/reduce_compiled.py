@@ -57,7 +57,9 @@ def mean_float(source: Any, windows: Any, out: Any, ignore_zero: Any, sums: Any)
 
 
 @helper
-def _sum_row(source: Any, windows: Any, j: Any, k: Any, ignore_zero: Any, totals: Any, counts: Any) -> None:
+def _sum_row(
+    source: Any, windows: Any, j: Any, k: Any, ignore_zero: Any, totals: Any, counts: Any
+) -> None:
     """Sum each window of a row, z fastest, and count its voxels. A count of 0 becomes 1, so the
     mean of no voxels is 0."""
     width, step = _unsigned(windows.shape[0]), _unsigned(windows.steps[0])
@@ -97,7 +99,16 @@ def mean_long(source: Any, windows: Any, out: Any, ignore_zero: Any, sums: Any) 
 
 
 @helper
-def _sum_halves_of_row(source: Any, windows: Any, j: Any, k: Any, ignore_zero: Any, totals: Any, lower: Any, counts: Any) -> None:
+def _sum_halves_of_row(
+    source: Any,
+    windows: Any,
+    j: Any,
+    k: Any,
+    ignore_zero: Any,
+    totals: Any,
+    lower: Any,
+    counts: Any,
+) -> None:
     number = totals.dtype.type
     step = _unsigned(windows.steps[0])
     totals[:] = 0
@@ -198,7 +209,11 @@ def mode(source: Any, windows: Any, out: Any, ignore_zero: Any, lanes: Any) -> N
         # smallest value.
         for n in range(_unsigned(1), _unsigned(values.shape[0])):
             for i in range(_unsigned(results.size)):
-                equal = _u32(run[i] + _u32(1)) if values[n, i] == values[n - _unsigned(1), i] else _u32(1)
+                equal = (
+                    _u32(run[i] + _u32(1))
+                    if values[n, i] == values[n - _unsigned(1), i]
+                    else _u32(1)
+                )
                 is_best = equal > longest[i] and n < valid[i]
                 run[i] = equal
                 longest[i] = equal if is_best else longest[i]
@@ -210,7 +225,16 @@ def mode(source: Any, windows: Any, out: Any, ignore_zero: Any, lanes: Any) -> N
 
 
 @helper
-def _sort_rows(source: Any, windows: Any, first: Any, ignore_zero: Any, values: Any, valid: Any, nans: Any, highest: Any) -> Any:
+def _sort_rows(
+    source: Any,
+    windows: Any,
+    first: Any,
+    ignore_zero: Any,
+    values: Any,
+    valid: Any,
+    nans: Any,
+    highest: Any,
+) -> Any:
     """Gather the windows of some rows into lanes, mask the values that do not count, and sort each
     lane. Return the number of rows."""
     rows = _gather(source, windows, first, values)
@@ -224,7 +248,9 @@ def _gather(source: Any, windows: Any, first: Any, values: Any) -> Any:
     width, step = _unsigned(windows.shape[0]), _unsigned(windows.steps[0])
     rows = min(values.shape[1] // windows.shape[0], windows.shape[1] * windows.shape[2] - first)
     for row in range(rows):
-        corner = (first + row) % windows.shape[1] * windows.steps[1] + (first + row) // windows.shape[1] * windows.steps[2]
+        corner = (first + row) % windows.shape[1] * windows.steps[1] + (
+            first + row
+        ) // windows.shape[1] * windows.steps[2]
         lane = _unsigned(row * windows.shape[0])
         n = _unsigned(0)
         for x in range(windows.extent[0]):
@@ -294,7 +320,10 @@ def _store(results: Any, windows: Any, first: Any, rows: Any, out: Any) -> None:
     """Copy the results of some rows to the output."""
     for row in range(rows):
         at = first + row
-        to = _unsigned(at % windows.shape[1] * windows.out_strides[1] + at // windows.shape[1] * windows.out_strides[2])
+        to = _unsigned(
+            at % windows.shape[1] * windows.out_strides[1]
+            + at // windows.shape[1] * windows.out_strides[2]
+        )
         lane = _unsigned(row * windows.shape[0])
         for i in range(_unsigned(windows.shape[0])):
             out[to + i] = results[lane + i]

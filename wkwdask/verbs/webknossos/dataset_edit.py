@@ -11,7 +11,12 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import ExistsError, LockedError, MissingError, UnsupportedError
-from wkwdask.formats.webknossos.dataset import check_own_datasource, make_layer, read_datasource, update_datasource
+from wkwdask.formats.webknossos.dataset import (
+    check_own_datasource,
+    make_layer,
+    read_datasource,
+    update_datasource,
+)
 from wkwdask.formats.webknossos.datasource import (
     FILE_NAME,
     is_folder_name,
@@ -47,7 +52,9 @@ def stored_layer(dataset: str, name: str, datasource: DataSource | None = None) 
     """Return a layer of a dataset."""
     datasource = datasource_of(dataset) if datasource is None else datasource
     if datasource.layer(name) is None:
-        names = [layer.name for layer in datasource.layers] + [layer.name for layer in datasource.invalid_layers]
+        names = [layer.name for layer in datasource.layers] + [
+            layer.name for layer in datasource.invalid_layers
+        ]
         raise MissingError(f"{dataset}: no layer {name!r}; there are {', '.join(names) or 'none'}")
     return make_layer(f"{dataset}/{name}", name, dataset, datasource)
 
@@ -67,14 +74,19 @@ def kept_idle(layer: Image) -> Iterator[None]:
 
 def _folders_of(layer: Image) -> list[str]:
     """Return the folders in which jobs on a layer work."""
-    return sorted({layer.folder} | {dirname(folder) for folder in layer.mags.values() if not is_remote(folder)})
+    return sorted(
+        {layer.folder}
+        | {dirname(folder) for folder in layer.mags.values() if not is_remote(folder)}
+    )
 
 
 def _check_idle(layer: Image) -> None:
     for folder in _folders_of(layer):
         for root, state in job_states(folder) if files.isdir(folder) else ():
             if state is not JobState.DEAD:
-                raise LockedError(f"{root}: a job is running in this layer, or can resume ({state.value}); wait for its end, or let repair remove it")
+                raise LockedError(
+                    f"{root}: a job is running in this layer, or can resume ({state.value}); wait for its end, or let repair remove it"
+                )
     for mag, folder in layer.mags.items():
         holder = None if is_remote(folder) else lock_holder(folder)
         if holder is not None:
@@ -97,7 +109,9 @@ def rename_layer(dataset: str, old: str, new: str) -> None:
     datasource = datasource_of(dataset)
     check_own_datasource(dataset)
     old_path, new_path = f"{dataset}/{old}", f"{dataset}/{new}"
-    is_renamed = is_folder_name(old) and datasource.layer(old) is None and datasource.layer(new) is not None
+    is_renamed = (
+        is_folder_name(old) and datasource.layer(old) is None and datasource.layer(new) is not None
+    )
     if is_renamed and (_leads_to(new_path, old) or _leads_to(old_path, old)):
         _swap(dataset, old, new)
         return
@@ -108,10 +122,15 @@ def rename_layer(dataset: str, old: str, new: str) -> None:
             update_datasource(dataset, lambda document: with_new_name(document, old, new, str))
             return
         if files.lexists(new_path) and not _leads_to(new_path, old):
-            raise ExistsError(f"{new_path}: already exists, but is not a layer of the JSON; move it away or choose another name")
+            raise ExistsError(
+                f"{new_path}: already exists, but is not a layer of the JSON; move it away or choose another name"
+            )
         if not files.lexists(new_path):
             files.symlink(old, new_path)
-        update_datasource(dataset, lambda document: with_new_name(document, old, new, _path_mover(dataset, old, new)))
+        update_datasource(
+            dataset,
+            lambda document: with_new_name(document, old, new, _path_mover(dataset, old, new)),
+        )
         _swap(dataset, old, new)
         for folder in _folders_of(stored_layer(dataset, new)):
             with contextlib.suppress(OSError):
@@ -127,7 +146,9 @@ def _swap(dataset: str, old: str, new: str) -> None:
     old_path, new_path = f"{dataset}/{old}", f"{dataset}/{new}"
     if _leads_to(new_path, old):
         # undoes _keep_old_folder of an earlier call
-        update_datasource(dataset, lambda document: with_paths(document, _path_mover(dataset, old, new)))
+        update_datasource(
+            dataset, lambda document: with_paths(document, _path_mover(dataset, old, new))
+        )
         if not files.exchange(old_path, new_path):
             _keep_old_folder(dataset, old, new)
             files.unlink(new_path)
@@ -141,9 +162,15 @@ def _keep_old_folder(dataset: str, old: str, new: str) -> None:
     """Let the paths of the renamed layer in the JSON lead to the folder with the old name."""
     mags = stored_layer(dataset, new).mags
     back = _path_mover(dataset, new, old)
-    paths = {mag: f"./{relpath(folder, dataset)}" for mag, folder in mags.items() if not is_remote(folder)}
+    paths = {
+        mag: f"./{relpath(folder, dataset)}"
+        for mag, folder in mags.items()
+        if not is_remote(folder)
+    }
     inside = {mag: back(path) for mag, path in paths.items() if path.startswith(f"./{new}/")}
-    update_datasource(dataset, lambda document: with_explicit_paths(with_paths(document, back), new, inside))
+    update_datasource(
+        dataset, lambda document: with_explicit_paths(with_paths(document, back), new, inside)
+    )
 
 
 def _path_mover(dataset: str, old: str, new: str) -> Callable[[str], str]:
@@ -172,7 +199,9 @@ def _path_mover(dataset: str, old: str, new: str) -> Callable[[str], str]:
 def reference_entry(source: Image, dataset: str, name: str, *, relative: bool) -> dict[str, Any]:
     """Return the JSON entry of a layer whose mags and attachments stay in another dataset."""
     if source.container.record is None or source.container.dataset_folder is None:
-        raise UnsupportedError(f"{source.folder}: no {FILE_NAME} describes this layer; only layers of a dataset can be listed in another one")
+        raise UnsupportedError(
+            f"{source.folder}: no {FILE_NAME} describes this layer; only layers of a dataset can be listed in another one"
+        )
 
     def reference(folder: str) -> str:
         if is_remote(folder):
@@ -186,7 +215,11 @@ def reference_entry(source: Image, dataset: str, name: str, *, relative: bool) -
     attachments = {"attachments": entry.get("attachments")}
     for holder in path_holders(attachments):
         path = holder["path"]
-        holder["path"] = path if is_remote(path) else reference(join(source.container.dataset_folder, path.removeprefix("file://")))
+        holder["path"] = (
+            path
+            if is_remote(path)
+            else reference(join(source.container.dataset_folder, path.removeprefix("file://")))
+        )
     return {**entry, "name": name}
 
 

@@ -58,7 +58,9 @@ class Merge:
     @property
     def note(self) -> str:
         """All notes, and the remaining step."""
-        return "; ".join([*self.notes, f"coarser mags are not made: wkwdask pyramid {dirname(self.target)}"])
+        return "; ".join(
+            [*self.notes, f"coarser mags are not made: wkwdask pyramid {dirname(self.target)}"]
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,27 +84,51 @@ class MergeOptions:
     """Volume layer of each annotation."""
 
 
-def find_merge(base: Path, annotations: Sequence[Path], target: Path, options: MergeOptions) -> Merge:
+def find_merge(
+    base: Path, annotations: Sequence[Path], target: Path, options: MergeOptions
+) -> Merge:
     """Select the mag and the annotations, read all blocks of the annotations once, and choose
     ids."""
     located, layer = locate(base), options.layer
     if layer is None and len(located.layers) > 1:
-        labels = [image.name for image in located.layers if image.container.record is not None and image.container.record.category == "segmentation"]
+        labels = [
+            image.name
+            for image in located.layers
+            if image.container.record is not None
+            and image.container.record.category == "segmentation"
+        ]
         layer = labels[0] if len(labels) == 1 else None
     base_name = located.choose_listed(layer).name
     opened = [open_annotation(url, base_name, options.volume_layer) for url in annotations]
-    mags = sorted((stored.mag for stored_mags, _ in opened for stored in stored_mags), key=lambda mag: (mag.maximum, mag.factors))
+    mags = sorted(
+        (stored.mag for stored_mags, _ in opened for stored in stored_mags),
+        key=lambda mag: (mag.maximum, mag.factors),
+    )
     mag = options.mag or located.mag or (mags[0] if mags else None)
     if mag is None:
-        raise ValueError(f"no block is stored in {', '.join(os.fspath(url) for url in annotations)}: nothing to merge")
-    (move,) = default_format().level_copies(base, target, None if located.mag is not None else [base_name], [mag])
-    selected = [(find_mag(stored_mags, mag), os.fspath(url)) for (stored_mags, _), url in zip(opened, annotations, strict=True)]
+        raise ValueError(
+            f"no block is stored in {', '.join(os.fspath(url) for url in annotations)}: nothing to merge"
+        )
+    (move,) = default_format().level_copies(
+        base, target, None if located.mag is not None else [base_name], [mag]
+    )
+    selected = [
+        (find_mag(stored_mags, mag), os.fspath(url))
+        for (stored_mags, _), url in zip(opened, annotations, strict=True)
+    ]
     with_blocks = [annotation for annotation, _ in selected if annotation is not None]
-    merge = _plan_ids(move, with_blocks, [url for annotation, url in selected if annotation is None], options.relabel)
+    merge = _plan_ids(
+        move,
+        with_blocks,
+        [url for annotation, url in selected if annotation is None],
+        options.relabel,
+    )
     return replace(merge, notes=(*(note for _, note in opened if note), *merge.notes))
 
 
-def _plan_ids(move: LevelCopy, annotations: Sequence[AnnotationMag], empty: Sequence[str], relabel: bool | int) -> Merge:
+def _plan_ids(
+    move: LevelCopy, annotations: Sequence[AnnotationMag], empty: Sequence[str], relabel: bool | int
+) -> Merge:
     source = move.image.volume(move.level.mag)
     for annotation in annotations:
         _check_type(annotation, source)
@@ -115,12 +141,16 @@ def _plan_ids(move: LevelCopy, annotations: Sequence[AnnotationMag], empty: Sequ
     if relabel is False:
         return Merge(move, tuple(annotations), box, largest, _notes_on_empty(empty))
     if known is None:
-        raise ValueError(f"{source.folder}: relabel requires the largest id of the base, which its JSON does not state; set relabel to that number")
+        raise ValueError(
+            f"{source.folder}: relabel requires the largest id of the base, which its JSON does not state; set relabel to that number"
+        )
     for annotation in annotations:
         _check_known(annotation, source, known)
     moved, largest, notes = _relabelled(annotations, scans, known)
     if largest > np.iinfo(source.dtype).max:
-        raise UnsupportedError(f"{source.folder}: ids up to {largest} do not fit into {source.dtype.name}")
+        raise UnsupportedError(
+            f"{source.folder}: ids up to {largest} do not fit into {source.dtype.name}"
+        )
     return Merge(move, moved, box, largest, (*notes, *_notes_on_empty(empty)))
 
 
@@ -132,10 +162,23 @@ def lay_out_merge(merge: Merge, options: RechunkOptions, existing: str, workers:
     move, source = merge.move, merge.move.image.volume(merge.move.level.mag)
     record = move.image.container.record
     category = "segmentation" if record is None else record.category
-    target = mag_target(Destination(merge.target, category=category, needs_container=False, allow_external=options.allow_external))
+    target = mag_target(
+        Destination(
+            merge.target,
+            category=category,
+            needs_container=False,
+            allow_external=options.allow_external,
+        )
+    )
     volume = MergedVolume(source, merge.annotations, merge.box)
-    levels = target.new_levels([LevelSpec.like(volume, is_copy=True)], options.stored, source.cropped(merge.box))
-    levels = replace(levels, edit=_edit(move, target, levels.edit, merge), settings={**levels.settings, "annotations": _token(merge.annotations)})
+    levels = target.new_levels(
+        [LevelSpec.like(volume, is_copy=True)], options.stored, source.cropped(merge.box)
+    )
+    levels = replace(
+        levels,
+        edit=_edit(move, target, levels.edit, merge),
+        settings={**levels.settings, "annotations": _token(merge.annotations)},
+    )
     return lay_out(source, volume, levels, options, existing, workers)
 
 
@@ -147,7 +190,9 @@ def _check_type(annotation: AnnotationMag, source: StoredArray) -> None:
             f"which {source.folder}, {source.dtype.name} in {source.num_channels}, cannot hold"
         )
     if source.dtype.kind not in "iu":
-        raise UnsupportedError(f"{source.folder}: holds {source.dtype.name}; annotations are merged into whole numbers")
+        raise UnsupportedError(
+            f"{source.folder}: holds {source.dtype.name}; annotations are merged into whole numbers"
+        )
 
 
 def _scan(annotation: AnnotationMag, source: StoredArray) -> _Scan:
@@ -157,7 +202,9 @@ def _scan(annotation: AnnotationMag, source: StoredArray) -> _Scan:
     for row in annotation.blocks().tolist():
         voxels = annotation.read_block((row[0], row[1], row[2]), source.dtype)
         largest = max(largest, int(voxels.max()))
-        block = BoundingBox((row[0] * step, row[1] * step, row[2] * step), (step, step, step), source.box.mag)
+        block = BoundingBox(
+            (row[0] * step, row[1] * step, row[2] * step), (step, step, step), source.box.mag
+        )
         if not source.box.contains(block):
             # the box of the result grows by voxels, not by whole blocks
             outside = outside.union(_nonzero_outside((voxels != 0).any(axis=0), block, source.box))
@@ -172,15 +219,25 @@ def _nonzero_outside(voxels: Any, block: BoundingBox, box: BoundingBox) -> Bound
     places = np.argwhere(voxels)
     if not len(places):
         return BoundingBox((0, 0, 0), (0, 0, 0), box.mag)
-    return BoundingBox.from_corners((places.min(axis=0) + block.topleft).tolist(), (places.max(axis=0) + 1 + block.topleft).tolist(), box.mag)
+    return BoundingBox.from_corners(
+        (places.min(axis=0) + block.topleft).tolist(),
+        (places.max(axis=0) + 1 + block.topleft).tolist(),
+        box.mag,
+    )
 
 
 def _largest_known(layer: Image, relabel: bool | int) -> int | None:
     if relabel is not True and relabel is not False:
         if not isinstance(relabel, int) or relabel < 0:
-            raise ValueError(f"relabel must be True, False or the largest id of the base (an integer >= 0), got {relabel!r}")
+            raise ValueError(
+                f"relabel must be True, False or the largest id of the base (an integer >= 0), got {relabel!r}"
+            )
         return relabel
-    return None if layer.container.record is None else largest_segment_id(layer.container.record.attributes)
+    return (
+        None
+        if layer.container.record is None
+        else largest_segment_id(layer.container.record.attributes)
+    )
 
 
 def _check_known(annotation: AnnotationMag, source: StoredArray, known: int) -> None:
@@ -195,10 +252,14 @@ def _check_known(annotation: AnnotationMag, source: StoredArray, known: int) -> 
             source.read_into(before, (row[0] * step, row[1] * step, row[2] * step))
             old = new[np.isin(new, before)]
             if len(old):
-                raise ValueError(f"{source.folder}: contains id {old[0]}, although its largest id is stated as {known}; set relabel to the true largest id")
+                raise ValueError(
+                    f"{source.folder}: contains id {old[0]}, although its largest id is stated as {known}; set relabel to the true largest id"
+                )
 
 
-def _relabelled(annotations: Sequence[AnnotationMag], scans: Sequence[_Scan], known: int) -> tuple[tuple[AnnotationMag, ...], int, list[str]]:
+def _relabelled(
+    annotations: Sequence[AnnotationMag], scans: Sequence[_Scan], known: int
+) -> tuple[tuple[AnnotationMag, ...], int, list[str]]:
     """Shift the new ids of each annotation, those above all ids of the base, so that they follow
     the ids of the previous annotations."""
     moved, notes, shift = [], [], 0
@@ -207,12 +268,16 @@ def _relabelled(annotations: Sequence[AnnotationMag], scans: Sequence[_Scan], kn
         moved.append(replace(annotation, largest_layer_id=known, id_offset=shift))
         new = max(0, scan.largest - known)
         if new and shift:
-            notes.append(f"{annotation.file}: ids {known + 1} to {known + new} became {known + shift + 1} to {known + shift + new}")
+            notes.append(
+                f"{annotation.file}: ids {known + 1} to {known + new} became {known + shift + 1} to {known + shift + new}"
+            )
         shift += new
     return tuple(moved), known + shift, notes
 
 
-def _edit(move: LevelCopy, target: MagTarget, edit: LayerEdit | None, merge: Merge) -> LayerEdit | None:
+def _edit(
+    move: LevelCopy, target: MagTarget, edit: LayerEdit | None, merge: Merge
+) -> LayerEdit | None:
     """Return the JSON edit: a new layer gets the attributes of the base, and the largest id is
     updated."""
     record, box = move.image.container.record, merge.box
@@ -223,9 +288,21 @@ def _edit(move: LevelCopy, target: MagTarget, edit: LayerEdit | None, merge: Mer
         attributes["largestSegmentId"] = format_segment_id(merge.largest)
     existing = target.layer.container.record
     if edit.new_layer is None and existing is not None:
-        edit = replace(edit, new_layer=NewLayer(existing.category, existing.bounding_box, existing.element_class, existing.num_channels))
+        edit = replace(
+            edit,
+            new_layer=NewLayer(
+                existing.category,
+                existing.bounding_box,
+                existing.element_class,
+                existing.num_channels,
+            ),
+        )
     if edit.new_layer is not None and record is not None:
-        layer_box = record.bounding_box if record.bounding_box.in_mag(box.mag).contains(box) else record.bounding_box.union(box.in_mag(MAG_1))
+        layer_box = (
+            record.bounding_box
+            if record.bounding_box.in_mag(box.mag).contains(box)
+            else record.bounding_box.union(box.in_mag(MAG_1))
+        )
         if existing is not None and any(entry.mag != move.level.mag for entry in existing.mags):
             layer_box = existing.bounding_box.union(layer_box)
         edit = replace(edit, new_layer=edit.new_layer._replace(box=layer_box))
@@ -234,4 +311,9 @@ def _edit(move: LevelCopy, target: MagTarget, edit: LayerEdit | None, merge: Mer
 
 def _token(annotations: Sequence[AnnotationMag]) -> str:
     """Return a token that changes when the annotations do."""
-    return token_of([(mag.state, mag.folder, mag.header, mag.largest_layer_id, mag.id_offset) for mag in annotations])
+    return token_of(
+        [
+            (mag.state, mag.folder, mag.header, mag.largest_layer_id, mag.id_offset)
+            for mag in annotations
+        ]
+    )

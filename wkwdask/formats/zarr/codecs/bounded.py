@@ -17,7 +17,13 @@ from zarr.abc.codec import ArrayArrayCodec, BytesBytesCodec
 from zarr.codecs import ShardingCodec
 from zarr.codecs._v2 import V2Codec
 
-from wkwdask.formats.zarr.codec import BOUNDED_COMPRESSORS, MAX_FILTER_GROWTH, SOURCE, decode_bounded, max_compressed_nbytes
+from wkwdask.formats.zarr.codec import (
+    BOUNDED_COMPRESSORS,
+    MAX_FILTER_GROWTH,
+    SOURCE,
+    decode_bounded,
+    max_compressed_nbytes,
+)
 from wkwdask.model.extras import import_extra
 
 if TYPE_CHECKING:
@@ -34,9 +40,17 @@ def bound_decoders(array: Any) -> Any:
         codecs: Sequence[Any] = bounded_codecs(metadata.codecs)
     else:
         filters = metadata.filters or ()
-        raw = prod(metadata.chunks) * metadata.dtype.to_native_dtype().itemsize * (MAX_FILTER_GROWTH if filters else 1)
+        raw = (
+            prod(metadata.chunks)
+            * metadata.dtype.to_native_dtype().itemsize
+            * (MAX_FILTER_GROWTH if filters else 1)
+        )
         bounded_filters = tuple(_BoundedNumcodec.of(codec, raw) for codec in filters) or None
-        codecs = [V2Codec(filters=bounded_filters, compressor=_BoundedNumcodec.of(metadata.compressor, raw))]
+        codecs = [
+            V2Codec(
+                filters=bounded_filters, compressor=_BoundedNumcodec.of(metadata.compressor, raw)
+            )
+        ]
     # zarr-python has no public way to change the codecs of an open array, whose classes are frozen
     object.__setattr__(inner, "codec_pipeline", type(inner.codec_pipeline).from_codecs(codecs))
     return array
@@ -50,12 +64,19 @@ def bounded_codecs(codecs: Sequence[Any]) -> list[Any]:
         bounded: Any = codec
         if isinstance(codec, ShardingCodec):
             bounded = ShardingCodec(
-                chunk_shape=codec.chunk_shape, codecs=bounded_codecs(codec.codecs), index_codecs=codec.index_codecs, index_location=codec.index_location
+                chunk_shape=codec.chunk_shape,
+                codecs=bounded_codecs(codec.codecs),
+                index_codecs=codec.index_codecs,
+                index_location=codec.index_location,
             )
         elif isinstance(codec, BytesBytesCodec):
             document = codec.to_dict()
             name = str(document.get("name")).removeprefix("numcodecs.")
-            bounded = _BoundedCodec(codec, name, document.get("configuration") or {}, tuple(before)) if name in BOUNDED_COMPRESSORS else codec  # type: ignore[arg-type]
+            bounded = (
+                _BoundedCodec(codec, name, document.get("configuration") or {}, tuple(before))
+                if name in BOUNDED_COMPRESSORS
+                else codec
+            )  # type: ignore[arg-type]
         if not isinstance(codec, ArrayArrayCodec):
             before.append(codec)
         chain.append(bounded)
@@ -73,7 +94,14 @@ class _BoundedCodec(BytesBytesCodec):
 
     async def _decode_single(self, chunk_bytes: Buffer, chunk_spec: ArraySpec) -> Buffer:
         data = chunk_bytes.to_bytes()
-        out = await asyncio.to_thread(decode_bounded, self.kind, self.options, data, self._max_decoded_nbytes(chunk_spec), self._decoded)
+        out = await asyncio.to_thread(
+            decode_bounded,
+            self.kind,
+            self.options,
+            data,
+            self._max_decoded_nbytes(chunk_spec),
+            self._decoded,
+        )
         return chunk_spec.prototype.buffer.from_bytes(out)
 
     def _decoded(self, data: bytes) -> Any:
@@ -105,11 +133,21 @@ class _BoundedNumcodec:
 
     @classmethod
     def of(cls, codec: Any, raw_nbytes: int) -> Any:
-        return codec if codec is None or codec.codec_id not in BOUNDED_COMPRESSORS else cls(codec, raw_nbytes)
+        return (
+            codec
+            if codec is None or codec.codec_id not in BOUNDED_COMPRESSORS
+            else cls(codec, raw_nbytes)
+        )
 
     def decode(self, buf: Any, out: Any = None) -> Any:
         del out
-        return decode_bounded(self.codec.codec_id, self.codec.get_config(), bytes(buf), self.max_nbytes, self.codec.decode)
+        return decode_bounded(
+            self.codec.codec_id,
+            self.codec.get_config(),
+            bytes(buf),
+            self.max_nbytes,
+            self.codec.decode,
+        )
 
     def encode(self, buf: Any) -> Any:
         return self.codec.encode(buf)

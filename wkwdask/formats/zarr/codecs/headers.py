@@ -81,9 +81,13 @@ def register_header(name: str, function: Callable[..., bytes]) -> Callable[..., 
     if not isinstance(name, str) or not name:
         raise ValueError(f"the name of a header must be a non-empty text, got {name!r}")
     if name in _BUILT_IN:
-        raise ValueError(f"the header {name!r} is built into wkwdask ({', '.join(sorted(_BUILT_IN))}): choose another name")
+        raise ValueError(
+            f"the header {name!r} is built into wkwdask ({', '.join(sorted(_BUILT_IN))}): choose another name"
+        )
     if not callable(function):
-        raise TypeError(f"the header {name!r} must be a function of the encoded bytes, got {function!r}")
+        raise TypeError(
+            f"the header {name!r} must be a function of the encoded bytes, got {function!r}"
+        )
     _registered[name] = function
     return function
 
@@ -118,7 +122,9 @@ class Header:
         return cls(name, dict(options or {}), _registered.get(name))
 
     @classmethod
-    def of_function(cls, function: Callable[..., bytes], options: Mapping[str, Any] | None = None) -> Header:
+    def of_function(
+        cls, function: Callable[..., bytes], options: Mapping[str, Any] | None = None
+    ) -> Header:
         """Return the header of a function, under its registered name; an array with an unregistered
         one can be written in this session only."""
         if not callable(function):
@@ -130,10 +136,16 @@ class Header:
     @classmethod
     def from_json(cls, value: Any) -> Header:
         """Parse a name, or an object with a name and options."""
-        is_object = isinstance(value, dict) and set(value) <= {"name", "options"} and isinstance(value.get("options", {}), dict)
+        is_object = (
+            isinstance(value, dict)
+            and set(value) <= {"name", "options"}
+            and isinstance(value.get("options", {}), dict)
+        )
         name = value.get("name") if is_object else value
         if not isinstance(name, str) or not name:
-            raise CorruptError(f"'header' is {value!r}, expected a name, or an object with 'name' and 'options'")
+            raise CorruptError(
+                f"'header' is {value!r}, expected a name, or an object with 'name' and 'options'"
+            )
         return cls.named(name, value.get("options") if is_object else None)
 
     def to_json(self) -> str | dict[str, Any]:
@@ -143,7 +155,11 @@ class Header:
         """Return the function; raises UnsupportedError if it is unknown in this process."""
         function = self.function or find_header(self.name)
         if function is None:
-            hint = " (a function without a name when the array was created)" if self.name.startswith(_SESSION) else ""
+            hint = (
+                " (a function without a name when the array was created)"
+                if self.name.startswith(_SESSION)
+                else ""
+            )
             raise UnsupportedError(
                 f"chunks of this array begin with the header {self.name!r}{hint}, which is not registered in this process; "
                 f"before writing, call wkwdask.register_header({self.name!r}, function)"
@@ -152,11 +168,19 @@ class Header:
 
     def make(self, encoded: bytes, layout: ChunkLayout) -> bytes:
         function = self.resolve()
-        header = function(encoded, layout, **self.options) if _takes_layout(function) else function(encoded, **self.options)
+        header = (
+            function(encoded, layout, **self.options)
+            if _takes_layout(function)
+            else function(encoded, **self.options)
+        )
         if not isinstance(header, (bytes, bytearray, memoryview)):
-            raise TypeError(f"the header {self.name!r} returned {type(header).__name__}, expected bytes")
+            raise TypeError(
+                f"the header {self.name!r} returned {type(header).__name__}, expected bytes"
+            )
         if len(header) != layout.header_nbytes:
-            raise ValueError(f"the header {self.name!r} returned {len(header)} bytes, expected {layout.header_nbytes} according to the metadata of the array")
+            raise ValueError(
+                f"the header {self.name!r} returned {len(header)} bytes, expected {layout.header_nbytes} according to the metadata of the array"
+            )
         return bytes(header)
 
 
@@ -167,7 +191,11 @@ def _takes_layout(function: Callable[..., bytes]) -> bool:
     except (TypeError, ValueError):
         return False
     return (
-        sum(parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD) and parameter.default is parameter.empty for parameter in parameters)
+        sum(
+            parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+            and parameter.default is parameter.empty
+            for parameter in parameters
+        )
         > 1
     )
 
@@ -180,5 +208,7 @@ def n5_header(encoded: bytes, layout: ChunkLayout) -> bytes:
     # shape arrives here already transposed.
     count = len(layout.shape)
     if layout.header_nbytes != 4 + 4 * count:
-        raise ValueError(f"the header of an N5 block of {count} dimensions has {4 + 4 * count} bytes, expected {layout.header_nbytes}: change the offset")
+        raise ValueError(
+            f"the header of an N5 block of {count} dimensions has {4 + 4 * count} bytes, expected {layout.header_nbytes}: change the offset"
+        )
     return struct.pack(f">HH{count}I", 0, count, *reversed(layout.shape))

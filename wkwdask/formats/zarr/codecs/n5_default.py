@@ -49,7 +49,11 @@ class N5DefaultCodec(ArrayBytesCodec):
 
     @property
     def compression(self) -> Compression:
-        compression = from_zarr_codec(json.loads(self.documents[2])) if len(self.documents) > 2 else Compression()
+        compression = (
+            from_zarr_codec(json.loads(self.documents[2]))
+            if len(self.documents) > 2
+            else Compression()
+        )
         assert compression is not None
         return compression
 
@@ -60,19 +64,28 @@ class N5DefaultCodec(ArrayBytesCodec):
             or not isinstance(data.get("configuration"), dict)
             or not isinstance(data["configuration"].get("codecs"), (list, tuple))
         ):
-            raise ValueError(f'expected the codec "{CODEC_NAME}" with a configuration that lists codecs, got {data!r}')
+            raise ValueError(
+                f'expected the codec "{CODEC_NAME}" with a configuration that lists codecs, got {data!r}'
+            )
         return cls(codecs=data["configuration"]["codecs"])
 
     def to_dict(self) -> dict[str, Any]:
-        return {"name": CODEC_NAME, "configuration": {"codecs": [json.loads(document) for document in self.documents]}}
+        return {
+            "name": CODEC_NAME,
+            "configuration": {"codecs": [json.loads(document) for document in self.documents]},
+        }
 
     def validate(self, *, shape: tuple[int, ...], dtype: Any, chunk_grid: Any) -> None:
         del chunk_grid
         if len(shape) != self.num_axes:
-            raise ValueError(f"{CODEC_NAME}: an array of {len(shape)} axes, but the transpose codec is for {self.num_axes}")
+            raise ValueError(
+                f"{CODEC_NAME}: an array of {len(shape)} axes, but the transpose codec is for {self.num_axes}"
+            )
         native = np.dtype(dtype.to_native_dtype())
         if native.name not in DTYPES:
-            raise ValueError(f"{CODEC_NAME}: N5 has no type for {native}; it stores {', '.join(DTYPES)}")
+            raise ValueError(
+                f"{CODEC_NAME}: N5 has no type for {native}; it stores {', '.join(DTYPES)}"
+            )
         if native.itemsize > 1 and _endian(json.loads(self.documents[1])) is None:
             raise ValueError(f'{CODEC_NAME}: the bytes codec must say "endian": "big" for {native}')
 
@@ -87,7 +100,9 @@ class N5DefaultCodec(ArrayBytesCodec):
         dtype = np.dtype(chunk_spec.dtype.to_native_dtype())
         data = memoryview(chunk_data.to_bytes())
         block = decode_block(data, dtype, self.compression, SOURCE, num_axes=len(chunk_spec.shape))
-        inside = tuple(slice(0, min(n, m)) for n, m in zip(block.shape, chunk_spec.shape, strict=True))
+        inside = tuple(
+            slice(0, min(n, m)) for n, m in zip(block.shape, chunk_spec.shape, strict=True)
+        )
         out = np.empty(chunk_spec.shape, dtype.newbyteorder("="), order="F")
         if block[inside].shape != out.shape:
             out[...] = 0 if chunk_spec.fill_value is None else chunk_spec.fill_value
@@ -95,7 +110,9 @@ class N5DefaultCodec(ArrayBytesCodec):
         return chunk_spec.prototype.nd_buffer.from_numpy_array(out)
 
     def _encode_sync(self, chunk_data: NDBuffer, chunk_spec: ArraySpec) -> Buffer:
-        return chunk_spec.prototype.buffer.from_bytes(encode_block(chunk_data.as_numpy_array(), self.compression, SOURCE))
+        return chunk_spec.prototype.buffer.from_bytes(
+            encode_block(chunk_data.as_numpy_array(), self.compression, SOURCE)
+        )
 
     async def _decode_single(self, chunk_data: Buffer, chunk_spec: ArraySpec) -> NDBuffer:
         return await asyncio.to_thread(self._decode_sync, chunk_data, chunk_spec)
@@ -114,12 +131,18 @@ def _as_object(codec: Mapping[str, Any] | Any) -> dict[str, Any]:
 def _check_codecs(codecs: list[dict[str, Any]]) -> None:
     names = [codec.get("name") for codec in codecs]
     if len(codecs) not in (2, 3) or names[:2] != ["transpose", "bytes"]:
-        raise ValueError(f"{CODEC_NAME}: expected the codecs transpose, bytes, and a compressor or none, got {names}")
+        raise ValueError(
+            f"{CODEC_NAME}: expected the codecs transpose, bytes, and a compressor or none, got {names}"
+        )
     order = (codecs[0].get("configuration") or {}).get("order")
     if not isinstance(order, (list, tuple)) or list(order) != list(range(len(order)))[::-1]:
-        raise ValueError(f"{CODEC_NAME}: transpose must reverse all axes, such as [2, 1, 0], got {order!r}")
+        raise ValueError(
+            f"{CODEC_NAME}: transpose must reverse all axes, such as [2, 1, 0], got {order!r}"
+        )
     if _endian(codecs[1]) not in (None, "big"):
-        raise ValueError(f'{CODEC_NAME}: bytes must have "endian": "big", got {_endian(codecs[1])!r}')
+        raise ValueError(
+            f'{CODEC_NAME}: bytes must have "endian": "big", got {_endian(codecs[1])!r}'
+        )
     if len(codecs) == 3 and from_zarr_codec(codecs[2]) is None:
         raise ValueError(f"{CODEC_NAME}: N5 has no equivalent of the Zarr codec {names[2]!r}")
 

@@ -84,7 +84,10 @@ def _codec_lists(frame: FrameType | None) -> Any:
             return
         values = frame.f_locals
         owner = values.get("self")
-        for found in (getattr(owner, "codecs", None), *(values.get(name) for name in _CODEC_LIST_NAMES)):
+        for found in (
+            getattr(owner, "codecs", None),
+            *(values.get(name) for name in _CODEC_LIST_NAMES),
+        ):
             if isinstance(found, (tuple, list)):
                 yield found
         frame = frame.f_back
@@ -119,13 +122,21 @@ class FixedBytesCodec(BytesBytesCodec):
 
     def __post_init__(self) -> None:
         if not isinstance(self.nbytes, int) or isinstance(self.nbytes, bool) or self.nbytes < 0:
-            raise CorruptError(f"codec {self.name!r}: {self.size_key!r} is {self.nbytes!r}, expected a number of bytes, 0 or more")
+            raise CorruptError(
+                f"codec {self.name!r}: {self.size_key!r} is {self.nbytes!r}, expected a number of bytes, 0 or more"
+            )
         if self.literal is not None and self.header is not None:
-            raise CorruptError(f"codec {self.name!r}: {self.literal_key!r} and 'header' are both given, expected at most one of them")
+            raise CorruptError(
+                f"codec {self.name!r}: {self.literal_key!r} and 'header' are both given, expected at most one of them"
+            )
         if self.literal is not None and len(self.literal) != self.nbytes:
-            raise CorruptError(f"codec {self.name!r}: {self.literal_key!r} has {len(self.literal)} bytes, expected {self.nbytes} as {self.size_key!r} says")
+            raise CorruptError(
+                f"codec {self.name!r}: {self.literal_key!r} has {len(self.literal)} bytes, expected {self.nbytes} as {self.size_key!r} says"
+            )
         if not isinstance(self.strict, bool):
-            raise CorruptError(f"codec {self.name!r}: 'strict' is {self.strict!r}, expected true or false")
+            raise CorruptError(
+                f"codec {self.name!r}: 'strict' is {self.strict!r}, expected true or false"
+            )
 
     @property
     def at_start(self) -> bool:
@@ -138,24 +149,33 @@ class FixedBytesCodec(BytesBytesCodec):
             raise CorruptError(f"codec {data!r}, expected one of the name {cls.name!r}")
         configuration = data.get("configuration")
         if not isinstance(configuration, dict):
-            raise CorruptError(f"codec {cls.name!r}: 'configuration' is {configuration!r}, expected an object with {cls.size_key!r}")
+            raise CorruptError(
+                f"codec {cls.name!r}: 'configuration' is {configuration!r}, expected an object with {cls.size_key!r}"
+            )
         required = (*cls.more_keys, cls.size_key)
         keys = (*required, cls.literal_key, "header", "strict")
         problems = [f"no {key!r}" for key in required if key not in configuration]
         problems += [f"unknown key {key!r}" for key in configuration if key not in keys]
         if problems:
-            raise CorruptError(f"codec {cls.name!r}: {', '.join(problems)}; it has {', '.join(keys)}")
+            raise CorruptError(
+                f"codec {cls.name!r}: {', '.join(problems)}; it has {', '.join(keys)}"
+            )
         literal, header = configuration.get(cls.literal_key), configuration.get("header")
         return cls(
             nbytes=configuration[cls.size_key],
-            literal=None if literal is None else decode_base64(literal, f"codec {cls.name!r}: {cls.literal_key!r}"),
+            literal=None
+            if literal is None
+            else decode_base64(literal, f"codec {cls.name!r}: {cls.literal_key!r}"),
             header=None if header is None else Header.from_json(header),
             strict=configuration.get("strict", False),
             **{key: configuration[key] for key in cls.more_keys},
         )
 
     def to_dict(self) -> dict[str, Any]:
-        configuration: dict[str, Any] = {**{key: getattr(self, key) for key in self.more_keys}, self.size_key: self.nbytes}
+        configuration: dict[str, Any] = {
+            **{key: getattr(self, key) for key in self.more_keys},
+            self.size_key: self.nbytes,
+        }
         if self.literal is not None:
             configuration[self.literal_key] = base64.b64encode(self.literal).decode("ascii")
         if self.header is not None:
@@ -206,9 +226,14 @@ class FixedBytesCodec(BytesBytesCodec):
         if self.literal is not None:
             return self.literal
         if self.header is not None:
-            return self.header.make(data.to_bytes(), ChunkLayout(chunk_spec.shape, chunk_spec.dtype.to_native_dtype(), self.nbytes))
+            return self.header.make(
+                data.to_bytes(),
+                ChunkLayout(chunk_spec.shape, chunk_spec.dtype.to_native_dtype(), self.nbytes),
+            )
         if self.nbytes > _MAX_ZEROS:
-            raise UnsupportedError(f"codec {self.name!r}: {self._kind()} of {self.nbytes} zeros, expected at most {_MAX_ZEROS}: give {self.literal_key!r}")
+            raise UnsupportedError(
+                f"codec {self.name!r}: {self._kind()} of {self.nbytes} zeros, expected at most {_MAX_ZEROS}: give {self.literal_key!r}"
+            )
         return bytes(self.nbytes)
 
     def _check(self, stored: bytes, data: Buffer, chunk_spec: ArraySpec, start: int) -> None:
@@ -216,7 +241,9 @@ class FixedBytesCodec(BytesBytesCodec):
         try:
             expected = self._fixed_bytes(data, chunk_spec)
         except (TypeError, ValueError) as error:  # the header function rejects the stored data
-            raise CorruptError(f"codec {self.name!r}: {self._kind()} of {_describe_chunk(chunk_spec)} cannot be checked: {error}") from error
+            raise CorruptError(
+                f"codec {self.name!r}: {self._kind()} of {_describe_chunk(chunk_spec)} cannot be checked: {error}"
+            ) from error
         if stored == expected:
             return
         n = next(n for n in range(self.nbytes) if stored[n] != expected[n])
@@ -241,7 +268,9 @@ def decode_base64(text: Any, where: str) -> bytes:
     except (binascii.Error, UnicodeEncodeError) as error:
         raise CorruptError(f"{where} is not base64: {error}") from None
     if base64.b64encode(decoded).decode("ascii") != text:
-        raise CorruptError(f"{where} is not canonical base64: its end holds bits or padding beyond its {len(decoded)} bytes")
+        raise CorruptError(
+            f"{where} is not canonical base64: its end holds bits or padding beyond its {len(decoded)} bytes"
+        )
     return decoded
 
 

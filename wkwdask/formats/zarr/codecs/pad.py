@@ -25,7 +25,9 @@ class PadCodec(FixedBytesCodec):
 
     def __post_init__(self) -> None:
         if self.location not in ("start", "end"):
-            raise CorruptError(f"codec 'pad': 'location' is {self.location!r}, expected 'start' or 'end'")
+            raise CorruptError(
+                f"codec 'pad': 'location' is {self.location!r}, expected 'start' or 'end'"
+            )
         super().__post_init__()
 
     @property

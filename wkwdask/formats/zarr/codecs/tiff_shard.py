@@ -68,7 +68,9 @@ class TiffShardCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):
     def from_dict(cls, data: dict[str, Any]) -> Self:
         """Raise UnsupportedError: the metadata are those of a standard shard, which zarr-python
         reads with its own codec."""
-        raise UnsupportedError(f"a TIFF shard codec cannot be created from metadata, which name it {data.get('name')!r}")
+        raise UnsupportedError(
+            f"a TIFF shard codec cannot be created from metadata, which name it {data.get('name')!r}"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -92,25 +94,41 @@ class TiffShardCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):
     async def _decode_single(self, chunk_data: Buffer, chunk_spec: ArraySpec) -> NDBuffer:
         return await self.reader._decode_single(chunk_data, chunk_spec)
 
-    async def _decode_partial_single(self, byte_getter: Any, selection: Any, chunk_spec: ArraySpec) -> NDBuffer | None:
+    async def _decode_partial_single(
+        self, byte_getter: Any, selection: Any, chunk_spec: ArraySpec
+    ) -> NDBuffer | None:
         return await self.reader._decode_partial_single(byte_getter, selection, chunk_spec)
 
     async def _encode_single(self, chunk_data: NDBuffer, chunk_spec: ArraySpec) -> Buffer | None:
         # | TIFF header | inner chunk: strip or tile | inner chunk | ... | index of offsets and
         # lengths | CRC-32C |
         segments: list[Buffer] = []
-        for starts in product(*(range(0, n, step) for n, step in zip(chunk_spec.shape, self.chunk_shape, strict=True))):
-            part: Any = chunk_data[tuple(slice(start, start + step) for start, step in zip(starts, self.chunk_shape, strict=True))]
+        for starts in product(
+            *(range(0, n, step) for n, step in zip(chunk_spec.shape, self.chunk_shape, strict=True))
+        ):
+            part: Any = chunk_data[
+                tuple(
+                    slice(start, start + step)
+                    for start, step in zip(starts, self.chunk_shape, strict=True)
+                )
+            ]
             for codec in self.codecs:
                 part = await codec._encode_single(part, chunk_spec)
             segments.append(part)
         lengths = [len(segment) for segment in segments]
-        image = TiffImage.of(chunk_spec.shape, chunk_spec.dtype.to_native_dtype(), self.byteorder, self.axes, "pages")
-        header = tiff_segments_header(image, chunk_spec.shape, self.chunk_shape, lengths, self.compression)
+        image = TiffImage.of(
+            chunk_spec.shape, chunk_spec.dtype.to_native_dtype(), self.byteorder, self.axes, "pages"
+        )
+        header = tiff_segments_header(
+            image, chunk_spec.shape, self.chunk_shape, lengths, self.compression
+        )
         make = chunk_spec.prototype.buffer.from_bytes
         index = await Crc32cCodec()._encode_single(make(_index(len(header), lengths)), chunk_spec)
         assert index is not None
-        parts = [np.frombuffer(header, "B"), *(buffer.as_numpy_array() for buffer in (*segments, index))]
+        parts = [
+            np.frombuffer(header, "B"),
+            *(buffer.as_numpy_array() for buffer in (*segments, index)),
+        ]
         return chunk_spec.prototype.buffer.from_array_like(np.concatenate(parts))
 
 
@@ -118,4 +136,8 @@ def _index(start: int, lengths: list[int]) -> bytes:
     """Return the index of a shard with contiguous inner chunks in C order: offset and length of
     each, 64-bit little-endian."""
     ends = start + np.cumsum(lengths, dtype="<u8")
-    return np.column_stack([ends - np.asarray(lengths, "<u8"), np.asarray(lengths, "<u8")]).astype("<u8").tobytes()
+    return (
+        np.column_stack([ends - np.asarray(lengths, "<u8"), np.asarray(lengths, "<u8")])
+        .astype("<u8")
+        .tobytes()
+    )

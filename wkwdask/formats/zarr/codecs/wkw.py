@@ -19,8 +19,21 @@ from zarr.abc.store import RangeByteRequest
 from zarr.storage import LocalStore
 
 from wkwdask.errors import CorruptError, FormatError, TruncatedError, UnsupportedError
-from wkwdask.formats.wkw.file import MAX_LZ4_RATIO, block_bounds, format_file_head, parse_jump_table, raw_block_bounds, table_range
-from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, WkwHeader, make_header, parse_header
+from wkwdask.formats.wkw.file import (
+    MAX_LZ4_RATIO,
+    block_bounds,
+    format_file_head,
+    parse_jump_table,
+    raw_block_bounds,
+    table_range,
+)
+from wkwdask.formats.wkw.header import (
+    HEADER_NBYTES,
+    BlockType,
+    WkwHeader,
+    make_header,
+    parse_header,
+)
 from wkwdask.geometry import morton
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_range
@@ -62,8 +75,14 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
 
     def __post_init__(self) -> None:
         BlockType.parse(self.compression)
-        if not isinstance(self.block_len, int) or not 1 <= self.block_len <= 1 << 15 or self.block_len & (self.block_len - 1):
-            raise ValueError(f"codec wkw: block_len must be a power of two in 1..{1 << 15}, got {self.block_len!r}")
+        if (
+            not isinstance(self.block_len, int)
+            or not 1 <= self.block_len <= 1 << 15
+            or self.block_len & (self.block_len - 1)
+        ):
+            raise ValueError(
+                f"codec wkw: block_len must be a power of two in 1..{1 << 15}, got {self.block_len!r}"
+            )
         if not isinstance(self.level, int) or not 1 <= self.level <= 12:
             raise ValueError(f"codec wkw: level must be in 1..12, got {self.level!r}")
 
@@ -72,14 +91,23 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
         return cls(**(data.get("configuration") or {}))
 
     def to_dict(self) -> dict[str, Any]:
-        return {"name": "wkw", "configuration": {"block_len": self.block_len, "compression": self.compression, "level": self.level}}
+        return {
+            "name": "wkw",
+            "configuration": {
+                "block_len": self.block_len,
+                "compression": self.compression,
+                "level": self.level,
+            },
+        }
 
     def validate(self, *, shape: tuple[int, ...], dtype: Any, chunk_grid: Any) -> None:
         chunk_shape = getattr(chunk_grid, "chunk_shape", None)
         if chunk_shape is not None:
             self._header(tuple(chunk_shape), dtype.to_native_dtype())
             if len(shape) == 4 and chunk_shape[0] != shape[0]:
-                raise ValueError(f"codec wkw: all {shape[0]} channels must be in one chunk, got chunks of {chunk_shape[0]}")
+                raise ValueError(
+                    f"codec wkw: all {shape[0]} channels must be in one chunk, got chunks of {chunk_shape[0]}"
+                )
 
     def compute_encoded_size(self, input_byte_length: int, chunk_spec: ArraySpec) -> int:
         raise NotImplementedError
@@ -92,7 +120,14 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
             )
         num_channels = shape[0] if len(shape) == 4 else 1
         block_type = BlockType.parse(self.compression)
-        return make_header(dtype, num_channels, block_len=self.block_len, file_len=edge // self.block_len, block_type=block_type, any_length=True)
+        return make_header(
+            dtype,
+            num_channels,
+            block_len=self.block_len,
+            file_len=edge // self.block_len,
+            block_type=block_type,
+            any_length=True,
+        )
 
     def _header_of(self, raw: Any, spec: ArraySpec) -> WkwHeader:
         """Parse the header of a stored file, and check that it belongs to this array."""
@@ -107,7 +142,9 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
     async def _decode_single(self, chunk_data: Buffer, chunk_spec: ArraySpec) -> NDBuffer:
         return await asyncio.to_thread(self._decode_sync, chunk_data, chunk_spec)
 
-    def _decode_box(self, chunk_data: Buffer, spec: ArraySpec, box: BoundingBox) -> npt.NDArray[Any]:
+    def _decode_box(
+        self, chunk_data: Buffer, spec: ArraySpec, box: BoundingBox
+    ) -> npt.NDArray[Any]:
         memory = bytes_of(chunk_data)
         raw: Any = memory.data
         header = self._header_of(raw, spec)
@@ -135,7 +172,15 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
             count = min(per_batch, header.blocks_per_file - first)
             corners = morton.decode(np.arange(first, first + count)).astype(np.int64) * step
             memory = np.empty(count * compress_bound(header.block_nbytes), np.uint8)
-            encoded = encode_from(voxels, corners, memory, block_len=step, block_type=header.block_type, level=self.level, store_zero=True)
+            encoded = encode_from(
+                voxels,
+                corners,
+                memory,
+                block_len=step,
+                block_type=header.block_type,
+                level=self.level,
+                store_zero=True,
+            )
             sizes.append(encoded.sizes)
             pieces.append(memory[: encoded.nbytes].copy())
         head = np.frombuffer(format_file_head(header, np.concatenate(sizes)), np.uint8)
@@ -144,16 +189,24 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
     async def _encode_single(self, chunk_data: NDBuffer, chunk_spec: ArraySpec) -> Buffer | None:
         return await asyncio.to_thread(self._encode_sync, chunk_data, chunk_spec)
 
-    async def _decode_partial_single(self, byte_getter: ByteGetter, selection: SelectorTuple, chunk_spec: ArraySpec) -> NDBuffer | None:
+    async def _decode_partial_single(
+        self, byte_getter: ByteGetter, selection: SelectorTuple, chunk_spec: ArraySpec
+    ) -> NDBuffer | None:
         with named_errors(byte_getter):
             return await self._decode_selected(byte_getter, selection, chunk_spec)
 
-    def _decode_partial_sync(self, byte_getter: Any, selection: SelectorTuple, chunk_spec: ArraySpec) -> NDBuffer | None:
+    def _decode_partial_sync(
+        self, byte_getter: Any, selection: SelectorTuple, chunk_spec: ArraySpec
+    ) -> NDBuffer | None:
         """Decode a selection for zarr's synchronous codec pipeline, without an event loop."""
-        read: NDBuffer | None = run_to_completion(self._decode_partial_single(BlockingGetter(byte_getter), selection, chunk_spec))
+        read: NDBuffer | None = run_to_completion(
+            self._decode_partial_single(BlockingGetter(byte_getter), selection, chunk_spec)
+        )
         return read
 
-    async def _decode_selected(self, getter: Any, selection: SelectorTuple, spec: ArraySpec) -> NDBuffer | None:
+    async def _decode_selected(
+        self, getter: Any, selection: SelectorTuple, spec: ArraySpec
+    ) -> NDBuffer | None:
         box, rest = enclosing_box(selection, spec.shape)
         edge = spec.shape[-1]
         if box.is_empty:
@@ -164,12 +217,18 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
         is_large_part = 2 * box.volume >= edge**3 and not is_local(getter)
         if in_memory or is_large_part or edge <= self.block_len:
             data = await getter.get(spec.prototype)
-            array = None if data is None else await run_in_thread(getter, self._decode_box, data, spec, box)
+            array = (
+                None
+                if data is None
+                else await run_in_thread(getter, self._decode_box, data, spec, box)
+            )
         else:
             array = await self._read_box(getter, spec, box)
         return None if array is None else _buffer(array[rest], spec)
 
-    async def _read_box(self, getter: Any, spec: ArraySpec, box: BoundingBox) -> npt.NDArray[Any] | None:
+    async def _read_box(
+        self, getter: Any, spec: ArraySpec, box: BoundingBox
+    ) -> npt.NDArray[Any] | None:
         """Read and decode the blocks of a box; None if the file is absent."""
         # | header 16 B | jump table: end of each block, Morton order | block | block | ...
         #                 `- page: aligned cube of blocks -'            `- batch: merged byte ranges -'
@@ -180,7 +239,9 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
         page, count = pages[0]
         # the table follows the header: one request fetches the header and a first page
         with_table = expected.is_compressed and page.first == 0
-        head = await get(getter, spec, 0, sum(table_range(0, count)) if with_table else HEADER_NBYTES)
+        head = await get(
+            getter, spec, 0, sum(table_range(0, count)) if with_table else HEADER_NBYTES
+        )
         if head is None:
             return None
         header = self._header_of(head, spec)
@@ -191,7 +252,9 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
                 table: bytes | None = head[offset : offset + nbytes]
                 if page.first or table is None or len(table) < nbytes:
                     table = await get(getter, spec, offset, nbytes)
-                bounds = parse_jump_table(b"" if table is None else table, header, page.first, count, _ANY_NBYTES, SOURCE)
+                bounds = parse_jump_table(
+                    b"" if table is None else table, header, page.first, count, _ANY_NBYTES, SOURCE
+                )
             else:
                 bounds = raw_block_bounds(header, page.first, count, _ANY_NBYTES, SOURCE)
             located = page.locate(bounds, header, box)
@@ -217,7 +280,9 @@ class _TablePage:
     edge: int
     """Edge length in blocks."""
 
-    def locate(self, bounds: npt.NDArray[np.int64], header: WkwHeader, box: BoundingBox) -> BlockLocations:
+    def locate(
+        self, bounds: npt.NDArray[np.int64], header: WkwHeader, box: BoundingBox
+    ) -> BlockLocations:
         """Return the blocks of a box that lie in this page, and their places in an array of that
         box."""
         step = header.block_len
@@ -226,7 +291,15 @@ class _TablePage:
             low.append(max(0, box.topleft[axis] // step - self.corner[axis]))
             high.append(min(self.edge, -(-box.bottomright[axis] // step) - self.corner[axis]))
         origin = [corner * step - t for corner, t in zip(self.corner, box.topleft, strict=True)]
-        return locate_blocks(bounds, (low[0], low[1], low[2]), (high[0], high[1], high[2]), step, (origin[0], origin[1], origin[2]), _GAP_NBYTES, _BATCH_NBYTES)
+        return locate_blocks(
+            bounds,
+            (low[0], low[1], low[2]),
+            (high[0], high[1], high[2]),
+            step,
+            (origin[0], origin[1], origin[2]),
+            _GAP_NBYTES,
+            _BATCH_NBYTES,
+        )
 
 
 def _table_pages(header: WkwHeader, box: BoundingBox) -> Iterator[tuple[_TablePage, int]]:
@@ -235,13 +308,16 @@ def _table_pages(header: WkwHeader, box: BoundingBox) -> Iterator[tuple[_TablePa
     step = header.block_len
     edge = 1
     while edge < min(header.file_len, _PAGE_LEN) and any(
-        t // (edge * step) != (b - 1) // (edge * step) for t, b in zip(box.topleft, box.bottomright, strict=True)
+        t // (edge * step) != (b - 1) // (edge * step)
+        for t, b in zip(box.topleft, box.bottomright, strict=True)
     ):
         edge *= 2
     x_range, y_range, z_range = cell_range(box, (edge * step,) * 3)
     corners = [(x, y, z) for z in z_range for y in y_range for x in x_range]
     codes = morton.encode(corners).astype(np.int64) * edge**3
-    for (x, y, z), first in sorted(zip(corners, codes.tolist(), strict=True), key=lambda page: page[1]):
+    for (x, y, z), first in sorted(
+        zip(corners, codes.tolist(), strict=True), key=lambda page: page[1]
+    ):
         yield _TablePage(first, (x * edge, y * edge, z * edge), edge), edge**3
 
 
@@ -252,12 +328,29 @@ def _batches(located: BlockLocations) -> Iterator[tuple[int, int, npt.NDArray[np
         yield first, last, located.ranges[first_range:last_range], nbytes
 
 
-def _decode(memory: npt.NDArray[np.uint8], blocks: npt.NDArray[np.int64], header: WkwHeader, out: npt.NDArray[Any], page: int) -> None:
+def _decode(
+    memory: npt.NDArray[np.uint8],
+    blocks: npt.NDArray[np.int64],
+    header: WkwHeader,
+    out: npt.NDArray[Any],
+    page: int,
+) -> None:
     """Decode blocks into an array with the axes (c,) z, y, x."""
-    decoded = decode_into(memory, blocks, _as_cxyz(out), block_len=header.block_len, num_channels=header.num_channels, block_type=int(header.block_type))
+    decoded = decode_into(
+        memory,
+        blocks,
+        _as_cxyz(out),
+        block_len=header.block_len,
+        num_channels=header.num_channels,
+        block_type=int(header.block_type),
+    )
     if decoded.broken >= 0:
         row = blocks[decoded.broken]
-        problem = "are not an LZ4 block" if decoded.broken_nbytes < 0 else f"decode to {decoded.broken_nbytes} bytes"
+        problem = (
+            "are not an LZ4 block"
+            if decoded.broken_nbytes < 0
+            else f"decode to {decoded.broken_nbytes} bytes"
+        )
         raise CorruptError(
             f"{SOURCE}: block {page + int(row[CODE])} at byte {int(row[OFFSET])}: {int(row[SIZE])} stored bytes {problem}, "
             f"expected {header.block_nbytes} decoded bytes"
@@ -272,14 +365,18 @@ def _check_sizes(located: BlockLocations, header: WkwHeader, page: int) -> None:
     for n in (located.smallest, located.largest):
         row = located.blocks[n]
         size = int(row[SIZE])
-        if not header.block_nbytes <= MAX_LZ4_RATIO * size or size > 2 * compress_bound(header.block_nbytes):
+        if not header.block_nbytes <= MAX_LZ4_RATIO * size or size > 2 * compress_bound(
+            header.block_nbytes
+        ):
             raise CorruptError(
                 f"{SOURCE}: block {page + int(row[CODE])} at byte {int(row[OFFSET])}: {size} stored bytes cannot be one of {header.block_nbytes} bytes"
             )
 
 
 def _empty_array(spec: ArraySpec, box: BoundingBox) -> npt.NDArray[Any]:
-    return np.empty((*spec.shape[:-3], *reversed(box.size)), spec.dtype.to_native_dtype().newbyteorder("="))
+    return np.empty(
+        (*spec.shape[:-3], *reversed(box.size)), spec.dtype.to_native_dtype().newbyteorder("=")
+    )
 
 
 def _as_cxyz(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -287,7 +384,9 @@ def _as_cxyz(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _buffer(array: npt.NDArray[Any], spec: ArraySpec) -> NDBuffer:
-    return spec.prototype.nd_buffer.from_numpy_array(np.asarray(array, spec.dtype.to_native_dtype()))
+    return spec.prototype.nd_buffer.from_numpy_array(
+        np.asarray(array, spec.dtype.to_native_dtype())
+    )
 
 
 # --------------------------------------------------------------------------------------------
@@ -306,7 +405,11 @@ def enclosing_box(selection: Any, shape: tuple[int, ...]) -> tuple[BoundingBox, 
     indices = selection if isinstance(selection, tuple) else (selection,)
     ellipsis = next((n for n, index in enumerate(indices) if index is Ellipsis), None)
     if ellipsis is not None:
-        indices = (*indices[:ellipsis], *[slice(None)] * (len(shape) - len(indices) + 1), *indices[ellipsis + 1 :])
+        indices = (
+            *indices[:ellipsis],
+            *[slice(None)] * (len(shape) - len(indices) + 1),
+            *indices[ellipsis + 1 :],
+        )
     indices = (*indices, *[slice(None)] * (len(shape) - len(indices)))
     spans, rest = [], []
     for index, length in zip(indices, shape, strict=True):
@@ -326,13 +429,21 @@ def _axis_span(index: Any, length: int) -> tuple[int, int, Any]:
         if not selected:
             return 0, 0, slice(0, 0, 1)
         low, high = min(selected[0], selected[-1]), max(selected[0], selected[-1]) + 1
-        return low, high, slice(0, high - low, selected.step) if selected.step > 0 else slice(None, None, selected.step)
+        return (
+            low,
+            high,
+            slice(0, high - low, selected.step)
+            if selected.step > 0
+            else slice(None, None, selected.step),
+        )
     if isinstance(index, (int, np.integer)):
         position = int(index) + (length if index < 0 else 0)
         return position, position + 1, 0
     positions = np.asarray(index)
     if positions.dtype == np.bool_:
-        positions = np.flatnonzero(positions).reshape([-1 if n > 1 else 1 for n in positions.shape] if positions.ndim > 1 else -1)
+        positions = np.flatnonzero(positions).reshape(
+            [-1 if n > 1 else 1 for n in positions.shape] if positions.ndim > 1 else -1
+        )
     if not positions.size:
         return 0, 0, positions.astype(np.intp)
     positions = np.where(positions < 0, positions + length, positions)
@@ -345,7 +456,11 @@ class BlockingGetter:
     suspends."""
 
     def __init__(self, getter: Any) -> None:
-        self._getter, self.store, self.path = getter, getattr(getter, "store", None), getattr(getter, "path", None)
+        self._getter, self.store, self.path = (
+            getter,
+            getattr(getter, "store", None),
+            getattr(getter, "path", None),
+        )
         if hasattr(getter, "shard_dict"):
             self.shard_dict = getter.shard_dict
 
@@ -360,7 +475,12 @@ def named_errors(getter: Any) -> Iterator[None]:
     try:
         yield
     except (FormatError, UnsupportedError) as error:
-        path, root = getattr(getter, "path", None), getattr(getter.store, "root", None) if is_local(getter) else getattr(getter, "store", None)
+        path, root = (
+            getattr(getter, "path", None),
+            getattr(getter.store, "root", None)
+            if is_local(getter)
+            else getattr(getter, "store", None),
+        )
         if not path or not str(error).startswith(SOURCE):
             raise
         raise type(error)(f"{root}/{path}{str(error).removeprefix(SOURCE)}") from None
@@ -382,10 +502,16 @@ def run_to_completion(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 async def run_in_thread(getter: Any, function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a slow function: in a thread if there is an event loop."""
-    return function(*arguments) if isinstance(getter, BlockingGetter) else await asyncio.to_thread(function, *arguments)
+    return (
+        function(*arguments)
+        if isinstance(getter, BlockingGetter)
+        else await asyncio.to_thread(function, *arguments)
+    )
 
 
-async def fetch(getter: Any, spec: ArraySpec, ranges: npt.NDArray[np.int64], nbytes: int) -> npt.NDArray[np.uint8]:
+async def fetch(
+    getter: Any, spec: ArraySpec, ranges: npt.NDArray[np.int64], nbytes: int
+) -> npt.NDArray[np.uint8]:
     """Read byte ranges into one buffer; the columns of ``ranges`` are offset in the file, offset in
     the buffer, and size."""
     rows = ranges.tolist()
@@ -395,7 +521,11 @@ async def fetch(getter: Any, spec: ArraySpec, ranges: npt.NDArray[np.int64], nby
     for start in range(0, len(rows), _MAX_REQUESTS):
         batch = rows[start : start + _MAX_REQUESTS]
         reads = [_get_all(getter, spec, offset, length) for offset, _, length in batch]
-        parts = [await read for read in reads] if isinstance(getter, BlockingGetter) else await asyncio.gather(*reads)
+        parts = (
+            [await read for read in reads]
+            if isinstance(getter, BlockingGetter)
+            else await asyncio.gather(*reads)
+        )
         for (_, place, length), part in zip(batch, parts, strict=True):
             memory[place : place + length] = part
     return memory
@@ -404,7 +534,11 @@ async def fetch(getter: Any, spec: ArraySpec, ranges: npt.NDArray[np.int64], nby
 async def _get_all(getter: Any, spec: ArraySpec, offset: int, nbytes: int) -> npt.NDArray[np.uint8]:
     data = await _get_array(getter, spec, offset, nbytes)
     if data is None or len(data) != nbytes:
-        problem = "was removed" if data is None else f"ends at byte {offset + len(data)}{'' if len(data) else ' or before'}"
+        problem = (
+            "was removed"
+            if data is None
+            else f"ends at byte {offset + len(data)}{'' if len(data) else ' or before'}"
+        )
         raise TruncatedError(f"{SOURCE}: {problem}, expected {nbytes} bytes from byte {offset} on")
     return data
 
@@ -416,17 +550,23 @@ async def get(getter: Any, spec: ArraySpec, offset: int, nbytes: int) -> bytes |
     return None if data is None else data.tobytes()
 
 
-async def _get_array(getter: Any, spec: ArraySpec, offset: int, nbytes: int) -> npt.NDArray[np.uint8] | None:
+async def _get_array(
+    getter: Any, spec: ArraySpec, offset: int, nbytes: int
+) -> npt.NDArray[np.uint8] | None:
     if not nbytes:
         return np.empty(0, np.uint8)
-    data: Buffer | None = await getter.get(spec.prototype, RangeByteRequest(offset, offset + nbytes))
+    data: Buffer | None = await getter.get(
+        spec.prototype, RangeByteRequest(offset, offset + nbytes)
+    )
     return None if data is None else bytes_of(data)
 
 
 def bytes_of(data: Buffer) -> npt.NDArray[np.uint8]:
     """Return the memory of a buffer as an array that is marked as writeable: the kernels are
     compiled for such arrays only, although they never write."""
-    array: npt.NDArray[np.uint8] = np.ascontiguousarray(data.as_numpy_array()).view(np.uint8).reshape(-1)
+    array: npt.NDArray[np.uint8] = (
+        np.ascontiguousarray(data.as_numpy_array()).view(np.uint8).reshape(-1)
+    )
     return array if array.flags.writeable or not array.size else np.asarray(_Memory(array))
 
 
@@ -435,4 +575,7 @@ class _Memory:
 
     def __init__(self, array: npt.NDArray[np.uint8]) -> None:
         self._array = array  # keeps the memory alive
-        self.__array_interface__ = {**array.__array_interface__, "data": (array.__array_interface__["data"][0], False)}
+        self.__array_interface__ = {
+            **array.__array_interface__,
+            "data": (array.__array_interface__["data"][0], False),
+        }

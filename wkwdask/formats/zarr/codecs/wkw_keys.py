@@ -32,7 +32,9 @@ class WkwChunkKeyEncoding(ChunkKeyEncoding):  # type: ignore[misc, unused-ignore
         'z2/y1/x0.wkw'
         """
         if len(chunk_coords) not in (3, 4) or any(chunk_coords[:-3]):
-            raise ValueError(f"chunk key encoding wkw: expected chunk numbers along z, y, x, with all channels in one chunk, got {chunk_coords}")
+            raise ValueError(
+                f"chunk key encoding wkw: expected chunk numbers along z, y, x, with all channels in one chunk, got {chunk_coords}"
+            )
         z, y, x = chunk_coords[-3:]
         return f"z{z}/y{y}/x{x}.wkw"
 

@@ -18,7 +18,11 @@ class DataLoader:
     """Batches of a dataset, in order, from worker processes."""
 
     def __init__(self, dataset, batch_size, shuffle, num_workers, multiprocessing_context):
-        self._dataset, self._num_workers, self._context = dataset, num_workers, multiprocessing.get_context(multiprocessing_context)
+        self._dataset, self._num_workers, self._context = (
+            dataset,
+            num_workers,
+            multiprocessing.get_context(multiprocessing_context),
+        )
         numbers = list(range(len(dataset)))
         if shuffle:
             random.shuffle(numbers)
