@@ -289,7 +289,10 @@ BROKEN = [
     ("formats/wkw/x.py", "from ...runs import job", "formats imports runs"),  # relative
     (
         "streams/x.py",
-        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from wkwdask.formats.wkw.header import WkwHeader",
+        (
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from "
+            "wkwdask.formats.wkw.header import WkwHeader"
+        ),
         "streams imports formats",
     ),
     ("store/x.py", "import wkwdask", "store imports wkwdask"),
@@ -336,7 +339,10 @@ ALLOWED = [
     ("geometry/x.py", "from wkwdask.geometry.mag import Mag\nfrom . import grid"),
     (
         "formats/wkw/x.py",
-        "from wkwdask.errors import FormatError\nfrom ..voxel_type import by_dtype\nimport numpy, json",
+        (
+            "from wkwdask.errors import FormatError\nfrom ..voxel_type import by_dtype\nimport "
+            "numpy, json"
+        ),
     ),
     ("graphs/x.py", "import dask.array as da\nfrom wkwdask.runs.job import Job"),
     (
@@ -441,7 +447,8 @@ def test_a_name_of_a_format_is_found(tmp_path):
     for folder in ("api", "formats"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "new.py").write_text(
-            "from wkwdask.formats.n5.layer import is_n5\nfrom wkwdask.formats import registry\nname = 'zarr'\n"
+            "from wkwdask.formats.n5.layer import is_n5\nfrom wkwdask.formats import registry\n"
+            "name = 'zarr'\n"
         )
     assert list(names_of_formats(tmp_path)) == [
         "api/new.py:1: imports wkwdask.formats.n5.layer.is_n5",

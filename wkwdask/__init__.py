@@ -35,7 +35,8 @@ _MODULES = {
     "api.zarr_views": "n5_as_zarr n5_store remove_zarr_view write_zarr_view zarr_view",
     "clusters.connect": "cluster",
     "errors": "AlignmentError BatchError BoundsError CorruptError ExistsError FormatError IncompleteWriteError LockedError MissingError "
-    "ReplacedError ResumeError SpaceError TaskFailedError TruncatedError UnsupportedError WkwDaskError",
+    "ReplacedError ResumeError SpaceError TaskFailedError TruncatedError UnsupportedError "
+    "WkwDaskError",
     "formats.precomputed.sharding": "Sharding choose_sharding",
     "formats.zarr.codecs.headers": "register_header",
     "formats.zarr.codecs.tiff": "tiff_prefix",

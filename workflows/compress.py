@@ -46,7 +46,8 @@ def compress(dataset: str, level: int | str | None) -> None:
             continue
         report = wkwdask.compress(dataset, layer=layer.name, mags=raw, level=level)
         print(
-            f"{layer.name}: {report.nbytes_in / 1e6:.1f} MB compressed to {report.nbytes_out / 1e6:.1f} MB"
+            f"{layer.name}: {report.nbytes_in / 1e6:.1f} MB compressed to "
+            f"{report.nbytes_out / 1e6:.1f} MB"
         )
 
 

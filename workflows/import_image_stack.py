@@ -26,7 +26,10 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument(
         "source",
-        help="a folder of TIFF, PNG or JPEG, a pattern in quotes, or one file: TIFF, .npy, file.h5:/dataset, .zarr, .mrc",
+        help=(
+            "a folder of TIFF, PNG or JPEG, a pattern in quotes, or one file: TIFF, .npy, "
+            "file.h5:/dataset, .zarr, .mrc"
+        ),
     )
     parser.add_argument("dataset", help="new or existing WEBKNOSSOS dataset")
     parser.add_argument("--layer", default="color", help="the layer (default: color)")

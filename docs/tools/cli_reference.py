@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
     from mkdocs.config.defaults import MkDocsConfig
 
-INTRODUCTION = "# Commands\n\nThis page is made from the help of the commands. `wkwdask COMMAND --help` prints the same in a terminal."
+INTRODUCTION = (
+    "# Commands\n\nThis page is made from the help of the commands. `wkwdask COMMAND --help` "
+    "prints the same in a terminal."
+)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -46,7 +49,11 @@ def sections(group: click.Context, level: int) -> Iterator[str]:
         table = Tables()
         command.format_options(context, table)
         yield f"{'#' * level} {context.command_path}"
-        yield f"```console\n{' '.join([f'$ {context.command_path}', *command.collect_usage_pieces(context)])}\n```"
+        yield (
+            "```console\n"
+            f"{' '.join([f'$ {context.command_path}', *command.collect_usage_pieces(context)])}\n"
+            "```"
+        )
         yield from paragraphs(inspect.cleandoc(command.help or ""))
         yield from table.blocks
         yield from paragraphs(inspect.cleandoc(command.epilog or ""))

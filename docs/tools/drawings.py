@@ -12,7 +12,10 @@ def rect(
     x: float, y: float, width: float, height: float, fill: str = PALE, stroke: str = INK
 ) -> str:
     """Return a rectangle."""
-    return f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="2" fill="{fill}" stroke="{stroke}"/>'
+    return (
+        f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="2" fill="{fill}" '
+        f'stroke="{stroke}"/>'
+    )
 
 
 def text(
@@ -25,12 +28,18 @@ def text(
     weight: str = "normal",
 ) -> str:
     """Return a line of text."""
-    return f'<text x="{x:g}" y="{y:g}" font-size="{size}" text-anchor="{anchor}" fill="{fill}" font-weight="{weight}">{words}</text>'
+    return (
+        f'<text x="{x:g}" y="{y:g}" font-size="{size}" text-anchor="{anchor}" fill="{fill}" '
+        f'font-weight="{weight}">{words}</text>'
+    )
 
 
 def arrow(x1: float, y1: float, x2: float, y2: float, color: str = INK) -> str:
     """Return a line with a tip at its end."""
-    return f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" stroke="{color}" stroke-width="1.5" marker-end="url(#tip)"/>'
+    return (
+        f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" stroke="{color}" '
+        'stroke-width="1.5" marker-end="url(#tip)"/>'
+    )
 
 
 def card(x: float, y: float, width: float, title: str, *lines: str, fill: str = PALE) -> str:
@@ -47,8 +56,14 @@ def card(x: float, y: float, width: float, title: str, *lines: str, fill: str = 
 
 def drawing(width: int, height: int, label: str, *parts: str) -> str:
     """Return a whole SVG on a light ground, which is readable in light and in dark pages."""
-    tip = f'<marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto"><path d="M0 0 8 4 0 8z" fill="{INK}"/></marker>'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" aria-label="{label}"'
+    tip = (
+        '<marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
+        f'orient="auto"><path d="M0 0 8 4 0 8z" fill="{INK}"/></marker>'
+    )
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
+        f'height="{height}" role="img" aria-label="{label}"'
+    )
     ground = f'<rect width="{width}" height="{height}" rx="6" fill="#fff"/>'
     return (
         f'{head} font-family="system-ui, sans-serif"><defs>{tip}</defs>{ground}\n'
@@ -151,7 +166,10 @@ def pyramid() -> str:
                 parts.append(tip(x + width / 2, y + 32, parent, y + 96))
     now = left + 22 * width
     parts += [
-        f'<line x1="{now}" y1="30" x2="{now}" y2="296" stroke="{ORANGE}" stroke-width="2" stroke-dasharray="5 4"/>',
+        (
+            f'<line x1="{now}" y1="30" x2="{now}" y2="296" stroke="{ORANGE}" stroke-width="2" '
+            'stroke-dasharray="5 4"/>'
+        ),
         text(now, 22, "now", fill=ORANGE),
     ]
     parts += [
@@ -259,7 +277,10 @@ def logo() -> str:
         f'<rect x="{x}" y="{y}" width="{edge}" height="{edge}" rx="1" fill="{fill}"/>'
         for x, y, edge, fill in ((2, 14, 16, "#fff"), (14, 6, 10, "#b2dfdb"), (22, 2, 6, ORANGE))
     )
-    return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32"><rect width="32" height="32" rx="5" fill="#00796b"/>{squares}</svg>\n'
+    return (
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32"><rect width="32" height="32" '
+        f'rx="5" fill="#00796b"/>{squares}</svg>\n'
+    )
 
 
 DRAWINGS = {

@@ -41,7 +41,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             ]
             text = "\n\n".join(parts).replace(f"{folder}/", "")
             cards.update({name: html.replace(f"{folder}/", "") for name, html in cards.items()})
-            source = f"This page is the notebook `notebooks/{path.name}`, executed when the site was built."
+            source = (
+                f"This page is the notebook `notebooks/{path.name}`, executed when the site was "
+                "built."
+            )
             files.append(
                 File.generated(config, f"notebooks/{path.stem}.md", content=f"{text}\n\n{source}\n")
             )
@@ -76,6 +79,9 @@ def blocks(cell: Any, name: str, files: Files, config: MkDocsConfig) -> Iterator
             cards[f"{name}_{number}"] = data["text/html"].replace(
                 "<table>", '<table class="notebook-table">'
             )
-            yield f'<div class="notebook-output" data-md-color-scheme="default" id="{name}_{number}"></div>'
+            yield (
+                '<div class="notebook-output" data-md-color-scheme="default" '
+                f'id="{name}_{number}"></div>'
+            )
         else:
             yield f"```text\n{data['text/plain'].rstrip()}\n```"

@@ -118,24 +118,28 @@ def animation(cast: str) -> str:
     for number, (start, end, row, column, text) in enumerate(shown):
         times = f"{100 * start / total:.2f}%{{opacity:1}}{100 * end / total:.2f}%"
         styles.append(
-            f"@keyframes k{number}{{0%{{opacity:0}}{times},to{{opacity:0}}}}#t{number}{{animation-name:k{number}}}"
+            "@keyframes "
+            f"k{number}{{0%{{opacity:0}}{times},to{{opacity:0}}}}#t{number}{{animation-name:k{number}}}"
         )
         is_first = ' class="first"' if end == first_end else ""
         texts.append(
-            f'<text id="t{number}"{is_first} x="{12 + 8 * column}" y="{28 + 18 * row}">{colored(text)}</text>'
+            f'<text id="t{number}"{is_first} x="{12 + 8 * column}" '
+            f'y="{28 + 18 * row}">{colored(text)}</text>'
         )
     began = f"{READING_SECONDS - first_end:.2f}s"
     style = (
-        f"text{{animation:{total:.1f}s step-end {began} infinite;opacity:0;white-space:pre;fill:{INK}}}.first{{opacity:1}}"
-        + "".join(styles)
+        f"text{{animation:{total:.1f}s step-end {began} "
+        f"infinite;opacity:0;white-space:pre;fill:{INK}}}.first{{opacity:1}}" + "".join(styles)
     )
     style += "@media (prefers-reduced-motion:reduce){text{animation:none!important}}"
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" aria-label="{header["title"]}"'
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
+        f'height="{height}" role="img" aria-label="{header["title"]}"'
+    )
     ground = f'<rect width="{width}" height="{height}" rx="8" fill="{GROUND}"/>'
     return (
-        f'{head} font-family="ui-monospace, monospace" font-size="13.3"><style>{style}</style>{ground}\n'
-        + "\n".join(texts)
-        + "\n</svg>\n"
+        f'{head} font-family="ui-monospace, monospace" '
+        f'font-size="13.3"><style>{style}</style>{ground}\n' + "\n".join(texts) + "\n</svg>\n"
     )
 
 

@@ -417,7 +417,10 @@ def test_mags_are_chosen_in_one_way(dataset, other):
     for verb in (wkwdask.build_pyramid, wkwdask.plan_pyramid):
         with pytest.raises(
             ValueError,
-            match=r"mags= lists the mags; coarsest=, sampling= and align_with= choose them: give one or the other",
+            match=(
+                r"mags= lists the mags; coarsest=, sampling= and align_with= choose them: give one "
+                r"or the other"
+            ),
         ):
             verb(dataset, mags=[2], **other)
 
@@ -648,7 +651,10 @@ def interrupted(dataset):
     ):
         wkwdask.build_pyramid(dataset, mags=["2-2-1", "4-4-2"], method="max")
     assert re.fullmatch(
-        r'finished work is kept \(\d+ tasks, .*B\): the same call resumes, existing="restart" starts over',
+        (
+            r'finished work is kept \(\d+ tasks, .*B\): the same call resumes, existing="restart" '
+            r"starts over"
+        ),
         caught.value.__notes__[-1],
     )
     assert sorted(

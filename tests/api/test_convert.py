@@ -170,7 +170,10 @@ def test_malformed_options_are_refused(tmp_path, sections, options, message):
 def test_images_are_not_converted_to_other_images(tmp_path, sections, name):
     with pytest.raises(
         UnsupportedError,
-        match=rf"{name}: named as images or an array, and .*sections is not a volume that can be exported",
+        match=(
+            rf"{name}: named as images or an array, and .*sections is not a volume that can be "
+            r"exported"
+        ),
     ):
         wkwdask.convert(sections, tmp_path / name, **OPTIONS)
     assert not (tmp_path / name).exists()
@@ -379,7 +382,10 @@ def test_missing_and_broken_sections_are_named(tmp_path, sections):
     Image.fromarray(voxels((5, 5))).save(sections / "s2.png")
     with pytest.raises(
         CorruptError,
-        match=r"s2\.png: has 5 x 5 pixels of uint8, expected 41 x 30 pixels of uint8 like most slices",
+        match=(
+            r"s2\.png: has 5 x 5 pixels of uint8, expected 41 "
+            r"x 30 pixels of uint8 like most slices"
+        ),
     ):
         wkwdask.convert(sections, tmp_path / "ds", **OPTIONS)
     Image.fromarray(array[2]).save(sections / "s2.png")

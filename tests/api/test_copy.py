@@ -204,9 +204,9 @@ def test_a_layer_is_copied_under_another_name(dataset, tmp_path):
 def test_another_voxel_size_is_reported(dataset, tmp_path):
     wkwdask.create_dataset(tmp_path / "other", (4, 4, 4))
     report = wkwdask.copy(dataset / "cells", tmp_path / "other" / "cells")
-    assert (
-        report.note
-        == f"voxels of {tmp_path}/other are (4.0, 4.0, 4.0) nm, the copied ones (11.24, 11.24, 28.0) nm"
+    assert report.note == (
+        f"voxels of {tmp_path}/other are (4.0, 4.0, 4.0) nm, the copied ones (11.24, 11.24, "
+        "28.0) nm"
     )
 
 
@@ -238,7 +238,10 @@ def test_malformed_calls_are_refused(dataset, tmp_path):
     for options, message in (
         (
             {"translate": (3, 2, 0)},
-            r"translate must be a multiple of every mag that is copied, got \(3, 2, 0\), but there is mag 2-2-1",
+            (
+                r"translate must be a multiple of every mag that is copied, got \(3, 2, 0\), but "
+                r"there is mag 2-2-1"
+            ),
         ),
         ({"translate": (1, 2)}, "translate must be three"),
         ({"existing": "update"}, "existing must be"),

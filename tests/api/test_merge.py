@@ -276,7 +276,10 @@ def test_ids_are_widened_but_not_narrowed(tmp_path):
     small = make_dataset(tmp_path / "small", np.uint16)
     with pytest.raises(
         UnsupportedError,
-        match=r"annotation.zip\|zip:/data_0_Volume.zip\|zip:/1: holds uint32 in 1 channel, which .* cannot hold",
+        match=(
+            r"annotation.zip\|zip:/data_0_Volume.zip\|zip:/1: holds uint32 in 1 channel, which .* "
+            r"cannot hold"
+        ),
     ):
         wkwdask.merge(small, path, tmp_path / "other")
 

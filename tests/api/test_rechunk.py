@@ -394,7 +394,10 @@ def test_compress_of_a_precomputed_volume_needs_an_option(tmp_path):
     )
     with pytest.raises(
         ValueError,
-        match=r"say how to compress Neuroglancer precomputed, by one of its options: chunk_shape, .*encoding",
+        match=(
+            r"say how to compress Neuroglancer precomputed, by one of its options: chunk_shape, "
+            r".*encoding"
+        ),
     ):
         wkwdask.compress(volume)
     wkwdask.compress(volume, encoding="png")

@@ -241,7 +241,10 @@ def test_jobs_with_other_files_run_side_by_side(mag):
         wkwdask.to_wkw(ones * 2, mag, region=region_of((32, 8, 8), (8, 8, 8)))  # the next file
         with pytest.raises(
             LockedError,
-            match=r"another job writes its files \(0, 0, 0\) to \(1, 1, 1\).*to_wkw region.*remove .*region-lock",
+            match=(
+                r"another job writes its files \(0, 0, 0\) to \(1, 1, 1\).*to_wkw region.*remove "
+                r".*region-lock"
+            ),
         ):
             wkwdask.to_wkw(ones * 3, mag, region=region_of((31, 8, 8), (8, 8, 8)))
         with pytest.raises(LockedError, match="another job writes"):
@@ -345,8 +348,8 @@ def test_a_resumed_write_computes_no_finished_file_again(tmp_path, region):
     assert set(made[:2]).isdisjoint(flaky.made)
     assert len(flaky.made) == 2
     assert (
-        "2 files had been finished before; the array is assumed to be the same, because its place, shape and type are"
-        in report.note
+        "2 files had been finished before; the array is assumed to be the same, because its place, "
+        "shape and type are" in report.note
     )
     assert (wkwdask.read(folder, region_of((32, 0, 0), new.shape)) == 1).all()
     assert not leftovers(tmp_path)

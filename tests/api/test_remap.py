@@ -189,7 +189,10 @@ def test_ids_are_stored_in_the_requested_type(dataset):
     np.testing.assert_array_equal(result(dataset / "m64" / "1"), mapped(labels(), [(7, 2**50)]))
     with pytest.raises(
         ValueError,
-        match=r"mapping: contains id 1125899906842624, which uint32 cannot hold: set another dtype=",
+        match=(
+            r"mapping: contains id 1125899906842624, which "
+            r"uint32 cannot hold: set another dtype="
+        ),
     ):
         wkwdask.remap(dataset / "seg" / "1", dataset / "no" / "1", {7: 2**50})
     with pytest.raises(ValueError, match=r"id \d+ is not in the mapping, and uint8 cannot hold it"):
@@ -220,7 +223,8 @@ def nml(path, trees):
         for n, tree in enumerate(trees, 1)
     )
     path.write_text(
-        f'<?xml version="1.0"?><things><parameters><editPosition x="1" y="2" z="3"/></parameters>{things}<comments/></things>'
+        '<?xml version="1.0"?><things><parameters><editPosition x="1" y="2" '
+        f'z="3"/></parameters>{things}<comments/></things>'
     )
     return path
 
@@ -400,7 +404,10 @@ def test_malformed_mappings_are_refused(dataset, tmp_path):
         (FormatError, r"x\.hdf5: not readable as HDF5 file", written("x.hdf5", "nothing")),
         (
             FormatError,
-            r"other\.h5: expected a list of integers segment_to_agglomerate, as in agglomerate files; the file contains data",
+            (
+                r"other\.h5: expected a list of integers segment_to_agglomerate, as in agglomerate "
+                r"files; the file contains data"
+            ),
             tmp_path / "other.h5",
         ),
         (FormatError, r"x\.nml: not readable as NML", written("x.nml", "nothing")),

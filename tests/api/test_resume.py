@@ -150,7 +150,10 @@ def test_restart_discards_an_interrupted_job_and_says_how_much(folder, undisturb
     done = interrupt(folder, existing=existing)
     with pytest.warns(
         DiscardWarning,
-        match=rf"discards the finished work of an interrupted job: {len(done)} tasks, .*B of build_pyramid of {folder}/seg",
+        match=(
+            rf"discards the finished work of an interrupted job: {len(done)} tasks, .*B of "
+            rf"build_pyramid of {folder}/seg"
+        ),
     ):
         _, ran = resume(folder, existing="restart")
     assert ran == undisturbed.tasks
@@ -236,7 +239,10 @@ def test_an_interrupted_job_refuses_other_settings(folder, undisturbed):
     for options, message in OTHERS:
         for verb in (wkwdask.build_pyramid, wkwdask.plan_pyramid):
             for existing in ("error", "resume", "overwrite"):
-                listed = f'made with other settings: .*{message}.*; the same settings continue it, existing="restart" starts over'
+                listed = (
+                    f"made with other settings: .*{message}.*; the same settings continue it, "
+                    'existing="restart" starts over'
+                )
                 with regions_of(CASE.region_vx), pytest.raises(ResumeError, match=listed):
                     verb(folder, "seg", existing=existing, **{"mags": CASE.mags, **options})
     assert (contents(folder), sorted(job_folders(folder)[0].rglob("*"))) == before
@@ -289,7 +295,10 @@ def test_a_change_of_a_read_source_file_is_noticed(folder, undisturbed, existing
     change = rf"\(.*{path.name} was changed last, it has \d+ bytes\)"
     with pytest.raises(
         ResumeError,
-        match=rf"the source has changed since the job was interrupted {change}; existing=.restart. starts over$",
+        match=(
+            rf"the source has changed since the job was interrupted {change}; existing=.restart. "
+            r"starts over$"
+        ),
     ) as caught:
         CASE.build(folder, existing=existing)
     assert not getattr(caught.value, "__notes__", [])
@@ -341,7 +350,10 @@ def test_a_rewritten_source_is_noticed(folder, is_finished):
     for existing in ("resume",) if is_finished else ("resume", "overwrite"):
         with pytest.raises(
             ResumeError,
-            match=r"the source was replaced; existing=.(restart. starts over|overwrite. replaces it)$|have changed since",
+            match=(
+                r"the source was replaced; existing=.(restart. starts over|overwrite. replaces "
+                r"it)$|have changed since"
+            ),
         ):
             CASE.build(folder, existing=existing)
 
@@ -355,9 +367,9 @@ def test_a_finished_job_is_not_repeated(folder, undisturbed):
     json_status = os.stat(folder / JSON_NAME)
     report, ran = resume(folder, existing="resume")
     assert not ran
-    assert (
-        report.note
-        == "nothing to do: the mags were finished before with the same settings, and the source has not changed"
+    assert report.note == (
+        "nothing to do: the mags were finished before with the same settings, and the source "
+        "has not changed"
     )
     assert (report.mags, report.nbytes_in, report.seconds) == (
         first.mags,
@@ -392,7 +404,10 @@ def test_a_touched_source_of_a_finished_job_is_noticed(folder):
     )[str(source_file(folder, 3).relative_to(folder))]
     with pytest.raises(
         ResumeError,
-        match=r"2-2-1: 1 file was changed, or is made from files of mag 1 that have changed since; update=True",
+        match=(
+            r"2-2-1: 1 file was changed, or is made from files of mag 1 that have changed since; "
+            r"update=True"
+        ),
     ):
         CASE.build(folder, existing="resume")
     assert states(folder) == before

@@ -121,7 +121,10 @@ def summary(rows: Sequence[Row]) -> str:
         return "nothing was measured"
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
     verdict = "met" if mean >= GEOMETRIC_MEAN and min(ratios) >= LEAST else "NOT MET"
-    return f"geometric mean {mean:.3f}x (>= {GEOMETRIC_MEAN}x), least {min(ratios):.3f}x (>= {LEAST}x) of {len(ratios)} rows: {verdict}"
+    return (
+        f"geometric mean {mean:.3f}x (>= {GEOMETRIC_MEAN}x), least {min(ratios):.3f}x (>= "
+        f"{LEAST}x) of {len(ratios)} rows: {verdict}"
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

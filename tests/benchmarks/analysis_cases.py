@@ -88,7 +88,10 @@ def _components(data: Data, layer: str, threshold: int | None) -> Race:
         data, name, "whole_array.Components", common, (("cc3d", True), ("cc3d", False))
     )
     ours = Unit("wkwdask, files", "ours.Components", common | {"folder": data.fresh(name)})
-    work = f"26-connected components of {LABELS[layer]}{'' if threshold is None else f' >= {threshold}'}"
+    work = (
+        "26-connected components of "
+        f"{LABELS[layer]}{'' if threshold is None else f' >= {threshold}'}"
+    )
     return Race(
         name,
         work,

@@ -49,7 +49,10 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--size",
         type=int,
         default=1024,
-        help="edge of the pyramids' volumes in voxels, 64 to 1024, a power of two; targets are for 1024 (default)",
+        help=(
+            "edge of the pyramids' volumes in voxels, 64 to 1024, a power of two; targets are for "
+            "1024 (default)"
+        ),
     )
     parser.add_argument("--list", action="store_true", help="print the names of the rows and end")
     parser.add_argument(
@@ -127,8 +130,10 @@ def heading(options: argparse.Namespace) -> str:
     """Say what the numbers are."""
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     return (
-        f"wkwdask benchmarks: size {options.size}, median of {options.repeat}, MB of decoded source, one worker where a row does not say otherwise\n"
-        f"{_processor()}, {os.cpu_count()} cores, load {load}, Python {platform.python_version()}; ratio = tool / against, targets are for CPU seconds\n"
+        f"wkwdask benchmarks: size {options.size}, median of {options.repeat}, MB of decoded "
+        "source, one worker where a row does not say otherwise\n"
+        f"{_processor()}, {os.cpu_count()} cores, load {load}, Python {platform.python_version()}; "
+        "ratio = tool / against, targets are for CPU seconds\n"
     )
 
 

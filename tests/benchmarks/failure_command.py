@@ -24,7 +24,10 @@ from .failure_stage import Outcome, Stage, quiet_logs
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_HEAD = "| fault | runner, job | how it is known | result | time lost | tasks repeated |\n|---|---|---|---|---|---|"
+_HEAD = (
+    "| fault | runner, job | how it is known | result | time lost | tasks repeated |\n"
+    "|---|---|---|---|---|---|"
+)
 
 
 def rows() -> dict[tuple[str, str], Callable[[Stage], Outcome]]:
@@ -126,13 +129,19 @@ def _print_row(fault: str, runner: str, row: Callable[[Stage], Outcome], stage: 
     except Exception as error:
         traceback.print_exc(file=sys.stderr)
         print(
-            f"| {fault} | {runner} | | **{type(error).__name__}: {str(error)[:200]}** after {time.monotonic() - started:.0f} s | | |",
+            (
+                f"| {fault} | {runner} | | **{type(error).__name__}: {str(error)[:200]}** after "
+                f"{time.monotonic() - started:.0f} s | | |"
+            ),
             flush=True,
         )
         return False
     lost = found.seconds - found.undisturbed
     print(
-        f"| {fault} | {runner} | {found.proof} | {found.result} | {lost:+.1f} s of {found.undisturbed:.1f} s | {found.repeated} of {found.tasks} |",
+        (
+            f"| {fault} | {runner} | {found.proof} | {found.result} | {lost:+.1f} s of "
+            f"{found.undisturbed:.1f} s | {found.repeated} of {found.tasks} |"
+        ),
         flush=True,
     )
     return True

@@ -123,7 +123,8 @@ def driver_job(stage: Stage, fault: Callable[[Any, str], str], *, is_requeued: b
 def _submit_driver(stage: Stage, driver: Driver) -> str:
     script = stage.new("driver.sh")
     script.write_text(
-        f"#!/bin/bash\nexec {sys.executable} -c 'from faults import drivers; drivers.main()' '{json.dumps(asdict(driver))}'\n"
+        f"#!/bin/bash\nexec {sys.executable} -c 'from faults import drivers; drivers.main()' "
+        f"'{json.dumps(asdict(driver))}'\n"
     )
     environment = ",".join(f"{name}={ENVIRONMENT[name]}" for name in ("PYTHONPATH", "PATH"))
     options = (
@@ -191,7 +192,10 @@ def two_drivers(stage: Stage) -> Outcome:
     if found != expected or leftovers(folder):
         raise RuntimeError(f"not identical: {differences(found, expected)}, {leftovers(folder)}")
     layers = [layer["name"] for layer in json.loads((folder / JSON_NAME).read_text())["dataLayers"]]
-    proof = f"LockedError names the first: {refused}; exit code {process.returncode}; layers {sorted(layers)}"
+    proof = (
+        f"LockedError names the first: {refused}; exit code {process.returncode}; layers "
+        f"{sorted(layers)}"
+    )
     result = "second refused, another layer written meanwhile; resumed, tree identical"
     return Outcome(proof, result, took, calm, num_repeated(log), len(work.tasks))
 
@@ -465,7 +469,8 @@ def element_node_down(stage: Stage, ids: tuple[str, str]) -> Callable[[], str]:
     for n in lost:
         stage.slurm.start_now(f"{ids[0]}_{n}")
     return lambda: (
-        f"{node} {stage.slurm.run('sinfo', '-h', '-N', '-p', 'debug', '-n', node, '-o', '%T')}, elements {lost} requeued"
+        f"{node} {stage.slurm.run('sinfo', '-h', '-N', '-p', 'debug', '-n', node, '-o', '%T')}, "
+        f"elements {lost} requeued"
     )
 
 

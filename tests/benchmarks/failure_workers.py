@@ -81,10 +81,14 @@ def cut_off(stage: Stage, cut_seconds: float) -> Outcome:
             def cut() -> Callable[[], str]:
                 network.cut()
                 time.sleep(cut_seconds)
-                before = f"{len(client.scheduler_info(n_workers=-1).get('workers', []))} (client {client.status})"
+                before = (
+                    f"{len(client.scheduler_info(n_workers=-1).get('workers', []))} (client "
+                    f"{client.status})"
+                )
                 network.mend()
                 return lambda: (
-                    f"{before} of 3 workers known when the network came back, the worker {'lives' if inner.poll() is None else 'ended'}"
+                    f"{before} of 3 workers known when the network came back, the worker "
+                    f"{'lives' if inner.poll() is None else 'ended'}"
                 )
 
             return stage.disturbed(work, cut, calm, after=lambda: time.sleep(5))

@@ -52,7 +52,10 @@ class _Kind:
     def title(self, work: str, dtype: str = "uint64") -> str:
         """Describe a row."""
         encoding = "raw" if self.layer == "em" else f"compressed_segmentation of {dtype}"
-        return f"precomputed: {work} {LABELS[self.layer]} {self.cube.edge}^3, {encoding}, {'sharded, gzip' if self.sharded else 'a file per chunk'}"
+        return (
+            f"precomputed: {work} {LABELS[self.layer]} {self.cube.edge}^3, {encoding}, "
+            f"{'sharded, gzip' if self.sharded else 'a file per chunk'}"
+        )
 
     def unit(self, work: str, label: str, module: str, class_name: str, **options: str) -> Unit:
         """Make a unit; the volumes that are read lie beside the folders of all units."""
@@ -314,7 +317,10 @@ def _zarr_pyramid(data: Data, layer: str, compression: str) -> Race:
         Faster(0, n, 2.0, _OTHER[layer] if n == 3 else "same", shows_peak=True)
         for n in range(1, len(units))
     ]
-    work = f"pyramid of sharded OME-Zarr, {LABELS[layer]} {data.cube(layer).edge}^3, {_METHODS[layer]}, {compression}"
+    work = (
+        f"pyramid of sharded OME-Zarr, {LABELS[layer]} {data.cube(layer).edge}^3, "
+        f"{_METHODS[layer]}, {compression}"
+    )
     return Race(name, work, units, tuple(conclusions), (data.cube(layer),))
 
 
@@ -325,7 +331,10 @@ def _zarr_rechunk(data: Data, layer: str, compression: str) -> Race:
         ("wkwdask, chunks copied", "with_zarr.Rechunk", {}),
         ("wkwdask, chunks decoded", "with_zarr.Rechunk", {"level": 4}),
     ]
-    work = f"sharded OME-Zarr to shards of half the edge, {LABELS[layer]} {data.cube(layer).edge}^3, {compression}"
+    work = (
+        f"sharded OME-Zarr to shards of half the edge, {LABELS[layer]} {data.cube(layer).edge}^3, "
+        f"{compression}"
+    )
     return Race(
         name,
         work,

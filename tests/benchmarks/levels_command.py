@@ -164,13 +164,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     data = real_data(options.size)
     print(
-        f"Blocks of {BLOCK_LEN}^3 in memory: MB of voxels per CPU second, bytes in percent of the voxels\n"
+        f"Blocks of {BLOCK_LEN}^3 in memory: MB of voxels per CPU second, bytes in percent of the "
+        "voxels\n"
     )
     print(
         table({name: _encoding(voxels, options.repeat) for name, voxels in data.items()}, ENCODERS)
     )
     print(
-        f"\nPyramids of {options.edge}^3, mags {', '.join(_MAGS)}: MB of the finest mag per CPU second, MB written\n"
+        f"\nPyramids of {options.edge}^3, mags {', '.join(_MAGS)}: MB of the finest mag per CPU "
+        "second, MB written\n"
     )
     data = real_data(options.edge)
     print(

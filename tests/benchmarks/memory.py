@@ -115,5 +115,8 @@ class Memory:
         work = f"memory: pyramid of segmentation (uint32), lz4, file of {size}^3"
         if not peak:
             return Row(work, outcome, target=f"< {_LIMIT_MB} MB")
-        note = f"peak {peak / MB:.0f} MB anonymous, {peak / self.threads / MB:.0f} MB per worker, {before / MB:.0f} MB before; speeds with imports"
+        note = (
+            f"peak {peak / MB:.0f} MB anonymous, {peak / self.threads / MB:.0f} MB per worker, "
+            f"{before / MB:.0f} MB before; speeds with imports"
+        )
         return Row(work, outcome, None, f"< {_LIMIT_MB} MB", peak / MB < _LIMIT_MB, note)

@@ -88,7 +88,10 @@ def main(tasks: int = 2000, many: int = 100_000) -> int:
             here = folder / "here"
             here.mkdir()
             print(
-                "| runner | workers | tasks | seconds | us per task | peak RSS of driver, scheduler [MB] |\n|---|---|---|---|---|---|",
+                (
+                    "| runner | workers | tasks | seconds | us per task | peak RSS of driver, "
+                    "scheduler [MB] |\n|---|---|---|---|---|---|"
+                ),
                 flush=True,
             )
             _local(tasks)
@@ -169,7 +172,8 @@ def _many_on_client(many: int, cluster: ClusterProcesses) -> None:
 
 def _print_memory(runner: str, many: int, took: float, memory: Memory) -> None:
     print(
-        f"\n{runner}: {many:,} tasks in {took:.1f} s, {took / many * 1e3:.2f} ms per task; memory [MB]:"
+        f"\n{runner}: {many:,} tasks in {took:.1f} s, {took / many * 1e3:.2f} ms per task; memory "
+        "[MB]:"
     )
     print("| process | samples | start | middle | end | peak |\n|---|---|---|---|---|---|")
     print("\n".join(memory.rows()), flush=True)
@@ -220,7 +224,10 @@ def _on_array(slurm: Any, here: Path, tasks: int) -> None:
             f"array {job}: {lines} of {tasks} tasks: {(root / '0.log').read_text()[-500:]}"
         )
     _print_memory(
-        f"array of {_ELEMENTS} elements ({written:.1f} s to write the shares; with the start of Python)",
+        (
+            f"array of {_ELEMENTS} elements ({written:.1f} s to write the shares; with the start "
+            "of Python)"
+        ),
         tasks,
         took,
         memory,
@@ -254,7 +261,10 @@ def _same_everywhere(slurm: Any, here: Path) -> None:
         )
         identical = all(same.values()) and set(same) == set(known.after)
         print(
-            f"| {name} | {len(same)} {'identical' if identical else 'DIFFERENT'} | {'equal' if voxels else 'DIFFERENT'} |",
+            (
+                f"| {name} | {len(same)} {'identical' if identical else 'DIFFERENT'} | "
+                f"{'equal' if voxels else 'DIFFERENT'} |"
+            ),
             flush=True,
         )
 

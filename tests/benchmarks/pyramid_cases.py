@@ -279,11 +279,15 @@ def _sparse(data: Data) -> Race:
         for volume in volumes
     ]
     labels = [
-        f"wkwdask, {len(volume.files())} files of {volume.file_vx}^3 {'side by side' if volume.dense else 'scattered'}"
+        f"wkwdask, {len(volume.files())} files of {volume.file_vx}^3 "
+        f"{'side by side' if volume.dense else 'scattered'}"
         for volume in volumes
     ]
     entrants = tuple(units.ours(label, "lz4") for units, label in zip(kinds, labels, strict=True))
-    work = f"pyramid of uint8 labels in {volumes[0].grid[0] * volumes[0].file_vx}^3, 1 % there, mode, lz4"
+    work = (
+        f"pyramid of uint8 labels in {volumes[0].grid[0] * volumes[0].file_vx}^3, 1 % there, mode, "
+        "lz4"
+    )
     return Race(name, work, entrants, (Within(0, 1, 2.0),), (*kinds[0].volumes, *kinds[1].volumes))
 
 

@@ -243,7 +243,10 @@ class OfLimit:
             seconds = row.against.parts()
             parts = ", ".join(f"{name} {value:.3f}" for name, value in seconds.items())
             with_files = ratio * sum(seconds.values()) / row.against.cpu
-            row.note = f"{100 * ratio:.0f} % of the limit, {100 * with_files:.0f} % of it with reading and writing files ({parts} CPU s)"
+            row.note = (
+                f"{100 * ratio:.0f} % of the limit, {100 * with_files:.0f} % of it with reading "
+                f"and writing files ({parts} CPU s)"
+            )
         return [row]
 
 
@@ -295,7 +298,10 @@ class OfCopy:
         if row.ratio() is not None:
             part = copy.wall / ours.wall
             row.met = part >= self.target
-            row.note = f"{100 * part:.0f} % of the wall speed of copying ({ours.wall:.2f} s beside {copy.wall:.2f} s); {peaks(row)}"
+            row.note = (
+                f"{100 * part:.0f} % of the wall speed of copying ({ours.wall:.2f} s beside "
+                f"{copy.wall:.2f} s); {peaks(row)}"
+            )
         return [row]
 
 
@@ -321,6 +327,9 @@ class Scaling:
         if all(outcome.samples for outcome in outcomes):
             gain, machine = one.wall / two.wall, compute_one.wall / compute_two.wall
             row.met = gain / machine >= self.target if machine >= _IDLE_GAIN else None
-            row.note = f"{gain / machine:.2f} of pure compute: wall {gain:.2f}x, pure compute {machine:.2f}x"
+            row.note = (
+                f"{gain / machine:.2f} of pure compute: wall {gain:.2f}x, pure compute "
+                f"{machine:.2f}x"
+            )
             row.note += "" if machine >= _IDLE_GAIN else "; MACHINE BUSY: not judged"
         return [row]

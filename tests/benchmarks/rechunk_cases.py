@@ -145,7 +145,10 @@ def _beside_the_disk(data: Data) -> Race:
     """Files of half the edge from one large raw file: the disk sets the pace."""
     name, cube = "rechunk/disk", data.cube("seg", data.size, compression="raw")
     units, file_len = _Units(data, name, cube), max(1, data.size // 2 // BLOCK_LEN)
-    work = f"rechunk segmentation of {data.size}^3 (uint32), raw, file_len {data.size // BLOCK_LEN} to {file_len}, beside cp -r and sync"
+    work = (
+        f"rechunk segmentation of {data.size}^3 (uint32), raw, file_len {data.size // BLOCK_LEN} "
+        f"to {file_len}, beside cp -r and sync"
+    )
     return Race(
         name,
         work,

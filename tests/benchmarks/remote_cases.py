@@ -153,7 +153,10 @@ class NoMore:
 
 
 def _traffic(outcome: Outcome) -> str:
-    return f"{outcome.requests} requests, {outcome.received / MB:.2f} MB, {outcome.wall:.3f} s, {outcome.cpu:.3f} CPU s"
+    return (
+        f"{outcome.requests} requests, {outcome.received / MB:.2f} MB, {outcome.wall:.3f} s, "
+        f"{outcome.cpu:.3f} CPU s"
+    )
 
 
 def remote_cases(data: Data) -> list[Race]:

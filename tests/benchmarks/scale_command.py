@@ -271,9 +271,18 @@ def _report(
     growth = ", ".join(f"{name} {_growth(watch.growth(name))}" for name in ("client", "scheduler"))
     source_files = options.files_per_edge**3
     lines = [
-        f"pyramid of {source_files:,} files of 1024^3 voxels without data: {options.processes} processes of {options.threads} threads, dask {dask.__version__}",
-        f"tasks        {tasks:,} ({expected:,} were announced), {num_files:,} files pretended to be written; {job.num_voxels / tasks:.3g} voxels per task",
-        f"time         {seconds:.1f} s, {1e3 * seconds / tasks:.3f} ms per task; all processes share {os.cpu_count()} cores",
+        (
+            f"pyramid of {source_files:,} files of 1024^3 voxels without data: {options.processes} "
+            f"processes of {options.threads} threads, dask {dask.__version__}"
+        ),
+        (
+            f"tasks        {tasks:,} ({expected:,} were announced), {num_files:,} files pretended "
+            f"to be written; {job.num_voxels / tasks:.3g} voxels per task"
+        ),
+        (
+            f"time         {seconds:.1f} s, {1e3 * seconds / tasks:.3f} ms per task; all processes "
+            f"share {os.cpu_count()} cores"
+        ),
         f"CPU per task {cpu}",
         f"in flight    at most {job.most_in_flight} futures",
         f"peak RSS     {peaks}",
@@ -298,7 +307,8 @@ def _timeline(sights: Sequence[Sight]) -> list[str]:
     """Show some of the looks, evenly."""
     chosen = sorted({round(n) for n in np.linspace(0, len(sights) - 1, _ROWS + 1)})
     rows = [
-        f"{s.seconds:9.1f} {s.tasks:10,} {s.in_flight:9} {s.client / MB:9.0f} {s.scheduler / MB:12.0f}"
+        f"{s.seconds:9.1f} {s.tasks:10,} {s.in_flight:9} {s.client / MB:9.0f} "
+        f"{s.scheduler / MB:12.0f}"
         for s in (sights[n] for n in chosen)
     ]
     return [
@@ -314,16 +324,23 @@ def _forecast(options: argparse.Namespace, job: PretendedJob, watch: Watch) -> l
     here = watch.sights[-1].seconds / tasks
     alone = max(watch.cpu["client"], watch.cpu["scheduler"]) / tasks
     lines = [
-        f"10^15 voxels of uint8 are {_PETAVOXEL / 1024**3:,.0f} files and {_PETAVOXEL / per_task:,.0f} such tasks; at {options.mb_per_second:g} MB/s per core:",
+        (
+            f"10^15 voxels of uint8 are {_PETAVOXEL / 1024**3:,.0f} files and "
+            f"{_PETAVOXEL / per_task:,.0f} such tasks; at {options.mb_per_second:g} MB/s per core:"
+        ),
         f"scheduler-bound {_rate(per_task / here)} by the time per task here,",
-        f"                {_rate(per_task / alone)} by CPU alone, where client and scheduler each have their own core",
+        (
+            f"                {_rate(per_task / alone)} by CPU alone, where client and scheduler "
+            "each have their own core"
+        ),
     ]
     for workers in _WORKERS:
         bound = workers * options.mb_per_second * MB
         slower, by = min((bound, "workers"), (per_task / here, "client and scheduler"))
         share = 100 * bound * here / per_task
         lines.append(
-            f"{workers:4} workers    {_rate(bound)} worker-bound, {share:.1f} % of scheduler-bound; decided by {by}: {_rate(slower)}"
+            f"{workers:4} workers    {_rate(bound)} worker-bound, {share:.1f} % of "
+            f"scheduler-bound; decided by {by}: {_rate(slower)}"
         )
     return lines
 

@@ -138,7 +138,8 @@ def test_dry_run_prints_the_plan_alone(dataset, call, more):
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert lines[0].startswith(
-        f"pyramid of {dataset / 'color' / '1'}, by {'mean ignoring zeros' if more[:1] == ('--ignore-zero',) else 'median'}, stored as"
+        f"pyramid of {dataset / 'color' / '1'}, by "
+        f"{'mean ignoring zeros' if more[:1] == ('--ignore-zero',) else 'median'}, stored as"
     )
     assert [line.split()[0] for line in lines[-5:]] == [
         "reads",
@@ -196,7 +197,10 @@ def test_resume(dataset, call):
     assert err.startswith("error: ")
     assert "x2.wkw" in err
     assert re.search(
-        r"finished work is kept \(\d+ tasks, .*B\): the same command resumes, --restart starts over",
+        (
+            r"finished work is kept \(\d+ tasks, .*B\): the same command resumes, --restart starts "
+            r"over"
+        ),
         err,
     )
     repair()

@@ -121,7 +121,10 @@ DIRECTIVES = {
     "slurm-gpu.yaml": ["#SBATCH -p gpu", "#SBATCH --cpus-per-task=8", "#SBATCH --gpus=1"],
     "slurm-container.yaml": [
         "module load apptainer",
-        "apptainer exec --bind /shared /shared/images/wkwdask.sif python -m distributed.cli.dask_worker",
+        (
+            "apptainer exec --bind /shared /shared/images/wkwdask.sif python -m "
+            "distributed.cli.dask_worker"
+        ),
     ],
     "pbs.yaml": [
         "#PBS -N wkwdask",
@@ -500,7 +503,8 @@ def test_findings_that_are_wrong(facts, what):
 def test_file_system(tmp_path):
     mounts = tmp_path / "mounts"
     mounts.write_text(
-        "a / ext4 rw 0 0\nb /data nfs4 rw 0 0\nc /data/fast\\040disk xfs rw 0 0\nd /database lustre rw 0 0\n"
+        "a / ext4 rw 0 0\nb /data nfs4 rw 0 0\nc /data/fast\\040disk xfs rw 0 0\nd /database "
+        "lustre rw 0 0\n"
     )
     places = ["/x", "/data", "/data/a", "/data/fast disk/a", "/database/x"]
     assert [file_system(place, str(mounts)) for place in places] == [

@@ -272,7 +272,8 @@ def test_overwriting_several_layers_is_rejected(arguments, sbatch_calls, ds):
 
 def test_sigterm_cancels_submitted_jobs(sbatch_calls, ds, tmp_path):
     (tmp_path / "programs" / "sbatch").write_text(
-        f"#!/bin/sh\ntest -e {tmp_path}/calls && kill -TERM $PPID && sleep 9\necho 7 | tee {tmp_path}/calls\n"
+        f"#!/bin/sh\ntest -e {tmp_path}/calls && kill -TERM $PPID && sleep 9\necho 7 | tee "
+        f"{tmp_path}/calls\n"
     )
     (tmp_path / "programs" / "scancel").write_text(f"#!/bin/sh\necho $@ > {tmp_path}/cancelled\n")
     assert run_here(
@@ -376,7 +377,8 @@ def test_the_same_submit_continues_after_its_jobs_were_killed(commands, tmp_path
         done = journaled(folder)
         assert done
         scontrol.write_text(
-            '#!/bin/sh\ntest "$2" != show && exit\necho "slurm_load_jobs error: Invalid job id specified" >&2\nexit 1\n'
+            '#!/bin/sh\ntest "$2" != show && exit\necho "slurm_load_jobs error: Invalid job id '
+            'specified" >&2\nexit 1\n'
         )
         (job,) = [
             job

@@ -584,7 +584,8 @@ def test_other_software_sees_the_old_or_the_new_scale(tmp_path, expected, name):
         found = tensorstore.open(spec).result().read().result().transpose(3, 0, 1, 2)
         if not any(np.array_equal(found, voxels) for voxels in known.voxels):
             problems.append(
-                f"killed before change {step} of {changes}: {np.count_nonzero(found)} voxels are not zero"
+                f"killed before change {step} of {changes}: {np.count_nonzero(found)} voxels are "
+                "not zero"
             )
     assert not problems, "\n".join(problems)
 

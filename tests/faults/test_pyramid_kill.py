@@ -111,7 +111,8 @@ class Campaign:
         code = driver.fork()
         ran = runs(driver.log)
         print(
-            f"{self.here.name}, start {self.starts}: {driver.options}, {scheduler}, signal {kind} after {lines} lines: exit code {code}, {len(ran)} tasks ran"
+            f"{self.here.name}, start {self.starts}: {driver.options}, {scheduler}, signal {kind} "
+            f"after {lines} lines: exit code {code}, {len(ran)} tasks ran"
         )
         self.runs += sum(ran.values())
         assert not done & set(ran), "a task ran again that was in the journal"
@@ -149,7 +150,8 @@ class Campaign:
             self.check_finished()
         needed = self.pyramids * len(self.known.tasks)
         print(
-            f"{self.kills} kills in {self.starts} starts of {self.pyramids} pyramids: {needed} tasks, {self.runs - needed} of them run twice"
+            f"{self.kills} kills in {self.starts} starts of {self.pyramids} pyramids: {needed} "
+            f"tasks, {self.runs - needed} of them run twice"
         )
         return self.runs - needed
 

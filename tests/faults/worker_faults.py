@@ -15,7 +15,8 @@ def lost(workers, client):
     pid = pid_of(client, f"job-{workers.jobs[-1]}")
     os.kill(pid, signal.SIGKILL)
     return lambda: (
-        f"process {'runs' if is_running(pid) else 'gone'}, job {workers.slurm.state(workers.jobs[-1])}"
+        f"process {'runs' if is_running(pid) else 'gone'}, job "
+        f"{workers.slurm.state(workers.jobs[-1])}"
     )
 
 
@@ -50,7 +51,8 @@ def preempted(workers, client):
     )
     workers.slurm.start_now(workers.jobs[-1])
     return lambda: (
-        f"Restarts={workers.slurm.field(workers.jobs[-1], 'Restarts')}, the other job {workers.slurm.state(other)}"
+        f"Restarts={workers.slurm.field(workers.jobs[-1], 'Restarts')}, the other job "
+        f"{workers.slurm.state(other)}"
     )
 
 
@@ -93,6 +95,9 @@ def over_memory(workers, client):
             or "exceeded 95% memory budget"
             in (workers.folder / f"{workers.jobs[-1]}.log").read_text().lower()
         )
-        return f"process {'runs' if is_running(pid) else 'gone'}, job {workers.slurm.state(workers.jobs[-1])}, log tells of memory: {told}"
+        return (
+            f"process {'runs' if is_running(pid) else 'gone'}, job "
+            f"{workers.slurm.state(workers.jobs[-1])}, log tells of memory: {told}"
+        )
 
     return proof

@@ -195,7 +195,9 @@ def test_several_images_are_layers(tmp_path, array):
     url = save_bdv(tmp_path, stacks, unit="pixel")
     with pytest.raises(
         ValueError,
-        match="several layers: name one with layer=: t00000/s00, t00000/s01, t00001/s00, t00001/s01",
+        match=(
+            "several layers: name one with layer=: t00000/s00, t00000/s01, t00001/s00, t00001/s01"
+        ),
     ):
         wkwdask.open(url)
     for name, expected in stacks.items():

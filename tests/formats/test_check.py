@@ -104,7 +104,8 @@ def test_every_kind_says_what_it_means():
     assert set(REMEDIES) <= set(KINDS)
     fault = Fault("block.too_few", "a/x0.wkw", "5 bytes", "9", 3, (1, 2, 3), 77, 4)
     assert str(fault) == (
-        "error block.too_few: a/x0.wkw (block 3, voxel 1, 2, 3, byte 77): 5 bytes, expected 9 (and 4 more): reads of this block fail"
+        "error block.too_few: a/x0.wkw (block 3, voxel 1, 2, 3, byte 77): 5 bytes, expected 9 (and "
+        "4 more): reads of this block fail"
     )
     assert fault.to_json()["voxel"] == (1, 2, 3)
 

@@ -187,7 +187,10 @@ BROKEN = [
     ),
     (
         _changed(*LAYER, "boundingBox", value=None),
-        r"dataLayers\[0\].boundingBox: expected topLeft \(three whole numbers\), width, height and depth, found null",
+        (
+            r"dataLayers\[0\].boundingBox: expected topLeft \(three whole numbers\), width, height "
+            r"and depth, found null"
+        ),
     ),
     (_changed(*LAYER, "boundingBox", "width", value=-1), r"dataLayers\[0\].boundingBox: expected"),
     (_changed(*LAYER, "boundingBox", "width", value=1.5), r"dataLayers\[0\].boundingBox: expected"),
@@ -257,9 +260,18 @@ def test_no_json(text, message):
     "text",
     [
         # infinity
-        '{"dataLayers": [{"name": "a", "boundingBox": {"topLeft": [1e999, 0, 0], "width": 1, "height": 1, "depth": 1}}]}',
-        '{"dataLayers": [{"name": "a", "boundingBox": {"topLeft": [NaN, 0, 0], "width": 1, "height": 1, "depth": 1}}]}',
-        '{"dataLayers": [{"name": "a", "boundingBox": {"topLeft": [0, 0, 0], "width": 1, "height": 1, "depth": 1}, "mags": [{"mag": [1e999, 1, 1]}]}]}',
+        (
+            '{"dataLayers": [{"name": "a", "boundingBox": {"topLeft": [1e999, 0, 0], "width": 1, '
+            '"height": 1, "depth": 1}}]}'
+        ),
+        (
+            '{"dataLayers": [{"name": "a", "boundingBox": {"topLeft": [NaN, 0, 0], "width": 1, '
+            '"height": 1, "depth": 1}}]}'
+        ),
+        (
+            '{"dataLayers": [{"name": "a", "boundingBox": {"topLeft": [0, 0, 0], "width": 1, '
+            '"height": 1, "depth": 1}, "mags": [{"mag": [1e999, 1, 1]}]}]}'
+        ),
         '{"scale": [NaN, 1, 1]}',
         '{"version": ' + "1" * 5000 + "}",  # longer than Python converts
         "[" * 100_000,  # deeper than Python recurses

@@ -234,7 +234,10 @@ def test_impossible_tables():
         (
             _with_entry(raw, 7, len(raw) + 1),
             TruncatedError,
-            f"x0.wkw: byte 72: block 7 ends at byte {len(raw) + 1}, but the file has {len(raw)} bytes",
+            (
+                f"x0.wkw: byte 72: block 7 ends at byte {len(raw) + 1}, but the file has "
+                f"{len(raw)} bytes"
+            ),
         ),
         (
             _with_entry(raw, 7, 2**64 - 1),

@@ -302,12 +302,18 @@ BROKEN = [
     (
         _changed(8, 0, 0),
         CorruptError,
-        "x0.wkw: byte 8: data offset 0 lies inside the header and jump table, expected at least 528",
+        (
+            "x0.wkw: byte 8: data offset 0 lies inside the header and jump table, expected at "
+            "least 528"
+        ),
     ),
     (
         _changed(8, 0x0F, 2),
         CorruptError,
-        "x0.wkw: byte 8: data offset 527 lies inside the header and jump table, expected at least 528",
+        (
+            "x0.wkw: byte 8: data offset 527 lies inside the header and jump table, expected at "
+            "least 528"
+        ),
     ),
     (
         _changed(4, 0x0A, 2, 2, 2, 24, 0),

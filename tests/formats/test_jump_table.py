@@ -199,7 +199,10 @@ class TestRawBlocks:
         assert raw_block_bounds(self.header, 3, 2, 1 << 30, "x0.wkw").tolist() == [160, 208, 256]
 
     def test_truncated(self):
-        message = "x0.wkw: block 7 at byte 352: the file has 399 bytes, expected 400: raw blocks of 48 bytes from byte 16"
+        message = (
+            "x0.wkw: block 7 at byte 352: the file has 399 bytes, expected 400: raw blocks of 48 "
+            "bytes from byte 16"
+        )
         with pytest.raises(TruncatedError, match=message):
             raw_block_bounds(self.header, 0, 8, 399, "x0.wkw")
 

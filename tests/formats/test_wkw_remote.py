@@ -354,7 +354,10 @@ def test_writing_is_one_clear_error(served, write):
 def test_missing_datasets(served):
     with pytest.raises(
         MissingError,
-        match=r"/none: no dataset, layer or mag of WEBKNOSSOS here; other formats need a prefix: precomputed://http",
+        match=(
+            r"/none: no dataset, layer or mag of WEBKNOSSOS here; other formats need a prefix: "
+            r"precomputed://http"
+        ),
     ):
         wkwdask.open(f"{served.url}/none")
     with pytest.raises(MissingError, match="no mag 4"):

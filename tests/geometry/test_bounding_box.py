@@ -69,7 +69,10 @@ def test_parse_keeps_the_mag():
 def test_no_box(value):
     with pytest.raises(
         ValueError,
-        match=r"a bounding box is six whole numbers \(x, y, z, width, height, depth\) in voxels of mag 1, got",
+        match=(
+            r"a bounding box is six whole numbers \(x, y, z, width, height, depth\) in voxels of "
+            r"mag 1, got"
+        ),
     ):
         BoundingBox.parse(value)
 
@@ -89,7 +92,10 @@ def test_a_pair_of_triples_has_two_readings(pair):
     )
     with pytest.raises(
         ValueError,
-        match=f": write {corner_and_size} if the pair is a corner and a size, {corners} if it is two corners$",
+        match=(
+            f": write {corner_and_size} if the pair is a corner and a size, {corners} if it is two "
+            "corners$"
+        ),
     ):
         BoundingBox.parse(pair)
     assert voxel_box(pair, MAG) == BoundingBox((100, 100, 20), (50, 50, 50), MAG)
@@ -103,7 +109,10 @@ def test_six_numbers_are_no_corners(numbers):
     )
     with pytest.raises(
         ValueError,
-        match=f"^where is a pair of corners .*: write {size} if they are a corner and a size .*, {corners} if they are two corners$",
+        match=(
+            f"^where is a pair of corners .*: write {size} if they are a corner and a size .*, "
+            f"{corners} if they are two corners$"
+        ),
     ):
         voxel_box(numbers, MAG, "where")
 

@@ -116,7 +116,10 @@ def test_failed_tasks_are_listed_and_others_are_done(folders, on, runner):
         assert error.exit_code == 3
         lines = str(error).splitlines()
         assert lines[0] == "3 tasks failed; all tasks that do not depend on them are done:"
-        stale = f"  work 4: OSError: [Errno {errno.ESTALE}] {os.strerror(errno.ESTALE)}: 'file 4' (tried 4 times)"
+        stale = (
+            f"  work 4: OSError: [Errno {errno.ESTALE}] {os.strerror(errno.ESTALE)}: 'file 4' "
+            "(tried 4 times)"
+        )
         own = (
             "TaskFailedError: OwnError: own 5"
             if runner in ("processes", "cluster")

@@ -72,6 +72,9 @@ def test_functions_without_a_name_are_pickled_by_value():
 
 
 def test_functions_of_the_main_script_are_pickled_by_value():
-    script = "from wkwdask.graphs.packing import Packer\nimport sys\ndef double(task): return 2 * task\nsys.stdout.buffer.write(Packer().pack(double, 21))"
+    script = (
+        "from wkwdask.graphs.packing import Packer\nimport sys\ndef double(task): return 2 * task\n"
+        "sys.stdout.buffer.write(Packer().pack(double, 21))"
+    )
     packed = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout
     assert pickle.loads(run_packed(packed)) == 42

@@ -16,7 +16,8 @@ def _chosen_types():
     chosen = os.environ.get("WKWDASK_TEST_TYPES", "").split()
     if unknown := set(chosen).difference(DTYPE_NAMES):
         raise pytest.UsageError(
-            f"WKWDASK_TEST_TYPES: found {', '.join(sorted(unknown))}, expected some of {', '.join(DTYPE_NAMES)}"
+            f"WKWDASK_TEST_TYPES: found {', '.join(sorted(unknown))}, expected some of "
+            f"{', '.join(DTYPE_NAMES)}"
         )
     return chosen or (
         DTYPE_NAMES if settings.get_current_profile_name() == "nightly" else ("uint8", "float32")

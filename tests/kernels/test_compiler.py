@@ -221,7 +221,10 @@ def test_folder_that_somebody_else_filled_is_read(tmp_path, cache):
     kept = _files(shared)
     assert kept
     # also for root
-    read_only = f"import os\nallowed = os.access\nos.access = lambda path, mode: {str(shared)!r} not in str(path) and allowed(path, mode)\n"
+    read_only = (
+        f"import os\nallowed = os.access\nos.access = lambda path, mode: {str(shared)!r} not in "
+        "str(path) and allowed(path, mode)\n"
+    )
     environment = {"WKWDASK_CACHE_DIR": str(shared), "XDG_CACHE_HOME": str(own)}
     another_type = (
         'reduce_windows(source.astype(np.float64), (2, 2, 2), "mean", out.astype(np.float64))\n'
@@ -291,7 +294,10 @@ def test_ctrl_c_stays_a_keyboard_interrupt(monkeypatch, cause, calls):
 def test_python_lz4_on_request(tmp_path):
     """The fallback never imports the compiled blocks: their cached code crashes without the
     registered functions of LZ4."""
-    check = "import sys\nassert blocks._compiled() is None\nassert 'wkwdask.kernels.blocks.batch_compiled' not in sys.modules\n"
+    check = (
+        "import sys\nassert blocks._compiled() is None\nassert "
+        "'wkwdask.kernels.blocks.batch_compiled' not in sys.modules\n"
+    )
     _run(
         WITH_LZ4 + check,
         tmp_path,
@@ -301,8 +307,14 @@ def test_python_lz4_on_request(tmp_path):
 
 
 def test_python_lz4_if_the_module_exports_no_symbols(tmp_path):
-    hide = "import ctypes\nclass Library:\n    def __init__(self, *arguments): pass\nctypes.CDLL = Library\n"
-    check = "import sys\nassert blocks._compiled() is None\nassert 'wkwdask.kernels.blocks.batch_compiled' not in sys.modules\n"
+    hide = (
+        "import ctypes\nclass Library:\n    def __init__(self, *arguments): pass\nctypes.CDLL = "
+        "Library\n"
+    )
+    check = (
+        "import sys\nassert blocks._compiled() is None\nassert "
+        "'wkwdask.kernels.blocks.batch_compiled' not in sys.modules\n"
+    )
     _run(
         "from wkwdask.kernels.blocks import lz4_symbols\n" + hide + WITH_LZ4 + check,
         tmp_path,

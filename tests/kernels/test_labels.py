@@ -214,7 +214,10 @@ def test_shapes_and_types_are_checked():
     table = LabelTable(np.dtype(np.uint32), np.dtype(np.uint8), 1)
     with pytest.raises(
         ValueError,
-        match=r"values \(dtype\('uint8'\), \(1, 2, 2, 3\)\); expected uint32 in three dimensions and .*\(1, 2, 2, 2\)",
+        match=(
+            r"values \(dtype\('uint8'\), \(1, 2, 2, 3\)\); expected uint32 in three dimensions and "
+            r".*\(1, 2, 2, 2\)"
+        ),
     ):
         table.add(np.ones((2, 2, 2), np.uint32), (0, 0, 0), np.ones((1, 2, 2, 3), np.uint8))
     with pytest.raises(ValueError, match=r"labels are int32"):

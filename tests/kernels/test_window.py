@@ -475,7 +475,10 @@ def test_nearest_is_the_lowest_voxel_inside_the_box():
             (2, 2, 2),
             "mean",
             (2, 2, 1),
-            r"source uint8\(4, 4, 4\), reduced by windows of \(2, 2, 2\) voxels, does not fit into out uint8\(2, 2, 1\)",
+            (
+                r"source uint8\(4, 4, 4\), reduced by windows of \(2, 2, 2\) voxels, does not fit "
+                r"into out uint8\(2, 2, 1\)"
+            ),
         ),
         ((5, 4, 4), (2, 2, 2), "mean", (2, 2, 2), r"windows of \(2, 2, 2\)"),
     ],

@@ -26,7 +26,10 @@ from wkwdask.model.options import make_options, options_of
         (
             PrecomputedOptions,
             {"block_len": 32},
-            "precomputed has no option block_len; it has: chunk_shape, shard_shape, encoding, quality, compression, force",
+            (
+                "precomputed has no option block_len; it has: chunk_shape, shard_shape, encoding, "
+                "quality, compression, force"
+            ),
         ),
         (
             N5Options,
@@ -78,7 +81,10 @@ from wkwdask.model.options import make_options, options_of
         (
             ZarrOptions,
             {"shard_shape": "big"},
-            r'shard_shape must be three lengths, True \(or "auto"\) or False \(or "none"\), got .big',
+            (
+                r'shard_shape must be three lengths, True \(or "auto"\) or False \(or "none"\), '
+                r"got .big"
+            ),
         ),
         (PrecomputedOptions, {"quality": 101}, r"quality must be in 0\.\.100"),
         (

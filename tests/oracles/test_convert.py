@@ -242,14 +242,17 @@ def test_a_set_of_ome_tiffs(tmp_path):
     array = voxels(shape=(3, 20, 30))
     (tmp_path / "s").mkdir()
     data = "".join(
-        f'<TiffData FirstZ="{z}" IFD="0" PlaneCount="1"><UUID FileName="{z}.ome.tif">urn:uuid:{z}</UUID></TiffData>'
+        f'<TiffData FirstZ="{z}" IFD="0" PlaneCount="1"><UUID '
+        f'FileName="{z}.ome.tif">urn:uuid:{z}</UUID></TiffData>'
         for z in range(3)
     )
     size = 'DimensionOrder="XYZCT" Type="uint8" SizeX="30" SizeY="20" SizeZ="3" SizeC="1" SizeT="1"'
     for z, section in enumerate(array):
         text = (
-            f'<?xml version="1.0"?><OME xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06" UUID="urn:uuid:{z}">'
-            f'<Image ID="Image:0"><Pixels ID="Pixels:0" {size}><Channel ID="Channel:0:0" SamplesPerPixel="1"/>{data}</Pixels></Image></OME>'
+            '<?xml version="1.0"?><OME xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06" '
+            f'UUID="urn:uuid:{z}">'
+            f'<Image ID="Image:0"><Pixels ID="Pixels:0" {size}><Channel ID="Channel:0:0" '
+            f'SamplesPerPixel="1"/>{data}</Pixels></Image></OME>'
         )
         tifffile.imwrite(tmp_path / "s" / f"{z}.ome.tif", section, description=text, metadata=None)
     np.testing.assert_array_equal(imported(tmp_path / "s" / "0.ome.tif", tmp_path)[0], array)
@@ -352,7 +355,10 @@ def test_tiff_of_several_stacks(tmp_path, name, lengths):
                     photometric="minisblack",
                     metadata={"axes": "ZYX"},
                 )
-    message = rf"holds 2 images, expected one, or sections of equal shape: uint8 ZYX \({lengths[0]}, 30, 41\), uint8 ZYX \({lengths[1]}, 30, 41\)"
+    message = (
+        rf"holds 2 images, expected one, or sections of equal shape: uint8 ZYX \({lengths[0]}, 30, "
+        rf"41\), uint8 ZYX \({lengths[1]}, 30, 41\)"
+    )
     with pytest.raises(UnsupportedError, match=message):
         imported(tmp_path / name, tmp_path)
     with pytest.raises(CorruptError, match=message):
@@ -617,7 +623,8 @@ def write_ome_set(folder, array, num_files=2):
     names, per_file = [f"s{n}.ome.tif" for n in range(num_files)], channels * depth // num_files
     ids = [f"urn:uuid:00000000-0000-0000-0000-00000000000{n}" for n in range(num_files)]
     planes = "".join(
-        f'<TiffData IFD="{n % per_file}" FirstC="{n // depth}" FirstZ="{n % depth}" FirstT="0" PlaneCount="1">'
+        f'<TiffData IFD="{n % per_file}" FirstC="{n // depth}" FirstZ="{n % depth}" FirstT="0" '
+        'PlaneCount="1">'
         f'<UUID FileName="{names[n // per_file]}">{ids[n // per_file]}</UUID></TiffData>'
         for n in range(channels * depth)
     )
@@ -626,9 +633,12 @@ def write_ome_set(folder, array, num_files=2):
     )
     for n, name in enumerate(names):
         description = (
-            f'<?xml version="1.0"?><OME xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06" UUID="{ids[n]}"><Image ID="Image:0">'
-            f'<Pixels ID="Pixels:0" DimensionOrder="XYZCT" Type="{array.dtype}" SizeX="{width}" SizeY="{height}" SizeZ="{depth}" SizeC="{channels}" SizeT="1"'
-            f' PhysicalSizeX="0.004" PhysicalSizeY="0.005" PhysicalSizeZ="0.035">{channel_elements}{planes}</Pixels></Image></OME>'
+            '<?xml version="1.0"?><OME xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06" '
+            f'UUID="{ids[n]}"><Image ID="Image:0">'
+            f'<Pixels ID="Pixels:0" DimensionOrder="XYZCT" Type="{array.dtype}" SizeX="{width}" '
+            f'SizeY="{height}" SizeZ="{depth}" SizeC="{channels}" SizeT="1"'
+            ' PhysicalSizeX="0.004" PhysicalSizeY="0.005" '
+            f'PhysicalSizeZ="0.035">{channel_elements}{planes}</Pixels></Image></OME>'
         )
         with tifffile.TiffWriter(folder / name, ome=False) as writer:
             for k, plane in enumerate(
@@ -660,7 +670,10 @@ def test_a_part_of_a_set_of_ome_tiffs_has_its_own_sections_or_is_refused(tmp_pat
     paths = write_ome_set(tmp_path / "three", voxels("uint16", (3, 4, 20, 30)), 3)
     with pytest.raises(
         CorruptError,
-        match=r"s0\.ome\.tif: .*one file of a set with axes CZYX .*name one file of the set alone, or all of them",
+        match=(
+            r"s0\.ome\.tif: .*one file of a set with axes CZYX .*name one file of the set alone, "
+            r"or all of them"
+        ),
     ):
         imported(paths[:2], tmp_path / "other")
 

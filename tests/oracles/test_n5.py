@@ -96,7 +96,8 @@ def test_zarr_that_writes_is_read_by_tensorstore(tmp_path):
     changed = ARRAY.copy()
     changed[10:45, 30:, 5] = 77
     _in_a_fresh_interpreter(
-        f"import zarr; a = zarr.open_array({str(tmp_path)!r}); a[10:45, 30:, 5] = 77; print(a.metadata.dimension_names)"
+        f"import zarr; a = zarr.open_array({str(tmp_path)!r}); a[10:45, 30:, 5] = 77; "
+        "print(a.metadata.dimension_names)"
     )
     np.testing.assert_array_equal(tensorstore(tmp_path).read().result(), changed)
     np.testing.assert_array_equal(wkwdask.open(tmp_path)[0], changed)

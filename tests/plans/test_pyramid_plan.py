@@ -51,7 +51,10 @@ class Case:
         )
 
     def __repr__(self):
-        return f"Case({self.box}, {[mag.name for mag in self.mags]}, {self.chunk}, {self.shard}, {self.voxel_nbytes}, {self.workers})"
+        return (
+            f"Case({self.box}, {[mag.name for mag in self.mags]}, {self.chunk}, {self.shard}, "
+            f"{self.voxel_nbytes}, {self.workers})"
+        )
 
     def levels(self):
         """Go through all mags: pass, index in the pass, level."""

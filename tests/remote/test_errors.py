@@ -26,7 +26,10 @@ GOOGLE_REFUSES = Answer(
 
 def _amazon(status, code, message, more="", **headers):
     """Return an error of S3 as its reference documents it."""
-    text = f'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{code}</Code><Message>{message}</Message>{more}<RequestId>4442587F</RequestId></Error>'
+    text = (
+        '<?xml version="1.0" encoding="UTF-8"?>\n'
+        f"<Error><Code>{code}</Code><Message>{message}</Message>{more}<RequestId>4442587F</RequestId></Error>"
+    )
     return Answer(
         status,
         text.encode(),
@@ -40,12 +43,18 @@ def _amazon(status, code, message, more="", **headers):
 REGION = "eu-central-1"
 _NO_CONTAINER = Answer(
     404,
-    b"<Error><Code>ContainerNotFound</Code><Message>The specified container does not exist.</Message></Error>",
+    (
+        b"<Error><Code>ContainerNotFound</Code><Message>The specified container does not "
+        b"exist.</Message></Error>"
+    ),
 )
 _MALFORMED = (
     f"The authorization header is malformed; the region 'us-east-1' is wrong; expecting '{REGION}'"
 )
-_OTHER_ENDPOINT = "The bucket you are attempting to access must be addressed using the specified endpoint. Please send all future requests to this endpoint."
+_OTHER_ENDPOINT = (
+    "The bucket you are attempting to access must be addressed using the specified endpoint. "
+    "Please send all future requests to this endpoint."
+)
 
 
 @dataclass(frozen=True)
@@ -116,7 +125,10 @@ CASES = {
         environment=KEYS,
     ),
     "expired": Case(
-        "PermissionError: .*ExpiredToken, the credentials have expired: log in again; this was credentials of the environment",
+        (
+            "PermissionError: .*ExpiredToken, the credentials have expired: log in again; this was "
+            "credentials of the environment"
+        ),
         "s3",
         fault=_amazon(400, "ExpiredToken", "The provided token has expired."),
         environment=KEYS,
@@ -152,7 +164,10 @@ CASES = {
         environment=KEYS,
     ),
     "wrong region": Case(
-        "OSError: .*s3://bucket is in the region eu-central-1, not in the default one; state its region",
+        (
+            "OSError: .*s3://bucket is in the region eu-central-1, not in the default one; state "
+            "its region"
+        ),
         "s3",
         fault=_amazon(
             301,
@@ -183,7 +198,10 @@ CASES = {
         "azure",
         fault=Answer(
             409,
-            b"<Error><Code>PublicAccessNotPermitted</Code><Message>Public access is not permitted on this storage account.</Message></Error>",
+            (
+                b"<Error><Code>PublicAccessNotPermitted</Code><Message>Public access is not "
+                b"permitted on this storage account.</Message></Error>"
+            ),
         ),
     ),
     "wrong key of Azure": Case(
@@ -191,7 +209,10 @@ CASES = {
         "azure",
         fault=Answer(
             403,
-            b"<Error><Code>AuthenticationFailed</Code><Message>Server failed to authenticate the request.</Message></Error>",
+            (
+                b"<Error><Code>AuthenticationFailed</Code><Message>Server failed to authenticate "
+                b"the request.</Message></Error>"
+            ),
         ),
     ),
 }

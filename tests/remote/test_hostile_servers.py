@@ -289,7 +289,10 @@ def test_a_token_is_not_sent_to_another_host(far, monkeypatch, url, variables):
             monkeypatch.setenv(name, value)
         with pytest.raises(
             OSError,
-            match=f"cannot be read: {first.url} redirects to {elsewhere}, which is not followed for a bucket",
+            match=(
+                f"cannot be read: {first.url} redirects to {elsewhere}, which is not followed for "
+                "a bucket"
+            ),
         ):
             wkwdask.open(f"{url}/wkw/color/1")
         assert first.requests

@@ -190,7 +190,10 @@ def test_as_many_redirects_as_are_followed(certificate):
         assert _read(f"{first.url}/9") == DATA
         with pytest.raises(
             OSError,
-            match=r"cannot be read: http://127\.0\.0\.1:.* redirects to https://localhost:.* after 10 other redirects",
+            match=(
+                r"cannot be read: http://127\.0\.0\.1:.* redirects to https://localhost:.* after "
+                r"10 other redirects"
+            ),
         ):
             _read(f"{first.url}/10")
 
@@ -206,13 +209,20 @@ def test_a_redirect_on_the_same_host_needs_no_second_request():
 
 
 REFUSED = {
-    "http://localhost:{port}/x": "redirects to http://localhost:[0-9]+, an address without encryption",
+    "http://localhost:{port}/x": (
+        "redirects to http://localhost:[0-9]+, an address without encryption"
+    ),
     "ftp://localhost/x": "redirects to ftp://localhost, which is no web server",
     "file:///etc/passwd": "redirects to file://, which is no web server",
-    "https://me:secret@localhost:{port}/x": "redirects to https://localhost:[0-9]+, with a password",
+    "https://me:secret@localhost:{port}/x": (
+        "redirects to https://localhost:[0-9]+, with a password"
+    ),
     "https://[::1/x": "redirects to what is no address",
     "https://localhost:port/x": "redirects to what is no address",
-    "https://no-such-host.invalid/x": r"no answer from https://no-such-host\.invalid, to which http://127\.0\.0\.1:[0-9]+ redirects",
+    "https://no-such-host.invalid/x": (
+        r"no answer from https://no-such-host\.invalid, to which http://127\.0\.0\.1:[0-9]+ "
+        r"redirects"
+    ),
 }
 
 
@@ -254,7 +264,10 @@ def test_a_redirect_from_a_public_to_a_private_address(certificate, monkeypatch)
     ):
         with pytest.raises(
             OSError,
-            match=f"{first.url} redirects to {end.url}, an address of a private network, which is not followed",
+            match=(
+                f"{first.url} redirects to {end.url}, an address of a private network, which is "
+                "not followed"
+            ),
         ):
             _read(f"{first.url}/data/x")
         assert not end.requests
@@ -339,7 +352,10 @@ def test_an_anonymous_bucket_that_redirects_to_another_host(name, monkeypatch):
             monkeypatch.setenv(variable, value.format(url=first.url))
         with pytest.raises(
             OSError,
-            match=f"cannot be read: {first.url} redirects to {end.url}, which is not followed for a bucket",
+            match=(
+                f"cannot be read: {first.url} redirects to {end.url}, which is not followed for a "
+                "bucket"
+            ),
         ):
             object_store.read(Request(url), Access(anonymous=True))
     assert first.requests

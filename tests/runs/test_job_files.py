@@ -42,7 +42,10 @@ def test_a_line_is_readable_at_once(tmp_path):
 
 
 def test_a_process_that_is_killed_leaves_its_lines(tmp_path):
-    code = f"import os, sys\nfrom wkwdask.runs.journal import Journal\nj = Journal({str(tmp_path)!r})\nj.append({{'n': 1}})\nos.kill(os.getpid(), 9)"
+    code = (
+        "import os, sys\nfrom wkwdask.runs.journal import Journal\nj = "
+        f"Journal({str(tmp_path)!r})\nj.append({{'n': 1}})\nos.kill(os.getpid(), 9)"
+    )
     done = subprocess.run([sys.executable, "-c", code], check=False)
     assert done.returncode == -9
     assert entries(tmp_path) == [{"n": 1}]

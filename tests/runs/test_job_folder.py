@@ -189,7 +189,10 @@ def test_a_living_job_is_named(layer):
     job = start(layer)
     with pytest.raises(
         LockedError,
-        match=rf"color/1: another job writes it: a test by .*, process {os.getpid()} on {socket.gethostname()}",
+        match=(
+            rf"color/1: another job writes it: a test by .*, process {os.getpid()} on "
+            rf"{socket.gethostname()}"
+        ),
     ):
         start(layer, Owner.this_process("another"))
     assert lock_holder(str(layer / "1")) == job.owner

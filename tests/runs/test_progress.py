@@ -36,7 +36,8 @@ from wkwdask.runs.progress import (
 from wkwdask.store.records import PROGRESS_NAME
 
 LINE = re.compile(
-    r"a title: \d+/\d+ tasks(, \d+\.\d [GM]B in)?(, \d+\.\d [GM]B out)?(, \d+ MB/s)?(, \d+ failed)?, \d+ workers?(, (ETA|after) \d\d:\d\d:\d\d)?"
+    r"a title: \d+/\d+ tasks(, \d+\.\d [GM]B in)?(, \d+\.\d [GM]B out)?(, \d+ MB/s)?(, \d+ "
+    r"failed)?, \d+ workers?(, (ETA|after) \d\d:\d\d:\d\d)?"
 )
 KEYS = {
     "time",
@@ -116,7 +117,10 @@ def test_a_log_gets_whole_lines(err):
     lines = text.splitlines()
     assert all(LINE.fullmatch(line) for line in lines), lines
     assert re.match(
-        r"a title: 5/6 tasks, 10\.5 MB in, 5\.2 MB out(, \d+ MB/s)?, 1 failed, 1 worker, after 00:00:\d\d",
+        (
+            r"a title: 5/6 tasks, 10\.5 MB in, 5\.2 MB out(, \d+ MB/s)?, 1 failed, 1 worker, after "
+            r"00:00:\d\d"
+        ),
         lines[-1],
     ), lines[-1]
 

@@ -139,7 +139,10 @@ def _check_refused(folder):
             memory_room(ROOM),
             pytest.raises(
                 wkwdask.FormatError,
-                match=r"a\.zarr.*( cannot be read: chunk: .*|: has \d+ bytes, expected) at most \d+",
+                match=(
+                    r"a\.zarr.*( cannot be read: chunk: .*|: has "
+                    r"\d+ bytes, expected) at most \d+"
+                ),
             ),
         ):
             read()

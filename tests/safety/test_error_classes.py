@@ -210,7 +210,10 @@ def test_a_dangling_link_above_a_new_mag_is_named_with_its_target(tmp_path, writ
     source = tmp_path / "a.n5" if write == "convert" else VOXELS[None]
     with pytest.raises(
         MissingError,
-        match=rf"/{link}: a symbolic link to {tmp_path}/nowhere, which does not exist; create that folder, or remove the link",
+        match=(
+            rf"/{link}: a symbolic link to {tmp_path}/nowhere, which does not exist; create that "
+            r"folder, or remove the link"
+        ),
     ):
         getattr(wkwdask, write)(source, tmp_path / "ds/color/1", voxel_size=(4, 4, 40))
     assert not (tmp_path / "nowhere").exists()
@@ -252,7 +255,10 @@ def test_a_dangling_link_above_any_new_image_is_named_and_nothing_is_created(
     )
     with pytest.raises(
         MissingError,
-        match=rf"/link: a symbolic link to {tmp_path}/nowhere, which does not exist; create that folder, or remove the link",
+        match=(
+            rf"/link: a symbolic link to {tmp_path}/nowhere, which does not exist; create that "
+            r"folder, or remove the link"
+        ),
     ):
         getattr(wkwdask, write)(*call, **({"voxel_size": (4, 4, 40)} if write == "save" else {}))
     assert sorted(tmp_path.rglob("*")) == before

@@ -115,7 +115,10 @@ def test_what_lies_outside_is_refused(tmp_path, folder, kind):
     source = write(folder, lambda file: OUTSIDE[kind](file, tmp_path))
     with pytest.raises(
         UnsupportedError,
-        match=rf"\.h5: .* leads to {tmp_path}/(secret|other\.h5), outside of the folder of the file; .*allow_external=True",
+        match=(
+            rf"\.h5: .* leads to {tmp_path}/(secret|other\.h5), outside of the folder of the file; "
+            r".*allow_external=True"
+        ),
     ):
         converted(source, tmp_path)
     with pytest.raises((UnsupportedError, MissingError)):
@@ -230,7 +233,10 @@ def test_agglomerate_files(tmp_path, folder):
         )
     with pytest.raises(
         UnsupportedError,
-        match=r"agglomerate\.hdf5: external storage of /segment_to_agglomerate leads to .*secret, outside",
+        match=(
+            r"agglomerate\.hdf5: external storage of /segment_to_agglomerate leads to .*secret, "
+            r"outside"
+        ),
     ):
         wkwdask.remap(
             tmp_path / "ds" / "seg", tmp_path / "ds" / "mapped" / "1", folder / "agglomerate.hdf5"

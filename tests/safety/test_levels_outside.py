@@ -623,7 +623,10 @@ def test_edits_of_a_dataset_stay_inside(originals, tmp_path, edit_dataset):
     before = contents(outside), contents(dataset)
     with pytest.raises(
         wkwdask.UnsupportedError,
-        match=f"this link leads out of the dataset .*, to {outside}/{DOCUMENTS['wkw']}.*replace the link with a copy",
+        match=(
+            f"this link leads out of the dataset .*, to {outside}/{DOCUMENTS['wkw']}.*replace the "
+            "link with a copy"
+        ),
     ):
         edit_dataset(dataset)
     assert (contents(outside), contents(dataset)) == before

@@ -45,7 +45,10 @@ def write_image(folder, attributes):
 def test_every_function_refuses_it(tmp_path, name):
     attributes, what = ODD[name]
     image = write_image(tmp_path / "em", attributes)
-    message = rf"{image}: found an OME-NGFF image with {what}, expected one of version 0.1 to 0.6; zarr://{image}/s0 opens one of its arrays"
+    message = (
+        rf"{image}: found an OME-NGFF image with {what}, expected one of version 0.1 to 0.6; "
+        rf"zarr://{image}/s0 opens one of its arrays"
+    )
     known = write_image(tmp_path / "known", {"ome": {"version": "0.5", **KNOWN}})
     for url in (image, f"zarr://{image}"):
         for call in (

@@ -237,16 +237,22 @@ def test_pages_that_are_only_described(tmp_path, description):
 
 
 def ome(size_z, data="<TiffData/>", more=""):
-    size = f'DimensionOrder="XYZCT" Type="uint8" SizeX="64" SizeY="64" SizeZ="{size_z}" SizeC="1" SizeT="1"'
+    size = (
+        f'DimensionOrder="XYZCT" Type="uint8" SizeX="64" SizeY="64" SizeZ="{size_z}" SizeC="1" '
+        'SizeT="1"'
+    )
     return (
         '<?xml version="1.0"?><OME xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06">'
-        f'<Image ID="Image:0"><Pixels ID="Pixels:0" {size}><Channel ID="Channel:0:0" SamplesPerPixel="1"/>{data}</Pixels></Image>{more}</OME>'
+        f'<Image ID="Image:0"><Pixels ID="Pixels:0" {size}><Channel ID="Channel:0:0" '
+        f'SamplesPerPixel="1"/>{data}</Pixels></Image>{more}</OME>'
     )
 
 
 MODULO = (
-    '<StructuredAnnotations><XMLAnnotation ID="A" Namespace="openmicroscopy.org/omero/dimension/modulo"><Value><Modulo>'
-    '<ModuloAlongZ Type="other" Start="0" End="1e12" Step="1"/></Modulo></Value></XMLAnnotation></StructuredAnnotations>'
+    '<StructuredAnnotations><XMLAnnotation ID="A" '
+    'Namespace="openmicroscopy.org/omero/dimension/modulo"><Value><Modulo>'
+    '<ModuloAlongZ Type="other" Start="0" End="1e12" '
+    'Step="1"/></Modulo></Value></XMLAnnotation></StructuredAnnotations>'
 )
 
 
@@ -275,7 +281,10 @@ def test_planes_in_files_of_other_folders(tmp_path, name, as_folder):
     name = name.format(absolute=tmp_path / "other.ome.tif")
     text = ome(
         1,
-        f'<TiffData FirstZ="0" IFD="0" PlaneCount="1"><UUID FileName="{name}">urn:uuid:1</UUID></TiffData>',
+        (
+            '<TiffData FirstZ="0" IFD="0" PlaneCount="1"><UUID '
+            f'FileName="{name}">urn:uuid:1</UUID></TiffData>'
+        ),
     )
     tifffile.imwrite(tmp_path / "s" / "a.ome.tif", section(), description=text, metadata=None)
     if as_folder:

@@ -56,7 +56,8 @@ def test_an_allocation_with_little_memory_is_reported(slurm, tmp_path, monkeypat
 def test_the_output_of_a_failed_job_is_shown(slurm, tmp_path):
     script = tmp_path / "broken.sbatch"
     script.write_text(
-        "#!/usr/bin/env bash\n# kind: allocation\n#SBATCH --partition=debug --mem=100M\necho no such module\nexit 3\n"
+        "#!/usr/bin/env bash\n# kind: allocation\n#SBATCH --partition=debug --mem=100M\necho no "
+        "such module\nexit 3\n"
     )
     done = check(script, tmp_path)
     assert done.returncode == 2
@@ -74,7 +75,10 @@ def test_jobs_that_would_wait_forever_are_not_waited_for(slurm, tmp_path):
     done = check(tmp_path / "site.yaml", tmp_path)
     assert done.returncode == 2, done.output
     assert re.search(
-        r"job \d+ asks for a walltime of 3-00:00:00, partition debug has MaxTime=2-00:00:00: it would wait forever",
+        (
+            r"job \d+ asks for a walltime of 3-00:00:00, partition debug has MaxTime=2-00:00:00: "
+            r"it would wait forever"
+        ),
         done.stderr,
     )
     slurm.wait_until_empty()
@@ -84,7 +88,8 @@ def test_jobs_that_would_wait_forever_are_not_waited_for(slurm, tmp_path):
 def test_the_walltime_of_a_script_is_compared_with_the_limit_of_its_partition(slurm, tmp_path):
     script = tmp_path / "site.sbatch"
     script.write_text(
-        "#!/usr/bin/env bash\n# kind: allocation\n#SBATCH --partition=debug --time=50:00:00\nsleep 60\n"
+        "#!/usr/bin/env bash\n# kind: allocation\n#SBATCH --partition=debug --time=50:00:00\nsleep "
+        "60\n"
     )
     done = check(script, tmp_path)
     assert done.returncode == 2

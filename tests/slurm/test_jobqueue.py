@@ -150,7 +150,10 @@ def test_a_command_ends_where_workers_cannot_start(slurm, dataset, tmp_path):
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
     assert re.search(
-        r"error: mine: .* 3 jobs in a row ended .*; job \d+ ended with exit code 127; .*\.err: .*/nonexistent/python: No such file",
+        (
+            r"error: mine: .* 3 jobs in a row ended .*; job \d+ ended with exit code 127; .*\.err: "
+            r".*/nonexistent/python: No such file"
+        ),
         last,
     ), done.stderr
 

@@ -34,7 +34,10 @@ def test_no_daemon_outlives_a_killed_process(slurm_cluster):
     """``slurm_cluster`` only skips where SLURM is absent; the test starts another cluster."""
     with tempfile.TemporaryDirectory(prefix="wkwdask-slurm-", dir="/tmp") as folder:
         imports = "import os, pathlib\nfrom support import private_slurm as p"
-        command = f"{imports}\nwith p.private_slurm(pathlib.Path(os.environ['FOLDER']), num_nodes=1): os.kill(os.getpid(), 9)"
+        command = (
+            f"{imports}\nwith p.private_slurm(pathlib.Path(os.environ['FOLDER']), num_nodes=1): "
+            "os.kill(os.getpid(), 9)"
+        )
         tests = str(Path(__file__).resolve().parent.parent)
         done = subprocess.run(
             [sys.executable, "-c", command],

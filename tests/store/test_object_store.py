@@ -168,7 +168,10 @@ def test_hosts_that_cannot_be_reached():
         (amazon("404 Not Found", "NoSuchBucket"), "no such bucket: s3://cells"),
         (
             amazon("403 Forbidden", "AccessDenied"),
-            "403 Forbidden, AccessDenied; this was anonymous access, because no credentials were found",
+            (
+                "403 Forbidden, AccessDenied; this was anonymous access, because no credentials "
+                "were found"
+            ),
         ),
         (amazon("400 Bad Request", "ExpiredToken"), "ExpiredToken, the credentials have expired"),
         (
@@ -237,7 +240,10 @@ def test_the_longest_prefix_of_a_url_counts(tmp_path):
 def test_credentials_are_no_options():
     with pytest.raises(
         ValueError,
-        match=r"unknown option 'key', expected profile, region.*; credentials come from the environment",
+        match=(
+            r"unknown option 'key', expected profile, region.*; credentials come from the "
+            r"environment"
+        ),
     ):
         wkwdask.open("s3://cells/ds", storage_options={"key": "x"})
     with pytest.raises(ValueError, match="storage_options= applies to remote URLs only"):

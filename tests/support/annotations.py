@@ -76,7 +76,8 @@ def write_annotations(
             name = f"data_{number}_Volume.zip"
             outer.writestr(name, inner.getvalue())
             volumes.append(
-                f'<volume id="{number}" location="{name}" fallbackLayer="{fallback}" name="Volume {number}" format="wkw" largestSegmentId="100"/>'
+                f'<volume id="{number}" location="{name}" fallbackLayer="{fallback}" name="Volume '
+                f'{number}" format="wkw" largestSegmentId="100"/>'
             )
         outer.writestr("annotation.nml", NML.format(dataset=dataset, volumes="\n  ".join(volumes)))
     return path

@@ -27,7 +27,9 @@ def leave_out_tests(config: pytest.Config, items: list[pytest.Item]) -> None:
         if key[1] is not None and key not in seen:
             item.add_marker(
                 pytest.mark.skip(
-                    reason=f"{key[1]} is not installed; tests of this file that need it: {counts[key]}"
+                    reason=(
+                        f"{key[1]} is not installed; tests of this file that need it: {counts[key]}"
+                    )
                 )
             )
         if key[1] is None or key not in seen:

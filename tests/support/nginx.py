@@ -15,11 +15,20 @@ if TYPE_CHECKING:
 USER, PASSWORD = "reader", "open-sesame"
 
 _SERVERS = {
-    "url": "location ~ ^/fresh-[0-9]+/(.*)$ {{ alias {root}/$1; autoindex on; absolute_redirect off; }}",
+    "url": (
+        "location ~ ^/fresh-[0-9]+/(.*)$ {{ alias {root}/$1; autoindex on; absolute_redirect off; "
+        "}}"
+    ),
     "without_ranges": "max_ranges 0;",
     "compressing": "gzip on; gzip_types *; gzip_min_length 1;",
-    "paging": "error_page 404 =200 /page.html; location = /page.html {{ root {folder}; default_type text/html; }}",
-    "refusing": "error_page 404 =403 /page.html; location = /page.html {{ root {folder}; default_type text/html; }}",
+    "paging": (
+        "error_page 404 =200 /page.html; location = /page.html {{ root {folder}; default_type "
+        "text/html; }}"
+    ),
+    "refusing": (
+        "error_page 404 =403 /page.html; location = /page.html {{ root {folder}; default_type "
+        "text/html; }}"
+    ),
     "redirecting": "location / {{ return 302 {url}$request_uri; }} location /loop/ {{ return 302 $request_uri; }}"
     " location ~ ^/file/(.*) {{ return 302 file://{root}/$1; }}",
     "protected": "auth_basic data; auth_basic_user_file {folder}/users;",
@@ -85,7 +94,8 @@ def nginx(root, folder):
     def command(ports):
         url = f"http://127.0.0.1:{ports[0]}"
         lines = [
-            f"  server {{ listen 127.0.0.1:{port}; {text.format(folder=folder, root=root, url=url)} }}"
+            f"  server {{ listen 127.0.0.1:{port}; "
+            f"{text.format(folder=folder, root=root, url=url)} }}"
             for port, text in zip(ports, _SERVERS.values(), strict=True)
         ]
         (folder / "nginx.conf").write_text(

@@ -125,7 +125,8 @@ class PrivateSlurm:
         while (state := self.state(job)) not in states:
             if time.monotonic() > until:
                 raise TimeoutError(
-                    f"job {job} is {state or 'unknown'} after {seconds} s, not {' or '.join(states)}"
+                    f"job {job} is {state or 'unknown'} after {seconds} s, not "
+                    f"{' or '.join(states)}"
                 )
             time.sleep(0.2)
         return state
@@ -198,7 +199,8 @@ def private_slurm(
         port = _free_ports(num_nodes + 1)
         host = socket.gethostname().partition(".")[0]
         lines = [
-            f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port + 1 + i} CPUs={cpus} RealMemory={memory_mb} State=UNKNOWN"
+            f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port + 1 + i} "
+            f"CPUs={cpus} RealMemory={memory_mb} State=UNKNOWN"
             for i, node in enumerate(nodes)
         ]
         text = _CONFIGURATION.format(

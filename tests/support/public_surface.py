@@ -29,7 +29,10 @@ def _package() -> Iterator[str]:
         if not inspect.isclass(value):
             yield f"{name}{_parameters(value)}"
             continue
-        yield f"class {name}({', '.join(base.__name__ for base in value.__bases__ if base is not object)})"
+        yield (
+            "class "
+            f"{name}({', '.join(base.__name__ for base in value.__bases__ if base is not object)})"
+        )
         ours = [vars(base) for base in value.__mro__ if base.__module__.startswith("wkwdask")]
         for member in sorted(
             {each for names in ours for each in names if not each.startswith("_")}
@@ -62,7 +65,10 @@ def _commands(command: click.Command, context: click.Context) -> Iterator[str]:
                 if default is None or callable(each.default) or each.is_flag
                 else f" = {default!r}"
             )
-            yield f"  {' '.join([*each.opts, *each.secondary_opts])} {each.type.name}{several}{shown}{required}"
+            yield (
+                f"  {' '.join([*each.opts, *each.secondary_opts])} "
+                f"{each.type.name}{several}{shown}{required}"
+            )
         else:
             yield f"  {each.human_readable_name}{several}{required}"
     if isinstance(command, click.Group):

@@ -45,27 +45,45 @@ def dataset(tmp_path, monkeypatch):
     [
         (
             "functions.py:two",
-            "functions.py:two cannot be called with 1 array, one for each source: missing a required argument: 'b'",
+            (
+                "functions.py:two cannot be called with 1 array, one for each source: missing a "
+                "required argument: 'b'"
+            ),
         ),
         (
             "functions.py:misspelt",
-            "functions.py:misspelt failed in a trial, before anything was written: NameError: name 'undefined_name' is not defined",
+            (
+                "functions.py:misspelt failed in a trial, before anything was written: NameError: "
+                "name 'undefined_name' is not defined"
+            ),
         ),
         (
             "functions.py:doubled",
-            "which uint8 cannot store without loss: cast it in the function, or set --dtype to a type that stores float64",
+            (
+                "which uint8 cannot store without loss: cast it in the function, or set --dtype to "
+                "a type that stores float64"
+            ),
         ),
         (
             "functions.py:cropped",
-            "functions.py:cropped returned shape (39, 40, 40), expected (40, 40, 40) voxels in 1 channel (--channels sets their number)",
+            (
+                "functions.py:cropped returned shape (39, 40, 40), expected (40, 40, 40) voxels in "
+                "1 channel (--channels sets their number)"
+            ),
         ),
         (
             "functions.py:threshold",
-            "functions.py:threshold failed in a trial, before anything was written: KeyError: 'level'",
+            (
+                "functions.py:threshold failed in a trial, before anything was written: KeyError: "
+                "'level'"
+            ),
         ),
         (
             "scipy.ndimage:zoom",
-            "scipy.ndimage:zoom cannot be called with 1 array, one for each source: missing a required argument: 'zoom'",
+            (
+                "scipy.ndimage:zoom cannot be called with 1 array, one for each source: missing a "
+                "required argument: 'zoom'"
+            ),
         ),
     ],
 )

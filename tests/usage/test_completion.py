@@ -73,7 +73,8 @@ def test_bash_completes_with_the_printed_script(dataset, tmp_path):
         ["wkwdask", "pyramid", str(dataset), "--layer", "c"],
     ]
     lines = [
-        f"COMPREPLY=(); COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; _wkwdask_completion wkwdask; echo ${{COMPREPLY[*]}}"
+        f"COMPREPLY=(); COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; "
+        f"_wkwdask_completion wkwdask; echo ${{COMPREPLY[*]}}"
         for words in typed
     ]
     environment = os.environ | {

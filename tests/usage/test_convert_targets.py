@@ -10,7 +10,10 @@ from support.commands import run_here
 import wkwdask
 from wkwdask.errors import UnsupportedError
 
-TARGETS = r"\.tif, \.ome\.tif, \.npy, \.zarr, \.ome\.zarr, precomputed://PATH, n5://PATH, or a folder of TIFFs"
+TARGETS = (
+    r"\.tif, \.ome\.tif, \.npy, \.zarr, \.ome\.zarr, precomputed://PATH, n5://PATH, or a folder of "
+    r"TIFFs"
+)
 
 
 @pytest.fixture

@@ -12,8 +12,10 @@ from support.commands import COMMAND, run_here
 import wkwdask
 
 ODD = re.compile(
-    r"\b(that is there|are there already|is there already|anew|go(es)? on|as it is|in (its|their) own place|in place of|what of|wherein|hence"
-    r"|of (its|their) own|gives? one|stays? as|mend|left-overs?)\b|\b1 (files|tasks|actions|errors|warnings|workers)\b",
+    r"\b(that is there|are there already|is there already|anew|go(es)? on|as it is|in (its|their) "
+    r"own place|in place of|what of|wherein|hence"
+    r"|of (its|their) own|gives? one|stays? as|mend|left-overs?)\b|\b1 "
+    r"(files|tasks|actions|errors|warnings|workers)\b",
     re.IGNORECASE,
 )
 

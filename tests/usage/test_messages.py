@@ -78,7 +78,10 @@ def test_a_box_outside_of_an_array_names_both_boxes(dataset):
     assert array.wkw.crop_nm(x=(0, 20)).shape == (5, 10, 10)
     with pytest.raises(
         BoundsError,
-        match=r"the box x 100 to 200, y 0 to 40 does not touch the array along x; the array has x 0 to 40, y 0 to 40",
+        match=(
+            r"the box x 100 to 200, y 0 to 40 does not touch the array along x; the array has x 0 "
+            r"to 40, y 0 to 40"
+        ),
     ):
         array.wkw.crop_nm(x=(100, 200), y=(0, 40))
     with pytest.raises(
@@ -93,8 +96,8 @@ def test_an_absent_scheduler_is_an_error_within_seconds(dataset, monkeypatch):
     done = run_here("pyramid", dataset / "one", "--scheduler", "tcp://127.0.0.1:9")
     assert done.returncode == 1
     assert (
-        "tcp://127.0.0.1:9: no dask scheduler answered within 0.3 s; check that it runs, and its address"
-        in done.stderr
+        "tcp://127.0.0.1:9: no dask scheduler answered within 0.3 s; check that it runs, and its "
+        "address" in done.stderr
     )
     with (
         pytest.raises(TaskFailedError, match=r"within 0\.2 s"),

@@ -59,7 +59,8 @@ SKIPPED = {
     'import wkwdask\n\nurl = "https://host/datasets/': "a server",
     'import wkwdask\n\narray = wkwdask.open("https://host/': "a server",
     'import wkwdask\n\ncube = wkwdask.read("s3://lab-bucket/': "a bucket",
-    'import wkwdask\n\nsource = "precomputed://https://host/em"': "a server; tests of remote verbs run it",
+    "import wkwdask\n\nsource = "
+    '"precomputed://https://host/em"': "a server; tests of remote verbs run it",
     'wkwdask.sample("n5://s3://bucket/volume.n5/em/s0"': "a bucket",
     "python3 -m venv .venv ": "installs from the network",
     "python3 -m pip install ": "installs from the network",
@@ -243,11 +244,13 @@ def test_the_blocks_of_a_page_print_what_it_shows(page, folder):
                 found = run_python(step, names) if step.is_python else run_command(step)
                 if differs(step.printed, found, folder):
                     problems.append(
-                        f"{page}, line {step.line}: {step.text.strip()}\nprints\n{found}\nand not\n{step.printed}"
+                        f"{page}, line {step.line}: {step.text.strip()}\nprints\n{found}\nand not\n"
+                        f"{step.printed}"
                     )
             except (Exception, SystemExit):
                 problems.append(
-                    f"{page}, line {step.line}: {step.text.strip()}\n{traceback.format_exc(limit=-3)}"
+                    f"{page}, line {step.line}: {step.text.strip()}\n"
+                    f"{traceback.format_exc(limit=-3)}"
                 )
     if "matplotlib.pyplot" in sys.modules:
         sys.modules["matplotlib.pyplot"].close("all")

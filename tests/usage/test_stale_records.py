@@ -33,7 +33,10 @@ def test_a_record_of_a_renamed_layer_is_an_error(dataset, use):
     renamed = dataset.rename_layer("seg", "cells")
     with pytest.raises(
         wkwdask.MissingError,
-        match=r"layer 'seg' was renamed, removed or replaced since this record was read; .* \(its layers are cells\)",
+        match=(
+            r"layer 'seg' was renamed, removed or replaced since this record was read; .* \(its "
+            r"layers are cells\)"
+        ),
     ):
         USES[use](layer)
     assert USES[use](renamed["cells"]) is not None

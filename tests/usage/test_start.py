@@ -69,7 +69,10 @@ def _loaded_after(code, **environment):
 def _command(*arguments):
     """Return code that runs a command in its process and survives its end."""
     words = ["wkwdask", *map(str, arguments)]
-    return f"import sys\nfrom wkwdask.cli import main\nsys.argv = {words}\ntry:\n    main()\nexcept SystemExit as stop:\n    assert not stop.code, stop.code"
+    return (
+        f"import sys\nfrom wkwdask.cli import main\nsys.argv = {words}\ntry:\n    main()\nexcept "
+        "SystemExit as stop:\n    assert not stop.code, stop.code"
+    )
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("pyramid", "--help"), ("--version",)])
@@ -110,7 +113,8 @@ def test_info_needs_numpy_only(dataset, words):
 
 def test_read_needs_neither_dask_nor_scipy(dataset):
     modules, _ = _loaded_after(
-        f"import wkwdask\nassert wkwdask.read({str(dataset / 'color' / '1')!r}, ((1, 0, 0), (12, 16, 16))).all()"
+        f"import wkwdask\nassert wkwdask.read({str(dataset / 'color' / '1')!r}, ((1, 0, 0), (12, "
+        "16, 16))).all()"
     )
     assert modules == {"numpy", "numba", "llvmlite"}
 
@@ -119,7 +123,8 @@ def test_read_needs_neither_dask_nor_scipy(dataset):
 def test_open_needs_no_compiler(dataset):
     array_alone, _ = _loaded_after("import dask.array")
     modules, _ = _loaded_after(
-        f"import wkwdask\nassert wkwdask.open({str(dataset / 'color' / '1')!r}).shape == (1, 16, 16, 16)"
+        f"import wkwdask\nassert wkwdask.open({str(dataset / 'color' / '1')!r}).shape == (1, 16, "
+        "16, 16)"
     )
     assert modules == array_alone
     assert not modules & COMPILERS

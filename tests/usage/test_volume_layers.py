@@ -39,8 +39,8 @@ def annotation(tmp_path):
 def test_the_report_names_used_and_unused_layers(dataset, annotation, tmp_path):
     report = wkwdask.merge(dataset, annotation, tmp_path / "merged")
     assert (
-        "used volume layer Volume 1 (data_1_Volume.zip), drawn on layer seg; left out Volume 0 (data_0_Volume.zip), drawn on layer other"
-        in report.note
+        "used volume layer Volume 1 (data_1_Volume.zip), drawn on layer seg; left out Volume 0 "
+        "(data_0_Volume.zip), drawn on layer other" in report.note
     )
     assert wkwdask.read(tmp_path / "merged", ((0, 0, 0), (1, 1, 1))).item() == 9
 
@@ -66,7 +66,10 @@ def test_the_command_chooses_a_volume_layer(dataset, annotation, tmp_path):
 def test_an_unknown_volume_layer_is_an_error(dataset, annotation, tmp_path):
     with pytest.raises(
         MissingError,
-        match=r"no volume layer 'Volume 2'; there are Volume 0 .data_0_Volume.zip., drawn on layer other; Volume 1",
+        match=(
+            r"no volume layer 'Volume 2'; there are Volume 0 .data_0_Volume.zip., drawn on layer "
+            r"other; Volume 1"
+        ),
     ):
         wkwdask.merge(dataset, annotation, tmp_path / "merged", volume_layer="Volume 2")
     both = write_annotations(

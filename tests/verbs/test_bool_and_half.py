@@ -146,7 +146,10 @@ def test_levels_of_bool_are_made_by_the_mode_alone(tmp_path):
     for method in set(METHODS) - {"mode"}:
         with pytest.raises(
             ValueError,
-            match=f"holds bool, whose coarser levels are made by the mode alone, got method '{method}'",
+            match=(
+                "holds bool, whose coarser levels are made by the mode alone, got method "
+                f"'{method}'"
+            ),
         ):
             wkwdask.build_pyramid(url, mags=["2"], method=method)
     assert "by mode" in str(wkwdask.plan_pyramid(url, mags=["2"]))

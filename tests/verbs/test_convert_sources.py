@@ -237,8 +237,8 @@ def test_slices_that_are_not_like_the_others(tmp_path):
         converted(folder, tmp_path)
     text = str(caught.value)
     assert (
-        f"{folder}/s1.png: has 8 x 7 pixels of uint8, expected 9 x 7 pixels of uint8 like most slices"
-        in text
+        f"{folder}/s1.png: has 8 x 7 pixels of uint8, expected 9 x 7 pixels of uint8 like most "
+        "slices" in text
     )
     assert f"{folder}/s2.png: has 9 x 7 pixels of uint8 in 3 channels, expected 9 x 7" in text
     assert f"{folder}/s4.png: cannot be read" in text

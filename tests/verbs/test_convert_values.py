@@ -130,6 +130,9 @@ def test_a_volume(tmp_path):
     np.save(tmp_path / "a.npy", array)
     with pytest.raises(
         BoundsError,
-        match=r"a\.npy: voxel \(13, 24, 34\) of channel 1: 1000 does not fit into uint8; scale the values",
+        match=(
+            r"a\.npy: voxel \(13, 24, 34\) of channel 1: 1000 does not fit into uint8; scale the "
+            r"values"
+        ),
     ):
         wkwdask.convert(tmp_path / "a.npy", tmp_path / "ds", layer="other", **options)

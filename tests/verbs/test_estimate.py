@@ -257,9 +257,9 @@ def test_text(tmp_path):
     )
     lines = str(plan).splitlines()
     layer = tmp_path / "ds" / "color"
-    assert (
-        lines[0]
-        == f"pyramid of {layer}/1, by median, stored as lz4hc level 9, blocks of 4^3 and files of 16^3 voxels"
+    assert lines[0] == (
+        f"pyramid of {layer}/1, by median, stored as lz4hc level 9, blocks of 4^3 and files of "
+        "16^3 voxels"
     )
     assert lines[1].startswith("  mag 1 -> 2, 4: 1 region of 1024 x 1024 x 1024 voxels")
     assert [line.split(":")[0] for line in lines[2:4]] == [f"  {layer}/2", f"  {layer}/4"]

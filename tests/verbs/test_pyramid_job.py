@@ -576,7 +576,10 @@ def test_resume_refuses_a_changed_source(monkeypatch):
     store.put(name, store.get(name))
     with pytest.raises(
         ResumeError,
-        match=rf"region \(0, 0, 0\) of memory:.* changed since the job was interrupted \(memory:.*/{name} was changed last",
+        match=(
+            r"region \(0, 0, 0\) of memory:.* changed since the job was interrupted "
+            rf"\(memory:.*/{name} was changed last"
+        ),
     ):
         Start(case, lines).to_end()
     assert first == "region 0 0,0,0"

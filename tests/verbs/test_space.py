@@ -96,7 +96,10 @@ def test_a_job_that_cannot_fit_ends_before_any_work(ds, monkeypatch, verb):
     fake_disk(monkeypatch, 50_000)
     with pytest.raises(
         SpaceError,
-        match=rf"^{ds}.*: about [\d.]+ [kM]B will be written, 50.0 kB are free; .*force_space=True$",
+        match=(
+            rf"^{ds}.*: about [\d.]+ [kM]B will be written, "
+            r"50.0 kB are free; .*force_space=True$"
+        ),
     ):
         VERBS[verb](ds)
     assert contents(ds) == before

@@ -295,7 +295,10 @@ def test_cut_blocks_with_zeros_around_the_box_are_copied(tmp_path, calls, compre
         (
             "em.ome.zarr",
             {},
-            "of those that were checked had nonzero voxels outside of the bounding box, which were copied; strict_box=True leaves them out",
+            (
+                "of those that were checked had nonzero voxels outside of the bounding box, which "
+                "were copied; strict_box=True leaves them out"
+            ),
         ),
         (
             "zarr://memory://outside.ome.zarr",

@@ -358,7 +358,10 @@ def test_content_needs_no_record(dataset, other_files):
         (dataset / "color" / mag / PROVENANCE_NAME).unlink()
     with pytest.raises(
         MissingError,
-        match=r'no mags that build_pyramid made from mag 1; mags="[-0-9,]+" with update="content" builds them again',
+        match=(
+            r'no mags that build_pyramid made from mag 1; mags="[-0-9,]+" with update="content" '
+            r"builds them again"
+        ),
     ):
         wkwdask.build_pyramid(dataset, update="content", method="mean")
     with pytest.raises(ResumeError, match=r"2-2-1: not made by wkwdask"):

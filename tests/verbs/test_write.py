@@ -261,7 +261,10 @@ def test_existing_mag_is_refused_or_overwritten(tmp_path, array):
     before = contents(url)
     with pytest.raises(
         ExistsError,
-        match=r'1: already exists; existing="overwrite" replaces it whole, region= writes a part of it',
+        match=(
+            r'1: already exists; existing="overwrite" replaces it whole, region= writes a part of '
+            r"it"
+        ),
     ):
         wkwdask.to_wkw(array + 1, url, offset=OFFSET, **OPTIONS)
     with pytest.raises(ExistsError, match="already exists"):

@@ -210,7 +210,8 @@ def _read_box(volume: StoredArray, box: BoundingBox, threads: int | None) -> npt
     except (MemoryError, ValueError):
         count = volume.num_channels * box.volume
         raise UnsupportedError(
-            f"{volume.name}: {box} has {count:,} values of {volume.dtype}, which do not fit into memory; choose a smaller box"
+            f"{volume.name}: {box} has {count:,} values of {volume.dtype}, which do not fit into "
+            "memory; choose a smaller box"
         ) from None
     read_on_threads(volume, out, box.topleft, _num_threads(volume, threads, out.nbytes))
     return out
@@ -343,7 +344,8 @@ def _read_boxes(
     except (MemoryError, ValueError):
         count = volume.num_channels * sum(map(math.prod, shapes))
         raise UnsupportedError(
-            f"{volume.name}: {len(corners)} boxes have {count:,} values of {volume.dtype}, which do not fit into memory; read fewer"
+            f"{volume.name}: {len(corners)} boxes have {count:,} values of {volume.dtype}, which "
+            "do not fit into memory; read fewer"
         ) from None
     parts = list(out)
     read_boxes(
@@ -417,7 +419,8 @@ def sample(
         array = array.reshape(0, 3).astype(np.int64)
     if array.ndim != 2 or array.shape[1] != 3 or array.dtype.kind not in "iu":
         raise TypeError(
-            f"points must be whole numbers of shape (n, 3), got {array.dtype} of shape {array.shape}"
+            f"points must be whole numbers of shape (n, 3), got {array.dtype} of shape "
+            f"{array.shape}"
         )
     use_storage_options(url, storage_options)
     volume = open_cached(url, layer, mag_or_key(mag), refresh=True)

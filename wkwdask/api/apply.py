@@ -190,7 +190,8 @@ def apply(
     )
     if target is None and (apply_options.halo != (0, 0, 0) or mask is not None):
         raise ValueError(
-            "halo= and mask= need a target: without one, voxels in a halo or outside a mask would count; pass the mask as one of the sources"
+            "halo= and mask= need a target: without one, voxels in a halo or outside a mask would "
+            "count; pass the mask as one of the sources"
         )
     _try(make_trial(function, urls, target, apply_options))
     if target is not None:
@@ -224,6 +225,6 @@ def _try(trial: Task) -> None:
             raise
         trace = user_trace(error)
         raise TaskFailedError(
-            f"{name} failed in a trial, before anything was written: {type(error).__name__}: {error} ({error.__notes__[0]})"
-            + (f"\n{trace}" if trace else "")
+            f"{name} failed in a trial, before anything was written: {type(error).__name__}: "
+            f"{error} ({error.__notes__[0]})" + (f"\n{trace}" if trace else "")
         ) from error

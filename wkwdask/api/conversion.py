@@ -339,7 +339,8 @@ def convert(
         ):
             if is_given:
                 raise ValueError(
-                    f"{target}: {volume.name} would be exported as images, to which {option}= does not apply; copy and rechunk store WKW as WKW"
+                    f"{target}: {volume.name} would be exported as images, to which {option}= does "
+                    "not apply; copy and rechunk store WKW as WKW"
                 )
         refuse_options(f"{target} would be exported as images", {"verify": verify})
         staged = lay_out_export(
@@ -379,7 +380,8 @@ def convert(
         )
     if is_wkw and is_export(target) and not is_dataset(target):
         raise UnsupportedError(
-            f"{target}: named as images or an array, and {source} is not a volume that can be exported; convert it to WKW first"
+            f"{target}: named as images or an array, and {source} is not a volume that can be "
+            "exported; convert it to WKW first"
         )
     refuse_options(f"{source} is read as images or an array", {"verify": verify})
     if not is_wkw:
@@ -430,14 +432,18 @@ def _convert_to_single_file(
         if location is not None and single_file.can_pack(location):
             if is_dry_run():
                 raise UnsupportedError(
-                    f"{path}: gets the files of {location} unchanged, so there is nothing to estimate"
+                    f"{path}: gets the files of {location} unchanged, so there is nothing to "
+                    "estimate"
                 )
             count, nbytes = single_file.pack(location)
             return Report(
                 (),
                 0,
                 time.monotonic() - start,
-                f"{path}: {counted(count, 'file')} of {location}, unchanged, {format_nbytes(nbytes)}",
+                (
+                    f"{path}: {counted(count, 'file')} of {location}, unchanged, "
+                    f"{format_nbytes(nbytes)}"
+                ),
             )
     # The same call resumes also if it was interrupted between the last level and the file.
     report = convert(

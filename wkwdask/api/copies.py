@@ -204,7 +204,8 @@ def compress(
         and all(options.get(name) is None for name in names)
     ):
         raise ValueError(
-            f"{os.fspath(url)}: say how to compress {record.title}, by one of its options: {', '.join(names)}"
+            f"{os.fspath(url)}: say how to compress {record.title}, by one of its options: "
+            f"{', '.join(names)}"
         )
     return rechunk(url, target, compression=compression or record.compressor or None, **options)
 

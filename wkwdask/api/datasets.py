@@ -135,7 +135,10 @@ class Dataset:
         size = (
             "unknown"
             if self.voxel_size is None
-            else f"{' &times; '.join(f'{length:g}' for length in self.voxel_size)} {escape(self.unit)}"
+            else (
+                f"{' &times; '.join(f'{length:g}' for length in self.voxel_size)} "
+                f"{escape(self.unit)}"
+            )
         )
         return card(
             f"<b>{escape(self.name)}</b> <code>{escape(self.path)}</code><br>voxel size {size}",
@@ -308,7 +311,8 @@ class Dataset:
             and not same_lengths(ours, theirs)
         ):
             raise ValueError(
-                f"{source.folder}: voxels are {theirs} nm, those of {self.path} {ours} nm; any_voxel_size=True allows it"
+                f"{source.folder}: voxels are {theirs} nm, those of {self.path} {ours} nm; "
+                "any_voxel_size=True allows it"
             )
         return self._add_entry(
             reference_entry(source, self.path, name or source.name, relative=relative)
@@ -423,7 +427,8 @@ class Dataset:
         parsed_mag, stored_image = Mag.parse(mag), stored_layer(self.path, layer)
         if parsed_mag not in stored_image.mags:
             raise MissingError(
-                f"{self.path}: layer {layer} has no mag {parsed_mag}; there are {', '.join(map(str, stored_image.mags)) or 'none'}"
+                f"{self.path}: layer {layer} has no mag {parsed_mag}; there are "
+                f"{', '.join(map(str, stored_image.mags)) or 'none'}"
             )
         if delete_files:
             from wkwdask.api.copies import rm
@@ -586,7 +591,8 @@ def create_dataset(
     def check_new(document: dict[str, Any]) -> dict[str, Any]:
         if document is not new and existing == "error":
             raise ExistsError(
-                f'{path}/{FILE_NAME}: already exists; open_dataset() opens it, existing="keep" keeps it'
+                f'{path}/{FILE_NAME}: already exists; open_dataset() opens it, existing="keep" '
+                "keeps it"
             )
         return document
 
@@ -599,7 +605,8 @@ def create_dataset(
     )
     if stored_size is not None and not same_lengths(stored_size, requested_size):
         raise ValueError(
-            f"{path}: the existing dataset has voxels of {stored_size} nm, expected {requested_size} nm"
+            f"{path}: the existing dataset has voxels of {stored_size} nm, expected "
+            f"{requested_size} nm"
         )
     return dataset
 
@@ -618,7 +625,8 @@ def _segment_id(value: int, layer: str, category: str) -> int:
     number = operator.index(value)
     if not 0 <= number < 2**64:
         raise ValueError(
-            f"the largest id of layer {layer} must be a whole number from 0 to {2**64 - 1}, got {value}"
+            f"the largest id of layer {layer} must be a whole number from 0 to {2**64 - 1}, got "
+            f"{value}"
         )
     return int(number)
 
@@ -641,7 +649,8 @@ def _json_entries(
         found = element_class(volume.dtype, volume.num_channels), volume.num_channels
         if found != expected:
             raise FormatError(
-                f"{volume.folder}: holds {type_text(*found)}, the layer at {folder} {type_text(*expected)}"
+                f"{volume.folder}: holds {type_text(*found)}, the layer at {folder} "
+                f"{type_text(*expected)}"
             )
     return [
         (mag, f"./{name}/{basename(volume.folder)}", volume.shard_shape[0])

@@ -124,7 +124,8 @@ class Layer:
         parsed_mag, mags = Mag.parse(mag), self.mags
         if parsed_mag not in mags:
             raise MissingError(
-                f"{self.dataset}: layer {self.name} has no mag {parsed_mag}; there are {', '.join(map(str, mags)) or 'none'}"
+                f"{self.dataset}: layer {self.name} has no mag {parsed_mag}; there are "
+                f"{', '.join(map(str, mags)) or 'none'}"
             )
         return mags[parsed_mag]
 
@@ -251,7 +252,11 @@ class Layer:
             f"{mag.mag} (at {mag.elsewhere})" if mag.elsewhere is not None else str(mag.mag)
             for mag in self.listed
         )
-        return f"{self.name!r}: {self.category}, {type_text(self.element_class, self.num_channels)}{stored}, {_box_text(self.bounding_box)}, mags {mags or 'none'}"
+        return (
+            f"{self.name!r}: {self.category}, "
+            f"{type_text(self.element_class, self.num_channels)}{stored}, "
+            f"{_box_text(self.bounding_box)}, mags {mags or 'none'}"
+        )
 
     def _repr_html_(self) -> str:
         return card(
@@ -281,7 +286,8 @@ def _check_listed(
             "none" if source is None else ", ".join(layer.name for layer in source.layers) or "none"
         )
         raise MissingError(
-            f"{dataset}: {what} was renamed, removed or replaced since this record was read; open the dataset again (its layers are {names})"
+            f"{dataset}: {what} was renamed, removed or replaced since this record was read; open "
+            f"the dataset again (its layers are {names})"
         )
 
 
@@ -351,7 +357,10 @@ def card(head: str, dataset: str, layers: Sequence[Layer]) -> str:
     until = time.monotonic() + _MOST_SECONDS
     columns = ("layer", "category", "type", "mag", "box (top left + size)", "files", "bytes", "")
     table = html_table(columns, (row for layer in layers for row in _rows(layer, until)))
-    return f"<div>{head}<div style='display:flex;gap:12px;align-items:flex-start'>{table}{_picture(dataset, layers)}</div></div>"
+    return (
+        f"<div>{head}<div "
+        f"style='display:flex;gap:12px;align-items:flex-start'>{table}{_picture(dataset, layers)}</div></div>"
+    )
 
 
 def _rows(layer: Layer, until: float) -> list[tuple[str, ...]]:
@@ -438,7 +447,10 @@ def _image_tag(
     draw(volumes.get("color"), volumes.get("segmentation"), voxel_size, pixels).save(
         buffer, format="PNG"
     )
-    return f"<img alt='three slices' src='data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}'>"
+    return (
+        "<img alt='three slices' "
+        f"src='data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}'>"
+    )
 
 
 def _small_volume(layer: Layer) -> StoredArray | None:

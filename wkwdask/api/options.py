@@ -77,7 +77,8 @@ def level_destination(
     text, is_dataset = os.fspath(url), its_format is default_format()
     if is_dataset and mag is not None:
         raise ValueError(
-            f"{text}: mag= does not apply to {its_format.options.title}; name the mag by its folder, such as DATASET/LAYER/2-2-1"
+            f"{text}: mag= does not apply to {its_format.options.title}; name the mag by its "
+            "folder, such as DATASET/LAYER/2-2-1"
         )
     if category is not None and "category" in its_format.unsupported_options:
         raise ValueError(
@@ -150,5 +151,6 @@ def refuse_options(what: str, values: dict[str, Any]) -> None:
     given = [name for name, value in values.items() if value is not None and value is not False]
     if given:
         raise ValueError(
-            f"{what}: {', '.join(f'{name}=' for name in given)} {'is' if len(given) == 1 else 'are'} not for it"
+            f"{what}: {', '.join(f'{name}=' for name in given)} "
+            f"{'is' if len(given) == 1 else 'are'} not for it"
         )

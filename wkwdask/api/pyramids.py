@@ -198,7 +198,8 @@ def build_pyramid(
             )
     if existing != "error":
         raise ValueError(
-            f"existing={existing!r} is for building a pyramid, update= and bounding_box= change an existing one; use one or the other"
+            f"existing={existing!r} is for building a pyramid, update= and bounding_box= change an "
+            "existing one; use one or the other"
         )
     if update == "content" and box is not None:
         raise ValueError(

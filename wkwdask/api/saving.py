@@ -98,7 +98,8 @@ def normalize_array(
         array, coordinates = _split_data_array(array, placed=offset is not None)
     if not hasattr(array, "ndim") or isinstance(array, np.ma.MaskedArray) or hasattr(array, "dims"):
         raise TypeError(
-            f"the array must be a dask or numpy array or an xarray DataArray (fill a masked one), got {type(array).__name__}"
+            "the array must be a dask or numpy array or an xarray DataArray (fill a masked one), "
+            f"got {type(array).__name__}"
         )
     if array.ndim not in (3, 4):
         raise ValueError(
@@ -264,6 +265,8 @@ def no_dataset_note(folder: str) -> str:
     """Return the warning about a mag outside of any dataset, with two remedies."""
     dataset = dirname(dirname(folder))
     return (
-        f"{folder}: belongs to no dataset, because {dataset}/{FILE_NAME} does not exist: only the mag itself stores its box. "
-        f"Pass voxel_size=(x, y, z) in nm to create the dataset, or create it first with wkwdask.create_dataset({dataset!r}, (x, y, z))"
+        f"{folder}: belongs to no dataset, because {dataset}/{FILE_NAME} does not exist: only the "
+        "mag itself stores its box. "
+        "Pass voxel_size=(x, y, z) in nm to create the dataset, or create it first with "
+        f"wkwdask.create_dataset({dataset!r}, (x, y, z))"
     )

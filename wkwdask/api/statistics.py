@@ -399,7 +399,8 @@ def contrast(
     opened = open_layer(url, layer, mag_or_key(mag), "color")
     if write and (opened.layer.container is None or opened.layer.container.record is None):
         raise MissingError(
-            f"{opened.layer.folder}: no datasource-properties.json lists the layer, so its contrast cannot be stored"
+            f"{opened.layer.folder}: no datasource-properties.json lists the layer, so its "
+            "contrast cannot be stored"
         )
     counted = _count_values(
         opened, bounding_box, None, None, per_slice=per_slice, ignore_zero=ignore_zero
@@ -412,7 +413,8 @@ def contrast(
     )
     if np.isnan(whole[0]):
         raise ValueError(
-            f"{counted.opened.volume.name}: no voxels to count{' except zeros' if ignore_zero else ''}, so its range of values is undefined"
+            f"{counted.opened.volume.name}: no voxels to "
+            f"count{' except zeros' if ignore_zero else ''}, so its range of values is undefined"
         )
     keys, rows = [], []
     for z, slice_counts in enumerate(counted.slices, first):

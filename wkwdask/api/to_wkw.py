@@ -160,7 +160,8 @@ def to_wkw(
     its_format = format_of_target(url)
     if its_format is not default_format():
         raise ValueError(
-            f"{os.fspath(url)}: named as {its_format.options.title}, but to_wkw() writes WKW; use save() for other formats"
+            f"{os.fspath(url)}: named as {its_format.options.title}, but to_wkw() writes WKW; use "
+            "save() for other formats"
         )
     return save_as(
         its_format,

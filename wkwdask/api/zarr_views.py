@@ -159,7 +159,8 @@ def write_zarr_view(
     if its_format.why_no_zarr_files:
         advice = "zarr_view() shows it as Zarr without a copy"
         raise UnsupportedError(
-            f"{os.fspath(url)}: {its_format.options.title} gets no zarr.json: {its_format.why_no_zarr_files}; {advice}"
+            f"{os.fspath(url)}: {its_format.options.title} gets no zarr.json: "
+            f"{its_format.why_no_zarr_files}; {advice}"
         )
     return write_view(plan_view(locate(url, allow_external=allow_external), layer))
 

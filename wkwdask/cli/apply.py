@@ -152,7 +152,8 @@ def _import_function(name: str) -> Any:
         raise
     except Exception as error:
         raise click.UsageError(
-            f"{module} cannot be imported: {type(error).__name__}: {error}\n{format_user_trace(error)}".rstrip()
+            f"{module} cannot be imported: {type(error).__name__}: {error}\n"
+            f"{format_user_trace(error)}".rstrip()
         ) from error
     for part in attribute.split("."):
         if not hasattr(owner, part):

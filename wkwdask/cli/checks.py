@@ -52,7 +52,10 @@ _method_option = click.option(
 @click.option(
     "--manifest",
     type=click.Choice(["write", "check"]),
-    help="Write the hashes of all files to wkwdask-manifest.txt, or compare with it; check nothing else.",
+    help=(
+        "Write the hashes of all files to wkwdask-manifest.txt, or compare with it; check nothing "
+        "else."
+    ),
 )
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
 @click.option(
@@ -115,7 +118,10 @@ def verify(
 @click.option(
     "--salvage",
     is_flag=True,
-    help="Replace broken blocks that cannot be rebuilt by ZEROS and keep all others; the old files are set aside.",
+    help=(
+        "Replace broken blocks that cannot be rebuilt by ZEROS and keep all others; the old files "
+        "are set aside."
+    ),
 )
 @click.option(
     "--quarantine",
@@ -132,7 +138,9 @@ def verify(
     "--pyramid",
     "rebuild_differing",
     is_flag=True,
-    help="Rebuild files of coarser mags that differ from the finer one; the old ones are set aside.",
+    help=(
+        "Rebuild files of coarser mags that differ from the finer one; the old ones are set aside."
+    ),
 )
 @_method_option
 @click.option(
@@ -152,7 +160,10 @@ def verify(
 @click.option(
     "--accept-changes",
     is_flag=True,
-    help="Accept files that other software removed or wrote; the record of the files takes them over.",
+    help=(
+        "Accept files that other software removed or wrote; the record of the files takes them "
+        "over."
+    ),
 )
 @click.option(
     "--remove-copies",

@@ -171,7 +171,10 @@ def probe(folder: str, token: str, output: str) -> None:
 @click.option(
     "--cpus",
     type=click.IntRange(1),
-    help="Cores of each element, which is also the number of its parallel tasks. Default: as in the script, else 1.",
+    help=(
+        "Cores of each element, which is also the number of its parallel tasks. Default: as in the "
+        "script, else 1."
+    ),
 )
 @click.option(
     "--at-once",
@@ -187,7 +190,10 @@ def probe(folder: str, token: str, output: str) -> None:
 @click.option(
     "--memory",
     metavar="SIZE",
-    help="Memory of each element, such as 4G. Default: as in the script, else estimated from the plan.",
+    help=(
+        "Memory of each element, such as 4G. Default: as in the script, else estimated from the "
+        "plan."
+    ),
 )
 @click.option(
     "--sbatch",
@@ -238,7 +244,8 @@ def submit(
     if loaded.kind == "allocation":
         if memory or options["elements"] or options["cpus"] or options["at_once"]:
             raise click.UsageError(
-                "--elements, --at-once, --cpus and --memory are for job arrays; edit the script of an allocation, or use --sbatch"
+                "--elements, --at-once, --cpus and --memory are for job arrays; edit the script of "
+                "an allocation, or use --sbatch"
             )
         asked = [] if walltime is None else [f"--time={walltime}"]
         ended = _submit_allocation(
@@ -268,7 +275,8 @@ def submit(
         ended = code is not None
     else:
         raise click.UsageError(
-            f"--cluster {config}: a cluster of kind {loaded.kind}, expected a batch script; run the command directly: wkwdask {verb} ... --cluster {config}"
+            f"--cluster {config}: a cluster of kind {loaded.kind}, expected a batch script; run "
+            f"the command directly: wkwdask {verb} ... --cluster {config}"
         )
     if not ended:
         raise TaskFailedError(
@@ -353,7 +361,8 @@ def _print_submission(handed: HandedToSlurm) -> None:
     click.echo(f"{last.tasks:,} tasks: {handed.size}")
     click.echo(f"array {last.array}, then job {last.finish}; output in {handed.batch.logs}")
     click.echo(
-        f"wkwdask status {parent}    shows the progress; wkwdask cancel {parent} cancels the jobs and keeps finished work"
+        f"wkwdask status {parent}    shows the progress; wkwdask cancel {parent} cancels the jobs "
+        "and keeps finished work"
     )
 
 
@@ -405,7 +414,8 @@ def batch_finish(root: str, again: str) -> None:
             failed = last.elements - states.get("COMPLETED", 0)
             if states and failed:
                 click.echo(
-                    f"{counted(failed, 'element')} did not complete: this job does the rest of their work, or submits it again; see {batch.logs}"
+                    f"{counted(failed, 'element')} did not complete: this job does the rest of "
+                    f"their work, or submits it again; see {batch.logs}"
                 )
     _submit_array(batch, with_policy(batch.arguments, "resume"))
 

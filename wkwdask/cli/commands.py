@@ -65,7 +65,10 @@ def info(path: str, layer: str | None) -> Facts:
 @click.option(
     "--all-layers",
     is_flag=True,
-    help="Process all layers of the dataset. Layers that are not stored as WKW are left out; then the exit code is 3.",
+    help=(
+        "Process all layers of the dataset. Layers that are not stored as WKW are left out; then "
+        "the exit code is 3."
+    ),
 )
 @click.option(
     "--finest", metavar="MAG", help="Mag to start from. Default: the finest that has files."
@@ -88,13 +91,19 @@ def info(path: str, layer: str | None) -> Facts:
 @click.option(
     "--align-with",
     metavar="LAYER",
-    help='Align the ladder with the mags of this layer, or of none ("none"). Default: all other layers.',
+    help=(
+        'Align the ladder with the mags of this layer, or of none ("none"). Default: all other '
+        "layers."
+    ),
 )
 @click.option(
     "--method",
     type=click.Choice(("default", *METHODS)),
     default="default",
-    help="Reduction of a window to a voxel. Default: mode for segmentation, median for color, mean for precomputed images.",
+    help=(
+        "Reduction of a window to a voxel. Default: mode for segmentation, median for color, mean "
+        "for precomputed images."
+    ),
 )
 @click.option("--ignore-zero", is_flag=True, help="Ignore zeros (mode, mean, median).")
 @storage_options("as in the finest mag; raw blocks of WKW become lz4hc")
@@ -217,14 +226,19 @@ def _all_layers(path: str) -> tuple[list[str], list[str]]:
 @click.option(
     "--finest",
     metavar="MAG",
-    help="Finest mag to build; missing mags between it and the coarse mag are built too. Default: 1.",
+    help=(
+        "Finest mag to build; missing mags between it and the coarse mag are built too. Default: 1."
+    ),
 )
 @click.option("--mags", metavar="MAG,MAG", help="Mags to build instead, such as 1,2-2-1.")
 @click.option(
     "--voxel-size",
     metavar="X,Y,Z",
     callback=numbers_callback("voxel-size", float),
-    help="Size of a voxel of mag 1 [nm]. A smaller one than now adds finer levels to a precomputed volume or an N5 group.",
+    help=(
+        "Size of a voxel of mag 1 [nm]. A smaller one than now adds finer levels to a precomputed "
+        "volume or an N5 group."
+    ),
 )
 @storage_options("as in the coarse mag, lz4hc if that is raw")
 @resume_options("Replace existing mags; continue an interrupted run.")
@@ -299,7 +313,8 @@ def demo(folder: Path, workers: int | None) -> None:
 
     workers = workers or available_cores()
     click.echo(
-        f"making {folder} with {workers} worker processes: an image and a segmentation, then the pyramid of each"
+        f"making {folder} with {workers} worker processes: an image and a segmentation, then the "
+        "pyramid of each"
     )
     compile_for_demo(workers)
     with local_client(load_config({"kind": "local", "workers": workers})):

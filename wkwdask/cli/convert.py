@@ -34,7 +34,10 @@ from wkwdask.formats.registry import storage_records
 @click.option(
     "--axes",
     metavar="zyx",
-    help="Order of the source's axes, such as xyz or czyx (N5: x first). Default: as the file states, else zyx or czyx.",
+    help=(
+        "Order of the source's axes, such as xyz or czyx (N5: x first). Default: as the file "
+        "states, else zyx or czyx."
+    ),
 )
 @click.option(
     "--channels",
@@ -48,7 +51,10 @@ from wkwdask.formats.registry import storage_records
     "value_range",
     metavar="LOW,HIGH",
     callback=numbers_callback("range", float),
-    help="Values that become the minimum and the maximum of the data type; values between are scaled, others are clipped.",
+    help=(
+        "Values that become the minimum and the maximum of the data type; values between are "
+        "scaled, others are clipped."
+    ),
 )
 @click.option(
     "--voxel-size",
@@ -61,7 +67,10 @@ from wkwdask.formats.registry import storage_records
     "--offset",
     metavar="X,Y,Z",
     callback=numbers_callback("offset", int),
-    help="Position of the first voxel of the source [voxels of the written mag; of mag 1 if several are converted]. Default: as stated by CREMI, else 0,0,0.",
+    help=(
+        "Position of the first voxel of the source [voxels of the written mag; of mag 1 if several "
+        "are converted]. Default: as stated by CREMI, else 0,0,0."
+    ),
 )
 @box_option("Bounding box to convert [voxels of mag 1 of the dataset].")
 @click.option(
@@ -80,12 +89,18 @@ from wkwdask.formats.registry import storage_records
 @click.option(
     "--strict-box",
     is_flag=True,
-    help="Decode copied blocks that cross the bounding box, and leave out their voxels outside. Default: copy them, and report if a check finds any.",
+    help=(
+        "Decode copied blocks that cross the bounding box, and leave out their voxels outside. "
+        "Default: copy them, and report if a check finds any."
+    ),
 )
 @click.option(
     "--verify",
     is_flag=True,
-    help="Decode and compare all voxels before a mag is published. Default: copied chunks are checked without decoding.",
+    help=(
+        "Decode and compare all voxels before a mag is published. Default: copied chunks are "
+        "checked without decoding."
+    ),
 )
 @storage_options(records=storage_records(exports=True))
 @resume_options("Replace an existing target; continue an interrupted run.")
@@ -97,7 +112,10 @@ from wkwdask.formats.registry import storage_records
 @click.option(
     "--allow-external",
     is_flag=True,
-    help="Allow writing where paths or links lead out of the dataset, and reading HDF5 data outside the file's folder. Default: refuse.",
+    help=(
+        "Allow writing where paths or links lead out of the dataset, and reading HDF5 data outside "
+        "the file's folder. Default: refuse."
+    ),
 )
 @space_option
 @runs_on_cluster
@@ -229,7 +247,10 @@ def n5_as_zarr(path: str, form: str, write: bool, remove: bool, allow_external: 
 )
 @click.option(
     "--axes",
-    help="One letter per axis: y, x; after them s for samples such as RGB; before them t, z, c. Default: yx or zyx.",
+    help=(
+        "One letter per axis: y, x; after them s for samples such as RGB; before them t, z, c. "
+        "Default: yx or zyx."
+    ),
 )
 @click.option(
     "--stack",

@@ -100,7 +100,8 @@ def rm(
     if dry_run or not yes:
         if not dry_run and not _is_terminal():
             raise click.UsageError(
-                "standard input is not a terminal: use --yes to remove without confirmation, or --dry-run to see what would be removed"
+                "standard input is not a terminal: use --yes to remove without confirmation, or "
+                "--dry-run to see what would be removed"
             )
         try:
             planned = wkwdask.rm(path, **options, dry_run=True)
@@ -130,7 +131,10 @@ _rechunk_options = combined_options(
     click.option(
         "--verify/--no-verify",
         default=None,
-        help="Compare all voxels before a mag is published. Default: only if it replaces a mag in place.",
+        help=(
+            "Compare all voxels before a mag is published. Default: only if it replaces a mag in "
+            "place."
+        ),
     ),
     resume_options("Replace existing mags of the target; continue an interrupted run."),
     external_option,

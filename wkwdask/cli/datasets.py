@@ -115,7 +115,10 @@ def add_mags(path: str, layer: str) -> Facts:
 @click.option(
     "--relative",
     is_flag=True,
-    help="Write relative paths, so that both datasets can be moved together. Default: absolute paths.",
+    help=(
+        "Write relative paths, so that both datasets can be moved together. Default: absolute "
+        "paths."
+    ),
 )
 @click.option(
     "--any-voxel-size", is_flag=True, help="Allow another voxel size in the other dataset."

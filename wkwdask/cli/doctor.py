@@ -207,5 +207,8 @@ def _reach(url: str) -> Finding:
         return _finding(url, f"{type(error).__name__}: {error}", False)
     return _finding(
         url,
-        f"opened {', '.join(layer.name or layer.folder for layer in layers) or 'nothing'} in {time.monotonic() - begin:.1f} s",
+        (
+            f"opened {', '.join(layer.name or layer.folder for layer in layers) or 'nothing'} in "
+            f"{time.monotonic() - begin:.1f} s"
+        ),
     )

@@ -40,7 +40,8 @@ class Commands(click.Group):
         ):
             near = nearest(name, [*self.commands, *_ALIASES])
             ctx.fail(
-                f"No such command {name!r}. {f'Did you mean {near}?' if near else f'{ctx.command_path} --help lists all.'}"
+                f"No such command {name!r}. "
+                f"{f'Did you mean {near}?' if near else f'{ctx.command_path} --help lists all.'}"
             )
         return super().resolve_command(ctx, args)
 

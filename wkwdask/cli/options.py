@@ -38,7 +38,9 @@ _LOCK_POLL_SECONDS = 1.0
 external_option = click.option(
     "--allow-external",
     is_flag=True,
-    help="Allow writing and deleting where paths or links lead out of the dataset. Default: refuse.",
+    help=(
+        "Allow writing and deleting where paths or links lead out of the dataset. Default: refuse."
+    ),
 )
 space_option = click.option(
     "--force-space",
@@ -158,7 +160,10 @@ def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         "--cluster",
         metavar="FILE|NAME",
-        help="Run on this cluster (wkwdask cluster list). Default: $WKWDASK_CLUSTER, else the cores of this machine.",
+        help=(
+            "Run on this cluster (wkwdask cluster list). Default: $WKWDASK_CLUSTER, else the cores "
+            "of this machine."
+        ),
     )
     @click.option(
         "--scheduler",
@@ -207,7 +212,10 @@ def runs_on_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
         metavar="TIME",
         default="0",
         callback=_parse_time,
-        help="Wait so long, such as 30s or 2h, while another job writes the same mags. Default: end at once.",
+        help=(
+            "Wait so long, such as 30s or 2h, while another job writes the same mags. Default: end "
+            "at once."
+        ),
     )
     @cluster_options
     @functools.wraps(command)
@@ -289,7 +297,10 @@ class _Shape(click.ParamType):
             )
         except ValueError:
             self.fail(
-                f"expected three whole numbers such as 64,64,64, or {' or '.join(SHAPE_WORDS)}, got {value!r}",
+                (
+                    "expected three whole numbers such as 64,64,64, or "
+                    f"{' or '.join(SHAPE_WORDS)}, got {value!r}"
+                ),
                 param,
                 ctx,
             )

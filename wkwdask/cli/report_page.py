@@ -52,7 +52,8 @@ def write_page(
         link = os.path.relpath(performance_report, os.path.dirname(os.path.abspath(path)))
         parts.append(f"<p><a href='{escape(link)}'>dask's performance report</a></p>")
     text = (
-        f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{escape(command)}</title><style>{_STYLE}</style>\n"
+        "<!doctype html><html lang='en'><meta "
+        f"charset='utf-8'><title>{escape(command)}</title><style>{_STYLE}</style>\n"
         + "\n".join(parts)
         + "\n</html>\n"
     )

@@ -65,14 +65,19 @@ def _limits(text: str) -> Any:
     "--threshold",
     metavar="LEAST[,GREATEST]",
     callback=parse_callback(_limits, "--threshold takes one number or two, LEAST,GREATEST"),
-    help="Join voxels with at least this value, or with values from LEAST to GREATEST. Default: join equal labels.",
+    help=(
+        "Join voxels with at least this value, or with values from LEAST to GREATEST. Default: "
+        "join equal labels."
+    ),
 )
 @click.option(
     "--connectivity",
     type=click.Choice(("6", "18", "26")),
     default="26",
     show_default=True,
-    help="Neighbors of a voxel: those that share a face (6), also an edge (18), also a corner (26).",
+    help=(
+        "Neighbors of a voxel: those that share a face (6), also an edge (18), also a corner (26)."
+    ),
 )
 @click.option(
     "--min-voxels",

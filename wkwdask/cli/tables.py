@@ -148,7 +148,10 @@ def print_volume(summary: VolumeSummary) -> None:
     console = _console()
     channels = f" x {summary.num_channels} channels" if summary.num_channels > 1 else ""
     console.print(
-        f"[bold]{escape(summary.path)}[/bold]\n{summary.format} {summary.type}, {summary.dtype}{channels}",
+        (
+            f"[bold]{escape(summary.path)}[/bold]\n{summary.format} {summary.type}, "
+            f"{summary.dtype}{channels}"
+        ),
         soft_wrap=True,
     )
     rows = [_scale_cells(scale) for scale in summary.scales]

@@ -32,7 +32,10 @@ from wkwdask.geometry.mag import Mag
 @click.option(
     "--shader",
     metavar="GLSL",
-    help="Shader of images, as Neuroglancer expects it. Default: gray values between two sampled percentiles.",
+    help=(
+        "Shader of images, as Neuroglancer expects it. Default: gray values between two sampled "
+        "percentiles."
+    ),
 )
 @click.option("--no-browser", is_flag=True, help="Print the URL only.")
 @click.option(
@@ -44,7 +47,10 @@ from wkwdask.geometry.mag import Mag
 @click.option(
     "--cors",
     metavar="ORIGIN",
-    help="Allow pages of this origin, such as https://neuroglancer-demo.appspot.com, to read the layers.",
+    help=(
+        "Allow pages of this origin, such as https://neuroglancer-demo.appspot.com, to read the "
+        "layers."
+    ),
 )
 @click.option(
     "--allow-external",

@@ -66,7 +66,8 @@ def warmup(types: tuple[str, ...], everything: bool, workers: int | None) -> Fac
     folder, chosen = cache_folder(), os.environ.get(CACHE_VARIABLE)
     if folder is None or (chosen and folder.parent != Path(chosen)):
         raise PermissionError(
-            f"{chosen or CACHE_VARIABLE}: no folder for machine code, which must belong to you and not be writable by everybody"
+            f"{chosen or CACHE_VARIABLE}: no folder for machine code, which must belong to you and "
+            "not be writable by everybody"
         )
     started = time.monotonic()
     compile_kernels(
@@ -106,7 +107,10 @@ def compile_kernels(jobs: Jobs, workers: int | None) -> None:
     workers = min(workers or available_cores(), len(jobs))
     if logging.getLogger(__name__).isEnabledFor(logging.WARNING):
         click.echo(
-            f"compiling kernels in {workers} {'process' if workers == 1 else 'processes'}, once for this version",
+            (
+                f"compiling kernels in {workers} {'process' if workers == 1 else 'processes'}, "
+                "once for this version"
+            ),
             err=True,
         )
     with ProcessPoolExecutor(

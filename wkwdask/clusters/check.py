@@ -180,7 +180,8 @@ def check_cluster(config: ClusterConfig, folder: str, seconds: float = 600.0) ->
     """Start one worker of a cluster, let it probe its node, and stop everything."""
     if config.kind == "kubernetes":
         raise UnsupportedError(
-            f"{config.name}: manifests are checked by Kubernetes: kubectl apply --dry-run=server -f {config.path}"
+            f"{config.name}: manifests are checked by Kubernetes: kubectl apply --dry-run=server "
+            f"-f {config.path}"
         )
     token = uuid4().hex
     with _probe_folder(folder) as shared:
@@ -231,7 +232,8 @@ def probe_worker(client: Any, folder: str, token: str, seconds: float) -> dict[s
             break
         if time.monotonic() > until:
             raise TaskFailedError(
-                f"no worker connected within {seconds:g} s: see the queue and the output of the job (log-directory)"
+                f"no worker connected within {seconds:g} s: see the queue and the output of the "
+                "job (log-directory)"
             )
     facts: dict[str, Any] = client.submit(probe, folder, token, pure=False).result(timeout=seconds)
     return facts
@@ -302,7 +304,8 @@ def _check_walltime(config: ClusterConfig, job: str) -> None:
     with suppress(ValueError):  # no walltime, or no limit
         if walltime_seconds(walltime, "SLURMCluster") > walltime_seconds(limit, "SLURMCluster"):
             raise TaskFailedError(
-                f"{config.name}: the script asks for a walltime of {walltime}, partition {partition} has MaxTime={limit}: its jobs would wait forever"
+                f"{config.name}: the script asks for a walltime of {walltime}, partition "
+                f"{partition} has MaxTime={limit}: its jobs would wait forever"
             )
 
 
@@ -321,10 +324,12 @@ def _wait_for_answer(
         if state in END_STATES or time.monotonic() > until:
             with suppress(OSError), open(output, encoding="utf-8", errors="replace") as file:
                 raise TaskFailedError(
-                    f"{config.name}: job {job} is {state or 'unknown'} and gave no answer; its output ends with\n{file.read()[-2000:]}"
+                    f"{config.name}: job {job} is {state or 'unknown'} and gave no answer; its "
+                    f"output ends with\n{file.read()[-2000:]}"
                 )
             raise TaskFailedError(
-                f"{config.name}: job {job} is {state or 'unknown'} and gave no answer; no output is visible in the shared folder"
+                f"{config.name}: job {job} is {state or 'unknown'} and gave no answer; no output "
+                "is visible in the shared folder"
             )
         time.sleep(0.5)
 
@@ -357,7 +362,10 @@ def _check_address(address: str, host: str) -> tuple[bool, str]:
     if is_loopback and host != socket.gethostname():
         return (
             False,
-            "it listens on a loopback address, which other machines cannot reach: set interface (ip addr)",
+            (
+                "it listens on a loopback address, which other machines cannot reach: set "
+                "interface (ip addr)"
+            ),
         )
     return True, ""
 
@@ -435,5 +443,8 @@ def _check_memory(facts: Mapping[str, Any]) -> Iterator[Finding]:
         "" if is_fine else "less than 1 GiB: raise memory",
     )
     if facts["address"]:
-        remedy = "tasks should wait for memory rather than spill to scratch: set distributed.worker.memory.spill and .target to false"
+        remedy = (
+            "tasks should wait for memory rather than spill to scratch: set "
+            "distributed.worker.memory.spill and .target to false"
+        )
         yield Finding("spilling", "on" if spills else "off", not spills, remedy if spills else "")

@@ -279,12 +279,14 @@ def _check_jobqueue(values: Mapping[str, Any]) -> list[str]:
     problems = _check_one_of_two(values, "jobs", "adaptive")
     if values["processes"] and values["cores"] % values["processes"]:
         problems.append(
-            f"processes: {values['processes']} processes cannot share {values['cores']} cores evenly (cores)"
+            f"processes: {values['processes']} processes cannot share {values['cores']} cores "
+            "evenly (cores)"
         )
     adaptive = values["adaptive"]
     if adaptive and adaptive["minimum"] > adaptive["maximum"]:
         problems.append(
-            f"adaptive.minimum: {adaptive['minimum']} is more than the maximum, {adaptive['maximum']}"
+            f"adaptive.minimum: {adaptive['minimum']} is more than the maximum, "
+            f"{adaptive['maximum']}"
         )
     return [*problems, *_check_lifetime(values)]
 
@@ -302,7 +304,10 @@ def _check_lifetime(values: Mapping[str, Any]) -> Iterator[str]:
     if values["walltime"] is not None and lifetime + stagger >= (
         limit := walltime_seconds(values["walltime"], values["class"])
     ):
-        yield f"lifetime: {lifetime:g} s and a stagger of {stagger:g} s are not less than the walltime, {limit} s: make the lifetime shorter"
+        yield (
+            f"lifetime: {lifetime:g} s and a stagger of {stagger:g} s are not less than the "
+            f"walltime, {limit} s: make the lifetime shorter"
+        )
 
 
 def _check_one_of_two(values: Mapping[str, Any], first: str, second: str) -> list[str]:
@@ -385,7 +390,8 @@ def find_config(name: str) -> Path:
         return by_file[name]
     searched = ", ".join(map(str, config_folders()))
     raise MissingError(
-        f"{name}: neither a file nor a known cluster; known clusters: {', '.join(known) or 'none'} (searched {searched})"
+        f"{name}: neither a file nor a known cluster; known clusters: {', '.join(known) or 'none'} "
+        f"(searched {searched})"
     )
 
 
@@ -411,13 +417,15 @@ def load_config(
         ):
             if len(documents) != 1:
                 raise FormatError(
-                    f"{path}: found {len(documents)} YAML documents, expected one with the keys of a cluster"
+                    f"{path}: found {len(documents)} YAML documents, expected one with the keys of "
+                    "a cluster"
                 )
             return _config_of(path.stem, path, documents[0], changes)
         loaded = ClusterConfig(path.stem, "kubernetes", path, text=text)
     if changes:
         raise FormatError(
-            f"{path}: {', '.join(changes)}: cannot be overridden in a file of this kind: change a copy of the file"
+            f"{path}: {', '.join(changes)}: cannot be overridden in a file of this kind: change a "
+            "copy of the file"
         )
     return loaded
 
@@ -510,6 +518,7 @@ def kind_of_script(text: str, where: str) -> str:
         )
     if len(kinds) != 1 or kinds[0] not in SCRIPT_KINDS:
         raise FormatError(
-            f"{where}: found {' and '.join(kinds) or 'no'} '# kind: ...', expected one of {', '.join(f'# kind: {kind}' for kind in SCRIPT_KINDS)}"
+            f"{where}: found {' and '.join(kinds) or 'no'} '# kind: ...', expected one of "
+            f"{', '.join(f'# kind: {kind}' for kind in SCRIPT_KINDS)}"
         )
     return str(kinds[0])

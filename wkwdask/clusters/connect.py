@@ -66,7 +66,10 @@ def announce(config: ClusterConfig, client: Any) -> None:
     warnings."""
     if _logger.isEnabledFor(logging.WARNING):
         click.echo(
-            f"dask cluster {config.name}: {_size(config, client)} at {client.scheduler.address}{_dashboard(client)}",
+            (
+                f"dask cluster {config.name}: {_size(config, client)} at "
+                f"{client.scheduler.address}{_dashboard(client)}"
+            ),
             err=True,
         )
 
@@ -84,7 +87,10 @@ def _size(config: ClusterConfig, client: Any) -> str:
         )
         each = format_bytes(parse_bytes(values["memory"]) // processes)
         threads = counted(values["cores"] // processes, "thread")
-        return f"{jobs} of {counted(processes, 'worker')} ({threads}, {each} each), {len(workers)} connected"
+        return (
+            f"{jobs} of {counted(processes, 'worker')} ({threads}, {each} each), {len(workers)} "
+            "connected"
+        )
     threads = counted(sum(worker["nthreads"] for worker in workers), "thread")
     memory = format_bytes(sum(int(worker["memory_limit"] or 0) for worker in workers))
     return f"{counted(len(workers), 'worker')}, {threads}, {memory}"
@@ -100,7 +106,10 @@ def _dashboard(client: Any) -> str:
     if port is None:  # behind a proxy
         return f"\ndashboard {link}"
     host = socket.gethostname()
-    return f"\ndashboard {link}; from outside: ssh -L {port}:{urlsplit(link).hostname}:{port} {getpass.getuser()}@{host}, then http://localhost:{port}/status"
+    return (
+        f"\ndashboard {link}; from outside: ssh -L {port}:{urlsplit(link).hostname}:{port} "
+        f"{getpass.getuser()}@{host}, then http://localhost:{port}/status"
+    )
 
 
 _CLOSE_SECONDS = 30
@@ -177,7 +186,8 @@ def cluster(
 def _reject_options(report: Any, overrides: Mapping[str, Any]) -> None:
     if report is not None:
         raise ValueError(
-            f"{os.fspath(report)}: a performance report needs a dask cluster: name one, such as 'local'"
+            f"{os.fspath(report)}: a performance report needs a dask cluster: name one, such as "
+            "'local'"
         )
     if overrides:
         raise TypeError(
@@ -188,7 +198,10 @@ def _reject_options(report: Any, overrides: Mapping[str, Any]) -> None:
 def _need_bokeh(report: Any) -> None:
     if find_spec("bokeh") is None:
         raise ModuleNotFoundError(
-            f"{os.fspath(report)}: a report needs the package bokeh, which comes with pip install 'wkwdask[cluster]'",
+            (
+                f"{os.fspath(report)}: a report needs the package bokeh, which comes with pip "
+                "install 'wkwdask[cluster]'"
+            ),
             name="bokeh",
         )
 
@@ -217,10 +230,12 @@ def _enter(stack: ExitStack, config: ClusterConfig, report: Any) -> Any:
 def _reject_kind(config: ClusterConfig) -> AbstractContextManager[Any]:
     if config.kind in SCRIPT_KINDS:
         raise UnsupportedError(
-            f"{config.name}: a batch script runs a whole command: wkwdask submit VERB ... --cluster {config.name}"
+            f"{config.name}: a batch script runs a whole command: wkwdask submit VERB ... "
+            f"--cluster {config.name}"
         )
     raise UnsupportedError(
-        f"{config.name}: manifests are for kubectl: wkwdask cluster render {config.name} | kubectl apply -f -"
+        f"{config.name}: manifests are for kubectl: wkwdask cluster render {config.name} | kubectl "
+        "apply -f -"
     )
 
 
@@ -279,7 +294,8 @@ def _scheduler_client(config: ClusterConfig) -> Iterator[Any]:
     except (OSError, ValueError) as error:
         name = file or values["address"]
         raise TaskFailedError(
-            f"{name}: no dask scheduler answered within {seconds:g} s; check that it runs, and its address ({error})"
+            f"{name}: no dask scheduler answered within {seconds:g} s; check that it runs, and its "
+            f"address ({error})"
         ) from error
     with client:
         yield client

@@ -158,7 +158,8 @@ class ResubmittingAdaptive(Adaptive):
         ):
             quoted = await asyncio.to_thread(self._last_words, numbers[worst])
             await self._give_up(
-                f"{self._num_failed[worst]} jobs in a row ended before their worker connected{quoted}"
+                f"{self._num_failed[worst]} jobs in a row ended before their worker "
+                f"connected{quoted}"
             )
 
     def _note_arrival(self, worker: str) -> None:
@@ -218,7 +219,11 @@ class ResubmittingAdaptive(Adaptive):
         if waiting and not self._connected_workers() and set(waiting) != self._reported_reasons:
             self._reported_reasons = set(waiting)
             click.echo(
-                f"dask cluster: {waiting.total()} {'job waits' if waiting.total() == 1 else 'jobs wait'} in the queue ({', '.join(sorted(waiting))})",
+                (
+                    f"dask cluster: {waiting.total()} "
+                    f"{'job waits' if waiting.total() == 1 else 'jobs wait'} in the queue "
+                    f"({', '.join(sorted(waiting))})"
+                ),
                 err=True,
             )
 
@@ -281,7 +286,9 @@ class ResubmittingAdaptive(Adaptive):
         logs = (
             f"; their output is in {self._logs}"
             if self._logs
-            else "; their output is in the folder where the command was started, or in log-directory"
+            else (
+                "; their output is in the folder where the command was started, or in log-directory"
+            )
         )
         self.failure = f"the cluster was closed: {reason}{logs}"
         click.echo(f"dask cluster: {self.failure}", err=True)

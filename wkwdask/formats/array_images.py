@@ -89,7 +89,10 @@ def place_fault(
     # both ends by less than a voxel (boxes aligned outward).
     covered = first_length * first_scale / scale
     if not covered - 1 + _ROUNDING < length < covered + 2:
-        expected = f"about {covered:.1f}, since the finest level has {first_length} voxels of size {first_scale:g}"
+        expected = (
+            f"about {covered:.1f}, since the finest level has {first_length} voxels of size "
+            f"{first_scale:g}"
+        )
         return "image.scale", f"{length} voxels of size {scale:g}", expected
     # Translations are centers of the first voxels. Software that does not shift coarser levels, or
     # shifts by corners, stays within half a voxel.

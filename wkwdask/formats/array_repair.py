@@ -155,7 +155,10 @@ class ArrayRepair:
                     else {cell: place for cell, place in found.items() if cell in lost}
                 )
                 lost = check.stored_cells(file, opened) - found.keys() if opened is own else lost
-            text = f"{why}\n{len(lost)} of its {len(lost | chunks.keys())} chunks were broken, {len(lost - chunks.keys())} of them became absent."
+            text = (
+                f"{why}\n{len(lost)} of its {len(lost | chunks.keys())} chunks were broken, "
+                f"{len(lost - chunks.keys())} of them became absent."
+            )
             self._write_chunks(name, layout, list(chunks.items()), text)
 
     def _write_chunks(

@@ -14,7 +14,10 @@ from wkwdask.errors import UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-REMEDY = 'convert() with axes= states other ones (wkwdask convert --axes), such as axes="zyxc", with - for an axis of length 1'
+REMEDY = (
+    'convert() with axes= states other ones (wkwdask convert --axes), such as axes="zyxc", with - '
+    "for an axis of length 1"
+)
 _CHANNELS = ("c", "channel", "channels", "ch")
 # Names that software gives to axes without a name: xarray, netCDF, vigra.
 _PLACEHOLDER = re.compile(r"(phony_)?dim_\d+|\?|", re.ASCII)
@@ -80,7 +83,8 @@ def axes_of(
     is_stated = any(named)
     if is_stated and len(named) != len(shape):
         raise UnsupportedError(
-            f"{source}: states {len(named)} axes ({_listed(named)}) for an array of shape {tuple(shape)}; {remedy}"
+            f"{source}: states {len(named)} axes ({_listed(named)}) for an array of shape "
+            f"{tuple(shape)}; {remedy}"
         )
     if len(usual) == len(shape) and all(
         name is None or axis_letter(name) == letter
@@ -89,7 +93,8 @@ def axes_of(
         named = list(usual)
     elif not is_stated:
         raise UnsupportedError(
-            f"{source}: the axes of an array of shape {tuple(shape)} have no names, expected the axes x, y, z and c; {remedy}"
+            f"{source}: the axes of an array of shape {tuple(shape)} have no names, expected the "
+            f"axes x, y, z and c; {remedy}"
         )
     letters: list[str] = []
     problem = ""

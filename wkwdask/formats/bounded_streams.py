@@ -47,7 +47,8 @@ def decompress_streams(
             if parts:
                 break
             raise CorruptError(
-                f"{source}: byte {offset}: expected a {kind.name} stream of {len(data)} bytes: {error}"
+                f"{source}: byte {offset}: expected a {kind.name} stream of {len(data)} bytes: "
+                f"{error}"
             ) from None
         room -= len(parts[-1])
         if not stream.eof and room:

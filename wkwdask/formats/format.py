@@ -254,7 +254,8 @@ class ArrayFormat:
 
     def _read_only(self, url: Url) -> UnsupportedError:
         return UnsupportedError(
-            f"{os.fspath(url)}: the format {self.name} is read-only; convert() writes the data in another format, such as WKW"
+            f"{os.fspath(url)}: the format {self.name} is read-only; convert() writes the data in "
+            "another format, such as WKW"
         )
 
     def single_file(self, url: object) -> SingleFile | None:
@@ -272,7 +273,8 @@ class ArrayFormat:
         """Return an existing image as the target of levels that are computed from one of its
         levels."""
         raise UnsupportedError(
-            f"{image.folder}: levels of {self.options.title} cannot be computed from each other yet; convert() it to WKW or precomputed"
+            f"{image.folder}: levels of {self.options.title} cannot be computed from each other "
+            "yet; convert() it to WKW or precomputed"
         )
 
     def level_copies(
@@ -497,7 +499,10 @@ class ArrayFormat:
         folder = checked_folder(
             image,
             folder,
-            f"and may belong to somebody else; {self.unlisting}, allow_external=True deletes them there",
+            (
+                f"and may belong to somebody else; {self.unlisting}, allow_external=True deletes "
+                "them there"
+            ),
         )
         above = dirname(folder)
         if files.isdir(above) and not files.is_writable(above):

@@ -110,7 +110,8 @@ class FileIdentity(ABC):
         now = read_record_state(self.store, self.record_name, self.records)
         if now is None:
             raise MissingError(
-                f"{self.path}: not found: the {self.whole_noun} is gone or its file system is not mounted"
+                f"{self.path}: not found: the {self.whole_noun} is gone or its file system is not "
+                "mounted"
             )
         if now.folder != self.opened.folder is not None:
             raise ReplacedError(
@@ -118,7 +119,8 @@ class FileIdentity(ABC):
             )
         if now.record != self.opened.record and not self.is_still_described():
             raise ReplacedError(
-                f"{self.store.url}: {basename(self.record_name)} describes another {self.noun} since it was opened; open it again"
+                f"{self.store.url}: {basename(self.record_name)} describes another {self.noun} "
+                "since it was opened; open it again"
             )
 
     def is_unchanged(self) -> bool:

@@ -565,7 +565,8 @@ def inspect_arrays(
         for mag in mags or ():
             if mag not in selected_mags:
                 raise MissingError(
-                    f"{image.folder}: no mag {mag}; there are {', '.join(map(str, image.mags)) or 'none'}"
+                    f"{image.folder}: no mag {mag}; there are "
+                    f"{', '.join(map(str, image.mags)) or 'none'}"
                 )
         method = None if image.category is None else fmt.default_method(image.category)
         levels = [level for level in image.selected if mags is None or level.mag in mags]
@@ -621,7 +622,8 @@ def array_scope(
     if not volume.can_list:
         if volume.naming is None:
             raise UnsupportedError(
-                f"{level.folder}: only zarr-python knows the names of its files, so it cannot be verified"
+                f"{level.folder}: only zarr-python knows the names of its files, so it cannot be "
+                "verified"
             )
         volume = volume.with_listing()
     return ArrayScope(

@@ -115,7 +115,8 @@ def explain_missing(url: str | os.PathLike[str]) -> None:
         return
     prefixes = [fmt.url_name.prefixes[0] for fmt in formats() if fmt.url_name.prefixes]
     raise MissingError(
-        f"{text}: no dataset, layer or mag of WEBKNOSSOS here; other formats need a prefix: {' or '.join(f'{each}{text}' for each in prefixes)}"
+        f"{text}: no dataset, layer or mag of WEBKNOSSOS here; other formats need a prefix: "
+        f"{' or '.join(f'{each}{text}' for each in prefixes)}"
     )
 
 
@@ -144,7 +145,8 @@ def _explain_missing_in_zip(text: str) -> None:
         ]
         if urls:
             raise MissingError(
-                f"{text}: no image at the root of the zip; it contains {', '.join(urls[:_MOST_LISTED])}"
+                f"{text}: no image at the root of the zip; it contains "
+                f"{', '.join(urls[:_MOST_LISTED])}"
             )
 
 
@@ -312,7 +314,8 @@ def target_for(destination: Destination) -> TargetImage:
 def _check_not_zipped(path: str) -> None:
     if ZIP in path:
         raise UnsupportedError(
-            f"{path.partition(ZIP)[0]}: a zip is read-only; write to a folder, such as image.ome.zarr, and convert() that to a new .ozx"
+            f"{path.partition(ZIP)[0]}: a zip is read-only; write to a folder, such as "
+            "image.ome.zarr, and convert() that to a new .ozx"
         )
 
 
@@ -358,7 +361,8 @@ def check_target_name(url: str | os.PathLike[str]) -> None:
     fmt = _format_of_suffix(text)
     if fmt is not None:
         raise ValueError(
-            f"{text}: is named like {fmt.options.title}; write {fmt.name}://{text}, or choose another name for WKW or images"
+            f"{text}: is named like {fmt.options.title}; write {fmt.name}://{text}, or choose "
+            "another name for WKW or images"
         )
 
 
@@ -404,7 +408,8 @@ def _counted_from(image: Image, voxel_size_nm: Lengths) -> Image:
     counted = image.counted_from(voxel_size_nm)
     if counted is not image and not format_of_image(image).counts_from_finest:
         raise ValueError(
-            f"{image.folder}: voxels of mag 1 have {image.voxel_size_nm} nm, got voxel_size {voxel_size_nm}"
+            f"{image.folder}: voxels of mag 1 have {image.voxel_size_nm} nm, got voxel_size "
+            f"{voxel_size_nm}"
         )
     return counted
 
@@ -417,7 +422,8 @@ def default_method(image: Image, source: Volume) -> str:
     category = format_of_image(image).category_of(image, source)
     if category is None:
         raise ValueError(
-            f"{image.folder}: no datasource-properties.json states the category of this layer; give method= (median or mean for images, mode for labels)"
+            f"{image.folder}: no datasource-properties.json states the category of this layer; "
+            "give method= (median or mean for images, mode for labels)"
         )
     return format_of_image(image).default_method(category)
 
@@ -445,6 +451,7 @@ def aligned_mags(image: Image, align_with: str | bool) -> list[Mag]:
         others = [other for other in others if other.name == align_with]
         if not others:
             raise MissingError(
-                f"{image.container.dataset_folder or image.folder}: no other layer {align_with!r} to align with"
+                f"{image.container.dataset_folder or image.folder}: no other layer {align_with!r} "
+                "to align with"
             )
     return [entry.mag for other in others for entry in other.mags]

@@ -109,8 +109,10 @@ class RecordPaths:
 
     def _raise_outside(self, path: str, record: str) -> None:
         raise CorruptError(
-            f"{self.root}/{record}: names {path!r}, which is not in the dataset {dataset_around(self.parent)}, and is not changed; wkwdask repair removes "
-            f"the record, or remove {self.root}; if an interrupted job wrote outside of its dataset, the same call with allow_external=True completes it"
+            f"{self.root}/{record}: names {path!r}, which is not in the dataset "
+            f"{dataset_around(self.parent)}, and is not changed; wkwdask repair removes "
+            f"the record, or remove {self.root}; if an interrupted job wrote outside of its "
+            "dataset, the same call with allow_external=True completes it"
         )
 
 
@@ -137,7 +139,8 @@ def check_no_links(root: str) -> None:
     link = next((path for path in itertools.chain([root], inside) if files.islink(path)), None)
     if link is not None:
         raise CorruptError(
-            f"{link}: is a symbolic link, which jobs neither create nor follow in their folders: remove {root}"
+            f"{link}: is a symbolic link, which jobs neither create nor follow in their folders: "
+            f"remove {root}"
         )
 
 

@@ -86,7 +86,8 @@ class Root:
         if real is not None:
             named = "" if stated is None else f" ({self.document} names it {stated!r})"
             raise UnsupportedError(
-                f"{path}: lies outside the {self.noun} {self.boundary(path)}, at {real}{named}, {advice}"
+                f"{path}: lies outside the {self.noun} {self.boundary(path)}, at {real}{named}, "
+                f"{advice}"
             )
 
     def linked_document(self, folder: str) -> str | None:
@@ -122,7 +123,10 @@ class Root:
 
     def describe_document(self, path: str) -> str:
         """Describe a document that is a link out of the root, for errors."""
-        return f"this link leads out of the {self.noun} {self._of_document(path).boundary(path)}, to {files.realpath(path)}, which describes other files"
+        return (
+            f"this link leads out of the {self.noun} {self._of_document(path).boundary(path)}, to "
+            f"{files.realpath(path)}, which describes other files"
+        )
 
     def real(self, path: str) -> str:
         """Return the folder in which files of a level are changed: the target of links that lead
@@ -135,7 +139,8 @@ class Root:
         path = stated_path(str(self.folder), name)
         if path == self.folder:
             raise UnsupportedError(
-                f"{self.document}: names the level {name!r}, which is the folder of the {self.noun} itself and is not replaced"
+                f"{self.document}: names the level {name!r}, which is the folder of the "
+                f"{self.noun} itself and is not replaced"
             )
         self.check(path, name)
         self.check_documents(path)
@@ -144,7 +149,8 @@ class Root:
             folder = files.realpath(stated_path(str(self.folder), other))
             if is_below(folder, real) or is_below(real, folder):
                 raise UnsupportedError(
-                    f"{path}: the level {other!r} in {self.document} is in the same folder, inside of it or around it; rename one of them"
+                    f"{path}: the level {other!r} in {self.document} is in the same folder, inside "
+                    "of it or around it; rename one of them"
                 )
         return self.real(path)
 
@@ -158,7 +164,8 @@ class Root:
         disks = {files.stat(parent).st_dev for parent in parents if files.isdir(parent)}
         if len(disks) > 1:
             raise UnsupportedError(
-                f"{image_folder}: its mags are on several disks, in {', '.join(parents)}; select those of one disk with mags="
+                f"{image_folder}: its mags are on several disks, in {', '.join(parents)}; select "
+                "those of one disk with mags="
             )
         return parents[0]
 
@@ -275,7 +282,8 @@ def check_alone(image: Image, folder: str, others: Iterable[Level], what: str) -
                 else "lies in"
             )
             raise UnsupportedError(
-                f"{folder}: {how} the level {level.stated or level.key!r} ({level.folder}) and is not {what} without it"
+                f"{folder}: {how} the level {level.stated or level.key!r} ({level.folder}) and is "
+                f"not {what} without it"
             )
     if (
         image.key != ""
@@ -285,7 +293,8 @@ def check_alone(image: Image, folder: str, others: Iterable[Level], what: str) -
         )
     ):
         raise UnsupportedError(
-            f"{folder}: contains the whole {root.noun} {root.folder} and is not {what}; correct {image.document or root.folder}"
+            f"{folder}: contains the whole {root.noun} {root.folder} and is not {what}; correct "
+            f"{image.document or root.folder}"
         )
 
 

@@ -113,7 +113,10 @@ class BoundingBox:
         except (TypeError, ValueError):
             numbers = []
         if len(numbers) != 6:
-            what = "a bounding box is six whole numbers (x, y, z, width, height, depth) in voxels of mag 1"
+            what = (
+                "a bounding box is six whole numbers (x, y, z, width, height, depth) in voxels of "
+                "mag 1"
+            )
             raise ValueError(f"{what}, got {value!r}{_readings(value)}")
         return cls((numbers[0], numbers[1], numbers[2]), (numbers[3], numbers[4], numbers[5]))
 
@@ -238,7 +241,10 @@ def _readings(value: Any) -> str:
         return ""
     if len(value) != 2:
         return ""
-    return f": write {(*first, *second)} if the pair is a corner and a size, {(*first, *minus(second, first))} if it is two corners"
+    return (
+        f": write {(*first, *second)} if the pair is a corner and a size, "
+        f"{(*first, *minus(second, first))} if it is two corners"
+    )
 
 
 def voxel_box(
@@ -248,7 +254,10 @@ def voxel_box(
     if isinstance(box, BoundingBox):
         return box.in_mag(mag)
     if isinstance(box, str) or len(box) != 2:
-        expected = f"{name} is a pair of corners ((x, y, z), (x, y, z)) in voxels of the mag, the second one exclusive, or a BoundingBox"
+        expected = (
+            f"{name} is a pair of corners ((x, y, z), (x, y, z)) in voxels of the mag, the second "
+            "one exclusive, or a BoundingBox"
+        )
         raise ValueError(f"{expected}, got {box!r}{_six_numbers(box)}")
     return BoundingBox.from_corners(box[0], box[1], mag)
 
@@ -260,4 +269,7 @@ def _six_numbers(value: Any) -> str:
     except (TypeError, ValueError):
         return ""
     first, second = box.topleft, box.size
-    return f": write {(first, plus(first, second))} if they are a corner and a size in voxels of the mag, {(first, second)} if they are two corners"
+    return (
+        f": write {(first, plus(first, second))} if they are a corner and a size in voxels of the "
+        f"mag, {(first, second)} if they are two corners"
+    )

@@ -41,7 +41,8 @@ def bit_axes(grid: Vec3) -> tuple[int, ...]:
     lengths = [(cells - 1).bit_length() for cells in grid]
     if sum(lengths) > MAX_BITS:
         raise ValueError(
-            f"a grid of {grid} chunks needs chunk identifiers of {sum(lengths)} bits, more than {MAX_BITS}: choose larger chunks"
+            f"a grid of {grid} chunks needs chunk identifiers of {sum(lengths)} bits, more than "
+            f"{MAX_BITS}: choose larger chunks"
         )
     return tuple(
         axis for bit in range(max(lengths, default=0)) for axis in range(3) if bit < lengths[axis]

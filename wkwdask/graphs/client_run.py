@@ -96,8 +96,10 @@ def _describe(workers: Sequence[dict[str, Any]]) -> str:
     )
     who = "the only worker is" if len(workers) == 1 else f"all {len(workers)} workers are"
     return (
-        f"{who} paused: memory is full though nothing runs ({worst['name']}: {used} MiB of {limit} MiB); "
-        "give each more memory (--memory-limit of dask worker, memory and processes of a cluster's configuration)"
+        f"{who} paused: memory is full though nothing runs ({worst['name']}: {used} MiB of {limit} "
+        "MiB); "
+        "give each more memory (--memory-limit of dask worker, memory and processes of a cluster's "
+        "configuration)"
     )
 
 
@@ -449,7 +451,8 @@ class ClientRun:
             self._suspects.append(suspect)
             return
         failure = TaskFailedError(
-            f"{suspect.task.name}: given up after the workers that ran it died, the last {suspect.deaths} while they ran nothing else "
+            f"{suspect.task.name}: given up after the workers that ran it died, the last "
+            f"{suspect.deaths} while they ran nothing else "
             f"(the very last: {suspect.worker}; see its log)"
         )
         failure.__cause__ = suspect.error

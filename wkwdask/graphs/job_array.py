@@ -94,7 +94,8 @@ def check_restartable(num_jobs: int, *, overwrites: bool) -> None:
     cannot tell which of them are already done."""
     if current_batch() is not None and num_jobs > 1 and overwrites:
         raise UnsupportedError(
-            f"a job array overwrites one layer or one mag at a time, got {num_jobs}; submit one command for each, or all in one with --cluster slurm-allocation"
+            f"a job array overwrites one layer or one mag at a time, got {num_jobs}; submit one "
+            "command for each, or all in one with --cluster slurm-allocation"
         )
 
 
@@ -107,7 +108,8 @@ def submit_tasks(job: Job, batch: Batch) -> Job:
         or not can_be_handed_over(job.folder)
     ):
         raise UnsupportedError(
-            f"wkwdask {batch.arguments[0]} keeps no journal that elements of an array could share; submit it with --cluster slurm-allocation"
+            f"wkwdask {batch.arguments[0]} keeps no journal that elements of an array could share; "
+            "submit it with --cluster slurm-allocation"
         )
     before = read_batch(job.folder)
     # otherwise a user submits the job, for the first time or after a cancellation
@@ -124,7 +126,8 @@ def submit_tasks(job: Job, batch: Batch) -> Job:
     if is_finish_job and journaled <= batch.rounds[-1].journaled:
         # another array would fail in the same way
         raise TaskFailedError(
-            f"array {batch.rounds[-1].array} finished no task: see wkwdask status, and the logs of its elements in {batch.logs}"
+            f"array {batch.rounds[-1].array} finished no task: see wkwdask status, and the logs of "
+            f"its elements in {batch.logs}"
         )
     num_left = max(total - journaled, len(first))
     work = Workload(num_left, job.nbytes_in * num_left // max(total, num_left), job.task_nbytes)

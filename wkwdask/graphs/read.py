@@ -159,8 +159,11 @@ def open_array(
     if num_chunks(ordered) > MANY_CHUNKS:
         largest = dict(zip(reader.axes, map(max, ordered), strict=True))
         warnings.warn(
-            f"{volume.name}: {num_chunks(ordered)} chunks of {(largest['x'], largest['y'], largest['z'])} voxels; dask takes milliseconds for each: "
-            'choose larger ones (chunks="file" or chunks="1GiB"), or a smaller part with bounding_box=',
+            f"{volume.name}: {num_chunks(ordered)} chunks of "
+            f"{(largest['x'], largest['y'], largest['z'])} voxels; dask takes milliseconds for "
+            "each: "
+            'choose larger ones (chunks="file" or chunks="1GiB"), or a smaller part with '
+            "bounding_box=",
             stacklevel=3,
         )
     array: da.Array = da.from_array(
@@ -203,7 +206,8 @@ def reader_chunks(reader: BoxReader, chunks: Chunks) -> tuple[tuple[int, ...], .
     ]
     if max(counts) > _MOST_PER_AXIS and not isinstance(chunks, str):
         raise ValueError(
-            f"{volume.name}: chunks of {tuple(shape)} voxels are {max(counts):,} along one axis of {box}, expected at most {_MOST_PER_AXIS:,}"
+            f"{volume.name}: chunks of {tuple(shape)} voxels are {max(counts):,} along one axis of "
+            f"{box}, expected at most {_MOST_PER_AXIS:,}"
         )
     shape = [
         step * max(1, -(-count // _MOST_PER_AXIS))
@@ -226,7 +230,8 @@ def _checked_axes(axes: str | None, channel: int | None, num_channels: int) -> s
             f"axes must be an order of x, y and z when channel= is given, got {axes!r}"
         )
     raise ValueError(
-        f"axes must be an order of c, x, y and z (c may be left out with one channel or channel=), got {axes!r}"
+        "axes must be an order of c, x, y and z (c may be left out with one channel or channel=), "
+        f"got {axes!r}"
     )
 
 
@@ -242,7 +247,8 @@ def _chunk_shape(chunks: Chunks, volume: Volume, voxel_nbytes: int) -> Sequence[
             nbytes = parse_bytes(size)
         except ValueError:
             raise ValueError(
-                f'chunks must be "auto", "file", "block", a size such as "64MiB" or voxels along x, y, z, got {chunks!r}'
+                'chunks must be "auto", "file", "block", a size such as "64MiB" or voxels along x, '
+                f"y, z, got {chunks!r}"
             ) from None
         return largest_multiple(volume.chunk_shape, volume.shard_shape, voxel_nbytes, nbytes)
     shape = [chunks] * 3 if isinstance(chunks, int) else list(chunks or ())

@@ -294,7 +294,8 @@ def write_shards(
     pieces = [piece for pieces_of_chunk in pieces_of_chunks for piece in pieces_of_chunk]
     run_job(WriteJob(target, pieces, take, done, plan.part_shape), title, folder=folder)
     return (
-        f"chunks of {array.chunksize[1:]} voxels touch too many parts of files to be held in memory: "
+        f"chunks of {array.chunksize[1:]} voxels touch too many parts of files to be held in "
+        "memory: "
         f"{format_nbytes(plan.scratch_nbytes)} of voxels went through scratch files, compressed"
     )
 
@@ -419,11 +420,13 @@ def _checked_chunk(
         raise TypeError("a chunk is a masked array: fill it (dask.array.ma.filled)")
     if voxels.shape != shape:
         raise ValueError(
-            f"a chunk has shape {voxels.shape}, but the array declares {shape}: check the chunks= that it was made with"
+            f"a chunk has shape {voxels.shape}, but the array declares {shape}: check the chunks= "
+            "that it was made with"
         )
     if voxels.dtype.newbyteorder("=") != target.dtype:
         raise ValueError(
-            f"a chunk is {voxels.dtype.name}, but the array declares {target.dtype.name}: check the dtype= or meta= that it was made with"
+            f"a chunk is {voxels.dtype.name}, but the array declares {target.dtype.name}: check "
+            "the dtype= or meta= that it was made with"
         )
     return voxels.astype(target.dtype, copy=False)
 

@@ -216,7 +216,8 @@ class Labelling:
 
     def _changed(self, box: BoundingBox) -> IncompleteWriteError:
         return IncompleteWriteError(
-            f'{self.source.name}: {box} was changed while it was read; existing="restart" starts over'
+            f'{self.source.name}: {box} was changed while it was read; existing="restart" starts '
+            "over"
         )
 
     def region_box(self, region: Vec3) -> BoundingBox:

@@ -152,7 +152,8 @@ class FacesFile:
             return np.frombuffer(lz4.block.decompress(data), dtype).reshape(height, width)
         except (lz4.block.LZ4BlockError, ValueError) as error:
             raise CorruptError(
-                f"{self.path}: byte {offset}: {nbytes} bytes are no valid compressed labels: {error}"
+                f"{self.path}: byte {offset}: {nbytes} bytes are no valid compressed labels: "
+                f"{error}"
             ) from None
 
 

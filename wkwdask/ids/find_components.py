@@ -122,7 +122,8 @@ class ComponentsSearch(Plan):
             return self
         if self.lay_out_longer is None:
             raise ValueError(
-                f"{folder}: {num_components} components are too many for {target.dtype.name}; set dtype= to a longer type"
+                f"{folder}: {num_components} components are too many for {target.dtype.name}; set "
+                "dtype= to a longer type"
             )
         # The level was staged as uint32, before the number of components was known. No voxel is
         # written yet, so its metadata are replaced by those of uint64.
@@ -221,7 +222,8 @@ def _limits(
     if threshold is None:
         if source.dtype.kind not in "iu":
             raise TypeError(
-                f"{source.name}: holds {source.dtype.name}; only equal integers can be joined: set threshold="
+                f"{source.name}: holds {source.dtype.name}; only equal integers can be joined: set "
+                "threshold="
             )
         return None
     limits = tuple(threshold) if isinstance(threshold, (tuple, list)) else (threshold, math.inf)

@@ -55,7 +55,8 @@ class IdMap:
         """Map the table into memory; return its ids (None if dense) and values."""
         if self.state is not None and self.state != _state(self.values_path):
             raise IncompleteWriteError(
-                f'{self.values_path}: was changed while ids were mapped; existing="restart" starts over'
+                f'{self.values_path}: was changed while ids were mapped; existing="restart" starts '
+                "over"
             )
         return _mapped(self)
 
@@ -277,5 +278,6 @@ def _raise_conflict(key: int, chunks: PairChunks, describe: Callable[[int], str]
         if other is not None:
             (row_a, value_a), (row_b, value_b) = rows[0], other
             raise FormatError(
-                f"{describe(row_b)}: id {key} becomes {value_b}, but {value_a} in {describe(row_a).rpartition(': ')[2]}"
+                f"{describe(row_b)}: id {key} becomes {value_b}, but {value_a} in "
+                f"{describe(row_a).rpartition(': ')[2]}"
             )

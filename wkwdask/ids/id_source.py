@@ -185,7 +185,8 @@ class CsvFile(_File):
         except ValueError:
             if line and "," not in line:
                 raise FormatError(
-                    f"{self.describe(1)}: found {line[:80]!r}, expected the names of two columns, or two ids"
+                    f"{self.describe(1)}: found {line[:80]!r}, expected the names of two columns, "
+                    "or two ids"
                 ) from None
             return bool(line)
         return False
@@ -203,7 +204,8 @@ class CsvFile(_File):
                 ]
                 if len(parts) != 2 or not all(_is_id(part) for part in parts):
                     raise FormatError(
-                        f"{self.describe(number)}: found {line.strip()[:80]!r}, expected two ids from 0 to 2^64 - 1, such as 12,7"
+                        f"{self.describe(number)}: found {line.strip()[:80]!r}, expected two ids "
+                        "from 0 to 2^64 - 1, such as 12,7"
                     )
 
     def describe(self, row: int) -> str:
@@ -240,7 +242,8 @@ class ParquetFile(_File):
             names = self._by_index(file.schema_arrow)
             if len(names) != 2:
                 raise FormatError(
-                    f"{self.path}: has {len(names)} columns ({', '.join(names[:8])}), expected two: old and new ids"
+                    f"{self.path}: has {len(names)} columns ({', '.join(names[:8])}), expected "
+                    "two: old and new ids"
                 )
             for batch in file.iter_batches(ROWS):
                 columns = [self._column(batch, name, first) for name in names]
@@ -278,7 +281,8 @@ class NpyFile(_File):
         dtype, shape = np.dtype(ref.dtype), ref.shape[::-1] if is_reversed else ref.shape
         if dtype.kind not in "iu" or not (len(shape) == 1 or (len(shape) == 2 and shape[1] == 2)):
             raise FormatError(
-                f"{self.path}: holds {dtype.name} of shape {shape}, expected integers of shape (n,), one for each id, or (n, 2)"
+                f"{self.path}: holds {dtype.name} of shape {shape}, expected integers of shape "
+                "(n,), one for each id, or (n, 2)"
             )
         if 0 in shape:
             return np.zeros(shape, dtype), ref.offset
@@ -323,7 +327,8 @@ class AgglomerateFile(_File):
                 or found.dtype.kind not in "iu"
             ):
                 raise FormatError(
-                    f"{self.path}: expected a list of integers {AGGLOMERATE_DATASET}, as in agglomerate files; the file contains {', '.join(file) or 'nothing'}"
+                    f"{self.path}: expected a list of integers {AGGLOMERATE_DATASET}, as in "
+                    f"agglomerate files; the file contains {', '.join(file) or 'nothing'}"
                 )
             return write_values(
                 folder,
@@ -352,7 +357,8 @@ def open_mapping(mapping: Any) -> IdSource:
             return _pairs(mapping.iloc[:, 0].to_numpy(), mapping.iloc[:, 1].to_numpy())
     shape = f" of shape {mapping.shape}" if hasattr(mapping, "shape") else ""
     raise TypeError(
-        f"a mapping is a dict, an array of shape (n, 2) or (n,), a tuple of two arrays, a Series, a DataFrame of two columns, or a file, "
+        "a mapping is a dict, an array of shape (n, 2) or (n,), a tuple of two arrays, a Series, a "
+        "DataFrame of two columns, or a file, "
         f"got {type(mapping).__name__}{shape}"
     )
 
@@ -363,7 +369,8 @@ def _pairs(keys: Any, values: Any) -> PairsInMemory:
     )
     if pairs.keys.ndim != 1 or pairs.keys.shape != pairs.values.shape:
         raise ValueError(
-            f"mapping: ids of shape {pairs.keys.shape} and values of shape {pairs.values.shape}, expected two lists of one length"
+            f"mapping: ids of shape {pairs.keys.shape} and values of shape {pairs.values.shape}, "
+            "expected two lists of one length"
         )
     return pairs
 

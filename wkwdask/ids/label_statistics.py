@@ -197,7 +197,8 @@ def make_label_survey(
         )
     if values is not None and not is_finer(labels.box.mag, values.box.mag):
         raise ValueError(
-            f"{values.name}: mag {values.box.mag} is finer than the labels' mag {labels.box.mag}; choose a mag of it that is as coarse, or finer labels"
+            f"{values.name}: mag {values.box.mag} is finer than the labels' mag {labels.box.mag}; "
+            "choose a mag of it that is as coarse, or finer labels"
         )
     return LabelSurvey(
         labels,

@@ -123,7 +123,8 @@ class IdLookup:
         unfit = map_ids(np.asfortranarray(ids), *self.table.arrays(), out, keeps=self.keeps)
         if unfit is not None:
             raise ValueError(
-                f'id {unfit} is not in the mapping, and {self.dtype.name} cannot hold it: set another dtype=, or default="zero"'
+                f"id {unfit} is not in the mapping, and {self.dtype.name} cannot hold it: set "
+                'another dtype=, or default="zero"'
             )
         return out
 
@@ -173,7 +174,8 @@ class Remap(Plan):
         table = saved_map(folder) or self.mapping.write(folder)
         if table.largest > np.iinfo(self.target.dtype).max:
             raise ValueError(
-                f"{self.mapping.name}: contains id {table.largest}, which {self.target.dtype.name} cannot hold: set another dtype="
+                f"{self.mapping.name}: contains id {table.largest}, which {self.target.dtype.name} "
+                "cannot hold: set another dtype="
             )
         table.save(folder)
         return table

@@ -93,7 +93,8 @@ def open_companion(
         if volume.has_shards():
             return _opened(layer, volume)
     raise MissingError(
-        f"{layer.folder}: no mag that is as coarse as mag {first.volume.box.mag} of layer {first.layer.name}; choose a finer mag of that layer"
+        f"{layer.folder}: no mag that is as coarse as mag {first.volume.box.mag} of layer "
+        f"{first.layer.name}; choose a finer mag of that layer"
     )
 
 

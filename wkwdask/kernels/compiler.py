@@ -118,7 +118,10 @@ def _say_that_it_compiles() -> None:
     if os.environ.get("WKWDASK_PROGRESS") == "off":
         return
     if folder is None:
-        where = f"for this process only, because no folder for machine code is writable; {CACHE_VARIABLE} names one"
+        where = (
+            "for this process only, because no folder for machine code is writable; "
+            f"{CACHE_VARIABLE} names one"
+        )
     elif any(folder.iterdir()):
         return
     else:

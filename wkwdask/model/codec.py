@@ -422,7 +422,8 @@ def decode_raw(
     if len(data) != expected:
         error = TruncatedError if len(data) < expected else CorruptError
         raise error(
-            f"{source}: byte {offset}: a raw chunk of {shape[1:]} voxels has {expected} bytes, found {len(data)}"
+            f"{source}: byte {offset}: a raw chunk of {shape[1:]} voxels has {expected} bytes, "
+            f"found {len(data)}"
         )
     return to_cxyz(
         np.frombuffer(data, stored).reshape(

@@ -55,7 +55,8 @@ def spacing_of(coordinate: Any, axis: str) -> Spacing:
     scale = None if units in (None, VOXEL) else nm_per_unit(str(units))
     if units not in (None, VOXEL) and scale is None:
         raise ValueError(
-            f"coordinate {axis}: units must be a unit of length such as nm, got {units!r}; give offset= if the coordinate is no position"
+            f"coordinate {axis}: units must be a unit of length such as nm, got {units!r}; give "
+            "offset= if the coordinate is no position"
         )
     known = _known_length(coordinate.attrs, scale)
     per_unit = 1.0 if scale is None else scale
@@ -74,7 +75,8 @@ def spacing_of(coordinate: Any, axis: str) -> Spacing:
         )
     ):
         raise ValueError(
-            f"coordinate {axis}: must rise in even steps{' of 1 voxel' if units is None else ''}, got {values[:4]}...; give offset= and drop it"
+            f"coordinate {axis}: must rise in even steps{' of 1 voxel' if units is None else ''}, "
+            f"got {values[:4]}...; give offset= and drop it"
         )
     in_nm = None if scale is None or step is None else _exact(length_nm(step, str(units)), known)
     return Spacing(
@@ -91,7 +93,8 @@ def first_voxel(spacing: Spacing, axis: str) -> int:
     """Return the index of the first voxel, whose corner or center is the first value."""
     if spacing.step is None:
         raise ValueError(
-            f"coordinate {axis}: one value in {spacing.units} does not determine the size of a voxel; give offset="
+            f"coordinate {axis}: one value in {spacing.units} does not determine the size of a "
+            "voxel; give offset="
         )
     first = spacing.first / spacing.step
     # rounding errors of float steps add up
@@ -102,7 +105,8 @@ def first_voxel(spacing: Spacing, axis: str) -> int:
             return round(first - shift)
     expected = "not the center" if spacing.is_opened else "neither the corner nor the center"
     raise ValueError(
-        f"coordinate {axis}: starts at {spacing.first:g}, which is {first:g} voxels: {expected} of a voxel; give offset="
+        f"coordinate {axis}: starts at {spacing.first:g}, which is {first:g} voxels: {expected} of "
+        "a voxel; give offset="
     )
 
 

@@ -15,6 +15,9 @@ def import_extra(module: str, what: str, extra: str = "convert") -> Any:
         if error.name != module:
             raise
         raise ModuleNotFoundError(
-            f"{what}: needs the package {module}, which is not installed: pip install 'wkwdask[{extra}]'",
+            (
+                f"{what}: needs the package {module}, which is not installed: pip install "
+                f"'wkwdask[{extra}]'"
+            ),
             name=module,
         ) from None

@@ -106,7 +106,10 @@ KINDS: dict[str, tuple[str, str]] = {
     # existence of files and folders
     "file.lost": (
         ERROR,
-        "reads as zeros; it existed when the mag was written, or other software removed it because its voxels became background",
+        (
+            "reads as zeros; it existed when the mag was written, or other software removed it "
+            "because its voxels became background"
+        ),
     ),
     "file.size_changed": (WARNING, "other software has written it since, or it is damaged"),
     "file.unreadable": (ERROR, _FILE_FAILS),
@@ -137,7 +140,10 @@ KINDS: dict[str, tuple[str, str]] = {
     "layer.format": (WARNING, "not stored as WKW, Zarr or N5: not checked"),
     "layer.twice": (
         ERROR,
-        "software disagrees which layer of this name to read; opening it by its name or folder fails",
+        (
+            "software disagrees which layer of this name to read; opening it by its name or folder "
+            "fails"
+        ),
     ),
     "layer.unlisted": (WARNING, "the JSON does not list this layer: WEBKNOSSOS does not show it"),
     # left over
@@ -147,7 +153,10 @@ KINDS: dict[str, tuple[str, str]] = {
     ),
     "leftover.folder": (
         WARNING,
-        "no software reads it; if webknossos was killed while it replaced the mag, this may be the only complete copy",
+        (
+            "no software reads it; if webknossos was killed while it replaced the mag, this may be "
+            "the only complete copy"
+        ),
     ),
     "leftover.lock": (WARNING, "the lock of a job that has ended"),
     "job.dead": (
@@ -170,7 +179,10 @@ KINDS: dict[str, tuple[str, str]] = {
     ),
     "record.broken": (
         WARNING,
-        "wkwdask's own record of the files is damaged: missing files are not detected, updates are refused",
+        (
+            "wkwdask's own record of the files is damaged: missing files are not detected, updates "
+            "are refused"
+        ),
     ),
     # datasource-properties.json
     "json.missing": (ERROR, "WEBKNOSSOS cannot open the dataset"),
@@ -331,7 +343,10 @@ class Fault:
         place = f" ({self.place})" if self.place else ""
         expected = f", expected {self.expected}" if self.expected else ""
         more = f" (and {self.more} more)" if self.more else ""
-        return f"{self.severity} {self.kind}: {self.path}{place}: {self.found}{expected}{more}: {self.meaning}"
+        return (
+            f"{self.severity} {self.kind}: {self.path}{place}: {self.found}{expected}{more}: "
+            f"{self.meaning}"
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -160,7 +160,8 @@ class Image:
                 else f"voxels of mag 1 have {self.voxel_size_nm} nm"
             )
             raise ValueError(
-                f"{self.folder}: {stated}; voxel_size must be that divided by powers of two, got {voxel_size_nm}"
+                f"{self.folder}: {stated}; voxel_size must be that divided by powers of two, got "
+                f"{voxel_size_nm}"
             )
         if step == MAG_1:
             return self
@@ -206,11 +207,13 @@ class Image:
                 else f"mag or {self.noun} {level}"
             )
             raise MissingError(
-                f"{self.folder}: no {what}; there are {', '.join(map(describe_level, self.levels)) or 'none'}"
+                f"{self.folder}: no {what}; there are "
+                f"{', '.join(map(describe_level, self.levels)) or 'none'}"
             )
         if self.key not in (None, chosen.key):
             raise ValueError(
-                f"{self.folder}/{self.key} is the {self.noun} {self.key!r}, not {level}; give the folder above it to choose another one"
+                f"{self.folder}/{self.key} is the {self.noun} {self.key!r}, not {level}; give the "
+                "folder above it to choose another one"
             )
         return chosen
 
@@ -233,7 +236,8 @@ class Image:
                 return mag
         if self.container is not None:
             raise MissingError(
-                f"{self.folder}: no mag of layer {self.name} has data files (mags: {', '.join(mag.name for mag in self.mags) or 'none'})"
+                f"{self.folder}: no mag of layer {self.name} has data files (mags: "
+                f"{', '.join(mag.name for mag in self.mags) or 'none'})"
             )
         first = self.find()
         return first.mag or first.key
@@ -326,7 +330,8 @@ class ResolvedUrl:
         wanted = None if mag is None else Mag.parse(mag)
         if self.mag is not None and wanted not in (None, self.mag):
             raise ValueError(
-                f"{self.path} is mag {self.mag}, not mag {wanted}; give the layer's folder to choose a mag"
+                f"{self.path} is mag {self.mag}, not mag {wanted}; give the layer's folder to "
+                "choose a mag"
             )
         return chosen, chosen.volume(wanted or self.mag)
 

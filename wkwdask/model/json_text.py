@@ -54,7 +54,8 @@ def parse_object(content: str | bytes, source: str) -> dict[str, Any]:
         document = json.loads(text, parse_float=Number, parse_constant=Number)
     except json.JSONDecodeError as error:
         raise CorruptError(
-            f"{source}: byte {len(text[: error.pos].encode())}: not valid JSON: {error.msg} (line {error.lineno}, column {error.colno})"
+            f"{source}: byte {len(text[: error.pos].encode())}: not valid JSON: {error.msg} (line "
+            f"{error.lineno}, column {error.colno})"
         ) from None
     except (ValueError, RecursionError) as error:
         # a number of thousands of digits, brackets of thousands of levels

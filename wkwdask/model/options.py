@@ -46,7 +46,8 @@ class Option:
         """Return a valid value in its canonical type; raises ValueError."""
         if self.kind == "choice" and value not in self.choices:
             raise ValueError(
-                f"{option} of {format_title} must be one of {', '.join(self.choices)}, got {value!r}"
+                f"{option} of {format_title} must be one of {', '.join(self.choices)}, got "
+                f"{value!r}"
             )
         if self.kind == "number" and value not in self.words:
             words = "".join(f' or "{word}"' for word in self.words)
@@ -63,7 +64,8 @@ class Option:
                 return bool(value)
             if isinstance(value, (int, float, str)):
                 raise ValueError(
-                    f'{option} must be three lengths, True (or "auto") or False (or "none"), got {value!r}'
+                    f'{option} must be three lengths, True (or "auto") or False (or "none"), got '
+                    f"{value!r}"
                 )
             return value  # an object that the format checks, such as a Sharding
         if self.kind == "shape":
@@ -209,7 +211,8 @@ def make_options(record: type[Record], **given: Any) -> Record:
     if unknown:
         has = f"it has: {', '.join(names)}" if names else "it has none"
         raise ValueError(
-            f"{record.name} has no option{'s' if len(unknown) > 1 else ''} {', '.join(unknown)}; {has}"
+            f"{record.name} has no option{'s' if len(unknown) > 1 else ''} {', '.join(unknown)}; "
+            f"{has}"
         )
     return record(**values)
 

@@ -34,7 +34,8 @@ def reading(name: str, kind: str, place: Callable[[], str] | None = None) -> Ite
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise CorruptError(
-            f"{name}: not readable as {kind}: {reason_of(error)}{'' if place is None else f', {place()}'}"
+            f"{name}: not readable as {kind}: "
+            f"{reason_of(error)}{'' if place is None else f', {place()}'}"
         ) from error
 
 

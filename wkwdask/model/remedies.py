@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 _HEADER = "repair writes it again if the data files imply its content"
-_FILE_HEADER = "repair corrects the header if all blocks decode by it; else it rebuilds the file from a finer level, or sets it aside with quarantine=True"
-_CHUNKS = "repair rebuilds it from a finer level, or keeps all other chunks with salvage=True, or sets the file aside with quarantine=True"
+_FILE_HEADER = (
+    "repair corrects the header if all blocks decode by it; else it rebuilds the file from a finer "
+    "level, or sets it aside with quarantine=True"
+)
+_CHUNKS = (
+    "repair rebuilds it from a finer level, or keeps all other chunks with salvage=True, or sets "
+    "the file aside with quarantine=True"
+)
 _FILE = "repair rebuilds it from a finer level, or sets it aside with quarantine=True"
 _REMOVED = "repair removes it"
 _JSON = "repair corrects the JSON"
@@ -63,10 +69,16 @@ REMEDIES: dict[str, str] = {
         ("block.undecodable", "block.too_few", "block.too_many", "chunk.undecodable"), _CHUNKS
     ),
     **dict.fromkeys(("table.truncated", "file.empty", "file.short", "chunk.empty"), _FILE),
-    "file.no_file": "remove it; repair rebuilds the file from a finer mag, or sets the folder aside with quarantine=True",
+    "file.no_file": (
+        "remove it; repair rebuilds the file from a finer mag, or sets the folder aside with "
+        "quarantine=True"
+    ),
     "file.lost": "repair rebuilds it from a finer level; else restore it from a backup. Zarr-python and tensorstore remove chunks of background: if they "
     "wrote here, repair accepts that with accept_changes=True",
-    "file.size_changed": "if the change was intended, repair accepts it with accept_changes=True, and build_pyramid(update=True) updates coarser mags",
+    "file.size_changed": (
+        "if the change was intended, repair accepts it with accept_changes=True, and "
+        "build_pyramid(update=True) updates coarser mags"
+    ),
     "file.unreadable": _READABLE,
     "file.checksum": "make the zip again from its source, or restore it from a backup",
     "file.dangling": "is its disk mounted? repair sets the link aside with quarantine=True",
@@ -80,11 +92,15 @@ REMEDIES: dict[str, str] = {
     "mag.unlisted": "repair adds it to the JSON",
     "mag.twice": "compare the two, and remove one",
     "mag.remote": "verify a local copy",
-    "layer.format": "verify the volume itself, with the prefix of its format, such as precomputed://PATH",
+    "layer.format": (
+        "verify the volume itself, with the prefix of its format, such as precomputed://PATH"
+    ),
     "layer.twice": "rename or remove the other layers of this name in the JSON",
     "layer.unlisted": "repair adds it to the JSON",
     "leftover.temporary": "repair removes it once no process can be writing it (older_than)",
-    "leftover.folder": "repair removes it with remove_copies=True, if the layer has all of its voxels",
+    "leftover.folder": (
+        "repair removes it with remove_copies=True, if the layer has all of its voxels"
+    ),
     "leftover.lock": _REMOVED,
     "job.dead": _REMOVED,
     "job.unpublished": "repair completes the job",
@@ -120,7 +136,9 @@ REMEDIES: dict[str, str] = {
     **dict.fromkeys(("image.broken", "image.scale", "image.translation", "image.order"), _DOCUMENT),
     "document.twice": "remove the documents of one version",
     "document.differs": "remove the documents of the wrong version",
-    "document.consolidated": "consolidate the metadata again (zarr.consolidate_metadata), or remove them",
+    "document.consolidated": (
+        "consolidate the metadata again (zarr.consolidate_metadata), or remove them"
+    ),
     **dict.fromkeys(
         ("info.broken", "info.scale", "info.absent", "info.null", "info.twice"),
         "correct the info file",
@@ -128,6 +146,9 @@ REMEDIES: dict[str, str] = {
     "info.unsupported": "convert the volume with the software that wrote it",
     # coarser levels
     "pyramid.smaller": "rebuild the level with build_pyramid",
-    "pyramid.differs": "repair rebuilds it with rebuild_differing=True, as build_pyramid(update=True) does for mags that wkwdask made",
+    "pyramid.differs": (
+        "repair rebuilds it with rebuild_differing=True, as build_pyramid(update=True) does for "
+        "mags that wkwdask made"
+    ),
 }
 """Remedies of all errors and warnings by kind."""

@@ -91,12 +91,14 @@ def run_tail_nbytes(footer: bytes, file_nbytes: int, source: str) -> int:
     magic, num_blocks, payload_nbytes, _ = _FOOTER.unpack(footer)
     if magic != _MAGIC:
         raise CorruptError(
-            f"{source}: byte {file_nbytes - FOOTER_NBYTES}: expected the footer of a part file, found {magic!r}"
+            f"{source}: byte {file_nbytes - FOOTER_NBYTES}: expected the footer of a part file, "
+            f"found {magic!r}"
         )
     tail = 16 * int(num_blocks) + FOOTER_NBYTES
     if payload_nbytes + tail != file_nbytes:
         raise TruncatedError(
-            f"{source}: expected {payload_nbytes + tail} bytes as its footer states, found {file_nbytes}"
+            f"{source}: expected {payload_nbytes + tail} bytes as its footer states, found "
+            f"{file_nbytes}"
         )
     return tail
 
@@ -131,7 +133,8 @@ def join_order(
     for index, run in enumerate(runs):
         if run.codes.size and int(run.codes.max()) >= blocks_per_file:
             raise CorruptError(
-                f"run {index} contains block {int(run.codes.max())} of a file with {blocks_per_file} blocks"
+                f"run {index} contains block {int(run.codes.max())} of a file with "
+                f"{blocks_per_file} blocks"
             )
         if (run_of[run.codes] != -1).any() or np.unique(run.codes).size != run.codes.size:
             raise CorruptError(f"run {index} contains a block that it or another run already has")

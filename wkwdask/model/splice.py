@@ -105,9 +105,15 @@ class Splice:
         if source.codec.is_opaque:
             return "its chunks are not decoded one by one"
         if source.grid.chunk[0] != target.grid.chunk[0]:
-            return f"chunks of {source.grid.chunk[0]} of {source.grid.size[0]} channels become chunks of {target.grid.chunk[0]}"
+            return (
+                f"chunks of {source.grid.chunk[0]} of {source.grid.size[0]} channels become chunks "
+                f"of {target.grid.chunk[0]}"
+            )
         if source.grid.chunk != target.grid.chunk:
-            return f"chunks of {_text(source.chunk_shape)} voxels become chunks of {_text(target.chunk_shape)}"
+            return (
+                f"chunks of {_text(source.chunk_shape)} voxels become chunks of "
+                f"{_text(target.chunk_shape)}"
+            )
         if self._reframe is None:
             return "another compression, byte order or order of axes"
         if (
@@ -375,7 +381,8 @@ class Splice:
                 f"{file.name}: chunk {tuple(places[row, 1:].tolist())}: byte {stretches[row, 0]}"
             )
             raise CorruptError(
-                f"{where}: expected an encoded chunk of at most {largest} bytes, found {sizes[row]} bytes"
+                f"{where}: expected an encoded chunk of at most {largest} bytes, found "
+                f"{sizes[row]} bytes"
             )
 
     def _encoded(self, cell: Vec4, name: str) -> bytes | None:

@@ -40,7 +40,8 @@ def parse_file_record(data: bytes, path: str) -> npt.NDArray[np.int64]:
         ) from None
     if rows.dtype != np.int64 or rows.ndim != 2 or rows.shape[1] != FILE_RECORD_COLUMNS:
         raise CorruptError(
-            f"{path}: {rows.dtype} of shape {rows.shape}, expected int64 of shape (n, {FILE_RECORD_COLUMNS})"
+            f"{path}: {rows.dtype} of shape {rows.shape}, expected int64 of shape (n, "
+            f"{FILE_RECORD_COLUMNS})"
         )
     return rows
 

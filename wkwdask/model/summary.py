@@ -66,7 +66,10 @@ class Card(ABC):
         picture = next(
             filter(None, (draw(path, pixels) for path in self._drawn() for draw in _drawers)), ""
         )
-        return f"<div style='display:flex;flex-wrap:wrap;gap:12px;align-items:flex-start'><div>{self._tables()}</div>{picture}</div>"
+        return (
+            "<div "
+            f"style='display:flex;flex-wrap:wrap;gap:12px;align-items:flex-start'><div>{self._tables()}</div>{picture}</div>"
+        )
 
     def _repr_html_(self) -> str:
         return self.to_html()
@@ -188,7 +191,10 @@ class VolumeSummary(Card):
             )
             for scale in self.scales
         ]
-        head = f"{self.path}: {self.format} {self.type}, {self.dtype}, {counted(self.num_channels, 'channel')}"
+        head = (
+            f"{self.path}: {self.format} {self.type}, {self.dtype}, "
+            f"{counted(self.num_channels, 'channel')}"
+        )
         return f"{escape(head)}{html_table(('level', 'mag', 'box', 'encoding', 'files', 'bytes', ''), rows)}{'<br>'.join(map(escape, self.notes))}"
 
     def _drawn(self) -> Iterable[str]:

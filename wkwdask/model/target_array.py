@@ -418,7 +418,8 @@ class TargetArray:
                 for row in np.flatnonzero(sizes == 0)[:1].tolist():
                     place = tuple(found[row, 1:].tolist())
                     raise CorruptError(
-                        f"{file.name}: chunk {place}: byte {located[row, 0]}: expected an encoded chunk, found 0 bytes"
+                        f"{file.name}: chunk {place}: byte {located[row, 0]}: expected an encoded "
+                        "chunk, found 0 bytes"
                     )
                 num_found += len(found)
                 runs.append(Run(RunTable(self._codes(found), sizes, located[:, 0]), file))
@@ -636,7 +637,8 @@ class TargetArray:
                     # parts
                     if not self._stored_sizes(receipt):
                         raise IncompleteWriteError(
-                            f"{part.path}: a part of {self.shard_path(shard)} is missing, though the shard is not joined yet"
+                            f"{part.path}: a part of {self.shard_path(shard)} is missing, though "
+                            "the shard is not joined yet"
                         )
                     return self.published_receipt(receipt)
                 runs.append(open_run(opened.enter_context(file)))
@@ -887,7 +889,8 @@ class ShardWriter(Writer):
         if int(codes[0]) <= self._last:
             if self._target.shards.is_ordered:
                 raise ValueError(
-                    f"blocks of a whole file must be in Morton order, got block {codes[0]} after block {self._last}"
+                    f"blocks of a whole file must be in Morton order, got block {codes[0]} after "
+                    f"block {self._last}"
                 )
             self._is_in_order = False
         self._last = int(codes[-1])
@@ -1011,11 +1014,13 @@ def in_place_target(array: StoredArray, write: InPlaceWrite) -> TargetArray:
         )
     if array.fill:
         raise UnsupportedError(
-            f"{name}: missing chunks read as {array.fill}; only arrays with fill value 0 can be written in place"
+            f"{name}: missing chunks read as {array.fill}; only arrays with fill value 0 can be "
+            "written in place"
         )
     if array.channels is not None:
         raise UnsupportedError(
-            f"{name}: the layer shows {array.num_channels} of the array's {grid.size[0]} channels; such layers are read-only"
+            f"{name}: the layer shows {array.num_channels} of the array's {grid.size[0]} channels; "
+            "such layers are read-only"
         )
     if not array.extent.contains(write.box):
         raise BoundsError(f"{name}: box {write.box} reaches outside {array.extent}")

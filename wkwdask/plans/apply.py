@@ -88,7 +88,8 @@ def plan_bricks(
         brick_shape = _usual_brick(tiling)
     elif not holds_power_of_two(brick_shape, tiling.chunk_shape):
         raise ValueError(
-            f"chunks must be the target's blocks of {tiling.chunk_shape} voxels times powers of two, got {brick_shape}"
+            f"chunks must be the target's blocks of {tiling.chunk_shape} voxels times powers of "
+            f"two, got {brick_shape}"
         )
     if region_shape is None:
         region_shape = choose_region(box, (1, 1, 1), tiling, workers)

@@ -53,7 +53,8 @@ class SparseCells:
         if len(self.marked) + count > _MOST_LISTED:
             sizes = " x ".join(map(str, self.shape))
             raise UnsupportedError(
-                f"{self.name}: found more than {_MOST_LISTED} regions with data in a grid of {sizes}; use a smaller box"
+                f"{self.name}: found more than {_MOST_LISTED} regions with data in a grid of "
+                f"{sizes}; use a smaller box"
             )
         self.marked.update(cells)
 

@@ -52,7 +52,8 @@ def chunks_per_shard(shard_shape: Vec3, chunk_shape: Vec3) -> Vec3:
         if not holds_power_of_two((shard,) * 3, (chunk,) * 3):
             larger = chunk << max(shard // chunk, 1).bit_length()
             raise ValueError(
-                f"a shard must be a power of two of chunks along each axis, got a shard of {shard_shape} voxels for chunks of {chunk_shape}: "
+                "a shard must be a power of two of chunks along each axis, got a shard of "
+                f"{shard_shape} voxels for chunks of {chunk_shape}: "
                 f"give {max(larger // 2, chunk)} or {larger} voxels along {axis}"
             )
     return divide(shard_shape, chunk_shape)

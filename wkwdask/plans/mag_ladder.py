@@ -62,7 +62,8 @@ def check_one_ladder(folder: str, existing: Collection[Mag], new: Collection[Mag
         other = known.get(max(mag.factors))
         if mag not in existing and other is not None:
             raise ValueError(
-                f"{folder}: mag {mag} would lie beside mag {other}: a layer has one ladder of mags; remove that mag first, or choose mags that go with it"
+                f"{folder}: mag {mag} would lie beside mag {other}: a layer has one ladder of "
+                "mags; remove that mag first, or choose mags that go with it"
             )
 
 
@@ -127,7 +128,8 @@ def _climb(
             or clipped == current
         ):
             raise ValueError(
-                f"the mags from {finest} do not reach {coarsest}: after {current} comes {'-'.join(map(str, doubled))}; choose another coarsest mag"
+                f"the mags from {finest} do not reach {coarsest}: after {current} comes "
+                f"{'-'.join(map(str, doubled))}; choose another coarsest mag"
             )
         # WEBKNOSSOS identifies mags by their largest factor
         grows = clipped.maximum > current.maximum

@@ -192,7 +192,8 @@ class ElementTasks:
                 )
             if not is_signed(self._key, f"{self._path} {offset} {count}", data, signed):
                 raise CorruptError(
-                    f"{self._path}: the {nbytes} bytes at offset {offset} are not signed with the key {key_path()}: they are not run"
+                    f"{self._path}: the {nbytes} bytes at offset {offset} are not signed with the "
+                    f"key {key_path()}: they are not run"
                 )
             yield from pickle.loads(data)
 

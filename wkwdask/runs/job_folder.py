@@ -426,7 +426,8 @@ class JobFolder:
                     else 'existing="restart" discards it and starts over'
                 )
                 raise ResumeError(
-                    f"{root}: an interrupted job writes the same mags; the call that started it resumes it, {remedy}"
+                    f"{root}: an interrupted job writes the same mags; the call that started it "
+                    f"resumes it, {remedy}"
                 )
             owner = job_records.job_owner(root)
             warn_of_discarded(root, root if owner is None else f"{owner.command} ({owner.since})")
@@ -482,7 +483,8 @@ def hand_over(root: str, batch: SlurmJob) -> None:
         owner = read_owner(f"{root}/{OWNER_NAME}")
         if owner is None or owner.pid != os.getpid():
             raise LockedError(
-                f"{root}: {'it is gone' if owner is None else f'it belongs to {owner}'}: it cannot be handed to SLURM"
+                f"{root}: {'it is gone' if owner is None else f'it belongs to {owner}'}: it cannot "
+                "be handed to SLURM"
             )
         new_owner = owner.handed_to(batch)
         for target in targets_of(root):

@@ -281,7 +281,8 @@ def source_changed(task: Task, states: States, source: Volume) -> ResumeError:
     """Return the error of a task whose source has changed since an earlier start."""
     change = describe_last_change(states, source.shard_path)
     return ResumeError(
-        f'{task.name}: the source has changed since the job was interrupted ({change}); existing="restart" starts over'
+        f"{task.name}: the source has changed since the job was interrupted ({change}); "
+        'existing="restart" starts over'
     )
 
 
@@ -330,7 +331,8 @@ def read_scratch(piece: ScratchPiece, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         return np.frombuffer(lz4.block.decompress(data), dtype).reshape(shape, order="F")
     except (lz4.block.LZ4BlockError, ValueError) as error:
         raise CorruptError(
-            f"{piece.path}: byte {piece.offset}: {len(data)} bytes do not decode to the voxels of {piece.box}: {error}"
+            f"{piece.path}: byte {piece.offset}: {len(data)} bytes do not decode to the voxels of "
+            f"{piece.box}: {error}"
         ) from None
 
 

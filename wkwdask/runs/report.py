@@ -70,14 +70,18 @@ class Report(Card):
 
     def __str__(self) -> str:
         lines = [
-            f"{mag.path}: {counted(mag.files, 'file')}, {counted(mag.voxels, 'voxel')}, {format_nbytes(mag.nbytes)}"
+            f"{mag.path}: {counted(mag.files, 'file')}, {counted(mag.voxels, 'voxel')}, "
+            f"{format_nbytes(mag.nbytes)}"
             + (f", values {mag.minimum} to {mag.maximum}" if mag.minimum is not None else "")
             for mag in self.mags
         ]
         return "\n".join([*lines, *self._totals()])
 
     def _totals(self) -> list[str]:
-        speed = f"{format_nbytes(self.nbytes_in)} in, {format_nbytes(self.nbytes_out)} out, {self.seconds:.1f} s, {self.mb_per_second:,.0f} MB/s"
+        speed = (
+            f"{format_nbytes(self.nbytes_in)} in, {format_nbytes(self.nbytes_out)} out, "
+            f"{self.seconds:.1f} s, {self.mb_per_second:,.0f} MB/s"
+        )
         return [*([speed] if self.mags else []), *([self.note] if self.note else [])]
 
     def _tables(self) -> str:

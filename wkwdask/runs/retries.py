@@ -255,7 +255,8 @@ class RetryingJob:
             error = _as_raised(self._first)
             if self._num_failed > 1:
                 error.add_note(
-                    f"{counted(self._num_failed, 'task')} failed {'for this reason' if len(self._errors) == 1 else 'in this way'}; {ending}"
+                    f"{counted(self._num_failed, 'task')} failed "
+                    f"{'for this reason' if len(self._errors) == 1 else 'in this way'}; {ending}"
                 )
             elif self._has_succeeded:
                 error.add_note(ending)

@@ -76,19 +76,24 @@ def _problems(needs: Sequence[Need], run_tasks: RunTasks, *, force: bool) -> lis
     )
     if least > free_nbytes and not force:
         raise SpaceError(
-            f"{describe_shortage(folder, likely, free_nbytes)}; make room, or start all the same with force_space=True"
+            f"{describe_shortage(folder, likely, free_nbytes)}; make room, or start all the same "
+            "with force_space=True"
         )
     problems = [describe_shortage(folder, likely, free_nbytes)] if likely > free_nbytes else []
     num_files = sum(size.num_files for size in sizes)
     if free_files is not None and num_files > free_files + sum(count for _, (count, _) in held):
         problems.append(
-            f"{folder}: up to {counted(num_files, 'file')} will be written, {free_files:,} more are possible"
+            f"{folder}: up to {counted(num_files, 'file')} will be written, {free_files:,} more "
+            "are possible"
         )
     return problems
 
 
 def describe_shortage(folder: str, nbytes: int, free_nbytes: int) -> str:
-    return f"{folder}: about {format_nbytes(nbytes)} will be written, {format_nbytes(free_nbytes)} are free"
+    return (
+        f"{folder}: about {format_nbytes(nbytes)} will be written, {format_nbytes(free_nbytes)} "
+        "are free"
+    )
 
 
 def free_nbytes(folder: str) -> int:

@@ -50,8 +50,14 @@ if TYPE_CHECKING:
 
 
 _logger = logging.getLogger(__name__)
-_DONE_NOTE = "nothing to do: the mags were finished before with the same settings, and the source has not changed"
-_FINISHED_NOTE = "an earlier job with the same settings was interrupted while it published its result; the publication is now complete"
+_DONE_NOTE = (
+    "nothing to do: the mags were finished before with the same settings, and the source has not "
+    "changed"
+)
+_FINISHED_NOTE = (
+    "an earlier job with the same settings was interrupted while it published its result; the "
+    "publication is now complete"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -511,10 +517,16 @@ class ArrayContent:
     def trust_note(self) -> str:
         """Note on what shows, on resume, that the array is the same."""
         if self.token is not None:
-            return f"the array is assumed to be the same, because its place, shape, type and token {self.token!r} are"
+            return (
+                "the array is assumed to be the same, because its place, shape, type and token "
+                f"{self.token!r} are"
+            )
         if self.in_memory:
             return "the array is the same"
-        return "the array is assumed to be the same, because its place, shape and type are; its voxels were not compared; token= can identify its content"
+        return (
+            "the array is assumed to be the same, because its place, shape and type are; its "
+            "voxels were not compared; token= can identify its content"
+        )
 
 
 EXISTING = ("error", "resume", "overwrite", "restart")
@@ -568,7 +580,8 @@ class Draft:
             and plan[_PRESENCE] != self.before.get(_PRESENCE)
         ):
             raise ResumeError(
-                f'{self.owner.command}: files were added or removed since the job was interrupted; existing="restart" starts over'
+                f"{self.owner.command}: files were added or removed since the job was interrupted; "
+                'existing="restart" starts over'
             )
         # Levels in the folders of new ones are moved on publication, not replaced.
         options.setdefault(

@@ -117,14 +117,20 @@ class JobStatus:
 
     def _what_resumes(self) -> str:
         if self.resume is not None:
-            return f"resumed by: cd {shlex.quote(self.resume.folder)} && {shlex.join(['wkwdask', *self.resume.arguments])}"
+            return (
+                f"resumed by: cd {shlex.quote(self.resume.folder)} && "
+                f"{shlex.join(['wkwdask', *self.resume.arguments])}"
+            )
         existing = self.job.resumed_by
         if existing is not None:
             return f'the same call resumes it if existing is "{existing}"' + (
                 ", then with any array" if self.job.needs_array and existing == "resume" else ""
             )
         if self.job.needs_array:
-            return 'the same call with the same array resumes it, and with any array if existing is "resume"'
+            return (
+                "the same call with the same array resumes it, and with any array if existing is "
+                '"resume"'
+            )
         return "the same call resumes it"
 
     def __str__(self) -> str:
@@ -329,7 +335,10 @@ class FinishedJob:
 
     def __str__(self) -> str:
         mags = ", ".join(mag.path for mag in self.report.mags)
-        numbers = f"{self.report.files} files, {format_nbytes(self.report.nbytes_out)}, {self.report.seconds:.1f} s, {self.report.mb_per_second:,.0f} MB/s"
+        numbers = (
+            f"{self.report.files} files, {format_nbytes(self.report.nbytes_out)}, "
+            f"{self.report.seconds:.1f} s, {self.report.mb_per_second:,.0f} MB/s"
+        )
         return f"{self.command}: finished: {mags}: {numbers}"
 
     def to_json(self) -> dict[str, Any]:

@@ -47,7 +47,8 @@ class Access:
                 )
             if not isinstance(value, kinds[name]):
                 raise ValueError(
-                    f"{source}: {name}: expected {'true or false' if kinds[name] is bool else 'a text'}, found {value!r}"
+                    f"{source}: {name}: expected "
+                    f"{'true or false' if kinds[name] is bool else 'a text'}, found {value!r}"
                 )  # noqa: TRY004
         return cls(**options)
 
@@ -98,13 +99,15 @@ def _parse_table(path: Path, mtime_ns: int) -> Mapping[str, Access]:
         raise FormatError(f"{path}: not readable as YAML: {error}") from None
     if not isinstance(document, dict | None):
         raise FormatError(
-            f"{path}: expected URL prefixes with options, such as s3://bucket with region: eu-central-1, found {type(document).__name__}"
+            f"{path}: expected URL prefixes with options, such as s3://bucket with region: "
+            f"eu-central-1, found {type(document).__name__}"
         )
     table = {}
     for prefix, options in (document or {}).items():
         if not isinstance(prefix, str) or "://" not in prefix or not isinstance(options, dict):
             raise FormatError(
-                f"{path}: {prefix}: expected a URL prefix such as s3://bucket with options, found {options!r}"
+                f"{path}: {prefix}: expected a URL prefix such as s3://bucket with options, found "
+                f"{options!r}"
             )
         try:
             table[prefix.rstrip("/")] = Access.parse(options, f"{path}: {prefix}")

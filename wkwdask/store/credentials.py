@@ -113,7 +113,10 @@ def _amazon_keys(access: Access, name: str | None, profile: dict[str, str]) -> C
     }:
         if find_spec("boto3") is None:
             raise ModuleNotFoundError(
-                f"profile {name or 'default'} of ~/.aws has no keys (SSO, a role or a process): it needs the package boto3",
+                (
+                    f"profile {name or 'default'} of ~/.aws has no keys (SSO, a role or a "
+                    "process): it needs the package boto3"
+                ),
                 name="boto3",
             )
         boto3: Any = import_module("boto3")

@@ -413,7 +413,8 @@ def check_folder_link(path: str) -> None:
     """Raise MissingError for a dangling link in place of a folder."""
     if islink(path) and not exists(path):
         raise MissingError(
-            f"{path}: a symbolic link to {readlink(path)}, which does not exist; create that folder, or remove the link"
+            f"{path}: a symbolic link to {readlink(path)}, which does not exist; create that "
+            "folder, or remove the link"
         )
 
 

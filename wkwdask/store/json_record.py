@@ -43,7 +43,8 @@ def read_job_record(path: str) -> dict[str, Any] | None:
     if layout != LAYOUT:
         found = "no layout" if layout is None else f"layout {layout!r}"
         raise CorruptError(
-            f"{path}: has {found}, expected {LAYOUT}: another version of wkwdask wrote it; finish the job with that version, or discard its work: "
+            f"{path}: has {found}, expected {LAYOUT}: another version of wkwdask wrote it; finish "
+            "the job with that version, or discard its work: "
             f"wkwdask repair removes {dirname(path)}"
         )
     return record

@@ -72,14 +72,16 @@ class OpenFile(ABC):
     def _read_one(self, start: int, stop: int) -> bytes:
         if stop > self.nbytes:  # checked before allocating: a damaged table may ask for terabytes
             raise TruncatedError(
-                f"{self.name}: ends at byte {self.nbytes}, expected {stop - start} bytes from byte {start} on"
+                f"{self.name}: ends at byte {self.nbytes}, expected {stop - start} bytes from byte "
+                f"{start} on"
             )
         data = self.read_some(stop - start, start)
         while len(data) < stop - start:
             more = self.read_some(stop - start - len(data), start + len(data))
             if not more:
                 raise TruncatedError(
-                    f"{self.name}: ends at byte {start + len(data)}, expected {stop - start} bytes from byte {start} on"
+                    f"{self.name}: ends at byte {start + len(data)}, expected {stop - start} bytes "
+                    f"from byte {start} on"
                 )
             data += more
         return data
@@ -142,7 +144,8 @@ class LocalFile(OpenFile):
             count = os.preadv(self._fd, [view[done:]], offset + done)
             if count == 0:
                 raise TruncatedError(
-                    f"{self.name}: ends at byte {offset + done}, expected {len(view) - done} more bytes"
+                    f"{self.name}: ends at byte {offset + done}, expected {len(view) - done} more "
+                    "bytes"
                 )
             done += count
         return True

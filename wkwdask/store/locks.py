@@ -316,7 +316,8 @@ def _read_lock(path: str) -> Lock | None:
         if files.predates_boot(path):
             return Lock(path, Owner.of_unreadable(path), None)
         raise LockedError(
-            f"{path}: this lock cannot be read, and the machine that wrote it is not known to have been restarted since; remove it if no job writes here"
+            f"{path}: this lock cannot be read, and the machine that wrote it is not known to have "
+            "been restarted since; remove it if no job writes here"
         ) from None
 
 
@@ -358,7 +359,8 @@ def take_lock(target: str, owner: Owner, region: ShardBox | None = None) -> list
                 else f"its files {lock.region.low} to {lock.region.high} (exclusive)"
             )
             raise LockedError(
-                f"{target}: another job writes {what}: {lock.owner}{hint}; if you know that this job is dead, remove {lock.path}"
+                f"{target}: another job writes {what}: {lock.owner}{hint}; if you know that this "
+                f"job is dead, remove {lock.path}"
             )
     data = _format_lock(owner, path, region)
     if any(lock.path == path for lock in others):
@@ -382,7 +384,9 @@ def locked_file(path: str, command: str, *, timeout_seconds: float = 60) -> Iter
             if not _break_dead(lock):
                 if time.monotonic() > until:
                     raise LockedError(
-                        f"{path}: another process changes it: {_holder(lock) or 'its lock cannot be read'}; if you know that it is dead, remove {lock}"
+                        f"{path}: another process changes it: "
+                        f"{_holder(lock) or 'its lock cannot be read'}; if you know that it is "
+                        f"dead, remove {lock}"
                     )
                 time.sleep(random.uniform(0.002, 0.02))
         _remove_dead_temporaries(lock)
@@ -527,7 +531,8 @@ def guarded(folder: str) -> Iterator[None]:
             stack.enter_context(files.guarded(f"{folder}/{GUARD_NAME}"))
         except (FileNotFoundError, NotADirectoryError):
             raise MissingError(
-                f"{folder}: the folder was renamed or removed just now; find its new path and start again"
+                f"{folder}: the folder was renamed or removed just now; find its new path and "
+                "start again"
             ) from None
         yield
 

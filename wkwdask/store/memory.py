@@ -89,7 +89,8 @@ class MemoryFile(OpenFile):
         data = self.read_some(memory.nbytes, offset)
         if len(data) < memory.nbytes:
             raise TruncatedError(
-                f"{self.name}: ends at byte {offset + len(data)}, expected {memory.nbytes - len(data)} more bytes"
+                f"{self.name}: ends at byte {offset + len(data)}, expected "
+                f"{memory.nbytes - len(data)} more bytes"
             )
         memoryview(memory.data)[:] = data
         return True

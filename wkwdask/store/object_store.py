@@ -204,7 +204,10 @@ def _body(result: Any, request: Request) -> bytes:
             raise CorruptError(f"{url}: requested {expected} bytes, and the server sends more")
         seconds = time.monotonic() - began
         if seconds > _NO_ANSWER_SECONDS + nbytes / _SLOWEST_NBYTES:
-            slow = f"{nbytes} of {expected} bytes in {seconds:.0f} seconds, expected at least {_SLOWEST_NBYTES} bytes per second"
+            slow = (
+                f"{nbytes} of {expected} bytes in {seconds:.0f} seconds, expected at least "
+                f"{_SLOWEST_NBYTES} bytes per second"
+            )
             raise TimeoutError(errno.ETIMEDOUT, f"the server sent {slow}", url)
     return bytes(pieces[0]) if len(pieces) == 1 else b"".join(map(memoryview, pieces))
 
@@ -263,7 +266,10 @@ def _redirected(url: str, call: Callable[[], _Result]) -> _Result:
     except RedirectedError:
         raise OSError(
             errno.EIO,
-            f"cannot be read: {_server_of(url)} redirects to another host, but not when it is asked where to",
+            (
+                f"cannot be read: {_server_of(url)} redirects to another host, but not when it is "
+                "asked where to"
+            ),
             url,
         ) from None
 
@@ -294,8 +300,10 @@ def connect(url: str, access: Access) -> tuple[Connection, str]:
     """Return the connection to the server of a URL, and the key of the file on that server."""
     if _is_forked:
         raise UnsupportedError(
-            f"{url}: this process was forked after remote data were read, and connections do not survive a fork; start it with spawn or forkserver, for "
-            'example multiprocessing.set_start_method("spawn") or DataLoader(..., multiprocessing_context="forkserver")'
+            f"{url}: this process was forked after remote data were read, and connections do not "
+            "survive a fork; start it with spawn or forkserver, for "
+            'example multiprocessing.set_start_method("spawn") or DataLoader(..., '
+            'multiprocessing_context="forkserver")'
         )
     if _redirecting.get(_server_of(url)):
         return _connect_to(_end_of(url), access, is_exact=True)
@@ -443,7 +451,8 @@ _CAUSES = (
 )
 _NO_BUCKET = re.compile(r"<Code>(NoSuchBucket|ContainerNotFound|InvalidBucketName)<")
 _OTHER_REGION = re.compile(
-    r"redirect without LOCATION|<Code>(PermanentRedirect|AuthorizationHeaderMalformed|IllegalLocationConstraintException)<"
+    r"redirect without "
+    r"LOCATION|<Code>(PermanentRedirect|AuthorizationHeaderMalformed|IllegalLocationConstraintException)<"
 )
 _REGION = re.compile(r"<Region>([\w-]+)</Region>|expecting &apos;([\w-]+)|expecting '([\w-]+)'")
 _ELSEWHERE = re.compile(rf"\b{re.escape(redirects.NOWHERE)}\b(?!\d)")
@@ -476,7 +485,10 @@ def _raise(error: Exception, url: str, connection: Connection, access: Access) -
     if _OTHER_REGION.search(text):
         told = _REGION.search(text)
         region = next(filter(None, told.groups())) if told else _region_of(connection, access)
-        where = f"{connection.server} is in {f'the region {region}' if region else 'another region'}, not in {access.region or 'the default one'}"
+        where = (
+            f"{connection.server} is in {f'the region {region}' if region else 'another region'}, "
+            f"not in {access.region or 'the default one'}"
+        )
         raise OSError(
             errno.EIO, f"cannot be read: {where}; state its region (docs/remote.md)", url
         ) from None

@@ -72,7 +72,8 @@ def check_has_no_password(url: str) -> None:
     user, at, host = server.rpartition("@")
     if at and ":" in user:
         raise UnsupportedError(
-            f"{protocol}://{host}{slash}{path}: the URL contains a password, which errors, pickles and records of jobs would show; remove it"
+            f"{protocol}://{host}{slash}{path}: the URL contains a password, which errors, pickles "
+            "and records of jobs would show; remove it"
         )
 
 
@@ -97,13 +98,15 @@ def _file_path(text: str) -> str:
         raise ValueError(f"{text!r}: not a valid path: it contains a NUL byte or a lone surrogate")
     if text.startswith(_OTHER_FORMATS):
         raise UnsupportedError(
-            f"{text}: only WKW is supported here; convert() (wkwdask convert) converts other formats to WKW"
+            f"{text}: only WKW is supported here; convert() (wkwdask convert) converts other "
+            "formats to WKW"
         )
     if is_served(text) and is_zipped(text):
         return text
     if is_remote(text):
         raise UnsupportedError(
-            f"{text}: a local path is needed here: remote locations are read-only, and only volumes are read from them"
+            f"{text}: a local path is needed here: remote locations are read-only, and only "
+            "volumes are read from them"
         )
     if is_memory(text):
         return normpath(text)

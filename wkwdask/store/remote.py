@@ -358,7 +358,8 @@ def _whole(answer: Answer, path: str, largest: int) -> bytes:
             data = zlib.decompressobj(wbits=31).decompress(data, largest + 1)
         except zlib.error as error:
             raise CorruptError(
-                f"{path}: byte 0: expected a gzip stream of {len(answer.data)} bytes, as the server says: {error}"
+                f"{path}: byte 0: expected a gzip stream of {len(answer.data)} bytes, as the "
+                f"server says: {error}"
             ) from None
     if len(data) > largest:
         raise CorruptError(f"{path}: has {len(data)} bytes, expected at most {largest}")
@@ -409,7 +410,8 @@ class RemoteFile:
                 )
             if len(data) < stop - start:
                 raise TruncatedError(
-                    f"{self.name}: ends at byte {start + len(data)}, expected {stop - start} bytes from byte {start} on"
+                    f"{self.name}: ends at byte {start + len(data)}, expected {stop - start} bytes "
+                    f"from byte {start} on"
                 )
             out.append(data)
         return out
@@ -445,7 +447,8 @@ class OpenRemoteFile(RemoteFile):
             if stop > self.nbytes:
                 # checked before it is requested: a damaged table may ask for terabytes
                 raise TruncatedError(
-                    f"{self.name}: ends at byte {self.nbytes}, expected {stop - start} bytes from byte {start} on"
+                    f"{self.name}: ends at byte {self.nbytes}, expected {stop - start} bytes from "
+                    f"byte {start} on"
                 )
         found = RemoteFile.read(self, ranges)
         if found is None:
@@ -513,7 +516,10 @@ def warn_of_refused(location: str, path: str, witness: str) -> None:
     """Warn, once per location and process, that refused files are read as absent."""
     if not _warned_locations.get(location):
         _warned_locations.put(location, True)
-        note = f"the server refuses files (403 Forbidden), for example {path}, while {witness} is readable: they are treated as absent, and read as zeros"
+        note = (
+            f"the server refuses files (403 Forbidden), for example {path}, while {witness} is "
+            "readable: they are treated as absent, and read as zeros"
+        )
         warnings.warn(f"{location}: {note}", AccessWarning, stacklevel=2)
 
 

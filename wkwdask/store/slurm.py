@@ -164,7 +164,10 @@ def why_never_started(number: str) -> str:
     reason, partition, walltime, nodes = words[:4]
     limit = f"{_NEVER_STARTS[reason]}={partition_limit(partition, _NEVER_STARTS[reason])}"
     asked = f"a walltime of {walltime}" if reason == "PartitionTimeLimit" else f"{nodes} nodes"
-    return f"job {number} asks for {asked}, partition {partition} has {limit}: it would wait forever ({reason})"
+    return (
+        f"job {number} asks for {asked}, partition {partition} has {limit}: it would wait forever "
+        f"({reason})"
+    )
 
 
 def partition_of(number: str) -> str:
@@ -285,7 +288,8 @@ def _call(*command: str) -> subprocess.CompletedProcess[str]:
         return _run(*command)
     except FileNotFoundError:
         raise BatchError(
-            f"{command[0]}: command not found: SLURM jobs cannot be submitted from this machine; log in to a login node of the cluster"
+            f"{command[0]}: command not found: SLURM jobs cannot be submitted from this machine; "
+            "log in to a login node of the cluster"
         ) from None
     except subprocess.TimeoutExpired:
         raise BatchError(f"{command[0]}: SLURM did not answer within {_ANSWER_SECONDS} s") from None

@@ -30,17 +30,20 @@ def user_key(*, create: bool = False) -> bytes:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         raise MissingError(
-            f"{path}: key not found; submitting the job created it there, and all nodes must see the same file"
+            f"{path}: key not found; submitting the job created it there, and all nodes must see "
+            "the same file"
         ) from None
     with open(fd, "rb") as file:
         status, key = os.fstat(fd), file.read(_KEY_NBYTES + 1)
     if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise CorruptError(
-            f"{path}: expected a file that only this user can read and write (chmod 600), found {stat.filemode(status.st_mode)}"
+            f"{path}: expected a file that only this user can read and write (chmod 600), found "
+            f"{stat.filemode(status.st_mode)}"
         )
     if len(key) != _KEY_NBYTES:
         raise CorruptError(
-            f"{path}: expected a key of {_KEY_NBYTES} bytes; remove it, and the next submission creates a new one"
+            f"{path}: expected a key of {_KEY_NBYTES} bytes; remove it, and the next submission "
+            "creates a new one"
         )
     return key
 

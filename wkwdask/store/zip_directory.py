@@ -96,12 +96,14 @@ def read_directory(file: StoredFile) -> ZipDirectory:
     total = start + nbytes + len(tail) - record
     if known is not None and total != known:
         raise CorruptError(
-            f"{file.name}: the central directory of the zip ends at byte {start + nbytes}, expected byte {known - len(tail) + record}"
+            f"{file.name}: the central directory of the zip ends at byte {start + nbytes}, "
+            f"expected byte {known - len(tail) + record}"
         )
     if nbytes > _MAX_DIRECTORY_NBYTES or count > _MAX_MEMBERS:
         limit = f"at most {_MAX_MEMBERS} files and {_MAX_DIRECTORY_NBYTES} bytes"
         raise UnsupportedError(
-            f"{file.name}: the zip lists {count} files in {nbytes} bytes, expected {limit}; store chunks in shards"
+            f"{file.name}: the zip lists {count} files in {nbytes} bytes, expected {limit}; store "
+            "chunks in shards"
         )
     if nbytes <= record:
         raw = tail[record - nbytes : record]
@@ -147,7 +149,8 @@ def _end_record(tail: bytes, end: int, name: str) -> tuple[int, int, int, int]:
         disk = max(disk, disks - 1)
         if start + nbytes != offset:
             raise CorruptError(
-                f"{name}: the central directory of the zip ends at byte {start + nbytes}, its Zip64 record begins at byte {offset}"
+                f"{name}: the central directory of the zip ends at byte {start + nbytes}, its "
+                f"Zip64 record begins at byte {offset}"
             )
     elif _IN_ZIP64 in (here, count) or _SIZE_IN_ZIP64 in (nbytes, start):
         raise CorruptError(f"{name}: the end of the zip refers to a Zip64 record, which is missing")
@@ -168,7 +171,8 @@ def _parse_members(raw: bytes, count: int, start: int, name: str) -> dict[str, M
     for number in range(count):
         if raw[position : position + 4] != b"PK\1\2" or position + _MEMBER.size > len(raw):
             raise CorruptError(
-                f"{name}: byte {start + position}: expected entry {number} of {count} of the central directory"
+                f"{name}: byte {start + position}: expected entry {number} of {count} of the "
+                "central directory"
             )
         (
             _,
@@ -193,7 +197,8 @@ def _parse_members(raw: bytes, count: int, start: int, name: str) -> dict[str, M
         position_after = extra_at + extra_len + comment_len
         if position_after > len(raw):
             raise TruncatedError(
-                f"{name}: byte {start + position}: entry {number} of the central directory is cut off"
+                f"{name}: byte {start + position}: entry {number} of the central directory is cut "
+                "off"
             )
         try:
             member_name = raw[position + _MEMBER.size : extra_at].decode(
@@ -201,7 +206,8 @@ def _parse_members(raw: bytes, count: int, start: int, name: str) -> dict[str, M
             )
         except UnicodeDecodeError as error:
             raise CorruptError(
-                f"{name}: byte {start + position}: the name of entry {number} is not UTF-8: {error.reason}"
+                f"{name}: byte {start + position}: the name of entry {number} is not UTF-8: "
+                f"{error.reason}"
             ) from None
         if _SIZE_IN_ZIP64 in (packed, nbytes, offset):
             nbytes, packed, offset = _zip64_values(
@@ -222,7 +228,8 @@ def _parse_members(raw: bytes, count: int, start: int, name: str) -> dict[str, M
         position = position_after
     if position != len(raw):
         raise CorruptError(
-            f"{name}: byte {start + position}: {len(raw) - position} bytes after the last entry of the central directory"
+            f"{name}: byte {start + position}: {len(raw) - position} bytes after the last entry of "
+            "the central directory"
         )
     return members
 
@@ -265,7 +272,10 @@ def _check_places(members: dict[str, Member], start: int, name: str) -> None:
             member.offset + LOCAL_HEADER.size + member.name_nbytes + member.packed_nbytes
             > following
         ):
-            what = f"its {member.packed_nbytes} bytes from byte {member.offset} on reach into what begins at byte {following}"
+            what = (
+                f"its {member.packed_nbytes} bytes from byte {member.offset} on reach into what "
+                f"begins at byte {following}"
+            )
             raise CorruptError(f"{name}: {key}: {what}")
         if (
             member.method == STORED
@@ -273,7 +283,8 @@ def _check_places(members: dict[str, Member], start: int, name: str) -> None:
             and not member.is_encrypted
         ):
             raise CorruptError(
-                f"{name}: {key}: is not compressed, but has {member.nbytes} bytes stored in {member.packed_nbytes}"
+                f"{name}: {key}: is not compressed, but has {member.nbytes} bytes stored in "
+                f"{member.packed_nbytes}"
             )
 
 

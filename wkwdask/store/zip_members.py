@@ -84,7 +84,8 @@ class ZippedFile(OpenFile):
         if offset + nbytes > self.nbytes:
             # checked before allocating: a damaged table may ask for terabytes
             raise TruncatedError(
-                f"{self.name}: ends at byte {self.nbytes}, expected {nbytes} bytes from byte {offset} on"
+                f"{self.name}: ends at byte {self.nbytes}, expected {nbytes} bytes from byte "
+                f"{offset} on"
             )
 
     def close(self) -> None:
@@ -118,7 +119,8 @@ def unpack(path: str, file: StoredFile, start: int, member: Member) -> Source:
     max_nbytes = _MEMORY_NBYTES + _MAX_RATIO * member.packed_nbytes
     if member.nbytes > max_nbytes:
         raise CorruptError(
-            f"{path}: unpacks from {member.packed_nbytes} to {member.nbytes} bytes, expected at most {max_nbytes}"
+            f"{path}: unpacks from {member.packed_nbytes} to {member.nbytes} bytes, expected at "
+            f"most {max_nbytes}"
         )
     pieces = _unpack(path, file, start, member)
     if member.nbytes <= _MEMORY_NBYTES:
@@ -161,7 +163,8 @@ def _unpack(path: str, file: StoredFile, start: int, member: Member) -> Iterator
             yield piece
     if left or not unpacker.eof or crc != member.crc:
         raise CorruptError(
-            f"{path}: unpacks to {member.nbytes - left} bytes with the checksum {crc:08x}, expected {member.nbytes} with {member.crc:08x}"
+            f"{path}: unpacks to {member.nbytes - left} bytes with the checksum {crc:08x}, "
+            f"expected {member.nbytes} with {member.crc:08x}"
         )
 
 

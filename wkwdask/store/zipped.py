@@ -271,13 +271,15 @@ class ZipFileSystem:
     ) -> int:
         if raw[:4] != LOCAL_SIGNATURE or len(raw) < LOCAL_HEADER.size:
             raise CorruptError(
-                f"{path}: expected a local header at byte {member.offset} of the zip, found {raw[:4].hex() or 'its end'}"
+                f"{path}: expected a local header at byte {member.offset} of the zip, found "
+                f"{raw[:4].hex() or 'its end'}"
             )
         *_, name_nbytes, extra_nbytes = LOCAL_HEADER.unpack_from(raw)
         offset: int = member.offset + LOCAL_HEADER.size + name_nbytes + extra_nbytes
         if offset + member.packed_nbytes > opened.directory.start:
             raise CorruptError(
-                f"{path}: its {member.packed_nbytes} bytes from byte {offset} of the zip on reach into the central directory"
+                f"{path}: its {member.packed_nbytes} bytes from byte {offset} of the zip on reach "
+                "into the central directory"
             )
         opened.directory.data_offsets[key] = offset
         return offset
@@ -296,7 +298,8 @@ class ZipFileSystem:
     def _only_read(self, path: str, *_: object, **__: object) -> NoReturn:
         archive = path.rpartition(ZIP)[0]
         raise UnsupportedError(
-            f"{archive}: a zip is read-only; write to a folder, such as image.ome.zarr, and convert() that to a new .ozx"
+            f"{archive}: a zip is read-only; write to a folder, such as image.ome.zarr, and "
+            "convert() that to a new .ozx"
         )
 
     create = mkdir = rmdir = unlink = remove_tree = replace = exchange = link = set_permissions = (

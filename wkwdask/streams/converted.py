@@ -118,7 +118,8 @@ def converted(
     selected = all_channels if channels is None else tuple(channels)
     if not selected or not set(selected) <= set(all_channels):
         raise ValueError(
-            f"channels must be some of 0..{volume.num_channels - 1}, got {', '.join(map(str, selected)) or 'none'}"
+            f"channels must be some of 0..{volume.num_channels - 1}, got "
+            f"{', '.join(map(str, selected)) or 'none'}"
         )
     stored = np.dtype(volume.dtype if dtype is None else dtype).newbyteorder("=")
     by_dtype(common_dtype(stored))  # raises TypeError for a type that no format stores
@@ -126,7 +127,8 @@ def converted(
         value_range[0] < value_range[1] and math.isfinite(value_range[1] - value_range[0])
     ):
         raise ValueError(
-            f"the range of values must be a lower and a higher number, both finite, got {value_range}"
+            "the range of values must be a lower and a higher number, both finite, got "
+            f"{value_range}"
         )
     is_unchanged = (selected, stored, value_range) == (all_channels, volume.dtype, None)
     return volume if is_unchanged else ConvertedVolume(volume, selected, stored, value_range)
@@ -151,7 +153,8 @@ def exact_values(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[
     same = (cast == values) | ((cast != cast) & (values != values))
     if not same.all():
         raise BoundsError(
-            f"{values[~same][0]} is no value of {dtype}: round the array first, with .astype({dtype.name!r})"
+            f"{values[~same][0]} is no value of {dtype}: round the array first, with "
+            f".astype({dtype.name!r})"
         )
     return cast
 
@@ -174,7 +177,8 @@ def convert_values(
             fits = _fits(values, dtype)
             if not fits.all():
                 raise BoundsError(
-                    f"{values[~fits][0]} does not fit into {dtype}; scale the values with value_range= (--range)"
+                    f"{values[~fits][0]} does not fit into {dtype}; scale the values with "
+                    "value_range= (--range)"
                 )
         return values.astype(dtype)
     low, high = value_range

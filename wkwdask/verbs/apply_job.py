@@ -48,7 +48,8 @@ def is_finer(mag: Mag, other: Mag) -> bool:
     if all(a >= b for a, b in zip(mag.factors, other.factors, strict=True)):
         return False
     raise ValueError(
-        f"mag {mag} is finer than mag {other} on one axis and coarser on another; they cannot be read together"
+        f"mag {mag} is finer than mag {other} on one axis and coarser on another; they cannot be "
+        "read together"
     )
 
 
@@ -213,7 +214,8 @@ class AppliedFunction:
             return (result,)
         if result.shape[-3:] != grown.size:
             raise ValueError(
-                f"{function_name(self.function)} returned shape {result.shape} for {grown.size} voxels (with the halo)"
+                f"{function_name(self.function)} returned shape {result.shape} for {grown.size} "
+                "voxels (with the halo)"
             )
         return (part_of_array(result, box, grown.topleft),)
 
@@ -300,7 +302,8 @@ def check_signature(function: Callable[..., Any], num_sources: int) -> None:
         signature.bind(*range(num_sources), **({"box": None} if takes_box(function) else {}))
     except TypeError as error:
         raise TypeError(
-            f"{function_name(function)} cannot be called with {arrays}, one for each source: {error}"
+            f"{function_name(function)} cannot be called with {arrays}, one for each source: "
+            f"{error}"
         ) from None
 
 
@@ -319,13 +322,15 @@ def _checked(
     if result.shape != (target.num_channels, *box.size):
         channels = counted(target.num_channels, "channel")
         raise ValueError(
-            f"{name} returned shape {shape}, expected {box.size} voxels in {channels} (channels= sets their number)"
+            f"{name} returned shape {shape}, expected {box.size} voxels in {channels} (channels= "
+            "sets their number)"
         )
     if not np.can_cast(result.dtype, target.dtype, "safe"):
         returned = result.dtype.name
         remedy = f"cast it in the function, or set dtype= to a type that stores {returned}"
         raise TypeError(
-            f"{name} returned {returned}, which {target.dtype.name} cannot store without loss: {remedy}"
+            f"{name} returned {returned}, which {target.dtype.name} cannot store without loss: "
+            f"{remedy}"
         )
     voxels: npt.NDArray[Any] = result.astype(target.dtype, copy=False)
     return voxels
@@ -463,7 +468,10 @@ class ReduceSpec:
 
     def task(self) -> Task:
         return Task(
-            f"{self.application.plan.region_box(self.region)}, reduced by {function_name(self.application.function)}",
+            (
+                f"{self.application.plan.region_box(self.region)}, reduced by "
+                f"{function_name(self.application.function)}"
+            ),
             "reduce {},{},{}".format(*self.region),
             ReduceSpec.run,
             self,

@@ -258,5 +258,6 @@ def check_equal(first: Volume, second: Volume, differences: Differences) -> None
     if differences.listed:
         voxel = differences.listed[0]
         raise IncompleteWriteError(
-            f"{second.name}: voxel {voxel.voxel} of channel {voxel.channel} is {voxel.second}, but {voxel.first} in {first.name}; nothing was replaced"
+            f"{second.name}: voxel {voxel.voxel} of channel {voxel.channel} is {voxel.second}, but "
+            f"{voxel.first} in {first.name}; nothing was replaced"
         )

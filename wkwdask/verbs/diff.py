@@ -72,7 +72,10 @@ class VolumeDiff:
         return "\n".join(
             [
                 *lines,
-                f"{self.name}: {verdict}: {self.voxels_different:,} of {self.voxels_compared:,} voxels differ{where}",
+                (
+                    f"{self.name}: {verdict}: {self.voxels_different:,} of "
+                    f"{self.voxels_compared:,} voxels differ{where}"
+                ),
             ]
         )
 
@@ -240,7 +243,8 @@ def lay_out_diff(
     for name, (a, mag_a), (b, mag_b) in layer_pairs:
         if mag_a is not None and mag_b is not None and mag_a != mag_b:
             raise ValueError(
-                f"{a.mags[mag_a]} is mag {mag_a}, {b.mags[mag_b]} is mag {mag_b}: only equal mags can be compared"
+                f"{a.mags[mag_a]} is mag {mag_a}, {b.mags[mag_b]} is mag {mag_b}: only equal mags "
+                "can be compared"
             )
         # Levels pair by their mags. Scales of precomputed volumes that have no mag pair by their
         # ratios to mag 1.
@@ -459,7 +463,8 @@ def _pair(
         mismatches.append(f"{first.dtype.name} and {second.dtype.name}: voxels are not compared")
     if first.num_channels != second.num_channels:
         mismatches.append(
-            f"{counted(first.num_channels, 'channel')} and {second.num_channels}: voxels are not compared"
+            f"{counted(first.num_channels, 'channel')} and {second.num_channels}: voxels are not "
+            "compared"
         )
     if mismatches:
         return MagPair(name, first, second, tuple(mismatches), None)

@@ -145,7 +145,8 @@ class PyramidPlan(_Totals):
             shape = " x ".join(map(str, entry.region_shape))
             joins = f", up to {counted(entry.joins, 'join')}" if entry.joins else ""
             lines.append(
-                f"  mag {entry.reads} -> {', '.join(entry.makes)}: {counted(entry.regions, 'region')} of {shape} voxels{joins}"
+                f"  mag {entry.reads} -> {', '.join(entry.makes)}: "
+                f"{counted(entry.regions, 'region')} of {shape} voxels{joins}"
             )
         lines.extend(
             f"  {mag.folder}: up to {counted(mag.files, 'file')}, about {format_nbytes(mag.nbytes)}"
@@ -161,11 +162,23 @@ class PyramidPlan(_Totals):
         )
         tasks, workers = counted(self.tasks, "task"), counted(self.workers, "worker")
         return {
-            "reads": f"{counted(self.files_in, 'file')}, {format_nbytes(self.nbytes_in)} ({format_nbytes(self.voxel_nbytes_in)} of voxels)",
-            "writes": f"up to {counted(self.files, 'file')}, about {format_nbytes(self.nbytes_out)}{scratch}",
-            "space": f"about {format_nbytes(self.nbytes_out + self.scratch_nbytes)} needed, {format_nbytes(self.free_nbytes)} free",
+            "reads": (
+                f"{counted(self.files_in, 'file')}, {format_nbytes(self.nbytes_in)} "
+                f"({format_nbytes(self.voxel_nbytes_in)} of voxels)"
+            ),
+            "writes": (
+                f"up to {counted(self.files, 'file')}, about "
+                f"{format_nbytes(self.nbytes_out)}{scratch}"
+            ),
+            "space": (
+                f"about {format_nbytes(self.nbytes_out + self.scratch_nbytes)} needed, "
+                f"{format_nbytes(self.free_nbytes)} free"
+            ),
             "memory": f"about {format_nbytes(self.memory_nbytes)} per worker of one thread",
-            "time": f"about {_format_duration(self.seconds)} in {tasks} on {workers} like this machine's cores",
+            "time": (
+                f"about {_format_duration(self.seconds)} in {tasks} on {workers} like this "
+                "machine's cores"
+            ),
         }
 
 
@@ -382,12 +395,14 @@ class ConversionPlan(_Totals):
                 else f", shards of {' x '.join(map(str, mag.shard_shape))}"
             )
             lines.append(
-                f"{mag.folder}: {size} voxels{shards}, {counted(mag.regions, 'region')} of {shape}{joins}, {files}"
+                f"{mag.folder}: {size} voxels{shards}, {counted(mag.regions, 'region')} of "
+                f"{shape}{joins}, {files}"
             )
             lines += [f"  {mag.path}"] if mag.path else []
         lines += _aligned(self._totals())
         lines += [
-            f"then the pyramid of {mag}; run wkwdask pyramid --dry-run on it once it exists for an estimate"
+            f"then the pyramid of {mag}; run wkwdask pyramid --dry-run on it once it exists for an "
+            "estimate"
             for mag in self.pyramids
         ]
         return "\n".join([*lines, *dict.fromkeys(note for mag in self.mags for note in mag.notes)])
@@ -396,17 +411,21 @@ class ConversionPlan(_Totals):
         nbytes_in = format_nbytes(sum(mag.voxel_nbytes_in for mag in self.mags))
         totals = {
             "reads": f"{nbytes_in} of voxels",
-            "writes": f"up to {counted(self.files, 'file')}, about {format_nbytes(self.nbytes_out)}",
+            "writes": (
+                f"up to {counted(self.files, 'file')}, about {format_nbytes(self.nbytes_out)}"
+            ),
         }
         totals["space"] = (
             f"about {format_nbytes(self.nbytes_out)} needed, {format_nbytes(self.free_nbytes)} free"
         )
         if any(mag.seconds for mag in self.mags):
             totals["memory"] = (
-                f"about {format_nbytes(max(mag.memory_nbytes for mag in self.mags))} per worker of one thread"
+                f"about {format_nbytes(max(mag.memory_nbytes for mag in self.mags))} per worker of "
+                "one thread"
             )
             totals["time"] = (
-                f"about {_format_duration(self.seconds)} in {self.tasks:,} tasks on {self.workers} workers like this machine's cores"
+                f"about {_format_duration(self.seconds)} in {self.tasks:,} tasks on {self.workers} "
+                "workers like this machine's cores"
             )
         return totals
 

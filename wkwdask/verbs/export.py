@@ -133,7 +133,10 @@ _COMMAND = "export"
 _LARGEST_RATIO = 1.01  # what compression adds to noise
 _SAMPLES, _MOST_LISTED = 8, 10_000  # chunks
 _SETTINGS_NAME = "settings.json"
-_TARGETS = "use .tif, .ome.tif, .npy, .zarr, .ome.zarr, precomputed://PATH, n5://PATH, or a folder of TIFFs (with / at the end if its name has a dot)"
+_TARGETS = (
+    "use .tif, .ome.tif, .npy, .zarr, .ome.zarr, precomputed://PATH, n5://PATH, or a folder of "
+    "TIFFs (with / at the end if its name has a dot)"
+)
 _SUFFIX = re.compile(r"\.[A-Za-z][A-Za-z0-9_]*(:.*)?$")
 _WRITTEN = (*TIFF_SUFFIXES, ".npy", ".zarr")
 _READ_ONLY = {*IMAGE_SUFFIXES, *HDF5_SUFFIXES, *MRC_SUFFIXES} - {*TIFF_SUFFIXES}
@@ -354,12 +357,14 @@ def lay_out_export(
     with contextlib.suppress(ValueError):
         Mag.parse(basename(path))
         raise UnsupportedError(
-            f"{path}: is the folder of a mag, and the source is WKW too: use rechunk to store a mag in another place"
+            f"{path}: is the folder of a mag, and the source is WKW too: use rechunk to store a "
+            "mag in another place"
         )
     box = mag.box if part.box is None else part.box.in_mag(mag.box.mag).intersection(mag.box)
     if box.is_empty:
         raise BoundsError(
-            f"{mag.name}: nothing to export: the box of the mag is {mag.box}{'' if part.box is None else f', requested was {part.box}'}"
+            f"{mag.name}: nothing to export: the box of the mag is "
+            f"{mag.box}{'' if part.box is None else f', requested was {part.box}'}"
         )
     source = (
         part
@@ -372,7 +377,8 @@ def lay_out_export(
     )
     if path.lower().endswith(_OME_SUFFIXES) and dtype.kind in "iu" and dtype.itemsize == 8:
         raise UnsupportedError(
-            f"{path}: OME-TIFF has no {dtype}: cast it with dtype=, or export to .tif, .npy or .zarr"
+            f"{path}: OME-TIFF has no {dtype}: cast it with dtype=, or export to .tif, .npy or "
+            ".zarr"
         )
     compression = _compression(path, stored.compression)
     settings = settings_of(
@@ -435,7 +441,8 @@ def _check_free(target: str, existing: str, *, is_file: bool) -> None:
         return
     if files.islink(target):
         raise ExistsError(
-            f"{target}: is a symbolic link, which is not replaced; export to where it points to, or remove it"
+            f"{target}: is a symbolic link, which is not replaced; export to where it points to, "
+            "or remove it"
         )
     if files.isdir(target) and is_file:
         raise ExistsError(f"{target}: is a folder, expected nothing or a file")
@@ -462,7 +469,8 @@ def _check_sections(target: str) -> None:
         )
     if other is not None:
         raise ExistsError(
-            f"{target}: holds something else ({other}) than sections z0000.tif, z0001.tif... or a Zarr array of an export, and is not replaced"
+            f"{target}: holds something else ({other}) than sections z0000.tif, z0001.tif... or a "
+            "Zarr array of an export, and is not replaced"
         )
 
 

@@ -152,7 +152,8 @@ class Import(Plan):
         """Raise an error if source files changed while they were read."""
         if token_of(self.source.token) != self.input:
             raise IncompleteWriteError(
-                f'{self.source.name}: files were replaced while they were read; existing="restart" starts over'
+                f'{self.source.name}: files were replaced while they were read; existing="restart" '
+                "starts over"
             )
 
 

@@ -37,7 +37,10 @@ def format_manifest(hashes: Iterable[tuple[str, str]], nbytes: int) -> str:
     0000000000000000000000000000000000000000000000000000000000000000  color/1/header.wkw
     """
     lines = [_line(path, digest) for path, digest in sorted(hashes)]
-    head = f'# wkwdask manifest: {len(lines)} files, {nbytes} bytes; check it with "wkwdask verify --manifest check" or "sha256sum -c"'
+    head = (
+        f'# wkwdask manifest: {len(lines)} files, {nbytes} bytes; check it with "wkwdask verify '
+        '--manifest check" or "sha256sum -c"'
+    )
     return "\n".join([head, *lines]) + "\n"
 
 
@@ -56,7 +59,8 @@ def parse_manifest(text: str, source: str) -> dict[str, str]:
         fields = _LINE.fullmatch(line)
         if fields is None:
             raise CorruptError(
-                f"{source}: line {number}: expected a SHA-256, two spaces and a path, found {line[:80]!r}"
+                f"{source}: line {number}: expected a SHA-256, two spaces and a path, found "
+                f"{line[:80]!r}"
             )
         is_escaped, digest, path = fields.groups()
         if is_escaped:
@@ -188,7 +192,10 @@ class ManifestReport:
             lines += [f"{label}: {path}" for path in paths[:_MAX_LISTED]]
             if len(paths) > _MAX_LISTED:
                 lines.append(f"{label}: and {len(paths) - _MAX_LISTED} more")
-        counts = f"{len(self.missing)} missing, {len(self.changed)} changed, {len(self.additional)} additional"
+        counts = (
+            f"{len(self.missing)} missing, {len(self.changed)} changed, {len(self.additional)} "
+            "additional"
+        )
         return "\n".join(
             [*lines, f"{self.path}: {self.files:,} files, {format_nbytes(self.nbytes)}; {counts}"]
         )

@@ -450,7 +450,8 @@ def check_method(method: str, source: Volume, *, ignore_zero: bool) -> str:
         )
     if source.dtype == np.bool_ and method != BOOL_METHOD:
         raise ValueError(
-            f"{source.name}: holds bool, whose coarser levels are made by the {BOOL_METHOD} alone, got method {method!r}"
+            f"{source.name}: holds bool, whose coarser levels are made by the {BOOL_METHOD} alone, "
+            f"got method {method!r}"
         )
     return method
 
@@ -553,7 +554,8 @@ class Pyramid(Plan):
         if not finer.is_regular:
             if source_fingerprint(finer)["states"] != self.staged.settings["states"]:
                 raise ResumeError(
-                    f'{finer.name}: has changed since the pyramid was built; existing="overwrite" rebuilds it'
+                    f'{finer.name}: has changed since the pyramid was built; existing="overwrite" '
+                    "rebuilds it"
                 )
             return report
         for target, folder in zip(self.staged.targets, self.staged.folders, strict=True):
@@ -570,7 +572,8 @@ class Pyramid(Plan):
                     else ("were changed, or are", "them")
                 )
                 raise ResumeError(
-                    f"{folder}: {counted(len(changed), 'file')} {were} made from files of mag {finer.box.mag} that have changed since; "
+                    f"{folder}: {counted(len(changed), 'file')} {were} made from files of mag "
+                    f"{finer.box.mag} that have changed since; "
                     f"update=True rebuilds {them}"
                 )
             finer = published.as_volume()
@@ -670,7 +673,8 @@ def choose_mags(image: Image, source: Volume, options: PyramidOptions) -> list[M
         and any(abs(a / b - 1) > _SAME_LENGTH for a, b in zip(lengths, size, strict=True))
     ):
         raise UnsupportedError(
-            f"{source.name}: its voxel size is not a power-of-two multiple of that of the first scale, so no pyramid can be built from it"
+            f"{source.name}: its voxel size is not a power-of-two multiple of that of the first "
+            "scale, so no pyramid can be built from it"
         )
     if options.mags is not None:
         if (
@@ -679,7 +683,8 @@ def choose_mags(image: Image, source: Volume, options: PyramidOptions) -> list[M
             or options.align_with is not True
         ):
             raise ValueError(
-                "mags= lists the mags; coarsest=, sampling= and align_with= choose them: give one or the other"
+                "mags= lists the mags; coarsest=, sampling= and align_with= choose them: give one "
+                "or the other"
             )
         return sorted_mags(options.mags, finest, "finest")
     box = image_box(image, source)

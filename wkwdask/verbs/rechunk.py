@@ -80,7 +80,8 @@ class LayerSelection:
         missing = [mag for mag in self.mags or () if mag not in available]
         if missing or not available:
             raise MissingError(
-                f"{name}: has no mag {missing[0] if missing else ''}; there are {', '.join(map(str, available)) or 'none'}"
+                f"{name}: has no mag {missing[0] if missing else ''}; there are "
+                f"{', '.join(map(str, available)) or 'none'}"
             )
         selected = sorted(
             available if self.mags is None else self.mags,
@@ -93,7 +94,8 @@ class LayerSelection:
         one."""
         if mag is not None and self.mags is not None and self.mags != (mag,):
             raise ValueError(
-                f"{source}: is mag {mag}, but mag= says {self.mags[0]}; name the layer's folder to choose a mag"
+                f"{source}: is mag {mag}, but mag= says {self.mags[0]}; name the layer's folder to "
+                "choose a mag"
             )
         return self if mag is None else replace(self, mags=(mag,))
 
@@ -111,7 +113,8 @@ def check_alike(copies: Sequence[CopySource]) -> None:
     for volume in (copy.source for copy in copies[1:]):
         if (volume.dtype, volume.num_channels) != (first.dtype, first.num_channels):
             raise UnsupportedError(
-                f"{volume.name}: has {volume.num_channels} x {volume.dtype.name}, but {first.name} {first.num_channels} x {first.dtype.name}; "
+                f"{volume.name}: has {volume.num_channels} x {volume.dtype.name}, but {first.name} "
+                f"{first.num_channels} x {first.dtype.name}; "
                 "mags of a layer have one type: convert them one by one, with mag= and dtype="
             )
 
@@ -181,7 +184,8 @@ class Rechunk(Plan):
                 "copied; strict_box=True leaves them out" if self.target.keeps_files else "left out"
             )
             notes.append(
-                f"{self.volume.name}: {counted(tally.outside, 'chunk')} {found}had nonzero voxels outside of the bounding box, which were {fate}"
+                f"{self.volume.name}: {counted(tally.outside, 'chunk')} {found}had nonzero voxels "
+                f"outside of the bounding box, which were {fate}"
             )
         return Outcome(job.tallies, "; ".join(filter(None, notes)))
 

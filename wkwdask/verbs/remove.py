@@ -461,7 +461,8 @@ def _not_removed(
     if done and rest and its_format.counts_from_finest:
         names = ",".join(sorted(done))
         raise ResumeError(
-            f"{image.folder}: an interrupted removal of mags {names} is completed first, by rm with mags={names!r}; mags count from the finest level, "
+            f"{image.folder}: an interrupted removal of mags {names} is completed first, by rm "
+            f"with mags={names!r}; mags count from the finest level, "
             f"so mag {rest[0]} may be another one now"
         )
     return rest

@@ -383,7 +383,10 @@ class Repair:
             self.scope.root,
             "" if stated is None else f" ({self.scope.root.document} names it {stated!r})",
         )
-        advice = f"it lies outside the {root.noun} {root.boundary(folder)}, at {files.realpath(folder)}{named}: allow_external=True repairs it there"
+        advice = (
+            f"it lies outside the {root.noun} {root.boundary(folder)}, at "
+            f"{files.realpath(folder)}{named}: allow_external=True repairs it there"
+        )
         self.left += [Unrepaired(fault, advice) for fault in faults]
 
     def _advice_on(self, document: str) -> str:
@@ -491,11 +494,17 @@ class Repair:
         if not self._compared.get(file.place, True):
             return (
                 None,
-                f"its sound blocks differ from the {provenance.method} of the finer mag, which may contain less than the file had",
+                (
+                    f"its sound blocks differ from the {provenance.method} of the finer mag, which "
+                    "may contain less than the file had"
+                ),
             )
         return replace(
             rebuild,
-            basis=f"by {provenance.method}, as {'recorded' if provenance.is_recorded else 'requested'}",
+            basis=(
+                f"by {provenance.method}, as "
+                f"{'recorded' if provenance.is_recorded else 'requested'}"
+            ),
         ), ""
 
     def _plan_rebuild(self, rebuild: Rebuild | None, file: BrokenFile) -> bool:
@@ -522,7 +531,8 @@ class Repair:
             self._saved.update(fault.path for fault in file.faults)
             spec = file.rewrite_spec(salvage=True, rebuild=rebuild.spec(file.shard))
             kept = (
-                f"; its {counted(file.num_sound, 'sound block')} {'stays' if file.num_sound == 1 else 'stay'}"
+                f"; its {counted(file.num_sound, 'sound block')} "
+                f"{'stays' if file.num_sound == 1 else 'stay'}"
                 if file.num_sound
                 else ""
             )
@@ -576,19 +586,26 @@ class Repair:
                     rebuild.spec(file.shard),
                     f"those computed from the repaired mag {rebuild.provenance.finer.name}",
                 )
-            how = f"{total - num_sound} of {total} blocks become {replacement}, the other {num_sound} stay; the old file is set aside"
+            how = (
+                f"{total - num_sound} of {total} blocks become {replacement}, the other "
+                f"{num_sound} stay; the old file is set aside"
+            )
             self._salvaged.update(fault.path for fault in file.faults)
             self._add_rewrite(file, SALVAGE, file.rewrite_spec(salvage=True, rebuild=spec), how)
         elif self._options.quarantine:
             self._set_aside(file.plan, file.shard, file.faults)
         else:
             salvage = (
-                f"salvage=True keeps {num_sound} of {total} blocks and replaces the others by zeros; "
+                f"salvage=True keeps {num_sound} of {total} blocks and replaces the others by "
+                "zeros; "
                 if num_sound
                 else ""
             )
             advice = f"{doubt}; else restore it" if doubt else "restore it"
-            advice += f" from a backup; {salvage}quarantine=True sets the file aside, and its voxels then read as zeros"
+            advice += (
+                f" from a backup; {salvage}quarantine=True sets the file aside, and its voxels "
+                "then read as zeros"
+            )
             self.left += [Unrepaired(fault, advice) for fault in file.faults]
 
     def _accept(self, file: BrokenFile, how: str) -> None:
@@ -669,7 +686,10 @@ class Repair:
         place = self.actions.index(planned[0])
         self.actions = [action for action in self.actions if action not in planned]
         self.actions[place:place] = done
-        reason = "computed again, it has the same bytes, so it stays: its encoding does not keep the values"
+        reason = (
+            "computed again, it has the same bytes, so it stays: its encoding does not keep the "
+            "values"
+        )
         unchanged = (
             fault
             for action in planned
@@ -722,5 +742,8 @@ def _is_described(scope: LevelScope, by_path: dict[str, list[Fault]]) -> bool:
 
 _PROOF = {
     True: "all blocks decode by the mag's header",
-    False: "its size is exactly that of the mag's raw files, not the one in its header; raw blocks allow no other check",
+    False: (
+        "its size is exactly that of the mag's raw files, not the one in its header; raw blocks "
+        "allow no other check"
+    ),
 }

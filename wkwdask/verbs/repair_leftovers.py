@@ -67,7 +67,10 @@ class LeftoverRepair:
                 self.left.append(
                     Unrepaired(
                         fault,
-                        "inspect it before you remove it; remove_copies=True removes it if the layer has all of its voxels",
+                        (
+                            "inspect it before you remove it; remove_copies=True removes it if the "
+                            "layer has all of its voxels"
+                        ),
                     )
                 )
             elif _is_copy(fault) and (
@@ -76,14 +79,20 @@ class LeftoverRepair:
                 self.left.append(
                     Unrepaired(
                         fault,
-                        "the layer lacks some of its voxels, or has errors: it may be the only complete copy",
+                        (
+                            "the layer lacks some of its voxels, or has errors: it may be the only "
+                            "complete copy"
+                        ),
                     )
                 )
             elif fault.kind.startswith("leftover.") and self._may_be_written(fault):
                 self.left.append(
                     Unrepaired(
                         fault,
-                        f"a process may still write it: it is removed when it is older than {self._options.older_than_seconds:g} s",
+                        (
+                            "a process may still write it: it is removed when it is older than "
+                            f"{self._options.older_than_seconds:g} s"
+                        ),
                     )
                 )
             elif fault.kind.startswith("leftover."):

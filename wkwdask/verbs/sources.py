@@ -78,7 +78,8 @@ class TargetRequest:
         image, volume = self.target_image(source), source.volume
         if image.mag != volume.box.mag:
             raise ValueError(
-                f"{os.fspath(self.target)}: is mag {image.mag}, but {volume.name} is mag {volume.box.mag}; name it {volume.box.mag.name}"
+                f"{os.fspath(self.target)}: is mag {image.mag}, but {volume.name} is mag "
+                f"{volume.box.mag}; name it {volume.box.mag.name}"
             )
         return image
 
@@ -167,7 +168,8 @@ def check_not_replaced(source: Volume) -> None:
     """Raise an error if a source was replaced while it was read."""
     if not source.is_current():
         raise IncompleteWriteError(
-            f'{source.name}: was replaced while it was read; existing="restart" starts over with the new one'
+            f'{source.name}: was replaced while it was read; existing="restart" starts over with '
+            "the new one"
         )
 
 
@@ -207,7 +209,8 @@ def cast_note(source: Volume, stored: np.dtype[Any]) -> str:
     lacks theirs; else an empty text."""
     is_cast = source.dtype != stored == common_dtype(source.dtype)
     return (
-        f"{source.name}: {source.dtype.name} is stored as {stored.name}, which the format of the target has"
+        f"{source.name}: {source.dtype.name} is stored as {stored.name}, which the format of the "
+        "target has"
         if is_cast
         else ""
     )
@@ -237,7 +240,8 @@ def cropped(volume: Any, box: BoundingBox | None, what: str = "the mag") -> Any:
     inside = box.in_mag(volume.box.mag).intersection(volume.box)
     if inside.is_empty:
         raise BoundsError(
-            f"{volume.name}: the bounding box {box} lies outside of {what}, whose box is {volume.box}"
+            f"{volume.name}: the bounding box {box} lies outside of {what}, whose box is "
+            f"{volume.box}"
         )
     return volume.cropped(inside)
 
@@ -250,7 +254,8 @@ def translated(volume: Any, shift: Vec3, option: str, participle: str) -> Any:
         return volume
     if any(a % n for a, n in zip(shift, mag.factors, strict=True)):
         raise ValueError(
-            f"{option} must be a multiple of every mag that is {participle}, got {shift}, but there is mag {mag}"
+            f"{option} must be a multiple of every mag that is {participle}, got {shift}, but "
+            f"there is mag {mag}"
         )
     return volume.moved(divide(shift, mag.factors))
 

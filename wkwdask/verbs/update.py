@@ -321,11 +321,13 @@ def lay_out_update(
         )
         if record is None and trusts_records:
             raise ResumeError(
-                f'{folder}: has no record of its files; update="content" rebuilds and compares all, existing="overwrite" starts over'
+                f'{folder}: has no record of its files; update="content" rebuilds and compares '
+                'all, existing="overwrite" starts over'
             )
         if (volume.dtype, volume.num_channels) != (source.dtype, source.num_channels):
             raise ValueError(
-                f"{folder}: {counted(volume.num_channels, 'channel')} of {volume.dtype.name}, the finest mag has {source.num_channels} of {source.dtype}"
+                f"{folder}: {counted(volume.num_channels, 'channel')} of {volume.dtype.name}, the "
+                f"finest mag has {source.num_channels} of {source.dtype}"
             )
         parts = f"{job_root(parent, owner.job)}/{mag.long_name}.parts"
         target = its_format.in_place_target(
@@ -370,7 +372,8 @@ def _check_options(options: PyramidOptions) -> None:
         without_effect.append("align_with")
     if without_effect:
         raise ValueError(
-            f"update= and bounding_box= keep the storage of the mags; {', '.join(without_effect)}= requires building them again"
+            f"update= and bounding_box= keep the storage of the mags; {', '.join(without_effect)}= "
+            "requires building them again"
         )
 
 
@@ -414,14 +417,16 @@ def _provenance(
             else "not made by wkwdask"
         )
         raise ResumeError(
-            f'{folder}: {made}, not by build_pyramid from mag {source.box.mag}: it is left unchanged; existing="overwrite" rebuilds mags'
+            f"{folder}: {made}, not by build_pyramid from mag {source.box.mag}: it is left "
+            'unchanged; existing="overwrite" rebuilds mags'
         )
     with reading(f"{folder}/{PROVENANCE_NAME}", "record"):
         method, ignore_zero = str(settings["method"]), bool(settings["ignore_zero"])
     if options.method not in ("default", method) or (options.ignore_zero and not ignore_zero):
         requested = options.method + (" with ignore_zero" if options.ignore_zero else "")
         raise ResumeError(
-            f"{folder}: made with {method}{' with ignore_zero' if ignore_zero else ''}, not {requested}; build the mags again"
+            f"{folder}: made with {method}{' with ignore_zero' if ignore_zero else ''}, not "
+            f"{requested}; build the mags again"
         )
     return finer, method, ignore_zero
 
@@ -453,7 +458,8 @@ def _choose_existing_mags(layer: Image, source: Volume, options: PyramidOptions)
             ) + _unusable(layer)
             names = ",".join(mag.name for mag in local)
             remedy = (
-                f'; mags="{names}" with update="content" builds them again, and replaces the files that differ'
+                f'; mags="{names}" with update="content" builds them again, and replaces the files '
+                "that differ"
                 if local and not origins
                 else ""
             )
@@ -465,7 +471,8 @@ def _choose_existing_mags(layer: Image, source: Volume, options: PyramidOptions)
     ]
     if missing:
         raise MissingError(
-            f"{layer.folder}: mag {', '.join(missing)} is missing and cannot be updated; build it first{_unusable(layer)}"
+            f"{layer.folder}: mag {', '.join(missing)} is missing and cannot be updated; build it "
+            f"first{_unusable(layer)}"
         )
     return mags
 

@@ -113,7 +113,10 @@ class Upsample(Plan):
             (),
             0,
             0.0,
-            f"nothing to do: no mag finer than {self.source.box.mag} is missing; mags= names existing mags to make again",
+            (
+                f"nothing to do: no mag finer than {self.source.box.mag} is missing; mags= names "
+                "existing mags to make again"
+            ),
         )
 
     def phases(self) -> Generator[Phase, str, Outcome]:
@@ -134,7 +137,8 @@ class Upsample(Plan):
                 np.empty((0, FILE_RECORD_COLUMNS), np.int64) if record is None else record,
             ):
                 raise ResumeError(
-                    f'{self.source.name}: has changed since {folder} was made from it; existing="overwrite" rebuilds the finer mags'
+                    f"{self.source.name}: has changed since {folder} was made from it; "
+                    'existing="overwrite" rebuilds the finer mags'
                 )
         return report
 
@@ -167,7 +171,8 @@ def lay_out_upsample(
     mags = _choose_mags(image, source.box.mag, box, options, existing)
     if _lacks_finest(image) and MAG_1 not in mags:
         raise ValueError(
-            f"{image.folder}: mags count from the finest level, so mag 1 must be among the new ones: voxel_size is its voxel size"
+            f"{image.folder}: mags count from the finest level, so mag 1 must be among the new "
+            "ones: voxel_size is its voxel size"
         )
     specs = [LevelSpec.like(source, box.in_mag(mag)) for mag in mags]
     levels = (
@@ -270,7 +275,8 @@ def _ladder(image: Image, finest: Mag, source: Mag, box: BoundingBox) -> list[Ma
         above = mag_ladder(finest, source, image.voxel_size_nm, sampling, aligned_mags(image, True))
     except ValueError as error:
         raise ValueError(
-            f"no ladder of mags leads from {finest} to {source} ({error}); list the mags to make with mags="
+            f"no ladder of mags leads from {finest} to {source} ({error}); list the mags to make "
+            "with mags="
         ) from None
     return [
         finest,

@@ -170,7 +170,10 @@ class VerifyReport(Card):
             how += f"; not checked: {', '.join(self.unchecked)}"
         counts = ", ".join(counted(self.count(severity), severity) for severity in SEVERITIES)
         state = "sound" if self.is_sound else "NOT SOUND" if self.count(ERROR) else "NOT CHECKED"
-        return f"{state}: {counts}; {counted(self.files, 'file')}, {format_nbytes(self.nbytes)}, {self.seconds:.1f} s ({how})"
+        return (
+            f"{state}: {counts}; {counted(self.files, 'file')}, {format_nbytes(self.nbytes)}, "
+            f"{self.seconds:.1f} s ({how})"
+        )
 
     def _tables(self) -> str:
         mags = html_table(
@@ -334,7 +337,10 @@ class Verification(Work["VerifyReport"]):
         differences = result.value
         if differences.different:
             first = differences.listed[0]
-            what = f"{differences.different:,} of {differences.compared:,} voxels differ, the first is {first.second} in channel {first.channel}"
+            what = (
+                f"{differences.different:,} of {differences.compared:,} voxels differ, the first "
+                f"is {first.second} in channel {first.channel}"
+            )
             expected = f"{first.first}, the {spec.method} of mag {spec.finer.box.mag}"
             # a level without a recorded method may have been made by another method
             severity = ERROR if folder in self._recorded else ""

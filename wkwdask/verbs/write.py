@@ -359,7 +359,8 @@ def _check_fits(
     has_box = image.container is None or image.container.record is not None
     if (not has_box and min(region.topleft) < 0) or (has_box and not volume.box.contains(region)):
         raise BoundsError(
-            f"{volume.name}: the region {region} reaches outside the layer, whose box is {volume.box}"
+            f"{volume.name}: the region {region} reaches outside the layer, whose box is "
+            f"{volume.box}"
         )
     dtype = np.dtype(content.dtype)
     # a bool or half-float level also accepts the wider type in which other formats store its values
@@ -368,5 +369,6 @@ def _check_fits(
         or content.shape[0] != volume.num_channels
     ):
         raise TypeError(
-            f"{volume.name}: holds {counted(volume.num_channels, 'channel')} of {volume.dtype.name}, the array is {content.shape[0]} of {dtype.name}"
+            f"{volume.name}: holds {counted(volume.num_channels, 'channel')} of "
+            f"{volume.dtype.name}, the array is {content.shape[0]} of {dtype.name}"
         )

@@ -71,7 +71,10 @@ def _layer(layer: ShownLayer, shader: str | None) -> dict[str, Any]:
 
 
 _SHADER = "#uicontrol invlerp normalized\nvoid main() {\n  emitGrayscale(normalized());\n}\n"
-_RGB_SHADER = f"void main() {{\n  emitRGB(vec3({', '.join(f'toNormalized(getDataValue({n}))' for n in range(3))}));\n}}\n"
+_RGB_SHADER = (
+    f"void main() {{\n  "
+    f"emitRGB(vec3({', '.join(f'toNormalized(getDataValue({n}))' for n in range(3))}));\n}}\n"
+)
 
 
 def format_page(state: dict[str, Any], layers: Sequence[ShownLayer]) -> bytes:

@@ -232,12 +232,15 @@ class _Connection(socketserver.BaseRequestHandler):
         length = (
             ""
             if answer.is_endless or answer.status == 204
-            else f"Content-Length: {len(answer.body) if answer.nbytes is None else answer.nbytes}\r\n"
+            else (
+                "Content-Length: "
+                f"{len(answer.body) if answer.nbytes is None else answer.nbytes}\r\n"
+            )
         )
         end = "Connection: close\r\n\r\n" if is_last else "\r\n"
-        head = f"HTTP/1.1 {answer.status} {_REASONS[answer.status]}\r\n{answer.fields}{length}{end}".encode(
-            "latin-1"
-        )
+        head = (
+            f"HTTP/1.1 {answer.status} {_REASONS[answer.status]}\r\n{answer.fields}{length}{end}"
+        ).encode("latin-1")
         if request.method == "HEAD":
             self.request.sendall(head)
             return not is_last

@@ -58,7 +58,10 @@ def client_files() -> dict[str, str]:
     )
     if not folder or not files.isfile(f"{folder}/index.html"):
         raise ModuleNotFoundError(
-            "the viewer needs the package neuroglancer, which is not installed: pip install 'wkwdask[view]'",
+            (
+                "the viewer needs the package neuroglancer, which is not installed: pip install "
+                "'wkwdask[view]'"
+            ),
             name="neuroglancer",
         )
     names = (
@@ -89,7 +92,10 @@ class ViewerServer:
         self._decoding = threading.Semaphore(_DECODED_AT_ONCE)
         origin = "Cross-Origin-Resource-Policy: same-origin\r\n"
         if cors is not None:
-            origin = f"Access-Control-Allow-Origin: {cors}\r\nAccess-Control-Expose-Headers: Content-Range\r\nVary: Origin\r\n"
+            origin = (
+                f"Access-Control-Allow-Origin: {cors}\r\nAccess-Control-Expose-Headers: "
+                "Content-Range\r\nVary: Origin\r\n"
+            )
         self._common = _COMMON + origin
         self._fields = _NO_STORE + self._common
         self._data_fields = (
@@ -110,7 +116,10 @@ class ViewerServer:
 
     def _answer(self, request: Request, connection: socket.socket) -> Answer:
         if request.method == "OPTIONS" and self.cors is not None:
-            allowed = "Access-Control-Allow-Methods: GET, HEAD\r\nAccess-Control-Allow-Headers: Range\r\nAccess-Control-Allow-Private-Network: true\r\n"
+            allowed = (
+                "Access-Control-Allow-Methods: GET, HEAD\r\nAccess-Control-Allow-Headers: Range\r\n"
+                "Access-Control-Allow-Private-Network: true\r\n"
+            )
             return Answer(204, f"{allowed}Access-Control-Max-Age: 3600\r\n{self._fields}")
         if request.method not in ("GET", "HEAD"):
             return self._text(405, "only GET and HEAD are answered", "Allow: GET, HEAD\r\n")

@@ -79,8 +79,14 @@ class View:
         if not self._close.alive:
             return f"<p>{escape(repr(self))}</p>"
         url, notes = escape(self.url), "".join(f"<br>{escape(note)}" for note in self.notes)
-        frame = f'<iframe src="{url}" style="width: 100%; height: {_HEIGHT}px; border: 0" allowfullscreen></iframe>'
-        return f'<p><a href="{url}" target="_blank" rel="noreferrer">{escape(", ".join(self.names))}</a>{notes}</p>{frame}'
+        frame = (
+            f'<iframe src="{url}" style="width: 100%; height: {_HEIGHT}px; border: 0" '
+            "allowfullscreen></iframe>"
+        )
+        return (
+            f'<p><a href="{url}" target="_blank" '
+            f'rel="noreferrer">{escape(", ".join(self.names))}</a>{notes}</p>{frame}'
+        )
 
 
 def view(

@@ -60,7 +60,8 @@ class WkwAccessor:
             factor = round(length / size) if length is not None else 0
             if length is None or not math.isclose(length / size, factor, rel_tol=_ON_GRID):
                 raise ValueError(
-                    f"coordinate {axis}: found a spacing of {length}, expected a multiple of {size:g}, the length of a voxel of mag 1"
+                    f"coordinate {axis}: found a spacing of {length}, expected a multiple of "
+                    f"{size:g}, the length of a voxel of mag 1"
                 )
             factors.append(factor)
         return Mag(factors[0], factors[1], factors[2])
@@ -97,7 +98,8 @@ class WkwAccessor:
         source = self._array.encoding.get("source")
         if source is None:
             raise ValueError(
-                "the array has no source: at_mag() needs an array that was opened and not computed; call it there, or coarsen() this array"
+                "the array has no source: at_mag() needs an array that was opened and not "
+                "computed; call it there, or coarsen() this array"
             )
         layer = find(source).choose(None)
         volume = layer.volume(Mag.parse(mag))
@@ -169,7 +171,8 @@ class WkwAccessor:
             length = 1.0 if attrs.get("units") == VOXEL else attrs.get("voxel_size_nm")
             if length is None:
                 raise ValueError(
-                    f"coordinate {axis}: no attribute voxel_size_nm; open the array from a dataset with a voxel size"
+                    f"coordinate {axis}: no attribute voxel_size_nm; open the array from a dataset "
+                    "with a voxel size"
                 )
             lengths.append(float(length))
         return lengths
@@ -213,7 +216,8 @@ class WkwAccessor:
                 f"{axis} {start:g} to {stop:g}" for axis, (start, stop) in extents.items()
             )
             raise BoundsError(
-                f"the box {requested} does not touch the array along {' and '.join(outside)}; the array has {available} [unit of the coordinates]"
+                f"the box {requested} does not touch the array along {' and '.join(outside)}; the "
+                f"array has {available} [unit of the coordinates]"
             )
 
     def _extent(self, axis: str) -> tuple[float, float]:

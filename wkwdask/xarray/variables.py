@@ -106,7 +106,8 @@ def _coordinate(
     size is unknown."""
     if box.size[n] > _LONGEST:
         raise UnsupportedError(
-            f"{name}: found {box.size[n]:,} voxels along {axis}, expected at most {_LONGEST:,}, because xarray stores a coordinate for each; "
+            f"{name}: found {box.size[n]:,} voxels along {axis}, expected at most {_LONGEST:,}, "
+            "because xarray stores a coordinate for each; "
             "select a part with bounding_box="
         )
     factor = box.mag.factors[n]

@@ -17,7 +17,10 @@ REQUIRES = ("wkwdask", "neuroglancer")
 class Wkw(Served):
     """Blocks of WKW as chunks of Zarr."""
 
-    program = "import sys, wkwdask; view = wkwdask.view(sys.argv[1]); print(view.url, flush=True); sys.stdin.read()"
+    program = (
+        "import sys, wkwdask; view = wkwdask.view(sys.argv[1]); print(view.url, flush=True); "
+        "sys.stdin.read()"
+    )
 
     @property
     def base(self) -> str:

@@ -213,7 +213,10 @@ def test_levels_below_the_list_of_several_time_points_keep_their_numbers(group):
     other = group.parent / "timepoint1"
     with pytest.raises(
         UnsupportedError,
-        match=r"s3: would have the factors \[2, 2, 1\], but .*setup0/attributes.json lists \[\[1, 1, 1\], .*mags=",
+        match=(
+            r"s3: would have the factors \[2, 2, 1\], but .*setup0/attributes.json lists \[\[1, 1, "
+            r"1\], .*mags="
+        ),
     ):
         wkwdask.build_pyramid(f"n5://{group}")  # its voxels are not cubes, so 2-2-1 comes first
     with pytest.raises(UnsupportedError, match="would have the factors"):
@@ -464,7 +467,8 @@ def test_copies_of_all_levels_into_a_new_group_name_them_too(
         str(warning.message) for warning in caught if "other software shows" in str(warning.message)
     ]
     assert [text.partition(": it")[0] for text in texts] == [
-        f"{target}/{name}: other software shows mag {Mag.parse(seen(target)[name][0])} shifted by {shift} voxels of mag 1"
+        f"{target}/{name}: other software shows mag {Mag.parse(seen(target)[name][0])} shifted by "
+        f"{shift} voxels of mag 1"
         for name, shift in shifts(target).items()
     ]
     assert bool(texts) == (offset == (10, 20, 20))
@@ -474,7 +478,10 @@ def test_the_warning_states_the_remedy(group):
     one_offset(group, (10, 20, 20))
     with pytest.warns(
         MetadataWarning,
-        match=r"mag 1 starts at \(10, 20, 20\), and mag 4 at \(8, 20, 20\)\. Give the image an offset .* or write OME-NGFF or WKW",
+        match=(
+            r"mag 1 starts at \(10, 20, 20\), and mag 4 at \(8, 20, 20\)\. Give the image an "
+            r"offset .* or write OME-NGFF or WKW"
+        ),
     ):
         wkwdask.plan_pyramid(f"n5://{group}", mags=["4"], method="nearest")
     with pytest.warns(MetadataWarning, match=r"s1: .* shifted by \(2, 0, 0\) voxels of mag 1"):
@@ -588,7 +595,10 @@ def test_without_its_xml_the_voxel_size_of_a_setup_is_unknown(group, xml):
         )
     with pytest.warns(
         MetadataWarning,
-        match=r"timepoint0/attributes.json: resolution \[4, 4, 8\] has no unit, and no XML .* voxel_size=",
+        match=(
+            r"timepoint0/attributes.json: resolution \[4, 4, 8\] has no unit, and no XML .* "
+            r"voxel_size="
+        ),
     ):
         image = wkwdask.open(f"n5://{group}")
     assert image.shape[1:] == FINE.shape

@@ -218,7 +218,10 @@ def test_sides(encoding, shape, sides):
 def test_a_chunk_that_no_image_holds():
     with pytest.raises(
         FormatError,
-        match=r"f: no image with sides of at most 65500 pixels holds a chunk of \(65521, 1, 1\) voxels",
+        match=(
+            r"f: no image with sides of at most 65500 pixels holds a chunk of \(65521, 1, 1\) "
+            r"voxels"
+        ),
     ):
         images.image_shape((65521, 1, 1), 65500, "f")
 
@@ -467,7 +470,10 @@ def test_every_truncation(encoding, dtype):
 def test_a_missing_package(monkeypatch, encoding, dtype, package):
     monkeypatch.setitem(sys.modules, package, None)
     codec = PrecomputedCodec(encoding, np.dtype(dtype), 1)
-    message = f"f: {encoding}: needs the package {package}, which is not installed: pip install 'wkwdask\\[precomputed\\]'"
+    message = (
+        f"f: {encoding}: needs the package {package}, which is not installed: pip install "
+        "'wkwdask\\[precomputed\\]'"
+    )
     with pytest.raises(ModuleNotFoundError, match=message):
         codec.encode(np.zeros((1, *SHAPE), dtype), "f")
     with pytest.raises(ModuleNotFoundError, match=message):

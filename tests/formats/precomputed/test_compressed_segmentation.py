@@ -163,7 +163,10 @@ def test_tables_that_no_header_can_name():
     block_size = (2048, 64, 1)
     with pytest.raises(
         FormatError,
-        match=r"f: compressed_segmentation cannot hold channel 0 of \(257, 1, 256\) voxels: .* 64 MiB .*: choose smaller chunks",
+        match=(
+            r"f: compressed_segmentation cannot hold channel 0 of \(257, 1, 256\) voxels: .* 64 "
+            r"MiB .*: choose smaller chunks"
+        ),
     ):
         compressed_segmentation.encode(array, block_size, "f")
     fits = array[..., :254]

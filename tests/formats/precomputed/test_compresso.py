@@ -152,11 +152,17 @@ WRONG = [
     (_stream(connectivity=8), "a compresso stream with an impossible header"),
     (
         _stream(shape=(3, 2, 1)),
-        r"expected a compresso stream of \(3, 1, 1\) voxels of uint16, found \(3, 2, 1\) of 2 bytes",
+        (
+            r"expected a compresso stream of \(3, 1, 1\) voxels of uint16, found \(3, 2, 1\) of 2 "
+            r"bytes"
+        ),
     ),
     (
         _stream(itemsize=4),
-        r"expected a compresso stream of \(3, 1, 1\) voxels of uint16, found \(3, 1, 1\) of 4 bytes",
+        (
+            r"expected a compresso stream of \(3, 1, 1\) voxels of uint16, found \(3, 1, 1\) of 4 "
+            r"bytes"
+        ),
     ),
     (_stream(windows=()), "has windows that do not cover it"),
     (_stream(windows=(2, 2)), "has windows that do not cover it"),

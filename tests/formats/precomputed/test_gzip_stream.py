@@ -43,7 +43,10 @@ def test_what_is_no_stream(data):
     packed = compress_gzip(data)
     with pytest.raises(
         CorruptError,
-        match=f"f: byte 7: a gzip stream of {len(packed)} bytes decompresses to more, expected at most {len(data) - 1}",
+        match=(
+            f"f: byte 7: a gzip stream of {len(packed)} bytes decompresses to more, expected at "
+            f"most {len(data) - 1}"
+        ),
     ):
         decompress_gzip(packed, len(data) - 1, "f", 7)
     with pytest.raises(CorruptError, match="f: byte 7: expected a gzip stream"):

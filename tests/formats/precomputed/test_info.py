@@ -173,7 +173,10 @@ WRONG_SCALES = [
     ),
     (
         {"voxel_offset": [0, 0, 2**63]},
-        f"scales[0].voxel_offset: expected three whole numbers of at most 2^53, found [0, 0, {2**63}]",
+        (
+            "scales[0].voxel_offset: expected three whole numbers of at most 2^53, found [0, 0, "
+            f"{2**63}]"
+        ),
     ),
     ({"chunk_sizes": []}, "scales[0].chunk_sizes: expected a list of chunk sizes, found []"),
     (
@@ -194,16 +197,25 @@ WRONG_SCALES = [
     ),
     (
         {"encoding": None},
-        "scales[0].encoding: expected one of raw, compressed_segmentation, compresso, jpeg, png, jxl, found null",
+        (
+            "scales[0].encoding: expected one of raw, compressed_segmentation, compresso, jpeg, "
+            "png, jxl, found null"
+        ),
     ),
     (
         {"encoding": "compressed_segmentation"},
-        "scales[0].compressed_segmentation_block_size: expected three whole numbers of 1 to 2^53, found null",
+        (
+            "scales[0].compressed_segmentation_block_size: expected three whole numbers of 1 to "
+            "2^53, found null"
+        ),
     ),
     ({"sharding": [1]}, "scales[0].sharding: expected an object, found [1]"),
     (
         {"sharding": SHARDING, "chunk_sizes": [[8, 8, 8], [9, 9, 9]]},
-        "scales[0].chunk_sizes: expected one chunk size, since the scale is sharded, found [[8, 8, 8], [9, 9, 9]]",
+        (
+            "scales[0].chunk_sizes: expected one chunk size, since the scale is sharded, found "
+            "[[8, 8, 8], [9, 9, 9]]"
+        ),
     ),
     (
         {"sharding": SHARDING, "size": [2**40] * 3},
@@ -270,8 +282,10 @@ def test_all_problems_at_once():
         )
     assert str(caught.value) == (
         'v/info: @type: expected "neuroglancer_multiscale_volume", found "neuroglancer_skeletons"; '
-        'data_type: expected one of uint8, uint16, uint32, uint64, float32, int8, int16, int32, found "int64"; '
-        "num_channels: expected a whole number of at least 1, found 0; scales[0].key: expected a folder, found 5; "
+        "data_type: expected one of uint8, uint16, uint32, uint64, float32, int8, int16, int32, "
+        'found "int64"; '
+        "num_channels: expected a whole number of at least 1, found 0; scales[0].key: expected a "
+        "folder, found 5; "
         "scales[0].size: expected three whole numbers of 1 to 2^53, found null; "
         'scales[0].sharding.hash: expected "identity" or "murmurhash3_x86_128", found 1'
     )
@@ -373,7 +387,10 @@ def test_several_chunk_sizes():
     assert other.with_chunk_size((64, 64, 64)) == scale
     with pytest.raises(
         ValueError,
-        match=r"scale '8_8_40' has no chunks of \(1, 2, 3\) voxels, but of \(64, 64, 64\) and \(100, 100, 1\)",
+        match=(
+            r"scale '8_8_40' has no chunks of \(1, 2, 3\) voxels, but of \(64, 64, 64\) and \(100, "
+            r"100, 1\)"
+        ),
     ):
         scale.with_chunk_size((1, 2, 3))
 
@@ -625,7 +642,10 @@ def test_refused(scale, dtype, channels, kind, message):
 def test_everything_that_is_refused_is_said_at_once():
     with pytest.raises(
         ValueError,
-        match=r"^scale '': a segmentation has one channel, got 2; key must not be empty; png encodes uint8, uint16, not uint32$",
+        match=(
+            r"^scale '': a segmentation has one channel, got 2; key must not be empty; png encodes "
+            r"uint8, uint16, not uint32$"
+        ),
     ):
         check_writable(replace(SCALE, key="", encoding="png"), "uint32", 2, "segmentation")
 

@@ -296,7 +296,10 @@ def test_scales_that_are_listed(tmp_path):
     (tmp_path / "v" / "info").write_text(json.dumps(info))
     with pytest.raises(
         UnsupportedError,
-        match=r"lies outside the volume .*v, at .*away \(.*info names it .\.\./away.\).*allow_external=True",
+        match=(
+            r"lies outside the volume .*v, at .*away \(.*info names it "
+            r".\.\./away.\).*allow_external=True"
+        ),
     ):
         wkwdask.to_precomputed(voxels(), tmp_path / "v", existing="overwrite")
     (tmp_path / "v" / "info").write_text(json.dumps({**info, "redirect": "../other"}))

@@ -269,7 +269,10 @@ def test_errors_name_chunk_and_byte(tmp_path):
     path.write_bytes(path.read_bytes()[:-8])
     with pytest.raises(
         TruncatedError,
-        match=r"32-48_16-32_8-16: chunk \(2, 1, 1\): byte 0: a raw chunk of \(16, 16, 8\) voxels has 16384 bytes, found 16376",
+        match=(
+            r"32-48_16-32_8-16: chunk \(2, 1, 1\): byte 0: a raw chunk of \(16, 16, 8\) voxels has "
+            r"16384 bytes, found 16376"
+        ),
     ):
         wkwdask.read(tmp_path)
     path.write_bytes(bytes(30000))
@@ -304,7 +307,10 @@ def test_replaced_while_it_is_open(stored):
     (stored / "info").write_text(
         info.replace(
             '"scales": [{',
-            '"scales": [{"key": "other", "size": [5, 5, 5], "chunk_sizes": [[5, 5, 5]], "encoding": "raw", "resolution": [8, 8, 8]}, {',
+            (
+                '"scales": [{"key": "other", "size": [5, 5, 5], "chunk_sizes": [[5, 5, 5]], '
+                '"encoding": "raw", "resolution": [8, 8, 8]}, {'
+            ),
         )
     )
     np.testing.assert_array_equal(computed(volume), ARRAY)  # another scale came

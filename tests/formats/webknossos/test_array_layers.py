@@ -115,7 +115,10 @@ def test_opening(dataset):
         wkwdask.open(dataset / "em", mag=4)
     with pytest.raises(
         UnsupportedError,
-        match=r"layer em is stored as Zarr \(zarr3\), only WKW layers of a dataset are copied and changed; wkwdask convert ",
+        match=(
+            r"layer em is stored as Zarr \(zarr3\), only WKW layers of a dataset are copied and "
+            r"changed; wkwdask convert "
+        ),
     ):
         wkwdask.build_pyramid(dataset, layer="em")
 
@@ -222,14 +225,20 @@ def test_the_order_of_axes_is_that_of_the_json(tmp_path, version):
     (tmp_path / "datasource-properties.json").write_text(json.dumps(document))
     with pytest.raises(
         FormatError,
-        match="layer em, mag 1: axisOrder: expected the index of a dimension for each of x, y and z, found",
+        match=(
+            "layer em, mag 1: axisOrder: expected the index of a dimension for each of x, y and z, "
+            "found"
+        ),
     ):
         wkwdask.open(tmp_path / "em")
 
 
 @pytest.mark.parametrize("existing", ["error", "overwrite"])
 def test_no_wkw_is_written_among_arrays(dataset, existing):
-    message = r"layer em is stored as Zarr \(zarr3\), only WKW layers of a dataset are copied and changed; write to another layer; wkwdask convert "
+    message = (
+        r"layer em is stored as Zarr \(zarr3\), only WKW layers of a dataset are copied and "
+        r"changed; write to another layer; wkwdask convert "
+    )
     with pytest.raises(UnsupportedError, match=message):
         wkwdask.convert(dataset, dataset, layer="em", mag=1, existing=existing)
     for mag in ("1", "8-8-8"):

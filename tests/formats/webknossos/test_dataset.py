@@ -388,7 +388,10 @@ def test_a_layer_that_the_json_does_not_list(dataset):
             r"scale\.factor: .*; dataLayers\[0\]\.name: .*; dataLayers\[0\]\.boundingBox: ",
         ),
         (
-            '{"dataLayers": [{"name": "color", "boundingBox": {"topLeft": [0, 0, 0], "width": 1, "height": 1, "depth": 1}, "mags": [{"mag": 3}]}]}',
+            (
+                '{"dataLayers": [{"name": "color", "boundingBox": {"topLeft": [0, 0, 0], "width": '
+                '1, "height": 1, "depth": 1}, "mags": [{"mag": 3}]}]}'
+            ),
             r"dataLayers\[0\]\.mags\[0\]\.mag: expected a mag of powers of two",
         ),
     ],

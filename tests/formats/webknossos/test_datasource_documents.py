@@ -34,7 +34,10 @@ from wkwdask.formats.webknossos.layer_metadata import (
 )
 
 BOX = '"boundingBox": {"topLeft": [10, 20, 30], "width": 101, "height": 67, "depth": 45}'
-MAGS = '"mags": [{"mag": [1, 1, 1], "path": "./a/1", "cubeLength": 64, "axisOrder": {"c": 0, "x": 1, "y": 2, "z": 3}}]'
+MAGS = (
+    '"mags": [{"mag": [1, 1, 1], "path": "./a/1", "cubeLength": 64, "axisOrder": {"c": 0, "x": 1, '
+    '"y": 2, "z": 3}}]'
+)
 SCALE = '"scale": {"factor": [11.24, 11.24, 28.0], "unit": "nanometer"}'
 
 
@@ -85,18 +88,25 @@ DOCUMENTS = {  # one for each row of what WEBKNOSSOS and its libraries have writ
     "angstrom": document(layer(), scale='"scale": {"factor": [40, 40, 400], "unit": "angstrom"}'),
     "numbers of all forms": document(
         layer(
-            '"x": [1e3, 1E-7, 28.0, 0.10, -0.0, 100000000000000000000000, 11.239999771118164, 1.0000000000000000000001]'
+            '"x": [1e3, 1E-7, 28.0, 0.10, -0.0, 100000000000000000000000, 11.239999771118164, '
+            "1.0000000000000000000001]"
         )
     ),
     "other version": document(layer(), more='"version": 7'),
     "legacy resolutions": document(
         layer(
-            mags='"wkwResolutions": [{"resolution": [1, 1, 1], "cubeLength": 1024}, {"resolution": [2, 2, 1], "cubeLength": 1024}]'
+            mags=(
+                '"wkwResolutions": [{"resolution": [1, 1, 1], "cubeLength": 1024}, {"resolution": '
+                '[2, 2, 1], "cubeLength": 1024}]'
+            )
         )
     ),
     "legacy resolution as a number": document(
         layer(
-            mags='"wkwResolutions": [{"resolution": 1, "cubeLength": 1024}, {"resolution": 2, "cubeLength": 1024}]'
+            mags=(
+                '"wkwResolutions": [{"resolution": 1, "cubeLength": 1024}, {"resolution": 2, '
+                '"cubeLength": 1024}]'
+            )
         )
     ),
     "mag as a number": document(
@@ -116,12 +126,17 @@ DOCUMENTS = {  # one for each row of what WEBKNOSSOS and its libraries have writ
     ),
     "mags in another order": document(
         layer(
-            mags='"mags": [{"mag": [4, 4, 2], "path": "a/4-4-2"}, {"mag": [1, 1, 1], "path": "a/1"}]'
+            mags=(
+                '"mags": [{"mag": [4, 4, 2], "path": "a/4-4-2"}, {"mag": [1, 1, 1], "path": "a/1"}]'
+            )
         )
     ),
     "channel index": document(
         layer(
-            mags='"mags": [{"mag": [1, 1, 1], "path": "a/1", "channelIndex": 0, "axisOrder": {"x": 0, "y": 1, "z": 2}}]'
+            mags=(
+                '"mags": [{"mag": [1, 1, 1], "path": "a/1", "channelIndex": 0, "axisOrder": {"x": '
+                '0, "y": 1, "z": 2}}]'
+            )
         )
     ),
     "no mags": document(layer(mags='"mags": []')),
@@ -153,8 +168,10 @@ DOCUMENTS = {  # one for each row of what WEBKNOSSOS and its libraries have writ
     "mappings": document(layer('"mappings": ["agglomerate_view_5", "x"]', category="segmentation")),
     "attachments": document(
         layer(
-            '"attachments": {"meshes": [{"name": "m", "path": "./a/meshes/m", "dataFormat": "neuroglancerPrecomputed", "new": 1}], "agglomerates": '
-            '[{"name": "v", "path": "/abs/v.hdf5", "dataFormat": "hdf5"}], "segmentIndex": {"name": "i", "path": "a/i", "dataFormat": "hdf5"}, "cumsum": null}',
+            '"attachments": {"meshes": [{"name": "m", "path": "./a/meshes/m", "dataFormat": '
+            '"neuroglancerPrecomputed", "new": 1}], "agglomerates": '
+            '[{"name": "v", "path": "/abs/v.hdf5", "dataFormat": "hdf5"}], "segmentIndex": '
+            '{"name": "i", "path": "a/i", "dataFormat": "hdf5"}, "cumsum": null}',
             category="segmentation",
         )
     ),
@@ -172,12 +189,14 @@ DOCUMENTS = {  # one for each row of what WEBKNOSSOS and its libraries have writ
     ),
     "transformations": document(
         layer(
-            '"coordinateTransformations": [{"type": "affine", "matrix": [[1.0, 0, 0, 1e1], [0, 0, 0, 1]]}, {"type": "thin_plate_spline"}]'
+            '"coordinateTransformations": [{"type": "affine", "matrix": [[1.0, 0, 0, 1e1], [0, 0, '
+            '0, 1]]}, {"type": "thin_plate_spline"}]'
         )
     ),
     "view of a layer": document(
         layer(
-            '"defaultViewConfiguration": {"color": [255, 0, 0], "alpha": 20.50, "intensityRange": [70.0, 180.0], "gammaCorrectionValue": 1}'
+            '"defaultViewConfiguration": {"color": [255, 0, 0], "alpha": 20.50, "intensityRange": '
+            '[70.0, 180.0], "gammaCorrectionValue": 1}'
         )
     ),
     "admin view": document(layer('"adminViewConfiguration": {"isDisabled": true}')),
@@ -396,7 +415,8 @@ def test_an_odd_layer_leaves_the_others():
     (odd,) = source.invalid_layers
     assert (odd.name, odd.path) == ("odd", "dataLayers[1]")
     assert odd.problem.startswith(
-        'ds.json: dataLayers[1].category: expected "color" or "segmentation", found "mask"; dataLayers[1].boundingBox: '
+        'ds.json: dataLayers[1].category: expected "color" or "segmentation", found "mask"; '
+        "dataLayers[1].boundingBox: "
     )
     assert [odd.name for odd in parsed("a layer that is none").invalid_layers] == ["dataLayers[1]"]
 

@@ -130,7 +130,10 @@ def test_other_transformations_are_not_applied_and_named_by_a_warning(tmp_path, 
     folder = write_image(tmp_path / "em", image_of(step))
     with pytest.warns(
         TransformationWarning,
-        match=rf"{folder}: opens in the coordinate system 'physical'; not applied: {step['type']} of the array 's0'",
+        match=(
+            rf"{folder}: opens in the coordinate system 'physical'; not applied: {step['type']} of "
+            r"the array 's0'"
+        ),
     ):
         np.testing.assert_array_equal(wkwdask.open(folder)[0], VOXELS)
     assert wkwdask.info(folder).scales[0].resolution is None
@@ -487,7 +490,10 @@ def test_edits_keep_the_document_valid_and_what_others_added(tmp_path, version):
         (url / "zarr.json").write_text(json.dumps(document))
         with pytest.raises(
             CorruptError,
-            match=r"coordinateTransformations\[0\]\.input: refers to the array '2-2-1', which would be removed",
+            match=(
+                r"coordinateTransformations\[0\]\.input: refers to the array '2-2-1', which would "
+                r"be removed"
+            ),
         ):
             wkwdask.rm(url, mags=["2-2-1"])
         assert (url / "2-2-1").exists()

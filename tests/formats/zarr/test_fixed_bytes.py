@@ -188,7 +188,10 @@ def test_stored_chunk_is_shorter_than_the_header():
         stored.replace("c/0/0", whole[:n])
         with pytest.raises(
             ValueError,
-            match=r"a stored chunk of 3 x 5 uint16 ends at byte \d+, expected a header of 16 bytes, and its data|reshape|divisor|size",
+            match=(
+                r"a stored chunk of 3 x 5 uint16 ends at byte \d+, expected a header of 16 bytes, "
+                r"and its data|reshape|divisor|size"
+            ),
         ):
             stored.array[0, 0]
         if n < 16:
@@ -233,7 +236,10 @@ def test_strict_when_the_function_does_not_like_what_is_stored():
     tiff.replace("c/0/0", tiff.bytes()[:-1])
     with pytest.raises(
         CorruptError,
-        match="a header of a stored chunk of 3 x 5 uint16 cannot be checked: a chunk has 29 encoded bytes, expected 30",
+        match=(
+            "a header of a stored chunk of 3 x 5 uint16 cannot be checked: a chunk has 29 encoded "
+            "bytes, expected 30"
+        ),
     ):
         tiff.array[0, 0]
 
@@ -426,7 +432,10 @@ def test_what_may_stand_behind():
             "uint16",
             "big",
             {},
-            "'bytes' stores big-endian chunks, and the header 'tiff' of the codec 'offset' states 'little'",
+            (
+                "'bytes' stores big-endian chunks, and the header 'tiff' of the codec 'offset' "
+                "states 'little'"
+            ),
         ),
         ("float32", "little", {"byteorder": "big"}, "set header_options={'byteorder': 'little'}"),
         ("uint16", "big", {"byteorder": "big"}, ""),

@@ -89,7 +89,10 @@ def test_wrong_length_and_type():
 def test_unknown_name():
     with pytest.raises(
         UnsupportedError,
-        match=r"begin with the header 'acme', which is not registered in this process; .* wkwdask.register_header\('acme', function\)",
+        match=(
+            r"begin with the header 'acme', which is not registered in this process; .* "
+            r"wkwdask.register_header\('acme', function\)"
+        ),
     ):
         Header.named("acme").make(b"abc", LAYOUT)
 

@@ -152,7 +152,10 @@ def test_a_moved_box_has_metadata_that_hold_and_a_warning_names_the_others(tmp_p
     )
     with pytest.warns(
         MetadataWarning,
-        match=f"b.ome.zarr: does not take over from {tmp_path}/a.ome.zarr: {lost}omero.rdefs.defaultZ, which",
+        match=(
+            f"b.ome.zarr: does not take over from {tmp_path}/a.ome.zarr: "
+            f"{lost}omero.rdefs.defaultZ, which"
+        ),
     ) as found:
         wkwdask.copy(
             tmp_path / "a.ome.zarr",
@@ -197,7 +200,10 @@ def test_a_conversion_names_the_metadata_that_it_drops(tmp_path, version):
     write_image(tmp_path / "a.ome.zarr", version)
     with pytest.warns(
         MetadataWarning,
-        match=r"b.ome.zarr: does not take over from .*omero.*multiscales\.type.*; s0\.detector; s1\.detector$",
+        match=(
+            r"b.ome.zarr: does not take over from .*omero.*multiscales\.type.*; s0\.detector; "
+            r"s1\.detector$"
+        ),
     ):
         wkwdask.convert(tmp_path / "a.ome.zarr", tmp_path / "b.ome.zarr")
     assert attributes_of(tmp_path / "b.ome.zarr")["ome"]["version"] == "0.5"

@@ -177,7 +177,10 @@ def test_uncompressed_dynamic_is_the_prefix():
         (
             "none",
             gzip.compress(b"voxels", mtime=0),
-            "encoded bytes, expected 54: if it is compressed, name the compressor with compression=",
+            (
+                "encoded bytes, expected 54: if it is compressed, name the compressor with "
+                "compression="
+            ),
         ),
         (
             "gzip",
@@ -203,7 +206,10 @@ def test_what_is_no_tiff_compression(compression, encoded, message):
 def test_refused():
     with pytest.raises(
         ValueError,
-        match="a TIFF header of this chunk has 110 bytes, expected at most 100: choose a larger offset",
+        match=(
+            "a TIFF header of this chunk has 110 bytes, expected at most 100: choose a larger "
+            "offset"
+        ),
     ):
         tiff_header(bytes(54), ChunkLayout((6, 9), np.dtype("uint8"), 100))
     with pytest.raises(ValueError, match="of a compressed chunk of 2 planes, expected 'tall'"):

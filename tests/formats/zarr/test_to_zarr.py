@@ -562,7 +562,10 @@ def test_the_list_of_labels_is_no_image(tmp_path, dataset):
     wkwdask.convert(dataset, image, layer="color", mag="4-4-2")
     with pytest.raises(
         ExistsError,
-        match="labels: is the group that lists the labels of an image; write to a folder in it, such as",
+        match=(
+            "labels: is the group that lists the labels of an image; write to a folder in it, such "
+            "as"
+        ),
     ):
         wkwdask.convert(dataset, image / "labels", layer="neurons", mag="4-4-2")
     assert not (image / "labels").exists()

@@ -366,7 +366,10 @@ def test_any_bytes(tmp_path_factory, data):
 def test_a_fresh_interpreter_finds_it(tmp_path):
     """Without importing this package."""
     folder, expected = mag_of(tmp_path, shape=(20, 17, 18))
-    code = f"import sys, zarr; a = zarr.open_array({folder!r}, mode='r'); print(int(a[3:9].sum()), 'wkwdask' in sys.modules)"
+    code = (
+        f"import sys, zarr; a = zarr.open_array({folder!r}, mode='r'); print(int(a[3:9].sum()), "
+        "'wkwdask' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == [str(int(expected[3:9].sum())), "True"]
 

@@ -333,7 +333,10 @@ def test_copies_of_an_array_without_a_voxel_size_name_a_call_that_writes_them(tm
     for verb in (wkwdask.copy, wkwdask.rechunk, wkwdask.compress):
         with pytest.raises(
             ValueError,
-            match=r"a: states no voxel size, which its copy as an image needs; convert\(\) with voxel_size= writes it",
+            match=(
+                r"a: states no voxel size, which its copy as an image needs; convert\(\) with "
+                r"voxel_size= writes it"
+            ),
         ):
             verb(f"zarr://{tmp_path}/a", f"zarr://{tmp_path}/copy.ome.zarr")
     assert not (tmp_path / "copy.ome.zarr").exists()

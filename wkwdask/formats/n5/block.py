@@ -96,14 +96,16 @@ def parse_compression(document: dict[str, Any], source: str, problems: Problems)
         return Compression()
     if value["type"] not in COMPRESSION_TYPES:
         raise UnsupportedError(
-            f"{source}: compression {value['type']!r} is not supported, expected one of {', '.join(COMPRESSION_TYPES)}"
+            f"{source}: compression {value['type']!r} is not supported, expected one of "
+            f"{', '.join(COMPRESSION_TYPES)}"
         )
     for name in _NUMBERS.intersection(value):
         if not isinstance(value[name], int) or isinstance(value[name], bool):
             problems.add(f"compression.{name}", "a whole number", value[name])
     if value["type"] == "blosc" and value.get("cname", "blosclz") not in _BLOSC_COMPRESSORS:
         raise UnsupportedError(
-            f"{source}: compressor {value['cname']!r} inside Blosc is unknown, expected one of {', '.join(_BLOSC_COMPRESSORS)}"
+            f"{source}: compressor {value['cname']!r} inside Blosc is unknown, expected one of "
+            f"{', '.join(_BLOSC_COMPRESSORS)}"
         )
     return Compression(
         value["type"],
@@ -136,7 +138,8 @@ def decompress(
         error = TruncatedError if len(plain) < nbytes else CorruptError
         what = f"{kind} data of {len(data)} bytes decode to"
         raise error(
-            f"{source}: byte {offset}: {what} {'at least ' * (len(plain) > nbytes)}{len(plain)} bytes, expected {nbytes}"
+            f"{source}: byte {offset}: {what} {'at least ' * (len(plain) > nbytes)}{len(plain)} "
+            f"bytes, expected {nbytes}"
         )
     return plain
 
@@ -158,7 +161,8 @@ def _decode_with_imagecodecs(
     except Exception as error:
         name = "Blosc" if kind == "blosc" else "Zstandard"
         raise CorruptError(
-            f"{source}: byte {offset}: {len(data)} bytes are not {name} data of {nbytes} decoded bytes: {error}"
+            f"{source}: byte {offset}: {len(data)} bytes are not {name} data of {nbytes} decoded "
+            f"bytes: {error}"
         ) from None
     return out
 
@@ -169,16 +173,19 @@ def _check_blosc(data: memoryview, nbytes: int, source: str, offset: int) -> Non
     # little-endian
     if len(data) < _BLOSC_HEADER:
         raise TruncatedError(
-            f"{source}: byte {offset}: Blosc data of {len(data)} bytes, expected at least {_BLOSC_HEADER}"
+            f"{source}: byte {offset}: Blosc data of {len(data)} bytes, expected at least "
+            f"{_BLOSC_HEADER}"
         )
     stated, _, stored = struct.unpack_from("<III", data, 4)
     if stored > len(data):
         raise TruncatedError(
-            f"{source}: byte {offset}: Blosc data of {stored} bytes, but the file has {len(data)} here"
+            f"{source}: byte {offset}: Blosc data of {stored} bytes, but the file has {len(data)} "
+            "here"
         )
     if stored < len(data) or stated != nbytes:
         raise CorruptError(
-            f"{source}: byte {offset}: Blosc data state {stored} stored and {stated} decoded bytes, expected {len(data)} and {nbytes}"
+            f"{source}: byte {offset}: Blosc data state {stored} stored and {stated} decoded "
+            f"bytes, expected {len(data)} and {nbytes}"
         )
 
 
@@ -196,7 +203,8 @@ def _decode_lz4_java(data: memoryview, nbytes: int, source: str, offset: int) ->
     while position < len(data):
         if len(data) - position < _LZ4_HEADER.size:
             raise TruncatedError(
-                f"{source}: byte {offset + position}: {len(data) - position} bytes of an LZ4 block, expected a header of {_LZ4_HEADER.size}"
+                f"{source}: byte {offset + position}: {len(data) - position} bytes of an LZ4 "
+                f"block, expected a header of {_LZ4_HEADER.size}"
             )
         magic, token, stored, length, checksum = _LZ4_HEADER.unpack_from(data, position)
         # token: compression method in the upper 4 bits, log2 of the largest block minus 10 in the
@@ -210,17 +218,20 @@ def _decode_lz4_java(data: memoryview, nbytes: int, source: str, offset: int) ->
             or (method == _LZ4_RAW and stored != length)
         ):
             raise CorruptError(
-                f"{source}: byte {offset + position}: expected the header of an LZ4 block, found {bytes(data[position:start]).hex(' ')}"
+                f"{source}: byte {offset + position}: expected the header of an LZ4 block, found "
+                f"{bytes(data[position:start]).hex(' ')}"
             )
         if stored > len(data) - start:
             raise TruncatedError(
-                f"{source}: byte {offset + position}: an LZ4 block of {stored} bytes, but the file has {len(data) - start} more"
+                f"{source}: byte {offset + position}: an LZ4 block of {stored} bytes, but the file "
+                f"has {len(data) - start} more"
             )
         if not length:
             break
         if len(out) + length > nbytes:
             raise CorruptError(
-                f"{source}: byte {offset + position}: LZ4 blocks decode to at least {len(out) + length} bytes, expected {nbytes}"
+                f"{source}: byte {offset + position}: LZ4 blocks decode to at least "
+                f"{len(out) + length} bytes, expected {nbytes}"
             )
         packed = data[start : start + stored]
         try:
@@ -231,16 +242,19 @@ def _decode_lz4_java(data: memoryview, nbytes: int, source: str, offset: int) ->
             )
         except lz4.block.LZ4BlockError as error:
             raise CorruptError(
-                f"{source}: byte {offset + position}: an LZ4 block of {stored} bytes cannot be decoded: {error}"
+                f"{source}: byte {offset + position}: an LZ4 block of {stored} bytes cannot be "
+                f"decoded: {error}"
             ) from None
         if len(plain) != length:
             raise CorruptError(
-                f"{source}: byte {offset + position}: an LZ4 block decodes to {len(plain)} bytes, expected {length}"
+                f"{source}: byte {offset + position}: an LZ4 block decodes to {len(plain)} bytes, "
+                f"expected {length}"
             )
         found = int(xxh32(np.frombuffer(plain, np.uint8), _LZ4_SEED)) & _LZ4_CHECKSUM
         if found != checksum:
             raise CorruptError(
-                f"{source}: byte {offset + position}: an LZ4 block decodes to bytes with the XXH32 {found:08x}, expected {checksum:08x}"
+                f"{source}: byte {offset + position}: an LZ4 block decodes to bytes with the XXH32 "
+                f"{found:08x}, expected {checksum:08x}"
             )
         out += plain
         position = start + stored
@@ -320,7 +334,8 @@ def parse_header(data: bytes | memoryview, num_axes: int, source: str) -> BlockH
     """Parse the header of a block."""
     if len(data) < 4:
         raise TruncatedError(
-            f"{source}: has {len(data)} bytes, expected the header of an N5 block, {header_nbytes(num_axes)} bytes"
+            f"{source}: has {len(data)} bytes, expected the header of an N5 block, "
+            f"{header_nbytes(num_axes)} bytes"
         )
     mode, found_axes = struct.unpack_from(">HH", data)
     if mode == OBJECT:
@@ -357,12 +372,14 @@ def decode_block(
     header = parse_header(data, num_axes, source)
     if largest is not None and any(n > most for n, most in zip(header.shape, largest, strict=True)):
         raise CorruptError(
-            f"{source}: byte 4: an N5 block of {header.shape} values, expected at most {tuple(largest)}"
+            f"{source}: byte 4: an N5 block of {header.shape} values, expected at most "
+            f"{tuple(largest)}"
         )
     count = math.prod(header.shape)
     if count * dtype.itemsize > MAX_BLOCK_NBYTES:
         raise CorruptError(
-            f"{source}: byte 4: an N5 block of {header.shape} values of {dtype.itemsize} bytes, expected at most {MAX_BLOCK_NBYTES} bytes"
+            f"{source}: byte 4: an N5 block of {header.shape} values of {dtype.itemsize} bytes, "
+            f"expected at most {MAX_BLOCK_NBYTES} bytes"
         )
     if header.num_values != count:
         what = (

@@ -336,7 +336,8 @@ class N5Edit(MetadataEdit):
             holder = lock_holder(f"{self.group}/{name}")
             if holder is not None:
                 raise LockedError(
-                    f"{self.group}/{name}: another job writes it: {holder}; repeat the call when it has ended"
+                    f"{self.group}/{name}: another job writes it: {holder}; repeat the call when "
+                    "it has ended"
                 )
 
     def apply(self) -> None:

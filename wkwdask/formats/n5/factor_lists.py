@@ -127,7 +127,8 @@ def check_list_of_setup(group: str) -> None:
     setup, real = setup_of(group), files.realpath(group)
     if setup is not None and files.realpath(setup) != dirname(real):
         raise UnsupportedError(
-            f"{group}: leads to {real}, and {setup}/{FILE_NAME} lists the levels of it: its levels are changed in {real} only; name that folder directly"
+            f"{group}: leads to {real}, and {setup}/{FILE_NAME} lists the levels of it: its levels "
+            f"are changed in {real} only; name that folder directly"
         )
 
 

@@ -121,7 +121,8 @@ def find_n5_layers(url: str | os.PathLike[str]) -> tuple[Image, ...]:
         return (layer,)
     if not store.is_local:
         raise MissingError(
-            f"{location}: no N5 dataset here, and no group with levels s0, s1...; name one, since remote folders cannot be listed"
+            f"{location}: no N5 dataset here, and no group with levels s0, s1...; name one, since "
+            "remote folders cannot be listed"
         )
     if not files.isdir(location):
         raise MissingError(f"{location}: no such folder")
@@ -209,7 +210,8 @@ def _level_documents(
             yield (
                 name,
                 CorruptError(
-                    f"{path}: expected a path inside the group, found {name!r}, which leads to {stated_path(store.url, name)}"
+                    f"{path}: expected a path inside the group, found {name!r}, which leads to "
+                    f"{stated_path(store.url, name)}"
                 ),
             )
             continue
@@ -340,7 +342,10 @@ def _open_numbered(group: str, level: Level) -> StoredArray:
     for root, _ in job_folders(group):
         publication = read_publication(RecordPaths(root))
         if publication is not None and publication.edit is not None and publication.edit.makes_room:
-            advice = "open it in a moment, or repeat the call that was killed while it renamed them (wkwdask status names it)"
+            advice = (
+                "open it in a moment, or repeat the call that was killed while it renamed them "
+                "(wkwdask status names it)"
+            )
             raise ReplacedError(f"{group}: its levels are being renamed; {advice}")
     return level.open()
 
@@ -369,7 +374,10 @@ def unknown_size_note(image: Image) -> str:
     if attributes.get("units", "") is not None or "resolution" not in attributes:
         return ""
     stated = f"{store.path_of(FILE_NAME)}: resolution {attributes['resolution']} has no unit"
-    return f"{stated}, and no XML of BigDataViewer beside the container states the voxel size of the setup: it is unknown; add the XML, or give voxel_size="
+    return (
+        f"{stated}, and no XML of BigDataViewer beside the container states the voxel size of the "
+        "setup: it is unknown; add the XML, or give voxel_size="
+    )
 
 
 def inherited_attributes(store: Store) -> dict[str, Any]:

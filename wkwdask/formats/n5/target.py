@@ -142,7 +142,8 @@ class N5Target(TargetFolder):
         if edit.makes_room and existing == "error" and not self.levels.keys().isdisjoint(mags):
             # with other folders, the job itself finds what exists
             raise ExistsError(
-                f'{self.folder}: has {", ".join(str(mag) for mag in mags if mag in self.levels)}; existing="overwrite" replaces it'
+                f"{self.folder}: has {', '.join(str(mag) for mag in mags if mag in self.levels)}; "
+                'existing="overwrite" replaces it'
             )
         # journals of a single dataset keep its settings without a list
         journal_settings = settings[0] if len(settings) == 1 else {"datasets": settings}
@@ -218,7 +219,8 @@ class N5Target(TargetFolder):
                 transform.is_close(geometry.placement) for geometry in (before, after)
             ):
                 raise UnsupportedError(
-                    f"{self.folder}/{name}/{FILE_NAME}: transform places voxels off the grid of the finest level, and a level before it would change them; "
+                    f"{self.folder}/{name}/{FILE_NAME}: transform places voxels off the grid of "
+                    "the finest level, and a level before it would change them; "
                     "copy() writes an image on the grid"
                 )
             others.append((name, names[mag], after))
@@ -283,8 +285,10 @@ class N5Target(TargetFolder):
                 else is_coarser(factors, listed[-1])
             ):
                 raise UnsupportedError(
-                    f"{self.group}/{name}: would have the factors {factors}, but {self._setup}/{FILE_NAME} lists {listed} for s0, s1... of all time points; "
-                    "write levels of these factors (mags=) or coarser ones, or copy() the image out of the setup"
+                    f"{self.group}/{name}: would have the factors {factors}, but "
+                    f"{self._setup}/{FILE_NAME} lists {listed} for s0, s1... of all time points; "
+                    "write levels of these factors (mags=) or coarser ones, or copy() the image "
+                    "out of the setup"
                 )
 
     def _check_mags(self, mags: Sequence[Mag], new_names: Sequence[str]) -> None:
@@ -298,7 +302,8 @@ class N5Target(TargetFolder):
                 and (mag := mag_from_ratio(level.ratio_to(finest))) in mags
             ):
                 raise ExistsError(
-                    f"{self.group}: {name} is mag {mag} already; mag= states the mag of a new level beside it"
+                    f"{self.group}: {name} is mag {mag} already; mag= states the mag of a new "
+                    "level beside it"
                 )
 
     def _shift_warnings(
@@ -332,8 +337,10 @@ class N5Target(TargetFolder):
             shift = minus(first, start)
             if any(shift):
                 yield MetadataWarning(
-                    f"{self.group}/{name}: other software shows mag {mag} shifted by {shift} voxels of mag {base}: it lets all levels start at one place, but "
-                    f"mag {base} starts at {first}, and mag {mag} at {start}. Give the image an offset that is a multiple of the factors of its coarsest mag, "
+                    f"{self.group}/{name}: other software shows mag {mag} shifted by {shift} "
+                    f"voxels of mag {base}: it lets all levels start at one place, but "
+                    f"mag {base} starts at {first}, and mag {mag} at {start}. Give the image an "
+                    "offset that is a multiple of the factors of its coarsest mag, "
                     "or write OME-NGFF or WKW"
                 )
 
@@ -385,7 +392,8 @@ class N5Target(TargetFolder):
         finest = self.destination.all_mags[0] if self.destination.all_mags else MAG_1
         if any(a % b for a, b in zip(mag.factors, finest.factors, strict=True)):
             raise MissingError(
-                f"{self.folder}: mag {mag} is not a multiple of mag {finest} along all axes; mag= selects other mags"
+                f"{self.folder}: mag {mag} is not a multiple of mag {finest} along all axes; mag= "
+                "selects other mags"
             )
         return Mag.parse(finest.step_to(mag))
 
@@ -443,7 +451,8 @@ class DatasetTarget(TargetFolder):
             or [each.box.mag for each in specs] != [like.mag]
         ):
             raise UnsupportedError(
-                f"{self.folder}: is a single N5 dataset, and levels need a group: write it as {self.folder}/s0"
+                f"{self.folder}: is a single N5 dataset, and levels need a group: write it as "
+                f"{self.folder}/s0"
             )
         axes, before, chosen = (
             like.codec.axes,
@@ -478,7 +487,10 @@ class DatasetTarget(TargetFolder):
 
 
 def _describe(dataset: N5Dataset) -> str:
-    return f"{dataset.compression.type}, blocks of {' x '.join(map(str, dataset.block_size[:3]))} voxels, each a file"
+    return (
+        f"{dataset.compression.type}, blocks of {' x '.join(map(str, dataset.block_size[:3]))} "
+        "voxels, each a file"
+    )
 
 
 def _base_voxel_size(destination: Destination) -> Lengths | None:
@@ -535,7 +547,8 @@ def _choose_dataset(
     )
     if max(block) > _MAX_BLOCK_LEN or dataset.block_nbytes > MAX_BLOCK_NBYTES:
         raise ValueError(
-            f"chunk_shape must be three lengths of a block of at most {MAX_BLOCK_NBYTES} bytes, got {block} of {native.name}"
+            f"chunk_shape must be three lengths of a block of at most {MAX_BLOCK_NBYTES} bytes, "
+            f"got {block} of {native.name}"
         )
     return dataset
 
@@ -615,7 +628,8 @@ def _local_folder(url: str, *, allow_external: bool = False) -> str:
     text = stripped(url)
     if is_remote(text):
         raise UnsupportedError(
-            f"{text}: N5 is written to local folders only; write to one and copy it, for example with gsutil or aws s3"
+            f"{text}: N5 is written to local folders only; write to one and copy it, for example "
+            "with gsutil or aws s3"
         )
     location = location_of(text)
     name = basename(location) if level_number(basename(location)) is not None else None
@@ -663,6 +677,9 @@ def _other_levels(group: str, destination: Destination) -> list[str]:
             or not np.allclose(stored_lengths, lengths, rtol=1e-6)
         )
     ):
-        what = f"holds {', '.join(others)} too, for a voxel size of {stored_lengths} nm in s0, got {lengths} nm"
+        what = (
+            f"holds {', '.join(others)} too, for a voxel size of {stored_lengths} nm in s0, got "
+            f"{lengths} nm"
+        )
         raise ExistsError(f"{group}: {what}: choose another group, or remove this one first")
     return others

@@ -45,7 +45,8 @@ def to_zarr_codec(compression: Compression, itemsize: int, source: str) -> dict[
         return None
     if kind == "lz4":
         raise UnsupportedError(
-            f"{source}: Zarr has no codec for the lz4 of N5, the block stream of lz4-java; open the dataset with wkwdask instead"
+            f"{source}: Zarr has no codec for the lz4 of N5, the block stream of lz4-java; open "
+            "the dataset with wkwdask instead"
         )
     level = _whole(compression.option("level"), -1)
     if kind == "gzip":
@@ -339,7 +340,8 @@ def _common_block_mode(volume: StoredArray) -> int:
     dataset, naming = dataset_of(volume), volume.naming
     if not volume.can_list or not isinstance(naming, GridNaming):
         raise UnsupportedError(
-            f'{volume.name}: the form "offset" needs blocks with equal headers, and the blocks of a remote dataset cannot be listed'
+            f'{volume.name}: the form "offset" needs blocks with equal headers, and the blocks of '
+            "a remote dataset cannot be listed"
         )
     expected = {format_header(dataset.block_size, mode): mode for mode in (0, VARLENGTH)}
     first_paths: dict[bytes, str] = {}
@@ -354,14 +356,19 @@ def _common_block_mode(volume: StoredArray) -> int:
             ) or [b""]
         header = raw if raw[:2] == b"\0\1" else raw[: header_nbytes(len(dataset.dimensions))]
         if header not in expected:
-            what = "does not begin with the header of a whole block: it is truncated or of another mode"
+            what = (
+                "does not begin with the header of a whole block: it is truncated or of another "
+                "mode"
+            )
             raise UnsupportedError(
-                f'{volume.store.path_of(name)}: {what}; the form "offset" does not support that, "n5_default" does'
+                f'{volume.store.path_of(name)}: {what}; the form "offset" does not support that, '
+                '"n5_default" does'
             )
         first_paths.setdefault(header, volume.store.path_of(name))
     if len(first_paths) > 1:
         raise UnsupportedError(
-            f'{volume.name}: blocks of two modes ({" and ".join(first_paths.values())}); the form "offset" does not support that'
+            f"{volume.name}: blocks of two modes ({' and '.join(first_paths.values())}); the form "
+            '"offset" does not support that'
         )
     return expected[next(iter(first_paths))] if first_paths else 0
 
@@ -399,7 +406,8 @@ def _checked_root(
     root = location_of(url)
     if not open_store(root).is_local:
         raise UnsupportedError(
-            f"{root}: {ZARR_NAME} is written beside local {FILE_NAME} only; n5_store() opens a remote container"
+            f"{root}: {ZARR_NAME} is written beside local {FILE_NAME} only; n5_store() opens a "
+            "remote container"
         )
     if not files.isdir(root):
         raise MissingError(f"{root}: no such folder")
@@ -407,6 +415,7 @@ def _checked_root(
         Root(outermost_group(root), allow_external=allow_external).check(f"{root}/{name}")
         if files.lexists(f"{root}/{name}") and not is_view(f"{root}/{name}", N5_MARK):
             raise ExistsError(
-                f"{root}/{name}: already exists, and was not derived from {FILE_NAME}; it is left unchanged"
+                f"{root}/{name}: already exists, and was not derived from {FILE_NAME}; it is left "
+                "unchanged"
             )
     return root

@@ -85,7 +85,10 @@ def check_filters(data: Any, name: str) -> None:
         if not h5z.filter_avail(number):
             label = f"{number} ({title.decode(errors='replace')})" if title else str(number)
             raise ModuleNotFoundError(
-                f"{name}: needs the HDF5 filter {label}, which is not installed: pip install hdf5plugin",
+                (
+                    f"{name}: needs the HDF5 filter {label}, which is not installed: pip install "
+                    "hdf5plugin"
+                ),
                 name="hdf5plugin",
             )
 
@@ -142,7 +145,8 @@ class _LinkResolver:
         real = files.realpath(other)
         if not self._allow_external and not is_below(real, self._folder):
             raise UnsupportedError(
-                f"{path}: {what} leads to {real}, outside of the folder of the file; move it there, or, if you trust it, convert with allow_external=True"
+                f"{path}: {what} leads to {real}, outside of the folder of the file; move it "
+                "there, or, if you trust it, convert with allow_external=True"
             )
         return other
 
@@ -156,7 +160,8 @@ class _LinkResolver:
             needed, stored = min(remaining, max_nbytes), max(0, files.getsize(other) - offset)
             if stored < needed:
                 raise TruncatedError(
-                    f"{other}: has {stored} bytes from byte {offset}, and {path}:{data.name} needs {needed}"
+                    f"{other}: has {stored} bytes from byte {offset}, and {path}:{data.name} needs "
+                    f"{needed}"
                 )
             remaining -= needed
 
@@ -172,7 +177,8 @@ class _LinkResolver:
                 if self._allow_external:
                     continue
                 raise UnsupportedError(
-                    f"{path}:{data.name}: is a virtual dataset of all files and datasets {file_name}:{key}, which allow_external=True reads"
+                    f"{path}:{data.name}: is a virtual dataset of all files and datasets "
+                    f"{file_name}:{key}, which allow_external=True reads"
                 )
             other = (
                 path
@@ -188,7 +194,8 @@ class _LinkResolver:
             with open_hdf5(other) as file:
                 if self.item(file, key, other) is None:
                     raise MissingError(
-                        f"{other}: no dataset {key}, a source of the virtual dataset {path}:{data.name}"
+                        f"{other}: no dataset {key}, a source of the virtual dataset "
+                        f"{path}:{data.name}"
                     )
             self._open_datasets.discard(source)
 
@@ -284,7 +291,8 @@ def _unpack(ref: ArrayRef) -> files.OpenFile:
                 raise CorruptError(f"{ref.path}: byte {done} after unpacking: {error}") from error
             if not data:
                 raise TruncatedError(
-                    f"{ref.path}: has {done} bytes after unpacking, expected {done + remaining} for {ref.dtype} of shape {ref.shape}"
+                    f"{ref.path}: has {done} bytes after unpacking, expected {done + remaining} "
+                    f"for {ref.dtype} of shape {ref.shape}"
                 )
             output.write(memoryview(data), done)
             done, remaining = done + len(data), remaining - len(data)
@@ -398,7 +406,8 @@ class ArrayVolume(PlainVolume, RandomAccessVolume):
         voxels = self.ref.read(where)
         if voxels.shape != tuple(part.stop - part.start for part in where):
             raise CorruptError(
-                f"{self.name}: reads with shape {voxels.shape}, expected {tuple(part.stop - part.start for part in where)}"
+                f"{self.name}: reads with shape {voxels.shape}, expected "
+                f"{tuple(part.stop - part.start for part in where)}"
             )
         # Drop the axes without meaning, put missing ones of length 1 in front, and transpose to (c,
         # x, y, z).
@@ -417,15 +426,18 @@ def check_axes(axes: str, shape: tuple[int, ...], name: str) -> str:
     used = [letter for letter in letters if letter != "-"]
     if not set(used) <= set("xyzc") or len(set(used)) != len(used) or not {"x", "y"} <= set(used):
         raise ValueError(
-            f"{name}: axes are c, z, y and x in some order, such as zyx or czyx (- for one of length 1), got {axes!r}"
+            f"{name}: axes are c, z, y and x in some order, such as zyx or czyx (- for one of "
+            f"length 1), got {axes!r}"
         )
     if len(letters) != len(shape):
         raise ValueError(
-            f"{name}: axes {axes!r} for an array of shape {shape}, expected one letter for each axis"
+            f"{name}: axes {axes!r} for an array of shape {shape}, expected one letter for each "
+            "axis"
         )
     if any(letter == "-" and length != 1 for letter, length in zip(letters, shape, strict=True)):
         raise ValueError(
-            f"{name}: axes {axes!r} leave out an axis of an array of shape {shape} that is longer than 1"
+            f"{name}: axes {axes!r} leave out an axis of an array of shape {shape} that is longer "
+            "than 1"
         )
     return letters
 
@@ -464,7 +476,8 @@ def bytes_ref(path: str, shape: tuple[int, ...], dtype: Any, offset: int) -> Arr
     expected = offset + math.prod(shape) * np.dtype(dtype).itemsize
     if stamp[0] < expected:
         raise TruncatedError(
-            f"{path}: has {stamp[0]} bytes, expected {expected} for {np.dtype(dtype)} of shape {shape} from byte {offset}"
+            f"{path}: has {stamp[0]} bytes, expected {expected} for {np.dtype(dtype)} of shape "
+            f"{shape} from byte {offset}"
         )
     return ArrayRef(
         "bytes", path, "", tuple(shape), np.dtype(dtype).str, _rows(shape), offset, stamp

@@ -164,7 +164,8 @@ class ImageStack(PlainVolume):
             expected = (rows.stop - rows.start, columns.stop - columns.start, self.num_channels)
             if pixels.shape != expected or pixels.dtype != self.dtype:
                 raise CorruptError(
-                    f"{slice_.name}: decodes to {pixels.dtype} of shape {pixels.shape}, expected {self.dtype} of shape {expected} (y, x, c) from its header"
+                    f"{slice_.name}: decodes to {pixels.dtype} of shape {pixels.shape}, expected "
+                    f"{self.dtype} of shape {expected} (y, x, c) from its header"
                 )
         except CorruptError as error:
             if self.notes is None:

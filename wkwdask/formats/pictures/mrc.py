@@ -61,7 +61,8 @@ def open_mrc(path: str) -> MrcArray:
     group, depth = int(header.ispg), int(header.mz)
     if group in _VOLUME_STACKS and 0 < depth < shape[0]:
         notes.append(
-            f"{path}: a stack of {shape[0] // depth} volumes of {depth} sections each, read as {shape[0]} consecutive sections"
+            f"{path}: a stack of {shape[0] // depth} volumes of {depth} sections each, read as "
+            f"{shape[0]} consecutive sections"
         )
     # Some software leaves the words mapc, mapr and maps (17 to 19) at zero.
     stored = [

@@ -240,7 +240,8 @@ class SectionsOutput(Output):
 
     compression: str
     note: ClassVar[str] = (
-        "a folder with one TIFF for each section, named by its z; a path that ends with .ome.tif, .tif, .npy or .zarr chooses another format"
+        "a folder with one TIFF for each section, named by its z; a path that ends with .ome.tif, "
+        ".tif, .npy or .zarr chooses another format"
     )
 
     @property

@@ -50,7 +50,8 @@ class Scratch:
         data = self._file.read_some(nbytes, offset)
         if len(data) < nbytes:
             raise IncompleteWriteError(
-                f"{self._folder}: the scratch file ends at byte {offset + len(data)}, expected {nbytes} bytes from {offset} on"
+                f"{self._folder}: the scratch file ends at byte {offset + len(data)}, expected "
+                f"{nbytes} bytes from {offset} on"
             )
         raw = lz4.block.decompress(data, uncompressed_size=int(np.prod(shape)) * dtype.itemsize)
         return np.frombuffer(raw, dtype).reshape(shape)

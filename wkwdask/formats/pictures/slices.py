@@ -67,7 +67,8 @@ def check_plausible(nbytes: int, stored_nbytes: int, what: str) -> None:
     memory is allocated for them."""
     if nbytes > _SMALL_NBYTES + _MAX_EXPANSION * stored_nbytes:
         raise CorruptError(
-            f"{what} claims {nbytes} bytes of pixels, which {stored_nbytes} stored bytes cannot hold"
+            f"{what} claims {nbytes} bytes of pixels, which {stored_nbytes} stored bytes cannot "
+            "hold"
         )
 
 

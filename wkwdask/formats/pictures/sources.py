@@ -146,7 +146,8 @@ def open_plain(
     if is_mrc(path):
         return _open_mrc(path, options)
     raise UnsupportedError(
-        f"{path}: unknown suffix, expected one of {', '.join((*IMAGE_SUFFIXES, '.npy', *HDF5_SUFFIXES, '.zarr', *MRC_SUFFIXES))}"
+        f"{path}: unknown suffix, expected one of "
+        f"{', '.join((*IMAGE_SUFFIXES, '.npy', *HDF5_SUFFIXES, '.zarr', *MRC_SUFFIXES))}"
     )
 
 
@@ -216,7 +217,8 @@ def _open_folder(path: str, options: PlainOptions) -> PlainSource:
         > 1
     ):
         raise ValueError(
-            f"{path}: images of several kinds ({', '.join(kinds)}): choose with a pattern, such as {path}/*{kinds[0]}"
+            f"{path}: images of several kinds ({', '.join(kinds)}): choose with a pattern, such as "
+            f"{path}/*{kinds[0]}"
         )
     return _open_images([f"{path}/{name}" for name in sort_naturally(names)], path, options)
 
@@ -232,7 +234,8 @@ def _open_images(paths: list[str], name: str, options: PlainOptions) -> PlainSou
         )
     if options.axes not in (None, "yx", "zyx", "yxc", "zyxc") and not all(map(is_tiff, paths)):
         raise ValueError(
-            f"{name}: axes {options.axes!r} for PNG or JPEG, expected zyx or zyxc: their rows are y, their columns x, and the files z"
+            f"{name}: axes {options.axes!r} for PNG or JPEG, expected zyx or zyxc: their rows are "
+            "y, their columns x, and the files z"
         )
     if len(paths) > 1 and is_tiff(paths[0]) and files_of_set(paths[0]) == set(paths):
         return _open_tiff(paths[0], options)
@@ -251,7 +254,8 @@ def _open_images(paths: list[str], name: str, options: PlainOptions) -> PlainSou
     stack = _stack([slice_ for slices in slices_by_file for slice_ in slices], name, options, notes)
     if missing and not options.fill:
         raise MissingError(
-            f'{name}: sections seem to be missing: {_ranges(missing)}; on_error="fill" replaces them by zeros; '
+            f'{name}: sections seem to be missing: {_ranges(missing)}; on_error="fill" replaces '
+            "them by zeros; "
             "if none is missing, number the files (or links to them) without gaps"
         )
     return stack
@@ -310,7 +314,8 @@ def _stack(slices: list[Slice], name: str, options: PlainOptions, notes: list[st
         )
     expected = formats.most_common(1)[0][0]
     problems = [
-        f"{slice_.name}: {f'cannot be read: {slice_.problem}' if slice_.format is None else f'has {slice_.format}, expected {expected} like most slices'}"
+        f"{slice_.name}: "
+        f"{f'cannot be read: {slice_.problem}' if slice_.format is None else f'has {slice_.format}, expected {expected} like most slices'}"
         for slice_ in slices
         if slice_.pages and slice_.format != expected
     ]
@@ -451,7 +456,10 @@ def _axes_of(
         ):
             names = ", ".join(map(str, stated))
             warnings.warn(
-                f"{name}: states the axes {names}, but axes={options.axes!r} says others, which are used",
+                (
+                    f"{name}: states the axes {names}, but axes={options.axes!r} says others, "
+                    "which are used"
+                ),
                 MetadataWarning,
                 stacklevel=2,
             )
@@ -482,7 +490,9 @@ def _open_hdf5(path: str, key: str, options: PlainOptions) -> PlainSource:
         if not isinstance(data, h5py.Dataset) or data.ndim < 2:
             names = ", ".join(f"{path}:/{name}" for name in dataset_names)
             raise MissingError(
-                f"{path}: {f'no dataset {key!r} of two or more axes' if key else 'several datasets, or none'}: name one of: {names or 'none found'}"
+                f"{path}: "
+                f"{f'no dataset {key!r} of two or more axes' if key else 'several datasets, or none'}: "
+                f"name one of: {names or 'none found'}"
             )
         with reading(f"{path}:/{key}", "HDF5 dataset"):
             check_filters(data, f"{path}:/{key}")
@@ -553,7 +563,8 @@ def _open_zarr(path: str, options: PlainOptions) -> PlainSource:
     image, level = images[0], next(iter(images[0].selected))
     if len(images) > 1 or path not in (image.folder, level.folder):
         raise FormatError(
-            f"{path}: a group without multiscales: name an array in it: {', '.join(one.folder for one in images)}"
+            f"{path}: a group without multiscales: name an array in it: "
+            f"{', '.join(one.folder for one in images)}"
         )
     lengths = None if level.lengths_nm is None else _valid_lengths(level.lengths_nm)
     if options.axes is None and level.key:

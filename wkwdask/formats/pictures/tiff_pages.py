@@ -58,7 +58,8 @@ class _DirectoryWalk:
         version = struct.unpack(f"{order}H", head[2:])[0] if order else 0
         if version not in (42, 43):
             raise CorruptError(
-                f"{file.name}: begins with {head.hex(' ')}, expected II or MM and 42 or 43, as a TIFF file does"
+                f"{file.name}: begins with {head.hex(' ')}, expected II or MM and 42 or 43, as a "
+                "TIFF file does"
             )
         width, offset, count = (8, "Q", "Q") if version == 43 else (4, "I", "H")  # BigTIFF, or TIFF
         self._order, self._count, self._offset, self._offset_nbytes = (
@@ -90,7 +91,8 @@ class _DirectoryWalk:
         data = self._file.read_some(nbytes, offset) if offset + nbytes <= self._nbytes else b""
         if len(data) < nbytes:
             raise CorruptError(
-                f"{self._path}: the {what} at byte {offset} takes {nbytes} bytes, and the file has {self._nbytes}"
+                f"{self._path}: the {what} at byte {offset} takes {nbytes} bytes, and the file has "
+                f"{self._nbytes}"
             )
         return data
 
@@ -110,7 +112,8 @@ class _DirectoryWalk:
         self._directories_nbytes += start - offset + tags.nbytes
         if self._directories_nbytes > self._nbytes:
             raise CorruptError(
-                f"{self._path}: the directories of its pages overlap or form a loop, at byte {offset}"
+                f"{self._path}: the directories of its pages overlap or form a loop, at byte "
+                f"{offset}"
             )
         with np.errstate(over="ignore"):
             nbytes = tags["count"].astype(np.uint64) * _TYPE_NBYTES[tags["type"]]
@@ -119,7 +122,8 @@ class _DirectoryWalk:
         self._values_nbytes += int(inside.sum())
         if self._values_nbytes > _MAX_SHARING * self._nbytes + _SLACK_NBYTES:
             raise CorruptError(
-                f"{self._path}: tags claim {self._values_nbytes} bytes up to the directory at byte {offset}, and the file has {self._nbytes}"
+                f"{self._path}: tags claim {self._values_nbytes} bytes up to the directory at byte "
+                f"{offset}, and the file has {self._nbytes}"
             )
         sub_offsets: list[int] = []
         for tag in tags[tags["code"] == _SUB_IFDS]:
@@ -210,7 +214,8 @@ def _check_ome(text: str, path: str, smallest: int) -> None:
             other = files.realpath(join(dirname(path), values["FileName"]))
             if dirname(other) != folder:
                 raise UnsupportedError(
-                    f"{path}: names {other} as one of its files, which lies outside of its folder; put all files of the set into one folder"
+                    f"{path}: names {other} as one of its files, which lies outside of its folder; "
+                    "put all files of the set into one folder"
                 )
             if other not in seen and files.isfile(other):
                 smallest = min(smallest, smallest_page(other))
@@ -228,7 +233,8 @@ def _check_ome(text: str, path: str, smallest: int) -> None:
             )
     if not claimed <= _MAX_PLANES:  # also true for NaN
         raise CorruptError(
-            f"{path}: its OME description claims {claimed:.0f} planes, expected at most {_MAX_PLANES}"
+            f"{path}: its OME description claims {claimed:.0f} planes, expected at most "
+            f"{_MAX_PLANES}"
         )
 
 
@@ -263,7 +269,8 @@ def tiff_slices(path: str, axes: str | None = None) -> list[Slice]:
                 if axis not in "ZYXS"
             ):
                 raise UnsupportedError(
-                    f"is one file of a set with axes {series.axes} of shape {series.shape}: name one file of the set alone, or all of them"
+                    f"is one file of a set with axes {series.axes} of shape {series.shape}: name "
+                    "one file of the set alone, or all of them"
                 )
         pages = [page for page in tiff.pages if not page.keyframe.is_reduced]
         return [
@@ -299,7 +306,8 @@ def series_of(tiff: Any, path: str) -> list[Any]:
         claimed, stored = tiff.imagej_metadata.get("images", 1), len(tiff.pages)
         if claimed > stored:
             raise CorruptError(
-                f"{path}: its ImageJ description claims {claimed} sections, which the file cannot hold: it has {stored} pages"
+                f"{path}: its ImageJ description claims {claimed} sections, which the file cannot "
+                f"hold: it has {stored} pages"
             )
     series = (
         [one for one in tiff.series if not one.keyframe.is_reduced] if len(tiff.series) > 1 else []
@@ -312,7 +320,8 @@ def series_of(tiff: Any, path: str) -> list[Any]:
         listed = ", ".join(f"{one.dtype} {one.axes} {one.shape}" for one in series[:_MAX_LISTED])
         more = f", and {len(series) - _MAX_LISTED} more" if len(series) > _MAX_LISTED else ""
         raise UnsupportedError(
-            f"{path}: holds {len(series)} images, expected one, or sections of equal shape: {listed}{more}; store each in its own file"
+            f"{path}: holds {len(series)} images, expected one, or sections of equal shape: "
+            f"{listed}{more}; store each in its own file"
         )
     return series
 
@@ -324,7 +333,8 @@ def series_axes(series: Any, path: str, axes: str | None) -> str:
     if axes is not None:
         if len(axes) != len(series.shape):
             raise ValueError(
-                f"{path}: axes {axes!r} for an array of shape {series.shape}, whose axes are {series.axes}"
+                f"{path}: axes {axes!r} for an array of shape {series.shape}, whose axes are "
+                f"{series.axes}"
             )
         return axes
     letters = ""
@@ -370,7 +380,8 @@ def series_slices(series: Sequence[Any], path: str, axes: str | None) -> list[Sl
     shape = (len(series), *first.shape[: len(outer)])
     if "y" in outer or "x" in outer or math.prod(shape) != len(planes):
         raise UnsupportedError(
-            f"{path}: {len(planes)} pages with the axes {letters} of the whole {first.shape}: the pages are not sections"
+            f"{path}: {len(planes)} pages with the axes {letters} of the whole {first.shape}: the "
+            "pages are not sections"
         )
     table = np.arange(len(planes)).reshape(shape)
     order = [0, *(1 + outer.index(letter) for letter in "zc" if letter in outer)]
@@ -407,7 +418,8 @@ def _planes_of_one_page(series: Any, path: str) -> list[_Plane]:
     count = math.prod(series.shape) // math.prod(page.shape)
     if series.dataoffset + count * nbytes > size:
         raise CorruptError(
-            f"{path}: its sections reach to byte {series.dataoffset + count * nbytes}, and the file has {size}"
+            f"{path}: its sections reach to byte {series.dataoffset + count * nbytes}, and the "
+            f"file has {size}"
         )
     return [_Plane(page, data_offset=series.dataoffset + n * nbytes) for n in range(count)]
 
@@ -485,7 +497,8 @@ def _check_segments(frame: Any) -> None:
     tile_width, tile_height = _segment_shape(frame)
     if min(frame.shaped) < 1 or min(tile_width, tile_height) < 1:
         raise CorruptError(
-            f"holds {width} x {height} pixels of {samples} values, in strips or tiles of {tile_width} x {tile_height}"
+            f"holds {width} x {height} pixels of {samples} values, in strips or tiles of "
+            f"{tile_width} x {tile_height}"
         )
     if _is_plain(frame):
         end = frame.dataoffsets[0] + frame.nbytes
@@ -502,13 +515,15 @@ def _check_segments(frame: Any) -> None:
     expected = separate * -(-height // tile_height) * -(-width // tile_width)
     if not len(offsets) == len(counts) == expected:
         raise CorruptError(
-            f"has {len(offsets)} offsets and {len(counts)} byte counts, expected {expected} of each, one for each strip or tile"
+            f"has {len(offsets)} offsets and {len(counts)} byte counts, expected {expected} of "
+            "each, one for each strip or tile"
         )
     half_absent = np.flatnonzero((offsets == 0) != (counts == 0))
     if len(half_absent):
         n = half_absent[0]
         raise CorruptError(
-            f"strip or tile {n} has offset {offsets[n]} and {counts[n]} bytes, expected both, or 0 and 0 for an absent one"
+            f"strip or tile {n} has offset {offsets[n]} and {counts[n]} bytes, expected both, or 0 "
+            "and 0 for an absent one"
         )
     check_plausible(
         tile_width * tile_height * samples * frame.dtype.itemsize,
@@ -555,7 +570,8 @@ def _read_segments(file: Any, frame: Any, columns: slice, rows: slice) -> npt.ND
         data = file.read(nbytes)
         if len(data) < nbytes:
             raise CorruptError(
-                f"ends in strip or tile {index}, at byte {start + len(data)}, expected {nbytes - len(data)} more bytes"
+                f"ends in strip or tile {index}, at byte {start + len(data)}, expected "
+                f"{nbytes - len(data)} more bytes"
             )
         # the segment, its index, and its shape without padding
         segment, (s, _, y, x, _), (_, h, w, _) = frame.decode(

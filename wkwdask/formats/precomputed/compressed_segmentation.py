@@ -37,7 +37,9 @@ _DECODE_FAULTS = {
     segmentation_blocks.INDEX: "has an index beyond its lookup table",
 }
 _TOO_LARGE = {
-    segmentation_blocks.TABLES_FULL: "its lookup tables reach beyond the 64 MiB that a chunk can address",
+    segmentation_blocks.TABLES_FULL: (
+        "its lookup tables reach beyond the 64 MiB that a chunk can address"
+    ),
     segmentation_blocks.WORDS_FULL: "it reaches beyond the 16 GiB that a chunk can address",
 }
 
@@ -79,7 +81,8 @@ def decode_into(
         start = int(words[channel])
         if start + 2 * blocks > words.size:
             raise CorruptError(
-                f"{source}: byte {offset + 4 * channel}: channel {channel} starts at word {start} of {words.size}, too late for {blocks} blocks"
+                f"{source}: byte {offset + 4 * channel}: channel {channel} starts at word {start} "
+                f"of {words.size}, too late for {blocks} blocks"
             )
         block, fault = segmentation_blocks.decode_channel(
             words, start, shapes.chunk, shapes.block, voxels, corner
@@ -103,7 +106,8 @@ def encode(array: npt.NDArray[Any], block_size: Vec3, source: str) -> bytes:
         end = segmentation_blocks.encode_channel(voxels, block_size, words, end)
         if end < 0:
             raise FormatError(
-                f"{source}: compressed_segmentation cannot hold channel {channel} of {shape} voxels: {_TOO_LARGE[end]}: choose smaller chunks"
+                f"{source}: compressed_segmentation cannot hold channel {channel} of {shape} "
+                f"voxels: {_TOO_LARGE[end]}: choose smaller chunks"
             )
     return words[:end].astype("<u4", copy=False).tobytes()
 
@@ -124,12 +128,14 @@ def _check_length(
     headers."""
     if len(data) % _WORD_NBYTES:
         raise CorruptError(
-            f"{source}: byte {offset}: a chunk of compressed segmentation has a multiple of 4 bytes, found {len(data)}"
+            f"{source}: byte {offset}: a chunk of compressed segmentation has a multiple of 4 "
+            f"bytes, found {len(data)}"
         )
     blocks = math.prod(ceil_divide(shapes.chunk, shapes.block))
     needed = _WORD_NBYTES * (num_channels + 2 * blocks)
     if len(data) < needed:
         raise TruncatedError(
-            f"{source}: byte {offset}: a chunk of {blocks} blocks has at least {needed} bytes, found {len(data)}"
+            f"{source}: byte {offset}: a chunk of {blocks} blocks has at least {needed} bytes, "
+            f"found {len(data)}"
         )
     return blocks

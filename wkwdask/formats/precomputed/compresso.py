@@ -45,7 +45,8 @@ def decode(
     )
     if stored_shape != shape or itemsize != dtype.itemsize:
         raise CorruptError(
-            f"{where}: expected a compresso stream of {shape} voxels of {dtype}, found {stored_shape} of {itemsize} bytes"
+            f"{where}: expected a compresso stream of {shape} voxels of {dtype}, found "
+            f"{stored_shape} of {itemsize} bytes"
         )
     stored = np.dtype(f"<u{itemsize}")
     # one bit per voxel
@@ -56,7 +57,8 @@ def decode(
     rest = len(data) - _HEADER.size - sum(lengths) - (_index_nbytes(shape) if has_index else 0)
     if rest < 0:
         raise TruncatedError(
-            f"{where}: a compresso stream of {len(data)} bytes is {-rest} shorter than its header says"
+            f"{where}: a compresso stream of {len(data)} bytes is {-rest} shorter than its header "
+            "says"
         )
     window = np.dtype(f"<u{window_nbytes}")
     position = _HEADER.size
@@ -130,7 +132,10 @@ def _parse_header(data: bytes, where: str) -> tuple[bool, int, Vec3, Vec3, Vec3,
         or not 1 <= sx * sy * sz <= 64
         or connectivity not in (4, 6)
     ):
-        found = f"version {version}, {itemsize} bytes, windows of {(sx, sy, sz)}, connectivity {connectivity}"
+        found = (
+            f"version {version}, {itemsize} bytes, windows of {(sx, sy, sz)}, connectivity "
+            f"{connectivity}"
+        )
         raise CorruptError(f"{where}: a compresso stream with an impossible header: {found}")
     return (
         version == 1,

@@ -53,7 +53,10 @@ class PrecomputedFormat(ArrayFormat):
     has_chunk_sizes = True
     counts_from_finest = True
     # A Zarr codec sees neither the name nor the index of a chunk, and raw chunks have no header.
-    why_no_zarr_files = "chunks at the end of a volume are cut off, and no header tells a Zarr codec their shape; shards have an index that Zarr does not know"
+    why_no_zarr_files = (
+        "chunks at the end of a volume are cut off, and no header tells a Zarr codec their shape; "
+        "shards have an index that Zarr does not know"
+    )
 
     def recognise(self, path: str) -> bool:
         return is_volume(path)
@@ -124,7 +127,10 @@ class PrecomputedFormat(ArrayFormat):
         return first_data_file(folder)
 
     def why_not_replaceable(self, folder: str) -> str:
-        return f"contains other files than a precomputed scale ({first_stray_file(folder)}), and is not replaced; move it away"
+        return (
+            f"contains other files than a precomputed scale ({first_stray_file(folder)}), and is "
+            "not replaced; move it away"
+        )
 
 
 def _summarize(image: Image, level: Level) -> ScaleSummary:

@@ -83,6 +83,7 @@ def decompress_gzip(data: bytes, largest: int, source: str, offset: int) -> byte
     out = decompress_streams(GZIP, data, largest, source, offset)
     if len(out) > largest:
         raise CorruptError(
-            f"{source}: byte {offset}: a gzip stream of {len(data)} bytes decompresses to more, expected at most {largest}"
+            f"{source}: byte {offset}: a gzip stream of {len(data)} bytes decompresses to more, "
+            f"expected at most {largest}"
         )
     return out

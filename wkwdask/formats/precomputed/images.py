@@ -51,7 +51,8 @@ def decode(
     num_channels, x, y, z = shape
     if width * height != x * y * z:
         raise CorruptError(
-            f"{source}: byte {offset}: a chunk of {shape[1:]} voxels needs an image of {x * y * z} pixels, found {width} x {height}"
+            f"{source}: byte {offset}: a chunk of {shape[1:]} voxels needs an image of {x * y * z} "
+            f"pixels, found {width} x {height}"
         )
     try:
         if encoding == "jxl":  # one thread: chunks are already decoded in parallel
@@ -71,7 +72,8 @@ def decode(
     if image.dtype != dtype or image.size != x * y * z * num_channels:
         components = image.size // (x * y * z)
         raise CorruptError(
-            f"{source}: byte {offset}: expected a {encoding} image of {num_channels} x {dtype}, found {components} x {image.dtype}"
+            f"{source}: byte {offset}: expected a {encoding} image of {num_channels} x {dtype}, "
+            f"found {components} x {image.dtype}"
         )
     voxels: npt.NDArray[Any] = image.reshape(z, y, x, num_channels).transpose(3, 2, 1, 0)
     return voxels
@@ -147,7 +149,8 @@ def image_shape(shape: Vec3, max_side: int, what: str) -> tuple[int, int]:
         if total % width == 0 and total // width <= max_side:
             return width, total // width
     raise FormatError(
-        f"{what}: no image with sides of at most {max_side} pixels holds a chunk of {shape} voxels: choose another chunk size"
+        f"{what}: no image with sides of at most {max_side} pixels holds a chunk of {shape} "
+        "voxels: choose another chunk size"
     )
 
 

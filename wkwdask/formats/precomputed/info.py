@@ -72,7 +72,8 @@ class Scale:
         stored = self.chunk_sizes or (self.chunk_size,)
         if chosen not in stored:
             raise ValueError(
-                f"scale {self.key!r} has no chunks of {chosen} voxels, but of {' and '.join(str(size) for size in stored)}"
+                f"scale {self.key!r} has no chunks of {chosen} voxels, but of "
+                f"{' and '.join(str(size) for size in stored)}"
             )
         return replace(self, chunk_size=chosen)
 

@@ -122,7 +122,8 @@ class InfoEdit(MetadataEdit):
         ours = (self.new["type"], self.new["data_type"], self.new["num_channels"])
         if stored != ours:
             raise ValueError(
-                f"{self.folder}/{FILE_NAME}: type, data_type and num_channels are {stored}, but {ours} for the new scale"
+                f"{self.folder}/{FILE_NAME}: type, data_type and num_channels are {stored}, but "
+                f"{ours} for the new scale"
             )
 
     def to_json(self) -> dict[str, Any]:

@@ -56,7 +56,8 @@ def check_published(volume: str, folder: str, info: VolumeInfo) -> None:
         ):
             what = f"is being replaced, and {volume}/{FILE_NAME} still describes the old one"
             raise ReplacedError(
-                f"{folder}: {what}; open it in a moment, or repeat the call that was killed during the replacement (wkwdask status names it)"
+                f"{folder}: {what}; open it in a moment, or repeat the call that was killed during "
+                "the replacement (wkwdask status names it)"
             )
 
 
@@ -142,7 +143,8 @@ class VolumeSource:
             check_published(self.store.url, array.folder, self.info)
             if not scale_identity(array).is_still_described():
                 raise ReplacedError(
-                    f"{array.folder}: {FILE_NAME} describes another scale since it was read; open it again"
+                    f"{array.folder}: {FILE_NAME} describes another scale since it was read; open "
+                    "it again"
                 )
         return array
 
@@ -180,7 +182,8 @@ def _follow_redirects(store: Store) -> tuple[Store, VolumeInfo]:
         store = open_store(_redirect_location(store, info.redirect))
         if store.url in seen:
             raise CorruptError(
-                f"{seen[0]}/{FILE_NAME}: redirects lead in a circle: {' -> '.join([*seen, store.url])}"
+                f"{seen[0]}/{FILE_NAME}: redirects lead in a circle: "
+                f"{' -> '.join([*seen, store.url])}"
             )
         seen.append(store.url)
         if len(seen) > _MAX_REDIRECTS + 1:
@@ -197,7 +200,8 @@ def _redirect_location(store: Store, redirect: str) -> str:
     # A remote file must not choose which local files are read.
     if not is_remote(location) and not store.is_local:
         raise UnsupportedError(
-            f"{store.path_of(FILE_NAME)}: redirects from a remote volume to the local path {location}, which is not followed"
+            f"{store.path_of(FILE_NAME)}: redirects from a remote volume to the local path "
+            f"{location}, which is not followed"
         )
     return location
 

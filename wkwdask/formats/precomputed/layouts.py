@@ -236,7 +236,8 @@ def decompress_file(
             raise
         except Exception as error:
             raise CorruptError(
-                f"{path}: byte 0: expected a {what} stream of {len(data)} bytes that decompresses to at most {largest} bytes: {error}"
+                f"{path}: byte 0: expected a {what} stream of {len(data)} bytes that decompresses "
+                f"to at most {largest} bytes: {error}"
             ) from None
         return out
     if path.endswith((".xz", ".bz2")):
@@ -244,7 +245,8 @@ def decompress_file(
         out = decompress_streams(kind, data, largest, path, 0)
         if len(out) > largest:
             raise CorruptError(
-                f"{path}: byte 0: a {what} stream of {len(data)} bytes decompresses to {len(out)}, expected at most {largest}"
+                f"{path}: byte 0: a {what} stream of {len(data)} bytes decompresses to {len(out)}, "
+                f"expected at most {largest}"
             )
         return out
     return data
@@ -312,11 +314,13 @@ class OpenShard:
             available = "" if limit is None else f" of the {limit} bytes behind the shard index"
             where = f"{self.index_file.name}: byte {INDEX_ENTRY_NBYTES * minishard}"
             raise CorruptError(
-                f"{where}: the shard index places the index of minishard {minishard} from {start} to {stop}{available}"
+                f"{where}: the shard index places the index of minishard {minishard} from {start} "
+                f"to {stop}{available}"
             )
         if start == stop and self.is_unreferenced():
             raise CorruptError(
-                f"{self.index_file.name}: byte 0: the shard index lists no minishard, though chunks follow it"
+                f"{self.index_file.name}: byte 0: the shard index lists no minishard, though "
+                "chunks follow it"
             )
         return start, stop
 
@@ -343,7 +347,8 @@ class OpenShard:
             parts = file.read([(first, last)])
             if parts is not None and len(parts[0]) < last - first:
                 raise TruncatedError(
-                    f"{file.name}: ends at byte {first + len(parts[0])}, expected a shard with an index of {sharding.index_nbytes} bytes"
+                    f"{file.name}: ends at byte {first + len(parts[0])}, expected a shard with an "
+                    f"index of {sharding.index_nbytes} bytes"
                 )
             return [
                 np.frombuffer(b"" if parts is None else parts[0], "<u8")
@@ -382,7 +387,8 @@ class OpenShard:
             if stop - start > limit:
                 found = f"the index of minishard {number} has {stop - start} bytes"
                 raise CorruptError(
-                    f"{self.name}: byte {self.first_byte + start}: {found}, expected at most {limit}"
+                    f"{self.name}: byte {self.first_byte + start}: {found}, expected at most "
+                    f"{limit}"
                 )
         tables = {number: np.zeros((3, 0), np.uint64) for number in spans}
         first = self.first_byte

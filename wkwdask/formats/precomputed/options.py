@@ -21,7 +21,10 @@ class PrecomputedOptions(StorageOptions):
 
     chunk_shape: Vec3 | None = shape("A chunk [voxels].", (64, 64, 64))
     shard_shape: Vec3 | bool | Sharding | None = shape(
-        "A shard [voxels], of a shape that the format allows for the volume; {auto} chooses about 1 GiB before compression, {none} makes each chunk a file.",
+        (
+            "A shard [voxels], of a shape that the format allows for the volume; {auto} chooses "
+            "about 1 GiB before compression, {none} makes each chunk a file."
+        ),
         False,
         "{none}",
         accepts_bool=True,
@@ -33,7 +36,8 @@ class PrecomputedOptions(StorageOptions):
     )
     quality: int | None = number("Quality of jpeg and jxl; jxl without it is lossless.", (0, 100))
     compression: str | None = choice(
-        'Compression of encoded chunks, and of the indexes of shards. "gzip" of unsharded chunks appends .gz to file names: cloud-volume can read them, and '
+        'Compression of encoded chunks, and of the indexes of shards. "gzip" of unsharded chunks '
+        "appends .gz to file names: cloud-volume can read them, and "
         "Neuroglancer behind a server that supports such names, but tensorstore cannot.",
         ("gzip", "raw"),
         default_doc="gzip in shards, except for images; raw for unsharded chunks",

@@ -219,7 +219,8 @@ def choose_sharding(
     shape, chunk = vec3(size, "size"), vec3(chunk_size, "chunk_size")
     if min(shape) < 1 or min(chunk) < 1 or num_channels < 1 or target_shard_nbytes < 1:
         raise ValueError(
-            f"size, chunk_size, num_channels and target_shard_nbytes must be positive, got {shape}, {chunk}, {num_channels}, {target_shard_nbytes}"
+            "size, chunk_size, num_channels and target_shard_nbytes must be positive, got "
+            f"{shape}, {chunk}, {num_channels}, {target_shard_nbytes}"
         )
     chunk_nbytes = chunk[0] * chunk[1] * chunk[2] * num_channels * np.dtype(dtype).itemsize
     return sharding_of_bits(
@@ -374,7 +375,8 @@ def parse_minishard_index(
 ) -> tuple[Column, Column, Column]:
     if len(raw) % MINISHARD_ENTRY_NBYTES:
         raise CorruptError(
-            f"{source}: byte {offset}: a minishard index has a multiple of {MINISHARD_ENTRY_NBYTES} bytes, found {len(raw)}"
+            f"{source}: byte {offset}: a minishard index has a multiple of "
+            f"{MINISHARD_ENTRY_NBYTES} bytes, found {len(raw)}"
         )
     table = np.frombuffer(raw, "<u8").reshape(3, -1).astype(np.uint64)
     ids, sizes = np.cumsum(table[0], dtype=np.uint64), table[2]
@@ -384,15 +386,20 @@ def parse_minishard_index(
     if wrong.size:
         n = int(wrong[0])
         raise CorruptError(
-            f"{source}: byte {offset}: expected ascending chunk identifiers in a minishard index, found {ids[n + 1]} after {ids[n]}"
+            f"{source}: byte {offset}: expected ascending chunk identifiers in a minishard index, "
+            f"found {ids[n + 1]} after {ids[n]}"
         )
     bounds = np.cumsum(table[1:].T.ravel(), dtype=np.uint64)  # start 0, end 0, start 1, end 1, ...
     limit = np.uint64(_MAX_OFFSET if data_nbytes is None else max(0, data_nbytes))
     wrong = np.flatnonzero((bounds > limit) | (bounds < np.concatenate([bounds[:1], bounds[:-1]])))
     if wrong.size:
         n = int(wrong[0]) // 2
-        where = f"outside the {'file' if data_nbytes is None else f'{data_nbytes} bytes behind the shard index'}"
+        where = (
+            "outside the "
+            f"{'file' if data_nbytes is None else f'{data_nbytes} bytes behind the shard index'}"
+        )
         raise CorruptError(
-            f"{source}: byte {offset}: chunk {ids[n]} of a minishard index, {sizes[n]} bytes, lies {where}"
+            f"{source}: byte {offset}: chunk {ids[n]} of a minishard index, {sizes[n]} bytes, lies "
+            f"{where}"
         )
     return ids, bounds[::2], sizes

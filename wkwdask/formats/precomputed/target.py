@@ -151,8 +151,10 @@ class TargetVolume(TargetFolder):
             existing.num_channels,
         ):
             raise ValueError(
-                f"{self.folder}/{FILE_NAME}: the volume is {existing.type} of {existing.num_channels} x {existing.dtype.name}, "
-                f"the new scale is {volume.type} of {volume.num_channels} x {native.name}; cast it, or write to another volume"
+                f"{self.folder}/{FILE_NAME}: the volume is {existing.type} of "
+                f"{existing.num_channels} x {existing.dtype.name}, "
+                f"the new scale is {volume.type} of {volume.num_channels} x {native.name}; cast "
+                "it, or write to another volume"
             )
         return volume
 
@@ -201,11 +203,13 @@ class TargetVolume(TargetFolder):
         if self.info is None or not self.info.scales:
             if mag != MAG_1:
                 raise ValueError(
-                    f"{self.folder}: has no scales yet; mag= adds a coarser scale to an existing volume"
+                    f"{self.folder}: has no scales yet; mag= adds a coarser scale to an existing "
+                    "volume"
                 )
             if lengths is None:
                 raise ValueError(
-                    "voxel_size= is needed for a new volume: the edge lengths of a voxel in nanometers, such as (4, 4, 40)"
+                    "voxel_size= is needed for a new volume: the edge lengths of a voxel in "
+                    "nanometers, such as (4, 4, 40)"
                 )
             return lengths
         resolution = self._resolution_of(mag, self.info)
@@ -213,7 +217,8 @@ class TargetVolume(TargetFolder):
             resolution, lengths_in(mag, self.destination.required_voxel_size_nm)
         ):
             raise ValueError(
-                f"{self.folder}/{FILE_NAME}: voxels of mag {mag} have {resolution} nm, those of the array {lengths} nm; mag= writes a coarser scale"
+                f"{self.folder}/{FILE_NAME}: voxels of mag {mag} have {resolution} nm, those of "
+                f"the array {lengths} nm; mag= writes a coarser scale"
             )
         return resolution
 
@@ -221,7 +226,8 @@ class TargetVolume(TargetFolder):
         # `info` may list a scale that has no file yet: its folder does not show that it exists.
         if existing == "error" and scale.key in self.listed_keys and not is_occupied(folder):
             raise ExistsError(
-                f'{self.folder}/{FILE_NAME}: already lists scale {scale.key!r}; existing="overwrite" replaces all of it'
+                f"{self.folder}/{FILE_NAME}: already lists scale {scale.key!r}; "
+                'existing="overwrite" replaces all of it'
             )
 
     def folder_of(self, key: str) -> str:
@@ -235,14 +241,16 @@ class TargetVolume(TargetFolder):
         if len(same_folder) > 1 or any(scale.key != key for scale in same_folder):
             listed = " and ".join(f"scales[{scale.index}] ({scale.key!r})" for scale in same_folder)
             raise UnsupportedError(
-                f"{source}: {listed} {'use' if len(same_folder) > 1 else 'uses'} the folder of scale {key!r}, which is not replaced"
+                f"{source}: {listed} {'use' if len(same_folder) > 1 else 'uses'} the folder of "
+                f"scale {key!r}, which is not replaced"
             )
         if any(
             isinstance(scale.entry, dict) and scale.entry.get("locked") is True
             for scale in same_folder
         ):
             raise ExistsError(
-                f'{source}: scale {key!r} is locked ("locked": true), and is not replaced; remove the lock from {FILE_NAME} if you may'
+                f'{source}: scale {key!r} is locked ("locked": true), and is not replaced; remove '
+                f"the lock from {FILE_NAME} if you may"
             )
         return folder
 
@@ -267,7 +275,8 @@ class TargetVolume(TargetFolder):
         key = default_key(resolution)
         if key in self.listed_keys:
             raise ExistsError(
-                f"{self.folder}/{FILE_NAME}: scale {key!r} has another resolution than {resolution} nm"
+                f"{self.folder}/{FILE_NAME}: scale {key!r} has another resolution than "
+                f"{resolution} nm"
             )
         return key
 
@@ -305,7 +314,10 @@ def _loss(scale: Scale, source: Scale) -> str | None:
         return None
     if scale.encoding != source.encoding:
         return ""
-    return f"scale {source.key!r} is decoded and encoded as {scale.encoding} again, which changes its voxels"
+    return (
+        f"scale {source.key!r} is decoded and encoded as {scale.encoding} again, which changes its "
+        "voxels"
+    )
 
 
 def with_storage(scale: Scale, options: PrecomputedOptions, volume: VolumeInfo) -> Scale:
@@ -354,7 +366,8 @@ def _sharding(
     if requested not in (None, True):
         if not isinstance(requested, tuple):
             raise TypeError(
-                f"shard_shape must be three lengths, True, False or a Sharding (see choose_sharding), got {requested!r}"
+                "shard_shape must be three lengths, True, False or a Sharding (see "
+                f"choose_sharding), got {requested!r}"
             )
         return _sharding_of_shape(requested, new)
     is_like_source = (new.chunk_size, new.encoding) == (scale.chunk_size, scale.encoding)
@@ -390,7 +403,8 @@ def _sharding_of_shape(shape: Vec3, scale: Scale) -> Sharding:
         # A shard holds a range of compressed Morton codes: each further bit doubles it along one
         # axis, in the order of the code.
         raise ValueError(
-            f"a shard of {shape} voxels is not a range of chunk identifiers of scale {scale.key!r}; its shards can have {shapes} voxels"
+            f"a shard of {shape} voxels is not a range of chunk identifiers of scale "
+            f"{scale.key!r}; its shards can have {shapes} voxels"
         )
     return sharding_of_bits(grid, possible.index((x, y, z)), scale.encoding)
 
@@ -406,7 +420,8 @@ def volume_folder(url: str | os.PathLike[str]) -> str:
     text = stripped(url)
     if is_remote(text):
         raise UnsupportedError(
-            f"{text}: precomputed volumes are written to local folders only; write to one and copy it there, e.g. with gsutil or aws s3"
+            f"{text}: precomputed volumes are written to local folders only; write to one and copy "
+            "it there, e.g. with gsutil or aws s3"
         )
     return local_path(text)
 
@@ -428,7 +443,8 @@ def target_volume(wanted: Destination) -> TargetVolume:
     )
     if above is not None:
         raise ExistsError(
-            f"{folder}: is a scale of the volume {above[0]}; name the volume, and the scale with mag="
+            f"{folder}: is a scale of the volume {above[0]}; name the volume, and the scale with "
+            "mag="
         )
     return TargetVolume(folder, wanted, info)
 
@@ -436,4 +452,7 @@ def target_volume(wanted: Destination) -> TargetVolume:
 def _described(scale: Scale) -> str:
     """Describe the storage of a scale in a few words."""
     x, y, z = scale.chunk_size
-    return f"{scale.encoding}, chunks of {x} x {y} x {z} voxels, {'each a file' if scale.sharding is None else 'in shards'}"
+    return (
+        f"{scale.encoding}, chunks of {x} x {y} x {z} voxels, "
+        f"{'each a file' if scale.sharding is None else 'in shards'}"
+    )

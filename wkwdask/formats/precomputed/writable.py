@@ -81,7 +81,8 @@ def check_writable(
         and is_lossy(scale.encoding, scale.options.get("jxl_quality"))
     ):
         problems.append(
-            f"{scale.encoding} changes the ids of a segmentation: choose compressed_segmentation, or force=True if that is what you want"
+            f"{scale.encoding} changes the ids of a segmentation: choose compressed_segmentation, "
+            "or force=True if that is what you want"
         )
     if problems:
         raise ValueError(f"scale {scale.key!r}: " + "; ".join(problems))
@@ -131,7 +132,10 @@ def _encoding_problems(encoding: str, dtype: str, num_channels: int) -> Iterator
     if dtype not in dtypes:
         yield f"{encoding} encodes {', '.join(dtypes)}, not {dtype}"
     if channels is not None and num_channels not in channels:
-        yield f"{encoding} encodes {' or '.join(str(n) for n in channels)} channels, not {num_channels}"
+        yield (
+            f"{encoding} encodes {' or '.join(str(n) for n in channels)} channels, not "
+            f"{num_channels}"
+        )
 
 
 def _option_problems(scale: Scale) -> Iterator[str]:
@@ -141,9 +145,15 @@ def _option_problems(scale: Scale) -> Iterator[str]:
     ):
         yield f"compressed_segmentation needs a positive block size, got {scale.block_size}"
     if scale.encoding != "compressed_segmentation" and scale.block_size is not None:
-        yield f"compressed_segmentation_block_size belongs to compressed_segmentation, not to {scale.encoding}"
+        yield (
+            "compressed_segmentation_block_size belongs to compressed_segmentation, not to "
+            f"{scale.encoding}"
+        )
     if scale.encoding == "compresso" and any(max(chunk) > _MAX_COMPRESSO for chunk in sizes):
-        yield f"compresso encodes sides of at most {_MAX_COMPRESSO} voxels, got chunks of {scale.chunk_size}"
+        yield (
+            f"compresso encodes sides of at most {_MAX_COMPRESSO} voxels, got chunks of "
+            f"{scale.chunk_size}"
+        )
     for name, value in scale.options.items():
         encoding, minimum, maximum = _OPTION_RANGES.get(name, (scale.encoding, 0, 0))
         if encoding != scale.encoding:
@@ -165,15 +175,22 @@ def _sharding_problems(scale: Scale, sharding: Sharding) -> Iterator[str]:
         or max(bits[0], bits[1] + bits[2]) > compressed_morton.MAX_BITS
         or bits[1] > _MAX_INDEX_BITS
     ):
-        yield f"preshift, minishard and shard bits must be from 0 to 64, with at most {_MAX_INDEX_BITS} minishard bits, got {bits}"
+        yield (
+            "preshift, minishard and shard bits must be from 0 to 64, with at most "
+            f"{_MAX_INDEX_BITS} minishard bits, got {bits}"
+        )
     if min(*scale.size, *scale.chunk_size) < 1:
         return
     needed = sum((cells - 1).bit_length() for cells in scale.grid)
     if needed > compressed_morton.MAX_BITS:
-        yield f"a grid of {scale.grid} chunks needs chunk identifiers of {needed} bits, more than {compressed_morton.MAX_BITS}: choose larger chunks"
+        yield (
+            f"a grid of {scale.grid} chunks needs chunk identifiers of {needed} bits, more than "
+            f"{compressed_morton.MAX_BITS}: choose larger chunks"
+        )
     elif sharding.hash != "identity" or sum(bits) < needed:
         yield (
-            f"a new shard must be a box of voxels: hash must be identity, and the bits {bits} must cover identifiers of {needed} bits; "
+            f"a new shard must be a box of voxels: hash must be identity, and the bits {bits} must "
+            f"cover identifiers of {needed} bits; "
             "choose_sharding returns such a sharding"
         )
 
@@ -181,10 +198,22 @@ def _sharding_problems(scale: Scale, sharding: Sharding) -> Iterator[str]:
 def viewer_warnings(scale: Scale, dtype: str, num_channels: int) -> Iterator[str]:
     """Yield the reasons why Neuroglancer does not show a scale correctly."""
     if any(max(chunk) > _MAX_TEXTURE for chunk in (scale.chunk_size, *scale.chunk_sizes)):
-        yield f"Neuroglancer cannot show chunks with a side of more than {_MAX_TEXTURE} voxels, and this scale has chunks of {scale.chunk_size}"
+        yield (
+            f"Neuroglancer cannot show chunks with a side of more than {_MAX_TEXTURE} voxels, and "
+            f"this scale has chunks of {scale.chunk_size}"
+        )
     if scale.encoding == "png" and dtype == "uint16" and num_channels > 1:
-        yield f"Neuroglancer shows png of uint16 with {num_channels} channels incorrectly: choose raw, or one channel"
+        yield (
+            f"Neuroglancer shows png of uint16 with {num_channels} channels incorrectly: choose "
+            "raw, or one channel"
+        )
     if scale.encoding == "jxl" and num_channels > 1:
-        yield f"Neuroglancer shows jxl with {num_channels} channels incorrectly or not at all: choose jpeg or png, or one channel"
+        yield (
+            f"Neuroglancer shows jxl with {num_channels} channels incorrectly or not at all: "
+            "choose jpeg or png, or one channel"
+        )
     if scale.encoding == "compresso" and dtype == "uint64":
-        yield "Neuroglancer truncates compresso ids of 2^32 and more: choose compressed_segmentation, or uint32"
+        yield (
+            "Neuroglancer truncates compresso ids of 2^32 and more: choose "
+            "compressed_segmentation, or uint32"
+        )

@@ -155,7 +155,8 @@ def open_annotation(
             )
             if header.file_len != 1:
                 raise UnsupportedError(
-                    f"{file}/{folder}: files of {header.file_len}^3 blocks do not show which blocks were annotated, expected 1"
+                    f"{file}/{folder}: files of {header.file_len}^3 blocks do not show which "
+                    "blocks were annotated, expected 1"
                 )
             mags.append(AnnotationMag(file, folder, mag, header, state))
     return mags, note
@@ -217,7 +218,8 @@ def _data_file(file: str, fallback: str | None, volume_layer: str | None) -> tup
     stored = list(_names(data))
     if stored and not any(map(_BLOCK.fullmatch, stored)):
         raise UnsupportedError(
-            f"{data}: expected WKW data such as 1/z0/y0/x0.wkw, found other files; export the annotation as WKW"
+            f"{data}: expected WKW data such as 1/z0/y0/x0.wkw, found other files; export the "
+            "annotation as WKW"
         )
     return data, note
 
@@ -237,12 +239,14 @@ def _choose_layer(
     listed = "; ".join(map(str, layers))
     if volume_layer is None:
         raise ValueError(
-            f"{file}: several volume annotations, {len(matching)} of them drawn on layer {fallback}; name one with volume_layer=: {listed}"
+            f"{file}: several volume annotations, {len(matching)} of them drawn on layer "
+            f"{fallback}; name one with volume_layer=: {listed}"
         )
     if not matching:
         raise MissingError(f"{file}: no volume layer {volume_layer!r}; there are {listed}")
     raise ValueError(
-        f"{file}: {len(matching)} volume layers are called {volume_layer!r}; name the data*.zip of one: {listed}"
+        f"{file}: {len(matching)} volume layers are called {volume_layer!r}; name the data*.zip of "
+        f"one: {listed}"
     )
 
 
@@ -305,7 +309,8 @@ def find_mag(mags: list[AnnotationMag], wanted: Mag) -> AnnotationMag | None:
     matching = next((mag for mag in mags if mag.mag == wanted), None)
     if matching is None and mags:
         raise MissingError(
-            f"{mags[0].file}: no blocks of mag {wanted}; there are blocks of {', '.join(str(mag.mag) for mag in mags)}"
+            f"{mags[0].file}: no blocks of mag {wanted}; there are blocks of "
+            f"{', '.join(str(mag.mag) for mag in mags)}"
         )
     return matching
 
@@ -337,13 +342,15 @@ def read_nodes(path: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
                 element.clear()
     if root is None or root.tag != "things":
         raise FormatError(
-            f"{path}: the root element is <{'' if root is None else root.tag}>, expected <things> of an NML"
+            f"{path}: the root element is <{'' if root is None else root.tag}>, expected <things> "
+            "of an NML"
         )
     voxels = np.array(positions, np.float64).reshape(-1, 3)
     far = np.flatnonzero(~(np.abs(voxels) < _MAX_COORDINATE).all(axis=1))  # also true for nan
     if len(far):
         raise FormatError(
-            f"{path}: node {far[0] + 1} lies at {', '.join(f'{n:g}' for n in voxels[far[0]])}, outside of any volume"
+            f"{path}: node {far[0] + 1} lies at {', '.join(f'{n:g}' for n in voxels[far[0]])}, "
+            "outside of any volume"
         )
     return np.array(trees, np.int64), np.floor(voxels).astype(np.int64)
 

@@ -193,7 +193,10 @@ def _levels(layer_folder: str, name: str, layer: DatasetLayer) -> Iterator[Level
             )
             if is_remote(str(layer.dataset_folder)) and not is_remote(folder):
                 # a remote file must not choose which local files are read
-                problem = f"{layer.dataset_folder}/{FILE_NAME}: mag {listed.mag} of layer {name} is at the local path {folder}, which is not followed"
+                problem = (
+                    f"{layer.dataset_folder}/{FILE_NAME}: mag {listed.mag} of layer {name} is at "
+                    f"the local path {folder}, which is not followed"
+                )
                 yield Level(
                     listed.mag.name,
                     folder,
@@ -361,7 +364,8 @@ def _locate(path: str) -> ResolvedUrl:
     elif not files.isdir(path):
         raise MissingError(f"{path}: no such folder")
     raise MissingError(
-        f"{path}: no dataset ({FILE_NAME}), no layer (subfolders such as 1 or 2-2-1) and no mag ({HEADER_NAME}) here"
+        f"{path}: no dataset ({FILE_NAME}), no layer (subfolders such as 1 or 2-2-1) and no mag "
+        f"({HEADER_NAME}) here"
     )
 
 
@@ -456,7 +460,8 @@ def check_stored_as_wkw(layer: Image, *, is_target: bool = False) -> None:
     dataset = layer.container.dataset_folder
     if stored not in ARRAY_FORMATS:
         raise UnsupportedError(
-            f"{layer.folder}: layer {layer.name} is stored as {stored}, only WKW, Zarr and N5 can be opened in a dataset; name the volume itself, with the "
+            f"{layer.folder}: layer {layer.name} is stored as {stored}, only WKW, Zarr and N5 can "
+            "be opened in a dataset; name the volume itself, with the "
             "prefix of its format, such as precomputed://PATH"
         )
     target = "DATASET" if is_remote(dataset) else f"{dataset}/{layer.name}_wkw"
@@ -464,7 +469,8 @@ def check_stored_as_wkw(layer: Image, *, is_target: bool = False) -> None:
         ["wkwdask", "convert", f"{dataset}/{layer.name}", target]
     )
     raise UnsupportedError(
-        f"{layer.folder}: layer {layer.name} is stored as {_ARRAY_NAMES[ARRAY_FORMATS[stored]]} ({stored}), only WKW layers of a dataset are copied and "
+        f"{layer.folder}: layer {layer.name} is stored as {_ARRAY_NAMES[ARRAY_FORMATS[stored]]} "
+        f"({stored}), only WKW layers of a dataset are copied and "
         f"changed; {command} stores {'this one' if is_target else 'it'} as WKW"
     )
 
@@ -542,7 +548,8 @@ def _axes(
         or not all(map(is_whole_number, order.values()))
     ):
         raise CorruptError(
-            f"{source}: axisOrder: expected the index of a dimension for each of x, y and z, found {json.dumps(order)[:80]}"
+            f"{source}: axisOrder: expected the index of a dimension for each of x, y and z, found "
+            f"{json.dumps(order)[:80]}"
         )
     places = {letter: int(index) for letter, index in order.items()}
     if record.num_channels == 1 and len(places) == len(shape) + 1 and "c" in places:
@@ -557,7 +564,8 @@ def _axes(
         0 <= index < len(shape) for index in places.values()
     ):
         raise CorruptError(
-            f"{source}: axisOrder: expected the index of one of {len(shape)} dimensions for each axis, found {json.dumps(order)[:80]}"
+            f"{source}: axisOrder: expected the index of one of {len(shape)} dimensions for each "
+            f"axis, found {json.dumps(order)[:80]}"
         )
     letters = {index: letter for letter, index in places.items()}
     rest = [index for index in range(len(shape)) if index not in letters]
@@ -581,6 +589,7 @@ def _channels(
     count = record.num_channels if is_stated else stored
     if not is_whole_number(first) or not 0 <= first <= stored - count:
         raise CorruptError(
-            f"{source}: expected channels {first!r} to {first!r} + {count} by channelIndex and numChannels, found {stored} in the array"
+            f"{source}: expected channels {first!r} to {first!r} + {count} by channelIndex and "
+            f"numChannels, found {stored} in the array"
         )
     return int(first), count

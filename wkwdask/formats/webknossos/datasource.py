@@ -124,7 +124,8 @@ def parse_datasource(content: str | bytes, source: str) -> DataSource:
         layer, count = _parse_layer(entry, path, layer_problems), counts[_name_of(entry)]
         if layer is not None and count > 1:
             layer_problems.messages.append(
-                f"{path}.name: {count} layers have the name {layer.name!r}, expected one; rename the others in the file"
+                f"{path}.name: {count} layers have the name {layer.name!r}, expected one; rename "
+                "the others in the file"
             )
             layer = None
         if layer is not None:
@@ -177,7 +178,8 @@ def check_layer_name(name: str) -> None:
     """
     if not _LAYER_NAME.fullmatch(name):
         raise ValueError(
-            f"a layer name consists of letters a-z and A-Z, digits, _, $, @, - and, after the first character, dots; got {name!r}"
+            "a layer name consists of letters a-z and A-Z, digits, _, $, @, - and, after the first "
+            f"character, dots; got {name!r}"
         )
 
 
@@ -336,7 +338,8 @@ def layer_entry(document: dict[str, Any], name: str) -> dict[str, Any]:
         if entry.get("name") == name:
             return entry
     raise MissingError(
-        f"no layer {name!r} in {FILE_NAME}; there are {', '.join(filter(None, map(_name_of, objects))) or 'none'}"
+        f"no layer {name!r} in {FILE_NAME}; there are "
+        f"{', '.join(filter(None, map(_name_of, objects))) or 'none'}"
     )
 
 

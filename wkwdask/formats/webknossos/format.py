@@ -145,7 +145,8 @@ class WebknossosFormat(ArrayFormat):
         root = None if target is None else local_path(target)
         if root is not None and files.realpath(root) == files.realpath(located.path):
             raise ValueError(
-                f"{root}: is the source; pass another target (rechunk and compress work in place without a target)"
+                f"{root}: is the source; pass another target (rechunk and compress work in place "
+                "without a target)"
             )
         if layers is None and located.invalid_layers:
             located.invalid_layers[0].raise_error()
@@ -264,7 +265,10 @@ class WebknossosFormat(ArrayFormat):
         return path if files.exists(path) else None
 
     def why_not_replaceable(self, folder: str) -> str:
-        return f"contains other files than one mag{stray_in(folder)} and is not replaced; name the folder of a mag, such as DATASET/LAYER/1"
+        return (
+            f"contains other files than one mag{stray_in(folder)} and is not replaced; name the "
+            "folder of a mag, such as DATASET/LAYER/1"
+        )
 
     def container_around(self, folder: str) -> str | None:
         return next(
@@ -303,7 +307,8 @@ class WebknossosFormat(ArrayFormat):
         real = super().check_removable(image, folder)
         for other in other_layers_with(image, real):
             raise UnsupportedError(
-                f"{real}: layer {other} lists this mag too; remove it from the JSON of one of them first"
+                f"{real}: layer {other} lists this mag too; remove it from the JSON of one of them "
+                "first"
             )
         return real
 
@@ -341,7 +346,8 @@ def _select_mags(located: ResolvedUrl, layer: Image, mags: Sequence[Mag] | None)
     missing = [mag for mag in mags or () if mag not in existing]
     if missing:
         raise MissingError(
-            f"{located.path}: layer {layer.name} has no mag {missing[0]}; there are {', '.join(map(str, existing)) or 'none'}"
+            f"{located.path}: layer {layer.name} has no mag {missing[0]}; there are "
+            f"{', '.join(map(str, existing)) or 'none'}"
         )
     return existing if mags is None else [mag for mag in existing if mag in mags]
 
@@ -362,7 +368,8 @@ def _check_name(folder: str, located: ResolvedUrl, mag: Mag) -> None:
     named = mag_from_name(basename(folder))
     if named not in (None, mag) and mag_from_name(basename(located.path)) is not None:
         raise ValueError(
-            f"{folder}: is named after mag {named}, but {located.path} is mag {mag}; name it {mag.name}"
+            f"{folder}: is named after mag {named}, but {located.path} is mag {mag}; name it "
+            f"{mag.name}"
         )
 
 

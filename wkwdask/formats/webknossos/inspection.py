@@ -330,7 +330,8 @@ def inspect_dataset(
     missing = set(layers or ()) - {layer.name for layer in known}
     if missing:
         raise MissingError(
-            f"{path}: no layer {sorted(missing)[0]!r}; there are {', '.join(layer.name for layer in known) or 'none'}"
+            f"{path}: no layer {sorted(missing)[0]!r}; there are "
+            f"{', '.join(layer.name for layer in known) or 'none'}"
         )
     selected = mags if only is None else [only]
     folders = [(path, False)] if dataset == path else []
@@ -690,7 +691,10 @@ def header_votes(folder: str, listing: Listing) -> Iterator[WkwHeader]:
 
 def _describe(header: WkwHeader) -> str:
     channels = f" x {header.num_channels}" if header.num_channels > 1 else ""
-    return f"{header.dtype.name}{channels}, {header.block_type.label}, block_len {header.block_len}, file_len {header.file_len}"
+    return (
+        f"{header.dtype.name}{channels}, {header.block_type.label}, block_len {header.block_len}, "
+        f"file_len {header.file_len}"
+    )
 
 
 def _check_record(path: str, record: LayerRecord, mags: Sequence[MagScope]) -> Iterator[Fault]:

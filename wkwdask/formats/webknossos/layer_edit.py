@@ -112,14 +112,17 @@ class LayerEdit(MetadataEdit):
         )
         if self.is_listed and (source is None or source.layer(self.layer) is None):
             raise MissingError(
-                f"{self.dataset_folder}/{FILE_NAME}: layer {self.layer!r} was renamed or removed since planning; use its current name"
+                f"{self.dataset_folder}/{FILE_NAME}: layer {self.layer!r} was renamed or removed "
+                "since planning; use its current name"
             )
         if self.voxel_size_nm is None or source is None or source.voxel_size_nm is None:
             return
         if not same_lengths(self.voxel_size_nm, source.voxel_size_nm):
             raise ValueError(
-                f"{self.dataset_folder}/{FILE_NAME}: the voxel size is {source.voxel_size_nm} nm, not {self.voxel_size_nm} nm: "
-                f"another job created the dataset with voxels of another size than those of layer {self.layer}"
+                f"{self.dataset_folder}/{FILE_NAME}: the voxel size is {source.voxel_size_nm} nm, "
+                f"not {self.voxel_size_nm} nm: "
+                "another job created the dataset with voxels of another size than those of layer "
+                f"{self.layer}"
             )
 
     def _grown(self, box: BoundingBox, document: dict[str, Any]) -> BoundingBox:

@@ -116,7 +116,8 @@ class MagTarget:
             )
         if min(spec.box.topleft) < 0:
             raise BoundsError(
-                f"{self.folder}: starts at voxel {spec.box.topleft}, but WKW has no voxels below 0: move it with offset=, or exclude that part "
+                f"{self.folder}: starts at voxel {spec.box.topleft}, but WKW has no voxels below "
+                "0: move it with offset=, or exclude that part "
                 "with bounding_box="
             )
         # Storage options are inherited from the source only if it is WKW: stored blocks can then be
@@ -170,7 +171,8 @@ class MagTarget:
             for low, high in ((whole.topleft, box.topleft), (box.bottomright, whole.bottomright))
         )
         return (
-            f"mag {box.mag} begins {before} and ends {after} of its voxels inside of the layer's bounding box, which is one for all mags in WKW: voxels there "
+            f"mag {box.mag} begins {before} and ends {after} of its voxels inside of the layer's "
+            "bounding box, which is one for all mags in WKW: voxels there "
             'are zero; build_pyramid with existing="overwrite" computes the mag with all of them'
         )
 
@@ -209,8 +211,10 @@ class MagTarget:
             header.num_channels,
         ):
             raise ValueError(
-                f"{layer.folder}: the layer stores {type_text(record.element_class, record.num_channels)}, "
-                f"the array is {type_text(elements, header.num_channels)}; cast it, or write to another layer"
+                f"{layer.folder}: the layer stores "
+                f"{type_text(record.element_class, record.num_channels)}, "
+                f"the array is {type_text(elements, header.num_channels)}; cast it, or write to "
+                "another layer"
             )
         # The box of the layer changes only if the new mag extends beyond it: other mags stay
         # visible where they have voxels.
@@ -250,7 +254,8 @@ class MagTarget:
             )
         if not destination.needs_container and not self._is_named_as_mag:
             raise ValueError(
-                f"{self.folder}: voxel_size= creates a dataset, whose mags are folders such as {self.folder}/LAYER/1: pass one of them"
+                f"{self.folder}: voxel_size= creates a dataset, whose mags are folders such as "
+                f"{self.folder}/LAYER/1: pass one of them"
             )
         # An explicit voxel size must match an existing dataset. Without one, a new dataset takes
         # that of the source.
@@ -265,13 +270,15 @@ class MagTarget:
             known = datasource.voxel_size_nm
             if explicit is not None and known is not None and not same_lengths(explicit, known):
                 raise ValueError(
-                    f"{dataset}/{FILE_NAME}: the voxel size is {known} nm, not {explicit} nm; leave voxel_size= out, or correct the JSON"
+                    f"{dataset}/{FILE_NAME}: the voxel size is {known} nm, not {explicit} nm; "
+                    "leave voxel_size= out, or correct the JSON"
                 )
             return None
         size = explicit or destination.source_voxel_size_nm
         if size is None:
             raise ValueError(
-                f"{dataset}: a new dataset needs a voxel size, and the source has none: pass voxel_size=, such as (4, 4, 35) in nm"
+                f"{dataset}: a new dataset needs a voxel size, and the source has none: pass "
+                "voxel_size=, such as (4, 4, 35) in nm"
             )
         return size
 
@@ -288,7 +295,8 @@ class MagTarget:
                 for lengths in (known, size)
             )
             raise ValueError(
-                f"{self.folder}: voxels of mag {self.mag} are {in_dataset} nm in the dataset, but {in_array} nm in the array's coordinates; "
+                f"{self.folder}: voxels of mag {self.mag} are {in_dataset} nm in the dataset, but "
+                f"{in_array} nm in the array's coordinates; "
                 "write to the mag with this voxel size, or pass offset="
             )
         return None
@@ -398,7 +406,8 @@ class LayerTarget:
             return
         for other in other_layers_with(self.layer, like.name):
             raise ValueError(
-                f"{like.name}: layer {other} lists this mag and its file length too; write to another target"
+                f"{like.name}: layer {other} lists this mag and its file length too; write to "
+                "another target"
             )
 
 
@@ -524,7 +533,8 @@ def check_no_overlap(
         for other in others + [files.realpath(before) for before in folders[:number]]:
             if is_below(real, other) or is_below(other, real):
                 raise FormatError(
-                    f"{folder}: mag {mags[number]} would overwrite {other}; the paths in the JSON overlap"
+                    f"{folder}: mag {mags[number]} would overwrite {other}; the paths in the JSON "
+                    "overlap"
                 )
 
 
@@ -544,7 +554,8 @@ def mag_folder(destination: Destination) -> str:
         outer = next((path for path in above if path and read_datasource(path) is not None), None)
         if outer is not None:  # a dataset must not be nested in a layer or mag of another one
             raise ValueError(
-                f"{folder}: is inside the dataset {outer}, but layer= needs a dataset as the target: pass {outer}, or leave layer= out"
+                f"{folder}: is inside the dataset {outer}, but layer= needs a dataset as the "
+                f"target: pass {outer}, or leave layer= out"
             )
         if datasource is None or datasource.layer(destination.layer) is None:
             check_layer_name(destination.layer)
@@ -553,7 +564,8 @@ def mag_folder(destination: Destination) -> str:
         return f"{folder}/{name}"
     if datasource is None and read_datasource(dirname(dirname(folder))) is not None:
         raise ValueError(
-            f"{folder}: is inside a layer of the dataset {dirname(dirname(folder))}; name a mag of the layer, such as {dirname(folder)}/{name}"
+            f"{folder}: is inside a layer of the dataset {dirname(dirname(folder))}; name a mag of "
+            f"the layer, such as {dirname(folder)}/{name}"
         )
     layer = destination.source_layer or destination.category or destination.guessed_category
     if destination.source_layer and (datasource is None or datasource.layer(layer) is None):

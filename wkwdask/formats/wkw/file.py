@@ -54,11 +54,13 @@ def decode_block(
             voxels = lz4.block.decompress(raw, uncompressed_size=header.block_nbytes)
         except lz4.block.LZ4BlockError as error:
             raise CorruptError(
-                f"{where}: {len(raw)} bytes are not an LZ4 block of {header.block_nbytes} bytes ({error})"
+                f"{where}: {len(raw)} bytes are not an LZ4 block of {header.block_nbytes} bytes "
+                f"({error})"
             ) from None
         if len(voxels) != header.block_nbytes:
             raise CorruptError(
-                f"{where}: {len(raw)} bytes decode to {len(voxels)} bytes, expected {header.block_nbytes}"
+                f"{where}: {len(raw)} bytes decode to {len(voxels)} bytes, expected "
+                f"{header.block_nbytes}"
             )
     edge = header.block_len
     # README, "Raw blocks": the index is X + Y * BLOCK_CLEN + Z * BLOCK_CLEN**2; the channels of one
@@ -73,7 +75,8 @@ def encode_block(voxels: npt.NDArray[Any], header: WkwHeader, level: int = DEFAU
     raw = np.asarray(voxels, header.dtype).tobytes(order="F")
     if len(raw) != header.block_nbytes:
         raise ValueError(
-            f"a block of this mag has {header.block_nbytes} bytes, got an array of shape {voxels.shape}"
+            f"a block of this mag has {header.block_nbytes} bytes, got an array of shape "
+            f"{voxels.shape}"
         )
     return encode_raw_block(raw, header.block_type, level)
 
@@ -115,25 +118,29 @@ def parse_jump_table(
     offset, nbytes = table_range(first, count)
     if len(raw) < nbytes:
         raise TruncatedError(
-            f"{source}: jump table ends at byte {offset + len(raw)}, expected {header.blocks_per_file} entries up to byte {header.smallest_data_offset}"
+            f"{source}: jump table ends at byte {offset + len(raw)}, expected "
+            f"{header.blocks_per_file} entries up to byte {header.smallest_data_offset}"
         )
     bounds = np.frombuffer(raw, "<u8", count + 1)
     if bounds[0] < header.smallest_data_offset:
         raise CorruptError(
-            f"{source}: byte {offset}: block {first} starts at byte {bounds[0]}, inside the header and jump table"
+            f"{source}: byte {offset}: block {first} starts at byte {bounds[0]}, inside the header "
+            "and jump table"
         )
     decreasing = np.flatnonzero(bounds[1:] < bounds[:-1])
     if decreasing.size:
         at = int(decreasing[0])
         raise CorruptError(
             f"{source}: byte {offset + ENTRY_NBYTES * (at + 1)}: "
-            f"jump table decreases: block {first + at} starts at byte {bounds[at]} and ends at byte {bounds[at + 1]}"
+            f"jump table decreases: block {first + at} starts at byte {bounds[at]} and ends at "
+            f"byte {bounds[at + 1]}"
         )
     beyond = np.flatnonzero(bounds > file_nbytes)
     if beyond.size:
         at = int(beyond[0])
         raise TruncatedError(
-            f"{source}: byte {offset + ENTRY_NBYTES * at}: block {first + max(at - 1, 0)} ends at byte {bounds[at]}, but the file has {file_nbytes} bytes"
+            f"{source}: byte {offset + ENTRY_NBYTES * at}: block {first + max(at - 1, 0)} ends at "
+            f"byte {bounds[at]}, but the file has {file_nbytes} bytes"
         )
     return bounds.astype(np.int64)
 
@@ -148,7 +155,8 @@ def raw_block_bounds(
         whole = max(0, file_nbytes - header.data_offset) // header.block_nbytes
         raise TruncatedError(
             f"{source}: block {whole} at byte {header.data_offset + whole * header.block_nbytes}: "
-            f"the file has {file_nbytes} bytes, expected {end}: raw blocks of {header.block_nbytes} bytes from byte {header.data_offset}"
+            f"the file has {file_nbytes} bytes, expected {end}: raw blocks of "
+            f"{header.block_nbytes} bytes from byte {header.data_offset}"
         )
     return (
         header.data_offset
@@ -160,7 +168,8 @@ def format_jump_table(header: WkwHeader, sizes: npt.NDArray[np.int64]) -> bytes:
     """Format the jump table of a file whose blocks are stored without gaps."""
     if sizes.shape != (header.blocks_per_file,):
         raise ValueError(
-            f"a file of this mag has {header.blocks_per_file} blocks, got sizes of shape {sizes.shape}"
+            f"a file of this mag has {header.blocks_per_file} blocks, got sizes of shape "
+            f"{sizes.shape}"
         )
     return (
         (np.cumsum(sizes, dtype=np.uint64) + np.uint64(header.data_offset)).astype("<u8").tobytes()

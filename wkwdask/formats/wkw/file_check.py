@@ -450,7 +450,10 @@ class _FileCheck:
             if self._check.decode:
                 self._decode_valid(header, first, bounds.astype(np.int64), verdicts == VALID)
         if lost:
-            found = f"{self._nbytes} bytes, {lost} of {header.blocks_per_file} blocks end past the end of the file"
+            found = (
+                f"{self._nbytes} bytes, {lost} of {header.blocks_per_file} blocks end past the end "
+                "of the file"
+            )
             self._faults.add(
                 self._at_block("file.truncated", first_lost, found, f"{end} bytes", None)
             )

@@ -160,7 +160,8 @@ def mag_extent(folder: str, header: WkwHeader, mag: Mag) -> BoundingBox:
         if recorded is None:
             what = "a web server cannot be listed, so the size of this mag is unknown"
             raise UnsupportedError(
-                f"{folder}: {what}; it needs a {DATASOURCE_NAME} in the dataset above it, which states the bounding box"
+                f"{folder}: {what}; it needs a {DATASOURCE_NAME} in the dataset above it, which "
+                "states the bounding box"
             ) from None
         return recorded
     if recorded is None:

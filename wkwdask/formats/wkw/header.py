@@ -134,7 +134,8 @@ class WkwHeader:
         ):
             if expected != found:
                 raise CorruptError(
-                    f"{source}: byte {offset}: {what} is {found}, but the mag's header.wkw says {expected}"
+                    f"{source}: byte {offset}: {what} is {found}, but the mag's header.wkw says "
+                    f"{expected}"
                 )
 
 
@@ -156,7 +157,8 @@ def make_header(
     if not 1 <= num_channels * voxel_type.dtype.itemsize <= MAX_VOXEL_NBYTES:
         most = MAX_VOXEL_NBYTES // voxel_type.dtype.itemsize
         raise ValueError(
-            f"a WKW voxel takes 1..{MAX_VOXEL_NBYTES} bytes: {voxel_type.dtype.name} allows 1..{most} channels, got {num_channels}"
+            f"a WKW voxel takes 1..{MAX_VOXEL_NBYTES} bytes: {voxel_type.dtype.name} allows "
+            f"1..{most} channels, got {num_channels}"
         )
     header = WkwHeader(block_len, file_len, block_type, voxel_type, num_channels)
     _check_lz4_limit(header, "new mag")
@@ -180,14 +182,16 @@ def parse_header(raw: bytes, source: str, *, is_data_file: bool) -> WkwHeader:
         raise CorruptError(f"{source}: byte 3: expected version {_VERSION}, found {version}")
     if block_code not in BlockType.__members__.values():
         raise CorruptError(
-            f"{source}: byte 5: expected block type 1 (raw), 2 (lz4) or 3 (lz4hc), found {block_code}"
+            f"{source}: byte 5: expected block type 1 (raw), 2 (lz4) or 3 (lz4hc), found "
+            f"{block_code}"
         )
     voxel_type = by_wkw_code(voxel_code)
     if voxel_type is None:
         raise CorruptError(f"{source}: byte 6: expected voxel type 1..10, found {voxel_code}")
     if voxel_nbytes == 0 or voxel_nbytes % voxel_type.dtype.itemsize:
         raise CorruptError(
-            f"{source}: byte 7: voxel size must be a positive multiple of {voxel_type.dtype.itemsize} ({voxel_type.dtype.name}), found {voxel_nbytes}"
+            f"{source}: byte 7: voxel size must be a positive multiple of "
+            f"{voxel_type.dtype.itemsize} ({voxel_type.dtype.name}), found {voxel_nbytes}"
         )
     header = WkwHeader(
         block_len=1 << (per_dim_log2 & 0x0F),
@@ -200,7 +204,8 @@ def parse_header(raw: bytes, source: str, *, is_data_file: bool) -> WkwHeader:
     if is_data_file and data_offset < header.smallest_data_offset:
         raise CorruptError(
             f"{source}: byte 8: data offset {data_offset} lies inside the header"
-            f"{' and jump table' if header.is_compressed else ''}, expected at least {header.smallest_data_offset}"
+            f"{' and jump table' if header.is_compressed else ''}, expected at least "
+            f"{header.smallest_data_offset}"
         )
     _check_lz4_limit(header, source)
     return header
@@ -223,7 +228,8 @@ def format_header(header: WkwHeader) -> bytes:
 def _check_lz4_limit(header: WkwHeader, source: str) -> None:
     if header.is_compressed and header.block_nbytes > MAX_LZ4_NBYTES:
         raise UnsupportedError(
-            f"{source}: a block of {header.block_len}^3 voxels has {header.block_nbytes} bytes, LZ4 supports at most {MAX_LZ4_NBYTES}"
+            f"{source}: a block of {header.block_len}^3 voxels has {header.block_nbytes} bytes, "
+            f"LZ4 supports at most {MAX_LZ4_NBYTES}"
         )
 
 
@@ -304,7 +310,8 @@ def rewritten_header(
     )
     if options.level is not None and block_type is not BlockType.LZ4HC:
         raise ValueError(
-            f"level applies to lz4hc only, but {name} will be stored as {block_type.label}; leave level= out"
+            f"level applies to lz4hc only, but {name} will be stored as {block_type.label}; leave "
+            "level= out"
         )
     block_len = options.block_len_or(before.block_len)
     file_len = options.file_len_of(block_len)

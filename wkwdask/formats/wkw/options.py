@@ -44,8 +44,10 @@ class WkwOptions(StorageOptions):
     )
     compression: str | None = choice("Encoding of blocks.", ("lz4hc", "lz4", "raw"), "lz4hc")
     level: int | str | None = number(
-        f'Level of LZ4HC; higher levels make smaller files and take longer. "{AUTO}" is level {USUAL_LEVEL}, except for blocks that LZ4HC would make less than '
-        "about 3 % smaller than LZ4, such as noise: LZ4 encodes those many times as fast. Readers do not see a difference.",
+        f'Level of LZ4HC; higher levels make smaller files and take longer. "{AUTO}" is level '
+        f"{USUAL_LEVEL}, except for blocks that LZ4HC would make less than "
+        "about 3 % smaller than LZ4, such as noise: LZ4 encodes those many times as fast. Readers "
+        "do not see a difference.",
         (1, 12),
         AUTO,
         words=(AUTO,),
@@ -80,7 +82,8 @@ class WkwOptions(StorageOptions):
         edge = _edge(self.shard_shape, "shard_shape", "file")
         if edge % block_len:
             raise ValueError(
-                f"shard_shape must be a power of two of blocks of {block_len}^3 voxels, got {self.shard_shape}"
+                f"shard_shape must be a power of two of blocks of {block_len}^3 voxels, got "
+                f"{self.shard_shape}"
             )
         return edge // block_len
 
@@ -94,6 +97,7 @@ def _edge(cube: Vec3, what: str, part: str) -> int:
     edge = cube[0]
     if cube != (edge, edge, edge) or edge & (edge - 1):
         raise ValueError(
-            f"{what} of WKW must be a cube whose edge is a power of two, because a {part} is one, got {cube}"
+            f"{what} of WKW must be a cube whose edge is a power of two, because a {part} is one, "
+            f"got {cube}"
         )
     return edge

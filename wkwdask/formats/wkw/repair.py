@@ -71,7 +71,10 @@ def repair_file(
         # blocks that could not be decoded.
         if salvage:
             lost = int((source == _NOWHERE).sum())
-            text = f"{why}\n{num_blocks - blocks.num_intact} of its {num_blocks} blocks were broken, {lost} of them became zeros."
+            text = (
+                f"{why}\n{num_blocks - blocks.num_intact} of its {num_blocks} blocks were broken, "
+                f"{lost} of them became zeros."
+            )
             place = quarantine(
                 path, check.folder, file_path("", shard).lstrip("/"), text, keep=True
             )

@@ -284,7 +284,8 @@ class WkwFile:
         sizes, largest = np.diff(bounds), compress_bound(self.header.block_nbytes)
         for n in np.flatnonzero(sizes > largest)[:1].tolist():  # before memory is allocated for it
             raise CorruptError(
-                f"{self.path}: block {first + n} at byte {bounds[n]}: {sizes[n]} stored bytes, expected at most {largest}"
+                f"{self.path}: block {first + n} at byte {bounds[n]}: {sizes[n]} stored bytes, "
+                f"expected at most {largest}"
             )
         start = 0
         while start < len(sizes):

@@ -106,7 +106,8 @@ class ZarrPythonReader(ShardLayout, BoxCodec):
             raise MissingError(f"{array.name}: was removed while it was read") from None
         except MemoryError:
             raise UnsupportedError(
-                f"{array.name}: {out.shape} voxels in chunks of {array.grid.chunk} do not fit into memory"
+                f"{array.name}: {out.shape} voxels in chunks of {array.grid.chunk} do not fit into "
+                "memory"
             ) from None
         except (ModuleNotFoundError, FormatError, UnsupportedError, OSError):
             raise
@@ -114,7 +115,8 @@ class ZarrPythonReader(ShardLayout, BoxCodec):
             if type(error).__module__.startswith("obstore"):
                 raise OSError(f"{array.name}: cannot be read: {error}") from None
             raise CorruptError(
-                f"{array.name}: {low[1:]} + {out.shape[1:]} cannot be read: {error or type(error).__name__}"
+                f"{array.name}: {low[1:]} + {out.shape[1:]} cannot be read: "
+                f"{error or type(error).__name__}"
             ) from error
         voxels = to_cxyz(values, self.axes)
         if is_zero(voxels):
@@ -171,7 +173,8 @@ def zarr_array(
         if codec.nbytes > _MAX_CHUNK_NBYTES:
             lengths = list(codec.chunk_shape)
             raise UnsupportedError(
-                f"{store.path_of(name)}: expected chunks of at most {_MAX_CHUNK_NBYTES} bytes, found {lengths}; store it in smaller ones"
+                f"{store.path_of(name)}: expected chunks of at most {_MAX_CHUNK_NBYTES} bytes, "
+                f"found {lengths}; store it in smaller ones"
             )
         codec.check_settings()
     fill = _parse_fill_value(document.get("fill_value"), np.dtype(codec.dtype))
@@ -198,7 +201,8 @@ def _zarr_python_storage(store: Store, axes: str) -> _Storage:
     except ValueError as error:
         if str(error).startswith("Unknown "):  # codec or chunk key encoding
             raise UnsupportedError(
-                f"zarr-python cannot open it: {error}; if a package registers it, install that package"
+                f"zarr-python cannot open it: {error}; if a package registers it, install that "
+                "package"
             ) from None
         raise
     chunk = tuple(max(1, n) for n in item.chunks)

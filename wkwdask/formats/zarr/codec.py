@@ -73,7 +73,8 @@ def decode_bounded(
         raise ValueError(str(error)) from None
     if memoryview(out).nbytes > max_nbytes:
         raise ValueError(
-            f"{SOURCE}: {kind} data of {len(data)} bytes decode to more, expected at most {max_nbytes} bytes"
+            f"{SOURCE}: {kind} data of {len(data)} bytes decode to more, expected at most "
+            f"{max_nbytes} bytes"
         )
     return out
 
@@ -90,7 +91,8 @@ def _zstd(data: bytes, max_nbytes: int, memory: npt.NDArray[np.uint8] | None) ->
         out = imagecodecs.zstd_decode(data, out=max(max_nbytes, 1) if memory is None else memory)
     except (imagecodecs.ZstdError, MemoryError) as error:
         raise ValueError(
-            f"{SOURCE}: {len(data)} bytes are not Zstandard data of at most {max_nbytes} decoded bytes: {error}"
+            f"{SOURCE}: {len(data)} bytes are not Zstandard data of at most {max_nbytes} decoded "
+            f"bytes: {error}"
         ) from None
     return out
 
@@ -105,7 +107,8 @@ def _check_stated_size(kind: str, data: bytes, max_nbytes: int) -> int:
     stated = int.from_bytes(data[size_offset : size_offset + 4], "little")
     if len(data) < header_nbytes or stated > max_nbytes:
         raise ValueError(
-            f"{SOURCE}: {name} data of {len(data)} bytes state {stated} decoded bytes, expected at most {max_nbytes}"
+            f"{SOURCE}: {name} data of {len(data)} bytes state {stated} decoded bytes, expected at "
+            f"most {max_nbytes}"
         )
     stored = int.from_bytes(data[12:16], "little") if kind == "blosc" else 0
     if stored > len(data):  # the library would read beyond the data
@@ -336,11 +339,13 @@ def _check_settings(kind: str, settings: Mapping[str, Any]) -> None:
         unknown = sorted(settings.keys() - _SETTINGS[kind])
         if unknown:
             raise UnsupportedError(
-                f"compression {kind!r} has the unknown setting {unknown[0]!r}, expected {', '.join(sorted(_SETTINGS[kind]))}"
+                f"compression {kind!r} has the unknown setting {unknown[0]!r}, expected "
+                f"{', '.join(sorted(_SETTINGS[kind]))}"
             )
         if kind == "blosc" and settings.get("cname", "lz4") not in _BLOSC_COMPRESSORS:
             raise UnsupportedError(
-                f"compressor {settings['cname']!r} inside Blosc is unknown, expected one of {', '.join(_BLOSC_COMPRESSORS)}"
+                f"compressor {settings['cname']!r} inside Blosc is unknown, expected one of "
+                f"{', '.join(_BLOSC_COMPRESSORS)}"
             )
         return
     try:
@@ -350,7 +355,8 @@ def _check_settings(kind: str, settings: Mapping[str, Any]) -> None:
     except Exception as error:
         # numcodecs raises errors of many kinds for settings that it does not accept
         raise UnsupportedError(
-            f"filter or compression {kind!r} is not available: {error or type(error).__name__}; install the package that has it"
+            f"filter or compression {kind!r} is not available: {error or type(error).__name__}; "
+            "install the package that has it"
         ) from None
 
 

@@ -112,7 +112,8 @@ def check_unreferenced(image: Mapping[str, Any], keys: Sequence[str], where: str
             if path in keys:
                 at = f"{where}.coordinateTransformations[{number}].{end}"
                 raise CorruptError(
-                    f"{at}: refers to the array {path!r}, which would be removed; change this transformation first"
+                    f"{at}: refers to the array {path!r}, which would be removed; change this "
+                    "transformation first"
                 )
 
 

@@ -166,7 +166,8 @@ def choose_encoding(
     if is_sharded and version == "0.4":
         if stored.shard_shape is not True:
             raise ValueError(
-                "OME-NGFF 0.4 is stored in Zarr 2, which has no shards: omit shard_shape, or write version 0.5"
+                "OME-NGFF 0.4 is stored in Zarr 2, which has no shards: omit shard_shape, or write "
+                "version 0.5"
             )
         is_sharded = False
     if isinstance(stored.shard_shape, bool):
@@ -251,13 +252,17 @@ def describe(encoding: ArrayEncoding) -> str:
         if encoding.compression != "blosc"
         else f"blosc with {encoding.blosc[0]}"
     )
-    return f"{compression}, chunks of {chunk} voxels, {f'in shards of {shard}' if encoding.is_sharded else 'each a file'}"
+    return (
+        f"{compression}, chunks of {chunk} voxels, "
+        f"{f'in shards of {shard}' if encoding.is_sharded else 'each a file'}"
+    )
 
 
 def checked_dtype(dtype: Any) -> np.dtype[Any]:
     native: np.dtype[Any] = np.dtype(dtype).newbyteorder("=")
     if native.kind not in "biuf" or native.itemsize > 8:
         raise TypeError(
-            f"an image holds bool, integers or real numbers of up to 64 bits, got {native.name}: cast it with .astype()"
+            f"an image holds bool, integers or real numbers of up to 64 bits, got {native.name}: "
+            "cast it with .astype()"
         )
     return native

@@ -48,7 +48,10 @@ def check_members(document: Mapping[str, Any], path: str) -> None:
     for name, value in document.items():
         is_optional = isinstance(value, dict) and value.get("must_understand") is False
         if name not in (_ARRAY if node == "array" else _GROUP) and not is_optional:
-            text = f'without "must_understand": false, so this {node} must not be read (Zarr v3, "Extension points")'
+            text = (
+                f'without "must_understand": false, so this {node} must not be read (Zarr v3, '
+                '"Extension points")'
+            )
             raise UnsupportedError(f"{path}: unknown member {name!r} {text}")
 
 
@@ -58,7 +61,8 @@ def check_extensions(document: Mapping[str, Any]) -> None:
     grid = document.get("chunk_grid")
     if isinstance(grid, dict) and grid.get("name") != "regular":
         raise UnsupportedError(
-            f"chunk_grid: {grid.get('name')!r} is not supported, expected 'regular'; write the array again with chunks of one size"
+            f"chunk_grid: {grid.get('name')!r} is not supported, expected 'regular'; write the "
+            "array again with chunks of one size"
         )
     if document.get("storage_transformers"):
         raise UnsupportedError("storage_transformers are not supported")
@@ -69,7 +73,8 @@ def check_extensions(document: Mapping[str, Any]) -> None:
             unknown += sorted(settings.keys() - _SETTINGS[name])
         if unknown:
             raise UnsupportedError(
-                f"{place}: {name!r} has the unknown setting {unknown[0]!r}, so the array must not be read"
+                f"{place}: {name!r} has the unknown setting {unknown[0]!r}, so the array must not "
+                "be read"
             )
 
 

@@ -182,7 +182,8 @@ class ZarrFormat(ArrayFormat):
             and all(level.key in keys for level in image.levels)
         ):
             raise UnsupportedError(
-                f"{image.folder}: leads to {real}, and {labels} lists it: remove the link and its name there, and then that folder"
+                f"{image.folder}: leads to {real}, and {labels} lists it: remove the link and its "
+                "name there, and then that folder"
             )
         removal = NgffRemoval(real, keys)
         removal.check_unreferenced()
@@ -198,7 +199,10 @@ class ZarrFormat(ArrayFormat):
         )
 
     def why_not_replaceable(self, folder: str) -> str:
-        return f"contains other files than one Zarr array ({_stray_in(folder)}) and is not replaced; move it away"
+        return (
+            f"contains other files than one Zarr array ({_stray_in(folder)}) and is not replaced; "
+            "move it away"
+        )
 
 
 def _stray_in(folder: str) -> str:

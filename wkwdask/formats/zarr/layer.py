@@ -118,7 +118,8 @@ class Node:
         path = self.store.below(key).url if is_valid_path(key) else "no file"
         if not is_below(path, self.store.url):
             raise CorruptError(
-                f"{self.store.url}/{self.attributes_name}: expected a path inside the group, found {key!r}, which leads to {path}"
+                f"{self.store.url}/{self.attributes_name}: expected a path inside the group, found "
+                f"{key!r}, which leads to {path}"
             )
         return read_node(path)
 
@@ -145,9 +146,13 @@ def read_node(location: str) -> Node | None:
     if first is not None:
         document = _parse_document(first, store, "zarr.json")
         if document.get("zarr_format") != 3 or document.get("node_type") not in ("array", "group"):
-            what = f"zarr_format {document.get('zarr_format')!r}, node_type {document.get('node_type')!r}"
+            what = (
+                f"zarr_format {document.get('zarr_format')!r}, node_type "
+                f"{document.get('node_type')!r}"
+            )
             raise CorruptError(
-                f"{store.path_of('zarr.json')}: not readable as Zarr array or group: expected an array or a group of version 3, found {what}"
+                f"{store.path_of('zarr.json')}: not readable as Zarr array or group: expected an "
+                f"array or a group of version 3, found {what}"
             )
         check_members(document, store.path_of("zarr.json"))
         inside = (document.get("consolidated_metadata") or {}).get("metadata")
@@ -441,7 +446,8 @@ def _image_from_ngff(group: Node, image: NgffImage, location: str, name: str) ->
         FORMAT, location, name, levels, category="segmentation" if image.is_labels else None
     )
     ignored = (
-        f"{location}: opens in the coordinate system {image.system!r}; not applied: {'; '.join(image.ignored)}"
+        f"{location}: opens in the coordinate system {image.system!r}; not applied: "
+        f"{'; '.join(image.ignored)}"
         if image.ignored
         else ""
     )

@@ -377,7 +377,8 @@ def check_version(attributes: Mapping[str, Any], source: str) -> None:
     with contextlib.suppress(LookupError, TypeError):
         path = str(attributes.get("ome", attributes)["multiscales"][0]["datasets"][0]["path"])
     raise UnsupportedError(
-        f"{source}: found an OME-NGFF image with version {unknown!r}, expected one of version 0.1 to 0.6; "
+        f"{source}: found an OME-NGFF image with version {unknown!r}, expected one of version 0.1 "
+        "to 0.6; "
         f"zarr://{source}/{path} opens one of its arrays, without voxel size and position"
     )
 

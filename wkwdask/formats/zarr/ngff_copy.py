@@ -175,7 +175,10 @@ def _lose_transformations(
             continue
         lost.append(step)
         why = "because voxels move" if is_moved else f"which refers to {missing!r}"
-        yield f"the {step['type']} from {_system(step, 'input')!r} to {_system(step, 'output')!r}, {why}"
+        yield (
+            f"the {step['type']} from {_system(step, 'input')!r} to {_system(step, 'output')!r}, "
+            f"{why}"
+        )
     if not lost:
         return
     named, unnamed = (

@@ -52,7 +52,8 @@ def read_attributes(folder: str) -> tuple[int, dict[str, Any]] | None:
             document.get("attributes", {}), dict
         ):
             raise CorruptError(
-                f"{folder}/{FILE_NAME}: expected a group, found node_type {document.get('node_type')!r}"
+                f"{folder}/{FILE_NAME}: expected a group, found node_type "
+                f"{document.get('node_type')!r}"
             )
         check_members(document, f"{folder}/{FILE_NAME}")
         return 3, document.get("attributes", {})
@@ -87,7 +88,8 @@ def find_image(attributes: dict[str, Any], folder: str) -> tuple[str, dict[str, 
     for number, entry in enumerate(images[0]["datasets"]):
         if not is_valid_entry(entry):
             raise CorruptError(
-                f"{folder}: multiscales[0].datasets[{number}]: expected a path and transformations, found {json.dumps(entry)[:80]}"
+                f"{folder}: multiscales[0].datasets[{number}]: expected a path and "
+                f"transformations, found {json.dumps(entry)[:80]}"
             )
     return stated_version(attributes), images[0]
 
@@ -274,14 +276,16 @@ class NgffEdit(MetadataEdit):
             return
         if stored[0] != self._zarr_format:
             raise FormatError(
-                f"{self.folder}: is a group of Zarr {stored[0]}, expected Zarr {self._zarr_format}, which OME-NGFF {self.version} needs"
+                f"{self.folder}: is a group of Zarr {stored[0]}, expected Zarr "
+                f"{self._zarr_format}, which OME-NGFF {self.version} needs"
             )
         existing = find_image(stored[1], self.folder)
         if existing is None:
             return
         if existing[0] != self.version:
             raise FormatError(
-                f"{self.folder}: is an image of OME-NGFF {existing[0]}, expected {self.version}; ngff= chooses the version"
+                f"{self.folder}: is an image of OME-NGFF {existing[0]}, expected {self.version}; "
+                "ngff= chooses the version"
             )
         stated = stated_axes(existing[1], self.folder)
         axes, ours = (
@@ -301,7 +305,8 @@ class NgffEdit(MetadataEdit):
                 else "; wkwdask convert stores it as a new image, to which arrays can be added"
             )
             raise FormatError(
-                f"{self.folder}: the axes of the image are {axes}, those of the new arrays {ours}{remedy}"
+                f"{self.folder}: the axes of the image are {axes}, those of the new arrays "
+                f"{ours}{remedy}"
             )
 
 

@@ -27,11 +27,17 @@ class ZarrOptions(StorageOptions):
     }
 
     chunk_shape: Vec3 | None = shape(
-        "A chunk [voxels]. If no storage option is given, the blocks and files of WKW become chunks and shards.",
+        (
+            "A chunk [voxels]. If no storage option is given, the blocks and files of WKW become "
+            "chunks and shards."
+        ),
         (64, 64, 64),
     )
     shard_shape: Vec3 | bool | None = shape(
-        "A shard [voxels], a power of two of chunks along each axis; {auto} chooses one of at most 512 MiB before compression, {none} makes each chunk a file.",
+        (
+            "A shard [voxels], a power of two of chunks along each axis; {auto} chooses one of at "
+            "most 512 MiB before compression, {none} makes each chunk a file."
+        ),
         True,
         "{auto}",
         accepts_bool=True,
@@ -43,7 +49,10 @@ class ZarrOptions(StorageOptions):
     )
     level: int | None = number("Level of the compression.", default_doc="by compression")
     ngff: str | None = choice(
-        "Version of OME-NGFF: 0.6 and 0.5 are stored in Zarr 3, 0.4 in Zarr 2, which has no shards.",
+        (
+            "Version of OME-NGFF: 0.6 and 0.5 are stored in Zarr 3, 0.4 in Zarr 2, which has no "
+            "shards."
+        ),
         ("0.6", "0.5", "0.4"),
         default_doc="that of the image, else 0.5",
     )

@@ -185,13 +185,15 @@ class ZarrShards(RewritableShards):
         """Parse an index and check that every chunk lies inside the file."""
         if len(raw) < self.index_nbytes:
             raise TruncatedError(
-                f"{file.name}: ends at byte {len(raw)}, expected a shard with an index of {self.index_nbytes} bytes"
+                f"{file.name}: ends at byte {len(raw)}, expected a shard with an index of "
+                f"{self.index_nbytes} bytes"
             )
         if self.has_checksum:
             raw, checksum = raw[:-CHECKSUM_NBYTES], raw[-CHECKSUM_NBYTES:]
             if crc32c(raw) != checksum:
                 raise CorruptError(
-                    f"{file.name}: the index of the shard does not have the checksum {checksum.hex()} that is stored with it"
+                    f"{file.name}: the index of the shard does not have the checksum "
+                    f"{checksum.hex()} that is stored with it"
                 )
         table = _parse_table(raw, math.prod(self.cells))
         is_wrong = _is_wrong(table, (1 << 62) if file.nbytes is None else file.nbytes)
@@ -199,7 +201,8 @@ class ZarrShards(RewritableShards):
             n = int(np.flatnonzero(is_wrong)[0])
             start, nbytes = table[n].tolist()
             raise CorruptError(
-                f"{file.name}: index row {n} states a chunk of {nbytes} bytes at byte {start}, outside of the file"
+                f"{file.name}: index row {n} states a chunk of {nbytes} bytes at byte {start}, "
+                "outside of the file"
             )
         return table
 

@@ -49,7 +49,8 @@ class ZippedImage:
         path, version = self.path, options.get("ngff")
         if version is not None and zarr_format_of(version) != 3:
             raise UnsupportedError(
-                f"{path}: OME-NGFF {version} is not stored in one file, which needs Zarr v3; write version 0.5 or later"
+                f"{path}: OME-NGFF {version} is not stored in one file, which needs Zarr v3; write "
+                "version 0.5 or later"
             )
         if files.isdir(path):
             raise ExistsError(f"{path}: is a folder, expected nothing or a file")
@@ -109,7 +110,8 @@ def zipped_image(url: object) -> ZippedImage | None:
     text = os.fspath(url).removeprefix(PREFIX)
     if ZIP in text or not text.lower().endswith(SUFFIX):
         raise UnsupportedError(
-            f"{text}: a new zip needs a name that ends with {SUFFIX}; a zip that exists is not changed"
+            f"{text}: a new zip needs a name that ends with {SUFFIX}; a zip that exists is not "
+            "changed"
         )
     return ZippedImage(local_path(text).removesuffix(ZIP))
 
@@ -119,7 +121,8 @@ def _zip(folder: str, path: str) -> tuple[int, int]:
     stored = read_attributes(folder)
     if stored is None or stored[0] != 3:
         raise CorruptError(
-            f"{folder}: expected a group of Zarr v3, found {'none' if stored is None else 'Zarr v2'}"
+            f"{folder}: expected a group of Zarr v3, found "
+            f"{'none' if stored is None else 'Zarr v2'}"
         )
     version = stored[1].get("ome", {}).get("version")
     names = _ordered_names(folder)

@@ -155,13 +155,17 @@ class NgffTarget(TargetFolder):
                     default=None,
                 )
             if size is None and first.is_copy and like is not None:
-                given = "convert() with voxel_size= writes it, such as (4, 4, 40): the edge lengths of a voxel along x, y, z in nanometers"
+                given = (
+                    "convert() with voxel_size= writes it, such as (4, 4, 40): the edge lengths of "
+                    "a voxel along x, y, z in nanometers"
+                )
                 raise ValueError(
                     f"{like.name}: states no voxel size, which its copy as an image needs; {given}"
                 )
             if size is None:
                 raise ValueError(
-                    "voxel_size= is needed for a new image: the edge lengths of a voxel of mag 1 in nanometers, such as (4, 4, 40)"
+                    "voxel_size= is needed for a new image: the edge lengths of a voxel of mag 1 "
+                    "in nanometers, such as (4, 4, 40)"
                 )
             levels = [
                 self._new_level(extent.mag, extent.topleft, size, shared) for extent in extents
@@ -356,7 +360,8 @@ class NgffTarget(TargetFolder):
             return []
         return [
             MetadataWarning(
-                f"{self.folder}: does not take over from {self.destination.image.folder}: {'; '.join(names)}"
+                f"{self.folder}: does not take over from {self.destination.image.folder}: "
+                f"{'; '.join(names)}"
             )
         ]
 
@@ -410,7 +415,8 @@ class NgffTarget(TargetFolder):
             version = stored
         if not is_written(version):
             raise FormatError(
-                f"{self.folder}: is an image of OME-NGFF {version!r}, which cannot be extended, expected {' or '.join(VERSIONS)}"
+                f"{self.folder}: is an image of OME-NGFF {version!r}, which cannot be extended, "
+                f"expected {' or '.join(VERSIONS)}"
             )
         return version
 
@@ -471,7 +477,8 @@ class NgffTarget(TargetFolder):
                 f" and {len(hidden) - _SHOWN} more" if len(hidden) > _SHOWN else ""
             )
             raise ExistsError(
-                f"{self.folder}: holds {names}, and no multiscales lists them: an image here would hide them from readers of OME-NGFF; "
+                f"{self.folder}: holds {names}, and no multiscales lists them: an image here would "
+                "hide them from readers of OME-NGFF; "
                 "write it to a new group, or copy() or convert() these into an image first"
             )
 
@@ -493,7 +500,8 @@ class NgffTarget(TargetFolder):
             if not others or _has_size(others[0], level, axes) is not False:
                 return level
         raise ExistsError(
-            f"{self.folder}: the array {path!r} has another voxel size than mag {mag}, which would get its name; rename it"
+            f"{self.folder}: the array {path!r} has another voxel size than mag {mag}, which would "
+            "get its name; rename it"
         )
 
     def _check_no_duplicate(self, root: Root, level: PyramidLevel, axes: ImageAxes) -> None:
@@ -502,7 +510,8 @@ class NgffTarget(TargetFolder):
             if _has_size(entry, level, axes) and entry["path"] != level.path:
                 root.check(stated_path(self.folder, entry["path"]), entry["path"])
                 raise ExistsError(
-                    f"{self.folder}: has voxels of that size already, in the array {entry['path']!r}, which other software wrote"
+                    f"{self.folder}: has voxels of that size already, in the array "
+                    f"{entry['path']!r}, which other software wrote"
                 )
 
     def _voxel_sizes(self, axes: ImageAxes) -> dict[str, Lengths]:
@@ -528,7 +537,8 @@ class NgffTarget(TargetFolder):
                 stated = " x ".join(f"{n:g}" for n in stored)
                 new = " x ".join(f"{n:g}" for n in size)
                 raise FormatError(
-                    f"{self.folder}: the voxel size of mag 1 is {stated} nm according to its array {path!r}, got {new}"
+                    f"{self.folder}: the voxel size of mag 1 is {stated} nm according to its array "
+                    f"{path!r}, got {new}"
                 )
 
 
@@ -555,7 +565,8 @@ class ArrayTarget(TargetFolder):
             or [spec.box.mag for spec in specs] != [like.mag]
         ):
             raise UnsupportedError(
-                f"{self.folder}: is a single Zarr array, and levels need an image: write it as a level of one with save()"
+                f"{self.folder}: is a single Zarr array, and levels need an image: write it as a "
+                "level of one with save()"
             )
         extent, version = spec.extent or spec.box, "0.4" if node.record == ".zarray" else "0.5"
         encoding = choose_encoding(
@@ -623,7 +634,10 @@ def _margins(spec: LevelSpec, extent: BoundingBox) -> str:
     )
     if (first, end) == (low, high) or spec.extent is not None:
         return ""
-    return f"arrays begin {before} voxels of mag 1 before the bounding box and end {after} after it, on a block and a voxel of the coarsest level"
+    return (
+        f"arrays begin {before} voxels of mag 1 before the bounding box and end {after} after it, "
+        "on a block and a voxel of the coarsest level"
+    )
 
 
 def _base_size(entry: Mapping[str, Any], mag: Mag, axes: ImageAxes) -> Lengths | None:
@@ -702,24 +716,28 @@ def ngff_target(destination: Destination) -> NgffTarget:
     text = destination.url.removeprefix(PREFIX)
     if is_remote(text):
         raise UnsupportedError(
-            f"{text}: images are written to local folders only; write to one and copy it, for example with aws s3 or gsutil"
+            f"{text}: images are written to local folders only; write to one and copy it, for "
+            "example with aws s3 or gsutil"
         )
     named = local_path(text)
     folder = files.real_target(named)
     if contains_wkw(folder):
         raise ExistsError(
-            f"{folder}: holds WKW data; write an image to another folder (write_zarr_view makes WKW readable as Zarr in place)"
+            f"{folder}: holds WKW data; write an image to another folder (write_zarr_view makes "
+            "WKW readable as Zarr in place)"
         )
     if array_record(folder) is not None:
         raise ExistsError(
-            f"{folder}: is a Zarr array: region= writes a part of it; a new level is written to {dirname(folder)}, with mag="
+            f"{folder}: is a Zarr array: region= writes a part of it; a new level is written to "
+            f"{dirname(folder)}, with mag="
         )
     if files.lexists(folder) and not files.isdir(folder):
         raise ExistsError(f"{folder}: is a file, expected nothing or a folder")
     existing = read_image(folder)
     if basename(folder) == LABELS and read_image(dirname(folder)) is not None:
         raise ExistsError(
-            f"{folder}: is the group that lists the labels of an image; write to a folder in it, such as {folder}/neurons"
+            f"{folder}: is the group that lists the labels of an image; write to a folder in it, "
+            f"such as {folder}/neurons"
         )
     if files.isdir(folder) and read_attributes(folder) is None:
         # Records of jobs may exist, and arrays of a job that was killed after their publication,

@@ -225,7 +225,8 @@ def plan_view(located: ResolvedUrl, layer: str | None) -> ViewPlan:
     layers = [image for image in located.layers if layer in (None, image.name)]
     if not layers:
         raise MissingError(
-            f"{located.path}: no layer {layer!r}; there are {', '.join(image.name for image in located.layers) or 'none'}"
+            f"{located.path}: no layer {layer!r}; there are "
+            f"{', '.join(image.name for image in located.layers) or 'none'}"
         )
     plan = ViewPlan()
     groups = {}
@@ -269,7 +270,8 @@ def _open_mags(layer: Image, mag: Mag | None) -> dict[Mag, StoredArray]:
     for candidate in layer.mags if mag is None else (mag,):
         if is_remote(layer.mags[candidate]):
             raise UnsupportedError(
-                f"{layer.folder}: mag {candidate} is at {layer.mags[candidate]}; zarr.json files are written beside local files only"
+                f"{layer.folder}: mag {candidate} is at {layer.mags[candidate]}; zarr.json files "
+                "are written beside local files only"
             )
         with contextlib.suppress(MissingError):
             volume = layer.volume(candidate)
@@ -321,7 +323,8 @@ def _group_folder(layer: Image, volumes: dict[Mag, StoredArray]) -> str:
     folders = {dirname(volume.folder) for volume in volumes.values()}
     if len(folders) != 1:
         raise UnsupportedError(
-            f"{layer.folder}: the mags of layer {layer.name} are in several folders ({', '.join(sorted(folders))}), and a Zarr group is one: "
+            f"{layer.folder}: the mags of layer {layer.name} are in several folders "
+            f"({', '.join(sorted(folders))}), and a Zarr group is one: "
             "zarr_view opens it without writing files"
         )
     return folders.pop()

@@ -79,7 +79,8 @@ def decode_into(
         return DecodeResult(0, -1, 0)
     if first_channel < 0 or first_channel + out.shape[0] > num_channels or not is_plain(out):
         raise ValueError(
-            f"cannot decode {num_channels} channels into an array of shape {out.shape} and strides {out.strides}"
+            f"cannot decode {num_channels} channels into an array of shape {out.shape} and strides "
+            f"{out.strides}"
         )
     compressed = block_type != RAW
     compiled = _compiled()
@@ -142,7 +143,8 @@ def encode_from(
         return EncodeResult(sizes, 0, 0)
     if out.size < len(corners) * compress_bound(nbytes):
         raise ValueError(
-            f"{len(corners)} blocks need {len(corners) * compress_bound(nbytes)} bytes to be encoded, got {out.size}"
+            f"{len(corners)} blocks need {len(corners) * compress_bound(nbytes)} bytes to be "
+            f"encoded, got {out.size}"
         )
     if not is_plain(array):
         array = np.ascontiguousarray(array, array.dtype.newbyteorder("="))

@@ -72,7 +72,8 @@ def encode_channel(
     shape = (array.shape[0], array.shape[1], array.shape[2])
     if out.size - start < max_words(shape, block_size, array.itemsize):
         raise ValueError(
-            f"a channel of {shape} voxels needs {max_words(shape, block_size, array.itemsize)} words to be encoded, got {out.size - start}"
+            f"a channel of {shape} voxels needs {max_words(shape, block_size, array.itemsize)} "
+            f"words to be encoded, got {out.size - start}"
         )
     if not is_plain(array):
         array = np.ascontiguousarray(array, array.dtype.newbyteorder("="))

@@ -104,7 +104,8 @@ class LabelTable:
         expected = None if not num_channels else (self._value_dtype, (num_channels, *labels.shape))
         if labels.ndim != 3 or labels.dtype != self._dtype or actual != expected:
             raise ValueError(
-                f"labels are {labels.dtype}{labels.shape}, values {actual}; expected {self._dtype} in three dimensions and {expected}"
+                f"labels are {labels.dtype}{labels.shape}, values {actual}; expected {self._dtype} "
+                f"in three dimensions and {expected}"
             )
         if not labels.size:
             return

@@ -86,7 +86,8 @@ def reduce_windows(
         )
     if not _fits(source.shape, (fx, fy, fz), tuple(at), out.shape) or source.dtype != out.dtype:
         raise ValueError(
-            f"source {source.dtype}{source.shape}, reduced by windows of {(fx, fy, fz)} voxels, does not fit into out {out.dtype}{out.shape} at {tuple(at)}"
+            f"source {source.dtype}{source.shape}, reduced by windows of {(fx, fy, fz)} voxels, "
+            f"does not fit into out {out.dtype}{out.shape} at {tuple(at)}"
         )
     if not (source.flags.f_contiguous and out.flags.f_contiguous):
         raise ValueError("source and out must be in Fortran order")

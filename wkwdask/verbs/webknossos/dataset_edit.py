@@ -85,7 +85,8 @@ def _check_idle(layer: Image) -> None:
         for root, state in job_states(folder) if files.isdir(folder) else ():
             if state is not JobState.DEAD:
                 raise LockedError(
-                    f"{root}: a job is running in this layer, or can resume ({state.value}); wait for its end, or let repair remove it"
+                    f"{root}: a job is running in this layer, or can resume ({state.value}); wait "
+                    "for its end, or let repair remove it"
                 )
     for mag, folder in layer.mags.items():
         holder = None if is_remote(folder) else lock_holder(folder)
@@ -123,7 +124,8 @@ def rename_layer(dataset: str, old: str, new: str) -> None:
             return
         if files.lexists(new_path) and not _leads_to(new_path, old):
             raise ExistsError(
-                f"{new_path}: already exists, but is not a layer of the JSON; move it away or choose another name"
+                f"{new_path}: already exists, but is not a layer of the JSON; move it away or "
+                "choose another name"
             )
         if not files.lexists(new_path):
             files.symlink(old, new_path)
@@ -200,7 +202,8 @@ def reference_entry(source: Image, dataset: str, name: str, *, relative: bool) -
     """Return the JSON entry of a layer whose mags and attachments stay in another dataset."""
     if source.container.record is None or source.container.dataset_folder is None:
         raise UnsupportedError(
-            f"{source.folder}: no {FILE_NAME} describes this layer; only layers of a dataset can be listed in another one"
+            f"{source.folder}: no {FILE_NAME} describes this layer; only layers of a dataset can "
+            "be listed in another one"
         )
 
     def reference(folder: str) -> str:

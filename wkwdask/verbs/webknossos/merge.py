@@ -107,7 +107,8 @@ def find_merge(
     mag = options.mag or located.mag or (mags[0] if mags else None)
     if mag is None:
         raise ValueError(
-            f"no block is stored in {', '.join(os.fspath(url) for url in annotations)}: nothing to merge"
+            f"no block is stored in {', '.join(os.fspath(url) for url in annotations)}: nothing to "
+            "merge"
         )
     (move,) = default_format().level_copies(
         base, target, None if located.mag is not None else [base_name], [mag]
@@ -142,7 +143,8 @@ def _plan_ids(
         return Merge(move, tuple(annotations), box, largest, _notes_on_empty(empty))
     if known is None:
         raise ValueError(
-            f"{source.folder}: relabel requires the largest id of the base, which its JSON does not state; set relabel to that number"
+            f"{source.folder}: relabel requires the largest id of the base, which its JSON does "
+            "not state; set relabel to that number"
         )
     for annotation in annotations:
         _check_known(annotation, source, known)
@@ -186,7 +188,8 @@ def _check_type(annotation: AnnotationMag, source: StoredArray) -> None:
     header = annotation.header
     if header.num_channels != source.num_channels or not np.can_cast(header.dtype, source.dtype):
         raise UnsupportedError(
-            f"{annotation.name}: holds {header.dtype.name} in {counted(header.num_channels, 'channel')}, "
+            f"{annotation.name}: holds {header.dtype.name} in "
+            f"{counted(header.num_channels, 'channel')}, "
             f"which {source.folder}, {source.dtype.name} in {source.num_channels}, cannot hold"
         )
     if source.dtype.kind not in "iu":
@@ -230,7 +233,8 @@ def _largest_known(layer: Image, relabel: bool | int) -> int | None:
     if relabel is not True and relabel is not False:
         if not isinstance(relabel, int) or relabel < 0:
             raise ValueError(
-                f"relabel must be True, False or the largest id of the base (an integer >= 0), got {relabel!r}"
+                "relabel must be True, False or the largest id of the base (an integer >= 0), got "
+                f"{relabel!r}"
             )
         return relabel
     return (
@@ -253,7 +257,8 @@ def _check_known(annotation: AnnotationMag, source: StoredArray, known: int) -> 
             old = new[np.isin(new, before)]
             if len(old):
                 raise ValueError(
-                    f"{source.folder}: contains id {old[0]}, although its largest id is stated as {known}; set relabel to the true largest id"
+                    f"{source.folder}: contains id {old[0]}, although its largest id is stated as "
+                    f"{known}; set relabel to the true largest id"
                 )
 
 
@@ -269,7 +274,8 @@ def _relabelled(
         new = max(0, scan.largest - known)
         if new and shift:
             notes.append(
-                f"{annotation.file}: ids {known + 1} to {known + new} became {known + shift + 1} to {known + shift + new}"
+                f"{annotation.file}: ids {known + 1} to {known + new} became {known + shift + 1} "
+                f"to {known + shift + new}"
             )
         shift += new
     return tuple(moved), known + shift, notes

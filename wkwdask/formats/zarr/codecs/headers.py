@@ -82,7 +82,8 @@ def register_header(name: str, function: Callable[..., bytes]) -> Callable[..., 
         raise ValueError(f"the name of a header must be a non-empty text, got {name!r}")
     if name in _BUILT_IN:
         raise ValueError(
-            f"the header {name!r} is built into wkwdask ({', '.join(sorted(_BUILT_IN))}): choose another name"
+            f"the header {name!r} is built into wkwdask ({', '.join(sorted(_BUILT_IN))}): choose "
+            "another name"
         )
     if not callable(function):
         raise TypeError(
@@ -161,7 +162,8 @@ class Header:
                 else ""
             )
             raise UnsupportedError(
-                f"chunks of this array begin with the header {self.name!r}{hint}, which is not registered in this process; "
+                f"chunks of this array begin with the header {self.name!r}{hint}, which is not "
+                "registered in this process; "
                 f"before writing, call wkwdask.register_header({self.name!r}, function)"
             )
         return function
@@ -179,7 +181,8 @@ class Header:
             )
         if len(header) != layout.header_nbytes:
             raise ValueError(
-                f"the header {self.name!r} returned {len(header)} bytes, expected {layout.header_nbytes} according to the metadata of the array"
+                f"the header {self.name!r} returned {len(header)} bytes, expected "
+                f"{layout.header_nbytes} according to the metadata of the array"
             )
         return bytes(header)
 
@@ -209,6 +212,7 @@ def n5_header(encoded: bytes, layout: ChunkLayout) -> bytes:
     count = len(layout.shape)
     if layout.header_nbytes != 4 + 4 * count:
         raise ValueError(
-            f"the header of an N5 block of {count} dimensions has {4 + 4 * count} bytes, expected {layout.header_nbytes}: change the offset"
+            f"the header of an N5 block of {count} dimensions has {4 + 4 * count} bytes, expected "
+            f"{layout.header_nbytes}: change the offset"
         )
     return struct.pack(f">HH{count}I", 0, count, *reversed(layout.shape))

@@ -65,7 +65,8 @@ class N5DefaultCodec(ArrayBytesCodec):
             or not isinstance(data["configuration"].get("codecs"), (list, tuple))
         ):
             raise ValueError(
-                f'expected the codec "{CODEC_NAME}" with a configuration that lists codecs, got {data!r}'
+                f'expected the codec "{CODEC_NAME}" with a configuration that lists codecs, got '
+                f"{data!r}"
             )
         return cls(codecs=data["configuration"]["codecs"])
 
@@ -79,7 +80,8 @@ class N5DefaultCodec(ArrayBytesCodec):
         del chunk_grid
         if len(shape) != self.num_axes:
             raise ValueError(
-                f"{CODEC_NAME}: an array of {len(shape)} axes, but the transpose codec is for {self.num_axes}"
+                f"{CODEC_NAME}: an array of {len(shape)} axes, but the transpose codec is for "
+                f"{self.num_axes}"
             )
         native = np.dtype(dtype.to_native_dtype())
         if native.name not in DTYPES:
@@ -132,7 +134,8 @@ def _check_codecs(codecs: list[dict[str, Any]]) -> None:
     names = [codec.get("name") for codec in codecs]
     if len(codecs) not in (2, 3) or names[:2] != ["transpose", "bytes"]:
         raise ValueError(
-            f"{CODEC_NAME}: expected the codecs transpose, bytes, and a compressor or none, got {names}"
+            f"{CODEC_NAME}: expected the codecs transpose, bytes, and a compressor or none, got "
+            f"{names}"
         )
     order = (codecs[0].get("configuration") or {}).get("order")
     if not isinstance(order, (list, tuple)) or list(order) != list(range(len(order)))[::-1]:

@@ -45,7 +45,8 @@ def warn_of_neighbours(codec: Any, dtype: Any) -> None:
     compressors = [earlier for earlier in map(_name_of, after) if earlier not in _HARMLESS]
     if compressors:
         warnings.warn(
-            f"the codec {codec.name!r} comes before {compressors[0]!r}, which compresses its bytes too: stored chunks begin with the bytes of "
+            f"the codec {codec.name!r} comes before {compressors[0]!r}, which compresses its bytes "
+            "too: stored chunks begin with the bytes of "
             f"{compressors[0]!r}; put {codec.name!r} last",
             HeaderWarning,
             stacklevel=3,
@@ -58,7 +59,8 @@ def warn_of_neighbours(codec: Any, dtype: Any) -> None:
         byteorder = getattr(endian, "value", endian)
         if byteorder not in (None, stated):
             warnings.warn(
-                f"the codec 'bytes' stores {byteorder}-endian chunks, and the header 'tiff' of the codec {codec.name!r} states {stated!r}: "
+                f"the codec 'bytes' stores {byteorder}-endian chunks, and the header 'tiff' of the "
+                f"codec {codec.name!r} states {stated!r}: "
                 f"TIFF readers see wrong values; set header_options={{'byteorder': {byteorder!r}}}",
                 HeaderWarning,
                 stacklevel=3,
@@ -123,15 +125,18 @@ class FixedBytesCodec(BytesBytesCodec):
     def __post_init__(self) -> None:
         if not isinstance(self.nbytes, int) or isinstance(self.nbytes, bool) or self.nbytes < 0:
             raise CorruptError(
-                f"codec {self.name!r}: {self.size_key!r} is {self.nbytes!r}, expected a number of bytes, 0 or more"
+                f"codec {self.name!r}: {self.size_key!r} is {self.nbytes!r}, expected a number of "
+                "bytes, 0 or more"
             )
         if self.literal is not None and self.header is not None:
             raise CorruptError(
-                f"codec {self.name!r}: {self.literal_key!r} and 'header' are both given, expected at most one of them"
+                f"codec {self.name!r}: {self.literal_key!r} and 'header' are both given, expected "
+                "at most one of them"
             )
         if self.literal is not None and len(self.literal) != self.nbytes:
             raise CorruptError(
-                f"codec {self.name!r}: {self.literal_key!r} has {len(self.literal)} bytes, expected {self.nbytes} as {self.size_key!r} says"
+                f"codec {self.name!r}: {self.literal_key!r} has {len(self.literal)} bytes, "
+                f"expected {self.nbytes} as {self.size_key!r} says"
             )
         if not isinstance(self.strict, bool):
             raise CorruptError(
@@ -150,7 +155,8 @@ class FixedBytesCodec(BytesBytesCodec):
         configuration = data.get("configuration")
         if not isinstance(configuration, dict):
             raise CorruptError(
-                f"codec {cls.name!r}: 'configuration' is {configuration!r}, expected an object with {cls.size_key!r}"
+                f"codec {cls.name!r}: 'configuration' is {configuration!r}, expected an object "
+                f"with {cls.size_key!r}"
             )
         required = (*cls.more_keys, cls.size_key)
         keys = (*required, cls.literal_key, "header", "strict")
@@ -198,7 +204,8 @@ class FixedBytesCodec(BytesBytesCodec):
         stored = len(chunk_data)
         if stored < self.nbytes:
             raise TruncatedError(
-                f"codec {self.name!r}: {_describe_chunk(chunk_spec)} ends at byte {stored}, expected {self._kind()} of {self.nbytes} bytes, and its data"
+                f"codec {self.name!r}: {_describe_chunk(chunk_spec)} ends at byte {stored}, "
+                f"expected {self._kind()} of {self.nbytes} bytes, and its data"
             )
         split = self.nbytes if self.at_start else stored - self.nbytes
         first, second = chunk_data[:split], chunk_data[split:]
@@ -232,7 +239,8 @@ class FixedBytesCodec(BytesBytesCodec):
             )
         if self.nbytes > _MAX_ZEROS:
             raise UnsupportedError(
-                f"codec {self.name!r}: {self._kind()} of {self.nbytes} zeros, expected at most {_MAX_ZEROS}: give {self.literal_key!r}"
+                f"codec {self.name!r}: {self._kind()} of {self.nbytes} zeros, expected at most "
+                f"{_MAX_ZEROS}: give {self.literal_key!r}"
             )
         return bytes(self.nbytes)
 
@@ -242,13 +250,15 @@ class FixedBytesCodec(BytesBytesCodec):
             expected = self._fixed_bytes(data, chunk_spec)
         except (TypeError, ValueError) as error:  # the header function rejects the stored data
             raise CorruptError(
-                f"codec {self.name!r}: {self._kind()} of {_describe_chunk(chunk_spec)} cannot be checked: {error}"
+                f"codec {self.name!r}: {self._kind()} of {_describe_chunk(chunk_spec)} cannot be "
+                f"checked: {error}"
             ) from error
         if stored == expected:
             return
         n = next(n for n in range(self.nbytes) if stored[n] != expected[n])
         raise CorruptError(
-            f"codec {self.name!r}: {_describe_chunk(chunk_spec)} has {stored[n : n + _SHOWN_NBYTES].hex(' ')} at byte {start + n} of its stored bytes, "
+            f"codec {self.name!r}: {_describe_chunk(chunk_spec)} has "
+            f"{stored[n : n + _SHOWN_NBYTES].hex(' ')} at byte {start + n} of its stored bytes, "
             f"expected {expected[n : n + _SHOWN_NBYTES].hex(' ')}: {self._kind()} of another array"
         )
 
@@ -269,7 +279,8 @@ def decode_base64(text: Any, where: str) -> bytes:
         raise CorruptError(f"{where} is not base64: {error}") from None
     if base64.b64encode(decoded).decode("ascii") != text:
         raise CorruptError(
-            f"{where} is not canonical base64: its end holds bits or padding beyond its {len(decoded)} bytes"
+            f"{where} is not canonical base64: its end holds bits or padding beyond its "
+            f"{len(decoded)} bytes"
         )
     return decoded
 

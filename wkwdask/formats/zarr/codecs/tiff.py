@@ -119,7 +119,8 @@ class TiffImage:
         ends = list(accumulate(nbytes, initial=start))
         if ends[-1] >= _LIMIT:
             raise UnsupportedError(
-                f"a TIFF file of {ends[-1]} bytes, expected less than {_LIMIT}: choose smaller chunks"
+                f"a TIFF file of {ends[-1]} bytes, expected less than {_LIMIT}: choose smaller "
+                "chunks"
             )
         mark, order = _ORDERS[self.byteorder]
         parts = [struct.pack(f"{order}2sHI", mark, 42, 8)]
@@ -218,7 +219,8 @@ def _checked_dtype(given: Any) -> np.dtype[Any]:
     if dtype.itemsize not in sizes:
         hint = ": cast to uint8" if dtype.kind == "b" else ""
         raise TypeError(
-            f"TIFF has no type for {dtype.name}; it stores integers of 8 to 64 bits, floats of 16 to 64 and complex numbers of two floats{hint}"
+            f"TIFF has no type for {dtype.name}; it stores integers of 8 to 64 bits, floats of 16 "
+            f"to 64 and complex numbers of two floats{hint}"
         )
     return dtype
 
@@ -240,7 +242,8 @@ def _checked_axes(shape: tuple[int, ...], axes: str | None) -> str:
         raise ValueError(f"axes {axes!r}, expected any of t, z, c, then y and x, then optionally s")
     if len(axes) != len(shape) or min(shape) < 1:
         raise ValueError(
-            f"axes {axes!r} for a chunk of shape {shape}, expected a length of at least 1 for each axis"
+            f"axes {axes!r} for a chunk of shape {shape}, expected a length of at least 1 for each "
+            "axis"
         )
     return axes
 
@@ -251,7 +254,8 @@ def _imagej_description(shape: tuple[int, ...], axes: str, dtype: np.dtype[Any])
         axes.endswith("s") and (dtype.name != "uint8" or shape[-1] != 3)
     ):
         raise UnsupportedError(
-            f"ImageJ stacks of {dtype.name} {axes}, expected {', '.join(_IMAGEJ_DTYPES)}, or RGB of uint8: use stack='pages'"
+            f"ImageJ stacks of {dtype.name} {axes}, expected {', '.join(_IMAGEJ_DTYPES)}, or RGB "
+            "of uint8: use stack='pages'"
         )
     if planes not in ("t", "z", "c", "tz", "tc", "zc", "tzc"):
         raise UnsupportedError(
@@ -348,12 +352,14 @@ def tiff_header(
     check_strip(encoded, compression, image.nbytes)
     if compression != "none" and image.planes > 1 and stack != "tall":
         raise ValueError(
-            f"stack {stack!r} of a compressed chunk of {image.planes} planes, expected 'tall': its planes are one stream"
+            f"stack {stack!r} of a compressed chunk of {image.planes} planes, expected 'tall': its "
+            "planes are one stream"
         )
     header = image.header(len(encoded), COMPRESSIONS[compression][0], layout.header_nbytes)
     if len(header) > layout.header_nbytes:
         raise ValueError(
-            f"a TIFF header of this chunk has {len(header)} bytes, expected at most {layout.header_nbytes}: choose a larger offset"
+            f"a TIFF header of this chunk has {len(header)} bytes, expected at most "
+            f"{layout.header_nbytes}: choose a larger offset"
         )
     return header + bytes(layout.header_nbytes - len(header))
 
@@ -363,7 +369,8 @@ def check_strip(encoded: bytes, compression: str, nbytes: int) -> None:
     magic = COMPRESSIONS[compression][1]
     if compression == "none" and len(encoded) != nbytes:
         raise ValueError(
-            f"a chunk has {len(encoded)} encoded bytes, expected {nbytes}: if it is compressed, name the compressor with compression="
+            f"a chunk has {len(encoded)} encoded bytes, expected {nbytes}: if it is compressed, "
+            "name the compressor with compression="
         )
     if compression == "zlib" and not _is_zlib(encoded):
         hint = (
@@ -377,7 +384,8 @@ def check_strip(encoded: bytes, compression: str, nbytes: int) -> None:
     if not encoded.startswith(magic):
         hint = ", which numcodecs.lzma writes with format 1 (xz)" if compression == "lzma" else ""
         raise ValueError(
-            f"a chunk begins with {encoded[: len(magic)].hex(' ')}, expected {magic.hex(' ')} of {compression}{hint}"
+            f"a chunk begins with {encoded[: len(magic)].hex(' ')}, expected {magic.hex(' ')} of "
+            f"{compression}{hint}"
         )
 
 
@@ -412,7 +420,8 @@ def tiff_segments_header(
     if any(along[axis][1] != 1 for axis in planes) or "s" in cut:
         told = ", ".join(f"{axis} {part} of {whole}" for axis, (whole, part) in along.items())
         raise ValueError(
-            f"inner chunks with {told}, expected 1 along planes and all samples: a TIFF tile lies in one plane"
+            f"inner chunks with {told}, expected 1 along planes and all samples: a TIFF tile lies "
+            "in one plane"
         )
     if not set(cut) & {"y", "x"}:
         return image.segments_header(lengths, number)

@@ -69,7 +69,8 @@ class TiffShardCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):
         """Raise UnsupportedError: the metadata are those of a standard shard, which zarr-python
         reads with its own codec."""
         raise UnsupportedError(
-            f"a TIFF shard codec cannot be created from metadata, which name it {data.get('name')!r}"
+            "a TIFF shard codec cannot be created from metadata, which name it "
+            f"{data.get('name')!r}"
         )
 
     def to_dict(self) -> dict[str, Any]:

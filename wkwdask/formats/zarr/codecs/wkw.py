@@ -81,7 +81,8 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
             or self.block_len & (self.block_len - 1)
         ):
             raise ValueError(
-                f"codec wkw: block_len must be a power of two in 1..{1 << 15}, got {self.block_len!r}"
+                f"codec wkw: block_len must be a power of two in 1..{1 << 15}, got "
+                f"{self.block_len!r}"
             )
         if not isinstance(self.level, int) or not 1 <= self.level <= 12:
             raise ValueError(f"codec wkw: level must be in 1..12, got {self.level!r}")
@@ -106,7 +107,8 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
             self._header(tuple(chunk_shape), dtype.to_native_dtype())
             if len(shape) == 4 and chunk_shape[0] != shape[0]:
                 raise ValueError(
-                    f"codec wkw: all {shape[0]} channels must be in one chunk, got chunks of {chunk_shape[0]}"
+                    f"codec wkw: all {shape[0]} channels must be in one chunk, got chunks of "
+                    f"{chunk_shape[0]}"
                 )
 
     def compute_encoded_size(self, input_byte_length: int, chunk_spec: ArraySpec) -> int:
@@ -116,7 +118,8 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
         edge = shape[-1] if shape else 0
         if len(shape) not in (3, 4) or set(shape[-3:]) != {edge} or edge % self.block_len:
             raise ValueError(
-                f"codec wkw: chunks must be cubes along z, y, x of a power of two of blocks (block_len {self.block_len}), with all channels, got {shape}"
+                "codec wkw: chunks must be cubes along z, y, x of a power of two of blocks "
+                f"(block_len {self.block_len}), with all channels, got {shape}"
             )
         num_channels = shape[0] if len(shape) == 4 else 1
         block_type = BlockType.parse(self.compression)
@@ -352,7 +355,8 @@ def _decode(
             else f"decode to {decoded.broken_nbytes} bytes"
         )
         raise CorruptError(
-            f"{SOURCE}: block {page + int(row[CODE])} at byte {int(row[OFFSET])}: {int(row[SIZE])} stored bytes {problem}, "
+            f"{SOURCE}: block {page + int(row[CODE])} at byte {int(row[OFFSET])}: {int(row[SIZE])} "
+            f"stored bytes {problem}, "
             f"expected {header.block_nbytes} decoded bytes"
         )
 
@@ -369,7 +373,8 @@ def _check_sizes(located: BlockLocations, header: WkwHeader, page: int) -> None:
             header.block_nbytes
         ):
             raise CorruptError(
-                f"{SOURCE}: block {page + int(row[CODE])} at byte {int(row[OFFSET])}: {size} stored bytes cannot be one of {header.block_nbytes} bytes"
+                f"{SOURCE}: block {page + int(row[CODE])} at byte {int(row[OFFSET])}: {size} "
+                f"stored bytes cannot be one of {header.block_nbytes} bytes"
             )
 
 

@@ -33,7 +33,8 @@ class WkwChunkKeyEncoding(ChunkKeyEncoding):  # type: ignore[misc, unused-ignore
         """
         if len(chunk_coords) not in (3, 4) or any(chunk_coords[:-3]):
             raise ValueError(
-                f"chunk key encoding wkw: expected chunk numbers along z, y, x, with all channels in one chunk, got {chunk_coords}"
+                "chunk key encoding wkw: expected chunk numbers along z, y, x, with all channels "
+                f"in one chunk, got {chunk_coords}"
             )
         z, y, x = chunk_coords[-3:]
         return f"z{z}/y{y}/x{x}.wkw"
