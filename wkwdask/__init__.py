@@ -34,7 +34,7 @@ _MODULES = {
     "api.writing": "create save write",
     "api.zarr_views": "n5_as_zarr n5_store remove_zarr_view write_zarr_view zarr_view",
     "clusters.connect": "cluster",
-    "errors": "AlignmentError BatchError BoundsError CorruptError ExistsError FormatError IncompleteWriteError LockedError MissingError "
+    "errors": "AlignmentError BatchError BoundsError CorruptError ExistsError FormatError IncompleteWriteError LockedError MissingError "  # noqa: E501
     "ReplacedError ResumeError SpaceError TaskFailedError TruncatedError UnsupportedError "
     "WkwDaskError",
     "formats.precomputed.sharding": "Sharding choose_sharding",

@@ -36,8 +36,7 @@ class BoundsError(WkwDaskError, IndexError):
 
 
 class MissingError(WkwDaskError, FileNotFoundError):
-    """A dataset, layer, mag or metadata file is missing; a missing shard is no error, it reads as
-    zeros."""
+    """A dataset, layer, mag or metadata file is missing; shards may be missing, and read as zeros."""  # noqa: E501
 
 
 class ReplacedError(WkwDaskError, OSError):

@@ -23,7 +23,7 @@ _SCRIPT = """\
 #!/bin/bash
 exec {python} -m distributed.cli.dask_worker {address} --host 127.0.0.1 --nthreads 1 --no-dashboard --local-directory {folder} \\
   --name job-$SLURM_JOB_ID {options}
-"""
+"""  # noqa: E501
 
 
 class SlurmWorkers:

@@ -45,7 +45,7 @@ SCRIPT = textwrap.dedent("""
     assert len(store_of("read").reads) == 7  # chunks that a slice does not touch are not read
     np.testing.assert_array_equal((blocks.mean(axis=0) + 1).compute(), array.transpose(0, 3, 2, 1).mean(axis=0) + 1)
     print("planned", end="")
-""")
+""")  # noqa: E501
 
 
 @pytest.mark.long

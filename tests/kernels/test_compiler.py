@@ -116,7 +116,7 @@ memory = np.zeros(1000, np.uint8)
 found = blocks.encode_from(source[None], np.zeros((1, 3), np.int64), memory, block_len=2, block_type=2, level=5, store_zero=True)
 header = make_header("uint8", 1, block_len=2, file_len=1, block_type=BlockType.LZ4)
 assert (decode_block(memory[: found.nbytes].tobytes(), header, "memory", 0, 0)[0] == source).all()
-"""
+"""  # noqa: E501
 WITHOUT_LZ4 = """
 import numpy as np
 from wkwdask.kernels import compiler

@@ -128,7 +128,7 @@ import json, sys, zarr
 group = zarr.open_group({str(tmp_path / "c.n5")!r}, mode="r")["volumes"]
 print(json.dumps([[name, group[name].shape, int(group[name][...].sum()), group[name][45, 30, :].tolist()] for name in ("gzip", "zstd", "xz")]))
 assert "wkwdask.api" not in sys.modules
-"""
+"""  # noqa: E501
     expected = [list(SIZE), int(ARRAY.sum()), ARRAY[45, 30].tolist()]
     assert json.loads(_in_a_fresh_interpreter(code)) == [
         [name, *expected] for name in ("gzip", "zstd", "xz")
@@ -155,7 +155,7 @@ ours = zarr.open_group(zarr.N5FSStore(f"{folder}/ours.n5"), mode="r")
 assert sorted(ours["em"].array_keys()) == ["s0", "s1"], list(ours["em"].array_keys())
 np.save(f"{folder}/s0.npy", ours["em/s0"][...].T)
 np.save(f"{folder}/s1.npy", ours["em/s1"][...].T)
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture(scope="module")

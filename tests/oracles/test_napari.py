@@ -23,7 +23,7 @@ EM = RANDOM.integers(1, 255, (75, 64, 40), np.uint8)
 IDS = RANDOM.integers(1, 1 << 60, (75, 64, 40), np.uint64)
 RGB = RANDOM.integers(1, 255, (3, 75, 64, 40), np.uint8)
 PLACED = {"offset": TOPLEFT, "voxel_size": VOXEL_SIZE}
-ARRAY = '{"zarr_format":2,"shape":[4,5,6],"chunks":[4,5,6],"dtype":"|u1","compressor":null,"fill_value":0,"order":"C","filters":null}'
+ARRAY = '{"zarr_format":2,"shape":[4,5,6],"chunks":[4,5,6],"dtype":"|u1","compressor":null,"fill_value":0,"order":"C","filters":null}'  # noqa: E501
 
 
 @pytest.fixture(autouse=True)
@@ -156,7 +156,7 @@ def test_layers_of_a_coarse_mag_and_of_a_plain_array(tmp_path):
         {"zarr.json": "{"},
         {"zarr.json": '{"zarr_format":3,"node_type":"group"}'},
         {
-            "datasource-properties.json": '{"id":{"name":"a","team":""},"dataLayers":[],"scale":[1,1,1]}'
+            "datasource-properties.json": '{"id":{"name":"a","team":""},"dataLayers":[],"scale":[1,1,1]}'  # noqa: E501
         },
     ],
     ids=lambda files: "+".join(files) or "empty",

@@ -51,7 +51,7 @@ SOURCES = {  # how each is served, its mag, and its first voxel of mag 1
 PANELS = """[...document.querySelectorAll('.neuroglancer-rendered-data-panel')].map(panel => {
   const place = panel.getBoundingClientRect();
   return [place.left + panel.clientLeft, place.top + panel.clientTop, panel.clientWidth, panel.clientHeight].map(Math.round);
-})"""
+})"""  # noqa: E501
 RANDOM = np.random.default_rng(5)
 
 

@@ -210,7 +210,7 @@ def _image_v2(folder, **members):
     {"compressor": {"id": "zstd", "level": 1, "numThreads": 2}},
     {"filters": [{"id": "missing"}]},
     {"filters": [{"id": "delta", "dtype": "<u2", "other": 1}]},
-], ids=["compressor", "threads of Blosc", "threads of Zstandard", "filter", "setting of a filter"])  # fmt: skip
+], ids=["compressor", "threads of Blosc", "threads of Zstandard", "filter", "setting of a filter"])  # fmt: skip  # noqa: E501
 def test_a_missing_codec_is_no_damage(tmp_path, members):
     folder = _image_v2(tmp_path / "image.ome.zarr", **members)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}

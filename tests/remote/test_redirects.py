@@ -252,11 +252,14 @@ def test_a_redirect_to_another_host_without_encryption(call):
 def test_a_redirect_from_a_public_to_a_private_address(certificate, monkeypatch):
     monkeypatch.setattr(redirects, "is_private_address", lambda address: address == "10.0.0.1")
     found = redirects.socket.getaddrinfo
+
     # the first host has its true address, which counts as a public one here; the other one has two
-    private = lambda host, *rest, **flags: [
-        *found(host, *rest, **flags),
-        *([(2, 1, 6, "", ("10.0.0.1", 443))] if host == "localhost" else []),
-    ]  # noqa: E731
+    def private(host, *rest, **flags):
+        return [
+            *found(host, *rest, **flags),
+            *([(2, 1, 6, "", ("10.0.0.1", 443))] if host == "localhost" else []),
+        ]
+
     monkeypatch.setattr(redirects.socket, "getaddrinfo", private)
     with (
         _server(certificate=certificate, host="localhost") as end,

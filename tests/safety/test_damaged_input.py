@@ -417,7 +417,7 @@ def _agglomerate(path: Path) -> None:
 
 
 _NML = """<things><parameters><experiment name="ds"/><scale x="4" y="4" z="35"/></parameters>
-<thing id="1"><nodes><node id="1" x="1" y="2" z="3"/><node id="2" x="9" y="2" z="3"/></nodes><edges><edge source="1" target="2"/></edges></thing></things>"""
+<thing id="1"><nodes><node id="1" x="1" y="2" z="3"/><node id="2" x="9" y="2" z="3"/></nodes><edges><edge source="1" target="2"/></edges></thing></things>"""  # noqa: E501
 
 
 def _remapped(name: str) -> Callable[[Path], list[Callable[[], Any]]]:

@@ -543,7 +543,7 @@ def test_a_new_image_does_not_begin_behind_a_link(originals, tmp_path, kind):
     (tmp_path / "A").mkdir()
     (tmp_path / "B").mkdir()
     (tmp_path / "B" / DOCUMENTS[kind]).symlink_to("../A/new")
-    url = f"{WRITERS[kind][0]}{tmp_path}/B{'/color/1' if kind == 'wkw' else '/s0' if kind == 'n5' else ''}"
+    url = f"{WRITERS[kind][0]}{tmp_path}/B{'/color/1' if kind == 'wkw' else '/s0' if kind == 'n5' else ''}"  # noqa: E501
     options = {"voxel_size": (8, 8, 8), **({} if kind == "n5" else {"category": "segmentation"})}
     leads_out = f"B/{DOCUMENTS[kind]}: this link leads out of the .*, to {tmp_path}/A/new"
     refused = {"ngff-0.5": "contains other files", "n5": leads_out}

@@ -41,7 +41,7 @@ script = os.getppid()
 with wkwdask.cluster() as client:
     client.wait_for_workers(1, timeout=240)
     Path(sys.argv[1]).write_text(json.dumps([sorted(listening(script)), client.scheduler.address, client.dashboard_link]))
-"""
+"""  # noqa: E501
 
 
 def hosts(addresses):

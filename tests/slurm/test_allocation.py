@@ -32,7 +32,7 @@ with wkwdask.cluster() as client:
     with open(sys.argv[1], "w") as file:
         json.dump({**facts, "limits": [worker["memory_limit"] for worker in workers]}, file)
     wkwdask.build_pyramid(sys.argv[2])
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture

@@ -242,7 +242,7 @@ if __name__ == "__main__":
     assert os.waitpid(pid, 0)[1] == 0
     assert reading_threads() == cores
     print("done")
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.long

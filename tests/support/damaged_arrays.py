@@ -232,7 +232,7 @@ def outside(writer):
 def other_name(writer):
     """Name a chunk with the other separator."""
     separator = "." if writer.separator == "/" else "/"
-    return f"{writer.paths[0]}/{writer.prefix.replace(writer.separator, separator)}{separator.join('111')}"
+    return f"{writer.paths[0]}/{writer.prefix.replace(writer.separator, separator)}{separator.join('111')}"  # noqa: E501
 
 
 def both(*damages):

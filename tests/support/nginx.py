@@ -29,7 +29,7 @@ _SERVERS = {
         "error_page 404 =403 /page.html; location = /page.html {{ root {folder}; default_type "
         "text/html; }}"
     ),
-    "redirecting": "location / {{ return 302 {url}$request_uri; }} location /loop/ {{ return 302 $request_uri; }}"
+    "redirecting": "location / {{ return 302 {url}$request_uri; }} location /loop/ {{ return 302 $request_uri; }}"  # noqa: E501
     " location ~ ^/file/(.*) {{ return 302 file://{root}/$1; }}",
     "protected": "auth_basic data; auth_basic_user_file {folder}/users;",
 }

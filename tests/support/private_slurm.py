@@ -68,13 +68,13 @@ SlurmdLogFile={folder}/log/slurmd.%n.log
 PlugStackConfig=/dev/null
 {nodes}
 PartitionName=debug Nodes=ALL Default=YES MaxTime=2-00:00:00 State=UP OverSubscribe=NO PriorityTier=1
-"""
+"""  # noqa: E501
 
 _URGENT = """\
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 PartitionName=urgent Nodes=ALL MaxTime=01:00:00 State=UP OverSubscribe=NO PriorityTier=10 PreemptMode=OFF
-"""
+"""  # noqa: E501
 
 
 def missing_programs() -> list[str]:

@@ -6,7 +6,7 @@ Commons Attribution 3.0 Unported License.
 
 from __future__ import annotations
 
-TIFF_PREFIX = "SUkqAAgAAAAIAAABAwABAAAAAAEAAAEBAwABAAAAAAEAAAIBAwABAAAAEAAAAAMBAwABAAAAAQAAAAYBAwABAAAAAQAAABEBBAABAAAAbgAAABYBAwABAAAAAAEAABcBBAABAAAAAAACAAAAAAA="
+TIFF_PREFIX = "SUkqAAgAAAAIAAABAwABAAAAAAEAAAEBAwABAAAAAAEAAAIBAwABAAAAEAAAAAMBAwABAAAAAQAAAAYBAwABAAAAAQAAABEBBAABAAAAbgAAABYBAwABAAAAAAEAABcBBAABAAAAAAACAAAAAAA="  # noqa: E501
 
 TIFF_HEXDUMP = """
 49 49 2a 00 08 00 00 00 08 00 00 01 03 00 01 00
@@ -27,7 +27,7 @@ SCHEMA = {
             "minimum": 0,
         },
         "prefix": {
-            "description": "An optional base64-encoded string of the literal bytes to prepend when encoding. "
+            "description": "An optional base64-encoded string of the literal bytes to prepend when encoding. "  # noqa: E501
             "The length of the decoded bytes must equal 'offset'.",
             "type": "string",
             "contentEncoding": "base64",

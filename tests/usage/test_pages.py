@@ -58,7 +58,7 @@ SKIPPED = {
     "wkwdask convert precomputed://gs://bucket/em ": "a bucket",
     'import wkwdask\n\nurl = "https://host/datasets/': "a server",
     'import wkwdask\n\narray = wkwdask.open("https://host/': "a server",
-    'import wkwdask\n\ncube = wkwdask.read("s3://lab-bucket/': "a bucket",
+    'import wkwdask\n\ncube = wkwdask.read(\n    "s3://lab-bucket/': "a bucket",
     "import wkwdask\n\nsource = "
     '"precomputed://https://host/em"': "a server; tests of remote verbs run it",
     'wkwdask.sample("n5://s3://bucket/volume.n5/em/s0"': "a bucket",

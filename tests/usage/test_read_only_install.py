@@ -29,7 +29,7 @@ SCRIPT = textwrap.dedent("""
     wkwdask.to_wkw(coarse, folder + "/copy/2", block_len=8, file_len=1)
     np.testing.assert_array_equal(wkwdask.read(folder + "/copy/2", ((0, 0, 0), (10, 9, 8)))[0], coarse)
     print("done", end="")
-""")
+""")  # noqa: E501
 
 CACHE_VARIABLES = ("XDG_CACHE_HOME", "NUMBA_CACHE_DIR", "SLURM_TMPDIR", "TMP", "TEMP")
 

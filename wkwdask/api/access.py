@@ -185,7 +185,12 @@ def read(
     >>> import numpy as np
     >>> import wkwdask
     >>> folder = tempfile.mkdtemp()
-    >>> _ = wkwdask.write(f"{folder}/1", (0, 0, 0), np.arange(64**3, dtype=np.uint32).reshape(64, 64, 64), file_len=1)
+    >>> _ = wkwdask.write(
+    ...     f"{folder}/1",
+    ...     (0, 0, 0),
+    ...     np.arange(64**3, dtype=np.uint32).reshape(64, 64, 64),
+    ...     file_len=1,
+    ... )
     >>> wkwdask.read(f"{folder}/1", ((0, 0, 5), (1, 1, 8))).ravel().tolist()
     [5, 6, 7]
     """
@@ -226,8 +231,9 @@ def read_many(
     threads: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> npt.NDArray[Any] | list[npt.NDArray[Any]]:
-    """Read many boxes, decoding each block once however many boxes overlap it. Safe to call in
-    threads and forked processes.
+    """Read many boxes, decoding each block once however many boxes overlap it.
+
+    Safe to call in threads and forked processes.
 
     Besides the result, memory holds a batch of stored blocks and a table of about 500 bytes for
     each block of each box.
@@ -270,7 +276,12 @@ def read_many(
     >>> import numpy as np
     >>> import wkwdask
     >>> folder = tempfile.mkdtemp()
-    >>> _ = wkwdask.write(f"{folder}/1", (0, 0, 0), np.arange(64**3, dtype=np.uint32).reshape(64, 64, 64), file_len=1)
+    >>> _ = wkwdask.write(
+    ...     f"{folder}/1",
+    ...     (0, 0, 0),
+    ...     np.arange(64**3, dtype=np.uint32).reshape(64, 64, 64),
+    ...     file_len=1,
+    ... )
     >>> patches = wkwdask.read_many(f"{folder}/1", [((0, 0, 5), (1, 1, 8)), ((0, 0, 6), (1, 1, 9))])
     >>> patches.shape, patches[1].ravel().tolist()
     ((2, 1, 1, 1, 3), [6, 7, 8])
@@ -410,7 +421,12 @@ def sample(
     >>> import numpy as np
     >>> import wkwdask
     >>> folder = tempfile.mkdtemp()
-    >>> _ = wkwdask.write(f"{folder}/1", (0, 0, 0), np.arange(64**3, dtype=np.uint32).reshape(64, 64, 64), file_len=1)
+    >>> _ = wkwdask.write(
+    ...     f"{folder}/1",
+    ...     (0, 0, 0),
+    ...     np.arange(64**3, dtype=np.uint32).reshape(64, 64, 64),
+    ...     file_len=1,
+    ... )
     >>> wkwdask.sample(f"{folder}/1", [(0, 0, 7), (0, 1, 0)]).tolist()
     [7, 64]
     """
@@ -434,8 +450,7 @@ def info(
     layer: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> DatasetSummary | VolumeSummary:
-    """Summarize a dataset, layer or mag, a precomputed volume, N5 or Zarr, as ``wkwdask info``
-    does.
+    """Summarize a dataset, layer or mag, or an image of another format, as ``wkwdask info`` does.
 
     Parameters
     ----------
@@ -465,8 +480,13 @@ def info(
     >>> import numpy as np
     >>> import wkwdask
     >>> dataset = wkwdask.create_dataset(tempfile.mkdtemp() + "/cells", (4, 4, 35))
-    >>> _ = wkwdask.write(f"{dataset.path}/raw/1", (0, 0, 0), np.ones((64, 64, 64), np.uint8), file_len=1)
-    >>> [(layer.name, [mag.files for mag in layer.mags]) for layer in wkwdask.info(dataset.path).layers]
+    >>> _ = wkwdask.write(
+    ...     f"{dataset.path}/raw/1", (0, 0, 0), np.ones((64, 64, 64), np.uint8), file_len=1
+    ... )
+    >>> [
+    ...     (layer.name, [mag.files for mag in layer.mags])
+    ...     for layer in wkwdask.info(dataset.path).layers
+    ... ]
     [('raw', [8])]
     """
     use_storage_options(url, storage_options)

@@ -49,8 +49,7 @@ def apply(
     force_space: bool = False,
     **options: Unpack[StorageKeywords],
 ) -> Any:
-    """Apply a function to volumes, brick by brick, and write the result as a mag or combine it to
-    one value.
+    """Apply a function to volumes, brick by brick; write a mag, or combine results to one value.
 
     Each task reads its input, calls the function and writes the result. Tasks run on threads, or on
     the active dask Client, with the same result. The mag is published when it is complete. The same
@@ -160,8 +159,15 @@ def apply(
     >>> import numpy as np
     >>> import wkwdask
     >>> folder = tempfile.mkdtemp()
-    >>> _ = wkwdask.write(f"{folder}/1", (0, 0, 0), np.arange(64**3, dtype=np.uint32).reshape(64, 64, 64), file_len=2)
-    >>> report = wkwdask.apply(lambda ids: ids > 1000, f"{folder}/1", f"{folder}/mask/1", dtype="uint8")
+    >>> _ = wkwdask.write(
+    ...     f"{folder}/1",
+    ...     (0, 0, 0),
+    ...     np.arange(64**3, dtype=np.uint32).reshape(64, 64, 64),
+    ...     file_len=2,
+    ... )
+    >>> report = wkwdask.apply(
+    ...     lambda ids: ids > 1000, f"{folder}/1", f"{folder}/mask/1", dtype="uint8"
+    ... )
     >>> int(wkwdask.read(f"{folder}/mask/1").sum()) == 64**3 - 1001
     True
     >>> int(wkwdask.apply(np.max, f"{folder}/1", combine=max)) == 64**3 - 1

@@ -83,7 +83,11 @@ def verify(
     True
     >>> with open(f"{folder}/1/z0/y1/x0.wkw", "r+b") as file:
     ...     _ = file.truncate(30)
-    >>> [(fault.kind, fault.block, fault.voxel) for fault in wkwdask.verify(f"{folder}/1").faults if fault.severity == "error"]
+    >>> [
+    ...     (fault.kind, fault.block, fault.voxel)
+    ...     for fault in wkwdask.verify(f"{folder}/1").faults
+    ...     if fault.severity == "error"
+    ... ]
     [('file.truncated', 0, (0, 32, 0))]
     """
     from wkwdask.graphs.runners import run_work
@@ -114,8 +118,9 @@ def repair(
     allow_external: bool = False,
     accept_changes: bool = False,
 ) -> RepairReport:
-    """Repair the faults that :func:`verify` finds. Intact data are never changed; blocks that can
-    be decoded are kept byte for byte.
+    """Repair the faults that :func:`verify` finds.
+
+    Intact data are never changed; blocks that can be decoded are kept byte for byte.
 
     Without options, this removes leftover files of dead processes, rewrites ``header.wkw`` and the
     headers of data files if the blocks determine their content, cuts off bytes behind the last
@@ -303,8 +308,9 @@ def diff(
 
 
 def write_manifest(url: str | os.PathLike[str]) -> ManifestReport:
-    """Write the SHA-256 hashes of all files below a folder to ``wkwdask-manifest.txt``, to check
-    them after a transfer.
+    """Write the SHA-256 hashes of all files below a folder, to check them after a transfer.
+
+    The manifest is the file ``wkwdask-manifest.txt`` in the folder.
 
     ``sha256sum -c wkwdask-manifest.txt`` checks the same file.
 

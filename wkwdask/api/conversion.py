@@ -94,8 +94,7 @@ def convert(
     force_space: bool = False,
     **options: Unpack[StorageKeywords],
 ) -> Report:
-    """Convert images, arrays and volumes to WKW, precomputed, N5 or OME-NGFF, or export WKW as
-    images.
+    """Convert images, arrays and volumes to WKW and other formats, or export WKW as images.
 
     Between WKW, N5, OME-NGFF and Neuroglancer precomputed volumes, all mags (levels, scales) of a
     layer are converted with their positions and voxel sizes. Chunks are copied without decoding
@@ -246,7 +245,9 @@ def convert(
     >>> import wkwdask
     >>> folder = tempfile.mkdtemp()
     >>> np.save(f"{folder}/stack.npy", np.ones((10, 20, 30), np.uint8))
-    >>> report = wkwdask.convert(f"{folder}/stack.npy", f"{folder}/ds", layer="color", voxel_size=(4, 4, 35))
+    >>> report = wkwdask.convert(
+    ...     f"{folder}/stack.npy", f"{folder}/ds", layer="color", voxel_size=(4, 4, 35)
+    ... )
     >>> wkwdask.open(f"{folder}/ds").shape
     (1, 30, 20, 10)
     """
@@ -515,7 +516,7 @@ def plan_convert(source: Paths, target: str | os.PathLike[str], **options: Any) 
     >>> plan = wkwdask.plan_convert(f"{folder}/stack.npy", f"{folder}/ds", voxel_size=(4, 4, 35))
     >>> plan.files, plan.mags[0].size
     (1, (30, 20, 10))
-    """
+    """  # noqa: E501
     from wkwdask.graphs.runners import dry_run, num_workers
     from wkwdask.verbs.estimate import estimate_conversion
 

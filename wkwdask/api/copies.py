@@ -48,8 +48,9 @@ def rechunk(
     force_space: bool = False,
     **options: Unpack[StorageKeywords],
 ) -> Report:
-    """Store mags with other files, blocks or compression, in place or in another location. Voxel
-    values do not change.
+    """Store mags with other files, blocks or compression, in place or in another location.
+
+    Voxel values do not change.
 
     If only the length of files or shards changes, encoded chunks are copied without decoding, at
     the speed of the disk. So are chunks of a precomputed volume that keep their size and encoding:
@@ -189,11 +190,13 @@ def compress(
     >>> import numpy as np
     >>> import wkwdask
     >>> folder = tempfile.mkdtemp()
-    >>> _ = wkwdask.write(f"{folder}/1", (0, 0, 0), np.ones((64, 64, 64), np.uint8), compression="raw")
+    >>> _ = wkwdask.write(
+    ...     f"{folder}/1", (0, 0, 0), np.ones((64, 64, 64), np.uint8), compression="raw"
+    ... )
     >>> report = wkwdask.compress(f"{folder}/1")
     >>> report.nbytes_out < report.nbytes_in
     True
-    """
+    """  # noqa: E501
     url = prefixed_url(url)
     record = (format_of(url) or default_format()).options
     names = [name for name, _ in options_of(record)]

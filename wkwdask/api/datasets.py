@@ -510,7 +510,9 @@ def open_dataset(
     >>> import numpy as np
     >>> import wkwdask
     >>> dataset = wkwdask.create_dataset(tempfile.mkdtemp() + "/cells", (4, 4, 35))
-    >>> _ = wkwdask.write(f"{dataset.path}/raw/1", (0, 0, 0), np.ones((64, 64, 64), np.uint8), file_len=1)
+    >>> _ = wkwdask.write(
+    ...     f"{dataset.path}/raw/1", (0, 0, 0), np.ones((64, 64, 64), np.uint8), file_len=1
+    ... )
     >>> wkwdask.open_dataset(dataset.path)["raw"]
     Layer 'raw': color, uint8, (0, 0, 0) + (64, 64, 64), mags 1
     """
@@ -580,7 +582,9 @@ def create_dataset(
     --------
     >>> import tempfile
     >>> import wkwdask
-    >>> wkwdask.create_dataset(tempfile.mkdtemp() + "/cells", (0.004, 0.004, 0.035), unit="micrometer").voxel_size_nm
+    >>> wkwdask.create_dataset(
+    ...     tempfile.mkdtemp() + "/cells", (0.004, 0.004, 0.035), unit="micrometer"
+    ... ).voxel_size_nm
     (4.0, 4.0, 35.0)
     """
     if existing not in ("error", "keep"):

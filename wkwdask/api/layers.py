@@ -359,7 +359,7 @@ def card(head: str, dataset: str, layers: Sequence[Layer]) -> str:
     table = html_table(columns, (row for layer in layers for row in _rows(layer, until)))
     return (
         f"<div>{head}<div "
-        f"style='display:flex;gap:12px;align-items:flex-start'>{table}{_picture(dataset, layers)}</div></div>"
+        f"style='display:flex;gap:12px;align-items:flex-start'>{table}{_picture(dataset, layers)}</div></div>"  # noqa: E501
     )
 
 

@@ -281,8 +281,9 @@ def upsample(
     force_space: bool = False,
     **options: Unpack[StorageKeywords],
 ) -> Report:
-    """Upsample a layer or an image of any format to finer mags: each voxel becomes a block of equal
-    voxels.
+    """Upsample a layer or an image of any format to finer mags.
+
+    Each voxel becomes a block of equal voxels.
 
     Tasks run on threads, or on the active dask Client, with the same result. Complete mags are
     published, then the JSON lists them. The same call resumes an interrupted one and keeps its
@@ -356,7 +357,11 @@ def upsample(
     >>> import numpy as np
     >>> import wkwdask
     >>> dataset = wkwdask.create_dataset(tempfile.mkdtemp() + "/cells", (4, 4, 35))
-    >>> _ = wkwdask.write(f"{dataset.path}/raw/2-2-1", (0, 0, 0), np.arange(4096, dtype=np.uint16).reshape(16, 16, 16))
+    >>> _ = wkwdask.write(
+    ...     f"{dataset.path}/raw/2-2-1",
+    ...     (0, 0, 0),
+    ...     np.arange(4096, dtype=np.uint16).reshape(16, 16, 16),
+    ... )
     >>> _ = wkwdask.upsample(dataset.path, "raw")
     >>> wkwdask.read(dataset.path, ((0, 0, 1), (4, 1, 2)), layer="raw", mag=1).ravel().tolist()
     [1, 1, 257, 257]

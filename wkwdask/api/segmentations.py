@@ -121,8 +121,12 @@ def merge(
     >>> import numpy as np
     >>> import wkwdask
     >>> folder = tempfile.mkdtemp()
-    >>> _ = wkwdask.write(f"{folder}/seg/1", (0, 0, 0), np.ones((64, 64, 64), np.uint32), file_len=1)
-    >>> _ = wkwdask.write(f"{folder}/annotation/1", (32, 0, 0), np.full((32, 32, 32), 7, np.uint32), file_len=1)
+    >>> _ = wkwdask.write(
+    ...     f"{folder}/seg/1", (0, 0, 0), np.ones((64, 64, 64), np.uint32), file_len=1
+    ... )
+    >>> _ = wkwdask.write(
+    ...     f"{folder}/annotation/1", (32, 0, 0), np.full((32, 32, 32), 7, np.uint32), file_len=1
+    ... )
     >>> _ = wkwdask.merge(f"{folder}/seg/1", f"{folder}/annotation", f"{folder}/merged/1")
     >>> int(wkwdask.read(f"{folder}/merged/1", ((40, 0, 0), (41, 1, 1))).max())
     7
@@ -376,7 +380,12 @@ def remap(
     >>> import numpy as np
     >>> import wkwdask
     >>> folder = tempfile.mkdtemp()
-    >>> _ = wkwdask.write(f"{folder}/seg/1", (0, 0, 0), np.arange(64**3, dtype=np.uint32).reshape(64, 64, 64) % 9, file_len=2)
+    >>> _ = wkwdask.write(
+    ...     f"{folder}/seg/1",
+    ...     (0, 0, 0),
+    ...     np.arange(64**3, dtype=np.uint32).reshape(64, 64, 64) % 9,
+    ...     file_len=2,
+    ... )
     >>> _ = wkwdask.remap(f"{folder}/seg/1", f"{folder}/merged/1", {7: 3, 8: 3, 5: 0})
     >>> np.unique(wkwdask.read(f"{folder}/merged/1")).tolist()
     [0, 1, 2, 3, 4, 6]
@@ -542,7 +551,9 @@ def renumber(
     >>> labels = np.full((64, 64, 64), 500_000, np.uint32)
     >>> labels[:10] = 7_000_000
     >>> _ = wkwdask.write(f"{folder}/seg/1", (0, 0, 0), labels, file_len=2)
-    >>> _ = wkwdask.renumber(f"{folder}/seg/1", f"{folder}/small/1", dtype="uint8", mapping=f"{folder}/ids.csv")
+    >>> _ = wkwdask.renumber(
+    ...     f"{folder}/seg/1", f"{folder}/small/1", dtype="uint8", mapping=f"{folder}/ids.csv"
+    ... )
     >>> print(Path(f"{folder}/ids.csv").read_text())
     old,new
     500000,1

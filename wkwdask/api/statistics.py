@@ -48,8 +48,7 @@ def label_statistics(
     ignore_zero: bool = True,
     output: str | os.PathLike[str] | None = None,
 ) -> DataFrame:
-    """Tabulate the labels of a segmentation: size, bounding box, centroid, and statistics of
-    another layer inside each label.
+    """Tabulate the labels of a segmentation: size, bounding box, centroid, and other layers inside.
 
     Voxels are streamed brick by brick, on threads or on the active dask Client: memory grows with
     the number of labels, not with the volume. The result is the same for any number of workers.
@@ -233,8 +232,9 @@ def histogram(
     per_slice: bool = False,
     ignore_zero: bool = False,
 ) -> DataArray:
-    """Count the voxel values of a layer. Voxels are streamed brick by brick, on threads or on the
-    active dask Client.
+    """Count the voxel values of a layer.
+
+    Voxels are streamed brick by brick, on threads or on the active dask Client.
 
     Parameters
     ----------
@@ -385,8 +385,15 @@ def contrast(
     >>> import numpy as np
     >>> import wkwdask
     >>> folder = tempfile.mkdtemp()
-    >>> _ = wkwdask.write(f"{folder}/1", (0, 0, 0), np.arange(1, 102, dtype=np.uint8).reshape(101, 1, 1), file_len=2)
-    >>> wkwdask.contrast(f"{folder}/1", (10, 90), bounding_box=(0, 0, 0, 101, 1, 1)).attrs["intensityRange"]
+    >>> _ = wkwdask.write(
+    ...     f"{folder}/1",
+    ...     (0, 0, 0),
+    ...     np.arange(1, 102, dtype=np.uint8).reshape(101, 1, 1),
+    ...     file_len=2,
+    ... )
+    >>> wkwdask.contrast(f"{folder}/1", (10, 90), bounding_box=(0, 0, 0, 101, 1, 1)).attrs[
+    ...     "intensityRange"
+    ... ]
     [11, 91]
     """
     import pandas as pd

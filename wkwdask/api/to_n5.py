@@ -122,7 +122,12 @@ def to_n5(
     --------
     >>> import numpy as np, wkwdask, tempfile
     >>> folder = tempfile.mkdtemp()
-    >>> report = wkwdask.to_n5(np.ones((100, 80, 60), np.uint16), f"{folder}/v.n5/raw/s0", voxel_size=(4, 4, 40), offset=(-10, 0, 0))
+    >>> report = wkwdask.to_n5(
+    ...     np.ones((100, 80, 60), np.uint16),
+    ...     f"{folder}/v.n5/raw/s0",
+    ...     voxel_size=(4, 4, 40),
+    ...     offset=(-10, 0, 0),
+    ... )
     >>> wkwdask.open(f"n5://{folder}/v.n5/raw").shape, report.files
     ((1, 100, 80, 60), 4)
     """

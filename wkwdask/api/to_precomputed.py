@@ -137,7 +137,12 @@ def to_precomputed(
     --------
     >>> import numpy as np, wkwdask, tempfile
     >>> folder = tempfile.mkdtemp()
-    >>> report = wkwdask.to_precomputed(np.ones((100, 80, 60), np.uint32), f"{folder}/seg", voxel_size=(4, 4, 40), offset=(-10, 0, 0))
+    >>> report = wkwdask.to_precomputed(
+    ...     np.ones((100, 80, 60), np.uint32),
+    ...     f"{folder}/seg",
+    ...     voxel_size=(4, 4, 40),
+    ...     offset=(-10, 0, 0),
+    ... )
     >>> report.files, report.mags[0].nonzero.topleft
     (4, (-10, 0, 0))
     """

@@ -151,7 +151,11 @@ def to_wkw(
     >>> import dask.array as da
     >>> import wkwdask
     >>> dataset = tempfile.mkdtemp() + "/cells"
-    >>> report = wkwdask.to_wkw(da.ones((64, 64, 64), dtype="uint8", chunks=32), f"{dataset}/raw/1", voxel_size=(4, 4, 35))
+    >>> report = wkwdask.to_wkw(
+    ...     da.ones((64, 64, 64), dtype="uint8", chunks=32),
+    ...     f"{dataset}/raw/1",
+    ...     voxel_size=(4, 4, 35),
+    ... )
     >>> wkwdask.open_dataset(dataset)["raw"]
     Layer 'raw': color, uint8, (0, 0, 0) + (64, 64, 64), mags 1
     """

@@ -131,7 +131,9 @@ def to_zarr(
     >>> import numpy as np, wkwdask, tempfile
     >>> folder = tempfile.mkdtemp()
     >>> image = np.ones((100, 80, 60), np.uint8)
-    >>> report = wkwdask.to_zarr(image, f"{folder}/em.ome.zarr", voxel_size=(4, 4, 40))  # doctest: +SKIP
+    >>> report = wkwdask.to_zarr(
+    ...     image, f"{folder}/em.ome.zarr", voxel_size=(4, 4, 40)
+    ... )  # doctest: +SKIP
     """
     from wkwdask.api.saving import save_as
 

@@ -71,8 +71,7 @@ def save(
     compute: bool = True,
     **options: Unpack[StorageKeywords],
 ) -> Report | Delayed:
-    """Write an array as one level of an image in any format, or into a region of an existing level,
-    in parallel.
+    """Write an array in parallel: one level of an image, or a region of an existing level.
 
     The URL chooses the format: by its prefix (``precomputed://``, ``n5://``, ``zarr://``, or that
     of another format), by the suffix of a folder (``.ome.zarr``, ``.zarr``, ``.n5``), or by the
@@ -147,7 +146,11 @@ def save(
     >>> import wkwdask
     >>> folder = tempfile.mkdtemp()
     >>> cells = np.ones((64, 64, 64), np.uint32)
-    >>> for url in (f"{folder}/dataset/cells/1", f"precomputed://{folder}/cells", f"{folder}/volume.n5/cells/s0"):
+    >>> for url in (
+    ...     f"{folder}/dataset/cells/1",
+    ...     f"precomputed://{folder}/cells",
+    ...     f"{folder}/volume.n5/cells/s0",
+    ... ):
     ...     print(wkwdask.save(cells, url, voxel_size=(4, 4, 40)).files)
     1
     1
@@ -277,8 +280,9 @@ def write(
     array: npt.NDArray[Any],
     **options: Any,
 ) -> Report:
-    """Write a numpy array as one mag, in the format that :func:`save` chooses; meant for small
-    regions and tests.
+    """Write a numpy array as one mag; meant for small regions and tests.
+
+    The format is the one that :func:`save` chooses.
 
     Parameters
     ----------
@@ -307,7 +311,9 @@ def write(
     >>> import numpy as np
     >>> import wkwdask
     >>> folder = tempfile.mkdtemp()
-    >>> report = wkwdask.write(f"{folder}/raw/1", (10, 0, 0), np.ones((64, 64, 64), np.uint8), file_len=1)
+    >>> report = wkwdask.write(
+    ...     f"{folder}/raw/1", (10, 0, 0), np.ones((64, 64, 64), np.uint8), file_len=1
+    ... )
     >>> wkwdask.read(f"{folder}/raw/1", ((10, 0, 0), (12, 1, 1))).ravel().tolist()
     [1, 1]
     """

@@ -71,7 +71,9 @@ def zarr_view(
     >>> dataset = wkwdask.create_dataset(f"{folder}/ds", voxel_size=(4, 4, 40))
     >>> report = wkwdask.to_wkw(np.ones((40, 30, 20), np.uint8), f"{folder}/ds/color/1")
     >>> import zarr  # doctest: +SKIP
-    >>> zarr.open_group(wkwdask.zarr_view(f"{folder}/ds"), mode="r")["color/1"].shape  # doctest: +SKIP
+    >>> zarr.open_group(wkwdask.zarr_view(f"{folder}/ds"), mode="r")[
+    ...     "color/1"
+    ... ].shape  # doctest: +SKIP
     (20, 30, 40)
     """
     import_extra("zarr", "zarr_view", "zarr")
@@ -273,8 +275,9 @@ def n5_as_zarr(
 
 
 def n5_store(url: str | os.PathLike[str]) -> Any:
-    """Return a read-only Zarr store of N5 data, which creates each ``zarr.json`` on demand. Nothing
-    is written.
+    """Return a read-only Zarr store of N5 data.
+
+    It creates each ``zarr.json`` on demand. Nothing is written.
 
     Parameters
     ----------

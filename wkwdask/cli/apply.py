@@ -121,7 +121,7 @@ def apply(
       wkwdask apply my_functions.py:threshold dataset/color/2 dataset/mask/2 --dtype uint8
       wkwdask apply my_functions.py:clean dataset/seg/1 dataset/tissue/8 dataset/clean/1 --mask dataset/tissue/8
       wkwdask apply numpy:count_nonzero dataset/seg/1 --reduce
-    """
+    """  # noqa: E501
     called = partial(
         _import_function(function), **dict(_parse_argument(text) for text in arguments)
     )

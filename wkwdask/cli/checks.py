@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _method_option = click.option(
     "--method",
     type=click.Choice(METHODS),
-    help="Downsampling method of coarser mags that do not record it. verify: median for images and mode for labels by default; repair: their files are "
+    help="Downsampling method of coarser mags that do not record it. verify: median for images and mode for labels by default; repair: their files are "  # noqa: E501
     "rebuilt only with this option.",
 )
 

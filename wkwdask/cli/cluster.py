@@ -229,7 +229,7 @@ def submit(
       wkwdask submit pyramid dataset --layer color --cluster slurm-array
       wkwdask submit rechunk dataset other --file-len 32 --cluster slurm-array --elements 100 --sbatch --partition=short
       wkwdask submit labels dataset --layer segmentation -o labels.parquet --cluster slurm-allocation
-    """
+    """  # noqa: E501
     from wkwdask.clusters.config import load_config
     from wkwdask.plans.batch_size import ArraySize
     from wkwdask.runs.batch_file import Batch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import warnings
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -156,7 +156,7 @@ def convert(source: tuple[str, ...], target: str, dry_run: bool, **options: Any)
       wkwdask convert dataset em.ome.zarr --layer color
       wkwdask convert dataset small.ome.zarr --layer color --compression zstd
       wkwdask convert dataset em.ome.zarr/labels/neurons --layer segmentation
-    """
+    """  # noqa: E501
     from wkwdask.errors import SectionWarning
 
     if options["value_range"] is not None and len(options["value_range"]) != 2:
@@ -215,7 +215,13 @@ def zarr_view(path: str, layer: str | None, remove: bool, allow_external: bool) 
 @click.option("--remove", is_flag=True, help="Remove the zarr.json files that --write made.")
 @external_option
 @prints_facts
-def n5_as_zarr(path: str, form: str, write: bool, remove: bool, allow_external: bool) -> Facts:
+def n5_as_zarr(
+    path: str,
+    form: Literal["n5_default", "offset"],
+    write: bool,
+    remove: bool,
+    allow_external: bool,
+) -> Facts:
     """Describe N5 data as Zarr v3, so that zarr-python can open the same files if wkwdask is
     installed.
 
@@ -230,7 +236,7 @@ def n5_as_zarr(path: str, form: str, write: bool, remove: bool, allow_external: 
     """
     documents = wkwdask.n5_as_zarr(
         path, form=form, write=write, remove=remove, allow_external=allow_external
-    )  # type: ignore[arg-type]
+    )
     done = f"{len(documents)} zarr.json files {'written' if write else 'removed'}"
     return Facts(documents, done if write or remove else json.dumps(documents, indent=2))
 

@@ -72,7 +72,7 @@ def copy(path: str, target: str, **options: Any) -> Any:
       wkwdask copy dataset backup
       wkwdask copy dataset/color other/raw --mags 1,2
       wkwdask copy dataset cutout --bounding-box 1000,1000,500,512,512,256 --translate=-1000,-1000,-500
-    """
+    """  # noqa: E501
     return partial(wkwdask.copy, path, target, **options)
 
 

@@ -21,7 +21,7 @@ _FLAGS = {
 _VERBS = {"build_pyramid": "pyramid", "open_dataset": "info", "connected_components": "components"}
 _COMMANDS: list[click.Command] = []
 _ARGUMENT = re.compile(
-    r"""(?<![\w/.?&=-])([a-z]\w*)=(?:"([^"]*)"|'([^']*)'|(True|False)|\(([\d., ]+)\)|(\d+(?=[^\w.]|$)))?"""
+    r"""(?<![\w/.?&=-])([a-z]\w*)=(?:"([^"]*)"|'([^']*)'|(True|False)|\(([\d., ]+)\)|(\d+(?=[^\w.]|$)))?"""  # noqa: E501
 )
 _LIST = re.compile(r"(?<= has no option )\w+|(?<= has no options )[\w, ]+|(?<=; it has: )[\w, ]+")
 _NOT_THERE = re.compile(r"\bno (?:layer|mag) '?([^\s';]+)'?(?: in [^;]*)?; there are ([^;:]+)$")
@@ -38,7 +38,9 @@ def on_command_line(text: str) -> str:
 
     Examples
     --------
-    >>> on_command_line('existing="restart" starts over; choose one with layer=, or build_pyramid(update=True)')
+    >>> on_command_line(
+    ...     'existing="restart" starts over; choose one with layer=, or build_pyramid(update=True)'
+    ... )
     '--restart starts over; choose one with --layer, or wkwdask pyramid --update'
     """
     text = _LIST.sub(

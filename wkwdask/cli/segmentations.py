@@ -102,9 +102,8 @@ def components(source: str, target: str, connectivity: str, **options: Any) -> A
       wkwdask components dataset/prediction/1 dataset/cells/1 --threshold 0.5,1 --connectivity 6
       wkwdask components dataset/segmentation/1 dataset/split/1
     """
-    return partial(
-        wkwdask.connected_components, source, target, connectivity=int(connectivity), **options
-    )  # type: ignore[arg-type]
+    neighbors: Any = int(connectivity)
+    return partial(wkwdask.connected_components, source, target, connectivity=neighbors, **options)
 
 
 @click.command(
@@ -134,7 +133,7 @@ def remap(source: str, target: str, mapping: str, **options: Any) -> Any:
       wkwdask remap dataset/segmentation/1 dataset/neurons/1 agglomerates/view_70.hdf5 --dtype uint64
       wkwdask remap dataset/segmentation/1 dataset/proofread/1 merger_mode.nml
       wkwdask remap dataset/segmentation/1 dataset/chosen/1 chosen.parquet --default zero
-    """
+    """  # noqa: E501
     return partial(wkwdask.remap, source, target, mapping, **options)
 
 

@@ -99,7 +99,11 @@ def walltime_seconds(walltime: str, class_name: str) -> int:
 
     Examples
     --------
-    >>> walltime_seconds("1-02:00:00", "SLURMCluster"), walltime_seconds("90", "SLURMCluster"), walltime_seconds("02:30", "SLURMCluster")
+    >>> (
+    ...     walltime_seconds("1-02:00:00", "SLURMCluster"),
+    ...     walltime_seconds("90", "SLURMCluster"),
+    ...     walltime_seconds("02:30", "SLURMCluster"),
+    ... )
     (93600, 5400, 150)
     >>> walltime_seconds("02:30", "LSFCluster"), walltime_seconds("02:30:00", "PBSCluster")
     (9000, 9000)

@@ -356,9 +356,14 @@ def exports(settings: Mapping[str, Any]) -> list[str]:
 
     Examples
     --------
-    >>> exports({"distributed.worker.memory.spill": False, "distributed.scheduler.worker-ttl": "5 minutes"})
+    >>> exports(
+    ...     {
+    ...         "distributed.worker.memory.spill": False,
+    ...         "distributed.scheduler.worker-ttl": "5 minutes",
+    ...     }
+    ... )
     ['export DASK_DISTRIBUTED__WORKER__MEMORY__SPILL=False', "export DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL='5 minutes'"]
-    """
+    """  # noqa: E501
     return [
         f"export DASK_{name.upper().replace('.', '__').replace('-', '_')}={shlex.quote(str(value))}"
         for name, value in settings.items()

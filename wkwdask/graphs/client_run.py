@@ -10,7 +10,7 @@ was running. Faults, and how the run handles them::
     a result cannot be fetched             the task runs again, away from the workers that hold the result
     a task takes far longer than others    a copy starts on another worker; the first result counts
     all workers are paused for a minute    the job fails with the remedy
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@
 
 The finish job also starts when elements fail (``afterany``): it then runs their tasks itself, or
 submits them again.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

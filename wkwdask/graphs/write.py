@@ -9,7 +9,7 @@ The graph is built from ``map_blocks`` and ``rechunk`` alone. Voxels go from the
 part files, and only receipts travel between the last tasks. If the chunks that a part touches do
 not fit into memory (wide sections, for example), a first graph cuts all chunks into scratch files,
 and a job reads these.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

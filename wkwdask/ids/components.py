@@ -68,8 +68,8 @@ _ALL = slice(None)
 # position of a brick along one axis of the face:
 #
 #        -1        0         1
-#     [.. .. a][b .. .. c][d .. ..]     _NEAR_EDGE: voxels that are copied from each brick: a, b to c, d
-#           [a  b .. .. c  d]           _BORDER: voxels of the bordered face to which they are copied
+#     [.. .. a][b .. .. c][d .. ..]     _NEAR_EDGE: voxels that are copied from each brick: a, b to c, d  # noqa: E501
+#           [a  b .. .. c  d]           _BORDER: voxels of the bordered face to which they are copied  # noqa: E501
 _NEAR_EDGE = {-1: slice(-1, None), 0: _ALL, 1: slice(0, 1)}
 _BORDER = {-1: slice(0, 1), 0: slice(1, -1), 1: slice(-1, None)}
 
@@ -235,7 +235,7 @@ class Labelling:
         if num_touching != table.num_touching[row]:
             raise self._changed(box)
         # label     0 | 1 ... num_touching     | num_touching + 1 ...
-        # final id  0 | id of the joined set   | consecutive ids of this brick alone, 0 for components that are too small
+        # final id  0 | id of the joined set   | consecutive ids of this brick alone, 0 for components that are too small  # noqa: E501
         is_kept = sizes[num_touching:] >= self.min_voxels
         lookup = np.zeros(len(sizes) + 1, target.dtype)
         lookup[1 : num_touching + 1] = read_ids(

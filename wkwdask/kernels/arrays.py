@@ -49,7 +49,10 @@ def quick_hash(array: npt.NDArray[Any]) -> bytes:
     Examples
     --------
     >>> import numpy as np
-    >>> quick_hash(np.arange(20)) == quick_hash(np.arange(20)), quick_hash(np.arange(20)) == quick_hash(np.arange(1, 21))
+    >>> (
+    ...     quick_hash(np.arange(20)) == quick_hash(np.arange(20)),
+    ...     quick_hash(np.arange(20)) == quick_hash(np.arange(1, 21)),
+    ... )
     (True, False)
     """
     from wkwdask.kernels import arrays_compiled

@@ -237,7 +237,10 @@ def offset_from_center(
 
     Examples
     --------
-    >>> offset_from_center((6, 38, 6), (4, 4, 4), (4, 4, 4)), offset_from_center((0, 32, 0), (4, 4, 4), (4, 4, 4))
+    >>> (
+    ...     offset_from_center((6, 38, 6), (4, 4, 4), (4, 4, 4)),
+    ...     offset_from_center((0, 32, 0), (4, 4, 4), (4, 4, 4)),
+    ... )
     ((0, 2, 0), (0, 2, 0))
     """
     voxels = [

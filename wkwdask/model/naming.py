@@ -142,7 +142,10 @@ class GridNaming(KeyNaming):
 
         Examples
         --------
-        >>> GridNaming("zyx", "c/").key((0, 12, 0, 3)), GridNaming("zyx", "", "/", True, ".wkw").key((0, 12, 0, 3))
+        >>> (
+        ...     GridNaming("zyx", "c/").key((0, 12, 0, 3)),
+        ...     GridNaming("zyx", "", "/", True, ".wkw").key((0, 12, 0, 3)),
+        ... )
         ('c/3/0/12', 'z3/y0/x12.wkw')
         """
         numbers = [str(file[_AXES[letter]]) if letter != "-" else "0" for letter in self.axes]

@@ -73,7 +73,7 @@ REMEDIES: dict[str, str] = {
         "remove it; repair rebuilds the file from a finer mag, or sets the folder aside with "
         "quarantine=True"
     ),
-    "file.lost": "repair rebuilds it from a finer level; else restore it from a backup. Zarr-python and tensorstore remove chunks of background: if they "
+    "file.lost": "repair rebuilds it from a finer level; else restore it from a backup. Zarr-python and tensorstore remove chunks of background: if they "  # noqa: E501
     "wrote here, repair accepts that with accept_changes=True",
     "file.size_changed": (
         "if the change was intended, repair accepts it with accept_changes=True, and "
@@ -115,7 +115,7 @@ REMEDIES: dict[str, str] = {
     ),
     "json.box_smaller": "repair makes the box larger with grow_box=True",
     # shards
-    "shard.checksum": "repair corrects the index if the checksum proves the correction; else it rebuilds the file from a finer level, or sets it aside with "
+    "shard.checksum": "repair corrects the index if the checksum proves the correction; else it rebuilds the file from a finer level, or sets it aside with "  # noqa: E501
     "quarantine=True",
     "shard.place": _CHUNKS,
     **dict.fromkeys(("shard.short", "shard.half", "shard.index", "minishard.broken"), _FILE),

@@ -9,7 +9,7 @@ segments. A block of size 0 is an all-zero block without bytes. Nothing is decod
     joined  |a: 0 1 2 3|b: 4 5|c: 6 7|b: 8 9|c: 10 11|          5 segments, each copied as one byte range
 
 A part file is a run followed by its tables: ``payload | codes (uint64) | sizes (uint64) | footer``.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ source, compiled loops convert about a megabyte in one call::
 A chunk is decoded only if it has voxels outside of the box, if it has no equivalent in the new
 encoding, if its file is encoded in another way than its array, or if its bytes do not add up to its
 size: then the decoder raises the error.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ class VolumeSummary(Card):
             f"{self.path}: {self.format} {self.type}, {self.dtype}, "
             f"{counted(self.num_channels, 'channel')}"
         )
-        return f"{escape(head)}{html_table(('level', 'mag', 'box', 'encoding', 'files', 'bytes', ''), rows)}{'<br>'.join(map(escape, self.notes))}"
+        return f"{escape(head)}{html_table(('level', 'mag', 'box', 'encoding', 'files', 'bytes', ''), rows)}{'<br>'.join(map(escape, self.notes))}"  # noqa: E501
 
     def _drawn(self) -> Iterable[str]:
         return (scale.folder for scale in self.scales if not scale.problem)

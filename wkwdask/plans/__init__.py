@@ -12,4 +12,4 @@ All shapes are powers of two of chunks, so regions, bricks and shards nest. Star
 source) and ``apply``. ``cells`` marks the regions with data, ``chunks`` cuts dask arrays,
 ``mag_ladder`` lists mags, and ``batch_size`` sizes SLURM job arrays. May import ``geometry``,
 ``kernels`` and ``errors`` only.
-"""
+"""  # noqa: E501

@@ -80,7 +80,9 @@ def plan_bricks(
     --------
     >>> from wkwdask.geometry.bounding_box import BoundingBox
     >>> from wkwdask.plans.regions import Tiling
-    >>> plan = plan_bricks(BoundingBox((0, 0, 0), (4096, 4096, 4096)), Tiling((32,) * 3, (1024,) * 3, 2), 2)
+    >>> plan = plan_bricks(
+    ...     BoundingBox((0, 0, 0), (4096, 4096, 4096)), Tiling((32,) * 3, (1024,) * 3, 2), 2
+    ... )
     >>> plan.region_shape, plan.brick_shape
     ((1024, 1024, 1024), (256, 256, 256))
     """
@@ -108,7 +110,9 @@ def plan_components(
     --------
     >>> from wkwdask.geometry.bounding_box import BoundingBox
     >>> from wkwdask.plans.regions import Tiling
-    >>> plan_components(BoundingBox((0, 0, 0), (4096, 4096, 4096)), Tiling((32,) * 3, (1024,) * 3, 4), 2).brick_shape
+    >>> plan_components(
+    ...     BoundingBox((0, 0, 0), (4096, 4096, 4096)), Tiling((32,) * 3, (1024,) * 3, 4), 2
+    ... ).brick_shape
     (128, 128, 128)
     """
     tiling = replace(tiling, voxel_nbytes=tiling.voxel_nbytes + _LABEL_NBYTES)

@@ -108,7 +108,10 @@ def finish_job_tasks(work: Workload, requested: ArraySize) -> int:
 
     Examples
     --------
-    >>> finish_job_tasks(Workload(8192, 1 << 40, 300 << 20), ArraySize()), finish_job_tasks(Workload(8192, 100 << 40, 300 << 20), ArraySize(seconds=3600.0))
+    >>> (
+    ...     finish_job_tasks(Workload(8192, 1 << 40, 300 << 20), ArraySize()),
+    ...     finish_job_tasks(Workload(8192, 100 << 40, 300 << 20), ArraySize(seconds=3600.0)),
+    ... )
     (64, 1)
     """
     seconds = _ELEMENT_SECONDS if requested.seconds is None else requested.seconds / _SAFETY

@@ -108,7 +108,7 @@ def plan_parts(
     >>> box = BoundingBox((0, 0, 0), (2048, 2048, 512))
     >>> plan_parts([[2048], [2048], [1] * 512], box, (32,) * 3, (1024,) * 3, 1, 128 << 20)
     PartPlan(part_shape=(1024, 1024, 32), touched_nbytes=134217728)
-    """
+    """  # noqa: E501
     edges = [np.cumsum([low, *axis]) for low, axis in zip(box.topleft, lengths, strict=True)]
 
     def touched(shape: Vec3) -> int:
@@ -245,7 +245,10 @@ def suitable_file_len(
     Examples
     --------
     >>> from wkwdask.geometry.bounding_box import BoundingBox
-    >>> [suitable_file_len(BoundingBox((0, 0, 0), (edge,) * 3), 32, 1, is_compressed=True) for edge in (32, 64, 200, 1100, 5000)]
+    >>> [
+    ...     suitable_file_len(BoundingBox((0, 0, 0), (edge,) * 3), 32, 1, is_compressed=True)
+    ...     for edge in (32, 64, 200, 1100, 5000)
+    ... ]
     [1, 2, 8, 16, 32]
     >>> suitable_file_len(BoundingBox((0, 0, 0), (1100, 1100, 1100)), 32, 1, is_compressed=False)
     4

@@ -7,7 +7,7 @@ level. So arrays may be larger than the boxes of their levels::
     boxes of levels                        ----------------
                                            ==================
     extents of all levels          |-----------------------|            begin on a block, end on a voxel of the coarsest level
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ def common_extent(boxes: Sequence[BoundingBox], block_shape: Vec3) -> BoundingBo
     Examples
     --------
     >>> from wkwdask.geometry.mag import Mag
-    >>> boxes = [BoundingBox((101, 35, 17), (75, 64, 40)), BoundingBox((50, 17, 17), (38, 33, 40), Mag(2, 2, 1))]
+    >>> boxes = [
+    ...     BoundingBox((101, 35, 17), (75, 64, 40)),
+    ...     BoundingBox((50, 17, 17), (38, 33, 40), Mag(2, 2, 1)),
+    ... ]
     >>> common_extent(boxes, (16, 16, 16)).topleft, common_extent(boxes, (16, 16, 16)).bottomright
     ((96, 32, 16), (176, 100, 57))
     """

@@ -51,12 +51,14 @@ def check_one_ladder(folder: str, existing: Collection[Mag], new: Collection[Mag
 
     Examples
     --------
-    >>> check_one_ladder("ds/em", [Mag.parse("1"), Mag.parse("2-2-1")], [Mag.parse("2-2-1"), Mag.parse("4-4-2")])
+    >>> check_one_ladder(
+    ...     "ds/em", [Mag.parse("1"), Mag.parse("2-2-1")], [Mag.parse("2-2-1"), Mag.parse("4-4-2")]
+    ... )
     >>> check_one_ladder("ds/em", [Mag.parse("1"), Mag.parse("2-2-1")], [Mag.parse("2")])
     Traceback (most recent call last):
     ...
     ValueError: ds/em: mag 2 would lie beside mag 2-2-1: a layer has one ladder of mags; remove that mag first, or choose mags that go with it
-    """
+    """  # noqa: E501
     known = {max(mag.factors): mag for mag in existing}
     for mag in new:
         other = known.get(max(mag.factors))

@@ -154,7 +154,9 @@ def plan_splicing(
     Examples
     --------
     >>> from wkwdask.geometry.bounding_box import BoundingBox
-    >>> plan_splicing(BoundingBox((0, 0, 0), (4096, 4096, 4096)), (1024,) * 3, (256,) * 3, 1, 2).region_shape
+    >>> plan_splicing(
+    ...     BoundingBox((0, 0, 0), (4096, 4096, 4096)), (1024,) * 3, (256,) * 3, 1, 2
+    ... ).region_shape
     (1024, 1024, 1024)
     """
     if region_shape is None:

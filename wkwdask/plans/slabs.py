@@ -85,7 +85,12 @@ def plan_slabs(
     --------
     >>> from wkwdask.geometry.bounding_box import BoundingBox
     >>> from wkwdask.plans.regions import Tiling
-    >>> plan = plan_slabs(BoundingBox((0, 0, 0), (5000, 3000, 200)), [(5000, 3000, 1)], Tiling((32,) * 3, (1024,) * 3, 1), 4)
+    >>> plan = plan_slabs(
+    ...     BoundingBox((0, 0, 0), (5000, 3000, 200)),
+    ...     [(5000, 3000, 1)],
+    ...     Tiling((32,) * 3, (1024,) * 3, 1),
+    ...     4,
+    ... )
     >>> plan.region_shape, plan.reading_shape
     ((8192, 4096, 32), (8192, 4096, 32))
     """

@@ -7,7 +7,7 @@ each reading makes several bricks::
     finer mag   | region                                        |
                 | reading               | reading               |     all in Morton order; in memory:
                 | brick | brick | brick | brick | brick | brick |     one reading and one brick
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

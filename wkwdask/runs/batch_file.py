@@ -137,7 +137,7 @@ def write_tasks(path: str, tasks: Iterable[Any], group: int, dumps: Callable[[An
     # signature of each group.
     #
     #   | group 0 | group 1 | group 2 | group 3 | ...
-    #       ^                   ^                      element 0 of an array of 2 reads groups 0, 2, ...
+    #       ^                   ^                      element 0 of an array of 2 reads groups 0, 2, ...  # noqa: E501
     #
     # The signature covers path, offset and number of tasks, so a signed group cannot be moved to
     # another place or job. The index is published after the task file, so it never names missing

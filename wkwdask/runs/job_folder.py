@@ -159,10 +159,10 @@ class Publisher:
         # Each step can be repeated, and after a crash at any point the dataset is readable:
         #
         #   1. move levels out of the folders of new ones       only where levels are numbered
-        #      exchange each staged mag with its final folder   the id in the provenance marks those that are done
-        #   2. edit the metadata                                readers ignore a mag that the metadata does not list yet
-        #   3. unlink plan.json                                 the folder now contains the replaced mags and must not look resumable
-        #   4. delete the job folder, publish.json included     until here the next job repeats from 1
+        #      exchange each staged mag with its final folder   the id in the provenance marks those that are done  # noqa: E501
+        #   2. edit the metadata                                readers ignore a mag that the metadata does not list yet  # noqa: E501
+        #   3. unlink plan.json                                 the folder now contains the replaced mags and must not look resumable  # noqa: E501
+        #   4. delete the job folder, publish.json included     until here the next job repeats from 1  # noqa: E501
         root, publication = self.paths.root, read_publication(self.paths)
         if publication is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._record)
@@ -403,7 +403,7 @@ class JobFolder:
         """Complete or remove a dead job; return it if its mags are published."""
         # A dead job is in one of three states:
         #   publish record         publication began: complete it
-        #   journal, no record     resumable: keep it if it writes other mags or shards. Else delete it with existing="restart" or if it resumes only on
+        #   journal, no record     resumable: keep it if it writes other mags or shards. Else delete it with existing="restart" or if it resumes only on  # noqa: E501
         #                          request, and raise an error in all other cases
         #   neither                no finished work: delete it
         root = job_root(parent, job)

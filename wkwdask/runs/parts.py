@@ -269,7 +269,7 @@ def states_of_part(
     # if the file begins before the shard:
     #
     #   parts   |   0   |   1   |
-    #   files     | a  | b  | c |     a and b count in part 0, c in part 1, although part 1 reads b too
+    #   files     | a  | b  | c |     a and b count in part 0, c in part 1, although part 1 reads b too  # noqa: E501
     corners = np.maximum(states[:, :3] * file_shape, shard.topleft)
     counted: States = states[
         ((corners >= region.topleft) & (corners < region.bottomright)).all(axis=1)

@@ -174,10 +174,18 @@ def format_line(record: dict[str, Any]) -> str:
 
     Examples
     --------
-    >>> record = {"title": "pyramid of ds/color", "done": 110, "known": 10, "total": 800, "failed": 2, "nbytes_in": 14_000_000_000, "nbytes_out": 3_000_000_000}
+    >>> record = {
+    ...     "title": "pyramid of ds/color",
+    ...     "done": 110,
+    ...     "known": 10,
+    ...     "total": 800,
+    ...     "failed": 2,
+    ...     "nbytes_in": 14_000_000_000,
+    ...     "nbytes_out": 3_000_000_000,
+    ... }
     >>> format_line(record | {"seconds": 30, "workers": 8})
     'pyramid of ds/color: 120/800 tasks, 14.0 GB in, 3.0 GB out, 467 MB/s, 2 failed, 8 workers, ETA 00:03:02'
-    """
+    """  # noqa: E501
     return ", ".join([f"{record['title']}: {describe_count(record)}", *describe(record)])
 
 

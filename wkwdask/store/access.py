@@ -46,10 +46,10 @@ class Access:
                     f"{source}: unknown option {name!r}, expected {', '.join(kinds)}; {remedy}"
                 )
             if not isinstance(value, kinds[name]):
-                raise ValueError(
+                raise ValueError(  # noqa: TRY004
                     f"{source}: {name}: expected "
                     f"{'true or false' if kinds[name] is bool else 'a text'}, found {value!r}"
-                )  # noqa: TRY004
+                )
         return cls(**options)
 
 

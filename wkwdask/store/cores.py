@@ -37,7 +37,14 @@ def slurm_cores(variables: Mapping[str, str]) -> int | None:
 
     Examples
     --------
-    >>> slurm_cores({"SLURM_JOB_CPUS_PER_NODE": "16(x2),8", "SLURM_NODEID": "2", "SLURM_STEP_ID": "0", "SLURM_STEP_TASKS_PER_NODE": "1,1,4"})
+    >>> slurm_cores(
+    ...     {
+    ...         "SLURM_JOB_CPUS_PER_NODE": "16(x2),8",
+    ...         "SLURM_NODEID": "2",
+    ...         "SLURM_STEP_ID": "0",
+    ...         "SLURM_STEP_TASKS_PER_NODE": "1,1,4",
+    ...     }
+    ... )
     2
     """
     per_task = variables.get("SLURM_CPUS_PER_TASK", "")

@@ -66,7 +66,7 @@ def check_has_no_password(url: str) -> None:
     >>> check_has_no_password("https://reader:secret@host/ds")
     Traceback (most recent call last):
     wkwdask.errors.UnsupportedError: https://host/ds: the URL contains a password, which errors, pickles and records of jobs would show; remove it
-    """
+    """  # noqa: E501
     protocol, _, rest = url.partition("://")
     server, slash, path = rest.partition("/")
     user, at, host = server.rpartition("@")
@@ -90,7 +90,7 @@ def _file_path(text: str) -> str:
     archive, bar, inside = text.rpartition(ZIP)
     if bar:
         return normpath(
-            f"{archive if is_served(archive) and ZIP not in archive else _file_path(archive)}{ZIP}{inside}"
+            f"{archive if is_served(archive) and ZIP not in archive else _file_path(archive)}{ZIP}{inside}"  # noqa: E501
         )
     if not text:
         raise ValueError("empty path")  # os.path.abspath would turn it into the current folder
@@ -136,7 +136,11 @@ def stated_path(folder: str, name: str) -> str:
 
     Examples
     --------
-    >>> stated_path("/data/em", "./8_8_8/"), stated_path("/data/em", "../other/8_8_8"), stated_path("https://host/em", "/8_8_8")
+    >>> (
+    ...     stated_path("/data/em", "./8_8_8/"),
+    ...     stated_path("/data/em", "../other/8_8_8"),
+    ...     stated_path("https://host/em", "/8_8_8"),
+    ... )
     ('/data/em/8_8_8', '/data/other/8_8_8', '/8_8_8')
     """
     if is_absolute(name):
@@ -273,7 +277,11 @@ class UrlName:
         Examples
         --------
         >>> name = UrlName(("n5://",), ("n5",))
-        >>> name.stripped("n5://https://host/em.n5/"), name.stripped("gs://bucket/em.n5/|n5:"), name.is_in("n5")
+        >>> (
+        ...     name.stripped("n5://https://host/em.n5/"),
+        ...     name.stripped("gs://bucket/em.n5/|n5:"),
+        ...     name.is_in("n5"),
+        ... )
         ('https://host/em.n5', 'gs://bucket/em.n5', False)
         """
         text = os.fspath(url)

@@ -238,9 +238,11 @@ def options_in(script: str) -> dict[str, str]:
 
     Examples
     --------
-    >>> options_in("#!/bin/bash\\n#SBATCH --time=10  # minutes\\n#SBATCH -c 4\\n##SBATCH --mem=1G\\necho\\n#SBATCH --hold")
+    >>> options_in(
+    ...     "#!/bin/bash\\n#SBATCH --time=10  # minutes\\n#SBATCH -c 4\\n##SBATCH --mem=1G\\necho\\n#SBATCH --hold"
+    ... )
     {'time': '10', 'cpus-per-task': '4'}
-    """
+    """  # noqa: E501
     short = {
         "t": "time",
         "c": "cpus-per-task",

@@ -6,7 +6,7 @@ Morton code::
     boxes  [ 0   ]          pairs  chunk 0: box 0            decode chunk 0 into box 0
               [ 1   ]              chunk 1: box 0, box 1     decode chunk 1 once, copy it to box 0 and box 1
     chunks |  0 |  1 |
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ class AppliedFunction:
         temporary error; return its result, or () for an empty brick."""
         # The halo ends at the border of the volume, which the function then treats like the border
         # of a whole array.
-        #   |<- halo ->|<------ brick ------>|<- halo ->|     inside the volume: the function gets all of it, and the brick is cut out of its result
+        #   |<- halo ->|<------ brick ------>|<- halo ->|     inside the volume: the function gets all of it, and the brick is cut out of its result  # noqa: E501
         #              |<------ brick ------>|<- halo ->|     at the border of the volume
         grown = _grown(box, self.halo).intersection(self.sources[0].box.in_mag(box.mag)).union(box)
         arrays = self._read(grown)

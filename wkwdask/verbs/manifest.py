@@ -35,7 +35,7 @@ def format_manifest(hashes: Iterable[tuple[str, str]], nbytes: int) -> str:
     >>> print(format_manifest([("color/1/header.wkw", "0" * 64)], 16), end="")
     # wkwdask manifest: 1 files, 16 bytes; check it with "wkwdask verify --manifest check" or "sha256sum -c"
     0000000000000000000000000000000000000000000000000000000000000000  color/1/header.wkw
-    """
+    """  # noqa: E501
     lines = [_line(path, digest) for path, digest in sorted(hashes)]
     head = (
         f'# wkwdask manifest: {len(lines)} files, {nbytes} bytes; check it with "wkwdask verify '

@@ -97,4 +97,4 @@ const state = {state};
 for (const layer of state.layers) layer.source = layer.source.replace("{data}", new URL("data", location.href).href);
 location.replace("v/0/#!" + encodeURIComponent(JSON.stringify(state)));
 </script>
-"""
+"""  # noqa: E501

@@ -91,7 +91,7 @@ def parse_request(head: bytes) -> Request:
     --------
     >>> parse_request(b"GET /a%20b?c HTTP/1.1\\r\\nHost: localhost:80\\r\\nRange: bytes=0-4 ")
     Request(method='GET', path='/a%20b', fields={'host': 'localhost:80', 'range': 'bytes=0-4'}, is_last=False)
-    """
+    """  # noqa: E501
     first, *lines = head.decode("latin-1").split("\r\n")
     line = _REQUEST_LINE.fullmatch(first)
     if line is None:

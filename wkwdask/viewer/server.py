@@ -9,7 +9,7 @@ layers, below a secret path.
 Only these are answered, to GET and HEAD, and only for the host names of the loopback interface:
 else a page on the internet could let its host name point here and read the answers (DNS rebinding).
 Behind a proxy the host name is that of the proxy, and the token alone protects the layers.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

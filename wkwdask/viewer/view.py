@@ -35,8 +35,9 @@ _HEIGHT = 600  # of the frame in a notebook [pixels]
 
 
 class View:
-    """Layers in Neuroglancer, which this process serves in threads until the view is closed,
-    collected, or the process ends.
+    """Layers in Neuroglancer, which this process serves in threads until the view is closed.
+
+    A view that is collected, or whose process ends, is closed too.
 
     In a notebook it is displayed as a link and a frame. Returned by :func:`view`, and by the
     methods of :class:`Dataset` and :class:`Layer`.
@@ -104,8 +105,9 @@ def view(
     cache_nbytes: int = _CACHE_NBYTES,
     allow_external: bool = False,
 ) -> View:
-    """Show datasets, volumes and arrays in Neuroglancer, in a browser or in a notebook. Nothing is
-    written.
+    """Show datasets, volumes and arrays in Neuroglancer, in a browser or in a notebook.
+
+    Nothing is written.
 
     Parameters
     ----------
@@ -168,7 +170,10 @@ def view(
     >>> import dask.array as da
     >>> import wkwdask
     >>> noise = da.random.random((2048, 2048, 512), chunks=128)
-    >>> with wkwdask.view({"noise": noise, "smooth": noise.map_overlap(lambda part: part, depth=2)}, voxel_size=(4, 4, 35)) as shown:  # doctest: +SKIP
+    >>> with wkwdask.view(
+    ...     {"noise": noise, "smooth": noise.map_overlap(lambda part: part, depth=2)},
+    ...     voxel_size=(4, 4, 35),
+    ... ) as shown:  # doctest: +SKIP
     ...     print(shown.names)
     ('noise', 'smooth')
     """

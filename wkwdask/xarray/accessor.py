@@ -40,7 +40,9 @@ class WkwAccessor:
     >>> import xarray as xr
     >>> import wkwdask
     >>> folder = tempfile.mkdtemp()
-    >>> _ = wkwdask.write(f"{folder}/raw/1", (0, 0, 0), np.ones((64, 64, 64), np.uint8), voxel_size=(4, 4, 35))
+    >>> _ = wkwdask.write(
+    ...     f"{folder}/raw/1", (0, 0, 0), np.ones((64, 64, 64), np.uint8), voxel_size=(4, 4, 35)
+    ... )
     >>> array = xr.open_dataarray(folder, engine="wkw", layer="raw")
     >>> array.wkw.mag, array.wkw.voxel_size, array.wkw.crop_nm(x=(0, 40)).shape
     (Mag(1, 1, 1), (4.0, 4.0, 35.0), (10, 64, 64))

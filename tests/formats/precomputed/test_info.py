@@ -436,7 +436,7 @@ def test_scales_are_listed_finest_first(order):
 
 def test_what_is_not_known_stays():
     text = """{"owner": "me", "scales": [{"key": "a", "size": [1, 1, 1], "resolution": [8.0, 8.00, 4e1], "chunk_sizes": [[1, 1, 1]], "encoding": "jpeg",
-        "jpeg_quality": 50, "rois": [[1.50]], "sharding": null}, "nonsense"], "data_type": "uint8", "type": "image", "num_channels": 1, "x": 1.10}"""
+        "jpeg_quality": 50, "rois": [[1.50]], "sharding": null}, "nonsense"], "data_type": "uint8", "type": "image", "num_channels": 1, "x": 1.10}"""  # noqa: E501
     before = parse_info(text, "v/info")
     # the same resolution
     document = with_scales(

@@ -325,7 +325,7 @@ def format_header(shape: Sequence[int], mode: int = DEFAULT) -> bytes:
     '00000003 00000001 00000002 00000003'
     """
     # N5 specification 4.0.0, rule 9, all numbers big-endian:
-    #     | mode (2 B) | number of axes (2 B) | size along each axis, x first (4 B each) | number of values (4 B, varlength mode only) | values |
+    #     | mode (2 B) | number of axes (2 B) | size along each axis, x first (4 B each) | number of values (4 B, varlength mode only) | values |  # noqa: E501
     head = struct.pack(f">HH{len(shape)}I", mode, len(shape), *shape)
     return head + struct.pack(">I", math.prod(shape)) if mode == VARLENGTH else head
 

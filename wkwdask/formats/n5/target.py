@@ -519,11 +519,10 @@ def _choose_dataset(
         if like_dataset is None or stored.compression is not None or stored.level is not None
         else like_dataset.compression
     )
-    options: Any = (
-        stored
-        if like_dataset is None
-        else replace(stored, chunk_shape=stored.chunk_shape or like.chunk_shape)
-    ).with_defaults()  # type: ignore[union-attr]
+    options: Any = stored
+    if like_dataset is not None and like is not None:
+        options = replace(stored, chunk_shape=stored.chunk_shape or like.chunk_shape)
+    options = options.with_defaults()
     native = np.dtype(spec.dtype).newbyteorder("=")
     if native.name not in DTYPES:
         hint = {"bool": "uint8", "float16": "float32"}.get(native.name)

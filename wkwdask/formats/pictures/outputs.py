@@ -357,7 +357,7 @@ def sections(
     once."""
     # A slab that exceeds memory is read in strips along y, whose sections wait in a scratch file:
     #     strip 0 | z 0  z 1  z 2 ...        written row by row,
-    #     strip 1 | z 0  z 1  z 2 ...        read column by column: section z = strips 0, 1, ... of z
+    #     strip 1 | z 0  z 1  z 2 ...        read column by column: section z = strips 0, 1, ... of z  # noqa: E501
     voxel_nbytes = source.num_channels * source.dtype.itemsize
     if slab.volume * voxel_nbytes <= SLAB_NBYTES:
         array = read_box(source, slab).transpose(3, 0, 2, 1)

@@ -315,7 +315,7 @@ def _stack(slices: list[Slice], name: str, options: PlainOptions, notes: list[st
     expected = formats.most_common(1)[0][0]
     problems = [
         f"{slice_.name}: "
-        f"{f'cannot be read: {slice_.problem}' if slice_.format is None else f'has {slice_.format}, expected {expected} like most slices'}"
+        f"{f'cannot be read: {slice_.problem}' if slice_.format is None else f'has {slice_.format}, expected {expected} like most slices'}"  # noqa: E501
         for slice_ in slices
         if slice_.pages and slice_.format != expected
     ]
@@ -491,7 +491,7 @@ def _open_hdf5(path: str, key: str, options: PlainOptions) -> PlainSource:
             names = ", ".join(f"{path}:/{name}" for name in dataset_names)
             raise MissingError(
                 f"{path}: "
-                f"{f'no dataset {key!r} of two or more axes' if key else 'several datasets, or none'}: "
+                f"{f'no dataset {key!r} of two or more axes' if key else 'several datasets, or none'}: "  # noqa: E501
                 f"name one of: {names or 'none found'}"
             )
         with reading(f"{path}:/{key}", "HDF5 dataset"):

@@ -5,7 +5,7 @@ The package compresso writes streams. They are decoded here, because that packag
 of a damaged stream and reads beyond its buffer. Layout of a stream, after the header::
 
     | ids of components | distinct windows | locations: ids of border voxels or neighbours | windows, run-length encoded | index (version 1) |
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

@@ -174,7 +174,17 @@ def describe_sharding(scale: Scale) -> str:
     --------
     >>> from wkwdask.formats.precomputed.info import Scale
     >>> from wkwdask.formats.precomputed.sharding import Sharding
-    >>> describe_sharding(Scale("1", (512, 512, 64), (0, 0, 0), (64, 64, 64), (1, 1, 1), "raw", Sharding(3, 1, 2, data_encoding="gzip")))
+    >>> describe_sharding(
+    ...     Scale(
+    ...         "1",
+    ...         (512, 512, 64),
+    ...         (0, 0, 0),
+    ...         (64, 64, 64),
+    ...         (1, 1, 1),
+    ...         "raw",
+    ...         Sharding(3, 1, 2, data_encoding="gzip"),
+    ...     )
+    ... )
     'shards of 256 x 256 x 64 voxels, gzip'
     """
     sharding = scale.sharding

@@ -137,7 +137,11 @@ def image_shape(shape: Vec3, max_side: int, what: str) -> tuple[int, int]:
 
     Examples
     --------
-    >>> image_shape((64, 64, 64), 65500, "chunk"), image_shape((64, 256, 256), 65500, "chunk"), image_shape((256, 256, 256), 65500, "chunk")
+    >>> (
+    ...     image_shape((64, 64, 64), 65500, "chunk"),
+    ...     image_shape((64, 256, 256), 65500, "chunk"),
+    ...     image_shape((256, 256, 256), 65500, "chunk"),
+    ... )
     ((64, 4096), (16384, 256), (4096, 4096))
     """
     x, y, z = shape

@@ -339,7 +339,10 @@ def mag_of(info: VolumeInfo, scale: Scale | UnusableScale) -> Mag | None:
     Examples
     --------
     >>> entry = {"size": [9, 9, 9], "chunk_sizes": [[8, 8, 8]], "encoding": "raw"}
-    >>> scales = [{**entry, "key": str(length), "resolution": [length, length, 40]} for length in (11.24, 22.48, 30)]
+    >>> scales = [
+    ...     {**entry, "key": str(length), "resolution": [length, length, 40]}
+    ...     for length in (11.24, 22.48, 30)
+    ... ]
     >>> import json
     >>> info = parse_info(json.dumps({"data_type": "uint8", "scales": scales}), "info")
     >>> [mag_of(info, scale) for scale in info.scales]

@@ -38,7 +38,7 @@ def check_published(volume: str, folder: str, info: VolumeInfo) -> None:
     """Raise ReplacedError while a job replaces a scale: its folder then holds new files, and
     ``info`` still describes the old ones."""
     # Publication has two steps, and a reader may come between them:
-    #     1. swap the folders of the old and the new scale   (without an atomic exchange: two renames, the folder is briefly missing)
+    #     1. swap the folders of the old and the new scale   (without an atomic exchange: two renames, the folder is briefly missing)  # noqa: E501
     #     2. update info
     real = files.realpath(folder)
     for root, _ in job_folders(files.realpath(volume)):

@@ -8,7 +8,7 @@ A shard with three minishards::
 
 A read of a chunk needs one entry of the shard index, the index of its minishard, and the chunk.
 Tables are cached until the file changes.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

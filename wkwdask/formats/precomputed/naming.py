@@ -275,7 +275,7 @@ def file_sizes(store: Store, *, is_sharded: bool) -> tuple[int, int]:
 
 _RANGE = r"-?\d+--?\d+"
 _DATA_FILE = re.compile(
-    rf"{_RANGE}_{_RANGE}_{_RANGE}({'|'.join(map(re.escape, SUFFIXES[1:]))})?|[0-9a-f]+\.(shard|index|data)"
+    rf"{_RANGE}_{_RANGE}_{_RANGE}({'|'.join(map(re.escape, SUFFIXES[1:]))})?|[0-9a-f]+\.(shard|index|data)"  # noqa: E501
 )
 
 

@@ -212,10 +212,12 @@ def choose_sharding(
     --------
     >>> choose_sharding((34432, 39552, 51508), (64, 64, 64))
     Sharding(preshift_bits=9, minishard_bits=3, shard_bits=18, hash='identity', minishard_index_encoding='gzip', data_encoding='gzip')
-    >>> sharding = choose_sharding((2000, 2000, 100), (64, 64, 64), "uint64", encoding="compressed_segmentation")
+    >>> sharding = choose_sharding(
+    ...     (2000, 2000, 100), (64, 64, 64), "uint64", encoding="compressed_segmentation"
+    ... )
     >>> sharding.shard_cells((32, 32, 2))
     (16, 16, 2)
-    """
+    """  # noqa: E501
     shape, chunk = vec3(size, "size"), vec3(chunk_size, "chunk_size")
     if min(shape) < 1 or min(chunk) < 1 or num_channels < 1 or target_shard_nbytes < 1:
         raise ValueError(

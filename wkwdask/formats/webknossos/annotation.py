@@ -12,7 +12,7 @@ block replaces the block of the layer completely, zeros included::
         1/header.wkw
         1/z3/y2/x7.wkw        the changed block (7, 2, 3) of mag 1
         2-2-1/header.wkw      a mag without blocks
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ class DatasetSummary(Card):
             if self.voxel_size is None
             else f"{' x '.join(f'{length:g}' for length in self.voxel_size)} {self.unit}"
         )
-        return f"{escape(f'{self.path}: voxel size {lengths}')}{html_table(('layer', 'category', 'mag', 'box', 'files', 'bytes', ''), rows)}"
+        return f"{escape(f'{self.path}: voxel size {lengths}')}{html_table(('layer', 'category', 'mag', 'box', 'files', 'bytes', ''), rows)}"  # noqa: E501
 
     def _drawn(self) -> Iterable[str]:
         return (mag.folder for layer in self.layers for mag in layer.mags if not mag.problem)

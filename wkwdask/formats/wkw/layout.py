@@ -7,7 +7,7 @@ Reading a box visits files, then pages of a jump table, then batches of blocks::
 
 A page is an aligned cube of blocks: one range of Morton codes, one slice of the jump table, and one
 byte range of the file.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ all files are requested concurrently.
 ::
 
     box -> files: heads in one request each -> byte ranges of blocks, joined across small gaps -> batches -> decode_into
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ one byte range::
 The cube is as large as it can be while it stays aligned in both mags: at most the smaller file, a
 page of the jump table, and the largest power of two that divides the shift. A source file whose
 blocks all become one target file is copied whole.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

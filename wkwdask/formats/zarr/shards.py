@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from wkwdask.model.store import StoredFile
 
 # Zarr v3, codec sharding_indexed 1.0, "Binary shard format":
-#     | chunk | chunk | ... | index: offset, nbytes of each chunk (2 x uint64, little-endian) | CRC-32C of the index |
+#     | chunk | chunk | ... | index: offset, nbytes of each chunk (2 x uint64, little-endian) | CRC-32C of the index |  # noqa: E501
 # The index has a row for every chunk of the shard, in C order of the stored axes; an empty chunk
 # has offset and nbytes 2^64 - 1. The chunks may lie in any order. Tasks produce them in compressed
 # Morton order, and new shards store them in this order.

@@ -402,14 +402,10 @@ class NgffTarget(TargetFolder):
         stored = self.version or (None if above is None else above[0])
         default = DEFAULT_VERSION
         if source is not None:
-            is_kept = self._source is not None and is_written(self._source.version)
-            default = (
-                self._source.version
-                if is_kept
-                else "0.4"
-                if source.record == ".zarray"
-                else default
-            )  # type: ignore[union-attr]
+            if self._source is not None and is_written(self._source.version):
+                default = self._source.version
+            elif source.record == ".zarray":
+                default = "0.4"
         version = options.ngff or stored or default
         if stored is not None and version == "0.6" and has_systems(stored):
             version = stored
@@ -700,7 +696,12 @@ def names_zarr_image(url: object) -> bool:
 
     Examples
     --------
-    >>> names_zarr_image("em.ome.zarr"), names_zarr_image("em.ome.zarr/labels/neurons"), names_zarr_image("zarr://em"), names_zarr_image("em.zarr")
+    >>> (
+    ...     names_zarr_image("em.ome.zarr"),
+    ...     names_zarr_image("em.ome.zarr/labels/neurons"),
+    ...     names_zarr_image("zarr://em"),
+    ...     names_zarr_image("em.zarr"),
+    ... )
     (True, True, True, False)
     """
     if not isinstance(url, (str, os.PathLike)):

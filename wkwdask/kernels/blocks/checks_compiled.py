@@ -39,8 +39,8 @@ def is_lz4(source: Any, start: Any, nbytes: Any, decoded_nbytes: Any, only_zeros
     zeros, without decoding it."""
     # A block is a series of sequences (lz4_Block_format.md, "Compressed block format"):
     #
-    #   | token | more literal length | literals | offset | more match length |     | token | literals |
-    #     4+4 bits    0-n bytes                    2 bytes      0-n bytes             the last sequence has only literals
+    #   | token | more literal length | literals | offset | more match length |     | token | literals |  # noqa: E501
+    #     4+4 bits    0-n bytes                    2 bytes      0-n bytes             the last sequence has only literals  # noqa: E501
     #
     # A match repeats bytes that were decoded before. If all literals are zero, all matches are zero
     # too, so checking the literals is enough. A block of 32^3 zero bytes takes about 140 bytes. For

@@ -32,7 +32,7 @@ class BlockLocations(NamedTuple):
         file      ..[b0][b1]...[b2].........................[b3][b4]..
         ranges      |------0------|                         |---1--|     a range includes gaps of at most ``gap_nbytes``
         batches     |----------------------0-----------------------|     at most ``batch_nbytes`` of memory, but at least one block
-    """
+    """  # noqa: E501
 
     blocks: Table
     """One row per block, with the columns of ``blocks.layout``."""

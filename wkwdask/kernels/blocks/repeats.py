@@ -10,7 +10,7 @@ are in it, as in noise. Samples show how many there are::
 Encoding a few blocks both ways would show it too, but then the bytes of a file would depend on
 which blocks a task encodes together. This choice depends on the voxels of one block alone, so tasks
 of any shape, updates and repairs write the same bytes.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

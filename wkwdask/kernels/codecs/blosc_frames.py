@@ -8,7 +8,7 @@ A Blosc 1 frame of one block is a header of 24 bytes before an LZ4 block (c-blos
       1   1     1        1         4          4             4                  4                     4        bytes, little-endian
 
 A frame that holds stored values instead (flag 2) has the first 16 bytes only.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

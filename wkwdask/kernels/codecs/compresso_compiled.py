@@ -10,7 +10,7 @@ between them. Decoding takes three steps::
 
 Arrays have the shape (z, y, x) and are C-contiguous. Numbers of a stream are checked before they
 are used.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@
 
 Arrays (x, y, z) arrive as a flat view of their memory with shape and strides in elements. Indices
 into flat memory are unsigned: a signed one could be negative, and the code for that is slower.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

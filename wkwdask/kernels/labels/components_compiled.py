@@ -102,7 +102,7 @@ def _join_rows(
     # is done.
     #
     #   row p    [--5--]   [---7---]
-    #   row q       [----5----][-7-]     p0 q0 touch and join; p0 ends first; p1 q0 touch but differ; q0 ends first; p1 q1 join
+    #   row q       [----5----][-7-]     p0 q0 touch and join; p0 ends first; p1 q0 touch but differ; q0 ends first; p1 q1 join  # noqa: E501
     while p < last_p and q < last_q:
         if end[p] + reach <= begin[q]:
             p += 1

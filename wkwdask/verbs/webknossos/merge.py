@@ -269,7 +269,7 @@ def _relabelled(
     the ids of the previous annotations."""
     moved, notes, shift = [], [], 0
     for annotation, scan in zip(annotations, scans, strict=True):
-        # known = 100, new ids of two annotations:  a: 101..103 -> 101..103,  b: 101..102 -> 104..105
+        # known = 100, new ids of two annotations:  a: 101..103 -> 101..103,  b: 101..102 -> 104..105  # noqa: E501
         moved.append(replace(annotation, largest_layer_id=known, id_offset=shift))
         new = max(0, scan.largest - known)
         if new and shift:

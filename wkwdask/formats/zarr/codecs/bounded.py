@@ -72,11 +72,11 @@ def bounded_codecs(codecs: Sequence[Any]) -> list[Any]:
         elif isinstance(codec, BytesBytesCodec):
             document = codec.to_dict()
             name = str(document.get("name")).removeprefix("numcodecs.")
-            bounded = (
-                _BoundedCodec(codec, name, document.get("configuration") or {}, tuple(before))
-                if name in BOUNDED_COMPRESSORS
-                else codec
-            )  # type: ignore[arg-type]
+            if name in BOUNDED_COMPRESSORS:
+                settings: Any = document.get("configuration") or {}
+                bounded = _BoundedCodec(codec, name, settings, tuple(before))
+            else:
+                bounded = codec
         if not isinstance(codec, ArrayArrayCodec):
             before.append(codec)
         chain.append(bounded)

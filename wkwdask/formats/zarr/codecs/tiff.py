@@ -290,8 +290,9 @@ def tiff_prefix(
     axes: str | None = None,
     stack: str = "pages",
 ) -> bytes:
-    """Return the header that turns an uncompressed chunk into a TIFF file, for
-    ``offset_codec(prefix=...)``.
+    """Return the header that makes an uncompressed chunk a TIFF file.
+
+    It is meant for ``offset_codec(prefix=...)``.
 
     Parameters
     ----------

@@ -234,7 +234,7 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
     ) -> npt.NDArray[Any] | None:
         """Read and decode the blocks of a box; None if the file is absent."""
         # | header 16 B | jump table: end of each block, Morton order | block | block | ...
-        #                 `- page: aligned cube of blocks -'            `- batch: merged byte ranges -'
+        #                 `- page: aligned cube of blocks -'            `- batch: merged byte ranges -'  # noqa: E501
         # The blocks of an aligned cube are contiguous in Morton order, so a page is one byte range
         # of the table.
         expected = self._header(spec.shape, spec.dtype.to_native_dtype())
