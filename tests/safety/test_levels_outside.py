@@ -391,6 +391,26 @@ def test_rm_of_a_part_of_a_linked_dataset(originals, tmp_path, choice):
     assert wkwdask.verify(tmp_path / "A").is_sound
 
 
+@pytest.mark.parametrize("is_in_dataset", [False, True])
+def test_rm_of_mags_of_a_layer_by_a_link_outside_of_any_dataset(originals, tmp_path, is_in_dataset):
+    shutil.copytree(originals / "wkw", tmp_path / "A")
+    if not is_in_dataset:
+        (tmp_path / "A/datasource-properties.json").unlink()
+    (tmp_path / "link").symlink_to("A/color")
+    wkwdask.rm(tmp_path / "link", mags=["2"])
+    assert not (tmp_path / "A/color/2").exists()
+    assert (tmp_path / "A/color/1").exists()
+    assert (tmp_path / "link").is_symlink()
+    assert wkwdask.verify(
+        tmp_path / "A" if is_in_dataset else tmp_path / "A/color"
+    ).is_sound  # no document lists the removed mag
+    with pytest.raises(
+        wkwdask.UnsupportedError, match="is a symbolic link; remove the link itself, or its target"
+    ):
+        wkwdask.rm(tmp_path / "link")
+    assert (tmp_path / "A/color/1").exists()
+
+
 def test_rm_refuses_a_mag_or_a_layer_that_is_a_link(originals, tmp_path):
     shutil.copytree(originals / "wkw", tmp_path / "A")
     shutil.copytree(originals / "wkw", tmp_path / "B")

@@ -284,14 +284,12 @@ def lay_out_removals(
         raise UnsupportedError(f"{path}: is a symbolic link; remove the link itself, or its target")
     container = Root(its_format.outermost(path), allow_external=allow_external)
     container.check(path)  # before killed removals there are completed
-    if (
-        files.islink(path)
-        and is_part
-        and its_format is not default_format()
-        and container.outside(path) is None
-    ):
+    # A layer in a dataset may be a link too. It leads out of that dataset, which the check of
+    # each mag refuses.
+    is_in_container = container.outside(path) is not None or dataset_around(path) != path
+    if files.islink(path) and is_part and not is_in_container:
         path = files.realpath(path)
-        url = f"{its_format.name}://{path}"
+        url = path if its_format is default_format() else f"{its_format.name}://{path}"
     links = _links_to_levels(path) if allow_external else {}
     parents = [*_job_parents(its_format, path), *map(dirname, links.values())]
     unfinished = (
