@@ -8,6 +8,8 @@ import multiprocessing
 import os
 import pickle
 import secrets
+import subprocess
+import sys
 import threading
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
@@ -311,6 +313,56 @@ def test_one_of_many_makes_a_file(folder):
     assert made.count(True) == 1
     assert files.read_bytes(f"{folder}/file") == b"%d" % made.index(True)
     assert files.listdir(folder) == ["file"]
+
+
+_KILLED = """
+import os, sys
+from wkwdask.store.local import LocalOutput
+from wkwdask.store.new_files import create_whole
+setattr(LocalOutput, sys.argv[1], lambda *_, **__: os._exit(9))
+create_whole(f"{sys.argv[2]}/file", b"0")
+"""
+
+
+@pytest.mark.parametrize("step", ["write", "sync", "link"])
+def test_a_process_that_is_killed_before_it_links_a_file_leaves_nothing(tmp_path, step):
+    if files.create_unnamed(str(tmp_path)) is None:
+        pytest.skip("the file system has no files without a name (O_TMPFILE)")
+    assert (
+        subprocess.run([sys.executable, "-c", _KILLED, step, tmp_path], check=False).returncode == 9
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("missing", ["open", "link"])
+def test_a_file_is_made_by_one_of_many_without_files_without_a_name(tmp_path, monkeypatch, missing):
+    """Some file systems have no O_TMPFILE, and some containers no /proc."""
+    calls = {"open": os.open, "link": os.link}
+    refused = []
+
+    def refuse(path, *arguments, **options):
+        if "src_dir_fd" in options or (
+            missing == "open"
+            and arguments
+            and arguments[0] & getattr(os, "O_TMPFILE", 0) == getattr(os, "O_TMPFILE", -1)
+        ):
+            refused.append(path)
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), path)
+        return calls[missing](path, *arguments, **options)
+
+    monkeypatch.setattr(os, missing, refuse)
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda n: create_whole(f"{tmp_path}/file", b"%d" % n), range(8)))
+    assert len(refused) == 8
+    assert made.count(True) == 1
+    assert (tmp_path / "file").read_bytes() == b"%d" % made.index(True)
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
+
+
+def test_a_file_that_is_created_whole_has_the_permissions_of_others(tmp_path):
+    create_whole(f"{tmp_path}/first", b"0")
+    publish_bytes(f"{tmp_path}/second", b"0")
+    assert (tmp_path / "first").stat().st_mode == (tmp_path / "second").stat().st_mode
 
 
 def test_locks(folder):

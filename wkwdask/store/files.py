@@ -364,6 +364,14 @@ def create(path: str, *, exclusive: bool = True, append: bool = False) -> Output
     return _system(path).create(path, exclusive=exclusive, append=append)
 
 
+def create_unnamed(folder: str) -> LocalOutput | None:
+    """Create a file without a name, to be linked when it is complete.
+
+    Return None if the file system of the folder does not support it.
+    """
+    return _LOCAL_FILES.create_unnamed(folder) if is_on_disk(folder) else None
+
+
 def unnamed_file(folder: str | None = None) -> tuple[Output, OpenFile]:
     """Create a file without a name in a folder, by default the system's temporary one, open for
     writing and reading. It is deleted when both are closed."""

@@ -226,6 +226,19 @@ class LocalOutput:
     def status(self) -> os.stat_result:
         return os.fstat(self._fd)
 
+    def link(self, path: str) -> bool | None:
+        """Name a file without a name; False if the name is taken, None if the system cannot."""
+        try:
+            # linkat(2) follows this link only with a descriptor, which an absolute path ignores.
+            os.link(f"/proc/self/fd/{self._fd}", path, src_dir_fd=self._fd)
+        except FileExistsError:
+            with contextlib.suppress(FileNotFoundError):
+                return os.path.samestat(self.status(), os.stat(path))
+            return False
+        except OSError:
+            return None
+        return True
+
     def close(self) -> None:
         # Forget the descriptor before closing it. In the other order, after a Ctrl-C in between, a
         # second close could close another file of the same number.
@@ -285,6 +298,17 @@ class LocalFileSystem:
             | (os.O_APPEND if append else 0)
         )
         return LocalOutput(path, os.open(path, flags, _MODE))
+
+    def create_unnamed(self, folder: str) -> LocalOutput | None:
+        """Create a file without a name, which is deleted unless it is linked.
+
+        Return None if the file system does not support it.
+        """
+        try:
+            fd = os.open(folder, os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, _MODE)
+        except (AttributeError, OSError):  # no such flag on this system
+            return None
+        return LocalOutput(folder, fd)
 
     def read_small(
         self, folder: str, names: Iterable[str], max_nbytes: int, memory: memoryview

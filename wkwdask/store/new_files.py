@@ -169,6 +169,14 @@ def create_whole(path: str, data: bytes) -> bool:
     """Create a complete file unless it exists. Exactly one process succeeds, even without file
     locks."""
     folder, name = split(path)
+    unnamed = files.create_unnamed(folder or ".")
+    if unnamed is not None:  # if this process is killed, nothing of the file is left
+        with contextlib.closing(unnamed):
+            unnamed.write(memoryview(data), 0)
+            unnamed.sync()
+            is_created = unnamed.link(path)
+        if is_created is not None:
+            return is_created
     # A hard link is atomic and fails if the name is taken, so readers never see half a file, and
     # exactly one process creates it. If this process is killed in between, remove_temporaries later
     # deletes the temporary file.
