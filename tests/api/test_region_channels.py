@@ -23,7 +23,7 @@ import zarr
 
 import wkwdask
 from wkwdask.errors import TaskFailedError
-from wkwdask.model.target_array import TargetArray
+from wkwdask.model.writing.target_array import TargetArray
 
 SHAPE = (3, 12, 20, 18)  # c, z, y, x
 KVSTORE = {"driver": "file"}

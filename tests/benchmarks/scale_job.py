@@ -21,9 +21,9 @@ from wkwdask.formats.wkw.array import wkw_array, wkw_target
 from wkwdask.formats.wkw.header import BlockType, make_header
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.graphs.runners import num_workers, run_job
-from wkwdask.model.receipts import Receipt, merge_receipts
 from wkwdask.model.stored_array import StoredArray
-from wkwdask.model.target_array import TargetArray
+from wkwdask.model.writing.receipts import Receipt, merge_receipts
+from wkwdask.model.writing.target_array import TargetArray
 from wkwdask.plans.pyramid import plan_passes
 from wkwdask.plans.regions import Tiling
 from wkwdask.runs.job import Result

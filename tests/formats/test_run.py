@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wkwdask.errors import CorruptError, FormatError, TruncatedError
-from wkwdask.model.run import (
+from wkwdask.model.writing.run import (
     FOOTER_NBYTES,
     RunTable,
     format_run_tail,

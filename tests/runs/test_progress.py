@@ -19,7 +19,7 @@ from rich.console import Console
 import wkwdask
 from wkwdask import BoundingBox
 from wkwdask.graphs.runners import run_job
-from wkwdask.model.receipts import Receipt
+from wkwdask.model.writing.receipts import Receipt
 from wkwdask.runs.job import FlatJob, Result
 from wkwdask.runs.journal import entry_of, receipts_of
 from wkwdask.runs.progress import (

@@ -20,7 +20,6 @@ from support.strategies import boxes, damaged, vectors, voxel_array
 from wkwdask import BoundingBox, Mag
 from wkwdask.errors import CorruptError, IncompleteWriteError
 from wkwdask.geometry.grid import cell_box, cells
-from wkwdask.model.receipts import Receipt, Stats, merge_receipts
 from wkwdask.model.states import (
     FILE_RECORD_COLUMNS,
     FILE_RECORD_NAME,
@@ -30,6 +29,7 @@ from wkwdask.model.states import (
     digests,
     grouped_digests,
 )
+from wkwdask.model.writing.receipts import Receipt, Stats, merge_receipts
 from wkwdask.runs.parts import ShardTally, pyramid_records, tally_of
 from wkwdask.store.files import file_states
 from wkwdask.store.records import read_file_record, write_file_record

@@ -20,7 +20,7 @@ import numpy as np
 from wkwdask.errors import IncompleteWriteError
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cell_range, cells
-from wkwdask.model.receipts import Stats, merge_receipts
+from wkwdask.model.writing.receipts import Stats, merge_receipts
 from wkwdask.plans.chunks import largest_multiple
 
 CHUNK_SHAPE = (8, 8, 4)

@@ -23,8 +23,8 @@ from wkwdask.model.naming import GridNaming
 from wkwdask.model.options import StorageOptions, choice, shape
 from wkwdask.model.parsing import reading
 from wkwdask.model.stored_array import StoredArray
-from wkwdask.model.target_array import TargetArray
-from wkwdask.model.target_image import Destination, NewLevels, TargetFolder
+from wkwdask.model.writing.target_array import TargetArray
+from wkwdask.model.writing.target_image import Destination, NewLevels, TargetFolder
 from wkwdask.store import files
 from wkwdask.store.json_record import read_record
 from wkwdask.store.locks import update_json

@@ -39,8 +39,8 @@ from wkwdask.model.image import mag_or_key
 from wkwdask.model.levels import length_nm, ratio_of
 from wkwdask.model.options import make_options
 from wkwdask.model.summary import counted, format_nbytes
-from wkwdask.model.target_image import Destination
 from wkwdask.model.voxel_type import guess_category
+from wkwdask.model.writing.target_image import Destination
 from wkwdask.runs.calls import same_call
 from wkwdask.runs.report import Report, merge_reports
 from wkwdask.runs.staged import join_interrupted_call

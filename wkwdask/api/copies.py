@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from wkwdask.formats.format import ArrayFormat
-    from wkwdask.model.target_image import LevelCopy
+    from wkwdask.model.writing.target_image import LevelCopy
     from wkwdask.verbs.rechunk import Rechunk
 
 

@@ -10,7 +10,7 @@ from wkwdask.formats.registry import default_format
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.image import mag_or_key
 from wkwdask.model.options import StorageOptions, options_of, parameter_docs
-from wkwdask.model.target_image import Destination
+from wkwdask.model.writing.target_image import Destination
 
 if TYPE_CHECKING:
     import dask.array as da

@@ -20,9 +20,9 @@ from wkwdask.errors import CorruptError
 from wkwdask.formats.leftovers import quarantine, withdraw_equal
 from wkwdask.formats.repair import Probe
 from wkwdask.model.codec import max_file_nbytes
-from wkwdask.model.file_buffer import FileBuffer
 from wkwdask.model.layout import RewritableShards
 from wkwdask.model.volume import relative_to
+from wkwdask.model.writing.file_buffer import FileBuffer
 from wkwdask.store import files
 
 if TYPE_CHECKING:

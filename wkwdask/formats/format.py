@@ -17,9 +17,9 @@ from wkwdask.formats.roots import checked_folder, root_of
 from wkwdask.model.faults import Fault
 from wkwdask.model.options import StorageOptions
 from wkwdask.model.stored_array import StoredArray
-from wkwdask.model.target_array import InPlaceWrite, in_place_target
-from wkwdask.model.target_image import Destination, LevelCopy, LevelSpec
 from wkwdask.model.voxel_type import common_dtype, guess_category
+from wkwdask.model.writing.target_array import InPlaceWrite, in_place_target
+from wkwdask.model.writing.target_image import Destination, LevelCopy, LevelSpec
 from wkwdask.store import files
 from wkwdask.store.locks import edited_file, locked_file, remove_dead_lock
 from wkwdask.store.paths import UrlName, dirname, is_remote, local_path
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from wkwdask.model.faults import Findings
     from wkwdask.model.image import Image, Level, ResolvedUrl
     from wkwdask.model.stored_array import StoredArray
-    from wkwdask.model.target_array import TargetArray
-    from wkwdask.model.target_image import TargetImage
     from wkwdask.model.volume import Volume
+    from wkwdask.model.writing.target_array import TargetArray
+    from wkwdask.model.writing.target_image import TargetImage
 
     Url = str | os.PathLike[str]
 

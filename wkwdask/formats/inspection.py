@@ -22,8 +22,8 @@ from wkwdask.model.faults import Fault, FaultList
 from wkwdask.model.layout import RewritableShards, SingleFiles
 from wkwdask.model.naming import GridNaming
 from wkwdask.model.states import FILE_RECORD_NAME
-from wkwdask.model.target_array import TargetArray
 from wkwdask.model.volume import relative_to
+from wkwdask.model.writing.target_array import TargetArray
 from wkwdask.store import files
 from wkwdask.store.paths import basename, dirname, is_remote
 from wkwdask.store.records import read_file_record

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from wkwdask.model.levels import Lengths
     from wkwdask.model.options import StorageOptions
     from wkwdask.model.stored_array import StoredArray
-    from wkwdask.model.target_image import Destination, TargetImage
     from wkwdask.model.volume import Volume
+    from wkwdask.model.writing.target_image import Destination, TargetImage
 
 _LARGEST_RECORD = 16 << 20  # bytes
 _MOST_LISTED = 5

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.model.stored_array import StoredArray
-from wkwdask.model.target_array import TargetArray
+from wkwdask.model.writing.target_array import TargetArray
 from wkwdask.plans.pyramid import Pass
 
 if TYPE_CHECKING:

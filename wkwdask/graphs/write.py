@@ -37,8 +37,8 @@ from wkwdask.graphs.runners import (
     run_job,
     run_plan,
 )
-from wkwdask.model.receipts import Receipt
 from wkwdask.model.summary import counted, format_nbytes
+from wkwdask.model.writing.receipts import Receipt
 from wkwdask.plans.chunks import plan_parts
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.job import FlatJob, Result, Task, mark_final, voxel_nbytes
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.model.target_array import TargetArray
+    from wkwdask.model.writing.target_array import TargetArray
     from wkwdask.plans.chunks import PartPlan
     from wkwdask.runs.parts import ScratchPiece
     from wkwdask.runs.report import Report

@@ -14,8 +14,8 @@ from wkwdask.formats.opening import SourceSelection, open_source
 from wkwdask.geometry.bounding_box import counted_from
 from wkwdask.ids.components import Labelling, faces_job, label_job, number, tabulate
 from wkwdask.kernels.labels.components import CONNECTIVITIES
-from wkwdask.model.target_image import LevelSpec
 from wkwdask.model.volume import relative_to
+from wkwdask.model.writing.target_image import LevelSpec
 from wkwdask.plans.apply import plan_components
 from wkwdask.plans.regions import Tiling
 from wkwdask.runs.drive import Outcome, Phase, Plan
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
-    from wkwdask.model.target_image import NewLevels
     from wkwdask.model.volume import Volume
+    from wkwdask.model.writing.target_image import NewLevels
     from wkwdask.runs.space import Need
 
 _COMMAND = "components"

@@ -16,7 +16,7 @@ from wkwdask.ids.id_map import IdMap, saved_map
 from wkwdask.ids.id_source import IdSource, PairsInMemory, as_ids, open_mapping
 from wkwdask.kernels.labels.components import DisjointSets
 from wkwdask.kernels.labels.values import map_ids
-from wkwdask.model.target_image import LevelSpec
+from wkwdask.model.writing.target_image import LevelSpec
 from wkwdask.plans.apply import plan_bricks
 from wkwdask.plans.regions import Tiling
 from wkwdask.runs.drive import Outcome, Phase, Plan
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.bounding_box import BoundingBox
-    from wkwdask.model.target_array import TargetArray
     from wkwdask.model.volume import Volume
+    from wkwdask.model.writing.target_array import TargetArray
     from wkwdask.runs.space import Need
 
 # of the size of the source's ids, which a mapping that keeps the others at least has

@@ -6,7 +6,6 @@ May import ``errors``, ``geometry``, ``kernels`` and ``plans``; knows neither a 
 Start with ``volume`` (:class:`~wkwdask.model.volume.Volume`, which jobs read) and ``stored_array``
 (one implementation for all formats: ``store`` for bytes, ``chunk_grid`` for boxes, ``naming`` for
 names of files, ``layout`` for chunks in files, ``codec`` for bytes of a chunk). ``image`` groups
-levels into images. ``target_image`` and ``target_array`` are the counterparts for writing: parts of
-shards (``run``, ``file_buffer``) are joined into shards and reported by ``receipts``. The protocols
-and base classes here are what the author of another format implements.
+levels into images. ``writing`` has the counterparts for writing. The protocols and base classes
+here are what the author of another format implements.
 """

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.model.file_buffer import EncodedPieces, FileBuffer
+    from wkwdask.model.writing.file_buffer import EncodedPieces, FileBuffer
 
 _LARGEST_REUSED = 16 << 20  # bytes
 _local = threading.local()

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from wkwdask.model.chunk_grid import ChunkGrid, Ranges, Vec4
     from wkwdask.model.codec import ChunkCodec
-    from wkwdask.model.file_buffer import FileBuffer
     from wkwdask.model.naming import KeyNaming
     from wkwdask.model.store import Store, StoredFile
+    from wkwdask.model.writing.file_buffer import FileBuffer
 
 _AHEAD_NBYTES = 64 << 20  # of remote files that are read ahead
 _LARGEST_AHEAD_NBYTES = 1 << 30  # of these, if each has the largest size that the codec allows

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from wkwdask.geometry.bounding_box import BoundingBox
-    from wkwdask.model.receipts import Receipt
-    from wkwdask.model.target_array import TargetArray
     from wkwdask.model.volume import Volume
+    from wkwdask.model.writing.receipts import Receipt
+    from wkwdask.model.writing.target_array import TargetArray
 
 _PACKAGE = str(Path(__file__).parents[1])
 _IMPORTLIB = str(Path(importlib.__file__).parent)

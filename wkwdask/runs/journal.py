@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from wkwdask.errors import CorruptError
 from wkwdask.model.parsing import reading
-from wkwdask.model.receipts import Receipt
+from wkwdask.model.writing.receipts import Receipt
 from wkwdask.runs.job import Job, Result
 from wkwdask.store import files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from wkwdask.model.target_array import TargetArray
+    from wkwdask.model.writing.target_array import TargetArray
     from wkwdask.runs.job import Task
 
 

@@ -20,8 +20,8 @@ from wkwdask.errors import CorruptError, IncompleteWriteError, ResumeError
 from wkwdask.geometry.bounding_box import moved, part_of_array
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.geometry.vectors import times
-from wkwdask.model.receipts import greatest, least
 from wkwdask.model.states import FILE_RECORD_COLUMNS, describe_last_change, grouped_digests
+from wkwdask.model.writing.receipts import greatest, least
 from wkwdask.runs.job import Result, Task
 from wkwdask.runs.report import MagReport
 from wkwdask.runs.shared_loop import num_sharing, share
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.model.receipts import Receipt
     from wkwdask.model.states import States
-    from wkwdask.model.target_array import EncodedBox, TargetArray, Writer
     from wkwdask.model.volume import Volume
+    from wkwdask.model.writing.receipts import Receipt
+    from wkwdask.model.writing.target_array import EncodedBox, TargetArray, Writer
 
 
 _MAX_BUFFERED_NBYTES = 32 << 20  # buffered in all open shards together

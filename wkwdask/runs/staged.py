@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from wkwdask.formats.format import MetadataEdit
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.model.receipts import Receipt
-    from wkwdask.model.target_array import TargetArray
+    from wkwdask.model.writing.receipts import Receipt
+    from wkwdask.model.writing.target_array import TargetArray
     from wkwdask.runs.job_records import InterruptedJob
     from wkwdask.runs.journal import ResumableJob
     from wkwdask.runs.parts import ShardTally

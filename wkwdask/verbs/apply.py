@@ -10,7 +10,7 @@ import numpy as np
 
 from wkwdask.formats.opening import format_of_target
 from wkwdask.geometry.bounding_box import counted_from, voxel_box
-from wkwdask.model.target_image import LevelSpec
+from wkwdask.model.writing.target_image import LevelSpec
 from wkwdask.plans.apply import plan_bricks
 from wkwdask.plans.regions import Tiling
 from wkwdask.runs.drive import Outcome, Phase, Plan
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
-    from wkwdask.model.target_array import TargetArray
     from wkwdask.model.volume import Volume
+    from wkwdask.model.writing.target_array import TargetArray
     from wkwdask.runs.job import Task
     from wkwdask.runs.space import Need, RunTasks
 

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Mag, Vec3
-    from wkwdask.model.target_array import TargetArray
-    from wkwdask.model.target_image import LevelSpec
     from wkwdask.model.volume import Volume
+    from wkwdask.model.writing.target_array import TargetArray
+    from wkwdask.model.writing.target_image import LevelSpec
     from wkwdask.plans.apply import BrickPlan
     from wkwdask.plans.cells import CellMap
 

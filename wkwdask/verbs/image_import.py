@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from wkwdask.errors import IncompleteWriteError
 from wkwdask.formats.pictures.image_stack import read_notes
 from wkwdask.formats.pictures.sources import HDF5_SUFFIXES, PlainOptions, PlainSource, open_plain
-from wkwdask.model.target_image import LevelSpec
 from wkwdask.model.volume import Volume, relative_to
+from wkwdask.model.writing.target_image import LevelSpec
 from wkwdask.plans.regions import Tiling
 from wkwdask.plans.slabs import SlabPlan, plan_slabs
 from wkwdask.runs.drive import Outcome, Phase, Plan
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
-    from wkwdask.model.target_array import TargetArray
-    from wkwdask.model.target_image import TargetImage
+    from wkwdask.model.writing.target_array import TargetArray
+    from wkwdask.model.writing.target_image import TargetImage
     from wkwdask.plans.slabs import SlabPlan
     from wkwdask.runs.job import Result
     from wkwdask.runs.space import Need

@@ -27,12 +27,12 @@ from wkwdask.geometry.bounding_box import part_of_array
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.geometry.vectors import divide, times
 from wkwdask.kernels.window.reduce import BOOL_METHOD, IGNORE_ZERO_METHODS, METHODS
-from wkwdask.model.file_buffer import MEMORY_NBYTES
 from wkwdask.model.levels import ratio_of
 from wkwdask.model.states import FILE_RECORD_COLUMNS, States, digest, grouped_digests
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.summary import counted
-from wkwdask.model.target_image import LevelSpec, NewLevels
+from wkwdask.model.writing.file_buffer import MEMORY_NBYTES
+from wkwdask.model.writing.target_image import LevelSpec, NewLevels
 from wkwdask.plans.cells import count_cells
 from wkwdask.plans.mag_ladder import default_coarsest, mag_ladder, sorted_mags
 from wkwdask.plans.pyramid import plan_offset_passes, step_factors
@@ -66,9 +66,9 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.image import Image
-    from wkwdask.model.receipts import Receipt
-    from wkwdask.model.target_array import TargetArray
     from wkwdask.model.volume import Volume
+    from wkwdask.model.writing.receipts import Receipt
+    from wkwdask.model.writing.target_array import TargetArray
     from wkwdask.plans.cells import CellMap
     from wkwdask.plans.pyramid import Pass
     from wkwdask.runs.parts import EncodedPiece
@@ -494,7 +494,7 @@ class Pyramid(Plan):
     """Regions of the first pass with a stored file, None if unknown."""
     placed_as: str = ""
     """Description of the voxels around the boxes of the mags, see
-    :class:`wkwdask.model.target_image.NewLevels`."""
+    :class:`wkwdask.model.writing.target_image.NewLevels`."""
 
     def job(self) -> PyramidJob:
         return PyramidJob(

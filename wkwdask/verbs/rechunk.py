@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import MissingError, UnsupportedError
 from wkwdask.geometry.bounding_box import moved
-from wkwdask.model.splice import has_stored_chunks
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.summary import counted
-from wkwdask.model.target_image import LevelSpec
 from wkwdask.model.volume import relative_to
+from wkwdask.model.writing.splice import has_stored_chunks
+from wkwdask.model.writing.target_image import LevelSpec
 from wkwdask.plans.regions import Tiling, plan_splicing
 from wkwdask.plans.upsample import UpsamplePlan, plan_upsampling
 from wkwdask.runs.drive import Outcome, Phase, Plan
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from wkwdask.formats.format import ArrayFormat
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
-    from wkwdask.model.target_image import Destination, LevelCopy, NewLevels, TargetImage
     from wkwdask.model.volume import Volume
+    from wkwdask.model.writing.target_image import Destination, LevelCopy, NewLevels, TargetImage
     from wkwdask.plans.regions import RegionGrid
     from wkwdask.runs.space import Need, RunTasks
     from wkwdask.runs.staged import StagedMags
@@ -139,14 +139,14 @@ class Rechunk(Plan):
     notes: tuple[Warning, ...] = ()
     """Warnings about the mag and its image."""
     loss: str | None = None
-    """Loss where chunks are decoded, see :class:`wkwdask.model.target_image.NewLevels`."""
+    """Loss where chunks are decoded, see :class:`wkwdask.model.writing.target_image.NewLevels`."""
     verify: bool = False
     """Whether all voxels are compared before the mag is published."""
     why_decoded: str = ""
     """Why chunks are decoded and encoded, an empty text if they are spliced."""
     placed_as: str = ""
     """Description of the voxels around the box, see
-    :class:`wkwdask.model.target_image.NewLevels`."""
+    :class:`wkwdask.model.writing.target_image.NewLevels`."""
 
     @property
     def remarks(self) -> tuple[str, ...]:

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.model.receipts import Receipt
-    from wkwdask.model.target_array import TargetArray
     from wkwdask.model.volume import Volume
+    from wkwdask.model.writing.receipts import Receipt
+    from wkwdask.model.writing.target_array import TargetArray
     from wkwdask.plans.cells import CellMap
     from wkwdask.plans.regions import RegionGrid
     from wkwdask.plans.upsample import UpsamplePlan

@@ -18,8 +18,8 @@ from wkwdask.formats.webknossos.dataset import check_stored_as_wkw
 from wkwdask.geometry.bounding_box import voxel_box
 from wkwdask.geometry.vectors import divide
 from wkwdask.model.states import digest
-from wkwdask.model.target_image import Destination
 from wkwdask.model.voxel_type import common_dtype
+from wkwdask.model.writing.target_image import Destination
 from wkwdask.plans.cells import SparseCells
 from wkwdask.runs.staged import finish_interrupted_publication, stage
 from wkwdask.store import files
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.image import Image
     from wkwdask.model.levels import Lengths
-    from wkwdask.model.target_array import TargetArray
-    from wkwdask.model.target_image import NewLevels, TargetImage
     from wkwdask.model.volume import Volume
+    from wkwdask.model.writing.target_array import TargetArray
+    from wkwdask.model.writing.target_image import NewLevels, TargetImage
     from wkwdask.plans.cells import CellMap
     from wkwdask.runs.staged import Draft
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.bounding_box import BoundingBox
-    from wkwdask.model.target_array import TargetArray
     from wkwdask.model.volume import Volume
+    from wkwdask.model.writing.target_array import TargetArray
     from wkwdask.plans.cells import CellMap
     from wkwdask.plans.regions import RegionGrid
     from wkwdask.runs.space import RunTasks

@@ -25,8 +25,8 @@ from wkwdask.geometry.vectors import times
 from wkwdask.model.parsing import reading
 from wkwdask.model.states import FILE_RECORD_COLUMNS, FILE_RECORD_NAME, grouped_digests
 from wkwdask.model.summary import counted
-from wkwdask.model.target_array import InPlaceWrite
 from wkwdask.model.volume import relative_to
+from wkwdask.model.writing.target_array import InPlaceWrite
 from wkwdask.plans.pyramid import plan_pass, step_factors
 from wkwdask.plans.regions import morton_order
 from wkwdask.runs.drive import Phase, Work
@@ -62,8 +62,8 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.image import Image
-    from wkwdask.model.receipts import Receipt
     from wkwdask.model.volume import Volume
+    from wkwdask.model.writing.receipts import Receipt
     from wkwdask.runs.job import Result, Task
     from wkwdask.verbs.pyramid import PyramidOptions
 

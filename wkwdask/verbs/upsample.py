@@ -20,8 +20,8 @@ from wkwdask.geometry.bounding_box import MAG_1, part_of_array
 from wkwdask.geometry.mag import Mag
 from wkwdask.geometry.vectors import divide
 from wkwdask.model.states import FILE_RECORD_COLUMNS
-from wkwdask.model.target_image import LevelSpec, NewLevels
 from wkwdask.model.volume import relative_to
+from wkwdask.model.writing.target_image import LevelSpec, NewLevels
 from wkwdask.plans.mag_ladder import mag_ladder, sorted_mags
 from wkwdask.plans.regions import Tiling
 from wkwdask.plans.upsample import UpsamplePlan, plan_upsampling

@@ -21,9 +21,9 @@ from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.geometry.vectors import divide, times
 from wkwdask.model.states import FILE_RECORD_NAME
 from wkwdask.model.summary import counted
-from wkwdask.model.target_array import InPlaceWrite
-from wkwdask.model.target_image import LevelSpec
 from wkwdask.model.voxel_type import common_dtype
+from wkwdask.model.writing.target_array import InPlaceWrite
+from wkwdask.model.writing.target_image import LevelSpec
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.job import Result, Task
 from wkwdask.runs.job_folder import JobFolder, Publisher
@@ -48,10 +48,10 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.image import Image
-    from wkwdask.model.receipts import Receipt
     from wkwdask.model.stored_array import StoredArray
-    from wkwdask.model.target_array import TargetArray
-    from wkwdask.model.target_image import TargetImage
+    from wkwdask.model.writing.receipts import Receipt
+    from wkwdask.model.writing.target_array import TargetArray
+    from wkwdask.model.writing.target_image import TargetImage
     from wkwdask.runs.parts import ScratchPiece
     from wkwdask.runs.staged import ArrayContent
 

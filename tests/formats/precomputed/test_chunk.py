@@ -22,7 +22,7 @@ from wkwdask.formats.precomputed import images
 from wkwdask.formats.precomputed.chunk import PrecomputedCodec
 from wkwdask.formats.precomputed.images import jxl_size
 from wkwdask.formats.precomputed.info import parse_info
-from wkwdask.model.file_buffer import MEMORY_NBYTES, EncodedPieces
+from wkwdask.model.writing.file_buffer import MEMORY_NBYTES, EncodedPieces
 
 CODECS = [
     # encoding, type, channels

@@ -19,7 +19,7 @@ from wkwdask.formats.precomputed.chunk import PrecomputedCodec
 from wkwdask.formats.precomputed.info import Scale
 from wkwdask.formats.precomputed.sharding import Sharding
 from wkwdask.geometry.grid import cell_box, cells
-from wkwdask.model.receipts import Receipt
+from wkwdask.model.writing.receipts import Receipt
 from wkwdask.store import new_files
 from wkwdask.store.store import open_store
 

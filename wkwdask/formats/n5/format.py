@@ -26,7 +26,7 @@ from wkwdask.formats.n5.placement import level_sizes
 from wkwdask.formats.n5.target import DatasetTarget, n5_target, target_beside
 from wkwdask.model.faults import Fault
 from wkwdask.model.levels import finest_first
-from wkwdask.model.target_image import Destination
+from wkwdask.model.writing.target_image import Destination
 from wkwdask.store import files
 from wkwdask.store.json_record import read_record
 from wkwdask.store.paths import dirname
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.format import MetadataEdit, Url
     from wkwdask.model.image import Image, Level, ResolvedUrl
     from wkwdask.model.stored_array import StoredArray
-    from wkwdask.model.target_image import TargetImage
+    from wkwdask.model.writing.target_image import TargetImage
 
 
 _SHOWN_CODECS = ("raw", "gzip", "zstd", "blosc")  # Neuroglancer, src/datasource/n5

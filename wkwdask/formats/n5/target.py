@@ -39,8 +39,8 @@ from wkwdask.geometry.vectors import minus, times
 from wkwdask.model.json_text import format_json
 from wkwdask.model.levels import finest_first, lengths_in, mag_from_ratio
 from wkwdask.model.stored_array import StoredArray
-from wkwdask.model.target_array import TargetArray
-from wkwdask.model.target_image import Destination, NewLevels, TargetFolder
+from wkwdask.model.writing.target_array import TargetArray
+from wkwdask.model.writing.target_image import Destination, NewLevels, TargetFolder
 from wkwdask.store import files
 from wkwdask.store.paths import basename, dirname, is_remote
 from wkwdask.store.store import FolderStore, open_store
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.image import Image
     from wkwdask.model.levels import Lengths
-    from wkwdask.model.target_image import LevelSpec
     from wkwdask.model.volume import Volume
+    from wkwdask.model.writing.target_image import LevelSpec
 
 _MAX_BLOCK_LEN = (1 << 31) - 1
 
@@ -62,7 +62,7 @@ _MAX_BLOCK_LEN = (1 << 31) - 1
 @dataclass(frozen=True, slots=True)
 class N5Target(TargetFolder):
     """Local folder of a dataset or group, existing or new; implements
-    :class:`wkwdask.model.target_image.TargetImage`."""
+    :class:`wkwdask.model.writing.target_image.TargetImage`."""
 
     prefix: ClassVar[str] = PREFIX
     root: str

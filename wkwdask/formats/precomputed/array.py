@@ -15,7 +15,7 @@ from wkwdask.geometry.mag import vec3
 from wkwdask.geometry.vectors import times
 from wkwdask.model.chunk_grid import ChunkGrid, Vec4, grouped_unit
 from wkwdask.model.stored_array import StoredArray
-from wkwdask.model.target_array import TargetArray
+from wkwdask.model.writing.target_array import TargetArray
 
 if TYPE_CHECKING:
     import numpy as np

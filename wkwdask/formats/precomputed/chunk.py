@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.chunk_grid import Vec4
     from wkwdask.model.codec import Reframe
-    from wkwdask.model.file_buffer import EncodedPieces
+    from wkwdask.model.writing.file_buffer import EncodedPieces
 
 _GZIP = ("chunk", ".gz")
 _IMAGECODECS = {".br": ("brotli_encode", 5), ".zstd": ("zstd_encode", 5)}

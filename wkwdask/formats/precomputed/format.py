@@ -24,7 +24,7 @@ from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.vectors import times
 from wkwdask.model.image import ResolvedUrl
 from wkwdask.model.summary import ScaleSummary, VolumeSummary
-from wkwdask.model.target_image import Destination
+from wkwdask.model.writing.target_image import Destination
 from wkwdask.store import files
 from wkwdask.store.records import PROVENANCE_NAME
 
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.image import Image, Level
     from wkwdask.model.stored_array import StoredArray
-    from wkwdask.model.target_array import InPlaceWrite, TargetArray
-    from wkwdask.model.target_image import TargetImage
+    from wkwdask.model.writing.target_array import InPlaceWrite, TargetArray
+    from wkwdask.model.writing.target_image import TargetImage
 
 
 class PrecomputedFormat(ArrayFormat):

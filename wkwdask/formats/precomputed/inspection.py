@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from wkwdask.model.chunk_grid import Vec4
     from wkwdask.model.image import Level
     from wkwdask.model.stored_array import StoredArray
-    from wkwdask.model.target_array import TargetArray
+    from wkwdask.model.writing.target_array import TargetArray
 
 
 def list_scale(array: StoredArray, others: Sequence[StoredArray]) -> tuple[list[Any], list[Fault]]:

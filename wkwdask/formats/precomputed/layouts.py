@@ -51,9 +51,9 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.chunk_grid import ChunkGrid, Ranges, Vec4
-    from wkwdask.model.file_buffer import FileBuffer
     from wkwdask.model.layout import ChunkSource
     from wkwdask.model.store import Store, StoredFile
+    from wkwdask.model.writing.file_buffer import FileBuffer
 
 # output buffer for Brotli and Zstandard streams, which need not state their length
 _MAX_BUFFER_NBYTES = 1 << 32

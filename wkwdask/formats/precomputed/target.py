@@ -33,8 +33,8 @@ from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.vectors import times
 from wkwdask.model.levels import lengths_in, ratio_of
 from wkwdask.model.stored_array import StoredArray
-from wkwdask.model.target_image import NewLevels, TargetFolder
 from wkwdask.model.voxel_type import guess_category
+from wkwdask.model.writing.target_image import NewLevels, TargetFolder
 from wkwdask.plans.chunks import chunks_per_shard
 from wkwdask.store import files
 from wkwdask.store.paths import is_remote, local_path, stated_path
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from wkwdask.formats.precomputed.options import PrecomputedOptions
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.levels import Lengths
-    from wkwdask.model.target_image import Destination, LevelSpec
     from wkwdask.model.volume import Volume
+    from wkwdask.model.writing.target_image import Destination, LevelSpec
 
 # `type` in `info` of each layer category
 VOLUME_TYPES = {"color": "image", "segmentation": "segmentation"}
@@ -58,7 +58,8 @@ _QUALITIES = {"jpeg": "jpeg_quality", "jxl": "jxl_quality"}
 
 @dataclass(frozen=True, slots=True)
 class TargetVolume(TargetFolder):
-    """Local folder of a volume to write to, a :class:`wkwdask.model.target_image.TargetImage`."""
+    """Local folder of a volume to write to, a
+    :class:`wkwdask.model.writing.target_image.TargetImage`."""
 
     prefix: ClassVar[str] = PREFIX
     info: VolumeInfo | None

@@ -42,7 +42,7 @@ from wkwdask.formats.wkw.layout import header_of
 from wkwdask.formats.wkw.options import WkwOptions, level_number
 from wkwdask.formats.wkw.remote import open_in
 from wkwdask.geometry.mag import Mag
-from wkwdask.model.target_image import Destination, LevelCopy
+from wkwdask.model.writing.target_image import Destination, LevelCopy
 from wkwdask.store import files
 from wkwdask.store.locks import edited_file, locked_file, remove_dead_lock
 from wkwdask.store.paths import any_path, basename, dirname, is_remote, local_path
@@ -56,9 +56,9 @@ if TYPE_CHECKING:
     from wkwdask.model.faults import Findings
     from wkwdask.model.image import Image, Level, ResolvedUrl
     from wkwdask.model.stored_array import StoredArray
-    from wkwdask.model.target_array import InPlaceWrite, TargetArray
-    from wkwdask.model.target_image import TargetImage
     from wkwdask.model.volume import Volume
+    from wkwdask.model.writing.target_array import InPlaceWrite, TargetArray
+    from wkwdask.model.writing.target_image import TargetImage
 
 # files that cover more than this many times the box are searched for blocks of zeros
 _SPARSE_RATIO = 2

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.image import Image
     from wkwdask.model.stored_array import StoredArray
-    from wkwdask.model.target_array import TargetArray
+    from wkwdask.model.writing.target_array import TargetArray
 
 _SAMPLED_HEADERS = 200
 _MIN_VOTES = 2  # agreeing data files needed to overrule header.wkw

@@ -42,8 +42,8 @@ from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.vectors import minus
 from wkwdask.model.coordinates import same_lengths
 from wkwdask.model.levels import Lengths, lengths_in
-from wkwdask.model.target_image import NewLevels
 from wkwdask.model.voxel_type import element_class, guess_category
+from wkwdask.model.writing.target_image import NewLevels
 from wkwdask.plans.mag_ladder import check_one_ladder
 from wkwdask.store import files
 from wkwdask.store.paths import basename, dirname, is_below, is_remote, local_path, relpath, split
@@ -56,14 +56,14 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.image import Image
-    from wkwdask.model.target_array import TargetArray
-    from wkwdask.model.target_image import Destination, LevelSpec
     from wkwdask.model.volume import Volume
+    from wkwdask.model.writing.target_array import TargetArray
+    from wkwdask.model.writing.target_image import Destination, LevelSpec
 
 
 @dataclass(frozen=True, slots=True)
 class MagTarget:
-    """Target of one new mag, a :class:`wkwdask.model.target_image.TargetImage`."""
+    """Target of one new mag, a :class:`wkwdask.model.writing.target_image.TargetImage`."""
 
     folder: str
     """Folder of the mag, with symbolic links that leave the dataset resolved."""
@@ -319,7 +319,7 @@ class MagTarget:
 @dataclass(frozen=True, slots=True)
 class LayerTarget:
     """Target of new mags that are computed from a mag of the same layer, a
-    :class:`wkwdask.model.target_image.TargetImage`."""
+    :class:`wkwdask.model.writing.target_image.TargetImage`."""
 
     layer: Image
     destination: Destination

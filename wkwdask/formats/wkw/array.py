@@ -25,7 +25,7 @@ from wkwdask.geometry.grid import cell_box
 from wkwdask.model.chunk_grid import ChunkGrid
 from wkwdask.model.naming import GridNaming
 from wkwdask.model.stored_array import StoredArray
-from wkwdask.model.target_array import TargetArray
+from wkwdask.model.writing.target_array import TargetArray
 from wkwdask.store import files
 from wkwdask.store.paths import is_remote
 from wkwdask.store.store import FolderStore, open_store, with_witness

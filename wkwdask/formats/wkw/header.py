@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.wkw.options import WkwOptions
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.model.stored_array import StoredArray
-    from wkwdask.model.target_image import LevelSpec
+    from wkwdask.model.writing.target_image import LevelSpec
 
 # webknossos-wrap README, "File header". The low four bits of perDimLog2 are log2 of block_len, the
 # high four bits are log2 of file_len.

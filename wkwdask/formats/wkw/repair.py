@@ -25,7 +25,7 @@ from wkwdask.formats.wkw.folder import file_path
 from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, WkwHeader, parse_header
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL
 from wkwdask.kernels.blocks.batch import zero_encoding
-from wkwdask.model.file_buffer import FileBuffer
+from wkwdask.model.writing.file_buffer import FileBuffer
 from wkwdask.store import files
 from wkwdask.store.new_files import NewFile
 

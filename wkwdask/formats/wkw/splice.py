@@ -30,8 +30,8 @@ from wkwdask.formats.wkw.stored_file import PAGE_LEN, check_links_of
 from wkwdask.geometry import morton
 from wkwdask.geometry.bounding_box import part_of_array
 from wkwdask.geometry.grid import cell_box
-from wkwdask.model.receipts import Receipt
-from wkwdask.model.run import publish_shard
+from wkwdask.model.writing.receipts import Receipt
+from wkwdask.model.writing.run import publish_shard
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,14 +42,15 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.stored_array import StoredArray
-    from wkwdask.model.target_array import TargetArray
+    from wkwdask.model.writing.target_array import TargetArray
 
     Stored = StoredArray | MergedVolume
 
 
 @dataclass(frozen=True, slots=True)
 class WkwSplicer:
-    """Copy of stored blocks between WKW mags, a :class:`wkwdask.model.target_array.Splicer`."""
+    """Copy of stored blocks between WKW mags, a
+    :class:`wkwdask.model.writing.target_array.Splicer`."""
 
     def can_splice(self, source: Any, target: TargetArray) -> bool:
         """Return whether blocks can be copied: same voxel type, block length and block type, and a

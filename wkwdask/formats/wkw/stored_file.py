@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.model.file_buffer import FileBuffer
+    from wkwdask.model.writing.file_buffer import FileBuffer
 
 PAGE_LEN = 32
 # 256 KiB: the whole table of a file of 32^3 blocks, or that of an aligned cube of blocks in a

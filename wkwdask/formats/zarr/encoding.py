@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.zarr.options import ZarrOptions
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.model.target_image import LevelSpec
     from wkwdask.model.volume import Volume
+    from wkwdask.model.writing.target_image import LevelSpec
 
 
 BLOSC = ("zstd", 1)  # Zstandard after a byte shuffle

@@ -31,7 +31,7 @@ from wkwdask.formats.zarr.served import has_shown_codecs
 from wkwdask.formats.zarr.single_file import zipped_image
 from wkwdask.formats.zarr.target import PREFIX, ArrayTarget, names_zarr_image, ngff_target
 from wkwdask.model.summary import summarize_arrays
-from wkwdask.model.target_image import Destination
+from wkwdask.model.writing.target_image import Destination
 from wkwdask.store import files
 from wkwdask.store.paths import basename, dirname, is_remote
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from wkwdask.model.faults import Fault
     from wkwdask.model.image import Image, Level, ResolvedUrl
     from wkwdask.model.stored_array import StoredArray
-    from wkwdask.model.target_image import LevelCopy, TargetImage
+    from wkwdask.model.writing.target_image import LevelCopy, TargetImage
 
 
 _SHOWN_VERSIONS = {"0.4", "0.5"}

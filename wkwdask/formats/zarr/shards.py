@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.chunk_grid import ChunkGrid, Vec4
-    from wkwdask.model.file_buffer import FileBuffer
     from wkwdask.model.store import StoredFile
+    from wkwdask.model.writing.file_buffer import FileBuffer
 
 # Zarr v3, codec sharding_indexed 1.0, "Binary shard format":
 #     | chunk | chunk | ... | index: offset, nbytes of each chunk (2 x uint64, little-endian) | CRC-32C of the index |  # noqa: E501

@@ -67,9 +67,9 @@ from wkwdask.geometry.mag import Mag
 from wkwdask.geometry.vectors import minus, times
 from wkwdask.model.levels import ratio_of
 from wkwdask.model.stored_array import StoredArray
-from wkwdask.model.target_array import TargetArray
-from wkwdask.model.target_image import NewLevels, TargetFolder
 from wkwdask.model.voxel_type import guess_category
+from wkwdask.model.writing.target_array import TargetArray
+from wkwdask.model.writing.target_image import NewLevels, TargetFolder
 from wkwdask.plans.extents import common_extent, extent_beside
 from wkwdask.store import files
 from wkwdask.store.paths import basename, dirname, is_remote, local_path, stated_path
@@ -84,8 +84,8 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.levels import Lengths
-    from wkwdask.model.target_image import Destination, LevelSpec
     from wkwdask.model.volume import Volume
+    from wkwdask.model.writing.target_image import Destination, LevelSpec
 
 
 PREFIX = "zarr://"
@@ -96,7 +96,7 @@ _SHOWN = 5
 @dataclass(frozen=True, slots=True)
 class NgffTarget(TargetFolder):
     """Local group of an image, existing or new; implements
-    :class:`wkwdask.model.target_image.TargetImage`."""
+    :class:`wkwdask.model.writing.target_image.TargetImage`."""
 
     prefix: ClassVar[str] = PREFIX
     image: dict[str, Any] | None

@@ -16,7 +16,7 @@ from wkwdask.formats.webknossos.datasource import NewLayer, format_segment_id, l
 from wkwdask.formats.webknossos.target import mag_target
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox, part_of_array
 from wkwdask.model.summary import counted
-from wkwdask.model.target_image import Destination, LevelSpec
+from wkwdask.model.writing.target_image import Destination, LevelSpec
 from wkwdask.store.paths import dirname
 from wkwdask.verbs.rechunk import lay_out
 from wkwdask.verbs.sources import token_of
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.image import Image
     from wkwdask.model.stored_array import StoredArray
-    from wkwdask.model.target_image import LevelCopy
+    from wkwdask.model.writing.target_image import LevelCopy
     from wkwdask.verbs.rechunk import Rechunk, RechunkOptions
 
     Path = str | os.PathLike[str]

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from wkwdask.model.file_buffer import FileBuffer
     from wkwdask.model.layout import ShardFile
     from wkwdask.model.store import Store, StoredFile
+    from wkwdask.model.writing.file_buffer import FileBuffer
 
 _MAGIC = b"WKWRUN01"
 _FOOTER = struct.Struct("<8sQQI")  # magic, number of blocks, payload bytes, crc32 of the tables

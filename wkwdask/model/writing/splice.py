@@ -27,9 +27,9 @@ from wkwdask.geometry.bounding_box import part_of_array
 from wkwdask.geometry.grid import cell_box
 from wkwdask.kernels.arrays import is_zero
 from wkwdask.kernels.codecs.blosc_layout import FRAME_NBYTES
-from wkwdask.model.file_buffer import EncodedPieces
 from wkwdask.model.layout import Shards
 from wkwdask.model.stored_array import BoxCodec, StoredArray
+from wkwdask.model.writing.file_buffer import EncodedPieces
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -4,8 +4,8 @@ grid.
 A shard is a box along x, y, z with all channels. Other software stores channels in several chunks,
 or in several files: then a shard is all of these.
 
-Sharded arrays: a part is a part file of encoded chunks (``wkwdask.model.run``). One task joins the
-parts of a shard without decoding, or a task writes the whole shard directly.
+Sharded arrays: a part is a part file of encoded chunks (``wkwdask.model.writing.run``). One task
+joins the parts of a shard without decoding, or a task writes the whole shard directly.
 
     parts of a shard (boxes of chunks)      part files              shard, in the order of codes
       +----+----+                            a: 0 1 2 3
@@ -33,10 +33,12 @@ from wkwdask.geometry.grid import cell_box, cell_range
 from wkwdask.geometry.mag import vec3
 from wkwdask.geometry.vectors import minus, plus
 from wkwdask.kernels.arrays import is_zero
-from wkwdask.model.file_buffer import EncodedBytes, EncodedPieces, FileBuffer
 from wkwdask.model.layout import Shards, box_cells
-from wkwdask.model.receipts import Receipt, Stats, merge_receipts
-from wkwdask.model.run import (
+from wkwdask.model.stored_array import StoredArray
+from wkwdask.model.volume import relative_to
+from wkwdask.model.writing.file_buffer import EncodedBytes, EncodedPieces, FileBuffer
+from wkwdask.model.writing.receipts import Receipt, Stats, merge_receipts
+from wkwdask.model.writing.run import (
     Run,
     RunTable,
     close_part,
@@ -45,9 +47,7 @@ from wkwdask.model.run import (
     open_run,
     publish_shard,
 )
-from wkwdask.model.splice import Splice
-from wkwdask.model.stored_array import StoredArray
-from wkwdask.model.volume import relative_to
+from wkwdask.model.writing.splice import Splice
 from wkwdask.plans.chunks import largest_multiple
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from wkwdask.model.image import Image, Level
     from wkwdask.model.levels import Lengths
     from wkwdask.model.stored_array import StoredArray
-    from wkwdask.model.target_array import TargetArray
     from wkwdask.model.volume import Volume
+    from wkwdask.model.writing.target_array import TargetArray
 
 
 @dataclass(frozen=True, slots=True)
