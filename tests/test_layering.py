@@ -7,6 +7,7 @@ an arrow.
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -67,6 +68,98 @@ HARMLESS = {
     "stat_result",
 }
 """Names of ``os`` that touch no file."""
+BESIDE_THE_DOOR = {
+    "api.conversion": 3,
+    "api.copies": 2,
+    "api.datasets": 2,
+    "cli.cluster": 2,
+    "formats.array_repair": 2,
+    "formats.format": 17,
+    "formats.identity": 4,
+    "formats.inspection": 5,
+    "formats.leftovers": 15,
+    "formats.n5.big_data_viewer": 1,
+    "formats.n5.edit": 8,
+    "formats.n5.factor_lists": 5,
+    "formats.n5.format": 2,
+    "formats.n5.layer": 10,
+    "formats.n5.target": 4,
+    "formats.n5.zarr_view": 5,
+    "formats.opening": 6,
+    "formats.pictures.array_file": 12,
+    "formats.pictures.image_stack": 3,
+    "formats.pictures.images": 4,
+    "formats.pictures.outputs": 5,
+    "formats.pictures.scratch": 1,
+    "formats.pictures.slices": 1,
+    "formats.pictures.sources": 9,
+    "formats.pictures.tiff_pages": 5,
+    "formats.precomputed.format": 1,
+    "formats.precomputed.info_file": 6,
+    "formats.precomputed.inspection": 12,
+    "formats.precomputed.layer": 5,
+    "formats.precomputed.naming": 1,
+    "formats.precomputed.target": 3,
+    "formats.record_paths": 11,
+    "formats.replaceable": 10,
+    "formats.roots": 15,
+    "formats.webknossos.annotation": 4,
+    "formats.webknossos.dataset": 22,
+    "formats.webknossos.format": 16,
+    "formats.webknossos.inspection": 23,
+    "formats.webknossos.json_repair": 1,
+    "formats.webknossos.summary": 1,
+    "formats.webknossos.target": 11,
+    "formats.wkw.array": 2,
+    "formats.wkw.file_check": 6,
+    "formats.wkw.folder": 19,
+    "formats.wkw.repair": 6,
+    "formats.wkw.stored_file": 6,
+    "formats.zarr.documents": 1,
+    "formats.zarr.format": 5,
+    "formats.zarr.inspection": 7,
+    "formats.zarr.layer": 6,
+    "formats.zarr.library_store": 5,
+    "formats.zarr.ngff_edit": 11,
+    "formats.zarr.single_file": 10,
+    "formats.zarr.target": 6,
+    "formats.zarr.views": 27,
+    "graphs.job_array": 2,
+    "ids.components": 1,
+    "ids.faces": 8,
+    "ids.id_map": 6,
+    "ids.id_source": 6,
+    "ids.remap_layer": 2,
+    "ids.table_file": 2,
+    "model.splice": 1,
+    "model.target_array": 4,
+    "runs.batch_file": 1,
+    "runs.job_folder": 25,
+    "runs.job_records": 9,
+    "runs.journal": 5,
+    "runs.parts": 2,
+    "runs.progress": 7,
+    "runs.space": 4,
+    "runs.staged": 5,
+    "runs.status": 5,
+    "verbs.export": 33,
+    "verbs.image_import": 1,
+    "verbs.manifest": 5,
+    "verbs.rechunk": 3,
+    "verbs.remove": 37,
+    "verbs.repair": 6,
+    "verbs.repair_leftovers": 7,
+    "verbs.repair_level": 3,
+    "verbs.sources": 2,
+    "verbs.update": 4,
+    "verbs.verify": 3,
+    "verbs.webknossos.dataset_edit": 18,
+    "verbs.write": 5,
+    "viewer.demo": 5,
+    "viewer.server": 4,
+}
+"""Modules above ``store`` that reach files by path, with the number of calls. All others reach them
+by name in a ``Store``; these numbers may only become smaller."""
 MOST_MODULES = 25  # in one folder, __init__ not counted
 
 
@@ -480,3 +573,31 @@ def test_formats_have_no_types_outside():
             asked = {node.id for node in ast.walk(call.args[1]) if isinstance(node, ast.Name)}
             found += [f"{path.name}:{call.lineno}: {name}" for name in sorted(asked & classes)]
     assert found == []
+
+
+def calls_beside_the_door(root):
+    """Count the calls of ``store.files`` in each module above ``store``."""
+    found = Counter()
+    for path in sorted(root.rglob("*.py")):
+        module = _module_name(path, root)
+        if FLOORS.get(module.split(".")[0], 0) == FLOORS["store"]:
+            continue
+        for node in _nodes(path):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and isinstance(node.func.value, ast.Name)
+                and node.func.value.id == "files"
+            ):
+                found[module] += 1
+    return dict(found)
+
+
+def test_no_more_calls_reach_files_beside_the_store():
+    assert calls_beside_the_door(PACKAGE) == BESIDE_THE_DOOR
+
+
+def test_a_call_beside_the_store_is_found(tmp_path):
+    (tmp_path / "verbs").mkdir()
+    (tmp_path / "verbs" / "new.py").write_text("files.isdir(path)\nstore.is_folder(name)\n")
+    assert calls_beside_the_door(tmp_path) == {"verbs.new": 1}

@@ -97,7 +97,7 @@ class FileIdentity(ABC):
         With ``has_absent``, a chunk was missing: it reads as zeros only if the folder is the same,
         still mounted, and not replaced by another array.
         """
-        if not self.store.is_local:
+        if not self.store.can.states:
             return
         if has_absent and files.islink(self.store.url) and not files.exists(self.store.url):
             raise MissingError(f"{self.store.url}: a symbolic link to a missing folder")

@@ -471,7 +471,7 @@ class ArrayScope(LevelScope):
             yield Fault("mag.empty", self.folder, "0 files")
         yield from self.record_faults()
         strays = []
-        for folder, _, names in files.walk(self.folder) if self.array.store.is_local else ():
+        for folder, _, names in files.walk(self.folder) if self.array.store.can.states else ():
             for name in sorted(names):
                 path = f"{folder}/{name}"
                 leftover = temporary_fault(path)

@@ -337,7 +337,7 @@ def read_located(
     """Read byte ranges, shape (n, 3) with start, stop and row, merging those close to each other;
     yields row, bytes and offset."""
     stretches = list(_stretches(places, store))
-    at_once = 1 if store.is_local else _REMOTE_BATCHES
+    at_once = _REMOTE_BATCHES if store.is_remote else 1
     for first in range(0, len(stretches), at_once):
         requested = stretches[first : first + at_once]
         for stretch, data in zip(
@@ -409,7 +409,7 @@ def _ahead_nbytes(
     """Return how much of a shard is requested before its tables are known: if nearly all of its
     chunks are wanted, as much as one request reads, else 0."""
     store, grid = array.store, array.grid
-    if store.is_local:
+    if not store.is_remote:
         return 0
     if grid.file is None:  # any of the other chunks may be in the shard
         unwanted = math.prod(grid.counts) - len(cells)

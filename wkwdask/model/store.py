@@ -24,6 +24,17 @@ class FileState(NamedTuple):
     """Modification time [ns since the epoch]."""
 
 
+class Capabilities(NamedTuple):
+    """What a store can do besides reading files by name."""
+
+    lists: bool
+    """Names of folders can be listed."""
+    states: bool
+    """States of files are current, and known without reading them."""
+    writes: bool
+    """Files can be written and deleted."""
+
+
 class StoredFile(Protocol):
     """File that is open for reading; a context manager."""
 
@@ -77,6 +88,46 @@ class StoredEntry(Protocol):
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
         """Return inode, size, mode and times."""
+
+
+class Folders(Protocol):
+    """What folders on a file system have and buckets, servers and zips lack.
+
+    All functions take full paths and behave like those of ``os``.
+    """
+
+    def stat(self, path: str) -> os.stat_result:
+        """Return inode, device, size, mode and times."""
+
+    def is_writable(self, path: str) -> bool:
+        """Check whether this user may write a file, or into a folder."""
+
+    def makedirs(self, path: str) -> None:
+        """Create a folder and those above it that are missing."""
+
+    def rmdir(self, path: str) -> None:
+        """Remove an empty folder."""
+
+    def unlink(self, path: str) -> None:
+        """Remove a file or a symbolic link."""
+
+    def remove_tree(self, folder: str) -> None:
+        """Remove a folder with its content; an absent one is not an error."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename a file or folder, replacing a file or an empty folder of the new name."""
+
+    def exchange(self, first: str, second: str) -> bool:
+        """Swap two names atomically; False if the system cannot."""
+
+    def symlink(self, target: str, path: str) -> None:
+        """Create a symbolic link."""
+
+    def fsync(self, path: str) -> None:
+        """Make the content of a file, or the names in a folder, durable."""
+
+    def free(self, path: str) -> tuple[int, int | None]:
+        """Return the free bytes and the free inodes; None in place of unlimited inodes."""
 
 
 class NewFile(Protocol):
@@ -135,12 +186,16 @@ class Store(Protocol):
         """Cache key for its files: the folder, or one opening of a remote folder."""
 
     @property
-    def is_local(self) -> bool:
-        """Whether files can be listed, inspected and written."""
+    def is_remote(self) -> bool:
+        """Whether each request waits for a server, so that many are sent at the same time."""
 
     @property
-    def can_list(self) -> bool:
-        """Whether files can be listed."""
+    def can(self) -> Capabilities:
+        """What it can do besides reading files by name."""
+
+    @property
+    def folders(self) -> Folders | None:
+        """What only folders on a file system have; None for servers, buckets and zips."""
 
     @property
     def files_at_once(self) -> int:
@@ -162,6 +217,29 @@ class Store(Protocol):
 
     def path_of(self, name: str) -> str:
         """Return the path or URL of a file."""
+
+    def real(self, name: str = "") -> str:
+        """Return the URL of a file or folder that is the same for every way that leads to it: with
+        symbolic links resolved."""
+
+    def link_target(self, name: str = "") -> str | None:
+        """Return where a symbolic link leads to; None for anything else."""
+
+    def exists(self, name: str = "") -> bool:
+        """Check whether a file or folder exists; false for a dangling symbolic link."""
+
+    def is_taken(self, name: str = "") -> bool:
+        """Check whether a name is in use; true for a dangling symbolic link."""
+
+    def is_folder(self, name: str = "") -> bool:
+        """Check whether a name, or the store itself, is a folder."""
+
+    def is_file(self, name: str) -> bool:
+        """Check whether a name is a regular file."""
+
+    def names(self, folder: str = "") -> list[str]:
+        """List the names in a folder, sorted; empty if the folder is missing or cannot be
+        listed."""
 
     def open(self, name: str, ahead_nbytes: int = 0) -> StoredFile | None:
         """Open a file, None if it is known to be missing. The first read from a remote file also

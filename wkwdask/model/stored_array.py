@@ -362,7 +362,7 @@ class StoredArray(RandomAccessVolume):
         threads, and layouts that read boxes decode on these too."""
         return (
             1 << 10
-            if self.store.is_local
+            if not self.store.is_remote
             else 1
             if isinstance(self.layout, BoxCodec)
             else _REMOTE_THREADS
@@ -385,7 +385,7 @@ class StoredArray(RandomAccessVolume):
     @property
     def can_list(self) -> bool:
         """Whether files can be listed; if not, all are assumed to exist."""
-        return self.naming is not None and self.store.can_list
+        return self.naming is not None and self.store.can.lists
 
     def with_listing(self) -> StoredArray:
         """Return the array with a store that can list the files of the box; the names of files must
@@ -413,7 +413,7 @@ class StoredArray(RandomAccessVolume):
 
     def without_listing(self) -> StoredArray:
         """Return the array without the list of its remote files, small to pickle."""
-        return self if self.store.is_local else self.at(self.store.at(self.store.url))
+        return self if not self.store.is_remote else self.at(self.store.at(self.store.url))
 
     def listed(self, folder_filter: FolderFilter | None = None) -> Iterator[ListedFile]:
         """List the stored files that contain parts of the box."""
@@ -536,7 +536,7 @@ class StoredArray(RandomAccessVolume):
         that contains a part of it."""
         units = self._units_in(box.intersection(self.box))
         if not self.can_list:
-            state = self.identity.record if self.store.is_local else None
+            state = self.identity.record if self.store.can.states else None
             rows = (
                 [(x, y, z, *state) for z in units[2] for y in units[1] for x in units[0]]
                 if state is not None

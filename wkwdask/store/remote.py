@@ -22,7 +22,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn, Self
 
 from wkwdask.errors import (
     AccessWarning,
@@ -31,9 +31,10 @@ from wkwdask.errors import (
     TruncatedError,
     UnsupportedError,
 )
-from wkwdask.model.store import FileState
+from wkwdask.model.store import Capabilities, FileState
 from wkwdask.store import fsspec_files, object_store
-from wkwdask.store.access import Access
+from wkwdask.store.access import Access, access_of
+from wkwdask.store.credentials import environment
 from wkwdask.store.lru import LruCache
 from wkwdask.store.object_store import Answer, Request
 from wkwdask.store.paths import check_has_no_password
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 _REQUESTS_AT_ONCE = 32
 _SIZES_AT_ONCE = 1 << 14
+_TRUSTED_SECONDS = 2.0
+_LARGEST_KEPT_NBYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,37 @@ class RemoteListing:
         self.folders[folder].append(RemoteEntry(last, f"{url}/{name}", nbytes))
 
 
+class Recent(NamedTuple):
+    """A remote file that was read a moment ago."""
+
+    read: float
+    """Time when it was read [s]."""
+    data: bytes | PermissionError | None
+    """Content, the error of a refused file, or None for an absent file."""
+
+
+_recent: LruCache[Recent] = LruCache(64)
+
+
+def recent_of(url: str) -> Recent | None:
+    """Return a file that was read a moment ago, because one opening needs it several times."""
+    recent = _recent.get((url, access_of(url), environment()))
+    is_trusted = recent is not None and time.monotonic() - recent.read < _TRUSTED_SECONDS
+    return recent if is_trusted else None
+
+
+def remember(url: str, data: bytes | PermissionError | None) -> Recent:
+    """Remember what the server said of a file, unless the file is large."""
+    recent = Recent(time.monotonic(), data)
+    if not isinstance(data, bytes) or len(data) <= _LARGEST_KEPT_NBYTES:
+        _recent.put((url, access_of(url), environment()), recent)
+    return recent
+
+
+_UNLISTED = Capabilities(lists=False, states=False, writes=False)
+_LISTED = Capabilities(lists=True, states=False, writes=False)
+
+
 @dataclass(frozen=True, slots=True)
 class RemoteStore:
     """Remote location, see :class:`wkwdask.model.store.Store`. Files are assumed not to change
@@ -115,7 +149,8 @@ class RemoteStore:
     access: Access = field(default_factory=Access)
     listing: RemoteListing | None = field(default=None, compare=False, repr=False)
     """Files of the location, None if unknown."""
-    is_local: ClassVar = False
+    is_remote: ClassVar = True
+    folders: ClassVar = None
     files_at_once: ClassVar = _REQUESTS_AT_ONCE
     # reading this many unused bytes costs less than another request
     gap_nbytes: ClassVar = 128 << 10
@@ -179,16 +214,57 @@ class RemoteStore:
             for path, answer in zip(paths, found, strict=True)
         ]
 
-    def names(self) -> list[str]:
+    def names(self, folder: str = "") -> list[str]:
         """List the names in the folder; empty if it cannot be listed."""
+        url = self.path_of(folder) if folder else self.url
         try:
-            return sorted(name for name, _ in self.client.names(self.url, self.access))
+            return sorted(name for name, _ in self.client.names(url, self.access))
         except (NotImplementedError, OSError, ValueError):
             return []
 
     @property
-    def can_list(self) -> bool:
-        return self.listing is not None
+    def can(self) -> Capabilities:
+        return _LISTED if self.listing is not None else _UNLISTED
+
+    def real(self, name: str = "") -> str:
+        return self.path_of(name) if name else self.url
+
+    def link_target(self, name: str = "") -> None:
+        """Return None: a server has no symbolic links."""
+        del name
+
+    def exists(self, name: str = "") -> bool:
+        return bool(self.mode(name))
+
+    is_taken = exists
+
+    def is_folder(self, name: str = "") -> bool:
+        return stat.S_ISDIR(self.mode(name))
+
+    def is_file(self, name: str) -> bool:
+        return stat.S_ISREG(self.mode(name))
+
+    def mode(self, name: str = "") -> int:
+        """Return the mode of a file or folder, 0 if it is absent or refused; other errors are
+        raised."""
+        url = self.real(name)
+        recent = recent_of(url)
+        if recent is not None:
+            return remote_status(0).st_mode if isinstance(recent.data, bytes) else 0
+        try:
+            return self.status(name).st_mode
+        except (FileNotFoundError, PermissionError):
+            return 0
+
+    def status(self, name: str = "") -> os.stat_result:
+        """Return the size of a file. A prefix of other files is a folder, if the server can list
+        them."""
+        try:
+            return remote_status(self.client.size(self.real(name), self.access))
+        except FileNotFoundError:
+            if self.names(name):
+                return remote_status(None)
+            raise
 
     def with_listing(self, names: Iterable[Sequence[str]]) -> RemoteStore:
         try:

@@ -11,16 +11,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from wkwdask.errors import CorruptError, FormatError, MissingError
+from wkwdask.model.store import Capabilities
 from wkwdask.store import files
 from wkwdask.store.access import access_of
 from wkwdask.store.new_files import NewFile, NewFiles, publish_bytes
-from wkwdask.store.paths import dirname, is_remote, is_served, local_path, stated_path
+from wkwdask.store.paths import ZIP, dirname, is_remote, is_served, local_path, stated_path
 from wkwdask.store.remote import RemoteStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from wkwdask.model.store import FileState, Item, Result, Store, StoredEntry
+    from wkwdask.model.store import FileState, Folders, Item, Result, Store, StoredEntry
     from wkwdask.store.files import OpenFile
 
 
@@ -48,13 +49,16 @@ def with_witness(store: Store, name: str) -> Store:
     return replace(store, witness=(store.url, name)) if isinstance(store, RemoteStore) else store
 
 
+_EVERYTHING = Capabilities(lists=True, states=True, writes=True)
+_READ_ONLY = Capabilities(lists=True, states=True, writes=False)
+
+
 @dataclass(frozen=True, slots=True)
 class FolderStore:
     """Folder on a file system, in memory or in a zip, see :class:`wkwdask.model.store.Store`."""
 
     url: str
-    is_local: ClassVar = True
-    can_list: ClassVar = True
+    is_remote: ClassVar = False
     files_at_once: ClassVar = 1  # one after the other, so that only one is held in memory
     gap_nbytes: ClassVar = 4 << 10
     batch_nbytes: ClassVar = 512 << 10  # larger reads are not faster, and cost one more copy
@@ -63,8 +67,42 @@ class FolderStore:
     def opening(self) -> str:
         return self.url
 
+    @property
+    def can(self) -> Capabilities:
+        return _READ_ONLY if ZIP in self.url else _EVERYTHING
+
+    @property
+    def folders(self) -> Folders | None:
+        return None if ZIP in self.url else files
+
     def path_of(self, name: str) -> str:
         return f"{self.url}/{name}"
+
+    def _path(self, name: str) -> str:
+        """Return the path of a file or folder, or of the store itself."""
+        return f"{self.url}/{name}" if name else self.url
+
+    def real(self, name: str = "") -> str:
+        return files.realpath(self._path(name))
+
+    def link_target(self, name: str = "") -> str | None:
+        path = self._path(name)
+        return files.readlink(path) if files.islink(path) else None
+
+    def exists(self, name: str = "") -> bool:
+        return files.exists(self._path(name))
+
+    def is_taken(self, name: str = "") -> bool:
+        return files.lexists(self._path(name))
+
+    def is_folder(self, name: str = "") -> bool:
+        return files.isdir(self._path(name))
+
+    def is_file(self, name: str) -> bool:
+        return files.isfile(self._path(name))
+
+    def names(self, folder: str = "") -> list[str]:
+        return sorted(entry.name for entry in self.entries(folder))
 
     def open(self, name: str, ahead_nbytes: int = 0) -> OpenFile | None:
         del ahead_nbytes

@@ -53,6 +53,6 @@ def sample_points(volume: Volume, points: npt.NDArray[np.int64]) -> npt.NDArray[
     for_each(
         read,
         list(pairwise(cuts)),
-        _REMOTE_READERS if isinstance(volume, StoredArray) and not volume.store.is_local else 1,
+        _REMOTE_READERS if isinstance(volume, StoredArray) and volume.store.is_remote else 1,
     )
     return values

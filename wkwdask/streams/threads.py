@@ -32,7 +32,7 @@ def read_on_threads(
     """Fill an array, see :meth:`wkwdask.model.volume.Volume.read_into`. No chunk is decoded
     twice."""
     parts, chunk = num_parts(threads, out.nbytes), volume.chunk_shape
-    if isinstance(volume, StoredArray) and not volume.store.is_local:
+    if isinstance(volume, StoredArray) and volume.store.is_remote:
         # A remote volume reads files ahead, so each thread needs one part. It is split between
         # files only: their ranges stay long.
         parts, chunk = (1, chunk) if volume.grid.file is None else (threads, volume.grid.file[1:])

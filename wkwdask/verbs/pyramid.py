@@ -201,7 +201,7 @@ class RegionSpec(SourceSpec):
         is_aligned = all(
             shift % step == 0 for shift, step in zip(source.origin, steps, strict=True)
         )
-        if isinstance(source, StoredArray) and source.store.is_local and is_aligned:
+        if isinstance(source, StoredArray) and not source.store.is_remote and is_aligned:
             nbytes_per_voxel = source.dtype.itemsize * source.num_channels
             while math.prod(shape) * nbytes_per_voxel > _TILE_NBYTES:
                 axes = [axis for axis in range(3) if shape[axis] % (2 * steps[axis]) == 0]

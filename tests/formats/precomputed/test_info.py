@@ -231,7 +231,7 @@ WRONG_SCALES = [
 def _image(info):
     return VolumeSource(
         SimpleNamespace(
-            url="v", path_of=str, below=lambda key: SimpleNamespace(url=key), is_local=False
+            url="v", path_of=str, below=lambda key: SimpleNamespace(url=key), is_remote=True
         ),
         info,
     ).image()

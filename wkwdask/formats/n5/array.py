@@ -160,7 +160,7 @@ def n5_array(
     identity = N5Description(
         store,
         FILE_NAME,
-        read_record_state(store, FILE_NAME) if store.is_local and not is_new else None,
+        read_record_state(store, FILE_NAME) if store.can.states and not is_new else None,
         dataset,
     )
     return StoredArray(

@@ -78,7 +78,7 @@ def _documents(container: str) -> Iterator[ElementTree.Element]:
         usual = [f"{splitext(name)[0]}.xml", "dataset.xml"]
         names = (
             sorted(other for other in files.listdir(folder) if other.endswith(".xml"))
-            if store.is_local
+            if store.can.states
             else usual
         )
         for raw in store.read_whole(names, _MAX_XML_NBYTES):

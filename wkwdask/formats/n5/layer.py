@@ -119,7 +119,7 @@ def find_n5_layers(url: str | os.PathLike[str]) -> tuple[Image, ...]:
     layer = _group_image(store, document or {}, basename(location))
     if layer is not None:
         return (layer,)
-    if not store.is_local:
+    if not store.can.states:
         raise MissingError(
             f"{location}: no N5 dataset here, and no group with levels s0, s1...; name one, since "
             "remote folders cannot be listed"
@@ -199,11 +199,11 @@ def _level_documents(
     stated, count = level_names(group), len(group_factors(group))
     listed = stated
     if not any(map(is_inside, stated)):
-        listed = [*(_level_folders(store.url) if store.is_local else ()), *stated]
+        listed = [*(_level_folders(store.url) if store.can.states else ()), *stated]
     names = listed or [
-        f"s{number}" for number in range(0 if store.is_local else count or _MAX_LEVELS)
+        f"s{number}" for number in range(0 if store.can.states else count or _MAX_LEVELS)
     ]
-    at_once, read = 1 if store.is_local else _LEVELS_AT_ONCE, dict[str, bytes | None]()
+    at_once, read = _LEVELS_AT_ONCE if store.is_remote else 1, dict[str, bytes | None]()
     for n, name in enumerate(names):
         if not is_inside(name):
             path = f"{store.path_of(FILE_NAME)}: multiscales[0].datasets"
@@ -327,7 +327,7 @@ def _image_from_datasets(
         level = replace(array_level(key, volume, geometry.mag, geometry.offset), stated=stated)
         levels.append(
             replace(level, opener=partial(_open_numbered, store.url, level))
-            if key and store.is_local
+            if key and store.can.states
             else level
         )
     if all(level.problem for level in levels):
@@ -384,7 +384,7 @@ def inherited_attributes(store: Store) -> dict[str, Any]:
     """Merge the attributes of the folders above a group, up to the root of the container or an
     unreadable folder."""
     folder, documents = store.url, []
-    for _ in range(_INHERITED_FROM if store.is_local else 1):
+    for _ in range(1 if store.is_remote else _INHERITED_FROM):
         folder, _, _ = folder.rpartition("/")
         if not folder or folder.endswith((":", ":/")):
             break

@@ -215,7 +215,7 @@ def zarr_documents(url: str | os.PathLike[str], form: str = CODEC_NAME) -> Docum
             dataset_of(volume), f"{volume.name}/{FILE_NAME}", form, names, mode
         )
 
-    for layer in _layers(url, root if store.is_local else None):
+    for layer in _layers(url, root if store.can.states else None):
         # None if the URL names one level: its group lies above the root, and gets no document.
         group_key = layer.folder[len(root) :].strip("/") if layer.folder.startswith(root) else None
         for level in layer.selected:
@@ -235,7 +235,7 @@ def zarr_documents(url: str | os.PathLike[str], form: str = CODEC_NAME) -> Docum
             if image is not None:
                 group["attributes"]["ome"] = {"version": "0.5", "multiscales": [image]}
             documents[_document_key(group_key)] = group
-    for key, volume in _other_datasets(root) if store.is_local else ():
+    for key, volume in _other_datasets(root) if store.can.states else ():
         if _document_key(key) not in documents:
             add(key, volume, declared_axis_names(dataset_of(volume)))
     # A level that images do not support, for example because of its axes, may still be a plain Zarr
@@ -404,7 +404,7 @@ def _checked_root(
     """Return the local folder of the documents; raises ExistsError if other software wrote one of
     them, UnsupportedError if links lead outside."""
     root = location_of(url)
-    if not open_store(root).is_local:
+    if not open_store(root).can.writes:
         raise UnsupportedError(
             f"{root}: {ZARR_NAME} is written beside local {FILE_NAME} only; n5_store() opens a "
             "remote container"

@@ -93,7 +93,7 @@ def scale_array(volume: Store, info: VolumeInfo, scale: Scale, mag: Mag) -> Stor
         scale,
         codec,
         mag,
-        read_record_state(store, FILE_NAME, volume) if volume.is_local else None,
+        read_record_state(store, FILE_NAME, volume) if volume.can.states else None,
     )
 
 

@@ -142,7 +142,7 @@ def _summarize(image: Image, level: Level) -> ScaleSummary:
     scale: Scale = level.details
     count = nbytes = None
     problem = ""
-    if image.details.store.is_local:
+    if image.details.store.can.states:
         try:
             count, nbytes = file_sizes(
                 image.details.store.at(level.folder), is_sharded=scale.sharding is not None

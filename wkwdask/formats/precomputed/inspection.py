@@ -58,7 +58,7 @@ def list_scale(array: StoredArray, others: Sequence[StoredArray]) -> tuple[list[
                 "a folder",
             )
         ]
-    if array.store.is_local and not files.isdir(folder):
+    if array.store.can.states and not array.store.is_folder():
         return [], [Fault("folder.no_folder", folder, "a file", "a folder")] if files.lexists(
             folder
         ) else []
@@ -107,7 +107,7 @@ def list_scale(array: StoredArray, others: Sequence[StoredArray]) -> tuple[list[
             if isinstance(naming, SpanNaming)
             else "the name of a shard"
         )
-        strays = list(_strays(folder, known, expected)) if array.store.is_local else []
+        strays = list(_strays(folder, known, expected)) if array.store.can.states else []
     except OSError as error:
         return [], [Fault("folder.unreadable", folder, os.strerror(error.errno or 0))]
     return found, strays + twice
@@ -454,7 +454,7 @@ def inspect_volume(
         for level in selected
         for scope in _scale_scopes(image.details, level, basename(path), method, faults)
     ]
-    folders = ((path, True),) if is_whole and image.details.store.is_local else ()
+    folders = ((path, True),) if is_whole and image.details.store.can.states else ()
     return Scope(
         path, (LayerScope(basename(path), path, tuple(scopes)),), faults, folders, root_of(image)
     )

@@ -155,7 +155,7 @@ def open_precomputed_layer(
     location = location_of(url)
     key = None
     store: Store = open_store(location)
-    if store.is_local and not files.exists(store.path_of(FILE_NAME)):
+    if not store.is_remote and not store.exists(FILE_NAME):
         above = enclosing_volume(store.url)
         if above is not None:
             store, key = open_store(above[0]), above[1]
@@ -198,7 +198,7 @@ def _redirect_location(store: Store, redirect: str) -> str:
     if "://" not in location and not location.startswith(("/", "~")):
         return stated_path(store.url, location)
     # A remote file must not choose which local files are read.
-    if not is_remote(location) and not store.is_local:
+    if not is_remote(location) and store.is_remote:
         raise UnsupportedError(
             f"{store.path_of(FILE_NAME)}: redirects from a remote volume to the local path "
             f"{location}, which is not followed"

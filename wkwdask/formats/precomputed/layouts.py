@@ -161,7 +161,7 @@ def _read_file(store: Store, stem: str, center: str, largest: int) -> tuple[str,
     suffix, data = _first_existing(store, stem, likely, largest)
     if data is None:
         seen = suffixes.seen  # by now, other threads may have seen more
-        if store.is_local or not seen or suffixes.searches < _MOST_SEARCHES:
+        if not store.is_remote or not seen or suffixes.searches < _MOST_SEARCHES:
             suffix, data = _search(store, stem, likely, largest)
             # one that finds a file must not use up those of other threads
             suffixes.searches += data is None
@@ -169,7 +169,7 @@ def _read_file(store: Store, stem: str, center: str, largest: int) -> tuple[str,
                 data is None
                 and not seen
                 and suffixes.searches == _MOST_SEARCHES
-                and not store.is_local
+                and store.is_remote
             ):
                 found, voxels = _search(store, center, [], largest)
                 if voxels is not None:
@@ -202,7 +202,7 @@ def _search(
     """Read a file under the names that were not asked for; those on a server are requested at
     once."""
     others = [suffix for suffix in SUFFIXES if suffix not in asked]
-    if store.is_local:
+    if not store.is_remote:
         return _first_existing(store, stem, others, largest)
     contents = store.read_whole([stem + suffix for suffix in others], largest)
     return next(
@@ -428,7 +428,7 @@ class PrecomputedShards(RewritableShards):
             if file is not None:
                 shard = OpenShard(store, stack.enter_context(file), self, file)
                 if shard.exists():
-                    _unsplit.put((store.opening, store.url), not store.is_local)
+                    _unsplit.put((store.opening, store.url), store.is_remote)
                     yield shard
                     return
             if _unsplit.get((store.opening, store.url)):

@@ -54,7 +54,7 @@ class MagIdentity:
 
     def content(self, box: BoundingBox) -> tuple[Any, ...] | None:
         """Return header and time; None for a remote mag, whose time is unknown."""
-        return (self.header, box, self.state[1]) if self.store.is_local else None
+        return (self.header, box, self.state[1]) if self.store.can.states else None
 
     def at(self, store: Store) -> Self:
         return replace(self, store=store)
@@ -64,7 +64,7 @@ class MagIdentity:
         file does not mean zeros."""
         if (
             has_absent
-            and self.store.is_local
+            and self.store.can.states
             and self._mtime_ns() != self.state[1]
             and self.state[1]
         ):

@@ -158,7 +158,7 @@ class WkwFiles(Shards, BoxCodec):
             range(y // edge, -(-(y + height) // edge)),
             range(z // edge, -(-(z + depth) // edge)),
         )
-        if not array.store.is_local:
+        if array.store.is_remote:
             return read_remote_box(
                 array.store,
                 header,
@@ -197,9 +197,9 @@ class WkwFiles(Shards, BoxCodec):
         if not can_read_pairs(array, pairs):
             return range(len(pairs.cells))
         return (
-            read_pairs(array, self.header, pairs)
-            if array.store.is_local
-            else read_remote_pairs(array, self.header, pairs)
+            read_remote_pairs(array, self.header, pairs)
+            if array.store.is_remote
+            else read_pairs(array, self.header, pairs)
         )
 
     @contextmanager

@@ -64,9 +64,9 @@ def open_in(store: Store, index: Vec3, header: WkwHeader) -> WkwFile | None:
     """Open the data file with an index along x, y, z of a local or remote mag; None if it is
     absent."""
     return (
-        open_if_stored(file_path(store.url, index), header)
-        if store.is_local
-        else _open_all(store, [index], header)[0]
+        _open_all(store, [index], header)[0]
+        if store.is_remote
+        else open_if_stored(file_path(store.url, index), header)
     )
 
 

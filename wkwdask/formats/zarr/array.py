@@ -188,7 +188,7 @@ def zarr_array(
     identity = JsonIdentity(
         store,
         name,
-        read_record_state(store, name) if store.is_local and not is_new else None,
+        read_record_state(store, name) if store.can.states and not is_new else None,
         canonical_json(document, _IGNORED_KEYS),
         _IGNORED_KEYS,
     )

@@ -340,7 +340,7 @@ class Splice:
             cut = np.flatnonzero(is_cut)
             is_cut[np.delete(cut, np.s_[:: -(-len(cut) // _CHECKED) or 1])] = False
         store, first, batches = self.source.store, 0, []
-        nbytes = _BATCH_NBYTES if store.is_local else store.batch_nbytes
+        nbytes = store.batch_nbytes if store.is_remote else _BATCH_NBYTES
         while first < len(codes):
             last = max(
                 first + 1,

@@ -395,7 +395,7 @@ class TargetArray:
         is_copy = (
             isinstance(source.layout, Shards)
             and source.codec == self.array.codec
-            and source.store.is_local
+            and not source.store.is_remote
         )
         if is_copy and not splice.checks_chunks and splice.ends_alike and splice.has_same_cells:
             return self._copied_shard(receipt, source, places)
@@ -1004,7 +1004,7 @@ def in_place_target(array: StoredArray, write: InPlaceWrite) -> TargetArray:
     """Return an existing array as the target of an in-place write."""
     name, layout, grid = array.name, array.layout, array.grid
     if (
-        not array.store.is_local
+        not array.store.can.writes
         or array.naming is None
         or array.codec.is_opaque
         or grid.file is None
