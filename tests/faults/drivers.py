@@ -486,7 +486,8 @@ def run_until(at_change, job, folder, exchange, report):
         if not counting:
             return
         if event in ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.chmod", "os.link"):
-            path = args[0] if isinstance(args[0], int) else os.fsdecode(args[0])
+            place = args[event == "os.link"]  # a file without a name is linked by its descriptor
+            path = place if isinstance(place, int) else os.fsdecode(place)
             if isinstance(path, str) and os.path.isabs(path) and not path.startswith(str(folder)):
                 # a compiled kernel that is saved
                 return

@@ -139,7 +139,8 @@ def _fail_and_repeat(step, error, job, folder, sender):
         if not is_counting:
             return
         if event in ("os.rename", "os.mkdir", "os.link"):
-            path = os.fsdecode(args[0])
+            # a file without a name is linked by its descriptor
+            path = os.fsdecode(args[event == "os.link"])
             if not path.startswith(str(folder)):
                 return
         elif event == "open":
