@@ -60,7 +60,11 @@ class LayerMag:
     elsewhere: str | None
     """Real location of a mag outside the dataset, else None."""
     box: BoundingBox
-    """Bounding box of the layer [voxels of the mag]."""
+    """Box of the data [voxels of the mag], which :meth:`read` takes.
+
+    It is :attr:`Layer.bounding_box`, aligned outward to whole voxels of the mag. As everywhere,
+    ``box`` counts voxels of its own mag, and ``bounding_box`` voxels of mag 1.
+    """
 
     def open(self, **options: Any) -> da.Array:
         """Open the mag as a dask array; options as for :func:`wkwdask.open`."""
@@ -96,7 +100,11 @@ class Layer:
     num_channels: int
     """Number of channels."""
     bounding_box: BoundingBox
-    """Box of the data [voxels of mag 1]."""
+    """Box of the data [voxels of mag 1], as in the JSON and in WEBKNOSSOS.
+
+    :attr:`LayerMag.box` is the same box in voxels of one mag. As everywhere, ``bounding_box``
+    counts voxels of mag 1, and ``box`` voxels of its own mag.
+    """
     data_format: str
     """Storage format: ``"wkw"``, ``"zarr3"`` and so on. Methods of this class open WKW, Zarr and
     N5."""
