@@ -10,11 +10,9 @@ from wkwdask.api import layers
 from wkwdask.formats.pictures import outputs
 from wkwdask.graphs import job_array, runners, write
 from wkwdask.ids import find_components, id_map, id_source
-from wkwdask.model import (
-    splice,
-    stored_array,
-)
+from wkwdask.model import stored_array
 from wkwdask.model.faults import KINDS as KINDS_OF_FAULTS  # noqa: F401  tests look whether each is found somewhere
+from wkwdask.model.writing import splice
 from wkwdask.plans import apply, chunks, pyramid, slabs, upsample
 from wkwdask.runs import job as jobs
 from wkwdask.store import files, fsspec_files, locks, object_store, remote
