@@ -27,7 +27,8 @@ from support.nginx import PASSWORD, USER
 from support.proxy import Answer, Drip, Endless, proxy
 
 import wkwdask
-from wkwdask.store import files, object_store, remote_files
+from wkwdask.store import files
+from wkwdask.store.objects import object_store, remote_files
 from wkwdask.verbs.manifest import hash_file
 
 pytestmark = pytest.mark.needs("obstore")
@@ -85,7 +86,7 @@ def test_a_server_that_sends_byte_after_byte_is_left(far, monkeypatch, where):
 _PATIENT = """
 import sys
 from wkwdask import cli
-from wkwdask.store import object_store
+from wkwdask.store.objects import object_store
 object_store._NO_ANSWER_SECONDS = 3600
 sys.argv = ["wkwdask", "info", sys.argv[1]]
 cli.main()

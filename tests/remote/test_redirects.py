@@ -16,9 +16,9 @@ from support.inside import limited
 from support.proxy import Answer, proxy
 from support.range_server import range_server
 
-from wkwdask.store import access, object_store, redirects
-from wkwdask.store.access import Access
-from wkwdask.store.object_store import Request
+from wkwdask.store.objects import access, object_store, redirects
+from wkwdask.store.objects.access import Access
+from wkwdask.store.objects.object_store import Request
 
 pytestmark = pytest.mark.needs("obstore")
 

@@ -17,7 +17,7 @@ from support.range_server import range_server
 
 import wkwdask
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
-from wkwdask.store import access
+from wkwdask.store.objects import access
 from wkwdask.store.store import open_store
 
 pytest.importorskip("obstore", reason="reads http and s3")

@@ -15,7 +15,8 @@ from wkwdask.model.faults import KINDS as KINDS_OF_FAULTS  # noqa: F401  tests l
 from wkwdask.model.writing import splice
 from wkwdask.plans import apply, chunks, pyramid, slabs, upsample
 from wkwdask.runs import job as jobs
-from wkwdask.store import files, fsspec_files, locks, object_store, remote
+from wkwdask.store import files, locks
+from wkwdask.store.objects import fsspec_files, object_store, remote
 from wkwdask.verbs import pyramid as pyramid_jobs
 from wkwdask.verbs import remove, update
 from wkwdask.verbs import write as write_jobs

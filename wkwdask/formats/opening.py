@@ -28,8 +28,8 @@ from wkwdask.formats.webknossos.dataset import check_stored_as_wkw, metadata_pat
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.kernels.window.reduce import BOOL_METHOD
 from wkwdask.store import files
-from wkwdask.store.access import access_of, remember_access
 from wkwdask.store.lru import LruCache
+from wkwdask.store.objects.access import access_of, remember_access
 from wkwdask.store.paths import ZIP, anchored, is_remote, local_path
 from wkwdask.store.store import open_store
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from wkwdask.store import files
 from wkwdask.store.lru import LruCache
+from wkwdask.store.objects.remote import RemoteStore
 from wkwdask.store.paths import is_below, is_valid_path
-from wkwdask.store.remote import RemoteStore
 from wkwdask.store.store import open_store
 
 if TYPE_CHECKING:
     from wkwdask.model.store import Store, StoredFile
-    from wkwdask.store.remote import OpenRemoteFile
+    from wkwdask.store.objects.remote import OpenRemoteFile
 
 _ENCODINGS = {"": "", ".gz": "gzip", ".br": "br"}
 _HEAD_NBYTES = 256 << 10  # of a remote file, read with its size

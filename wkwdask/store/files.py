@@ -24,9 +24,9 @@ from wkwdask.model.store import FileState
 from wkwdask.store import local
 from wkwdask.store.local import LocalFile, LocalFileSystem, LocalOutput
 from wkwdask.store.memory import MEMORY_FILES, MemoryFile, MemoryFileSystem, MemoryOutput
+from wkwdask.store.objects.remote import OpenRemoteFile
+from wkwdask.store.objects.remote_files import REMOTE_FILES, RemoteFileSystem
 from wkwdask.store.paths import ZIP, dirname, is_memory, is_on_disk, is_remote, join, relpath
-from wkwdask.store.remote import OpenRemoteFile
-from wkwdask.store.remote_files import REMOTE_FILES, RemoteFileSystem
 from wkwdask.store.zip_members import ZippedFile
 from wkwdask.store.zipped import ZipFileSystem
 

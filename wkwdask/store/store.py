@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 from wkwdask.errors import CorruptError, FormatError, MissingError
 from wkwdask.model.store import Capabilities
 from wkwdask.store import files
-from wkwdask.store.access import access_of
 from wkwdask.store.new_files import NewFile, NewFiles, publish_bytes
+from wkwdask.store.objects.access import access_of
+from wkwdask.store.objects.remote import RemoteStore
 from wkwdask.store.paths import ZIP, dirname, is_remote, is_served, local_path, stated_path
-from wkwdask.store.remote import RemoteStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

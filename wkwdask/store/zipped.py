@@ -20,11 +20,11 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
 from wkwdask.errors import CorruptError, UnsupportedError
-from wkwdask.store.access import access_of
 from wkwdask.store.local import ABSENT, OpenFile, check_size
 from wkwdask.store.lru import LruCache
+from wkwdask.store.objects.access import access_of
+from wkwdask.store.objects.remote import RemoteStore
 from wkwdask.store.paths import ZIP, is_served
-from wkwdask.store.remote import RemoteStore
 from wkwdask.store.zip_directory import (
     DEFLATED,
     LOCAL_HEADER,

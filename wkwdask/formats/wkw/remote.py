@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.store import Store
     from wkwdask.model.stored_array import ChunkPairs, StoredArray
-    from wkwdask.store.remote import OpenRemoteFile
+    from wkwdask.store.objects.remote import OpenRemoteFile
 
 _CACHE_NBYTES = 64 << 20  # of headers and jump tables
 _LARGEST_HEAD_NBYTES = 4 << 20  # larger jump tables are read page by page

@@ -33,8 +33,8 @@ from wkwdask.model.json_text import parse_object
 from wkwdask.model.levels import Lengths, mag_from_ratio, ratio_of
 from wkwdask.model.parsing import reading, reason_of
 from wkwdask.store import files
+from wkwdask.store.objects.remote import RemoteStore
 from wkwdask.store.paths import UrlName, basename, dirname, is_below, is_remote, is_valid_path
-from wkwdask.store.remote import RemoteStore
 from wkwdask.store.store import open_store, with_witness
 
 if TYPE_CHECKING:

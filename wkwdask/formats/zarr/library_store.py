@@ -10,9 +10,10 @@ from zarr.abc.store import OffsetByteRequest, RangeByteRequest, Store
 from zarr.storage import FsspecStore, LocalStore, ObjectStore
 
 from wkwdask.formats.zarr.view_store import in_thread
-from wkwdask.store import files, object_store
+from wkwdask.store import files
+from wkwdask.store.objects import object_store
+from wkwdask.store.objects.remote import RemoteStore
 from wkwdask.store.paths import is_on_disk, relpath
-from wkwdask.store.remote import RemoteStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from wkwdask.errors import MissingError
 
 if TYPE_CHECKING:
-    from wkwdask.store.access import Access
+    from wkwdask.store.objects.access import Access
 
 _AMAZON_KEYS = (
     "AWS_ACCESS_KEY_ID",

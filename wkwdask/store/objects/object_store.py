@@ -16,20 +16,20 @@ from urllib.parse import quote, unquote, urlsplit
 
 from wkwdask.errors import CorruptError, MissingError, ReplacedError, UnsupportedError, WkwDaskError
 from wkwdask.model.extras import import_extra
-from wkwdask.store import redirects
-from wkwdask.store.credentials import (
+from wkwdask.store.lru import LruCache
+from wkwdask.store.objects import redirects
+from wkwdask.store.objects.credentials import (
     Credentials,
     amazon_credentials,
     azure_credentials,
     environment,
     google_credentials,
 )
-from wkwdask.store.lru import LruCache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from wkwdask.store.access import Access
+    from wkwdask.store.objects.access import Access
 
 PROTOCOLS = {
     "http": "HTTP",
@@ -101,7 +101,8 @@ class Connection(NamedTuple):
 
 
 class RedirectedError(Exception):
-    """A web server redirects to another host, which :mod:`wkwdask.store.redirects` may follow."""
+    """A web server redirects to another host, which
+    :mod:`wkwdask.store.objects.redirects` may follow."""
 
 
 _Result = TypeVar("_Result")

@@ -10,8 +10,8 @@ import os
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 from wkwdask.errors import UnsupportedError
-from wkwdask.store.access import access_of
-from wkwdask.store.remote import (
+from wkwdask.store.objects.access import access_of
+from wkwdask.store.objects.remote import (
     OpenRemoteFile,
     Recent,
     RemoteEntry,

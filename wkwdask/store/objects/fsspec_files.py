@@ -8,13 +8,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import UnsupportedError
-from wkwdask.store.object_store import Answer
+from wkwdask.store.objects.object_store import Answer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from wkwdask.store.access import Access
-    from wkwdask.store.object_store import Request
+    from wkwdask.store.objects.access import Access
+    from wkwdask.store.objects.object_store import Request
 
 IS_CONCURRENT = False  # many of these drivers have one connection
 _PAUSES_SECONDS = (0.2, 1.0)  # before each retry [s]

@@ -32,11 +32,11 @@ from wkwdask.errors import (
     UnsupportedError,
 )
 from wkwdask.model.store import Capabilities, FileState
-from wkwdask.store import fsspec_files, object_store
-from wkwdask.store.access import Access, access_of
-from wkwdask.store.credentials import environment
 from wkwdask.store.lru import LruCache
-from wkwdask.store.object_store import Answer, Request
+from wkwdask.store.objects import fsspec_files, object_store
+from wkwdask.store.objects.access import Access, access_of
+from wkwdask.store.objects.credentials import environment
+from wkwdask.store.objects.object_store import Answer, Request
 from wkwdask.store.paths import check_has_no_password
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Files on servers: buckets, web servers and the protocols that fsspec reads."""
