@@ -16,6 +16,7 @@ from support.inside import limited
 from support.proxy import Answer, proxy
 from support.range_server import range_server
 
+from wkwdask.errors import UnsupportedError
 from wkwdask.store.objects import access, object_store, redirects
 from wkwdask.store.objects.access import Access
 from wkwdask.store.objects.object_store import Request
@@ -196,6 +197,34 @@ def test_as_many_redirects_as_are_followed(certificate):
             ),
         ):
             _read(f"{first.url}/10")
+
+
+@pytest.mark.usefixtures("trusted")
+def test_a_file_that_is_redirected_from_now_on(certificate):
+    moved = {"/moved"}
+    with (
+        _server(certificate=certificate, host="localhost") as end,
+        _server(lambda path: end.url + path if path in moved else None) as first,
+    ):
+        assert _read(f"{first.url}/moved") == DATA  # the server is known to redirect
+        assert _read(f"{first.url}/stays") == DATA
+        moved.add("/stays")
+        assert _read(f"{first.url}/stays") == DATA
+    assert {path for _, path, _ in end.requests} == {"/moved", "/stays"}
+
+
+@pytest.mark.usefixtures("trusted")
+def test_other_packages_are_refused_a_server_that_redirects(certificate):
+    with (
+        _server(certificate=certificate, host="localhost") as end,
+        _server(lambda path: end.url + path) as first,
+    ):
+        object_store.store_of(f"{first.url}/folder", Access())
+        assert _read(f"{first.url}/folder/zarr.json") == DATA
+        with pytest.raises(
+            UnsupportedError, match=f"{first.url} redirects to another host, .* download it first"
+        ):
+            object_store.store_of(f"{first.url}/folder", Access())
 
 
 def test_a_redirect_on_the_same_host_needs_no_second_request():

@@ -262,9 +262,11 @@ def _redirected(url: str, call: Callable[[], _Result]) -> _Result:
         return call()
     except RedirectedError:
         _redirecting.put(_server_of(url), True)
+        _ends.discard(url)  # of another redirect, or of none
     try:
         return call()
     except RedirectedError:
+        _ends.discard(url)
         raise OSError(
             errno.EIO,
             (
@@ -337,6 +339,11 @@ def _end_of(url: str) -> str:
 
 def store_of(url: str, access: Access) -> Any:
     """Return a store of obstore whose keys begin at a URL, for other packages."""
+    if _redirecting.get(_server_of(url)):
+        raise UnsupportedError(
+            f"{url}: {_server_of(url)} redirects to another host, and this array needs "
+            "zarr-python, which does not follow: download it first"
+        )
     connect(url, access)
     protocol, _, rest = url.partition("://")
     server, _, prefix = rest.partition("/")
