@@ -650,7 +650,7 @@ def test_occupied_cells_equal_the_stored_files(tmp_path_factory, data):
     box = BoundingBox(data.draw(vectors(0, 20)), data.draw(vectors(0, 30)))
     cell = data.draw(st.tuples(*[st.sampled_from([1, 2, 4, 8, 16, 32, 6])] * 3))
     volume = open_mag(str(folder), box)
-    found = volume.occupied(cell)
+    found = volume.files.occupied(cell)
     stored = np.zeros((64, 64, 64), bool)
     for x, y, z in list_files(str(folder)):
         stored[x * edge : (x + 1) * edge, y * edge : (y + 1) * edge, z * edge : (z + 1) * edge] = (
@@ -667,7 +667,7 @@ def test_occupied_cells_equal_the_stored_files(tmp_path_factory, data):
         )
         assert found[n] == (stored & inside)[place].any()
     wanted = cell_range(box, (edge,) * 3)
-    stored_ones = sorted(map(tuple, volume.stored_states()[:, :3].tolist()))
+    stored_ones = sorted(map(tuple, volume.files.stored_states()[:, :3].tolist()))
     assert stored_ones == sorted(
         i for i in list_files(str(folder)) if all(n in r for n, r in zip(i, wanted, strict=True))
     )
@@ -680,12 +680,12 @@ def test_occupied_only_lists_folders(mag, monkeypatch):
     monkeypatch.setattr(os, "scandir", lambda path: listed.append(str(path)) or before(path))
     for name in ("stat", "lstat", "open"):
         monkeypatch.setattr(os, name, lambda *args, **options: pytest.fail("a file was accessed"))
-    assert volume.occupied((8, 8, 8)).all()
+    assert volume.files.occupied((8, 8, 8)).all()
     assert len(listed) == 1 + 4 + 12
     listed.clear()
-    assert volume.occupied((64, 16, 16)).all()
+    assert volume.files.occupied((64, 16, 16)).all()
     assert len(listed) == 1 + 4 + 4  # one row of each cell suffices
-    assert volume.occupied((8, 8, 8)).shape == (5, 3, 4)
+    assert volume.files.occupied((8, 8, 8)).shape == (5, 3, 4)
 
 
 def test_occupied_lists_only_folders_in_the_box(mag, monkeypatch):
@@ -695,7 +695,7 @@ def test_occupied_lists_only_folders_in_the_box(mag, monkeypatch):
     monkeypatch.setattr(
         os, "scandir", lambda path: listed.append(os.path.relpath(path, mag)) or before(path)
     )
-    assert volume.occupied((8, 8, 8)).tolist() == [[[True]]]
+    assert volume.files.occupied((8, 8, 8)).tolist() == [[[True]]]
     assert listed == [".", "z1", "z1/y1"]
 
 
@@ -705,19 +705,19 @@ def test_occupied_refuses_broken_links(mag, name):
     (mag / name).symlink_to("not-mounted")
     volume = open_mag(str(mag), BoundingBox((0, 0, 0), SHAPE))
     with pytest.raises(MissingError, match=f"{name}: a symbolic link to a missing folder"):
-        volume.occupied((8, 8, 8))
+        volume.files.occupied((8, 8, 8))
 
 
 def test_occupied_of_a_removed_mag(mag):
     volume = open_mag(str(mag), BoundingBox((0, 0, 0), SHAPE))
     shutil.rmtree(mag)
     with pytest.raises(MissingError, match="the mag is gone"):
-        volume.occupied((8, 8, 8))
+        volume.files.occupied((8, 8, 8))
 
 
 def test_file_removed_after_listing_reads_as_zeros(mag):
     volume = open_mag(str(mag), BoundingBox((0, 0, 0), SHAPE))
-    assert volume.occupied((8, 8, 8)).all()
+    assert volume.files.occupied((8, 8, 8)).all()
     (mag / "z1" / "y1" / "x1.wkw").unlink()
     expected = voxels(SHAPE)
     expected[8:16, 8:16, 8:16] = 0
@@ -729,9 +729,9 @@ def test_states_of_files_with_missing_folders(mag):
     shutil.rmtree(mag / "z2" / "y1")
     (mag / "z3" / "y1" / "x2.wkw").unlink()
     volume = open_mag(str(mag), BoundingBox((0, 0, 0), SHAPE))
-    states = volume.shard_states(BoundingBox((8, 0, 0), (100, 100, 100)))
+    states = volume.files.shard_states(BoundingBox((8, 0, 0), (100, 100, 100)))
     assert {tuple(index) for index in states[:, :3].tolist()} == {
-        tuple(index) for index in volume.stored_states()[:, :3].tolist() if index[0] > 0
+        tuple(index) for index in volume.files.stored_states()[:, :3].tolist() if index[0] > 0
     }
-    assert volume.has_shards()
-    assert not open_mag(str(mag), BoundingBox((0, 0, 8), (40, 20, 8))).has_shards()
+    assert volume.files.has_shards()
+    assert not open_mag(str(mag), BoundingBox((0, 0, 8), (40, 20, 8))).files.has_shards()

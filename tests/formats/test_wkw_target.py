@@ -365,14 +365,14 @@ def test_a_published_file_has_the_state_of_its_group(tmp_path):
     writer = target.open_part((0, 0, 0), None)
     writer.append(array, (0, 0, 0))
     receipt = writer.close()
-    assert target.array.has_single_file_shards
-    assert (1, receipt.nbytes, receipt.mtime_ns) == target.as_volume().group_state((0, 0, 0))
+    assert target.array.files.has_single_file_shards
+    assert (1, receipt.nbytes, receipt.mtime_ns) == target.as_volume().files.group_state((0, 0, 0))
     assert receipt.files == 1
     Path(receipt.path).unlink()
     gone = target.published_receipt(receipt)
     assert (gone.path, gone.nbytes, gone.mtime_ns) == (
         None,
-        *target.as_volume().group_state((0, 0, 0))[1:],
+        *target.as_volume().files.group_state((0, 0, 0))[1:],
     )
 
 

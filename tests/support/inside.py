@@ -10,7 +10,7 @@ from wkwdask.api import layers
 from wkwdask.formats.pictures import outputs
 from wkwdask.graphs import job_array, runners, write
 from wkwdask.ids import find_components, id_map, id_source
-from wkwdask.model import stored_array
+from wkwdask.model import array_files
 from wkwdask.model.faults import KINDS as KINDS_OF_FAULTS  # noqa: F401  tests look whether each is found somewhere
 from wkwdask.model.writing import splice
 from wkwdask.plans import apply, chunks, pyramid, slabs, upsample
@@ -45,7 +45,7 @@ _LIMITS = {
     "region_vx": [(pyramid, "_REGION_VX")],
     "request_nbytes": [(remote.RemoteStore, "batch_nbytes")],  # of one request to a server
     "rows_of_ids": [(id_map, "ROWS"), (id_source, "ROWS")],  # of a table that are sorted in memory
-    "sampled_files": [(stored_array, "_SAMPLED_FILES")],  # that an estimate looks at
+    "sampled_files": [(array_files, "_SAMPLED_FILES")],  # that an estimate looks at
     "save_seconds": [(update, "_SAVE_SECONDS")],  # between two records of an update
     "section_nbytes": [(slabs, "READING_NBYTES")],  # of pixels that are decoded at once
     "small_task_nbytes": [(pyramid, "_SMALL_TASK_NBYTES")],

@@ -168,6 +168,10 @@ class MemoryVolume:
     def shard_exists(self, index):
         return store_of(self.store).get(_shard_name(index)) is not None
 
+    @property
+    def files(self):
+        return self
+
     def occupied(self, cell_shape):
         ranges = cell_range(self.box, cell_shape)
         found = np.zeros([len(r) for r in ranges], bool)

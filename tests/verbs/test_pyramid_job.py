@@ -436,7 +436,7 @@ def test_source_digest_of_a_file_covers_its_source_files(monkeypatch):
                 job = case.job()
                 run_serially(job)
                 expected = grouped_digests(
-                    case.source.stored_states(), source_shard, tuple(2 * n for n in shard)
+                    case.source.files.stored_states(), source_shard, tuple(2 * n for n in shard)
                 )
                 found = {tuple(row[:3]): row[5] for row in job.tallies[0].shards.tolist()}
                 ranges = cell_range(case.targets[0].box, shard)
@@ -494,7 +494,7 @@ class Start:
                 name for name in store_of(target.folder).names() if name.startswith("part")
             ] == []
             assert {tuple(row[:4]) for row in tally.shards.tolist() if row[3]} == {
-                tuple(row[:4]) for row in target.as_volume().stored_states().tolist()
+                tuple(row[:4]) for row in target.as_volume().files.stored_states().tolist()
             }
         assert self.journaled.num_tasks == len(self.ran)
 
@@ -520,7 +520,7 @@ def test_journaled_tasks_run_once(case, stops, order):
     for target, tally in zip(case.targets, start.job.tallies, strict=True):
         # with the times of the stored files
         assert sorted(row[:5] for row in tally.shards.tolist() if row[3]) == sorted(
-            target.as_volume().stored_states().tolist()
+            target.as_volume().files.stored_states().tolist()
         )
     assert sorted(ran) == sorted(undisturbed.ran)
     assert [tally.report("x") for tally in start.job.tallies] == expected

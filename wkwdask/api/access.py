@@ -21,6 +21,7 @@ from wkwdask.formats.registry import default_format, format_of
 from wkwdask.geometry.bounding_box import BoundingBox, voxel_box
 from wkwdask.kernels.arrays import empty_aligned
 from wkwdask.model.image import check_inside, mag_or_key, parse_box_of
+from wkwdask.model.stored_array import BoxCodec
 from wkwdask.store.cores import reading_threads
 from wkwdask.streams.boxes import read_boxes
 from wkwdask.streams.points import sample_points
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.summary import VolumeSummary
     from wkwdask.model.volume import Volume
+
+_REMOTE_THREADS = 8  # that decode; each holds files that were read ahead
 
 
 def open(
@@ -368,10 +371,18 @@ def _read_boxes(
     return out
 
 
+def _max_threads(volume: StoredArray) -> int:
+    """Return the largest useful number of threads for one read. Remote files are read ahead on
+    other threads, and layouts that read boxes decode on these too."""
+    if not volume.store.is_remote:
+        return 1 << 10
+    return 1 if isinstance(volume.layout, BoxCodec) else _REMOTE_THREADS
+
+
 def _num_threads(volume: StoredArray, threads: int | None, nbytes: int) -> int:
     """Return the number of threads to read so many bytes."""
     if threads is None:
-        return min(volume.max_threads, reading_threads()) if nbytes > MIN_NBYTES else 1
+        return min(_max_threads(volume), reading_threads()) if nbytes > MIN_NBYTES else 1
     if threads < 1:
         raise ValueError(f"threads must be at least 1, got {threads}")
     return threads

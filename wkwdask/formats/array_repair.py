@@ -57,7 +57,7 @@ class ArrayRepair:
     def probe(self, shard: Vec3, kinds: frozenset[str]) -> Probe:
         del kinds
         num_intact = num_chunks = 0
-        for file, variant in self.check.array.files_of_shard(shard):
+        for file, variant in self.check.array.files.files_of_shard(shard):
             with self.check.opened(self.check.name_of(file, variant)) as opened:
                 if opened is not None:
                     num_intact += sum(1 for _ in self.check.intact_chunks(file, opened))
@@ -72,7 +72,7 @@ class ArrayRepair:
             None if spare_folder is None else self._store.at(spare_folder),
             self.check.array,
         )
-        for file, variant in array.files_of_shard(shard):
+        for file, variant in array.files.files_of_shard(shard):
             if not self._errors(file, variant):
                 continue
             name = self.check.name_of(file, variant)
@@ -193,4 +193,4 @@ class ArrayRepair:
     def _state_of(self, shard: Vec3) -> tuple[int, int]:
         """Return size and modification time of a shard, or size and digest of a group of files, as
         file records have them."""
-        return relative_to(self.check.array, self.check.array.origin).group_state(shard)[1:]
+        return relative_to(self.check.array, self.check.array.origin).files.group_state(shard)[1:]

@@ -22,6 +22,7 @@ from wkwdask.model.faults import Fault, FaultList
 from wkwdask.model.layout import RewritableShards, SingleFiles
 from wkwdask.model.naming import GridNaming
 from wkwdask.model.states import FILE_RECORD_NAME
+from wkwdask.model.stored_array import with_listing, without_listing
 from wkwdask.model.volume import relative_to
 from wkwdask.model.writing.target_array import TargetArray
 from wkwdask.store import files
@@ -253,7 +254,7 @@ class ArrayScope(LevelScope):
 
     def check(self, *, decode: bool) -> ArrayCheck:
         return ArrayCheck(
-            self.array.without_listing(),
+            without_listing(self.array),
             decode,
             self._find_largest(decode=decode),
             self._lost if decode else frozenset(),
@@ -275,7 +276,9 @@ class ArrayScope(LevelScope):
     @property
     def can_be_read(self) -> bool:
         """Whether the array has or had files, each with a box of chunks."""
-        return self.array.grid.file is not None and (self.array.has_shards() or bool(self._lost))
+        return self.array.grid.file is not None and (
+            self.array.files.has_shards() or bool(self._lost)
+        )
 
     @property
     def can_be_written(self) -> bool:
@@ -291,7 +294,7 @@ class ArrayScope(LevelScope):
 
     def shards(self) -> list[Vec3]:
         """List the stored shards, counted from the array's first voxel."""
-        return [(x, y, z) for x, y, z, *_ in self._relative_array().stored_states().tolist()]
+        return [(x, y, z) for x, y, z, *_ in self._relative_array().files.stored_states().tolist()]
 
     def _relative_array(self) -> StoredArray:
         return relative_to(self.array, self.array.origin)
@@ -325,7 +328,7 @@ class ArrayScope(LevelScope):
         ]
 
     def state_of(self, shard: Vec3) -> tuple[int, int]:
-        return self._relative_array().group_state(shard)[1:]
+        return self._relative_array().files.group_state(shard)[1:]
 
     def repairer(self) -> LevelRepair | None:
         layout = self.array.layout
@@ -347,7 +350,7 @@ class ArrayScope(LevelScope):
                 if fault.kind not in _OF_SHARDS or fault.voxel is None
                 else divide(minus(fault.voxel, self.array.origin), grid.unit)
             )
-            if shard is not None and fault.path == self._relative_array().shard_path(shard):
+            if shard is not None and fault.path == self._relative_array().files.shard_path(shard):
                 by_shard.setdefault(shard, []).append(fault)
         for listed in self._listed():
             if listed.entry.path in faults:
@@ -376,7 +379,7 @@ class ArrayScope(LevelScope):
                 )
                 faults[shard] = Fault(
                     "file.lost",
-                    array.shard_path(shard),
+                    array.files.shard_path(shard),
                     what,
                     f"{nbytes} bytes, as they were written",
                 )
@@ -386,12 +389,12 @@ class ArrayScope(LevelScope):
     def _other_sizes(self) -> dict[Vec3, tuple[int | None, int]]:
         """Return the shards whose size differs from that in the record: the stored size, None if no
         file exists, and the recorded one [bytes]."""
-        record = read_file_record(self.folder) if self.array.can_list else None
+        record = read_file_record(self.folder) if self.array.files.can_list else None
         if record is None:
             return {}
         sizes = {
             (x, y, z): nbytes
-            for x, y, z, nbytes, _ in self._relative_array().stored_states().tolist()
+            for x, y, z, nbytes, _ in self._relative_array().files.stored_states().tolist()
         }
         recorded = {
             (x, y, z): nbytes for x, y, z, nbytes, _, _ in record[record[:, 3] > 0].tolist()
@@ -411,12 +414,12 @@ class ArrayScope(LevelScope):
         for shard, (found, nbytes) in others.items():
             if shard not in lost and broken.isdisjoint(self.paths_of(shard)):
                 files_of_group = (
-                    "" if array.has_single_file_shards else " in the files of its group"
+                    "" if array.files.has_single_file_shards else " in the files of its group"
                 )
                 voxel = plus(times(shard, self.array.shard_shape), self.array.origin)
                 yield Fault(
                     "file.size_changed",
-                    array.shard_path(shard),
+                    array.files.shard_path(shard),
                     f"{found} bytes{files_of_group}",
                     f"{nbytes} when it was written",
                     voxel=voxel,
@@ -425,7 +428,10 @@ class ArrayScope(LevelScope):
     def _has_lost_files(self, shard: Vec3) -> bool:
         """Return whether files are gone from a group that is smaller than recorded."""
         array = self._relative_array()
-        (recorded,), stored = array.store.states([FILE_RECORD_NAME]), array.states_of_shard(shard)
+        (recorded,), stored = (
+            array.store.states([FILE_RECORD_NAME]),
+            array.files.states_of_shard(shard),
+        )
         # A file that other software wrote is newer than the record. Entries that are no files have
         # faults of their own.
         is_older = recorded is not None and all(
@@ -433,8 +439,8 @@ class ArrayScope(LevelScope):
         )
         return (
             is_older
-            and not array.has_single_file_shards
-            and len(array.files_of_shard(shard)) == len(stored)
+            and not array.files.has_single_file_shards
+            and len(array.files.files_of_shard(shard)) == len(stored)
         )
 
     @cached_property
@@ -619,13 +625,13 @@ def array_scope(
         )
         faults.append(Fault(kind, level.folder, str(error).removeprefix(f"{level.folder}: ")))
         return None
-    if not volume.can_list:
+    if not volume.files.can_list:
         if volume.naming is None:
             raise UnsupportedError(
                 f"{level.folder}: only zarr-python knows the names of its files, so it cannot be "
                 "verified"
             )
-        volume = volume.with_listing()
+        volume = with_listing(volume)
     return ArrayScope(
         image.name,
         level,

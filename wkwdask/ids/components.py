@@ -307,7 +307,7 @@ def label_job(labelling: Labelling) -> ScratchJob:
         if labelling.source_states(task.spec.region) != result.sources:
             raise source_changed(
                 task,
-                labelling.source.shard_states(labelling.plan.region_box(task.spec.region)),
+                labelling.source.files.shard_states(labelling.plan.region_box(task.spec.region)),
                 labelling.source,
             )
         try:

@@ -100,7 +100,7 @@ def plan_survey(box: BoundingBox, volumes: tuple[Volume, ...]) -> BrickPlan:
 
 def stored_regions(volume: Volume, plan: BrickPlan) -> CellMap:
     """Return the map of regions with stored shards, shape (x, y, z)."""
-    stored = volume.occupied(plan.region_shape)
+    stored = volume.files.occupied(plan.region_shape)
     x, y, z = (
         slice(part.start - whole.start, part.stop - whole.start)
         for part, whole in zip(

@@ -90,7 +90,7 @@ def open_companion(
             volume = layer.volume(candidate)
         except MissingError:
             continue
-        if volume.has_shards():
+        if volume.files.has_shards():
             return _opened(layer, volume)
     raise MissingError(
         f"{layer.folder}: no mag that is as coarse as mag {first.volume.box.mag} of layer "

@@ -248,7 +248,7 @@ class Image:
         A dataset may publish a mag with a header alone, and a volume may list scales whose files
         are elsewhere.
         """
-        if volume.has_shards():
+        if volume.files.has_shards():
             return True
         with suppress(CorruptError):
             (data,) = volume.store.read_whole([FILE_RECORD_NAME], _LARGEST_RECORD)

@@ -122,8 +122,12 @@ class ShardLayout(ABC):
 
     def chunks(self, array: ChunkSource, ranges: Ranges) -> Iterator[StoredChunk]:
         """Yield the stored chunks of a box of cells, in any order; missing chunks are omitted."""
-        for cells in parts_of_box(ranges, array.grid):
+        for cells in cell_batches(ranges, array.grid):
             yield from self.chunks_at(array, cells)
+
+    def source_of(self, path: str, cell: Vec4) -> str:
+        """Name a stored chunk in errors."""
+        return f"{path}: chunk {cell[1:]}" if self.names_chunks else path
 
     def codes(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
         """Return the code of chunks, shape (n, 4), in their files: files are written in ascending
@@ -442,29 +446,29 @@ def byte_ranges(
     yield places[first:]
 
 
-def parts_of_box(ranges: Ranges, grid: ChunkGrid) -> Iterator[npt.NDArray[np.int64]]:
-    """Split a box of chunks into parts of limited size, each of whole shards if these are small
+def cell_batches(ranges: Ranges, grid: ChunkGrid) -> Iterator[npt.NDArray[np.int64]]:
+    """Split a box of chunks into batches of limited size, each of whole shards if these are small
     enough; each has shape (n, 4)."""
     steps = list(
         _HASHED_CELLS
         if grid.file is None
         else (max(1, n // edge) for n, edge in zip(grid.file, grid.chunk, strict=True))
     )
-    # Double the shortest axis until a part has enough cells, so that parts stay compact.
+    # Double the shortest axis until a batch has enough cells, so that batches stay compact.
     while math.prod(steps) < _CELLS_AT_ONCE and any(
         step < len(cells) for step, cells in zip(steps, ranges, strict=True)
     ):
         axis = min(range(4), key=lambda n: steps[n] if steps[n] < len(ranges[n]) else 1 << 62)
         steps[axis] *= 2
-    parts = [
+    batches = [
         [
             range(max(cells.start, first), min(cells.stop, first + step))
             for first in range(cells.start // step * step, cells.stop, step)
         ]
         for cells, step in zip(ranges, steps, strict=True)
     ]
-    for part in product(*parts[::-1]):
-        yield box_cells(part[::-1])
+    for batch in product(*batches[::-1]):
+        yield box_cells(batch[::-1])
 
 
 def box_cells(ranges: Sequence[range]) -> npt.NDArray[np.int64]:

@@ -253,7 +253,7 @@ def _summarize(layer: Image, level: Level, *, several: bool) -> ScaleSummary:
     if level.problem:
         return ScaleSummary(key, f"{layer.folder}/{level.key}", problem=level.problem)
     volume = level.open()
-    files, nbytes = volume.count_files() or (None, None)
+    files, nbytes = volume.files.count() or (None, None)
     chunks = (volume.chunk_shape,)
     return ScaleSummary(
         key,

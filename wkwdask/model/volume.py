@@ -31,6 +31,38 @@ if TYPE_CHECKING:
 V = TypeVar("V", bound="Volume")
 
 
+class VolumeFiles(Protocol):
+    """Stored files of a volume."""
+
+    def occupied(self, cell_shape: Vec3) -> CellMap:
+        """Return the cells that can contain nonzero voxels, by listing file names only.
+
+        Parameters
+        ----------
+        cell_shape : tuple of 3 int
+            Shape (x, y, z) of a cell [voxels], any length.
+
+        Returns
+        -------
+        CellMap, shape (x, y, z)
+            For each cell that the box touches, whether a stored shard has voxels of the box in it.
+            All other cells read as zeros.
+        """
+
+    def shard_path(self, index: Vec3) -> str:
+        """Return the path of a shard, given its index (x, y, z)."""
+
+    def shard_states(self, box: BoundingBox) -> States:
+        """Return the states of stored shards that a box touches, see ``wkwdask.model.states``."""
+
+    def stored_states(self) -> States:
+        """Return the states of all stored shards that the bounding box touches."""
+
+    def count(self) -> tuple[int, int] | None:
+        """Return number and total size of the stored files, possibly estimated from a sample; None
+        for a remote volume."""
+
+
 class Volume(Protocol):
     """One mag of a layer that can be read. Boxes and voxels are absolute and of its mag."""
 
@@ -86,9 +118,9 @@ class Volume(Protocol):
     def lengths_nm(self) -> Lengths | None:
         """Edge lengths of a voxel [nm], None if the volume does not state them."""
 
-    def count_files(self) -> tuple[int, int] | None:
-        """Return number and total size of the stored files, possibly estimated from a sample; None
-        for a remote volume."""
+    @property
+    def files(self) -> VolumeFiles:
+        """Its stored files."""
 
     def read_into(
         self,
@@ -117,30 +149,6 @@ class Volume(Protocol):
         int
             0 if all voxels are zero.
         """
-
-    def occupied(self, cell_shape: Vec3) -> CellMap:
-        """Return the cells that can contain nonzero voxels, by listing file names only.
-
-        Parameters
-        ----------
-        cell_shape : tuple of 3 int
-            Shape (x, y, z) of a cell [voxels], any length.
-
-        Returns
-        -------
-        CellMap, shape (x, y, z)
-            For each cell that the box touches, whether a stored shard has voxels of the box in it.
-            All other cells read as zeros.
-        """
-
-    def shard_path(self, index: Vec3) -> str:
-        """Return the path of a shard, given its index (x, y, z)."""
-
-    def shard_states(self, box: BoundingBox) -> States:
-        """Return the states of stored shards that a box touches, see ``wkwdask.model.states``."""
-
-    def stored_states(self) -> States:
-        """Return the states of all stored shards that the bounding box touches."""
 
 
 def delegate_to(part: str, name: str) -> Any:
@@ -188,7 +196,12 @@ class PlainVolume:
         """Return True: a job compares the token instead."""
         return True
 
-    def count_files(self) -> tuple[int, int] | None:
+    @property
+    def files(self) -> Self:
+        """The volume itself, which knows its few files."""
+        return self
+
+    def count(self) -> tuple[int, int] | None:
         return None
 
     def occupied(self, cell_shape: Vec3) -> CellMap:

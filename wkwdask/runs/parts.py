@@ -279,7 +279,7 @@ def states_of_part(
 
 def source_changed(task: Task, states: States, source: Volume) -> ResumeError:
     """Return the error of a task whose source has changed since an earlier start."""
-    change = describe_last_change(states, source.shard_path)
+    change = describe_last_change(states, source.files.shard_path)
     return ResumeError(
         f"{task.name}: the source has changed since the job was interrupted ({change}); "
         'existing="restart" starts over'

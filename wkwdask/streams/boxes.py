@@ -45,7 +45,9 @@ def read_boxes(
         count, num_parts(threads, count * math.prod(array.grid.chunk) * array.dtype.itemsize)
     )
     borders = [count * n // parts for n in range(parts + 1)] if parts else []
-    for_each(lambda part: _read_pairs(array, pairs.part(*part)), list(pairwise(borders)), threads)
+    for_each(
+        lambda part: _read_pairs(array, pairs.between(*part)), list(pairwise(borders)), threads
+    )
 
 
 def _list_pairs(
@@ -155,7 +157,7 @@ class _PairReader:
         for cell, data, path, offset in array.layout.chunks_at(array, cells):
             shape, source, targets = (
                 array.grid.shape_at(cell),
-                array.source_of(path, cell),
+                array.layout.source_of(path, cell),
                 list(self._targets(missing.pop(cell), cell[0] * chunk[0])),
             )
             if len(targets) == 1:  # a codec may decode a part of a chunk faster than the whole

@@ -46,11 +46,7 @@ class ConvertedVolume:
     lengths_nm = delegate_to("source", "lengths_nm")
     is_regular = delegate_to("source", "is_regular")
     is_current = delegate_to("source", "is_current")
-    count_files = delegate_to("source", "count_files")
-    shard_path = delegate_to("source", "shard_path")
-    shard_states = delegate_to("source", "shard_states")
-    stored_states = delegate_to("source", "stored_states")
-    occupied = delegate_to("source", "occupied")
+    files = delegate_to("source", "files")
 
     @property
     def num_channels(self) -> int:

@@ -186,7 +186,7 @@ class AppliedFunction:
         x, y, z = divide(times(region_shape, box.mag.factors), volume.box.mag.factors)
         shape = (max(1, x), max(1, y), max(1, z))
         first = divide(volume.box.topleft, shape)
-        for x, y, z in marked_cells(volume.occupied(shape)).tolist():
+        for x, y, z in marked_cells(volume.files.occupied(shape)).tolist():
             touched = _grown(
                 cell_box(plus((x, y, z), first), shape, volume.box).in_mag(box.mag), halo
             ).intersection(box)
@@ -266,7 +266,7 @@ class AppliedFunction:
         grown = _grown(self.region_box(region), self.halo)
         volumes = [*self.sources, *(() if self.mask is None else (self.mask,))]
         return add_digests(
-            *(digest(volume.shard_states(grown.in_mag(volume.box.mag))) for volume in volumes)
+            *(digest(volume.files.shard_states(grown.in_mag(volume.box.mag))) for volume in volumes)
         )
 
 
@@ -358,7 +358,7 @@ class ApplySpec(SourceSpec):
         return self.application.sources[0]
 
     def states(self) -> States:
-        return self.source.shard_states(
+        return self.source.files.shard_states(
             self.application.region_box(self.region).in_mag(self.source.box.mag)
         )
 

@@ -218,7 +218,7 @@ class EqualSpec(CompareSpec):
         return replace(result, value=None, sources=sources)
 
     def digest(self) -> int:
-        return digest(self.second.shard_states(self.plan.region_box(self.region)))
+        return digest(self.second.files.shard_states(self.plan.region_box(self.region)))
 
 
 class CompareJob(FlatJob):
@@ -228,7 +228,7 @@ class CompareJob(FlatJob):
 
     def __init__(self, first: Volume, second: Volume, plan: RegionGrid) -> None:
         occupied = union_cells(
-            first.occupied(plan.region_shape), second.occupied(plan.region_shape)
+            first.files.occupied(plan.region_shape), second.files.occupied(plan.region_shape)
         )
         self.found = Differences()
 

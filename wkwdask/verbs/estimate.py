@@ -189,14 +189,14 @@ def _aligned(totals: dict[str, str]) -> list[str]:
 def estimate_pyramid(pyramid: Pyramid, workers: int) -> PyramidPlan:
     """Estimate a pyramid from its plan and a timed sample."""
     source, staged = pyramid.source, pyramid.staged
-    files_in, nbytes_in = pyramid.source.count_files() or (0, 0)
+    files_in, nbytes_in = pyramid.source.files.count() or (0, 0)
     sample = sample_pyramid(pyramid) if pyramid.passes else Sample()
     passes: list[PassPlan] = []
     mags: list[MagPlan] = []
     voxel_nbytes_in = scratch = 0
     for number, plan in enumerate(pyramid.passes):
         if number == 0:
-            occupied = source.moved(plan.source_shift).occupied(plan.source_region_shape)
+            occupied = source.moved(plan.source_shift).files.occupied(plan.source_region_shape)
             voxel_nbytes_in = _occupied_voxels(plan, occupied) * _voxel_nbytes(source)
             # without a sample, the compression of the source
             ratio = nbytes_in / max(1, voxel_nbytes_in) if sample.ratio is None else sample.ratio
@@ -457,14 +457,14 @@ def _estimate_job(planned: Import | Rechunk) -> ConvertedMag:
     nbytes_out = int(voxels * target.num_channels * target.dtype.itemsize)
     files = target.max_files(shards, math.ceil(count_cells(plan.box, target.chunk_shape) * share))
     copies = not isinstance(planned, Import) and not planned.decodes
-    stored = source.count_files() if copies else None
+    stored = source.files.count() if copies else None
     if stored is not None:
         nbytes, seconds = stored[1], 0.0
     else:
         occupied = (
-            source.occupied(plan.region_shape)
+            source.files.occupied(plan.region_shape)
             if copies
-            else plan.occupied(source.occupied(plan.source_cell_shape))
+            else plan.occupied(source.files.occupied(plan.source_cell_shape))
         )
         sample = _sample_copy(source, plan, target, occupied)
         nbytes = target.expected_nbytes(

@@ -96,7 +96,7 @@ class ExportSpec(SourceSpec):
         )
 
     def states(self) -> States:
-        return self.source.shard_states(self.box)
+        return self.source.files.shard_states(self.box)
 
     def run(self) -> Result:
         # before reading: a file that changes during the read then fails the check on resume
@@ -208,7 +208,7 @@ class Export(Work[Report]):
     def _size(self, nbytes: int) -> Size:
         box, shape = self.form.box, self.source.chunk_shape
         if self.target.lower().endswith(".npy"):  # cells without data become holes of the file
-            share = int(self.source.occupied(self.source.shard_shape).sum()) / max(
+            share = int(self.source.files.occupied(self.source.shard_shape).sum()) / max(
                 1, count_cells(self.source.box, self.source.shard_shape)
             )
             return Size(int(SURE_SHARE * nbytes * share), nbytes, 0)

@@ -81,7 +81,10 @@ class ConvertJob(RegionJob):
             return ConvertSpec(source.cropped(plan.region_box(region)), plan, target, level, region)
 
         super().__init__(
-            [target], [plan], [plan.occupied(source.occupied(plan.source_cell_shape))], spec_of
+            [target],
+            [plan],
+            [plan.occupied(source.files.occupied(plan.source_cell_shape))],
+            spec_of,
         )
 
 

@@ -45,6 +45,7 @@ from wkwdask.runs.shared_loop import OrderedQueue, share
 from wkwdask.runs.space import Size
 from wkwdask.runs.staged import settings_of, stage
 from wkwdask.store.records import read_file_record
+from wkwdask.streams.chunks import decoded_chunks, decodes_chunks
 from wkwdask.streams.pyramid import PyramidStream
 from wkwdask.verbs.pyramid_sample import sample_pyramid
 from wkwdask.verbs.region_job import SourceSpec
@@ -103,7 +104,7 @@ class RegionSpec(SourceSpec):
         )
 
     def states(self) -> States:
-        return self.source.shard_states(self.plan.source_region(self.region))
+        return self.source.files.shard_states(self.plan.source_region(self.region))
 
     def run(self) -> Result:
         """Read the region brick by brick, and write the bricks of each mag once they are
@@ -214,7 +215,7 @@ class RegionSpec(SourceSpec):
         """Return a function that pushes a brick chunk by chunk, without a copy of the brick; None
         if chunks do not fit windows and bricks."""
         source = self.source
-        if not isinstance(source, StoredArray) or not source.decodes_chunks:
+        if not decodes_chunks(source):
             return None
         shape = source.chunk_shape
         # Chunks must be whole windows, tile a brick, and start at its corner; else a window or a
@@ -232,7 +233,7 @@ class RegionSpec(SourceSpec):
         def push(brick: Vec3) -> Iterator[Brick]:
             return stream.push_chunks(
                 brick,
-                source.decoded_chunks(stream.source_box(brick), stream.chunk_memory(shape)),
+                decoded_chunks(source, stream.source_box(brick), stream.chunk_memory(shape)),
                 shape,
             )
 
@@ -324,7 +325,7 @@ class PyramidJob:
                 plan.source_shift
             )
             occupied = (
-                source.occupied(plan.source_region_shape)
+                source.files.occupied(plan.source_region_shape)
                 if p or self._first_occupied is None
                 else self._first_occupied
             )
@@ -397,7 +398,9 @@ def changed_shards(mag: ExistingMag) -> set[Vec3]:
     """Return the shards that differ from the mag's record, or whose sources have changed since it
     was written."""
     target, finer = mag.target, mag.finer
-    current = grouped_digests(finer.stored_states(), finer.shard_shape, footprint(finer, target))
+    current = grouped_digests(
+        finer.files.stored_states(), finer.shard_shape, footprint(finer, target)
+    )
     record = np.empty((0, FILE_RECORD_COLUMNS), np.int64) if mag.record is None else mag.record
     recorded = {(x, y, z): sources for x, y, z, _, _, sources in record.tolist()}
     shards = current.keys() | recorded.keys()
@@ -417,7 +420,7 @@ def changed_shards(mag: ExistingMag) -> set[Vec3]:
 
 def _changed_files(target: TargetArray, record: npt.NDArray[np.int64]) -> set[Vec3]:
     """Return the shards whose files differ from the record: removed, replaced or added."""
-    stored = {tuple(row) for row in target.as_volume().stored_states().tolist()}
+    stored = {tuple(row) for row in target.as_volume().files.stored_states().tolist()}
     recorded = {tuple(row[:5]) for row in record.tolist() if row[3]}
     return {(row[0], row[1], row[2]) for row in stored ^ recorded}
 
@@ -526,7 +529,7 @@ class Pyramid(Plan):
     def _size(self, _: RunTasks) -> Size:
         """Return the size of the mags, from a few bricks that are reduced and encoded on trial."""
         sample, source = sample_pyramid(self), self.source
-        filled_share = int(source.occupied(source.shard_shape).sum()) / max(
+        filled_share = int(source.files.occupied(source.shard_shape).sum()) / max(
             1, count_cells(source.box, source.shard_shape)
         )
         nbytes = num_files = 0
@@ -625,7 +628,7 @@ def lay_out_pyramid(
     tilings = [Tiling(target.chunk_shape, target.shard_shape, voxel_nbytes) for target in targets]
     passes = tuple(plan_offset_passes(source.box, mags, origins, tilings, workers, draft.shapes()))
     regions = [plan.levels[0].region_shape for plan in passes]
-    occupied = [source.occupied(plan.source_region_shape) for plan in passes[:1]]
+    occupied = [source.files.occupied(plan.source_region_shape) for plan in passes[:1]]
     record = {"regions": regions, "presence": digest_of_cells(occupied)}
     task_nbytes = max(
         (plan.memory_nbytes(voxel_nbytes) + len(plan.levels) * MEMORY_NBYTES for plan in passes),

@@ -58,7 +58,7 @@ def sample_pyramid(pyramid: Any) -> Sample:
     stream = PyramidStream(
         plan, pyramid.method, source.dtype, source.num_channels, ignore_zero=pyramid.ignore_zero
     )
-    regions = list(plan.regions(source.occupied(plan.source_region_shape)))
+    regions = list(plan.regions(source.files.occupied(plan.source_region_shape)))
     places = -(-_FEWEST_PLACES // max(1, len(regions)))  # few regions are sampled in several places
     source_bricks = [
         brick

@@ -206,7 +206,7 @@ class Rechunk(Plan):
     def _copied_size(self, sampled: Need, run_tasks: RunTasks) -> Size:
         """Return the size of files from which chunks are copied. A box that cuts files needs less,
         and on some file systems a copy shares its blocks."""
-        size, states = sampled.measure(run_tasks), self.volume.stored_states()
+        size, states = sampled.measure(run_tasks), self.volume.files.stored_states()
         nbytes = int(states[:, 3].sum())
         is_exact = (
             nbytes > 0

@@ -61,7 +61,8 @@ class RecomputeSpec:
 
     def task(self) -> Task:
         return Task(
-            f"comparison of {self.coarser.shard_path(self.shard)} with mag {self.finer.box.mag}",
+            f"comparison of {self.coarser.files.shard_path(self.shard)} with mag "
+            f"{self.finer.box.mag}",
             "recompute {} {},{},{}".format(self.coarser.name, *self.shard),
             RecomputeSpec.run,
             self,

@@ -137,7 +137,7 @@ class SpliceSpec(SourceSpec):
         )
 
     def states(self) -> States:
-        return self.source.shard_states(self.plan.region_box(self.region))
+        return self.source.files.shard_states(self.plan.region_box(self.region))
 
     def run(self) -> Result:
         # before reading: a file that changes during the read then fails the check on resume
@@ -163,7 +163,7 @@ class SpliceJob(RegionJob):
         super().__init__(
             [target],
             [plan],
-            [source.occupied(plan.region_shape)],
+            [source.files.occupied(plan.region_shape)],
             lambda _, region: SpliceSpec(source, target, plan, region),
         )
 
@@ -190,7 +190,9 @@ class UpsampleSpec(SourceSpec):
         return Task(name, key, type(self).run, self)
 
     def states(self) -> States:
-        return self.source.shard_states(self.plan.source_box_of(self.plan.region_box(self.region)))
+        return self.source.files.shard_states(
+            self.plan.source_box_of(self.plan.region_box(self.region))
+        )
 
     def run(self) -> Result:
         """Read the footprint of the region in the source, reading by reading, and write the
@@ -251,7 +253,7 @@ class UpsampleJob(RegionJob):
         plans: Sequence[UpsamplePlan],
     ) -> None:
         occupied = [
-            plan.occupied(source.occupied(plan.source_cell_shape))
+            plan.occupied(source.files.occupied(plan.source_cell_shape))
             for source, plan in zip(sources, plans, strict=True)
         ]
         super().__init__(
@@ -277,7 +279,7 @@ def is_current(source: Volume, target: TargetArray, record: npt.NDArray[np.int64
         for shard, sources in rows
         if sources
     }
-    return recorded == grouped_digests(source.stored_states(), file_shape, cell)
+    return recorded == grouped_digests(source.files.stored_states(), file_shape, cell)
 
 
 def source_file_shape(source: Volume, factor: Vec3) -> Vec3:

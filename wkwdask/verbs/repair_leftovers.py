@@ -121,7 +121,7 @@ class LeftoverRepair:
             plan = RegionGrid(copied.box, (edge,) * 3, (edge,) * 3)
             yield from (
                 CopyCheckSpec(volume, copied, plan, region).task()
-                for region in plan.regions(copied.occupied(plan.region_shape))
+                for region in plan.regions(copied.files.occupied(plan.region_shape))
             )
 
     def record_probe(self, spec: CopyCheckSpec, *, is_contained: bool) -> None:

@@ -136,7 +136,7 @@ def source_fingerprint(source: Volume) -> dict[str, Any]:
     return {
         "source": source.name,
         "input": source_token(source),
-        "states": digest(source.stored_states()),
+        "states": digest(source.files.stored_states()),
     }
 
 
@@ -147,7 +147,7 @@ def box_setting(box: BoundingBox) -> str:
 
 def occupancy_digest(source: Volume, cell_shapes: Iterable[Vec3]) -> str:
     """Return a digest of the cells of some grids that touch a stored file."""
-    return digest_of_cells(map(source.occupied, cell_shapes))
+    return digest_of_cells(map(source.files.occupied, cell_shapes))
 
 
 def digest_of_cells(cells: Iterable[CellMap]) -> str:

@@ -112,9 +112,11 @@ class UpdateJob:
         mag = self._mags[self._level]
         finer, target = mag.finer, mag.target
         if self._by_content:
-            stored = target.as_volume().stored_states()[:, :3].tolist()
+            stored = target.as_volume().files.stored_states()[:, :3].tolist()
             candidates = set(
-                grouped_digests(finer.stored_states(), finer.shard_shape, footprint(finer, target))
+                grouped_digests(
+                    finer.files.stored_states(), finer.shard_shape, footprint(finer, target)
+                )
             ) | {(x, y, z) for x, y, z in stored}
         elif self._box is not None:
             candidates = set(

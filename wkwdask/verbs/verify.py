@@ -348,7 +348,7 @@ class Verification(Work["VerifyReport"]):
             self._faults.append(
                 Fault(
                     "pyramid.differs",
-                    spec.coarser.shard_path(spec.shard),
+                    spec.coarser.files.shard_path(spec.shard),
                     what,
                     expected,
                     voxel=(x, y, z),

@@ -306,7 +306,7 @@ def lay_out_region(
         its_format.in_place_target(volume, InPlaceWrite(folder, "", region)).shard_shape,
     )
     root = root_of(image)
-    root.check_links(folder, volume.nested_names(region))
+    root.check_links(folder, volume.files.nested_names(region))
     shards = ShardBox(
         (ranges[0].start, ranges[1].start, ranges[2].start),
         (ranges[0].stop, ranges[1].stop, ranges[2].stop),

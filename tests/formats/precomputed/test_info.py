@@ -103,7 +103,7 @@ def test_all_fields():
 def test_names_and_lengths_of_chunks():
     info = _parsed()
     array = scale_array(open_store("/v"), info, info.scales[0], Mag(1, 1, 1)).moved((7, 0, -3))
-    assert array.shard_path((0, 0, 0)) == "/v/8_8_40/-7-57_0-64_3-67"
+    assert array.files.shard_path((0, 0, 0)) == "/v/8_8_40/-7-57_0-64_3-67"
     assert [
         name for _, name in array.naming.keys((range(1), range(1, 2), range(1), range(1, 2)))
     ] == ["57-93_0-64_67-83"]
@@ -337,7 +337,9 @@ def test_any_values(data):
     _mags(info)
     for scale in info.scales:
         with contextlib.suppress(CorruptError):  # an encoding that does not have the type
-            assert scale_array(open_store("/v"), info, scale, Mag(1, 1, 1)).shard_path((0, 0, 0))
+            assert scale_array(open_store("/v"), info, scale, Mag(1, 1, 1)).files.shard_path(
+                (0, 0, 0)
+            )
 
 
 @given(st.text(max_size=30) | st.binary(max_size=30).map(lambda raw: raw.decode("latin-1")))

@@ -338,7 +338,7 @@ def _common_block_mode(volume: StoredArray) -> int:
     """Return the mode of all blocks; raises UnsupportedError if a block is truncated or of another
     mode, because ``offset`` has one header for all blocks."""
     dataset, naming = dataset_of(volume), volume.naming
-    if not volume.can_list or not isinstance(naming, GridNaming):
+    if not volume.files.can_list or not isinstance(naming, GridNaming):
         raise UnsupportedError(
             f'{volume.name}: the form "offset" needs blocks with equal headers, and the blocks of '
             "a remote dataset cannot be listed"

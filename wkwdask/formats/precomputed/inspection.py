@@ -24,6 +24,7 @@ from wkwdask.formats.precomputed.sharding import INDEX_ENTRY_NBYTES
 from wkwdask.formats.roots import root_of
 from wkwdask.geometry import compressed_morton
 from wkwdask.model.faults import Fault, FaultList, Findings
+from wkwdask.model.stored_array import with_listing, without_listing
 from wkwdask.store import files
 from wkwdask.store.paths import basename
 
@@ -401,7 +402,7 @@ class ScaleScope(ArrayScope):
 
     def check(self, *, decode: bool) -> PrecomputedCheck:
         return PrecomputedCheck(
-            self.array.without_listing(),
+            without_listing(self.array),
             decode,
             self._find_largest(decode=decode),
             self._lost if decode else frozenset(),
@@ -469,7 +470,7 @@ def _scale_scopes(
     mag = level.mag
     sizes = scale.chunk_sizes or (scale.chunk_size,)
     volumes = [
-        replace(source, chunk_size=size).open_scale(scale, mag).with_listing() for size in sizes
+        with_listing(replace(source, chunk_size=size).open_scale(scale, mag)) for size in sizes
     ]
     scopes = []
     for number, volume in enumerate(volumes):

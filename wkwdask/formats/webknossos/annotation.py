@@ -381,8 +381,8 @@ class MergedVolume:
     shard_shape = delegate_to("base", "shard_shape")
     name = delegate_to("base", "name")
     is_current = delegate_to("base", "is_current")
-    count_files = delegate_to("base", "count_files")
-    shard_path = delegate_to("base", "shard_path")
+    count = delegate_to("base.files", "count")
+    shard_path = delegate_to("base.files", "shard_path")
     origin = (0, 0, 0)
     is_regular = True
     lengths_nm = None
@@ -477,9 +477,14 @@ class MergedVolume:
                 marked[tuple(slice(a, b) for a, b in zip(first, last, strict=True))] = True
         return marked
 
+    @property
+    def files(self) -> MergedVolume:
+        """The volume itself, which lists the files of the base and of the annotations."""
+        return self
+
     def occupied(self, cell_shape: Vec3) -> CellMap:
         return union_cells(
-            self.base.cropped(self.box).occupied(cell_shape),
+            self.base.cropped(self.box).files.occupied(cell_shape),
             self.annotated_cells(self.box, cell_shape),
         )
 
@@ -488,12 +493,15 @@ class MergedVolume:
         for every file that it has blocks for."""
         inside = box.intersection(self.box)
         return np.concatenate(
-            [self.base.cropped(self.box).shard_states(inside), *self._annotated_states(inside)]
+            [
+                self.base.cropped(self.box).files.shard_states(inside),
+                *self._annotated_states(inside),
+            ]
         )
 
     def stored_states(self) -> States:
         return np.concatenate(
-            [self.base.cropped(self.box).stored_states(), *self._annotated_states(self.box)]
+            [self.base.cropped(self.box).files.stored_states(), *self._annotated_states(self.box)]
         )
 
     def _annotated_states(self, box: BoundingBox) -> Iterator[States]:

@@ -247,7 +247,7 @@ class WebknossosFormat(ArrayFormat):
         """Return whether all files have the block type of the header; files of other software may
         differ."""
         header = header_of(volume)
-        for x, y, z in volume.stored_states()[:, :3].tolist():
+        for x, y, z in volume.files.stored_states()[:, :3].tolist():
             file = open_in(volume.store, (x, y, z), header)
             if file is not None and file.header.block_type is not header.block_type:
                 return False

@@ -200,7 +200,7 @@ def _summarize_mag(layer: Image, mag: Mag, folder: str) -> MagSummary:
     try:
         volume = open_arrays(layer).volume(mag) if is_array else layer.volume(mag)
         if is_array or is_remote(folder):
-            num_files, nbytes = volume.count_files() or (None, None)
+            num_files, nbytes = volume.files.count() or (None, None)
         else:
             for index in list_files(folder):
                 num_files += 1

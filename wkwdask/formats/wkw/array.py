@@ -24,7 +24,7 @@ from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.grid import cell_box
 from wkwdask.model.chunk_grid import ChunkGrid
 from wkwdask.model.naming import GridNaming
-from wkwdask.model.stored_array import StoredArray
+from wkwdask.model.stored_array import StoredArray, with_listing
 from wkwdask.model.writing.target_array import TargetArray
 from wkwdask.store import files
 from wkwdask.store.paths import is_remote
@@ -124,7 +124,7 @@ def wkw_array(
         dtype,
         MagIdentity(store, header),
         mag=box.mag,
-        part=box,
+        crop=box,
     )
 
 
@@ -133,12 +133,12 @@ def list_remote_mag(folder: str, box: BoundingBox | None) -> Listing:
     valid header."""
     try:
         header = read_header(folder)
-        array = wkw_array(
-            folder, header, mag_extent(folder, header, MAG_1) if box is None else box
-        ).with_listing()
+        array = with_listing(
+            wkw_array(folder, header, mag_extent(folder, header, MAG_1) if box is None else box)
+        )
     except (FormatError, MissingError, UnsupportedError):
         return Listing(np.zeros((0, 3), np.int64), ())
-    shards = np.array([file[1:] for file, _, _ in array.listed()], np.int64).reshape(-1, 3)
+    shards = np.array([file[1:] for file, _, _ in array.files.listed()], np.int64).reshape(-1, 3)
     return Listing(shards[np.lexsort(shards.T)], ())
 
 

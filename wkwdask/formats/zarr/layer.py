@@ -532,7 +532,7 @@ def _level(node: Node, location: str, key: str, geometry: ArrayGeometry) -> Leve
         try:
             volume = zarr_array(node.store, node.record, node.document, geometry.axes)
             volume = replace(volume, mag=geometry.mag or MAG_1, lengths_nm=geometry.lengths_nm)
-            volume = replace(volume, part=_inner_box(node, volume.extent))
+            volume = replace(volume, crop=_inner_box(node, volume.extent))
             return replace(
                 array_level(key, volume, geometry.mag, geometry.offset), details=node.attributes
             )

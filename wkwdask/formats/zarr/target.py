@@ -681,7 +681,7 @@ def _target_array(
         array,
         mag=box.mag,
         grid=replace(array.grid, unit=encoding.shard_shape, origin=origin),
-        part=box if extent != box else None,
+        crop=box if extent != box else None,
     )
     return TargetArray(
         array,

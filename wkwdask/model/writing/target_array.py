@@ -607,11 +607,11 @@ class TargetArray:
 
     def published_receipt(self, receipt: Receipt) -> Receipt:
         """Complete a receipt with path, size and state of its shard, or of its group of files."""
-        if self.array.grid.file is None or self.array.has_single_file_shards:
+        if self.array.grid.file is None or self.array.files.has_single_file_shards:
             (state,) = self.array.store.states([self.shard_key(receipt.shard)])
             count, nbytes, stamp = (0, 0, 0) if state is None else (1, *state)
         else:
-            count, nbytes, stamp = self.as_volume().group_state(receipt.shard)
+            count, nbytes, stamp = self.as_volume().files.group_state(receipt.shard)
         return replace(
             receipt,
             path=self.shard_path(receipt.shard) if count else None,
@@ -1026,7 +1026,7 @@ def in_place_target(array: StoredArray, write: InPlaceWrite) -> TargetArray:
         raise BoundsError(f"{name}: box {write.box} reaches outside {array.extent}")
     unit = grid.file[1:] if layout.is_sharded else grid.unit
     target = replace(
-        array.at(array.store.at(write.folder)), grid=replace(grid, unit=unit), part=write.box
+        array.at(array.store.at(write.folder)), grid=replace(grid, unit=unit), crop=write.box
     )
     return TargetArray(target, target.store.at(write.parts), merges=write.merges, is_in_place=True)
 
