@@ -26,10 +26,10 @@ from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.writing.target_array import TargetArray
 from wkwdask.model.writing.target_image import Destination, NewLevels, TargetFolder
 from wkwdask.store import files
+from wkwdask.store.documents import update_json
 from wkwdask.store.json_record import read_record
-from wkwdask.store.locks import update_json
 from wkwdask.store.paths import UrlName, basename, dirname
-from wkwdask.store.store import open_store
+from wkwdask.store.store import FolderStore, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,8 +103,7 @@ class ToyEdit(LevelRemoval):
     new: dict[str, Any] | None = None
 
     def apply(self) -> None:
-        path = f"{self.folder}/{FILE_NAME}"
-        update_json(path, lambda: read_record(path), self._changed, json.dumps, self.new)
+        update_json(FolderStore(self.folder), FILE_NAME, self._changed, self.new)
 
     def _changed(self, document: dict[str, Any]) -> dict[str, Any]:
         kept = [level for level in document["levels"] if level["name"] not in self.keys]

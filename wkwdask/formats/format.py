@@ -21,8 +21,9 @@ from wkwdask.model.voxel_type import common_dtype, guess_category
 from wkwdask.model.writing.target_array import InPlaceWrite, in_place_target
 from wkwdask.model.writing.target_image import Destination, LevelCopy, LevelSpec
 from wkwdask.store import files
-from wkwdask.store.locks import edited_file, locked_file, remove_dead_lock
+from wkwdask.store.documents import remove_document
 from wkwdask.store.paths import UrlName, dirname, is_remote, local_path
+from wkwdask.store.store import FolderStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -531,13 +532,8 @@ class ArrayFormat:
         """Remove the files that describe an image after its last level, if the folder contains
         nothing else."""
         for name in self.image_files if self.is_bare(folder) else ():
-            path = f"{folder}/{name}"
-            if files.lexists(path):
-                with locked_file(edited_file(path), f"removal of {path}"):
-                    if self.is_bare(folder):
-                        files.unlink(path)
-            else:
-                remove_dead_lock(path)  # of a process that was killed after it removed the file
+            what = f"removal of {folder}/{name}"
+            remove_document(FolderStore(folder), name, lambda: self.is_bare(folder), what)
 
     def is_bare(self, folder: str) -> bool:
         """Return whether a folder contains nothing but documents of the image and leftovers of

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from wkwdask.errors import MissingError, ReplacedError
 from wkwdask.store import files
-from wkwdask.store.locks import read_object
+from wkwdask.store.documents import read_object
 from wkwdask.store.paths import basename
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class JsonIdentity(FileIdentity):
         return (self.record_name, self.text, self.opened)
 
     def is_still_described(self) -> bool:
-        document = read_object(self.path)
+        document = read_object(self.store, self.record_name)
         return document is not None and canonical_json(document, self.ignored) == self.text
 
 

@@ -21,17 +21,16 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import CorruptError, FormatError, LockedError, MissingError
+from wkwdask.errors import CorruptError, LockedError, MissingError
 from wkwdask.geometry.mag import vec3
-from wkwdask.model.json_text import parse_object
 from wkwdask.store import files
 from wkwdask.store.json_record import read_record
 from wkwdask.store.new_files import create_whole, publish_bytes
-from wkwdask.store.paths import basename, dirname, is_below, join, split
+from wkwdask.store.paths import basename, dirname, split
 from wkwdask.store.slurm import SlurmJob
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from wkwdask.geometry.mag import Vec3
 
@@ -535,45 +534,3 @@ def guarded(folder: str) -> Iterator[None]:
                 "start again"
             ) from None
         yield
-
-
-def read_object(path: str) -> dict[str, Any] | None:
-    """Read the object in a JSON file; None if the file is absent, unreadable or holds something
-    else."""
-    try:
-        return parse_object(files.read_bytes(path), path)
-    except (OSError, FormatError):
-        return None
-
-
-def edited_file(path: str) -> str:
-    """Return the file that an edit of a document replaces, and by which it is locked.
-
-    A link that stays in the folder of the document, as versioned metadata have it, is kept, and its
-    target is replaced. A link to a document elsewhere is replaced itself: that one describes other
-    files.
-    """
-    real = files.realpath(path)
-    folder = files.realpath(dirname(path))
-    return real if is_below(real, folder) else join(folder, basename(path))
-
-
-def update_json(
-    path: str,
-    read: Callable[[], dict[str, Any] | None],
-    change: Callable[[dict[str, Any]], dict[str, Any]],
-    format_document: Callable[[dict[str, Any]], str],
-    new: dict[str, Any] | None = None,
-) -> None:
-    """Edit a JSON file atomically; no process that honours the lock overwrites the edit of another
-    one."""
-    real = edited_file(path)
-    with locked_file(real, f"change of {real}"):
-        files.remove_temporaries(*split(real))  # their writers held this lock, so they have ended
-        current = read()
-        document = new if current is None else current
-        if document is None:
-            raise MissingError(f"{path}: not found")
-        after = change(document)
-        if after != current and (after or current is not None):  # an empty document is not created
-            publish_bytes(real, format_document(after).encode())

@@ -11,7 +11,6 @@ list that it lacks would hide its other levels.
 from __future__ import annotations
 
 import copy
-import errno
 import operator
 from dataclasses import dataclass
 from functools import partial
@@ -38,11 +37,10 @@ from wkwdask.formats.n5.layer import read_level
 from wkwdask.formats.n5.placement import Placement, stated_lengths_nm
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, vec3
-from wkwdask.model.json_text import format_json
 from wkwdask.model.levels import finest_first, is_number, lengths_in, ratio_of, scale_lengths
 from wkwdask.store import files
-from wkwdask.store.locks import edited_file, lock_holder, update_json
-from wkwdask.store.paths import dirname
+from wkwdask.store.documents import check_replaceable, update_json
+from wkwdask.store.locks import lock_holder
 from wkwdask.store.store import FolderStore
 
 if TYPE_CHECKING:
@@ -263,13 +261,7 @@ def _voxel_size(entry: dict[str, Any]) -> list[float] | None:
 
 def update_attributes(folder: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Change the ``attributes.json`` of a group atomically; create it if it is missing."""
-    update_json(
-        f"{folder}/{FILE_NAME}",
-        lambda: read_attributes(FolderStore(folder)),
-        change,
-        format_json,
-        {},
-    )
+    update_json(FolderStore(folder), FILE_NAME, change, {})
 
 
 def update_factors(
@@ -383,11 +375,7 @@ class N5Edit(MetadataEdit):
 
     def check_writable(self) -> None:
         for folder in filter(None, (self.root, self.group)):
-            changed = dirname(edited_file(f"{folder}/{FILE_NAME}"))
-            if files.isdir(changed) and not files.is_writable(changed):
-                raise PermissionError(
-                    errno.EACCES, f"the container's {FILE_NAME} could not be updated", changed
-                )
+            check_replaceable(FolderStore(folder), FILE_NAME, "container")
 
     def to_json(self) -> dict[str, Any]:
         levels = [{"name": name, **geometry.to_json()} for name, geometry in self.levels]

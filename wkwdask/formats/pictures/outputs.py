@@ -23,9 +23,10 @@ from wkwdask.formats.pictures.scratch import Scratch
 from wkwdask.model.extras import import_extra
 from wkwdask.plans.chunks import largest_multiple
 from wkwdask.store import files
-from wkwdask.store.locks import read_object
+from wkwdask.store.documents import read_object
 from wkwdask.store.new_files import NewFile
 from wkwdask.store.paths import dirname
+from wkwdask.store.store import FolderStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -299,7 +300,7 @@ def is_section(name: str) -> bool:
 def is_exported_zarr(path: str) -> bool:
     """Return whether a folder contains a Zarr array that :class:`ZarrOutput` wrote, and nothing
     else."""
-    record = read_object(f"{path}/zarr.json") or {}
+    record = read_object(FolderStore(path), "zarr.json") or {}
     attributes = record.get("attributes")
     is_ours = (
         record.get("node_type") == "array"

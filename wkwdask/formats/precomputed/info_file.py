@@ -3,7 +3,6 @@ wkwdask processes are serialised by a lock."""
 
 from __future__ import annotations
 
-import errno
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,11 +16,8 @@ from wkwdask.formats.precomputed.info import (
     without_scales,
 )
 from wkwdask.model.json_text import format_json
-from wkwdask.store import files
-from wkwdask.store.locks import edited_file, locked_file, remove_dead_lock, update_json
+from wkwdask.store.documents import check_replaceable, create_document, update_json
 from wkwdask.store.lru import LruCache
-from wkwdask.store.new_files import publish_bytes
-from wkwdask.store.paths import dirname
 from wkwdask.store.store import FolderStore
 
 if TYPE_CHECKING:
@@ -71,11 +67,11 @@ def update_info(
 ) -> None:
     """Apply ``change`` to the JSON of a volume, or to ``new`` if there is no ``info`` yet."""
 
-    def read() -> dict[str, Any] | None:
-        info = find_info(folder)
-        return None if info is None else info.document
+    update_json(FolderStore(folder), FILE_NAME, change, new, parse=_parse_document)
 
-    update_json(f"{folder}/{FILE_NAME}", read, change, format_json, new)
+
+def _parse_document(raw: bytes, path: str) -> dict[str, Any]:
+    return parse_info(raw, path).document
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,23 +90,11 @@ class InfoEdit(MetadataEdit):
 
     def apply(self) -> None:
         update_info(self.folder, lambda document: with_scales(document, self.scales), self.new)
-        path = f"{self.folder}/{PROVENANCE_FILE_NAME}"
-        if files.lexists(path):
-            remove_dead_lock(path)
-            return
-        with locked_file(path, f"making of {path}"):
-            # Writers of temporary files hold this lock, so a remaining one belongs to a dead
-            # process.
-            files.remove_temporaries(self.folder, PROVENANCE_FILE_NAME)
-            if not files.lexists(path):
-                publish_bytes(path, format_json(self.provenance).encode())
+        provenance = format_json(self.provenance).encode()
+        create_document(FolderStore(self.folder), PROVENANCE_FILE_NAME, provenance)
 
     def check_writable(self) -> None:
-        changed = dirname(edited_file(f"{self.folder}/{FILE_NAME}"))
-        if files.isdir(changed) and not files.is_writable(changed):
-            raise PermissionError(
-                errno.EACCES, f"the volume's {FILE_NAME} could not be updated", changed
-            )
+        check_replaceable(FolderStore(self.folder), FILE_NAME, "volume")
 
     def check_current(self) -> None:
         """Raise ValueError if another process has created the volume with a different type since
@@ -148,5 +132,5 @@ class InfoRemoval(LevelRemoval):
     kind = "removal of precomputed scales"
 
     def apply(self) -> None:
-        if files.exists(f"{self.folder}/{FILE_NAME}"):
+        if FolderStore(self.folder).exists(FILE_NAME):
             update_info(self.folder, lambda document: without_scales(document, self.keys))

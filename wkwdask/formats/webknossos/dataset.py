@@ -8,7 +8,6 @@ webknossos library writes them, take paths and boxes of their mags from the JSON
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import shlex
 from dataclasses import dataclass, replace
@@ -36,8 +35,9 @@ from wkwdask.geometry.mag import Mag
 from wkwdask.model.image import Image, Level, ResolvedUrl
 from wkwdask.model.levels import lengths_in
 from wkwdask.store import files
-from wkwdask.store.locks import edited_file, update_json
+from wkwdask.store.documents import check_replaceable, update_json
 from wkwdask.store.paths import any_path, basename, dirname, is_remote, local_path, stated_path
+from wkwdask.store.store import FolderStore
 
 if TYPE_CHECKING:
     import os
@@ -76,18 +76,19 @@ def update_datasource(
     write is lost. ``allow_external`` is for jobs, which check before they begin whether the JSON is
     a link to that of another dataset; all other changes of such a link raise UnsupportedError.
     """
-    path = edited_file(f"{local_path(folder)}/{FILE_NAME}")
-    if not files.isdir(dirname(path)):
-        raise MissingError(f"{path}: no such folder")
+    store = FolderStore(local_path(folder))
+    if not store.is_folder():
+        raise MissingError(f"{store.path_of(FILE_NAME)}: no such folder")
     if not allow_external:
         check_own_datasource(folder)
     check_datasource_writable(folder)
-    update_json(f"{folder}/{FILE_NAME}", lambda: _document(folder), change, format_datasource, new)
+    update_json(
+        store, FILE_NAME, change, new, parse=_parse_document, format_document=format_datasource
+    )
 
 
-def _document(folder: str) -> dict[str, Any] | None:
-    datasource = read_datasource(folder)
-    return None if datasource is None else datasource.document
+def _parse_document(raw: bytes, path: str) -> dict[str, Any]:
+    return parse_datasource(raw, path).document
 
 
 def check_own_datasource(folder: str) -> None:
@@ -99,11 +100,7 @@ def check_own_datasource(folder: str) -> None:
 def check_datasource_writable(folder: str) -> None:
     """Raise PermissionError if the ``datasource-properties.json`` of a folder, or the target of its
     link, cannot be replaced."""
-    changed = dirname(edited_file(f"{folder}/{FILE_NAME}"))
-    if files.isdir(changed) and not files.is_writable(changed):
-        raise PermissionError(
-            errno.EACCES, f"the dataset's {FILE_NAME} could not be updated", changed
-        )
+    check_replaceable(FolderStore(local_path(folder)), FILE_NAME, "dataset")
 
 
 @dataclass(frozen=True, slots=True)

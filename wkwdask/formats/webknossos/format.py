@@ -44,8 +44,9 @@ from wkwdask.formats.wkw.remote import open_in
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.writing.target_image import Destination, LevelCopy
 from wkwdask.store import files
-from wkwdask.store.locks import edited_file, locked_file, remove_dead_lock
+from wkwdask.store.documents import remove_document
 from wkwdask.store.paths import any_path, basename, dirname, is_remote, local_path
+from wkwdask.store.store import FolderStore
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -326,16 +327,12 @@ class WebknossosFormat(ArrayFormat):
 
     def remove_image_files(self, folder: str) -> None:
         # Checked again under the lock: another job may add a layer in the meantime.
-        path = f"{folder}/{FILE_NAME}"
-        if not self.is_bare(folder):
-            return
-        if not files.exists(path):
-            remove_dead_lock(path)  # of a process that was killed after it removed the file
-            return
-        with locked_file(edited_file(path), f"rm of {folder}"):
+        def lists_nothing() -> bool:
             datasource = read_datasource(folder)
-            if datasource is not None and not datasource.document.get("dataLayers"):
-                files.unlink(path)
+            return datasource is not None and not datasource.document.get("dataLayers")
+
+        if self.is_bare(folder):
+            remove_document(FolderStore(folder), FILE_NAME, lists_nothing, f"rm of {folder}")
 
 
 FORMAT = WebknossosFormat()

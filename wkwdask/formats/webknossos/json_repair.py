@@ -9,6 +9,7 @@ from wkwdask.formats.leftovers import quarantine, remove_quarantined_temporaries
 from wkwdask.formats.repair import EDIT_JSON, Action, DocumentRepair, RepairOptions, Unrepaired
 from wkwdask.formats.webknossos.dataset import update_datasource
 from wkwdask.formats.webknossos.datasource import (
+    FILE_NAME,
     NewLayer,
     format_datasource,
     new_document,
@@ -25,9 +26,9 @@ from wkwdask.formats.webknossos.layer_metadata import type_text
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.voxel_type import element_class, guess_category
 from wkwdask.store import files
-from wkwdask.store.locks import edited_file, locked_file, read_object
-from wkwdask.store.new_files import publish_bytes
+from wkwdask.store.documents import read_object, update_document
 from wkwdask.store.paths import basename, relpath
+from wkwdask.store.store import FolderStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -201,7 +202,9 @@ class JsonRepair(DocumentRepair):
     def _plan_new(self, fault: Fault) -> bool:
         """Plan a new document: valid parts of the old one, and layers from their files. Return
         whether that settles all faults of the JSON."""
-        head, kept, others = valid_parts(read_object(self._scope.json_path))
+        head, kept, others = valid_parts(
+            read_object(FolderStore(str(self._scope.dataset_folder)), FILE_NAME)
+        )
         size = self._options.voxel_size_nm
         if "scale" not in head and size is None:
             self.left.append(
@@ -290,21 +293,20 @@ class JsonRepair(DocumentRepair):
     def _relative(self, folder: str) -> str:
         return f"./{relpath(folder, self._scope.dataset_folder or '')}"
 
+    def _with_new(self, damaged: bytes | None) -> bytes:
+        """Return the new document, after the damaged one was set aside."""
+        path, folder = self._scope.json_path, f"{self._scope.dataset_folder}/."
+        if files.lexists(path):
+            remove_quarantined_temporaries(folder)
+            quarantine(path, folder, basename(path), "cannot be read")
+        return format_datasource(self._new or {}).encode()
+
     def run(self) -> None:
         dataset = self._scope.dataset_folder
         if dataset is None:
             return
         if self._new is not None:
-            with locked_file(edited_file(self._scope.json_path), "repair"):
-                if files.lexists(self._scope.json_path):
-                    remove_quarantined_temporaries(f"{dataset}/.")
-                    quarantine(
-                        self._scope.json_path,
-                        f"{dataset}/.",
-                        basename(self._scope.json_path),
-                        "cannot be read",
-                    )
-                publish_bytes(self._scope.json_path, format_datasource(self._new).encode())
+            update_document(FolderStore(dataset), FILE_NAME, self._with_new, "repair")
         if self._changes:
             update_datasource(
                 dataset,

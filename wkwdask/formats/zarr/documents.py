@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.store import files
-from wkwdask.store.locks import read_object
+from wkwdask.store.documents import read_object
+from wkwdask.store.paths import split
+from wkwdask.store.store import FolderStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,17 +26,18 @@ files."""
 
 def is_view(path: str, mark: str = VIEW_MARK) -> bool:
     """Return whether a ``zarr.json`` has an attribute that marks it as generated."""
-    attributes = (read_object(path) or {}).get("attributes")
+    folder, name = split(path)
+    attributes = (read_object(FolderStore(folder), name) or {}).get("attributes")
     return isinstance(attributes, dict) and mark in attributes
 
 
 def array_record(folder: str) -> str | None:
     """Return the path of the file that describes the array in a folder, or None."""
-    if files.isfile(f"{folder}/.zarray"):
-        return f"{folder}/.zarray"
-    path = f"{folder}/{FILE_NAME}"
-    document = read_object(path)
-    return path if document is not None and document.get("node_type") == "array" else None
+    store = FolderStore(folder)
+    if store.is_file(".zarray"):
+        return store.path_of(".zarray")
+    document = read_object(store, FILE_NAME) or {}
+    return store.path_of(FILE_NAME) if document.get("node_type") == "array" else None
 
 
 def new_axes(num_channels: int) -> str:

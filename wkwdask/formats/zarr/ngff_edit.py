@@ -32,21 +32,22 @@ from wkwdask.formats.zarr.ngff import (
 )
 from wkwdask.model.json_text import parse_object
 from wkwdask.store import files
-from wkwdask.store.locks import edited_file, lock_path, read_object, update_json
-from wkwdask.store.new_files import publish_bytes
+from wkwdask.store.documents import create_document, is_locked, read_object, update_json
 from wkwdask.store.paths import basename, dirname, split
+from wkwdask.store.store import FolderStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _ATTRIBUTES, _GROUP = ".zattrs", ".zgroup"
+_MAX_NBYTES = 64 << 20
 # of zarr-python: a file of version 2, a key of the group's document of version 3
 _CONSOLIDATED, _CONSOLIDATED_KEY = ".zmetadata", "consolidated_metadata"
 
 
 def read_attributes(folder: str) -> tuple[int, dict[str, Any]] | None:
     """Read the Zarr version and the attributes of a local group, or None."""
-    document = _read(f"{folder}/{FILE_NAME}")
+    document = _read(folder, FILE_NAME)
     if document is not None:
         if document.get("node_type") != "group" or not isinstance(
             document.get("attributes", {}), dict
@@ -57,16 +58,15 @@ def read_attributes(folder: str) -> tuple[int, dict[str, Any]] | None:
             )
         check_members(document, f"{folder}/{FILE_NAME}")
         return 3, document.get("attributes", {})
-    if _read(f"{folder}/{_GROUP}") is not None:
-        return 2, _read(f"{folder}/{_ATTRIBUTES}") or {}
+    if _read(folder, _GROUP) is not None:
+        return 2, _read(folder, _ATTRIBUTES) or {}
     return None
 
 
-def _read(path: str) -> dict[str, Any] | None:
-    try:
-        return parse_object(files.read_bytes(path), path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+def _read(folder: str, name: str) -> dict[str, Any] | None:
+    store = FolderStore(folder)
+    raw = store.read_whole([name], _MAX_NBYTES)[0] if store.exists(name) else None
+    return None if raw is None else parse_object(raw, store.path_of(name))
 
 
 def find_image(attributes: dict[str, Any], folder: str) -> tuple[str, dict[str, Any]] | None:
@@ -104,7 +104,8 @@ def update_attributes(
     folder: str, zarr_format: int, change: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> None:
     """Change the attributes of a group atomically; create the group if it is missing."""
-    files.makedirs(folder)
+    store = FolderStore(folder)
+    store.make()
     path = f"{folder}/{FILE_NAME if zarr_format == 3 else _ATTRIBUTES}"
 
     def changed(document: dict[str, Any]) -> dict[str, Any]:
@@ -117,33 +118,23 @@ def update_attributes(
             after = {**document, "attributes": change(copy.deepcopy(attributes))}
             after.pop(_CONSOLIDATED_KEY, None)  # it describes the group before this edit
             return after
-        files.remove_temporaries(folder, _GROUP)
-        if not files.exists(f"{folder}/{_GROUP}"):
-            publish_bytes(f"{folder}/{_GROUP}", format_document({"zarr_format": 2}).encode())
         return change(copy.deepcopy(document))
 
-    update_json(
-        path,
-        lambda: _read(path),
-        changed,
-        format_document,
-        group_document({}) if zarr_format == 3 else {},
-    )
+    if zarr_format == 2:
+        create_document(store, _GROUP, format_document({"zarr_format": 2}).encode())
+    new = group_document({}) if zarr_format == 3 else {}
+    update_json(store, basename(path), changed, new, format_document=format_document)
 
 
 def drop_consolidated(folder: str) -> None:
     """Remove the consolidated metadata of a group and of the groups above it: they describe arrays
     that are about to change, and readers believe them."""
     for group in _groups_from(folder):
-        path, listing = f"{group}/{FILE_NAME}", f"{group}/{_CONSOLIDATED}"
-        # of an edit that was killed
-        has_lock = files.isfile(path) and files.lexists(lock_path(edited_file(path)))
-        if has_lock or _has_consolidated(group):
-            update_json(
-                path, partial(_read, path), partial(_without_consolidated, path), format_document
-            )
-        if files.lexists(listing):
-            files.unlink(listing)
+        store = FolderStore(group)
+        if _has_consolidated(group) or is_locked(store, FILE_NAME):  # by an edit that was killed
+            change = partial(_without_consolidated, store.path_of(FILE_NAME))
+            update_json(store, FILE_NAME, change, format_document=format_document)
+        store.delete(_CONSOLIDATED)
 
 
 def _without_consolidated(path: str, document: dict[str, Any]) -> dict[str, Any]:
@@ -157,9 +148,8 @@ def _without_consolidated(path: str, document: dict[str, Any]) -> dict[str, Any]
 def check_consolidated(folder: str) -> None:
     """Raise PermissionError if consolidated metadata cannot be removed."""
     for group in _groups_from(folder):
-        if (
-            _has_consolidated(group) or files.lexists(f"{group}/{_CONSOLIDATED}")
-        ) and not files.is_writable(group):
+        has_listing = _has_consolidated(group) or FolderStore(group).is_taken(_CONSOLIDATED)
+        if has_listing and not files.is_writable(group):
             raise PermissionError(
                 errno.EACCES, "the consolidated metadata of the group could not be removed", group
             )
@@ -168,8 +158,8 @@ def check_consolidated(folder: str) -> None:
 def _groups_from(folder: str) -> Iterator[str]:
     """Yield a folder and those above it, up to the first one that is no group."""
     while basename(folder) and (
-        (read_object(f"{folder}/{FILE_NAME}") or {}).get("node_type") == "group"
-        or files.isfile(f"{folder}/{_GROUP}")
+        (read_object(FolderStore(folder), FILE_NAME) or {}).get("node_type") == "group"
+        or FolderStore(folder).is_file(_GROUP)
     ):
         yield folder
         folder = dirname(folder)
@@ -179,7 +169,8 @@ def _has_consolidated(group: str) -> bool:
     """Return whether the ``zarr.json`` of a group has consolidated metadata of other software;
     those of a view describe WKW layers."""
     path = f"{group}/{FILE_NAME}"
-    return _CONSOLIDATED_KEY in (read_object(path) or {}) and not is_view(path)
+    document = read_object(FolderStore(group), FILE_NAME) or {}
+    return _CONSOLIDATED_KEY in document and not is_view(path)
 
 
 @dataclass(frozen=True, slots=True)

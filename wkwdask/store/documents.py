@@ -1,0 +1,119 @@
+"""Documents that list data: the only way in which they change, and what reads them.
+
+A document that is a symbolic link inside its folder, as versioned metadata have it, is kept, and
+its target is replaced. A link to a document elsewhere is replaced itself: that one describes other
+files.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.errors import FormatError, MissingError
+from wkwdask.model.json_text import format_json, parse_object
+from wkwdask.store import files
+from wkwdask.store.locks import lock_path, locked_file, remove_dead_lock
+from wkwdask.store.new_files import publish_bytes
+from wkwdask.store.paths import dirname, is_below, join, split
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from wkwdask.model.store import Store
+
+_MAX_NBYTES = 1 << 28
+
+
+def read_object(store: Store, name: str) -> dict[str, Any] | None:
+    """Read the object in a JSON file; None if the file is absent, unreadable or holds something
+    else."""
+    try:
+        (raw,) = store.read_whole([name], _MAX_NBYTES)
+        return None if raw is None else parse_object(raw, store.path_of(name))
+    except (OSError, FormatError):
+        return None
+
+
+def update_document(
+    store: Store, name: str, change: Callable[[bytes | None], bytes | None], what: str = ""
+) -> None:
+    """Change a document under a lock, atomically; no process that changes it by this function
+    overwrites the change of another.
+
+    ``change`` gets the content, or None for an absent document, and returns the new content, or
+    None to leave the document as it is. ``what`` names the change for those that wait for it.
+    """
+    path = _replaced_file(store, name)
+    with locked_file(path, what or f"change of {path}"):
+        files.remove_temporaries(*split(path))  # their writers held this lock, so they have ended
+        raw = store.read_whole([name], _MAX_NBYTES)[0] if store.exists(name) else None
+        after = change(raw)
+        if after is not None and after != raw:
+            publish_bytes(path, after)
+
+
+def update_json(
+    store: Store,
+    name: str,
+    change: Callable[[dict[str, Any]], dict[str, Any]],
+    new: dict[str, Any] | None = None,
+    *,
+    parse: Callable[[bytes, str], dict[str, Any]] = parse_object,
+    format_document: Callable[[dict[str, Any]], str] = format_json,
+) -> None:
+    """Change a JSON document, see :func:`update_document`; ``new`` is what an absent one is taken
+    for. A document that does not change is not written, nor is an empty one created."""
+    path = store.path_of(name)
+
+    def changed(raw: bytes | None) -> bytes | None:
+        current = None if raw is None else parse(raw, path)
+        document = new if current is None else current
+        if document is None:
+            raise MissingError(f"{path}: not found")
+        after = change(document)
+        if after == current or not (after or current):
+            return None
+        return format_document(after).encode()
+
+    update_document(store, name, changed)
+
+
+def create_document(store: Store, name: str, data: bytes) -> None:
+    """Create a document unless it exists."""
+    if store.is_taken(name):
+        remove_dead_lock(store.path_of(name))
+    else:
+        update_document(store, name, lambda raw: data if raw is None else None)
+
+
+def remove_document(store: Store, name: str, may: Callable[[], bool], what: str) -> None:
+    """Remove a document if a condition still holds once it is locked."""
+    if not store.is_taken(name):
+        # of a process that was killed after it removed the file
+        remove_dead_lock(store.path_of(name))
+        return
+    path = store.path_of(name)
+    with locked_file(_replaced_file(store, name), what):
+        if may():
+            files.unlink(path)
+
+
+def check_replaceable(store: Store, name: str, owner: str) -> None:
+    """Raise PermissionError if a document, or the target of its link, cannot be replaced; ``owner``
+    is what it describes."""
+    changed = dirname(_replaced_file(store, name))
+    if files.isdir(changed) and not files.is_writable(changed):
+        raise PermissionError(errno.EACCES, f"the {owner}'s {name} could not be updated", changed)
+
+
+def is_locked(store: Store, name: str) -> bool:
+    """Check whether a document is being changed, or its change was killed."""
+    return store.is_file(name) and files.lexists(lock_path(_replaced_file(store, name)))
+
+
+def _replaced_file(store: Store, name: str) -> str:
+    """Return the file that a change of a document replaces, and by which it is locked."""
+    path = store.path_of(name)
+    real, folder = store.real(name), store.real()
+    return real if is_below(real, folder) else join(folder, split(path)[1])
