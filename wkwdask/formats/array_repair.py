@@ -23,7 +23,7 @@ from wkwdask.model.codec import max_file_nbytes
 from wkwdask.model.layout import RewritableShards
 from wkwdask.model.volume import relative_to
 from wkwdask.model.writing.file_buffer import FileBuffer
-from wkwdask.store import files
+from wkwdask.store.store import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,7 +103,7 @@ class ArrayRepair:
         """Keep the old file, before a new one replaces it, so that no crash loses what could not be
         decoded; a folder with its name is moved."""
         path = self._store.path_of(key)
-        return quarantine(path, self.folder, key, why, keep=files.isfile(path))
+        return quarantine(path, self.folder, key, why, keep=open_store(path).is_file())
 
     def _replace(self, file: Vec4, name: str, why: str, spare: Store | None) -> None:
         """Replace a file with one chunk by that of the spare array, which may have another name, or
@@ -136,11 +136,7 @@ class ArrayRepair:
         """Write a shard again from its intact chunks, and the lost ones from the spare array."""
         check = self.check
         with ExitStack() as stack:
-            own = (
-                stack.enter_context(check.opened(name))
-                if files.isfile(self._store.path_of(name))
-                else None
-            )
+            own = stack.enter_context(check.opened(name)) if self._store.is_file(name) else None
             other = None if spare is None else stack.enter_context(layout.opened(spare, name))
             chunks: dict[Vec4, tuple[StoredFile, int, int]] = {}
             lost: set[Vec4] = {(c, x, y, z) for c, x, y, z in check.cells_of(file).tolist()}

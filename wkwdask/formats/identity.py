@@ -99,7 +99,7 @@ class FileIdentity(ABC):
         """
         if not self.store.can.states:
             return
-        if has_absent and files.islink(self.store.url) and not files.exists(self.store.url):
+        if has_absent and self.store.link_target() and not self.store.exists():
             raise MissingError(f"{self.store.url}: a symbolic link to a missing folder")
         if self.opened is None:
             return

@@ -13,6 +13,7 @@ from wkwdask.model.faults import Fault
 from wkwdask.store import files
 from wkwdask.store.new_files import copy_file, is_equal, move, publish_bytes
 from wkwdask.store.paths import basename, dirname, join, split
+from wkwdask.store.store import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -116,7 +117,7 @@ def remove_quarantined_temporaries(level_folder: str) -> None:
     """Remove what killed repairs of a level left of files in the quarantine; the caller holds the
     lock of the level."""
     parent, level = split(level_folder)
-    if not files.islink(f"{parent}/{QUARANTINE_NAME}"):
+    if not open_store(parent).link_target(QUARANTINE_NAME):
         for folder, _, names in files.walk(f"{parent}/{QUARANTINE_NAME}/{level}"):
             for name in names:
                 if name.endswith(files.TEMPORARY_SUFFIX):
@@ -127,8 +128,8 @@ def withdraw_equal(path: str, place: str) -> bool:
     """Remove the copy of a file from the quarantine if the file has not changed since; return
     whether it was removed."""
     if (
-        not files.isfile(path)
-        or not files.isfile(place)
+        not open_store(path).is_file()
+        or not open_store(place).is_file()
         or not (files.samefile(path, place) or is_equal(path, place))
     ):
         return False
@@ -145,7 +146,7 @@ def withdraw_equal(path: str, place: str) -> bool:
 def free_path(path: str) -> str:
     """Return the path, or the first of ``path.1``, ``path.2``, ... that does not exist."""
     number, place = 0, path
-    while files.lexists(place):
+    while open_store(place).is_taken():
         number += 1
         place = f"{path}.{number}"
     return place

@@ -24,6 +24,7 @@ from wkwdask.model.parsing import reading
 from wkwdask.store import files
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.paths import dirname, local_path, splitext
+from wkwdask.store.store import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -385,7 +386,7 @@ def _open_file(path: str) -> IdSource:
     kind = kinds.get(splitext(path)[1].lower())
     if kind is None:
         raise UnsupportedError(f"{path}: a mapping is read from {', '.join(SUFFIXES)}")
-    if not files.isfile(path):
+    if not open_store(path).is_file():
         raise MissingError(f"{path}: no such file")
     return kind(path)
 
@@ -401,7 +402,7 @@ def mapping_path(url: str | os.PathLike[str]) -> str:
         raise ValueError(f"{path}: a mapping is written as .npy, {' or '.join(TABLE_SUFFIXES)}")
     if not path.endswith(".npy"):
         return table_path(path)
-    if not files.isdir(dirname(path)):
+    if not open_store(dirname(path)).is_folder():
         raise MissingError(f"{path}: no such folder")
     return path
 

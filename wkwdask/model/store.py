@@ -99,9 +99,6 @@ class Folders(Protocol):
     def stat(self, path: str) -> os.stat_result:
         """Return inode, device, size, mode and times."""
 
-    def is_writable(self, path: str) -> bool:
-        """Check whether this user may write a file, or into a folder."""
-
     def makedirs(self, path: str) -> None:
         """Create a folder and those above it that are missing."""
 
@@ -234,8 +231,11 @@ class Store(Protocol):
     def is_folder(self, name: str = "") -> bool:
         """Check whether a name, or the store itself, is a folder."""
 
-    def is_file(self, name: str) -> bool:
+    def is_file(self, name: str = "") -> bool:
         """Check whether a name is a regular file."""
+
+    def is_writable(self, name: str = "") -> bool:
+        """Check whether this user may write a file, or into a folder."""
 
     def names(self, folder: str = "") -> list[str]:
         """List the names in a folder, sorted; empty if the folder is missing or cannot be

@@ -10,6 +10,7 @@ from wkwdask.errors import SpaceError
 from wkwdask.model.summary import counted, format_nbytes
 from wkwdask.store import files
 from wkwdask.store.paths import dirname
+from wkwdask.store.store import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -109,6 +110,6 @@ def space_problems(folder: str, nbytes: int, num_files: int) -> list[str]:
 
 def existing_folder(folder: str) -> str:
     """Return the folder, or the innermost one above it that exists."""
-    while not files.exists(folder):
+    while not open_store(folder).exists():
         folder = dirname(folder)
     return folder

@@ -30,6 +30,7 @@ from wkwdask.store import files
 from wkwdask.store.paths import abspath, basename, dirname, is_below, local_path
 from wkwdask.store.records import read_provenance
 from wkwdask.store.slurm import SlurmJob, count_states, describe_states, is_in_queue, wait_for_end
+from wkwdask.store.store import open_store
 
 if TYPE_CHECKING:
     import os
@@ -191,7 +192,7 @@ class JobStatus:
 def jobs_of(url: str | os.PathLike[str]) -> list[FoundJob]:
     """Find the jobs that write a dataset, layer or mag, which need not exist yet."""
     path = abspath(local_path(location_of(url)))
-    if not files.isdir(path) and not files.isdir(dirname(path)):
+    if not open_store(path).is_folder() and not open_store(dirname(path)).is_folder():
         raise MissingError(f"{path}: no such dataset, layer or mag")
     return [job for folder in _folders(path) for job in _jobs_in(folder) if _concerns(job, path)]
 
@@ -200,7 +201,7 @@ def _folders(path: str) -> Iterator[str]:
     """Iterate over the folders that may hold jobs of a path: its parent, itself, and its
     subfolders."""
     yield dirname(path)
-    if files.isdir(path):
+    if open_store(path).is_folder():
         yield path
         with files.scandir(path) as entries:
             yield from sorted(

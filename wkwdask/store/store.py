@@ -98,8 +98,11 @@ class FolderStore:
     def is_folder(self, name: str = "") -> bool:
         return files.isdir(self._path(name))
 
-    def is_file(self, name: str) -> bool:
+    def is_file(self, name: str = "") -> bool:
         return files.isfile(self._path(name))
+
+    def is_writable(self, name: str = "") -> bool:
+        return files.is_writable(self._path(name))
 
     def names(self, folder: str = "") -> list[str]:
         return sorted(entry.name for entry in self.entries(folder))

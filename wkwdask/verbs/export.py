@@ -62,6 +62,7 @@ from wkwdask.store.json_record import format_job_record, read_job_record
 from wkwdask.store.locks import Owner, guarded, release_lock, take_lock
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.paths import basename, dirname, local_path, split, splitext
+from wkwdask.store.store import open_store
 from wkwdask.verbs.region_job import SourceSpec, check_source
 from wkwdask.verbs.sources import box_setting, cast_note, check_not_replaced, source_token
 from wkwdask.verbs.space import SURE_SHARE, read_voxels
@@ -238,7 +239,7 @@ class Export(Work[Report]):
         with guarded(parent):
             take_lock(self.target, self.owner)
         try:
-            if not files.lexists(self.staged):
+            if not open_store(self.staged).is_taken():
                 # left by an export that was killed after it published its target, or before it
                 # wrote anything
                 files.remove_tree(self.root)
@@ -252,14 +253,14 @@ class Export(Work[Report]):
         """Create the hidden folder, or keep that of an interrupted export with the same
         settings."""
         path = f"{self.root}/{_SETTINGS_NAME}"
-        if self.existing == "restart" or not files.exists(path):
+        if self.existing == "restart" or not open_store(path).exists():
             if has_journal(self.root):
                 warn_of_discarded(self.root, self.owner.command)
             files.remove_tree(self.root)
         else:
             check_no_links(self.root)
             check_same_settings(self.root, self.settings, read_job_record(path) or {})
-        if not files.isdir(self.root):
+        if not open_store(self.root).is_folder():
             files.mkdir(self.root)
             publish_bytes(path, format_job_record(self.settings))
 
@@ -285,7 +286,7 @@ class Export(Work[Report]):
         title, started = f"exporting {self.source.name}", time.monotonic()
         output, note = self.output(), ""
         if output is None:
-            if files.exists(self.staged):
+            if open_store(self.staged).exists():
                 files.unlink(self.staged)
             is_ome = self.target.lower().endswith(_OME_SUFFIXES)
             with Progress(title, self.form.box.size[2]) as progress:
@@ -321,7 +322,7 @@ class Export(Work[Report]):
         """Flush the result to disk and rename it to the target."""
         check_not_replaced(self.mag)
         nbytes, num_files = _flush(self.staged)
-        if files.isdir(self.staged):
+        if open_store(self.staged).is_folder():
             files.publish_folder(self.staged, self.target)
             files.fsync(dirname(self.target))
         else:
@@ -350,7 +351,7 @@ def lay_out_export(
     check_existing(existing)
     path = local_path(target)
     check_suffix(target)
-    if not files.isdir(path) and not os.fspath(target).endswith("/"):
+    if not open_store(path).is_folder() and not os.fspath(target).endswith("/"):
         suffix = _SUFFIX.search(basename(path))
         if suffix is not None and not path.lower().endswith(_WRITTEN):
             raise UnsupportedError(f"{path}: nothing is written as {suffix[0]}; {_TARGETS}")
@@ -417,7 +418,7 @@ def check_suffix(target: str | os.PathLike[str]) -> None:
     text = os.fspath(target)
     for end in (*(match.start() for match in re.finditer(":", text)), len(text.rstrip("/"))):
         suffix = splitext(text[:end])[1].lower()
-        if suffix in _READ_ONLY and not files.isdir(local_path(text)):
+        if suffix in _READ_ONLY and not open_store(local_path(text)).is_folder():
             raise UnsupportedError(f"{text}: {suffix} is read but not written; {_TARGETS}")
 
 
@@ -437,22 +438,23 @@ def _voxel_size(mag: StoredArray, voxel_size_nm: VoxelSize | None) -> VoxelSize 
 def _check_free(target: str, existing: str, *, is_file: bool) -> None:
     """Raise ExistsError unless the target may be written. A folder is replaced only if it looks
     like the result of an export."""
-    if not files.lexists(target):
+    there = open_store(target)
+    if not there.is_taken():
         return
-    if files.islink(target):
+    if there.link_target():
         raise ExistsError(
             f"{target}: is a symbolic link, which is not replaced; export to where it points to, "
             "or remove it"
         )
-    if files.isdir(target) and is_file:
+    if there.is_folder() and is_file:
         raise ExistsError(f"{target}: is a folder, expected nothing or a file")
-    if files.isdir(target) and not files.listdir(target):
+    if there.is_folder() and not there.names():
         return
     if not replaces(existing):
         raise ExistsError(f'{target}: already exists; existing="overwrite" replaces it whole')
-    if not files.isdir(target) and not is_file:
+    if not there.is_folder() and not is_file:
         raise ExistsError(f"{target}: is a file, expected nothing or a folder")
-    if files.isdir(target) and not is_exported_zarr(target):
+    if there.is_folder() and not is_exported_zarr(target):
         _check_sections(target)
 
 
@@ -478,7 +480,7 @@ def _flush(path: str) -> tuple[int, int]:
     """Flush all written files to disk; return their bytes and number."""
     paths = (
         [f"{folder}/{name}" for folder, _, names in files.walk(path) for name in names]
-        if files.isdir(path)
+        if open_store(path).is_folder()
         else [path]
     )
     nbytes = 0

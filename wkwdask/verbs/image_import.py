@@ -15,8 +15,8 @@ from wkwdask.plans.regions import Tiling
 from wkwdask.plans.slabs import SlabPlan, plan_slabs
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.staged import settings_of
-from wkwdask.store import files
 from wkwdask.store.paths import local_path
+from wkwdask.store.store import open_store
 from wkwdask.streams.converted import ConvertedVolume
 from wkwdask.verbs.region_job import RegionJob, UpsampleSpec
 from wkwdask.verbs.sources import (
@@ -174,7 +174,11 @@ class OpenedImport:
 def names_array_in_file(source: str) -> bool:
     """Return whether a source names an array in an existing file, such as ``stack.h5:raw``."""
     file, colon, _ = source.rpartition(":")
-    return bool(colon) and file.lower().endswith(HDF5_SUFFIXES) and files.exists(local_path(file))
+    return (
+        bool(colon)
+        and file.lower().endswith(HDF5_SUFFIXES)
+        and open_store(local_path(file)).exists()
+    )
 
 
 def open_source(

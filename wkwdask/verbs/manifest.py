@@ -18,6 +18,7 @@ from wkwdask.store import files
 from wkwdask.store.locks import GUARD_NAME, is_lock
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.paths import join
+from wkwdask.store.store import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
@@ -80,7 +81,7 @@ def hashed_files(
     """Yield the relative path of each file for a manifest, and whether it is regular. Locks, job
     folders and temporaries are left out."""
     seen = set() if seen is None else seen
-    real = files.realpath(join(root, inside))
+    real = open_store(join(root, inside)).real()
     if real in seen:
         return
     seen.add(real)

@@ -12,6 +12,7 @@ from wkwdask.runs.job import FlatJob, Result, Task
 from wkwdask.store import files
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.records import patch_file_record, recorded_states
+from wkwdask.store.store import open_store
 from wkwdask.verbs.pyramid import RegionSpec
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ def repair_level(
         shard: {
             path: quarantine(path, folder, path[len(folder) + 1 :], why, keep=True)
             for path in plan.scope.paths_of(shard)
-            if files.isfile(path)
+            if open_store(path).is_file()
         }
         for shard, why in plan.set_aside.items()
     }
@@ -214,5 +215,5 @@ def _changed_files(paths: Iterable[str], copies: Mapping[str, str]) -> dict[str,
     return {
         path: path in copies
         for path in paths
-        if path not in equal and (path in copies or files.lexists(path))
+        if path not in equal and (path in copies or open_store(path).is_taken())
     }

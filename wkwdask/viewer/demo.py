@@ -15,6 +15,7 @@ from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, 
 from wkwdask.store import files
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.paths import basename, local_path
+from wkwdask.store.store import open_store
 
 if TYPE_CHECKING:
     import os
@@ -73,12 +74,13 @@ def make_demo(folder: str | os.PathLike[str], *, shape: Sequence[int] = SHAPE) -
     from wkwdask.errors import ExistsError
 
     target = local_path(folder)
-    if files.exists(target) and (not files.isdir(target) or files.listdir(target)):
+    store = open_store(target)
+    if store.exists() and (not store.is_folder() or store.names()):
         raise ExistsError(f"{target}: already exists and is not empty; name another folder")
     files.makedirs(target)
     publish_bytes(
         f"{target}/{FILE_NAME}",
-        format_datasource(new_document(basename(files.realpath(target)), VOXEL_SIZE_NM)).encode(),
+        format_datasource(new_document(basename(store.real()), VOXEL_SIZE_NM)).encode(),
     )
     reports: list[Report] = []
     for layer, dtype in (("color", np.uint8), ("segmentation", np.uint32)):

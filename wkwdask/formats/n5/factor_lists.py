@@ -27,9 +27,8 @@ from wkwdask.formats.n5.big_data_viewer import SETUP_KEY, TIME_POINT, has_path_o
 from wkwdask.formats.n5.layer import inherited_attributes, read_level
 from wkwdask.formats.n5.placement import level_sizes
 from wkwdask.model.levels import finest_first, scale_lengths
-from wkwdask.store import files
 from wkwdask.store.paths import dirname
-from wkwdask.store.store import FolderStore
+from wkwdask.store.store import FolderStore, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -45,8 +44,8 @@ def level_folders(group: str) -> set[str]:
     """Return the names of the datasets in a group that are named like levels."""
     return {
         name
-        for name in files.listdir(group)
-        if level_number(name) is not None and files.isfile(f"{group}/{name}/{FILE_NAME}")
+        for name in open_store(group).names()
+        if level_number(name) is not None and open_store(group).is_file(f"{name}/{FILE_NAME}")
     }
 
 
@@ -124,8 +123,8 @@ def setup_of(group: str) -> str | None:
 def check_list_of_setup(group: str) -> None:
     """Raise UnsupportedError for a time point that is a link out of its setup: the list of only one
     of both setups would follow its levels."""
-    setup, real = setup_of(group), files.realpath(group)
-    if setup is not None and files.realpath(setup) != dirname(real):
+    setup, real = setup_of(group), open_store(group).real()
+    if setup is not None and open_store(setup).real() != dirname(real):
         raise UnsupportedError(
             f"{group}: leads to {real}, and {setup}/{FILE_NAME} lists the levels of it: its levels "
             f"are changed in {real} only; name that folder directly"
@@ -135,9 +134,9 @@ def check_list_of_setup(group: str) -> None:
 def other_time_points(group: str) -> dict[str, set[str]]:
     """Return the levels of the other time points of a setup that have some, by their folders."""
     setup = dirname(group)
-    points = {f"{setup}/{name}" for name in files.listdir(setup) if TIME_POINT.fullmatch(name)} - {
-        group
-    }
+    points = {
+        f"{setup}/{name}" for name in open_store(setup).names() if TIME_POINT.fullmatch(name)
+    } - {group}
     return {point: names for point in sorted(points) if (names := level_folders(point))}
 
 

@@ -409,11 +409,11 @@ def _checked_root(
             f"{root}: {ZARR_NAME} is written beside local {FILE_NAME} only; n5_store() opens a "
             "remote container"
         )
-    if not files.isdir(root):
+    if not open_store(root).is_folder():
         raise MissingError(f"{root}: no such folder")
     for name in documents:
         Root(outermost_group(root), allow_external=allow_external).check(f"{root}/{name}")
-        if files.lexists(f"{root}/{name}") and not is_view(f"{root}/{name}", N5_MARK):
+        if open_store(root).is_taken(name) and not is_view(f"{root}/{name}", N5_MARK):
             raise ExistsError(
                 f"{root}/{name}: already exists, and was not derived from {FILE_NAME}; it is left "
                 "unchanged"

@@ -38,6 +38,7 @@ from wkwdask.store import files
 from wkwdask.store.files import file_states
 from wkwdask.store.lru import LruCache
 from wkwdask.store.paths import abspath, basename, dirname, is_below, join
+from wkwdask.store.store import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,7 +61,7 @@ def open_hdf5(path: str, extra: str = "convert", **options: Any) -> Any:
     with reading(path, "HDF5 file"):
         # The real path, since HDF5 resolves relative external links against the folder of the
         # opened name.
-        return h5py.File(files.realpath(path), "r", **options)
+        return h5py.File(open_store(path).real(), "r", **options)
 
 
 def find_item(file: Any, key: str, *, allow_external: bool = False) -> Any:
@@ -68,7 +69,7 @@ def find_item(file: Any, key: str, *, allow_external: bool = False) -> Any:
     folder, or anywhere if ``allow_external``."""
     path = abspath(file.filename)
     with reading(f"{path}:/{key.lstrip('/')}", "HDF5 dataset"):
-        return _LinkResolver(dirname(files.realpath(path)), allow_external=allow_external).item(
+        return _LinkResolver(dirname(open_store(path).real()), allow_external=allow_external).item(
             file, key, path
         )
 
@@ -128,7 +129,7 @@ class _LinkResolver:
                 other = self._allowed(path, join(dirname(path), link.filename), f"the link {name}")
                 return (
                     self.item(open_hdf5(other), "/".join((link.path, *names)), other, links)
-                    if files.exists(other)
+                    if open_store(other).exists()
                     else None
                 )
             # a soft link: an absolute path starts again at the root, a relative one at the current
@@ -142,7 +143,7 @@ class _LinkResolver:
         return found
 
     def _allowed(self, path: str, other: str, what: str) -> str:
-        real = files.realpath(other)
+        real = open_store(other).real()
         if not self._allow_external and not is_below(real, self._folder):
             raise UnsupportedError(
                 f"{path}: {what} leads to {real}, outside of the folder of the file; move it "
@@ -187,7 +188,7 @@ class _LinkResolver:
                     path, join(dirname(path), file_name), f"the virtual dataset {data.name}"
                 )
             )
-            source = (files.realpath(other), key)
+            source = (open_store(other).real(), key)
             if source in self._open_datasets:
                 raise CorruptError(f"{path}:{data.name}: is a virtual dataset of itself")
             self._open_datasets.add(source)

@@ -20,6 +20,7 @@ from wkwdask.store import files
 from wkwdask.store.files import file_states
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.paths import basename
+from wkwdask.store.store import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -225,7 +226,7 @@ class _ScratchStack(ImageStack):
 def read_notes(folder: str) -> list[str]:
     """Return the notes on slices that could not be decoded, in order of z."""
     try:
-        names = sorted((name for name in files.listdir(folder) if name.isdecimal()), key=int)
+        names = sorted((name for name in open_store(folder).names() if name.isdecimal()), key=int)
     except FileNotFoundError:
         return []
     notes = []

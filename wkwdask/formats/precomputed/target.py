@@ -237,7 +237,7 @@ class TargetVolume(TargetFolder):
         same_folder = [
             scale
             for scale in self._listed
-            if files.realpath(stated_path(self.folder, scale.key)) == files.realpath(folder)
+            if open_store(stated_path(self.folder, scale.key)).real() == open_store(folder).real()
         ]
         if len(same_folder) > 1 or any(scale.key != key for scale in same_folder):
             listed = " and ".join(f"scales[{scale.index}] ({scale.key!r})" for scale in same_folder)

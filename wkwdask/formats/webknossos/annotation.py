@@ -36,6 +36,7 @@ from wkwdask.plans.cells import cell_map, union_cells
 from wkwdask.store import files
 from wkwdask.store.lru import LruCache
 from wkwdask.store.paths import ZIP, basename, is_zipped, local_path
+from wkwdask.store.store import open_store
 
 if TYPE_CHECKING:
     import os
@@ -142,7 +143,9 @@ def open_annotation(
     are not used."""
     path = local_path(url)
     # WEBKNOSSOS and its users name the zips of annotations as they like.
-    file, note = _data_file(f"{path}{ZIP}" if files.isfile(path) else path, fallback, volume_layer)
+    file, note = _data_file(
+        f"{path}{ZIP}" if open_store(path).is_file() else path, fallback, volume_layer
+    )
     state, contents = state_of(file), _contents(file)
     mags = []
     for folder, (mag, blocks) in sorted(

@@ -31,6 +31,7 @@ from wkwdask.kernels.blocks.layout import CODE, OFFSET, SIZE, START, Z
 from wkwdask.model.faults import NOTE, Fault, FaultList, Findings
 from wkwdask.model.voxel_type import by_wkw_code
 from wkwdask.store import files
+from wkwdask.store.store import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -339,7 +340,10 @@ def _special_file_fault(path: str) -> Fault | None:
             mode = files.stat(path).st_mode
         except (FileNotFoundError, NotADirectoryError):
             return Fault(
-                "file.dangling", path, f"a symbolic link to {files.readlink(path)}", "a file"
+                "file.dangling",
+                path,
+                f"a symbolic link to {open_store(path).link_target()}",
+                "a file",
             )
     if not stat.S_ISREG(mode):
         return Fault(

@@ -41,6 +41,7 @@ from wkwdask.store import files
 from wkwdask.store.local import ABSENT
 from wkwdask.store.lru import LruCache
 from wkwdask.store.paths import dirname
+from wkwdask.store.store import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -423,7 +424,7 @@ def check_links_of(paths: Iterable[str]) -> None:
     are not zeros."""
     rows = {dirname(path) for path in paths}
     for folder in {*rows, *(dirname(row) for row in rows)}:
-        if files.islink(folder) and not files.exists(folder):
+        if open_store(folder).link_target() and not open_store(folder).exists():
             raise _dangling(folder)
 
 

@@ -14,6 +14,7 @@ from wkwdask.formats.zarr.ngff import parse_image
 from wkwdask.model.faults import Fault
 from wkwdask.model.json_text import parse_object
 from wkwdask.store import files
+from wkwdask.store.store import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -40,7 +41,7 @@ _COMPARED = (
 def document_faults(folder: str) -> Iterator[Fault]:
     """Yield the faults of the documents of a local group or array, and of the arrays of an
     image."""
-    group = read_node(folder) if files.isdir(folder) else None
+    group = read_node(folder) if open_store(folder).is_folder() else None
     if group is None:
         return
     yield from _two_versions(folder)
@@ -59,7 +60,7 @@ def document_faults(folder: str) -> Iterator[Fault]:
         return
     arrays = {}
     for level in image.levels:
-        if files.isdir(f"{folder}/{level.path}"):
+        if open_store(folder).is_folder(level.path):
             yield from _two_versions(f"{folder}/{level.path}")
         try:
             node = group.member(level.path)
@@ -97,7 +98,7 @@ def _two_versions(folder: str) -> Iterator[Fault]:
     """Yield a fault if a folder has documents of both versions of Zarr."""
     newer, older = (
         _read(f"{folder}/{FILE_NAME}"),
-        [name for name in _V2_DOCUMENTS if files.isfile(f"{folder}/{name}")],
+        [name for name in _V2_DOCUMENTS if open_store(folder).is_file(name)],
     )
     if newer is None or not older:
         return
@@ -169,8 +170,10 @@ def _consolidated_faults(group: Node, folder: str) -> Iterator[Fault]:
                     f"those of {folder}/{name}",
                 )
     if listed:
-        for name in sorted(files.listdir(folder)):
-            record = array_record(f"{folder}/{name}") if files.isdir(f"{folder}/{name}") else None
+        for name in open_store(folder).names():
+            record = (
+                array_record(f"{folder}/{name}") if open_store(folder).is_folder(name) else None
+            )
             if record is not None and record[len(folder) + 1 :] not in listed:
                 yield Fault(
                     "document.consolidated",
@@ -272,7 +275,7 @@ def _unlisted_arrays(group: Node, folder: str, first: Node | None) -> Iterator[F
     tails = sorted({tail for _, slash, tail in (path.partition("/") for path in listed) if slash})
     for name in (
         path
-        for member in sorted(files.listdir(folder))
+        for member in open_store(folder).names()
         for path in (member, *(f"{member}/{tail}" for tail in tails))
     ):
         if name in listed or name.startswith(".") or array_record(f"{folder}/{name}") is None:

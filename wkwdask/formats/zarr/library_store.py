@@ -14,6 +14,7 @@ from wkwdask.store import files
 from wkwdask.store.objects import object_store
 from wkwdask.store.objects.remote import RemoteStore
 from wkwdask.store.paths import is_on_disk, relpath
+from wkwdask.store.store import open_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -71,7 +72,7 @@ class _FilesStore(Store):  # type: ignore[misc, unused-ignore]
                     )
                 return file.read_end(byte_range.suffix)
         except (FileNotFoundError, NotADirectoryError):
-            if files.exists(path):  # the zip itself is gone
+            if open_store(path).exists():  # the zip itself is gone
                 raise
             return None
 
@@ -111,5 +112,5 @@ class _FilesStore(Store):  # type: ignore[misc, unused-ignore]
                     yield key
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
-        for name in files.listdir(f"{self._folder}/{prefix}".rstrip("/")):
+        for name in open_store(f"{self._folder}/{prefix}".rstrip("/")).names():
             yield name

@@ -19,6 +19,7 @@ from wkwdask.formats.zarr.target import PREFIX
 from wkwdask.store import files
 from wkwdask.store.locks import locked_file
 from wkwdask.store.paths import ZIP, basename, dirname, is_zipped, local_path
+from wkwdask.store.store import open_store
 from wkwdask.store.zip_writer import write_zip
 
 if TYPE_CHECKING:
@@ -52,11 +53,11 @@ class ZippedImage:
                 f"{path}: OME-NGFF {version} is not stored in one file, which needs Zarr v3; write "
                 "version 0.5 or later"
             )
-        if files.isdir(path):
+        if open_store(path).is_folder():
             raise ExistsError(f"{path}: is a folder, expected nothing or a file")
-        if not replaces(existing) and files.lexists(path):
+        if not replaces(existing) and open_store(path).is_taken():
             raise ExistsError(f'{path}: already exists; existing="overwrite" replaces it whole')
-        if not files.isdir(dirname(path)):
+        if not open_store(dirname(path)).is_folder():
             raise MissingError(f"{dirname(path)}: no such folder")
 
     def can_pack(self, folder: str) -> bool:
@@ -77,7 +78,7 @@ class ZippedImage:
 
     def finish(self, call: str) -> bool:
         above = dirname(self.path)
-        names = files.listdir(above) if files.isdir(above) else []
+        names = open_store(above).names() if open_store(above).is_folder() else []
         complete = [
             f"{above}/{name}"
             for name in names

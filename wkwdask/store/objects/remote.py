@@ -241,8 +241,12 @@ class RemoteStore:
     def is_folder(self, name: str = "") -> bool:
         return stat.S_ISDIR(self.mode(name))
 
-    def is_file(self, name: str) -> bool:
+    def is_file(self, name: str = "") -> bool:
         return stat.S_ISREG(self.mode(name))
+
+    def is_writable(self, name: str = "") -> bool:
+        del name
+        return False
 
     def mode(self, name: str = "") -> int:
         """Return the mode of a file or folder, 0 if it is absent or refused; other errors are
