@@ -21,6 +21,7 @@ from wkwdask.formats.wkw.array import wkw_array, wkw_target
 from wkwdask.formats.wkw.header import BlockType, make_header
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.graphs.runners import num_workers, run_job
+from wkwdask.model.array_files import ArrayFiles
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.writing.receipts import Receipt, merge_receipts
 from wkwdask.model.writing.target_array import TargetArray
@@ -43,14 +44,25 @@ _FILE_NBYTES = 1 << 28
 _DIGEST = 1 << 61  # as long as real ones, in a journal
 
 
-class _Volume(StoredArray):
-    """A mag all of whose files are said to be there."""
+class _Files(ArrayFiles):
+    """Files that are all said to be there."""
 
     __slots__ = ()
 
     def occupied(self, cell_shape: tuple[int, int, int]) -> np.ndarray:
         """Say that all cells have data."""
         return np.ones([len(r) for r in cell_range(self.box, cell_shape)], bool)
+
+
+class _Volume(StoredArray):
+    """A mag all of whose files are said to be there."""
+
+    __slots__ = ()
+
+    @property
+    def files(self) -> _Files:
+        """Files that are all said to be there."""
+        return _as(_Files, super().files)
 
 
 class _Target(TargetArray):

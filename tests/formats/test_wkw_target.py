@@ -72,7 +72,7 @@ def write_all(target, array, part_shape):
     receipts = []
     for shard in cells(target.box, target.shard_shape):
         receipts.append(target.join_shard(shard, write_parts(target, array, shard, part_shape)))
-        target.remove_parts(shard)
+        target.files.remove_parts(shard)
     return receipts
 
 
@@ -112,14 +112,14 @@ def test_parts_join_to_the_file_that_is_encoded_at_once(tmp_path, block_type, ch
     (receipt,) = write_all(target, array, part_shape)
     path = Path(file_path(target.folder, (0, 0, 0)))
     raw = path.read_bytes()
-    assert receipt.path == str(path) == target.path_of(receipt)
+    assert receipt.path == str(path) == target.files.path_of(receipt)
     assert (receipt.nbytes, receipt.mtime_ns) == (len(raw), path.stat().st_mtime_ns)
     np.testing.assert_array_equal(decode_file(raw), array)
     if block_type is not BlockType.LZ4:
         # whose bytes are those of the compiled calls, not of python-lz4
         assert raw == encode_file(array, header_of(target.array))
     assert raw == whole_file(tmp_path / "whole", array, block_type)
-    assert files(target.parts.url) == []
+    assert files(target.staging.url) == []
     assert (receipt.voxels, receipt.minimum, receipt.maximum) == (16**3, 0, array.max())
     assert receipt.nonzero == target.box
     assert read_header(target.folder) == header_of(target.array)
@@ -167,7 +167,7 @@ def test_any_box_and_parts(tmp_path_factory, data):
             )
         )
         assert receipt.nonzero == expected
-    assert files(target.parts.url) == []
+    assert files(target.staging.url) == []
 
 
 def test_a_whole_file_equals_joined_parts(tmp_path):
@@ -237,8 +237,8 @@ def test_tasks_that_run_twice(tmp_path, part_shape):
     joined = lasting(target.join_shard((0, 0, 0), first))
     raw = Path(joined.path).read_bytes()
     assert lasting(target.join_shard((0, 0, 0), first)) == joined  # the parts are still there
-    target.remove_parts((0, 0, 0))
-    target.remove_parts((0, 0, 0))
+    target.files.remove_parts((0, 0, 0))
+    target.files.remove_parts((0, 0, 0))
     # the parts are gone, the file is there
     assert lasting(target.join_shard((0, 0, 0), first)) == joined
     again = write_parts(target, array, (0, 0, 0), part_shape)
@@ -369,7 +369,7 @@ def test_a_published_file_has_the_state_of_its_group(tmp_path):
     assert (1, receipt.nbytes, receipt.mtime_ns) == target.as_volume().files.group_state((0, 0, 0))
     assert receipt.files == 1
     Path(receipt.path).unlink()
-    gone = target.published_receipt(receipt)
+    gone = target.files.published_receipt(receipt)
     assert (gone.path, gone.nbytes, gone.mtime_ns) == (
         None,
         *target.as_volume().files.group_state((0, 0, 0))[1:],
@@ -383,9 +383,9 @@ def test_a_part_is_there_if_every_byte_is(tmp_path, block_type):
     target.prepare()
     receipt, other = write_parts(target, array, (0, 0, 0), (8, 8, 4))
     path = Path(receipt.path)
-    assert path == Path(target.path_of(receipt)) != Path(other.path)
+    assert path == Path(target.files.path_of(receipt)) != Path(other.path)
     raw = path.read_bytes()
-    assert target.has_files_of(receipt)
+    assert target.files.has_files_of(receipt)
     for content in (
         raw[:-1],
         raw + b"x",
@@ -393,12 +393,12 @@ def test_a_part_is_there_if_every_byte_is(tmp_path, block_type):
         *(raw[:n] + bytes([raw[n] ^ 1]) + raw[n + 1 :] for n in range(0, len(raw), 5)),
     ):
         path.write_bytes(content)
-        assert not target.has_files_of(receipt)
+        assert not target.files.has_files_of(receipt)
     path.unlink()
-    assert not target.has_files_of(receipt)
+    assert not target.files.has_files_of(receipt)
     path.write_bytes(raw)
-    assert target.has_files_of(receipt)
-    assert target.has_files_of(other)
+    assert target.files.has_files_of(receipt)
+    assert target.files.has_files_of(other)
 
 
 @pytest.mark.parametrize("block_type", BLOCK_TYPES)
@@ -408,20 +408,20 @@ def test_a_file_is_there_if_size_header_and_table_are(tmp_path, block_type):
     (receipt,) = write_all(target, array, (8, 8, 4))
     path = Path(receipt.path)
     raw = path.read_bytes()
-    assert target.has_files_of(receipt)
+    assert target.files.has_files_of(receipt)
     # the journal keeps no path, and a restored file has another time
-    assert target.has_files_of(replace(receipt, mtime_ns=7, path=None))
+    assert target.files.has_files_of(replace(receipt, mtime_ns=7, path=None))
     damaged = [raw[:-1], raw + b"x", b"", b"WKX" + raw[3:], raw[:8] + b"\xff" * 8 + raw[16:]]
     if block_type is not BlockType.RAW:
         damaged += [raw[: 16 + 8 * n] + b"\xff" * 8 + raw[24 + 8 * n :] for n in range(8)]
     for content in damaged:
         path.write_bytes(content)
-        assert not target.has_files_of(receipt)
+        assert not target.files.has_files_of(receipt)
     path.unlink()
-    assert not target.has_files_of(receipt)
+    assert not target.files.has_files_of(receipt)
     (tmp_path / "mag" / "header.wkw").unlink()
     path.write_bytes(raw)
-    assert target.has_files_of(receipt)
+    assert target.files.has_files_of(receipt)
 
 
 def test_what_is_all_zero_is_always_there(tmp_path):
@@ -433,7 +433,7 @@ def test_what_is_all_zero_is_always_there(tmp_path):
         writer.skip(target.box)
         receipt = writer.close()
         assert receipt.nbytes == 0
-        assert target.has_files_of(receipt)
+        assert target.files.has_files_of(receipt)
 
 
 def test_parts_of_other_files_stay(tmp_path):
@@ -442,9 +442,9 @@ def test_parts_of_other_files_stay(tmp_path):
     target.prepare()
     first, second = (write_parts(target, array, (x, 0, 0), (8, 8, 8)) for x in range(2))
     target.join_shard((0, 0, 0), first)
-    target.remove_parts((0, 0, 0))
+    target.files.remove_parts((0, 0, 0))
     assert not any(Path(receipt.path).exists() for receipt in first)
-    assert all(target.has_files_of(receipt) for receipt in second)
+    assert all(target.files.has_files_of(receipt) for receipt in second)
     target.join_shard((1, 0, 0), second)
     np.testing.assert_array_equal(read_all(target), array)
 

@@ -315,11 +315,13 @@ def test_journals_of_before_are_read():
     assert entry["time"] > 1.7e9
     assert not {"seconds", "nbytes_in"} & set(entry_of("a", Result(())))
 
-    class Target:
-        box = RECEIPT.box
-
+    class Files:
         def path_of(self, receipt):
             return "x"
+
+    class Target:
+        box = RECEIPT.box
+        files = Files()
 
     old = {name: value for name, value in entry.items() if name in ("task", "sources", "receipts")}
     for value in (entry, old):

@@ -253,6 +253,14 @@ class MemoryTarget:
     def dtype(self):
         return np.dtype(self.dtype_name)
 
+    @property
+    def files(self):
+        return self
+
+    @property
+    def encoder(self):
+        return self
+
     def part_shape(self, nbytes):
         voxel_nbytes = self.dtype.itemsize * self.num_channels
         return largest_multiple(
@@ -378,7 +386,7 @@ class MemoryPartWriter:
 
     def close(self):
         receipt = self._stats.receipt(self._shard, self._part)
-        store, name = store_of(self._target.folder), self._target.path_of(receipt)
+        store, name = store_of(self._target.folder), self._target.files.path_of(receipt)
         if not self._voxels.any():
             store.pop(name)
             return receipt

@@ -434,7 +434,7 @@ def _checked_chunk(
 def _join(receipts: npt.NDArray[Any], *, target: TargetArray) -> npt.NDArray[Any]:
     parts: list[Receipt] = list(receipts.ravel())
     joined = target.join_shard(parts[0].shard, parts)
-    target.remove_parts(parts[0].shard)
+    target.files.remove_parts(parts[0].shard)
     return _object(joined)
 
 
@@ -486,7 +486,7 @@ class ArrayWrite(Plan):
         stored = decoded = 0
         for part in parts[:: -(-len(parts) // _SAMPLES)]:
             box = cell_box(part, shape, target.box).intersection(target.box)
-            stored += target.encoded_nbytes(
+            stored += target.encoder.encoded_nbytes(
                 np.asfortranarray(part_of_array(array, box, target.box.topleft), target.dtype),
                 box.topleft,
             )

@@ -192,7 +192,7 @@ def _result_of(line: bytes, targets: Sequence[TargetArray]) -> Result | None:
 
 def _receipt(target: TargetArray, values: dict[str, Any]) -> Receipt:
     receipt = Receipt.from_json(values, target.box.mag)
-    return replace(receipt, path=target.path_of(receipt)) if receipt.nbytes else receipt
+    return replace(receipt, path=target.files.path_of(receipt)) if receipt.nbytes else receipt
 
 
 def entries_of(lines: Iterable[bytes]) -> dict[str, dict[str, Any]]:

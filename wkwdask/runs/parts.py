@@ -38,8 +38,10 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.states import States
     from wkwdask.model.volume import Volume
+    from wkwdask.model.writing.encoding import EncodedBox
     from wkwdask.model.writing.receipts import Receipt
-    from wkwdask.model.writing.target_array import EncodedBox, TargetArray, Writer
+    from wkwdask.model.writing.target_array import TargetArray
+    from wkwdask.model.writing.writers import Writer
 
 
 _MAX_BUFFERED_NBYTES = 32 << 20  # buffered in all open shards together
@@ -67,6 +69,7 @@ class BrickWriter:
         region: BoundingBox | None = None,
     ) -> None:
         self._target = target
+        self._encoder = target.encoder
         self._brick_shape = brick_shape
         self._part = part
         self._region = region
@@ -105,7 +108,7 @@ class BrickWriter:
 
         def encode(n: int) -> None:
             inside = boxes[n][1]
-            encoded[n] = self._target.encode_box(
+            encoded[n] = self._encoder.encode_box(
                 part_of_array(voxels, inside, brick.topleft),
                 inside.topleft,
                 is_part=self._part is not None,
@@ -124,7 +127,7 @@ class BrickWriter:
         length, *others = {
             edge // chunk for edge, chunk in zip(self._brick_shape, chunk_shape, strict=True)
         }
-        if not self._target.has_morton_order or others or length % 2:
+        if not self._encoder.has_morton_order or others or length % 2:
             yield box
             return
         shape = times(chunk_shape, (length // 2,) * 3)
@@ -224,7 +227,7 @@ class ReceiptCollector:
         """Accept the result of a task; return the joins that can start now."""
         if isinstance(task.spec, JoinSpec):
             # only now, since the journal contains the receipt of the joined shard
-            task.spec.target.remove_parts(task.spec.shard)
+            task.spec.target.files.remove_parts(task.spec.shard)
         joins: list[Task] = []
         for level, receipt in result.receipts:
             if receipt.part is None:
@@ -254,10 +257,10 @@ class ReceiptCollector:
         if receipt.part is not None:
             joined = known(join_key(level, receipt.shard))
             if joined is not None and all(
-                target.has_files_of(whole) for _, whole in joined.receipts
+                target.files.has_files_of(whole) for _, whole in joined.receipts
             ):
                 return True
-        return target.has_files_of(receipt)
+        return target.files.has_files_of(receipt)
 
 
 def states_of_part(

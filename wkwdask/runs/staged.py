@@ -282,7 +282,9 @@ class StagedMags:
             for _, receipt in receipts_of(read_journal(self.root), self.targets)
             if receipt.part is None
         )
-        return {receipt.shard: receipt for receipt in receipts if target.has_files_of(receipt)}
+        return {
+            receipt.shard: receipt for receipt in receipts if target.files.has_files_of(receipt)
+        }
 
     def publish(self, tallies: Sequence[ShardTally], note: str = "") -> Report:
         """Check that all shards were written, then publish the mags."""

@@ -411,7 +411,9 @@ class SizeSpec:
 
     def run(self) -> Result:
         voxels = self.application.voxels(self.box, self.target)
-        stored = 0 if voxels is None else self.target.encoded_nbytes(voxels, self.box.topleft)
+        stored = (
+            0 if voxels is None else self.target.encoder.encoded_nbytes(voxels, self.box.topleft)
+        )
         return Result((), value=(stored, voxel_nbytes(self.target, self.box)))
 
 

@@ -213,9 +213,9 @@ def estimate_pyramid(pyramid: Pyramid, workers: int) -> PyramidPlan:
         for level, target in enumerate(targets):
             shards = int(plan.levels[level].occupied_shards(target.shard_shape, occupied).sum())
             chunks = count_cells(target.box, target.chunk_shape)
-            files = target.max_files(shards, math.ceil(chunks * occupied.mean()))
+            files = target.files.max_files(shards, math.ceil(chunks * occupied.mean()))
             compression = sample.ratio_of(len(mags)) or ratio or 1.0
-            nbytes = target.expected_nbytes(
+            nbytes = target.files.expected_nbytes(
                 shards,
                 voxel_nbytes_in // math.prod(source.box.mag.step_to(target.box.mag)),
                 compression,
@@ -455,7 +455,9 @@ def _estimate_job(planned: Import | Rechunk) -> ConvertedMag:
     voxels = plan.box.volume * share
     nbytes_in = int(voxels * source.num_channels * source.dtype.itemsize)
     nbytes_out = int(voxels * target.num_channels * target.dtype.itemsize)
-    files = target.max_files(shards, math.ceil(count_cells(plan.box, target.chunk_shape) * share))
+    files = target.files.max_files(
+        shards, math.ceil(count_cells(plan.box, target.chunk_shape) * share)
+    )
     copies = not isinstance(planned, Import) and not planned.decodes
     stored = source.files.count() if copies else None
     if stored is not None:
@@ -467,7 +469,7 @@ def _estimate_job(planned: Import | Rechunk) -> ConvertedMag:
             else plan.occupied(source.files.occupied(plan.source_cell_shape))
         )
         sample = _sample_copy(source, plan, target, occupied)
-        nbytes = target.expected_nbytes(
+        nbytes = target.files.expected_nbytes(
             shards, nbytes_out, 1.0 if sample.ratio is None else sample.ratio
         )
         # copied chunks are not encoded, so the sample only estimates the size
@@ -534,7 +536,7 @@ def _sample_copy(source: Any, plan: Any, target: Any, occupied: CellMap) -> Samp
         box = _middle_brick(plan, region)
         started = time.perf_counter()
         voxels, nbytes_in = _read(source, box)
-        stored_nbytes = target.encoded_nbytes(voxels, box.topleft)
+        stored_nbytes = target.encoder.encoded_nbytes(voxels, box.topleft)
         seconds = time.perf_counter() - started
         if number == 0:
             continue  # the first brick compiles kernels; it is read again as the next one

@@ -539,8 +539,8 @@ class Pyramid(Plan):
                 math.ceil(count_cells(target.box, shape) * filled_share)
                 for shape in (target.shard_shape, target.chunk_shape)
             )
-            nbytes += target.expected_nbytes(shards, filled, sample.ratio_of(number) or 0.0)
-            num_files += target.max_files(shards, chunks)
+            nbytes += target.files.expected_nbytes(shards, filled, sample.ratio_of(number) or 0.0)
+            num_files += target.files.max_files(shards, chunks)
         return Size(int(SURE_SHARE * nbytes), nbytes, num_files)
 
     def phases(self) -> Generator[Phase, str, Outcome]:

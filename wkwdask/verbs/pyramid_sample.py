@@ -75,7 +75,7 @@ def sample_pyramid(pyramid: Any) -> Sample:
         )
         encoded = [
             (
-                targets[brick.level].encoded_nbytes(brick.voxels, brick.topleft),
+                targets[brick.level].encoder.encoded_nbytes(brick.voxels, brick.topleft),
                 brick.voxels.nbytes,
                 brick.level,
             )

@@ -58,14 +58,14 @@ def need_of(
             share = int(occupied.sum()) / max(1, count_cells(plan.box, plan.region_shape))
             sample = encode(number, sampled_boxes(plan, occupied), run_tasks)
             stored, decoded = sample or (1, 1)
-            nbytes = target.expected_nbytes(
+            nbytes = target.files.expected_nbytes(
                 shards, int(voxel_nbytes(target, plan.box) * share), stored / max(1, decoded)
             )
             likely += nbytes
             least += nbytes * (
                 sure_share if sample is not None else SURE_SHARE if is_raw(target) else 0
             )
-            num_files += target.max_files(
+            num_files += target.files.max_files(
                 shards, math.ceil(count_cells(plan.box, target.chunk_shape) * share)
             )
         return Size(int(least), int(likely), int(num_files))
@@ -80,8 +80,10 @@ def need_of_targets(staged: StagedMags, measure: Callable[[RunTasks], Size]) -> 
             count_cells(target.box, target.shard_shape),
             count_cells(target.box, target.chunk_shape),
         )
-        nbytes += target.expected_nbytes(shards, voxel_nbytes(target, target.box), _LARGEST_RATIO)
-        num_files += target.max_files(shards, chunks)
+        nbytes += target.files.expected_nbytes(
+            shards, voxel_nbytes(target, target.box), _LARGEST_RATIO
+        )
+        num_files += target.files.max_files(shards, chunks)
     return Need(staged.parent, nbytes, num_files, measure, staged.held)
 
 
@@ -105,10 +107,10 @@ def is_raw(target: TargetArray) -> bool:
     ones."""
     box = target.box
     corner = vec3([t // n * n for t, n in zip(box.topleft, target.chunk_shape, strict=True)])
-    ones = target.clip_to_box(
+    ones = target.encoder.clip_to_box(
         np.ones((target.num_channels, *target.chunk_shape), target.dtype, order="F"), corner
     )
-    return not box.is_empty and 2 * target.encoded_nbytes(ones, corner) >= ones.nbytes
+    return not box.is_empty and 2 * target.encoder.encoded_nbytes(ones, corner) >= ones.nbytes
 
 
 def read_voxels(source: Volume, box: BoundingBox) -> npt.NDArray[Any]:
@@ -129,7 +131,7 @@ def encoded_like(
         for box in boxes:
             voxels = read(number, box).astype(targets[number].dtype, order="F", copy=False)
             decoded += voxels.nbytes
-            stored += targets[number].encoded_nbytes(voxels, box.topleft)
+            stored += targets[number].encoder.encoded_nbytes(voxels, box.topleft)
         return stored, decoded
 
     return encode

@@ -81,7 +81,7 @@ def encode_part(
         raise
     if name is None and target.merges:
         receipt = target.join_shard(shard, [receipt])
-        target.remove_parts(shard)
+        target.files.remove_parts(shard)
     return receipt
 
 

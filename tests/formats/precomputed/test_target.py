@@ -129,11 +129,11 @@ def test_chunks_in_any_order_make_the_same_shards(tmp_path, order):
         elif order == "shuffled":
             np.random.default_rng(1).shuffle(bricks)
         receipt = write_whole(target, shard, array, None if order == "one brick" else bricks)
-        path = Path(target.shard_path(shard))
+        path = Path(target.files.shard_path(shard))
         assert path.read_bytes() == expected_shard(target, shard, array)
         assert (receipt.path, receipt.nbytes) == (str(path), path.stat().st_size)
-        assert target.has_files_of(receipt)
-    assert os.listdir(target.parts.url) == []
+        assert target.files.has_files_of(receipt)
+    assert os.listdir(target.staging.url) == []
     found = np.empty_like(array)
     target.as_volume().read_into(found, (0, 0, 0))
     np.testing.assert_array_equal(found, array)
@@ -155,10 +155,10 @@ def test_parts_are_joined_to_the_same_shards(tmp_path, part_shape):
     target, array = target_of(tmp_path), voxels()
     for shard in cells(target.box, target.shard_shape):
         parts = write_parts(target, shard, array, part_shape)
-        assert all(target.has_files_of(part) for part in parts)
+        assert all(target.files.has_files_of(part) for part in parts)
         receipt = target.join_shard(shard, parts)
         assert Path(receipt.path).read_bytes() == expected_shard(target, shard, array)
-        target.remove_parts(shard)
+        target.files.remove_parts(shard)
         assert target.join_shard(shard, parts) == receipt  # a task that runs twice
         os.unlink(receipt.path)
         with pytest.raises(
@@ -173,7 +173,7 @@ def test_a_part_that_was_damaged_is_not_believed(tmp_path):
     data = bytearray(Path(part.path).read_bytes())
     data[3] ^= 1
     Path(part.path).write_bytes(data)
-    assert not target.has_files_of(part)
+    assert not target.files.has_files_of(part)
 
 
 @pytest.mark.parametrize("damage", ["short", "gone", "index"])
@@ -186,7 +186,7 @@ def test_a_shard_that_was_damaged_is_not_believed(tmp_path, damage):
         path.unlink()
     else:
         path.write_bytes(data[:-1] if damage == "short" else b"\xff" * 8 + data[8:])
-    assert not target.has_files_of(receipt)
+    assert not target.files.has_files_of(receipt)
 
 
 @pytest.mark.parametrize("sharding", [SHARDING, None])
@@ -202,7 +202,7 @@ def test_zeros_are_not_stored(tmp_path, sharding):
         writer.skip(cell_box((0, 0, 0), target.shard_shape, target.box).intersection(target.box))
         receipt = writer.close()
     assert (receipt.path, receipt.nbytes, receipt.maximum) == (None, 0, 0)
-    assert target.has_files_of(receipt)
+    assert target.files.has_files_of(receipt)
     assert os.listdir(target.folder) == []
 
 
@@ -229,15 +229,15 @@ def test_chunks_that_are_files(tmp_path, monkeypatch, compress):
     suffix = ".gz" if compress else ""
     assert f"19-25_19-27_0-4{suffix}" in found
     assert f"3-11_3-11_0-4{suffix}" not in found  # all zero
-    assert target.has_files_of(receipt)
+    assert target.files.has_files_of(receipt)
     os.unlink(f"{target.folder}/19-25_19-27_0-4{suffix}")
-    assert not target.has_files_of(receipt)
+    assert not target.files.has_files_of(receipt)
 
 
 def test_parts_of_a_group_add_up(tmp_path):
     target, array = target_of(tmp_path, None), voxels()
     parts = write_parts(target, (0, 0, 0), array, (16, 16, 8))
-    assert all(target.has_files_of(part) for part in parts)
+    assert all(target.files.has_files_of(part) for part in parts)
     joined = target.join_shard((0, 0, 0), parts)
     whole = write_whole(target_of(tmp_path / "whole", None), (0, 0, 0), array)
     assert (joined.files, joined.nbytes, joined.voxels, joined.box) == (
@@ -246,7 +246,7 @@ def test_parts_of_a_group_add_up(tmp_path):
         whole.voxels,
         whole.box,
     )
-    assert target.has_files_of(Receipt.from_json(joined.to_json(), Mag(1, 1, 1)))
+    assert target.files.has_files_of(Receipt.from_json(joined.to_json(), Mag(1, 1, 1)))
     assert files(target.folder) == files(tmp_path / "whole" / "scale-0")
 
 
@@ -270,4 +270,4 @@ def test_voxels_beyond_the_box_are_left_out(tmp_path):
     writer = target.open_part(shard, None)
     writer.append(cut(padded, box), box.topleft)
     writer.close()
-    assert Path(target.shard_path(shard)).read_bytes() == expected_shard(target, shard, array)
+    assert Path(target.files.shard_path(shard)).read_bytes() == expected_shard(target, shard, array)

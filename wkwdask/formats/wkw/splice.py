@@ -88,7 +88,8 @@ class _Splice:
         self._header, self._before = header_of(target.array), header_of(self._stored)
         self._shift = [s // self._header.block_len for s in self._stored.origin]
         self._box = cell_box(shard, target.shard_shape, target.box).intersection(target.box)
-        self._file = target.new_shard((0, *shard))
+        self._files = target.files
+        self._file = self._files.new_shard((0, *shard))
         self._next = 0
         self._has_voxels = False
         self._absent: list[str] = []
@@ -135,7 +136,7 @@ class _Splice:
         return self._published()
 
     def _published(self) -> Receipt:
-        return self._target.published_receipt(
+        return self._files.published_receipt(
             Receipt(self._shard, self._box, voxels=self._box.volume)
         )
 
