@@ -120,7 +120,7 @@ class LevelScope(Protocol):
     def paths_of(self, shard: Vec3) -> list[str]:
         """Return the paths of all files of a completely stored shard."""
 
-    def target(self, box: BoundingBox, parts_folder: str, folder: str | None = None) -> Any:
+    def target(self, box: BoundingBox, staging_folder: str, folder: str | None = None) -> Any:
         """Return the array that rewrites single shards, in place or in another folder; ``box`` is
         relative to the origin of the grid."""
 
@@ -312,10 +312,12 @@ class ArrayScope(LevelScope):
         indices = (file for file, _ in naming.keys((range(grid.file_counts[0]), x, y, z)))
         return [self.array.store.path_of(name) for file in indices for name in naming.names(file)]
 
-    def target(self, box: BoundingBox, parts_folder: str, folder: str | None = None) -> TargetArray:
+    def target(
+        self, box: BoundingBox, staging_folder: str, folder: str | None = None
+    ) -> TargetArray:
         del box
         array = self.array if folder is None else self.array.at(self.array.store.at(folder))
-        return TargetArray(array, self.array.store.at(parts_folder), is_in_place=True)
+        return TargetArray(array, self.array.store.at(staging_folder), is_in_place=True)
 
     @property
     def absent_value(self) -> str:

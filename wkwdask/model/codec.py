@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.model.writing.file_buffer import EncodedPieces, FileBuffer
+    from wkwdask.model.writing.file_buffer import Arena, FileBuffer
 
 _LARGEST_REUSED = 16 << 20  # bytes
 _local = threading.local()
@@ -240,12 +240,12 @@ class ChunkCodec(ABC):
         """Encode a chunk (c, x, y, z): a whole one, or its part inside the array if the grid
         truncates chunks; ``source`` names the file in errors."""
 
-    def encode_piece(
-        self, voxels: npt.NDArray[Any], pieces: EncodedPieces, source: str
+    def encode_in_arena(
+        self, voxels: npt.NDArray[Any], arena: Arena, source: str
     ) -> bytes | memoryview:
-        """Encode a chunk as :meth:`encode` does, perhaps into ``pieces``: then the result is valid
-        until these are released."""
-        del pieces
+        """Encode a chunk as :meth:`encode` does, perhaps into ``arena``: then the result is valid
+        until that is released."""
+        del arena
         return self.encode(voxels, source)
 
     def check_packages(self, source: str) -> None:  # noqa: B027  # most codecs need no package of an extra

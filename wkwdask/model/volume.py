@@ -151,9 +151,9 @@ class Volume(Protocol):
         """
 
 
-def delegate_to(part: str, name: str) -> Any:
+def delegate_to(attribute: str, name: str) -> Any:
     """Declare a property or method that an attribute provides."""
-    return property(attrgetter(f"{part}.{name}"))
+    return property(attrgetter(f"{attribute}.{name}"))
 
 
 class RandomAccessVolume:

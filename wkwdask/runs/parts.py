@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.states import States
     from wkwdask.model.volume import Volume
-    from wkwdask.model.writing.encoding import EncodedBox
+    from wkwdask.model.writing.encoding import EncodedChunks
     from wkwdask.model.writing.receipts import Receipt
     from wkwdask.model.writing.target_array import TargetArray
     from wkwdask.model.writing.writers import Writer
@@ -48,12 +48,12 @@ _MAX_BUFFERED_NBYTES = 32 << 20  # buffered in all open shards together
 
 
 @dataclass(frozen=True, slots=True)
-class EncodedPiece:
-    """Piece of a brick inside one shard."""
+class BrickPiece:
+    """Piece of a brick inside one shard, encoded."""
 
     shard: Vec3
     box: BoundingBox
-    encoded: EncodedBox | None
+    encoded: EncodedChunks | None
     """None if all voxels are zero."""
 
 
@@ -84,7 +84,7 @@ class BrickWriter:
 
     def encode(
         self, index: Vec3, voxels: npt.NDArray[Any] | None, *, is_shared: bool = False
-    ) -> list[EncodedPiece]:
+    ) -> list[BrickPiece]:
         """Encode a brick, which :meth:`add` then writes. Several threads can encode bricks at once,
         or share one."""
         # A brick may cut several shards, and a shard several bricks; each intersection goes to the
@@ -101,10 +101,10 @@ class BrickWriter:
             for shard in cells(brick, self._target.shard_shape)
         ]
         if voxels is None:
-            return [EncodedPiece(shard, inside, None) for shard, inside in boxes]
+            return [BrickPiece(shard, inside, None) for shard, inside in boxes]
         if is_shared and num_sharing() > 1:
             boxes = [(shard, octant) for shard, inside in boxes for octant in self._octants(inside)]
-        encoded: list[EncodedBox | None] = [None] * len(boxes)
+        encoded: list[EncodedChunks | None] = [None] * len(boxes)
 
         def encode(n: int) -> None:
             inside = boxes[n][1]
@@ -116,7 +116,7 @@ class BrickWriter:
 
         share(range(len(boxes)), encode) if len(boxes) > 1 else encode(0)
         return [
-            EncodedPiece(shard, inside, piece)
+            BrickPiece(shard, inside, piece)
             for (shard, inside), piece in zip(boxes, encoded, strict=True)
         ]
 
@@ -134,7 +134,7 @@ class BrickWriter:
         for octant in cells(box, shape):
             yield cell_box(octant, shape, box).intersection(box)
 
-    def add(self, pieces: Sequence[EncodedPiece]) -> None:
+    def add(self, pieces: Sequence[BrickPiece]) -> None:
         """Write an encoded brick."""
         for piece in pieces:
             writer = self._writer(piece.shard)

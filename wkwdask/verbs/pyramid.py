@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from wkwdask.model.writing.target_array import TargetArray
     from wkwdask.plans.cells import CellMap
     from wkwdask.plans.pyramid import Pass
-    from wkwdask.runs.parts import EncodedPiece
+    from wkwdask.runs.parts import BrickPiece
     from wkwdask.runs.space import Need, RunTasks
     from wkwdask.runs.staged import StagedMags
     from wkwdask.streams.pyramid import Brick
@@ -153,7 +153,7 @@ class RegionSpec(SourceSpec):
     ) -> None:
         """Read, reduce and encode source bricks on all threads that have no other task; the writers
         take the results in order."""
-        ordered: OrderedQueue[tuple[int, list[EncodedPiece]]] = OrderedQueue(
+        ordered: OrderedQueue[tuple[int, list[BrickPiece]]] = OrderedQueue(
             lambda brick: writers[brick[0]].add(brick[1])
         )
 

@@ -331,11 +331,11 @@ def lay_out_update(
                 f"{folder}: {counted(volume.num_channels, 'channel')} of {volume.dtype.name}, the "
                 f"finest mag has {source.num_channels} of {source.dtype}"
             )
-        parts = f"{job_root(parent, owner.job)}/{mag.long_name}.parts"
+        staging = f"{job_root(parent, owner.job)}/{mag.long_name}.parts"
         target = its_format.in_place_target(
             volume,
             InPlaceWrite(
-                folder, parts, source.box.in_mag(mag), level=settings.get("level") or None
+                folder, staging, source.box.in_mag(mag), level=settings.get("level") or None
             ),
         )
         origin, old_box = times(target.origin, finer.step_to(mag)), _old_box(settings, finer)

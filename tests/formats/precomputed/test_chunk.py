@@ -22,7 +22,7 @@ from wkwdask.formats.precomputed import images
 from wkwdask.formats.precomputed.chunk import PrecomputedCodec
 from wkwdask.formats.precomputed.images import jxl_size
 from wkwdask.formats.precomputed.info import parse_info
-from wkwdask.model.writing.file_buffer import MEMORY_NBYTES, EncodedPieces
+from wkwdask.model.writing.file_buffer import MEMORY_NBYTES, Arena
 
 CODECS = [
     # encoding, type, channels
@@ -72,16 +72,16 @@ def _decoded(codec, data, shape, offset=0):
 def test_memory_of_pieces():
     """Pieces do not overlap, also where one memory is full and where a piece is larger than a
     memory."""
-    pieces = EncodedPieces()
+    arena = Arena()
     sizes = [5, MEMORY_NBYTES // 2, MEMORY_NBYTES // 2, MEMORY_NBYTES + 1, 70, 64]
-    reserved = [pieces.reserve(size) for size in sizes]
+    reserved = [arena.reserve(size) for size in sizes]
     for n, memory in enumerate(reserved):
         memory[...] = n
     assert [
         (len(memory), set(memory.tolist()[:: max(1, size // 9)]))
         for memory, size in zip(reserved, sizes, strict=True)
     ] == [(size, {n}) for n, size in enumerate(sizes)]
-    pieces.release()
+    arena.release()
 
 
 @pytest.mark.parametrize(("encoding", "dtype", "channels"), _rows(CODECS))
@@ -97,13 +97,13 @@ def test_there_and_back(encoding, dtype, channels, kind):
     fixed = np.array(array.transpose(0, 3, 2, 1), order="C").transpose(0, 3, 2, 1)
     fixed.flags.writeable = False
     assert data == codec.encode(fixed, "f")
-    pieces = EncodedPieces()
+    arena = Arena()
     encoded = [
-        codec.encode_piece(voxels, pieces, "f")
+        codec.encode_in_arena(voxels, arena, "f")
         for voxels in (fixed, np.ascontiguousarray(array), fixed[:, ::-1][:, ::-1])
     ]
     assert list(map(bytes, encoded)) == [data] * 3
-    pieces.release()
+    arena.release()
     found = _decoded(codec, data, SHAPE)
     assert (found.shape, found.dtype) == (array.shape, np.dtype(dtype))
     np.testing.assert_array_equal(found, array)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.chunk_grid import Vec4
     from wkwdask.model.codec import Reframe
-    from wkwdask.model.writing.file_buffer import EncodedPieces
+    from wkwdask.model.writing.file_buffer import Arena
 
 _GZIP = ("chunk", ".gz")
 _IMAGECODECS = {".br": ("brotli_encode", 5), ".zstd": ("zstd_encode", 5)}
@@ -179,12 +179,12 @@ class PrecomputedCodec(ChunkCodec):
     def encode(self, voxels: npt.NDArray[Any], source: str) -> bytes:
         return self._packed(self._encoded(voxels.astype(self.dtype, copy=False), source), source)
 
-    def encode_piece(
-        self, voxels: npt.NDArray[Any], pieces: EncodedPieces, source: str
+    def encode_in_arena(
+        self, voxels: npt.NDArray[Any], arena: Arena, source: str
     ) -> bytes | memoryview:
         if self.encoding != "raw" or self.packing:
             return self.encode(voxels, source)
-        memory = pieces.reserve(voxels.size * self.dtype.itemsize)
+        memory = arena.reserve(voxels.size * self.dtype.itemsize)
         c, x, y, z = voxels.shape
         copy_into(
             voxels,

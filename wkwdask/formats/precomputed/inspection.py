@@ -393,8 +393,10 @@ class ScaleScope(ArrayScope):
         )
         return super().repairer() if is_box and not is_obsolete else None
 
-    def target(self, box: BoundingBox, parts_folder: str, folder: str | None = None) -> TargetArray:
-        target = super().target(box, parts_folder, folder)
+    def target(
+        self, box: BoundingBox, staging_folder: str, folder: str | None = None
+    ) -> TargetArray:
+        target = super().target(box, staging_folder, folder)
         suffixed = with_stored_suffix(self.array)
         return replace(
             target, array=replace(target.array, naming=suffixed.naming, codec=suffixed.codec)

@@ -223,7 +223,7 @@ class WebknossosFormat(ArrayFormat):
     def in_place_target(self, volume: StoredArray, write: InPlaceWrite) -> TargetArray:
         level = level_number(write.level)
         return replace(
-            wkw_target(write.folder, header_of(volume), level, write.box, write.parts),
+            wkw_target(write.folder, header_of(volume), level, write.box, write.staging),
             is_in_place=True,
             merges=write.merges,
         )

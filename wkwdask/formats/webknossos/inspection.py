@@ -177,11 +177,13 @@ class MagScope(LevelScope):
     def shards(self) -> list[Vec3]:
         return [(x, y, z) for x, y, z in self.listing.shards.tolist()]
 
-    def target(self, box: BoundingBox, parts_folder: str, folder: str | None = None) -> TargetArray:
+    def target(
+        self, box: BoundingBox, staging_folder: str, folder: str | None = None
+    ) -> TargetArray:
         assert self.header is not None
         level = level_number(read_provenance(self.folder).get("settings", {}).get("level"))
         return replace(
-            wkw_target(folder or self.folder, self.header, level, box, parts_folder),
+            wkw_target(folder or self.folder, self.header, level, box, staging_folder),
             is_in_place=True,
         )
 

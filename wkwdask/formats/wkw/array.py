@@ -143,13 +143,13 @@ def list_remote_mag(folder: str, box: BoundingBox | None) -> Listing:
 
 
 def wkw_target(
-    folder: str, header: WkwHeader, level: int, box: BoundingBox, parts_folder: str = ""
+    folder: str, header: WkwHeader, level: int, box: BoundingBox, staging_folder: str = ""
 ) -> TargetArray:
     """Return a mag as the target of a write."""
     array = wkw_array(folder, header, box, level)
     return TargetArray(
         array,
-        FolderStore(parts_folder),
+        FolderStore(staging_folder),
         ((HEADER_NAME, format_header(header)),),
         splicer=WkwSplicer(),
     )

@@ -270,9 +270,9 @@ class WkwFiles(Shards, BoxCodec):
     def head_nbytes(self) -> int:
         return self.header.smallest_data_offset
 
-    def new_shard(self, first: Vec4, grid: ChunkGrid, buffer: FileBuffer) -> _NewFile:
+    def new_shard(self, first: Vec4, grid: ChunkGrid, buffer: FileBuffer) -> _NewShard:
         del first, grid
-        return _NewFile(self.header, self.zero, buffer)
+        return _NewShard(self.header, self.zero, buffer)
 
     def is_whole(self, file: StoredFile) -> bool:
         """Return whether header and jump table are valid."""
@@ -288,7 +288,7 @@ class WkwFiles(Shards, BoxCodec):
         return zeros * self.zero.size + files * self.head_nbytes
 
 
-class _NewFile:
+class _NewShard:
     """New data file, written in Morton order; blocks that are never appended are stored as zeros.
 
     Header and jump table are written last, because they contain the sizes of all blocks::

@@ -13,7 +13,7 @@ from wkwdask.geometry.vectors import minus, plus
 from wkwdask.kernels.arrays import is_zero
 from wkwdask.model.layout import Shards
 from wkwdask.model.writing.chunk_order import chunk_nbytes_of, ordered_chunks, touched_cells
-from wkwdask.model.writing.file_buffer import EncodedBytes, EncodedPieces, FileBuffer
+from wkwdask.model.writing.file_buffer import Arena, FileBuffer, MemoryBuffer
 from wkwdask.model.writing.receipts import Stats
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ _BATCH_NBYTES = 4 << 20  # of voxels that are encoded in one call
 
 
 @dataclass(slots=True)
-class EncodedBox:
-    """Encoded chunks of a box that a writer can add."""
+class EncodedChunks:
+    """Encoded chunks of a box, which a writer stores."""
 
     stats: Stats
     codes: npt.NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
@@ -39,11 +39,11 @@ class EncodedBox:
     """Encoded size of each [bytes]."""
     num_nonzero: int = 0
     """Number of chunks that are not all zero."""
-    output: EncodedBytes | None = None
+    output: MemoryBuffer | None = None
     """Bytes of these chunks, one after another."""
     files: list[tuple[Vec4, bytes | memoryview | None]] = field(default_factory=list)
     """Chunks that are each a file, None for chunks of zeros."""
-    pieces: EncodedPieces | None = None
+    arena: Arena | None = None
     """Memory of these chunks."""
 
     def take(self) -> Iterator[npt.NDArray[np.uint8]]:
@@ -69,7 +69,7 @@ class BoxEncoder:
 
     def encode_box(
         self, array: npt.NDArray[Any], topleft: Vec3, *, is_part: bool = False
-    ) -> EncodedBox:
+    ) -> EncodedChunks:
         """Encode an array (c, x, y, z) of whole chunks, which may extend beyond the box, for a
         writer of a part or a whole shard."""
         voxels, stats = self.clip_to_box(array, topleft), Stats(self.array.mag)
@@ -114,9 +114,9 @@ class BoxEncoder:
         out = np.empty((self.array.num_channels, *whole.size), self.array.dtype, order="F")
         for border in self._borders(box, whole):
             # chunks that are replaced whole are not read: they may be damaged
-            part = np.empty((self.array.num_channels, *border.size), self.array.dtype, order="F")
-            self.array.read_into(part, border.topleft)
-            part_of_array(out, border, whole.topleft)[...] = part
+            stored = np.empty((self.array.num_channels, *border.size), self.array.dtype, order="F")
+            self.array.read_into(stored, border.topleft)
+            part_of_array(out, border, whole.topleft)[...] = stored
         part_of_array(out, box, whole.topleft)[...] = array
         return out, whole.topleft
 
@@ -152,14 +152,14 @@ class BoxEncoder:
 
     def encode_chunks(
         self, voxels: npt.NDArray[Any], topleft: Vec3, stats: Stats, *, is_part: bool
-    ) -> EncodedBox:
+    ) -> EncodedChunks:
         """Encode an array of whole chunks for a file of many chunks."""
-        output = EncodedBytes()
+        output = MemoryBuffer()
         codes, sizes, num_nonzero = self._encode_into(
             output, voxels, topleft, stores_zeros=self.array.layout.is_dense and not is_part
         )
         is_stored = sizes > 0
-        return EncodedBox(stats, codes[is_stored], sizes[is_stored], num_nonzero, output)
+        return EncodedChunks(stats, codes[is_stored], sizes[is_stored], num_nonzero, output)
 
     def _encode_into(
         self, output: FileBuffer, voxels: npt.NDArray[Any], topleft: Vec3, *, stores_zeros: bool
@@ -190,11 +190,13 @@ class BoxEncoder:
             num_nonzero,
         )
 
-    def _encoded_files(self, voxels: npt.NDArray[Any], topleft: Vec3, stats: Stats) -> EncodedBox:
+    def _encoded_files(
+        self, voxels: npt.NDArray[Any], topleft: Vec3, stats: Stats
+    ) -> EncodedChunks:
         array, edges, naming = self.array, self.array.grid.chunk, self.array.naming
         assert naming is not None
         files: list[tuple[Vec4, bytes | memoryview | None]] = []
-        pieces = EncodedPieces()
+        arena = Arena()
         box = BoundingBox(topleft, voxels.shape[1:], array.mag)
         for c, x, y, z in touched_cells(array, box).tolist():
             cell = (c, x, y, z)
@@ -205,9 +207,9 @@ class BoxEncoder:
             data: bytes | memoryview | None = None
             if not is_zero(chunk):
                 path = array.store.path_of(naming.key(cell))
-                data = array.codec.encode_piece(chunk, pieces, path)
+                data = array.codec.encode_in_arena(chunk, arena, path)
             files.append((cell, data))
-        return EncodedBox(stats, files=files, pieces=pieces)
+        return EncodedChunks(stats, files=files, arena=arena)
 
 
 def _batches(count: int, nbytes: int) -> Iterator[slice]:

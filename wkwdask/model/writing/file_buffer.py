@@ -137,7 +137,7 @@ class FileBuffer:
         self._memory = np.empty(0, np.uint8)
 
 
-class EncodedBytes(FileBuffer):
+class MemoryBuffer(FileBuffer):
     """Buffer that keeps all bytes in memory."""
 
     def __init__(self) -> None:
@@ -161,8 +161,8 @@ class EncodedBytes(FileBuffer):
         """Keep the bytes."""
 
 
-class EncodedPieces:
-    """Memory for the encoded chunks of a box. Each chunk becomes a file."""
+class Arena:
+    """Memory from which chunks reserve pieces, and which is released as a whole."""
 
     def __init__(self) -> None:
         self._memories: list[npt.NDArray[np.uint8]] = []

@@ -178,14 +178,14 @@ def open_run(file: StoredFile) -> Run:
     return Run(parse_run_tail(file.read_end(tail) or b"", file.name), file)
 
 
-def close_part(output: FileBuffer, table: RunTable) -> tuple[int, int]:
+def close_part_file(output: FileBuffer, table: RunTable) -> tuple[int, int]:
     """Write the tail of a part file and publish it; returns size and checksum."""
     output.append(np.frombuffer(format_run_tail(table), np.uint8))
     output.close().publish()
     return output.end, output.checksum
 
 
-def is_whole_part(store: Store, name: str, nbytes: int, checksum: int) -> bool:
+def is_whole_part_file(store: Store, name: str, nbytes: int, checksum: int) -> bool:
     """Return whether a part file exists with all its bytes."""
     (state,) = store.states([name])
     if state is None or state.nbytes != nbytes:

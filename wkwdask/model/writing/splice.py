@@ -29,7 +29,7 @@ from wkwdask.kernels.arrays import is_zero
 from wkwdask.kernels.codecs.blosc_layout import FRAME_NBYTES
 from wkwdask.model.layout import Shards
 from wkwdask.model.stored_array import BoxCodec, StoredArray
-from wkwdask.model.writing.file_buffer import EncodedPieces
+from wkwdask.model.writing.file_buffer import Arena
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -350,15 +350,15 @@ class Splice:
             first = last
 
         def read_batch(batch: slice) -> _Batch:
-            pieces = EncodedPieces()
-            read = _read(files, located[batch], pieces, store.gap_nbytes)
+            arena = Arena()
+            read = _read(files, located[batch], arena, store.gap_nbytes)
             return _Batch(
                 codes[batch],
                 cells[batch],
                 places[batch],
                 is_cut[batch],
                 located[batch],
-                pieces,
+                arena,
                 *read,
             )
 
@@ -401,7 +401,7 @@ class Splice:
         loops convert all that need no decoding."""
         conversion, done, stored = self._conversion, 0, 0
         memory, in_memory, codes, cells = batch.memory, batch.in_memory, batch.codes, batch.cells
-        out = batch.pieces.reserve(int(in_memory[:, 1].sum()) + FRAME_NBYTES * len(codes))
+        out = batch.arena.reserve(int(in_memory[:, 1].sum()) + FRAME_NBYTES * len(codes))
         has_bytes = in_memory[:, 1] > 0
         must_decode, cut = (
             ~has_bytes | (conversion is None),
@@ -442,7 +442,7 @@ class Splice:
                     one = self._encoded(cell, names[number])
                 stored += 0 if one is None else _append_one(output, int(codes[done]), one)
                 done += 1
-        batch.pieces.release()
+        batch.arena.release()
         return stored
 
 
@@ -458,7 +458,7 @@ class _Batch(NamedTuple):
     """Chunks to check for voxels outside of the box."""
     located: npt.NDArray[np.int64]
     """First byte of each chunk in its file, end, row, and number of the file, shape (n, 4)."""
-    pieces: EncodedPieces
+    arena: Arena
     """Owner of the memory."""
     memory: npt.NDArray[np.uint8]
     in_memory: npt.NDArray[np.int64]
@@ -495,7 +495,7 @@ def _append_one(output: ShardFile, code: int, data: bytes) -> int:
 def _read(
     files: Sequence[StoredFile],
     located: npt.NDArray[np.int64],
-    pieces: EncodedPieces,
+    arena: Arena,
     gap_nbytes: int,
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
     """Read chunks, shape (n, 4) with first byte, end, row and number of the file; return the
@@ -518,7 +518,7 @@ def _read(
         group = np.searchsorted(firsts, starts, "right") - 1
         in_memory[rows, 0] = starts - firsts[group] + at[group]
         used += int((lasts - firsts).sum())
-    memory = pieces.reserve(used)
+    memory = arena.reserve(used)
     for file, first, last, to in ranges:
         if not file.read_into(memory[to : to + last - first], first):
             raise MissingError(f"{file.name}: not found, though it existed a moment ago")

@@ -4,8 +4,10 @@ grid.
 A shard is a box along x, y, z with all channels. Other software stores channels in several chunks,
 or in several files: then a shard is all of these.
 
-Sharded arrays: a part is a part file of encoded chunks (``wkwdask.model.writing.run``). One task
-joins the parts of a shard without decoding, or a task writes the whole shard directly.
+A part is a box of whole chunks inside a shard.
+
+Sharded arrays: the encoded chunks of a part are a part file (``wkwdask.model.writing.run``). One
+task joins the part files of a shard without decoding, or a task writes the whole shard directly.
 
     parts of a shard (boxes of chunks)      part files              shard, in the order of codes
       +----+----+                            a: 0 1 2 3
@@ -13,8 +15,8 @@ joins the parts of a shard without decoding, or a task writes the whole shard di
       +----+----+
 
 Unsharded arrays: a shard is a group of chunks that one task writes, each a file with its final
-name. A part is some of these files; a join adds up receipts. All-zero chunks are not stored, unless
-the layout stores all chunks of a file.
+name. A part has some of these files; a join adds up receipts. All-zero chunks are not stored,
+unless the layout stores all chunks of a file.
 """
 
 from __future__ import annotations
@@ -52,8 +54,8 @@ class InPlaceWrite:
 
     folder: str
     """Folder of the level."""
-    parts: str
-    """Folder of part files."""
+    staging: str
+    """Folder of part files, and of files before they are published."""
     box: BoundingBox
     """Box to write [absolute voxels of its mag]."""
     merges: bool = False
@@ -244,4 +246,6 @@ def in_place_target(array: StoredArray, write: InPlaceWrite) -> TargetArray:
     target = replace(
         array.at(array.store.at(write.folder)), grid=replace(grid, unit=unit), crop=write.box
     )
-    return TargetArray(target, target.store.at(write.parts), merges=write.merges, is_in_place=True)
+    return TargetArray(
+        target, target.store.at(write.staging), merges=write.merges, is_in_place=True
+    )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from wkwdask.geometry.grid import cell_box, cell_range
 from wkwdask.model.writing.chunk_order import channel_chunks_per_file, chunk_nbytes_of, shards_of
 from wkwdask.model.writing.file_buffer import FileBuffer
-from wkwdask.model.writing.run import Run, copy_runs, is_whole_part, publish_shard
+from wkwdask.model.writing.run import Run, copy_runs, is_whole_part_file, publish_shard
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -172,7 +172,7 @@ class TargetFiles:
             return not self.is_in_place or is_part_file or not self.stored_sizes(receipt)
         if is_part_file:
             assert receipt.part is not None
-            return is_whole_part(
+            return is_whole_part_file(
                 self.staging,
                 self.part_file_name(receipt.shard, receipt.part),
                 receipt.nbytes,

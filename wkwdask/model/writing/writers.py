@@ -11,7 +11,7 @@ import numpy as np
 from wkwdask.model.writing.chunk_order import shards_of
 from wkwdask.model.writing.file_buffer import FileBuffer
 from wkwdask.model.writing.receipts import Stats
-from wkwdask.model.writing.run import Run, RunTable, close_part, publish_shard
+from wkwdask.model.writing.run import Run, RunTable, close_part_file, publish_shard
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.chunk_grid import Vec4
-    from wkwdask.model.writing.encoding import BoxEncoder, EncodedBox
+    from wkwdask.model.writing.encoding import BoxEncoder, EncodedChunks
     from wkwdask.model.writing.receipts import Receipt
     from wkwdask.model.writing.target_files import TargetFiles
 
@@ -62,13 +62,13 @@ class Writer(ABC):
         box."""
         self.add(self._encoder.encode_box(array, topleft, is_part=self._part is not None))
 
-    def add(self, encoded: EncodedBox) -> None:
+    def add(self, encoded: EncodedChunks) -> None:
         """Store a box of chunks encoded by ``encode_box``."""
         self._stats.merge(encoded.stats)
         self._store(encoded)
 
     @abstractmethod
-    def _store(self, encoded: EncodedBox) -> None: ...
+    def _store(self, encoded: EncodedChunks) -> None: ...
 
     @abstractmethod
     def close(self) -> Receipt:
@@ -92,7 +92,7 @@ class PartWriter(Writer):
             lambda: files.staging.new_file(self._name, flush=False), has_checksum=True
         )
 
-    def _store(self, encoded: EncodedBox) -> None:
+    def _store(self, encoded: EncodedChunks) -> None:
         self._codes.append(encoded.codes)
         self._sizes.append(encoded.sizes)
         for data in encoded.take():
@@ -105,7 +105,7 @@ class PartWriter(Writer):
             self.discard()
             self._files.staging.delete(self._name)
             return receipt
-        nbytes, checksum = close_part(
+        nbytes, checksum = close_part_file(
             self._output, RunTable(np.concatenate(self._codes), np.concatenate(self._sizes))
         )
         return replace(
@@ -131,7 +131,7 @@ class ShardWriter(Writer):
         self._nonzero = 0
         self._is_in_order = files.array.grid.file_counts[0] == 1
 
-    def _store(self, encoded: EncodedBox) -> None:
+    def _store(self, encoded: EncodedChunks) -> None:
         codes, sizes, buffer = encoded.codes, encoded.sizes, self._shard_file.buffer
         if not len(codes):
             return
@@ -197,7 +197,7 @@ class FilesWriter(Writer):
         self._new_files = files.array.store.new_files(files.staging.url)
         self._written: list[Vec4] = []
 
-    def _store(self, encoded: EncodedBox) -> None:
+    def _store(self, encoded: EncodedChunks) -> None:
         files = self._files
         for cell, data in encoded.files:
             key = files.naming.key(cell)
@@ -208,8 +208,8 @@ class FilesWriter(Writer):
                 # equal files keep their time, so that nothing above is rebuilt
                 self._new_files.write(key, data)
             self._written.append(cell)
-        if encoded.pieces is not None:
-            encoded.pieces.release()
+        if encoded.arena is not None:
+            encoded.arena.release()
 
     def _is_stored(self, key: str, data: bytes | memoryview) -> bool:
         """Return whether a file has this content already; then it is not written, and keeps its
