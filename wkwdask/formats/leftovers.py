@@ -35,9 +35,7 @@ _STAGED_FOLDER = re.compile(r"\.rechunk-[0-9a-f-]{36}")
 def leftovers_in(folder: str) -> Iterator[Fault]:
     """Yield a fault for each leftover directly in the folder of an image or dataset; locks and job
     folders are not included."""
-    with files.scandir(folder) as scanned:
-        entries = sorted(scanned, key=lambda entry: entry.name)
-    for entry in entries:
+    for entry in sorted(open_store(folder).entries(), key=lambda entry: entry.name):
         fault = temporary_fault(entry.path)
         if fault is not None:
             yield fault
@@ -51,7 +49,7 @@ def leftovers_in(folder: str) -> Iterator[Fault]:
             yield Fault(
                 "quarantine",
                 entry.path,
-                f"{sum(len(names) for _, _, names in files.walk(entry.path))} files",
+                f"{sum(len(names) for _, _, names in open_store(entry.path).walk())} files",
             )
 
 
@@ -73,7 +71,7 @@ def age_seconds(path: str) -> float:
     """Return the seconds since the last write to a file, or to any file below a folder; without
     files, the seconds since 1970. Never negative."""
     latest = 0.0
-    for folder, _, names in [("", [], [path]), *files.walk(path)]:
+    for folder, _, names in [("", [], [path]), *open_store(path).walk()]:
         for name in names:
             try:
                 latest = max(latest, files.lstat(join(folder, name)).st_mtime)
@@ -118,7 +116,7 @@ def remove_quarantined_temporaries(level_folder: str) -> None:
     lock of the level."""
     parent, level = split(level_folder)
     if not open_store(parent).link_target(QUARANTINE_NAME):
-        for folder, _, names in files.walk(f"{parent}/{QUARANTINE_NAME}/{level}"):
+        for folder, _, names in open_store(parent).walk(f"{QUARANTINE_NAME}/{level}"):
             for name in names:
                 if name.endswith(files.TEMPORARY_SUFFIX):
                     files.unlink(f"{folder}/{name}")

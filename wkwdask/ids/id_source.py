@@ -123,7 +123,7 @@ class _File:
         return self.path
 
     def digest(self) -> str:
-        with files.open_stream(self.path) as file:
+        with open_store(self.path).open_stream() as file:
             return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()  # type: ignore[arg-type]  # all our streams have readinto
 
     def chunks(self) -> Iterator[Chunk]:
@@ -178,7 +178,7 @@ class CsvFile(_File):
         """Return whether the first line is a header. A line that begins with a number is data and
         is never skipped."""
         with io.TextIOWrapper(
-            files.open_stream(self.path), encoding=_ENCODING, errors="replace"
+            open_store(self.path).open_stream(), encoding=_ENCODING, errors="replace"
         ) as file:
             line = file.readline().strip()
         try:
@@ -195,7 +195,7 @@ class CsvFile(_File):
     def _raise_bad_line(self, has_header: bool) -> None:
         """Raise an error that names the first line that is no pair of ids."""
         with io.TextIOWrapper(
-            files.open_stream(self.path), encoding=_ENCODING, errors="replace"
+            open_store(self.path).open_stream(), encoding=_ENCODING, errors="replace"
         ) as file:
             for number, line in enumerate(file, 1):
                 if number == 1 and has_header:

@@ -3,7 +3,7 @@ remote."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol, Self, TypeVar
 
 if TYPE_CHECKING:
     import os
@@ -240,6 +240,14 @@ class Store(Protocol):
     def names(self, folder: str = "") -> list[str]:
         """List the names in a folder, sorted; empty if the folder is missing or cannot be
         listed."""
+
+    def walk(self, folder: str = "") -> Iterator[tuple[str, list[str], list[str]]]:
+        """Yield the full path of each folder, with the names of its folders and files, from the top
+        down; symbolic links are not followed, and names removed from the list of folders are
+        skipped."""
+
+    def open_stream(self, name: str = "") -> BinaryIO:
+        """Open a file for reading from its beginning; raises FileNotFoundError if it is absent."""
 
     def open(self, name: str, ahead_nbytes: int = 0) -> StoredFile | None:
         """Open a file, None if it is known to be missing. The first read from a remote file also

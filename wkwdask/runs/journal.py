@@ -18,6 +18,7 @@ from wkwdask.model.parsing import reading
 from wkwdask.model.writing.receipts import Receipt
 from wkwdask.runs.job import Job, Result
 from wkwdask.store import files
+from wkwdask.store.store import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -78,7 +79,7 @@ def open_next(
 def read_journal(folder: str) -> Iterator[bytes]:
     """Iterate over the lines of all journal files, oldest file first."""
     for _, path in sorted(files.numbered(folder, _PREFIX, SUFFIX)):
-        with files.open_stream(path) as file:
+        with open_store(path).open_stream() as file:
             for line in file:
                 if line.endswith(b"\n"):
                     yield line

@@ -26,7 +26,6 @@ from wkwdask.runs.job_records import (
 from wkwdask.runs.journal import MAX_NUMBER, entries_of, read_journal, stored_nbytes
 from wkwdask.runs.progress import describe, describe_count, read_failures, read_progress
 from wkwdask.runs.report import Report
-from wkwdask.store import files
 from wkwdask.store.paths import abspath, basename, dirname, is_below, local_path
 from wkwdask.store.records import read_provenance
 from wkwdask.store.slurm import SlurmJob, count_states, describe_states, is_in_queue, wait_for_end
@@ -203,10 +202,11 @@ def _folders(path: str) -> Iterator[str]:
     yield dirname(path)
     if open_store(path).is_folder():
         yield path
-        with files.scandir(path) as entries:
-            yield from sorted(
-                entry.path for entry in entries if entry.is_dir() and not is_job_folder(entry.name)
-            )
+        yield from sorted(
+            entry.path
+            for entry in open_store(path).entries()
+            if entry.is_dir() and not is_job_folder(entry.name)
+        )
 
 
 def _jobs_in(folder: str) -> Iterator[FoundJob]:
@@ -377,9 +377,10 @@ def _mag_folders(path: str) -> Iterator[str]:
 
 def _folders_in(path: str) -> list[str]:
     try:
-        with files.scandir(path) as entries:
-            return sorted(
-                entry.path for entry in entries if entry.is_dir() and not entry.name.startswith(".")
-            )
+        return sorted(
+            entry.path
+            for entry in open_store(path).entries()
+            if entry.is_dir() and not entry.name.startswith(".")
+        )
     except OSError:
         return []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, ClassVar, TypeVar
 
 from wkwdask.errors import CorruptError, FormatError, MissingError
 from wkwdask.model.store import Capabilities
@@ -103,6 +103,12 @@ class FolderStore:
 
     def is_writable(self, name: str = "") -> bool:
         return files.is_writable(self._path(name))
+
+    def walk(self, folder: str = "") -> Iterator[tuple[str, list[str], list[str]]]:
+        return files.walk(self._path(folder))
+
+    def open_stream(self, name: str = "") -> BinaryIO:
+        return files.open_stream(self._path(name))
 
     def names(self, folder: str = "") -> list[str]:
         return sorted(entry.name for entry in self.entries(folder))

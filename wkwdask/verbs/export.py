@@ -460,15 +460,14 @@ def _check_free(target: str, existing: str, *, is_file: bool) -> None:
 
 def _check_sections(target: str) -> None:
     """Raise ExistsError unless a folder contains only sections, named as exports name them."""
-    with files.scandir(target) as entries:
-        other = min(
-            (
-                entry.name
-                for entry in entries
-                if not is_section(entry.name) or not entry.is_file(follow_symlinks=False)
-            ),
-            default=None,
-        )
+    other = min(
+        (
+            entry.name
+            for entry in open_store(target).entries()
+            if not is_section(entry.name) or not entry.is_file(follow_symlinks=False)
+        ),
+        default=None,
+    )
     if other is not None:
         raise ExistsError(
             f"{target}: holds something else ({other}) than sections z0000.tif, z0001.tif... or a "
@@ -479,7 +478,7 @@ def _check_sections(target: str) -> None:
 def _flush(path: str) -> tuple[int, int]:
     """Flush all written files to disk; return their bytes and number."""
     paths = (
-        [f"{folder}/{name}" for folder, _, names in files.walk(path) for name in names]
+        [f"{folder}/{name}" for folder, _, names in open_store(path).walk() for name in names]
         if open_store(path).is_folder()
         else [path]
     )

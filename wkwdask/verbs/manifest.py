@@ -85,9 +85,7 @@ def hashed_files(
     if real in seen:
         return
     seen.add(real)
-    with files.scandir(real) as scanned:
-        entries = sorted(scanned, key=lambda entry: entry.name)
-    for entry in entries:
+    for entry in sorted(open_store(real).entries(), key=lambda entry: entry.name):
         path, name = join(inside, entry.name), entry.name
         if (
             path == MANIFEST_NAME

@@ -21,6 +21,7 @@ from wkwdask.runs.job_records import JobState, job_states, problem_of
 from wkwdask.store import files
 from wkwdask.store.locks import is_lock, read_owner
 from wkwdask.store.paths import ZIP, basename
+from wkwdask.store.store import open_store
 from wkwdask.verbs.recompute import (
     find_provenance,
     finer_levels,
@@ -272,7 +273,7 @@ class Verification(Work["VerifyReport"]):
             if ZIP in scope.folder:
                 zipped = [
                     f"{folder}/{name}"
-                    for folder, _, names in files.walk(scope.folder)
+                    for folder, _, names in open_store(scope.folder).walk()
                     for name in names
                 ]
                 checks.append((scope, ZippedCheck(scope.folder), zipped))
@@ -441,10 +442,8 @@ UNREADABLE_LOCK = "unreadable lock"
 
 def job_leftovers(folder: str, *, has_levels: bool) -> Iterator[Fault]:
     """Yield the leftovers of jobs in the folder of an image or container."""
-    with files.scandir(folder) as scanned:
-        locks = sorted(entry.path for entry in scanned if is_lock(entry.name))
-    for path in locks:
-        yield from _judge_lock(path)
+    for name in filter(is_lock, open_store(folder).names()):
+        yield from _judge_lock(f"{folder}/{name}")
     for root, state in job_states(folder):
         if state is JobState.REFUSED:
             yield Fault(_JOB_KINDS[state], root, problem_of(root).removeprefix(f"{root}/"))

@@ -267,7 +267,7 @@ def _layers(url: str | os.PathLike[str], root: str | None) -> tuple[Image, ...]:
 
 def _other_datasets(root: str) -> Iterator[tuple[str, StoredArray]]:
     """Yield all readable datasets below a local folder, with any axes."""
-    for folder, below, names in files.walk(root):
+    for folder, below, names in open_store(root).walk():
         below[:] = sorted(name for name in below if not name.startswith("."))
         if FILE_NAME not in names:
             continue

@@ -281,7 +281,7 @@ def _unpack(ref: ArrayRef) -> files.OpenFile:
     output, file = files.unnamed_file()
     with (
         contextlib.closing(output),
-        files.open_stream(ref.path) as packed,
+        open_store(ref.path).open_stream() as packed,
         gzip.GzipFile(fileobj=packed) as stream,
     ):
         done = 0
@@ -454,7 +454,7 @@ def named_axes(names: Sequence[str | None], shape: tuple[int, ...], name: str) -
 
 
 def npy_ref(path: str) -> tuple[ArrayRef, bool]:
-    with files.open_stream(path) as file:
+    with open_store(path).open_stream() as file:
         with reading(path, ".npy file"):
             version = np.lib.format.read_magic(file)
             read = (

@@ -231,6 +231,6 @@ def read_notes(folder: str) -> list[str]:
         return []
     notes = []
     for name in names:
-        with files.open_stream(f"{folder}/{name}") as file:
+        with open_store(folder).open_stream(name) as file:
             notes.append(file.read().decode())
     return notes

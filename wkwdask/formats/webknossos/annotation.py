@@ -183,7 +183,7 @@ def _read(path: str, max_nbytes: int) -> bytes:
 
 def _names(file: str) -> Iterator[str]:
     """Yield the paths of all files in an annotation, relative to it."""
-    for folder, _, names in files.walk(file):
+    for folder, _, names in open_store(file).walk():
         yield from (f"{folder}/{name}"[len(file) + 1 :] for name in names)
 
 

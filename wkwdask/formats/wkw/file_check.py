@@ -327,7 +327,7 @@ class DamagedFile:
         start, end = self._intact.bounds[code].tolist()
         if not end:
             return
-        with files.open_stream(self._path) as file:
+        with open_store(self._path).open_stream() as file:
             file.seek(start)
             yield 0, decode_block(file.read(end - start), header, self._path, code, start)
 

@@ -252,7 +252,7 @@ def _raw_nbytes(header: WkwHeader) -> int:
 
 def _own_header(path: str) -> WkwHeader | None:
     """Read the header of a data file; None if it is invalid."""
-    with files.open_stream(path) as file:
+    with open_store(path).open_stream() as file:
         try:
             return parse_header(file.read(HEADER_NBYTES), path, is_data_file=True)
         except (FormatError, UnsupportedError):

@@ -105,7 +105,7 @@ class _FilesStore(Store):  # type: ignore[misc, unused-ignore]
             yield key
 
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
-        for folder, _, names in files.walk(self._folder):
+        for folder, _, names in open_store(self._folder).walk():
             for name in names:
                 key = relpath(f"{folder}/{name}", self._folder)
                 if key.startswith(prefix):

@@ -140,7 +140,7 @@ def _ordered_names(folder: str) -> list[str]:
     """List the files of a group: its ``zarr.json``, those of its members breadth-first, then all
     others. Records of jobs are left out."""
     names = []
-    for path, folders, found in files.walk(folder):
+    for path, folders, found in open_store(folder).walk():
         folders[:] = [name for name in folders if not name.startswith(".")]
         names += [f"{path}/{name}"[len(folder) + 1 :] for name in found if not name.startswith(".")]
     return sorted(

@@ -7,6 +7,8 @@ only, see ``store.with_witness``. Documents that are read together are witnesses
 
 from __future__ import annotations
 
+import errno
+import io
 import logging
 import math
 import os
@@ -22,7 +24,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, NamedTuple, NoReturn, Self
 
 from wkwdask.errors import (
     AccessWarning,
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 _REQUESTS_AT_ONCE = 32
 _SIZES_AT_ONCE = 1 << 14
+LARGEST_DOCUMENT_NBYTES = 64 << 20  # unpacked: a server may send a small gzip stream of a huge one
 _TRUSTED_SECONDS = 2.0
 _LARGEST_KEPT_NBYTES = 1 << 20
 
@@ -221,6 +224,40 @@ class RemoteStore:
             return sorted(name for name, _ in self.client.names(url, self.access))
         except (NotImplementedError, OSError, ValueError):
             return []
+
+    def walk(self, folder: str = "") -> Iterator[tuple[str, list[str], list[str]]]:
+        url = self.real(folder)
+        try:
+            found = list(self.client.names(url, self.access))
+        except (NotImplementedError, OSError, ValueError):
+            return
+        folders = [name for name, nbytes in found if nbytes is None]
+        yield url, folders, [name for name, nbytes in found if nbytes is not None]
+        for name in folders:
+            yield from self.walk(f"{folder}/{name}" if folder else name)
+
+    def open_stream(self, name: str = "") -> BinaryIO:
+        return io.BytesIO(self.read_recent(name, LARGEST_DOCUMENT_NBYTES))
+
+    def read_recent(self, name: str, largest: int) -> bytes:
+        """Read a file. Small, absent and refused files are trusted for a moment, because one
+        opening needs them several times."""
+        url = self.real(name)
+        data = (recent_of(url) or self.request_recent(name, largest)).data
+        if isinstance(data, PermissionError):
+            raise data.with_traceback(None)
+        if data is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url)
+        return data
+
+    def request_recent(self, name: str, largest: int) -> Recent:
+        """Read a file, or the file that the store itself is, and remember it."""
+        url = self.real(name)
+        try:
+            (answer,) = self._answers([Request(url, largest=largest)])
+        except PermissionError as error:
+            return remember(url, error)
+        return remember(url, None if answer is None else _whole(answer, url, largest))
 
     @property
     def can(self) -> Capabilities:

@@ -5,26 +5,24 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import io
 import os
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 from wkwdask.errors import UnsupportedError
 from wkwdask.store.objects.access import access_of
 from wkwdask.store.objects.remote import (
+    LARGEST_DOCUMENT_NBYTES,
     OpenRemoteFile,
     Recent,
     RemoteEntry,
     RemoteStore,
     for_all,
     recent_of,
-    remember,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-_LARGEST_DOCUMENT_NBYTES = 64 << 20  # unpacked: a server may send a small gzip stream of a huge one
 _HEAD_NBYTES = 64 << 10
 
 
@@ -40,21 +38,16 @@ class RemoteFileSystem:
         return file
 
     def read_whole(self, path: str, largest: int) -> bytes:
-        """Read a file. Small, absent and refused files are trusted for a moment, because one
-        opening needs them several times."""
-        data = (recent_of(path) or _request(path, largest)).data
-        if isinstance(data, PermissionError):
-            raise data.with_traceback(None)
-        if data is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        return data
+        folder, _, name = path.rpartition("/")
+        return _store(folder).read_recent(name, largest)
 
     def read_ahead(self, paths: Sequence[str]) -> None:
         """Request files at the same time that are read a moment later."""
-        for_all(lambda path: recent_of(path) or _request(path, _LARGEST_DOCUMENT_NBYTES), paths)
+        for_all(lambda path: recent_of(path) or _request(path), paths)
 
     def open_stream(self, path: str) -> BinaryIO:
-        return io.BytesIO(self.read_whole(path, _LARGEST_DOCUMENT_NBYTES))
+        folder, _, name = path.rpartition("/")
+        return _store(folder).open_stream(name)
 
     def stat(self, path: str, *, follow_symlinks: bool = True) -> os.stat_result:
         return _store(path).status()
@@ -87,14 +80,9 @@ class RemoteFileSystem:
     ) = fsync = guarded = free = read_small = _only_read
 
 
-def _request(path: str, largest: int) -> Recent:
+def _request(path: str) -> Recent:
     folder, _, name = path.rpartition("/")
-    data: bytes | PermissionError | None
-    try:
-        (data,) = _store(folder).read_whole([name], largest)
-    except PermissionError as error:
-        data = error
-    return remember(path, data)
+    return _store(folder).request_recent(name, LARGEST_DOCUMENT_NBYTES)
 
 
 def _store(folder: str) -> RemoteStore:
