@@ -434,7 +434,7 @@ def test_patterns(folder):
 
 def test_stores(folder):
     store = pickle.loads(pickle.dumps(open_store(f"{folder}/a/")))
-    assert (store.url, store.can.writes) == (f"{folder}/a", True)
+    assert (store.url, store.can.states) == (f"{folder}/a", True)
     assert store.open("x") is None
     assert not list(store.entries())
     files.makedirs(store.url)

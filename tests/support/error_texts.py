@@ -424,8 +424,7 @@ def _rows_of_targets(verb: Verb, form: Form) -> Iterator[Row]:
         return
     pictures = _PICTURES if verb.name in _VERBS_OF_PICTURES else {}
     for name, prepare in {**_TARGETS, **pictures}.items():
-        if (verb.name, name) not in _ENDLESS:
-            yield Row(verb, form, f"target {name}", prepare)
+        yield Row(verb, form, f"target {name}", prepare)
     yield Row(verb, form, "target not writable", as_nobody=True)
 
 
@@ -685,10 +684,6 @@ _PICTURES = {
     "is a .h5": _other_target("{folder}/a.h5", prefixed=False),
     "is a .png": _other_target("{folder}/a.png", prefixed=False),
 }
-
-
-_ENDLESS = frozenset({(verb, "is in a missing zip") for verb in ("rechunk", "compress", "copy")})
-"""Calls that do not return."""
 
 
 def _lock(verb: Verb, owner: Callable[..., dict[str, Any]], at: Place) -> None:

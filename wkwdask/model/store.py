@@ -31,8 +31,6 @@ class Capabilities(NamedTuple):
     """Names of folders can be listed."""
     states: bool
     """States of files are current, and known without reading them."""
-    writes: bool
-    """Files can be written and deleted."""
 
 
 class StoredFile(Protocol):

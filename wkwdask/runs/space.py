@@ -111,5 +111,8 @@ def space_problems(folder: str, nbytes: int, num_files: int) -> list[str]:
 def existing_folder(folder: str) -> str:
     """Return the folder, or the innermost one above it that exists."""
     while not open_store(folder).exists():
-        folder = dirname(folder)
+        above = dirname(folder)
+        if above == folder:
+            open_store(folder).make()  # raises the error of a zip, which is read-only
+        folder = above
     return folder

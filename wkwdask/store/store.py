@@ -49,8 +49,7 @@ def with_witness(store: Store, name: str) -> Store:
     return replace(store, witness=(store.url, name)) if isinstance(store, RemoteStore) else store
 
 
-_EVERYTHING = Capabilities(lists=True, states=True, writes=True)
-_READ_ONLY = Capabilities(lists=True, states=True, writes=False)
+_CAN = Capabilities(lists=True, states=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +58,7 @@ class FolderStore:
 
     url: str
     is_remote: ClassVar = False
+    can: ClassVar = _CAN
     files_at_once: ClassVar = 1  # one after the other, so that only one is held in memory
     gap_nbytes: ClassVar = 4 << 10
     batch_nbytes: ClassVar = 512 << 10  # larger reads are not faster, and cost one more copy
@@ -66,10 +66,6 @@ class FolderStore:
     @property
     def opening(self) -> str:
         return self.url
-
-    @property
-    def can(self) -> Capabilities:
-        return _READ_ONLY if ZIP in self.url else _EVERYTHING
 
     @property
     def folders(self) -> Folders | None:

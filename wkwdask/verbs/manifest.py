@@ -81,11 +81,13 @@ def hashed_files(
     """Yield the relative path of each file for a manifest, and whether it is regular. Locks, job
     folders and temporaries are left out."""
     seen = set() if seen is None else seen
-    real = open_store(join(root, inside)).real()
-    if real in seen:
+    store = open_store(join(root, inside))
+    if not store.exists():
+        raise MissingError(f"{root}: not found")
+    if store.real() in seen:
         return
-    seen.add(real)
-    for entry in sorted(open_store(real).entries(), key=lambda entry: entry.name):
+    seen.add(store.real())
+    for entry in sorted(store.entries(), key=lambda entry: entry.name):
         path, name = join(inside, entry.name), entry.name
         if (
             path == MANIFEST_NAME

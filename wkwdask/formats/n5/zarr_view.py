@@ -404,7 +404,7 @@ def _checked_root(
     """Return the local folder of the documents; raises ExistsError if other software wrote one of
     them, UnsupportedError if links lead outside."""
     root = location_of(url)
-    if not open_store(root).can.writes:
+    if open_store(root).is_remote:
         raise UnsupportedError(
             f"{root}: {ZARR_NAME} is written beside local {FILE_NAME} only; n5_store() opens a "
             "remote container"

@@ -221,12 +221,7 @@ class TargetArray:
 def in_place_target(array: StoredArray, write: InPlaceWrite) -> TargetArray:
     """Return an existing array as the target of an in-place write."""
     name, layout, grid = array.name, array.layout, array.grid
-    if (
-        not array.store.can.writes
-        or array.naming is None
-        or array.codec.is_opaque
-        or grid.file is None
-    ):
+    if array.store.is_remote or array.naming is None or array.codec.is_opaque or grid.file is None:
         raise UnsupportedError(
             f"{name}: only local arrays whose files contain boxes of chunks can be written in place"
         )

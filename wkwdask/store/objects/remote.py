@@ -133,8 +133,8 @@ def remember(url: str, data: bytes | PermissionError | None) -> Recent:
     return recent
 
 
-_UNLISTED = Capabilities(lists=False, states=False, writes=False)
-_LISTED = Capabilities(lists=True, states=False, writes=False)
+_UNLISTED = Capabilities(lists=False, states=False)
+_LISTED = Capabilities(lists=True, states=False)
 
 
 @dataclass(frozen=True, slots=True)
