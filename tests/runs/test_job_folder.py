@@ -23,8 +23,8 @@ from wkwdask.formats.precomputed.info import new_document as new_info
 from wkwdask.formats.precomputed.info_file import InfoEdit
 from wkwdask.formats.publication import edit_kinds
 from wkwdask.formats.replaceable import is_occupied
-from wkwdask.formats.webknossos.dataset import read_datasource
 from wkwdask.formats.webknossos.datasource import format_datasource, new_document
+from wkwdask.formats.webknossos.document import read_datasource
 from wkwdask.formats.webknossos.layer_edit import LayerEdit, MagRemoval
 from wkwdask.formats.wkw.array import wkw_target
 from wkwdask.formats.wkw.header import make_header

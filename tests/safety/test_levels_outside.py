@@ -454,7 +454,7 @@ def test_all_documents_are_known():
     assert {
         name
         for each in own
-        for name in (*each.documents, *each.image_files, each.level_record)
+        for name in (*each.documents, *each.container.image_files, each.level_folders.record)
         if name
     } == set(DOCUMENTS)
 

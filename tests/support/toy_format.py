@@ -12,8 +12,11 @@ import numpy as np
 
 from wkwdask.errors import MissingError
 from wkwdask.formats.array_images import array_image, array_level, resolved_images
-from wkwdask.formats.format import ArrayFormat, LevelRemoval
+from wkwdask.formats.container import ImageFolder
+from wkwdask.formats.edits import LevelRemoval
+from wkwdask.formats.format import ArrayFormat
 from wkwdask.formats.identity import JsonIdentity, canonical_json, read_record_state
+from wkwdask.formats.level_folders import LevelFolders
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.chunk_grid import ChunkGrid, grouped_unit
 from wkwdask.model.codec import RawCodec
@@ -166,20 +169,14 @@ class ToyTarget(TargetFolder):
 class ToyFormat(ArrayFormat):
     """Format of folders with ``toy.json``, and of their levels."""
 
-    name, url_name, options, edits, removal, image_files = (
-        "toy",
-        URL_NAME,
-        ToyOptions,
-        (ToyEdit,),
-        ToyEdit,
-        (FILE_NAME,),
-    )
-    level_record, level_entries = LEVEL_NAME, r".*\.raw"
+    name, url_name, options, edits = "toy", URL_NAME, ToyOptions, (ToyEdit,)
+    level_folders = LevelFolders("one array of toy", LEVEL_NAME, r".*\.raw")
+    container = ImageFolder(level_folders, (FILE_NAME,), ToyEdit)
 
     def recognise(self, path: str) -> bool:
         return files.isfile(f"{path}/{FILE_NAME}") or files.isfile(f"{path}/{LEVEL_NAME}")
 
-    def find(self, url, chunk_size=None):
+    def find(self, url):
         folder, key = URL_NAME.location(url), None
         if not files.isfile(f"{folder}/{FILE_NAME}"):
             folder, key = dirname(folder), basename(folder)
@@ -199,6 +196,7 @@ class ToyFormat(ArrayFormat):
         return resolved_images(
             url,
             (array_image(self.name, folder, basename(folder), levels, key, document["category"]),),
+            self.container,
         )
 
     def target(self, destination):

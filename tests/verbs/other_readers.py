@@ -56,7 +56,7 @@ def expect_by_others(url: str, mag: object, case: Case, but: Collection[str] = (
 
 def _kind(image: Image, level: Level) -> str:
     """Return the key of the table of readers."""
-    if image.container is not None:
+    if image.is_layer:
         return "wkw"
     return (
         "layer"

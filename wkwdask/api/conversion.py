@@ -26,8 +26,8 @@ from wkwdask.formats.opening import (
     single_file_of,
     target_for,
 )
+from wkwdask.formats.plain_arrays import contains_plain_arrays, format_with_axes, is_placed
 from wkwdask.formats.registry import (
-    contains_plain_arrays,
     default_format,
     format_of,
     storage_records,
@@ -306,7 +306,7 @@ def convert(
     image_settings = {"category": category, "pyramid": pyramid}
     refuse_options(
         f"{target} is {target_format.options.title}",
-        {name: image_settings[name] for name in target_format.unsupported_options},
+        {name: image_settings[name] for name in target_format.options.unsupported},
     )
     if not is_wkw:
         # report invalid options before the source is opened
@@ -316,20 +316,15 @@ def convert(
     # images, so they select the third route for a source that could be either, such as a Zarr
     # array.
     find_levels = _find_layers if is_wkw else _find_source
-    its_format = format_of(source) if axes is not None else None
     resolved = (
         None
-        if its_format is not None and its_format.takes_axes
+        if axes is not None and format_with_axes(source) is not None
         else find_levels(source, whole_images=not any(image_options.values()))
     )
     image, new_layer, source_layer = (
         (None, layer, None) if resolved is None else _choose_layer_of(resolved, layer)
     )
-    if (
-        is_wkw
-        and resolved is not None
-        and (image is None or image.container is not None or is_export(target))
-    ):
+    if is_wkw and resolved is not None and (image is None or image.is_layer or is_export(target)):
         stored_layer, volume = resolved.open(layer, mag_or_key(mag))
         for option, is_given in (
             ("axes", axes),
@@ -548,11 +543,7 @@ def _find_layers(source: Paths, *, whole_images: bool = True) -> ResolvedUrl | N
         return None
     its_format = format_of(source)
     if contains_plain_arrays(source):
-        return (
-            find(source)
-            if whole_images and its_format is not None and its_format.is_placed(source)
-            else None
-        )
+        return find(source) if whole_images and is_placed(source) else None
     if its_format not in (None, default_format()):
         return find(source)
     try:
@@ -593,7 +584,7 @@ def _choose_layer_of(
     same name. It also selects an image of any other source that has one of this name. Else it only
     names the new layer, and the source must have a single layer.
     """
-    if any(one.container is not None for one in resolved.layers):
+    if any(one.is_layer for one in resolved.layers):
         image = resolved.choose(layer)
         return image, None, image.name
     image = resolved.choose(layer if any(one.name == layer for one in resolved.layers) else None)
@@ -621,7 +612,7 @@ def _convert_levels(
     selection = replace(
         selection,
         part=selection.part.stored_by(
-            format_of_target(destination.url).stored_dtype, volumes[0].dtype
+            format_of_target(destination.url).options.stored_dtype, volumes[0].dtype
         ),
     )
     copies = list(map(selection.copy_of, volumes))
@@ -690,7 +681,10 @@ def _convert_images(
     target_image = target_for(destination)
     try:
         imported = open_source(
-            source, source_options, target_image.mag, format_of_target(destination.url).stored_dtype
+            source,
+            source_options,
+            target_image.mag,
+            format_of_target(destination.url).options.stored_dtype,
         )
     except MissingError:
         if isinstance(source, (str, os.PathLike)):

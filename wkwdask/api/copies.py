@@ -13,7 +13,7 @@ from wkwdask.api.options import MagLike, StorageKeywords, parse_levels, parse_ma
 from wkwdask.formats.opening import prefixed_url
 from wkwdask.formats.registry import default_format, format_of, storage_records
 from wkwdask.formats.replaceable import replaces
-from wkwdask.formats.roots import root_of
+from wkwdask.formats.roots import level_job_folders, root_of
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import vec3
 from wkwdask.model.options import make_options, options_of
@@ -132,22 +132,22 @@ def rechunk(
         make_options(source_format.options, **options), box, allow_external=allow_external
     )
     layers = [layer] if isinstance(layer, str) else layer
-    find_levels = partial(
-        source_format.level_copies,
-        url,
-        target,
-        layers,
-        parse_levels(mags),
-        allow_external=allow_external,
-    )
-    notes = [] if target is None else source_format.copy_warnings(url, find_levels(), layers)
+    copies, source = source_format.copies, source_format.url_name.location(url)
+    place = None if target is None else source_format.url_name.location(target)
+    levels = parse_levels(mags)
+
+    def find_levels() -> list[LevelCopy]:
+        found = source_format.find(url).allowing_external(allow=allow_external)
+        return copies.levels(found, place, layers, levels)
+
+    notes = [] if place is None else copies.warnings(source, find_levels(), layers)
     reports = _rechunk_levels(
         source_format,
         find_levels,
         rechunk_options,
         existing,
         verify,
-        partial(source_format.prepare_copy, url, target),
+        contextlib.nullcontext if place is None else partial(copies.prepare, source, place),
         force_space=force_space,
     )
     if not reports:
@@ -234,7 +234,7 @@ def _rechunk_levels(
     # replacement, then look for the mags again.
     for level_copy in in_place:
         local_path(level_copy.level.folder)  # remote levels are read-only
-        parent, folder = source_format.job_folders(level_copy.image, level_copy.level)
+        parent, folder = level_job_folders(level_copy.image, level_copy.level)
         finish_interrupted_publication(
             parent, folder, options.command, root_of(level_copy.image).folder
         )
@@ -388,10 +388,16 @@ def copy(
         source_format.options(), box, vec3(translate, "translate"), "copy", allow_external
     )
     chosen_layers = [layer] if isinstance(layer, str) else layer
-    layers = source_format.layers_to_copy(url) if chosen_layers is None else chosen_layers
-    find_levels = partial(source_format.level_copies, url, target, layers, parse_levels(mags))
-    warnings_of_copy = source_format.copy_warnings(url, find_levels(), layers)
-    prepare = partial(source_format.prepare_copy, url, target)
+    copies, source = source_format.copies, source_format.url_name.location(url)
+    place = source_format.url_name.location(target)
+    layers = copies.default_layers(source) if chosen_layers is None else chosen_layers
+    levels = parse_levels(mags)
+
+    def find_levels() -> list[LevelCopy]:
+        return copies.levels(source_format.find(url), place, layers, levels)
+
+    warnings_of_copy = copies.warnings(source, find_levels(), layers)
+    prepare = partial(copies.prepare, source, place)
     report = merge_reports(
         _rechunk_levels(
             source_format, find_levels, options, existing, verify, prepare, force_space=force_space

@@ -12,15 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from wkwdask.api.layers import Layer, card, invalid_layer, layer_of
 from wkwdask.errors import ExistsError, FormatError, MissingError
 from wkwdask.formats.opening import use_storage_options
-from wkwdask.formats.webknossos.dataset import (
-    locate,
-    make_layer,
-    read_datasource,
-    update_datasource,
-)
+from wkwdask.formats.webknossos.dataset import locate, make_layer, record_of
 from wkwdask.formats.webknossos.datasource import (
     FILE_NAME,
-    LayerRecord,
     NewLayer,
     check_layer_name,
     format_segment_id,
@@ -34,6 +28,7 @@ from wkwdask.formats.webknossos.datasource import (
     without_layer,
     without_mags,
 )
+from wkwdask.formats.webknossos.document import read_datasource, update_datasource
 from wkwdask.formats.webknossos.layer_metadata import type_text, view_of
 from wkwdask.formats.wkw.layout import header_of
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
@@ -59,7 +54,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.api.options import MagLike
-    from wkwdask.model.image import Image
     from wkwdask.model.stored_array import StoredArray
     from wkwdask.viewer.view import View
 
@@ -298,11 +292,7 @@ class Dataset:
             if isinstance(other, Layer)
             else locate(other).choose_listed(None)
         )
-        theirs = (
-            None
-            if source.container.datasource is None
-            else source.container.datasource.voxel_size_nm
-        )
+        theirs = source.voxel_size_nm
         ours = datasource_of(self.path).voxel_size_nm
         if (
             not any_voxel_size
@@ -388,7 +378,7 @@ class Dataset:
             The type of a mag differs from that of the layer.
         """
         stored_image = stored_layer(self.path, layer)
-        record = _record_of(stored_image)
+        record = record_of(stored_image)
         new_mags = _mags_on_disk(stored_image.folder, layer, stored_image.mags)
         entries = _json_entries(
             stored_image.folder, layer, new_mags, (record.element_class, record.num_channels)
@@ -456,7 +446,7 @@ class Dataset:
     def set_largest_segment_id(self, layer: str, value: int | None) -> Dataset:
         """Set the largest id of a segmentation; None removes it.
         :meth:`Layer.compute_largest_segment_id` computes it."""
-        record = _record_of(stored_layer(self.path, layer))
+        record = record_of(stored_layer(self.path, layer))
         if value is not None:
             value = _segment_id(value, layer, record.category)
         return self._edit(lambda document: with_largest_id(document, layer, value))
@@ -613,13 +603,6 @@ def create_dataset(
             f"{requested_size} nm"
         )
     return dataset
-
-
-def _record_of(layer: Image) -> LayerRecord:
-    record: LayerRecord | None = layer.container.record
-    if record is None:
-        raise MissingError(f"{layer.folder}: this layer is not in the JSON")
-    return record
 
 
 def _segment_id(value: int, layer: str, category: str) -> int:

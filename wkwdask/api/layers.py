@@ -10,10 +10,12 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, MissingError
+from wkwdask.formats.container import container_of
 from wkwdask.formats.opening import is_readable
 from wkwdask.formats.roots import external_location
-from wkwdask.formats.webknossos.dataset import listed_layer, read_datasource
+from wkwdask.formats.webknossos.dataset import listed_layer
 from wkwdask.formats.webknossos.datasource import largest_segment_id
+from wkwdask.formats.webknossos.document import read_datasource
 from wkwdask.formats.webknossos.layer_metadata import (
     attachments_of,
     axes_of,
@@ -230,7 +232,7 @@ class Layer:
 
         self._check_current()
         stored = stored_layer(self.dataset, self.name)
-        volume = stored.container.readable(stored, None).volume()
+        volume = container_of(stored).readable(stored, None).volume()
         if volume.dtype.kind not in "iu":
             raise TypeError(
                 f"{volume.folder}: values are {volume.dtype.name}, expected integer ids"

@@ -80,7 +80,7 @@ def level_destination(
             f"{text}: mag= does not apply to {its_format.options.title}; name the mag by its "
             "folder, such as DATASET/LAYER/2-2-1"
         )
-    if category is not None and "category" in its_format.unsupported_options:
+    if category is not None and "category" in its_format.options.unsupported:
         raise ValueError(
             f"{text}: {its_format.options.title} does not store a category; omit category="
         )

@@ -10,7 +10,8 @@ import numpy as np
 
 from wkwdask.api.options import StorageKeywords, storage_options
 from wkwdask.formats.opening import format_of_target
-from wkwdask.formats.registry import default_format, storage_records
+from wkwdask.formats.registry import storage_records
+from wkwdask.formats.webknossos.copies import DatasetCopies
 from wkwdask.formats.wkw.options import WkwOptions
 from wkwdask.geometry.mag import Mag
 from wkwdask.ids.find_components import ComponentsOptions, lay_out_components, open_labels
@@ -20,6 +21,7 @@ from wkwdask.ids.remap_layer import RemapOptions, lay_out_remap
 from wkwdask.ids.survey import SurveyWork
 from wkwdask.model.options import make_options
 from wkwdask.model.summary import counted
+from wkwdask.store.paths import any_path
 from wkwdask.verbs.rechunk import RechunkOptions
 from wkwdask.verbs.sources import TargetRequest
 from wkwdask.verbs.webknossos.merge import MergeOptions, find_merge, lay_out_merge
@@ -145,7 +147,7 @@ def merge(
     rechunk_options = RechunkOptions(
         make_options(WkwOptions, **options), command="merge", allow_external=allow_external
     )
-    with default_format().prepare_copy(base, target):
+    with DatasetCopies().prepare(any_path(base), os.fspath(target)):
         staged = lay_out_merge(inputs, rechunk_options, existing, num_workers())
         report = run_plan(replace(staged, verify=verify), force_space=force_space)
     return replace(report, note="; ".join(filter(None, (report.note, inputs.note))))

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from wkwdask.errors import MissingError
-from wkwdask.formats.webknossos.dataset import update_datasource
+from wkwdask.formats.webknossos.dataset import dataset_of
 from wkwdask.formats.webknossos.datasource import with_view_configuration
+from wkwdask.formats.webknossos.document import update_datasource
 from wkwdask.ids.histogram import (
     Bins,
     Counts,
@@ -404,7 +405,7 @@ def contrast(
             f"percentiles must be two ascending numbers from 0 to 100, got {percentiles!r}"
         )
     opened = open_layer(url, layer, mag_or_key(mag), "color")
-    if write and (opened.layer.container is None or opened.layer.container.record is None):
+    if write and (opened.layer.stated_box is None):
         raise MissingError(
             f"{opened.layer.folder}: no datasource-properties.json lists the layer, so its "
             "contrast cannot be stored"
@@ -442,7 +443,7 @@ def contrast(
     frame.attrs = {"source": counted.opened.volume.name, "mag": counted.box.mag.name, **values}
     if write:
         update_datasource(
-            str(opened.layer.container.dataset_folder),
+            str(dataset_of(opened.layer).dataset_folder),
             lambda document: with_view_configuration(document, opened.layer.name, values),
         )
     return frame

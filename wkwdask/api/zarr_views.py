@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from wkwdask.errors import MissingError, UnsupportedError
 from wkwdask.formats.opening import find
 from wkwdask.formats.registry import default_format, format_of
-from wkwdask.formats.roots import check_served
+from wkwdask.formats.roots import check_served, root_of
 from wkwdask.formats.webknossos.dataset import locate
-from wkwdask.formats.zarr.views import plan_view, remove_view, write_view
+from wkwdask.formats.zarr.views import plan_view, remove_view, why_no_documents, write_view
 from wkwdask.geometry.mag import vec3
 from wkwdask.model.extras import import_extra
 
@@ -94,8 +94,7 @@ def zarr_view(
     for image in layers:
         check_served(replace(image, allow_external=allow_external))
     is_dataset = layer is None and any(
-        image.container is not None and image.container.dataset_folder == resolved.path
-        for image in resolved.layers
+        image.is_layer and root_of(image).folder == resolved.path for image in resolved.layers
     )
     return ViewStore(
         virtual_group(layers, resolved.mag, shape, as_root=len(layers) == 1 and not is_dataset),
@@ -158,11 +157,11 @@ def write_zarr_view(
     3
     """
     its_format = format_of(url) or default_format()
-    if its_format.why_no_zarr_files:
-        advice = "zarr_view() shows it as Zarr without a copy"
+    why_not = why_no_documents(its_format.name)
+    if why_not:
         raise UnsupportedError(
-            f"{os.fspath(url)}: {its_format.options.title} gets no zarr.json: "
-            f"{its_format.why_no_zarr_files}; {advice}"
+            f"{os.fspath(url)}: {its_format.options.title} gets no zarr.json: {why_not}; "
+            "zarr_view() shows it as Zarr without a copy"
         )
     return write_view(plan_view(locate(url, allow_external=allow_external), layer))
 

@@ -18,13 +18,14 @@ from wkwdask.store.paths import split
 from wkwdask.store.store import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import numpy as np
 
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.chunk_grid import ChunkGrid
     from wkwdask.model.codec import ChunkCodec
+    from wkwdask.model.image import Container
     from wkwdask.model.layout import ShardLayout
     from wkwdask.model.levels import Lengths
 
@@ -166,10 +167,11 @@ def array_image(
 def resolved_images(
     url: str | os.PathLike[str],
     images: tuple[Image, ...],
-    outermost: Callable[[str], str] | None = None,
+    container: Container | None = None,
 ) -> ResolvedUrl:
-    """Return a resolved URL for the images that a path or URL contains."""
-    images = tuple(replace(image, outermost=outermost) for image in images)
+    """Return a resolved URL for the images that a path or URL contains; ``container`` is that of a
+    format that writes."""
+    images = tuple(replace(image, container=container) for image in images)
     return (
         ResolvedUrl(images[0].folder, images, images[0].mag)
         if len(images) == 1

@@ -15,6 +15,7 @@ from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedE
 from wkwdask.formats.array_check import ArrayCheck
 from wkwdask.formats.array_repair import ArrayRepair
 from wkwdask.formats.leftovers import leftovers_in, temporary_fault
+from wkwdask.formats.repair import repair_no_documents
 from wkwdask.formats.roots import NO_ROOT, Root, root_of
 from wkwdask.geometry.vectors import divide, minus, plus, times
 from wkwdask.kernels.window.reduce import BOOL_METHOD
@@ -30,14 +31,15 @@ from wkwdask.store.paths import basename, dirname, is_remote
 from wkwdask.store.records import read_file_record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from wkwdask.formats.repair import LevelRepair
+    from wkwdask.formats.level_folders import LevelFolders
+    from wkwdask.formats.repair import DocumentRepair, LevelRepair, RepairOptions
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.faults import Findings
-    from wkwdask.model.image import Image, Level, ResolvedUrl
+    from wkwdask.model.image import Container, Image, Level, ResolvedUrl
     from wkwdask.model.naming import ListedFile
     from wkwdask.model.stored_array import StoredArray
 
@@ -184,6 +186,11 @@ class Scope:
     """Folders that may contain job folders, and whether levels lie directly in them."""
     root: Root = NO_ROOT
     """Folder outside of which files may belong to somebody else."""
+    repair_documents: Callable[[Any, Mapping[str, Findings], RepairOptions], DocumentRepair] = (
+        repair_no_documents
+    )
+    """Returns the repair of the documents of this scope, by the findings of the files at the keys
+    of their levels."""
 
     def is_inside(self, path: str) -> bool:
         """Return whether a file or folder belongs to the scope: documents and links can lead to
@@ -546,11 +553,8 @@ class InspectedFormat(Protocol):
     :class:`wkwdask.formats.format.ArrayFormat`."""
 
     documents: ClassVar[tuple[str, ...]]
-    image_files: ClassVar[tuple[str, ...]]
-
-    def default_method(self, category: str) -> str: ...
-
-    def record_of(self, folder: str) -> str | None: ...
+    container: ClassVar[Container]
+    level_folders: ClassVar[LevelFolders]
 
     def document_faults(self, folder: str) -> Iterable[Fault]: ...
 
@@ -576,15 +580,15 @@ def inspect_arrays(
                     f"{image.folder}: no mag {mag}; there are "
                     f"{', '.join(map(str, image.mags)) or 'none'}"
                 )
-        method = None if image.category is None else fmt.default_method(image.category)
+        method = None if image.category is None else image.method_of(image.category)
         levels = [level for level in image.selected if mags is None or level.mag in mags]
         opened = [
-            array_scope(image, level, method, fmt.record_of(level.folder), faults)
+            array_scope(image, level, method, fmt.level_folders.record_of(level.folder), faults)
             for level in levels
         ]
         scopes = [scope for scope in opened if scope is not None]
         for scope in scopes:
-            faults += scope.faults((*fmt.image_files, *fmt.documents))
+            faults += scope.faults((*fmt.container.image_files, *fmt.documents))
         faults += contradictions(scopes)
         is_alone = any(scope.folder == image.folder for scope in scopes)
         layers.append(

@@ -24,9 +24,12 @@ from wkwdask.formats.registry import (
     recognised_format,
 )
 from wkwdask.formats.roots import checked_folder
-from wkwdask.formats.webknossos.dataset import check_stored_as_wkw, metadata_paths, read_datasource
+from wkwdask.formats.webknossos.dataset import check_stored_as_wkw, dataset_of, metadata_paths
+from wkwdask.formats.webknossos.document import read_datasource
+from wkwdask.formats.zarr.single_file import zipped_image
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.kernels.window.reduce import BOOL_METHOD
+from wkwdask.model.voxel_type import guess_category
 from wkwdask.store import files
 from wkwdask.store.lru import LruCache
 from wkwdask.store.objects.access import access_of, remember_access
@@ -55,18 +58,36 @@ _REMOTE_SECONDS = 60.0  # how long the records of a remote volume are trusted be
 def find(url: str | os.PathLike[str], chunk_size: Sequence[int] | None = None) -> ResolvedUrl:
     """Resolve a path or URL to the images that it can mean."""
     its_format = format_of(url) or default_format()
-    if chunk_size is not None and not its_format.has_chunk_sizes:
-        kinds = " or ".join(fmt.name for fmt in formats() if fmt.has_chunk_sizes)
-        raise ValueError(f"{os.fspath(url)}: chunk_size= applies to {kinds} volumes only")
     _logger.debug("%s: opened as %s", os.fspath(url), its_format.name)
     try:
-        return its_format.find(url, chunk_size)
+        resolved = its_format.find(url)
     except MissingError:
         recognised = recognised_url(url)
         if recognised != url:
             return find(recognised, chunk_size)
+        if chunk_size is not None and format_of(url) is None:
+            raise _no_chunk_sizes(url) from None
         explain_missing(url)
         raise
+    return resolved if chunk_size is None else _in_chunks(resolved, url, chunk_size)
+
+
+def _no_chunk_sizes(url: str | os.PathLike[str]) -> ValueError:
+    return ValueError(f"{os.fspath(url)}: chunk_size= applies to precomputed volumes only")
+
+
+def _in_chunks(
+    resolved: ResolvedUrl, url: str | os.PathLike[str], chunk_size: Sequence[int]
+) -> ResolvedUrl:
+    """Return the images that are read in chunks of a size, where levels are stored in several."""
+    images = [
+        replace(image.in_chunks(chunk_size), container=image.container)
+        for image in resolved.layers
+        if image.in_chunks is not None
+    ]
+    if len(images) < len(resolved.layers) or not images:
+        raise _no_chunk_sizes(url)
+    return replace(resolved, layers=tuple(images))
 
 
 def recognised_url(url: str | os.PathLike[str]) -> str | os.PathLike[str]:
@@ -88,7 +109,7 @@ def prefixed_url(url: str | os.PathLike[str]) -> str | os.PathLike[str]:
     names none and is remote."""
     if is_remote(os.fspath(url)) and format_of(url) is None:
         try:
-            default_format().find(url, None)
+            default_format().find(url)
         except MissingError:
             return recognised_url(url)
     return url
@@ -229,7 +250,7 @@ def open_cached(
     listed = resolved.choose_listed(layer)
     # A path without a mag means the finest mag that was written, which can become another one: only
     # a named mag is cached.
-    if listed.container is None:
+    if not listed.is_layer:
         is_cacheable, records = (
             mag is not None or is_remote(volume.name) or image.key is not None,
             [],
@@ -270,7 +291,7 @@ def is_dataset(url: str | os.PathLike[str]) -> bool:
 def single_file_of(url: object) -> SingleFile | None:
     """Return the new file that a target names, if it shall contain a whole image; None for other
     targets."""
-    return next(filter(None, (fmt.single_file(url) for fmt in formats())), None)
+    return zipped_image(url)
 
 
 def format_of_target(url: object) -> ArrayFormat:
@@ -297,7 +318,8 @@ def _format_of_suffix(path: str) -> ArrayFormat | None:
         (
             fmt
             for fmt in formats()
-            if fmt.reserved_suffix and any(part.endswith(fmt.reserved_suffix) for part in parts)
+            if (suffix := fmt.url_name.folder_suffix)
+            and any(part.endswith(suffix) for part in parts)
         ),
         None,
     )
@@ -322,7 +344,7 @@ def _check_not_zipped(path: str) -> None:
 def target_in(image: Image, allow_external: bool) -> TargetImage:
     """Return an existing image as the target of levels that are computed from one of its levels."""
     _check_not_zipped(image.folder)
-    if image.container is None:
+    if not image.is_layer:
         checked_folder(replace(image, allow_external=allow_external), image.folder)
     return format_of_image(image).target_in(image, allow_external=allow_external)
 
@@ -350,7 +372,7 @@ def why_not_written(layer: Image) -> str:
 def format_of_image(image: Image) -> ArrayFormat:
     """Return the format of an image; a layer has the format of its dataset, even if its files are
     Zarr or N5."""
-    return default_format() if image.container is not None else format_named(image.format)
+    return default_format() if image.is_layer else format_named(image.format)
 
 
 def check_target_name(url: str | os.PathLike[str]) -> None:
@@ -396,7 +418,7 @@ def open_source(url: str | os.PathLike[str], selection: SourceSelection) -> tupl
         raise ValueError(f"{os.fspath(url)}: is mag {named}, but {selection.option}= says {mag}")
     image = replace(image, allow_external=selection.allow_external)
     volume = image.volume(mag or named or selection.default(image))
-    if image.container is not None and not image.is_written(volume):
+    if image.is_layer and not image.is_written(volume):
         # in other formats an array without files is valid, and all zero
         raise MissingError(f"{volume.name}: the mag has no data files")
     return image, volume
@@ -406,7 +428,7 @@ def _counted_from(image: Image, voxel_size_nm: Lengths) -> Image:
     """Return an image with mags that count from a voxel size; other formats than those that count
     from the finest level have just one."""
     counted = image.counted_from(voxel_size_nm)
-    if counted is not image and not format_of_image(image).counts_from_finest:
+    if counted is not image and not image.counts_from_finest:
         raise ValueError(
             f"{image.folder}: voxels of mag 1 have {image.voxel_size_nm} nm, got voxel_size "
             f"{voxel_size_nm}"
@@ -415,43 +437,39 @@ def _counted_from(image: Image, voxel_size_nm: Lengths) -> Image:
 
 
 def default_method(image: Image, source: Volume) -> str:
-    """Return the default downsampling method for an image, by its type, its category and its
-    format."""
+    """Return the default downsampling method for an image, by its type and its category, which is
+    guessed if the image does not state it; that of a layer without a JSON is not."""
     if source.dtype == np.bool_:
         return BOOL_METHOD
-    category = format_of_image(image).category_of(image, source)
+    category = image.category
+    if category is None and not image.is_layer:
+        category = guess_category(source.dtype, source.num_channels)
     if category is None:
         raise ValueError(
             f"{image.folder}: no datasource-properties.json states the category of this layer; "
             "give method= (median or mean for images, mode for labels)"
         )
-    return format_of_image(image).default_method(category)
+    return image.method_of(category)
 
 
 def image_box(image: Image, source: Volume) -> BoundingBox:
     """Return the bounding box that an image states, or else that of one of its levels [voxels of
     mag 1]."""
-    return (
-        image.container.record.bounding_box
-        if image.container is not None and image.container.record is not None
-        else source.box.in_mag(MAG_1)
-    )
+    return source.box.in_mag(MAG_1) if image.stated_box is None else image.stated_box
 
 
 def aligned_mags(image: Image, align_with: str | bool) -> list[Mag]:
     """Return the mags of the other layers of the dataset that a new pyramid follows."""
-    if align_with is False or image.container is None:
+    if align_with is False or not image.is_layer:
         return []
-    others = (
-        []
-        if image.container.datasource is None
-        else [other for other in image.container.datasource.layers if other.name != image.name]
-    )
+    dataset = dataset_of(image)
+    layers = [] if dataset.datasource is None else dataset.datasource.layers
+    others = [other for other in layers if other.name != image.name]
     if align_with is not True:
         others = [other for other in others if other.name == align_with]
         if not others:
             raise MissingError(
-                f"{image.container.dataset_folder or image.folder}: no other layer {align_with!r} "
-                "to align with"
+                f"{dataset.dataset_folder or image.folder}: no other layer {align_with!r} to align "
+                "with"
             )
     return [entry.mag for other in others for entry in other.mags]

@@ -19,8 +19,8 @@ from wkwdask.store.json_record import format_job_record, read_job_record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wkwdask.formats.format import MetadataEdit
     from wkwdask.formats.record_paths import RecordPaths
+    from wkwdask.model.metadata_edit import MetadataEdit
 
 
 def edit_kinds() -> dict[str, type[MetadataEdit]]:

@@ -123,7 +123,7 @@ def dataset_around(folder: str) -> str:
 
 def _container_around(folder: str) -> str | None:
     return next(
-        (container for fmt in formats() if (container := fmt.container_around(folder)) is not None),
+        (container for fmt in formats() if (container := fmt.container.around(folder)) is not None),
         None,
     )
 

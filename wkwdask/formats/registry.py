@@ -121,18 +121,8 @@ def format_of(url: object) -> ArrayFormat | None:
         return recognised
     path = local_path(url)  # type: ignore[arg-type]
     return next(
-        (fmt for fmt in formats() if fmt is not recognised and fmt.claims(path)), recognised
-    )
-
-
-def contains_plain_arrays(url: object) -> bool:
-    """Return whether a local path contains arrays that may have no position in space, and neither
-    names their format nor belongs to a dataset."""
-    its_format = format_of(url)
-    return (
-        its_format is not None
-        and its_format.has_plain_arrays
-        and not its_format.url_name.is_in(url)
+        (fmt for fmt in formats() if fmt is not recognised and fmt.container.lists(path)),
+        recognised,
     )
 
 

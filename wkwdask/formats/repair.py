@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 from wkwdask.model.faults import NOTE, Fault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.faults import Findings
 
 (
     REMOVE,
@@ -168,3 +169,11 @@ class DocumentRepair:
 
     def run(self) -> None:
         """Perform the planned actions."""
+
+
+def repair_no_documents(
+    scope: object, findings: Mapping[str, Findings], options: RepairOptions
+) -> DocumentRepair:
+    """Return the repair of the documents of a format that repairs none."""
+    del scope, findings, options
+    return DocumentRepair()

@@ -31,11 +31,14 @@ def check_targets(targets: Sequence[str], existing: str) -> None:
     if links:
         raise ExistsError(f"{links[0]}: is a symbolic link; write to the folder that it points to")
     for target in occupied:
-        if not files.isdir(target) or not any(fmt.is_level_folder(target) for fmt in formats()):
+        if not files.isdir(target) or not any(
+            fmt.level_folders.is_level(target) for fmt in formats()
+        ):
             its_format = next(
-                (fmt for fmt in formats() if fmt.record_of(target) is not None), default_format()
+                (fmt for fmt in formats() if fmt.level_folders.record_of(target) is not None),
+                default_format(),
             )
-            raise ExistsError(f"{target}: {its_format.why_not_replaceable(target)}")
+            raise ExistsError(f"{target}: {its_format.level_folders.why_not_replaceable(target)}")
 
 
 def is_occupied(target: str) -> bool:
@@ -63,7 +66,12 @@ def inherit_tree_permissions(staged: str, old: str) -> None:
 
 def _example_file(folder: str) -> str | None:
     return next(
-        (record for fmt in formats() if (record := fmt.record_of(folder)) is not None), None
+        (
+            record
+            for fmt in formats()
+            if (record := fmt.level_folders.record_of(folder)) is not None
+        ),
+        None,
     )
 
 

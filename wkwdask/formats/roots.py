@@ -208,16 +208,15 @@ def _folders_below(folder: str, seen: set[str]) -> Iterator[str]:
 
 def root_of(image: Image) -> Root:
     """Return the root of an image: its dataset, or the folder that the user named."""
-    if image.container is not None:
-        return Root(image.container.root_of(image), image.document, image.allow_external, "dataset")
-    root = image.root or image.folder
-    around = root if image.outermost is None or is_remote(root) else image.outermost(image.folder)
-    return Root(
-        root,
-        image.document,
-        image.allow_external,
-        around=around if is_below(root, around) and around != root else None,
+    container = image.container
+    folder = (image.root or image.folder) if container is None else container.root_of(image)
+    root = Root(
+        folder, image.document, image.allow_external, "dataset" if image.is_layer else "volume"
     )
+    if container is None or image.is_layer or folder is None or is_remote(folder):
+        return root
+    around = container.outermost(image.folder)
+    return replace(root, around=around) if is_below(folder, around) and around != folder else root
 
 
 def check_links_to(
@@ -256,13 +255,25 @@ def check_served(image: Image) -> None:
     """Raise UnsupportedError if a document names levels outside of the root, which are not served.
     Levels behind links are."""
     root = root_of(image)
-    for level in image.levels if image.container is None else ():
+    for level in () if image.is_layer else image.levels:
         if root.folder is not None and not is_below(level.folder, root.folder):
             root.check(
                 level.folder,
                 level.stated,
                 "and is not served; allow_external=True serves it, or name that folder directly",
             )
+
+
+def level_job_folders(image: Image, level: Level) -> tuple[str, str]:
+    """Return the work folder of a job that changes an existing level, which is above a single
+    array, and the folder of that level.
+
+    Raises UnsupportedError for a level outside of the root of the image.
+    """
+    folder = checked_folder(image, level.folder)
+    if image.folder == level.folder:
+        return dirname(folder), folder
+    return root_of(image).work_folder(image.folder, [folder]), folder
 
 
 def check_alone(image: Image, folder: str, others: Iterable[Level], what: str) -> None:
@@ -287,7 +298,7 @@ def check_alone(image: Image, folder: str, others: Iterable[Level], what: str) -
             )
     if (
         image.key != ""
-        and image.container is None
+        and not image.is_layer
         and any(
             is_below(files.realpath(above), real) for above in (image.folder, root.folder) if above
         )

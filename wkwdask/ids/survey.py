@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from wkwdask.errors import MissingError
 from wkwdask.formats.opening import find
-from wkwdask.formats.webknossos.dataset import listed_layer
+from wkwdask.formats.webknossos.dataset import dataset_of, listed_layer
 from wkwdask.model.image import ResolvedUrl
 from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job import Result, Task
@@ -64,20 +64,14 @@ def open_companion(
 ) -> OpenedMag:
     """Open a layer that is read together with another one, in the finest mag that is not finer than
     that of the first."""
-    dataset = first.layer.container
-    named = (
-        None
-        if dataset is None or dataset.datasource is None
-        else dataset.datasource.layer(os.fspath(color))
-    )
-    resolved = (
-        find(color)
-        if named is None
-        else ResolvedUrl(
-            dataset.dataset_folder,
-            (listed_layer(dataset.dataset_folder, dataset.datasource, named),),
-        )
-    )
+    dataset = dataset_of(first.layer) if first.layer.is_layer else None
+    resolved = None
+    if dataset is not None and dataset.datasource is not None:
+        folder, named = str(dataset.dataset_folder), dataset.datasource.layer(os.fspath(color))
+        if named is not None:
+            resolved = ResolvedUrl(folder, (listed_layer(folder, dataset.datasource, named),))
+    if resolved is None:
+        resolved = find(color)
     layer = resolved.choose(None)
     if mag is not None or resolved.mag is not None:
         return _opened(*resolved.open(None, mag))

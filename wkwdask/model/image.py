@@ -6,7 +6,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from wkwdask.errors import BoundsError, CorruptError, MissingError
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
@@ -17,11 +17,68 @@ from wkwdask.model.states import FILE_RECORD_NAME, FILE_RECORD_NBYTES, parse_fil
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from wkwdask.model.metadata_edit import MetadataEdit
     from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.volume import Volume
 
 
 _LARGEST_RECORD = 1 << 40  # [bytes]
+
+
+class Container(Protocol):
+    """What lists images and their levels: a dataset with layers of any format, a group of Zarr or
+    N5, or ``info``. It edits these documents."""
+
+    @property
+    def holds_layers(self) -> bool:
+        """Whether it is a dataset, which lists its images by name and states their box, category
+        and voxel size."""
+
+    @property
+    def image_files(self) -> tuple[str, ...]:
+        """Files beside the levels that describe the image; they are removed with its last level."""
+
+    def lists(self, path: str) -> bool:
+        """Return whether a local folder that another format recognises belongs to an image of this
+        container."""
+
+    def outermost(self, folder: str) -> str:
+        """Return the outermost local folder whose documents describe the image in a folder: the
+        folder itself, or one above it."""
+
+    def around(self, folder: str) -> str | None:
+        """Return the folder of the dataset or container around a folder, None if it is in none."""
+
+    def root_of(self, image: Image) -> str | None:
+        """Return the folder that the files of an image must not leave; None for files without a
+        document above them."""
+
+    def readable(self, image: Image, mag: Mag | None) -> Image:
+        """Return the image for reading one that the container lists, which may be stored in another
+        format."""
+
+    def with_all_files(self, volume: StoredArray) -> StoredArray:
+        """Return a level extended to everything in its files, which can be more than the image
+        shows."""
+
+    def partial_write_edit(self, image: Image) -> MetadataEdit | None:
+        """Return the edit that follows a write to a part of a level, completed by
+        :meth:`MetadataEdit.with_maxima`."""
+
+    def why_not_removable(self, image: Image) -> str:
+        """Return why no level of an image can be removed, an empty string if they can."""
+
+    def check_removable(self, image: Image, folder: str) -> str:
+        """Raise an error unless a folder contains one level of the image and nothing else; returns
+        the folder to remove, with links resolved."""
+
+    def removal_edit(self, image: Image, levels: Sequence[Level]) -> MetadataEdit | None:
+        """Return the edit that removes levels from the documents, None if no document lists
+        them."""
+
+    def remove_image_files(self, folder: str) -> None:
+        """Remove the files that describe an image after its last level, if the folder contains
+        nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +159,8 @@ class Image:
     """Edge lengths of a voxel of mag 1 [nm], None if unknown."""
     noun: str = "array"
     """Word of the format for a level."""
-    container: Any = None
-    """Information of the dataset about the layer, None outside of datasets."""
+    container: Container | None = None
+    """What lists the image and edits its documents; None for images that are only read."""
     details: Any = None
     """Further information for the format."""
     document: str = ""
@@ -111,12 +168,24 @@ class Image:
     root: str = ""
     """Folder that the user named, if it is above ``folder``, or a document in it names
     ``folder``."""
-    outermost: Callable[[str], str] | None = None
-    """Returns the outermost folder whose documents describe the image in a local folder; None if
-    that is always the folder itself."""
     allow_external: bool = False
     """Whether files may be written and deleted where names in documents, or links, lead out of the
     root."""
+    stated_box: BoundingBox | None = None
+    """Bounding box that the dataset states [voxels of mag 1], None if none states it."""
+    counts_from_finest: bool = False
+    """Whether mags count from the finest stored level, so that a finer level changes the mags of
+    all others."""
+    color_method: str = "median"
+    """Downsampling method that users of the format expect for images without ids."""
+    in_chunks: Callable[[Sequence[int]], Image] | None = None
+    """Returns the image whose levels are read in chunks of a size [voxels], where a level is stored
+    in several; None if no level is."""
+
+    @property
+    def is_layer(self) -> bool:
+        """Whether the image is a layer of a dataset, which may lack its document."""
+        return self.container is not None and self.container.holds_layers
 
     @cached_property
     def levels(self) -> tuple[Level, ...]:
@@ -144,6 +213,10 @@ class Image:
     def mag(self) -> Mag | None:
         """Mag of the selected level, None if the path names the image or the level has no mag."""
         return None if self.key is None else self.find().mag
+
+    def method_of(self, category: str) -> str:
+        """Return the downsampling method that users of the format expect for a category."""
+        return {"color": self.color_method, "segmentation": "mode"}[category]
 
     def counted_from(self, voxel_size_nm: Lengths) -> Image:
         """Return the image with mags that count from another voxel size [nm], which divides its own
@@ -234,7 +307,7 @@ class Image:
                 continue
             if self.is_written(volume):
                 return mag
-        if self.container is not None:
+        if self.is_layer:
             raise MissingError(
                 f"{self.folder}: no mag of layer {self.name} has data files (mags: "
                 f"{', '.join(mag.name for mag in self.mags) or 'none'})"
@@ -255,7 +328,7 @@ class Image:
             if data is not None:
                 # files that are recorded are lost
                 return not parse_file_record(data, FILE_RECORD_NAME)[:, FILE_RECORD_NBYTES].any()
-        return self.container is None and next(iter(volume.store.entries()), None) is not None
+        return not self.is_layer and next(iter(volume.store.entries()), None) is not None
 
     def level_of(self, volume: Volume) -> Level | None:
         """Return the level that a volume was opened from."""
@@ -264,7 +337,7 @@ class Image:
     def voxel_size_of(self, volume: Volume) -> Lengths | None:
         """Return the edge lengths of a mag-1 voxel [nm] for a volume; a level's own voxel size has
         precedence."""
-        if self.container is not None:
+        if self.is_layer:
             return self.voxel_size_nm
         level = self.level_of(volume)
         return (
@@ -291,6 +364,12 @@ class ResolvedUrl:
     """Mag, if the path names a mag."""
     invalid_layers: tuple[InvalidLayer, ...] = ()
     """Layers of a dataset with invalid entries in the JSON."""
+
+    def allowing_external(self, *, allow: bool) -> ResolvedUrl:
+        """Return the images with the permission to write and delete files outside of their root, or
+        without it."""
+        layers = (replace(image, allow_external=allow) for image in self.layers)
+        return replace(self, layers=tuple(layers))
 
     def choose(self, layer: str | None) -> Image:
         """Return the image of a layer for reading; ``layer`` may be None if there is only one."""
@@ -325,7 +404,7 @@ class ResolvedUrl:
     def open(self, layer: str | None, mag: Mag | str | None) -> tuple[Image, StoredArray]:
         """Open the level of a layer and a mag."""
         chosen = self.choose(layer)
-        if chosen.container is None:
+        if not chosen.is_layer:
             return chosen, chosen.volume(mag)
         wanted = None if mag is None else Mag.parse(mag)
         if self.mag is not None and wanted not in (None, self.mag):

@@ -16,6 +16,8 @@ from wkwdask.geometry.mag import vec3
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    import numpy as np
+
 Record = TypeVar("Record", bound="StorageOptions")
 SHAPE_WORDS = {"auto": True, "none": False}
 """Words for True and False as a shape."""
@@ -153,6 +155,10 @@ class StorageOptions:
     """Name of the format in headings."""
     writes_level: ClassVar[bool] = False
     """Whether a write to a part of an existing array can choose the compression level."""
+    stores_any_type: ClassVar[bool] = False
+    """Whether new levels store bool and half-float voxels; if not, they become a wider type."""
+    unsupported: ClassVar[tuple[str, ...]] = ()
+    """Options that a conversion into the format rejects: ``category``, ``pyramid``."""
     compressor: ClassVar[str] = ""
     """Compression that ``compress`` chooses if none is given, empty if an option must be given."""
     levels: ClassVar[Mapping[str, tuple[int, int, int]]] = {}
@@ -165,6 +171,15 @@ class StorageOptions:
                 object.__setattr__(self, name, option.checked(value, name, self.title))
         if self.levels and getattr(self, "compression", None) is not None:
             self.level_of(getattr(self, "compression", ""))
+
+    @classmethod
+    def stored_dtype(cls, dtype: np.dtype[Any]) -> np.dtype[Any]:
+        """Return the type in which new levels store voxels of a type: the same, or a wider one
+        where the format lacks it."""
+        # Options are declared without NumPy, so that the command line starts quickly.
+        from wkwdask.model.voxel_type import common_dtype
+
+        return dtype.newbyteorder("=") if cls.stores_any_type else common_dtype(dtype)
 
     def explicit(self) -> dict[str, Any]:
         """Return the options that were given, by name."""

@@ -76,7 +76,7 @@ from wkwdask.store.records import PROVENANCE_NAME, format_provenance, read_prove
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from wkwdask.formats.format import MetadataEdit
+    from wkwdask.model.metadata_edit import MetadataEdit
     from wkwdask.store.locks import Owner
     from wkwdask.store.slurm import SlurmJob
 

@@ -38,9 +38,9 @@ from wkwdask.store.records import PROVENANCE_NAME, format_file_record, read_prov
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wkwdask.formats.format import MetadataEdit
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.metadata_edit import MetadataEdit
     from wkwdask.model.writing.receipts import Receipt
     from wkwdask.model.writing.target_array import TargetArray
     from wkwdask.runs.job_records import InterruptedJob

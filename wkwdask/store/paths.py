@@ -263,6 +263,8 @@ class UrlName:
     """Prefixes such as ``zarr://``."""
     endings: tuple[str, ...]
     """Words accepted after the last ``|``, with or without a colon."""
+    folder_suffix: str = ""
+    """Suffix of folder names that is reserved for the format."""
 
     def is_in(self, url: object) -> bool:
         """Check whether a URL names this format."""

@@ -249,7 +249,11 @@ def _spec(
 ) -> LevelSpec:
     """Return the level of the result, by default of the type in which the target stores that of the
     first source."""
-    default = first.dtype if target is None else format_of_target(target).stored_dtype(first.dtype)
+    default = (
+        first.dtype
+        if target is None
+        else format_of_target(target).options.stored_dtype(first.dtype)
+    )
     return LevelSpec(
         first.box.in_mag(mag),
         np.dtype(default if options.dtype is None else options.dtype),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.errors import BoundsError, MissingError, UnsupportedError
 from wkwdask.formats.opening import find, open_stored
 from wkwdask.formats.pictures.sources import PlainOptions, open_plain
-from wkwdask.formats.registry import contains_plain_arrays, format_of
+from wkwdask.formats.plain_arrays import contains_plain_arrays, has_axes
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.summary import Card, counted, html_table
@@ -297,8 +297,7 @@ def _is_plain(url: str | os.PathLike[str]) -> bool:
     """Return whether a path contains image or array files without a position. A Zarr array has a
     position if it belongs to an image or its URL names Zarr."""
     if contains_plain_arrays(url):
-        its_format = format_of(url)
-        return its_format is not None and not its_format.is_image(url)
+        return not has_axes(url)
     try:
         find(url)
     except MissingError as missing:
@@ -357,7 +356,7 @@ def _names_scale(layer: Image) -> bool:
 
 def _scales_by_ratio(layer: Image) -> dict[_Ratio, Level]:
     """Return the levels without a mag, by the ratio of their voxel lengths to those of mag 1."""
-    if layer.container is not None:
+    if layer.is_layer:
         return {}
     base = layer.voxel_size_nm or (1, 1, 1)
     scales = {}
@@ -412,7 +411,7 @@ def _pair_layers(
             resolved.readable(resolved.layers[0])
             if len(resolved.layers) == 1
             and not has
-            and (other_has or resolved.layers[0].container is None)
+            and (other_has or not resolved.layers[0].is_layer)
             else resolved.choose(layer)
             for resolved, has, other_has in zip(
                 (first, second), has_layer, has_layer[::-1], strict=True
@@ -447,7 +446,7 @@ def _pair_layers(
 def _is_box_declared(layer: Image) -> bool:
     """Return whether a document declares a layer's box; otherwise the box is the extent of its
     files."""
-    return layer.container is None or layer.container.record is not None
+    return not layer.is_layer or layer.stated_box is not None
 
 
 def _pair(

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import MissingError, UnsupportedError
+from wkwdask.formats.container import container_of
 from wkwdask.geometry.bounding_box import moved
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.summary import counted
@@ -284,7 +285,7 @@ def lay_out_rechunk(
         )
     whole = move.level.open()
     shown = cropped(whole, options.box)
-    source = its_format.with_all_files(shown) if in_place else shown
+    source = container_of(move.image).with_all_files(shown) if in_place else shown
     volume: StoredArray = translated(source, options.translate, "translate", "copied")
     if move.destination is None:
         target = its_format.target_in(move.image, allow_external=options.allow_external)
@@ -294,7 +295,7 @@ def lay_out_rechunk(
     levels = target.new_levels(
         [spec], options.stored, source if in_place else whole, "overwrite" if in_place else existing
     )
-    if in_place and levels.is_unchanged and its_format.is_uniform(source):
+    if in_place and levels.is_unchanged:
         return None
     if not in_place:
         _check_apart(levels.folders[0], whole.name)
@@ -371,14 +372,10 @@ def _copy_target(
     its_format: ArrayFormat, move: LevelCopy, destination: Destination, options: RechunkOptions
 ) -> TargetImage:
     """Return the image that gets the copy, with the bounding box of the source image."""
-    record, box = getattr(move.image.container, "record", None), None
-    if record is not None:
-        box = moved(
-            record.bounding_box
-            if options.box is None
-            else record.bounding_box.intersection(options.box),
-            options.translate,
-        )
+    box = move.image.stated_box
+    if box is not None:
+        shown = box if options.box is None else box.intersection(options.box)
+        box = moved(shown, options.translate)
     keeps = options.command == "copy" and options.box is None
     external = options.allow_external
     sources = [

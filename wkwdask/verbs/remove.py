@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import FormatError, MissingError, ResumeError, UnsupportedError
+from wkwdask.formats.container import container_of
 from wkwdask.formats.record_paths import dataset_around
 from wkwdask.formats.registry import default_format, format_of, location_of
 from wkwdask.formats.roots import Root, check_alone, external_location, root_of
@@ -35,9 +36,10 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 
-    from wkwdask.formats.format import ArrayFormat, MetadataEdit
+    from wkwdask.formats.format import ArrayFormat
     from wkwdask.geometry.mag import Mag
-    from wkwdask.model.image import Image, ResolvedUrl
+    from wkwdask.model.image import Container, Image, ResolvedUrl
+    from wkwdask.model.metadata_edit import MetadataEdit
     from wkwdask.model.store import StoredEntry
 
 _FOLDERS_PER_TASK = 16
@@ -128,7 +130,6 @@ def _below(folder: str, depth: int, *, is_root: bool = True) -> Iterator[tuple[s
 class Removal:
     """Removable levels of one image."""
 
-    format: ArrayFormat
     image: Image
     names: tuple[str, ...]
     parent: str
@@ -175,7 +176,8 @@ class Removal:
 class Removals:
     """Removal of all levels that a user selects."""
 
-    format: ArrayFormat
+    container: Container
+    """Container of images of the format."""
     staged: tuple[Removal, ...]
     """Removals, one per image and parent folder."""
     left: tuple[str, ...]
@@ -203,7 +205,7 @@ class Removals:
             if not self.staged:
                 # of images whose removal was killed just before its end
                 _remove_empty_folders(self.whole)
-            self.format.remove_image_files(self.whole)
+            self.container.remove_image_files(self.whole)
             remove_if_empty(self.whole)
 
 
@@ -220,7 +222,7 @@ class RemovalWork(Work[tuple[int, int]]):
             yield from self._delete(self._removals.roots)
         for root in self._removals.roots:
             if dirname(root) in self._removals.ended_images:
-                self._removals.format.remove_image_files(dirname(root))
+                self._removals.container.remove_image_files(dirname(root))
             end_removal(root)
         started: dict[int, JobFolder] = {}
         try:
@@ -234,7 +236,7 @@ class RemovalWork(Work[tuple[int, int]]):
                 yield from self._delete([folder.root])
                 if removal.is_whole:
                     # before the job folder, which marks the removal as unfinished, is removed
-                    removal.format.remove_image_files(removal.parent)
+                    container_of(removal.image).remove_image_files(removal.parent)
                 folder.end()
                 del started[number]
                 removal.clear()
@@ -279,14 +281,17 @@ def lay_out_removals(
         raise UnsupportedError(f"{location}: is not on this file system; nothing is removed there")
     path = local_path(location)
     # of a root, which may be a link as for other verbs
-    is_part = (layers is not None or mags is not None) and not its_format.is_level_folder(path)
+    is_part = (layers is not None or mags is not None) and not its_format.level_folders.is_level(
+        path
+    )
     if files.islink(path) and not allow_external and not is_part:
         raise UnsupportedError(f"{path}: is a symbolic link; remove the link itself, or its target")
-    container = Root(its_format.outermost(path), allow_external=allow_external)
-    container.check(path)  # before killed removals there are completed
+    container = its_format.container
+    around = Root(container.outermost(path), allow_external=allow_external)
+    around.check(path)  # before killed removals there are completed
     # A layer in a dataset may be a link too. It leads out of that dataset, which the check of
     # each mag refuses.
-    is_in_container = container.outside(path) is not None or dataset_around(path) != path
+    is_in_container = around.outside(path) is not None or dataset_around(path) != path
     if files.islink(path) and is_part and not is_in_container:
         path = files.realpath(path)
         url = path if its_format is default_format() else f"{its_format.name}://{path}"
@@ -321,7 +326,8 @@ def lay_out_removals(
             (f"{files.realpath(path)}/{name}" for name in layers if basename(name) == name),
         )
     try:
-        resolved = its_format.find_removable(url, allow_external=allow_external)
+        its_format.check_writable(url)
+        resolved = its_format.find(url).allowing_external(allow=allow_external)
     except (FormatError, MissingError) as error:
         # A killed removal may have dropped the levels from the metadata already: it is completed,
         # and nothing else is left to remove.
@@ -337,12 +343,12 @@ def lay_out_removals(
         is_ending = (
             is_all
             and isinstance(error, MissingError)
-            and _is_left_over(path, its_format.image_files)
+            and _is_left_over(path, container.image_files)
         )
         if not (is_interrupted or is_ending):
             raise
         return Removals(
-            its_format, (), (), job_roots, path if is_all else None, dangling, tuple(ended_images)
+            container, (), (), job_roots, path if is_all else None, dangling, tuple(ended_images)
         )
     is_level = resolved.mag is not None or any(image.key is not None for image in resolved.layers)
     holds_images = not is_level and all(image.folder != path for image in resolved.layers)
@@ -351,27 +357,24 @@ def lay_out_removals(
         removal.mags == set(request) for removal in interrupted
     )
     staged: list[Removal] = []
-    for image in _selected_images(
-        its_format, resolved, layers, ended_images, is_repeated=is_repeated
-    ):
-        rest = None if mags is None else _not_removed(its_format, image, mags, interrupted)
+    for image in _selected_images(resolved, layers, ended_images, is_repeated=is_repeated):
+        rest = None if mags is None else _not_removed(image, mags, interrupted)
         if rest is not None and is_repeated:
             rest = [mag for mag in rest if any(level.mag == mag for level in image.selected)]
         if rest is None or rest:
             staged += (
-                replace(removal, request=request)
-                for removal in _stage(its_format, resolved, image, rest)
+                replace(removal, request=request) for removal in _stage(resolved, image, rest)
             )
     left = (
         []
         if mags is not None or is_level
         else list(
-            _remaining_paths(its_format, path, staged, holds_images=holds_images and layers is None)
+            _remaining_paths(container, path, staged, holds_images=holds_images and layers is None)
         )
     )
     whole = path if is_all and not is_level and (holds_images or not staged) else None
     return Removals(
-        its_format, tuple(staged), tuple(left), job_roots, whole, dangling, tuple(ended_images)
+        container, tuple(staged), tuple(left), job_roots, whole, dangling, tuple(ended_images)
     )
 
 
@@ -408,7 +411,7 @@ def _remove_empty_folders(folder: str) -> None:
 def _job_parents(its_format: ArrayFormat, path: str) -> list[str]:
     """Return the folders in which jobs that remove levels of a path work."""
     folders = [dirname(path), path]
-    if files.isdir(path) and its_format.is_level_folder(path):
+    if files.isdir(path) and its_format.level_folders.is_level(path):
         return folders[:1]
     with contextlib.suppress(OSError), files.scandir(path) as entries:
         inside = [
@@ -419,7 +422,8 @@ def _job_parents(its_format: ArrayFormat, path: str) -> list[str]:
         folders += [
             folder
             for folder in inside
-            if its_format.record_of(folder) is None or not its_format.is_level_folder(folder)
+            if its_format.level_folders.record_of(folder) is None
+            or not its_format.level_folders.is_level(folder)
         ]
     return folders
 
@@ -442,7 +446,6 @@ def _links_to_levels(path: str) -> dict[str, str]:
 
 
 def _not_removed(
-    its_format: ArrayFormat,
     image: Image,
     mags: Sequence[Mag],
     interrupted: Sequence[InterruptedRemoval],
@@ -456,7 +459,7 @@ def _not_removed(
         for mag in removal.mags
     }
     rest = [mag for mag in mags if str(mag) not in done]
-    if done and rest and its_format.counts_from_finest:
+    if done and rest and image.counts_from_finest:
         names = ",".join(sorted(done))
         raise ResumeError(
             f"{image.folder}: an interrupted removal of mags {names} is completed first, by rm "
@@ -476,7 +479,6 @@ def _unfinished(folder: str, path: str, *, allow_external: bool) -> list[Interru
 
 
 def _selected_images(
-    its_format: ArrayFormat,
     resolved: ResolvedUrl,
     names: Sequence[str] | None,
     ended: Sequence[str],
@@ -493,16 +495,15 @@ def _selected_images(
             for name in names
             if name in listed or not (is_repeated or name in removed)
         ]
-    return [image for image in resolved.layers if not its_format.why_not_removable(image)] or list(
-        resolved.layers
-    )
+    return [
+        image for image in resolved.layers if not container_of(image).why_not_removable(image)
+    ] or list(resolved.layers)
 
 
-def _stage(
-    its_format: ArrayFormat, resolved: ResolvedUrl, image: Image, mags: Sequence[Mag] | None
-) -> Iterator[Removal]:
+def _stage(resolved: ResolvedUrl, image: Image, mags: Sequence[Mag] | None) -> Iterator[Removal]:
     """Yield the removals of an image's levels, one per parent folder; usually there is only one."""
-    why = its_format.why_not_removable(image)
+    container = container_of(image)
+    why = container.why_not_removable(image)
     if why:
         raise UnsupportedError(f"{image.folder}: {why}")
     by_key = {
@@ -520,11 +521,11 @@ def _stage(
             )
             or "none"
         )
-        name = image.name if image.container is None else f"layer {image.name}"
+        name = f"layer {image.name}" if image.is_layer else image.name
         raise MissingError(f"{resolved.path}: {name} has no mag {missing[0]}; there are {listed}")
     selected = [level for level in available if mags is None or level.mag in mags]
     links = tuple({level.folder for level in selected if files.islink(level.folder)})
-    folders = {level.key: its_format.check_removable(image, level.folder) for level in selected}
+    folders = {level.key: container.check_removable(image, level.folder) for level in selected}
     others = [level for level in image.levels if level not in selected]
     for folder in dict.fromkeys(folders.values()):
         check_alone(image, folder, others, "removed")
@@ -536,12 +537,11 @@ def _stage(
         names = tuple(str(level.mag or level.key) for level in levels)
         unique_folders = tuple(dict.fromkeys(folders[level.key] for level in levels))
         yield Removal(
-            its_format,
             image,
             names,
             parent,
             unique_folders,
-            its_format.removal_edit(image, levels),
+            container.removal_edit(image, levels),
             is_whole,
             links,
         )
@@ -552,13 +552,13 @@ def _parent(image: Image, folder: str) -> str:
     a dataset."""
     return (
         image.folder
-        if image.container is None and is_below(folder, image.folder) and folder != image.folder
+        if not image.is_layer and is_below(folder, image.folder) and folder != image.folder
         else dirname(folder)
     )
 
 
 def _remaining_paths(
-    its_format: ArrayFormat, path: str, staged: Sequence[Removal], *, holds_images: bool
+    container: Container, path: str, staged: Sequence[Removal], *, holds_images: bool
 ) -> Iterator[str]:
     """Yield the paths beside removed levels, and those beside removed images, that are not
     removed."""
@@ -568,14 +568,14 @@ def _remaining_paths(
         for folder in removal.folders
     }
     for parent in dict.fromkeys(removal.parent for removal in staged):
-        yield from _unlisted(its_format, parent, removed)
+        yield from _unlisted(container, parent, removed)
     if holds_images:
-        yield from _unlisted(its_format, path, {basename(removal.parent) for removal in staged})
+        yield from _unlisted(container, path, {basename(removal.parent) for removal in staged})
 
 
-def _unlisted(its_format: ArrayFormat, folder: str, known: Collection[str]) -> Iterator[str]:
+def _unlisted(container: Container, folder: str, known: Collection[str]) -> Iterator[str]:
     """Yield the paths in a folder that are neither hidden, nor known by name, nor metadata of the
     format."""
     for name in sorted(files.listdir(folder)) if files.isdir(folder) else ():
-        if name not in known and name not in its_format.image_files and not name.startswith("."):
+        if name not in known and name not in container.image_files and not name.startswith("."):
             yield f"{folder}/{name}"

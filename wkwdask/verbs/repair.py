@@ -23,7 +23,6 @@ from wkwdask.formats.repair import (
     SALVAGE,
     WRITE_HEADER,
     Action,
-    DocumentRepair,
     LevelRepair,
     Probe,
     RepairOptions,
@@ -222,9 +221,7 @@ class Repair:
         self.left: list[Unrepaired] = []
         self.plans: dict[str, list[LevelPlan]] = {}
         self.leftovers = LeftoverRepair(self.scope, options)
-        self.documents: DocumentRepair = staged.format.document_repair(
-            staged.scope, staged.found, options
-        )
+        self.documents = staged.scope.repair_documents(staged.scope, staged.found, options)
 
     # ------------------------------------------------------------------ probe
 

@@ -14,6 +14,7 @@ from wkwdask.errors import BoundsError, IncompleteWriteError, ReplacedError
 from wkwdask.formats.opening import find, format_of_image, open_source, target_for
 from wkwdask.formats.pictures.sources import open_sized
 from wkwdask.formats.registry import default_format, format_of
+from wkwdask.formats.roots import level_job_folders
 from wkwdask.formats.webknossos.dataset import check_stored_as_wkw
 from wkwdask.geometry.bounding_box import voxel_box
 from wkwdask.geometry.vectors import divide
@@ -106,11 +107,9 @@ def open_base_level(
     except ReplacedError:
         interrupted = find(url).choose(selection.layer)
         for level in interrupted.levels:
-            finish_interrupted_publication(
-                *format_of_image(interrupted).job_folders(interrupted, level), selection.option
-            )
+            finish_interrupted_publication(*level_job_folders(interrupted, level), selection.option)
         image, volume = open_source(url, selection)
-    if image.container is None and (format_of(url) or default_format()) is default_format():
+    if not image.is_layer and (format_of(url) or default_format()) is default_format():
         check_stored_as_wkw(find(url).choose_listed(selection.layer))
     format_of_image(image).check_writable(url)
     return image, volume

@@ -17,7 +17,7 @@ import numpy as np
 from wkwdask.errors import BoundsError, LockedError, MissingError, ResumeError
 from wkwdask.formats.opening import SourceSelection, describe_unusable_levels, format_of_image
 from wkwdask.formats.record_paths import job_root
-from wkwdask.formats.roots import root_of
+from wkwdask.formats.roots import level_job_folders, root_of
 from wkwdask.geometry.bounding_box import BoundingBox, counted_from, moved
 from wkwdask.geometry.grid import cell_range, cells
 from wkwdask.geometry.mag import Mag
@@ -301,7 +301,7 @@ def lay_out_update(
         raise BoundsError(f"{source.name}: box {box} lies outside {source.box}")
     its_format = format_of_image(layer)
     mags = _choose_existing_mags(layer, source, options)
-    folders = {mag: its_format.job_folders(layer, layer.find(mag))[1] for mag in mags}
+    folders = {mag: level_job_folders(layer, layer.find(mag))[1] for mag in mags}
     root = root_of(layer)
     parent = root.work_folder(layer.folder, folders.values())
     owner = owner or Owner.this_process(f"build_pyramid (update) of {layer.folder}")

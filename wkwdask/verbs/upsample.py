@@ -11,7 +11,6 @@ from wkwdask.errors import ResumeError
 from wkwdask.formats.opening import (
     SourceSelection,
     aligned_mags,
-    format_of_image,
     image_box,
     is_readable,
     target_in,
@@ -225,7 +224,7 @@ def lay_out_upsample(
 
 def _lacks_finest(image: Image) -> bool:
     """Return whether the mags of an image count from a level that does not exist yet."""
-    return format_of_image(image).counts_from_finest and MAG_1 not in image.mags
+    return image.counts_from_finest and MAG_1 not in image.mags
 
 
 def _earlier_source(image: Image) -> Mag | None:

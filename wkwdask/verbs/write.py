@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import BoundsError, IncompleteWriteError, ReplacedError
+from wkwdask.formats.container import container_of
 from wkwdask.formats.opening import format_of_image
 from wkwdask.formats.record_paths import RecordPaths, job_folders
-from wkwdask.formats.roots import root_of
+from wkwdask.formats.roots import level_job_folders, root_of
 from wkwdask.geometry.bounding_box import BoundingBox, counted_from, part_of_array
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.geometry.vectors import divide, times
@@ -297,7 +298,7 @@ def lay_out_region(
     _check_fits(image, volume, region, content)
     its_format, existing_level = format_of_image(image), image.level_of(volume)
     assert existing_level is not None
-    parent, folder = its_format.job_folders(image, existing_level)
+    parent, folder = level_job_folders(image, existing_level)
     # one path for the locks of all jobs
     folder = files.realpath(folder) if files.islink(folder) else folder
     settings = settings_of(_REGION, folder=folder, box=box_setting(region), level=level or 0)
@@ -337,7 +338,7 @@ def lay_out_region(
         (target,),
         draft.folders,
         nbytes,
-        its_format.partial_write_edit(image),
+        container_of(image).partial_write_edit(image),
         draft.settings,
         existing,
         resumes_automatically=False,
@@ -356,7 +357,7 @@ def _check_fits(
         raise ValueError(
             f"the region {region} has shape {region.size}, the array has {content.shape[1:]}"
         )
-    has_box = image.container is None or image.container.record is not None
+    has_box = not image.is_layer or image.stated_box is not None
     if (not has_box and min(region.topleft) < 0) or (has_box and not volume.box.contains(region)):
         raise BoundsError(
             f"{volume.name}: the region {region} reaches outside the layer, whose box is "

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from wkwdask.formats.format import ViewerFiles
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.image import Image
     from wkwdask.model.levels import Lengths
@@ -110,11 +111,10 @@ def _shown(image: Image, mag: Mag | None) -> ShownLayer | None:
     has_labels = is_segmentation(image, finest)
     is_rgb = not has_labels and _is_rgb(finest)
     size = image.voxel_size_of(finest) or image.voxel_size_nm
-    scheme = None if mag is not None else _scheme(image, list(volumes.values()))
-    if scheme is not None:
-        documents = format_of_image(image).viewer_documents(image, is_rgb=is_rgb)
-        source: ContentSource = served_folder(image.folder, documents, finest.store)
-        is_decoded = False
+    stored = None if mag is not None else _stored_files(image, [*volumes.values()], is_rgb=is_rgb)
+    if stored is not None:
+        source: ContentSource = served_folder(image.folder, stored.documents, finest.store)
+        scheme, is_decoded = stored.scheme, False
     else:
         source = served = serve_image(
             image.name, volumes, size, is_segmentation=has_labels, is_rgb=is_rgb
@@ -185,11 +185,12 @@ def open_mags(image: Image, mag: Mag | None) -> dict[Mag, StoredArray]:
     return volumes
 
 
-def _scheme(image: Image, volumes: Sequence[StoredArray]) -> str | None:
-    """Return the scheme by which the viewer reads the files of an image, None if they must be
-    decoded."""
+def _stored_files(
+    image: Image, volumes: Sequence[StoredArray], *, is_rgb: bool
+) -> ViewerFiles | None:
+    """Return how the viewer reads the files of an image, None if they must be decoded."""
     is_plain = (
-        image.container is None
+        not image.is_layer
         and not image.key
         and (is_on_disk(image.folder) or is_remote(image.folder))
         and len(volumes) == len(image.levels)
@@ -201,4 +202,4 @@ def _scheme(image: Image, volumes: Sequence[StoredArray]) -> str | None:
         volume.dtype.name not in SHOWN_TYPES or volume.channels is not None for volume in volumes
     ):
         return None
-    return format_of_image(image).viewer_scheme(image, volumes)
+    return format_of_image(image).viewer_files(image, volumes, is_rgb=is_rgb)

@@ -7,8 +7,9 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
-from wkwdask.formats.opening import find, format_of_image
-from wkwdask.formats.registry import contains_plain_arrays, default_format, format_of
+from wkwdask.formats.opening import find
+from wkwdask.formats.plain_arrays import contains_plain_arrays, is_placed
+from wkwdask.formats.registry import default_format, format_of
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag
 from wkwdask.graphs.read import open_array
@@ -66,9 +67,7 @@ def _open_images(url: str) -> list[tuple[Image, Volumes]]:
     images = [resolved.readable(image) for image in resolved.layers]
     if contains_plain_arrays(url):
         images = [
-            image
-            for image in images
-            if image.folder == local_path(url) or format_of_image(image).is_placed(image.folder)
+            image for image in images if image.folder == local_path(url) or is_placed(image.folder)
         ]
     opened: list[tuple[Image, Volumes]] = []
     errors: list[Exception] = []

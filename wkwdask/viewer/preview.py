@@ -180,7 +180,7 @@ def _make_scene(
 
 def _volume(layer: Image, mag: Mag | str | None, size: int) -> StoredArray | None:
     """Open the coarsest mag that has a voxel for each pixel, or the finest mag if none has."""
-    if layer.container is None and (isinstance(mag, str) or not layer.mags):
+    if not layer.is_layer and (isinstance(mag, str) or not layer.mags):
         return layer.volume(mag)
     readable = [
         known_mag

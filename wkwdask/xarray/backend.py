@@ -17,6 +17,8 @@ import wkwdask.xarray.accessor  # noqa: F401  # registers .wkw
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.formats.opening import find, open_stored, use_storage_options
 from wkwdask.formats.registry import format_named
+from wkwdask.formats.webknossos.dataset import dataset_of
+from wkwdask.formats.webknossos.datasource import data_format_of
 from wkwdask.model.image import mag_or_key
 from wkwdask.xarray.variables import drop, node_of, open_variables
 
@@ -147,7 +149,7 @@ def image_groups(
 def _image_attrs(image: Image) -> dict[str, Any]:
     attrs: dict[str, Any] = {
         "layer": image.name,
-        "data_format": format_named(image.format).data_format or image.format,
+        "data_format": data_format_of(image.format),
     }
     if image.category is not None:
         attrs["category"] = image.category
@@ -181,11 +183,12 @@ class WkwBackend(LayersBackend):
         """Open a dataset or layer as groups. Layers and mags that cannot be opened are groups
         without variables, with the attribute ``problem``."""
         located = find(filename_or_obj)
-        if any(layer.container is None for layer in located.layers):
+        if any(not layer.is_layer for layer in located.layers):
             return image_groups(located.layers, drop_variables)
         groups = {"/": xr.Dataset(attrs=_dataset_attrs(located))}
         is_layer = (
-            len(located.layers) == 1 and located.layers[0].container.dataset_folder != located.path
+            len(located.layers) == 1
+            and dataset_of(located.layers[0]).dataset_folder != located.path
         )
         for layer in located.layers:
             node = "" if is_layer else node_of(layer.name)
@@ -251,9 +254,7 @@ def _open_or_explain(layer: Image, mag: Mag) -> xr.Dataset:
 
 def _dataset_attrs(located: ResolvedUrl) -> dict[str, Any]:
     sources = [
-        layer.container.datasource
-        for layer in located.layers
-        if layer.container.datasource is not None
+        source for layer in located.layers if (source := dataset_of(layer).datasource) is not None
     ]
     if not sources:
         return {}
@@ -264,12 +265,12 @@ def _dataset_attrs(located: ResolvedUrl) -> dict[str, Any]:
 
 
 def _layer_attrs(layer: Image) -> dict[str, Any]:
-    if layer.container.record is None:
+    box = layer.stated_box
+    if box is None:
         return {"layer": layer.name}
-    box = layer.container.record.bounding_box
     return {
         "layer": layer.name,
-        "category": layer.container.record.category,
-        "data_format": layer.container.record.data_format,
+        "category": layer.category,
+        "data_format": layer.format,
         "bounding_box": (*box.topleft, *box.size),
     }

@@ -74,9 +74,7 @@ def open_variables(
     chunks = _preferred_chunks(reader)
     encoding = {
         "preferred_chunks": dict(zip(reader.axes, chunks, strict=True)),
-        "source": volume.name
-        if layer.container is not None
-        else f"{layer.format}://{layer.folder}",
+        "source": volume.name if layer.is_layer else f"{layer.format}://{layer.folder}",
     }
     variable = xr.Variable(
         tuple(reader.axes), indexing.LazilyIndexedArray(WkwArray(reader)), attrs, encoding

@@ -20,7 +20,7 @@ import numpy as np
 
 from wkwdask.errors import LockedError
 from wkwdask.formats.axes import axis_letter
-from wkwdask.formats.format import LevelRemoval, MetadataEdit
+from wkwdask.formats.edits import DocumentEdit, LevelRemoval
 from wkwdask.formats.n5.array import read_attributes
 from wkwdask.formats.n5.attributes import FILE_NAME, VERSION, N5Dataset, is_inside
 from wkwdask.formats.n5.big_data_viewer import lacks_unit
@@ -290,7 +290,7 @@ def update_factors(
 
 
 @dataclass(frozen=True, slots=True)
-class N5Edit(MetadataEdit):
+class N5Edit(DocumentEdit):
     """Addition of levels to the attributes of a group, and of the N5 version to its container."""
 
     kind: ClassVar[str] = "n5 attributes"
@@ -383,7 +383,7 @@ class N5Edit(MetadataEdit):
             {"before": before, "after": after, **geometry.to_json()}
             for before, after, geometry in self.others
         ]
-        return {**MetadataEdit.to_json(self), "levels": levels, "others": others}
+        return {**DocumentEdit.to_json(self), "levels": levels, "others": others}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> N5Edit:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 from wkwdask.errors import CorruptError, MetadataWarning
 from wkwdask.formats.array_images import resolved_images
-from wkwdask.formats.format import ArrayFormat
+from wkwdask.formats.container import ImageFolder
+from wkwdask.formats.format import ArrayFormat, ViewerFiles
+from wkwdask.formats.level_folders import LevelFolders
 from wkwdask.formats.n5.attributes import FILE_NAME, level_names
 from wkwdask.formats.n5.edit import N5Edit, N5Removal
 from wkwdask.formats.n5.factor_lists import check_list_of_setup
@@ -35,8 +37,9 @@ from wkwdask.store.store import FolderStore
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from wkwdask.formats.format import MetadataEdit, Url
+    from wkwdask.formats.format import Url
     from wkwdask.model.image import Image, Level, ResolvedUrl
+    from wkwdask.model.metadata_edit import MetadataEdit
     from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.writing.target_image import TargetImage
 
@@ -44,41 +47,56 @@ if TYPE_CHECKING:
 _SHOWN_CODECS = ("raw", "gzip", "zstd", "blosc")  # Neuroglancer, src/datasource/n5
 
 
+class N5Group(ImageFolder):
+    """Group of datasets, inside containers and groups."""
+
+    def outermost(self, folder: str) -> str:
+        return outermost_group(folder)
+
+    def around(self, folder: str) -> str | None:
+        """Return the nearest folder that has a version of N5 or the suffix ``.n5``, or None."""
+        while dirname(folder) != folder:
+            if folder.endswith(".n5") or _is_container(folder):
+                return folder
+            folder = dirname(folder)
+        return None
+
+    def removal_edit(self, image: Image, levels: Sequence[Level]) -> MetadataEdit | None:
+        check_list_of_setup(image.folder)
+        return ImageFolder.removal_edit(
+            self, replace(image, folder=files.realpath(image.folder)), levels
+        )
+
+
 class N5Format(ArrayFormat):
     """N5: a container, a group of levels, or one dataset."""
 
     name = "n5"
     options = N5Options
-    reserved_suffix = ".n5"
-    counts_from_finest = True
-    why_no_zarr_files = "n5_as_zarr() writes them for N5"
-    unsupported_options = ("category", "pyramid")
     url_name = NAME
     documents = (FILE_NAME,)
-    level_record = FILE_NAME
-    level_entries = r"(?a:\d+)|zarr\.json"
+    level_folders = LevelFolders("one N5 dataset", FILE_NAME, r"(?a:\d+)|zarr\.json")
+    container = N5Group(level_folders, (FILE_NAME,), N5Removal)
     edits = (N5Edit, N5Removal)
-    removal = N5Removal
-    image_files = (FILE_NAME,)
-    takes_axes = True
     recognise = staticmethod(is_n5)
-    outermost = staticmethod(outermost_group)
     target = staticmethod(n5_target)
 
-    def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> ResolvedUrl:
-        images = find_n5_layers(url)
+    def find(self, url: Url) -> ResolvedUrl:
+        images = tuple(replace(image, counts_from_finest=True) for image in find_n5_layers(url))
         for note in filter(None, map(unknown_size_note, images)):
             warnings.warn(note, MetadataWarning, stacklevel=2)
-        return resolved_images(url, images, self.outermost)
+        return resolved_images(url, images, self.container)
 
-    def viewer_scheme(self, image: Image, volumes: Sequence[StoredArray]) -> str | None:
-        del image
+    def viewer_files(
+        self, image: Image, volumes: Sequence[StoredArray], *, is_rgb: bool
+    ) -> ViewerFiles | None:
+        del image, is_rgb
         if any(any(volume.origin) or volume.num_channels > 1 for volume in volumes):
             # Neuroglancer shows voxel 0 at 0, and channels as a fourth axis of space
             return None
         encodings = [volume.codec.shared_encoding for volume in volumes]
         return (
-            self.name
+            ViewerFiles(self.name, {})
             if all(
                 each is not None and each.compression.startswith(_SHOWN_CODECS)
                 for each in encodings
@@ -90,10 +108,6 @@ class N5Format(ArrayFormat):
         if image.key == "":
             return DatasetTarget(image.folder, Destination(PREFIX + image.folder))
         return target_beside(replace(image, allow_external=allow_external))
-
-    def removal_edit(self, image: Image, levels: Sequence[Level]) -> MetadataEdit | None:
-        check_list_of_setup(image.folder)
-        return super().removal_edit(replace(image, folder=files.realpath(image.folder)), levels)
 
     def document_faults(self, folder: str) -> Iterator[Fault]:
         try:
@@ -132,17 +146,6 @@ class N5Format(ArrayFormat):
             )
             for kind, found, expected in level.place_faults(levels[order[0]][1]):
                 yield Fault(kind, path, f"{name}: {found}", expected)
-
-    def why_not_replaceable(self, folder: str) -> str:
-        return "contains other files than one N5 dataset and is not replaced; move it away"
-
-    def container_around(self, folder: str) -> str | None:
-        """Return the nearest folder that has a version of N5 or the suffix ``.n5``, or None."""
-        while dirname(folder) != folder:
-            if folder.endswith(".n5") or _is_container(folder):
-                return folder
-            folder = dirname(folder)
-        return None
 
 
 def _is_container(folder: str) -> bool:

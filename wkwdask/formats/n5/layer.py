@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 PREFIX = "n5://"
 FORMAT = "n5"
-NAME = UrlName((PREFIX,), ("n5",))
+NAME = UrlName((PREFIX,), ("n5",), ".n5")
 stripped, location_of = NAME.stripped, NAME.location
 _INHERITED_FROM = 3  # number of folders above a group whose attributes are inherited
 _MAX_LEVELS = 64

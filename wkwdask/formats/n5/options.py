@@ -19,6 +19,7 @@ class N5Options(StorageOptions):
 
     name: ClassVar[str] = "n5"
     title: ClassVar[str] = "N5"
+    unsupported: ClassVar[tuple[str, ...]] = ("category", "pyramid")
     compressor: ClassVar[str] = "gzip"
     levels: ClassVar[Mapping[str, tuple[int, int, int]]] = {
         "gzip": (-1, -1, 9),

@@ -31,7 +31,6 @@ from wkwdask.errors import (
     UnsupportedError,
 )
 from wkwdask.formats.axes import axes_of
-from wkwdask.formats.n5.layer import FORMAT as N5
 from wkwdask.formats.n5.layer import open_n5_volume
 from wkwdask.formats.opening import open_stored
 from wkwdask.formats.pictures.array_file import (
@@ -59,7 +58,8 @@ from wkwdask.formats.pictures.tiff_pages import (
     series_of,
     series_slices,
 )
-from wkwdask.formats.registry import contains_plain_arrays, format_of, location_of
+from wkwdask.formats.plain_arrays import contains_plain_arrays, format_with_axes
+from wkwdask.formats.registry import location_of
 from wkwdask.formats.zarr.layer import FORMAT as ZARR
 from wkwdask.formats.zarr.layer import PREFIX, find_zarr_layers, open_zarr_volume
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
@@ -121,11 +121,10 @@ def open_plain(
     if colon and file.lower().endswith(HDF5_SUFFIXES):
         # checked first: file.h5://dataset is not a URL
         return _open_hdf5(local_path(file), key.strip("/"), options)
-    its_format = None if options.axes is None else format_of(text)
-    if its_format is not None and its_format.takes_axes:
-        return {ZARR: _open_zarr, N5: _open_n5}[its_format.name](
-            any_path(location_of(text)), options
-        )
+    stored_format = None if options.axes is None else format_with_axes(text)
+    if stored_format is not None:
+        open_array = _open_zarr if stored_format == ZARR else _open_n5
+        return open_array(any_path(location_of(text)), options)
     if not files.exists(local_path(text)) and files.has_magic(text):
         return _open_images(sort_naturally(files.matching(local_path(text))), text, options)
     path = local_path(text)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import MissingError
-from wkwdask.formats.format import ArrayFormat
+from wkwdask.formats.array_images import resolved_images
+from wkwdask.formats.container import ImageFolder
+from wkwdask.formats.format import ArrayFormat, ViewerFiles
+from wkwdask.formats.level_folders import LevelFolders
 from wkwdask.formats.precomputed.array import with_stored_suffix
 from wkwdask.formats.precomputed.info import (
     FILE_NAME,
@@ -22,7 +25,6 @@ from wkwdask.formats.precomputed.target import target_volume
 from wkwdask.formats.precomputed.writable import viewer_warnings
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.vectors import times
-from wkwdask.model.image import ResolvedUrl
 from wkwdask.model.summary import ScaleSummary, VolumeSummary
 from wkwdask.model.writing.target_image import Destination
 from wkwdask.store import files
@@ -35,35 +37,45 @@ if TYPE_CHECKING:
     from wkwdask.formats.inspection import Scope
     from wkwdask.formats.precomputed.info import Scale
     from wkwdask.geometry.mag import Mag
-    from wkwdask.model.image import Image, Level
+    from wkwdask.model.image import Image, Level, ResolvedUrl
     from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.writing.target_array import InPlaceWrite, TargetArray
     from wkwdask.model.writing.target_image import TargetImage
 
 
+class ScaleFolders(LevelFolders):
+    """Folders of scales, which contain no document."""
+
+    def record_of(self, folder: str) -> str | None:
+        """Return the path of a chunk or shard."""
+        return first_data_file(folder)
+
+    def is_level(self, folder: str) -> bool:
+        return (
+            files.isfile(f"{folder}/{PROVENANCE_NAME}") or first_data_file(folder) is not None
+        ) and not first_stray_file(folder)
+
+    def why_not_replaceable(self, folder: str) -> str:
+        return (
+            f"contains other files than {self.content} ({first_stray_file(folder)}), and is "
+            "not replaced; move it away"
+        )
+
+
 class PrecomputedFormat(ArrayFormat):
     name = "precomputed"
-    data_format = "neuroglancerPrecomputed"
     options = PrecomputedOptions
     url_name = NAME
     documents = (FILE_NAME,)
     edits = (InfoEdit, InfoRemoval)
-    removal = InfoRemoval
-    image_files = (FILE_NAME, PROVENANCE_FILE_NAME)
-    has_chunk_sizes = True
-    counts_from_finest = True
-    # A Zarr codec sees neither the name nor the index of a chunk, and raw chunks have no header.
-    why_no_zarr_files = (
-        "chunks at the end of a volume are cut off, and no header tells a Zarr codec their shape; "
-        "shards have an index that Zarr does not know"
-    )
+    level_folders = ScaleFolders("a precomputed scale")
+    container = ImageFolder(level_folders, (FILE_NAME, PROVENANCE_FILE_NAME), InfoRemoval)
 
     def recognise(self, path: str) -> bool:
         return is_volume(path)
 
-    def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> ResolvedUrl:
-        image = open_precomputed_layer(url, chunk_size)
-        return ResolvedUrl(image.folder, (image,), image.mag)
+    def find(self, url: Url) -> ResolvedUrl:
+        return resolved_images(url, (open_precomputed_layer(url),), self.container)
 
     def summarize(self, url: Url) -> Summary:
         image = open_precomputed_layer(url)
@@ -79,7 +91,10 @@ class PrecomputedFormat(ArrayFormat):
             image.format,
         )
 
-    def viewer_scheme(self, image: Image, volumes: Sequence[StoredArray]) -> str | None:
+    def viewer_files(
+        self, image: Image, volumes: Sequence[StoredArray], *, is_rgb: bool
+    ) -> ViewerFiles | None:
+        del is_rgb
         info = image.details.info
         if listed_scales(info) != sorted_scales(info):
             # Neuroglancer takes the first scale for the finest
@@ -89,7 +104,7 @@ class PrecomputedFormat(ArrayFormat):
             not any(viewer_warnings(level.details, volume.dtype.name, channels))
             for level, volume in zip(image.levels, volumes, strict=True)
         )
-        return self.name if is_shown else None
+        return ViewerFiles(self.name, {}) if is_shown else None
 
     def target(self, destination: Destination) -> TargetImage:
         return target_volume(destination)
@@ -106,31 +121,11 @@ class PrecomputedFormat(ArrayFormat):
     def in_place_target(self, volume: StoredArray, write: InPlaceWrite) -> TargetArray:
         return super().in_place_target(with_stored_suffix(volume), write)
 
-    def default_method(self, category: str) -> str:
-        """Return the mean for images, as igneous and Neuroglancer do."""
-        return "mean" if category == "color" else super().default_method(category)
-
     def inspect(
         self, url: Url, layers: Sequence[str] | None, mags: Sequence[Mag] | None, *, pyramid: bool
     ) -> Scope:
         del pyramid
-        return inspect_volume(url, layers, mags, self.default_method)
-
-    def is_level_folder(self, folder: str) -> bool:
-        return (
-            files.isfile(f"{folder}/{PROVENANCE_NAME}") or first_data_file(folder) is not None
-        ) and not first_stray_file(folder)
-
-    def record_of(self, folder: str) -> str | None:
-        """Return the path of a chunk or shard, because the folder of a scale contains no
-        document."""
-        return first_data_file(folder)
-
-    def why_not_replaceable(self, folder: str) -> str:
-        return (
-            f"contains other files than a precomputed scale ({first_stray_file(folder)}), and is "
-            "not replaced; move it away"
-        )
+        return inspect_volume(url, layers, mags)
 
 
 def _summarize(image: Image, level: Level) -> ScaleSummary:

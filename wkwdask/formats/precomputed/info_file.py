@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from wkwdask.errors import MissingError
-from wkwdask.formats.format import LevelRemoval, MetadataEdit
+from wkwdask.formats.edits import DocumentEdit, LevelRemoval
 from wkwdask.formats.precomputed.info import (
     FILE_NAME,
     PROVENANCE_FILE_NAME,
@@ -75,7 +75,7 @@ def _parse_document(raw: bytes, path: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class InfoEdit(MetadataEdit):
+class InfoEdit(DocumentEdit):
     """Addition of scales to ``info``, applied once their files are complete."""
 
     kind: ClassVar[str] = "precomputed info"

@@ -29,7 +29,7 @@ from wkwdask.store import files
 from wkwdask.store.paths import basename
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -415,10 +415,8 @@ def inspect_volume(
     url: str | os.PathLike[str],
     layers: Sequence[str] | None,
     mags: Sequence[Mag] | None,
-    method_of: Callable[[str], str],
 ) -> Scope:
-    """List the scales and files to verify, and report the faults of ``info``; ``method_of`` returns
-    the downsampling method of a category."""
+    """List the scales and files to verify, and report the faults of ``info``."""
     path = location_of(url)
     faults: list[Fault] = []
     try:
@@ -451,7 +449,7 @@ def inspect_volume(
         for level in image.selected
         if not level.problem and (mags is None or level.mag in mags)
     ]
-    method = None if image.category is None else method_of(image.category)
+    method = None if image.category is None else image.method_of(image.category)
     scopes = [
         scope
         for level in selected

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import posixpath
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -99,7 +99,13 @@ class VolumeSource:
             self,
             document,
             self.opened,
+            counts_from_finest=True,
+            color_method="mean",  # as igneous and Neuroglancer do
+            in_chunks=partial(self._image_in_chunks, key),
         )
+
+    def _image_in_chunks(self, key: str | None, size: Sequence[int]) -> Image:
+        return replace(self, chunk_size=vec3(size, "chunk_size")).image(key)
 
     def levels(self) -> Iterator[Level]:
         """Yield the usable scales, finest first, then the unusable ones."""
@@ -149,9 +155,7 @@ class VolumeSource:
         return array
 
 
-def open_precomputed_layer(
-    url: str | os.PathLike[str], chunk_size: Sequence[int] | None = None
-) -> Image:
+def open_precomputed_layer(url: str | os.PathLike[str]) -> Image:
     location = location_of(url)
     key = None
     store: Store = open_store(location)
@@ -160,12 +164,7 @@ def open_precomputed_layer(
         if above is not None:
             store, key = open_store(above[0]), above[1]
     opened, (store, info) = store.url, _follow_redirects(store)
-    source = VolumeSource(
-        store,
-        info,
-        None if chunk_size is None else vec3(chunk_size, "chunk_size"),
-        "" if store.url == opened else opened,
-    )
+    source = VolumeSource(store, info, opened="" if store.url == opened else opened)
     image = source.image(key)
     if key is not None and not image.selected[0].opener:
         image.selected[0].open()  # raises the error of an unusable scale

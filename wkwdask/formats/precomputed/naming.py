@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from wkwdask.formats.format import IGNORED_NAMES
+from wkwdask.formats.level_folders import IGNORED_NAMES
 from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.vectors import times
 from wkwdask.model.naming import FileVariant, KeyNaming, ListedFile

@@ -12,101 +12,56 @@ import json
 import shlex
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
 from wkwdask.formats.array_images import array_image, array_level
 from wkwdask.formats.axes import axes_of
+from wkwdask.formats.container import check_level_alone, is_bare
 from wkwdask.formats.n5.attributes import is_whole_number
 from wkwdask.formats.n5.layer import open_n5_volume
-from wkwdask.formats.roots import OWN_COPY, Root
 from wkwdask.formats.webknossos.datasource import (
     FILE_NAME,
     DataSource,
     LayerRecord,
-    format_datasource,
-    parse_datasource,
 )
-from wkwdask.formats.wkw.array import open_mag
-from wkwdask.formats.wkw.folder import HEADER_NAME
+from wkwdask.formats.webknossos.document import (
+    check_datasource_writable,
+    dataset_above,
+    read_datasource,
+)
+from wkwdask.formats.webknossos.layer_edit import LargestIdEdit, MagRemoval
+from wkwdask.formats.wkw.array import filled_box, open_mag
+from wkwdask.formats.wkw.folder import HEADER_NAME, MAG_FOLDERS, files_extent
+from wkwdask.formats.wkw.layout import header_of
 from wkwdask.formats.zarr.layer import open_zarr_volume
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.image import Image, Level, ResolvedUrl
 from wkwdask.model.levels import lengths_in
 from wkwdask.store import files
-from wkwdask.store.documents import check_replaceable, update_json
-from wkwdask.store.paths import any_path, basename, dirname, is_remote, local_path, stated_path
+from wkwdask.store.documents import remove_document
+from wkwdask.store.paths import any_path, basename, dirname, is_remote, stated_path
 from wkwdask.store.store import FolderStore
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
+    from wkwdask.model.metadata_edit import MetadataEdit
     from wkwdask.model.stored_array import StoredArray
 
-_MAX_DOCUMENT_NBYTES = 64 << 20
 
-
-def read_datasource(folder: str) -> DataSource | None:
-    """Read the ``datasource-properties.json`` of a folder; None if there is none."""
-    path = f"{folder}/{FILE_NAME}"
-    try:
-        raw = files.read_whole(path, _MAX_DOCUMENT_NBYTES)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except PermissionError:
-        if is_remote(path):  # buckets that may not be listed refuse absent files
-            return None
-        raise
-    return parse_datasource(raw, path)
-
-
-def update_datasource(
-    folder: str,
-    change: Callable[[dict[str, Any]], dict[str, Any]],
-    new: dict[str, Any] | None = None,
-    *,
-    allow_external: bool = False,
-) -> None:
-    """Apply a change to the ``datasource-properties.json`` of a folder, atomically and under a
-    lock; ``new`` is the document if there is no file yet.
-
-    Other software ignores the lock: a change that it makes in the milliseconds between read and
-    write is lost. ``allow_external`` is for jobs, which check before they begin whether the JSON is
-    a link to that of another dataset; all other changes of such a link raise UnsupportedError.
-    """
-    store = FolderStore(local_path(folder))
-    if not store.is_folder():
-        raise MissingError(f"{store.path_of(FILE_NAME)}: no such folder")
-    if not allow_external:
-        check_own_datasource(folder)
-    check_datasource_writable(folder)
-    update_json(
-        store, FILE_NAME, change, new, parse=_parse_document, format_document=format_datasource
-    )
-
-
-def _parse_document(raw: bytes, path: str) -> dict[str, Any]:
-    return parse_datasource(raw, path).document
-
-
-def check_own_datasource(folder: str) -> None:
-    """Raise UnsupportedError if the ``datasource-properties.json`` of a folder is a link to that of
-    another dataset."""
-    Root(local_path(folder), noun="dataset").check_documents(local_path(folder), OWN_COPY)
-
-
-def check_datasource_writable(folder: str) -> None:
-    """Raise PermissionError if the ``datasource-properties.json`` of a folder, or the target of its
-    link, cannot be replaced."""
-    check_replaceable(FolderStore(local_path(folder)), FILE_NAME, "dataset")
+# files that cover more than this many times the box are searched for blocks of zeros
+_SPARSE_RATIO = 2
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetLayer:
-    """Container of a layer's image: its dataset, and its record in the JSON."""
+    """Dataset of a layer, and its record in the JSON; a :class:`Container`."""
 
+    holds_layers: ClassVar[bool] = True
+    image_files: ClassVar[tuple[str, ...]] = (FILE_NAME,)
     dataset_folder: str | None = None
     """Folder of ``datasource-properties.json``; None if there is none."""
     datasource: DataSource | None = None
@@ -118,16 +73,124 @@ class DatasetLayer:
         """Storage format of the layer, as the JSON names it."""
         return "wkw" if self.record is None else self.record.data_format
 
-    def readable(self, layer: Image, mag: Mag | None) -> Image:
-        """Return the image that reads the layer: its arrays if it is stored as N5 or Zarr."""
-        return open_arrays(layer, mag) if is_arrays_layer(layer) else layer
+    def lists(self, path: str) -> bool:
+        """Return whether the JSON of a dataset lists a folder as a Zarr or N5 layer, or as a mag of
+        such a layer."""
+        return find_listed_arrays(path) is not None
 
-    def root_of(self, layer: Image) -> str | None:
+    def outermost(self, folder: str) -> str:
+        return folder
+
+    def around(self, folder: str) -> str | None:
+        return next(
+            (path for path in (folder, dirname(folder)) if files.isfile(f"{path}/{FILE_NAME}")),
+            None,
+        )
+
+    def root_of(self, image: Image) -> str | None:
         """Return the dataset of a layer, even if its JSON does not list the layer; None without a
         JSON."""
         return (
-            self.dataset_folder if self.dataset_folder is not None else dataset_above(layer.folder)
+            self.dataset_folder if self.dataset_folder is not None else dataset_above(image.folder)
         )
+
+    def readable(self, image: Image, mag: Mag | None) -> Image:
+        """Return the image that reads the layer: its arrays if it is stored as N5 or Zarr."""
+        return open_arrays(image, mag) if is_arrays_layer(image) else image
+
+    def with_all_files(self, volume: StoredArray) -> StoredArray:
+        """Return a mag with the box of all stored voxels: a mag that is replaced must keep voxels
+        outside of the layer's box."""
+        stored = files_extent(volume.folder, header_of(volume), volume.box.mag)
+        # few files, mostly zeros: worth reading their jump tables
+        is_mostly_outside = stored.volume > _SPARSE_RATIO * volume.box.volume
+        return volume.cropped(filled_box(volume) if is_mostly_outside else volume.box.union(stored))
+
+    def partial_write_edit(self, image: Image) -> MetadataEdit | None:
+        return (
+            LargestIdEdit(self.dataset_folder, image.name)
+            if self.dataset_folder is not None and image.category == "segmentation"
+            else None
+        )
+
+    def why_not_removable(self, image: Image) -> str:
+        del image
+        return (
+            ""
+            if self.data_format == "wkw"
+            else f"the layer is stored as {self.data_format}, only mags of wkw are removed"
+        )
+
+    def check_removable(self, image: Image, folder: str) -> str:
+        """Return the real folder of a mag; raises UnsupportedError if it lies outside of the
+        dataset or another layer lists it."""
+        if self.dataset_folder is not None:
+            check_datasource_writable(self.dataset_folder)
+        real = check_level_alone(
+            image,
+            folder,
+            MAG_FOLDERS,
+            "wkwdask dataset remove-layer removes the layer from the JSON and keeps its files",
+        )
+        for other in other_layers_with(image, real):
+            raise UnsupportedError(
+                f"{real}: layer {other} lists this mag too; remove it from the JSON of one of them "
+                "first"
+            )
+        return real
+
+    def removal_edit(self, image: Image, levels: Sequence[Level]) -> MetadataEdit | None:
+        """Return the edit that removes mags from the JSON, and a layer with its last mag."""
+        if self.dataset_folder is None or self.record is None:
+            return None
+        return MagRemoval(
+            self.dataset_folder,
+            image.name,
+            tuple(level.mag for level in levels if level.mag is not None),
+        )
+
+    def remove_image_files(self, folder: str) -> None:
+        # Checked again under the lock: another job may add a layer in the meantime.
+        def lists_nothing() -> bool:
+            datasource = read_datasource(folder)
+            return datasource is not None and not datasource.document.get("dataLayers")
+
+        if is_bare(folder, self.image_files):
+            remove_document(FolderStore(folder), FILE_NAME, lists_nothing, f"rm of {folder}")
+
+
+def dataset_of(image: Image) -> DatasetLayer:
+    """Return the dataset of a layer."""
+    if not isinstance(image.container, DatasetLayer):
+        raise TypeError(f"{image.folder}: is no layer of a dataset")
+    return image.container
+
+
+def record_of(layer: Image) -> LayerRecord:
+    """Return the record of a layer that the JSON of its dataset lists."""
+    record = dataset_of(layer).record
+    if record is None:
+        raise MissingError(f"{layer.folder}: this layer is not in the JSON")
+    return record
+
+
+def other_layers_with(layer: Image, folder: str) -> list[str]:
+    """Return the names of other layers of a dataset that list the mag in a folder."""
+    dataset, real = dataset_of(layer), files.realpath(folder)
+    if dataset.datasource is None:
+        return []
+    others = [
+        listed_layer(str(dataset.dataset_folder), dataset.datasource, record)
+        for record in dataset.datasource.layers
+    ]
+    return [
+        other.name
+        for other in others
+        if other.name != layer.name
+        and any(
+            not is_remote(path) and files.realpath(path) == real for path in other.mags.values()
+        )
+    ]
 
 
 def make_layer(
@@ -176,6 +239,7 @@ def _image(folder: str, name: str, layer: DatasetLayer) -> Image:
         "mag",
         layer,
         document=document,
+        stated_box=None if layer.record is None else layer.record.bounding_box,
     )
 
 
@@ -289,7 +353,7 @@ def with_mags(layer: Image, folders: dict[Mag, str]) -> Image:
     return replace(
         layer,
         list_levels=lambda: [
-            _level(layer.folder, layer.name, layer.container, mag, folder)
+            _level(layer.folder, layer.name, dataset_of(layer), mag, folder)
             for mag, folder in folders.items()
         ],
     )
@@ -330,14 +394,6 @@ def find_listed_arrays(path: str) -> ResolvedUrl | None:
     return None
 
 
-def dataset_above(layer_folder: str) -> str | None:
-    """Return the parent folder of a layer if it has a JSON, even one that does not list the
-    layer."""
-    folder = dirname(layer_folder)
-    # a dangling link states a dataset, too
-    return folder if files.lexists(f"{folder}/{FILE_NAME}") else None
-
-
 def with_external(layer: Image) -> Image:
     """Return a layer whose files outside of the dataset may be written."""
     return replace(layer, allow_external=True)
@@ -351,7 +407,7 @@ def _locate(path: str) -> ResolvedUrl:
     if files.isfile(f"{path}/{HEADER_NAME}"):
         return _locate_mag(path)
     layer = _layer_above(path)
-    if layer.container.record is not None or (files.isdir(path) and layer.mags):
+    if dataset_of(layer).record is not None or (files.isdir(path) and layer.mags):
         return ResolvedUrl(path, (layer,))
     if datasource is not None:
         return ResolvedUrl(path, ())
@@ -375,7 +431,11 @@ def _locate_mag(path: str) -> ResolvedUrl:
     parent = dirname(path)
     layer = _layer_above(parent)
     mag = mag_from_name(basename(path)) or MAG_1
-    if layer.container.record is not None and mag not in layer.mags and mag.name == basename(path):
+    if (
+        dataset_of(layer).record is not None
+        and mag not in layer.mags
+        and mag.name == basename(path)
+    ):
         return ResolvedUrl(path, (with_mags(layer, {**layer.mags, mag: path}),), mag)
     return ResolvedUrl(path, (with_mags(make_layer(parent, basename(parent)), {mag: path}),), mag)
 
@@ -431,7 +491,11 @@ def layer_in(dataset_folder: str, datasource: DataSource, layer_folder: str) -> 
 def metadata_paths(resolved: ResolvedUrl, layer: Image, volume: StoredArray) -> list[str]:
     """Return the metadata files, existing or missing, that determine how a path is resolved."""
     layer_folder = resolved.path if resolved.mag is None else dirname(resolved.path)
-    folders = [layer_folder, dirname(layer_folder), layer.container.dataset_folder or layer_folder]
+    folders = [
+        layer_folder,
+        dirname(layer_folder),
+        dataset_of(layer).dataset_folder or layer_folder,
+    ]
     return [
         f"{volume.name}/{HEADER_NAME}",
         *(f"{folder}/{FILE_NAME}" for folder in dict.fromkeys(folders)),
@@ -445,16 +509,16 @@ _ARRAY_NAMES = {"zarr": "Zarr", "n5": "N5"}
 
 def is_arrays_layer(layer: Image) -> bool:
     """Return whether the JSON lists a layer as Zarr or N5."""
-    return layer.container is not None and layer.container.data_format in ARRAY_FORMATS
+    return layer.is_layer and dataset_of(layer).data_format in ARRAY_FORMATS
 
 
 def check_stored_as_wkw(layer: Image, *, is_target: bool = False) -> None:
     """Raise UnsupportedError for a layer of a dataset that is not stored as WKW. The error of a
     layer that can be read states the command that converts it."""
-    stored = "wkw" if layer.container is None else layer.container.data_format
+    stored = dataset_of(layer).data_format if layer.is_layer else "wkw"
     if stored == "wkw":
         return
-    dataset = layer.container.dataset_folder
+    dataset = str(dataset_of(layer).dataset_folder)
     if stored not in ARRAY_FORMATS:
         raise UnsupportedError(
             f"{layer.folder}: layer {layer.name} is stored as {stored}, only WKW, Zarr and N5 can "
@@ -474,11 +538,11 @@ def check_stored_as_wkw(layer: Image, *, is_target: bool = False) -> None:
 
 def open_arrays(layer: Image, only: Mag | None = None) -> Image:
     """Open the arrays of a layer stored as Zarr or N5."""
-    record: LayerRecord = layer.container.record
+    record = record_of(layer)
     stored, levels = ARRAY_FORMATS[record.data_format], []
     for mag, folder in layer.mags.items():
         size = None if layer.voxel_size_nm is None else lengths_in(mag, layer.voxel_size_nm)
-        source = f"{layer.container.dataset_folder}/{FILE_NAME}: layer {layer.name}, mag {mag}"
+        source = f"{dataset_of(layer).dataset_folder}/{FILE_NAME}: layer {layer.name}, mag {mag}"
         item = _mag_entry(record, mag)
         try:
             volume = (open_zarr_volume if stored == "zarr" else open_n5_volume)(

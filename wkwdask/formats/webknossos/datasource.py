@@ -41,6 +41,11 @@ _LAYER_NAME = re.compile(r"[A-Za-z0-9_$@\-]+[A-Za-z0-9_$@\-.]*")  # the rule of 
 _NO_PATH = re.compile("[\0\ud800-\udfff]")  # not allowed in a path by any file system
 
 
+def data_format_of(format_name: str) -> str:
+    """Return the name that the JSON has for a format (``dataFormat``)."""
+    return {"precomputed": "neuroglancerPrecomputed"}.get(format_name, format_name)
+
+
 @dataclass(frozen=True, slots=True)
 class MagRecord:
     """Record of one mag in the JSON."""

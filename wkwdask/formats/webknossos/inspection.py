@@ -24,7 +24,7 @@ from wkwdask.formats.registry import format_named
 from wkwdask.formats.roots import Root
 from wkwdask.formats.webknossos.dataset import (
     ARRAY_FORMATS,
-    dataset_above,
+    dataset_of,
     find_listed_arrays,
     is_arrays_layer,
     listed_layer,
@@ -33,7 +33,7 @@ from wkwdask.formats.webknossos.dataset import (
     mag_from_name,
     make_layer,
     open_arrays,
-    read_datasource,
+    record_of,
     with_mags,
 )
 from wkwdask.formats.webknossos.datasource import (
@@ -42,6 +42,7 @@ from wkwdask.formats.webknossos.datasource import (
     LayerRecord,
     largest_segment_id,
 )
+from wkwdask.formats.webknossos.document import dataset_above, read_datasource
 from wkwdask.formats.wkw.array import list_remote_mag, open_mag, wkw_array, wkw_target
 from wkwdask.formats.wkw.file_check import WkwCheck, check_mag_header
 from wkwdask.formats.wkw.folder import HEADER_NAME, Listing, file_path, list_mag
@@ -348,7 +349,9 @@ def inspect_dataset(
         None if is_remote(path) else next((dataset_above(layer.folder) for layer in chosen), None)
     )
     root = Root(around, f"{around}/{FILE_NAME}", noun="dataset")
-    return Scope(path, scopes, faults, tuple(folders), root, dataset, datasource)
+    return Scope(
+        path, scopes, faults, tuple(folders), root, dataset_folder=dataset, datasource=datasource
+    )
 
 
 def _find(
@@ -406,7 +409,7 @@ def _find(
     arrays = find_listed_arrays(path)
     if arrays is not None:
         (layer,) = arrays.layers
-        return [layer], layer.container.dataset_folder, layer.container.datasource, arrays.mag
+        return [layer], dataset_of(layer).dataset_folder, dataset_of(layer).datasource, arrays.mag
     if looks_like_mag(path):
         return _find_mag(path)
     if not is_remote(path) and not any(True for _ in _mag_folders(path)):
@@ -416,19 +419,19 @@ def _find(
             return layers, path, None, None
     located = locate(path)
     (layer,) = located.layers
-    return [layer], layer.container.dataset_folder, layer.container.datasource, None
+    return [layer], dataset_of(layer).dataset_folder, dataset_of(layer).datasource, None
 
 
 def _find_mag(path: str) -> tuple[list[Image], str | None, DataSource | None, Mag | None]:
     if files.isfile(f"{path}/{HEADER_NAME}"):
         located = locate(path)
         (layer,), mag = located.layers, located.mag or MAG_1
-        return [layer], layer.container.dataset_folder, layer.container.datasource, mag
+        return [layer], dataset_of(layer).dataset_folder, dataset_of(layer).datasource, mag
     parent = dirname(path)
     listed = listed_mag(path)
     if listed is not None:
         layer, mag = listed
-        return [layer], layer.container.dataset_folder, layer.container.datasource, mag
+        return [layer], dataset_of(layer).dataset_folder, dataset_of(layer).datasource, mag
     mag = {folder: mag for mag, folder in _mag_folders(parent)}.get(path, MAG_1)
     return [with_mags(make_layer(parent, basename(parent)), {mag: path})], None, None, mag
 
@@ -475,10 +478,10 @@ def _layers_in(path: str, datasource: DataSource | None) -> list[Image]:
 
 
 def _inspect_layer(layer: Image, only: Sequence[Mag] | None, faults: list[Fault]) -> LayerScope:
-    record = layer.container.record
+    record = dataset_of(layer).record
     if is_arrays_layer(layer):
         return _inspect_arrays(layer, only, faults)
-    if record is not None and layer.container.data_format != "wkw":
+    if record is not None and dataset_of(layer).data_format != "wkw":
         faults.append(Fault("layer.format", layer.folder, record.data_format))
         return LayerScope(layer.name, layer.folder, (), record)
     listed = layer.mags
@@ -511,8 +514,8 @@ def _inspect_layer(layer: Image, only: Sequence[Mag] | None, faults: list[Fault]
     faults += missing_mags
     if only is None:
         faults += _gaps(layer, [scope.mag for scope in scopes])
-    if record is not None and layer.container.datasource is not None:
-        faults += _check_record(f"{layer.container.dataset_folder}/{FILE_NAME}", record, scopes)
+    if record is not None and dataset_of(layer).datasource is not None:
+        faults += _check_record(f"{dataset_of(layer).dataset_folder}/{FILE_NAME}", record, scopes)
     recorded_box = read_recorded_box(scopes)
     scopes = [replace(scope, recorded_box=recorded_box) for scope in scopes]
     return LayerScope(layer.name, layer.folder, tuple(scopes), record, tuple(missing_mags))
@@ -524,7 +527,7 @@ def _inspect_arrays(layer: Image, only: Sequence[Mag] | None, faults: list[Fault
     Documents of the arrays' group are not compared: boxes are those of the JSON, and arrays extend
     beyond them to whole shards.
     """
-    record: LayerRecord = layer.container.record
+    record = record_of(layer)
     stored_format = format_named(ARRAY_FORMATS[record.data_format])
     method = _METHOD_OF_CATEGORY[record.category]
     scopes, missing_mags = [], []
@@ -543,16 +546,17 @@ def _inspect_arrays(layer: Image, only: Sequence[Mag] | None, faults: list[Fault
                 )
             )
         else:
-            scope = array_scope(layer, level, method, stored_format.record_of(level.folder), faults)
+            document = stored_format.level_folders.record_of(level.folder)
+            scope = array_scope(layer, level, method, document, faults)
             scopes += [] if scope is None else [scope]
     faults += missing_mags
     for scope in scopes:
-        faults += scope.faults((*stored_format.image_files, *stored_format.documents))
+        faults += scope.faults((*stored_format.container.image_files, *stored_format.documents))
     faults += contradictions(scopes)
     if only is None:
         faults += _gaps(layer, [scope.mag for scope in scopes if scope.mag is not None])
     whole = [scope for scope in scopes if scope.array.num_channels == record.num_channels]
-    faults += _check_types(f"{layer.container.dataset_folder}/{FILE_NAME}", record, whole)
+    faults += _check_types(f"{dataset_of(layer).dataset_folder}/{FILE_NAME}", record, whole)
     return LayerScope(layer.name, layer.folder, tuple(scopes), record, tuple(missing_mags))
 
 
@@ -582,11 +586,7 @@ def _gaps(layer: Image, mags: Sequence[Mag]) -> Iterator[Fault]:
 
 
 def _inspect_mag(layer: Image, mag: Mag, folder: str, faults: list[Fault]) -> MagScope:
-    box = (
-        layer.container.record.bounding_box.in_mag(mag)
-        if layer.container.record is not None
-        else None
-    )
+    box = None if layer.stated_box is None else layer.stated_box.in_mag(mag)
     listing = list_remote_mag(folder, box) if is_remote(folder) else list_mag(folder)
     faults += listing.faults
     header = check_header(folder, listing, faults)
@@ -605,7 +605,7 @@ def _inspect_mag(layer: Image, mag: Mag, folder: str, faults: list[Fault]) -> Ma
         )
     if record is not None:
         faults += _lost_files(folder, listing, record)
-    category = layer.container.record.category if layer.container.record is not None else ""
+    category = layer.category or ""
     stated = next((level.stated for level in layer.levels if level.folder == folder), None)
     return MagScope(layer.name, mag, folder, box, category, header, listing, record, stated=stated)
 

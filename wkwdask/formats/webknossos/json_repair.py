@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.formats.leftovers import quarantine, remove_quarantined_temporaries
 from wkwdask.formats.repair import EDIT_JSON, Action, DocumentRepair, RepairOptions, Unrepaired
-from wkwdask.formats.webknossos.dataset import update_datasource
 from wkwdask.formats.webknossos.datasource import (
     FILE_NAME,
     NewLayer,
@@ -22,6 +21,7 @@ from wkwdask.formats.webknossos.datasource import (
     without_box_and_mags,
     without_mags,
 )
+from wkwdask.formats.webknossos.document import update_datasource
 from wkwdask.formats.webknossos.layer_metadata import type_text
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.voxel_type import element_class, guess_category

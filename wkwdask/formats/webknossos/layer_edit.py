@@ -6,12 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from wkwdask.errors import MissingError
-from wkwdask.formats.format import MetadataEdit
-from wkwdask.formats.webknossos.dataset import (
-    check_datasource_writable,
-    read_datasource,
-    update_datasource,
-)
+from wkwdask.formats.edits import DocumentEdit
 from wkwdask.formats.webknossos.datasource import (
     FILE_NAME,
     NewLayer,
@@ -25,6 +20,11 @@ from wkwdask.formats.webknossos.datasource import (
     with_mags,
     without_mags,
 )
+from wkwdask.formats.webknossos.document import (
+    check_datasource_writable,
+    read_datasource,
+    update_datasource,
+)
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.coordinates import same_lengths
@@ -32,7 +32,7 @@ from wkwdask.store.paths import basename
 
 
 @dataclass(frozen=True, slots=True)
-class LayerEdit(MetadataEdit):
+class LayerEdit(DocumentEdit):
     """Edit that lists new mags of a layer, and the layer itself if it is new."""
 
     kind: ClassVar[str] = "layer"
@@ -140,7 +140,7 @@ class LayerEdit(MetadataEdit):
             category, box, element_class, num_channels = self.new_layer
             new_layer = [category, [*box.topleft, *box.size], element_class, num_channels]
         mags = [[list(mag.factors), path, edge] for mag, path, edge in self.mags]
-        return {**MetadataEdit.to_json(self), "mags": mags, "new_layer": new_layer}
+        return {**DocumentEdit.to_json(self), "mags": mags, "new_layer": new_layer}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> LayerEdit:
@@ -165,7 +165,7 @@ class LayerEdit(MetadataEdit):
 
 
 @dataclass(frozen=True, slots=True)
-class LargestIdEdit(MetadataEdit):
+class LargestIdEdit(DocumentEdit):
     """Edit that raises the largest id in the JSON after a part of a segmentation was written; a
     JSON without a largest id is not changed."""
 
@@ -198,7 +198,7 @@ class LargestIdEdit(MetadataEdit):
 
 
 @dataclass(frozen=True, slots=True)
-class MagRemoval(MetadataEdit):
+class MagRemoval(DocumentEdit):
     """Edit that removes mags from the JSON."""
 
     kind: ClassVar[str] = "removal of mags"
@@ -219,7 +219,7 @@ class MagRemoval(MetadataEdit):
         check_datasource_writable(self.dataset_folder)
 
     def to_json(self) -> dict[str, Any]:
-        return {**MetadataEdit.to_json(self), "mags": [list(mag.factors) for mag in self.mags]}
+        return {**DocumentEdit.to_json(self), "mags": [list(mag.factors) for mag in self.mags]}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> MagRemoval:

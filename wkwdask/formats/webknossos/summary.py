@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import UnsupportedError, WkwDaskError
 from wkwdask.formats.roots import external_location
-from wkwdask.formats.webknossos.dataset import is_arrays_layer, locate, open_arrays, read_datasource
+from wkwdask.formats.webknossos.dataset import dataset_of, is_arrays_layer, locate, open_arrays
+from wkwdask.formats.webknossos.document import read_datasource
 from wkwdask.formats.wkw.array import open_mag
 from wkwdask.formats.wkw.folder import file_path, list_files
 from wkwdask.formats.wkw.layout import header_of
@@ -135,9 +136,7 @@ def summarize(url: str | os.PathLike[str]) -> DatasetSummary:
     """Summarize a dataset, layer or mag: headers are read, and all files are counted."""
     located = locate(url)
     sources = [
-        layer.container.datasource
-        for layer in located.layers
-        if layer.container.datasource is not None
+        source for layer in located.layers if (source := dataset_of(layer).datasource) is not None
     ]
     if not sources and located.invalid_layers:
         sources = [source for source in (read_datasource(located.path),) if source is not None]
@@ -154,7 +153,7 @@ def summarize(url: str | os.PathLike[str]) -> DatasetSummary:
 
 
 def _summarize_layer(layer: Image, only: Mag | None) -> LayerSummary:
-    record = layer.container.record
+    record = dataset_of(layer).record
     try:
         folders = layer.mags
     except UnsupportedError:
@@ -189,11 +188,8 @@ def _summarize_layer(layer: Image, only: Mag | None) -> LayerSummary:
 def _summarize_mag(layer: Image, mag: Mag, folder: str) -> MagSummary:
     """Summarize a mag; one stored as Zarr or N5 has no block length."""
     is_array = is_arrays_layer(layer)
-    real = (
-        None
-        if layer.container.dataset_folder is None
-        else external_location(layer.container.dataset_folder, folder)
-    )
+    dataset = dataset_of(layer).dataset_folder
+    real = None if dataset is None else external_location(dataset, folder)
     num_files: int | None
     nbytes: int | None
     num_files = nbytes = 0
@@ -213,7 +209,7 @@ def _summarize_mag(layer: Image, mag: Mag, folder: str) -> MagSummary:
             folder,
             volume.box,
             volume.dtype.name,
-            layer.container.record.data_format,
+            dataset_of(layer).data_format,
             files=num_files,
             nbytes=nbytes,
             elsewhere=real,

@@ -9,13 +9,12 @@ from wkwdask.errors import BoundsError, ExistsError, FormatError
 from wkwdask.formats.replaceable import is_occupied, replaces
 from wkwdask.formats.roots import checked_folder, root_of
 from wkwdask.formats.webknossos.dataset import (
-    check_own_datasource,
     check_stored_as_wkw,
+    dataset_of,
     layer_in,
-    listed_layer,
     mag_from_name,
     make_layer,
-    read_datasource,
+    other_layers_with,
     with_external,
 )
 from wkwdask.formats.webknossos.datasource import (
@@ -26,6 +25,7 @@ from wkwdask.formats.webknossos.datasource import (
     new_document,
     parse_datasource,
 )
+from wkwdask.formats.webknossos.document import check_own_datasource, read_datasource
 from wkwdask.formats.webknossos.layer_edit import LayerEdit
 from wkwdask.formats.webknossos.layer_metadata import type_text
 from wkwdask.formats.wkw.array import wkw_target
@@ -38,10 +38,12 @@ from wkwdask.formats.wkw.header import (
     storage_text,
 )
 from wkwdask.formats.wkw.layout import header_of, is_wkw
+from wkwdask.formats.wkw.remote import open_in
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.vectors import minus
 from wkwdask.model.coordinates import same_lengths
 from wkwdask.model.levels import Lengths, lengths_in
+from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.voxel_type import element_class, guess_category
 from wkwdask.model.writing.target_image import NewLevels
 from wkwdask.plans.mag_ladder import check_one_ladder
@@ -87,7 +89,7 @@ class MagTarget:
         """Return a note on existing coarser mags, which are not updated."""
         if not replaces(existing) and is_occupied(self.folder):
             return ""
-        listed = self.layer.mags if self.layer.container.record is not None else ()
+        listed = self.layer.mags if dataset_of(self.layer).record is not None else ()
         coarser = [
             mag.name
             for mag in listed
@@ -182,11 +184,11 @@ class MagTarget:
         """Return the edit that lists the mag, or None without a JSON. A new layer that copies
         another one inherits its attributes."""
         layer, destination = self.layer, self.destination
-        dataset, record = layer.container.dataset_folder, layer.container.record
+        dataset, record = dataset_of(layer).dataset_folder, dataset_of(layer).record
         source = (
-            None
-            if destination.image is None or destination.image.container is None
-            else destination.image.container.record
+            dataset_of(destination.image).record
+            if destination.image is not None and destination.image.is_layer
+            else None
         )
         if dataset is None:
             return None
@@ -205,25 +207,27 @@ class MagTarget:
             is_listed=record is not None,
         )
         elements = element_class(header.dtype, header.num_channels)
-        has_others = any(entry.mag != self.mag for entry in listed)
-        if has_others and (record.element_class, record.num_channels) != (
+        # record of the layer if it has other mags
+        kept = record if any(entry.mag != self.mag for entry in listed) else None
+        if kept is not None and (kept.element_class, kept.num_channels) != (
             elements,
             header.num_channels,
         ):
             raise ValueError(
                 f"{layer.folder}: the layer stores "
-                f"{type_text(record.element_class, record.num_channels)}, "
+                f"{type_text(kept.element_class, kept.num_channels)}, "
                 f"the array is {type_text(elements, header.num_channels)}; cast it, or write to "
                 "another layer"
             )
         # The box of the layer changes only if the new mag extends beyond it: other mags stay
         # visible where they have voxels.
-        if has_others and record.bounding_box.in_mag(self.mag).contains(box):
+        if kept is not None and kept.bounding_box.in_mag(self.mag).contains(box):
             return edit
         if record is not None:
             category = record.category
         else:
-            if source is None or destination.image.name != layer.name:
+            copied = destination.image
+            if source is None or copied is None or copied.name != layer.name:
                 check_layer_name(layer.name)
             category = destination.category or (
                 source.category
@@ -234,8 +238,8 @@ class MagTarget:
         if source is not None and destination.image_box is not None:
             # the box of a coarse mag may extend beyond that of the layer
             layer_box, attributes = destination.image_box, source.attributes
-        if has_others:
-            layer_box = record.bounding_box.union(layer_box)
+        if kept is not None:
+            layer_box = kept.bounding_box.union(layer_box)
         return replace(
             edit,
             new_layer=NewLayer(category, layer_box, elements, header.num_channels),
@@ -285,7 +289,7 @@ class MagTarget:
     def _voxel_size_from_coordinates(self, size: Lengths) -> Lengths | None:
         """Return the voxel size of a dataset to create for an array with coordinates; None if none
         is created."""
-        datasource = self.layer.container.datasource
+        datasource = dataset_of(self.layer).datasource
         if datasource is None:
             return size if self.destination.is_empty_folder and self._is_named_as_mag else None
         known = datasource.voxel_size_nm
@@ -374,8 +378,8 @@ class LayerTarget:
             for folder, header, spec in zip(folders, headers, specs, strict=True)
         )
         check_one_ladder(self.layer.folder, self.layer.mags, mags)
-        edit, dataset = None, self.layer.container.dataset_folder
-        if dataset is not None and self.layer.container.record is not None:
+        edit, dataset = None, dataset_of(self.layer).dataset_folder
+        if dataset is not None and dataset_of(self.layer).record is not None:
             paths = [
                 json_path(self.layer, mag, folder)
                 for mag, folder in zip(mags, folders, strict=True)
@@ -384,7 +388,11 @@ class LayerTarget:
             edit = LayerEdit(dataset, self.layer.name, tuple(listed), is_listed=True)
         level = options.chosen_level
         is_same = (
-            specs[0].is_copy and options.level is None and headers[0] == before.for_header_file()
+            specs[0].is_copy
+            and options.level is None
+            and headers[0] == before.for_header_file()
+            and isinstance(like, StoredArray)
+            and _is_uniform(like)
         )
         return NewLevels(
             root_of(self.layer).work_folder(self.layer.folder, folders),
@@ -399,7 +407,7 @@ class LayerTarget:
     def _check_listed_once(self, like: Volume, header: WkwHeader) -> None:
         """Raise ValueError for a new file length of a mag that another layer lists too: that
         layer's record would become wrong."""
-        if self.layer.container.datasource is None or (like.chunk_shape, like.shard_shape) == (
+        if dataset_of(self.layer).datasource is None or (like.chunk_shape, like.shard_shape) == (
             (header.block_len,) * 3,
             (header.file_len_vx,) * 3,
         ):
@@ -462,7 +470,7 @@ def mag_target(destination: Destination) -> MagTarget:
     if allow_external:
         layer = with_external(layer)
     real = checked_folder(layer, folder)
-    listed = layer.mags.get(mag) if layer.container.record is not None else None
+    listed = layer.mags.get(mag) if dataset_of(layer).record is not None else None
     if listed is not None and (
         is_remote(listed)
         or (is_occupied(listed) and files.realpath(listed) != files.realpath(folder))
@@ -479,30 +487,22 @@ def mag_target(destination: Destination) -> MagTarget:
     )
 
 
-def other_layers_with(layer: Image, folder: str) -> list[str]:
-    """Return the names of other layers of a dataset that list the mag in a folder."""
-    if layer.container.datasource is None:
-        return []
-    real = files.realpath(folder)
-    others = [
-        listed_layer(layer.container.dataset_folder, layer.container.datasource, record)
-        for record in layer.container.datasource.layers
-    ]
-    return [
-        other.name
-        for other in others
-        if other.name != layer.name
-        and any(
-            not is_remote(path) and files.realpath(path) == real for path in other.mags.values()
-        )
-    ]
+def _is_uniform(volume: StoredArray) -> bool:
+    """Return whether all files have the block type of the header; files of other software may
+    differ."""
+    header = header_of(volume)
+    for x, y, z in volume.files.stored_states()[:, :3].tolist():
+        file = open_in(volume.store, (x, y, z), header)
+        if file is not None and file.header.block_type is not header.block_type:
+            return False
+    return True
 
 
 def json_path(layer: Image, mag: Mag, folder: str) -> str:
     """Return the path of a mag for the JSON: the listed path, else a path relative to the dataset,
     else the absolute path."""
-    dataset = str(layer.container.dataset_folder)
-    record = layer.container.record
+    dataset = str(dataset_of(layer).dataset_folder)
+    record = dataset_of(layer).record
     listed: str | None = (
         next((entry.path for entry in record.mags if entry.mag == mag and entry.path), None)
         if record is not None

@@ -14,6 +14,7 @@ import numpy as np
 
 from wkwdask.errors import MissingError, UnsupportedError
 from wkwdask.formats.leftovers import QUARANTINE_NAME, temporary_fault
+from wkwdask.formats.level_folders import LevelFolders
 from wkwdask.formats.webknossos.datasource import FILE_NAME as DATASOURCE_NAME
 from wkwdask.formats.wkw.header import HEADER_NBYTES, WkwHeader, parse_header
 from wkwdask.formats.zarr.documents import is_view
@@ -265,3 +266,26 @@ def _name_fault(entry: StoredEntry, depth: int) -> Fault | None:
             ("z0, z1, ...", "y0, y1, ...", "x0.wkw, x1.wkw, ...")[depth],
         )
     return Fault("name.stray", entry.path, "a folder" if entry.is_dir() else "a file")
+
+
+class MagFolders(LevelFolders):
+    """Folders of mags: numbered folders and files, and a header."""
+
+    def record_of(self, folder: str) -> str | None:
+        path = f"{folder}/{self.record}"
+        return path if files.exists(path) else None
+
+    def is_level(self, folder: str) -> bool:
+        return is_mag(folder)
+
+    def why_not_replaceable(self, folder: str) -> str:
+        return (
+            f"contains other files than one mag{stray_in(folder)} and is not replaced; name the "
+            "folder of a mag, such as DATASET/LAYER/1"
+        )
+
+    def why_not_level(self, folder: str) -> str:
+        return f"is not a mag, or contains other files too{stray_in(folder)}"
+
+
+MAG_FOLDERS = MagFolders("one mag", HEADER_NAME)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 import warnings
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wkwdask.errors import TransformationWarning, UnsupportedError
 from wkwdask.formats.array_images import resolved_images
-from wkwdask.formats.format import IGNORED_NAMES, ArrayFormat
+from wkwdask.formats.container import ImageFolder
+from wkwdask.formats.copies import Copies
+from wkwdask.formats.format import ArrayFormat, ViewerFiles
+from wkwdask.formats.level_folders import IGNORED_NAMES, LevelFolders
 from wkwdask.formats.webknossos.dataset import find_listed_arrays
 from wkwdask.formats.wkw.folder import HEADER_NAME
 from wkwdask.formats.zarr.documents import FILE_NAME, array_record, format_document
@@ -19,8 +22,6 @@ from wkwdask.formats.zarr.layer import (
     coordinate_notes,
     find_zarr_layers,
     image_of_labels,
-    image_of_level,
-    is_image,
     is_zarr,
     read_node,
 )
@@ -28,7 +29,6 @@ from wkwdask.formats.zarr.ngff import LABELS, attributes_for_viewer, versions_of
 from wkwdask.formats.zarr.ngff_edit import ArrayEdit, NgffEdit, NgffRemoval
 from wkwdask.formats.zarr.options import ZarrOptions
 from wkwdask.formats.zarr.served import has_shown_codecs
-from wkwdask.formats.zarr.single_file import zipped_image
 from wkwdask.formats.zarr.target import PREFIX, ArrayTarget, names_zarr_image, ngff_target
 from wkwdask.model.summary import summarize_arrays
 from wkwdask.model.writing.target_image import Destination
@@ -38,11 +38,11 @@ from wkwdask.store.paths import basename, dirname, is_remote
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import numpy as np
-
-    from wkwdask.formats.format import MetadataEdit, Summary, Url
+    from wkwdask.formats.format import Summary, Url
+    from wkwdask.formats.zarr.layer import Node
     from wkwdask.model.faults import Fault
     from wkwdask.model.image import Image, Level, ResolvedUrl
+    from wkwdask.model.metadata_edit import MetadataEdit
     from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.writing.target_image import LevelCopy, TargetImage
 
@@ -50,112 +50,62 @@ if TYPE_CHECKING:
 _SHOWN_VERSIONS = {"0.4", "0.5"}
 
 
-class ZarrFormat(ArrayFormat):
-    """Zarr: an OME-NGFF image, a group of images, or one array."""
+_DOCUMENTS = ("zarr.json", ".zgroup", ".zarray")
+_IMAGE_FILES = ("zarr.json", ".zattrs", ".zgroup")
+_LEVEL_ENTRIES = r"(?a:zarr\.json|\.zarray|\.zattrs|c(\.\d+)*|\d+(\.\d+)*)"
 
-    name = "zarr"
-    options = ZarrOptions
-    reserved_suffix = ".zarr"
-    why_no_zarr_files = "it is Zarr already"
-    unsupported_options = ("pyramid",)
-    url_name = NAME
-    documents = ("zarr.json", ".zgroup", ".zarray")
-    level_entries = r"(?a:zarr\.json|\.zarray|\.zattrs|c(\.\d+)*|\d+(\.\d+)*)"
-    edits = (ArrayEdit, NgffEdit, NgffRemoval)
-    removal = NgffRemoval
-    image_files = ("zarr.json", ".zattrs", ".zgroup")
-    has_plain_arrays = True
-    takes_axes = True
-    recognise = staticmethod(is_zarr)
-    outermost = staticmethod(image_of_labels)
-    is_image = staticmethod(is_image)
-    target = staticmethod(ngff_target)
-    names_target = staticmethod(names_zarr_image)
-    single_file = staticmethod(zipped_image)
-    record_of = staticmethod(array_record)
 
-    def guess_can_open(self, url: object) -> bool:
-        """Return whether a URL names Zarr by its prefix or suffix; xarray's engine ``zarr`` opens
-        all others."""
-        return NAME.is_in(url)
+class ArrayFolders(LevelFolders):
+    """Folders of arrays; a WKW mag with a ``zarr.json`` beside its files is none."""
 
-    def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> ResolvedUrl:
-        images = find_zarr_layers(url)
-        for ignored in (image.details.ignored for image in images if image.details is not None):
-            if ignored:
-                warnings.warn(ignored, TransformationWarning, stacklevel=2)
-        return resolved_images(url, images, self.outermost)
+    def record_of(self, folder: str) -> str | None:
+        return array_record(folder)
 
-    def summarize(self, url: Url) -> Summary:
-        return replace(
-            summarize_arrays(url, find_zarr_layers(url)), notes=coordinate_notes(NAME.location(url))
+    def is_level(self, folder: str) -> bool:
+        return (
+            not files.exists(f"{folder}/{HEADER_NAME}")
+            and array_record(folder) is not None
+            and not _stray_in(folder)
         )
 
-    def is_placed(self, url: Url) -> bool:
-        """Return whether a URL names Zarr, or is an OME-NGFF image or a level of one, so that
-        voxels have a position."""
-        return NAME.is_in(url) or is_image(url) or image_of_level(NAME.location(url)) is not None
+    def why_not_replaceable(self, folder: str) -> str:
+        return (
+            f"contains other files than {self.content} ({_stray_in(folder)}) and is not replaced; "
+            "move it away"
+        )
 
-    def stored_dtype(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
-        return dtype.newbyteorder("=")
 
-    def document_faults(self, folder: str) -> Iterator[Fault]:
-        faults = document_faults(folder)
-        if find_listed_arrays(folder) is None:
-            return faults
-        # Arrays in a layer of a dataset extend to whole shards; datasource-properties.json states
-        # their box.
-        return (fault for fault in faults if fault.kind not in ("image.scale", "image.translation"))
-
-    def viewer_scheme(self, image: Image, volumes: Sequence[StoredArray]) -> str | None:
-        node = read_node(image.folder)
-        if node is None or not all(has_shown_codecs(volume.codec) for volume in volumes):
-            return None
-        if (
-            volumes[0].num_channels > 1
-            if image.key is not None
-            else not set(versions_of(node.attributes)) <= _SHOWN_VERSIONS
-        ):
-            return None
-        return "zarr3" if node.record == FILE_NAME else "zarr2"
-
-    def viewer_documents(self, image: Image, *, is_rgb: bool) -> dict[str, bytes]:
-        """Return the document of the attributes of an OME-NGFF image, with the coordinates of
-        Neuroglancer."""
-        node = read_node(image.folder)
-        if node is None or not versions_of(node.attributes):
-            return {}
-        finest = min(level.mag for level in image.levels if level.mag is not None)
-        attributes = attributes_for_viewer(node.attributes, image.folder, finest, is_rgb=is_rgb)
-        if node.record != FILE_NAME:
-            return {".zattrs": format_document(attributes).encode()}
-        return {FILE_NAME: format_document({**node.document, "attributes": attributes}).encode()}
-
-    def target_in(self, image: Image, *, allow_external: bool) -> TargetImage:
-        if not image.key and image.key is not None:
-            return ArrayTarget(image.folder, Destination(PREFIX + image.folder))
-        size = image.voxel_size_nm
-        return ngff_target(
-            Destination(
-                PREFIX + image.folder,
-                category=image.category,
-                voxel_size_nm=size,
-                image=image,
-                allow_external=allow_external,
+def _stray_in(folder: str) -> str:
+    """Return the path of a file or link in a folder that is no part of an array, or an empty text;
+    where documents lead is checked elsewhere."""
+    with files.scandir(folder) as entries:
+        for entry in entries:
+            is_ours = re.fullmatch(_LEVEL_ENTRIES, entry.name) or IGNORED_NAMES.fullmatch(
+                entry.name
             )
-        )
+            if not is_ours or (
+                entry.is_symlink()
+                and entry.name not in _IMAGE_FILES
+                and entry.name not in _DOCUMENTS
+            ):
+                return entry.path
+    return ""
 
-    def copy_warnings(
-        self, url: Url, level_copies: Sequence[LevelCopy], layers: Sequence[str] | None
+
+class NgffCopies(Copies):
+    """Copies of images, without other members of their groups."""
+
+    def warnings(
+        self, source: str, level_copies: Sequence[LevelCopy], layers: Sequence[str] | None
     ) -> list[str]:
         """Return a note on members of the group that are no levels of the image, such as labels."""
-        del url, layers
+        del source, layers
         image = level_copies[0].image
         if image.details is None or is_remote(image.folder):
             return []
         known = {
             ".zmetadata",
-            *self.image_files,
+            *_IMAGE_FILES,
             *(level.key.partition("/")[0] for level in image.levels),
         }
         others = sorted(
@@ -168,6 +118,13 @@ class ZarrFormat(ArrayFormat):
             if others
             else []
         )
+
+
+class ZarrGroup(ImageFolder):
+    """Group of an OME-NGFF image; labels lie in the group of their image."""
+
+    def outermost(self, folder: str) -> str:
+        return image_of_labels(folder)
 
     def removal_edit(self, image: Image, levels: Sequence[Level]) -> MetadataEdit | None:
         keys = tuple(level.key for level in levels if level.key)
@@ -189,37 +146,87 @@ class ZarrFormat(ArrayFormat):
         removal.check_unreferenced()
         return removal
 
-    def is_level_folder(self, folder: str) -> bool:
-        """Return whether a folder holds one array and nothing else; a WKW mag with a ``zarr.json``
-        beside its files is none."""
-        return (
-            not files.exists(f"{folder}/{HEADER_NAME}")
-            and array_record(folder) is not None
-            and not _stray_in(folder)
+
+class ZarrFormat(ArrayFormat):
+    """Zarr: an OME-NGFF image, a group of images, or one array."""
+
+    name = "zarr"
+    options = ZarrOptions
+    copies = NgffCopies()
+    url_name = NAME
+    documents = _DOCUMENTS
+    level_folders = ArrayFolders("one Zarr array", entries=_LEVEL_ENTRIES)
+    container = ZarrGroup(level_folders, _IMAGE_FILES, NgffRemoval)
+    edits = (ArrayEdit, NgffEdit, NgffRemoval)
+    recognise = staticmethod(is_zarr)
+    target = staticmethod(ngff_target)
+    names_target = staticmethod(names_zarr_image)
+
+    def guess_can_open(self, url: object) -> bool:
+        """Return whether a URL names Zarr by its prefix or suffix; xarray's engine ``zarr`` opens
+        all others."""
+        return NAME.is_in(url)
+
+    def find(self, url: Url) -> ResolvedUrl:
+        images = find_zarr_layers(url)
+        for ignored in (image.details.ignored for image in images if image.details is not None):
+            if ignored:
+                warnings.warn(ignored, TransformationWarning, stacklevel=2)
+        return resolved_images(url, images, self.container)
+
+    def summarize(self, url: Url) -> Summary:
+        return replace(
+            summarize_arrays(url, find_zarr_layers(url)), notes=coordinate_notes(NAME.location(url))
         )
 
-    def why_not_replaceable(self, folder: str) -> str:
-        return (
-            f"contains other files than one Zarr array ({_stray_in(folder)}) and is not replaced; "
-            "move it away"
-        )
+    def document_faults(self, folder: str) -> Iterator[Fault]:
+        faults = document_faults(folder)
+        if find_listed_arrays(folder) is None:
+            return faults
+        # Arrays in a layer of a dataset extend to whole shards; datasource-properties.json states
+        # their box.
+        return (fault for fault in faults if fault.kind not in ("image.scale", "image.translation"))
 
+    def viewer_files(
+        self, image: Image, volumes: Sequence[StoredArray], *, is_rgb: bool
+    ) -> ViewerFiles | None:
+        node = read_node(image.folder)
+        if node is None or not all(has_shown_codecs(volume.codec) for volume in volumes):
+            return None
+        if (
+            volumes[0].num_channels > 1
+            if image.key is not None
+            else not set(versions_of(node.attributes)) <= _SHOWN_VERSIONS
+        ):
+            return None
+        documents = _viewer_documents(node, image, is_rgb=is_rgb)
+        return ViewerFiles("zarr3" if node.record == FILE_NAME else "zarr2", documents)
 
-def _stray_in(folder: str) -> str:
-    """Return the path of a file or link in a folder that is no part of an array, or an empty text;
-    where documents lead is checked elsewhere."""
-    with files.scandir(folder) as entries:
-        for entry in entries:
-            is_ours = re.fullmatch(ZarrFormat.level_entries, entry.name) or IGNORED_NAMES.fullmatch(
-                entry.name
+    def target_in(self, image: Image, *, allow_external: bool) -> TargetImage:
+        if not image.key and image.key is not None:
+            return ArrayTarget(image.folder, Destination(PREFIX + image.folder))
+        size = image.voxel_size_nm
+        return ngff_target(
+            Destination(
+                PREFIX + image.folder,
+                category=image.category,
+                voxel_size_nm=size,
+                image=image,
+                allow_external=allow_external,
             )
-            if not is_ours or (
-                entry.is_symlink()
-                and entry.name not in ZarrFormat.image_files
-                and entry.name not in ZarrFormat.documents
-            ):
-                return entry.path
-    return ""
+        )
+
+
+def _viewer_documents(node: Node, image: Image, *, is_rgb: bool) -> dict[str, bytes]:
+    """Return the document of the attributes of an OME-NGFF image, with the coordinates of
+    Neuroglancer."""
+    if not versions_of(node.attributes):
+        return {}
+    finest = min(level.mag for level in image.levels if level.mag is not None)
+    attributes = attributes_for_viewer(node.attributes, image.folder, finest, is_rgb=is_rgb)
+    if node.record != FILE_NAME:
+        return {".zattrs": format_document(attributes).encode()}
+    return {FILE_NAME: format_document({**node.document, "attributes": attributes}).encode()}
 
 
 FORMAT = ZarrFormat()

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from wkwdask.errors import CorruptError, FormatError
-from wkwdask.formats.format import LevelRemoval, MetadataEdit
+from wkwdask.formats.edits import DocumentEdit, LevelRemoval
 from wkwdask.formats.zarr.coordinate_systems import (
     check_unreferenced,
     in_style_of,
@@ -174,7 +174,7 @@ def _has_consolidated(group: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class ArrayEdit(MetadataEdit):
+class ArrayEdit(DocumentEdit):
     """Change of how a single array is stored, which no document of another folder may
     contradict."""
 
@@ -194,7 +194,7 @@ class ArrayEdit(MetadataEdit):
 
 
 @dataclass(frozen=True, slots=True)
-class NgffEdit(MetadataEdit):
+class NgffEdit(DocumentEdit):
     """Addition of arrays to the metadata of an image, and of a label image to the list of its
     ``labels`` group."""
 
@@ -223,7 +223,7 @@ class NgffEdit(MetadataEdit):
         return zarr_format_of(self.version)
 
     def check_writable(self) -> None:
-        MetadataEdit.check_writable(self)
+        DocumentEdit.check_writable(self)
         check_consolidated(self.folder)
 
     def make_room(self) -> None:

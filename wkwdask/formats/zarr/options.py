@@ -19,6 +19,8 @@ class ZarrOptions(StorageOptions):
 
     name: ClassVar[str] = "zarr"
     title: ClassVar[str] = "OME-NGFF"
+    unsupported: ClassVar[tuple[str, ...]] = ("pyramid",)
+    stores_any_type: ClassVar[bool] = True
     compressor: ClassVar[str] = "zstd"
     levels: ClassVar[Mapping[str, tuple[int, int, int]]] = {
         "blosc": (3, 0, 9),

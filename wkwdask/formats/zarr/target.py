@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.zarr.options import ZarrOptions
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.image import Image
     from wkwdask.model.levels import Lengths
     from wkwdask.model.volume import Volume
     from wkwdask.model.writing.target_image import Destination, LevelSpec
@@ -284,6 +285,12 @@ class NgffTarget(TargetFolder):
         details = None if self.destination.image is None else self.destination.image.details
         return details if isinstance(details, NgffGroup) else None
 
+    @property
+    def _copied(self) -> Image:
+        """Image that is copied or converted."""
+        assert self.destination.image is not None
+        return self.destination.image
+
     def _copied_entry(
         self, spec: LevelSpec, extent: BoundingBox, version: str, like: Volume | None
     ) -> dict[str, Any] | None:
@@ -298,12 +305,12 @@ class NgffTarget(TargetFolder):
             or not isinstance(like.codec, ZarrChunks)
         ):
             return None
-        level, axes = self.destination.image.level_of(like), like.codec.axes
+        level, axes = self._copied.level_of(like), like.codec.axes
         entry = None if level is None else source.entry_of(level.key, len(axes))
         if level is None or entry is None or not axes.endswith("zyx"):
             return None
         if self.image is not None and stated_axes(self.image, self.folder) != stated_axes(
-            source.image, self.destination.image.folder
+            source.image, self._copied.folder
         ):
             return None
         scale = scale_of(entry)
@@ -334,7 +341,7 @@ class NgffTarget(TargetFolder):
         assert source is not None
         keys = {
             level.key
-            for level in destination.image.levels
+            for level in self._copied.levels
             if level.mag in destination.all_mags and "/" not in level.key
         }
         attributes, lost = source.copied(
@@ -360,8 +367,7 @@ class NgffTarget(TargetFolder):
             return []
         return [
             MetadataWarning(
-                f"{self.folder}: does not take over from {self.destination.image.folder}: "
-                f"{'; '.join(names)}"
+                f"{self.folder}: does not take over from {self._copied.folder}: {'; '.join(names)}"
             )
         ]
 
@@ -455,7 +461,7 @@ class NgffTarget(TargetFolder):
         )
         edit.check_current()
         return edit, [] if self._source is None else self._lost(
-            self._source.lost_in(edit.new_attributes, self.destination.image.levels)
+            self._source.lost_in(edit.new_attributes, self._copied.levels)
         )
 
     def _check_unlisted(self, paths: Collection[str]) -> None:

@@ -56,6 +56,24 @@ _CHUNK_NBYTES = 1 << 20
 _KEY = re.compile(r"c(?:/0)?/(\d+)/(\d+)/(\d+)", re.ASCII)
 
 
+_WHY_NO_DOCUMENTS = {
+    "webknossos": "",
+    "zarr": "it is Zarr already",
+    "n5": "n5_as_zarr() writes them for N5",
+    # A Zarr codec sees neither the name nor the index of a chunk, and raw chunks have no header.
+    "precomputed": (
+        "chunks at the end of a volume are cut off, and no header tells a Zarr codec their shape; "
+        "shards have an index that Zarr does not know"
+    ),
+}
+
+
+def why_no_documents(format_name: str) -> str:
+    """Return why ``zarr.json`` files beside the data of a format cannot describe it, an empty text
+    if they can."""
+    return _WHY_NO_DOCUMENTS.get(format_name, "its chunks have no codec in Zarr")
+
+
 def layer_attributes(
     layer: Image, levels: Iterable[PyramidLevel], volume: Volume
 ) -> dict[str, Any]:
@@ -216,7 +234,7 @@ class ViewPlan:
 
 def plan_view(located: ResolvedUrl, layer: str | None) -> ViewPlan:
     is_dataset = located.mag is None and any(
-        image.container.dataset_folder == located.path for image in located.layers
+        root_of(image).folder == located.path for image in located.layers
     )
     if is_dataset and is_view(f"{located.path}/{FILE_NAME}"):
         # the consolidated metadata of the existing dataset group describe all layers, so all are

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.image import Image, Level
     from wkwdask.model.levels import Lengths
+    from wkwdask.model.metadata_edit import MetadataEdit
     from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.volume import Volume
     from wkwdask.model.writing.target_array import TargetArray
@@ -54,7 +55,7 @@ class Destination:
     """Whether a level must belong to a dataset or container."""
     is_empty_folder: bool = False
     """Whether the folder that would become a container contains nothing but job folders."""
-    image: Any = None
+    image: Image | None = None
     """Image to copy or convert. A copy takes over its metadata."""
     translate: Vec3 = (0, 0, 0)
     """Shift of the copied voxels [voxels of mag 1]."""
@@ -133,8 +134,8 @@ class NewLevels:
     """Array of each level."""
     settings: dict[str, Any]
     """Storage settings as JSON values, for the journal."""
-    edit: Any = None
-    """MetadataEdit for the documents of the image."""
+    edit: MetadataEdit | None = None
+    """Edit of the documents of the image, made when the levels are published."""
     warnings: tuple[Warning, ...] = ()
     """Warnings for users, such as :class:`wkwdask.errors.ViewerWarning`."""
     stored_as: str = ""

@@ -11,12 +11,7 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import ExistsError, LockedError, MissingError, UnsupportedError
-from wkwdask.formats.webknossos.dataset import (
-    check_own_datasource,
-    make_layer,
-    read_datasource,
-    update_datasource,
-)
+from wkwdask.formats.webknossos.dataset import dataset_of, make_layer
 from wkwdask.formats.webknossos.datasource import (
     FILE_NAME,
     is_folder_name,
@@ -26,6 +21,11 @@ from wkwdask.formats.webknossos.datasource import (
     with_explicit_paths,
     with_new_name,
     with_paths,
+)
+from wkwdask.formats.webknossos.document import (
+    check_own_datasource,
+    read_datasource,
+    update_datasource,
 )
 from wkwdask.runs.job_records import JobState, job_states
 from wkwdask.store import files
@@ -200,7 +200,8 @@ def _path_mover(dataset: str, old: str, new: str) -> Callable[[str], str]:
 
 def reference_entry(source: Image, dataset: str, name: str, *, relative: bool) -> dict[str, Any]:
     """Return the JSON entry of a layer whose mags and attachments stay in another dataset."""
-    if source.container.record is None or source.container.dataset_folder is None:
+    folder, record = dataset_of(source).dataset_folder, dataset_of(source).record
+    if record is None or folder is None:
         raise UnsupportedError(
             f"{source.folder}: no {FILE_NAME} describes this layer; only layers of a dataset can "
             "be listed in another one"
@@ -212,16 +213,14 @@ def reference_entry(source: Image, dataset: str, name: str, *, relative: bool) -
         real = files.realpath(folder)
         return relpath(real, files.realpath(dataset)) if relative else real
 
-    document = {"dataLayers": [copy.deepcopy(source.container.record.entry)]}
+    document = {"dataLayers": [copy.deepcopy(record.entry)]}
     paths: dict[Mag, str] = {mag: reference(folder) for mag, folder in source.mags.items()}
     entry = layer_entry(with_explicit_paths(document, source.name, paths), source.name)
     attachments = {"attachments": entry.get("attachments")}
     for holder in path_holders(attachments):
         path = holder["path"]
         holder["path"] = (
-            path
-            if is_remote(path)
-            else reference(join(source.container.dataset_folder, path.removeprefix("file://")))
+            path if is_remote(path) else reference(join(folder, path.removeprefix("file://")))
         )
     return {**entry, "name": name}
 

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import UnsupportedError
-from wkwdask.formats.registry import default_format
 from wkwdask.formats.webknossos.annotation import MergedVolume, find_mag, open_annotation
-from wkwdask.formats.webknossos.dataset import locate
+from wkwdask.formats.webknossos.copies import DatasetCopies
+from wkwdask.formats.webknossos.dataset import dataset_of, locate
 from wkwdask.formats.webknossos.datasource import NewLayer, format_segment_id, largest_segment_id
+from wkwdask.formats.webknossos.layer_edit import LayerEdit
 from wkwdask.formats.webknossos.target import mag_target
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox, part_of_array
 from wkwdask.model.summary import counted
 from wkwdask.model.writing.target_image import Destination, LevelSpec
-from wkwdask.store.paths import dirname
+from wkwdask.store.paths import dirname, local_path
 from wkwdask.verbs.rechunk import lay_out
 from wkwdask.verbs.sources import token_of
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wkwdask.formats.webknossos.annotation import AnnotationMag
-    from wkwdask.formats.webknossos.layer_edit import LayerEdit
     from wkwdask.formats.webknossos.target import MagTarget
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.image import Image
@@ -91,12 +91,7 @@ def find_merge(
     ids."""
     located, layer = locate(base), options.layer
     if layer is None and len(located.layers) > 1:
-        labels = [
-            image.name
-            for image in located.layers
-            if image.container.record is not None
-            and image.container.record.category == "segmentation"
-        ]
+        labels = [image.name for image in located.layers if image.category == "segmentation"]
         layer = labels[0] if len(labels) == 1 else None
     base_name = located.choose_listed(layer).name
     opened = [open_annotation(url, base_name, options.volume_layer) for url in annotations]
@@ -110,8 +105,8 @@ def find_merge(
             f"no block is stored in {', '.join(os.fspath(url) for url in annotations)}: nothing to "
             "merge"
         )
-    (move,) = default_format().level_copies(
-        base, target, None if located.mag is not None else [base_name], [mag]
+    (move,) = DatasetCopies().levels(
+        located, local_path(target), None if located.mag is not None else [base_name], [mag]
     )
     selected = [
         (find_mag(stored_mags, mag), os.fspath(url))
@@ -162,7 +157,7 @@ def _notes_on_empty(empty: Sequence[str]) -> tuple[str, ...]:
 
 def lay_out_merge(merge: Merge, options: RechunkOptions, existing: str, workers: int) -> Rechunk:
     move, source = merge.move, merge.move.image.volume(merge.move.level.mag)
-    record = move.image.container.record
+    record = dataset_of(move.image).record
     category = "segmentation" if record is None else record.category
     target = mag_target(
         Destination(
@@ -176,6 +171,7 @@ def lay_out_merge(merge: Merge, options: RechunkOptions, existing: str, workers:
     levels = target.new_levels(
         [LevelSpec.like(volume, is_copy=True)], options.stored, source.cropped(merge.box)
     )
+    assert levels.edit is None or isinstance(levels.edit, LayerEdit)
     levels = replace(
         levels,
         edit=_edit(move, target, levels.edit, merge),
@@ -237,11 +233,8 @@ def _largest_known(layer: Image, relabel: bool | int) -> int | None:
                 f"{relabel!r}"
             )
         return relabel
-    return (
-        None
-        if layer.container.record is None
-        else largest_segment_id(layer.container.record.attributes)
-    )
+    record = dataset_of(layer).record
+    return None if record is None else largest_segment_id(record.attributes)
 
 
 def _check_known(annotation: AnnotationMag, source: StoredArray, known: int) -> None:
@@ -286,13 +279,13 @@ def _edit(
 ) -> LayerEdit | None:
     """Return the JSON edit: a new layer gets the attributes of the base, and the largest id is
     updated."""
-    record, box = move.image.container.record, merge.box
+    record, box = dataset_of(move.image).record, merge.box
     if edit is None:
         return None
     attributes = {} if record is None else dict(record.attributes)
     if merge.largest is not None:
         attributes["largestSegmentId"] = format_segment_id(merge.largest)
-    existing = target.layer.container.record
+    existing = dataset_of(target.layer).record
     if edit.new_layer is None and existing is not None:
         edit = replace(
             edit,

@@ -1,0 +1,125 @@
+"""Images in folders: the container of most formats, whose documents lie beside the levels."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from wkwdask.errors import UnsupportedError
+from wkwdask.formats.level_folders import LevelFolders
+from wkwdask.formats.roots import checked_folder
+from wkwdask.store import files
+from wkwdask.store.documents import remove_document
+from wkwdask.store.paths import dirname
+from wkwdask.store.store import FolderStore
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wkwdask.formats.edits import LevelRemoval
+    from wkwdask.geometry.mag import Mag
+    from wkwdask.model.image import Container, Image, Level
+    from wkwdask.model.metadata_edit import MetadataEdit
+    from wkwdask.model.stored_array import StoredArray
+
+
+_NO_FOLDERS = LevelFolders()
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFolder:
+    """Folder with the levels of one image and its documents; a :class:`Container`."""
+
+    holds_layers: ClassVar[bool] = False
+    level_folders: LevelFolders = _NO_FOLDERS
+    image_files: tuple[str, ...] = ()
+    removal: type[LevelRemoval] | None = None
+    """Edit that removes levels from the documents of an image, None if no document lists them."""
+
+    def lists(self, path: str) -> bool:
+        del path
+        return False
+
+    def outermost(self, folder: str) -> str:
+        return folder
+
+    def around(self, folder: str) -> str | None:
+        del folder
+        return None
+
+    def root_of(self, image: Image) -> str | None:
+        return image.root or image.folder
+
+    def readable(self, image: Image, mag: Mag | None) -> Image:
+        del mag
+        return image
+
+    def with_all_files(self, volume: StoredArray) -> StoredArray:
+        return volume
+
+    def partial_write_edit(self, image: Image) -> MetadataEdit | None:
+        del image
+        return None
+
+    def why_not_removable(self, image: Image) -> str:
+        del image
+        return ""
+
+    def check_removable(self, image: Image, folder: str) -> str:
+        return check_level_alone(
+            image, folder, self.level_folders, "correct the document to keep its files"
+        )
+
+    def removal_edit(self, image: Image, levels: Sequence[Level]) -> MetadataEdit | None:
+        keys = tuple(level.key for level in levels if level.key)
+        return None if self.removal is None or not keys else self.removal(image.folder, keys)
+
+    def remove_image_files(self, folder: str) -> None:
+        for name in self.image_files if is_bare(folder, self.image_files) else ():
+            remove_document(
+                FolderStore(folder),
+                name,
+                lambda: is_bare(folder, self.image_files),
+                f"removal of {folder}/{name}",
+            )
+
+
+def container_of(image: Image) -> Container:
+    """Return the container of an image of a format that can be written."""
+    assert image.container is not None
+    return image.container
+
+
+def check_level_alone(
+    image: Image, folder: str, level_folders: LevelFolders, unlisting: str
+) -> str:
+    """Raise an error unless a folder contains one level of the image and nothing else; returns the
+    folder to remove, with links resolved. ``unlisting`` is what removes a level from the document
+    alone."""
+    folder = checked_folder(
+        image,
+        folder,
+        (f"and may belong to somebody else; {unlisting}, allow_external=True deletes them there"),
+    )
+    above = dirname(folder)
+    if files.isdir(above) and not files.is_writable(above):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), above)
+    for path in (above, folder):
+        if files.islink(path):
+            raise UnsupportedError(
+                f"{path}: is a symbolic link; remove the link itself or its target"
+            )
+    if files.lexists(folder) and not (files.isdir(folder) and level_folders.is_level(folder)):
+        raise UnsupportedError(
+            f"{folder}: {level_folders.why_not_level(folder)} and is not removed"
+        )
+    return folder
+
+
+def is_bare(folder: str, documents: Sequence[str]) -> bool:
+    """Return whether a folder contains nothing but some documents and leftovers of jobs."""
+    return files.isdir(folder) and all(
+        name in documents or name.startswith(".") for name in files.listdir(folder)
+    )

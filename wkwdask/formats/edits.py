@@ -1,0 +1,68 @@
+"""Base classes of the changes that formats make to their documents."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from wkwdask.model.metadata_edit import MetadataEdit
+from wkwdask.store import files
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class DocumentEdit(MetadataEdit):
+    """Edit of documents in folders, by a dataclass whose fields JSON can represent."""
+
+    def folders(self) -> dict[str, str]:
+        return {
+            name: folder
+            for name in self.folder_names
+            if (folder := getattr(self, name)) is not None
+        }
+
+    def check_writable(self) -> None:
+        for folder in self.folders().values():
+            if files.isdir(folder) and not files.is_writable(folder):
+                raise PermissionError(
+                    errno.EACCES, "the image's metadata could not be updated", folder
+                )
+
+    def check_current(self) -> None:
+        """Return: such an edit relies on nothing that can change."""
+        return
+
+    @property
+    def makes_room(self) -> bool:
+        return False
+
+    def make_room(self) -> None:
+        return
+
+    def with_maxima(self, maxima: tuple[int | None, ...], *, is_new_content: bool) -> MetadataEdit:
+        return self
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, **{each.name: getattr(self, each.name) for each in fields(self)}}  # type: ignore[arg-type]
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Self:
+        return cls(**{name: field for name, field in value.items() if name != "kind"})
+
+
+@dataclass(frozen=True, slots=True)
+class LevelRemoval(DocumentEdit):
+    """Removal of levels from the documents of an image."""
+
+    folder_names: ClassVar[tuple[str, ...]] = ("folder",)
+    folder: str
+    """Folder of the image."""
+    keys: Sequence[str]
+    """Keys of the levels."""
+
+    def check_writable(self) -> None:
+        if files.isdir(self.folder) and not files.is_writable(self.folder):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), self.folder)
