@@ -88,8 +88,27 @@ class StoredEntry(Protocol):
         """Return inode, size, mode and times."""
 
 
+class Output(Protocol):
+    """File that is written in place, not published."""
+
+    def append(self, data: bytes | memoryview) -> int:
+        """Write bytes at the end of a file opened for appending; return their number."""
+
+    def write(self, data: memoryview, offset: int) -> None:
+        """Write bytes at an offset."""
+
+    def set_nbytes(self, nbytes: int) -> None:
+        """Set the size; bytes that were never written are zero."""
+
+    def sync(self) -> None:
+        """Make what was written durable."""
+
+    def close(self) -> None:
+        """Close the file."""
+
+
 class Folders(Protocol):
-    """What folders on a file system have and buckets, servers and zips lack.
+    """What folders on a file system have, and buckets, servers and zips lack.
 
     All functions take full paths and behave like those of ``os``.
     """
@@ -97,32 +116,17 @@ class Folders(Protocol):
     def stat(self, path: str) -> os.stat_result:
         """Return inode, device, size, mode and times."""
 
-    def makedirs(self, path: str) -> None:
-        """Create a folder and those above it that are missing."""
+    def free(self, path: str) -> tuple[int, int | None]:
+        """Return the free bytes and the free inodes; None in place of unlimited inodes."""
 
-    def rmdir(self, path: str) -> None:
-        """Remove an empty folder."""
-
-    def unlink(self, path: str) -> None:
-        """Remove a file or a symbolic link."""
-
-    def remove_tree(self, folder: str) -> None:
-        """Remove a folder with its content; an absent one is not an error."""
-
-    def rename(self, old: str, new: str) -> None:
-        """Rename a file or folder, replacing a file or an empty folder of the new name."""
-
-    def exchange(self, first: str, second: str) -> bool:
-        """Swap two names atomically; False if the system cannot."""
-
-    def symlink(self, target: str, path: str) -> None:
-        """Create a symbolic link."""
+    def create(self, path: str, *, exclusive: bool = True, append: bool = False) -> Output:
+        """Create a file that is written at any offset, or at its end."""
 
     def fsync(self, path: str) -> None:
         """Make the content of a file, or the names in a folder, durable."""
 
-    def free(self, path: str) -> tuple[int, int | None]:
-        """Return the free bytes and the free inodes; None in place of unlimited inodes."""
+    def make_folders_below(self, folder: str, path: str) -> None:
+        """Create the folders of a path below an existing folder."""
 
 
 class NewFile(Protocol):

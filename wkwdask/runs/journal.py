@@ -18,11 +18,12 @@ from wkwdask.model.parsing import reading
 from wkwdask.model.writing.receipts import Receipt
 from wkwdask.runs.job import Job, Result
 from wkwdask.store import files
-from wkwdask.store.store import open_store
+from wkwdask.store.store import folders_of, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from wkwdask.model.store import Output
     from wkwdask.model.writing.target_array import TargetArray
     from wkwdask.runs.job import Task
 
@@ -41,7 +42,7 @@ class Journal:
     def __init__(self, folder: str, number: int | None = None) -> None:
         self._output = open_next(folder, _PREFIX, number)
         # the name of the journal must survive a power failure before any line counts
-        files.fsync(folder)
+        folders_of(folder).fsync(folder)
         self._flushed = time.monotonic()
 
     def append(self, entry: dict[str, Any]) -> None:
@@ -64,14 +65,14 @@ class Journal:
 
 def open_next(
     folder: str, prefix: str, number: int | None = None, step: Callable[[], int] = lambda: 1
-) -> files.Output:
+) -> Output:
     """Create a file of lines with the next free number. After a collision with another process, the
     number increases by ``step``."""
     if number is None:
         number = max((n for n, _ in files.numbered(folder, prefix, SUFFIX)), default=-1) + 1
     while True:
         try:
-            return files.create(f"{folder}/{prefix}{number}{SUFFIX}", append=True)
+            return folders_of(folder).create(f"{folder}/{prefix}{number}{SUFFIX}", append=True)
         except FileExistsError:
             number += step()
 

@@ -25,10 +25,9 @@ from wkwdask.model.writing.receipts import greatest, least
 from wkwdask.runs.job import Result, Task
 from wkwdask.runs.report import MagReport
 from wkwdask.runs.shared_loop import num_sharing, share
-from wkwdask.store import files
 from wkwdask.store.new_files import NewFile
 from wkwdask.store.paths import dirname
-from wkwdask.store.store import open_store
+from wkwdask.store.store import folders_of, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -312,7 +311,7 @@ def write_scratch(
 ) -> tuple[ScratchPiece, ...]:
     """Write pieces to one scratch file, atomically and repeatably; pieces of zeros are left out."""
     path = f"{folder}/{name}"
-    files.make_folders_below(dirname(folder), folder)
+    folders_of(folder).make_folders_below(dirname(folder), folder)
     written, offset = [], 0
     with NewFile(path, flush=False) as file:
         for part, box, channels, voxels in pieces:

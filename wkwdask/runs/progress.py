@@ -24,11 +24,12 @@ from wkwdask.model.summary import format_nbytes
 from wkwdask.runs.journal import SUFFIX, keys_of, open_next, read_journal
 from wkwdask.store import files
 from wkwdask.store.records import PROGRESS_NAME
-from wkwdask.store.store import open_store
+from wkwdask.store.store import folders_of, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from wkwdask.model.store import Output
     from wkwdask.runs.job import Job, Result
 
 
@@ -60,17 +61,17 @@ class LineFile:
         """Append to a file; with a prefix, create the next free one in a folder."""
         self._path = path
         self._prefix = prefix
-        self._output: files.Output | None = None
+        self._output: Output | None = None
         self._is_opened = False
         self._is_cut = False
 
-    def _open(self) -> files.Output | None:
+    def _open(self) -> Output | None:
         try:
             if self._prefix:
                 return open_next(
                     self._path, self._prefix, step=lambda: 1 + secrets.randbelow(_MAX_STEP)
                 )
-            return files.create(self._path, exclusive=False, append=True)
+            return folders_of(self._path).create(self._path, exclusive=False, append=True)
         except OSError:
             return None
 
@@ -127,9 +128,8 @@ def keep_progress(folder: str, mag: str) -> None:
     with contextlib.suppress(OSError):
         lines = _last_lines([path for _, path in sorted(files.numbered(folder, _PROGRESS, SUFFIX))])
         if lines:
-            with contextlib.closing(
-                files.create(f"{mag}/{PROGRESS_NAME}", exclusive=False)
-            ) as file:
+            output = folders_of(mag).create(f"{mag}/{PROGRESS_NAME}", exclusive=False)
+            with contextlib.closing(output) as file:
                 file.set_nbytes(0)
                 file.write(memoryview(b"".join(lines)), 0)
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import SpaceError
 from wkwdask.model.summary import counted, format_nbytes
-from wkwdask.store import files
 from wkwdask.store.paths import dirname
-from wkwdask.store.store import open_store
+from wkwdask.store.store import folders_of, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,7 +52,8 @@ def check_space(needs: Sequence[Need], run_tasks: RunTasks, *, force: bool) -> l
     where they may. With ``force``, only warn."""
     by_disk: dict[int, list[Need]] = {}
     for need in needs:
-        by_disk.setdefault(files.stat(existing_folder(need.folder)).st_dev, []).append(need)
+        place = existing_folder(need.folder)
+        by_disk.setdefault(folders_of(place).stat(place).st_dev, []).append(need)
     return [
         problem
         for of_disk in by_disk.values()
@@ -63,7 +63,7 @@ def check_space(needs: Sequence[Need], run_tasks: RunTasks, *, force: bool) -> l
 
 def _problems(needs: Sequence[Need], run_tasks: RunTasks, *, force: bool) -> list[str]:
     folder = needs[0].folder
-    free_nbytes, free_files = files.free(existing_folder(folder))
+    free_nbytes, free_files = _free(folder)
     if sum(need.most_nbytes for need in needs) <= free_nbytes and (
         free_files is None or sum(need.most_files for need in needs) <= free_files
     ):
@@ -99,7 +99,13 @@ def describe_shortage(folder: str, nbytes: int, free_nbytes: int) -> str:
 
 def free_nbytes(folder: str) -> int:
     """Return the free bytes of the disk of a folder that may not exist yet."""
-    return files.free(existing_folder(folder))[0]
+    return _free(folder)[0]
+
+
+def _free(folder: str) -> tuple[int, int | None]:
+    """Return the free bytes and inodes of the disk of a folder that may not exist yet."""
+    place = existing_folder(folder)
+    return folders_of(place).free(place)
 
 
 def space_problems(folder: str, nbytes: int, num_files: int) -> list[str]:

@@ -39,6 +39,15 @@ def open_store(location: str | os.PathLike[str]) -> FolderStore | RemoteStore:
     return store
 
 
+def folders_of(path: str) -> Folders:
+    """Return what only folders on a file system have; raises UnsupportedError for a path on a
+    server or in a zip."""
+    store = open_store(path)
+    if store.folders is None:
+        store.make()  # raises why nothing can be written there
+    return files
+
+
 def with_witness(store: Store, name: str) -> Store:
     """Return a store that reads refused files (403) as absent while a witness file stays readable.
 
