@@ -21,7 +21,7 @@ from wkwdask.formats.registry import default_format, format_of
 from wkwdask.geometry.bounding_box import BoundingBox, voxel_box
 from wkwdask.kernels.arrays import empty_aligned
 from wkwdask.model.image import check_inside, mag_or_key, parse_box_of
-from wkwdask.model.stored_array import BoxCodec
+from wkwdask.model.stored_array import BoxLayout
 from wkwdask.store.cores import reading_threads
 from wkwdask.streams.boxes import read_boxes
 from wkwdask.streams.points import sample_points
@@ -376,7 +376,7 @@ def _max_threads(volume: StoredArray) -> int:
     other threads, and layouts that read boxes decode on these too."""
     if not volume.store.is_remote:
         return 1 << 10
-    return 1 if isinstance(volume.layout, BoxCodec) else _REMOTE_THREADS
+    return 1 if isinstance(volume.layout, BoxLayout) else _REMOTE_THREADS
 
 
 def _num_threads(volume: StoredArray, threads: int | None, nbytes: int) -> int:

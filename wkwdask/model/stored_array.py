@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from wkwdask.model.store import Store
 
 
-class BoxCodec:
+class BoxLayout:
     """Layout that decodes whole boxes, because this is faster, or because the codec is opaque.
 
     Not an abstract class: asking for one of these takes ten times as long.
@@ -228,7 +228,7 @@ class StoredArray(RandomAccessVolume):
             size[3] - wanted[3] - shape[3],
         )
         # Fast path: for small boxes the steps below cost more than reading.
-        if isinstance(self.layout, BoxCodec) and out.size and min(*wanted, *rest) >= 0:
+        if isinstance(self.layout, BoxLayout) and out.size and min(*wanted, *rest) >= 0:
             return self.layout.read_box(self, out, wanted, fill_zeros=fill_zeros)
         low = [max(a, 0) for a in wanted]
         high = [
@@ -253,7 +253,7 @@ class StoredArray(RandomAccessVolume):
         self, out: npt.NDArray[Any], low: Vec4, high: Sequence[int], *, fill_zeros: bool
     ) -> int:
         """Fill an array that lies inside the stored one, decoding each chunk once."""
-        if isinstance(self.layout, BoxCodec):
+        if isinstance(self.layout, BoxLayout):
             return self.layout.read_box(self, out, low, fill_zeros=fill_zeros)
         grid, ranges = self.grid, self.grid.cells(low, high)
         seen = np.zeros([len(cells) for cells in ranges], np.bool_)

@@ -20,7 +20,7 @@ from wkwdask.errors import FormatError
 from wkwdask.geometry import morton
 from wkwdask.kernels.arrays import copy_into
 from wkwdask.model.codec import clip
-from wkwdask.model.stored_array import BoxCodec, ChunkPairs
+from wkwdask.model.stored_array import BoxLayout, ChunkPairs
 from wkwdask.streams.threads import for_each, num_parts
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def _read_pairs(array: StoredArray, pairs: ChunkPairs) -> None:
     """Decode each chunk once and copy it to its boxes."""
     reader = _PairReader(array, pairs)
     try:
-        if isinstance(array.layout, BoxCodec):
+        if isinstance(array.layout, BoxLayout):
             for number in array.layout.read_pairs(array, pairs):
                 reader.read_box(array.layout, number)
         else:
@@ -170,7 +170,7 @@ class _PairReader:
             for out, place in self._targets(number, cell[0] * chunk[0]):
                 out[clip(place, chunk, out.shape)[0]] = array.fill
 
-    def read_box(self, layout: BoxCodec, number: int) -> None:
+    def read_box(self, layout: BoxLayout, number: int) -> None:
         """Read all channels of one chunk by the layout's function for boxes."""
         array, pairs = self._array, self._pairs
         x, y, z = (

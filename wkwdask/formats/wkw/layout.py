@@ -39,7 +39,7 @@ from wkwdask.kernels.blocks.batch import compress_bound, encode_from, zero_encod
 from wkwdask.kernels.blocks.layout import cubes_table
 from wkwdask.model.codec import LZ4_BLOCK, ChunkCodec, Encoding
 from wkwdask.model.layout import Shards
-from wkwdask.model.stored_array import BoxCodec, StoredArray
+from wkwdask.model.stored_array import BoxLayout, StoredArray
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -132,7 +132,7 @@ class WkwCodec(ChunkCodec):
 
 
 @dataclass(frozen=True, slots=True)
-class WkwFiles(Shards, BoxCodec):
+class WkwFiles(Shards, BoxLayout):
     """Layout of a data file: header, jump table if compressed, all blocks in Morton order."""
 
     is_dense = True

@@ -25,7 +25,7 @@ from wkwdask.model.chunk_grid import ChunkGrid, grouped_unit, pick_cxyz, to_cxyz
 from wkwdask.model.extras import import_extra
 from wkwdask.model.layout import ShardLayout, SingleFiles
 from wkwdask.model.naming import GridNaming
-from wkwdask.model.stored_array import BoxCodec, StoredArray
+from wkwdask.model.stored_array import BoxLayout, StoredArray
 from wkwdask.store.lru import LruCache
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class ZarrPythonCodec(ZarrChunks):
 
 
 @dataclass(frozen=True, slots=True)
-class ZarrPythonReader(ShardLayout, BoxCodec):
+class ZarrPythonReader(ShardLayout, BoxLayout):
     """Reader of boxes for arrays whose chunks only zarr-python can decode."""
 
     axes: str

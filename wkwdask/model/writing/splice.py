@@ -28,7 +28,7 @@ from wkwdask.geometry.grid import cell_box
 from wkwdask.kernels.arrays import is_zero
 from wkwdask.kernels.codecs.blosc_layout import FRAME_NBYTES
 from wkwdask.model.layout import Shards
-from wkwdask.model.stored_array import BoxCodec, StoredArray
+from wkwdask.model.stored_array import BoxLayout, StoredArray
 from wkwdask.model.writing.file_buffer import Arena
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class Splice:
             source.fill
             or source.box != target.box
             or (
-                isinstance(source.layout, BoxCodec)
+                isinstance(source.layout, BoxLayout)
                 and not (has_stored_chunks(source) and self.reads_files)
             )
         ):
