@@ -139,7 +139,7 @@ def test_states_of_chunks_with_several_suffixes(tmp_path):
     first."""
     write_volume(tmp_path, ARRAY + 1, "segmentation")
     _, source = open_stored(tmp_path)
-    ranges = source._files(source.box)
+    ranges = source.files._files(source.box)
     paths = {
         cell[1]: tmp_path / scale_of(tmp_path).key / key
         for cell, key in source.naming.keys(ranges)
@@ -150,8 +150,8 @@ def test_states_of_chunks_with_several_suffixes(tmp_path):
     for suffix in (".gz", ".zstd"):
         paths[0].with_name(paths[0].name + suffix).write_bytes(b"a second file of this chunk")
     paths[3].unlink()
-    by_name = dict(source._file_states(ranges))
-    assert by_name == dict(source._listed_file_states(ranges))
+    by_name = dict(source.files._file_states(ranges))
+    assert by_name == dict(source.files._listed_file_states(ranges))
     assert {n: by_name[0, n, 0, 0].variant for n in range(3)} == {
         0: 0,
         1: 1,
