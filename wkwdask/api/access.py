@@ -17,7 +17,7 @@ from wkwdask.formats.opening import (
     recognised_url,
     use_storage_options,
 )
-from wkwdask.formats.registry import default_format, format_of
+from wkwdask.formats.registry import opening_format
 from wkwdask.geometry.bounding_box import BoundingBox, voxel_box
 from wkwdask.kernels.arrays import empty_aligned
 from wkwdask.model.image import check_inside, mag_or_key, parse_box_of
@@ -505,7 +505,7 @@ def info(
         find(url).choose_listed(layer)
         url = f"{os.fspath(url).rstrip('/')}/{layer}"
     try:
-        return (format_of(url) or default_format()).summarize(url)  # type: ignore[return-value]
+        return opening_format(url).summarize(url)  # type: ignore[return-value]
     except MissingError:
         recognised = recognised_url(url)
         if recognised != url:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from wkwdask.api.options import MagLike, StorageKeywords, parse_levels, parse_mags, storage_options
 from wkwdask.formats.opening import prefixed_url
-from wkwdask.formats.registry import default_format, format_of, storage_records
+from wkwdask.formats.registry import opening_format, storage_records
 from wkwdask.formats.replaceable import replaces
 from wkwdask.formats.roots import level_job_folders, root_of
 from wkwdask.geometry.bounding_box import BoundingBox
@@ -125,7 +125,7 @@ def rechunk(
     1
     """
     url = prefixed_url(url)
-    source_format = format_of(url) or default_format()
+    source_format = opening_format(url)
     source_format.check_writable(url)
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
     rechunk_options = RechunkOptions(
@@ -198,7 +198,7 @@ def compress(
     True
     """  # noqa: E501
     url = prefixed_url(url)
-    record = (format_of(url) or default_format()).options
+    record = opening_format(url).options
     names = [name for name, _ in options_of(record)]
     if (
         names
@@ -382,7 +382,7 @@ def copy(
     """
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
     url = prefixed_url(url)
-    source_format = format_of(url) or default_format()
+    source_format = opening_format(url)
     source_format.check_writable(url)
     options = RechunkOptions(
         source_format.options(), box, vec3(translate, "translate"), "copy", allow_external

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from wkwdask.errors import MissingError, UnsupportedError
 from wkwdask.formats.opening import find
-from wkwdask.formats.registry import default_format, format_of
+from wkwdask.formats.registry import opening_format
 from wkwdask.formats.roots import check_served, root_of
 from wkwdask.formats.webknossos.dataset import locate
 from wkwdask.formats.zarr.views import plan_view, remove_view, why_no_documents, write_view
@@ -156,7 +156,7 @@ def write_zarr_view(
     >>> len(wkwdask.remove_zarr_view(f"{folder}/ds"))
     3
     """
-    its_format = format_of(url) or default_format()
+    its_format = opening_format(url)
     why_not = why_no_documents(its_format.name)
     if why_not:
         raise UnsupportedError(

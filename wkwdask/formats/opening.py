@@ -21,6 +21,7 @@ from wkwdask.formats.registry import (
     formats,
     location_of,
     named_format,
+    opening_format,
     recognised_format,
 )
 from wkwdask.formats.roots import checked_folder
@@ -57,7 +58,7 @@ _REMOTE_SECONDS = 60.0  # how long the records of a remote volume are trusted be
 
 def find(url: str | os.PathLike[str], chunk_size: Sequence[int] | None = None) -> ResolvedUrl:
     """Resolve a path or URL to the images that it can mean."""
-    its_format = format_of(url) or default_format()
+    its_format = opening_format(url)
     _logger.debug("%s: opened as %s", os.fspath(url), its_format.name)
     try:
         resolved = its_format.find(url)
@@ -390,7 +391,7 @@ def check_target_name(url: str | os.PathLike[str]) -> None:
 
 def options_of(url: str | os.PathLike[str]) -> type[StorageOptions]:
     """Return the class of storage options of an existing image."""
-    return (format_of(url) or default_format()).options
+    return opening_format(url).options
 
 
 class SourceSelection(NamedTuple):

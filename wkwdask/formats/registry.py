@@ -126,6 +126,12 @@ def format_of(url: object) -> ArrayFormat | None:
     )
 
 
+def opening_format(url: object) -> ArrayFormat:
+    """Return the format that opens a path or URL, and says what is missing if none recognises
+    it."""
+    return format_of(url) or default_format()
+
+
 def location_of(url: str | os.PathLike[str]) -> str:
     """Return a path or URL without the prefix that names its format."""
     named = named_format(url)

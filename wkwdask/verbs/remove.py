@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from wkwdask.errors import FormatError, MissingError, ResumeError, UnsupportedError
 from wkwdask.formats.container import container_of
 from wkwdask.formats.record_paths import dataset_around
-from wkwdask.formats.registry import default_format, format_of, location_of
+from wkwdask.formats.registry import default_format, location_of, opening_format
 from wkwdask.formats.roots import Root, check_alone, external_location, root_of
 from wkwdask.model.image import describe_level
 from wkwdask.runs.drive import Phase, Work
@@ -275,7 +275,7 @@ def lay_out_removals(
     allow_external: bool = False,
 ) -> Removals:
     """Plan a removal, and check that all of it is allowed."""
-    its_format = format_of(url) or default_format()
+    its_format = opening_format(url)
     location = location_of(url)
     if is_remote(location):
         raise UnsupportedError(f"{location}: is not on this file system; nothing is removed there")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, LockedError, MissingError
 from wkwdask.formats.opening import explain_missing, recognised_url
-from wkwdask.formats.registry import default_format, format_of
+from wkwdask.formats.registry import opening_format
 from wkwdask.kernels.window.reduce import METHODS
 from wkwdask.model.faults import ERROR, NOTE, SEVERITIES, UNCHECKED, WARNING, Fault, Findings
 from wkwdask.model.summary import Card, counted, format_nbytes, html_table
@@ -412,7 +412,7 @@ def lay_out_verification(
 ) -> Verification:
     """Plan the verification of a path or URL; ``pyramid`` is the share of the shards of coarser
     levels to compare."""
-    its_format = format_of(url) or default_format()
+    its_format = opening_format(url)
     if method is not None and method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
     if not 0 <= pyramid <= 1:
