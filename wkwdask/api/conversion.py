@@ -46,6 +46,7 @@ from wkwdask.runs.report import Report, merge_reports
 from wkwdask.runs.staged import join_interrupted_call
 from wkwdask.store import files
 from wkwdask.store.paths import basename, is_remote, local_path
+from wkwdask.store.store import store_at
 from wkwdask.verbs.export import check_suffix, lay_out_export
 from wkwdask.verbs.image_import import (
     SourceOptions,
@@ -567,7 +568,7 @@ def _find_source(source: Paths, *, whole_images: bool = True) -> ResolvedUrl | N
         return find(source)
     except (MissingError, NotADirectoryError):
         if not is_remote(text) and (
-            files.exists(local_path(text))
+            store_at(local_path(text)).exists()
             or (files.has_magic(text) and files.matching(local_path(text)))
         ):
             return None

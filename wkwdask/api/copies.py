@@ -20,8 +20,8 @@ from wkwdask.model.options import make_options, options_of
 from wkwdask.runs.calls import same_call
 from wkwdask.runs.report import Report, RmReport, merge_reports
 from wkwdask.runs.staged import finish_interrupted_publication
-from wkwdask.store import files
 from wkwdask.store.paths import local_path
+from wkwdask.store.store import store_at
 from wkwdask.verbs.rechunk import RechunkOptions, lay_out_rechunk, levels_in_box
 from wkwdask.verbs.remove import RemovalWork, lay_out_removals
 
@@ -243,7 +243,7 @@ def _rechunk_levels(
         # One mag may be listed by several layers. It can be replaced in place only once, so the
         # layer has to be named.
         listed = {
-            (files.realpath(level_copy.level.folder), level_copy.image.folder)
+            (store_at(level_copy.level.folder).real(), level_copy.image.folder)
             for level_copy in level_copies
         }
         if len({folder for folder, _ in listed}) < len(listed):
@@ -479,6 +479,6 @@ def rm(
 
     num_files, nbytes = run_work(RemovalWork(removals))
     removals.clear()
-    left = tuple(path for path in removals.left if files.lexists(path))
+    left = tuple(path for path in removals.left if store_at(path).is_taken())
     note = "deleted the rest of an interrupted removal too" if removals.roots else ""
     return RmReport(num_files, nbytes, removals.paths, left, note)

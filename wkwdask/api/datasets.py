@@ -38,6 +38,7 @@ from wkwdask.model.levels import length_nm
 from wkwdask.model.voxel_type import element_class, guess_category
 from wkwdask.store import files
 from wkwdask.store.paths import any_path, basename, local_path
+from wkwdask.store.store import store_at
 from wkwdask.verbs.webknossos.dataset_edit import (
     datasource_of,
     kept_idle,
@@ -623,7 +624,7 @@ def _mags_on_disk(folder: str, name: str, known: Iterable[Mag] = ()) -> dict[Mag
     layer = make_layer(folder, name)
     return (
         {mag: layer.volume(mag) for mag in layer.mags if mag not in known}
-        if files.isdir(folder)
+        if store_at(folder).is_folder()
         else {}
     )
 

@@ -23,7 +23,7 @@ from wkwdask.model.codec import max_file_nbytes
 from wkwdask.model.layout import RewritableShards
 from wkwdask.model.volume import relative_to
 from wkwdask.model.writing.file_buffer import FileBuffer
-from wkwdask.store.store import open_store
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,7 +103,7 @@ class ArrayRepair:
         """Keep the old file, before a new one replaces it, so that no crash loses what could not be
         decoded; a folder with its name is moved."""
         path = self._store.path_of(key)
-        return quarantine(path, self.folder, key, why, keep=open_store(path).is_file())
+        return quarantine(path, self.folder, key, why, keep=store_at(path).is_file())
 
     def _replace(self, file: Vec4, name: str, why: str, spare: Store | None) -> None:
         """Replace a file with one chunk by that of the spare array, which may have another name, or

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, ClassVar
 from wkwdask.errors import UnsupportedError
 from wkwdask.formats.level_folders import LevelFolders
 from wkwdask.formats.roots import checked_folder
-from wkwdask.store import files
 from wkwdask.store.documents import remove_document
 from wkwdask.store.paths import dirname
-from wkwdask.store.store import FolderStore
+from wkwdask.store.store import FolderStore, store_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -104,14 +103,16 @@ def check_level_alone(
         (f"and may belong to somebody else; {unlisting}, allow_external=True deletes them there"),
     )
     above = dirname(folder)
-    if files.isdir(above) and not files.is_writable(above):
+    if store_at(above).is_folder() and not store_at(above).is_writable():
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), above)
     for path in (above, folder):
-        if files.islink(path):
+        if store_at(path).link_target():
             raise UnsupportedError(
                 f"{path}: is a symbolic link; remove the link itself or its target"
             )
-    if files.lexists(folder) and not (files.isdir(folder) and level_folders.is_level(folder)):
+    if store_at(folder).is_taken() and not (
+        store_at(folder).is_folder() and level_folders.is_level(folder)
+    ):
         raise UnsupportedError(
             f"{folder}: {level_folders.why_not_level(folder)} and is not removed"
         )
@@ -120,6 +121,6 @@ def check_level_alone(
 
 def is_bare(folder: str, documents: Sequence[str]) -> bool:
     """Return whether a folder contains nothing but some documents and leftovers of jobs."""
-    return files.isdir(folder) and all(
-        name in documents or name.startswith(".") for name in files.listdir(folder)
+    return store_at(folder).is_folder() and all(
+        name in documents or name.startswith(".") for name in store_at(folder).names()
     )

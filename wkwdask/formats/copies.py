@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wkwdask.model.writing.target_image import Destination, LevelCopy, LevelSpec
-from wkwdask.store import files
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +35,7 @@ class Copies:
             for level in image.levels:
                 if level.problem:
                     level.open()  # raises the error
-        if target is None or files.realpath(target) == files.realpath(image.folder):
+        if target is None or store_at(target).real() == store_at(image.folder).real():
             return [LevelCopy(image, level) for level in selected]
         arrays = [level.open() for level in selected if level.mag is not None]
         specs = tuple(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from wkwdask.model.metadata_edit import MetadataEdit
-from wkwdask.store import files
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,7 @@ class DocumentEdit(MetadataEdit):
 
     def check_writable(self) -> None:
         for folder in self.folders().values():
-            if files.isdir(folder) and not files.is_writable(folder):
+            if store_at(folder).is_folder() and not store_at(folder).is_writable():
                 raise PermissionError(
                     errno.EACCES, "the image's metadata could not be updated", folder
                 )
@@ -64,5 +64,5 @@ class LevelRemoval(DocumentEdit):
     """Keys of the levels."""
 
     def check_writable(self) -> None:
-        if files.isdir(self.folder) and not files.is_writable(self.folder):
+        if store_at(self.folder).is_folder() and not store_at(self.folder).is_writable():
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), self.folder)

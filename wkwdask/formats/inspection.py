@@ -26,9 +26,9 @@ from wkwdask.model.states import FILE_RECORD_NAME
 from wkwdask.model.stored_array import with_listing, without_listing
 from wkwdask.model.volume import relative_to
 from wkwdask.model.writing.target_array import TargetArray
-from wkwdask.store import files
 from wkwdask.store.paths import basename, dirname, is_remote
 from wkwdask.store.records import read_file_record
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -473,11 +473,11 @@ class ArrayScope(LevelScope):
 
     def faults(self, known_names: Sequence[str]) -> Iterator[Fault]:
         """Yield faults of the folder: lost files, and unexpected names."""
-        if files.islink(self.folder) and not files.exists(self.folder):
+        if store_at(self.folder).link_target() and not store_at(self.folder).exists():
             yield Fault(
                 "folder.dangling",
                 self.folder,
-                f"a symbolic link to {files.readlink(self.folder)}",
+                f"a symbolic link to {store_at(self.folder).link_target()}",
                 "a folder",
             )
             return
@@ -486,7 +486,7 @@ class ArrayScope(LevelScope):
             yield Fault("mag.empty", self.folder, "0 files")
         yield from self.record_faults()
         strays = []
-        for folder, _, names in files.walk(self.folder) if self.array.store.can.states else ():
+        for folder, _, names in store_at(self.folder).walk() if self.array.store.can.states else ():
             for name in sorted(names):
                 path = f"{folder}/{name}"
                 leftover = temporary_fault(path)
@@ -600,7 +600,7 @@ def inspect_arrays(
             image.key is None
             and mags is None
             and not is_remote(image.folder)
-            and files.isdir(image.folder)
+            and store_at(image.folder).is_folder()
         ):
             folders.append((image.folder, True))
             faults += leftovers_in(image.folder)

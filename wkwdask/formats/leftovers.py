@@ -13,7 +13,7 @@ from wkwdask.model.faults import Fault
 from wkwdask.store import files
 from wkwdask.store.new_files import copy_file, is_equal, move, publish_bytes
 from wkwdask.store.paths import basename, dirname, join, split
-from wkwdask.store.store import open_store
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +35,7 @@ _STAGED_FOLDER = re.compile(r"\.rechunk-[0-9a-f-]{36}")
 def leftovers_in(folder: str) -> Iterator[Fault]:
     """Yield a fault for each leftover directly in the folder of an image or dataset; locks and job
     folders are not included."""
-    for entry in sorted(open_store(folder).entries(), key=lambda entry: entry.name):
+    for entry in sorted(store_at(folder).entries(), key=lambda entry: entry.name):
         fault = temporary_fault(entry.path)
         if fault is not None:
             yield fault
@@ -49,7 +49,7 @@ def leftovers_in(folder: str) -> Iterator[Fault]:
             yield Fault(
                 "quarantine",
                 entry.path,
-                f"{sum(len(names) for _, _, names in open_store(entry.path).walk())} files",
+                f"{sum(len(names) for _, _, names in store_at(entry.path).walk())} files",
             )
 
 
@@ -71,7 +71,7 @@ def age_seconds(path: str) -> float:
     """Return the seconds since the last write to a file, or to any file below a folder; without
     files, the seconds since 1970. Never negative."""
     latest = 0.0
-    for folder, _, names in [("", [], [path]), *open_store(path).walk()]:
+    for folder, _, names in [("", [], [path]), *store_at(path).walk()]:
         for name in names:
             try:
                 latest = max(latest, files.lstat(join(folder, name)).st_mtime)
@@ -115,8 +115,8 @@ def remove_quarantined_temporaries(level_folder: str) -> None:
     """Remove what killed repairs of a level left of files in the quarantine; the caller holds the
     lock of the level."""
     parent, level = split(level_folder)
-    if not open_store(parent).link_target(QUARANTINE_NAME):
-        for folder, _, names in open_store(parent).walk(f"{QUARANTINE_NAME}/{level}"):
+    if not store_at(parent).link_target(QUARANTINE_NAME):
+        for folder, _, names in store_at(parent).walk(f"{QUARANTINE_NAME}/{level}"):
             for name in names:
                 if name.endswith(files.TEMPORARY_SUFFIX):
                     files.unlink(f"{folder}/{name}")
@@ -126,8 +126,8 @@ def withdraw_equal(path: str, place: str) -> bool:
     """Remove the copy of a file from the quarantine if the file has not changed since; return
     whether it was removed."""
     if (
-        not open_store(path).is_file()
-        or not open_store(place).is_file()
+        not store_at(path).is_file()
+        or not store_at(place).is_file()
         or not (files.samefile(path, place) or is_equal(path, place))
     ):
         return False
@@ -144,7 +144,7 @@ def withdraw_equal(path: str, place: str) -> bool:
 def free_path(path: str) -> str:
     """Return the path, or the first of ``path.1``, ``path.2``, ... that does not exist."""
     number, place = 0, path
-    while open_store(place).is_taken():
+    while store_at(place).is_taken():
         number += 1
         place = f"{path}.{number}"
     return place

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from wkwdask.store import files
+from wkwdask.store.store import store_at
 
 # Records and temporary files of wkwdask, files that NFS keeps while a removed file is open, and
 # files that desktops create in any folder.
@@ -27,7 +28,7 @@ class LevelFolders:
         """Return the file that marks a folder as a level, None if there is none; all files of the
         level are assumed to have its mode."""
         path = f"{folder}/{self.record}"
-        return path if self.record and files.isfile(path) else None
+        return path if self.record and store_at(path).is_file() else None
 
     def is_level(self, folder: str) -> bool:
         """Return whether a folder contains one level and nothing else, so that a job may replace

@@ -35,7 +35,7 @@ from wkwdask.store import files
 from wkwdask.store.lru import LruCache
 from wkwdask.store.objects.access import access_of, remember_access
 from wkwdask.store.paths import ZIP, anchored, is_remote, local_path
-from wkwdask.store.store import open_store
+from wkwdask.store.store import open_store, store_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -146,7 +146,7 @@ def _check_zips_exist(location: str) -> None:
     """Raise MissingError that names the zip, if one that a path leads through does not exist."""
     path = location if is_remote(location) else local_path(location)
     for end in (match.start() for match in re.finditer(re.escape(ZIP), path)):
-        if not files.exists(path[:end]):
+        if not store_at(path[:end]).exists():
             raise MissingError(f"{path[:end]}: no such zip file")
 
 
@@ -154,15 +154,18 @@ def _explain_missing_in_zip(text: str) -> None:
     """Raise MissingError with URLs of images if a path leads through a zip as if it were a folder,
     or is a zip without an image at its root."""
     through = re.match(r"(.*?\.(?:zip|ozx))/+(.*[^/])/*$", text, re.IGNORECASE)
-    if through is not None and files.isfile(local_path(location_of(through[1])).removesuffix(ZIP)):
+    if (
+        through is not None
+        and store_at(local_path(location_of(through[1])).removesuffix(ZIP)).is_file()
+    ):
         raise MissingError(f"{text}: is a path in a zip; write {through[1]}{ZIP}{through[2]}")
     path = local_path(location_of(text))
-    if path.endswith(ZIP) and files.isdir(path):
+    if path.endswith(ZIP) and store_at(path).is_folder():
         named = named_format(text)
         plain = text if named is None else named.url_name.stripped(text)
         urls = [
             f"{plain}{ZIP}{name}"
-            for name in sorted(files.listdir(path))
+            for name in sorted(store_at(path).names())
             if recognised_format(f"{path}/{name}") is not None
         ]
         if urls:
@@ -214,7 +217,7 @@ class _CachedVolume(NamedTuple):
         if self.stamps:
             # Whether a missing record exists now is asked without the cost of an exception.
             return all(
-                _stamp(record) == stamp if stamp is not None else not files.exists(record)
+                _stamp(record) == stamp if stamp is not None else not store_at(record).exists()
                 for record, stamp in self.stamps.items()
             )
         return (

@@ -16,6 +16,7 @@ from wkwdask.errors import CorruptError
 from wkwdask.formats.registry import formats
 from wkwdask.store import files
 from wkwdask.store.paths import dirname, is_below, join, normpath, relpath, split
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -41,7 +42,7 @@ class RecordPaths:
         """Folder in which the job works; if a link leads to it from another dataset, the real
         folder, to which records are relative."""
         folder = dirname(self.root)
-        real, around = files.realpath(folder), files.realpath(dataset_around(folder))
+        real, around = store_at(folder).real(), store_at(dataset_around(folder)).real()
         return folder if real == around or real.startswith(f"{around.rstrip('/')}/") else real
 
     def format_path(self, path: str) -> str:
@@ -61,8 +62,8 @@ class RecordPaths:
         path = self.parse_path(text)
         above, name = split(path)
         # a target that is itself a link is rejected or replaced, never followed
-        real = join(files.realpath(above), name)
-        if is_below(files.realpath(self.root), real) or not any(
+        real = join(store_at(above).real(), name)
+        if is_below(store_at(self.root).real(), real) or not any(
             real.startswith(f"{root}/") for root in self._roots
         ):
             self._raise_outside(path, record)
@@ -72,7 +73,7 @@ class RecordPaths:
         """Return the folder of a document to change; raises CorruptError if it lies outside the
         dataset."""
         path = self.parse_path(text)
-        real = files.realpath(path)
+        real = store_at(path).real()
         if not any(
             real == root or real.startswith(f"{root}/") for root in self._roots
         ) and not self._is_new_dataset(real):
@@ -88,7 +89,7 @@ class RecordPaths:
             or name in ("", ".", "..")
             or "/" in name
             or "\0" in name
-            or files.islink(path)
+            or store_at(path).link_target()
         ):
             self._raise_outside(path, record)
         return path
@@ -97,14 +98,14 @@ class RecordPaths:
     def _roots(self) -> Sequence[str]:
         """Real folders below which files may be changed."""
         return [
-            f"{files.realpath(folder).rstrip('/')}"
+            f"{store_at(folder).real().rstrip('/')}"
             for folder in (dataset_around(self.parent), *self.datasets)
         ]
 
     def _is_new_dataset(self, real: str) -> bool:
         """Return whether the job creates a dataset in a folder."""
         return (
-            real == files.realpath(dirname(self.parent)) and _container_around(self.parent) is None
+            real == store_at(dirname(self.parent)).real() and _container_around(self.parent) is None
         )
 
     def _raise_outside(self, path: str, record: str) -> None:
@@ -133,10 +134,12 @@ def check_no_links(root: str) -> None:
     another folder would be written."""
     inside = (
         f"{folder}/{name}"
-        for folder, folders, names in files.walk(root)
+        for folder, folders, names in store_at(root).walk()
         for name in (*folders, *names)
     )
-    link = next((path for path in itertools.chain([root], inside) if files.islink(path)), None)
+    link = next(
+        (path for path in itertools.chain([root], inside) if store_at(path).link_target()), None
+    )
     if link is not None:
         raise CorruptError(
             f"{link}: is a symbolic link, which jobs neither create nor follow in their folders: "

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from wkwdask.errors import ExistsError
 from wkwdask.formats.registry import default_format, formats
 from wkwdask.store import files
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     import os
@@ -27,11 +28,11 @@ def check_targets(targets: Sequence[str], existing: str) -> None:
         raise ExistsError(
             f'{occupied[0]}: already exists{more}; existing="overwrite" replaces it whole'
         )
-    links = [target for target in targets if files.islink(target)]
+    links = [target for target in targets if store_at(target).link_target()]
     if links:
         raise ExistsError(f"{links[0]}: is a symbolic link; write to the folder that it points to")
     for target in occupied:
-        if not files.isdir(target) or not any(
+        if not store_at(target).is_folder() or not any(
             fmt.level_folders.is_level(target) for fmt in formats()
         ):
             its_format = next(
@@ -43,9 +44,13 @@ def check_targets(targets: Sequence[str], existing: str) -> None:
 
 def is_occupied(target: str) -> bool:
     """Return whether a target exists; an empty folder does not count."""
-    if not files.lexists(target):
+    if not store_at(target).is_taken():
         return False
-    return not files.isdir(target) or files.islink(target) or bool(files.listdir(target))
+    return (
+        not store_at(target).is_folder()
+        or store_at(target).link_target() is not None
+        or bool(store_at(target).names())
+    )
 
 
 def inherit_tree_permissions(staged: str, old: str) -> None:
@@ -57,7 +62,7 @@ def inherit_tree_permissions(staged: str, old: str) -> None:
     file, new_file = _stat(_example_file(old)), _stat(_example_file(staged))
     if all(_is_alike(a, b) for a, b in ((folder, new_folder), (file, new_file))):
         return
-    for path, _, names in files.walk(staged):
+    for path, _, names in store_at(staged).walk():
         files.inherit_permissions(path, folder)
         if file is not None:
             for name in names:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from wkwdask.errors import UnsupportedError
 from wkwdask.store import files
 from wkwdask.store.paths import dirname, is_below, is_remote, join, stated_path
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -105,7 +106,8 @@ class Root:
             (
                 path
                 for path in paths
-                if files.islink(path) and self._of_document(path).outside(path) is not None
+                if store_at(path).link_target()
+                and self._of_document(path).outside(path) is not None
             ),
             None,
         )
@@ -125,7 +127,7 @@ class Root:
         """Describe a document that is a link out of the root, for errors."""
         return (
             f"this link leads out of the {self.noun} {self._of_document(path).boundary(path)}, to "
-            f"{files.realpath(path)}, which describes other files"
+            f"{store_at(path).real()}, which describes other files"
         )
 
     def real(self, path: str) -> str:
@@ -144,9 +146,9 @@ class Root:
             )
         self.check(path, name)
         self.check_documents(path)
-        real = files.realpath(path)
+        real = store_at(path).real()
         for other in others:
-            folder = files.realpath(stated_path(str(self.folder), other))
+            folder = store_at(stated_path(str(self.folder), other)).real()
             if is_below(folder, real) or is_below(real, folder):
                 raise UnsupportedError(
                     f"{path}: the level {other!r} in {self.document} is in the same folder, inside "
@@ -161,7 +163,7 @@ class Root:
         if all(self.outside(folder) is None for folder in folders):
             return image_folder
         parents = list(dict.fromkeys(dirname(folder) for folder in folders))
-        disks = {files.stat(parent).st_dev for parent in parents if files.isdir(parent)}
+        disks = {files.stat(parent).st_dev for parent in parents if store_at(parent).is_folder()}
         if len(disks) > 1:
             raise UnsupportedError(
                 f"{image_folder}: its mags are on several disks, in {', '.join(parents)}; select "
@@ -177,7 +179,7 @@ class Root:
         inside = _folders_below(level_folder, set()) if names is None else _folders_of(names)
         for folder in inside:
             path = f"{level_folder}/{folder}" if names is not None else folder
-            if files.islink(path):
+            if store_at(path).link_target():
                 self.check(path)
 
 
@@ -198,10 +200,10 @@ def _folders_of(names: Iterable[str]) -> Iterator[str]:
 
 def _folders_below(folder: str, seen: set[str]) -> Iterator[str]:
     """Yield the folders below a folder, through links too."""
-    for above, names, _ in files.walk(folder):
+    for above, names, _ in store_at(folder).walk():
         for path in (f"{above}/{name}" for name in names):
             yield path
-            if files.islink(path) and (real := files.realpath(path)) not in seen:
+            if store_at(path).link_target() and (real := store_at(path).real()) not in seen:
                 seen.add(real)
                 yield from _folders_below(path, seen)
 
@@ -279,11 +281,11 @@ def level_job_folders(image: Image, level: Level) -> tuple[str, str]:
 def check_alone(image: Image, folder: str, others: Iterable[Level], what: str) -> None:
     """Raise UnsupportedError if a folder that is removed or replaced contains another level, lies
     in one, or is that of the image itself."""
-    real, root = files.realpath(folder), root_of(image)
+    real, root = store_at(folder).real(), root_of(image)
     for level in others:
         if is_remote(level.folder):
             continue
-        other = files.realpath(level.folder)
+        other = store_at(level.folder).real()
         if is_below(other, real) or is_below(real, other):
             how = (
                 "is also the folder of"
@@ -300,7 +302,7 @@ def check_alone(image: Image, folder: str, others: Iterable[Level], what: str) -
         image.key != ""
         and not image.is_layer
         and any(
-            is_below(files.realpath(above), real) for above in (image.folder, root.folder) if above
+            is_below(store_at(above).real(), real) for above in (image.folder, root.folder) if above
         )
     ):
         raise UnsupportedError(
@@ -317,5 +319,5 @@ def external_location(root: str, path: str) -> str | None:
     below = itertools.accumulate(names, join, initial=root)
     if ".." not in names and not any(map(files.islink, itertools.islice(below, 1, None))):
         return None  # no link below the root: its own path need not be resolved
-    real, inside = files.realpath(path), files.realpath(root)
+    real, inside = store_at(path).real(), store_at(root).real()
     return None if is_below(real, inside) else real

@@ -24,7 +24,7 @@ from wkwdask.model.parsing import reading
 from wkwdask.store import files
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.paths import dirname, local_path, splitext
-from wkwdask.store.store import open_store
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -123,7 +123,7 @@ class _File:
         return self.path
 
     def digest(self) -> str:
-        with open_store(self.path).open_stream() as file:
+        with store_at(self.path).open_stream() as file:
             return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()  # type: ignore[arg-type]  # all our streams have readinto
 
     def chunks(self) -> Iterator[Chunk]:
@@ -178,7 +178,7 @@ class CsvFile(_File):
         """Return whether the first line is a header. A line that begins with a number is data and
         is never skipped."""
         with io.TextIOWrapper(
-            open_store(self.path).open_stream(), encoding=_ENCODING, errors="replace"
+            store_at(self.path).open_stream(), encoding=_ENCODING, errors="replace"
         ) as file:
             line = file.readline().strip()
         try:
@@ -195,7 +195,7 @@ class CsvFile(_File):
     def _raise_bad_line(self, has_header: bool) -> None:
         """Raise an error that names the first line that is no pair of ids."""
         with io.TextIOWrapper(
-            open_store(self.path).open_stream(), encoding=_ENCODING, errors="replace"
+            store_at(self.path).open_stream(), encoding=_ENCODING, errors="replace"
         ) as file:
             for number, line in enumerate(file, 1):
                 if number == 1 and has_header:
@@ -386,7 +386,7 @@ def _open_file(path: str) -> IdSource:
     kind = kinds.get(splitext(path)[1].lower())
     if kind is None:
         raise UnsupportedError(f"{path}: a mapping is read from {', '.join(SUFFIXES)}")
-    if not open_store(path).is_file():
+    if not store_at(path).is_file():
         raise MissingError(f"{path}: no such file")
     return kind(path)
 
@@ -402,7 +402,7 @@ def mapping_path(url: str | os.PathLike[str]) -> str:
         raise ValueError(f"{path}: a mapping is written as .npy, {' or '.join(TABLE_SUFFIXES)}")
     if not path.endswith(".npy"):
         return table_path(path)
-    if not open_store(dirname(path)).is_folder():
+    if not store_at(dirname(path)).is_folder():
         raise MissingError(f"{path}: no such folder")
     return path
 

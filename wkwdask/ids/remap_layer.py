@@ -23,7 +23,7 @@ from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.staged import StagedMags, settings_of
 from wkwdask.store import files
 from wkwdask.store.paths import dirname, local_path
-from wkwdask.store.store import open_store
+from wkwdask.store.store import store_at
 from wkwdask.streams.converted import countable
 from wkwdask.streams.points import sample_points
 from wkwdask.verbs.apply_job import AppliedFunction, ApplyJob
@@ -247,7 +247,7 @@ def _opened(mapping: Any, source: Volume) -> IdSource:
     """Open a mapping; an NML is looked up in the source."""
     if isinstance(mapping, (str, os.PathLike)) and os.fspath(mapping).lower().endswith(".nml"):
         path = local_path(mapping)
-        if not open_store(path).is_file():
+        if not store_at(path).is_file():
             raise MissingError(f"{path}: no such file")
         return read_merger_mode(path, source)
     return open_mapping(mapping)

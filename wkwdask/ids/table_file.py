@@ -9,7 +9,7 @@ from wkwdask.errors import ExistsError, MissingError
 from wkwdask.model.extras import import_extra
 from wkwdask.store.new_files import NewFile
 from wkwdask.store.paths import dirname, local_path
-from wkwdask.store.store import open_store
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     import os
@@ -41,9 +41,9 @@ def table_path(url: str | os.PathLike[str]) -> str:
     path = local_path(url)
     if not path.endswith(SUFFIXES):
         raise ValueError(f"{path}: a table is written as {' or '.join(SUFFIXES)}")
-    if not open_store(dirname(path) or ".").is_folder():
+    if not store_at(dirname(path) or ".").is_folder():
         raise MissingError(f"{path}: no such folder")
-    if open_store(path).is_folder():
+    if store_at(path).is_folder():
         raise ExistsError(f"{path}: is a folder; name a file")
     if path.endswith(".parquet"):
         import_extra("pyarrow", path, "analysis")

@@ -21,7 +21,7 @@ from wkwdask.model.parsing import reading
 from wkwdask.plans.batch_size import ArraySize
 from wkwdask.store.json_record import format_job_record, read_job_record, read_record
 from wkwdask.store.new_files import NewFile, publish_bytes
-from wkwdask.store.store import open_store
+from wkwdask.store.store import store_at
 from wkwdask.store.user_key import is_signed, key_path, signature, user_key
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class ElementTasks:
     def tasks(self) -> Iterator[Any]:
         """Iterate over the tasks, loading one group at a time."""
         for offset, nbytes, count, signed in self._groups:
-            with open_store(self._path).open_stream() as file:
+            with store_at(self._path).open_stream() as file:
                 file.seek(offset)
                 data = file.read(nbytes)
             if len(data) != nbytes:

@@ -72,6 +72,7 @@ from wkwdask.store.locks import (
 from wkwdask.store.new_files import NewFiles, publish_bytes
 from wkwdask.store.paths import basename, dirname
 from wkwdask.store.records import PROVENANCE_NAME, format_provenance, read_provenance
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -106,7 +107,7 @@ class Publisher:
     @property
     def is_prepared(self) -> bool:
         """Whether the publish record exists; then only :meth:`publish` ends the job."""
-        return files.exists(self._record)
+        return store_at(self._record).exists()
 
     @property
     def _record(self) -> str:
@@ -385,7 +386,7 @@ class JobFolder:
             }
             for job in dead:
                 # these jobs were killed before they created their folder, or after they deleted it
-                if not files.exists(job_root(dirname(target), job)):
+                if not store_at(job_root(dirname(target), job)).exists():
                     release_locks_of(job, [target])
         finished |= self._clean_up(existing)
         done = [read_provenance(target) for target in self.targets]
@@ -474,7 +475,7 @@ def warn_of_discarded(root: str, what: str) -> None:
 def can_be_handed_over(root: str) -> bool:
     """Check whether the folder of a job has the records that another process needs to continue
     it."""
-    return files.exists(f"{root}/{PLAN_NAME}")
+    return store_at(root).exists(PLAN_NAME)
 
 
 def hand_over(root: str, batch: SlurmJob) -> None:
@@ -531,7 +532,7 @@ class InterruptedRemoval:
 def find_removals(parent: str, datasets: Sequence[str] = ()) -> list[InterruptedRemoval]:
     """Find interrupted removals and hide their mags."""
     found: list[InterruptedRemoval] = []
-    if not files.isdir(parent) or (
+    if not store_at(parent).is_folder() or (
         job_records.has_no_jobs(parent, ()) and not locks.locked_folders(parent)
     ):
         return found
@@ -551,7 +552,7 @@ def find_removals(parent: str, datasets: Sequence[str] = ()) -> list[Interrupted
             if (
                 holder.is_gone()
                 and holder.command.startswith(REMOVAL)
-                and not files.lexists(target)
+                and not store_at(target).is_taken()
             ):
                 if all(removal.root != job_root(parent, holder.job) for removal in found):
                     files.remove_tree(job_root(parent, holder.job))
@@ -582,7 +583,7 @@ def remove_ownerless_folder(lock: str) -> None:
         owner = read_owner(lock)
         if owner is not None and owner.is_gone():
             root = job_root(dirname(lock), owner.job)
-            if not files.exists(f"{root}/{OWNER_NAME}"):
+            if not store_at(root).exists(OWNER_NAME):
                 files.remove_tree(root)
 
 

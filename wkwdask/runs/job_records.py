@@ -17,7 +17,7 @@ from wkwdask.store import files
 from wkwdask.store.json_record import read_job_record
 from wkwdask.store.locks import ShardBox, locked_folders, locks_of, read_owner
 from wkwdask.store.paths import dirname
-from wkwdask.store.store import open_store
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -89,7 +89,7 @@ def find_interrupted_array(
 
 def _unfinished_jobs(parent: str, targets: Sequence[str]) -> Iterator[InterruptedJob]:
     for root, job in job_folders(parent):
-        if not open_store(root).exists(RECORD_NAME) and can_resume(root):
+        if not store_at(root).exists(RECORD_NAME) and can_resume(root):
             record = read_plan(root)
             if record is not None and set(targets_of(root)) & set(targets):
                 yield InterruptedJob(
@@ -105,7 +105,7 @@ def job_states(parent: str) -> Iterator[tuple[str, JobState]]:
             yield root, JobState.RUNNING
         elif problem_of(root):
             yield root, JobState.REFUSED
-        elif open_store(root).exists(RECORD_NAME):
+        elif store_at(root).exists(RECORD_NAME):
             yield root, JobState.UNPUBLISHED
         elif can_resume(root):
             yield root, JobState.CAN_GO_ON
@@ -127,7 +127,7 @@ def problem_of(root: str) -> str:
 
 def check_records(paths: RecordPaths) -> None:
     """Check that the records of a job are readable and name only paths in its dataset."""
-    if open_store(paths.root).link_target():
+    if store_at(paths.root).link_target():
         raise CorruptError(
             f"{paths.root}: is a symbolic link, expected the folder of a job; remove the link"
         )
@@ -189,8 +189,8 @@ def age_seconds(root: str) -> float:
 
 def can_resume(root: str) -> bool:
     """Check whether an interrupted job has a journal entry or a submitted array."""
-    return open_store(root).exists(PLAN_NAME) and (
-        has_journal(root) or open_store(root).exists(BATCH_NAME)
+    return store_at(root).exists(PLAN_NAME) and (
+        has_journal(root) or store_at(root).exists(BATCH_NAME)
     )
 
 
@@ -238,7 +238,7 @@ def holds_only_jobs(folder: str) -> bool:
     JSON of the dataset, which a job may write."""
     return all(
         _is_made_by_jobs(f"{folder}/{name}")
-        for name in open_store(folder).names()
+        for name in store_at(folder).names()
         if not name.startswith(".")
     )
 
@@ -247,7 +247,7 @@ def _is_made_by_jobs(layer_folder: str) -> bool:
     """Check that a layer folder contains only mags of jobs that run, were interrupted, or are
     ending."""
     try:
-        names = [name for name in open_store(layer_folder).names() if not name.startswith(".")]
+        names = [name for name in store_at(layer_folder).names() if not name.startswith(".")]
     except FileNotFoundError:
         return True
     except NotADirectoryError:

@@ -18,7 +18,7 @@ from wkwdask.model.parsing import reading
 from wkwdask.model.writing.receipts import Receipt
 from wkwdask.runs.job import Job, Result
 from wkwdask.store import files
-from wkwdask.store.store import folders_of, open_store
+from wkwdask.store.store import folders_of, store_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -80,7 +80,7 @@ def open_next(
 def read_journal(folder: str) -> Iterator[bytes]:
     """Iterate over the lines of all journal files, oldest file first."""
     for _, path in sorted(files.numbered(folder, _PREFIX, SUFFIX)):
-        with open_store(path).open_stream() as file:
+        with store_at(path).open_stream() as file:
             for line in file:
                 if line.endswith(b"\n"):
                     yield line

@@ -27,7 +27,7 @@ from wkwdask.runs.report import MagReport
 from wkwdask.runs.shared_loop import num_sharing, share
 from wkwdask.store.new_files import NewFile
 from wkwdask.store.paths import dirname
-from wkwdask.store.store import folders_of, open_store
+from wkwdask.store.store import folders_of, store_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -326,7 +326,7 @@ def write_scratch(
 
 
 def read_scratch(piece: ScratchPiece, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    with open_store(piece.path).open_stream() as file:
+    with store_at(piece.path).open_stream() as file:
         file.seek(piece.offset)
         data = file.read(piece.nbytes)
     shape = (piece.channels[1] - piece.channels[0], *piece.box.size)

@@ -24,7 +24,7 @@ from wkwdask.model.summary import format_nbytes
 from wkwdask.runs.journal import SUFFIX, keys_of, open_next, read_journal
 from wkwdask.store import files
 from wkwdask.store.records import PROGRESS_NAME
-from wkwdask.store.store import folders_of, open_store
+from wkwdask.store.store import folders_of, store_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -137,7 +137,7 @@ def keep_progress(folder: str, mag: str) -> None:
 def _last_lines(paths: Sequence[str]) -> list[bytes]:
     lines: list[bytes] = []
     for path in reversed(paths):
-        with open_store(path).open_stream() as file:
+        with store_at(path).open_stream() as file:
             lines = [line for line in file if line.endswith(b"\n")][-_KEPT_LINES:] + lines
         if len(lines) >= _KEPT_LINES:
             break
@@ -146,7 +146,7 @@ def _last_lines(paths: Sequence[str]) -> list[bytes]:
 
 def _records(path: str) -> Iterator[dict[str, Any]]:
     """Iterate over the records of a file, skipping lines that a crash or a full disk cut short."""
-    with contextlib.suppress(FileNotFoundError), open_store(path).open_stream() as file:
+    with contextlib.suppress(FileNotFoundError), store_at(path).open_stream() as file:
         for line in file:
             with contextlib.suppress(ValueError, RecursionError):
                 record = json.loads(line)

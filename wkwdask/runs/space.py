@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.errors import SpaceError
 from wkwdask.model.summary import counted, format_nbytes
 from wkwdask.store.paths import dirname
-from wkwdask.store.store import folders_of, open_store
+from wkwdask.store.store import folders_of, store_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -116,9 +116,9 @@ def space_problems(folder: str, nbytes: int, num_files: int) -> list[str]:
 
 def existing_folder(folder: str) -> str:
     """Return the folder, or the innermost one above it that exists."""
-    while not open_store(folder).exists():
+    while not store_at(folder).exists():
         above = dirname(folder)
         if above == folder:
-            open_store(folder).make()  # raises the error of a zip, which is read-only
+            store_at(folder).make()  # raises the error of a zip, which is read-only
         folder = above
     return folder

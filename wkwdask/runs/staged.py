@@ -34,6 +34,7 @@ from wkwdask.store import files
 from wkwdask.store.locks import Owner, lock_holder, locks_of
 from wkwdask.store.paths import basename, is_below, local_path
 from wkwdask.store.records import PROVENANCE_NAME, format_file_record, read_provenance
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -257,7 +258,7 @@ class StagedMags:
         )
         counts = [
             files.count_tree(root)
-            for root in {*ended, *([self.root] if files.isdir(self.root) else [])}
+            for root in {*ended, *([self.root] if store_at(self.root).is_folder() else [])}
         ]
         return sum(count for count, _ in counts), sum(nbytes for _, nbytes in counts)
 

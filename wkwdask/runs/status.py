@@ -29,7 +29,7 @@ from wkwdask.runs.report import Report
 from wkwdask.store.paths import abspath, basename, dirname, is_below, local_path
 from wkwdask.store.records import read_provenance
 from wkwdask.store.slurm import SlurmJob, count_states, describe_states, is_in_queue, wait_for_end
-from wkwdask.store.store import open_store
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     import os
@@ -191,7 +191,7 @@ class JobStatus:
 def jobs_of(url: str | os.PathLike[str]) -> list[FoundJob]:
     """Find the jobs that write a dataset, layer or mag, which need not exist yet."""
     path = abspath(local_path(location_of(url)))
-    if not open_store(path).is_folder() and not open_store(dirname(path)).is_folder():
+    if not store_at(path).is_folder() and not store_at(dirname(path)).is_folder():
         raise MissingError(f"{path}: no such dataset, layer or mag")
     return [job for folder in _folders(path) for job in _jobs_in(folder) if _concerns(job, path)]
 
@@ -200,11 +200,11 @@ def _folders(path: str) -> Iterator[str]:
     """Iterate over the folders that may hold jobs of a path: its parent, itself, and its
     subfolders."""
     yield dirname(path)
-    if open_store(path).is_folder():
+    if store_at(path).is_folder():
         yield path
         yield from sorted(
             entry.path
-            for entry in open_store(path).entries()
+            for entry in store_at(path).entries()
             if entry.is_dir() and not is_job_folder(entry.name)
         )
 
@@ -379,7 +379,7 @@ def _folders_in(path: str) -> list[str]:
     try:
         return sorted(
             entry.path
-            for entry in open_store(path).entries()
+            for entry in store_at(path).entries()
             if entry.is_dir() and not entry.name.startswith(".")
         )
     except OSError:

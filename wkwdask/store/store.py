@@ -39,10 +39,15 @@ def open_store(location: str | os.PathLike[str]) -> FolderStore | RemoteStore:
     return store
 
 
+def store_at(path: str) -> FolderStore | RemoteStore:
+    """Return the store of a normal path or URL as it stands; a zip is a file."""
+    return RemoteStore(path, access=access_of(path)) if is_remote(path) else FolderStore(path)
+
+
 def folders_of(path: str) -> Folders:
     """Return what only folders on a file system have; raises UnsupportedError for a path on a
     server or in a zip."""
-    store = open_store(path)
+    store = store_at(path)
     if store.folders is None:
         store.make()  # raises why nothing can be written there
     return files

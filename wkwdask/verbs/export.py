@@ -62,7 +62,7 @@ from wkwdask.store.json_record import format_job_record, read_job_record
 from wkwdask.store.locks import Owner, guarded, release_lock, take_lock
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.paths import basename, dirname, local_path, split, splitext
-from wkwdask.store.store import open_store
+from wkwdask.store.store import store_at
 from wkwdask.verbs.region_job import SourceSpec, check_source
 from wkwdask.verbs.sources import box_setting, cast_note, check_not_replaced, source_token
 from wkwdask.verbs.space import SURE_SHARE, read_voxels
@@ -239,7 +239,7 @@ class Export(Work[Report]):
         with guarded(parent):
             take_lock(self.target, self.owner)
         try:
-            if not open_store(self.staged).is_taken():
+            if not store_at(self.staged).is_taken():
                 # left by an export that was killed after it published its target, or before it
                 # wrote anything
                 files.remove_tree(self.root)
@@ -253,14 +253,14 @@ class Export(Work[Report]):
         """Create the hidden folder, or keep that of an interrupted export with the same
         settings."""
         path = f"{self.root}/{_SETTINGS_NAME}"
-        if self.existing == "restart" or not open_store(path).exists():
+        if self.existing == "restart" or not store_at(path).exists():
             if has_journal(self.root):
                 warn_of_discarded(self.root, self.owner.command)
             files.remove_tree(self.root)
         else:
             check_no_links(self.root)
             check_same_settings(self.root, self.settings, read_job_record(path) or {})
-        if not open_store(self.root).is_folder():
+        if not store_at(self.root).is_folder():
             files.mkdir(self.root)
             publish_bytes(path, format_job_record(self.settings))
 
@@ -286,7 +286,7 @@ class Export(Work[Report]):
         title, started = f"exporting {self.source.name}", time.monotonic()
         output, note = self.output(), ""
         if output is None:
-            if open_store(self.staged).exists():
+            if store_at(self.staged).exists():
                 files.unlink(self.staged)
             is_ome = self.target.lower().endswith(_OME_SUFFIXES)
             with Progress(title, self.form.box.size[2]) as progress:
@@ -322,7 +322,7 @@ class Export(Work[Report]):
         """Flush the result to disk and rename it to the target."""
         check_not_replaced(self.mag)
         nbytes, num_files = _flush(self.staged)
-        if open_store(self.staged).is_folder():
+        if store_at(self.staged).is_folder():
             files.publish_folder(self.staged, self.target)
             files.fsync(dirname(self.target))
         else:
@@ -351,7 +351,7 @@ def lay_out_export(
     check_existing(existing)
     path = local_path(target)
     check_suffix(target)
-    if not open_store(path).is_folder() and not os.fspath(target).endswith("/"):
+    if not store_at(path).is_folder() and not os.fspath(target).endswith("/"):
         suffix = _SUFFIX.search(basename(path))
         if suffix is not None and not path.lower().endswith(_WRITTEN):
             raise UnsupportedError(f"{path}: nothing is written as {suffix[0]}; {_TARGETS}")
@@ -418,7 +418,7 @@ def check_suffix(target: str | os.PathLike[str]) -> None:
     text = os.fspath(target)
     for end in (*(match.start() for match in re.finditer(":", text)), len(text.rstrip("/"))):
         suffix = splitext(text[:end])[1].lower()
-        if suffix in _READ_ONLY and not open_store(local_path(text)).is_folder():
+        if suffix in _READ_ONLY and not store_at(local_path(text)).is_folder():
             raise UnsupportedError(f"{text}: {suffix} is read but not written; {_TARGETS}")
 
 
@@ -438,7 +438,7 @@ def _voxel_size(mag: StoredArray, voxel_size_nm: VoxelSize | None) -> VoxelSize 
 def _check_free(target: str, existing: str, *, is_file: bool) -> None:
     """Raise ExistsError unless the target may be written. A folder is replaced only if it looks
     like the result of an export."""
-    there = open_store(target)
+    there = store_at(target)
     if not there.is_taken():
         return
     if there.link_target():
@@ -463,7 +463,7 @@ def _check_sections(target: str) -> None:
     other = min(
         (
             entry.name
-            for entry in open_store(target).entries()
+            for entry in store_at(target).entries()
             if not is_section(entry.name) or not entry.is_file(follow_symlinks=False)
         ),
         default=None,
@@ -478,8 +478,8 @@ def _check_sections(target: str) -> None:
 def _flush(path: str) -> tuple[int, int]:
     """Flush all written files to disk; return their bytes and number."""
     paths = (
-        [f"{folder}/{name}" for folder, _, names in open_store(path).walk() for name in names]
-        if open_store(path).is_folder()
+        [f"{folder}/{name}" for folder, _, names in store_at(path).walk() for name in names]
+        if store_at(path).is_folder()
         else [path]
     )
     nbytes = 0

@@ -16,7 +16,7 @@ from wkwdask.plans.slabs import SlabPlan, plan_slabs
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.staged import settings_of
 from wkwdask.store.paths import local_path
-from wkwdask.store.store import open_store
+from wkwdask.store.store import store_at
 from wkwdask.streams.converted import ConvertedVolume
 from wkwdask.verbs.region_job import RegionJob, UpsampleSpec
 from wkwdask.verbs.sources import (
@@ -175,9 +175,7 @@ def names_array_in_file(source: str) -> bool:
     """Return whether a source names an array in an existing file, such as ``stack.h5:raw``."""
     file, colon, _ = source.rpartition(":")
     return (
-        bool(colon)
-        and file.lower().endswith(HDF5_SUFFIXES)
-        and open_store(local_path(file)).exists()
+        bool(colon) and file.lower().endswith(HDF5_SUFFIXES) and store_at(local_path(file)).exists()
     )
 
 

@@ -18,7 +18,7 @@ from wkwdask.store import files
 from wkwdask.store.locks import GUARD_NAME, is_lock
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.paths import join
-from wkwdask.store.store import open_store
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
@@ -81,7 +81,7 @@ def hashed_files(
     """Yield the relative path of each file for a manifest, and whether it is regular. Locks, job
     folders and temporaries are left out."""
     seen = set() if seen is None else seen
-    store = open_store(join(root, inside))
+    store = store_at(join(root, inside))
     if not store.exists():
         raise MissingError(f"{root}: not found")
     if store.real() in seen:

@@ -27,6 +27,7 @@ from wkwdask.runs.staged import check_existing, settings_of
 from wkwdask.store import files
 from wkwdask.store.paths import is_below
 from wkwdask.store.records import read_provenance
+from wkwdask.store.store import store_at
 from wkwdask.verbs.compare import EqualJob
 from wkwdask.verbs.region_job import SpliceJob, UpsampleJob
 from wkwdask.verbs.sources import (
@@ -404,7 +405,7 @@ def _copy_target(
 
 
 def _check_apart(folder: str, source: str) -> None:
-    real, source_folder = files.realpath(folder), files.realpath(source)
+    real, source_folder = store_at(folder).real(), store_at(source).real()
     if real != source_folder and is_below(real, source_folder):
         raise ValueError(f"{folder}: lies inside of the source {source}")
 

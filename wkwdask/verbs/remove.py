@@ -31,6 +31,7 @@ from wkwdask.runs.staged import settings_of
 from wkwdask.store import files
 from wkwdask.store.locks import Owner, is_lock, read_owner
 from wkwdask.store.paths import basename, dirname, is_below, is_remote, join, local_path
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     import os
@@ -67,7 +68,7 @@ class RemoveSpec:
 
 def _delete(path: str) -> tuple[int, int]:
     """Delete a file or folder; return the number of deleted files and their bytes."""
-    if files.isdir(path) and not files.islink(path):
+    if store_at(path).is_folder() and not store_at(path).link_target():
         return files.delete_tree(path)
     with contextlib.suppress(FileNotFoundError):
         nbytes = files.lstat(path).st_size
@@ -256,13 +257,13 @@ class RemovalWork(Work[tuple[int, int]]):
 
 def unlink_dangling(links: Iterable[str]) -> None:
     for link in links:
-        if files.islink(link) and not files.exists(link):
+        if store_at(link).link_target() and not store_at(link).exists():
             files.unlink(link)
 
 
 def remove_if_empty(folder: str) -> None:
     with contextlib.suppress(OSError):
-        if not files.islink(folder):
+        if not store_at(folder).link_target():
             files.rmdir(folder)
 
 
@@ -284,7 +285,7 @@ def lay_out_removals(
     is_part = (layers is not None or mags is not None) and not its_format.level_folders.is_level(
         path
     )
-    if files.islink(path) and not allow_external and not is_part:
+    if store_at(path).link_target() and not allow_external and not is_part:
         raise UnsupportedError(f"{path}: is a symbolic link; remove the link itself, or its target")
     container = its_format.container
     around = Root(container.outermost(path), allow_external=allow_external)
@@ -292,8 +293,8 @@ def lay_out_removals(
     # A layer in a dataset may be a link too. It leads out of that dataset, which the check of
     # each mag refuses.
     is_in_container = around.outside(path) is not None or dataset_around(path) != path
-    if files.islink(path) and is_part and not is_in_container:
-        path = files.realpath(path)
+    if store_at(path).link_target() and is_part and not is_in_container:
+        path = store_at(path).real()
         url = path if its_format is default_format() else f"{its_format.name}://{path}"
     links = _links_to_levels(path) if allow_external else {}
     parents = [*_job_parents(its_format, path), *map(dirname, links.values())]
@@ -307,7 +308,7 @@ def lay_out_removals(
     )
     interrupted = [removal for removals in unfinished for removal in removals]
     job_roots = tuple(removal.root for removal in interrupted if removal.root is not None)
-    removed = {files.realpath(target) for removal in interrupted for target in removal.targets}
+    removed = {store_at(target).real() for removal in interrupted for target in removal.targets}
     dangling = tuple(link for link, target in links.items() if target in removed)
     is_all = layers is None and mags is None
     ended = [
@@ -318,12 +319,12 @@ def lay_out_removals(
         and (layers is None or basename(removal.image) in layers)
     ]
     ended_images = [
-        folder for folder in map(files.realpath, ended) if is_below(folder, files.realpath(path))
+        folder for folder in map(files.realpath, ended) if is_below(folder, store_at(path).real())
     ]
     if layers is not None and mags is None:
         ended_images += filter(
             _is_left_over,
-            (f"{files.realpath(path)}/{name}" for name in layers if basename(name) == name),
+            (f"{store_at(path).real()}/{name}" for name in layers if basename(name) == name),
         )
     try:
         its_format.check_writable(url)
@@ -331,7 +332,7 @@ def lay_out_removals(
     except (FormatError, MissingError) as error:
         # A killed removal may have dropped the levels from the metadata already: it is completed,
         # and nothing else is left to remove.
-        real = join(files.realpath(dirname(path)), basename(path))
+        real = join(store_at(dirname(path)).real(), basename(path))
         is_interrupted = any(
             is_below(folder, outer)
             for removal in interrupted
@@ -381,7 +382,7 @@ def lay_out_removals(
 def _is_left_over(folder: str, documents: Sequence[str] = ()) -> bool:
     """Return whether a folder contains only some documents, locks of dead processes, and folders
     without files, so that no job works there."""
-    if files.islink(folder) or not files.isdir(folder):
+    if store_at(folder).link_target() or not store_at(folder).is_folder():
         return False
     with files.scandir(folder) as entries:
         return all(_is_remainder(entry, documents) for entry in list(entries))
@@ -400,10 +401,14 @@ def _is_remainder(entry: StoredEntry, documents: Sequence[str]) -> bool:
 
 def _remove_empty_folders(folder: str) -> None:
     """Remove the folders below a folder that contain no files."""
-    if files.isdir(folder):
-        for name in files.listdir(folder):
+    if store_at(folder).is_folder():
+        for name in store_at(folder).names():
             path = f"{folder}/{name}"
-            if not name.startswith(".") and files.isdir(path) and not files.islink(path):
+            if (
+                not name.startswith(".")
+                and store_at(path).is_folder()
+                and not store_at(path).link_target()
+            ):
                 _remove_empty_folders(path)
                 remove_if_empty(path)
 
@@ -411,7 +416,7 @@ def _remove_empty_folders(folder: str) -> None:
 def _job_parents(its_format: ArrayFormat, path: str) -> list[str]:
     """Return the folders in which jobs that remove levels of a path work."""
     folders = [dirname(path), path]
-    if files.isdir(path) and its_format.level_folders.is_level(path):
+    if store_at(path).is_folder() and its_format.level_folders.is_level(path):
         return folders[:1]
     with contextlib.suppress(OSError), files.scandir(path) as entries:
         inside = [
@@ -442,7 +447,7 @@ def _links_to_levels(path: str) -> dict[str, str]:
     for folder in folders:
         with contextlib.suppress(OSError), files.scandir(folder) as entries:
             links += [entry.path for entry in entries if entry.is_symlink()]
-    return {link: files.realpath(link) for link in links}
+    return {link: store_at(link).real() for link in links}
 
 
 def _not_removed(
@@ -451,11 +456,11 @@ def _not_removed(
     interrupted: Sequence[InterruptedRemoval],
 ) -> list[Mag]:
     """Return the mags that no interrupted removal has removed from an image already."""
-    folder = files.realpath(image.folder)
+    folder = store_at(image.folder).real()
     done = {
         mag
         for removal in interrupted
-        if files.realpath(removal.image) == folder
+        if store_at(removal.image).real() == folder
         for mag in removal.mags
     }
     rest = [mag for mag in mags if str(mag) not in done]
@@ -524,7 +529,7 @@ def _stage(resolved: ResolvedUrl, image: Image, mags: Sequence[Mag] | None) -> I
         name = f"layer {image.name}" if image.is_layer else image.name
         raise MissingError(f"{resolved.path}: {name} has no mag {missing[0]}; there are {listed}")
     selected = [level for level in available if mags is None or level.mag in mags]
-    links = tuple({level.folder for level in selected if files.islink(level.folder)})
+    links = tuple({level.folder for level in selected if store_at(level.folder).link_target()})
     folders = {level.key: container.check_removable(image, level.folder) for level in selected}
     others = [level for level in image.levels if level not in selected]
     for folder in dict.fromkeys(folders.values()):
@@ -576,6 +581,6 @@ def _remaining_paths(
 def _unlisted(container: Container, folder: str, known: Collection[str]) -> Iterator[str]:
     """Yield the paths in a folder that are neither hidden, nor known by name, nor metadata of the
     format."""
-    for name in sorted(files.listdir(folder)) if files.isdir(folder) else ():
+    for name in sorted(store_at(folder).names()) if store_at(folder).is_folder() else ():
         if name not in known and name not in container.image_files and not name.startswith("."):
             yield f"{folder}/{name}"

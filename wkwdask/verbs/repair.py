@@ -38,6 +38,7 @@ from wkwdask.runs.job_folder import JobFolder
 from wkwdask.store import files
 from wkwdask.store.locks import Owner
 from wkwdask.store.paths import dirname, is_below
+from wkwdask.store.store import store_at
 from wkwdask.verbs.compare import CopyCheckSpec
 from wkwdask.verbs.pyramid import RegionSpec
 from wkwdask.verbs.recompute import (
@@ -245,7 +246,7 @@ class Repair:
                         "file.empty",
                         "file.short",
                     }
-                    if is_probed and files.lexists(faults[0].path):
+                    if is_probed and store_at(faults[0].path).is_taken():
                         # a missing file can differ from the finer level
                         tasks.append(ProbeSpec(repairer, shard, faults[0].path, kinds).task())
                 provenance = (
@@ -382,7 +383,7 @@ class Repair:
         )
         advice = (
             f"it lies outside the {root.noun} {root.boundary(folder)}, at "
-            f"{files.realpath(folder)}{named}: allow_external=True repairs it there"
+            f"{store_at(folder).real()}{named}: allow_external=True repairs it there"
         )
         self.left += [Unrepaired(fault, advice) for fault in faults]
 
@@ -537,10 +538,10 @@ class Repair:
             return True
         reason, sets_aside = summarize_faults(file.faults), not is_recorded or differs
         for path in dict.fromkeys(fault.path for fault in file.faults):
-            is_folder = files.lexists(path) and not files.isfile(path)
+            is_folder = store_at(path).is_taken() and not store_at(path).is_file()
             if is_folder:
                 file.plan.quarantined.append((path, file.shard, reason))
-            note = _OLD_FILE if is_folder or (sets_aside and files.isfile(path)) else ""
+            note = _OLD_FILE if is_folder or (sets_aside and store_at(path).is_file()) else ""
             self._saved.add(path)
             self.actions.append(Action(REBUILD, path, reason, how + note))
         if sets_aside:  # all files of a group are computed again
@@ -671,7 +672,7 @@ class Repair:
             action
             for action in planned
             if action.path in changed
-            or (not files.lexists(action.path) and self._has_own_fault(action.path))
+            or (not store_at(action.path).is_taken() and self._has_own_fault(action.path))
         ]
         known = {action.path for action in done}
         how = planned[0].how.removesuffix(_OLD_FILE)

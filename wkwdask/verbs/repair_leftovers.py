@@ -21,7 +21,7 @@ from wkwdask.runs.job_records import JobState, job_states
 from wkwdask.store import files
 from wkwdask.store.locks import guarded, is_lock, remove_stale_lock
 from wkwdask.store.paths import basename, dirname
-from wkwdask.store.store import open_store
+from wkwdask.store.store import store_at
 from wkwdask.verbs.compare import CopyCheckSpec
 from wkwdask.verbs.verify import UNREADABLE_LOCK
 
@@ -215,12 +215,12 @@ class LeftoverRepair:
 def _is_copy(fault: Fault) -> bool:
     """Return whether a leftover may be a mag of other software."""
     return fault.kind == "leftover.folder" or (
-        fault.kind == "leftover.temporary" and open_store(fault.path).is_folder()
+        fault.kind == "leftover.temporary" and store_at(fault.path).is_folder()
     )
 
 
 def _remove(path: str) -> None:
-    if open_store(path).is_folder() and not open_store(path).link_target():
+    if store_at(path).is_folder() and not store_at(path).link_target():
         files.remove_tree(path)
-    elif open_store(path).is_taken():
+    elif store_at(path).is_taken():
         files.unlink(path)

@@ -12,7 +12,7 @@ from wkwdask.runs.job import FlatJob, Result, Task
 from wkwdask.store import files
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.records import patch_file_record, recorded_states
-from wkwdask.store.store import open_store
+from wkwdask.store.store import store_at
 from wkwdask.verbs.pyramid import RegionSpec
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def repair_level(
         shard: {
             path: quarantine(path, folder, path[len(folder) + 1 :], why, keep=True)
             for path in plan.scope.paths_of(shard)
-            if open_store(path).is_file()
+            if store_at(path).is_file()
         }
         for shard, why in plan.set_aside.items()
     }
@@ -215,5 +215,5 @@ def _changed_files(paths: Iterable[str], copies: Mapping[str, str]) -> dict[str,
     return {
         path: path in copies
         for path in paths
-        if path not in equal and (path in copies or open_store(path).is_taken())
+        if path not in equal and (path in copies or store_at(path).is_taken())
     }

@@ -23,7 +23,7 @@ from wkwdask.model.voxel_type import common_dtype
 from wkwdask.model.writing.target_image import Destination
 from wkwdask.plans.cells import SparseCells
 from wkwdask.runs.staged import finish_interrupted_publication, stage
-from wkwdask.store import files
+from wkwdask.store.store import store_at
 from wkwdask.streams.converted import converted
 
 if TYPE_CHECKING:
@@ -87,9 +87,9 @@ class TargetRequest:
 
 def check_no_overlap(levels: NewLevels, source: Volume) -> NewLevels:
     """Raise an error for levels that would replace their source or lie inside of it."""
-    source_folder = files.realpath(source.name)
+    source_folder = store_at(source.name).real()
     for folder in levels.folders:
-        real = files.realpath(folder)
+        real = store_at(folder).real()
         if real == source_folder:
             raise ValueError(f"{folder}: is the source; name another place")
         if real.startswith(f"{source_folder}/"):

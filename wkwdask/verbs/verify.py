@@ -21,7 +21,7 @@ from wkwdask.runs.job_records import JobState, job_states, problem_of
 from wkwdask.store import files
 from wkwdask.store.locks import is_lock, read_owner
 from wkwdask.store.paths import ZIP, basename
-from wkwdask.store.store import open_store
+from wkwdask.store.store import store_at
 from wkwdask.verbs.recompute import (
     find_provenance,
     finer_levels,
@@ -273,7 +273,7 @@ class Verification(Work["VerifyReport"]):
             if ZIP in scope.folder:
                 zipped = [
                     f"{folder}/{name}"
-                    for folder, _, names in open_store(scope.folder).walk()
+                    for folder, _, names in store_at(scope.folder).walk()
                     for name in names
                 ]
                 checks.append((scope, ZippedCheck(scope.folder), zipped))
@@ -442,7 +442,7 @@ UNREADABLE_LOCK = "unreadable lock"
 
 def job_leftovers(folder: str, *, has_levels: bool) -> Iterator[Fault]:
     """Yield the leftovers of jobs in the folder of an image or container."""
-    for name in filter(is_lock, open_store(folder).names()):
+    for name in filter(is_lock, store_at(folder).names()):
         yield from _judge_lock(f"{folder}/{name}")
     for root, state in job_states(folder):
         if state is JobState.REFUSED:

@@ -40,6 +40,7 @@ from wkwdask.runs.staged import (
 from wkwdask.store import files
 from wkwdask.store.locks import ShardBox, guarded
 from wkwdask.store.records import merge_file_record
+from wkwdask.store.store import store_at
 from wkwdask.verbs.sources import box_setting
 
 if TYPE_CHECKING:
@@ -236,7 +237,7 @@ class StagedRegion(StagedMags):
         """Check that the folder is writable. Other writers are found when the job takes its
         locks."""
         (target,) = self.targets
-        if files.isdir(target.folder) and not files.is_writable(target.folder):
+        if store_at(target.folder).is_folder() and not store_at(target.folder).is_writable():
             raise PermissionError(errno.EACCES, "the mag cannot be written", target.folder)
 
     def start(self) -> Report | None:
@@ -300,7 +301,7 @@ def lay_out_region(
     assert existing_level is not None
     parent, folder = level_job_folders(image, existing_level)
     # one path for the locks of all jobs
-    folder = files.realpath(folder) if files.islink(folder) else folder
+    folder = store_at(folder).real() if store_at(folder).link_target() else folder
     settings = settings_of(_REGION, folder=folder, box=box_setting(region), level=level or 0)
     ranges = cell_range(
         counted_from(region, volume.origin),

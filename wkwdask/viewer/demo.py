@@ -15,7 +15,7 @@ from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, 
 from wkwdask.store import files
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.paths import basename, local_path
-from wkwdask.store.store import open_store
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     import os
@@ -74,7 +74,7 @@ def make_demo(folder: str | os.PathLike[str], *, shape: Sequence[int] = SHAPE) -
     from wkwdask.errors import ExistsError
 
     target = local_path(folder)
-    store = open_store(target)
+    store = store_at(target)
     if store.exists() and (not store.is_folder() or store.names()):
         raise ExistsError(f"{target}: already exists and is not empty; name another folder")
     files.makedirs(target)

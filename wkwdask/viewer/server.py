@@ -22,7 +22,7 @@ from urllib.parse import unquote, urlsplit
 
 from wkwdask.errors import MissingError, WkwDaskError
 from wkwdask.store import files
-from wkwdask.store.store import open_store
+from wkwdask.store.store import store_at
 from wkwdask.viewer.http import ADDRESS, Answer, HttpServer, is_closed
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def client_files() -> dict[str, str]:
         if spec is not None and spec.submodule_search_locations
         else ""
     )
-    if not folder or not open_store(folder).is_file("index.html"):
+    if not folder or not store_at(folder).is_file("index.html"):
         raise ModuleNotFoundError(
             (
                 "the viewer needs the package neuroglancer, which is not installed: pip install "
@@ -66,11 +66,9 @@ def client_files() -> dict[str, str]:
             name="neuroglancer",
         )
     names = (
-        name
-        for name in open_store(folder).names()
-        if f".{name.rpartition('.')[2]}" in CONTENT_TYPES
+        name for name in store_at(folder).names() if f".{name.rpartition('.')[2]}" in CONTENT_TYPES
     )
-    return {name: f"{folder}/{name}" for name in names if open_store(folder).is_file(name)}
+    return {name: f"{folder}/{name}" for name in names if store_at(folder).is_file(name)}
 
 
 class ViewerServer:

@@ -16,7 +16,7 @@ from wkwdask.errors import WkwDaskError
 from wkwdask.formats.n5.attributes import is_factor_list
 from wkwdask.model.levels import nm_per_unit
 from wkwdask.store.paths import basename, dirname, split, splitext
-from wkwdask.store.store import open_store
+from wkwdask.store.store import open_store, store_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -76,7 +76,7 @@ def _documents(container: str) -> Iterator[ElementTree.Element]:
         store = open_store(folder)
         usual = [f"{splitext(name)[0]}.xml", "dataset.xml"]
         names = (
-            sorted(other for other in open_store(folder).names() if other.endswith(".xml"))
+            sorted(other for other in store_at(folder).names() if other.endswith(".xml"))
             if store.can.states
             else usual
         )

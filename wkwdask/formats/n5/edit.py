@@ -41,7 +41,7 @@ from wkwdask.model.levels import finest_first, is_number, lengths_in, ratio_of, 
 from wkwdask.store import files
 from wkwdask.store.documents import check_replaceable, update_json
 from wkwdask.store.locks import lock_holder
-from wkwdask.store.store import FolderStore
+from wkwdask.store.store import FolderStore, store_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -311,9 +311,8 @@ class N5Edit(DocumentEdit):
 
     def make_room(self) -> None:
         for before, after, _ in reversed(self.others):
-            if files.lexists(f"{self.group}/{before}") and not files.lexists(
-                f"{self.group}/{after}"
-            ):
+            group = store_at(str(self.group))
+            if group.is_taken(before) and not group.is_taken(after):
                 files.rename(f"{self.group}/{before}", f"{self.group}/{after}")
         if self.makes_room:
             files.fsync(str(self.group))
@@ -349,7 +348,7 @@ class N5Edit(DocumentEdit):
         placed = {
             name: (geometry, read_level(store, name).names)
             for name, geometry in levels
-            if files.isfile(f"{self.group}/{name}/{FILE_NAME}")
+            if store_at(self.group).is_file(f"{name}/{FILE_NAME}")
         }
         known = {name: geometry.factors(names) for name, (geometry, names) in placed.items()}
         update_factors(
@@ -405,7 +404,7 @@ class N5Removal(LevelRemoval):
 
     def apply(self) -> None:
         keys = set(self.keys)
-        if not files.isdir(self.folder):
+        if not store_at(self.folder).is_folder():
             return
         update_factors(
             self.folder,

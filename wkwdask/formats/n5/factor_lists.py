@@ -28,7 +28,7 @@ from wkwdask.formats.n5.layer import inherited_attributes, read_level
 from wkwdask.formats.n5.placement import level_sizes
 from wkwdask.model.levels import finest_first, scale_lengths
 from wkwdask.store.paths import dirname
-from wkwdask.store.store import FolderStore, open_store
+from wkwdask.store.store import FolderStore, store_at
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -44,8 +44,8 @@ def level_folders(group: str) -> set[str]:
     """Return the names of the datasets in a group that are named like levels."""
     return {
         name
-        for name in open_store(group).names()
-        if level_number(name) is not None and open_store(group).is_file(f"{name}/{FILE_NAME}")
+        for name in store_at(group).names()
+        if level_number(name) is not None and store_at(group).is_file(f"{name}/{FILE_NAME}")
     }
 
 
@@ -123,8 +123,8 @@ def setup_of(group: str) -> str | None:
 def check_list_of_setup(group: str) -> None:
     """Raise UnsupportedError for a time point that is a link out of its setup: the list of only one
     of both setups would follow its levels."""
-    setup, real = setup_of(group), open_store(group).real()
-    if setup is not None and open_store(setup).real() != dirname(real):
+    setup, real = setup_of(group), store_at(group).real()
+    if setup is not None and store_at(setup).real() != dirname(real):
         raise UnsupportedError(
             f"{group}: leads to {real}, and {setup}/{FILE_NAME} lists the levels of it: its levels "
             f"are changed in {real} only; name that folder directly"
@@ -135,7 +135,7 @@ def other_time_points(group: str) -> dict[str, set[str]]:
     """Return the levels of the other time points of a setup that have some, by their folders."""
     setup = dirname(group)
     points = {
-        f"{setup}/{name}" for name in open_store(setup).names() if TIME_POINT.fullmatch(name)
+        f"{setup}/{name}" for name in store_at(setup).names() if TIME_POINT.fullmatch(name)
     } - {group}
     return {point: names for point in sorted(points) if (names := level_folders(point))}
 

@@ -29,10 +29,9 @@ from wkwdask.formats.n5.target import DatasetTarget, n5_target, target_beside
 from wkwdask.model.faults import Fault
 from wkwdask.model.levels import finest_first
 from wkwdask.model.writing.target_image import Destination
-from wkwdask.store import files
 from wkwdask.store.json_record import read_record
 from wkwdask.store.paths import dirname
-from wkwdask.store.store import FolderStore
+from wkwdask.store.store import FolderStore, store_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -64,7 +63,7 @@ class N5Group(ImageFolder):
     def removal_edit(self, image: Image, levels: Sequence[Level]) -> MetadataEdit | None:
         check_list_of_setup(image.folder)
         return ImageFolder.removal_edit(
-            self, replace(image, folder=files.realpath(image.folder)), levels
+            self, replace(image, folder=store_at(image.folder).real()), levels
         )
 
 
@@ -118,7 +117,7 @@ class N5Format(ArrayFormat):
         except (CorruptError, OSError):
             return  # a fault of the image
         for name in listed:
-            if not files.isfile(f"{folder}/{name}/{FILE_NAME}"):
+            if not store_at(folder).is_file(f"{name}/{FILE_NAME}"):
                 yield Fault(
                     "level.missing",
                     f"{folder}/{name}",

@@ -46,7 +46,7 @@ from wkwdask.model.image import Image, Level
 from wkwdask.model.json_text import parse_object
 from wkwdask.store import files
 from wkwdask.store.paths import UrlName, basename, dirname, stated_path
-from wkwdask.store.store import open_store, with_witness
+from wkwdask.store.store import open_store, store_at, with_witness
 
 if TYPE_CHECKING:
     import os
@@ -69,8 +69,8 @@ _MAX_GROUPS = 100_000
 def is_n5(path: str) -> bool:
     """Return whether a local folder is an N5 container, group or dataset; one with WKW in it is
     not."""
-    is_level = files.isfile(f"{path}/s0/{FILE_NAME}")
-    if not (is_level or files.isfile(f"{path}/{FILE_NAME}")):
+    is_level = store_at(path).is_file(f"s0/{FILE_NAME}")
+    if not (is_level or store_at(path).is_file(FILE_NAME)):
         return _is_bare_group(path)
     if is_mag_or_dataset(path):
         return False
@@ -90,8 +90,8 @@ def _is_bare_group(path: str) -> bool:
     """Return whether a local folder is a container without attributes, named ``.n5``, or a group in
     it that has nothing but folders."""
     if path.endswith(".n5"):
-        return files.isdir(path) and not contains_wkw(path)
-    if ".n5/" not in path or not files.isdir(path):
+        return store_at(path).is_folder() and not contains_wkw(path)
+    if ".n5/" not in path or not store_at(path).is_folder():
         return False
     with files.scandir(path) as entries:
         return all(entry.is_dir() for entry in entries) and not contains_wkw(path)
@@ -103,7 +103,7 @@ def outermost_group(folder: str) -> str:
     found = above = folder
     while dirname(above) != above:
         above = dirname(above)
-        if above.endswith(".n5") or files.isfile(f"{above}/{FILE_NAME}"):
+        if above.endswith(".n5") or store_at(above).is_file(FILE_NAME):
             found = above
     return found
 
@@ -124,7 +124,7 @@ def find_n5_layers(url: str | os.PathLike[str]) -> tuple[Image, ...]:
             f"{location}: no N5 dataset here, and no group with levels s0, s1...; name one, since "
             "remote folders cannot be listed"
         )
-    if not files.isdir(location):
+    if not store_at(location).is_folder():
         raise MissingError(f"{location}: no such folder")
     layers = images_below(location, _walk(location))
     if not layers:
@@ -267,7 +267,7 @@ def read_level(store: Store, name: str) -> LevelMetadata:
 
 def _level_folders(folder: str) -> list[str]:
     try:
-        numbers = [(level_number(name), name) for name in files.listdir(folder)]
+        numbers = [(level_number(name), name) for name in store_at(folder).names()]
     except (FileNotFoundError, NotADirectoryError):
         return []
     return [
@@ -439,8 +439,8 @@ def _walk(root: str) -> Iterator[Image]:
         elif depth < _MAX_DEPTH:
             below = sorted(
                 name
-                for name in files.listdir(folder)
-                if not name.startswith(".") and files.isdir(f"{folder}/{name}")
+                for name in store_at(folder).names()
+                if not name.startswith(".") and store_at(folder).is_folder(name)
             )
             waiting += [(f"{key}/{name}" if key else name, depth + 1) for name in reversed(below)]
     if not count and problems:

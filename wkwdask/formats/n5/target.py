@@ -43,7 +43,7 @@ from wkwdask.model.writing.target_array import TargetArray
 from wkwdask.model.writing.target_image import Destination, NewLevels, TargetFolder
 from wkwdask.store import files
 from wkwdask.store.paths import basename, dirname, is_remote
-from wkwdask.store.store import FolderStore, open_store
+from wkwdask.store.store import FolderStore, open_store, store_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -655,15 +655,15 @@ def _other_levels(group: str, destination: Destination) -> list[str]:
     """Return the existing levels of a group that a write to its first levels does not replace;
     raises ExistsError if their voxel size differs."""
     numbers = (
-        [number for number in map(level_number, open_store(group).names()) if number is not None]
-        if open_store(group).is_folder()
+        [number for number in map(level_number, store_at(group).names()) if number is not None]
+        if store_at(group).is_folder()
         else []
     )
     others = [
         f"s{number}"
         for number in sorted(numbers)
         if number >= max(1, len(destination.all_mags))
-        and open_store(group).is_file(f"s{number}/{FILE_NAME}")
+        and store_at(group).is_file(f"s{number}/{FILE_NAME}")
     ]
     stored_lengths = _stored_voxel_size(group, "s0", _stored_levels(group)) if others else None
     lengths = _base_voxel_size(destination)

@@ -23,7 +23,7 @@ from wkwdask.store import files
 from wkwdask.store.locks import locked_file
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.paths import split
-from wkwdask.store.store import open_store
+from wkwdask.store.store import open_store, store_at
 
 if TYPE_CHECKING:
     import os
@@ -267,7 +267,7 @@ def _layers(url: str | os.PathLike[str], root: str | None) -> tuple[Image, ...]:
 
 def _other_datasets(root: str) -> Iterator[tuple[str, StoredArray]]:
     """Yield all readable datasets below a local folder, with any axes."""
-    for folder, below, names in open_store(root).walk():
+    for folder, below, names in store_at(root).walk():
         below[:] = sorted(name for name in below if not name.startswith("."))
         if FILE_NAME not in names:
             continue
@@ -409,11 +409,11 @@ def _checked_root(
             f"{root}: {ZARR_NAME} is written beside local {FILE_NAME} only; n5_store() opens a "
             "remote container"
         )
-    if not open_store(root).is_folder():
+    if not store_at(root).is_folder():
         raise MissingError(f"{root}: no such folder")
     for name in documents:
         Root(outermost_group(root), allow_external=allow_external).check(f"{root}/{name}")
-        if open_store(root).is_taken(name) and not is_view(f"{root}/{name}", N5_MARK):
+        if store_at(root).is_taken(name) and not is_view(f"{root}/{name}", N5_MARK):
             raise ExistsError(
                 f"{root}/{name}: already exists, and was not derived from {FILE_NAME}; it is left "
                 "unchanged"

@@ -38,7 +38,7 @@ from wkwdask.store import files
 from wkwdask.store.files import file_states
 from wkwdask.store.lru import LruCache
 from wkwdask.store.paths import abspath, basename, dirname, is_below, join
-from wkwdask.store.store import open_store
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,7 +61,7 @@ def open_hdf5(path: str, extra: str = "convert", **options: Any) -> Any:
     with reading(path, "HDF5 file"):
         # The real path, since HDF5 resolves relative external links against the folder of the
         # opened name.
-        return h5py.File(open_store(path).real(), "r", **options)
+        return h5py.File(store_at(path).real(), "r", **options)
 
 
 def find_item(file: Any, key: str, *, allow_external: bool = False) -> Any:
@@ -69,7 +69,7 @@ def find_item(file: Any, key: str, *, allow_external: bool = False) -> Any:
     folder, or anywhere if ``allow_external``."""
     path = abspath(file.filename)
     with reading(f"{path}:/{key.lstrip('/')}", "HDF5 dataset"):
-        return _LinkResolver(dirname(open_store(path).real()), allow_external=allow_external).item(
+        return _LinkResolver(dirname(store_at(path).real()), allow_external=allow_external).item(
             file, key, path
         )
 
@@ -129,7 +129,7 @@ class _LinkResolver:
                 other = self._allowed(path, join(dirname(path), link.filename), f"the link {name}")
                 return (
                     self.item(open_hdf5(other), "/".join((link.path, *names)), other, links)
-                    if open_store(other).exists()
+                    if store_at(other).exists()
                     else None
                 )
             # a soft link: an absolute path starts again at the root, a relative one at the current
@@ -143,7 +143,7 @@ class _LinkResolver:
         return found
 
     def _allowed(self, path: str, other: str, what: str) -> str:
-        real = open_store(other).real()
+        real = store_at(other).real()
         if not self._allow_external and not is_below(real, self._folder):
             raise UnsupportedError(
                 f"{path}: {what} leads to {real}, outside of the folder of the file; move it "
@@ -188,7 +188,7 @@ class _LinkResolver:
                     path, join(dirname(path), file_name), f"the virtual dataset {data.name}"
                 )
             )
-            source = (open_store(other).real(), key)
+            source = (store_at(other).real(), key)
             if source in self._open_datasets:
                 raise CorruptError(f"{path}:{data.name}: is a virtual dataset of itself")
             self._open_datasets.add(source)
@@ -281,7 +281,7 @@ def _unpack(ref: ArrayRef) -> files.OpenFile:
     output, file = files.unnamed_file()
     with (
         contextlib.closing(output),
-        open_store(ref.path).open_stream() as packed,
+        store_at(ref.path).open_stream() as packed,
         gzip.GzipFile(fileobj=packed) as stream,
     ):
         done = 0
@@ -454,7 +454,7 @@ def named_axes(names: Sequence[str | None], shape: tuple[int, ...], name: str) -
 
 
 def npy_ref(path: str) -> tuple[ArrayRef, bool]:
-    with open_store(path).open_stream() as file:
+    with store_at(path).open_stream() as file:
         with reading(path, ".npy file"):
             version = np.lib.format.read_magic(file)
             read = (

@@ -20,7 +20,7 @@ from wkwdask.store import files
 from wkwdask.store.files import file_states
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.paths import basename
-from wkwdask.store.store import open_store
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -226,11 +226,11 @@ class _ScratchStack(ImageStack):
 def read_notes(folder: str) -> list[str]:
     """Return the notes on slices that could not be decoded, in order of z."""
     try:
-        names = sorted((name for name in open_store(folder).names() if name.isdecimal()), key=int)
+        names = sorted((name for name in store_at(folder).names() if name.isdecimal()), key=int)
     except FileNotFoundError:
         return []
     notes = []
     for name in names:
-        with open_store(folder).open_stream(name) as file:
+        with store_at(folder).open_stream(name) as file:
             notes.append(file.read().decode())
     return notes

@@ -18,7 +18,7 @@ from wkwdask.model.extras import import_extra
 from wkwdask.model.parsing import reason_of
 from wkwdask.model.voxel_type import common_dtype
 from wkwdask.store import files
-from wkwdask.store.store import open_store
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -108,7 +108,7 @@ def _deep_png(path: str, file: Any) -> tuple[str, int] | None:
 
 
 def _image_slice(path: str) -> Slice:
-    with open_store(path).open_stream() as file:
+    with store_at(path).open_stream() as file:
         deep = _deep_png(path, file)
         image = _open_image(path, file)
         pixel_type = deep or _MODES.get(image.mode)
@@ -132,7 +132,7 @@ def _image_slice(path: str) -> Slice:
 
 
 def _read_image(path: str) -> npt.NDArray[Any]:
-    with open_store(path).open_stream() as file:
+    with store_at(path).open_stream() as file:
         deep = _deep_png(path, file)
         if deep is not None and deep[1] > 1:
             array: npt.NDArray[Any] = import_extra("imagecodecs", path).png_decode(file.read())

@@ -26,7 +26,7 @@ from wkwdask.store import files
 from wkwdask.store.documents import read_object
 from wkwdask.store.new_files import NewFile
 from wkwdask.store.paths import dirname
-from wkwdask.store.store import FolderStore, open_store
+from wkwdask.store.store import FolderStore, store_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -203,7 +203,7 @@ class ZarrOutput(Output):
 
     def prepare(self) -> None:
         """Create the array, with axes, voxel size and offset in its metadata."""
-        if open_store(self.path).exists("zarr.json"):
+        if store_at(self.path).exists("zarr.json"):
             return
         spec = self.spec
         attributes: dict[str, Any] = {
@@ -307,7 +307,7 @@ def is_exported_zarr(path: str) -> bool:
         and isinstance(attributes, dict)
         and {"mag", "offset_vx"} <= set(attributes)
     )
-    return is_ours and set(open_store(path).names()) <= {"zarr.json", "c"}
+    return is_ours and set(store_at(path).names()) <= {"zarr.json", "c"}
 
 
 def write_tiff(

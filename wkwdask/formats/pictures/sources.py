@@ -69,6 +69,7 @@ from wkwdask.model.parsing import reading
 from wkwdask.model.volume import relative_to
 from wkwdask.store import files
 from wkwdask.store.paths import any_path, basename, dirname, local_path, splitext
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -125,12 +126,12 @@ def open_plain(
     if stored_format is not None:
         open_array = _open_zarr if stored_format == ZARR else _open_n5
         return open_array(any_path(location_of(text)), options)
-    if not files.exists(local_path(text)) and files.has_magic(text):
+    if not store_at(local_path(text)).exists() and files.has_magic(text):
         return _open_images(sort_naturally(files.matching(local_path(text))), text, options)
     path = local_path(text)
-    if not files.exists(path):
+    if not store_at(path).exists():
         raise MissingError(f"{path}: no such file or folder")
-    if files.isdir(path):
+    if store_at(path).is_folder():
         return _open_folder(path, options)
     files.check_regular(path)
     suffix = splitext(path)[1].lower()
@@ -193,14 +194,14 @@ def _parts(path: str) -> list[str]:
 
 
 def _open_folder(path: str, options: PlainOptions) -> PlainSource:
-    if any(files.isfile(f"{path}/{name}") for name in ("zarr.json", ".zarray", ".zgroup")):
+    if any(store_at(path).is_file(name) for name in ("zarr.json", ".zarray", ".zgroup")):
         return _open_zarr(path, options)
     above = dirname(path)
-    if any(files.isfile(f"{above}/{name}") for name in ("zarr.json", ".zgroup")):
+    if any(store_at(above).is_file(name) for name in ("zarr.json", ".zgroup")):
         raise MissingError(f"{path}: not a Zarr array or group")
     names = [
         name
-        for name in files.listdir(path)
+        for name in store_at(path).names()
         if name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")
     ]
     kinds = sorted({splitext(name)[1].lower() for name in names})

@@ -24,7 +24,7 @@ from wkwdask.model.parsing import reading
 from wkwdask.model.voxel_type import common_dtype
 from wkwdask.store import files
 from wkwdask.store.paths import dirname, join
-from wkwdask.store.store import open_store
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -207,19 +207,19 @@ def _check_ome(text: str, path: str, smallest: int) -> None:
         root = ElementTree.fromstring(text)
     except ElementTree.ParseError:
         return  # tifffile ignores it, too
-    real = open_store(path).real()
+    real = store_at(path).real()
     folder, seen = dirname(real), {real}
     claimed = 0.0
     for element in root.iter():
         kind, values = element.tag.rpartition("}")[2], element.attrib
         if kind == "UUID" and "FileName" in values:
-            other = open_store(join(dirname(path), values["FileName"])).real()
+            other = store_at(join(dirname(path), values["FileName"])).real()
             if dirname(other) != folder:
                 raise UnsupportedError(
                     f"{path}: names {other} as one of its files, which lies outside of its folder; "
                     "put all files of the set into one folder"
                 )
-            if other not in seen and open_store(other).is_file():
+            if other not in seen and store_at(other).is_file():
                 smallest = min(smallest, smallest_page(other))
             seen.add(other)
         elif kind == "Pixels":

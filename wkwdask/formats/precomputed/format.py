@@ -27,8 +27,8 @@ from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.vectors import times
 from wkwdask.model.summary import ScaleSummary, VolumeSummary
 from wkwdask.model.writing.target_image import Destination
-from wkwdask.store import files
 from wkwdask.store.records import PROVENANCE_NAME
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +52,7 @@ class ScaleFolders(LevelFolders):
 
     def is_level(self, folder: str) -> bool:
         return (
-            files.isfile(f"{folder}/{PROVENANCE_NAME}") or first_data_file(folder) is not None
+            store_at(folder).is_file(PROVENANCE_NAME) or first_data_file(folder) is not None
         ) and not first_stray_file(folder)
 
     def why_not_replaceable(self, folder: str) -> str:

@@ -27,6 +27,7 @@ from wkwdask.model.faults import Fault, FaultList, Findings
 from wkwdask.model.stored_array import with_listing, without_listing
 from wkwdask.store import files
 from wkwdask.store.paths import basename
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -50,19 +51,18 @@ def list_scale(array: StoredArray, others: Sequence[StoredArray]) -> tuple[list[
     # are their numbers. `others` are the same scale in other chunk sizes, whose files share the
     # folder.
     folder, naming = array.folder, array.naming
-    if files.islink(folder) and not files.exists(folder):
+    if store_at(folder).link_target() and not store_at(folder).exists():
         return [], [
             Fault(
                 "folder.dangling",
                 folder,
-                f"a symbolic link to {files.readlink(folder)}",
+                f"a symbolic link to {store_at(folder).link_target()}",
                 "a folder",
             )
         ]
     if array.store.can.states and not array.store.is_folder():
-        return [], [Fault("folder.no_folder", folder, "a file", "a folder")] if files.lexists(
-            folder
-        ) else []
+        is_taken = store_at(folder).is_taken()
+        return [], [Fault("folder.no_folder", folder, "a file", "a folder")] if is_taken else []
     found: list[Any]
     try:
         known = {
@@ -128,7 +128,7 @@ def _strays(folder: str, known: set[str], expected: str) -> Iterator[Fault]:
             # it resembles a shard or a name such as 0-64_0-64_0-64, but no reader requests it
             yield Fault("name.unread", path, name, expected)
         elif not name.startswith(".wkwdask"):
-            yield Fault("name.stray", path, "a folder" if files.isdir(path) else "a file")
+            yield Fault("name.stray", path, "a folder" if store_at(path).is_folder() else "a file")
 
 
 @dataclass(frozen=True)
@@ -485,13 +485,16 @@ def _scale_scopes(
         scopes.append(
             ScaleScope(name, level, by_written_units(volume), method, document, title, listing)
         )
-    if len(scopes) == 1 and files.isdir(volumes[0].folder):  # jobs write scales with one chunk size
+    # jobs write scales with one chunk size
+    if len(scopes) == 1 and store_at(volumes[0].folder).is_folder():
         faults += scopes[0].record_faults()
     folder = volumes[0].folder
     if not any(scope.listing for scope in scopes) and (
-        files.isdir(folder) or not files.lexists(folder)
+        store_at(folder).is_folder() or not store_at(folder).is_taken()
     ):
-        faults.append(Fault("mag.empty", folder, "0 files" if files.isdir(folder) else "no folder"))
+        faults.append(
+            Fault("mag.empty", folder, "0 files" if store_at(folder).is_folder() else "no folder")
+        )
     return scopes
 
 

@@ -22,7 +22,7 @@ from wkwdask.model.image import Image, Level
 from wkwdask.store import files
 from wkwdask.store.paths import UrlName, is_remote, split, stated_path
 from wkwdask.store.records import read_provenance
-from wkwdask.store.store import open_store, with_witness
+from wkwdask.store.store import open_store, store_at, with_witness
 
 if TYPE_CHECKING:
     import os
@@ -40,8 +40,8 @@ def check_published(volume: str, folder: str, info: VolumeInfo) -> None:
     # Publication has two steps, and a reader may come between them:
     #     1. swap the folders of the old and the new scale   (without an atomic exchange: two renames, the folder is briefly missing)  # noqa: E501
     #     2. update info
-    real = files.realpath(folder)
-    for root, _ in job_folders(files.realpath(volume)):
+    real = store_at(folder).real()
+    for root, _ in job_folders(store_at(volume).real()):
         publication = read_publication(RecordPaths(root))
         if (
             publication is None
@@ -50,7 +50,7 @@ def check_published(volume: str, folder: str, info: VolumeInfo) -> None:
         ):
             continue
         is_new = read_provenance(real).get("publication") == publication.publication_id
-        is_missing = not files.lexists(real)
+        is_missing = not store_at(real).is_taken()
         if is_missing or (
             is_new and with_scales(info.document, publication.edit.scales) != info.document
         ):
@@ -217,7 +217,7 @@ def _is_info(path: str) -> bool:
     """Check whether a file is the ``info`` of a volume, valid or damaged, and not that of meshes,
     skeletons or annotations."""
     try:
-        if not files.isfile(path):
+        if not store_at(path).is_file():
             return False
         raw = files.read_whole(path, _RECOGNITION_NBYTES)
     except (FormatError, OSError):

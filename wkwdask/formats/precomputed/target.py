@@ -38,7 +38,7 @@ from wkwdask.model.writing.target_image import NewLevels, TargetFolder
 from wkwdask.plans.chunks import chunks_per_shard
 from wkwdask.store import files
 from wkwdask.store.paths import is_remote, local_path, stated_path
-from wkwdask.store.store import open_store
+from wkwdask.store.store import open_store, store_at
 
 if TYPE_CHECKING:
     import os
@@ -237,7 +237,7 @@ class TargetVolume(TargetFolder):
         same_folder = [
             scale
             for scale in self._listed
-            if open_store(stated_path(self.folder, scale.key)).real() == open_store(folder).real()
+            if store_at(stated_path(self.folder, scale.key)).real() == store_at(folder).real()
         ]
         if len(same_folder) > 1 or any(scale.key != key for scale in same_folder):
             listed = " and ".join(f"scales[{scale.index}] ({scale.key!r})" for scale in same_folder)

@@ -36,7 +36,7 @@ from wkwdask.plans.cells import cell_map, union_cells
 from wkwdask.store import files
 from wkwdask.store.lru import LruCache
 from wkwdask.store.paths import ZIP, basename, is_zipped, local_path
-from wkwdask.store.store import open_store
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     import os
@@ -144,7 +144,7 @@ def open_annotation(
     path = local_path(url)
     # WEBKNOSSOS and its users name the zips of annotations as they like.
     file, note = _data_file(
-        f"{path}{ZIP}" if open_store(path).is_file() else path, fallback, volume_layer
+        f"{path}{ZIP}" if store_at(path).is_file() else path, fallback, volume_layer
     )
     state, contents = state_of(file), _contents(file)
     mags = []
@@ -183,7 +183,7 @@ def _read(path: str, max_nbytes: int) -> bytes:
 
 def _names(file: str) -> Iterator[str]:
     """Yield the paths of all files in an annotation, relative to it."""
-    for folder, _, names in open_store(file).walk():
+    for folder, _, names in store_at(file).walk():
         yield from (f"{folder}/{name}"[len(file) + 1 :] for name in names)
 
 

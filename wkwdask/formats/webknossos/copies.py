@@ -20,6 +20,7 @@ from wkwdask.geometry.mag import Mag
 from wkwdask.model.writing.target_image import Destination, LevelCopy
 from wkwdask.store import files
 from wkwdask.store.paths import basename, dirname, local_path
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -43,7 +44,7 @@ class DatasetCopies(Copies):
         layer to a layer, a mag to a mag."""
         mags = None if levels is None else list(map(Mag.parse, levels))
         root = None if target is None else local_path(target)
-        if root is not None and files.realpath(root) == files.realpath(found.path):
+        if root is not None and store_at(root).real() == store_at(found.path).real():
             raise ValueError(
                 f"{root}: is the source; pass another target (rechunk and compress work in place "
                 "without a target)"
@@ -114,7 +115,7 @@ class DatasetCopies(Copies):
             yield
         except BaseException:
             with contextlib.suppress(OSError, WkwDaskError):
-                if files.listdir(root) == [FILE_NAME]:  # neither layers nor jobs
+                if store_at(root).names() == [FILE_NAME]:  # neither layers nor jobs
                     files.unlink(f"{root}/{FILE_NAME}")
                     files.remove_empty(new_folders)
             raise
@@ -191,7 +192,7 @@ def _not_copied(
 def _other_files(folder: str, known: Collection[str]) -> Iterator[str]:
     """Return the paths in a folder of a dataset that are neither known, nor hidden, nor its
     JSON."""
-    names = sorted(files.listdir(folder)) if files.isdir(folder) else []
+    names = sorted(store_at(folder).names()) if store_at(folder).is_folder() else []
     return (
         f"{folder}/{name}"
         for name in names

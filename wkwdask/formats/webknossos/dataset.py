@@ -42,7 +42,7 @@ from wkwdask.model.levels import lengths_in
 from wkwdask.store import files
 from wkwdask.store.documents import remove_document
 from wkwdask.store.paths import any_path, basename, dirname, is_remote, stated_path
-from wkwdask.store.store import FolderStore
+from wkwdask.store.store import FolderStore, store_at
 
 if TYPE_CHECKING:
     import os
@@ -83,7 +83,7 @@ class DatasetLayer:
 
     def around(self, folder: str) -> str | None:
         return next(
-            (path for path in (folder, dirname(folder)) if files.isfile(f"{path}/{FILE_NAME}")),
+            (path for path in (folder, dirname(folder)) if store_at(path).is_file(FILE_NAME)),
             None,
         )
 
@@ -176,7 +176,7 @@ def record_of(layer: Image) -> LayerRecord:
 
 def other_layers_with(layer: Image, folder: str) -> list[str]:
     """Return the names of other layers of a dataset that list the mag in a folder."""
-    dataset, real = dataset_of(layer), files.realpath(folder)
+    dataset, real = dataset_of(layer), store_at(folder).real()
     if dataset.datasource is None:
         return []
     others = [
@@ -188,7 +188,7 @@ def other_layers_with(layer: Image, folder: str) -> list[str]:
         for other in others
         if other.name != layer.name
         and any(
-            not is_remote(path) and files.realpath(path) == real for path in other.mags.values()
+            not is_remote(path) and store_at(path).real() == real for path in other.mags.values()
         )
     ]
 
@@ -276,7 +276,7 @@ def _levels(layer_folder: str, name: str, layer: DatasetLayer) -> Iterator[Level
     with files.scandir(layer_folder) as entries:
         for entry in entries:
             mag = mag_from_name(entry.name)
-            if mag is not None and files.isfile(f"{entry.path}/{HEADER_NAME}"):
+            if mag is not None and store_at(entry.path).is_file(HEADER_NAME):
                 folders[mag] = entry.path
     for mag in sorted(folders, key=lambda mag: (mag.maximum, mag.factors)):
         yield _level(layer_folder, name, layer, mag, folders[mag])
@@ -302,7 +302,7 @@ def _listed_folder(
     if path is not None:
         return stated_path(str(dataset_folder), path)
     for name in (mag.name, mag.long_name):
-        if files.isdir(f"{layer_folder}/{name}"):
+        if store_at(layer_folder).is_folder(name):
             return f"{layer_folder}/{name}"
     return f"{layer_folder}/{mag.name}"
 
@@ -332,9 +332,7 @@ def _remote_folders(layer_folder: str, mags: tuple[Mag, ...]) -> dict[Mag, str]:
         }
         files.read_ahead([f"{folder}/{HEADER_NAME}" for folder in folders.values()])
         found |= {
-            mag: folder
-            for mag, folder in folders.items()
-            if files.isfile(f"{folder}/{HEADER_NAME}")
+            mag: folder for mag, folder in folders.items() if store_at(folder).is_file(HEADER_NAME)
         }
     return {mag: found.get(mag, f"{layer_folder}/{mag.name}") for mag in mags}
 
@@ -385,9 +383,9 @@ def find_listed_arrays(path: str) -> ResolvedUrl | None:
         layer = None if datasource is None else layer_in(dataset, datasource, folder)
         if layer is None or not is_arrays_layer(layer):
             continue
-        real = files.realpath(path)
+        real = store_at(path).real()
         mag = next(
-            (mag for mag, listed in layer.mags.items() if files.realpath(listed) == real), None
+            (mag for mag, listed in layer.mags.items() if store_at(listed).real() == real), None
         )
         if mag is not None or folder == path:
             return ResolvedUrl(path, (layer,), mag)
@@ -404,17 +402,17 @@ def _locate(path: str) -> ResolvedUrl:
     if datasource is not None and (datasource.layers or datasource.invalid_layers):
         layers = tuple(listed_layer(path, datasource, record) for record in datasource.layers)
         return ResolvedUrl(path, layers, invalid_layers=datasource.invalid_layers)
-    if files.isfile(f"{path}/{HEADER_NAME}"):
+    if store_at(path).is_file(HEADER_NAME):
         return _locate_mag(path)
     layer = _layer_above(path)
-    if dataset_of(layer).record is not None or (files.isdir(path) and layer.mags):
+    if dataset_of(layer).record is not None or (store_at(path).is_folder() and layer.mags):
         return ResolvedUrl(path, (layer,))
     if datasource is not None:
         return ResolvedUrl(path, ())
     if is_remote(path):
         with contextlib.suppress(FileNotFoundError):
             files.read_bytes(f"{path}/{FILE_NAME}")  # raises the error of a refused file
-    elif not files.isdir(path):
+    elif not store_at(path).is_folder():
         raise MissingError(f"{path}: no such folder")
     raise MissingError(
         f"{path}: no dataset ({FILE_NAME}), no layer (subfolders such as 1 or 2-2-1) and no mag "
@@ -443,7 +441,7 @@ def _locate_mag(path: str) -> ResolvedUrl:
 def listed_mag(path: str) -> tuple[Image, Mag] | None:
     """Find the layer and the mag of a folder that a JSON in the parent folder, or above it,
     lists."""
-    parent, real = dirname(path), files.realpath(path)
+    parent, real = dirname(path), store_at(path).real()
     for dataset in (parent, dirname(parent)):
         datasource = read_datasource(dataset)
         if datasource is None:
@@ -453,7 +451,7 @@ def listed_mag(path: str) -> tuple[Image, Mag] | None:
                 continue
             layer = listed_layer(dataset, datasource, record)
             for mag, folder in layer.mags.items():
-                if folder == path or files.realpath(folder) == real:
+                if folder == path or store_at(folder).real() == real:
                     return layer, mag
     return None
 
@@ -472,11 +470,11 @@ def _layer_above(path: str) -> Image:
 def layer_in(dataset_folder: str, datasource: DataSource, layer_folder: str) -> Image | None:
     """Find the layer whose mags are in a folder: by the paths in the JSON, because layers can be
     renamed, or else by the name of the folder."""
-    real = files.realpath(layer_folder)
+    real = store_at(layer_folder).real()
     for record in datasource.layers:
         parents = _parents_of_mags(dataset_folder, record)
         if any(
-            is_remote(folder) is is_remote(real) and files.realpath(folder) == real
+            is_remote(folder) is is_remote(real) and store_at(folder).real() == real
             for folder in parents
         ):
             return listed_layer(dataset_folder, datasource, record, layer_folder)

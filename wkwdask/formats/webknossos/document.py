@@ -15,7 +15,7 @@ from wkwdask.formats.webknossos.datasource import (
 from wkwdask.store import files
 from wkwdask.store.documents import check_replaceable, update_json
 from wkwdask.store.paths import dirname, is_remote, local_path
-from wkwdask.store.store import FolderStore
+from wkwdask.store.store import FolderStore, store_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,4 +83,4 @@ def dataset_above(layer_folder: str) -> str | None:
     layer."""
     folder = dirname(layer_folder)
     # a dangling link states a dataset, too
-    return folder if files.lexists(f"{folder}/{FILE_NAME}") else None
+    return folder if store_at(folder).is_taken(FILE_NAME) else None

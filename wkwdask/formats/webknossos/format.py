@@ -30,6 +30,7 @@ from wkwdask.formats.wkw.options import WkwOptions, level_number
 from wkwdask.model.writing.target_image import Destination
 from wkwdask.store import files
 from wkwdask.store.paths import any_path, is_remote, local_path
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,7 +68,7 @@ class WebknossosFormat(ArrayFormat):
         ):
             return False
         path = local_path(url)
-        if not files.isdir(path):
+        if not store_at(path).is_folder():
             return False
         try:
             datasource = read_datasource(path)
@@ -79,7 +80,7 @@ class WebknossosFormat(ArrayFormat):
             )
         with files.scandir(path) as entries:
             return any(
-                entry.name == HEADER_NAME or files.isfile(f"{entry.path}/{HEADER_NAME}")
+                entry.name == HEADER_NAME or store_at(entry.path).is_file(HEADER_NAME)
                 for entry in entries
             )
 

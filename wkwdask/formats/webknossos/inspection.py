@@ -57,6 +57,7 @@ from wkwdask.model.voxel_type import element_class
 from wkwdask.store import files
 from wkwdask.store.paths import any_path, basename, dirname, is_remote
 from wkwdask.store.records import read_file_record, read_provenance
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     import os
@@ -204,7 +205,7 @@ class MagScope(LevelScope):
         return [file_path(self.folder, shard)]
 
     def files_of(self, shard: Vec3) -> list[tuple[Vec3, int]]:
-        return [(shard, 0)] if files.lexists(file_path(self.folder, shard)) else []
+        return [(shard, 0)] if store_at(file_path(self.folder, shard)).is_taken() else []
 
     def repairer(self) -> WkwRepair | None:
         check = self.check(decode=True)
@@ -339,7 +340,9 @@ def inspect_dataset(
     selected = mags if only is None else [only]
     folders = [(path, False)] if dataset == path else []
     folders += [
-        (layer.folder, True) for layer in chosen if selected is None and files.isdir(layer.folder)
+        (layer.folder, True)
+        for layer in chosen
+        if selected is None and store_at(layer.folder).is_folder()
     ]
     folders = [] if is_remote(path) else folders  # jobs work in local folders only
     for folder, _ in folders:
@@ -359,7 +362,7 @@ def _find(
 ) -> tuple[list[Image], str | None, DataSource | None, Mag | None]:
     """Resolve a path to its layers, the dataset folder, the JSON (None without one) and, if the
     path names a mag, this mag."""
-    if not is_remote(path) and not files.isdir(path):
+    if not is_remote(path) and not store_at(path).is_folder():
         raise MissingError(f"{path}: no such folder")
     try:
         datasource = read_datasource(path)
@@ -383,9 +386,9 @@ def _find(
             for invalid in datasource.invalid_layers
         ]
         listed = [listed_layer(path, datasource, record) for record in datasource.layers]
-        listed_folders = {files.realpath(layer.folder) for layer in listed}
+        listed_folders = {store_at(layer.folder).real() for layer in listed}
         listed_folders |= {
-            files.realpath(dirname(folder))
+            store_at(dirname(folder)).real()
             for layer in listed
             for folder in layer.mags.values()
             if not is_remote(folder)
@@ -393,7 +396,7 @@ def _find(
         unlisted = [
             layer
             for layer in _layers_in(path, datasource)
-            if files.realpath(layer.folder) not in listed_folders
+            if store_at(layer.folder).real() not in listed_folders
         ]
         names = {invalid.name for invalid in datasource.invalid_layers}
         faults += [
@@ -423,7 +426,7 @@ def _find(
 
 
 def _find_mag(path: str) -> tuple[list[Image], str | None, DataSource | None, Mag | None]:
-    if files.isfile(f"{path}/{HEADER_NAME}"):
+    if store_at(path).is_file(HEADER_NAME):
         located = locate(path)
         (layer,), mag = located.layers, located.mag or MAG_1
         return [layer], dataset_of(layer).dataset_folder, dataset_of(layer).datasource, mag
@@ -438,7 +441,7 @@ def _find_mag(path: str) -> tuple[list[Image], str | None, DataSource | None, Ma
 
 def looks_like_mag(folder: str) -> bool:
     """Return whether a folder is that of a mag, even of one without header or without files."""
-    return files.isfile(f"{folder}/{HEADER_NAME}") or (
+    return store_at(folder).is_file(HEADER_NAME) or (
         not is_remote(folder) and next(files.numbered(folder, "z"), None) is not None
     )
 
@@ -486,7 +489,7 @@ def _inspect_layer(layer: Image, only: Sequence[Mag] | None, faults: list[Fault]
         return LayerScope(layer.name, layer.folder, (), record)
     listed = layer.mags
     existing = list(_mag_folders(layer.folder))
-    if only is None and files.isdir(layer.folder):
+    if only is None and store_at(layer.folder).is_folder():
         faults += _duplicate_mags(existing)
     folders = dict(listed)
     for mag, folder in existing:
@@ -505,7 +508,7 @@ def _inspect_layer(layer: Image, only: Sequence[Mag] | None, faults: list[Fault]
                 Fault(
                     "mag.missing",
                     folders[mag],
-                    "an empty folder" if files.isdir(folders[mag]) else "no folder",
+                    "an empty folder" if store_at(folders[mag]).is_folder() else "no folder",
                     f"mag {mag.name}",
                 )
             )
@@ -541,7 +544,7 @@ def _inspect_arrays(layer: Image, only: Sequence[Mag] | None, faults: list[Fault
                 Fault(
                     "mag.missing",
                     level.folder,
-                    "an empty folder" if files.isdir(level.folder) else "no folder",
+                    "an empty folder" if store_at(level.folder).is_folder() else "no folder",
                     f"mag {level.key}",
                 )
             )
@@ -561,7 +564,9 @@ def _inspect_arrays(layer: Image, only: Sequence[Mag] | None, faults: list[Fault
 
 
 def _has_files(folder: str) -> bool:
-    return files.isdir(folder) and any(not name.startswith(".") for name in files.listdir(folder))
+    return store_at(folder).is_folder() and any(
+        not name.startswith(".") for name in store_at(folder).names()
+    )
 
 
 def _duplicate_mags(existing: list[tuple[Mag, str]]) -> Iterator[Fault]:
@@ -628,9 +633,9 @@ def check_header(folder: str, listing: Listing, faults: list[Fault]) -> WkwHeade
     path = f"{folder}/{HEADER_NAME}"
     header = None
     try:
-        if files.exists(path) and not files.isfile(path):  # reading a pipe would block
+        if store_at(path).exists() and not store_at(path).is_file():  # reading a pipe would block
             raise OSError("not a file")
-        with files.open_stream(path) as file:
+        with store_at(path).open_stream() as file:
             header, header_faults = check_mag_header(file.read(1 << 16), path)
             faults += header_faults
     except FileNotFoundError:
@@ -682,7 +687,7 @@ def header_votes(folder: str, listing: Listing) -> Iterator[WkwHeader]:
         x, y, z = shards[number].tolist()
         path = file_path(folder, (x, y, z))
         try:
-            if not files.isfile(path):
+            if not store_at(path).is_file():
                 continue
             with files.open_file(path) as file:
                 header = parse_header(file.read_some(HEADER_NBYTES, 0), path, is_data_file=True)
@@ -795,7 +800,7 @@ def _read_recorded_box(scope: MagScope) -> BoundingBox | None:
 
 def _mags_in(folder: str) -> Iterator[tuple[Mag | None, str]]:
     """Yield the mags in a leftover folder; None for a folder that is not named like a mag."""
-    for path, _, _ in files.walk(folder):
+    for path, _, _ in store_at(folder).walk():
         if looks_like_mag(path):
             yield mag_from_name(basename(path)), path
 

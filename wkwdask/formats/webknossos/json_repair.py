@@ -25,10 +25,9 @@ from wkwdask.formats.webknossos.document import update_datasource
 from wkwdask.formats.webknossos.layer_metadata import type_text
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.voxel_type import element_class, guess_category
-from wkwdask.store import files
 from wkwdask.store.documents import read_object, update_document
 from wkwdask.store.paths import basename, relpath
-from wkwdask.store.store import FolderStore
+from wkwdask.store.store import FolderStore, store_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -296,7 +295,7 @@ class JsonRepair(DocumentRepair):
     def _with_new(self, damaged: bytes | None) -> bytes:
         """Return the new document, after the damaged one was set aside."""
         path, folder = self._scope.json_path, f"{self._scope.dataset_folder}/."
-        if files.lexists(path):
+        if store_at(path).is_taken():
             remove_quarantined_temporaries(folder)
             quarantine(path, folder, basename(path), "cannot be read")
         return format_datasource(self._new or {}).encode()

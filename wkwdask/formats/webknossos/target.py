@@ -47,8 +47,8 @@ from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.voxel_type import element_class, guess_category
 from wkwdask.model.writing.target_image import NewLevels
 from wkwdask.plans.mag_ladder import check_one_ladder
-from wkwdask.store import files
 from wkwdask.store.paths import basename, dirname, is_below, is_remote, local_path, relpath, split
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -473,7 +473,7 @@ def mag_target(destination: Destination) -> MagTarget:
     listed = layer.mags.get(mag) if dataset_of(layer).record is not None else None
     if listed is not None and (
         is_remote(listed)
-        or (is_occupied(listed) and files.realpath(listed) != files.realpath(folder))
+        or (is_occupied(listed) and store_at(listed).real() != store_at(folder).real())
     ):
         stated = next((level.stated for level in layer.levels if level.mag == mag), None)
         named = "" if stated is None else f" ({layer.document} names it {stated!r})"
@@ -508,14 +508,14 @@ def json_path(layer: Image, mag: Mag, folder: str) -> str:
         if record is not None
         else None
     )
-    if listed is not None and files.realpath(layer.mags[mag]) == files.realpath(folder):
+    if listed is not None and store_at(layer.mags[mag]).real() == store_at(folder).real():
         return listed
     default = f"{dataset}/{layer.name}/{basename(folder)}"
     inside = [
         path
         for path in (folder, default)
         if root_of(layer).outside(path) is None
-        or (path == default and files.realpath(path) == files.realpath(folder))
+        or (path == default and store_at(path).real() == store_at(folder).real())
     ]
     return f"./{relpath(inside[0], dataset)}" if inside else folder
 
@@ -527,10 +527,10 @@ def check_no_overlap(
     known = {source.name: source.box.mag} | {
         folder: mag for mag, folder in layer.mags.items() if mag not in mags
     }
-    others = [files.realpath(folder) for folder in known if not is_remote(folder)]
+    others = [store_at(folder).real() for folder in known if not is_remote(folder)]
     for number, folder in enumerate(folders):
-        real = files.realpath(folder)
-        for other in others + [files.realpath(before) for before in folders[:number]]:
+        real = store_at(folder).real()
+        for other in others + [store_at(before).real() for before in folders[:number]]:
             if is_below(real, other) or is_below(other, real):
                 raise FormatError(
                     f"{folder}: mag {mags[number]} would overwrite {other}; the paths in the JSON "

@@ -31,7 +31,7 @@ from wkwdask.kernels.blocks.layout import CODE, OFFSET, SIZE, START, Z
 from wkwdask.model.faults import NOTE, Fault, FaultList, Findings
 from wkwdask.model.voxel_type import by_wkw_code
 from wkwdask.store import files
-from wkwdask.store.store import open_store
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -327,7 +327,7 @@ class DamagedFile:
         start, end = self._intact.bounds[code].tolist()
         if not end:
             return
-        with open_store(self._path).open_stream() as file:
+        with store_at(self._path).open_stream() as file:
             file.seek(start)
             yield 0, decode_block(file.read(end - start), header, self._path, code, start)
 
@@ -342,7 +342,7 @@ def _special_file_fault(path: str) -> Fault | None:
             return Fault(
                 "file.dangling",
                 path,
-                f"a symbolic link to {open_store(path).link_target()}",
+                f"a symbolic link to {store_at(path).link_target()}",
                 "a file",
             )
     if not stat.S_ISREG(mode):

@@ -23,6 +23,7 @@ from wkwdask.model.faults import Fault
 from wkwdask.model.states import FILE_RECORD_NAME
 from wkwdask.store import files
 from wkwdask.store.records import PROGRESS_NAME, PROVENANCE_NAME, read_box
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,7 +87,7 @@ def count_files(folder: str, until: float) -> tuple[int, int, bool]:
 
 def is_mag_or_dataset(folder: str) -> bool:
     """Return whether a folder is a mag, or a dataset with a JSON."""
-    return files.exists(f"{folder}/{DATASOURCE_NAME}") or files.exists(f"{folder}/{HEADER_NAME}")
+    return store_at(folder).exists(DATASOURCE_NAME) or store_at(folder).exists(HEADER_NAME)
 
 
 def contains_wkw(folder: str) -> bool:
@@ -97,9 +98,7 @@ def contains_wkw(folder: str) -> bool:
     try:
         with files.scandir(folder) as entries:
             return any(
-                files.exists(f"{entry.path}/{HEADER_NAME}")
-                for entry in entries
-                if not entry.is_file()
+                store_at(entry.path).exists(HEADER_NAME) for entry in entries if not entry.is_file()
             )
     except OSError:
         return False
@@ -108,7 +107,7 @@ def contains_wkw(folder: str) -> bool:
 def is_mag(folder: str) -> bool:
     """Return whether a folder contains one mag and nothing else (header, data files, records,
     leftovers), so that it may be replaced."""
-    return files.isfile(f"{folder}/{HEADER_NAME}") and next(_strays(folder), None) is None
+    return store_at(folder).is_file(HEADER_NAME) and next(_strays(folder), None) is None
 
 
 def stray_in(folder: str) -> str:
@@ -131,7 +130,9 @@ def _strays(folder: str) -> Iterator[str]:
 def _numbered_folders(folder: str, prefix: str) -> Iterator[tuple[int, str]]:
     """Yield numbered folders except symbolic links: their targets are never replaced."""
     return (
-        (number, path) for number, path in files.numbered(folder, prefix) if not files.islink(path)
+        (number, path)
+        for number, path in files.numbered(folder, prefix)
+        if not store_at(path).link_target()
     )
 
 
@@ -206,7 +207,7 @@ class Listing:
 def list_mag(folder: str) -> Listing:
     """List the files of a mag."""
     faults: list[Fault] = []
-    shards = list(_walk(folder, 0, (), faults)) if files.isdir(folder) else []
+    shards = list(_walk(folder, 0, (), faults)) if store_at(folder).is_folder() else []
     indices = np.array(shards, np.int64).reshape(-1, 3)
     return Listing(indices[np.lexsort(indices.T)], tuple(faults))
 
@@ -242,7 +243,9 @@ def _folder_fault(path: str) -> Fault | None:
         return Fault(
             "folder.dangling",
             path,
-            f"a symbolic link to {files.readlink(path)}" if files.islink(path) else "nothing",
+            f"a symbolic link to {store_at(path).link_target()}"
+            if store_at(path).link_target()
+            else "nothing",
             "a folder",
         )
     return None if stat.S_ISDIR(mode) else Fault("folder.no_folder", path, "a file", "a folder")
@@ -253,7 +256,7 @@ def _name_fault(entry: StoredEntry, depth: int) -> Fault | None:
     if depth == 0 and (entry.name in _KNOWN or (entry.name == "zarr.json" and is_view(entry.path))):
         return None
     if depth == 0 and entry.name == QUARANTINE_NAME:
-        count = sum(len(names) for _, _, names in files.walk(entry.path))
+        count = sum(len(names) for _, _, names in store_at(entry.path).walk())
         return Fault("quarantine", entry.path, f"{count} files")
     leftover = temporary_fault(entry.path)
     if leftover is not None:
@@ -273,7 +276,7 @@ class MagFolders(LevelFolders):
 
     def record_of(self, folder: str) -> str | None:
         path = f"{folder}/{self.record}"
-        return path if files.exists(path) else None
+        return path if store_at(path).exists() else None
 
     def is_level(self, folder: str) -> bool:
         return is_mag(folder)

@@ -28,7 +28,7 @@ from wkwdask.kernels.blocks.batch import zero_encoding
 from wkwdask.model.writing.file_buffer import FileBuffer
 from wkwdask.store import files
 from wkwdask.store.new_files import NewFile
-from wkwdask.store.store import open_store
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,7 +55,7 @@ def repair_file(
     ``header`` replaces a broken header of the file. With ``salvage``, blocks that are broken in
     both files become zeros.
     """
-    path = open_store(file_path(check.folder, shard)).real()
+    path = store_at(file_path(check.folder, shard)).real()
     blocks = check.intact_blocks(shard, header)
     num_blocks = len(blocks.bounds)
     if blocks.header is None or not blocks.num_intact:
@@ -130,7 +130,7 @@ def _with_spare(
     """Choose the origin of each block (the file, the spare file or nowhere) and its boundaries
     there."""
     source, bounds = np.where(blocks.bounds[:, 1] > 0, _OWN, _NOWHERE), blocks.bounds.copy()
-    if spare is not None and open_store(file_path(spare.folder, shard)).exists():
+    if spare is not None and store_at(file_path(spare.folder, shard)).exists():
         other = spare.intact_blocks(shard)
         if (
             other.header is not None
@@ -252,7 +252,7 @@ def _raw_nbytes(header: WkwHeader) -> int:
 
 def _own_header(path: str) -> WkwHeader | None:
     """Read the header of a data file; None if it is invalid."""
-    with open_store(path).open_stream() as file:
+    with store_at(path).open_stream() as file:
         try:
             return parse_header(file.read(HEADER_NBYTES), path, is_data_file=True)
         except (FormatError, UnsupportedError):

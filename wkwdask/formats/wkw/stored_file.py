@@ -41,7 +41,7 @@ from wkwdask.store import files
 from wkwdask.store.local import ABSENT
 from wkwdask.store.lru import LruCache
 from wkwdask.store.paths import dirname
-from wkwdask.store.store import open_store
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -424,7 +424,7 @@ def check_links_of(paths: Iterable[str]) -> None:
     are not zeros."""
     rows = {dirname(path) for path in paths}
     for folder in {*rows, *(dirname(row) for row in rows)}:
-        if open_store(folder).link_target() and not open_store(folder).exists():
+        if store_at(folder).link_target() and not store_at(folder).exists():
             raise _dangling(folder)
 
 

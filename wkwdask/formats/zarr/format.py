@@ -34,6 +34,7 @@ from wkwdask.model.summary import summarize_arrays
 from wkwdask.model.writing.target_image import Destination
 from wkwdask.store import files
 from wkwdask.store.paths import basename, dirname, is_remote
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -63,7 +64,7 @@ class ArrayFolders(LevelFolders):
 
     def is_level(self, folder: str) -> bool:
         return (
-            not files.exists(f"{folder}/{HEADER_NAME}")
+            not store_at(folder).exists(HEADER_NAME)
             and array_record(folder) is not None
             and not _stray_in(folder)
         )
@@ -110,7 +111,7 @@ class NgffCopies(Copies):
         }
         others = sorted(
             name
-            for name in files.listdir(image.folder)
+            for name in store_at(image.folder).names()
             if name not in known and not IGNORED_NAMES.fullmatch(name)
         )
         return (
@@ -132,10 +133,10 @@ class ZarrGroup(ImageFolder):
             edit = ArrayEdit(dirname(image.folder))
             edit.check_writable()
             return edit
-        labels, real = dirname(image.folder), files.realpath(image.folder)
+        labels, real = dirname(image.folder), store_at(image.folder).real()
         if (
             basename(labels) == LABELS
-            and files.realpath(labels) != dirname(real)
+            and store_at(labels).real() != dirname(real)
             and all(level.key in keys for level in image.levels)
         ):
             raise UnsupportedError(

@@ -14,7 +14,7 @@ from wkwdask.formats.zarr.ngff import parse_image
 from wkwdask.model.faults import Fault
 from wkwdask.model.json_text import parse_object
 from wkwdask.store import files
-from wkwdask.store.store import open_store
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -41,7 +41,7 @@ _COMPARED = (
 def document_faults(folder: str) -> Iterator[Fault]:
     """Yield the faults of the documents of a local group or array, and of the arrays of an
     image."""
-    group = read_node(folder) if open_store(folder).is_folder() else None
+    group = read_node(folder) if store_at(folder).is_folder() else None
     if group is None:
         return
     yield from _two_versions(folder)
@@ -60,7 +60,7 @@ def document_faults(folder: str) -> Iterator[Fault]:
         return
     arrays = {}
     for level in image.levels:
-        if open_store(folder).is_folder(level.path):
+        if store_at(folder).is_folder(level.path):
             yield from _two_versions(f"{folder}/{level.path}")
         try:
             node = group.member(level.path)
@@ -98,7 +98,7 @@ def _two_versions(folder: str) -> Iterator[Fault]:
     """Yield a fault if a folder has documents of both versions of Zarr."""
     newer, older = (
         _read(f"{folder}/{FILE_NAME}"),
-        [name for name in _V2_DOCUMENTS if open_store(folder).is_file(name)],
+        [name for name in _V2_DOCUMENTS if store_at(folder).is_file(name)],
     )
     if newer is None or not older:
         return
@@ -170,10 +170,8 @@ def _consolidated_faults(group: Node, folder: str) -> Iterator[Fault]:
                     f"those of {folder}/{name}",
                 )
     if listed:
-        for name in open_store(folder).names():
-            record = (
-                array_record(f"{folder}/{name}") if open_store(folder).is_folder(name) else None
-            )
+        for name in store_at(folder).names():
+            record = array_record(f"{folder}/{name}") if store_at(folder).is_folder(name) else None
             if record is not None and record[len(folder) + 1 :] not in listed:
                 yield Fault(
                     "document.consolidated",
@@ -275,7 +273,7 @@ def _unlisted_arrays(group: Node, folder: str, first: Node | None) -> Iterator[F
     tails = sorted({tail for _, slash, tail in (path.partition("/") for path in listed) if slash})
     for name in (
         path
-        for member in open_store(folder).names()
+        for member in store_at(folder).names()
         for path in (member, *(f"{member}/{tail}" for tail in tails))
     ):
         if name in listed or name.startswith(".") or array_record(f"{folder}/{name}") is None:

@@ -32,10 +32,9 @@ from wkwdask.model.image import Image, Level
 from wkwdask.model.json_text import parse_object
 from wkwdask.model.levels import Lengths, mag_from_ratio, ratio_of
 from wkwdask.model.parsing import reading, reason_of
-from wkwdask.store import files
 from wkwdask.store.objects.remote import RemoteStore
 from wkwdask.store.paths import UrlName, basename, dirname, is_below, is_remote, is_valid_path
-from wkwdask.store.store import open_store, with_witness
+from wkwdask.store.store import open_store, store_at, with_witness
 
 if TYPE_CHECKING:
     import os
@@ -223,10 +222,10 @@ _MAX_AXIS_LENGTH = 1 << 53  # exact as a double, which JSON readers use
 def is_zarr(path: str) -> bool:
     """Return whether a local folder is a Zarr array or group. A folder with WKW in it is not: its
     ``zarr.json`` is a view."""
-    if files.isfile(f"{path}/.zarray"):
+    if store_at(path).is_file(".zarray"):
         # its folders hold chunks, and may be very many, so they are not searched for WKW
         return not is_mag_or_dataset(path)
-    return any(files.isfile(f"{path}/{name}") for name in _DOCUMENTS[:3]) and not contains_wkw(path)
+    return any(store_at(path).is_file(name) for name in _DOCUMENTS[:3]) and not contains_wkw(path)
 
 
 def is_image(url: str | os.PathLike[str]) -> bool:
@@ -265,7 +264,7 @@ def image_of_labels(folder: str) -> str:
     return (
         above
         if basename(dirname(folder)) == LABELS
-        and any(files.isfile(f"{above}/{document}") for document in _DOCUMENTS[:4])
+        and any(store_at(above).is_file(document) for document in _DOCUMENTS[:4])
         else folder
     )
 
@@ -275,7 +274,7 @@ def image_of_level(location: str) -> Image | None:
     or None."""
     folder, _, name = location.rpartition("/")
     if is_remote(location) or not any(
-        files.isfile(f"{folder}/{document}") for document in _DOCUMENTS[:3]
+        store_at(folder).is_file(document) for document in _DOCUMENTS[:3]
     ):
         return None
     try:
@@ -310,7 +309,7 @@ def _images_in_group(group: Node, location: str, name: str, depth: int) -> Itera
     names = (
         (group.listed or scene_paths(_scene_of(group)) or store.names())
         if isinstance(store, RemoteStore)
-        else sorted(files.listdir(location))
+        else sorted(store_at(location).names())
     )
     for key in names:
         member_location, member_name = f"{location}/{key}", f"{name}/{key}" if depth else key
@@ -358,7 +357,7 @@ def coordinate_notes(location: str) -> tuple[str, ...]:
 def _images_in_member(
     group: Node, key: str, location: str, name: str, depth: int
 ) -> Iterator[Image]:
-    node = group.member(key) if is_remote(location) or files.isdir(location) else None
+    node = group.member(key) if is_remote(location) or store_at(location).is_folder() else None
     if node is not None and node.is_array:
         if len(node.shape) > 1 and node.dtype is not None:
             yield _image_from_array(node, location, name)

@@ -14,7 +14,7 @@ from wkwdask.store import files
 from wkwdask.store.objects import object_store
 from wkwdask.store.objects.remote import RemoteStore
 from wkwdask.store.paths import is_on_disk, relpath
-from wkwdask.store.store import open_store
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -72,7 +72,7 @@ class _FilesStore(Store):  # type: ignore[misc, unused-ignore]
                     )
                 return file.read_end(byte_range.suffix)
         except (FileNotFoundError, NotADirectoryError):
-            if open_store(path).exists():  # the zip itself is gone
+            if store_at(path).exists():  # the zip itself is gone
                 raise
             return None
 
@@ -105,12 +105,12 @@ class _FilesStore(Store):  # type: ignore[misc, unused-ignore]
             yield key
 
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
-        for folder, _, names in open_store(self._folder).walk():
+        for folder, _, names in store_at(self._folder).walk():
             for name in names:
                 key = relpath(f"{folder}/{name}", self._folder)
                 if key.startswith(prefix):
                     yield key
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
-        for name in open_store(f"{self._folder}/{prefix}".rstrip("/")).names():
+        for name in store_at(f"{self._folder}/{prefix}".rstrip("/")).names():
             yield name

@@ -31,10 +31,9 @@ from wkwdask.formats.zarr.ngff import (
     zarr_format_of,
 )
 from wkwdask.model.json_text import parse_object
-from wkwdask.store import files
 from wkwdask.store.documents import create_document, is_locked, read_object, update_json
 from wkwdask.store.paths import basename, dirname, split
-from wkwdask.store.store import FolderStore
+from wkwdask.store.store import FolderStore, store_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -149,7 +148,7 @@ def check_consolidated(folder: str) -> None:
     """Raise PermissionError if consolidated metadata cannot be removed."""
     for group in _groups_from(folder):
         has_listing = _has_consolidated(group) or FolderStore(group).is_taken(_CONSOLIDATED)
-        if has_listing and not files.is_writable(group):
+        if has_listing and not store_at(group).is_writable():
             raise PermissionError(
                 errno.EACCES, "the consolidated metadata of the group could not be removed", group
             )

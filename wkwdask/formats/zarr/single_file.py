@@ -19,7 +19,7 @@ from wkwdask.formats.zarr.target import PREFIX
 from wkwdask.store import files
 from wkwdask.store.locks import locked_file
 from wkwdask.store.paths import ZIP, basename, dirname, is_zipped, local_path
-from wkwdask.store.store import open_store
+from wkwdask.store.store import store_at
 from wkwdask.store.zip_writer import write_zip
 
 if TYPE_CHECKING:
@@ -53,11 +53,11 @@ class ZippedImage:
                 f"{path}: OME-NGFF {version} is not stored in one file, which needs Zarr v3; write "
                 "version 0.5 or later"
             )
-        if open_store(path).is_folder():
+        if store_at(path).is_folder():
             raise ExistsError(f"{path}: is a folder, expected nothing or a file")
-        if not replaces(existing) and open_store(path).is_taken():
+        if not replaces(existing) and store_at(path).is_taken():
             raise ExistsError(f'{path}: already exists; existing="overwrite" replaces it whole')
-        if not open_store(dirname(path)).is_folder():
+        if not store_at(dirname(path)).is_folder():
             raise MissingError(f"{dirname(path)}: no such folder")
 
     def can_pack(self, folder: str) -> bool:
@@ -78,7 +78,7 @@ class ZippedImage:
 
     def finish(self, call: str) -> bool:
         above = dirname(self.path)
-        names = open_store(above).names() if open_store(above).is_folder() else []
+        names = store_at(above).names() if store_at(above).is_folder() else []
         complete = [
             f"{above}/{name}"
             for name in names
@@ -140,7 +140,7 @@ def _ordered_names(folder: str) -> list[str]:
     """List the files of a group: its ``zarr.json``, those of its members breadth-first, then all
     others. Records of jobs are left out."""
     names = []
-    for path, folders, found in open_store(folder).walk():
+    for path, folders, found in store_at(folder).walk():
         folders[:] = [name for name in folders if not name.startswith(".")]
         names += [f"{path}/{name}"[len(folder) + 1 :] for name in found if not name.startswith(".")]
     return sorted(

@@ -73,7 +73,7 @@ from wkwdask.model.writing.target_image import NewLevels, TargetFolder
 from wkwdask.plans.extents import common_extent, extent_beside
 from wkwdask.store import files
 from wkwdask.store.paths import basename, dirname, is_remote, local_path, stated_path
-from wkwdask.store.store import open_store
+from wkwdask.store.store import open_store, store_at
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -467,7 +467,7 @@ class NgffTarget(TargetFolder):
     def _check_unlisted(self, paths: Collection[str]) -> None:
         """Raise ExistsError if a group without an image holds other arrays, which ``multiscales``
         of the new ones alone would hide."""
-        if self.image is not None or not files.isdir(self.folder):
+        if self.image is not None or not store_at(self.folder).is_folder():
             return
         try:
             found = [image.name for image in find_zarr_layers(self.folder)]
@@ -738,7 +738,7 @@ def ngff_target(destination: Destination) -> NgffTarget:
             f"{folder}: is a Zarr array: region= writes a part of it; a new level is written to "
             f"{dirname(folder)}, with mag="
         )
-    if files.lexists(folder) and not files.isdir(folder):
+    if store_at(folder).is_taken() and not store_at(folder).is_folder():
         raise ExistsError(f"{folder}: is a file, expected nothing or a folder")
     existing = read_image(folder)
     if basename(folder) == LABELS and read_image(dirname(folder)) is not None:
@@ -746,12 +746,12 @@ def ngff_target(destination: Destination) -> NgffTarget:
             f"{folder}: is the group that lists the labels of an image; write to a folder in it, "
             f"such as {folder}/neurons"
         )
-    if files.isdir(folder) and read_attributes(folder) is None:
+    if store_at(folder).is_folder() and read_attributes(folder) is None:
         # Records of jobs may exist, and arrays of a job that was killed after their publication,
         # before the image listed them.
         others = (
             name
-            for name in files.listdir(folder)
+            for name in store_at(folder).names()
             if not name.startswith(".") and array_record(f"{folder}/{name}") is None
         )
         other = min(others, default=None)

@@ -41,6 +41,7 @@ from wkwdask.model.volume import relative_to
 from wkwdask.store import files
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.paths import basename, dirname, is_remote, relpath
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -376,12 +377,12 @@ def write_view(plan: ViewPlan) -> tuple[str, ...]:
     again."""
     for folder in plan.documents:
         path = f"{folder}/{FILE_NAME}"
-        if files.lexists(path) and not is_view(path):
+        if store_at(path).is_taken() and not is_view(path):
             raise ExistsError(
                 f"{path}: already exists, and wkwdask did not write it; it is not replaced"
             )
     for link in plan.links:
-        if files.lexists(link) and not files.islink(link):
+        if store_at(link).is_taken() and not store_at(link).link_target():
             raise ExistsError(
                 f"{link}: already exists, expected a link to the array of a segmentation"
             )
@@ -397,8 +398,8 @@ def write_view(plan: ViewPlan) -> tuple[str, ...]:
         paths.append(path)
     for link, target in plan.links.items():
         # relative, so that a copied or moved dataset keeps its labels
-        relative = relpath(files.realpath(target), files.realpath(dirname(link)))
-        if not files.islink(link) or files.readlink(link) != relative:
+        relative = relpath(store_at(target).real(), store_at(dirname(link)).real())
+        if not store_at(link).link_target() or store_at(link).link_target() != relative:
             with contextlib.suppress(FileNotFoundError):
                 files.unlink(link)
             files.symlink(relative, link)
@@ -414,13 +415,13 @@ def _remove_stale_labels(plan: ViewPlan) -> None:
         if folder not in plan.documents:
             _remove_labels(folder, [])
             continue
-        for label in (f"{folder}/{name}" for name in files.listdir(folder)):
+        for label in (f"{folder}/{name}" for name in store_at(folder).names()):
             for link in (
-                [f"{label}/{name}" for name in files.listdir(label)]
+                [f"{label}/{name}" for name in store_at(label).names()]
                 if is_view(f"{label}/{FILE_NAME}")
                 else ()
             ):
-                if files.islink(link) and link not in plan.links:
+                if store_at(link).link_target() and link not in plan.links:
                     files.unlink(link)
 
 
@@ -464,8 +465,8 @@ def remove_view(located: ResolvedUrl, layer: str | None) -> tuple[str, ...]:
 
 def _remove_orphans(folder: str, removed: list[str]) -> None:
     """Remove the files of a view from folders of layers that no longer exist."""
-    for layer in sorted(f"{folder}/{name}" for name in files.listdir(folder)):
-        if files.islink(layer) or not files.exists(f"{layer}/{FILE_NAME}"):
+    for layer in sorted(f"{folder}/{name}" for name in store_at(folder).names()):
+        if store_at(layer).link_target() or not store_at(layer).exists(FILE_NAME):
             continue
         _remove_labels(f"{layer}/{LABELS}", removed)
         _remove_document(layer, removed)
@@ -483,12 +484,12 @@ def _remove_document(folder: str, removed: list[str]) -> None:
 def _remove_labels(folder: str, removed: list[str]) -> None:
     if not is_view(f"{folder}/{FILE_NAME}"):
         return
-    for name in sorted(files.listdir(folder)):
+    for name in sorted(store_at(folder).names()):
         group = f"{folder}/{name}"
         if not is_view(f"{group}/{FILE_NAME}"):
             continue
-        for entry in sorted(files.listdir(group)):
-            if files.islink(f"{group}/{entry}"):
+        for entry in sorted(store_at(group).names()):
+            if store_at(group).link_target(entry):
                 files.unlink(f"{group}/{entry}")
                 removed.append(f"{group}/{entry}")
         _remove_document(group, removed)

@@ -31,6 +31,7 @@ from wkwdask.runs.job_records import JobState, job_states
 from wkwdask.store import files
 from wkwdask.store.locks import GUARD_NAME, guarded, lock_holder
 from wkwdask.store.paths import dirname, is_absolute, is_remote, join, normpath, relpath
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -65,8 +66,8 @@ def kept_idle(layer: Image) -> Iterator[None]:
     resume."""
     _check_idle(layer)
     with contextlib.ExitStack() as guards:
-        for folder in sorted({files.realpath(folder) for folder in _folders_of(layer)}):
-            if files.isdir(folder) and files.is_writable(folder):
+        for folder in sorted({store_at(folder).real() for folder in _folders_of(layer)}):
+            if store_at(folder).is_folder() and store_at(folder).is_writable():
                 guards.enter_context(guarded(folder))
         _check_idle(layer)
         yield
@@ -82,7 +83,7 @@ def _folders_of(layer: Image) -> list[str]:
 
 def _check_idle(layer: Image) -> None:
     for folder in _folders_of(layer):
-        for root, state in job_states(folder) if files.isdir(folder) else ():
+        for root, state in job_states(folder) if store_at(folder).is_folder() else ():
             if state is not JobState.DEAD:
                 raise LockedError(
                     f"{root}: a job is running in this layer, or can resume ({state.value}); wait "
@@ -119,15 +120,15 @@ def rename_layer(dataset: str, old: str, new: str) -> None:
     layer = stored_layer(dataset, old, datasource)
     with_new_name(datasource.document, old, new, str)  # raises before anything changes
     with kept_idle(layer):
-        if not files.isdir(old_path):
+        if not store_at(old_path).is_folder():
             update_datasource(dataset, lambda document: with_new_name(document, old, new, str))
             return
-        if files.lexists(new_path) and not _leads_to(new_path, old):
+        if store_at(new_path).is_taken() and not _leads_to(new_path, old):
             raise ExistsError(
                 f"{new_path}: already exists, but is not a layer of the JSON; move it away or "
                 "choose another name"
             )
-        if not files.lexists(new_path):
+        if not store_at(new_path).is_taken():
             files.symlink(old, new_path)
         update_datasource(
             dataset,
@@ -140,7 +141,7 @@ def rename_layer(dataset: str, old: str, new: str) -> None:
 
 
 def _leads_to(path: str, target: str) -> bool:
-    return files.islink(path) and files.readlink(path) == target
+    return store_at(path).link_target() == target
 
 
 def _swap(dataset: str, old: str, new: str) -> None:
@@ -185,7 +186,7 @@ def _path_mover(dataset: str, old: str, new: str) -> Callable[[str], str]:
         prefix = "file://" if path.startswith("file://") else ""
         text = path.removeprefix(prefix)
         absolute = normpath(join(dataset, text))
-        for root in (normpath(dataset), files.realpath(dataset)):
+        for root in (normpath(dataset), store_at(dataset).real()):
             rest = absolute.removeprefix(f"{root}/{old}")
             if rest != absolute and (not rest or rest.startswith("/")):
                 return f"{prefix}{root}/{new}{rest}" if is_absolute(text) else f"./{new}{rest}"
@@ -210,8 +211,8 @@ def reference_entry(source: Image, dataset: str, name: str, *, relative: bool) -
     def reference(folder: str) -> str:
         if is_remote(folder):
             return folder
-        real = files.realpath(folder)
-        return relpath(real, files.realpath(dataset)) if relative else real
+        real = store_at(folder).real()
+        return relpath(real, store_at(dataset).real()) if relative else real
 
     document = {"dataLayers": [copy.deepcopy(record.entry)]}
     paths: dict[Mag, str] = {mag: reference(folder) for mag, folder in source.mags.items()}
