@@ -118,7 +118,7 @@ def test_options_of_the_user_reach_sbatch(sbatch_calls, ds, tmp_path):
 
 
 def test_the_exit_code_tells_of_layers_that_are_left_out(sbatch_calls, ds):
-    wkwdask.convert(ds / "color", ds / "zarr.ome.zarr")
+    wkwdask.convert(ds / "color", ds / "zarr.ome.zarr", compression="raw", shard_shape=False)
     path = ds / "datasource-properties.json"
     document = json.loads(path.read_text())
     stored_as_zarr = {**document["dataLayers"][0], "name": "zarr.ome.zarr", "dataFormat": "zarr3"}

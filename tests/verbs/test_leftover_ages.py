@@ -33,7 +33,9 @@ def originals(tmp_path_factory):
     wkwdask.create_dataset(folder / "ds", (4, 4, 8))
     wkwdask.to_wkw(VOXELS, folder / "ds/color/1", category="color", block_len=8, file_len=1)
     wkwdask.to_n5(VOXELS, folder / "em.n5/s0", voxel_size=(4, 4, 8))
-    wkwdask.save(VOXELS, folder / "em.ome.zarr", voxel_size=(4, 4, 8))
+    wkwdask.save(
+        VOXELS, folder / "em.ome.zarr", voxel_size=(4, 4, 8), compression="raw", shard_shape=False
+    )
     return folder
 
 

@@ -246,11 +246,9 @@ def holds_only_jobs(folder: str) -> bool:
 def _is_made_by_jobs(layer_folder: str) -> bool:
     """Check that a layer folder contains only mags of jobs that run, were interrupted, or are
     ending."""
-    try:
-        names = [name for name in store_at(layer_folder).names() if not name.startswith(".")]
-    except FileNotFoundError:
-        return True
-    except NotADirectoryError:
+    store = store_at(layer_folder)
+    if store.exists() and not store.is_folder():
         return False
+    names = [name for name in store.names() if not name.startswith(".")]
     written = {target for root, _ in job_folders(layer_folder) for target in targets_of(root)}
     return not names or {f"{layer_folder}/{name}" for name in names} <= written
