@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -14,6 +15,7 @@ from wkwdask.errors import TruncatedError, UnsupportedError
 from wkwdask.store import local
 from wkwdask.store.files import (
     TEMPORARY_SUFFIX,
+    create,
     exchange,
     fsync,
     numbered,
@@ -303,3 +305,13 @@ def test_a_file_is_closed_once(tmp_path, monkeypatch):
     monkeypatch.undo()
     assert closed == [fd]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
+def test_a_full_disk_is_named_when_a_line_is_appended():
+    with (
+        contextlib.closing(create("/dev/full", exclusive=False, append=True)) as output,
+        pytest.raises(OSError, match="/dev/full") as failed,
+    ):
+        output.append(b"line")
+    assert failed.value.errno == errno.ENOSPC

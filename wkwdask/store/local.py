@@ -167,7 +167,10 @@ class LocalOutput:
     def append(self, data: bytes | memoryview) -> int:
         """Write bytes at the end of a file opened for appending; return the number of bytes
         written."""
-        return os.write(self._fd, data)
+        try:
+            return os.write(self._fd, data)
+        except OSError as error:  # a full disk or quota, whose error has no name
+            raise OSError(error.errno, error.strerror, self._path) from None
 
     def write(self, data: memoryview, offset: int, *, flush: bool = False) -> None:
         """Write bytes at an offset. With ``flush``, write-back to disk starts at once."""

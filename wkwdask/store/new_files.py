@@ -29,6 +29,17 @@ _PATIENCE_S = 0.002  # of one thread that flushes files
 _FLUSHED_AT_ONCE = 4  # file systems commit their journal once for all flushes that wait for it
 
 
+@contextlib.contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Add a file's name to errors of a full disk or quota."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, os.strerror(error.errno), path) from None
+
+
 class NewFile:
     """File written under a temporary name and renamed when complete."""
 
@@ -52,22 +63,12 @@ class NewFile:
 
     def write(self, data: bytes | npt.NDArray[np.uint8] | memoryview, offset: int) -> None:
         view = memoryview(data.data if isinstance(data, np.ndarray) else data).cast("B")
-        with self._naming_errors():
+        with _naming(self.path):
             self._output.write(view, offset, flush=self._flush)
 
     def copy_from(self, source: StoredFile, nbytes: int) -> None:
-        with self._naming_errors():
+        with _naming(self.path):
             self._output.copy_from(source, nbytes, flush=self._flush)
-
-    @contextlib.contextmanager
-    def _naming_errors(self) -> Iterator[None]:
-        """Add the file's name to errors of a full disk or quota."""
-        try:
-            yield
-        except OSError as error:
-            if error.errno is None or error.filename is not None:
-                raise
-            raise OSError(error.errno, os.strerror(error.errno), self.path) from None
 
     def open_written(self) -> files.OpenFile:
         """Open the data written so far for reading."""
@@ -172,8 +173,9 @@ def create_whole(path: str, data: bytes) -> bool:
     unnamed = files.create_unnamed(folder or ".")
     if unnamed is not None:  # if this process is killed, nothing of the file is left
         with contextlib.closing(unnamed):
-            unnamed.write(memoryview(data), 0)
-            unnamed.sync()
+            with _naming(path):
+                unnamed.write(memoryview(data), 0)
+                unnamed.sync()
             is_created = unnamed.link(path)
         if is_created is not None:
             return is_created
@@ -182,7 +184,7 @@ def create_whole(path: str, data: bytes) -> bool:
     # deletes the temporary file.
     temporary = f"{folder}/.{name}.{secrets.token_hex(8)}{files.TEMPORARY_SUFFIX}"
     try:
-        with contextlib.closing(files.create(temporary)) as output:
+        with contextlib.closing(files.create(temporary)) as output, _naming(path):
             output.write(memoryview(data), 0)
             output.sync()  # before the link: a power loss must not leave the name without content
         return _link(temporary, path, data)
