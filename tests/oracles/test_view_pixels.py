@@ -142,6 +142,10 @@ def viewer(volumes):
     with asyncio.Runner() as runner:
         context = open_viewer([volumes / url for url in SOURCES])
         page, notes = runner.run(context.__aenter__())
+        # Even lengths, whatever the frame of the browser takes of its window: in the middle of an
+        # odd one, centers of pixels lie on the borders of voxels.
+        sizes = {"width": 600, "height": 400, "deviceScaleFactor": 1, "mobile": False}
+        runner.run(page.call("Emulation.setDeviceMetricsOverride", **sizes))
         try:
             end = time.monotonic() + SECONDS
             while "#!" not in (url := runner.run(page.evaluate("location.href"))):
