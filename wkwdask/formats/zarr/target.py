@@ -683,10 +683,13 @@ def _target_array(
             documents[FILE_NAME]["dimension_names"] = names
     name = next(iter(documents))
     array = zarr_array(store, name, documents[name], encoding.axes, is_new=True)
+    # Files of single chunks are recorded in the groups by which the array is read: these follow
+    # from its size, which may be larger than the box.
+    unit = encoding.shard_shape if array.layout.is_sharded else array.grid.unit
     array = replace(
         array,
         mag=box.mag,
-        grid=replace(array.grid, unit=encoding.shard_shape, origin=origin),
+        grid=replace(array.grid, unit=unit, origin=origin),
         crop=box if extent != box else None,
     )
     return TargetArray(
