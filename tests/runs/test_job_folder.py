@@ -33,8 +33,9 @@ from wkwdask.runs import job_folder, job_records
 from wkwdask.runs.job_folder import JobFolder, NewMag
 from wkwdask.runs.job_records import InterruptedJob, find_interrupted
 from wkwdask.runs.journal import has_journal, read_journal
-from wkwdask.store import files, locks
+from wkwdask.store import files, locks, trees
 from wkwdask.store.locks import Owner, lock_holder
+from wkwdask.store.paths import TEMPORARY_SUFFIX
 from wkwdask.store.records import PROGRESS_NAME, PROVENANCE_NAME
 from wkwdask.store.slurm import SlurmJob
 
@@ -300,7 +301,7 @@ def killed_while_publishing(layer, monkeypatch, renames, owner=None, names=("1",
     class Killed(BaseException):
         pass
 
-    real, done = files.publish_folder, 0
+    real, done = trees.publish_folder, 0
 
     def counted(staged, target):
         nonlocal done
@@ -310,7 +311,7 @@ def killed_while_publishing(layer, monkeypatch, renames, owner=None, names=("1",
         real(staged, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(files, "publish_folder", counted)
+        patch.setattr(trees, "publish_folder", counted)
         with pytest.raises(Killed):
             job.publish(
                 [NewMag(name, str(layer / name)) for name in names],
@@ -376,13 +377,13 @@ def test_two_renames_interrupted_between(tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(os, "replace", counted)
             with pytest.raises(KeyboardInterrupt):
-                files.publish_folder(str(staged), str(target))
+                trees.publish_folder(str(staged), str(target))
         if stop_after == 2:
             # the new content is in place: this is what a job knows by its provenance, and does not
             # ask again
             assert text(target) == "new"
             continue
-        files.publish_folder(str(staged), str(target))
+        trees.publish_folder(str(staged), str(target))
         assert text(target) == "new"
         assert text(staged) == "old"
         assert not os.path.lexists(f"{staged}.old")
@@ -436,9 +437,7 @@ def test_temporary_files_of_killed_workers_are_not_published(layer):
         output = begun._output if part else begun._shard_file.buffer
         output.close()
         assert any(
-            name.endswith(files.TEMPORARY_SUFFIX)
-            for _, _, names in os.walk(job.root)
-            for name in names
+            name.endswith(TEMPORARY_SUFFIX) for _, _, names in os.walk(job.root) for name in names
         )
         output.file._output.close()
     again = target.open_part((0, 0, 0), None)
@@ -640,7 +639,7 @@ def fake_death(monkeypatch, write):
 
     dead = dead_owner()
     with monkeypatch.context() as patch:
-        patch.setattr(files, "publish_folder", die)
+        patch.setattr(trees, "publish_folder", die)
         patch.setattr(job_folder.Publisher, "publish", lambda self: die())
         patch.setattr(JobFolder, "discard", lambda self: None)
         patch.setattr(JobFolder, "suspend", lambda self: False)
@@ -722,7 +721,7 @@ def test_an_interruption_while_publishing_is_finished(layer, monkeypatch, existi
     job = start(layer, names=("1", "2"), existing=existing)
     for name in ("1-1-1", "2-2-2"):
         put_mag(f"{job.root}/{name}")
-    real, calls = files.publish_folder, []
+    real, calls = trees.publish_folder, []
 
     def interrupted(staged, target):
         calls.append(target)
@@ -730,7 +729,7 @@ def test_an_interruption_while_publishing_is_finished(layer, monkeypatch, existi
             raise KeyboardInterrupt
         real(staged, target)
 
-    monkeypatch.setattr(files, "publish_folder", interrupted)
+    monkeypatch.setattr(trees, "publish_folder", interrupted)
     with pytest.raises(KeyboardInterrupt):
         job.publish(
             [NewMag("1-1-1", str(layer / "1")), NewMag("2-2-2", str(layer / "2"))], None, {}
@@ -772,7 +771,7 @@ def test_publishing_that_fails_is_finished_by_the_next_job(layer, monkeypatch):
         raise OSError(28, "No space left on device", target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(files, "publish_folder", fails)
+        patch.setattr(trees, "publish_folder", fails)
         with pytest.raises(OSError, match="No space left"):
             job.publish(
                 [NewMag("1-1-1", str(layer / "1"))],

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from wkwdask.errors import CorruptError, LockedError, MissingError, TruncatedError, UnsupportedError
-from wkwdask.store import files, new_files, paths, zip_members
+from wkwdask.store import files, new_files, paths, trees, zip_members
 from wkwdask.store.locks import guarded, locked_file
 from wkwdask.store.new_files import NewFile, NewFiles, copy_file, create_whole, move, publish_bytes
 from wkwdask.store.store import FolderStore, open_store
@@ -100,7 +100,7 @@ def test_what_is_absent(folder):
     assert not list(files.walk(f"{folder}/absent"))
     files.remove_file(f"{folder}/absent")
     files.remove_tree(f"{folder}/absent")
-    assert files.delete_tree(f"{folder}/absent") == (0, 0)
+    assert trees.delete_tree(f"{folder}/absent") == (0, 0)
 
 
 def test_folders(folder):
@@ -144,8 +144,8 @@ def test_folders(folder):
         "/a",
         "",
     ]
-    assert files.count_tree(folder) == (1, 5)
-    assert files.delete_tree(f"{folder}/a") == (1, 5)
+    assert trees.count_tree(folder) == (1, 5)
+    assert trees.delete_tree(f"{folder}/a") == (1, 5)
     assert files.listdir(folder) == []
 
 
@@ -181,7 +181,7 @@ def test_published_folders(folder, monkeypatch, exchange):
         monkeypatch.setattr(files, "exchange", lambda first, second: False)
     put(f"{folder}/staged/file", b"new")
     put(f"{folder}/target/file", b"old")
-    files.publish_folder(f"{folder}/staged", f"{folder}/target")
+    trees.publish_folder(f"{folder}/staged", f"{folder}/target")
     assert files.read_bytes(f"{folder}/target/file") == b"new"
     assert files.read_bytes(f"{folder}/staged/file") == b"old"
 
@@ -210,7 +210,7 @@ def test_links(folder):
     assert files.samefile(f"{folder}/a/file", f"{folder}/second")
     with raises(errno.EEXIST):
         files.link(f"{folder}/a/file", f"{folder}/second")
-    assert files.delete_tree(folder) == (
+    assert trees.delete_tree(folder) == (
         5,
         1 + 1 + len(f"{folder}/a/file") + len("nowhere") + len("loop"),
     )
@@ -416,20 +416,20 @@ def test_small_files_of_a_folder(folder):
 def test_patterns(folder):
     for name in ("s1.png", "s2.png", "t.png", "deep/s3.png"):
         put(f"{folder}/{name}")
-    assert sorted(files.matching(f"{folder}/s*.png")) == [f"{folder}/s1.png", f"{folder}/s2.png"]
-    assert sorted(files.matching(f"{folder}/*/s[0-9].png")) == [f"{folder}/deep/s3.png"]
+    assert sorted(trees.matching(f"{folder}/s*.png")) == [f"{folder}/s1.png", f"{folder}/s2.png"]
+    assert sorted(trees.matching(f"{folder}/*/s[0-9].png")) == [f"{folder}/deep/s3.png"]
     put(f"{folder}/deep/deeper/s4.png")
     put(f"{folder}/.s5.png")
-    assert sorted(files.matching(f"{folder}/*.png")) == [
+    assert sorted(trees.matching(f"{folder}/*.png")) == [
         f"{folder}/{name}" for name in ("s1.png", "s2.png", "t.png")
     ]
-    assert sorted(files.matching(f"{folder}/**/s*.png")) == [
+    assert sorted(trees.matching(f"{folder}/**/s*.png")) == [
         f"{folder}/{name}" for name in ("deep/deeper/s4.png", "deep/s3.png", "s1.png", "s2.png")
     ]
-    assert sorted(files.matching(f"{folder}/*/**/s*.png")) == [
+    assert sorted(trees.matching(f"{folder}/*/**/s*.png")) == [
         f"{folder}/{name}" for name in ("deep/deeper/s4.png", "deep/s3.png")
     ]
-    assert files.matching(f"{folder}/.s*.png") == [f"{folder}/.s5.png"]
+    assert trees.matching(f"{folder}/.s*.png") == [f"{folder}/.s5.png"]
 
 
 def test_stores(folder):

@@ -13,18 +13,10 @@ import pytest
 
 from wkwdask.errors import TruncatedError, UnsupportedError
 from wkwdask.store import local
-from wkwdask.store.files import (
-    TEMPORARY_SUFFIX,
-    create,
-    exchange,
-    fsync,
-    numbered,
-    open_file,
-    publish_folder,
-    remove_tree,
-)
+from wkwdask.store.files import create, exchange, fsync, numbered, open_file, remove_tree
 from wkwdask.store.new_files import NewFile, publish_bytes
-from wkwdask.store.paths import local_path
+from wkwdask.store.paths import TEMPORARY_SUFFIX, local_path
+from wkwdask.store.trees import publish_folder
 
 
 @pytest.fixture

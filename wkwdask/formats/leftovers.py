@@ -12,7 +12,7 @@ from wkwdask.formats.roots import Root
 from wkwdask.model.faults import Fault
 from wkwdask.store import files
 from wkwdask.store.new_files import copy_file, is_equal, move, publish_bytes
-from wkwdask.store.paths import basename, dirname, join, split
+from wkwdask.store.paths import TEMPORARY_SUFFIX, basename, dirname, join, split
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def leftovers_in(folder: str) -> Iterator[Fault]:
 def temporary_fault(path: str) -> Fault | None:
     """Return a fault if the name of a file is that of a temporary file, else None."""
     name = basename(path)
-    if name.endswith(files.TEMPORARY_SUFFIX) or _OTHER_TEMPORARY.fullmatch(name):
+    if name.endswith(TEMPORARY_SUFFIX) or _OTHER_TEMPORARY.fullmatch(name):
         return Fault("leftover.temporary", path, f"last written {describe_age(path)} ago")
     return None
 
@@ -64,7 +64,7 @@ def temporary_fault(path: str) -> Fault | None:
 def is_external_temporary(path: str) -> bool:
     """Return whether a temporary file is named by other software: then only its age shows that no
     process writes it."""
-    return not path.endswith(files.TEMPORARY_SUFFIX)
+    return not path.endswith(TEMPORARY_SUFFIX)
 
 
 def age_seconds(path: str) -> float:
@@ -118,7 +118,7 @@ def remove_quarantined_temporaries(level_folder: str) -> None:
     if not store_at(parent).link_target(QUARANTINE_NAME):
         for folder, _, names in store_at(parent).walk(f"{QUARANTINE_NAME}/{level}"):
             for name in names:
-                if name.endswith(files.TEMPORARY_SUFFIX):
+                if name.endswith(TEMPORARY_SUFFIX):
                     files.unlink(f"{folder}/{name}")
 
 

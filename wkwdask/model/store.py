@@ -116,8 +116,17 @@ class Folders(Protocol):
     def stat(self, path: str) -> os.stat_result:
         """Return inode, device, size, mode and times."""
 
+    def lstat(self, path: str) -> os.stat_result:
+        """Return what :meth:`stat` does, of a symbolic link itself."""
+
+    def samefile(self, first: str, second: str) -> bool:
+        """Return whether two paths lead to the same file or folder."""
+
     def free(self, path: str) -> tuple[int, int | None]:
         """Return the free bytes and the free inodes; None in place of unlimited inodes."""
+
+    def can_share_blocks(self, folder: str) -> bool:
+        """Return whether copies of files in a file system need no space."""
 
     def create(self, path: str, *, exclusive: bool = True, append: bool = False) -> Output:
         """Create a file that is written at any offset, or at its end."""
@@ -127,6 +136,27 @@ class Folders(Protocol):
 
     def make_folders_below(self, folder: str, path: str) -> None:
         """Create the folders of a path below an existing folder."""
+
+    def rmdir(self, path: str) -> None:
+        """Remove an empty folder."""
+
+    def unlink(self, path: str) -> None:
+        """Remove a file or a symbolic link."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename a file or folder, replacing a file or an empty folder of the new name."""
+
+    def exchange(self, first: str, second: str) -> bool:
+        """Swap two names atomically; return False if the system cannot."""
+
+    def link(self, old: str, new: str) -> None:
+        """Give a file a second name."""
+
+    def symlink(self, target: str, path: str) -> None:
+        """Create a symbolic link."""
+
+    def inherit_permissions(self, path: str, like: os.stat_result) -> None:
+        """Copy mode and group of a replaced file or folder, if this user may."""
 
 
 class NewFile(Protocol):
@@ -286,7 +316,7 @@ class Store(Protocol):
         """Create a file; its folder is created too."""
 
     def put(self, name: str, data: bytes) -> None:
-        """Write a small file atomically."""
+        """Write a small file atomically; folders in its name are created too."""
 
     def delete(self, name: str) -> None:
         """Delete a file durably, if it exists."""
@@ -297,5 +327,5 @@ class Store(Protocol):
     def new_files(self, temporary_folder: str) -> NewFiles:
         """Create many small files; their folders are created too."""
 
-    def delete_folder(self, name: str) -> None:
-        """Delete a folder with its content, if it exists."""
+    def delete_folder(self, name: str = "") -> None:
+        """Delete a folder, or the store itself, with its content, if it exists."""

@@ -7,11 +7,8 @@ Code elsewhere reaches files through these functions, or through a store, which 
 from __future__ import annotations
 
 import contextlib
-import fnmatch
-import glob
 import math
 import os
-import re
 import secrets
 import stat as modes
 import tempfile
@@ -26,7 +23,16 @@ from wkwdask.store.local import LocalFile, LocalFileSystem, LocalOutput
 from wkwdask.store.memory import MEMORY_FILES, MemoryFile, MemoryFileSystem, MemoryOutput
 from wkwdask.store.objects.remote import OpenRemoteFile
 from wkwdask.store.objects.remote_files import REMOTE_FILES, RemoteFileSystem
-from wkwdask.store.paths import ZIP, dirname, is_memory, is_on_disk, is_remote, join, relpath
+from wkwdask.store.paths import (
+    TEMPORARY_SUFFIX,
+    ZIP,
+    dirname,
+    is_memory,
+    is_on_disk,
+    is_remote,
+    join,
+    relpath,
+)
 from wkwdask.store.zip_members import ZippedFile
 from wkwdask.store.zipped import ZipFileSystem
 
@@ -40,7 +46,6 @@ if TYPE_CHECKING:
     from wkwdask.model.states import States
     from wkwdask.model.store import StoredEntry
 
-TEMPORARY_SUFFIX = ".wkwdask-tmp"
 _REMOVE_ATTEMPTS = 5
 _LOCAL_FILES = LocalFileSystem()
 OpenFile = LocalFile | MemoryFile | ZippedFile | OpenRemoteFile
@@ -122,33 +127,6 @@ def map_array(
     if is_on_disk(path):
         return np.memmap(path, dtype, "r", offset, shape, order)
     return read_array(path, dtype, math.prod(shape), offset).reshape(shape, order=order)
-
-
-def has_magic(path: str) -> bool:
-    return glob.has_magic(path)
-
-
-def matching(pattern: str) -> list[str]:
-    """List the paths that match a pattern, by the rules of ``glob``: ``**`` matches any number of
-    folders, and wildcards match no leading dot."""
-    if is_on_disk(pattern):
-        return glob.glob(pattern, recursive=True)
-    start = pattern[: re.search(r"[*?[]", pattern).start()].rpartition("/")[0]  # type: ignore[union-attr]
-    parts = pattern[len(start) + 1 :].split("/")
-    below = (
-        f"{folder}/{name}" for folder, folders, names in walk(start) for name in folders + names
-    )
-    return [path for path in below if _matches(path[len(start) + 1 :].split("/"), parts)]
-
-
-def _matches(names: Sequence[str], parts: Sequence[str]) -> bool:
-    """Check whether the names of a path match the parts of a pattern."""
-    if not parts:
-        return not names
-    is_shown = bool(names) and (parts[0].startswith(".") or not names[0].startswith("."))
-    if parts[0] == "**":
-        return _matches(names, parts[1:]) or (is_shown and _matches(names[1:], parts))
-    return is_shown and fnmatch.fnmatchcase(names[0], parts[0]) and _matches(names[1:], parts[1:])
 
 
 def stat(path: str) -> os.stat_result:
@@ -347,15 +325,6 @@ def count_files(paths: Iterable[str]) -> tuple[int, int]:
     return files, nbytes
 
 
-def count_tree(folder: str) -> tuple[int, int]:
-    """Count the files in a folder tree and their bytes, without following symbolic links."""
-    files, nbytes = 0, 0
-    for path, _, names in walk(folder):
-        files += len(names)
-        nbytes += sum(lstat(f"{path}/{name}").st_size for name in names)
-    return files, nbytes
-
-
 # ------------------------------------------------------------------------------------------------
 # writing
 
@@ -401,22 +370,6 @@ def makedirs(path: str) -> None:
             raise
 
 
-def missing_folders(path: str) -> list[str]:
-    """Return the folders that :func:`makedirs` would create for a path, outermost first."""
-    missing = []
-    while not exists(path) and path != dirname(path):
-        missing.append(path)
-        path = dirname(path)
-    return missing[::-1]
-
-
-def remove_empty(folders: Sequence[str]) -> None:
-    """Remove folders that are empty, the last one first."""
-    for folder in reversed(folders):
-        with contextlib.suppress(OSError):  # it is not empty, or absent
-            rmdir(folder)
-
-
 def check_folder_link(path: str) -> None:
     """Raise MissingError for a dangling link in place of a folder."""
     if islink(path) and not exists(path):
@@ -424,16 +377,6 @@ def check_folder_link(path: str) -> None:
             f"{path}: a symbolic link to {readlink(path)}, which does not exist; create that "
             "folder, or remove the link"
         )
-
-
-def real_target(path: str) -> str:
-    """Return the real path of a folder to write, existing or new; raises MissingError where a link
-    on the way leads nowhere."""
-    above = path
-    while not exists(above) and above != dirname(above):
-        check_folder_link(above)
-        above = dirname(above)
-    return realpath(path)
 
 
 def make_folders_below(folder: str, path: str) -> None:
@@ -486,22 +429,6 @@ def guarded(path: str) -> contextlib.AbstractContextManager[None]:
     return _system(path).guarded(path)
 
 
-def publish_folder(staged: str, target: str) -> None:
-    """Move a complete folder to its final path, replacing the folder there; the caller flushes the
-    folder above."""
-    # If two names cannot be swapped, the old folder is parked while the new one takes its name. A
-    # process may be killed after each rename. The parked folder has a fixed name, so that a
-    # repeated call finds it and continues with the next rename.
-    parked = f"{staged}.old"
-    if lexists(target) and not lexists(parked):
-        if exchange(staged, target):
-            return
-        rename(target, parked)
-    rename(staged, target)
-    if lexists(parked):
-        rename(parked, staged)
-
-
 def remove_file(path: str) -> None:
     """Remove a file and flush the removal; an absent file is not an error."""
     try:
@@ -509,20 +436,6 @@ def remove_file(path: str) -> None:
     except (FileNotFoundError, NotADirectoryError):
         return
     fsync(dirname(path))
-
-
-def remove_temporaries(folder: str, name: str) -> None:
-    """Remove temporary files of killed writers. The caller makes sure that nobody writes the file
-    now."""
-    with scandir(folder) as entries:
-        leftovers = [
-            entry.path
-            for entry in entries
-            if entry.name.startswith(f".{name}.") and entry.name.endswith(TEMPORARY_SUFFIX)
-        ]
-    for path in leftovers:
-        with contextlib.suppress(FileNotFoundError):
-            unlink(path)
 
 
 def remove_tree(folder: str) -> None:
@@ -536,26 +449,6 @@ def remove_tree(folder: str) -> None:
                 raise
         if not lexists(folder):
             return
-
-
-def delete_tree(folder: str) -> tuple[int, int]:
-    """Delete a folder tree, without following symbolic links; return the number of files and bytes.
-    An absent folder is not an error."""
-    files, nbytes = 0, 0
-    with contextlib.suppress(FileNotFoundError):
-        with scandir(folder) as scanned:
-            entries = list(scanned)
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                below = delete_tree(entry.path)
-                files, nbytes = files + below[0], nbytes + below[1]
-                continue
-            with contextlib.suppress(FileNotFoundError):
-                size = entry.stat(follow_symlinks=False).st_size
-                unlink(entry.path)
-                files, nbytes = files + 1, nbytes + size
-        rmdir(folder)
-    return files, nbytes
 
 
 _ZIP_FILES = ZipFileSystem(open_file, stat, realpath)  # type: ignore[arg-type]  # zips on servers are opened by their URL

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, LockedError, MissingError
 from wkwdask.geometry.mag import vec3
-from wkwdask.store import files
+from wkwdask.store import files, trees
 from wkwdask.store.json_record import read_record
 from wkwdask.store.new_files import create_whole, publish_bytes
-from wkwdask.store.paths import basename, dirname, split
+from wkwdask.store.paths import TEMPORARY_SUFFIX, basename, dirname, split
 from wkwdask.store.slurm import SlurmJob
 
 if TYPE_CHECKING:
@@ -341,7 +341,7 @@ def take_lock(target: str, owner: Owner, region: ShardBox | None = None) -> list
     path = lock_path(target, None if region is None else owner.job)
     files.makedirs(dirname(target))
     # safe: every process that creates a lock of this mag holds the guard
-    files.remove_temporaries(dirname(target), f".{basename(target)}")
+    trees.remove_temporaries(dirname(target), f".{basename(target)}")
     others = [lock for lock in locks_of(target) if lock.conflicts_with(region)]
     if any(lock.owner == owner for lock in others):
         return []
@@ -404,9 +404,7 @@ def _remove_dead_temporaries(lock: str) -> None:
     with files.scandir(folder) as entries:
         related = [entry for entry in entries if entry.name.startswith((f".{name}.", f"{name}."))]
     paths = [
-        entry.path
-        for entry in related
-        if entry.name.endswith((files.TEMPORARY_SUFFIX, _BROKEN_SUFFIX))
+        entry.path for entry in related if entry.name.endswith((TEMPORARY_SUFFIX, _BROKEN_SUFFIX))
     ]
     for path in paths:
         holder = _holder(path)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from wkwdask.store import files
-from wkwdask.store.paths import dirname, split
+from wkwdask.store.paths import TEMPORARY_SUFFIX, dirname, split
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,9 +56,7 @@ class NewFile:
         ):
             # a rename stays within one file system, and a mag may be a link to another disk
             temporary_folder = self._folder
-        self._temporary = (
-            f"{temporary_folder}/.{name}.{secrets.token_hex(8)}{files.TEMPORARY_SUFFIX}"
-        )
+        self._temporary = f"{temporary_folder}/.{name}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}"
         self._output = files.create(self._temporary)
 
     def write(self, data: bytes | npt.NDArray[np.uint8] | memoryview, offset: int) -> None:
@@ -182,7 +180,7 @@ def create_whole(path: str, data: bytes) -> bool:
     # A hard link is atomic and fails if the name is taken, so readers never see half a file, and
     # exactly one process creates it. If this process is killed in between, remove_temporaries later
     # deletes the temporary file.
-    temporary = f"{folder}/.{name}.{secrets.token_hex(8)}{files.TEMPORARY_SUFFIX}"
+    temporary = f"{folder}/.{name}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}"
     try:
         with contextlib.closing(files.create(temporary)) as output, _naming(path):
             output.write(memoryview(data), 0)

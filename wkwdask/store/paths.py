@@ -14,6 +14,8 @@ from wkwdask.errors import UnsupportedError
 
 MEMORY = "memory://"
 """Prefix of paths in the memory of this process."""
+TEMPORARY_SUFFIX = ".wkwdask-tmp"
+"""End of the names of files that are not published yet."""
 ZIP = "|zip:"
 """Separator between the path or URL of a zip and a path in it (Neuroglancer, "Data sources", "URL
 syntax")."""

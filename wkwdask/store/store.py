@@ -175,13 +175,17 @@ class FolderStore:
     def new_file(
         self, name: str, temporary_folder: str | None = None, *, flush: bool = True
     ) -> NewFile:
-        path = self.path_of(name)
-        files.make_folders_below(self.url, dirname(path))
-        return NewFile(path, temporary_folder, flush=flush)
+        return NewFile(self._new(name), temporary_folder, flush=flush)
 
     def put(self, name: str, data: bytes) -> None:
-        files.make_folders_below(self.url, dirname(self.path_of(name)))
-        publish_bytes(self.path_of(name), data)
+        publish_bytes(self._new(name), data)
+
+    def _new(self, name: str) -> str:
+        """Create the folders in the name of a file; return its path."""
+        path = self.path_of(name)
+        if "/" in name:
+            files.make_folders_below(self.url, dirname(path))
+        return path
 
     def delete(self, name: str) -> None:
         files.remove_file(self.path_of(name))
@@ -198,8 +202,8 @@ class FolderStore:
     def new_files(self, temporary_folder: str) -> NewFiles:
         return NewFiles(self.url, temporary_folder)
 
-    def delete_folder(self, name: str) -> None:
-        files.remove_tree(self.path_of(name))
+    def delete_folder(self, name: str = "") -> None:
+        files.remove_tree(self._path(name))
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ from wkwdask.runs.staged import (
     resuming_policy,
     settings_of,
 )
-from wkwdask.store import files
+from wkwdask.store import files, trees
 from wkwdask.store.json_record import format_job_record, read_job_record
 from wkwdask.store.locks import Owner, guarded, release_lock, take_lock
 from wkwdask.store.new_files import publish_bytes
@@ -203,7 +203,7 @@ class Export(Work[Report]):
             int(_LARGEST_RATIO * nbytes),
             0,
             lambda _: self._size(nbytes),
-            lambda: files.count_tree(self.root),
+            lambda: trees.count_tree(self.root),
         )
 
     def _size(self, nbytes: int) -> Size:
@@ -323,7 +323,7 @@ class Export(Work[Report]):
         check_not_replaced(self.mag)
         nbytes, num_files = _flush(self.staged)
         if store_at(self.staged).is_folder():
-            files.publish_folder(self.staged, self.target)
+            trees.publish_folder(self.staged, self.target)
             files.fsync(dirname(self.target))
         else:
             files.rename(self.staged, self.target)

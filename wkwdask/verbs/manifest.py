@@ -17,7 +17,7 @@ from wkwdask.runs.job import FlatJob, Result, Task
 from wkwdask.store import files
 from wkwdask.store.locks import GUARD_NAME, is_lock
 from wkwdask.store.new_files import publish_bytes
-from wkwdask.store.paths import join
+from wkwdask.store.paths import TEMPORARY_SUFFIX, join
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def hashed_files(
             or is_job_folder(name)
             or is_lock(name)
             or name == GUARD_NAME
-            or name.endswith(files.TEMPORARY_SUFFIX)
+            or name.endswith(TEMPORARY_SUFFIX)
         ):
             continue
         if entry.is_dir():

@@ -28,9 +28,17 @@ from wkwdask.runs.job_folder import (
 )
 from wkwdask.runs.job_records import check_no_job
 from wkwdask.runs.staged import settings_of
-from wkwdask.store import files
+from wkwdask.store import files, trees
 from wkwdask.store.locks import Owner, is_lock, read_owner
-from wkwdask.store.paths import basename, dirname, is_below, is_remote, join, local_path
+from wkwdask.store.paths import (
+    TEMPORARY_SUFFIX,
+    basename,
+    dirname,
+    is_below,
+    is_remote,
+    join,
+    local_path,
+)
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
@@ -69,7 +77,7 @@ class RemoveSpec:
 def _delete(path: str) -> tuple[int, int]:
     """Delete a file or folder; return the number of deleted files and their bytes."""
     if store_at(path).is_folder() and not store_at(path).link_target():
-        return files.delete_tree(path)
+        return trees.delete_tree(path)
     with contextlib.suppress(FileNotFoundError):
         nbytes = files.lstat(path).st_size
         files.unlink(path)
@@ -102,7 +110,7 @@ class RemoveJob(FlatJob):
         for root in self._roots:
             for path, is_folder in _below(root, 1):
                 if is_folder:
-                    self._count(*files.delete_tree(path))
+                    self._count(*trees.delete_tree(path))
 
     def _count(self, count: int, nbytes: int) -> None:
         self.files += count
@@ -169,7 +177,7 @@ class Removal:
 
     def count(self) -> tuple[int, int]:
         """Return the number of files of the levels and their bytes."""
-        counts = [files.count_tree(folder) for folder in self.folders]
+        counts = [trees.count_tree(folder) for folder in self.folders]
         return sum(count for count, _ in counts), sum(nbytes for _, nbytes in counts)
 
 
@@ -395,7 +403,7 @@ def _is_remainder(entry: StoredEntry, documents: Sequence[str]) -> bool:
         owner = read_owner(entry.path)
         return owner is None or owner.is_gone()
     return entry.name in documents or (
-        entry.name.startswith(".") and entry.name.endswith(files.TEMPORARY_SUFFIX)
+        entry.name.startswith(".") and entry.name.endswith(TEMPORARY_SUFFIX)
     )
 
 

@@ -19,7 +19,7 @@ from wkwdask.formats.zarr.documents import generic_array_document, group_documen
 from wkwdask.formats.zarr.ngff import ImageAxes, PyramidLevel, multiscale
 from wkwdask.model.levels import lengths_in
 from wkwdask.model.naming import GridNaming
-from wkwdask.store import files
+from wkwdask.store import files, trees
 from wkwdask.store.locks import locked_file
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.paths import split
@@ -385,7 +385,7 @@ def write_documents(
     root = _checked_root(url, documents, allow_external=allow_external)
     with locked_file(f"{root}/{ZARR_NAME}", f"writing of {root}/{ZARR_NAME}"):
         for name in sorted(documents, key=lambda name: -name.count("/")):
-            files.remove_temporaries(*split(f"{root}/{name}"))  # left by a call that was killed
+            trees.remove_temporaries(*split(f"{root}/{name}"))  # left by a call that was killed
             publish_bytes(f"{root}/{name}", (json.dumps(documents[name], indent=2) + "\n").encode())
 
 

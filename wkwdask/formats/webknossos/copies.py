@@ -18,7 +18,7 @@ from wkwdask.formats.webknossos.document import read_datasource, update_datasour
 from wkwdask.formats.webknossos.layer_metadata import attachments_of
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.writing.target_image import Destination, LevelCopy
-from wkwdask.store import files
+from wkwdask.store import files, trees
 from wkwdask.store.paths import basename, dirname, local_path
 from wkwdask.store.store import store_at
 
@@ -106,7 +106,7 @@ class DatasetCopies(Copies):
         if datasource is None or read_datasource(root) is not None:
             yield
             return
-        new_folders = files.missing_folders(root)
+        new_folders = trees.missing_folders(root)
         files.makedirs(root)
         update_datasource(
             root, lambda document: document, empty_like(datasource.document, basename(root))
@@ -117,7 +117,7 @@ class DatasetCopies(Copies):
             with contextlib.suppress(OSError, WkwDaskError):
                 if store_at(root).names() == [FILE_NAME]:  # neither layers nor jobs
                     files.unlink(f"{root}/{FILE_NAME}")
-                    files.remove_empty(new_folders)
+                    trees.remove_empty(new_folders)
             raise
 
 

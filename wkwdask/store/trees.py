@@ -1,0 +1,129 @@
+"""Functions on folders and their content by path, built of those in ``files``."""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import glob
+import re
+from typing import TYPE_CHECKING
+
+from wkwdask.store import files
+from wkwdask.store.paths import TEMPORARY_SUFFIX, dirname, is_on_disk
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def has_magic(path: str) -> bool:
+    return glob.has_magic(path)
+
+
+def matching(pattern: str) -> list[str]:
+    """List the paths that match a pattern, by the rules of ``glob``: ``**`` matches any number of
+    folders, and wildcards match no leading dot."""
+    if is_on_disk(pattern):
+        return glob.glob(pattern, recursive=True)
+    start = pattern[: re.search(r"[*?[]", pattern).start()].rpartition("/")[0]  # type: ignore[union-attr]
+    parts = pattern[len(start) + 1 :].split("/")
+    below = (
+        f"{folder}/{name}"
+        for folder, folders, names in files.walk(start)
+        for name in folders + names
+    )
+    return [path for path in below if _matches(path[len(start) + 1 :].split("/"), parts)]
+
+
+def _matches(names: Sequence[str], parts: Sequence[str]) -> bool:
+    """Check whether the names of a path match the parts of a pattern."""
+    if not parts:
+        return not names
+    is_shown = bool(names) and (parts[0].startswith(".") or not names[0].startswith("."))
+    if parts[0] == "**":
+        return _matches(names, parts[1:]) or (is_shown and _matches(names[1:], parts))
+    return is_shown and fnmatch.fnmatchcase(names[0], parts[0]) and _matches(names[1:], parts[1:])
+
+
+def count_tree(folder: str) -> tuple[int, int]:
+    """Count the files in a folder tree and their bytes, without following symbolic links."""
+    count, nbytes = 0, 0
+    for path, _, names in files.walk(folder):
+        count += len(names)
+        nbytes += sum(files.lstat(f"{path}/{name}").st_size for name in names)
+    return count, nbytes
+
+
+def missing_folders(path: str) -> list[str]:
+    """Return the folders that :meth:`Store.make` would create for a path, outermost first."""
+    missing = []
+    while not files.exists(path) and path != dirname(path):
+        missing.append(path)
+        path = dirname(path)
+    return missing[::-1]
+
+
+def remove_empty(folders: Sequence[str]) -> None:
+    """Remove folders that are empty, the last one first."""
+    for folder in reversed(folders):
+        with contextlib.suppress(OSError):  # it is not empty, or absent
+            files.rmdir(folder)
+
+
+def real_target(path: str) -> str:
+    """Return the real path of a folder to write, existing or new; raises MissingError where a link
+    on the way leads nowhere."""
+    above = path
+    while not files.exists(above) and above != dirname(above):
+        files.check_folder_link(above)
+        above = dirname(above)
+    return files.realpath(path)
+
+
+def publish_folder(staged: str, target: str) -> None:
+    """Move a complete folder to its final path, replacing the folder there; the caller flushes the
+    folder above."""
+    # If two names cannot be swapped, the old folder is parked while the new one takes its name. A
+    # process may be killed after each rename. The parked folder has a fixed name, so that a
+    # repeated call finds it and continues with the next rename.
+    parked = f"{staged}.old"
+    if files.lexists(target) and not files.lexists(parked):
+        if files.exchange(staged, target):
+            return
+        files.rename(target, parked)
+    files.rename(staged, target)
+    if files.lexists(parked):
+        files.rename(parked, staged)
+
+
+def remove_temporaries(folder: str, name: str) -> None:
+    """Remove temporary files of killed writers. The caller makes sure that nobody writes the file
+    now."""
+    with files.scandir(folder) as entries:
+        leftovers = [
+            entry.path
+            for entry in entries
+            if entry.name.startswith(f".{name}.") and entry.name.endswith(TEMPORARY_SUFFIX)
+        ]
+    for path in leftovers:
+        with contextlib.suppress(FileNotFoundError):
+            files.unlink(path)
+
+
+def delete_tree(folder: str) -> tuple[int, int]:
+    """Delete a folder tree, without following symbolic links; return the number of files and bytes.
+    An absent folder is not an error."""
+    count, nbytes = 0, 0
+    with contextlib.suppress(FileNotFoundError):
+        with files.scandir(folder) as scanned:
+            entries = list(scanned)
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                below = delete_tree(entry.path)
+                count, nbytes = count + below[0], nbytes + below[1]
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                size = entry.stat(follow_symlinks=False).st_size
+                files.unlink(entry.path)
+                count, nbytes = count + 1, nbytes + size
+        files.rmdir(folder)
+    return count, nbytes
