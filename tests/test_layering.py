@@ -94,7 +94,7 @@ BESIDE_THE_DOOR = {
     "formats.roots": 1,
     "formats.webknossos.annotation": 2,
     "formats.webknossos.copies": 2,
-    "formats.webknossos.dataset": 5,
+    "formats.webknossos.dataset": 3,
     "formats.webknossos.document": 1,
     "formats.webknossos.format": 1,
     "formats.webknossos.inspection": 5,

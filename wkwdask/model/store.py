@@ -269,6 +269,10 @@ class Store(Protocol):
     def is_writable(self, name: str = "") -> bool:
         """Check whether this user may write a file, or into a folder."""
 
+    def status(self, name: str = "", *, follow_symlinks: bool = True) -> os.stat_result:
+        """Return inode, size, mode and times, and raise the errors of ``os.stat``; a server knows
+        the size only."""
+
     def names(self, folder: str = "") -> list[str]:
         """List the names in a folder, sorted; empty if the folder is missing or cannot be
         listed."""
@@ -298,6 +302,20 @@ class Store(Protocol):
     def read_whole(self, names: Sequence[str], largest: int) -> list[bytes | None]:
         """Read whole files, None for each missing one; raises CorruptError for files larger than
         ``largest`` bytes."""
+
+    def read_document(self, name: str, largest: int) -> bytes | None:
+        """Read a file like :meth:`read_whole`; a small remote one is trusted for a moment, because
+        one opening needs it several times."""
+
+    def read_ahead(self, names: Iterable[str]) -> None:
+        """Request remote documents at the same time that are read, or looked for, a moment
+        later."""
+
+    def read_small(
+        self, names: Iterable[str], max_nbytes: int, memory: memoryview
+    ) -> list[tuple[int, int]]:
+        """Read small files into memory, one after another, until it is full; return (offset, size)
+        of each, see :func:`wkwdask.store.files.read_small`. Remote stores cannot."""
 
     def entries(self, folder: str = "") -> Iterator[StoredEntry]:
         """List a folder in no order; a missing folder is empty, a link to a missing folder is an

@@ -37,7 +37,7 @@ from wkwdask.store.zip_members import ZippedFile
 from wkwdask.store.zipped import ZipFileSystem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
     from types import ModuleType
 
     import numpy.typing as npt
@@ -80,12 +80,6 @@ def open_file(path: str) -> OpenFile:
 def read_whole(path: str, largest: int) -> bytes:
     """Read a regular file of at most ``largest`` bytes; raises the errors of ``os.open``."""
     return _system(path).read_whole(path, largest)
-
-
-def read_ahead(paths: Sequence[str]) -> None:
-    """Request remote files at the same time that are read, or looked for, a moment later. Local
-    files are skipped."""
-    REMOTE_FILES.read_ahead([path for path in dict.fromkeys(paths) if is_remote(path)])
 
 
 def open_stream(path: str) -> BinaryIO:

@@ -114,6 +114,10 @@ class FolderStore:
     def is_writable(self, name: str = "") -> bool:
         return files.is_writable(self._path(name))
 
+    def status(self, name: str = "", *, follow_symlinks: bool = True) -> os.stat_result:
+        path = f"{self.url}/{name}" if name else self.url
+        return files.stat(path) if follow_symlinks else files.lstat(path)
+
     def walk(self, folder: str = "") -> Iterator[tuple[str, list[str], list[str]]]:
         return files.walk(self._path(folder))
 
@@ -152,9 +156,18 @@ class FolderStore:
         return map(function, items)
 
     def read_whole(self, names: Sequence[str], largest: int) -> list[bytes | None]:
-        return [
-            self._existing(name, lambda path: files.read_whole(path, largest)) for name in names
-        ]
+        return [self.read_document(name, largest) for name in names]
+
+    def read_document(self, name: str, largest: int) -> bytes | None:
+        return self._existing(name, lambda path: files.read_whole(path, largest))
+
+    def read_ahead(self, names: Iterable[str]) -> None:
+        """Do nothing: local files are not waited for."""
+
+    def read_small(
+        self, names: Iterable[str], max_nbytes: int, memory: memoryview
+    ) -> list[tuple[int, int]]:
+        return files.read_small(self.url, names, max_nbytes, memory)
 
     def entries(self, folder: str = "") -> Iterator[StoredEntry]:
         try:

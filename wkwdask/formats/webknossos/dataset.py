@@ -323,16 +323,15 @@ def _parents_of_mags(dataset_folder: str, record: LayerRecord) -> set[str]:
 def _remote_folders(layer_folder: str, mags: tuple[Mag, ...]) -> dict[Mag, str]:
     """Return the folders of mags without a path in a remote layer: a folder is known by its
     header."""
+    store = store_at(layer_folder)
     found: dict[Mag, str] = {}
     for is_long in (False, True):
-        folders = {
-            mag: f"{layer_folder}/{mag.long_name if is_long else mag.name}"
-            for mag in mags
-            if mag not in found
-        }
-        files.read_ahead([f"{folder}/{HEADER_NAME}" for folder in folders.values()])
+        names = {mag: mag.long_name if is_long else mag.name for mag in mags if mag not in found}
+        store.read_ahead(f"{name}/{HEADER_NAME}" for name in names.values())
         found |= {
-            mag: folder for mag, folder in folders.items() if store_at(folder).is_file(HEADER_NAME)
+            mag: f"{layer_folder}/{name}"
+            for mag, name in names.items()
+            if store.is_file(f"{name}/{HEADER_NAME}")
         }
     return {mag: found.get(mag, f"{layer_folder}/{mag.name}") for mag in mags}
 
@@ -359,8 +358,9 @@ def with_mags(layer: Image, folders: dict[Mag, str]) -> Image:
 
 def read_ahead(path: str) -> None:
     """Request the documents of a remote mag, layer or dataset at the same time, whichever it is."""
-    folders = [path, dirname(path), dirname(dirname(path))]
-    files.read_ahead([f"{path}/{HEADER_NAME}", *(f"{folder}/{FILE_NAME}" for folder in folders)])
+    # nothing is above the root of a server, which is its own parent
+    above = {dirname(dirname(path)): "../../", dirname(path): "../", path: ""}
+    store_at(path).read_ahead([HEADER_NAME, *(f"{up}{FILE_NAME}" for up in above.values())])
 
 
 def locate(url: str | os.PathLike[str], *, allow_external: bool = False) -> ResolvedUrl:

@@ -239,16 +239,28 @@ class RemoteStore:
     def open_stream(self, name: str = "") -> BinaryIO:
         return io.BytesIO(self.read_recent(name, LARGEST_DOCUMENT_NBYTES))
 
-    def read_recent(self, name: str, largest: int) -> bytes:
+    def read_document(self, name: str, largest: int) -> bytes | None:
         """Read a file. Small, absent and refused files are trusted for a moment, because one
         opening needs them several times."""
-        url = self.real(name)
-        data = (recent_of(url) or self.request_recent(name, largest)).data
+        data = (recent_of(self.real(name)) or self.request_recent(name, largest)).data
         if isinstance(data, PermissionError):
             raise data.with_traceback(None)
-        if data is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url)
         return data
+
+    def read_recent(self, name: str, largest: int) -> bytes:
+        """Read a document, see :meth:`read_document`; raises FileNotFoundError if it is absent."""
+        data = self.read_document(name, largest)
+        if data is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.real(name))
+        return data
+
+    def read_ahead(self, names: Iterable[str]) -> None:
+        for_all(
+            lambda name: (
+                recent_of(self.real(name)) or self.request_recent(name, LARGEST_DOCUMENT_NBYTES)
+            ),
+            list(dict.fromkeys(names)),
+        )
 
     def request_recent(self, name: str, largest: int) -> Recent:
         """Read a file, or the file that the store itself is, and remember it."""
@@ -297,7 +309,7 @@ class RemoteStore:
         except (FileNotFoundError, PermissionError):
             return 0
 
-    def status(self, name: str = "") -> os.stat_result:
+    def status(self, name: str = "", *, follow_symlinks: bool = True) -> os.stat_result:
         """Return the size of a file. A prefix of other files is a folder, if the server can list
         them."""
         try:
@@ -366,7 +378,7 @@ class RemoteStore:
     def _only_read(self, *_: object, **__: object) -> NoReturn:
         raise UnsupportedError(f"{self.url}: remote locations are read-only")
 
-    new_file = put = delete = make = new_files = delete_folder = _only_read
+    new_file = put = delete = make = new_files = delete_folder = read_small = _only_read
 
     def at(self, url: str) -> RemoteStore:
         return replace(self, url=url, witness=None, listing=None)

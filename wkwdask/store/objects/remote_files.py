@@ -10,18 +10,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 from wkwdask.errors import UnsupportedError
 from wkwdask.store.objects.access import access_of
-from wkwdask.store.objects.remote import (
-    LARGEST_DOCUMENT_NBYTES,
-    OpenRemoteFile,
-    Recent,
-    RemoteEntry,
-    RemoteStore,
-    for_all,
-    recent_of,
-)
+from wkwdask.store.objects.remote import OpenRemoteFile, RemoteEntry, RemoteStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
 _HEAD_NBYTES = 64 << 10
 
@@ -40,10 +32,6 @@ class RemoteFileSystem:
     def read_whole(self, path: str, largest: int) -> bytes:
         folder, _, name = path.rpartition("/")
         return _store(folder).read_recent(name, largest)
-
-    def read_ahead(self, paths: Sequence[str]) -> None:
-        """Request files at the same time that are read a moment later."""
-        for_all(lambda path: recent_of(path) or _request(path), paths)
 
     def open_stream(self, path: str) -> BinaryIO:
         folder, _, name = path.rpartition("/")
@@ -78,11 +66,6 @@ class RemoteFileSystem:
     create = mkdir = rmdir = unlink = remove_tree = replace = exchange = link = symlink = (
         set_permissions
     ) = fsync = guarded = free = read_small = _only_read
-
-
-def _request(path: str) -> Recent:
-    folder, _, name = path.rpartition("/")
-    return _store(folder).request_recent(name, LARGEST_DOCUMENT_NBYTES)
 
 
 def _store(folder: str) -> RemoteStore:
