@@ -21,6 +21,7 @@ from wkwdask.runs import journal as module
 from wkwdask.runs.batch_file import ElementTasks, write_tasks
 from wkwdask.runs.journal import Journal, has_journal, read_journal
 from wkwdask.runs.parts import read_scratch, write_scratch
+from wkwdask.store import files
 
 
 def entries(folder):
@@ -77,7 +78,7 @@ def test_two_at_once(tmp_path):
 def test_a_number_that_was_just_taken(tmp_path, monkeypatch):
     """Another process may make the file between the look and the making."""
     (tmp_path / "journal-0.jsonl").write_text('{"n":0}\n')
-    monkeypatch.setattr(module.files, "numbered", lambda *args: iter(()))
+    monkeypatch.setattr(module, "numbered", lambda *args: iter(()))
     with Journal(str(tmp_path)) as journal:
         journal.append({"n": 1})
     assert (tmp_path / "journal-0.jsonl").read_text() == '{"n":0}\n'
@@ -171,7 +172,7 @@ def test_lines_reach_the_disk_within_seconds(tmp_path, monkeypatch):
 
 def test_the_new_file_is_in_the_folder_for_good(tmp_path, monkeypatch):
     flushed = []
-    monkeypatch.setattr(module.files, "fsync", flushed.append)
+    monkeypatch.setattr(files, "fsync", flushed.append)
     with Journal(str(tmp_path)):
         assert flushed == [str(tmp_path)]
 

@@ -29,7 +29,7 @@ from wkwdask.formats.webknossos.layer_edit import LayerEdit, MagRemoval
 from wkwdask.formats.wkw.array import wkw_target
 from wkwdask.formats.wkw.header import make_header
 from wkwdask.model.states import FILE_RECORD_NAME
-from wkwdask.runs import job_folder, job_records
+from wkwdask.runs import job_folder, job_records, journal
 from wkwdask.runs.job_folder import JobFolder, NewMag
 from wkwdask.runs.job_records import InterruptedJob, find_interrupted
 from wkwdask.runs.journal import has_journal, read_journal
@@ -1023,5 +1023,5 @@ def test_what_is_said_of_it():
 
 
 def test_a_folder_that_is_removed_while_others_look_at_it_has_no_journal(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "numbered", lambda folder, *_: [(0, f"{folder}/journal-0.jsonl")])
+    monkeypatch.setattr(journal, "numbered", lambda *_: [(0, "journal-0.jsonl")])
     assert not has_journal(str(tmp_path))

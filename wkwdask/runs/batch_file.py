@@ -20,7 +20,7 @@ from wkwdask.errors import CorruptError, MissingError
 from wkwdask.model.parsing import reading
 from wkwdask.plans.batch_size import ArraySize
 from wkwdask.store.json_record import format_job_record, read_job_record, read_record
-from wkwdask.store.new_files import NewFile, publish_bytes
+from wkwdask.store.paths import split
 from wkwdask.store.store import store_at
 from wkwdask.store.user_key import is_signed, key_path, signature, user_key
 
@@ -113,7 +113,7 @@ def read_batch(root: str) -> Batch | None:
 
 
 def write_batch(root: str, batch: Batch) -> None:
-    publish_bytes(f"{root}/{BATCH_NAME}", format_job_record(batch.to_json()))
+    store_at(root).put(BATCH_NAME, format_job_record(batch.to_json()))
 
 
 class HandedToSlurm(BaseException):
@@ -142,9 +142,10 @@ def write_tasks(path: str, tasks: Iterable[Any], group: int, dumps: Callable[[An
     # The signature covers path, offset and number of tasks, so a signed group cannot be moved to
     # another place or job. The index is published after the task file, so it never names missing
     # groups.
-    offset, index = 0, []
+    folder, name = split(path)
+    store, offset, index = store_at(folder), 0, []
     remaining, key = iter(tasks), user_key(create=True)
-    with NewFile(path) as file:
+    with store.new_file(name) as file:
         while members := list(islice(remaining, group)):
             data = dumps(members)
             file.write(data, offset)
@@ -157,7 +158,7 @@ def write_tasks(path: str, tasks: Iterable[Any], group: int, dumps: Callable[[An
                 )
             )
             offset += len(data)
-    publish_bytes(path + _INDEX_SUFFIX, json.dumps({"groups": index}).encode())
+    store.put(name + _INDEX_SUFFIX, json.dumps({"groups": index}).encode())
     return sum(count for _, _, count, _ in index)
 
 

@@ -58,7 +58,7 @@ from wkwdask.runs.job_records import (
     targets_of,
 )
 from wkwdask.runs.journal import finished_work
-from wkwdask.store import files, locks, trees
+from wkwdask.store import locks, trees
 from wkwdask.store.json_record import format_job_record
 from wkwdask.store.locks import (
     ShardBox,
@@ -69,15 +69,15 @@ from wkwdask.store.locks import (
     release_locks_of,
     write_owner,
 )
-from wkwdask.store.new_files import NewFiles, publish_bytes
 from wkwdask.store.paths import basename, dirname
 from wkwdask.store.records import PROVENANCE_NAME, format_provenance, read_provenance
-from wkwdask.store.store import store_at
+from wkwdask.store.store import folders_of, store_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from wkwdask.model.metadata_edit import MetadataEdit
+    from wkwdask.model.store import Store
     from wkwdask.store.locks import Owner
     from wkwdask.store.slurm import SlurmJob
 
@@ -107,11 +107,15 @@ class Publisher:
     @property
     def is_prepared(self) -> bool:
         """Whether the publish record exists; then only :meth:`publish` ends the job."""
-        return store_at(self._record).exists()
+        return self._store.exists(RECORD_NAME)
+
+    @property
+    def _store(self) -> Store:
+        return store_at(self.paths.root)
 
     @property
     def _record(self) -> str:
-        return f"{self.paths.root}/{RECORD_NAME}"
+        return self._store.path_of(RECORD_NAME)
 
     def prepare(
         self,
@@ -124,7 +128,8 @@ class Publisher:
         # A repeated publish() skips the mags whose final folders contain this id in their
         # provenance.
         publication_id = secrets.token_hex(8)
-        records = NewFiles(self.paths.root, self.paths.root)
+        store, folders = self._store, folders_of(self.paths.root)
+        records = store.new_files(self.paths.root)
         try:
             for mag in mags:
                 stated = {
@@ -142,18 +147,13 @@ class Publisher:
             raise
         for mag in mags:
             inherit_tree_permissions(f"{self.paths.root}/{mag.staged}", mag.folder)
-        for folder, _, _ in (
-            walked
-            for mag in mags
-            for walked in files.walk(f"{self.paths.root}/{mag.staged}", topdown=False)
-        ):
+        for mag in mags:
             # the files were flushed when they were written, but not their names, which the record
             # relies on
-            files.fsync(folder)
+            for folder in reversed([folder for folder, _, _ in store.walk(mag.staged)]):
+                folders.fsync(folder)
         listed = [(mag.staged, mag.folder) for mag in mags]
-        publish_bytes(
-            self._record, format_publication(self.paths, job, publication_id, listed, edit)
-        )
+        store.put(RECORD_NAME, format_publication(self.paths, job, publication_id, listed, edit))
 
     def publish(self) -> None:
         """Carry out the publish record. Repeating it is harmless."""
@@ -164,7 +164,7 @@ class Publisher:
         #   2. edit the metadata                                readers ignore a mag that the metadata does not list yet  # noqa: E501
         #   3. unlink plan.json                                 the folder now contains the replaced mags and must not look resumable  # noqa: E501
         #   4. delete the job folder, publish.json included     until here the next job repeats from 1  # noqa: E501
-        root, publication = self.paths.root, read_publication(self.paths)
+        folders, publication = folders_of(self.paths.root), read_publication(self.paths)
         if publication is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._record)
         if publication.removed is not None:
@@ -176,19 +176,19 @@ class Publisher:
             if read_provenance(folder).get("publication") != publication.publication_id:
                 trees.publish_folder(staged, folder)
         for parent in dict.fromkeys(dirname(folder) for _, folder in publication.mags):
-            files.fsync(parent)
+            folders.fsync(parent)
         if edit is not None:
             _apply(edit.apply, self._record)
         with contextlib.suppress(FileNotFoundError):
             # another job may be ending this one at the same time
-            files.unlink(f"{root}/{PLAN_NAME}")
-            files.fsync(root)
+            self._store.delete(PLAN_NAME)
         self.discard()
 
     def hide_removed(self) -> None:
         """Remove mags from the metadata and move them into the job folder, so that only deleting is
         left."""
         root, publication = self.paths.root, read_publication(self.paths)
+        folders = folders_of(root)
         if publication is None or publication.removed is None:
             return
         # The order is opposite to that of publish(), since the metadata must never list a missing
@@ -199,14 +199,14 @@ class Publisher:
         for number, folder in enumerate(publication.removed):
             with contextlib.suppress(FileNotFoundError):
                 # already moved, or listed in the metadata without a folder
-                files.rename(folder, f"{root}/{number}-{basename(folder)}")
-                files.fsync(dirname(folder))
-        files.fsync(root)
-        publish_bytes(self._record, format_removal(self.paths, (), None))
+                folders.rename(folder, f"{root}/{number}-{basename(folder)}")
+                folders.fsync(dirname(folder))
+        folders.fsync(root)
+        self._store.put(RECORD_NAME, format_removal(self.paths, (), None))
 
     def discard(self) -> None:
         """Delete the job folder with new or replaced mags."""
-        files.remove_tree(self.paths.root)
+        self._store.delete_folder()
 
 
 def _apply(step: Callable[[], None], source: str) -> None:
@@ -238,6 +238,7 @@ class JobFolder:
         self.region = region
         self.is_kept_for_later = is_kept_for_later
         self._datasets = tuple(datasets)
+        self._store = store_at(self.root)
 
     def start(
         self,
@@ -254,7 +255,7 @@ class JobFolder:
         """
         if existing != "update":
             # an update must not recreate the folder of a layer that was just renamed
-            files.makedirs(self.parent)
+            store_at(self.parent).make()
         try:
             with guarded(self.parent):
                 done = self._take_over(existing, settings)
@@ -272,7 +273,7 @@ class JobFolder:
                 )
                 if first_existing != "update":
                     check_targets(self.targets, first_existing)
-                files.makedirs(self.root)
+                self._store.make()
                 # The owner comes first, since a folder with a plan but no owner would belong to no
                 # job. The plan comes last and makes the job resumable.
                 write_owner(f"{self.root}/{OWNER_NAME}", self.owner)
@@ -289,7 +290,7 @@ class JobFolder:
                         "call": current_call().to_json(),
                         "resumed_by": resumed_by,
                     }
-                    publish_bytes(f"{self.root}/{PLAN_NAME}", format_job_record(record))
+                    self._store.put(PLAN_NAME, format_job_record(record))
         except BaseException:
             self.suspend()
             raise
@@ -316,7 +317,7 @@ class JobFolder:
         """Remove the targets from the metadata and move them into the job folder, which :meth:`end`
         deletes."""
         paths = self._paths(self.root)
-        publish_bytes(f"{self.root}/{RECORD_NAME}", format_removal(paths, self.targets, edit))
+        self._store.put(RECORD_NAME, format_removal(paths, self.targets, edit))
         Publisher(paths).hide_removed()
 
     def end(self) -> None:
@@ -352,7 +353,7 @@ class JobFolder:
         array [s]; 0 if the clock was set back meanwhile."""
         batch = read_batch(self.root)
         started = (
-            files.stat(f"{self.root}/{OWNER_NAME}").st_mtime
+            folders_of(self.root).stat(self._store.path_of(OWNER_NAME)).st_mtime
             if batch is None
             else batch.rounds[0].time
         )
@@ -432,7 +433,7 @@ class JobFolder:
                 )
             owner = job_records.job_owner(root)
             warn_of_discarded(root, root if owner is None else f"{owner.command} ({owner.since})")
-        files.remove_tree(root)
+        store_at(root).delete_folder()
         release_locks_of(job, targets)
         is_published = any(read_provenance(target).get("job") == job for target in self.targets)
         # true if it was killed while it deleted its folder, or before it released its locks
@@ -448,7 +449,7 @@ class JobFolder:
             if owner is None:
                 if job_records.age_seconds(root) > job_records.OWNERLESS_SECONDS:
                     # a task that outlived its discarded job has created the folder again
-                    files.remove_tree(root)
+                    store_at(root).delete_folder()
             elif owner.is_gone() or not holds_locks(root, job):
                 with contextlib.suppress(OSError):
                     # a dead job that cannot be completed must not block jobs on other mags of the
@@ -555,7 +556,7 @@ def find_removals(parent: str, datasets: Sequence[str] = ()) -> list[Interrupted
                 and not store_at(target).is_taken()
             ):
                 if all(removal.root != job_root(parent, holder.job) for removal in found):
-                    files.remove_tree(job_root(parent, holder.job))
+                    store_at(job_root(parent, holder.job)).delete_folder()
                 release_locks_of(holder.job, [target])
                 found.append(InterruptedRemoval(None, (target,), holder.command))
     return found
@@ -570,7 +571,7 @@ def release_dead_locks(parent: str) -> None:
             root = job_root(parent, holder.job)
             if holder.is_gone() and not can_be_handed_over(root):
                 # without a plan, nothing can continue it
-                files.remove_tree(root)
+                store_at(root).delete_folder()
                 release_locks_of(holder.job, [target])
 
 
@@ -582,9 +583,9 @@ def remove_ownerless_folder(lock: str) -> None:
     with contextlib.suppress(LockedError):
         owner = read_owner(lock)
         if owner is not None and owner.is_gone():
-            root = job_root(dirname(lock), owner.job)
-            if not store_at(root).exists(OWNER_NAME):
-                files.remove_tree(root)
+            store = store_at(job_root(dirname(lock), owner.job))
+            if not store.exists(OWNER_NAME):
+                store.delete_folder()
 
 
 def end_removal(root: str) -> None:
@@ -616,4 +617,4 @@ def discard_interrupted(root: str) -> None:
 def _discard(root: str, job: str) -> None:
     check_records(RecordPaths(root))
     release_locks_of(job, targets_of(root))
-    files.remove_tree(root)
+    store_at(root).delete_folder()

@@ -17,8 +17,7 @@ from wkwdask.errors import CorruptError
 from wkwdask.model.parsing import reading
 from wkwdask.model.writing.receipts import Receipt
 from wkwdask.runs.job import Job, Result
-from wkwdask.store import files
-from wkwdask.store.store import folders_of, store_at
+from wkwdask.store.store import folders_of, numbered, store_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -69,7 +68,7 @@ def open_next(
     """Create a file of lines with the next free number. After a collision with another process, the
     number increases by ``step``."""
     if number is None:
-        number = max((n for n, _ in files.numbered(folder, prefix, SUFFIX)), default=-1) + 1
+        number = max((n for n, _ in numbered(store_at(folder), prefix, SUFFIX)), default=-1) + 1
     while True:
         try:
             return folders_of(folder).create(f"{folder}/{prefix}{number}{SUFFIX}", append=True)
@@ -79,8 +78,9 @@ def open_next(
 
 def read_journal(folder: str) -> Iterator[bytes]:
     """Iterate over the lines of all journal files, oldest file first."""
-    for _, path in sorted(files.numbered(folder, _PREFIX, SUFFIX)):
-        with store_at(path).open_stream() as file:
+    store = store_at(folder)
+    for _, name in sorted(numbered(store, _PREFIX, SUFFIX)):
+        with store.open_stream(name) as file:
             for line in file:
                 if line.endswith(b"\n"):
                     yield line

@@ -22,14 +22,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 from wkwdask.model.summary import format_nbytes
 from wkwdask.runs.journal import SUFFIX, keys_of, open_next, read_journal
-from wkwdask.store import files
 from wkwdask.store.records import PROGRESS_NAME
-from wkwdask.store.store import folders_of, store_at
+from wkwdask.store.store import folders_of, numbered, store_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
-    from wkwdask.model.store import Output
+    from wkwdask.model.store import Output, Store
     from wkwdask.runs.job import Job, Result
 
 
@@ -98,9 +97,9 @@ class LineFile:
 def read_progress(folder: str) -> list[dict[str, Any]]:
     """Read the last progress line of each process that drove a job, in the order of their
     starts."""
-    last = []
-    for _, path in sorted(files.numbered(folder, _PROGRESS, SUFFIX)):
-        records = list(_records(path))
+    store, last = store_at(folder), []
+    for _, name in sorted(numbered(store, _PROGRESS, SUFFIX)):
+        records = list(_records(store, name))
         if records:
             last.append((records[0].get("time", 0.0), records[-1]))
     return [record for _, record in sorted(last, key=itemgetter(0))]
@@ -108,9 +107,10 @@ def read_progress(folder: str) -> list[dict[str, Any]]:
 
 def read_failures(folder: str) -> list[Failure]:
     """Read the failed tasks of a job that no later attempt finished."""
+    store = store_at(folder)
     failures: dict[str, Failure] = {}
-    for _, path in sorted(files.numbered(folder, FAILURES, SUFFIX)):
-        for record in _records(path):
+    for _, name in sorted(numbered(store, FAILURES, SUFFIX)):
+        for record in _records(store, name):
             with contextlib.suppress(TypeError):
                 failure = Failure(**record)
                 if not isinstance(failure.task, str) or not isinstance(failure.time, (int, float)):
@@ -126,7 +126,7 @@ def read_failures(folder: str) -> list[Failure]:
 def keep_progress(folder: str, mag: str) -> None:
     """Copy the last progress lines of a job to its first mag."""
     with contextlib.suppress(OSError):
-        lines = _last_lines([path for _, path in sorted(files.numbered(folder, _PROGRESS, SUFFIX))])
+        lines = _last_lines(store_at(folder))
         if lines:
             output = folders_of(mag).create(f"{mag}/{PROGRESS_NAME}", exclusive=False)
             with contextlib.closing(output) as file:
@@ -134,19 +134,19 @@ def keep_progress(folder: str, mag: str) -> None:
                 file.write(memoryview(b"".join(lines)), 0)
 
 
-def _last_lines(paths: Sequence[str]) -> list[bytes]:
+def _last_lines(store: Store) -> list[bytes]:
     lines: list[bytes] = []
-    for path in reversed(paths):
-        with store_at(path).open_stream() as file:
+    for _, name in sorted(numbered(store, _PROGRESS, SUFFIX), reverse=True):
+        with store.open_stream(name) as file:
             lines = [line for line in file if line.endswith(b"\n")][-_KEPT_LINES:] + lines
         if len(lines) >= _KEPT_LINES:
             break
     return lines[-_KEPT_LINES:]
 
 
-def _records(path: str) -> Iterator[dict[str, Any]]:
+def _records(store: Store, name: str) -> Iterator[dict[str, Any]]:
     """Iterate over the records of a file, skipping lines that a crash or a full disk cut short."""
-    with contextlib.suppress(FileNotFoundError), store_at(path).open_stream() as file:
+    with contextlib.suppress(FileNotFoundError), store.open_stream(name) as file:
         for line in file:
             with contextlib.suppress(ValueError, RecursionError):
                 record = json.loads(line)

@@ -53,6 +53,20 @@ def folders_of(path: str) -> Folders:
     return files
 
 
+def numbered(store: Store, prefix: str, suffix: str = "") -> Iterator[tuple[int, str]]:
+    """List the names in a store that consist of a number, such as ``z12`` or ``x3.wkw``, with the
+    number, in no order."""
+    for entry in store.entries():
+        digits = entry.name[len(prefix) : len(entry.name) - len(suffix)]
+        if (
+            entry.name == f"{prefix}{digits}{suffix}"
+            and digits.isdecimal()
+            and digits.isascii()
+            and str(int(digits)) == digits
+        ):
+            yield int(digits), entry.name
+
+
 def with_witness(store: Store, name: str) -> Store:
     """Return a store that reads refused files (403) as absent while a witness file stays readable.
 
