@@ -69,8 +69,6 @@ HARMLESS = {
 }
 """Names of ``os`` that touch no file."""
 BESIDE_THE_DOOR = {
-    "api.datasets": 1,
-    "cli.cluster": 2,
     "formats.identity": 2,
     "formats.leftovers": 7,
     "formats.level_folders": 1,
@@ -109,23 +107,9 @@ BESIDE_THE_DOOR = {
     "formats.zarr.library_store": 2,
     "formats.zarr.single_file": 3,
     "formats.zarr.views": 11,
-    "graphs.job_array": 2,
-    "ids.components": 1,
-    "ids.faces": 8,
+    "ids.faces": 7,
     "ids.id_map": 6,
     "ids.id_source": 1,
-    "ids.remap_layer": 1,
-    "verbs.export": 14,
-    "verbs.manifest": 3,
-    "verbs.rechunk": 1,
-    "verbs.remove": 9,
-    "verbs.repair_leftovers": 3,
-    "verbs.repair_level": 1,
-    "verbs.update": 3,
-    "verbs.verify": 1,
-    "verbs.webknossos.dataset_edit": 6,
-    "viewer.demo": 1,
-    "viewer.server": 1,
 }
 """Modules above ``store`` that reach files by path, with the number of calls. All others reach them
 by name in a ``Store``; these numbers may only become smaller."""

@@ -36,7 +36,6 @@ from wkwdask.geometry.mag import Mag
 from wkwdask.model.coordinates import same_lengths
 from wkwdask.model.levels import length_nm
 from wkwdask.model.voxel_type import element_class, guess_category
-from wkwdask.store import files
 from wkwdask.store.paths import any_path, basename, local_path
 from wkwdask.store.store import store_at
 from wkwdask.verbs.webknossos.dataset_edit import (
@@ -591,7 +590,7 @@ def create_dataset(
             )
         return document
 
-    files.makedirs(path)
+    store_at(path).make()
     update_datasource(path, check_new, new)
     dataset = open_dataset(path)
     stored_size, requested_size = (

@@ -140,7 +140,7 @@ def probe(folder: str, token: str, output: str) -> None:
     them as JSON."""
     from wkwdask.clusters import check
     from wkwdask.clusters.connect import cluster as connect
-    from wkwdask.store import files
+    from wkwdask.store.store import folders_of
 
     with connect() as client:
         facts = (
@@ -150,7 +150,7 @@ def probe(folder: str, token: str, output: str) -> None:
         )
     with open(f"{output}.part", "w", encoding="utf-8") as file:
         json.dump(facts, file)
-    files.rename(f"{output}.part", output)
+    folders_of(output).rename(f"{output}.part", output)
 
 
 @click.command(short_help="Submit a command to SLURM.", context_settings=_VERBATIM)
@@ -310,12 +310,12 @@ def _submit_allocation(
 ) -> bool:
     """Run a command or Python script in one job with its own dask cluster. Return False if ``wait``
     is set and the job failed."""
-    from wkwdask.store import files
     from wkwdask.store.slurm import submit_job, wait_for_end
+    from wkwdask.store.store import store_at
 
     verb = splitext(basename(arguments[0]))[0]
     program = [] if arguments[0].endswith(".py") else ["-m", "wkwdask"]
-    files.makedirs(logs)
+    store_at(logs).make()
     asked = [f"--job-name=wkwdask-{verb}", f"--output={logs}/{verb}-%j.log", *options]
     number = submit_job(
         str(config.path), [sys.executable, *program, *arguments], asked, os.getcwd()

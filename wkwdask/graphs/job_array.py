@@ -48,8 +48,6 @@ from wkwdask.runs.batch_file import (
 )
 from wkwdask.runs.job_folder import can_be_handed_over, hand_over
 from wkwdask.runs.journal import Journal, JournaledJob, entry_of, keys_of, read_journal
-from wkwdask.store import files
-from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.slurm import (
     SlurmJob,
     cancel_jobs,
@@ -59,6 +57,7 @@ from wkwdask.store.slurm import (
     release_job,
     submit_job,
 )
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -159,8 +158,8 @@ def _submit(
     # record names both, and the lock is handed over. So if this process dies in between, no array
     # runs whose results no job would publish.
     script, number = f"{root}/{_SCRIPT_NAME}", len(batch.rounds)
-    publish_bytes(script, batch.script.encode())
-    files.makedirs(batch.logs)
+    store_at(root).put(_SCRIPT_NAME, batch.script.encode())
+    store_at(batch.logs).make()
     if not os.access(batch.logs, os.W_OK | os.X_OK):  # SLURM would end the jobs without a message
         raise PermissionError(
             errno.EACCES,
@@ -288,7 +287,7 @@ class ElementJob:
         """Yield the tasks. Stop when the record of the job is gone: it was cancelled or has
         ended."""
         for task in self._share.tasks():
-            if not files.exists(f"{self.folder}/{BATCH_NAME}"):
+            if not store_at(self.folder).exists(BATCH_NAME):
                 return
             if task.key in self._known:
                 self._num_known += 1

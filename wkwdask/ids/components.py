@@ -44,8 +44,8 @@ from wkwdask.kernels.labels.components import (
 )
 from wkwdask.runs.job import FlatJob, Result, Task, voxel_nbytes
 from wkwdask.runs.parts import source_changed
-from wkwdask.store import files
 from wkwdask.store.paths import dirname
+from wkwdask.store.store import folders_of
 from wkwdask.verbs.apply_job import AppliedFunction
 
 if TYPE_CHECKING:
@@ -434,10 +434,9 @@ def faces_job(labelling: Labelling) -> ScratchJob:
 def tabulate(labelling: Labelling) -> BrickTable:
     """Write the table of all bricks with components, which the join tasks read."""
     # no task has created it if no region has components
-    files.make_folders_below(dirname(labelling.folder), labelling.folder)
-    rows = [
-        FacesFile(faces_path(labelling.folder, region)).bricks for region in labelling.regions()
-    ]
+    folder = labelling.folder
+    folders_of(folder).make_folders_below(dirname(folder), folder)
+    rows = [FacesFile(faces_path(folder, region)).bricks for region in labelling.regions()]
     bricks = np.concatenate([np.zeros((0, 6), np.int64), *rows])
     codes = np.array([labelling.code_of((x, y, z)) for x, y, z in bricks[:, :3].tolist()], np.int64)
     order = np.argsort(codes)

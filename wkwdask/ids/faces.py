@@ -19,6 +19,7 @@ from wkwdask.errors import CorruptError
 from wkwdask.store import files
 from wkwdask.store.new_files import NewFile, publish_bytes
 from wkwdask.store.paths import dirname
+from wkwdask.store.store import folders_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -57,7 +58,7 @@ class BrickFaces:
 
 def write_faces(folder: str, region: Vec3, bricks: Iterable[BrickFaces], sources: int) -> None:
     """Write the faces file of a region. Repeating it is harmless."""
-    files.make_folders_below(dirname(folder), folder)
+    folders_of(folder).make_folders_below(dirname(folder), folder)
     rows, offset = [], 0
     with NewFile(faces_path(folder, region)) as file:
         for faces in bricks:

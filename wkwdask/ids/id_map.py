@@ -19,8 +19,9 @@ from wkwdask.errors import CorruptError, FormatError, IncompleteWriteError
 from wkwdask.model.parsing import reading
 from wkwdask.store import files
 from wkwdask.store.json_record import read_record
-from wkwdask.store.new_files import NewFile, publish_bytes
+from wkwdask.store.new_files import NewFile
 from wkwdask.store.paths import basename
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -69,7 +70,7 @@ class IdMap:
 
     def save(self, folder: str) -> None:
         """Write the record that marks the table as complete."""
-        publish_bytes(f"{folder}/{_RECORD_NAME}", json.dumps(asdict(self)).encode())
+        store_at(folder).put(_RECORD_NAME, json.dumps(asdict(self)).encode())
 
 
 def saved_map(folder: str) -> IdMap | None:

@@ -22,8 +22,7 @@ from wkwdask.ids.table_file import table_path, write_table
 from wkwdask.model.extras import import_extra
 from wkwdask.model.parsing import reading
 from wkwdask.store import files
-from wkwdask.store.new_files import publish_bytes
-from wkwdask.store.paths import dirname, local_path, splitext
+from wkwdask.store.paths import dirname, local_path, split, splitext
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
@@ -419,4 +418,5 @@ def write_mapping(path: str, old: npt.NDArray[Any], new: npt.NDArray[Any]) -> No
         return
     stream = io.BytesIO()
     np.save(stream, np.stack([old.astype(np.uint64), new.astype(np.uint64)], axis=1))
-    publish_bytes(path, stream.getvalue())
+    folder, name = split(path)
+    store_at(folder).put(name, stream.getvalue())

@@ -21,9 +21,8 @@ from wkwdask.plans.apply import plan_bricks
 from wkwdask.plans.regions import Tiling
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.staged import StagedMags, settings_of
-from wkwdask.store import files
 from wkwdask.store.paths import dirname, local_path
-from wkwdask.store.store import store_at
+from wkwdask.store.store import folders_of, store_at
 from wkwdask.streams.converted import countable
 from wkwdask.streams.points import sample_points
 from wkwdask.verbs.apply_job import AppliedFunction, ApplyJob
@@ -171,7 +170,7 @@ class Remap(Plan):
     def table(self) -> IdMap:
         """Write the table into the job's folder, or reuse that of an earlier start."""
         folder = self.target.scratch_folder
-        files.make_folders_below(dirname(folder), folder)
+        folders_of(folder).make_folders_below(dirname(folder), folder)
         table = saved_map(folder) or self.mapping.write(folder)
         if table.largest > np.iinfo(self.target.dtype).max:
             raise ValueError(

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import ExistsError, MissingError
 from wkwdask.model.extras import import_extra
-from wkwdask.store.new_files import NewFile
-from wkwdask.store.paths import dirname, local_path
+from wkwdask.store.paths import dirname, local_path, split
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     import os
 
     from pandas import DataFrame
+
+    from wkwdask.store.new_files import NewFile
 
 SUFFIXES = (".csv", ".parquet")
 
@@ -52,7 +53,11 @@ def table_path(url: str | os.PathLike[str]) -> str:
 
 def write_table(frame: DataFrame, path: str) -> None:
     """Write a table atomically."""
-    with NewFile(path) as file, io.BufferedWriter(_Stream(file), 1 << 20) as stream:
+    folder, name = split(path)
+    with (
+        store_at(folder).new_file(name) as file,
+        io.BufferedWriter(_Stream(file), 1 << 20) as stream,
+    ):
         if path.endswith(".parquet"):
             frame.to_parquet(stream, engine="pyarrow")
         else:

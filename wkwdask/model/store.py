@@ -317,6 +317,10 @@ class Store(Protocol):
         """Read small files into memory, one after another, until it is full; return (offset, size)
         of each, see :func:`wkwdask.store.files.read_small`. Remote stores cannot."""
 
+    def check_content(self, name: str = "") -> None:
+        """Raise CorruptError if a file in a zip contradicts the checksum that the zip states; other
+        files have none."""
+
     def entries(self, folder: str = "") -> Iterator[StoredEntry]:
         """List a folder in no order; a missing folder is empty, a link to a missing folder is an
         error."""

@@ -352,11 +352,7 @@ class JobFolder:
         """Return the time since this process created or took over the folder, or submitted the job
         array [s]; 0 if the clock was set back meanwhile."""
         batch = read_batch(self.root)
-        started = (
-            folders_of(self.root).stat(self._store.path_of(OWNER_NAME)).st_mtime
-            if batch is None
-            else batch.rounds[0].time
-        )
+        started = self._store.status(OWNER_NAME).st_mtime if batch is None else batch.rounds[0].time
         return max(0.0, time.time() - started)
 
     def _paths(self, root: str) -> RecordPaths:

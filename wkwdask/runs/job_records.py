@@ -16,7 +16,7 @@ from wkwdask.runs.journal import has_journal
 from wkwdask.store.json_record import read_job_record
 from wkwdask.store.locks import ShardBox, locked_folders, locks_of, read_owner
 from wkwdask.store.paths import dirname
-from wkwdask.store.store import folders_of, store_at
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -181,7 +181,7 @@ def region_of(root: str) -> ShardBox | None:
 def age_seconds(root: str) -> float:
     """Return the time since a folder changed, 0 if it is gone or the clock was set back."""
     try:
-        return max(0.0, time.time() - folders_of(root).stat(root).st_mtime)
+        return max(0.0, time.time() - store_at(root).status().st_mtime)
     except FileNotFoundError:
         return 0.0
 

@@ -25,7 +25,6 @@ from wkwdask.model.writing.receipts import greatest, least
 from wkwdask.runs.job import Result, Task
 from wkwdask.runs.report import MagReport
 from wkwdask.runs.shared_loop import num_sharing, share
-from wkwdask.store.new_files import NewFile
 from wkwdask.store.paths import dirname
 from wkwdask.store.store import folders_of, store_at
 
@@ -310,17 +309,17 @@ def write_scratch(
     pieces: Iterable[tuple[Vec3, BoundingBox, tuple[int, int], npt.NDArray[Any]]],
 ) -> tuple[ScratchPiece, ...]:
     """Write pieces to one scratch file, atomically and repeatably; pieces of zeros are left out."""
-    path = f"{folder}/{name}"
+    store = store_at(folder)
     folders_of(folder).make_folders_below(dirname(folder), folder)
     written, offset = [], 0
-    with NewFile(path, flush=False) as file:
+    with store.new_file(name, flush=False) as file:
         for part, box, channels, voxels in pieces:
             values = np.asfortranarray(voxels).ravel("K").view(np.uint8)
             if not values.any():
                 continue
             data = lz4.block.compress(values, store_size=True)
             file.write(data, offset)
-            written.append(ScratchPiece(part, box, channels, path, offset, len(data)))
+            written.append(ScratchPiece(part, box, channels, file.path, offset, len(data)))
             offset += len(data)
     return tuple(written)
 

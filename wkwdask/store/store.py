@@ -183,6 +183,9 @@ class FolderStore:
     ) -> list[tuple[int, int]]:
         return files.read_small(self.url, names, max_nbytes, memory)
 
+    def check_content(self, name: str = "") -> None:
+        files.check_content(self._path(name))
+
     def entries(self, folder: str = "") -> Iterator[StoredEntry]:
         try:
             with files.scandir(self.path_of(folder) if folder else self.url) as entries:

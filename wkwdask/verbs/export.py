@@ -57,12 +57,11 @@ from wkwdask.runs.staged import (
     resuming_policy,
     settings_of,
 )
-from wkwdask.store import files, trees
+from wkwdask.store import trees
 from wkwdask.store.json_record import format_job_record, read_job_record
 from wkwdask.store.locks import Owner, guarded, release_lock, take_lock
-from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.paths import basename, dirname, local_path, split, splitext
-from wkwdask.store.store import store_at
+from wkwdask.store.store import folders_of, store_at
 from wkwdask.verbs.region_job import SourceSpec, check_source
 from wkwdask.verbs.sources import box_setting, cast_note, check_not_replaced, source_token
 from wkwdask.verbs.space import SURE_SHARE, read_voxels
@@ -72,6 +71,7 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.pictures.outputs import Output
     from wkwdask.model.states import States
+    from wkwdask.model.store import Store
     from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.volume import Volume
     from wkwdask.verbs.sources import VolumeSelection
@@ -168,6 +168,11 @@ class Export(Work[Report]):
         return f"{folder}/.{name}.wkwdask-export"
 
     @property
+    def _store(self) -> Store:
+        """Hidden folder."""
+        return store_at(self.root)
+
+    @property
     def staged(self) -> str:
         """Path of the result before it is published."""
         return f"{self.root}/{basename(self.target)}"
@@ -233,16 +238,16 @@ class Export(Work[Report]):
         """Take the lock, then continue in the hidden folder of an interrupted export or create a
         new one."""
         parent = dirname(self.target)
-        files.makedirs(parent)
+        store_at(parent).make()
         # Target and hidden folder are siblings on one file system, so that the last step is an
         # atomic rename.
         with guarded(parent):
             take_lock(self.target, self.owner)
         try:
-            if not store_at(self.staged).is_taken():
+            if not self._store.is_taken(basename(self.target)):
                 # left by an export that was killed after it published its target, or before it
                 # wrote anything
-                files.remove_tree(self.root)
+                self._store.delete_folder()
             _check_free(self.target, self.existing, is_file=self.is_file)
             self._prepare_folder()
         except BaseException:
@@ -252,17 +257,18 @@ class Export(Work[Report]):
     def _prepare_folder(self) -> None:
         """Create the hidden folder, or keep that of an interrupted export with the same
         settings."""
-        path = f"{self.root}/{_SETTINGS_NAME}"
-        if self.existing == "restart" or not store_at(path).exists():
+        store = self._store
+        if self.existing == "restart" or not store.exists(_SETTINGS_NAME):
             if has_journal(self.root):
                 warn_of_discarded(self.root, self.owner.command)
-            files.remove_tree(self.root)
+            store.delete_folder()
         else:
             check_no_links(self.root)
-            check_same_settings(self.root, self.settings, read_job_record(path) or {})
-        if not store_at(self.root).is_folder():
-            files.mkdir(self.root)
-            publish_bytes(path, format_job_record(self.settings))
+            before = read_job_record(store.path_of(_SETTINGS_NAME)) or {}
+            check_same_settings(self.root, self.settings, before)
+        if not store.is_folder():
+            store.make()
+            store.put(_SETTINGS_NAME, format_job_record(self.settings))
 
     def release(self) -> None:
         release_lock(self.target, self.owner)
@@ -272,7 +278,7 @@ class Export(Work[Report]):
         folder is removed."""
         try:
             if not has_journal(self.root):
-                files.remove_tree(self.root)
+                self._store.delete_folder()
             else:
                 add_resume_note(
                     error, self.root, resuming_policy(self.existing, settings_are_complete=True)
@@ -287,7 +293,7 @@ class Export(Work[Report]):
         output, note = self.output(), ""
         if output is None:
             if store_at(self.staged).exists():
-                files.unlink(self.staged)
+                folders_of(self.root).unlink(self.staged)
             is_ome = self.target.lower().endswith(_OME_SUFFIXES)
             with Progress(title, self.form.box.size[2]) as progress:
                 write_tiff(
@@ -322,13 +328,13 @@ class Export(Work[Report]):
         """Flush the result to disk and rename it to the target."""
         check_not_replaced(self.mag)
         nbytes, num_files = _flush(self.staged)
+        folders = folders_of(self.root)
         if store_at(self.staged).is_folder():
             trees.publish_folder(self.staged, self.target)
-            files.fsync(dirname(self.target))
         else:
-            files.rename(self.staged, self.target)
-            files.fsync(dirname(self.target))
-        files.remove_tree(self.root)
+            folders.rename(self.staged, self.target)
+        folders.fsync(dirname(self.target))
+        self._store.delete_folder()
         box = self.form.box
         entry = MagReport(self.target, num_files, box.volume, nbytes, None, None, None)
         output = self.output()
@@ -477,15 +483,13 @@ def _check_sections(target: str) -> None:
 
 def _flush(path: str) -> tuple[int, int]:
     """Flush all written files to disk; return their bytes and number."""
-    paths = (
-        [f"{folder}/{name}" for folder, _, names in store_at(path).walk() for name in names]
-        if store_at(path).is_folder()
-        else [path]
-    )
+    folders = folders_of(path)
+    walked = [(folder, names) for folder, _, names in store_at(path).walk()]  # none in a file
+    paths = [f"{folder}/{name}" for folder, names in walked for name in names] if walked else [path]
     nbytes = 0
     for file in paths:
-        files.fsync(file)
-        nbytes += files.getsize(file)
-    for folder, _, _ in files.walk(path, topdown=False):
-        files.fsync(folder)
+        folders.fsync(file)
+        nbytes += folders.stat(file).st_size
+    for folder, _ in reversed(walked):
+        folders.fsync(folder)
     return nbytes, len(paths)

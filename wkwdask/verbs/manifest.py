@@ -14,9 +14,7 @@ from wkwdask.formats.record_paths import is_job_folder
 from wkwdask.model.summary import format_nbytes
 from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job import FlatJob, Result, Task
-from wkwdask.store import files
 from wkwdask.store.locks import GUARD_NAME, is_lock
-from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.paths import TEMPORARY_SUFFIX, join
 from wkwdask.store.store import store_at
 
@@ -103,31 +101,30 @@ def hashed_files(
             yield path, entry.is_file()
 
 
-def hash_file(path: str) -> tuple[str, int]:
-    """Return the SHA-256 (hexadecimal) and size [bytes] of a file."""
-    state, nbytes = hashlib.sha256(), 0
-    for piece in _pieces(path):
-        state.update(piece)
-        nbytes += len(piece)
+def hash_file(root: str, name: str) -> tuple[str, int] | None:
+    """Return the SHA-256 (hexadecimal) and size [bytes] of a file, None if it is absent."""
+    store, state, nbytes = store_at(root), hashlib.sha256(), 0
+    # piece by piece: a data file on a server may be larger than any document
+    (file,) = store.open_heads([name], _READ_NBYTES)
+    if file is None:
+        return None
+    with file:
+        starts = range(0, file.nbytes, _READ_NBYTES)
+        pieces: Iterable[bytes] = (file.read_some(_READ_NBYTES, start) for start in starts)
+        if getattr(file, "encoding", ""):  # unpacked: a server keeps it packed
+            with store.open_stream(name) as stream:
+                pieces = [stream.read()]
+        for piece in pieces:
+            state.update(piece)
+            nbytes += len(piece)
     return state.hexdigest(), nbytes
-
-
-def _pieces(path: str) -> Iterator[bytes]:
-    """Yield the content of a file piece by piece: a data file on a server may be larger than any
-    document."""
-    with files.open_file(path) as file:
-        if not getattr(file, "encoding", ""):
-            yield from (
-                file.read_some(_READ_NBYTES, first) for first in range(0, file.nbytes, _READ_NBYTES)
-            )
-            return
-    yield files.read_bytes(path)  # unpacked: a server keeps it packed
 
 
 def read_manifest(root: str) -> dict[str, str]:
     path = f"{root}/{MANIFEST_NAME}"
     try:
-        return parse_manifest(files.read_bytes(path).decode(errors="surrogateescape"), path)
+        with store_at(root).open_stream(MANIFEST_NAME) as file:
+            return parse_manifest(file.read().decode(errors="surrogateescape"), path)
     except FileNotFoundError:
         raise MissingError(f"{path}: not found: write a manifest first") from None
 
@@ -156,9 +153,10 @@ class HashSpec:
         """Read the files; the value is (path, hash, bytes) of each existing one."""
         hashes = []
         for path in self.paths:
-            with contextlib.suppress(FileNotFoundError):
-                # removed since it was listed, or a dangling link
-                hashes.append((path, *hash_file(f"{self.root}/{path}")))
+            with contextlib.suppress(FileNotFoundError):  # a dangling link
+                hashed = hash_file(self.root, path)
+                if hashed is not None:  # else it was removed since it was listed
+                    hashes.append((path, *hashed))
         return Result((), value=hashes)
 
 
@@ -241,11 +239,10 @@ class Hashes(Work[None]):
 
     def write(self) -> ManifestReport:
         """Write the manifest atomically."""
-        path = f"{self.root}/{MANIFEST_NAME}"
-        publish_bytes(
-            path,
-            format_manifest(self.found.items(), self.nbytes).encode("utf-8", "surrogateescape"),
-        )
+        store = store_at(self.root)
+        text = format_manifest(self.found.items(), self.nbytes)
+        store.put(MANIFEST_NAME, text.encode("utf-8", "surrogateescape"))
+        path = store.path_of(MANIFEST_NAME)
         return ManifestReport(path, len(self.found), self.nbytes, not_hashed=tuple(self.others))
 
     def check(self) -> ManifestReport:

@@ -24,10 +24,9 @@ from wkwdask.plans.upsample import UpsamplePlan, plan_upsampling
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.space import Size, existing_folder
 from wkwdask.runs.staged import check_existing, settings_of
-from wkwdask.store import files
 from wkwdask.store.paths import is_below
 from wkwdask.store.records import read_provenance
-from wkwdask.store.store import store_at
+from wkwdask.store.store import folders_of, store_at
 from wkwdask.verbs.compare import EqualJob
 from wkwdask.verbs.region_job import SpliceJob, UpsampleJob
 from wkwdask.verbs.sources import (
@@ -216,8 +215,9 @@ class Rechunk(Plan):
             and self.volume.box.size == self.stored.box.size
         )
         least = nbytes if is_exact else size.least_nbytes
+        place = existing_folder(self.staged.parent)
         return Size(
-            0 if files.can_share_blocks(existing_folder(self.staged.parent)) else least,
+            0 if folders_of(place).can_share_blocks(place) else least,
             nbytes if is_exact else size.likely_nbytes,
             size.num_files,
         )

@@ -28,7 +28,7 @@ from wkwdask.runs.job_folder import (
 )
 from wkwdask.runs.job_records import check_no_job
 from wkwdask.runs.staged import settings_of
-from wkwdask.store import files, trees
+from wkwdask.store import trees
 from wkwdask.store.locks import Owner, is_lock, read_owner
 from wkwdask.store.paths import (
     TEMPORARY_SUFFIX,
@@ -39,7 +39,7 @@ from wkwdask.store.paths import (
     join,
     local_path,
 )
-from wkwdask.store.store import store_at
+from wkwdask.store.store import folders_of, store_at
 
 if TYPE_CHECKING:
     import os
@@ -76,11 +76,12 @@ class RemoveSpec:
 
 def _delete(path: str) -> tuple[int, int]:
     """Delete a file or folder; return the number of deleted files and their bytes."""
-    if store_at(path).is_folder() and not store_at(path).link_target():
+    store, folders = store_at(path), folders_of(path)
+    if store.is_folder() and not store.link_target():
         return trees.delete_tree(path)
     with contextlib.suppress(FileNotFoundError):
-        nbytes = files.lstat(path).st_size
-        files.unlink(path)
+        nbytes = folders.lstat(path).st_size
+        folders.unlink(path)
         return 1, nbytes
     return 0, 0
 
@@ -124,8 +125,8 @@ def _groups(paths: Sequence[str], size: int) -> list[tuple[str, ...]]:
 def _below(folder: str, depth: int, *, is_root: bool = True) -> Iterator[tuple[str, bool]]:
     """Yield folders at some depth below a root, and files above that depth, except those in the
     root itself, as (path, whether it is a folder)."""
-    with contextlib.suppress(FileNotFoundError), files.scandir(folder) as entries:
-        for entry in list(entries):
+    with contextlib.suppress(FileNotFoundError):
+        for entry in list(store_at(folder).entries()):
             if not entry.is_dir(follow_symlinks=False):
                 if not is_root:
                     yield entry.path, False
@@ -266,13 +267,13 @@ class RemovalWork(Work[tuple[int, int]]):
 def unlink_dangling(links: Iterable[str]) -> None:
     for link in links:
         if store_at(link).link_target() and not store_at(link).exists():
-            files.unlink(link)
+            folders_of(link).unlink(link)
 
 
 def remove_if_empty(folder: str) -> None:
     with contextlib.suppress(OSError):
         if not store_at(folder).link_target():
-            files.rmdir(folder)
+            folders_of(folder).rmdir(folder)
 
 
 def lay_out_removals(
@@ -327,7 +328,9 @@ def lay_out_removals(
         and (layers is None or basename(removal.image) in layers)
     ]
     ended_images = [
-        folder for folder in map(files.realpath, ended) if is_below(folder, store_at(path).real())
+        folder
+        for folder in (store_at(image).real() for image in ended)
+        if is_below(folder, store_at(path).real())
     ]
     if layers is not None and mags is None:
         ended_images += filter(
@@ -390,10 +393,10 @@ def lay_out_removals(
 def _is_left_over(folder: str, documents: Sequence[str] = ()) -> bool:
     """Return whether a folder contains only some documents, locks of dead processes, and folders
     without files, so that no job works there."""
-    if store_at(folder).link_target() or not store_at(folder).is_folder():
+    store = store_at(folder)
+    if store.link_target() or not store.is_folder():
         return False
-    with files.scandir(folder) as entries:
-        return all(_is_remainder(entry, documents) for entry in list(entries))
+    return all(_is_remainder(entry, documents) for entry in list(store.entries()))
 
 
 def _is_remainder(entry: StoredEntry, documents: Sequence[str]) -> bool:
@@ -409,16 +412,11 @@ def _is_remainder(entry: StoredEntry, documents: Sequence[str]) -> bool:
 
 def _remove_empty_folders(folder: str) -> None:
     """Remove the folders below a folder that contain no files."""
-    if store_at(folder).is_folder():
-        for name in store_at(folder).names():
-            path = f"{folder}/{name}"
-            if (
-                not name.startswith(".")
-                and store_at(path).is_folder()
-                and not store_at(path).link_target()
-            ):
-                _remove_empty_folders(path)
-                remove_if_empty(path)
+    store = store_at(folder)
+    for name in store.names() if store.is_folder() else ():
+        if not name.startswith(".") and store.is_folder(name) and not store.link_target(name):
+            _remove_empty_folders(store.path_of(name))
+            remove_if_empty(store.path_of(name))
 
 
 def _job_parents(its_format: ArrayFormat, path: str) -> list[str]:
@@ -426,10 +424,10 @@ def _job_parents(its_format: ArrayFormat, path: str) -> list[str]:
     folders = [dirname(path), path]
     if store_at(path).is_folder() and its_format.level_folders.is_level(path):
         return folders[:1]
-    with contextlib.suppress(OSError), files.scandir(path) as entries:
+    with contextlib.suppress(OSError):
         inside = [
             entry.path
-            for entry in entries
+            for entry in store_at(path).entries()
             if entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".")
         ]
         folders += [
@@ -445,16 +443,16 @@ def _links_to_levels(path: str) -> dict[str, str]:
     """Return the links in a folder and its folders, with their targets: jobs on levels work beside
     these, and links to levels that they remove dangle."""
     folders = [path]
-    with contextlib.suppress(OSError), files.scandir(path) as entries:
+    with contextlib.suppress(OSError):
         folders += [
             entry.path
-            for entry in entries
+            for entry in store_at(path).entries()
             if entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".")
         ]
     links: list[str] = []
     for folder in folders:
-        with contextlib.suppress(OSError), files.scandir(folder) as entries:
-            links += [entry.path for entry in entries if entry.is_symlink()]
+        with contextlib.suppress(OSError):
+            links += [entry.path for entry in store_at(folder).entries() if entry.is_symlink()]
     return {link: store_at(link).real() for link in links}
 
 

@@ -35,7 +35,6 @@ from wkwdask.model.summary import counted
 from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job import FlatJob, Result
 from wkwdask.runs.job_folder import JobFolder
-from wkwdask.store import files
 from wkwdask.store.locks import Owner
 from wkwdask.store.paths import dirname, is_below
 from wkwdask.store.store import store_at
@@ -726,7 +725,8 @@ def _comparisons(scope: LevelScope, provenance: Provenance, broken: set[str]) ->
     stored = {path for shard in scope.shards() for path in scope.paths_of(shard)}
     check = scope.check(decode=True)
     for spec in recompute_specs(scope, provenance, broken - stored):
-        if any(map(files.isfile, broken.intersection(scope.paths_of(spec.shard)))):
+        paths = broken.intersection(scope.paths_of(spec.shard))
+        if any(store_at(path).is_file() for path in paths):
             yield replace(spec, check=check).task()
 
 

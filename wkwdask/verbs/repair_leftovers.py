@@ -18,10 +18,9 @@ from wkwdask.formats.repair import (
 from wkwdask.plans.regions import RegionGrid
 from wkwdask.runs.job_folder import remove_ownerless_folder
 from wkwdask.runs.job_records import JobState, job_states
-from wkwdask.store import files
 from wkwdask.store.locks import guarded, is_lock, remove_stale_lock
 from wkwdask.store.paths import basename, dirname
-from wkwdask.store.store import store_at
+from wkwdask.store.store import folders_of, store_at
 from wkwdask.verbs.compare import CopyCheckSpec
 from wkwdask.verbs.verify import UNREADABLE_LOCK
 
@@ -203,7 +202,7 @@ class LeftoverRepair:
             with guarded(folder):
                 refused = {root for root, state in job_states(folder) if state is JobState.REFUSED}
                 for path in refused.intersection(self._refused[folder]):
-                    files.remove_tree(path)
+                    store_at(path).delete_folder()
 
     def remove(self, folder: str) -> None:
         """Remove all other leftovers of a layer or dataset, except for locks."""
@@ -220,7 +219,8 @@ def _is_copy(fault: Fault) -> bool:
 
 
 def _remove(path: str) -> None:
-    if store_at(path).is_folder() and not store_at(path).link_target():
-        files.remove_tree(path)
-    elif store_at(path).is_taken():
-        files.unlink(path)
+    store = store_at(path)
+    if store.is_folder() and not store.link_target():
+        store.delete_folder()
+    elif store.is_taken():
+        folders_of(path).unlink(path)

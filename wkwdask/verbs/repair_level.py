@@ -9,8 +9,7 @@ from wkwdask.errors import LockedError
 from wkwdask.formats.leftovers import quarantine, remove_quarantined_temporaries, withdraw_equal
 from wkwdask.runs.drive import Phase
 from wkwdask.runs.job import FlatJob, Result, Task
-from wkwdask.store import files
-from wkwdask.store.new_files import publish_bytes
+from wkwdask.store.paths import split
 from wkwdask.store.records import patch_file_record, recorded_states
 from wkwdask.store.store import store_at
 from wkwdask.verbs.pyramid import RegionSpec
@@ -146,7 +145,7 @@ def _in_scratch(
     if spec.rebuild is None:
         return spec
     folder = f"{scratch}/spare-{spec.rebuild.plan.levels[0].box.mag}"
-    files.makedirs(folder)
+    store_at(folder).make()
     return replace(spec, rebuild=written_to(spec.rebuild, folder))
 
 
@@ -161,7 +160,8 @@ def repair_level(
     folder = plan.scope.folder
     remove_quarantined_temporaries(folder)
     if plan.document is not None:
-        publish_bytes(plan.scope.document, plan.document)
+        place, name = split(plan.scope.document)
+        store_at(place).put(name, plan.document)
     changed = {spec.region if isinstance(spec, RegionSpec) else spec.shard for spec in plan.specs}
     changed |= {shard for _, shard, _ in plan.quarantined if shard is not None}
     states = recorded_states(

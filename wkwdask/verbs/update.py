@@ -33,7 +33,7 @@ from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job_folder import JobFolder
 from wkwdask.runs.parts import ShardTally
 from wkwdask.runs.report import Report
-from wkwdask.store import files, trees
+from wkwdask.store import trees
 from wkwdask.store.locks import Owner
 from wkwdask.store.paths import is_remote
 from wkwdask.store.records import (
@@ -44,6 +44,7 @@ from wkwdask.store.records import (
     write_file_record,
     write_provenance,
 )
+from wkwdask.store.store import store_at
 from wkwdask.verbs.pyramid import (
     ExistingMag,
     RegionSpec,
@@ -210,7 +211,8 @@ class Update(Work[Report]):
     def start(self) -> None:
         """Lock the mags, create the folder for temporary parts, and plan again under the locks."""
         for mag in self.mags:
-            if files.isdir(mag.target.folder) and not files.is_writable(mag.target.folder):
+            store = store_at(mag.target.folder)
+            if store.is_folder() and not store.is_writable():
                 raise PermissionError(errno.EACCES, "the mag cannot be written", mag.target.folder)
         # Lock first, then plan again: the second plan sees changes that another job made before the
         # lock, and no job makes any after it.
@@ -469,7 +471,9 @@ def _choose_existing_mags(layer: Image, source: Volume, options: PyramidOptions)
                 f"{layer.folder}: no mags that build_pyramid made from mag {finest}{others}{remedy}"
             )
     missing = [
-        mag.name for mag in mags if mag not in layer.mags or not files.isdir(layer.mags[mag])
+        mag.name
+        for mag in mags
+        if mag not in layer.mags or not store_at(layer.mags[mag]).is_folder()
     ]
     if missing:
         raise MissingError(

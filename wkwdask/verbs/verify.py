@@ -18,7 +18,6 @@ from wkwdask.model.summary import Card, counted, format_nbytes, html_table
 from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job import FlatJob, Result, Task
 from wkwdask.runs.job_records import JobState, job_states, problem_of
-from wkwdask.store import files
 from wkwdask.store.locks import is_lock, read_owner
 from wkwdask.store.paths import ZIP, basename
 from wkwdask.store.store import store_at
@@ -73,7 +72,7 @@ class ZippedCheck:
 
 def _content_fault(path: str) -> Fault | None:
     try:
-        files.check_content(path)
+        store_at(path).check_content()
     except CorruptError as error:
         return Fault("file.checksum", path, str(error).removeprefix(f"{path}: "))
     return None

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, new_document
-from wkwdask.store import files
-from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.paths import basename, local_path
 from wkwdask.store.store import store_at
 
@@ -77,9 +75,9 @@ def make_demo(folder: str | os.PathLike[str], *, shape: Sequence[int] = SHAPE) -
     store = store_at(target)
     if store.exists() and (not store.is_folder() or store.names()):
         raise ExistsError(f"{target}: already exists and is not empty; name another folder")
-    files.makedirs(target)
-    publish_bytes(
-        f"{target}/{FILE_NAME}",
+    store.make()
+    store.put(
+        FILE_NAME,
         format_datasource(new_document(basename(store.real()), VOXEL_SIZE_NM)).encode(),
     )
     reports: list[Report] = []

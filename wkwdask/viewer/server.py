@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from wkwdask.errors import MissingError, WkwDaskError
-from wkwdask.store import files
 from wkwdask.store.store import store_at
 from wkwdask.viewer.http import ADDRESS, Answer, HttpServer, is_closed
 
@@ -155,10 +154,12 @@ class ViewerServer:
         if file is None:
             return self._text(404, "not found")
         kind = CONTENT_TYPES[f".{name.rpartition('.')[2]}"]
+        with store_at(file).open_stream() as stream:
+            content = stream.read()
         return Answer(
             200,
             f"Content-Type: {kind}\r\nCache-Control: private, max-age=3600\r\n{self._common}",
-            files.read_bytes(file),
+            content,
         )
 
     def _text(self, status: int, message: str, fields: str = "") -> Answer:

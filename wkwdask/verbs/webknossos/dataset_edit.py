@@ -28,10 +28,9 @@ from wkwdask.formats.webknossos.document import (
     update_datasource,
 )
 from wkwdask.runs.job_records import JobState, job_states
-from wkwdask.store import files
 from wkwdask.store.locks import GUARD_NAME, guarded, lock_holder
 from wkwdask.store.paths import dirname, is_absolute, is_remote, join, normpath, relpath
-from wkwdask.store.store import store_at
+from wkwdask.store.store import folders_of, store_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -129,7 +128,7 @@ def rename_layer(dataset: str, old: str, new: str) -> None:
                 "choose another name"
             )
         if not store_at(new_path).is_taken():
-            files.symlink(old, new_path)
+            folders_of(dataset).symlink(old, new_path)
         update_datasource(
             dataset,
             lambda document: with_new_name(document, old, new, _path_mover(dataset, old, new)),
@@ -137,7 +136,7 @@ def rename_layer(dataset: str, old: str, new: str) -> None:
         _swap(dataset, old, new)
         for folder in _folders_of(stored_layer(dataset, new)):
             with contextlib.suppress(OSError):
-                files.unlink(f"{folder}/{GUARD_NAME}")
+                folders_of(folder).unlink(f"{folder}/{GUARD_NAME}")
 
 
 def _leads_to(path: str, target: str) -> bool:
@@ -147,18 +146,19 @@ def _leads_to(path: str, target: str) -> bool:
 def _swap(dataset: str, old: str, new: str) -> None:
     """Swap folder and link, after the JSON has the new name."""
     old_path, new_path = f"{dataset}/{old}", f"{dataset}/{new}"
+    folders = folders_of(dataset)
     if _leads_to(new_path, old):
         # undoes _keep_old_folder of an earlier call
         update_datasource(
             dataset, lambda document: with_paths(document, _path_mover(dataset, old, new))
         )
-        if not files.exchange(old_path, new_path):
+        if not folders.exchange(old_path, new_path):
             _keep_old_folder(dataset, old, new)
-            files.unlink(new_path)
+            folders.unlink(new_path)
             return
-        files.fsync(dataset)
+        folders.fsync(dataset)
     if _leads_to(old_path, old):  # after the swap the old name is a link to itself
-        files.unlink(old_path)
+        folders.unlink(old_path)
 
 
 def _keep_old_folder(dataset: str, old: str, new: str) -> None:
