@@ -20,10 +20,9 @@ import time
 import warnings
 import zlib
 from collections import deque
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, NamedTuple, NoReturn, Self
 
 from wkwdask.errors import (
@@ -34,6 +33,7 @@ from wkwdask.errors import (
     UnsupportedError,
 )
 from wkwdask.model.store import Capabilities, FileState
+from wkwdask.store.daemon_threads import DaemonThreads
 from wkwdask.store.lru import LruCache
 from wkwdask.store.objects import fsspec_files, object_store
 from wkwdask.store.objects.access import Access, access_of
@@ -43,6 +43,7 @@ from wkwdask.store.paths import check_has_no_password
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from concurrent.futures import Future
     from types import ModuleType
 
     import numpy as np
@@ -659,50 +660,15 @@ def warn_of_refused(location: str, path: str, witness: str) -> None:
 # threads
 
 
-class _Threads:
-    """Daemon threads that make calls: those of an executor would keep an interrupted process alive
-    until each server has answered."""
-
-    def __init__(self, name: str) -> None:
-        self._name, self._num, self._lock = name, 0, threading.Lock()
-        self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._idle = threading.Semaphore(0)
-
-    def submit(self, function: Callable[[Item], Result], item: Item) -> Future[Result]:
-        future: Future[Result] = Future()
-
-        def call() -> None:
-            if future.set_running_or_notify_cancel():
-                try:
-                    result = function(item)
-                except BaseException as error:  # raised where the result is asked for
-                    future.set_exception(error)
-                else:
-                    future.set_result(result)
-
-        self._calls.put(call)
-        if not self._idle.acquire(blocking=False):
-            with self._lock:
-                if self._num < _REQUESTS_AT_ONCE:
-                    self._num += 1
-                    threading.Thread(
-                        target=self._run, name=f"{self._name}_{self._num}", daemon=True
-                    ).start()
-        return future
-
-    def _run(self) -> None:
-        while True:
-            self._calls.get()()
-            self._idle.release()
-
-
-_pools: dict[str, _Threads] = {}
+_pools: dict[str, DaemonThreads] = {}
 """Threads that all reads of the process share: those for files wait for those for single
 requests."""
 
 
-def _threads(kind: str) -> _Threads:
-    return _pools.get(kind) or _pools.setdefault(kind, _Threads(f"wkwdask-{kind}"))
+def _threads(kind: str) -> DaemonThreads:
+    return _pools.get(kind) or _pools.setdefault(
+        kind, DaemonThreads(f"wkwdask-{kind}", _REQUESTS_AT_ONCE)
+    )
 
 
 def for_all(function: Any, items: Sequence[Any]) -> list[Any]:
