@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.inside import run_serially
-from support.memory_volume import MemoryTarget, make_volume, read_whole, store_of
+from support.memory_volume import MemoryTarget, MemoryVolume, make_volume, read_whole, store_of
 from support.strategies import vectors
 
 from wkwdask import BoundingBox, Mag
@@ -383,6 +383,22 @@ def test_next_pass_starts_once_its_source_is_complete(monkeypatch):
         for n, task in enumerate(watched.tasks_run)
         if isinstance(task.spec, RegionSpec) and task.spec.first_level
     )
+
+
+def test_later_passes_list_nothing_that_the_job_has_written(monkeypatch):
+    """Listings of buckets lag behind."""
+    monkeypatch.setattr(plan_module, "_REGION_VX", 16)
+    case = _case(BoundingBox((3, 0, 5), (64, 61, 64)), ["2", "4", "8", "16", "32"], share=0.3)
+    assert len(case.passes) > 1
+    listed, occupied = [], MemoryVolume.occupied
+
+    def listing(volume, cell_shape):
+        listed.append(volume.store)
+        return occupied(volume, cell_shape)
+
+    monkeypatch.setattr(MemoryVolume, "occupied", listing)
+    run_serially(case.job())
+    assert listed == [case.source.store]
 
 
 def test_num_tasks_is_an_upper_bound_from_the_start(monkeypatch):

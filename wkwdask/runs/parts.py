@@ -18,10 +18,11 @@ import numpy as np
 
 from wkwdask.errors import CorruptError, IncompleteWriteError, ResumeError
 from wkwdask.geometry.bounding_box import moved, part_of_array
-from wkwdask.geometry.grid import cell_box, cell_range, cells
+from wkwdask.geometry.grid import cell_box, cell_range, cells, mark_cells
 from wkwdask.geometry.vectors import times
 from wkwdask.model.states import FILE_RECORD_COLUMNS, describe_last_change, grouped_digests
 from wkwdask.model.writing.receipts import greatest, least
+from wkwdask.plans.cells import cell_map
 from wkwdask.runs.job import Result, Task
 from wkwdask.runs.report import MagReport
 from wkwdask.runs.shared_loop import num_sharing, share
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from wkwdask.model.writing.receipts import Receipt
     from wkwdask.model.writing.target_array import TargetArray
     from wkwdask.model.writing.writers import Writer
+    from wkwdask.plans.cells import CellMap
 
 
 _MAX_BUFFERED_NBYTES = 32 << 20  # buffered in all open shards together
@@ -383,6 +385,16 @@ class ShardTally:
     def shards(self) -> npt.NDArray[np.int64]:
         """File record: one row per shard, see ``wkwdask.store.records``."""
         return np.array(self._rows, np.int64).reshape(-1, FILE_RECORD_COLUMNS)
+
+    def occupied(self, cell_shape: Vec3, shift: Vec3) -> CellMap:
+        """Return the cells with voxels in a stored shard; cells are counted in the coordinates of
+        the target plus ``shift``."""
+        box = moved(self.target.box, shift)
+        marks = cell_map(box, cell_shape, self.target.folder)
+        shards = self.shards
+        low = shards[shards[:, 3] > 0, :3] * self.target.shard_shape + shift
+        mark_cells(marks, low, low + self.target.shard_shape, box, cell_shape)
+        return marks
 
     def check(self) -> None:
         """Check that each shard was written once."""

@@ -324,9 +324,12 @@ class PyramidJob:
             source = (self.source if p == 0 else self.targets[first - 1].as_volume()).moved(
                 plan.source_shift
             )
+            # of a mag that this job has made, receipts tell: a listing may lag behind
             occupied = (
-                source.files.occupied(plan.source_region_shape)
-                if p or self._first_occupied is None
+                self.tallies[first - 1].occupied(plan.source_region_shape, plan.source_shift)
+                if p
+                else source.files.occupied(plan.source_region_shape)
+                if self._first_occupied is None
                 else self._first_occupied
             )
             self._occupied.append(occupied)
