@@ -188,9 +188,8 @@ def age_seconds(root: str) -> float:
 
 def can_resume(root: str) -> bool:
     """Check whether an interrupted job has a journal entry or a submitted array."""
-    return store_at(root).exists(PLAN_NAME) and (
-        has_journal(root) or store_at(root).exists(BATCH_NAME)
-    )
+    store = store_at(root)
+    return store.exists(PLAN_NAME) and (has_journal(root) or store.exists(BATCH_NAME))
 
 
 def read_plan(root: str) -> dict[str, Any] | None:

@@ -200,11 +200,12 @@ def _folders(path: str) -> Iterator[str]:
     """Iterate over the folders that may hold jobs of a path: its parent, itself, and its
     subfolders."""
     yield dirname(path)
-    if store_at(path).is_folder():
+    store = store_at(path)
+    if store.is_folder():
         yield path
         yield from sorted(
             entry.path
-            for entry in store_at(path).entries()
+            for entry in store.entries()
             if entry.is_dir() and not is_job_folder(entry.name)
         )
 

@@ -266,7 +266,8 @@ class RemovalWork(Work[tuple[int, int]]):
 
 def unlink_dangling(links: Iterable[str]) -> None:
     for link in links:
-        if store_at(link).link_target() and not store_at(link).exists():
+        store = store_at(link)
+        if store.link_target() and not store.exists():
             folders_of(link).unlink(link)
 
 
@@ -290,11 +291,12 @@ def lay_out_removals(
     if is_remote(location):
         raise UnsupportedError(f"{location}: is not on this file system; nothing is removed there")
     path = local_path(location)
+    store = store_at(path)
     # of a root, which may be a link as for other verbs
     is_part = (layers is not None or mags is not None) and not its_format.level_folders.is_level(
         path
     )
-    if store_at(path).link_target() and not allow_external and not is_part:
+    if store.link_target() and not allow_external and not is_part:
         raise UnsupportedError(f"{path}: is a symbolic link; remove the link itself, or its target")
     container = its_format.container
     around = Root(container.outermost(path), allow_external=allow_external)
@@ -302,8 +304,8 @@ def lay_out_removals(
     # A layer in a dataset may be a link too. It leads out of that dataset, which the check of
     # each mag refuses.
     is_in_container = around.outside(path) is not None or dataset_around(path) != path
-    if store_at(path).link_target() and is_part and not is_in_container:
-        path = store_at(path).real()
+    if store.link_target() and is_part and not is_in_container:
+        path = store.real()
         url = path if its_format is default_format() else f"{its_format.name}://{path}"
     links = _links_to_levels(path) if allow_external else {}
     parents = [*_job_parents(its_format, path), *map(dirname, links.values())]
@@ -330,12 +332,12 @@ def lay_out_removals(
     ended_images = [
         folder
         for folder in (store_at(image).real() for image in ended)
-        if is_below(folder, store_at(path).real())
+        if is_below(folder, store.real())
     ]
     if layers is not None and mags is None:
         ended_images += filter(
             _is_left_over,
-            (f"{store_at(path).real()}/{name}" for name in layers if basename(name) == name),
+            (f"{store.real()}/{name}" for name in layers if basename(name) == name),
         )
     try:
         its_format.check_writable(url)
@@ -421,13 +423,13 @@ def _remove_empty_folders(folder: str) -> None:
 
 def _job_parents(its_format: ArrayFormat, path: str) -> list[str]:
     """Return the folders in which jobs that remove levels of a path work."""
-    folders = [dirname(path), path]
-    if store_at(path).is_folder() and its_format.level_folders.is_level(path):
+    store, folders = store_at(path), [dirname(path), path]
+    if store.is_folder() and its_format.level_folders.is_level(path):
         return folders[:1]
     with contextlib.suppress(OSError):
         inside = [
             entry.path
-            for entry in store_at(path).entries()
+            for entry in store.entries()
             if entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".")
         ]
         folders += [
@@ -587,6 +589,7 @@ def _remaining_paths(
 def _unlisted(container: Container, folder: str, known: Collection[str]) -> Iterator[str]:
     """Yield the paths in a folder that are neither hidden, nor known by name, nor metadata of the
     format."""
-    for name in sorted(store_at(folder).names()) if store_at(folder).is_folder() else ():
+    store = store_at(folder)
+    for name in store.names() if store.is_folder() else ():
         if name not in known and name not in container.image_files and not name.startswith("."):
             yield f"{folder}/{name}"

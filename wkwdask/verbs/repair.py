@@ -537,10 +537,12 @@ class Repair:
             return True
         reason, sets_aside = summarize_faults(file.faults), not is_recorded or differs
         for path in dict.fromkeys(fault.path for fault in file.faults):
-            is_folder = store_at(path).is_taken() and not store_at(path).is_file()
+            store = store_at(path)
+            is_file = store.is_file()
+            is_folder = store.is_taken() and not is_file
             if is_folder:
                 file.plan.quarantined.append((path, file.shard, reason))
-            note = _OLD_FILE if is_folder or (sets_aside and store_at(path).is_file()) else ""
+            note = _OLD_FILE if is_folder or (sets_aside and is_file) else ""
             self._saved.add(path)
             self.actions.append(Action(REBUILD, path, reason, how + note))
         if sets_aside:  # all files of a group are computed again

@@ -237,7 +237,8 @@ class StagedRegion(StagedMags):
         """Check that the folder is writable. Other writers are found when the job takes its
         locks."""
         (target,) = self.targets
-        if store_at(target.folder).is_folder() and not store_at(target.folder).is_writable():
+        store = store_at(target.folder)
+        if store.is_folder() and not store.is_writable():
             raise PermissionError(errno.EACCES, "the mag cannot be written", target.folder)
 
     def start(self) -> Report | None:
@@ -301,7 +302,8 @@ def lay_out_region(
     assert existing_level is not None
     parent, folder = level_job_folders(image, existing_level)
     # one path for the locks of all jobs
-    folder = store_at(folder).real() if store_at(folder).link_target() else folder
+    store = store_at(folder)
+    folder = store.real() if store.link_target() else folder
     settings = settings_of(_REGION, folder=folder, box=box_setting(region), level=level or 0)
     ranges = cell_range(
         counted_from(region, volume.origin),

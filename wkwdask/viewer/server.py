@@ -67,7 +67,8 @@ def client_files() -> dict[str, str]:
         if spec is not None and spec.submodule_search_locations
         else ""
     )
-    if not folder or not store_at(folder).is_file("index.html"):
+    store = store_at(folder)
+    if not folder or not store.is_file("index.html"):
         raise ModuleNotFoundError(
             (
                 "the viewer needs the package neuroglancer, which is not installed: pip install "
@@ -75,10 +76,8 @@ def client_files() -> dict[str, str]:
             ),
             name="neuroglancer",
         )
-    names = (
-        name for name in store_at(folder).names() if f".{name.rpartition('.')[2]}" in CONTENT_TYPES
-    )
-    return {name: f"{folder}/{name}" for name in names if store_at(folder).is_file(name)}
+    names = (name for name in store.names() if f".{name.rpartition('.')[2]}" in CONTENT_TYPES)
+    return {name: store.path_of(name) for name in names if store.is_file(name)}
 
 
 class ViewerServer:

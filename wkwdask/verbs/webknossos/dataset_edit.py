@@ -66,7 +66,8 @@ def kept_idle(layer: Image) -> Iterator[None]:
     _check_idle(layer)
     with contextlib.ExitStack() as guards:
         for folder in sorted({store_at(folder).real() for folder in _folders_of(layer)}):
-            if store_at(folder).is_folder() and store_at(folder).is_writable():
+            store = store_at(folder)
+            if store.is_folder() and store.is_writable():
                 guards.enter_context(guarded(folder))
         _check_idle(layer)
         yield
