@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 from wkwdask.formats.roots import Root
 from wkwdask.model.faults import Fault
-from wkwdask.store import files
 from wkwdask.store.new_files import copy_file, is_equal, move, publish_bytes
-from wkwdask.store.paths import TEMPORARY_SUFFIX, basename, dirname, join, split
-from wkwdask.store.store import store_at
+from wkwdask.store.paths import TEMPORARY_SUFFIX, basename, dirname, split
+from wkwdask.store.store import folders_of, store_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,10 +70,12 @@ def age_seconds(path: str) -> float:
     """Return the seconds since the last write to a file, or to any file below a folder; without
     files, the seconds since 1970. Never negative."""
     latest = 0.0
-    for folder, _, names in [("", [], [path]), *store_at(path).walk()]:
+    above, own = split(path)
+    for folder, _, names in [(above, [], [own]), *store_at(path).walk()]:
+        store = store_at(folder)
         for name in names:
             try:
-                latest = max(latest, files.lstat(join(folder, name)).st_mtime)
+                latest = max(latest, store.status(name, follow_symlinks=False).st_mtime)
             except FileNotFoundError:
                 continue
     return max(0.0, time.time() - latest)
@@ -99,13 +100,13 @@ def quarantine(
     Root(parent, noun="folder").check(
         place, advice="and nothing is set aside there; remove the link"
     )
-    files.makedirs(dirname(place))
+    store_at(dirname(place)).make()
     publish_bytes(f"{place}.txt", f"{path}\n{why}\n".encode())
     if not keep:
         move(path, place)
         return place
     try:
-        files.link(path, place)
+        folders_of(path).link(path, place)
     except OSError:  # another disk, or no hard links
         copy_file(path, place)
     return place
@@ -119,7 +120,7 @@ def remove_quarantined_temporaries(level_folder: str) -> None:
         for folder, _, names in store_at(parent).walk(f"{QUARANTINE_NAME}/{level}"):
             for name in names:
                 if name.endswith(TEMPORARY_SUFFIX):
-                    files.unlink(f"{folder}/{name}")
+                    folders_of(folder).unlink(f"{folder}/{name}")
 
 
 def withdraw_equal(path: str, place: str) -> bool:
@@ -128,15 +129,16 @@ def withdraw_equal(path: str, place: str) -> bool:
     if (
         not store_at(path).is_file()
         or not store_at(place).is_file()
-        or not (files.samefile(path, place) or is_equal(path, place))
+        or not (folders_of(path).samefile(path, place) or is_equal(path, place))
     ):
         return False
+    folders = folders_of(place)
     for copy in (place, f"{place}.txt"):
-        files.unlink(copy)
+        folders.unlink(copy)
     folder = dirname(place)
     with contextlib.suppress(OSError):  # not empty
         while QUARANTINE_NAME in folder:
-            files.rmdir(folder)
+            folders.rmdir(folder)
             folder = dirname(folder)
     return True
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from wkwdask.errors import ExistsError
 from wkwdask.formats.registry import default_format, formats
-from wkwdask.store import files
-from wkwdask.store.store import store_at
+from wkwdask.store.store import folders_of, store_at
 
 if TYPE_CHECKING:
     import os
@@ -62,11 +61,12 @@ def inherit_tree_permissions(staged: str, old: str) -> None:
     file, new_file = _stat(_example_file(old)), _stat(_example_file(staged))
     if all(_is_alike(a, b) for a, b in ((folder, new_folder), (file, new_file))):
         return
+    folders = folders_of(staged)
     for path, _, names in store_at(staged).walk():
-        files.inherit_permissions(path, folder)
+        folders.inherit_permissions(path, folder)
         if file is not None:
             for name in names:
-                files.inherit_permissions(f"{path}/{name}", file)
+                folders.inherit_permissions(f"{path}/{name}", file)
 
 
 def _example_file(folder: str) -> str | None:
@@ -82,7 +82,7 @@ def _example_file(folder: str) -> str | None:
 
 def _stat(path: str | None) -> os.stat_result | None:
     try:
-        return None if path is None else files.stat(path)
+        return None if path is None else store_at(path).status()
     except (FileNotFoundError, NotADirectoryError):
         return None
 

@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import UnsupportedError
-from wkwdask.store import files
 from wkwdask.store.paths import dirname, is_below, is_remote, join, stated_path
-from wkwdask.store.store import store_at
+from wkwdask.store.store import folders_of, store_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -163,7 +162,11 @@ class Root:
         if all(self.outside(folder) is None for folder in folders):
             return image_folder
         parents = list(dict.fromkeys(dirname(folder) for folder in folders))
-        disks = {files.stat(parent).st_dev for parent in parents if store_at(parent).is_folder()}
+        disks = {
+            folders_of(parent).stat(parent).st_dev
+            for parent in parents
+            if store_at(parent).is_folder()
+        }
         if len(disks) > 1:
             raise UnsupportedError(
                 f"{image_folder}: its mags are on several disks, in {', '.join(parents)}; select "
@@ -317,7 +320,8 @@ def external_location(root: str, path: str) -> str | None:
         return None if is_below(path, root) else path
     names = path.removeprefix(f"{root}/").split("/") if path.startswith(f"{root}/") else [".."]
     below = itertools.accumulate(names, join, initial=root)
-    if ".." not in names and not any(map(files.islink, itertools.islice(below, 1, None))):
+    inside = itertools.islice(below, 1, None)
+    if ".." not in names and not any(store_at(folder).link_target() for folder in inside):
         return None  # no link below the root: its own path need not be resolved
-    real, inside = store_at(path).real(), store_at(root).real()
-    return None if is_below(real, inside) else real
+    real = store_at(path).real()
+    return None if is_below(real, store_at(root).real()) else real

@@ -38,10 +38,9 @@ from wkwdask.formats.n5.placement import Placement, stated_lengths_nm
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.levels import finest_first, is_number, lengths_in, ratio_of, scale_lengths
-from wkwdask.store import files
 from wkwdask.store.documents import check_replaceable, update_json
 from wkwdask.store.locks import lock_holder
-from wkwdask.store.store import FolderStore, store_at
+from wkwdask.store.store import FolderStore, folders_of, store_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -310,12 +309,12 @@ class N5Edit(DocumentEdit):
         return any(before != after for before, after, _ in self.others)
 
     def make_room(self) -> None:
+        group = store_at(str(self.group))
         for before, after, _ in reversed(self.others):
-            group = store_at(str(self.group))
             if group.is_taken(before) and not group.is_taken(after):
-                files.rename(f"{self.group}/{before}", f"{self.group}/{after}")
+                folders_of(group.url).rename(group.path_of(before), group.path_of(after))
         if self.makes_room:
-            files.fsync(str(self.group))
+            folders_of(group.url).fsync(group.url)
 
     def check_current(self) -> None:
         """Raise LockedError if another job writes a level that would be renamed."""

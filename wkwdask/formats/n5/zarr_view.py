@@ -19,7 +19,7 @@ from wkwdask.formats.zarr.documents import generic_array_document, group_documen
 from wkwdask.formats.zarr.ngff import ImageAxes, PyramidLevel, multiscale
 from wkwdask.model.levels import lengths_in
 from wkwdask.model.naming import GridNaming
-from wkwdask.store import files, trees
+from wkwdask.store import trees
 from wkwdask.store.locks import locked_file
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.paths import split
@@ -395,7 +395,7 @@ def remove_documents(
     """Remove each ``zarr.json`` that :func:`write_documents` wrote."""
     root = _checked_root(url, documents, allow_external=allow_external)
     for name in documents:
-        files.remove_file(f"{root}/{name}")
+        store_at(root).delete(name)
 
 
 def _checked_root(

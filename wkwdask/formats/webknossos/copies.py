@@ -18,9 +18,9 @@ from wkwdask.formats.webknossos.document import read_datasource, update_datasour
 from wkwdask.formats.webknossos.layer_metadata import attachments_of
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.writing.target_image import Destination, LevelCopy
-from wkwdask.store import files, trees
+from wkwdask.store import trees
 from wkwdask.store.paths import basename, dirname, local_path
-from wkwdask.store.store import store_at
+from wkwdask.store.store import folders_of, store_at
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -107,7 +107,7 @@ class DatasetCopies(Copies):
             yield
             return
         new_folders = trees.missing_folders(root)
-        files.makedirs(root)
+        store_at(root).make()
         update_datasource(
             root, lambda document: document, empty_like(datasource.document, basename(root))
         )
@@ -116,7 +116,7 @@ class DatasetCopies(Copies):
         except BaseException:
             with contextlib.suppress(OSError, WkwDaskError):
                 if store_at(root).names() == [FILE_NAME]:  # neither layers nor jobs
-                    files.unlink(f"{root}/{FILE_NAME}")
+                    folders_of(root).unlink(f"{root}/{FILE_NAME}")
                     trees.remove_empty(new_folders)
             raise
 

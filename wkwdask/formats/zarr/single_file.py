@@ -16,10 +16,10 @@ from wkwdask.formats.zarr.documents import FILE_NAME
 from wkwdask.formats.zarr.ngff import zarr_format_of
 from wkwdask.formats.zarr.ngff_edit import read_attributes
 from wkwdask.formats.zarr.target import PREFIX
-from wkwdask.store import files, trees
+from wkwdask.store import trees
 from wkwdask.store.locks import locked_file
 from wkwdask.store.paths import ZIP, basename, dirname, is_zipped, local_path
-from wkwdask.store.store import store_at
+from wkwdask.store.store import folders_of, store_at
 from wkwdask.store.zip_writer import write_zip
 
 if TYPE_CHECKING:
@@ -86,11 +86,11 @@ class ZippedImage:
         ]
         for zipped in complete:
             with locked_file(zipped, f"convert to {self.path}"):
-                files.remove_tree(self._hidden)
+                store_at(self._hidden).delete_folder()
             with contextlib.suppress(FileNotFoundError):  # another process was faster
                 # the last change, so an existing zip needs no more work
-                files.rename(zipped, self.path)
-            files.fsync(above)
+                folders_of(above).rename(zipped, self.path)
+            folders_of(above).fsync(above)
         return self._complete(call) in complete
 
     def path_inside(self, path: str) -> str:

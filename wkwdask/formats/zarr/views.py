@@ -38,10 +38,9 @@ from wkwdask.formats.zarr.ngff import (
     rgb_range,
 )
 from wkwdask.model.volume import relative_to
-from wkwdask.store import files
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.paths import basename, dirname, is_remote, relpath
-from wkwdask.store.store import store_at
+from wkwdask.store.store import folders_of, store_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -390,7 +389,7 @@ def write_view(plan: ViewPlan) -> tuple[str, ...]:
     paths = []
     # An unchanged file keeps its modification time, by which open arrays detect changes.
     for folder, document in plan.documents.items():
-        files.makedirs(folder)
+        store_at(folder).make()
         path = f"{folder}/{FILE_NAME}"
         data = format_document(document).encode()
         if not _has_content(path, data):
@@ -401,8 +400,8 @@ def write_view(plan: ViewPlan) -> tuple[str, ...]:
         relative = relpath(store_at(target).real(), store_at(dirname(link)).real())
         if not store_at(link).link_target() or store_at(link).link_target() != relative:
             with contextlib.suppress(FileNotFoundError):
-                files.unlink(link)
-            files.symlink(relative, link)
+                folders_of(link).unlink(link)
+            folders_of(link).symlink(relative, link)
         paths.append(link)
     return tuple(paths)
 
@@ -422,12 +421,13 @@ def _remove_stale_labels(plan: ViewPlan) -> None:
                 else ()
             ):
                 if store_at(link).link_target() and link not in plan.links:
-                    files.unlink(link)
+                    folders_of(link).unlink(link)
 
 
 def _has_content(path: str, data: bytes) -> bool:
     try:
-        return files.read_bytes(path) == data
+        with store_at(path).open_stream() as file:
+            return file.read() == data
     except FileNotFoundError:
         return False
 
@@ -471,13 +471,13 @@ def _remove_orphans(folder: str, removed: list[str]) -> None:
         _remove_labels(f"{layer}/{LABELS}", removed)
         _remove_document(layer, removed)
         with contextlib.suppress(OSError):
-            files.rmdir(layer)
+            folders_of(layer).rmdir(layer)
 
 
 def _remove_document(folder: str, removed: list[str]) -> None:
     path = f"{folder}/{FILE_NAME}"
     if is_view(path):
-        files.remove_file(path)
+        store_at(folder).delete(FILE_NAME)
         removed.append(path)
 
 
@@ -490,12 +490,12 @@ def _remove_labels(folder: str, removed: list[str]) -> None:
             continue
         for entry in sorted(store_at(group).names()):
             if store_at(group).link_target(entry):
-                files.unlink(f"{group}/{entry}")
+                folders_of(group).unlink(f"{group}/{entry}")
                 removed.append(f"{group}/{entry}")
         _remove_document(group, removed)
         with contextlib.suppress(OSError):
-            files.rmdir(group)
+            folders_of(group).rmdir(group)
     _remove_document(folder, removed)
     with contextlib.suppress(OSError):
-        files.rmdir(folder)
-        files.fsync(dirname(folder))
+        folders_of(folder).rmdir(folder)
+        folders_of(folder).fsync(dirname(folder))
