@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from wkwdask.errors import MissingError, ReplacedError
-from wkwdask.store import files
 from wkwdask.store.documents import read_object
 from wkwdask.store.paths import basename
 
@@ -37,8 +36,8 @@ def read_record_state(
     """Return the state of the record of an array, in its folder or in ``records``; None if the
     record does not exist."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        status = files.stat((records or store).path_of(record))
-        return RecordState((status.st_ino, status.st_mtime_ns, status.st_size), _inode(store.url))
+        status = (records or store).status(record)
+        return RecordState((status.st_ino, status.st_mtime_ns, status.st_size), _inode(store))
     return None
 
 
@@ -103,7 +102,7 @@ class FileIdentity(ABC):
             raise MissingError(f"{self.store.url}: a symbolic link to a missing folder")
         if self.opened is None:
             return
-        if not has_absent and _inode(self.store.url) == self.opened.folder:
+        if not has_absent and _inode(self.store) == self.opened.folder:
             # no chunk is missing and the folder is the same: each read calls this, so it costs one
             # stat
             return
@@ -175,8 +174,8 @@ def canonical_json(document: Mapping[str, Any], ignored: Collection[str] = ()) -
     )
 
 
-def _inode(folder: str) -> int | None:
+def _inode(folder: Store) -> int | None:
     try:
-        return files.stat(folder).st_ino
+        return folder.status().st_ino
     except (FileNotFoundError, NotADirectoryError):
         return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from wkwdask.store import files
 from wkwdask.store.store import store_at
 
 # Records and temporary files of wkwdask, files that NFS keeps while a removed file is open, and
@@ -35,11 +34,11 @@ class LevelFolders:
         it."""
         if self.record_of(folder) is None:
             return False
-        with files.scandir(folder) as entries:
-            names = (entry.name for entry in entries if entry.name != self.record)
-            return all(
-                re.fullmatch(self.entries, name) or IGNORED_NAMES.fullmatch(name) for name in names
-            )
+        return all(
+            re.fullmatch(self.entries, entry.name) or IGNORED_NAMES.fullmatch(entry.name)
+            for entry in store_at(folder).entries()
+            if entry.name != self.record
+        )
 
     def why_not_replaceable(self, folder: str) -> str:
         """Return why a folder is not replaced, and what to do, for an error."""

@@ -31,7 +31,6 @@ from wkwdask.formats.zarr.single_file import zipped_image
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.kernels.window.reduce import BOOL_METHOD
 from wkwdask.model.voxel_type import guess_category
-from wkwdask.store import files
 from wkwdask.store.lru import LruCache
 from wkwdask.store.objects.access import access_of, remember_access
 from wkwdask.store.paths import ZIP, anchored, is_remote, local_path
@@ -272,7 +271,7 @@ def open_cached(
 
 def _stamp(path: str) -> tuple[int, int, int] | None:
     try:
-        status = files.stat(path)
+        status = store_at(path).status()
     except (FileNotFoundError, NotADirectoryError):
         return None
     return status.st_ino, status.st_mtime_ns, status.st_size

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError
 from wkwdask.formats.registry import formats
-from wkwdask.store import files
 from wkwdask.store.paths import dirname, is_below, join, normpath, relpath, split
 from wkwdask.store.store import store_at
 
@@ -159,14 +158,10 @@ def job_root(parent: str, job: str) -> str:
 
 def job_folders(parent: str) -> Iterator[tuple[str, str]]:
     """Yield path and name of all jobs in a folder."""
-    try:
-        with files.scandir(parent) as entries:
-            jobs = [
-                entry
-                for entry in entries
-                if is_job_folder(entry.name) and entry.is_dir(follow_symlinks=False)
-            ]
-    except (FileNotFoundError, NotADirectoryError):
-        return
+    jobs = [
+        entry
+        for entry in store_at(parent).entries()
+        if is_job_folder(entry.name) and entry.is_dir(follow_symlinks=False)
+    ]
     for entry in jobs:
         yield entry.path, entry.name.removeprefix(_FOLDER_PREFIX)

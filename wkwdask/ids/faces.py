@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.store import OpenFile
 
     Plane = npt.NDArray[np.uint32]
 
@@ -108,10 +109,10 @@ class FacesFile:
             raise CorruptError(f"{path}: the index at byte {begin} is damaged")
         self._rows = index.view(np.int64).reshape(num_bricks, _COLUMNS)
 
-    def _open(self) -> files.OpenFile:
+    def _open(self) -> OpenFile:
         return files.open_file(self.path)
 
-    def _read(self, file: files.OpenFile, offset: int, nbytes: int) -> npt.NDArray[np.uint8]:
+    def _read(self, file: OpenFile, offset: int, nbytes: int) -> npt.NDArray[np.uint8]:
         data = np.empty(nbytes, np.uint8)
         file.read_into(data, offset)
         return data

@@ -64,6 +64,33 @@ class StoredFile(Protocol):
     def __exit__(self, *error: object) -> None: ...
 
 
+class OpenFile(StoredFile, Protocol):
+    """Open file of known size, which is read at any offset."""
+
+    @property
+    def nbytes(self) -> int:
+        """Size."""
+
+    @property
+    def descriptor(self) -> int | None:
+        """File descriptor for compiled loops; None for a file that the system has not opened."""
+
+    def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Read byte ranges (start, end); raises TruncatedError beyond the end."""
+
+    def read_end(self, nbytes: int) -> bytes:
+        """Read the last ``nbytes`` bytes, or fewer if the file is shorter."""
+
+    def read_some(self, nbytes: int, offset: int) -> bytes:
+        """Read bytes at an offset; fewer at the end of the file."""
+
+    def read_ranges(self, ranges: npt.NDArray[np.int64], memory: npt.NDArray[np.uint8]) -> None:
+        """Read many ranges; each row is (offset in file, offset in memory, length)."""
+
+    def close(self) -> None:
+        """Close the file."""
+
+
 class StoredEntry(Protocol):
     """Name in a folder, like ``os.DirEntry``."""
 
@@ -304,8 +331,8 @@ class Store(Protocol):
         ``largest`` bytes."""
 
     def read_document(self, name: str, largest: int) -> bytes | None:
-        """Read a file like :meth:`read_whole`; a small remote one is trusted for a moment, because
-        one opening needs it several times."""
+        """Read a file like :meth:`read_whole`; None also for a broken link. A small remote file is
+        trusted for a moment, because one opening needs it several times."""
 
     def read_ahead(self, names: Iterable[str]) -> None:
         """Request remote documents at the same time that are read, or looked for, a moment
@@ -320,6 +347,10 @@ class Store(Protocol):
     def check_content(self, name: str = "") -> None:
         """Raise CorruptError if a file in a zip contradicts the checksum that the zip states; other
         files have none."""
+
+    def scandir(self, folder: str = "") -> Iterator[StoredEntry]:
+        """List a folder in no order, and raise the errors of ``os.scandir``; a server is asked for
+        the names."""
 
     def entries(self, folder: str = "") -> Iterator[StoredEntry]:
         """List a folder in no order; a missing folder is empty, a link to a missing folder is an

@@ -19,9 +19,8 @@ import numpy as np
 from wkwdask.errors import CorruptError, FormatError, MissingError
 from wkwdask.model.store import FileState
 from wkwdask.store import local
-from wkwdask.store.local import LocalFile, LocalFileSystem, LocalOutput
-from wkwdask.store.memory import MEMORY_FILES, MemoryFile, MemoryFileSystem, MemoryOutput
-from wkwdask.store.objects.remote import OpenRemoteFile
+from wkwdask.store.local import LocalFileSystem, LocalOutput
+from wkwdask.store.memory import MEMORY_FILES, MemoryFileSystem, MemoryOutput
 from wkwdask.store.objects.remote_files import REMOTE_FILES, RemoteFileSystem
 from wkwdask.store.paths import (
     TEMPORARY_SUFFIX,
@@ -33,7 +32,6 @@ from wkwdask.store.paths import (
     join,
     relpath,
 )
-from wkwdask.store.zip_members import ZippedFile
 from wkwdask.store.zipped import ZipFileSystem
 
 if TYPE_CHECKING:
@@ -44,11 +42,10 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.states import States
-    from wkwdask.model.store import StoredEntry
+    from wkwdask.model.store import OpenFile, StoredEntry
 
 _REMOVE_ATTEMPTS = 5
 _LOCAL_FILES = LocalFileSystem()
-OpenFile = LocalFile | MemoryFile | ZippedFile | OpenRemoteFile
 Output = LocalOutput | MemoryOutput
 
 

@@ -51,8 +51,8 @@ _sync_file_range = (
 )
 
 
-class OpenFile(ABC):
-    """File open for reading, see :class:`wkwdask.model.store.StoredFile`."""
+class FolderFile(ABC):
+    """File of a folder, open for reading, see :class:`wkwdask.model.store.OpenFile`."""
 
     __slots__ = ("name", "nbytes", "status")
 
@@ -118,13 +118,13 @@ class OpenFile(ABC):
     def close(self) -> None: ...
 
 
-def check_size(file: OpenFile, largest: int) -> None:
+def check_size(file: FolderFile, largest: int) -> None:
     """Raise CorruptError for a file larger than ``largest`` bytes."""
     if file.nbytes > largest:
         raise CorruptError(f"{file.name}: has {file.nbytes} bytes, expected at most {largest}")
 
 
-class LocalFile(OpenFile):
+class LocalFile(FolderFile):
     __slots__ = ("_fd",)
 
     def __init__(self, path: str, fd: int) -> None:

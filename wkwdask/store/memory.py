@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, BinaryIO
 
 from wkwdask.errors import CorruptError, MissingError, TruncatedError
-from wkwdask.store.local import ABSENT, OpenFile, check_size
+from wkwdask.store.local import ABSENT, FolderFile, check_size
 from wkwdask.store.paths import MEMORY, is_memory
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class _Node:
         )
 
 
-class MemoryFile(OpenFile):
+class MemoryFile(FolderFile):
     __slots__ = ("_node",)
 
     def __init__(self, path: str, node: _Node) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from wkwdask.model.store import StoredFile
+    from wkwdask.model.store import OpenFile, StoredFile
 
 _COMPARED_NBYTES = 1 << 20
 _OPEN_AT_ONCE = 64  # far below the limit of open files, for any number of threads
@@ -68,7 +68,7 @@ class NewFile:
         with _naming(self.path):
             self._output.copy_from(source, nbytes, flush=self._flush)
 
-    def open_written(self) -> files.OpenFile:
+    def open_written(self) -> OpenFile:
         """Open the data written so far for reading."""
         return files.open_file(self._temporary)
 

@@ -6,6 +6,7 @@ no open file or connection, so they are cheap to pickle.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, BinaryIO, ClassVar, TypeVar
@@ -21,8 +22,7 @@ from wkwdask.store.paths import ZIP, dirname, is_remote, is_served, local_path, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from wkwdask.model.store import FileState, Folders, Item, Result, Store, StoredEntry
-    from wkwdask.store.files import OpenFile
+    from wkwdask.model.store import FileState, Folders, Item, OpenFile, Result, Store, StoredEntry
 
 
 T = TypeVar("T")
@@ -55,16 +55,17 @@ def folders_of(path: str) -> Folders:
 
 def numbered(store: Store, prefix: str, suffix: str = "") -> Iterator[tuple[int, str]]:
     """List the names in a store that consist of a number, such as ``z12`` or ``x3.wkw``, with the
-    number, in no order."""
-    for entry in store.entries():
-        digits = entry.name[len(prefix) : len(entry.name) - len(suffix)]
-        if (
-            entry.name == f"{prefix}{digits}{suffix}"
-            and digits.isdecimal()
-            and digits.isascii()
-            and str(int(digits)) == digits
-        ):
-            yield int(digits), entry.name
+    number, in no order; none if the folder is absent."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        for entry in store.scandir():
+            digits = entry.name[len(prefix) : len(entry.name) - len(suffix)]
+            if (
+                entry.name == f"{prefix}{digits}{suffix}"
+                and digits.isdecimal()
+                and digits.isascii()
+                and str(int(digits)) == digits
+            ):
+                yield int(digits), entry.name
 
 
 def with_witness(store: Store, name: str) -> Store:
@@ -170,10 +171,15 @@ class FolderStore:
         return map(function, items)
 
     def read_whole(self, names: Sequence[str], largest: int) -> list[bytes | None]:
-        return [self.read_document(name, largest) for name in names]
+        return [
+            self._existing(name, lambda path: files.read_whole(path, largest)) for name in names
+        ]
 
     def read_document(self, name: str, largest: int) -> bytes | None:
-        return self._existing(name, lambda path: files.read_whole(path, largest))
+        try:
+            return files.read_whole(self.path_of(name), largest)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
     def read_ahead(self, names: Iterable[str]) -> None:
         """Do nothing: local files are not waited for."""
@@ -186,12 +192,21 @@ class FolderStore:
     def check_content(self, name: str = "") -> None:
         files.check_content(self._path(name))
 
-    def entries(self, folder: str = "") -> Iterator[StoredEntry]:
+    def scandir(self, folder: str = "") -> Iterator[StoredEntry]:
+        path = self._path(folder)
         try:
-            with files.scandir(self.path_of(folder) if folder else self.url) as entries:
+            with files.scandir(path) as entries:
+                yield from entries
+        except FileNotFoundError:
+            files.check_folder_link(path)
+            raise
+
+    def entries(self, folder: str = "") -> Iterator[StoredEntry]:
+        path = self._path(folder)
+        try:
+            with files.scandir(path) as entries:
                 yield from entries
         except (FileNotFoundError, NotADirectoryError):
-            path = self.path_of(folder) if folder else self.url
             if files.islink(path) and not files.exists(path):
                 raise MissingError(f"{path}: a symbolic link to a missing folder") from None
 

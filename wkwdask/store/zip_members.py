@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from wkwdask.errors import CorruptError, TruncatedError
-from wkwdask.store.local import LocalFile, OpenFile
+from wkwdask.store.local import FolderFile, LocalFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -50,7 +50,7 @@ class BytesSource:
         return True
 
 
-class ZippedFile(OpenFile):
+class ZippedFile(FolderFile):
     """Member of a zip, see :class:`wkwdask.model.store.StoredFile`."""
 
     __slots__ = ("_source", "_start")

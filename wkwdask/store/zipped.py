@@ -20,7 +20,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
 from wkwdask.errors import CorruptError, UnsupportedError
-from wkwdask.store.local import ABSENT, OpenFile, check_size
+from wkwdask.store.local import ABSENT, FolderFile, check_size
 from wkwdask.store.lru import LruCache
 from wkwdask.store.objects.access import access_of
 from wkwdask.store.objects.remote import RemoteStore
@@ -100,7 +100,7 @@ class ZipFileSystem:
 
     def __init__(
         self,
-        open_file: Callable[[str], OpenFile],
+        open_file: Callable[[str], FolderFile],
         stat_of: Callable[[str], os.stat_result],
         realpath: Callable[[str], str],
     ) -> None:

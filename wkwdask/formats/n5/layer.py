@@ -44,7 +44,6 @@ from wkwdask.formats.wkw.folder import contains_wkw, is_mag_or_dataset
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.model.image import Image, Level
 from wkwdask.model.json_text import parse_object
-from wkwdask.store import files
 from wkwdask.store.paths import UrlName, basename, dirname, stated_path
 from wkwdask.store.store import open_store, store_at, with_witness
 
@@ -93,8 +92,7 @@ def _is_bare_group(path: str) -> bool:
         return store_at(path).is_folder() and not contains_wkw(path)
     if ".n5/" not in path or not store_at(path).is_folder():
         return False
-    with files.scandir(path) as entries:
-        return all(entry.is_dir() for entry in entries) and not contains_wkw(path)
+    return all(entry.is_dir() for entry in store_at(path).entries()) and not contains_wkw(path)
 
 
 def outermost_group(folder: str) -> str:

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.states import States
+    from wkwdask.model.store import OpenFile
 
 
 _MAX_LINKS = 64
@@ -205,7 +206,7 @@ _UNBOUNDED = 1 << 40  # larger than any box
 _HDF5_CACHE_NBYTES = 64 << 20
 _open_files: LruCache[Any] = LruCache(4)
 _UNPACKED_NBYTES = 1 << 20  # of a gzipped file, at once
-_unpacked_files: LruCache[files.OpenFile] = LruCache(4)
+_unpacked_files: LruCache[OpenFile] = LruCache(4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +268,7 @@ def _opened(ref: ArrayRef) -> Any:
     return array
 
 
-def _unpacked(ref: ArrayRef) -> files.OpenFile:
+def _unpacked(ref: ArrayRef) -> OpenFile:
     """Return the unpacked file of a gzipped one. Each process unpacks it once, to a file without a
     name that the system frees with the process."""
     (file,) = _unpacked_files.get_or_make(
@@ -276,7 +277,7 @@ def _unpacked(ref: ArrayRef) -> files.OpenFile:
     return file
 
 
-def _unpack(ref: ArrayRef) -> files.OpenFile:
+def _unpack(ref: ArrayRef) -> OpenFile:
     remaining = ref.offset + math.prod(ref.shape) * np.dtype(ref.dtype).itemsize
     output, file = files.unnamed_file()
     with (
@@ -300,7 +301,7 @@ def _unpack(ref: ArrayRef) -> files.OpenFile:
     return file
 
 
-def _read_bytes(ref: ArrayRef, where: tuple[slice, ...], file: files.OpenFile) -> npt.NDArray[Any]:
+def _read_bytes(ref: ArrayRef, where: tuple[slice, ...], file: OpenFile) -> npt.NDArray[Any]:
     """Read a box of an array in C order, with one read for each index of the axes before the last
     two."""
     # Each read covers whole consecutive rows, since many small reads are slower; the columns of the

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from wkwdask.model.store import OpenFile
+
 _TYPE_NBYTES = np.zeros(1 << 16, np.uint64)
 # TIFF 6.0, section 2, and BigTIFF's 16 to 18
 _TYPE_NBYTES[1:19] = [1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4, 2, 8, 8, 8, 8]
@@ -51,7 +53,7 @@ class _DirectoryWalk:
     """Walk through all directories of a TIFF file, which adds up their sizes and those of their tag
     values."""
 
-    def __init__(self, file: files.OpenFile) -> None:
+    def __init__(self, file: OpenFile) -> None:
         self._file, self._path, self._nbytes = file, file.name, file.nbytes
         self._directories_nbytes = self._values_nbytes = 0
         head = self._read(0, 4, "header")

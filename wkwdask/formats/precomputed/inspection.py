@@ -25,7 +25,6 @@ from wkwdask.formats.roots import root_of
 from wkwdask.geometry import compressed_morton
 from wkwdask.model.faults import Fault, FaultList, Findings
 from wkwdask.model.stored_array import with_listing, without_listing
-from wkwdask.store import files
 from wkwdask.store.paths import basename
 from wkwdask.store.store import store_at
 
@@ -115,9 +114,7 @@ def list_scale(array: StoredArray, others: Sequence[StoredArray]) -> tuple[list[
 
 
 def _strays(folder: str, known: set[str], expected: str) -> Iterator[Fault]:
-    with files.scandir(folder) as entries:
-        names = sorted(entry.name for entry in entries if entry.name not in known)
-    for name in names:
+    for name in sorted(set(store_at(folder).names()) - known):
         path = f"{folder}/{name}"
         leftover = temporary_fault(path)
         if leftover is not None:
@@ -212,12 +209,14 @@ class _ShardCheck:
             self._shard.index_file,
         )
         index_nbytes = (
-            files.getsize(index_file.name) if index_file.nbytes is None else index_file.nbytes
+            store_at(index_file.name).status().st_size
+            if index_file.nbytes is None
+            else index_file.nbytes
         )
         nbytes = (
             index_nbytes
             if index_file is shard.file
-            else index_nbytes + (shard.nbytes or files.getsize(shard.name))
+            else index_nbytes + (shard.nbytes or store_at(shard.name).status().st_size)
         )
         if index_nbytes < sharding.index_nbytes:
             self._faults.add(

@@ -19,7 +19,6 @@ from wkwdask.formats.wkw.folder import contains_wkw
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import vec3
 from wkwdask.model.image import Image, Level
-from wkwdask.store import files
 from wkwdask.store.paths import UrlName, is_remote, split, stated_path
 from wkwdask.store.records import read_provenance
 from wkwdask.store.store import open_store, store_at, with_witness
@@ -208,19 +207,17 @@ def _redirect_location(store: Store, redirect: str) -> str:
 def is_volume(path: str) -> bool:
     """Check whether a local folder is a precomputed volume or a scale of one. A folder that holds
     WKW data is not."""
-    return (_is_info(f"{path}/{FILE_NAME}") and not contains_wkw(path)) or enclosing_volume(
-        path
-    ) is not None
+    return (_is_info(path) and not contains_wkw(path)) or enclosing_volume(path) is not None
 
 
-def _is_info(path: str) -> bool:
+def _is_info(folder: str) -> bool:
     """Check whether a file is the ``info`` of a volume, valid or damaged, and not that of meshes,
     skeletons or annotations."""
     try:
-        if not store_at(path).is_file():
-            return False
-        raw = files.read_whole(path, _RECOGNITION_NBYTES)
+        raw = store_at(folder).read_document(FILE_NAME, _RECOGNITION_NBYTES)
     except (FormatError, OSError):
+        return False
+    if raw is None:
         return False
     try:
         document: Any = json.loads(raw)
@@ -242,7 +239,7 @@ def enclosing_volume(path: str) -> tuple[str, str] | None:
         rest = f"{name}/{rest}" if rest else name
         if not name:
             return None
-        if _is_info(f"{folder}/{FILE_NAME}") and not contains_wkw(folder):
+        if _is_info(folder) and not contains_wkw(folder):
             try:
                 info = read_info(open_store(folder))
             except (FormatError, OSError):

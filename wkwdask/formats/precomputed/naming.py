@@ -20,7 +20,7 @@ from wkwdask.formats.level_folders import IGNORED_NAMES
 from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.vectors import times
 from wkwdask.model.naming import FileVariant, KeyNaming, ListedFile
-from wkwdask.store import files
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -298,9 +298,5 @@ def first_stray_file(folder: str) -> str:
 
 def _entries(folder: str) -> Iterator[tuple[StoredEntry, bool]]:
     """Yield the entries of a folder, and whether each is a chunk or shard."""
-    try:
-        with files.scandir(folder) as entries:
-            for entry in entries:
-                yield entry, _DATA_FILE.fullmatch(entry.name) is not None and entry.is_file()
-    except (FileNotFoundError, NotADirectoryError):
-        return
+    for entry in store_at(folder).entries():
+        yield entry, _DATA_FILE.fullmatch(entry.name) is not None and entry.is_file()

@@ -33,9 +33,8 @@ from wkwdask.geometry.mag import Mag
 from wkwdask.model.parsing import reading
 from wkwdask.model.volume import delegate_to
 from wkwdask.plans.cells import cell_map, union_cells
-from wkwdask.store import files
 from wkwdask.store.lru import LruCache
-from wkwdask.store.paths import ZIP, basename, is_zipped, local_path
+from wkwdask.store.paths import ZIP, basename, is_zipped, local_path, split
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
@@ -168,17 +167,18 @@ def open_annotation(
 def state_of(file: str) -> tuple[int, int]:
     """Return the size [bytes] (0 for a folder) and modification time [ns] of an annotation."""
     try:
-        status = files.stat(file)
+        status = store_at(file).status()
     except FileNotFoundError:
         raise MissingError(f"{file}: no such file") from None
     return (status.st_size if is_zipped(file) else 0), status.st_mtime_ns
 
 
 def _read(path: str, max_nbytes: int) -> bytes:
-    try:
-        return files.read_whole(path, max_nbytes)
-    except (FileNotFoundError, NotADirectoryError):
-        raise MissingError(f"{path}: not found") from None
+    folder, name = split(path)
+    data = store_at(folder).read_document(name, max_nbytes)
+    if data is None:
+        raise MissingError(f"{path}: not found")
+    return data
 
 
 def _names(file: str) -> Iterator[str]:

@@ -39,7 +39,6 @@ from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.image import Image, Level, ResolvedUrl
 from wkwdask.model.levels import lengths_in
-from wkwdask.store import files
 from wkwdask.store.documents import remove_document
 from wkwdask.store.paths import any_path, basename, dirname, is_remote, stated_path
 from wkwdask.store.store import FolderStore, store_at
@@ -272,12 +271,10 @@ def _levels(layer_folder: str, name: str, layer: DatasetLayer) -> Iterator[Level
                 )
         return
     folders = {}
-    files.check_folder_link(layer_folder)
-    with files.scandir(layer_folder) as entries:
-        for entry in entries:
-            mag = mag_from_name(entry.name)
-            if mag is not None and store_at(entry.path).is_file(HEADER_NAME):
-                folders[mag] = entry.path
+    for entry in store_at(layer_folder).scandir():
+        mag = mag_from_name(entry.name)
+        if mag is not None and store_at(entry.path).is_file(HEADER_NAME):
+            folders[mag] = entry.path
     for mag in sorted(folders, key=lambda mag: (mag.maximum, mag.factors)):
         yield _level(layer_folder, name, layer, mag, folders[mag])
 
@@ -411,7 +408,7 @@ def _locate(path: str) -> ResolvedUrl:
         return ResolvedUrl(path, ())
     if is_remote(path):
         with contextlib.suppress(FileNotFoundError):
-            files.read_bytes(f"{path}/{FILE_NAME}")  # raises the error of a refused file
+            store_at(path).open_stream(FILE_NAME)  # raises the error of a refused file
     elif not store_at(path).is_folder():
         raise MissingError(f"{path}: no such folder")
     raise MissingError(

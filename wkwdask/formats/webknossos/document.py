@@ -12,7 +12,6 @@ from wkwdask.formats.webknossos.datasource import (
     format_datasource,
     parse_datasource,
 )
-from wkwdask.store import files
 from wkwdask.store.documents import check_replaceable, update_json
 from wkwdask.store.paths import dirname, is_remote, local_path
 from wkwdask.store.store import FolderStore, store_at
@@ -27,14 +26,12 @@ def read_datasource(folder: str) -> DataSource | None:
     """Read the ``datasource-properties.json`` of a folder; None if there is none."""
     path = f"{folder}/{FILE_NAME}"
     try:
-        raw = files.read_whole(path, _MAX_DOCUMENT_NBYTES)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+        raw = store_at(folder).read_document(FILE_NAME, _MAX_DOCUMENT_NBYTES)
     except PermissionError:
         if is_remote(path):  # buckets that may not be listed refuse absent files
             return None
         raise
-    return parse_datasource(raw, path)
+    return None if raw is None else parse_datasource(raw, path)
 
 
 def update_datasource(
@@ -63,7 +60,7 @@ def update_datasource(
 
 
 def _parse_document(raw: bytes, path: str) -> dict[str, Any]:
-    return parse_datasource(raw, path).document
+    return None if raw is None else parse_datasource(raw, path).document
 
 
 def check_own_datasource(folder: str) -> None:

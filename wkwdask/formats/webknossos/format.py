@@ -28,7 +28,6 @@ from wkwdask.formats.wkw.folder import (
 from wkwdask.formats.wkw.layout import header_of
 from wkwdask.formats.wkw.options import WkwOptions, level_number
 from wkwdask.model.writing.target_image import Destination
-from wkwdask.store import files
 from wkwdask.store.paths import any_path, is_remote, local_path
 from wkwdask.store.store import store_at
 
@@ -78,11 +77,10 @@ class WebknossosFormat(ArrayFormat):
             return bool(datasource.invalid_layers) or any(
                 record.data_format == "wkw" for record in datasource.layers
             )
-        with files.scandir(path) as entries:
-            return any(
-                entry.name == HEADER_NAME or store_at(entry.path).is_file(HEADER_NAME)
-                for entry in entries
-            )
+        return any(
+            entry.name == HEADER_NAME or store_at(entry.path).is_file(HEADER_NAME)
+            for entry in store_at(path).entries()
+        )
 
     def find(self, url: Url) -> ResolvedUrl:
         path = any_path(url)

@@ -45,7 +45,14 @@ from wkwdask.formats.webknossos.datasource import (
 from wkwdask.formats.webknossos.document import dataset_above, read_datasource
 from wkwdask.formats.wkw.array import list_remote_mag, open_mag, wkw_array, wkw_target
 from wkwdask.formats.wkw.file_check import WkwCheck, check_mag_header
-from wkwdask.formats.wkw.folder import HEADER_NAME, Listing, file_path, list_mag
+from wkwdask.formats.wkw.folder import (
+    HEADER_NAME,
+    Listing,
+    file_name,
+    file_path,
+    list_mag,
+    open_data_file,
+)
 from wkwdask.formats.wkw.header import HEADER_NBYTES, WkwHeader, format_header, parse_header
 from wkwdask.formats.wkw.options import level_number
 from wkwdask.formats.wkw.repair import WkwRepair
@@ -54,10 +61,9 @@ from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.faults import Fault, Findings
 from wkwdask.model.states import FILE_RECORD_NAME
 from wkwdask.model.voxel_type import element_class
-from wkwdask.store import files
 from wkwdask.store.paths import any_path, basename, dirname, is_remote
 from wkwdask.store.records import read_file_record, read_provenance
-from wkwdask.store.store import store_at
+from wkwdask.store.store import numbered, store_at
 
 if TYPE_CHECKING:
     import os
@@ -161,7 +167,7 @@ class MagScope(LevelScope):
 
     def state_of(self, shard: Vec3) -> tuple[int, int]:
         try:
-            status = files.stat(file_path(self.folder, shard))
+            status = store_at(self.folder).status(file_name(shard))
         except (FileNotFoundError, NotADirectoryError):
             return 0, 0
         return status.st_size, status.st_mtime_ns
@@ -442,7 +448,7 @@ def _find_mag(path: str) -> tuple[list[Image], str | None, DataSource | None, Ma
 def looks_like_mag(folder: str) -> bool:
     """Return whether a folder is that of a mag, even of one without header or without files."""
     return store_at(folder).is_file(HEADER_NAME) or (
-        not is_remote(folder) and next(files.numbered(folder, "z"), None) is not None
+        not is_remote(folder) and next(numbered(store_at(folder), "z"), None) is not None
     )
 
 
@@ -452,8 +458,7 @@ def _mag_folders(layer_folder: str) -> Iterator[tuple[Mag, str]]:
     if is_remote(layer_folder):
         return
     try:
-        with files.scandir(layer_folder) as scanned:
-            entries = sorted(scanned, key=lambda entry: entry.name)
+        entries = sorted(store_at(layer_folder).scandir(), key=lambda entry: entry.name)
     except OSError:
         return
     for entry in entries:
@@ -466,10 +471,11 @@ def _layers_in(path: str, datasource: DataSource | None) -> list[Image]:
     """List the folders of a local dataset that contain mags."""
     if is_remote(path):
         return []
-    with files.scandir(path) as entries:
-        folders = sorted(
-            entry.path for entry in entries if not entry.name.startswith(".") and entry.is_dir()
-        )
+    folders = sorted(
+        entry.path
+        for entry in store_at(path).scandir()
+        if not entry.name.startswith(".") and entry.is_dir()
+    )
     invalid = set() if datasource is None else {layer.name for layer in datasource.invalid_layers}
     names = {
         folder: basename(folder) for folder in folders if any(True for _ in _mag_folders(folder))
@@ -687,9 +693,7 @@ def header_votes(folder: str, listing: Listing) -> Iterator[WkwHeader]:
         x, y, z = shards[number].tolist()
         path = file_path(folder, (x, y, z))
         try:
-            if not store_at(path).is_file():
-                continue
-            with files.open_file(path) as file:
+            with open_data_file(folder, (x, y, z)) as file:
                 header = parse_header(file.read_some(HEADER_NBYTES, 0), path, is_data_file=True)
         except (OSError, FormatError, NotImplementedError):
             continue

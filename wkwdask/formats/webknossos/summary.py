@@ -11,14 +11,14 @@ from wkwdask.formats.roots import external_location
 from wkwdask.formats.webknossos.dataset import dataset_of, is_arrays_layer, locate, open_arrays
 from wkwdask.formats.webknossos.document import read_datasource
 from wkwdask.formats.wkw.array import open_mag
-from wkwdask.formats.wkw.folder import file_path, list_files
+from wkwdask.formats.wkw.folder import file_name, list_files
 from wkwdask.formats.wkw.layout import header_of
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.summary import Card, box_text, format_nbytes, html_table
 from wkwdask.model.voxel_type import element_class
-from wkwdask.store import files
 from wkwdask.store.paths import is_remote
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     import os
@@ -198,9 +198,10 @@ def _summarize_mag(layer: Image, mag: Mag, folder: str) -> MagSummary:
         if is_array or is_remote(folder):
             num_files, nbytes = volume.files.count() or (None, None)
         else:
+            store = store_at(folder)
             for index in list_files(folder):
                 num_files += 1
-                nbytes += files.stat(file_path(folder, index)).st_size
+                nbytes += store.status(file_name(index)).st_size
     except (WkwDaskError, ModuleNotFoundError, OSError) as error:
         return MagSummary(mag, folder, problem=str(error), elsewhere=real)
     if is_array:

@@ -26,7 +26,6 @@ from wkwdask.model.chunk_grid import ChunkGrid
 from wkwdask.model.naming import GridNaming
 from wkwdask.model.stored_array import StoredArray, with_listing
 from wkwdask.model.writing.target_array import TargetArray
-from wkwdask.store import files
 from wkwdask.store.paths import is_remote
 from wkwdask.store.store import FolderStore, open_store, with_witness
 
@@ -73,11 +72,10 @@ class MagIdentity:
             )
 
     def _mtime_ns(self) -> int:
-        path = self.store.path_of(HEADER_NAME)
         try:
-            return files.stat(path).st_mtime_ns
+            return self.store.status(HEADER_NAME).st_mtime_ns
         except (FileNotFoundError, NotADirectoryError):
-            raise missing_mag(path) from None
+            raise missing_mag(self.store.path_of(HEADER_NAME)) from None
 
     def is_unchanged(self) -> bool:
         return read_header(self.store.url) == self.header and self._mtime_ns() == self.state[1]
@@ -94,7 +92,7 @@ def open_mag(folder: str, box: BoundingBox | None = None, mag: Mag = MAG_1) -> S
     array = wkw_array(folder, header, extent)
     if is_remote(folder):
         return array
-    status = files.stat(f"{folder}/{HEADER_NAME}")
+    status = array.store.status(HEADER_NAME)
     return replace(
         array, identity=MagIdentity(array.store, header, (status.st_ino, status.st_mtime_ns))
     )

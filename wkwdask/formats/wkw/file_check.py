@@ -14,7 +14,7 @@ import numpy as np
 
 from wkwdask.errors import FormatError, TruncatedError, UnsupportedError
 from wkwdask.formats.wkw.file import ENTRY_NBYTES, decode_block, decoded_nbytes, table_range
-from wkwdask.formats.wkw.folder import file_path
+from wkwdask.formats.wkw.folder import file_path, open_data_file
 from wkwdask.formats.wkw.header import (
     HEADER_NBYTES,
     INTEROPERABLE_LEN,
@@ -30,7 +30,6 @@ from wkwdask.kernels.blocks.batch import compress_bound, decode_into
 from wkwdask.kernels.blocks.layout import CODE, OFFSET, SIZE, START, Z
 from wkwdask.model.faults import NOTE, Fault, FaultList, Findings
 from wkwdask.model.voxel_type import by_wkw_code
-from wkwdask.store import files
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.store import OpenFile
 
 VALID, IN_TABLE, DECREASING, PAST_END, EMPTY = range(5)
 """Verdicts on the boundaries of a block."""
@@ -263,7 +263,7 @@ class WkwCheck:
             fault = _special_file_fault(path)
             if fault is not None:
                 return Findings((fault,), 1)
-            file = files.open_file(path)
+            file = open_data_file(self.folder, shard)
         except FileNotFoundError:
             return Findings()
         except OSError as error:
@@ -279,8 +279,7 @@ class WkwCheck:
         """Find the blocks of a file that can be decoded, by its own header or by a given one."""
         if self.header.blocks_per_file > _MAX_BLOCKS:
             return IntactBlocks(None, np.zeros((0, 2), np.int64), is_whole=False)
-        path = file_path(self.folder, shard)
-        with files.open_file(path) as file:
+        with open_data_file(self.folder, shard) as file:
             check = _FileCheck(replace(self, decode=True), shard, file, header)
             bounds = check.intact_bounds = np.zeros((self.header.blocks_per_file, 2), np.int64)
             faults = check.run().faults
@@ -334,15 +333,16 @@ class DamagedFile:
 
 def _special_file_fault(path: str) -> Fault | None:
     """Return a fault if the path is not a regular file or a link to one, else None."""
-    mode = files.lstat(path).st_mode
+    store = store_at(path)
+    mode = store.status(follow_symlinks=False).st_mode
     if stat.S_ISLNK(mode):
         try:
-            mode = files.stat(path).st_mode
+            mode = store.status().st_mode
         except (FileNotFoundError, NotADirectoryError):
             return Fault(
                 "file.dangling",
                 path,
-                f"a symbolic link to {store_at(path).link_target()}",
+                f"a symbolic link to {store.link_target()}",
                 "a file",
             )
     if not stat.S_ISREG(mode):
@@ -356,7 +356,7 @@ class _FileCheck:
     """Check of one open file."""
 
     def __init__(
-        self, check: WkwCheck, shard: Vec3, file: files.OpenFile, header: WkwHeader | None = None
+        self, check: WkwCheck, shard: Vec3, file: OpenFile, header: WkwHeader | None = None
     ) -> None:
         self._check = check
         self._path = file.name

@@ -4,6 +4,8 @@ names."""
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import re
 import stat
 import time
@@ -21,9 +23,8 @@ from wkwdask.formats.zarr.documents import is_view
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.model.faults import Fault
 from wkwdask.model.states import FILE_RECORD_NAME
-from wkwdask.store import files
 from wkwdask.store.records import PROGRESS_NAME, PROVENANCE_NAME, read_box
-from wkwdask.store.store import store_at
+from wkwdask.store.store import numbered, store_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Mag, Vec3
-    from wkwdask.model.store import StoredEntry
+    from wkwdask.model.store import OpenFile, StoredEntry
 
 HEADER_NAME = "header.wkw"
 _Z_FOLDER, _Y_FOLDER, _X_FILE = re.compile(r"z\d+"), re.compile(r"y\d+"), re.compile(r"x\d+\.wkw")
@@ -52,35 +53,44 @@ def file_name(index: Vec3) -> str:
     return f"z{index[2]}/y{index[1]}/x{index[0]}.wkw"
 
 
+_HEAD_NBYTES = 64 << 10  # that are requested of a remote file when it is opened
 _MAX_HEADER_NBYTES = 64 << 10  # no bytes belong behind the header, but some are tolerated
 
 
 def read_header(folder: str) -> WkwHeader:
     path = f"{folder}/{HEADER_NAME}"
-    try:
-        raw = files.read_whole(path, _MAX_HEADER_NBYTES)[:HEADER_NBYTES]
-    except (FileNotFoundError, NotADirectoryError):
-        raise MissingError(f"{path}: not found: no WKW mag here") from None
-    return parse_header(raw, path, is_data_file=False)
+    raw = store_at(folder).read_document(HEADER_NAME, _MAX_HEADER_NBYTES)
+    if raw is None:
+        raise MissingError(f"{path}: not found: no WKW mag here")
+    return parse_header(raw[:HEADER_NBYTES], path, is_data_file=False)
+
+
+def open_data_file(folder: str, index: Vec3) -> OpenFile:
+    """Open a data file; raises FileNotFoundError if it is absent."""
+    (file,) = store_at(folder).open_heads([file_name(index)], _HEAD_NBYTES)
+    if file is None:
+        path = file_path(folder, index)
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    return file
 
 
 def list_files(folder: str) -> Iterator[Vec3]:
     """Yield the index of each data file of a mag, in no particular order."""
-    for z, z_folder in files.numbered(folder, "z"):
-        for y, y_folder in files.numbered(z_folder, "y"):
-            for x, _ in files.numbered(y_folder, "x", ".wkw"):
+    for z, _ in numbered(store_at(folder), "z"):
+        for y, _ in numbered(store_at(f"{folder}/z{z}"), "y"):
+            for x, _ in numbered(store_at(f"{folder}/z{z}/y{y}"), "x", ".wkw"):
                 yield x, y, z
 
 
 def count_files(folder: str, until: float) -> tuple[int, int, bool]:
     """Count data files and their bytes until a deadline; the flag says whether the count is
     complete."""
-    count = nbytes = 0
+    store, count, nbytes = store_at(folder), 0, 0
     for index in list_files(folder):
         if time.monotonic() > until:
             return count, nbytes, False
         with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-            nbytes += files.stat(file_path(folder, index)).st_size
+            nbytes += store.status(file_name(index)).st_size
             count += 1
     return count, nbytes, True
 
@@ -96,10 +106,11 @@ def contains_wkw(folder: str) -> bool:
     if is_mag_or_dataset(folder):
         return True
     try:
-        with files.scandir(folder) as entries:
-            return any(
-                store_at(entry.path).exists(HEADER_NAME) for entry in entries if not entry.is_file()
-            )
+        return any(
+            store_at(entry.path).exists(HEADER_NAME)
+            for entry in store_at(folder).scandir()
+            if not entry.is_file()
+        )
     except OSError:
         return False
 
@@ -129,27 +140,24 @@ def _strays(folder: str) -> Iterator[str]:
 
 def _numbered_folders(folder: str, prefix: str) -> Iterator[tuple[int, str]]:
     """Yield numbered folders except symbolic links: their targets are never replaced."""
+    store = store_at(folder)
     return (
-        (number, path)
-        for number, path in files.numbered(folder, prefix)
-        if not store_at(path).link_target()
+        (number, store.path_of(name))
+        for number, name in numbered(store, prefix)
+        if not store.link_target(name)
     )
 
 
 def _unexpected(
     folder: str, pattern: re.Pattern[str], names: tuple[str, ...] = ()
 ) -> Iterator[str]:
-    try:
-        with files.scandir(folder) as entries:
-            for entry in entries:
-                is_right_kind = entry.is_symlink() or entry.is_dir() is (pattern is not _X_FILE)
-                expected = entry.name in names or (
-                    pattern.fullmatch(entry.name) is not None and is_right_kind
-                )
-                if not expected and not _LEFTOVER.fullmatch(entry.name):
-                    yield entry.path
-    except (FileNotFoundError, NotADirectoryError):
-        return
+    for entry in store_at(folder).entries():
+        is_right_kind = entry.is_symlink() or entry.is_dir() is (pattern is not _X_FILE)
+        expected = entry.name in names or (
+            pattern.fullmatch(entry.name) is not None and is_right_kind
+        )
+        if not expected and not _LEFTOVER.fullmatch(entry.name):
+            yield entry.path
 
 
 def mag_extent(folder: str, header: WkwHeader, mag: Mag) -> BoundingBox:
@@ -215,8 +223,7 @@ def list_mag(folder: str) -> Listing:
 def _walk(folder: str, depth: int, above: tuple[int, ...], faults: list[Fault]) -> Iterator[Vec3]:
     """Walk one folder of a mag: the mag itself (depth 0), ``z{Z}`` (1) or ``y{Y}`` (2)."""
     try:
-        with files.scandir(folder) as scanned:
-            entries = sorted(scanned, key=lambda entry: entry.name)
+        entries = sorted(store_at(folder).scandir(), key=lambda entry: entry.name)
     except OSError as error:
         faults.append(Fault("folder.unreadable", folder, error.strerror or str(error)))
         return
@@ -238,7 +245,7 @@ def _walk(folder: str, depth: int, above: tuple[int, ...], faults: list[Fault]) 
 
 def _folder_fault(path: str) -> Fault | None:
     try:
-        mode = files.stat(path).st_mode
+        mode = store_at(path).status().st_mode
     except OSError:
         return Fault(
             "folder.dangling",

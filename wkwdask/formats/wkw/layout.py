@@ -49,10 +49,9 @@ if TYPE_CHECKING:
     from wkwdask.formats.wkw.header import WkwHeader
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.chunk_grid import ChunkGrid, Vec4
-    from wkwdask.model.store import Store, StoredFile
+    from wkwdask.model.store import OpenFile, Store, StoredFile
     from wkwdask.model.stored_array import ChunkPairs
     from wkwdask.model.writing.file_buffer import FileBuffer
-    from wkwdask.store.files import OpenFile
 
 
 def is_wkw(array: Any) -> bool:

@@ -21,13 +21,12 @@ from wkwdask.errors import CorruptError, FormatError, UnsupportedError
 from wkwdask.formats.leftovers import quarantine, withdraw_equal
 from wkwdask.formats.repair import Probe
 from wkwdask.formats.wkw.file import format_file_head
-from wkwdask.formats.wkw.folder import file_path
+from wkwdask.formats.wkw.folder import file_name, file_path, open_data_file
 from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, WkwHeader, parse_header
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL
 from wkwdask.kernels.blocks.batch import zero_encoding
 from wkwdask.model.writing.file_buffer import FileBuffer
-from wkwdask.store import files
-from wkwdask.store.new_files import NewFile
+from wkwdask.store.paths import split
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.wkw.file_check import IntactBlocks, WkwCheck
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.model.store import NewFile as WrittenFile
+    from wkwdask.model.store import NewFile, OpenFile
 
 
 def repair_file(
@@ -65,8 +64,11 @@ def repair_file(
             f"{path}: {num_blocks - blocks.num_intact} of its {num_blocks} blocks are broken"
         )
     source, bounds = _with_spare(blocks, spare, shard)
-    paths = (path, "" if spare is None else file_path(spare.folder, shard))
-    file, place = _write_blocks(path, blocks.header.for_data_file(), source, bounds, paths), ""
+    folders = (check.folder, "" if spare is None else spare.folder)
+    file, place = (
+        _write_blocks(path, blocks.header.for_data_file(), source, bounds, shard, folders),
+        "",
+    )
     try:
         # The old file is kept aside before the new one replaces it, so that no crash loses the
         # blocks that could not be decoded.
@@ -85,7 +87,7 @@ def repair_file(
     file.publish(keep_equal=True)
     if place:
         withdraw_equal(path, place)
-    status = files.stat(path)
+    status = store_at(path).status()
     return status.st_size, status.st_mtime_ns
 
 
@@ -94,21 +96,23 @@ def _write_blocks(
     header: WkwHeader,
     source: npt.NDArray[np.int64],
     bounds: npt.NDArray[np.int64],
-    paths: tuple[str, str],
-) -> WrittenFile:
+    shard: Vec3,
+    folders: tuple[str, str],
+) -> NewFile:
     """Write a new file without publishing it; each block comes from one of two files, or is
     zeros."""
     zero = zero_encoding(header.block_nbytes, header.block_type, DEFAULT_LEVEL)
-    output = FileBuffer(lambda: NewFile(path), header.smallest_data_offset)
+    folder, name = split(path)
+    output = FileBuffer(lambda: store_at(folder).new_file(name), header.smallest_data_offset)
     with ExitStack() as opened:
         opened.callback(output.discard)
-        sources: dict[int, files.OpenFile] = {}
+        sources: dict[int, OpenFile] = {}
         for where, start, nbytes, count in _runs(source, bounds):
             if where == _NOWHERE:
                 output.repeat(zero, count)
                 continue
             if where not in sources:
-                sources[where] = files.open_file(paths[where])
+                sources[where] = open_data_file(folders[where], shard)
             output.copy(sources[where], start, nbytes)
         file = output.close()
         file.write(
@@ -221,7 +225,7 @@ class WkwRepair:
         # file distinguishes the headers.
         mag = self.check.header
         own = _own_header(file_path(self.check.folder, shard))
-        nbytes = files.getsize(file_path(self.check.folder, shard))
+        nbytes = store_at(self.check.folder).status(file_name(shard)).st_size
         for block_type in (
             mag.block_type,
             BlockType.LZ4HC if mag.block_type is BlockType.RAW else BlockType.RAW,

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.store import OpenFile
     from wkwdask.model.writing.file_buffer import FileBuffer
 
 PAGE_LEN = 32
@@ -102,7 +103,7 @@ class Batch(NamedTuple):
 class WkwFile:
     """One open data file."""
 
-    def __init__(self, file: files.OpenFile, mag_header: WkwHeader) -> None:
+    def __init__(self, file: OpenFile, mag_header: WkwHeader) -> None:
         self.file = file
         self.path = file.name
         self.nbytes = file.nbytes

@@ -32,7 +32,6 @@ from wkwdask.formats.zarr.served import has_shown_codecs
 from wkwdask.formats.zarr.target import PREFIX, ArrayTarget, names_zarr_image, ngff_target
 from wkwdask.model.summary import summarize_arrays
 from wkwdask.model.writing.target_image import Destination
-from wkwdask.store import files
 from wkwdask.store.paths import basename, dirname, is_remote
 from wkwdask.store.store import store_at
 
@@ -79,17 +78,12 @@ class ArrayFolders(LevelFolders):
 def _stray_in(folder: str) -> str:
     """Return the path of a file or link in a folder that is no part of an array, or an empty text;
     where documents lead is checked elsewhere."""
-    with files.scandir(folder) as entries:
-        for entry in entries:
-            is_ours = re.fullmatch(_LEVEL_ENTRIES, entry.name) or IGNORED_NAMES.fullmatch(
-                entry.name
-            )
-            if not is_ours or (
-                entry.is_symlink()
-                and entry.name not in _IMAGE_FILES
-                and entry.name not in _DOCUMENTS
-            ):
-                return entry.path
+    for entry in store_at(folder).entries():
+        is_ours = re.fullmatch(_LEVEL_ENTRIES, entry.name) or IGNORED_NAMES.fullmatch(entry.name)
+        if not is_ours or (
+            entry.is_symlink() and entry.name not in _IMAGE_FILES and entry.name not in _DOCUMENTS
+        ):
+            return entry.path
     return ""
 
 

@@ -13,7 +13,6 @@ from wkwdask.formats.zarr.layer import read_node
 from wkwdask.formats.zarr.ngff import parse_image
 from wkwdask.model.faults import Fault
 from wkwdask.model.json_text import parse_object
-from wkwdask.store import files
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
@@ -85,7 +84,8 @@ def _attributes_path(node: Node) -> str:
 def _read(path: str) -> dict[str, Any] | None:
     """Read a document; None if it is missing or broken."""
     try:
-        return parse_object(files.read_bytes(path), path)
+        with store_at(path).open_stream() as file:
+            return parse_object(file.read(), path)
     except (OSError, CorruptError):
         return None
 

@@ -10,11 +10,10 @@ from zarr.abc.store import OffsetByteRequest, RangeByteRequest, Store
 from zarr.storage import FsspecStore, LocalStore, ObjectStore
 
 from wkwdask.formats.zarr.view_store import in_thread
-from wkwdask.store import files
 from wkwdask.store.objects import object_store
 from wkwdask.store.objects.remote import RemoteStore
 from wkwdask.store.paths import is_on_disk, relpath
-from wkwdask.store.store import store_at
+from wkwdask.store.store import FolderStore, store_at
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -59,22 +58,18 @@ class _FilesStore(Store):  # type: ignore[misc, unused-ignore]
     def _read(self, key: str, byte_range: ByteRequest | None) -> bytes | None:
         """Return the bytes of a file, None if it is absent; any other error is raised, since
         zarr-python reads absent chunks as the fill value."""
-        path = f"{self._folder}/{key}"
-        try:
-            if byte_range is None:
-                return files.read_whole(path, sys.maxsize)  # which compares the checksum in a zip
-            with files.open_file(path) as file:
-                if isinstance(byte_range, RangeByteRequest):
-                    return file.read_some(byte_range.end - byte_range.start, byte_range.start)
-                if isinstance(byte_range, OffsetByteRequest):
-                    return file.read_some(
-                        max(0, file.nbytes - byte_range.offset), byte_range.offset
-                    )
-                return file.read_end(byte_range.suffix)
-        except (FileNotFoundError, NotADirectoryError):
-            if store_at(path).exists():  # the zip itself is gone
-                raise
+        store = FolderStore(self._folder)
+        if byte_range is None:
+            return store.read_whole([key], sys.maxsize)[0]  # which compares the checksum in a zip
+        file = store.open(key)
+        if file is None:
             return None
+        with file:
+            if isinstance(byte_range, RangeByteRequest):
+                return file.read_some(byte_range.end - byte_range.start, byte_range.start)
+            if isinstance(byte_range, OffsetByteRequest):
+                return file.read_some(max(0, file.nbytes - byte_range.offset), byte_range.offset)
+            return file.read_end(byte_range.suffix)
 
     async def get(
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
@@ -92,7 +87,7 @@ class _FilesStore(Store):  # type: ignore[misc, unused-ignore]
         )
 
     async def exists(self, key: str) -> bool:
-        return bool(await in_thread(files.isfile, f"{self._folder}/{key}"))
+        return bool(await in_thread(FolderStore(self._folder).is_file, key))
 
     async def set(self, key: str, value: Buffer) -> None:
         raise ValueError(f"{self}: cannot be written")

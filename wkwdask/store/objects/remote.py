@@ -240,20 +240,22 @@ class RemoteStore:
     def open_stream(self, name: str = "") -> BinaryIO:
         return io.BytesIO(self.read_recent(name, LARGEST_DOCUMENT_NBYTES))
 
-    def read_document(self, name: str, largest: int) -> bytes | None:
+    def read_recent(self, name: str, largest: int) -> bytes:
         """Read a file. Small, absent and refused files are trusted for a moment, because one
         opening needs them several times."""
-        data = (recent_of(self.real(name)) or self.request_recent(name, largest)).data
+        url = self.real(name)
+        data = (recent_of(url) or self.request_recent(name, largest)).data
         if isinstance(data, PermissionError):
             raise data.with_traceback(None)
+        if data is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url)
         return data
 
-    def read_recent(self, name: str, largest: int) -> bytes:
-        """Read a document, see :meth:`read_document`; raises FileNotFoundError if it is absent."""
-        data = self.read_document(name, largest)
-        if data is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.real(name))
-        return data
+    def read_document(self, name: str, largest: int) -> bytes | None:
+        try:
+            return self.read_recent(name, largest)
+        except FileNotFoundError:
+            return None
 
     def read_ahead(self, names: Iterable[str]) -> None:
         for_all(
@@ -365,6 +367,11 @@ class RemoteStore:
 
     def check_content(self, name: str = "") -> None:
         """Do nothing: no checksum is known."""
+
+    def scandir(self, folder: str = "") -> Iterator[StoredEntry]:
+        url = self.real(folder)
+        for name, nbytes in self.client.names(url, self.access):
+            yield RemoteEntry(name, f"{url}/{name}", nbytes)
 
     def entries(self, folder: str = "") -> Iterator[StoredEntry]:
         """List a folder; raises UnsupportedError if the files are unknown."""
@@ -567,8 +574,8 @@ class RemoteFile:
 
 @dataclass(frozen=True, slots=True)
 class OpenRemoteFile(RemoteFile):
-    """Remote file whose size and first bytes are known, with the methods of
-    :class:`wkwdask.store.local.OpenFile`."""
+    """Remote file whose size and first bytes are known, see
+    :class:`wkwdask.model.store.OpenFile`."""
 
     nbytes: int = 0
     encoding: str = ""

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 from wkwdask.errors import UnsupportedError
 from wkwdask.store.objects.access import access_of
-from wkwdask.store.objects.remote import OpenRemoteFile, RemoteEntry, RemoteStore
+from wkwdask.store.objects.remote import OpenRemoteFile, RemoteStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from wkwdask.model.store import StoredEntry
 
 _HEAD_NBYTES = 64 << 10
 
@@ -44,12 +46,8 @@ class RemoteFileSystem:
         return _store(path).mode()
 
     @contextlib.contextmanager
-    def scandir(self, path: str) -> Iterator[Iterator[RemoteEntry]]:
-        store = _store(path)
-        yield (
-            RemoteEntry(name, f"{path}/{name}", nbytes)
-            for name, nbytes in store.client.names(path, store.access)
-        )
+    def scandir(self, path: str) -> Iterator[Iterator[StoredEntry]]:
+        yield _store(path).scandir()
 
     def realpath(self, path: str) -> str:
         return path
