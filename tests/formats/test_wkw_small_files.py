@@ -326,10 +326,10 @@ def test_broken_block_that_is_sound_on_the_second_read(mag, monkeypatch, first_o
     file.write_bytes(good[:24] + b"\xff" * (len(good) - 24))
     before = wkw.open_if_stored
 
-    def replace_and_open(path, header):
+    def replace_and_open(*args):
         file.write_bytes(good)
         wkw_file.read_buffer(1 << 20)[:] = 0xEE  # as reading a long block would
-        return before(path, header)
+        return before(*args)
 
     monkeypatch.setattr(wkw, "open_if_stored", replace_and_open)
     np.testing.assert_array_equal(read(mag)[0], voxels(SHAPE))

@@ -299,7 +299,7 @@ def test_appended_lines(folder):
     first.close()
     second.close()
     assert files.read_bytes(f"{folder}/lines") == b"0\n1\n2\n"
-    output, file = files.unnamed_file(folder)
+    output, file = trees.unnamed_file(folder)
     output.write(memoryview(b"kept"), 2)
     assert file.read_some(10, 0) == b"\0\0kept"
     output.close()

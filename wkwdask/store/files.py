@@ -9,21 +9,18 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import secrets
 import stat as modes
-import tempfile
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import numpy as np
 
-from wkwdask.errors import CorruptError, FormatError, MissingError
+from wkwdask.errors import FormatError, MissingError
 from wkwdask.model.store import FileState
 from wkwdask.store import local
 from wkwdask.store.local import LocalFileSystem, LocalOutput
 from wkwdask.store.memory import MEMORY_FILES, MemoryFileSystem, MemoryOutput
 from wkwdask.store.objects.remote_files import REMOTE_FILES, RemoteFileSystem
 from wkwdask.store.paths import (
-    TEMPORARY_SUFFIX,
     ZIP,
     dirname,
     is_memory,
@@ -35,13 +32,11 @@ from wkwdask.store.paths import (
 from wkwdask.store.zipped import ZipFileSystem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
     from types import ModuleType
 
     import numpy.typing as npt
 
-    from wkwdask.geometry.mag import Vec3
-    from wkwdask.model.states import States
     from wkwdask.model.store import OpenFile, StoredEntry
 
 _REMOVE_ATTEMPTS = 5
@@ -155,14 +150,6 @@ def states_in(folder: str, names: Iterable[str]) -> list[FileState | None]:
                 else None
             )
     return states
-
-
-def file_states(indices: Iterable[Vec3], path_of: Callable[[Vec3], str]) -> States:
-    """Stat files one by one, skipping absent ones."""
-    states = ((index, state_of(path_of(index))) for index in indices)
-    return np.array(
-        [(*index, *state) for index, state in states if state is not None], np.int64
-    ).reshape(-1, 5)
 
 
 def read_small(
@@ -296,16 +283,6 @@ def can_share_blocks(folder: str) -> bool:
     return is_on_disk(folder) and local.can_share_blocks(folder)
 
 
-def check_regular(path: str) -> None:
-    """Raise an error unless a path is a regular file. Reading a pipe or device might never end."""
-    try:
-        mode = stat(path).st_mode
-    except (FileNotFoundError, NotADirectoryError):
-        raise MissingError(f"{path}: not found") from None
-    if not modes.S_ISREG(mode):
-        raise CorruptError(f"{path}: not a regular file")
-
-
 def count_files(paths: Iterable[str]) -> tuple[int, int]:
     """Count the existing files among some paths, and their bytes."""
     files = nbytes = 0
@@ -330,17 +307,6 @@ def create_unnamed(folder: str) -> LocalOutput | None:
     Return None if the file system of the folder does not support it.
     """
     return _LOCAL_FILES.create_unnamed(folder) if is_on_disk(folder) else None
-
-
-def unnamed_file(folder: str | None = None) -> tuple[Output, OpenFile]:
-    """Create a file without a name in a folder, by default the system's temporary one, open for
-    writing and reading. It is deleted when both are closed."""
-    path = f"{folder or tempfile.gettempdir()}/.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}"
-    output = create(path)
-    try:
-        return output, open_file(path)
-    finally:
-        unlink(path)
 
 
 def mkdir(path: str) -> None:

@@ -6,13 +6,23 @@ import contextlib
 import fnmatch
 import glob
 import re
+import secrets
+import stat as modes
+import tempfile
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from wkwdask.errors import CorruptError, MissingError
 from wkwdask.store import files
 from wkwdask.store.paths import TEMPORARY_SUFFIX, dirname, is_on_disk
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
+
+    from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.states import States
+    from wkwdask.model.store import OpenFile
 
 
 def has_magic(path: str) -> bool:
@@ -127,3 +137,32 @@ def delete_tree(folder: str) -> tuple[int, int]:
                 count, nbytes = count + 1, nbytes + size
         files.rmdir(folder)
     return count, nbytes
+
+
+def file_states(indices: Iterable[Vec3], path_of: Callable[[Vec3], str]) -> States:
+    """Stat files one by one, skipping absent ones."""
+    states = ((index, files.state_of(path_of(index))) for index in indices)
+    return np.array(
+        [(*index, *state) for index, state in states if state is not None], np.int64
+    ).reshape(-1, 5)
+
+
+def check_regular(path: str) -> None:
+    """Raise an error unless a path is a regular file. Reading a pipe or device might never end."""
+    try:
+        mode = files.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        raise MissingError(f"{path}: not found") from None
+    if not modes.S_ISREG(mode):
+        raise CorruptError(f"{path}: not a regular file")
+
+
+def unnamed_file(folder: str | None = None) -> tuple[files.Output, OpenFile]:
+    """Create a file without a name in a folder, by default the system's temporary one, open for
+    writing and reading. It is deleted when both are closed."""
+    path = f"{folder or tempfile.gettempdir()}/.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}"
+    output = files.create(path)
+    try:
+        return output, files.open_file(path)
+    finally:
+        files.unlink(path)

@@ -34,11 +34,10 @@ from wkwdask.model.extras import import_extra
 from wkwdask.model.parsing import reading
 from wkwdask.model.volume import PlainVolume, RandomAccessVolume
 from wkwdask.model.voxel_type import common_dtype
-from wkwdask.store import files
-from wkwdask.store.files import file_states
+from wkwdask.store import trees
 from wkwdask.store.lru import LruCache
-from wkwdask.store.paths import abspath, basename, dirname, is_below, join
-from wkwdask.store.store import store_at
+from wkwdask.store.paths import abspath, basename, dirname, is_below, join, split
+from wkwdask.store.store import FolderStore, store_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,7 +56,7 @@ _PATTERN = re.compile(r"%\d*b")
 
 
 def open_hdf5(path: str, extra: str = "convert", **options: Any) -> Any:
-    files.check_regular(path)
+    trees.check_regular(path)
     h5py = import_extra("h5py", path, extra)
     with reading(path, "HDF5 file"):
         # The real path, since HDF5 resolves relative external links against the folder of the
@@ -158,8 +157,11 @@ class _LinkResolver:
         remaining = data.size * data.dtype.itemsize
         for name, offset, max_nbytes in data.external or ():
             other = self._allowed(path, abspath(name), f"external storage of {data.name}")
-            files.check_regular(other)
-            needed, stored = min(remaining, max_nbytes), max(0, files.getsize(other) - offset)
+            trees.check_regular(other)
+            needed, stored = (
+                min(remaining, max_nbytes),
+                max(0, store_at(other).status().st_size - offset),
+            )
             if stored < needed:
                 raise TruncatedError(
                     f"{other}: has {stored} bytes from byte {offset}, and {path}:{data.name} needs "
@@ -236,10 +238,10 @@ class ArrayRef:
         if self.kind == "gzip":
             return _read_bytes(self, where, _unpacked(self))
         if self.kind == "bytes":
-            try:
-                file = files.open_file(self.path)
-            except FileNotFoundError:
-                raise MissingError(f"{self.path}: is gone") from None
+            folder, name = split(self.path)
+            file = FolderStore(folder).open(name)
+            if file is None:
+                raise MissingError(f"{self.path}: is gone")
             with file:
                 return _read_bytes(self, where, file)
         try:
@@ -279,7 +281,7 @@ def _unpacked(ref: ArrayRef) -> OpenFile:
 
 def _unpack(ref: ArrayRef) -> OpenFile:
     remaining = ref.offset + math.prod(ref.shape) * np.dtype(ref.dtype).itemsize
-    output, file = files.unnamed_file()
+    output, file = trees.unnamed_file()
     with (
         contextlib.closing(output),
         store_at(ref.path).open_stream() as packed,
@@ -386,7 +388,7 @@ class ArrayVolume(PlainVolume, RandomAccessVolume):
 
     def shard_states(self, box: BoundingBox) -> States:
         del box
-        return file_states([(0, 0, 0)], self.shard_path)
+        return trees.file_states([(0, 0, 0)], self.shard_path)
 
     def read_into(
         self,

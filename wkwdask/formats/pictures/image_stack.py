@@ -16,9 +16,7 @@ from wkwdask.formats.pictures.scratch import Scratch
 from wkwdask.formats.pictures.slices import file_stamp
 from wkwdask.geometry.grid import cell_range
 from wkwdask.model.volume import PlainVolume
-from wkwdask.store import files
-from wkwdask.store.files import file_states
-from wkwdask.store.new_files import publish_bytes
+from wkwdask.store import trees
 from wkwdask.store.paths import basename
 from wkwdask.store.store import store_at
 
@@ -103,7 +101,7 @@ class ImageStack(PlainVolume):
             for z in range(common.topleft[2], common.bottomright[2])
             if self.slice_at(z).pages
         ]
-        return file_states(stored, lambda index: self.slice_at(index[2]).pages[0].path)
+        return trees.file_states(stored, lambda index: self.slice_at(index[2]).pages[0].path)
 
     def read_into(
         self,
@@ -171,8 +169,9 @@ class ImageStack(PlainVolume):
         except CorruptError as error:
             if self.notes is None:
                 raise
-            files.makedirs(self.notes)
-            publish_bytes(f"{self.notes}/{z}", str(error).encode())
+            notes = store_at(self.notes)
+            notes.make()
+            notes.put(str(z), str(error).encode())
             return None
         return pixels
 

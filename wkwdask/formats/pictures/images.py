@@ -17,7 +17,7 @@ from wkwdask.formats.pictures.tiff_pages import TIFF_SUFFIXES, is_tiff, read_tif
 from wkwdask.model.extras import import_extra
 from wkwdask.model.parsing import reason_of
 from wkwdask.model.voxel_type import common_dtype
-from wkwdask.store import files
+from wkwdask.store import trees
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ _PNG_CHANNELS = {0: 1, 2: 3, 4: 2, 6: 4}  # by color type: gray, RGB, gray and a
 
 
 def slices_of(path: str, axes: str | None = None) -> list[Slice]:
-    files.check_regular(path)
+    trees.check_regular(path)
     try:
         return tiff_slices(path, axes) if is_tiff(path) else [_image_slice(path)]
     except FileNotFoundError:
@@ -121,7 +121,7 @@ def _image_slice(path: str) -> Slice:
             raise CorruptError(f"holds {image.width} x {image.height} pixels")
         check_plausible(
             image.width * image.height * channels * np.dtype(dtype).itemsize,
-            files.getsize(path),
+            store_at(path).status().st_size,
             "the header",
         )
         return Slice(

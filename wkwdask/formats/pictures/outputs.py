@@ -22,11 +22,9 @@ from wkwdask.errors import AlignmentError
 from wkwdask.formats.pictures.scratch import Scratch
 from wkwdask.model.extras import import_extra
 from wkwdask.plans.chunks import largest_multiple
-from wkwdask.store import files
 from wkwdask.store.documents import read_object
-from wkwdask.store.new_files import NewFile
 from wkwdask.store.paths import dirname
-from wkwdask.store.store import FolderStore, store_at
+from wkwdask.store.store import FolderStore, folders_of, store_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -148,9 +146,9 @@ class NpyOutput(Output):
         """Write the header and set the size of the file; unwritten voxels are zero."""
         header = self._header()
         nbytes = len(header) + int(np.prod(self.spec.shape)) * self.spec.dtype.itemsize
-        with contextlib.closing(files.create(self.path, exclusive=False)) as file:
+        with contextlib.closing(folders_of(self.path).create(self.path, exclusive=False)) as file:
             file.write(memoryview(header), 0)
-            if file.status().st_size != nbytes:
+            if store_at(self.path).status().st_size != nbytes:
                 file.set_nbytes(nbytes)
 
     def write(self, source: Volume, box: BoundingBox) -> None:
@@ -162,7 +160,7 @@ class NpyOutput(Output):
             raise AlignmentError(f"{self.path}: {box} does not cover whole rows of {spec.box}")
         width, height, depth = spec.box.size
         with (
-            contextlib.closing(files.create(self.path, exclusive=False)) as file,
+            contextlib.closing(folders_of(self.path).create(self.path, exclusive=False)) as file,
             _naming(self.path),
         ):
             for c in range(spec.num_channels):
@@ -256,7 +254,7 @@ class SectionsOutput(Output):
         return (*self.spec.box.topleft[:2], 0)
 
     def prepare(self) -> None:
-        files.makedirs(self.path)
+        store_at(self.path).make()
 
     def write(self, source: Volume, box: BoundingBox) -> None:
         tifffile = import_extra("tifffile", self.path)
@@ -277,7 +275,7 @@ class SectionsOutput(Output):
             )
             # Temporary files lie in the folder of the export, so that those of a killed process are
             # removed with it.
-            file = NewFile(f"{self.path}/z{z:0{digits}}.tif", dirname(self.path))
+            file = store_at(self.path).new_file(f"z{z:0{digits}}.tif", dirname(self.path))
             try:
                 file.write(data.getbuffer(), 0)
             except BaseException:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from wkwdask.errors import CorruptError
-from wkwdask.store import files
+from wkwdask.store.store import store_at
 
 _SMALL_NBYTES = 64 << 20  # never suspicious
 _MAX_EXPANSION = 1 << 16  # decoded bytes per stored byte; only constant images come near
@@ -75,7 +75,7 @@ def check_plausible(nbytes: int, stored_nbytes: int, what: str) -> None:
 def file_stamp(path: str) -> tuple[int, int]:
     """Return size [bytes] and time of modification [ns] of a file, zeros if it is missing."""
     try:
-        status = files.stat(path)
+        status = store_at(path).status()
     except (FileNotFoundError, NotADirectoryError):
         return 0, 0
     return status.st_size, status.st_mtime_ns

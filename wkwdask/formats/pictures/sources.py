@@ -67,7 +67,7 @@ from wkwdask.model.extras import import_extra
 from wkwdask.model.levels import length_nm, offset_from_center
 from wkwdask.model.parsing import reading
 from wkwdask.model.volume import relative_to
-from wkwdask.store import files, trees
+from wkwdask.store import trees
 from wkwdask.store.paths import any_path, basename, dirname, local_path, splitext
 from wkwdask.store.store import store_at
 
@@ -133,7 +133,7 @@ def open_plain(
         raise MissingError(f"{path}: no such file or folder")
     if store_at(path).is_folder():
         return _open_folder(path, options)
-    files.check_regular(path)
+    trees.check_regular(path)
     suffix = splitext(path)[1].lower()
     if suffix in TIFF_SUFFIXES:
         return _open_tiff(path, options)

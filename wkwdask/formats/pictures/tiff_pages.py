@@ -15,16 +15,15 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from wkwdask.errors import CorruptError, FormatError, UnsupportedError
+from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
 from wkwdask.formats.axes import REMEDY
 from wkwdask.formats.pictures.array_file import check_axes
 from wkwdask.formats.pictures.slices import Page, PixelFormat, Slice, check_plausible
 from wkwdask.model.extras import import_extra
 from wkwdask.model.parsing import reading
 from wkwdask.model.voxel_type import common_dtype
-from wkwdask.store import files
-from wkwdask.store.paths import dirname, join
-from wkwdask.store.store import store_at
+from wkwdask.store.paths import dirname, join, split
+from wkwdask.store.store import FolderStore, store_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +44,11 @@ _SLACK_NBYTES = 1 << 16
 def smallest_page(path: str) -> int:
     """Return the number of pixels of the smallest page; raise CorruptError if the directories of a
     TIFF file overlap or form a loop."""
-    with files.open_file(path) as file:
+    folder, name = split(path)
+    file = FolderStore(folder).open(name)
+    if file is None:
+        raise MissingError(f"{path}: not found")
+    with file:
         return _DirectoryWalk(file).smallest()
 
 

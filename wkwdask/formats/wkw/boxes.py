@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wkwdask.formats.wkw.folder import HEADER_NAME, file_path
+from wkwdask.formats.wkw.folder import file_path
 from wkwdask.formats.wkw.stored_file import (
     GAP_NBYTES,
     PAGE_ENTRIES,
@@ -55,10 +55,9 @@ def read_pairs(array: StoredArray, header: WkwHeader, pairs: ChunkPairs) -> Iter
     absent = []
     for first, last in pairwise(_cuts(files)):
         x, y, z = files[first].tolist()
-        path = file_path(array.store.url, (x, y, z))
-        file = open_if_stored(path, header)
+        file = open_if_stored(array.store, (x, y, z), header)
         if file is None:
-            absent.append(path)
+            absent.append(file_path(array.store.url, (x, y, z)))
             continue
         descriptor = file.file.descriptor
         if descriptor is None:
@@ -89,7 +88,7 @@ def _read_small(array: StoredArray, header: WkwHeader, targets: BlockTargets) ->
     cells: Iterator[Vec3] = ((x, y, z) for x, y, z in targets.cells.tolist())
     first, absent, broken = 0, [], []
     while first < len(targets.cells):
-        batch = np.array(read_batch(f"{folder}/{HEADER_NAME}", cells, max_nbytes, memory), np.int64)
+        batch = np.array(read_batch(array.store, cells, max_nbytes, memory), np.int64)
         table = np.zeros((len(batch), Z + 1), np.int64)
         is_valid = find_blocks(table, batch[:, 3:4], batch[:, 4:], header, memory)
         is_absent = batch[:, 4] == ABSENT

@@ -22,7 +22,7 @@ import numpy as np
 from wkwdask.errors import FormatError
 from wkwdask.formats.wkw.boxes import can_read_pairs, read_pairs
 from wkwdask.formats.wkw.file import decode_block, encode_block, format_file_head
-from wkwdask.formats.wkw.folder import HEADER_NAME, file_path
+from wkwdask.formats.wkw.folder import file_path
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL
 from wkwdask.formats.wkw.remote import head_nbytes, read_remote_box, read_remote_pairs
 from wkwdask.formats.wkw.stored_file import (
@@ -150,16 +150,16 @@ class WkwFiles(Shards, BoxLayout):
     ) -> int:
         """Fill an array with voxels, file by file; each batch of blocks is decoded in one compiled
         call."""
-        header, folder, edge = self.header, array.store.url, self.header.file_len_vx
+        header, store, edge = self.header, array.store, self.header.file_len_vx
         (channel, x, y, z), (_, width, height, depth) = low, out.shape
         x_files, y_files, z_files = (
             range(x // edge, -(-(x + width) // edge)),
             range(y // edge, -(-(y + height) // edge)),
             range(z // edge, -(-(z + depth) // edge)),
         )
-        if array.store.is_remote:
+        if store.is_remote:
             return read_remote_box(
-                array.store,
+                store,
                 header,
                 BoxRead(out, (x, y, z), channel, fill_zeros=True),
                 list(product(x_files, y_files, z_files)),
@@ -167,9 +167,9 @@ class WkwFiles(Shards, BoxLayout):
         reading = BoxRead(out, (x, y, z), channel, fill_zeros=fill_zeros)
         try:
             if len(x_files) * len(y_files) * len(z_files) > 1 and has_small_files(header):
-                read_one = partial(_read_file, folder, header)
+                read_one = partial(_read_file, store, header)
                 nonzero = read_small_files(
-                    f"{folder}/{HEADER_NAME}",
+                    store,
                     header,
                     (x_files, y_files, z_files),
                     reading,
@@ -178,7 +178,7 @@ class WkwFiles(Shards, BoxLayout):
             else:
                 nonzero = 0
                 for index in product(z_files, y_files, x_files):
-                    nonzero += _read_file(folder, header, reading, index[::-1])
+                    nonzero += _read_file(store, header, reading, index[::-1])
         except FormatError:
             # raises ReplacedError if these are files of another mag
             array.identity.check(has_absent=True)
@@ -325,7 +325,7 @@ class _NewShard:
         return format_file_head(self._header, self._sizes)
 
 
-def _read_file(folder: str, header: WkwHeader, reading: BoxRead, index: Vec3) -> int:
+def _read_file(store: Store, header: WkwHeader, reading: BoxRead, index: Vec3) -> int:
     """Fill the part of the array that lies in one file, and return the number of blocks that are
     not all zero."""
     edge, topleft, shape = header.file_len_vx, reading.topleft, reading.out.shape
@@ -334,10 +334,9 @@ def _read_file(folder: str, header: WkwHeader, reading: BoxRead, index: Vec3) ->
         index[1] * edge - topleft[1],
         index[2] * edge - topleft[2],
     )
-    path = file_path(folder, index)
-    file = open_if_stored(path, header)
+    file = open_if_stored(store, index, header)
     if file is None:
-        reading.absent[index[1], index[2]] = path
+        reading.absent[index[1], index[2]] = file_path(store.url, index)
         reading.zeros.add(cubes_table(corner, edge), edge)
         return 0
     if header.file_len <= PAGE_LEN:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 
-from wkwdask.formats.wkw.folder import file_name, file_path
+from wkwdask.formats.wkw.folder import file_name
 from wkwdask.formats.wkw.stored_file import (
     WkwFile,
     has_small_files,
@@ -66,7 +66,7 @@ def open_in(store: Store, index: Vec3, header: WkwHeader) -> WkwFile | None:
     return (
         _open_all(store, [index], header)[0]
         if store.is_remote
-        else open_if_stored(file_path(store.url, index), header)
+        else open_if_stored(store, index, header)
     )
 
 

@@ -24,6 +24,7 @@ from wkwdask.formats.wkw.file import (
     raw_block_bounds,
     table_range,
 )
+from wkwdask.formats.wkw.folder import HEADER_NAME, file_name, file_path, open_data_file
 from wkwdask.formats.wkw.header import (
     HEADER_NBYTES,
     BlockType,
@@ -37,7 +38,6 @@ from wkwdask.kernels.blocks.checks import first_invalid_lz4
 from wkwdask.kernels.blocks.layout import CODE, OFFSET, SIZE, START, X, Z, cubes_table
 from wkwdask.kernels.blocks.locate import BlockLocations, locate_blocks
 from wkwdask.kernels.blocks.read import BlockFile, array_memory, read_blocks
-from wkwdask.store import files
 from wkwdask.store.local import ABSENT
 from wkwdask.store.lru import LruCache
 from wkwdask.store.paths import dirname
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.model.store import OpenFile
+    from wkwdask.model.store import OpenFile, Store
     from wkwdask.model.writing.file_buffer import FileBuffer
 
 PAGE_LEN = 32
@@ -391,16 +391,18 @@ def _page_number(x: int, y: int, z: int) -> int:
 _open_files: LruCache[tuple[tuple[int, int, int], WkwFile]] = LruCache(_OPEN_FILES)
 
 
-def open_if_stored(path: str, mag_header: WkwHeader) -> WkwFile | None:
-    """Open a data file or return it from the cache, None if it is absent: then the caller must also
-    call :func:`check_links_of`."""
+def open_if_stored(store: Store, index: Vec3, mag_header: WkwHeader) -> WkwFile | None:
+    """Open a local data file or return it from the cache, None if it is absent: then the caller
+    must also call :func:`check_links_of`."""
+    name = file_name(index)
     try:
-        status = files.lstat(path)
+        status = store.status(name, follow_symlinks=False)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    path = store.path_of(name)
     if stat.S_ISLNK(status.st_mode):
         try:
-            status = files.stat(path)
+            status = store.status(name)
         except (FileNotFoundError, NotADirectoryError):
             raise _dangling(path) from None
     if not stat.S_ISREG(status.st_mode):
@@ -415,7 +417,7 @@ def open_if_stored(path: str, mag_header: WkwHeader) -> WkwFile | None:
         and (cached[1].mag_header is mag_header or cached[1].mag_header == mag_header)
     ):
         return cached[1]
-    file = WkwFile(files.open_file(path), mag_header)
+    file = WkwFile(open_data_file(store.url, index), mag_header)
     _open_files.put(path, (signature, file))
     return file
 
@@ -476,7 +478,7 @@ def max_file_nbytes(header: WkwHeader) -> int:
 
 
 def read_small_files(
-    header_path: str,
+    store: Store,
     header: WkwHeader,
     grid: tuple[range, range, range],
     reading: BoxRead,
@@ -491,7 +493,7 @@ def read_small_files(
     indices = ((x, y, z) for z in grid[2] for y in grid[1] for x in grid[0])
     nonzero, remaining = 0, math.prod(map(len, grid))
     while remaining:
-        batch = read_batch(header_path, indices, max_nbytes, memory)
+        batch = read_batch(store, indices, max_nbytes, memory)
         remaining -= len(batch)
         index, start, size = np.split(np.array(batch, np.int64), (3, 4), axis=1)
         table = np.zeros((len(index), Z + 1), np.int64)
@@ -501,10 +503,7 @@ def read_small_files(
         nonzero += decoded
         if absent.any():
             reading.absent.update(
-                {
-                    (y, z): f"{dirname(header_path)}/z{z}/y{y}/x{x}.wkw"
-                    for x, y, z in index[absent].tolist()
-                }
+                {(y, z): file_path(store.url, (x, y, z)) for x, y, z in index[absent].tolist()}
             )
             reading.zeros.add(table[absent], header.block_len)
         for x, y, z in broken + index[~is_valid & ~absent].tolist():
@@ -514,7 +513,7 @@ def read_small_files(
 
 
 def read_batch(
-    header_path: str, indices: Iterator[Vec3], max_nbytes: int, memory: npt.NDArray[np.uint8]
+    store: Store, indices: Iterator[Vec3], max_nbytes: int, memory: npt.NDArray[np.uint8]
 ) -> list[tuple[int, int, int, int, int]]:
     """Read files until the buffer is full; return index, offset in the buffer and size of each."""
     requested: list[Vec3] = []
@@ -522,12 +521,12 @@ def read_batch(
     def names() -> Iterator[str]:
         for x, y, z in itertools.islice(indices, _MAX_FILES):
             requested.append((x, y, z))
-            yield f"z{z}/y{y}/x{x}.wkw"
+            yield file_name((x, y, z))
 
     try:
-        places = files.read_small(dirname(header_path), names(), max_nbytes, memory.data)
+        places = store.read_small(names(), max_nbytes, memory.data)
     except (FileNotFoundError, NotADirectoryError):
-        raise missing_mag(header_path) from None
+        raise missing_mag(store.path_of(HEADER_NAME)) from None
     return [(*index, *place) for index, place in zip(requested, places, strict=True)]
 
 
