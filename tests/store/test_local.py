@@ -13,9 +13,10 @@ import pytest
 
 from wkwdask.errors import TruncatedError, UnsupportedError
 from wkwdask.store import local
-from wkwdask.store.files import create, exchange, fsync, numbered, open_file, remove_tree
+from wkwdask.store.files import create, exchange, fsync, open_file, remove_tree
 from wkwdask.store.new_files import RenamedFile, publish_bytes
 from wkwdask.store.paths import TEMPORARY_SUFFIX, local_path
+from wkwdask.store.store import numbered, store_at
 from wkwdask.store.trees import publish_folder
 
 
@@ -261,9 +262,9 @@ def test_remove_tree_tells_what_it_may_not_remove(tmp_path, monkeypatch):
 def test_numbered(tmp_path):
     for name in ("z0", "z12", "z007", "z-1", "z1a", "z", "y3", "Z3", "z\u0663", "z4.wkw"):
         (tmp_path / name).mkdir()
-    assert sorted(n for n, _ in numbered(str(tmp_path), "z")) == [0, 12]
-    assert [n for n, _ in numbered(str(tmp_path), "z", ".wkw")] == [4]
-    assert list(numbered(str(tmp_path / "absent"), "z")) == []
+    assert sorted(n for n, _ in numbered(store_at(str(tmp_path)), "z")) == [0, 12]
+    assert [n for n, _ in numbered(store_at(str(tmp_path)), "z", ".wkw")] == [4]
+    assert list(numbered(store_at(str(tmp_path / "absent")), "z")) == []
 
 
 def test_fsync_where_folders_cannot_be_flushed(tmp_path, monkeypatch):
