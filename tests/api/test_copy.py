@@ -219,7 +219,7 @@ def test_what_is_not_copied_is_named(dataset, tmp_path):
         "category": "color",
         "boundingBox": layers(dataset)["color"]["boundingBox"],
         "elementClass": "uint8",
-        "dataFormat": "zarr3",
+        "dataFormat": "dicom",
     }
     edit(
         dataset,
@@ -228,9 +228,9 @@ def test_what_is_not_copied_is_named(dataset, tmp_path):
         ),
     )
     report = wkwdask.copy(dataset, tmp_path / "copy")
-    assert report.note == f"not copied: layer volume (zarr3), {dataset}/cells/agglomerates"
+    assert report.note == f"not copied: layer volume (dicom), {dataset}/cells/agglomerates"
     assert sorted(layers(tmp_path / "copy")) == ["cells", "color"]
-    with pytest.raises(UnsupportedError, match="zarr3"):
+    with pytest.raises(UnsupportedError, match="dicom"):
         wkwdask.copy(dataset, tmp_path / "copy", layer="volume")
 
 

@@ -144,8 +144,8 @@ def test_refused_calls_remove_nothing(dataset, tmp_path):
         wkwdask.rm(dataset / "cells")
     lock.unlink()
     assert everything(dataset) == before
-    edit(dataset, lambda document: document["dataLayers"][1].update({"dataFormat": "zarr3"}))
-    with pytest.raises(UnsupportedError, match="stored as zarr3"):
+    edit(dataset, lambda document: document["dataLayers"][1].update({"dataFormat": "dicom"}))
+    with pytest.raises(UnsupportedError, match="stored as dicom"):
         wkwdask.rm(dataset, layer="other")
     assert wkwdask.rm(dataset).remaining == (f"{dataset}/other",)
     assert listed(dataset) == {"other": ["./other/1", "./other/2-2-1"]}

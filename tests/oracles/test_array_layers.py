@@ -1,5 +1,5 @@
 """Layers that the webknossos library stores as Zarr, as it does by default: checks, conversion to
-WKW, and errors of jobs that cannot write into them.
+WKW, and jobs that write into them, whose results the library reads.
 
 Its arrays extend to whole shards, and ``datasource-properties.json`` states the box of each layer.
 """
@@ -7,7 +7,6 @@ Its arrays extend to whole shards, and ``datasource-properties.json`` states the
 from __future__ import annotations
 
 import json
-import shlex
 import shutil
 import warnings
 
@@ -240,73 +239,150 @@ def test_no_dataset_is_made_inside_of_a_layer(dataset):
         wkwdask.convert(dataset / "color", dataset / "flat" / "other")
 
 
+def write_region(mag, voxels):
+    low = (7, 5, 3)
+    high = tuple(a + n for a, n in zip(low, voxels.shape[1:], strict=True))
+    wkwdask.write(mag, None, voxels, region=(low, high))
+
+
 JOBS = {
-    "pyramid": lambda path: wkwdask.build_pyramid(path),
-    "update": lambda path: wkwdask.build_pyramid(path, update=True),
-    "upsample": lambda path: wkwdask.upsample(path, mags=["1"]),
-    "rechunk": lambda path: wkwdask.rechunk(path, block_len=16),
-    "compress": lambda path: wkwdask.compress(path),
+    "pyramid": lambda path: wkwdask.build_pyramid(path, mags=["2", "4"], existing="overwrite"),
+    "rechunk": lambda path: wkwdask.rechunk(path, chunk_shape=(16, 16, 16)),
+    "compress": lambda path: wkwdask.compress(path, compression="gzip"),
     "copy": lambda path: wkwdask.copy(path, f"{path}-copy"),
-    "region": lambda path: wkwdask.write(
-        f"{path}/1", None, EM[:, :2, :2, :2], region=(CORNER, tuple(n + 2 for n in CORNER))
+    "copy of a part": lambda path: wkwdask.copy(
+        path, f"{path}-copy", bounding_box=(8, 8, 4, 17, 9, 7), translate=(6, 2, 0)
     ),
-    "save": lambda path: wkwdask.save(EM, f"{path}/1", offset=CORNER, existing="overwrite"),
-    "create": lambda path: wkwdask.create(f"{path}/8", ((0, 0, 0), (8, 8, 8)), "uint8"),
-    "remap": lambda path: wkwdask.remap(f"{path}/1", f"{path}/4", {1: 2}),
+    "region": lambda path: write_region(path / "1", EM[:, :9, :9, :9]),
+    "save": lambda path: wkwdask.save(EM, path / "1", offset=CORNER, existing="overwrite"),
+    "save beyond": lambda path: wkwdask.save(
+        np.pad(EM, ((0, 0), (0, 9), (0, 9), (0, 9)), "edge"),
+        path / "1",
+        offset=CORNER,
+        existing="overwrite",
+    ),
+    "create": lambda path: wkwdask.create(path / "4", ((0, 0, 0), (8, 8, 8)), "uint8"),
+    "apply": lambda path: wkwdask.apply(np.invert, path / "2", path / "2", existing="overwrite"),
+    "remap": lambda path: wkwdask.remap(path / "2", f"{path}-copy/2", {1: 2}, default="keep"),
+    "rm": lambda path: wkwdask.rm(path / "2"),
 }
 
 
+def read_by_webknossos(layer):
+    """Return the voxels of each mag of a layer in its box, as the library reads them."""
+    import webknossos
+
+    opened = webknossos.Dataset.open(layer.parent).get_layer(layer.name)
+    return {mag.to_layer_name(): view.read() for mag, view in opened.mags.items()}
+
+
+def documents_of(layer):
+    """Return the entry of a layer in the JSON, the entry of its group, and its arrays by their
+    paths."""
+    document = json.loads((layer.parent / "datasource-properties.json").read_text())
+    entry = next(each for each in document["dataLayers"] if each["name"] == layer.name)
+    is_v3 = entry["dataFormat"] == "zarr3"
+    group = json.loads((layer / ("zarr.json" if is_v3 else ".zattrs")).read_text())
+    (image,) = (group["attributes"]["ome"] if is_v3 else group)["multiscales"]
+    arrays = {
+        f"./{layer.name}/{path.parent.name}": json.loads(path.read_text())
+        for path in layer.glob("*/zarr.json" if is_v3 else "*/.zarray")
+    }
+    return entry, image, arrays
+
+
+def check_documents(layer):
+    entry, image, arrays = documents_of(layer)
+    assert sorted(arrays) == sorted(mag["path"] for mag in entry["mags"])
+    assert sorted(arrays) == sorted(f"./{layer.name}/{each['path']}" for each in image["datasets"])
+    for mag in entry["mags"]:
+        array = arrays[mag["path"]]
+        step = array.get("chunks") or array["chunk_grid"]["configuration"]["chunk_shape"]
+        assert [n % each for n, each in zip(array["shape"], step, strict=True)] == [0] * 4
+        assert array["fill_value"] == 0
+        assert array.get("dimension_names", [*"cxyz"]) == [*"cxyz"]
+        assert mag["axisOrder"] == {"c": 0, "x": 1, "y": 2, "z": 3}
+        assert "cubeLength" not in mag
+
+
 @pytest.mark.parametrize("job", JOBS)
-def test_jobs_that_write_name_the_command_that_works(dataset, job):
-    before = contents(dataset)
-    with pytest.raises(
-        UnsupportedError, match=r"layer color is stored as Zarr \(zarr3?\)"
-    ) as raised:
-        JOBS[job](dataset / "color")
-    assert contents(dataset) == before
-    command = str(raised.value).split("wkwdask ", 1)[1].split(" stores ")[0]
-    done = run_here(*shlex.split(command))
+def test_webknossos_reads_what_jobs_write(dataset, job):
+    JOBS[job](dataset / "color")
+    assert not [fault for fault in wkwdask.verify(dataset).faults if fault.kind != "mag.empty"]
+    for layer in wkwdask.info(dataset).layers:
+        read = read_by_webknossos(dataset / layer.name)
+        assert list(read) == [mag.mag.name for mag in layer.mags]
+        for mag, voxels in read.items():
+            ours = np.asarray(wkwdask.open(dataset / layer.name / mag))
+            # the library reads zeros where the box of the layer reaches beyond an array
+            missing = [(0, a - b) for a, b in zip(voxels.shape, ours.shape, strict=True)]
+            np.testing.assert_array_equal(np.pad(ours, missing), voxels)
+        if layer.data_format != "wkw":
+            check_documents(dataset / layer.name)
+
+
+def test_a_new_mag_is_stored_as_webknossos_stores_it(dataset):
+    wkwdask.rm(dataset / "color" / "2")
+    _, _, before = documents_of(dataset / "color")
+    wkwdask.build_pyramid(dataset / "color", mags=["2"])
+    _, _, after = documents_of(dataset / "color")
+    expected, found = before["./color/1"], after["./color/2"]
+    assert found["shape"] == [1, 32, 16, 16] if "codecs" in found else [1, 24, 16, 8]
+    # all but the size and what may be left out
+    for document in (expected, found):
+        document.pop("shape")
+        if "codecs" in document:
+            document["chunk_key_encoding"].pop("configuration", None)
+            document["codecs"][0]["configuration"].pop("index_location", None)
+    assert {name: found[name] for name in expected} == expected
+
+
+def test_all_layers_of_a_dataset_get_pyramids(dataset):
+    done = run_here("pyramid", dataset, "--all-layers", "--mags", "2,4", "--overwrite")
     assert done.returncode in (0, None), done.stderr
-    np.testing.assert_array_equal(wkwdask.open(dataset / "color_wkw"), EM)
-    wkwdask.build_pyramid(dataset / "color_wkw", coarsest="2", existing="overwrite")
+    for layer in wkwdask.info(dataset).layers:
+        assert [mag.mag.name for mag in layer.mags] == ["1", "2", "4"]
+    assert wkwdask.verify(dataset).is_sound
 
 
-def test_mags_are_not_removed(dataset):
-    before = contents(dataset)
-    for path in ("color", "color/1"):
-        with pytest.raises(
-            UnsupportedError, match=r"stored as zarr3?, only mags of wkw are removed"
-        ):
-            wkwdask.rm(dataset / path)
-    assert contents(dataset) == before
-
-
-def test_all_layers_goes_on_and_names_what_it_left_out(dataset):
-    before = contents(dataset / "color")
-    for more in ((), ("--dry-run", "--overwrite")):
-        done = run_here("pyramid", dataset, "--all-layers", "--coarsest", "2", *more)
-        assert done.returncode == 3
-        left_out = [
-            line.split(" is stored as Zarr")[0].rpartition(": ")[2]
-            for line in done.stderr.splitlines()
-            if line.startswith("left out: ")
-        ]
-        assert left_out == ["layer color", "layer seg"]
-        assert f"{dataset}/flat" in done.stdout
-    assert contents(dataset / "color") == before
-    assert len(wkwdask.info(dataset / "flat").layers[0].mags) > 1
-    # nothing is left to submit
-    done = run_here(
-        "submit", "pyramid", dataset, "--all-layers", "--coarsest", "2", "--cluster", "slurm-array"
+def test_a_dataset_is_copied_with_all_layers(dataset, tmp_path):
+    wkwdask.copy(dataset, tmp_path / "out")
+    assert wkwdask.diff(dataset, tmp_path / "out").equal
+    formats, copied = (
+        {layer.name: layer.data_format for layer in wkwdask.info(each).layers}
+        for each in (dataset, tmp_path / "out")
     )
-    assert (done.returncode, "left out: " in done.stderr) == (3, True)
-    shutil.rmtree(dataset / "flat")
-    document = json.loads((dataset / "datasource-properties.json").read_text())
-    (dataset / "datasource-properties.json").write_text(
-        json.dumps({**document, "dataLayers": document["dataLayers"][:2]})
-    )
-    done = run_here("pyramid", dataset, "--all-layers")
-    assert (done.returncode, "layer color is stored as Zarr" in done.stderr) == (1, True)
+    assert copied == formats
+    check_documents(tmp_path / "out" / "color")
+
+
+def test_an_update_follows_a_region(dataset):
+    wkwdask.build_pyramid(dataset / "color", mags=["2", "4"], existing="overwrite")
+    write_region(dataset / "color" / "1", np.full((1, 8, 8, 8), 255, "uint8"))
+    wkwdask.build_pyramid(dataset / "color", update=True)
+    assert wkwdask.verify(dataset / "color", pyramid=True).is_sound
+    assert (read_by_webknossos(dataset / "color")["4"] == 255).any()
+
+
+def test_the_largest_id_follows_a_region(dataset):
+    write_region(dataset / "seg" / "1", np.full((1, 8, 8, 8), 1000, "uint32"))
+    entry, _, _ = documents_of(dataset / "seg")
+    assert entry["largestSegmentId"] == 1000
+
+
+def test_options_are_those_of_the_format_of_the_layer(dataset):
+    with pytest.raises(ValueError, match="zarr has no option block_len"):
+        wkwdask.rechunk(dataset / "color", block_len=16)
+    with pytest.raises(ValueError, match="several formats has no option chunk_shape"):
+        wkwdask.rechunk(dataset, chunk_shape=(16, 16, 16))
+    with pytest.raises(UnsupportedError, match="needs a dataset, which states its box"):
+        wkwdask.copy(dataset / "color", dataset.parent / "bare")
+
+
+def test_a_layer_is_removed_with_its_group(dataset):
+    wkwdask.rm(dataset / "seg")
+    assert not (dataset / "seg").exists()
+    assert [*wkwdask.open_dataset(dataset).layers] == ["color", "flat"]
 
 
 def test_values_outside_of_the_box_are_not_read_by_jobs(dataset, tmp_path):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from wkwdask.api.options import StorageKeywords, storage_options
 from wkwdask.errors import TaskFailedError
-from wkwdask.formats.opening import format_of_target
+from wkwdask.formats.opening import options_of_target
 from wkwdask.formats.registry import storage_records
 from wkwdask.geometry.mag import vec3
 from wkwdask.model.options import make_options
@@ -186,7 +186,7 @@ def apply(
         None if chunks is None else _vec3(chunks, "chunks"),
         dtype,
         channels,
-        make_options(format_of_target(target).options, **options),
+        make_options(options_of_target(target), **options),
         category,
         token,
         tokenize(function.args, function.keywords) if isinstance(function, partial) else None,

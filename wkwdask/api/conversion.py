@@ -20,9 +20,11 @@ from wkwdask.formats.opening import (
     describe_unusable_levels,
     explain_missing,
     find,
+    format_of_image,
     format_of_target,
     is_dataset,
     is_export,
+    options_of_target,
     single_file_of,
     target_for,
 )
@@ -325,7 +327,8 @@ def convert(
     image, new_layer, source_layer = (
         (None, layer, None) if resolved is None else _choose_layer_of(resolved, layer)
     )
-    if is_wkw and resolved is not None and (image is None or image.is_layer or is_export(target)):
+    is_same_format = image is None or format_of_image(image) is target_format
+    if is_wkw and resolved is not None and (is_same_format or is_export(target)):
         stored_layer, volume = resolved.open(layer, mag_or_key(mag))
         for option, is_given in (
             ("axes", axes),
@@ -348,7 +351,7 @@ def convert(
             return planned
         check_space_of([staged], force_space=force_space)
         return run_work(staged)
-    storage = make_options(target_format.options, **options)
+    storage = make_options(options_of_target(target, new_layer), **options)
     destination = Destination(
         os.fspath(target),
         layer=new_layer if is_wkw else None,
@@ -613,7 +616,7 @@ def _convert_levels(
     selection = replace(
         selection,
         part=selection.part.stored_by(
-            format_of_target(destination.url).options.stored_dtype, volumes[0].dtype
+            options_of_target(destination.url, destination.layer).stored_dtype, volumes[0].dtype
         ),
     )
     copies = list(map(selection.copy_of, volumes))
@@ -685,7 +688,7 @@ def _convert_images(
             source,
             source_options,
             target_image.mag,
-            format_of_target(destination.url).options.stored_dtype,
+            options_of_target(destination.url, destination.layer).stored_dtype,
         )
     except MissingError:
         if isinstance(source, (str, os.PathLike)):

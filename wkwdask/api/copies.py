@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 from wkwdask.api.options import MagLike, StorageKeywords, parse_levels, parse_mags, storage_options
-from wkwdask.formats.opening import prefixed_url
+from wkwdask.formats.opening import options_class, prefixed_url
 from wkwdask.formats.registry import opening_format, storage_records
 from wkwdask.formats.replaceable import replaces
 from wkwdask.formats.roots import level_job_folders, root_of
@@ -128,10 +128,10 @@ def rechunk(
     source_format = opening_format(url)
     source_format.check_writable(url)
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
-    rechunk_options = RechunkOptions(
-        make_options(source_format.options, **options), box, allow_external=allow_external
-    )
     layers = [layer] if isinstance(layer, str) else layer
+    rechunk_options = RechunkOptions(
+        make_options(options_class(url, layers), **options), box, allow_external=allow_external
+    )
     copies, source = source_format.copies, source_format.url_name.location(url)
     place = None if target is None else source_format.url_name.location(target)
     levels = parse_levels(mags)
@@ -198,7 +198,8 @@ def compress(
     True
     """  # noqa: E501
     url = prefixed_url(url)
-    record = opening_format(url).options
+    layer = options.get("layer")
+    record = options_class(url, [layer] if isinstance(layer, str) else layer)
     names = [name for name, _ in options_of(record)]
     if (
         names

@@ -232,7 +232,7 @@ class Layer:
 
         self._check_current()
         stored = stored_layer(self.dataset, self.name)
-        volume = container_of(stored).readable(stored, None).volume()
+        volume = container_of(stored).readable(stored).volume()
         if volume.dtype.kind not in "iu":
             raise TypeError(
                 f"{volume.folder}: values are {volume.dtype.name}, expected integer ids"

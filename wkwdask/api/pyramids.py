@@ -15,7 +15,7 @@ from wkwdask.api.options import (
     refuse_options,
     storage_options,
 )
-from wkwdask.formats.opening import options_of
+from wkwdask.formats.opening import options_class
 from wkwdask.formats.precomputed.format import FORMAT as PRECOMPUTED
 from wkwdask.formats.registry import storage_records
 from wkwdask.formats.replaceable import replaces
@@ -168,11 +168,11 @@ def build_pyramid(
     }
     if PRECOMPUTED.guess_can_open(url):
         refuse_options(f"{os.fspath(url)} is a precomputed volume", {"layer": layer})
-    pyramid_options = _pyramid_options(url, arguments)
-    box = None if bounding_box is None else BoundingBox.parse(bounding_box)
     names = [layer] if layer is None or isinstance(layer, str) else list(layer)
     if not names:
         raise ValueError("layer= names no layer")
+    pyramid_options = _pyramid_options(url, names, arguments)
+    box = None if bounding_box is None else BoundingBox.parse(bounding_box)
     if update not in (True, False, "content"):
         raise ValueError(f'update must be True, False or "content", got {update!r}')
     if not update and box is None:
@@ -262,7 +262,9 @@ def plan_pyramid(
     existing = options.pop("existing", "error")
     options.pop("force_space", None)  # for the job alone
     plan = _with_warnings(
-        lay_out_pyramid(url, layer, _pyramid_options(url, options), existing, num_sharing_workers())
+        lay_out_pyramid(
+            url, layer, _pyramid_options(url, [layer], options), existing, num_sharing_workers()
+        )
     )
     return estimate_pyramid(plan, num_workers())
 
@@ -374,7 +376,7 @@ def upsample(
         if mag is not None
     }
     size = None if voxel_size is None else parse_voxel_size(voxel_size)
-    storage = make_options(options_of(url), **options)
+    storage = make_options(options_class(url, [layer]), **options)
     upsample_options = UpsampleOptions(
         **parsed_mags,
         mags=parse_mags(mags),
@@ -388,7 +390,9 @@ def upsample(
     )
 
 
-def _pyramid_options(url: str | os.PathLike[str], values: dict[str, Any]) -> PyramidOptions:
+def _pyramid_options(
+    url: str | os.PathLike[str], layers: Sequence[str | None], values: dict[str, Any]
+) -> PyramidOptions:
     """Return the options of a pyramid from the arguments of a call."""
     pyramid_values = {name: value for name, value in values.items() if name in _PYRAMID_OPTIONS}
     parse = {"finest": mag_or_key, "coarsest": Mag.parse}
@@ -398,7 +402,7 @@ def _pyramid_options(url: str | os.PathLike[str], values: dict[str, Any]) -> Pyr
         if pyramid_values.get(name) is not None
     }
     storage = make_options(
-        options_of(url),
+        options_class(url, layers),
         **{name: value for name, value in values.items() if name not in _PYRAMID_OPTIONS},
     )
     return PyramidOptions(

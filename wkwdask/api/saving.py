@@ -13,7 +13,8 @@ import numpy as np
 
 from wkwdask.api.options import level_destination, parse_voxel_size
 from wkwdask.errors import ExistsError, ReplacedError
-from wkwdask.formats.opening import open_in_place, target_for
+from wkwdask.formats.opening import open_in_place, options_of_target, target_for
+from wkwdask.formats.registry import default_format
 from wkwdask.formats.webknossos.datasource import FILE_NAME
 from wkwdask.geometry.bounding_box import voxel_box
 from wkwdask.geometry.mag import Vec3, vec3
@@ -180,7 +181,10 @@ def save_as(
 ) -> Report | Delayed:
     """Write an array as one level of an image of a format, or into a region of an existing level.
     Return a Report, or a Delayed of one."""
-    options: Any = make_options(its_format.options, **storage)
+    is_dataset = its_format is default_format()
+    options: Any = make_options(
+        options_of_target(url) if is_dataset else its_format.options, **storage
+    )
     destination = level_destination(its_format, url, mag, category, allow_external=allow_external)
     if region is not None:
         new_level_options = {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 import numpy as np
 
 from wkwdask.api.options import StorageKeywords, storage_options
-from wkwdask.formats.opening import format_of_target
+from wkwdask.formats.opening import options_of_target
 from wkwdask.formats.registry import storage_records
 from wkwdask.formats.webknossos.copies import DatasetCopies
 from wkwdask.formats.wkw.options import WkwOptions
@@ -275,7 +275,7 @@ def _target_request(
     """Return the target of a segmentation and its storage options."""
     return TargetRequest(
         target,
-        make_options(format_of_target(target).options, **options),
+        make_options(options_of_target(target), **options),
         "segmentation",
         allow_external,
     )

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from wkwdask.api.options import WriteOptions, storage_options
-from wkwdask.formats.opening import format_of_target
+from wkwdask.formats.opening import format_of_target, options_of_target
 from wkwdask.formats.registry import default_format
 from wkwdask.formats.wkw.options import WkwOptions
 
@@ -166,6 +166,11 @@ def to_wkw(
         raise ValueError(
             f"{os.fspath(url)}: named as {its_format.options.title}, but to_wkw() writes WKW; use "
             "save() for other formats"
+        )
+    if options_of_target(url) is not its_format.options:
+        raise ValueError(
+            f"{os.fspath(url)}: lies in a layer that is stored as "
+            f"{options_of_target(url).title}, but to_wkw() writes WKW; use save()"
         )
     return save_as(
         its_format,

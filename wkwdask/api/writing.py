@@ -15,8 +15,8 @@ from wkwdask.api.options import (
     parse_voxel_size,
     storage_options,
 )
-from wkwdask.formats.opening import format_to_save, target_for
-from wkwdask.formats.registry import storage_records
+from wkwdask.formats.opening import format_to_save, options_of_target, target_for
+from wkwdask.formats.registry import default_format, storage_records
 from wkwdask.geometry.bounding_box import voxel_box
 from wkwdask.model.options import make_options
 from wkwdask.verbs.write import Creation, lay_out_write
@@ -255,7 +255,9 @@ def create(
         raise ValueError(f'existing must be "error" or "overwrite", got {existing!r}')
     size = None if voxel_size is None else parse_voxel_size(voxel_size)
     its_format = format_to_save(url)
-    storage = make_options(its_format.options, **options)
+    storage = make_options(
+        options_of_target(url) if its_format is default_format() else its_format.options, **options
+    )
     target_image = target_for(
         replace(
             level_destination(its_format, url, mag, category, allow_external=allow_external),

@@ -30,6 +30,17 @@ def axis_letter(name: str) -> str:
     return lower if lower in ("x", "y", "z") else "c" if lower in _CHANNELS else "-"
 
 
+def axis_order(letters: str) -> dict[str, Any]:
+    """Return the dimension of each axis as datasets of WEBKNOSSOS state it.
+
+    Examples
+    --------
+    >>> axis_order("czyx")
+    {'axisOrder': {'c': 0, 'x': 3, 'y': 2, 'z': 1}}
+    """
+    return {"axisOrder": {each: letters.index(each) for each in "cxyz" if each in letters}}
+
+
 def name_by_type(axis: Any) -> str | None:
     """Return the name of an axis from a text, or an object with a name (or label) and a type; None
     if it has no name."""

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wkwdask.formats.edits import LevelRemoval
-    from wkwdask.geometry.mag import Mag
     from wkwdask.model.image import Container, Image, Level
     from wkwdask.model.metadata_edit import MetadataEdit
     from wkwdask.model.stored_array import StoredArray
@@ -51,8 +50,7 @@ class ImageFolder:
     def root_of(self, image: Image) -> str | None:
         return image.root or image.folder
 
-    def readable(self, image: Image, mag: Mag | None) -> Image:
-        del mag
+    def readable(self, image: Image) -> Image:
         return image
 
     def with_all_files(self, volume: StoredArray) -> StoredArray:

@@ -54,6 +54,61 @@ class DocumentEdit(MetadataEdit):
 
 
 @dataclass(frozen=True, slots=True)
+class Edits(MetadataEdit):
+    """Edits of the documents of an image and of the dataset that lists it, in this order."""
+
+    kind: ClassVar[str] = "several"
+    folder_names: ClassVar[tuple[str, ...]] = ()
+    edits: tuple[MetadataEdit, ...]
+
+    @classmethod
+    def of(cls, *edits: MetadataEdit | None) -> MetadataEdit | None:
+        """Return the edit that makes all of some edits, None for none."""
+        made = tuple(edit for edit in edits if edit is not None)
+        return cls(made) if len(made) > 1 else made[0] if made else None
+
+    def folders(self) -> dict[str, str]:
+        return {
+            f"{number}.{name}": folder
+            for number, edit in enumerate(self.edits)
+            for name, folder in edit.folders().items()
+        }
+
+    def check_writable(self) -> None:
+        for edit in self.edits:
+            edit.check_writable()
+
+    def check_current(self) -> None:
+        for edit in self.edits:
+            edit.check_current()
+
+    @property
+    def makes_room(self) -> bool:
+        return any(edit.makes_room for edit in self.edits)
+
+    def make_room(self) -> None:
+        for edit in self.edits:
+            edit.make_room()
+
+    def apply(self) -> None:
+        for edit in self.edits:
+            edit.apply()
+
+    def with_maxima(self, maxima: tuple[int | None, ...], *, is_new_content: bool) -> MetadataEdit:
+        return Edits(
+            tuple(edit.with_maxima(maxima, is_new_content=is_new_content) for edit in self.edits)
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "edits": [edit.to_json() for edit in self.edits]}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Self:
+        """Create the edit from a record whose edits are created already."""
+        return cls(tuple(value["edits"]))
+
+
+@dataclass(frozen=True, slots=True)
 class LevelRemoval(DocumentEdit):
     """Removal of levels from the documents of an image."""
 

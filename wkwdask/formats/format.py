@@ -19,16 +19,23 @@ from wkwdask.model.writing.target_array import InPlaceWrite, in_place_target
 from wkwdask.store.paths import UrlName, is_remote, local_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.image import Container, Image, ResolvedUrl
     from wkwdask.model.metadata_edit import MetadataEdit
     from wkwdask.model.stored_array import StoredArray
+    from wkwdask.model.volume import Volume
     from wkwdask.model.writing.target_array import TargetArray
-    from wkwdask.model.writing.target_image import Destination, TargetImage
+    from wkwdask.model.writing.target_image import (
+        Destination,
+        LevelSpec,
+        NewLevels,
+        TargetImage,
+    )
 
     Url = str | os.PathLike[str]
+    ChooseAxes = Callable[[Sequence[int], Sequence[str | None]], str]
 
 
 class Summary(Protocol):
@@ -159,6 +166,31 @@ class ArrayFormat:
         raise UnsupportedError(
             f"{image.folder}: levels of {self.options.title} cannot be computed from each other "
             "yet; convert() it to WKW or precomputed"
+        )
+
+    def open_listed(self, folder: str, axes: ChooseAxes) -> StoredArray:
+        """Open an array of a layer that a dataset lists; ``axes`` returns a letter for each axis
+        from the shape and the names of the axes, which may be empty."""
+        del axes
+        return self.find(folder).open(None, None)[1]
+
+    def layer_levels(
+        self,
+        layer: Image,
+        data_format: str,
+        folders: Sequence[str],
+        specs: Sequence[LevelSpec],
+        options: Any,
+        like: Volume | None,
+        existing: str,
+    ) -> NewLevels:
+        """Lay out levels of a layer that a dataset stores in this format, which it names
+        ``data_format``; the edit is that of documents beside the levels. The format may choose
+        other folders than the given ones."""
+        del folders, specs, options, like, existing
+        raise UnsupportedError(
+            f"{layer.folder}: layer {layer.name} is stored as {data_format}, in which mags of "
+            "layers are not written; convert() stores it as WKW"
         )
 
     def in_place_target(self, volume: StoredArray, write: InPlaceWrite) -> TargetArray:

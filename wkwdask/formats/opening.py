@@ -9,7 +9,7 @@ import os
 import re
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -25,11 +25,18 @@ from wkwdask.formats.registry import (
     recognised_format,
 )
 from wkwdask.formats.roots import checked_folder
-from wkwdask.formats.webknossos.dataset import check_stored_as_wkw, dataset_of, metadata_paths
+from wkwdask.formats.webknossos.dataset import (
+    check_supported,
+    dataset_of,
+    layer_around,
+    metadata_paths,
+    stored_format,
+)
 from wkwdask.formats.webknossos.document import read_datasource
 from wkwdask.formats.zarr.single_file import zipped_image
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.kernels.window.reduce import BOOL_METHOD
+from wkwdask.model.options import StorageOptions
 from wkwdask.model.voxel_type import guess_category
 from wkwdask.store.lru import LruCache
 from wkwdask.store.objects.access import access_of, remember_access
@@ -44,7 +51,6 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.image import Image, ResolvedUrl
     from wkwdask.model.levels import Lengths
-    from wkwdask.model.options import StorageOptions
     from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.volume import Volume
     from wkwdask.model.writing.target_image import Destination, TargetImage
@@ -349,7 +355,8 @@ def target_in(image: Image, allow_external: bool) -> TargetImage:
     _check_not_zipped(image.folder)
     if not image.is_layer:
         checked_folder(replace(image, allow_external=allow_external), image.folder)
-    return format_of_image(image).target_in(image, allow_external=allow_external)
+    fmt = default_format() if image.is_layer else format_named(image.format)
+    return fmt.target_in(image, allow_external=allow_external)
 
 
 def open_in_place(
@@ -358,7 +365,6 @@ def open_in_place(
     """Open a level that is written in place; names and links may leave the root of its image only
     with ``allow_external``."""
     resolved = find(url)
-    check_stored_as_wkw(resolved.choose_listed(None))
     image, volume = resolved.open(None, mag)
     return replace(image, allow_external=allow_external), volume
 
@@ -366,16 +372,15 @@ def open_in_place(
 def why_not_written(layer: Image) -> str:
     """Return why jobs do not write into a layer of a dataset, an empty string if they do."""
     try:
-        check_stored_as_wkw(layer)
+        check_supported(layer)
     except UnsupportedError as error:
         return str(error)
     return ""
 
 
 def format_of_image(image: Image) -> ArrayFormat:
-    """Return the format of an image; a layer has the format of its dataset, even if its files are
-    Zarr or N5."""
-    return default_format() if image.is_layer else format_named(image.format)
+    """Return the format of the files of an image, which may be a layer of a dataset."""
+    return stored_format(image) if image.is_layer else format_named(image.format)
 
 
 def check_target_name(url: str | os.PathLike[str]) -> None:
@@ -391,9 +396,34 @@ def check_target_name(url: str | os.PathLike[str]) -> None:
         )
 
 
-def options_of(url: str | os.PathLike[str]) -> type[StorageOptions]:
-    """Return the class of storage options of an existing image."""
-    return opening_format(url).options
+def options_class(
+    url: str | os.PathLike[str], layers: Sequence[str | None] | None = None
+) -> type[StorageOptions]:
+    """Return the class of storage options of an existing image or of some layers of a dataset, by
+    default all; one without options for layers of several formats."""
+    its_format = opening_format(url)
+    if not its_format.container.holds_layers:
+        return its_format.options
+    found = find(url)
+    images = found.layers if layers is None else map(found.choose_listed, layers)
+    kinds = {format_of_image(image).options for image in images if not why_not_written(image)}
+    return kinds.pop() if len(kinds) == 1 else MixedOptions if kinds else its_format.options
+
+
+def options_of_target(url: object, layer: str | None = None) -> type[StorageOptions]:
+    """Return the class of storage options of a new level: those of the layer of a dataset that
+    gets it, if there is one."""
+    its_format = format_of_target(url)
+    if not its_format.container.holds_layers or is_remote(str(url)):
+        return its_format.options
+    found = layer_around(local_path(str(url)), layer)
+    return its_format.options if found is None else format_of_image(found).options
+
+
+class MixedOptions(StorageOptions):
+    """Storage options of layers of several formats, of which none applies to all."""
+
+    name: ClassVar[str] = "a dataset with layers of several formats"
 
 
 class SourceSelection(NamedTuple):
@@ -421,7 +451,7 @@ def open_source(url: str | os.PathLike[str], selection: SourceSelection) -> tupl
         raise ValueError(f"{os.fspath(url)}: is mag {named}, but {selection.option}= says {mag}")
     image = replace(image, allow_external=selection.allow_external)
     volume = image.volume(mag or named or selection.default(image))
-    if image.is_layer and not image.is_written(volume):
+    if image.needs_files and not image.is_written(volume):
         # in other formats an array without files is valid, and all zero
         raise MissingError(f"{volume.name}: the mag has no data files")
     return image, volume

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from wkwdask.formats.edits import Edits
 from wkwdask.formats.registry import formats
 from wkwdask.model.parsing import reading
 from wkwdask.store.json_record import format_job_record, read_job_record
@@ -104,19 +105,21 @@ def published_folders(paths: RecordPaths) -> list[str]:
 
 
 def _edit_to_json(paths: RecordPaths, edit: MetadataEdit | None) -> dict[str, Any] | None:
-    return (
-        None
-        if edit is None
-        else {
-            **edit.to_json(),
-            **{name: paths.format_path(folder) for name, folder in edit.folders().items()},
-        }
-    )
+    if edit is None:
+        return None
+    if isinstance(edit, Edits):
+        return {"kind": edit.kind, "edits": [_edit_to_json(paths, each) for each in edit.edits]}
+    return {
+        **edit.to_json(),
+        **{name: paths.format_path(folder) for name, folder in edit.folders().items()},
+    }
 
 
 def _edit_from_json(paths: RecordPaths, value: dict[str, Any] | None) -> MetadataEdit | None:
     if value is None:
         return None
+    if value["kind"] == Edits.kind:
+        return Edits.from_json({"edits": [_edit_from_json(paths, each) for each in value["edits"]]})
     kind = edit_kinds()[value["kind"]]
     folders = {
         name: paths.document_folder(value[name], RECORD_NAME)

@@ -53,7 +53,7 @@ class Container(Protocol):
         """Return the folder that the files of an image must not leave; None for files without a
         document above them."""
 
-    def readable(self, image: Image, mag: Mag | None) -> Image:
+    def readable(self, image: Image) -> Image:
         """Return the image for reading one that the container lists, which may be stored in another
         format."""
 
@@ -173,6 +173,8 @@ class Image:
     root."""
     stated_box: BoundingBox | None = None
     """Bounding box that the dataset states [voxels of mag 1], None if none states it."""
+    needs_files: bool = False
+    """Whether a level without files was never written; if not, all its voxels are zero."""
     counts_from_finest: bool = False
     """Whether mags count from the finest stored level, so that a finer level changes the mags of
     all others."""
@@ -307,7 +309,7 @@ class Image:
                 continue
             if self.is_written(volume):
                 return mag
-        if self.is_layer:
+        if self.needs_files:
             raise MissingError(
                 f"{self.folder}: no mag of layer {self.name} has data files (mags: "
                 f"{', '.join(mag.name for mag in self.mags) or 'none'})"
@@ -328,7 +330,7 @@ class Image:
             if data is not None:
                 # files that are recorded are lost
                 return not parse_file_record(data, FILE_RECORD_NAME)[:, FILE_RECORD_NBYTES].any()
-        return not self.is_layer and next(iter(volume.store.entries()), None) is not None
+        return not self.needs_files and next(iter(volume.store.entries()), None) is not None
 
     def level_of(self, volume: Volume) -> Level | None:
         """Return the level that a volume was opened from."""
@@ -377,7 +379,7 @@ class ResolvedUrl:
 
     def readable(self, layer: Image) -> Image:
         """Return the image for reading a layer, which its dataset may store in another format."""
-        return layer if layer.container is None else layer.container.readable(layer, self.mag)
+        return layer if layer.container is None else layer.container.readable(layer)
 
     def choose_listed(self, layer: str | None) -> Image:
         """Return the image of a layer as its dataset lists it, see :meth:`choose`."""

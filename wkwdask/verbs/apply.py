@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.formats.opening import format_of_target
+from wkwdask.formats.opening import options_of_target
 from wkwdask.geometry.bounding_box import counted_from, voxel_box
 from wkwdask.model.writing.target_image import LevelSpec
 from wkwdask.plans.apply import plan_bricks
@@ -249,11 +249,7 @@ def _spec(
 ) -> LevelSpec:
     """Return the level of the result, by default of the type in which the target stores that of the
     first source."""
-    default = (
-        first.dtype
-        if target is None
-        else format_of_target(target).options.stored_dtype(first.dtype)
-    )
+    default = first.dtype if target is None else options_of_target(target).stored_dtype(first.dtype)
     return LevelSpec(
         first.box.in_mag(mag),
         np.dtype(default if options.dtype is None else options.dtype),

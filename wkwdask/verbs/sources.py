@@ -13,9 +13,7 @@ import numpy as np
 from wkwdask.errors import BoundsError, IncompleteWriteError, ReplacedError
 from wkwdask.formats.opening import find, format_of_image, open_source, target_for
 from wkwdask.formats.pictures.sources import open_sized
-from wkwdask.formats.registry import default_format, opening_format
 from wkwdask.formats.roots import level_job_folders
-from wkwdask.formats.webknossos.dataset import check_stored_as_wkw
 from wkwdask.geometry.bounding_box import voxel_box
 from wkwdask.geometry.vectors import divide
 from wkwdask.model.states import digest
@@ -109,8 +107,6 @@ def open_base_level(
         for level in interrupted.levels:
             finish_interrupted_publication(*level_job_folders(interrupted, level), selection.option)
         image, volume = open_source(url, selection)
-    if not image.is_layer and opening_format(url) is default_format():
-        check_stored_as_wkw(find(url).choose_listed(selection.layer))
     format_of_image(image).check_writable(url)
     return image, volume
 

@@ -353,11 +353,11 @@ def test_a_new_mag_beside_mags_that_are_elsewhere(dataset, tmp_path):
 def test_other_formats_are_not_supported(dataset):
     edit(
         dataset,
-        lambda document: document["dataLayers"][0].update(dataFormat="neuroglancerPrecomputed"),
+        lambda document: document["dataLayers"][0].update(dataFormat="dicom"),
     )
     with pytest.raises(
         UnsupportedError,
-        match="stored as neuroglancerPrecomputed, only WKW, Zarr and N5 can be opened",
+        match="stored as dicom, only WKW, Zarr, N5 and Neuroglancer precomputed can be opened",
     ):
         wkwdask.read(dataset, mag=1)
 

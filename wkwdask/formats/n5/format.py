@@ -20,6 +20,7 @@ from wkwdask.formats.n5.layer import (
     find_n5_layers,
     group_levels,
     is_n5,
+    open_n5_volume,
     outermost_group,
     unknown_size_note,
 )
@@ -36,7 +37,7 @@ from wkwdask.store.store import FolderStore, store_at
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from wkwdask.formats.format import Url
+    from wkwdask.formats.format import ChooseAxes, Url
     from wkwdask.model.image import Image, Level, ResolvedUrl
     from wkwdask.model.metadata_edit import MetadataEdit
     from wkwdask.model.stored_array import StoredArray
@@ -85,6 +86,9 @@ class N5Format(ArrayFormat):
         for note in filter(None, map(unknown_size_note, images)):
             warnings.warn(note, MetadataWarning, stacklevel=2)
         return resolved_images(url, images, self.container)
+
+    def open_listed(self, folder: str, axes: ChooseAxes) -> StoredArray:
+        return open_n5_volume(folder, axes)
 
     def viewer_files(
         self, image: Image, volumes: Sequence[StoredArray], *, is_rgb: bool

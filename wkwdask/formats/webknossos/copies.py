@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from wkwdask.errors import MissingError, WkwDaskError
+from wkwdask.errors import MissingError, UnsupportedError, WkwDaskError
 from wkwdask.formats.copies import Copies
 from wkwdask.formats.webknossos.dataset import (
-    check_stored_as_wkw,
+    STORED_IN,
+    check_supported,
     dataset_of,
+    is_arrays_layer,
     locate,
     mag_from_name,
 )
@@ -63,10 +65,12 @@ class DatasetCopies(Copies):
 
         chosen = found.layers if layers is None else tuple(map(found.choose_listed, layers))
         for layer in chosen:
-            check_stored_as_wkw(layer)
+            check_supported(layer)
+            if root is not None:
+                _check_in_dataset(root, found, layer)
         level_copies = [
             LevelCopy(layer, layer.find(mag), destination(layer, mag))
-            for layer in chosen
+            for layer in map(found.readable, chosen)
             for mag in _select_mags(found, layer, mags)
         ]
         if not level_copies:
@@ -75,7 +79,9 @@ class DatasetCopies(Copies):
 
     def default_layers(self, source: str) -> list[str] | None:
         located = locate(source)
-        stored = [layer.name for layer in located.layers if dataset_of(layer).data_format == "wkw"]
+        stored = [
+            layer.name for layer in located.layers if dataset_of(layer).data_format in STORED_IN
+        ]
         return (
             stored if 0 < len(stored) < len(located.layers) + len(located.invalid_layers) else None
         )
@@ -143,6 +149,20 @@ def _target_folder(root: str, located: ResolvedUrl, layer: Image, mag: Mag) -> s
     )
 
 
+def _check_in_dataset(root: str, located: ResolvedUrl, layer: Image) -> None:
+    """Raise UnsupportedError for the copy of arrays to a place without a dataset, which states
+    their box."""
+    if not is_arrays_layer(layer) or dataset_of(layer).dataset_folder == located.path:
+        return
+    above = dirname(root) if located.mag is None else dirname(dirname(root))
+    if read_datasource(above) is None:
+        raise UnsupportedError(
+            f"{root}: a layer that is stored as {dataset_of(layer).data_format} needs a dataset, "
+            f"which states its box, and {above} has no {FILE_NAME}: copy it into a dataset, or "
+            "convert() it"
+        )
+
+
 def _check_name(folder: str, located: ResolvedUrl, mag: Mag) -> None:
     """Raise ValueError for a target folder that is named after another mag."""
     named = mag_from_name(basename(folder))
@@ -174,7 +194,7 @@ def _not_copied(
 ) -> Iterator[str]:
     """Yield the names of layers of other formats, and other files in the folders."""
     for layer in located.layers:
-        if dataset_of(layer).data_format != "wkw":
+        if dataset_of(layer).data_format not in STORED_IN:
             yield f"layer {layer.name} ({dataset_of(layer).data_format})"
     yield from (f"layer {invalid.name} (invalid in the JSON)" for invalid in located.invalid_layers)
     for layer in {layer.folder: layer for layer in copied}.values():

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shlex
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
-from wkwdask.formats.array_images import array_image, array_level
+from wkwdask.formats.array_images import array_level
 from wkwdask.formats.axes import axes_of
 from wkwdask.formats.container import check_level_alone, is_bare
+from wkwdask.formats.edits import Edits
 from wkwdask.formats.n5.attributes import is_whole_number
-from wkwdask.formats.n5.layer import open_n5_volume
+from wkwdask.formats.registry import format_named
 from wkwdask.formats.webknossos.datasource import (
     FILE_NAME,
     DataSource,
@@ -32,9 +32,8 @@ from wkwdask.formats.webknossos.document import (
 )
 from wkwdask.formats.webknossos.layer_edit import LargestIdEdit, MagRemoval
 from wkwdask.formats.wkw.array import filled_box, open_mag
-from wkwdask.formats.wkw.folder import HEADER_NAME, MAG_FOLDERS, files_extent
-from wkwdask.formats.wkw.layout import header_of
-from wkwdask.formats.zarr.layer import open_zarr_volume
+from wkwdask.formats.wkw.folder import HEADER_NAME, files_extent
+from wkwdask.formats.wkw.layout import header_of, is_wkw
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.image import Image, Level, ResolvedUrl
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterator, Sequence
 
+    from wkwdask.formats.format import ArrayFormat
     from wkwdask.model.metadata_edit import MetadataEdit
     from wkwdask.model.stored_array import StoredArray
 
@@ -60,7 +60,6 @@ class DatasetLayer:
     """Dataset of a layer, and its record in the JSON; a :class:`Container`."""
 
     holds_layers: ClassVar[bool] = True
-    image_files: ClassVar[tuple[str, ...]] = (FILE_NAME,)
     dataset_folder: str | None = None
     """Folder of ``datasource-properties.json``; None if there is none."""
     datasource: DataSource | None = None
@@ -71,6 +70,16 @@ class DatasetLayer:
     def data_format(self) -> str:
         """Storage format of the layer, as the JSON names it."""
         return "wkw" if self.record is None else self.record.data_format
+
+    @property
+    def image_files(self) -> tuple[str, ...]:
+        return (FILE_NAME, *self._files_of_arrays)
+
+    @property
+    def _files_of_arrays(self) -> tuple[str, ...]:
+        """Documents of the format of the layer, beside the JSON of the dataset."""
+        is_other = self.data_format != "wkw" and self.data_format in STORED_IN
+        return format_named(STORED_IN[self.data_format]).container.image_files if is_other else ()
 
     def lists(self, path: str) -> bool:
         """Return whether the JSON of a dataset lists a folder as a Zarr or N5 layer, or as a mag of
@@ -93,13 +102,15 @@ class DatasetLayer:
             self.dataset_folder if self.dataset_folder is not None else dataset_above(image.folder)
         )
 
-    def readable(self, image: Image, mag: Mag | None) -> Image:
-        """Return the image that reads the layer: its arrays if it is stored as N5 or Zarr."""
-        return open_arrays(image, mag) if is_arrays_layer(image) else image
+    def readable(self, image: Image) -> Image:
+        """Return the image that reads the layer: its arrays if it is not stored as WKW."""
+        return open_arrays(image) if is_arrays_layer(image) else image
 
     def with_all_files(self, volume: StoredArray) -> StoredArray:
         """Return a mag with the box of all stored voxels: a mag that is replaced must keep voxels
         outside of the layer's box."""
+        if not is_wkw(volume):
+            return volume.cropped(volume.extent)
         stored = files_extent(volume.folder, header_of(volume), volume.box.mag)
         # few files, mostly zeros: worth reading their jump tables
         is_mostly_outside = stored.volume > _SPARSE_RATIO * volume.box.volume
@@ -116,8 +127,8 @@ class DatasetLayer:
         del image
         return (
             ""
-            if self.data_format == "wkw"
-            else f"the layer is stored as {self.data_format}, only mags of wkw are removed"
+            if self.data_format in STORED_IN
+            else f"the layer is stored as {self.data_format}, which is not supported"
         )
 
     def check_removable(self, image: Image, folder: str) -> str:
@@ -128,7 +139,7 @@ class DatasetLayer:
         real = check_level_alone(
             image,
             folder,
-            MAG_FOLDERS,
+            stored_format(image).level_folders,
             "wkwdask dataset remove-layer removes the layer from the JSON and keeps its files",
         )
         for other in other_layers_with(image, real):
@@ -142,10 +153,15 @@ class DatasetLayer:
         """Return the edit that removes mags from the JSON, and a layer with its last mag."""
         if self.dataset_folder is None or self.record is None:
             return None
-        return MagRemoval(
-            self.dataset_folder,
-            image.name,
-            tuple(level.mag for level in levels if level.mag is not None),
+        mags = tuple(level.mag for level in levels if level.mag is not None)
+        beside = [
+            replace(level, key=basename(level.folder))
+            for level in levels
+            if is_arrays_layer(image) and dirname(level.folder) == image.folder
+        ]
+        return Edits.of(
+            stored_format(image).container.removal_edit(image, beside) if beside else None,
+            MagRemoval(self.dataset_folder, image.name, mags),
         )
 
     def remove_image_files(self, folder: str) -> None:
@@ -154,8 +170,26 @@ class DatasetLayer:
             datasource = read_datasource(folder)
             return datasource is not None and not datasource.document.get("dataLayers")
 
-        if is_bare(folder, self.image_files):
+        if self._files_of_arrays:
+            format_named(STORED_IN[self.data_format]).container.remove_image_files(folder)
+        if is_bare(folder, (FILE_NAME,)):
             remove_document(FolderStore(folder), FILE_NAME, lists_nothing, f"rm of {folder}")
+
+
+STORED_IN = {
+    "wkw": "webknossos",
+    "zarr3": "zarr",
+    "zarr": "zarr",
+    "n5": "n5",
+    "neuroglancerPrecomputed": "precomputed",
+}
+"""Formats of layers, by their names in the JSON (``dataFormat``)."""
+
+
+def stored_format(layer: Image) -> ArrayFormat:
+    """Return the format of the files of a layer."""
+    check_supported(layer)
+    return format_named(STORED_IN[dataset_of(layer).data_format])
 
 
 def dataset_of(image: Image) -> DatasetLayer:
@@ -239,6 +273,7 @@ def _image(folder: str, name: str, layer: DatasetLayer) -> Image:
         layer,
         document=document,
         stated_box=None if layer.record is None else layer.record.bounding_box,
+        needs_files=True,
     )
 
 
@@ -336,7 +371,7 @@ def _remote_folders(layer_folder: str, mags: tuple[Mag, ...]) -> dict[Mag, str]:
 def _open_mag(
     layer_folder: str, name: str, layer: DatasetLayer, mag: Mag, folder: str
 ) -> StoredArray:
-    check_stored_as_wkw(make_layer(layer_folder, name, layer.dataset_folder, layer.datasource))
+    check_supported(make_layer(layer_folder, name, layer.dataset_folder, layer.datasource))
     return open_mag(
         any_path(folder), None if layer.record is None else layer.record.bounding_box, mag
     )
@@ -374,11 +409,8 @@ def locate(url: str | os.PathLike[str], *, allow_external: bool = False) -> Reso
 def find_listed_arrays(path: str) -> ResolvedUrl | None:
     """Resolve a path or URL that the JSON of a dataset lists as a Zarr or N5 layer, or as a mag of
     such a layer; None if no JSON lists it."""
-    parent = dirname(path)
-    for dataset, folder in ((parent, path), (dirname(parent), parent)):
-        datasource = read_datasource(dataset)
-        layer = None if datasource is None else layer_in(dataset, datasource, folder)
-        if layer is None or not is_arrays_layer(layer):
+    for layer, folder in _layers_around(path):
+        if not is_arrays_layer(layer):
             continue
         real = store_at(path).real()
         mag = next(
@@ -387,6 +419,26 @@ def find_listed_arrays(path: str) -> ResolvedUrl | None:
         if mag is not None or folder == path:
             return ResolvedUrl(path, (layer,), mag)
     return None
+
+
+def layer_around(path: str, name: str | None = None) -> Image | None:
+    """Return the listed layer that a path names or lies in; ``name`` is that of a layer of the
+    dataset in a path."""
+    datasource = None if name is None else read_datasource(path)
+    record = None if datasource is None else datasource.layer(str(name))
+    if datasource is not None and record is not None:
+        return listed_layer(path, datasource, record)
+    return next((layer for layer, _ in _layers_around(path)), None)
+
+
+def _layers_around(path: str) -> Iterator[tuple[Image, str]]:
+    """Yield the listed layers whose folder is a path or the folder above it, with that folder."""
+    parent = dirname(path)
+    for dataset, folder in ((parent, path), (dirname(parent), parent)):
+        datasource = read_datasource(dataset)
+        layer = None if datasource is None else layer_in(dataset, datasource, folder)
+        if layer is not None:
+            yield layer, folder
 
 
 def with_external(layer: Image) -> Image:
@@ -497,75 +549,55 @@ def metadata_paths(resolved: ResolvedUrl, layer: Image, volume: StoredArray) -> 
     ]
 
 
-ARRAY_FORMATS = {"zarr3": "zarr", "zarr": "zarr", "n5": "n5"}
-"""Formats that are opened as arrays, by their name in the JSON (``dataFormat``)."""
-_ARRAY_NAMES = {"zarr": "Zarr", "n5": "N5"}
-
-
 def is_arrays_layer(layer: Image) -> bool:
-    """Return whether the JSON lists a layer as Zarr or N5."""
-    return layer.is_layer and dataset_of(layer).data_format in ARRAY_FORMATS
+    """Return whether the JSON lists a layer as arrays of another format than WKW."""
+    return layer.is_layer and dataset_of(layer).data_format in STORED_IN.keys() - {"wkw"}
 
 
-def check_stored_as_wkw(layer: Image, *, is_target: bool = False) -> None:
-    """Raise UnsupportedError for a layer of a dataset that is not stored as WKW. The error of a
-    layer that can be read states the command that converts it."""
+def check_supported(layer: Image) -> None:
+    """Raise UnsupportedError for a layer of a dataset whose format is unknown."""
     stored = dataset_of(layer).data_format if layer.is_layer else "wkw"
-    if stored == "wkw":
-        return
-    dataset = str(dataset_of(layer).dataset_folder)
-    if stored not in ARRAY_FORMATS:
+    if stored not in STORED_IN:
         raise UnsupportedError(
-            f"{layer.folder}: layer {layer.name} is stored as {stored}, only WKW, Zarr and N5 can "
-            "be opened in a dataset; name the volume itself, with the "
-            "prefix of its format, such as precomputed://PATH"
+            f"{layer.folder}: layer {layer.name} is stored as {stored}, only WKW, Zarr, N5 and "
+            "Neuroglancer precomputed can be opened in a dataset"
         )
-    target = "DATASET" if is_remote(dataset) else f"{dataset}/{layer.name}_wkw"
-    command = ("write to another layer; " if is_target else "") + shlex.join(
-        ["wkwdask", "convert", f"{dataset}/{layer.name}", target]
-    )
-    raise UnsupportedError(
-        f"{layer.folder}: layer {layer.name} is stored as {_ARRAY_NAMES[ARRAY_FORMATS[stored]]} "
-        f"({stored}), only WKW layers of a dataset are copied and "
-        f"changed; {command} stores {'this one' if is_target else 'it'} as WKW"
+
+
+def open_arrays(layer: Image) -> Image:
+    """Return a layer that is stored as arrays of another format than WKW, for reading and
+    writing."""
+    return replace(
+        layer,
+        format=stored_format(layer).name,
+        list_levels=lambda: sorted(_open_arrays(layer), key=lambda level: bool(level.problem)),
+        needs_files=False,
     )
 
 
-def open_arrays(layer: Image, only: Mag | None = None) -> Image:
-    """Open the arrays of a layer stored as Zarr or N5."""
-    record = record_of(layer)
-    stored, levels = ARRAY_FORMATS[record.data_format], []
-    for mag, folder in layer.mags.items():
+def _open_arrays(layer: Image) -> Iterator[Level]:
+    record, stored = record_of(layer), stored_format(layer)
+    for level in layer.levels:
+        mag = level.mag
+        if level.problem or mag is None:
+            yield level
+            continue
         size = None if layer.voxel_size_nm is None else lengths_in(mag, layer.voxel_size_nm)
         source = f"{dataset_of(layer).dataset_folder}/{FILE_NAME}: layer {layer.name}, mag {mag}"
         item = _mag_entry(record, mag)
         try:
-            volume = (open_zarr_volume if stored == "zarr" else open_n5_volume)(
-                folder, partial(_axes, record, item, source)
-            )
+            volume = stored.open_listed(level.folder, partial(_axes, record, item, source))
             volume = replace(
                 volume,
                 mag=mag,
                 lengths_nm=size,
                 channels=_channels(record, item, volume.num_channels, source),
             )
-            levels.append(
-                array_level(
-                    mag.name,
-                    volume.cropped(record.bounding_box.in_mag(mag).intersection(volume.extent)),
-                    mag,
-                )
-            )
+            box = record.bounding_box.in_mag(mag).intersection(volume.extent)
+            opened = array_level(mag.name, volume.cropped(box), mag)
+            yield replace(opened, stated=level.stated)
         except (FormatError, OSError, ModuleNotFoundError, UnsupportedError) as error:
-            levels.append(Level(mag.name, folder, mag=mag, problem=str(error), error=type(error)))
-    return array_image(
-        stored,
-        layer.folder,
-        layer.name,
-        levels,
-        None if only is None else only.name,
-        record.category,
-    )
+            yield replace(level, opener=None, problem=str(error), error=type(error))
 
 
 def _mag_entry(record: LayerRecord, mag: Mag) -> dict[str, Any]:
@@ -634,8 +666,9 @@ def _axes(
 
 def _channels(
     record: LayerRecord, item: dict[str, Any], stored: int, source: str
-) -> tuple[int, int]:
-    """Return the first channel of an array that belongs to a layer, and the number of channels."""
+) -> tuple[int, int] | None:
+    """Return the first channel of an array that belongs to a layer, and the number of channels;
+    None for all channels."""
     first = item.get("channelIndex") or 0
     is_stated = (
         record.entry.get("numChannels") is not None
@@ -648,4 +681,4 @@ def _channels(
             f"{source}: expected channels {first!r} to {first!r} + {count} by channelIndex and "
             f"numChannels, found {stored} in the array"
         )
-    return int(first), count
+    return None if (first, count) == (0, stored) else (int(first), count)

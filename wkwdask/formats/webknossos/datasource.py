@@ -46,6 +46,11 @@ def data_format_of(format_name: str) -> str:
     return {"precomputed": "neuroglancerPrecomputed"}.get(format_name, format_name)
 
 
+MagFields = int | dict[str, Any]
+"""Fields of a mag in the JSON beside mag and path; an integer is the edge length of a file
+[voxels]."""
+
+
 @dataclass(frozen=True, slots=True)
 class MagRecord:
     """Record of one mag in the JSON."""
@@ -535,18 +540,18 @@ def empty_like(document: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def with_mags(
-    document: Document, layer: str, mags: Sequence[tuple[Mag, str, int]]
+    document: Document, layer: str, mags: Sequence[tuple[Mag, str, MagFields]]
 ) -> dict[str, Any]:
-    """Add or replace mags of a layer, each given as mag, path and edge length of a file
-    [voxels]."""
+    """Add or replace mags of a layer, each given as mag, path, and edge length of a file [voxels]
+    or other fields."""
     changed = copy.deepcopy(document)
     entry = layer_entry(changed, layer)
     key, mag_key = _mag_keys(entry)
     known = {Mag.parse(item[mag_key]): item for item in entry.get(key, [])}
-    for mag, path, file_len_vx in mags:
+    for mag, path, fields in mags:
         item = dict(known.get(mag, {}))
         item[mag_key] = list(mag.factors)
-        item["cubeLength"] = file_len_vx
+        item |= {"cubeLength": fields} if isinstance(fields, int) else fields
         if key == "mags":  # the legacy form has no paths
             item["path"] = path
             item.setdefault("axisOrder", {"c": 0, "x": 1, "y": 2, "z": 3})
@@ -581,7 +586,11 @@ class NewLayer(NamedTuple):
 
 
 def with_layer(
-    document: dict[str, Any], name: str, new: NewLayer, attributes: dict[str, Any] | None = None
+    document: dict[str, Any],
+    name: str,
+    new: NewLayer,
+    attributes: dict[str, Any] | None = None,
+    data_format: str = "wkw",
 ) -> dict[str, Any]:
     """Add a layer without mags, or set box and type of an existing one.
 
@@ -605,7 +614,7 @@ def with_layer(
         entry["largestSegmentId"] = format_segment_id(max(largest))
     entry["boundingBox"] = _box_entry(new.box)
     entry["elementClass"] = new.element_class
-    entry.setdefault("dataFormat", "wkw")
+    entry.setdefault("dataFormat", data_format)
     entry["numChannels"] = new.num_channels
     if "wkwResolutions" not in entry:
         entry.setdefault("mags", [])

@@ -18,6 +18,7 @@ from wkwdask.formats.webknossos.layer_edit import LayerEdit, MagRemoval
 from wkwdask.formats.webknossos.target import (
     LayerTarget,
     mag_target,
+    wkw_levels,
 )
 from wkwdask.formats.wkw.array import wkw_target
 from wkwdask.formats.wkw.folder import (
@@ -39,8 +40,9 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.image import Image, ResolvedUrl
     from wkwdask.model.stored_array import StoredArray
+    from wkwdask.model.volume import Volume
     from wkwdask.model.writing.target_array import InPlaceWrite, TargetArray
-    from wkwdask.model.writing.target_image import TargetImage
+    from wkwdask.model.writing.target_image import LevelSpec, NewLevels, TargetImage
 
 
 class WebknossosFormat(ArrayFormat):
@@ -99,6 +101,19 @@ class WebknossosFormat(ArrayFormat):
         return LayerTarget(
             image, Destination(local_path(image.folder), allow_external=allow_external)
         )
+
+    def layer_levels(
+        self,
+        layer: Image,
+        data_format: str,
+        folders: Sequence[str],
+        specs: Sequence[LevelSpec],
+        options: WkwOptions,
+        like: Volume | None,
+        existing: str,
+    ) -> NewLevels:
+        del data_format, existing
+        return wkw_levels(layer, folders, specs, options, like)
 
     def in_place_target(self, volume: StoredArray, write: InPlaceWrite) -> TargetArray:
         level = level_number(write.level)

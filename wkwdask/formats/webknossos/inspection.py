@@ -20,10 +20,8 @@ from wkwdask.errors import CorruptError, FormatError, MissingError
 from wkwdask.formats import inspection
 from wkwdask.formats.inspection import ArrayScope, LevelScope, array_scope, contradictions
 from wkwdask.formats.leftovers import leftovers_in
-from wkwdask.formats.registry import format_named
 from wkwdask.formats.roots import Root
 from wkwdask.formats.webknossos.dataset import (
-    ARRAY_FORMATS,
     dataset_of,
     find_listed_arrays,
     is_arrays_layer,
@@ -34,6 +32,7 @@ from wkwdask.formats.webknossos.dataset import (
     make_layer,
     open_arrays,
     record_of,
+    stored_format,
     with_mags,
 )
 from wkwdask.formats.webknossos.datasource import (
@@ -537,7 +536,7 @@ def _inspect_arrays(layer: Image, only: Sequence[Mag] | None, faults: list[Fault
     beyond them to whole shards.
     """
     record = record_of(layer)
-    stored_format = format_named(ARRAY_FORMATS[record.data_format])
+    stored = stored_format(layer)
     method = _METHOD_OF_CATEGORY[record.category]
     scopes, missing_mags = [], []
     for level in open_arrays(layer).levels:
@@ -545,7 +544,9 @@ def _inspect_arrays(layer: Image, only: Sequence[Mag] | None, faults: list[Fault
             continue
         if is_remote(level.folder) and not is_remote(layer.folder):
             faults.append(Fault("mag.remote", level.folder, f"mag {level.key}"))
-        elif not is_remote(level.folder) and not _has_files(level.folder):
+        elif not is_remote(level.folder) and not (
+            stored.level_folders.record_of(level.folder) or _has_files(level.folder)
+        ):
             missing_mags.append(
                 Fault(
                     "mag.missing",
@@ -555,12 +556,12 @@ def _inspect_arrays(layer: Image, only: Sequence[Mag] | None, faults: list[Fault
                 )
             )
         else:
-            document = stored_format.level_folders.record_of(level.folder)
+            document = stored.level_folders.record_of(level.folder)
             scope = array_scope(layer, level, method, document, faults)
             scopes += [] if scope is None else [scope]
     faults += missing_mags
     for scope in scopes:
-        faults += scope.faults((*stored_format.container.image_files, *stored_format.documents))
+        faults += scope.faults((*stored.container.image_files, *stored.documents))
     faults += contradictions(scopes)
     if only is None:
         faults += _gaps(layer, [scope.mag for scope in scopes if scope.mag is not None])

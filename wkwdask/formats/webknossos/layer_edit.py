@@ -9,6 +9,7 @@ from wkwdask.errors import MissingError
 from wkwdask.formats.edits import DocumentEdit
 from wkwdask.formats.webknossos.datasource import (
     FILE_NAME,
+    MagFields,
     NewLayer,
     format_datasource,
     largest_segment_id,
@@ -39,8 +40,8 @@ class LayerEdit(DocumentEdit):
     folder_names: ClassVar[tuple[str, ...]] = ("dataset_folder",)
     dataset_folder: str
     layer: str
-    mags: tuple[tuple[Mag, str, int], ...]
-    """Mag, path relative to the dataset, edge length of a file [voxels]."""
+    mags: tuple[tuple[Mag, str, MagFields], ...]
+    """Mag, path relative to the dataset, and other fields of its entry."""
     new_layer: NewLayer | None = None
     """Set if the layer is new or its box changes."""
     attributes: dict[str, Any] = field(default_factory=dict)
@@ -54,12 +55,14 @@ class LayerEdit(DocumentEdit):
     is_new_content: bool = False
     """Whether the finest mag replaces one with other voxels: then a larger id in the JSON belongs
     to voxels that no longer exist."""
+    data_format: str = "wkw"
+    """Storage format of a new layer."""
 
     def apply(self) -> None:
         def change(document: dict[str, Any]) -> dict[str, Any]:
             if self.new_layer is not None:
                 new = self.new_layer._replace(box=self._grown(self.new_layer.box, document))
-                document = with_layer(document, self.layer, new, self.attributes)
+                document = with_layer(document, self.layer, new, self.attributes, self.data_format)
             return self._with_largest(with_mags(document, self.layer, self.mags))
 
         new = (
@@ -139,7 +142,7 @@ class LayerEdit(DocumentEdit):
         if self.new_layer is not None:
             category, box, element_class, num_channels = self.new_layer
             new_layer = [category, [*box.topleft, *box.size], element_class, num_channels]
-        mags = [[list(mag.factors), path, edge] for mag, path, edge in self.mags]
+        mags = [[list(mag.factors), path, fields] for mag, path, fields in self.mags]
         return {**DocumentEdit.to_json(self), "mags": mags, "new_layer": new_layer}
 
     @classmethod
@@ -148,7 +151,7 @@ class LayerEdit(DocumentEdit):
         if value["new_layer"] is not None:
             category, numbers, element_class, num_channels = value["new_layer"]
             new_layer = NewLayer(category, BoundingBox.parse(numbers), element_class, num_channels)
-        mags = tuple((Mag.parse(mag), path, edge) for mag, path, edge in value["mags"])
+        mags = tuple((Mag.parse(mag), path, fields) for mag, path, fields in value["mags"])
         size = value.get("voxel_size_nm")
         voxel_size = None if size is None else (size[0], size[1], size[2])
         return cls(
@@ -161,6 +164,7 @@ class LayerEdit(DocumentEdit):
             value.get("is_listed", False),
             tuple(value.get("maxima", ())),
             value.get("is_new_content", False),
+            value.get("data_format", "wkw"),
         )
 
 

@@ -6,14 +6,19 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import BoundsError, ExistsError, FormatError
+from wkwdask.formats.edits import Edits
+from wkwdask.formats.registry import format_named
 from wkwdask.formats.replaceable import is_occupied, replaces
 from wkwdask.formats.roots import checked_folder, root_of
 from wkwdask.formats.webknossos.dataset import (
-    check_stored_as_wkw,
+    STORED_IN,
+    check_supported,
     dataset_of,
+    is_arrays_layer,
     layer_in,
     mag_from_name,
     make_layer,
+    open_arrays,
     other_layers_with,
     with_external,
 )
@@ -43,6 +48,7 @@ from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.vectors import minus
 from wkwdask.model.coordinates import same_lengths
 from wkwdask.model.levels import Lengths, lengths_in
+from wkwdask.model.options import make_options
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.voxel_type import element_class, guess_category
 from wkwdask.model.writing.target_image import NewLevels
@@ -58,6 +64,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.image import Image
+    from wkwdask.model.options import StorageOptions
     from wkwdask.model.volume import Volume
     from wkwdask.model.writing.target_array import TargetArray
     from wkwdask.model.writing.target_image import Destination, LevelSpec
@@ -106,11 +113,10 @@ class MagTarget:
     def new_levels(
         self,
         specs: Sequence[LevelSpec],
-        options: WkwOptions,
+        options: StorageOptions,
         like: Volume | None = None,
         existing: str = "error",
     ) -> NewLevels:
-        del existing
         (spec,) = specs
         if self.destination.category not in (None, "color", "segmentation"):
             raise ValueError(
@@ -122,44 +128,39 @@ class MagTarget:
                 "0: move it with offset=, or exclude that part "
                 "with bounding_box="
             )
-        # Storage options are inherited from the source only if it is WKW: stored blocks can then be
-        # copied.
-        if like is None or not is_wkw(like):
-            header = new_header(spec, options)
-        elif spec.is_copy:
-            header = rewritten_header(
-                header_of(like),
-                options,
-                spec.box,
-                is_part=spec.box.size != like.box.size,
-                name=like.name,
-            )
-        else:
-            before = header_of(like)
-            header = derived_header(before, options, spec, before.file_len)
+        data_format = self._data_format(spec)
+        levels = _stored_levels(
+            self.layer, data_format, [self.folder], specs, options, like, existing
+        )
+        (target,) = levels.targets
         size = self._voxel_size_of_new_dataset()
-        edit = (self if size is None else self._in_new_dataset(size))._edit(header, spec.box, size)
+        edit = (self if size is None else self._in_new_dataset(size))._edit(
+            target, levels, spec.box, size, data_format
+        )
         keeps = self.destination.keeps_files and _is_hidden_outside(edit, spec.box)
-        target = replace(_target(self.folder, header, options, spec.box), keeps_files=keeps)
         settings = {
             "folder": self.folder,
-            "dtype": header.dtype.name,
-            "channels": header.num_channels,
-            **storage_settings([header], options.chosen_level),
+            "dtype": target.dtype.name,
+            "channels": target.num_channels,
+            **levels.settings,
         }
-        stored_as, placed_as = (
-            storage_text([header], options.chosen_level),
-            self._missing_voxels(spec.box),
+        return replace(
+            levels,
+            parent=self.layer.folder,
+            targets=(replace(target, keeps_files=keeps),),
+            settings=settings,
+            edit=Edits.of(levels.edit, edit),
+            placed_as=self._missing_voxels(spec.box),
+            is_unchanged=False,
         )
-        return NewLevels(
-            self.layer.folder,
-            (self.folder,),
-            (target,),
-            settings,
-            edit,
-            stored_as=stored_as,
-            placed_as=placed_as,
-        )
+
+    def _data_format(self, spec: LevelSpec) -> str:
+        """Return the format of the files: that of the layer, or that of the source for the copy of
+        a layer."""
+        dataset, source = dataset_of(self.layer), self.destination.image
+        if dataset.record is not None or not spec.is_copy or source is None or not source.is_layer:
+            return dataset.data_format
+        return dataset_of(source).data_format
 
     def _missing_voxels(self, box: BoundingBox) -> str:
         """Describe the voxels that a coarser mag lacks in the layer's box; an empty text if it has
@@ -179,7 +180,12 @@ class MagTarget:
         )
 
     def _edit(
-        self, header: WkwHeader, box: BoundingBox, voxel_size_nm: Lengths | None
+        self,
+        target: TargetArray,
+        levels: NewLevels,
+        box: BoundingBox,
+        voxel_size_nm: Lengths | None,
+        data_format: str,
     ) -> LayerEdit | None:
         """Return the edit that lists the mag, or None without a JSON. A new layer that copies
         another one inherits its attributes."""
@@ -202,21 +208,22 @@ class MagTarget:
         edit = LayerEdit(
             dataset,
             layer.name,
-            ((self.mag, path, header.file_len_vx),),
+            ((self.mag, path, levels.stated[0]),),
             voxel_size_nm=voxel_size_nm,
             is_listed=record is not None,
+            data_format=data_format,
         )
-        elements = element_class(header.dtype, header.num_channels)
+        elements = element_class(target.dtype, target.num_channels)
         # record of the layer if it has other mags
         kept = record if any(entry.mag != self.mag for entry in listed) else None
         if kept is not None and (kept.element_class, kept.num_channels) != (
             elements,
-            header.num_channels,
+            target.num_channels,
         ):
             raise ValueError(
                 f"{layer.folder}: the layer stores "
                 f"{type_text(kept.element_class, kept.num_channels)}, "
-                f"the array is {type_text(elements, header.num_channels)}; cast it, or write to "
+                f"the array is {type_text(elements, target.num_channels)}; cast it, or write to "
                 "another layer"
             )
         # The box of the layer changes only if the new mag extends beyond it: other mags stay
@@ -232,7 +239,7 @@ class MagTarget:
             category = destination.category or (
                 source.category
                 if source is not None
-                else guess_category(header.dtype, header.num_channels)
+                else guess_category(target.dtype, target.num_channels)
             )
         layer_box, attributes = box.in_mag(MAG_1), {}
         if source is not None and destination.image_box is not None:
@@ -242,7 +249,7 @@ class MagTarget:
             layer_box = kept.bounding_box.union(layer_box)
         return replace(
             edit,
-            new_layer=NewLayer(category, layer_box, elements, header.num_channels),
+            new_layer=NewLayer(category, layer_box, elements, target.num_channels),
             attributes=attributes,
         )
 
@@ -345,38 +352,32 @@ class LayerTarget:
     def new_levels(
         self,
         specs: Sequence[LevelSpec],
-        options: WkwOptions,
+        options: StorageOptions,
         like: Volume | None = None,
         existing: str = "error",
     ) -> NewLevels:
-        del existing
         assert like is not None
-        before = header_of(like)
-        mags = [spec.box.mag for spec in specs]
-        if specs[0].is_copy:
-            folders: tuple[str, ...] = (checked_folder(self.layer, like.name),)
-            headers = [
-                rewritten_header(before, options, specs[0].box, is_part=False, name=like.name)
-            ]
-            self._check_listed_once(like, headers[0])
-        else:
-            named = [self.layer.mags.get(mag, f"{self.layer.folder}/{mag.name}") for mag in mags]
-            folders = tuple(checked_folder(self.layer, folder) for folder in named)
-            check_no_overlap(self.layer, like, mags, folders)
-            finer = like.box.mag.maximum
-            headers = [
-                derived_header(
-                    before,
-                    options,
-                    spec,
-                    largest_file_len(before, is_finer=spec.box.mag.maximum < finer),
-                )
-                for spec in specs
-            ]
-        targets = tuple(
-            _target(folder, header, options, spec.box)
-            for folder, header, spec in zip(folders, headers, specs, strict=True)
+        mags, is_copy = [spec.box.mag for spec in specs], specs[0].is_copy
+        named = (
+            [like.name]
+            if is_copy
+            else [self.layer.mags.get(mag, f"{self.layer.folder}/{mag.name}") for mag in mags]
         )
+        folders = tuple(checked_folder(self.layer, folder) for folder in named)
+        levels = _stored_levels(
+            self.layer,
+            dataset_of(self.layer).data_format,
+            folders,
+            specs,
+            options,
+            like,
+            existing,
+        )
+        folders = levels.folders
+        if is_copy:
+            self._check_listed_once(like, levels.targets[0])
+        else:
+            check_no_overlap(self.layer, like, mags, folders)
         check_one_ladder(self.layer.folder, self.layer.mags, mags)
         edit, dataset = None, dataset_of(self.layer).dataset_folder
         if dataset is not None and dataset_of(self.layer).record is not None:
@@ -384,32 +385,20 @@ class LayerTarget:
                 json_path(self.layer, mag, folder)
                 for mag, folder in zip(mags, folders, strict=True)
             ]
-            listed = zip(mags, paths, (header.file_len_vx for header in headers), strict=True)
+            listed = zip(mags, paths, levels.stated, strict=True)
             edit = LayerEdit(dataset, self.layer.name, tuple(listed), is_listed=True)
-        level = options.chosen_level
-        is_same = (
-            specs[0].is_copy
-            and options.level is None
-            and headers[0] == before.for_header_file()
-            and isinstance(like, StoredArray)
-            and _is_uniform(like)
-        )
-        return NewLevels(
-            root_of(self.layer).work_folder(self.layer.folder, folders),
-            folders,
-            targets,
-            storage_settings(headers, level),
-            edit,
-            stored_as=storage_text(headers, level),
-            is_unchanged=is_same,
+        return replace(
+            levels,
+            parent=root_of(self.layer).work_folder(self.layer.folder, folders),
+            edit=Edits.of(levels.edit, edit),
         )
 
-    def _check_listed_once(self, like: Volume, header: WkwHeader) -> None:
+    def _check_listed_once(self, like: Volume, target: TargetArray) -> None:
         """Raise ValueError for a new file length of a mag that another layer lists too: that
         layer's record would become wrong."""
         if dataset_of(self.layer).datasource is None or (like.chunk_shape, like.shard_shape) == (
-            (header.block_len,) * 3,
-            (header.file_len_vx,) * 3,
+            target.chunk_shape,
+            target.shard_shape,
         ):
             return
         for other in other_layers_with(self.layer, like.name):
@@ -429,6 +418,81 @@ def _is_hidden_outside(edit: LayerEdit | None, box: BoundingBox) -> bool:
     datasource = read_datasource(edit.dataset_folder)
     record = None if datasource is None else datasource.layer(edit.layer)
     return record is not None and box.contains(record.bounding_box.in_mag(box.mag))
+
+
+def _stored_levels(
+    layer: Image,
+    data_format: str,
+    folders: Sequence[str],
+    specs: Sequence[LevelSpec],
+    options: StorageOptions,
+    like: Volume | None,
+    existing: str,
+) -> NewLevels:
+    """Lay out mags in the format of the files of a layer."""
+    stored = format_named(STORED_IN[data_format])
+    own = (
+        options
+        if isinstance(options, stored.options)
+        else make_options(
+            stored.options, **{name: getattr(options, name) for name in options.explicit()}
+        )
+    )
+    if dataset_of(layer).record is None:  # other folders beside it are not its mags
+        layer = replace(layer, list_levels=tuple)
+    return stored.layer_levels(layer, data_format, folders, specs, own, like, existing)
+
+
+def wkw_levels(
+    layer: Image,
+    folders: Sequence[str],
+    specs: Sequence[LevelSpec],
+    options: WkwOptions,
+    like: Volume | None,
+) -> NewLevels:
+    """Lay out mags that are stored as WKW; storage options are inherited from a mag that is WKW,
+    too."""
+    headers = [_header(spec, options, like) for spec in specs]
+    targets = tuple(
+        _target(folder, header, options, spec.box)
+        for folder, header, spec in zip(folders, headers, specs, strict=True)
+    )
+    level = options.chosen_level
+    is_same = (
+        specs[0].is_copy
+        and options.level is None
+        and isinstance(like, StoredArray)
+        and is_wkw(like)
+        and not is_remote(like.name)
+        and store_at(folders[0]).real() == store_at(like.name).real()
+        and headers[0] == header_of(like).for_header_file()
+        and _is_uniform(like)
+    )
+    return NewLevels(
+        layer.folder,
+        tuple(folders),
+        targets,
+        storage_settings(headers, level),
+        stored_as=storage_text(headers, level),
+        stated=tuple({"cubeLength": header.file_len_vx} for header in headers),
+        is_unchanged=is_same,
+    )
+
+
+def _header(spec: LevelSpec, options: WkwOptions, like: Volume | None) -> WkwHeader:
+    if like is None or not is_wkw(like):
+        return new_header(spec, options)
+    before = header_of(like)
+    if spec.is_copy:
+        is_part = spec.box.size != like.box.size
+        return rewritten_header(before, options, spec.box, is_part=is_part, name=like.name)
+    mag, finer = spec.box.mag, like.box.mag
+    largest = (
+        before.file_len
+        if mag == finer
+        else largest_file_len(before, is_finer=mag.maximum < finer.maximum)
+    )
+    return derived_header(before, options, spec, largest)
 
 
 def _target(folder: str, header: WkwHeader, options: WkwOptions, box: BoundingBox) -> TargetArray:
@@ -466,9 +530,11 @@ def mag_target(destination: Destination) -> MagTarget:
     layer = layer_in(dataset_folder, datasource, layer_folder) or make_layer(
         layer_folder, layer_name, dataset_folder, datasource
     )
-    check_stored_as_wkw(layer, is_target=True)
+    check_supported(layer)
     if allow_external:
         layer = with_external(layer)
+    if is_arrays_layer(layer):
+        layer = open_arrays(layer)
     real = checked_folder(layer, folder)
     listed = layer.mags.get(mag) if dataset_of(layer).record is not None else None
     if listed is not None and (

@@ -23,8 +23,10 @@ from wkwdask.formats.zarr.layer import (
     find_zarr_layers,
     image_of_labels,
     is_zarr,
+    open_zarr_volume,
     read_node,
 )
+from wkwdask.formats.zarr.layer_levels import layer_levels
 from wkwdask.formats.zarr.ngff import LABELS, attributes_for_viewer, versions_of
 from wkwdask.formats.zarr.ngff_edit import ArrayEdit, NgffEdit, NgffRemoval
 from wkwdask.formats.zarr.options import ZarrOptions
@@ -38,13 +40,14 @@ from wkwdask.store.store import store_at
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from wkwdask.formats.format import Summary, Url
+    from wkwdask.formats.format import ChooseAxes, Summary, Url
     from wkwdask.formats.zarr.layer import Node
     from wkwdask.model.faults import Fault
     from wkwdask.model.image import Image, Level, ResolvedUrl
     from wkwdask.model.metadata_edit import MetadataEdit
     from wkwdask.model.stored_array import StoredArray
-    from wkwdask.model.writing.target_image import LevelCopy, TargetImage
+    from wkwdask.model.volume import Volume
+    from wkwdask.model.writing.target_image import LevelCopy, LevelSpec, NewLevels, TargetImage
 
 
 _SHOWN_VERSIONS = {"0.4", "0.5"}
@@ -173,6 +176,22 @@ class ZarrFormat(ArrayFormat):
         return replace(
             summarize_arrays(url, find_zarr_layers(url)), notes=coordinate_notes(NAME.location(url))
         )
+
+    def open_listed(self, folder: str, axes: ChooseAxes) -> StoredArray:
+        return open_zarr_volume(folder, axes)
+
+    def layer_levels(
+        self,
+        layer: Image,
+        data_format: str,
+        folders: Sequence[str],
+        specs: Sequence[LevelSpec],
+        options: ZarrOptions,
+        like: Volume | None,
+        existing: str,
+    ) -> NewLevels:
+        del existing
+        return layer_levels(layer, data_format, folders, specs, options, like)
 
     def document_faults(self, folder: str) -> Iterator[Fault]:
         faults = document_faults(folder)

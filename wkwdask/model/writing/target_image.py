@@ -143,6 +143,8 @@ class NewLevels:
     placed_as: str = ""
     """Description of the voxels around the box that arrays have, for users; empty if there are
     none."""
+    stated: tuple[dict[str, Any], ...] = ()
+    """For levels of a layer, the fields of each one that its dataset states."""
     is_unchanged: bool = False
     """Whether a copied level is stored exactly like its source."""
     loss: str | None = None

@@ -1,0 +1,262 @@
+"""Arrays of a layer of a dataset, whose document states the box and lists the arrays.
+
+As the webknossos library writes them, arrays begin at voxel 0 and end on a whole shard, the first
+axis of a chunk is the fastest, and the folder of the layer is an OME-NGFF group.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.errors import BoundsError
+from wkwdask.formats.axes import axis_order
+from wkwdask.formats.zarr.array import zarr_array
+from wkwdask.formats.zarr.codec import ZarrCodec
+from wkwdask.formats.zarr.documents import (
+    FILE_NAME,
+    array_document,
+    format_document,
+    raw_codecs,
+    zarr_shape,
+)
+from wkwdask.formats.zarr.encoding import checked_dtype
+from wkwdask.formats.zarr.layer import read_node
+from wkwdask.formats.zarr.ngff import ImageAxes, multiscale, pyramid_level
+from wkwdask.formats.zarr.ngff_edit import NgffEdit, read_attributes, read_image, stated_axes
+from wkwdask.geometry.mag import vec3
+from wkwdask.model.stored_array import StoredArray
+from wkwdask.model.writing.target_array import TargetArray
+from wkwdask.model.writing.target_image import NewLevels
+from wkwdask.plans.chunks import chunks_per_shard, default_chunks_per_shard, holds_power_of_two
+from wkwdask.store.paths import basename, dirname
+from wkwdask.store.store import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+
+    from wkwdask.formats.zarr.options import ZarrOptions
+    from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.image import Image
+    from wkwdask.model.volume import Volume
+    from wkwdask.model.writing.target_image import LevelSpec
+
+# of a layer without another array
+_AXES = "cxyz"
+_CHUNK, _SHARD = (32, 32, 32), (1024, 1024, 1024)
+_LEVEL = 5
+
+_VERSIONS = {"zarr": "0.4", "zarr3": "0.5"}  # of OME-NGFF, by the format that the dataset states
+
+
+def layer_levels(
+    layer: Image,
+    data_format: str,
+    folders: Sequence[str],
+    specs: Sequence[LevelSpec],
+    options: ZarrOptions,
+    like: Volume | None,
+) -> NewLevels:
+    """Lay out arrays of a layer that a dataset stores as ``zarr`` or ``zarr3``, stored like another
+    one where options are not given."""
+    version = _VERSIONS[data_format]
+    if options.ngff not in (None, version):
+        raise ValueError(
+            f"{layer.folder}: is stored as {data_format}, whose metadata have version {version} of "
+            f"OME-NGFF, got ngff={options.ngff!r}"
+        )
+    record = ".zarray" if data_format == "zarr" else FILE_NAME
+    pattern = _pattern(layer, record, like)
+    targets, settings = [], []
+    for folder, spec in zip(folders, specs, strict=True):
+        if min(spec.box.topleft) < 0:
+            raise BoundsError(
+                f"{folder}: starts at voxel {spec.box.topleft}, but arrays of layers have no "
+                "voxels below 0: move it with offset=, or exclude that part with bounding_box="
+            )
+        axes, document = _document(spec, options, pattern, record, folder)
+        store = open_store(folder)
+        array = zarr_array(store, record, document, axes, is_new=True)
+        unit = array.grid.file[1:] if array.layout.is_sharded else array.grid.unit  # type: ignore[index]
+        array = replace(array, mag=spec.box.mag, grid=replace(array.grid, unit=unit), crop=spec.box)
+        targets.append(TargetArray(array, store, ((record, format_document(document).encode()),)))
+        settings.append(
+            {"mag": spec.box.mag.name, "box": [*spec.box.topleft, *spec.box.size]} | document
+        )
+    return NewLevels(
+        layer.folder,
+        tuple(folders),
+        tuple(targets),
+        {"arrays": settings},
+        _group_edit(layer, version, axes, folders, specs),
+        stored_as=_describe(targets[0].array),
+        stated=(axis_order(axes),) * len(specs),
+    )
+
+
+def _pattern(layer: Image, record: str, like: Volume | None) -> StoredArray | None:
+    """Return the array that new ones are stored like: a given one, or else the finest of the
+    layer."""
+    listed = (level.open() for level in layer.levels if not level.problem)
+    return next(
+        (
+            array
+            for array in (like, *listed)
+            if isinstance(array, StoredArray)
+            and isinstance(array.codec, ZarrCodec)
+            and (node := read_node(array.name)) is not None
+            and node.record == record
+        ),
+        None,
+    )
+
+
+def _document(
+    spec: LevelSpec, options: ZarrOptions, pattern: StoredArray | None, record: str, folder: str
+) -> tuple[str, dict[str, Any]]:
+    """Return the axes of an array, and its document."""
+    dtype = checked_dtype(spec.dtype)
+    node = None if pattern is None else read_node(pattern.name)
+    axes = _AXES if pattern is None else pattern.codec.axes  # type: ignore[attr-defined]
+    if "c" not in axes and spec.num_channels > 1:
+        axes, node = _AXES, None
+    chunk = options.chunk_shape or (_CHUNK if pattern is None else pattern.chunk_shape)
+    shard = _shard_shape(spec, options, pattern, chunk, record, folder)
+    whole = spec.box if spec.extent is None else spec.box.union(spec.extent)
+    end = [-(-n // step) * step for n, step in zip(whole.bottomright, shard or chunk, strict=True)]
+    is_alike = node is not None and pattern is not None and pattern.dtype == dtype
+    kind, level = _compression(options, pattern if is_alike else None)
+    stored = node.document if is_alike and node is not None else {}
+    if record != FILE_NAME:
+        compressor: Any = stored.get("compressor")
+        if kind is not None:
+            compressor = None if kind == "raw" else {"id": kind, **_settings(kind, level, dtype, 1)}
+        return axes, {
+            "zarr_format": 2,
+            "shape": zarr_shape(axes, spec.num_channels, end),
+            "chunks": zarr_shape(axes, spec.num_channels, chunk),
+            "dtype": stored.get("dtype", dtype.newbyteorder("<").str),
+            "compressor": compressor,
+            "fill_value": dtype.type(0).item(),
+            "order": stored.get("order", "F"),
+            "filters": stored.get("filters"),
+            "dimension_separator": stored.get("dimension_separator", "/"),
+        }
+    codecs = _inner_codecs(stored) or [
+        {"name": "transpose", "configuration": {"order": list(range(len(axes)))[::-1]}},
+        *raw_codecs(dtype),
+    ]
+    if kind is not None:
+        codecs = [codec for codec in codecs if codec["name"] in ("transpose", "bytes")]
+        if kind != "raw":
+            codecs.append({"name": kind, "configuration": _settings(kind, level, dtype, "shuffle")})
+    if shard is not None:
+        index = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
+        inner = {
+            "chunk_shape": zarr_shape(axes, spec.num_channels, chunk),
+            "codecs": codecs,
+            "index_codecs": index,
+            "index_location": "end",
+        }
+        codecs = [{"name": "sharding_indexed", "configuration": inner}]
+    document = array_document(end, spec.num_channels, dtype, shard or chunk, codecs, {}, axes)
+    kept = ("chunk_key_encoding", "dimension_names")
+    return axes, document | {name: stored[name] for name in kept if name in stored}
+
+
+def _inner_codecs(document: dict[str, Any]) -> list[dict[str, Any]]:
+    codecs: list[dict[str, Any]] = [
+        {"name": codec} if isinstance(codec, str) else codec for codec in document.get("codecs", ())
+    ]
+    if [codec["name"] for codec in codecs] == ["sharding_indexed"]:
+        return _inner_codecs(codecs[0]["configuration"])
+    return codecs
+
+
+def _shard_shape(
+    spec: LevelSpec,
+    options: ZarrOptions,
+    pattern: StoredArray | None,
+    chunk: Vec3,
+    record: str,
+    folder: str,
+) -> Vec3 | None:
+    """Return the shape of a shard, None if each chunk is a file."""
+    given: Any = options.shard_shape
+    if record != FILE_NAME:
+        if given:
+            raise ValueError(
+                f"{folder}: the layer is stored in Zarr 2, which has no shards: omit shard_shape"
+            )
+        return None
+    if given is None:
+        if pattern is None:
+            given = _SHARD if options.chunk_shape is None else True
+        elif pattern.layout.is_sharded:
+            # tasks write a power of two of chunks
+            file = vec3(pattern.grid.file[1:])  # type: ignore[index]
+            given = not holds_power_of_two(file, chunk) or file
+    if not given:
+        return None
+    cells = (
+        default_chunks_per_shard(spec.box.size, chunk, spec.voxel_nbytes, is_sharded=True)
+        if given is True
+        else chunks_per_shard(given, chunk)
+    )
+    x, y, z = (n * step for n, step in zip(cells, chunk, strict=True))
+    return x, y, z
+
+
+def _compression(options: ZarrOptions, pattern: StoredArray | None) -> tuple[str | None, int]:
+    """Return the compression and its level; None for that of the pattern, unchanged."""
+    if options.compression is None and options.level is None and pattern is not None:
+        return None, 0
+    kind = options.compression
+    if kind is None and pattern is not None and pattern.codec.compression[0] in options.levels:  # type: ignore[attr-defined]
+        kind = pattern.codec.compression[0]  # type: ignore[attr-defined]
+    if kind is None and options.level is None:
+        return "zstd", _LEVEL
+    return kind or "zstd", options.level_of(kind or "zstd")
+
+
+def _settings(kind: str, level: int, dtype: np.dtype[Any], shuffle: str | int) -> dict[str, Any]:
+    """Return the settings of a compressor; version 3 names the shuffle of Blosc, version 2 numbers
+    it."""
+    if kind == "blosc":
+        blosc = {"cname": "zstd", "clevel": level, "shuffle": shuffle, "blocksize": 0}
+        return {"typesize": dtype.itemsize, **blosc} if isinstance(shuffle, str) else blosc
+    checks = kind == "zstd" and isinstance(shuffle, str)
+    return {"level": level, **({"checksum": True} if checks else {})}
+
+
+def _group_edit(
+    layer: Image, version: str, axes: str, folders: Sequence[str], specs: Sequence[LevelSpec]
+) -> NgffEdit | None:
+    """Return the edit that lists arrays in the group of the layer; None for a group that describes
+    other axes or lists no arrays, and for arrays elsewhere."""
+    if layer.voxel_size_nm is None or any(dirname(folder) != layer.folder for folder in folders):
+        return None
+    named, is_new = ImageAxes.of_letters(axes), not layer.levels
+    image = read_image(layer.folder)
+    if image is None and not (is_new or read_attributes(layer.folder) is not None):
+        return None
+    if image is not None and (
+        image[0] != version or stated_axes(image[1], layer.folder) != named.named
+    ):
+        return None
+    levels = [
+        pyramid_level(basename(folder), spec.box.mag, (0, 0, 0), layer.voxel_size_nm)
+        for folder, spec in zip(folders, specs, strict=True)
+    ]
+    return NgffEdit(
+        layer.folder, version, multiscale(layer.name, levels, named, version), False, None
+    )
+
+
+def _describe(array: StoredArray) -> str:
+    kind, _ = array.codec.compression  # type: ignore[attr-defined]
+    chunk, shard = (" x ".join(map(str, shape)) for shape in (array.chunk_shape, array.shard_shape))
+    files = f"in shards of {shard}" if array.layout.is_sharded else "each a file"
+    return f"{kind}, chunks of {chunk} voxels, {files}"
