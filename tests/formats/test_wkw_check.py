@@ -31,7 +31,7 @@ from wkwdask.formats.wkw.header import (
 )
 from wkwdask.formats.wkw.repair import WkwRepair, repair_file
 from wkwdask.model.faults import KINDS
-from wkwdask.store.new_files import NewFile
+from wkwdask.store.new_files import RenamedFile
 from wkwdask.store.records import patch_file_record, read_file_record, write_file_record
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
@@ -258,7 +258,7 @@ def test_a_mending_that_fails_changes_nothing(tmp_path, monkeypatch):
     def full_disk(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(NewFile, "publish", full_disk)
+    monkeypatch.setattr(RenamedFile, "publish", full_disk)
     with pytest.raises(OSError, match="No space left"):
         repair_file(check_of(folder, header), SHARD, None, "why", salvage=True)
     monkeypatch.undo()

@@ -16,7 +16,7 @@ from support.proxy import proxy
 from support.range_server import range_server
 
 import wkwdask
-from wkwdask.store.new_files import NewFile
+from wkwdask.store.new_files import RenamedFile
 
 cloudvolume = pytest.importorskip("cloudvolume", reason="writes volumes")
 pytest.importorskip("obstore", reason="reads from servers")
@@ -200,7 +200,7 @@ def test_the_old_file_stays_until_one_with_another_suffix_is_published(tmp_path,
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(NewFile, "publish", fail)
+        patched.setattr(RenamedFile, "publish", fail)
         with pytest.raises(KeyboardInterrupt):
             write_region(folder, ((1, 1, 1), (3, 3, 3)), 1)
     np.testing.assert_array_equal(wkwdask.read(folder)[0], voxels)

@@ -13,9 +13,10 @@ import pytest
 
 from wkwdask.errors import TruncatedError, UnsupportedError
 from wkwdask.store import local
-from wkwdask.store.files import create, exchange, fsync, numbered, open_file, remove_tree
-from wkwdask.store.new_files import NewFile, publish_bytes
+from wkwdask.store.files import create, exchange, fsync, open_file, remove_tree
+from wkwdask.store.new_files import RenamedFile, publish_bytes
 from wkwdask.store.paths import TEMPORARY_SUFFIX, local_path
+from wkwdask.store.store import numbered, store_at
 from wkwdask.store.trees import publish_folder
 
 
@@ -44,7 +45,7 @@ def test_local_path(tmp_path, monkeypatch):
 def test_a_file_appears_whole(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"old")
-    file = NewFile(str(path))
+    file = RenamedFile(str(path))
     file.write(b"new ", 0)
     file.write(np.frombuffer(b"content", np.uint8), 4)
     assert path.read_bytes() == b"old"
@@ -58,7 +59,7 @@ def test_a_file_appears_whole(tmp_path):
 
 def test_a_discarded_file_leaves_the_old(tmp_path):
     (tmp_path / "file").write_bytes(b"old")
-    file = NewFile(str(tmp_path / "file"))
+    file = RenamedFile(str(tmp_path / "file"))
     file.write(b"new", 0)
     file.discard()
     file.discard()
@@ -67,7 +68,7 @@ def test_a_discarded_file_leaves_the_old(tmp_path):
 
 
 def test_set_nbytes(tmp_path):
-    file = NewFile(str(tmp_path / "file"))
+    file = RenamedFile(str(tmp_path / "file"))
     file.write(b"x", 3)
     file.set_nbytes(6)
     file.publish()
@@ -150,7 +151,7 @@ def test_setgid_folders_hand_on_their_group(tmp_path):
 
 
 def test_two_writers_of_one_file(tmp_path):
-    first, second = NewFile(str(tmp_path / "file")), NewFile(str(tmp_path / "file"))
+    first, second = RenamedFile(str(tmp_path / "file")), RenamedFile(str(tmp_path / "file"))
     first.write(b"first" * 100, 0)
     second.write(b"second", 0)
     second.publish()
@@ -261,9 +262,9 @@ def test_remove_tree_tells_what_it_may_not_remove(tmp_path, monkeypatch):
 def test_numbered(tmp_path):
     for name in ("z0", "z12", "z007", "z-1", "z1a", "z", "y3", "Z3", "z\u0663", "z4.wkw"):
         (tmp_path / name).mkdir()
-    assert sorted(n for n, _ in numbered(str(tmp_path), "z")) == [0, 12]
-    assert [n for n, _ in numbered(str(tmp_path), "z", ".wkw")] == [4]
-    assert list(numbered(str(tmp_path / "absent"), "z")) == []
+    assert sorted(n for n, _ in numbered(store_at(str(tmp_path)), "z")) == [0, 12]
+    assert [n for n, _ in numbered(store_at(str(tmp_path)), "z", ".wkw")] == [4]
+    assert list(numbered(store_at(str(tmp_path / "absent")), "z")) == []
 
 
 def test_fsync_where_folders_cannot_be_flushed(tmp_path, monkeypatch):
@@ -288,7 +289,7 @@ def test_a_file_is_closed_once(tmp_path, monkeypatch):
         if len(closed) == 1:
             raise KeyboardInterrupt
 
-    file = NewFile(str(tmp_path / "file"))
+    file = RenamedFile(str(tmp_path / "file"))
     fd = file._output._fd
     monkeypatch.setattr(os, "close", interrupted)
     with pytest.raises(KeyboardInterrupt):

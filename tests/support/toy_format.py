@@ -28,11 +28,10 @@ from wkwdask.model.parsing import reading
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.writing.target_array import TargetArray
 from wkwdask.model.writing.target_image import Destination, NewLevels, TargetFolder
-from wkwdask.store import files
 from wkwdask.store.documents import update_json
 from wkwdask.store.json_record import read_record
 from wkwdask.store.paths import UrlName, basename, dirname
-from wkwdask.store.store import FolderStore, open_store
+from wkwdask.store.store import FolderStore, open_store, store_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -174,11 +173,11 @@ class ToyFormat(ArrayFormat):
     container = ImageFolder(level_folders, (FILE_NAME,), ToyEdit)
 
     def recognise(self, path: str) -> bool:
-        return files.isfile(f"{path}/{FILE_NAME}") or files.isfile(f"{path}/{LEVEL_NAME}")
+        return any(map(store_at(path).is_file, (FILE_NAME, LEVEL_NAME)))
 
     def find(self, url):
         folder, key = URL_NAME.location(url), None
-        if not files.isfile(f"{folder}/{FILE_NAME}"):
+        if not store_at(folder).is_file(FILE_NAME):
             folder, key = dirname(folder), basename(folder)
         document, levels = read_record(f"{folder}/{FILE_NAME}"), []
         if document is None:
@@ -200,7 +199,7 @@ class ToyFormat(ArrayFormat):
         )
 
     def target(self, destination):
-        return ToyTarget(files.realpath(URL_NAME.location(destination.url)), destination)
+        return ToyTarget(store_at(URL_NAME.location(destination.url)).real(), destination)
 
     def target_in(self, image, *, allow_external):
         return ToyTarget(

@@ -17,7 +17,7 @@ import numpy as np
 
 from wkwdask.errors import CorruptError
 from wkwdask.store import files
-from wkwdask.store.new_files import NewFile, publish_bytes
+from wkwdask.store.new_files import RenamedFile, publish_bytes
 from wkwdask.store.paths import dirname
 from wkwdask.store.store import folders_of
 
@@ -61,7 +61,7 @@ def write_faces(folder: str, region: Vec3, bricks: Iterable[BrickFaces], sources
     """Write the faces file of a region. Repeating it is harmless."""
     folders_of(folder).make_folders_below(dirname(folder), folder)
     rows, offset = [], 0
-    with NewFile(faces_path(folder, region)) as file:
+    with RenamedFile(faces_path(folder, region)) as file:
         for faces in bricks:
             row = [*faces.brick, len(faces.sizes), faces.num_others, faces.num_dropped]
             for array in (faces.sizes, faces.values, *faces.planes):
@@ -238,7 +238,7 @@ def read_pairs(folder: str, region: Vec3) -> npt.NDArray[np.int64]:
 
 def write_ids(folder: str, ids: npt.NDArray[np.uint64]) -> None:
     """Write the final id of each node."""
-    with NewFile(_ids_path(folder)) as file:
+    with RenamedFile(_ids_path(folder)) as file:
         file.write(ids.view(np.uint8), 0)
 
 

@@ -19,7 +19,7 @@ from wkwdask.errors import CorruptError, FormatError, IncompleteWriteError
 from wkwdask.model.parsing import reading
 from wkwdask.store import files
 from wkwdask.store.json_record import read_record
-from wkwdask.store.new_files import NewFile
+from wkwdask.store.new_files import RenamedFile
 from wkwdask.store.paths import basename
 from wkwdask.store.store import store_at
 
@@ -161,7 +161,7 @@ def _largest(chunk: npt.NDArray[Any], source: str, first: int) -> int:
     return int(chunk.max()) if len(chunk) else 0
 
 
-class _AppendFile(NewFile):
+class _AppendFile(RenamedFile):
     """File that is written from beginning to end."""
 
     nbytes = 0

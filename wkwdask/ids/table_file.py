@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pandas import DataFrame
 
-    from wkwdask.store.new_files import NewFile
+    from wkwdask.store.new_files import RenamedFile
 
 SUFFIXES = (".csv", ".parquet")
 
@@ -23,7 +23,7 @@ SUFFIXES = (".csv", ".parquet")
 class _Stream(io.RawIOBase):
     """Sequential stream into a new file."""
 
-    def __init__(self, file: NewFile) -> None:
+    def __init__(self, file: RenamedFile) -> None:
         self._file = file
         self._nbytes = 0
 

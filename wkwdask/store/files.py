@@ -1,7 +1,7 @@
 """Functions on files by path: on disk, in memory, in a zip, or remote (the last two only for
 reading). Functions named after those of ``os`` behave like them.
 
-Code elsewhere reaches files through these functions, or through a store, which calls them.
+Code above ``store`` reaches files through stores, which call these functions.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ def listdir(path: str) -> list[str]:
         return [entry.name for entry in entries]
 
 
-def walk(path: str, *, topdown: bool = True) -> Iterator[tuple[str, list[str], list[str]]]:
+def walk(path: str) -> Iterator[tuple[str, list[str], list[str]]]:
     """Walk a folder tree like ``os.walk``, without following symbolic links."""
     try:
         with scandir(path) as scanned:
@@ -225,32 +225,11 @@ def walk(path: str, *, topdown: bool = True) -> Iterator[tuple[str, list[str], l
         return
     folders = [entry.name for entry in entries if entry.is_dir()]
     names = [entry.name for entry in entries if not entry.is_dir()]
-    if topdown:
-        yield path, folders, names
+    yield path, folders, names
     for name in folders:
         below = join(path, name)
         if not islink(below):
-            yield from walk(below, topdown=topdown)
-    if not topdown:
-        yield path, folders, names
-
-
-def numbered(folder: str, prefix: str, suffix: str = "") -> Iterator[tuple[int, str]]:
-    """List the entries named by a number, such as ``z12`` or ``x3.wkw``, in no order; empty if the
-    folder is absent."""
-    try:
-        with scandir(folder) as entries:
-            for entry in entries:
-                digits = entry.name[len(prefix) : len(entry.name) - len(suffix)]
-                if (
-                    entry.name == f"{prefix}{digits}{suffix}"
-                    and digits.isdecimal()
-                    and digits.isascii()
-                    and str(int(digits)) == digits
-                ):
-                    yield int(digits), entry.path
-    except (FileNotFoundError, NotADirectoryError):
-        return
+            yield from walk(below)
 
 
 def realpath(path: str) -> str:
@@ -281,16 +260,6 @@ def free(path: str) -> tuple[int, int | None]:
 def can_share_blocks(folder: str) -> bool:
     """Return whether copies of files in a file system need no space."""
     return is_on_disk(folder) and local.can_share_blocks(folder)
-
-
-def count_files(paths: Iterable[str]) -> tuple[int, int]:
-    """Count the existing files among some paths, and their bytes."""
-    files = nbytes = 0
-    for path in paths:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            nbytes += stat(path).st_size
-            files += 1
-    return files, nbytes
 
 
 # ------------------------------------------------------------------------------------------------

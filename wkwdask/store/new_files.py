@@ -40,7 +40,7 @@ def _naming(path: str) -> Iterator[None]:
         raise OSError(error.errno, os.strerror(error.errno), path) from None
 
 
-class NewFile:
+class RenamedFile:
     """File written under a temporary name and renamed when complete."""
 
     def __init__(
@@ -137,13 +137,13 @@ def is_equal(first: str, second: str) -> bool:
 
 def publish_bytes(path: str, data: bytes) -> None:
     """Write a small file atomically."""
-    with NewFile(path) as file:
+    with RenamedFile(path) as file:
         file.write(data, 0)
 
 
 def copy_file(path: str, new: str) -> None:
     """Copy a file to a free path."""
-    with files.open_file(path) as source, NewFile(new) as file:
+    with files.open_file(path) as source, RenamedFile(new) as file:
         file.copy_from(source, source.nbytes)
 
 
@@ -223,14 +223,14 @@ def _create_in_place(path: str, data: bytes) -> bool:
     return True
 
 
-class NewFiles:
+class RenamedFiles:
     """Batch of small files, all published before :meth:`publish` returns."""
 
     def __init__(self, folder: str, temporary_folder: str) -> None:
         self._folder = folder
         self._temporary_folder = temporary_folder
         self._known_folders = {folder}
-        self._pending: list[NewFile] = []
+        self._pending: list[RenamedFile] = []
         self.count = 0
         self.nbytes = 0
 
@@ -240,7 +240,7 @@ class NewFiles:
         if parent not in self._known_folders:
             files.make_folders_below(self._folder, parent)
             self._known_folders.add(parent)
-        file = NewFile(path, self._temporary_folder)
+        file = RenamedFile(path, self._temporary_folder)
         self._pending.append(file)
         file.write(data, 0)
         file.start_writing_back(len(data))
@@ -259,7 +259,7 @@ class NewFiles:
             if time.perf_counter() - start > _PATIENCE_S:
                 # a disk that flushes slowly: several flushes at once share a commit
                 with ThreadPoolExecutor(_FLUSHED_AT_ONCE) as pool:
-                    for _ in pool.map(NewFile.sync, self._pending[n + 1 :]):
+                    for _ in pool.map(RenamedFile.sync, self._pending[n + 1 :]):
                         pass
                 break
         while self._pending:

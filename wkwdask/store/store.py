@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO, ClassVar, TypeVar
 from wkwdask.errors import CorruptError, FormatError, MissingError
 from wkwdask.model.store import Capabilities
 from wkwdask.store import files
-from wkwdask.store.new_files import NewFile, NewFiles, publish_bytes
+from wkwdask.store.new_files import RenamedFile, RenamedFiles, publish_bytes
 from wkwdask.store.objects.access import access_of
 from wkwdask.store.objects.remote import RemoteStore
 from wkwdask.store.paths import ZIP, dirname, is_remote, is_served, local_path, stated_path
@@ -221,8 +221,8 @@ class FolderStore:
 
     def new_file(
         self, name: str, temporary_folder: str | None = None, *, flush: bool = True
-    ) -> NewFile:
-        return NewFile(self._new(name), temporary_folder, flush=flush)
+    ) -> RenamedFile:
+        return RenamedFile(self._new(name), temporary_folder, flush=flush)
 
     def put(self, name: str, data: bytes) -> None:
         publish_bytes(self._new(name), data)
@@ -246,8 +246,8 @@ class FolderStore:
     def make(self) -> None:
         files.makedirs(self.url)
 
-    def new_files(self, temporary_folder: str) -> NewFiles:
-        return NewFiles(self.url, temporary_folder)
+    def new_files(self, temporary_folder: str) -> RenamedFiles:
+        return RenamedFiles(self.url, temporary_folder)
 
     def delete_folder(self, name: str = "") -> None:
         files.remove_tree(self._path(name))

@@ -13,7 +13,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from wkwdask.store import files
-from wkwdask.store.new_files import NewFile
+from wkwdask.store.new_files import RenamedFile
 from wkwdask.store.zip_directory import LOCAL_SIGNATURE
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class _Written(NamedTuple):
 def write_zip(path: str, folder: str, names: Iterable[str], comment: bytes) -> int:
     """Write files of a folder into a new zip, and return its size. The zip replaces an existing
     file atomically."""
-    with NewFile(path) as zipped:
+    with RenamedFile(path) as zipped:
         written, end = [], 0
         for name in names:
             member = _write_member(zipped, f"{folder}/{name}", name.encode(), end)
@@ -56,7 +56,7 @@ def write_zip(path: str, folder: str, names: Iterable[str], comment: bytes) -> i
     return end + len(tail)
 
 
-def _write_member(zipped: NewFile, path: str, name: bytes, offset: int) -> _Written:
+def _write_member(zipped: RenamedFile, path: str, name: bytes, offset: int) -> _Written:
     crc, nbytes = 0, 0
     start = offset + _LOCAL.size + len(name)
     with files.open_file(path) as source:

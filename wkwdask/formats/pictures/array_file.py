@@ -158,10 +158,8 @@ class _LinkResolver:
         for name, offset, max_nbytes in data.external or ():
             other = self._allowed(path, abspath(name), f"external storage of {data.name}")
             trees.check_regular(other)
-            needed, stored = (
-                min(remaining, max_nbytes),
-                max(0, store_at(other).status().st_size - offset),
-            )
+            needed = min(remaining, max_nbytes)
+            stored = max(0, store_at(other).status().st_size - offset)
             if stored < needed:
                 raise TruncatedError(
                     f"{other}: has {stored} bytes from byte {offset}, and {path}:{data.name} needs "

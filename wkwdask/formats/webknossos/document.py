@@ -60,7 +60,7 @@ def update_datasource(
 
 
 def _parse_document(raw: bytes, path: str) -> dict[str, Any]:
-    return None if raw is None else parse_datasource(raw, path).document
+    return parse_datasource(raw, path).document
 
 
 def check_own_datasource(folder: str) -> None:

@@ -4,8 +4,6 @@ names."""
 from __future__ import annotations
 
 import contextlib
-import errno
-import os
 import re
 import stat
 import time
@@ -66,11 +64,10 @@ def read_header(folder: str) -> WkwHeader:
 
 
 def open_data_file(folder: str, index: Vec3) -> OpenFile:
-    """Open a data file; raises FileNotFoundError if it is absent."""
+    """Open a data file; raises MissingError if it is absent."""
     (file,) = store_at(folder).open_heads([file_name(index)], _HEAD_NBYTES)
     if file is None:
-        path = file_path(folder, index)
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        raise MissingError(f"{file_path(folder, index)}: not found")
     return file
 
 

@@ -65,10 +65,8 @@ def repair_file(
         )
     source, bounds = _with_spare(blocks, spare, shard)
     folders = (check.folder, "" if spare is None else spare.folder)
-    file, place = (
-        _write_blocks(path, blocks.header.for_data_file(), source, bounds, shard, folders),
-        "",
-    )
+    header, place = blocks.header.for_data_file(), ""
+    file = _write_blocks(path, header, source, bounds, shard, folders)
     try:
         # The old file is kept aside before the new one replaces it, so that no crash loses the
         # blocks that could not be decoded.
