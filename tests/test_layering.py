@@ -7,7 +7,6 @@ an arrow.
 from __future__ import annotations
 
 import ast
-from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -68,13 +67,33 @@ HARMLESS = {
     "stat_result",
 }
 """Names of ``os`` that touch no file."""
-BESIDE_THE_DOOR = {
-    "ids.faces": 7,
-    "ids.id_map": 6,
-    "ids.id_source": 1,
+BY_PATH = {
+    "api.conversion": "patterns of paths",
+    "formats.leftovers": "moves files into the quarantine",
+    "formats.n5.target": "where the links above a new folder lead",
+    "formats.n5.zarr_view": "temporary files of killed calls",
+    "formats.pictures.array_file": "files of the user; scratch files without a name",
+    "formats.pictures.image_stack": "files of the user",
+    "formats.pictures.images": "files of the user",
+    "formats.pictures.scratch": "scratch files without a name",
+    "formats.pictures.sources": "patterns of paths; files of the user",
+    "formats.precomputed.target": "where the links above a new folder lead",
+    "formats.webknossos.copies": "folders that a copy has created",
+    "formats.zarr.single_file": "temporary files of killed calls",
+    "formats.zarr.target": "where the links above a new folder lead",
+    "ids.faces": "scratch files that are read at any offset",
+    "ids.id_map": "scratch tables that are mapped into memory",
+    "ids.id_source": "a table of the user that is mapped into memory",
+    "runs.job_folder": "publishes folders",
+    "runs.staged": "folders that a job has created; the size of interrupted jobs",
+    "verbs.export": "publishes folders; the size of interrupted exports",
+    "verbs.remove": "counts and deletes folders",
+    "verbs.update": "temporary files of killed jobs",
+    "verbs.write": "temporary files of killed jobs",
 }
-"""Modules above ``store`` that reach files by path, with the number of calls. All others reach them
-by name in a ``Store``; these numbers may only become smaller."""
+"""Modules above ``store`` that use its functions by path (``store.by_path``, ``store.new_files``),
+and for what. All others reach bytes, names, links and folders through a ``Store`` and its
+``folders``; none imports ``store.files``."""
 MOST_MODULES = 25  # in one folder, __init__ not counted
 
 
@@ -361,7 +380,7 @@ ALLOWED = [
     ("store/x.py", "import os\nos.open('a', 0)\nopen('b')"),
     (
         "api/x.py",
-        "import os\nfrom wkwdask.store import files\nfiles.exists(os.fspath('a'))\nos.environ['A']",
+        "import os\nfrom wkwdask.store import store\nstore.open_store(os.environ['A'])",
     ),
     ("clusters/x.py", "import shutil\nopen('b')"),
     ("streams/x.py", "def f(volume):\n    return volume.open()"),
@@ -490,31 +509,29 @@ def test_formats_have_no_types_outside():
     assert found == []
 
 
-def calls_beside_the_door(root, package="wkwdask"):
-    """Count the calls of ``store.files`` in each module above ``store``."""
-    found = Counter()
-    for path in sorted(root.rglob("*.py")):
-        module, nodes = _module_name(path, root), _nodes(path)
-        imported = {name for _, name in _imported(nodes, module, False, package)}
-        if module.split(".")[0] == "store" or f"{package}.store.files" not in imported:
-            continue
-        for node in nodes:
-            if (
-                isinstance(node, ast.Call)
-                and isinstance(node.func, ast.Attribute)
-                and isinstance(node.func.value, ast.Name)
-                and node.func.value.id == "files"
-            ):
-                found[module] += 1
-    return dict(found)
+def importers(root, *targets):
+    """Return the modules above ``store`` that import one of some modules."""
+    return {
+        module
+        for module, imported in imports_of(root).items()
+        if module.split(".")[0] != "store" and imported & set(targets)
+    }
 
 
-def test_no_more_calls_reach_files_beside_the_store():
-    assert calls_beside_the_door(PACKAGE) == BESIDE_THE_DOOR
+def test_modules_that_reach_files_beside_a_store():
+    assert importers(PACKAGE, "store.files") == set()
+    assert importers(PACKAGE, "store.by_path", "store.new_files") == BY_PATH.keys()
 
 
-def test_a_call_beside_the_store_is_found(tmp_path):
-    (tmp_path / "verbs").mkdir()
-    code = "from wkwdask.store import files\nfiles.isdir(path)\nstore.is_folder(name)\n"
-    (tmp_path / "verbs" / "new.py").write_text(code)
-    assert calls_beside_the_door(tmp_path) == {"verbs.new": 1}
+def test_an_import_beside_the_store_is_found(tmp_path):
+    code = {
+        "store/files.py": "",
+        "store/locks.py": "from wkwdask.store import files",
+        "ids/a.py": "def f():\n    from wkwdask.store import files",
+        "verbs/b.py": "from wkwdask.store.files import isdir",
+        "verbs/c.py": "from wkwdask.store.store import store_at",
+    }
+    for name, text in code.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert importers(tmp_path, "store.files") == {"ids.a", "verbs.b"}

@@ -33,7 +33,7 @@ from wkwdask.runs import job_folder, job_records, journal
 from wkwdask.runs.job_folder import JobFolder, NewMag
 from wkwdask.runs.job_records import InterruptedJob, find_interrupted
 from wkwdask.runs.journal import has_journal, read_journal
-from wkwdask.store import files, locks, trees
+from wkwdask.store import by_path, files, locks
 from wkwdask.store.locks import Owner, lock_holder
 from wkwdask.store.paths import TEMPORARY_SUFFIX
 from wkwdask.store.records import PROGRESS_NAME, PROVENANCE_NAME
@@ -301,7 +301,7 @@ def killed_while_publishing(layer, monkeypatch, renames, owner=None, names=("1",
     class Killed(BaseException):
         pass
 
-    real, done = trees.publish_folder, 0
+    real, done = by_path.publish_folder, 0
 
     def counted(staged, target):
         nonlocal done
@@ -311,7 +311,7 @@ def killed_while_publishing(layer, monkeypatch, renames, owner=None, names=("1",
         real(staged, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(trees, "publish_folder", counted)
+        patch.setattr(by_path, "publish_folder", counted)
         with pytest.raises(Killed):
             job.publish(
                 [NewMag(name, str(layer / name)) for name in names],
@@ -377,13 +377,13 @@ def test_two_renames_interrupted_between(tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(os, "replace", counted)
             with pytest.raises(KeyboardInterrupt):
-                trees.publish_folder(str(staged), str(target))
+                by_path.publish_folder(str(staged), str(target))
         if stop_after == 2:
             # the new content is in place: this is what a job knows by its provenance, and does not
             # ask again
             assert text(target) == "new"
             continue
-        trees.publish_folder(str(staged), str(target))
+        by_path.publish_folder(str(staged), str(target))
         assert text(target) == "new"
         assert text(staged) == "old"
         assert not os.path.lexists(f"{staged}.old")
@@ -639,7 +639,7 @@ def fake_death(monkeypatch, write):
 
     dead = dead_owner()
     with monkeypatch.context() as patch:
-        patch.setattr(trees, "publish_folder", die)
+        patch.setattr(by_path, "publish_folder", die)
         patch.setattr(job_folder.Publisher, "publish", lambda self: die())
         patch.setattr(JobFolder, "discard", lambda self: None)
         patch.setattr(JobFolder, "suspend", lambda self: False)
@@ -721,7 +721,7 @@ def test_an_interruption_while_publishing_is_finished(layer, monkeypatch, existi
     job = start(layer, names=("1", "2"), existing=existing)
     for name in ("1-1-1", "2-2-2"):
         put_mag(f"{job.root}/{name}")
-    real, calls = trees.publish_folder, []
+    real, calls = by_path.publish_folder, []
 
     def interrupted(staged, target):
         calls.append(target)
@@ -729,7 +729,7 @@ def test_an_interruption_while_publishing_is_finished(layer, monkeypatch, existi
             raise KeyboardInterrupt
         real(staged, target)
 
-    monkeypatch.setattr(trees, "publish_folder", interrupted)
+    monkeypatch.setattr(by_path, "publish_folder", interrupted)
     with pytest.raises(KeyboardInterrupt):
         job.publish(
             [NewMag("1-1-1", str(layer / "1")), NewMag("2-2-2", str(layer / "2"))], None, {}
@@ -771,7 +771,7 @@ def test_publishing_that_fails_is_finished_by_the_next_job(layer, monkeypatch):
         raise OSError(28, "No space left on device", target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(trees, "publish_folder", fails)
+        patch.setattr(by_path, "publish_folder", fails)
         with pytest.raises(OSError, match="No space left"):
             job.publish(
                 [NewMag("1-1-1", str(layer / "1"))],

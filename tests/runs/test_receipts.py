@@ -31,8 +31,8 @@ from wkwdask.model.states import (
 )
 from wkwdask.model.writing.receipts import Receipt, Stats, merge_receipts
 from wkwdask.runs.parts import ShardTally, pyramid_records, tally_of
+from wkwdask.store.by_path import file_states
 from wkwdask.store.records import read_file_record, write_file_record
-from wkwdask.store.trees import file_states
 
 MAG = Mag(4, 4, 2)
 DIGESTS = st.integers(0, 2**63 - 1)

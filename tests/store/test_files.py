@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from wkwdask.errors import CorruptError, LockedError, MissingError, TruncatedError, UnsupportedError
-from wkwdask.store import files, new_files, paths, trees, zip_members
+from wkwdask.store import by_path, files, new_files, paths, zip_members
 from wkwdask.store.locks import guarded, locked_file
 from wkwdask.store.new_files import (
     RenamedFile,
@@ -71,8 +71,8 @@ def test_reading(folder):
     assert files.read_bytes(path) == bytes(range(100))
     with files.open_stream(path) as stream:
         assert stream.read(3) == b"\0\1\2"
-    assert files.read_array(path, "<u2", 3, 2).tolist() == [0x0302, 0x0504, 0x0706]
-    assert files.map_array(path, np.uint8, 4, (2, 3), "F").tolist() == [[4, 6, 8], [5, 7, 9]]
+    assert by_path.read_array(path, "<u2", 3, 2).tolist() == [0x0302, 0x0504, 0x0706]
+    assert by_path.map_array(path, np.uint8, 4, (2, 3), "F").tolist() == [[4, 6, 8], [5, 7, 9]]
 
 
 def test_a_file_that_is_open_stays_what_it_was(folder):
@@ -107,7 +107,7 @@ def test_what_is_absent(folder):
     assert not list(files.walk(f"{folder}/absent"))
     files.remove_file(f"{folder}/absent")
     files.remove_tree(f"{folder}/absent")
-    assert trees.delete_tree(f"{folder}/absent") == (0, 0)
+    assert by_path.delete_tree(f"{folder}/absent") == (0, 0)
 
 
 def test_folders(folder):
@@ -145,8 +145,8 @@ def test_folders(folder):
         ("/a/b", []),
         ("/a/b/c", []),
     ]
-    assert trees.count_tree(folder) == (1, 5)
-    assert trees.delete_tree(f"{folder}/a") == (1, 5)
+    assert by_path.count_tree(folder) == (1, 5)
+    assert by_path.delete_tree(f"{folder}/a") == (1, 5)
     assert files.listdir(folder) == []
 
 
@@ -182,7 +182,7 @@ def test_published_folders(folder, monkeypatch, exchange):
         monkeypatch.setattr(files, "exchange", lambda first, second: False)
     put(f"{folder}/staged/file", b"new")
     put(f"{folder}/target/file", b"old")
-    trees.publish_folder(f"{folder}/staged", f"{folder}/target")
+    by_path.publish_folder(f"{folder}/staged", f"{folder}/target")
     assert files.read_bytes(f"{folder}/target/file") == b"new"
     assert files.read_bytes(f"{folder}/staged/file") == b"old"
 
@@ -211,7 +211,7 @@ def test_links(folder):
     assert files.samefile(f"{folder}/a/file", f"{folder}/second")
     with raises(errno.EEXIST):
         files.link(f"{folder}/a/file", f"{folder}/second")
-    assert trees.delete_tree(folder) == (
+    assert by_path.delete_tree(folder) == (
         5,
         1 + 1 + len(f"{folder}/a/file") + len("nowhere") + len("loop"),
     )
@@ -300,7 +300,7 @@ def test_appended_lines(folder):
     first.close()
     second.close()
     assert files.read_bytes(f"{folder}/lines") == b"0\n1\n2\n"
-    output, file = trees.unnamed_file(folder)
+    output, file = by_path.unnamed_file(folder)
     output.write(memoryview(b"kept"), 2)
     assert file.read_some(10, 0) == b"\0\0kept"
     output.close()
@@ -417,20 +417,20 @@ def test_small_files_of_a_folder(folder):
 def test_patterns(folder):
     for name in ("s1.png", "s2.png", "t.png", "deep/s3.png"):
         put(f"{folder}/{name}")
-    assert sorted(trees.matching(f"{folder}/s*.png")) == [f"{folder}/s1.png", f"{folder}/s2.png"]
-    assert sorted(trees.matching(f"{folder}/*/s[0-9].png")) == [f"{folder}/deep/s3.png"]
+    assert sorted(by_path.matching(f"{folder}/s*.png")) == [f"{folder}/s1.png", f"{folder}/s2.png"]
+    assert sorted(by_path.matching(f"{folder}/*/s[0-9].png")) == [f"{folder}/deep/s3.png"]
     put(f"{folder}/deep/deeper/s4.png")
     put(f"{folder}/.s5.png")
-    assert sorted(trees.matching(f"{folder}/*.png")) == [
+    assert sorted(by_path.matching(f"{folder}/*.png")) == [
         f"{folder}/{name}" for name in ("s1.png", "s2.png", "t.png")
     ]
-    assert sorted(trees.matching(f"{folder}/**/s*.png")) == [
+    assert sorted(by_path.matching(f"{folder}/**/s*.png")) == [
         f"{folder}/{name}" for name in ("deep/deeper/s4.png", "deep/s3.png", "s1.png", "s2.png")
     ]
-    assert sorted(trees.matching(f"{folder}/*/**/s*.png")) == [
+    assert sorted(by_path.matching(f"{folder}/*/**/s*.png")) == [
         f"{folder}/{name}" for name in ("deep/deeper/s4.png", "deep/s3.png")
     ]
-    assert trees.matching(f"{folder}/.s*.png") == [f"{folder}/.s5.png"]
+    assert by_path.matching(f"{folder}/.s*.png") == [f"{folder}/.s5.png"]
 
 
 def test_stores(folder):

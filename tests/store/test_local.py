@@ -13,11 +13,11 @@ import pytest
 
 from wkwdask.errors import TruncatedError, UnsupportedError
 from wkwdask.store import local
+from wkwdask.store.by_path import publish_folder
 from wkwdask.store.files import create, exchange, fsync, open_file, remove_tree
 from wkwdask.store.new_files import RenamedFile, publish_bytes
 from wkwdask.store.paths import TEMPORARY_SUFFIX, local_path
 from wkwdask.store.store import numbered, store_at
-from wkwdask.store.trees import publish_folder
 
 
 @pytest.fixture

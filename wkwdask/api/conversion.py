@@ -46,7 +46,7 @@ from wkwdask.model.writing.target_image import Destination
 from wkwdask.runs.calls import same_call
 from wkwdask.runs.report import Report, merge_reports
 from wkwdask.runs.staged import join_interrupted_call
-from wkwdask.store import trees
+from wkwdask.store import by_path
 from wkwdask.store.paths import basename, is_remote, local_path
 from wkwdask.store.store import store_at
 from wkwdask.verbs.export import check_suffix, lay_out_export
@@ -572,7 +572,7 @@ def _find_source(source: Paths, *, whole_images: bool = True) -> ResolvedUrl | N
     except (MissingError, NotADirectoryError):
         if not is_remote(text) and (
             store_at(local_path(text)).exists()
-            or (trees.has_magic(text) and trees.matching(local_path(text)))
+            or (by_path.has_magic(text) and by_path.matching(local_path(text)))
         ):
             return None
         raise

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from wkwdask.formats.roots import Root
 from wkwdask.model.faults import Fault
-from wkwdask.store.new_files import copy_file, is_equal, move, publish_bytes
+from wkwdask.store.new_files import copy_file, is_equal, move
 from wkwdask.store.paths import TEMPORARY_SUFFIX, basename, dirname, split
 from wkwdask.store.store import folders_of, store_at
 
@@ -100,8 +100,10 @@ def quarantine(
     Root(parent, noun="folder").check(
         place, advice="and nothing is set aside there; remove the link"
     )
-    store_at(dirname(place)).make()
-    publish_bytes(f"{place}.txt", f"{path}\n{why}\n".encode())
+    folder, name = split(place)
+    store = store_at(folder)
+    store.make()
+    store.put(f"{name}.txt", f"{path}\n{why}\n".encode())
     if not keep:
         move(path, place)
         return place

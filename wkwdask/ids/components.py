@@ -27,7 +27,6 @@ from wkwdask.ids.faces import (
     BrickFaces,
     BrickTable,
     FacesFile,
-    faces_path,
     load_table,
     read_ids,
     read_pairs,
@@ -210,7 +209,7 @@ class Labelling:
         """Return the digest of a region's files; raises IncompleteWriteError if they have changed
         since the region was labelled."""
         states = self.source_states(region)
-        if FacesFile(faces_path(self.folder, region)).sources != states:
+        if FacesFile(self.folder, region).sources != states:
             raise self._changed(self.plan.region_box(region))
         return states
 
@@ -311,9 +310,7 @@ def label_job(labelling: Labelling) -> ScratchJob:
                 labelling.source,
             )
         try:
-            return bool(
-                FacesFile(faces_path(labelling.folder, task.spec.region)).sources == result.sources
-            )
+            return bool(FacesFile(labelling.folder, task.spec.region).sources == result.sources)
         except (CorruptError, FileNotFoundError):
             return False
 
@@ -342,7 +339,7 @@ class _Planes:
 
     def _open(self, region: Vec3) -> FacesFile | None:
         try:
-            return FacesFile(faces_path(self._labelling.folder, region))
+            return FacesFile(self._labelling.folder, region)
         except FileNotFoundError:  # a region without stored voxels has no file
             return None
 
@@ -436,7 +433,7 @@ def tabulate(labelling: Labelling) -> BrickTable:
     # no task has created it if no region has components
     folder = labelling.folder
     folders_of(folder).make_folders_below(dirname(folder), folder)
-    rows = [FacesFile(faces_path(folder, region)).bricks for region in labelling.regions()]
+    rows = [FacesFile(folder, region).bricks for region in labelling.regions()]
     bricks = np.concatenate([np.zeros((0, 6), np.int64), *rows])
     codes = np.array([labelling.code_of((x, y, z)) for x, y, z in bricks[:, :3].tolist()], np.int64)
     order = np.argsort(codes)
@@ -470,7 +467,7 @@ def number(labelling: Labelling) -> Numbering:
     others = np.zeros(len(table.codes), np.int64)
     num_dropped = 0
     for region in labelling.regions():
-        file = FacesFile(faces_path(labelling.folder, region))
+        file = FacesFile(labelling.folder, region)
         for inside, (x, y, z, _, num_others, dropped) in enumerate(file.bricks.tolist()):
             row = table.row_of(labelling.code_of((x, y, z)))
             if row is None:

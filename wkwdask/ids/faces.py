@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any, Self
 import lz4.block
 import numpy as np
 
-from wkwdask.errors import CorruptError
-from wkwdask.store import files
-from wkwdask.store.new_files import RenamedFile, publish_bytes
-from wkwdask.store.paths import dirname
-from wkwdask.store.store import folders_of
+from wkwdask.errors import CorruptError, MissingError
+from wkwdask.store import by_path
+from wkwdask.store.paths import dirname, split
+from wkwdask.store.store import folders_of, store_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,6 +36,7 @@ _FOOTER = 4  # int64 numbers: bricks, digest of the source, CRC-32 of the index,
 _BLOB = 4  # int64 numbers: offset, compressed bytes, shape (2)
 _COLUMNS = 6 + _BLOB * (2 + _NUM_FACES)
 _TABLE = 4
+_IDS_NAME = "ids"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def write_faces(folder: str, region: Vec3, bricks: Iterable[BrickFaces], sources
     """Write the faces file of a region. Repeating it is harmless."""
     folders_of(folder).make_folders_below(dirname(folder), folder)
     rows, offset = [], 0
-    with RenamedFile(faces_path(folder, region)) as file:
+    with store_at(folder).new_file(_name_of(region, "faces")) as file:
         for faces in bricks:
             row = [*faces.brick, len(faces.sizes), faces.num_others, faces.num_dropped]
             for array in (faces.sizes, faces.values, *faces.planes):
@@ -84,15 +84,16 @@ def write_faces(folder: str, region: Vec3, bricks: Iterable[BrickFaces], sources
         )
 
 
-def faces_path(folder: str, region: Vec3) -> str:
-    return "{}/z{}y{}x{}.faces".format(folder, *reversed(region))
+def _name_of(region: Vec3, suffix: str) -> str:
+    return "z{}y{}x{}.{}".format(*reversed(region), suffix)
 
 
 class FacesFile:
     """Faces file of one region."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, folder: str, region: Vec3) -> None:
+        self._store, self._name = store_at(folder), _name_of(region, "faces")
+        self.path = self._store.path_of(self._name)
         with self._open() as file:
             nbytes = file.nbytes
             footer = (
@@ -103,14 +104,19 @@ class FacesFile:
             num_bricks, self.sources, checksum, magic = footer.tolist()
             begin = nbytes - (_FOOTER + num_bricks * _COLUMNS) * 8
             if magic != _MAGIC or begin < 0:
-                raise CorruptError(f"{path}: {nbytes} bytes have no valid footer of a faces file")
+                raise CorruptError(
+                    f"{self.path}: {nbytes} bytes have no valid footer of a faces file"
+                )
             index = self._read(file, begin, num_bricks * _COLUMNS * 8)
         if zlib.crc32(index.tobytes()) != checksum:
-            raise CorruptError(f"{path}: the index at byte {begin} is damaged")
+            raise CorruptError(f"{self.path}: the index at byte {begin} is damaged")
         self._rows = index.view(np.int64).reshape(num_bricks, _COLUMNS)
 
     def _open(self) -> OpenFile:
-        return files.open_file(self.path)
+        (file,) = self._store.open_heads([self._name], 0)
+        if file is None:
+            raise MissingError(f"{self.path}: not found")
+        return file
 
     def _read(self, file: OpenFile, offset: int, nbytes: int) -> npt.NDArray[np.uint8]:
         data = np.empty(nbytes, np.uint8)
@@ -195,57 +201,48 @@ class BrickTable:
         return row if row < len(self.codes) and self.codes[row] == code else None
 
     def save(self, path: str) -> None:
-        publish_bytes(
-            path,
-            np.array(
-                [self.codes, self.num_touching, self.first_node, self.first_other], np.int64
-            ).tobytes(),
-        )
+        columns = [self.codes, self.num_touching, self.first_node, self.first_other]
+        folder, name = split(path)
+        store_at(folder).put(name, np.array(columns, np.int64).tobytes())
 
 
 def load_table(path: str) -> BrickTable:
     """Read the table of all bricks; each process caches the last ones."""
-    status = files.stat(path)
+    status = store_at(path).status()
     return _loaded(path, status.st_mtime_ns, status.st_ino)
 
 
 @lru_cache(maxsize=2)
 def _loaded(path: str, *_: int) -> BrickTable:
-    return BrickTable(*files.read_array(path, np.int64).reshape(_TABLE, -1))
+    return BrickTable(*by_path.read_array(path, np.int64).reshape(_TABLE, -1))
 
 
 def write_pairs(folder: str, region: Vec3, pairs: npt.NDArray[np.int64]) -> None:
     """Write the pairs of joined nodes of a region, shape (n, 2), with a checksum. Repeating it is
     harmless."""
     data = np.ascontiguousarray(pairs).tobytes()
-    publish_bytes(pairs_path(folder, region), data + np.int64(zlib.crc32(data)).tobytes())
-
-
-def pairs_path(folder: str, region: Vec3) -> str:
-    return "{}/z{}y{}x{}.pairs".format(folder, *reversed(region))
+    checksum = np.int64(zlib.crc32(data)).tobytes()
+    store_at(folder).put(_name_of(region, "pairs"), data + checksum)
 
 
 def read_pairs(folder: str, region: Vec3) -> npt.NDArray[np.int64]:
     """Read the pairs of a region, shape (n, 2)."""
-    path = pairs_path(folder, region)
-    data = files.read_array(path, np.int64)
-    if files.getsize(path) % 16 != 8 or zlib.crc32(data[:-1].tobytes()) != data[-1]:
+    store, name = store_at(folder), _name_of(region, "pairs")
+    data, nbytes = by_path.read_array(store.path_of(name), np.int64), store.status(name).st_size
+    if nbytes % 16 != 8 or zlib.crc32(data[:-1].tobytes()) != data[-1]:
         raise CorruptError(
-            f"{path}: {files.getsize(path)} bytes are no pairs with a valid checksum"
+            f"{store.path_of(name)}: {nbytes} bytes are no pairs with a valid checksum"
         )
     return data[:-1].reshape(-1, 2)
 
 
 def write_ids(folder: str, ids: npt.NDArray[np.uint64]) -> None:
     """Write the final id of each node."""
-    with RenamedFile(_ids_path(folder)) as file:
+    with store_at(folder).new_file(_IDS_NAME) as file:
         file.write(ids.view(np.uint8), 0)
 
 
 def read_ids(folder: str, first: int, num_nodes: int) -> npt.NDArray[np.uint64]:
     """Read the final ids of consecutive nodes."""
-    return files.read_array(_ids_path(folder), np.uint64, num_nodes, offset=8 * first)
-
-
-def _ids_path(folder: str) -> str:
-    return f"{folder}/ids"
+    path = store_at(folder).path_of(_IDS_NAME)
+    return by_path.read_array(path, np.uint64, num_nodes, offset=8 * first)

@@ -9,6 +9,7 @@ be unchanged before each use.
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -17,11 +18,10 @@ import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, IncompleteWriteError
 from wkwdask.model.parsing import reading
-from wkwdask.store import files
+from wkwdask.store import by_path
 from wkwdask.store.json_record import read_record
-from wkwdask.store.new_files import RenamedFile
 from wkwdask.store.paths import basename
-from wkwdask.store.store import store_at
+from wkwdask.store.store import folders_of, store_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -101,10 +101,12 @@ def _is_whole(table: IdMap) -> bool:
     """Return whether the files of a job's table have the sizes that its record implies."""
     if table.offset != 0 or type(table.num_ids) is not int or type(table.largest) is not int:
         return False
-    is_whole = files.getsize(table.values_path) == table.num_ids * np.dtype(table.dtype).itemsize
-    return is_whole and (
-        table.keys_path is None or files.getsize(table.keys_path) == table.num_ids * 8
-    )
+    is_whole = _nbytes(table.values_path) == table.num_ids * np.dtype(table.dtype).itemsize
+    return is_whole and (table.keys_path is None or _nbytes(table.keys_path) == table.num_ids * 8)
+
+
+def _nbytes(path: str) -> int:
+    return store_at(path).status().st_size
 
 
 @lru_cache(maxsize=4)  # one mapping per process and table, however many tasks it runs
@@ -118,11 +120,11 @@ def _mapped(table: IdMap) -> tuple[npt.NDArray[np.uint64] | None, npt.NDArray[An
 def _memory(path: str, dtype: np.dtype[Any], offset: int, count: int) -> npt.NDArray[Any]:
     if not count:
         return np.zeros(0, dtype)
-    return files.map_array(path, dtype, offset, (count,)).view(np.ndarray)
+    return by_path.map_array(path, dtype, offset, (count,)).view(np.ndarray)
 
 
 def _state(path: str) -> tuple[int, int, int]:
-    status = files.stat(path)
+    status = store_at(path).status()
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
@@ -134,7 +136,7 @@ def use_npy(path: str, dtype: np.dtype[Any], offset: int, count: int) -> IdMap:
     """Use a user's file, with a value for each id from 0, in place."""
     largest, state = 0, _state(path)
     for first in range(0, count, ROWS):
-        chunk = files.read_array(
+        chunk = by_path.read_array(
             path, dtype, min(ROWS, count - first), offset=offset + first * dtype.itemsize
         )
         largest = max(largest, _largest(chunk, path, first))
@@ -143,13 +145,13 @@ def use_npy(path: str, dtype: np.dtype[Any], offset: int, count: int) -> IdMap:
 
 def write_values(folder: str, chunks: Iterable[npt.NDArray[Any]], source: str) -> IdMap:
     """Write a table with a value for each id from 0."""
-    path, count, largest = f"{folder}/values", 0, 0
-    with _AppendFile(path) as file:
+    count, largest = 0, 0
+    with _appending(folder, "values") as add:
         for chunk in chunks:
             largest = max(largest, _largest(chunk, source, count))
-            file.add(chunk.astype(np.uint64, copy=False))
+            add(chunk.astype(np.uint64, copy=False))
             count += len(chunk)
-    return IdMap(count, largest, path, "<u8")
+    return IdMap(count, largest, f"{folder}/values", "<u8")
 
 
 def _largest(chunk: npt.NDArray[Any], source: str, first: int) -> int:
@@ -161,15 +163,19 @@ def _largest(chunk: npt.NDArray[Any], source: str, first: int) -> int:
     return int(chunk.max()) if len(chunk) else 0
 
 
-class _AppendFile(RenamedFile):
-    """File that is written from beginning to end."""
-
+@contextmanager
+def _appending(folder: str, name: str) -> Iterator[Callable[[npt.NDArray[Any]], None]]:
+    """Create a file that is written from beginning to end, by the function that this yields."""
     nbytes = 0
+    with store_at(folder).new_file(name) as file:
 
-    def add(self, array: npt.NDArray[Any]) -> None:
-        data = np.ascontiguousarray(array).view(np.uint8)
-        self.write(data, self.nbytes)
-        self.nbytes += data.nbytes
+        def add(array: npt.NDArray[Any]) -> None:
+            nonlocal nbytes
+            data = np.ascontiguousarray(array).view(np.uint8)
+            file.write(data, nbytes)
+            nbytes += data.nbytes
+
+        yield add
 
 
 # ------------------------------------------------------------------------------------------------
@@ -186,26 +192,26 @@ def write_pairs_sorted(folder: str, chunks: PairChunks, describe: Callable[[int]
                 sorted_keys, sorted_values = _sorted(
                     keys[first : first + ROWS], values[first : first + ROWS], chunks, describe
                 )
-                path = f"{folder}/run{number}-{first}"
-                with _AppendFile(path) as file:
-                    file.add(sorted_keys)
-                    file.add(sorted_values)
-                runs.append((path, len(sorted_keys)))
+                name = f"run{number}-{first}"
+                with _appending(folder, name) as add:
+                    add(sorted_keys)
+                    add(sorted_values)
+                runs.append((f"{folder}/{name}", len(sorted_keys)))
         return _merge(folder, runs, chunks, describe)
     finally:
         for path, _ in runs:
-            files.unlink(path)
+            folders_of(folder).unlink(path)
 
 
 def _merge(
     folder: str, runs: list[tuple[str, int]], chunks: PairChunks, describe: Callable[[int], str]
 ) -> IdMap:
     count, largest = 0, 0
-    with _AppendFile(f"{folder}/keys") as keys_file, _AppendFile(f"{folder}/values") as values_file:
+    with _appending(folder, "keys") as add_keys, _appending(folder, "values") as add_values:
         for keys, values in _merged(runs):
             unique_keys, unique_values = _sorted(keys, values, chunks, describe)
-            keys_file.add(unique_keys)
-            values_file.add(unique_values)
+            add_keys(unique_keys)
+            add_values(unique_values)
             count += len(unique_keys)
             largest = max(largest, int(unique_values.max()) if len(unique_values) else 0)
     return IdMap(count, largest, f"{folder}/values", "<u8", keys_path=f"{folder}/keys")

@@ -21,7 +21,7 @@ from wkwdask.ids.table_file import SUFFIXES as TABLE_SUFFIXES
 from wkwdask.ids.table_file import table_path, write_table
 from wkwdask.model.extras import import_extra
 from wkwdask.model.parsing import reading
-from wkwdask.store import files
+from wkwdask.store import by_path
 from wkwdask.store.paths import dirname, local_path, split, splitext
 from wkwdask.store.store import store_at
 
@@ -286,7 +286,7 @@ class NpyFile(_File):
             )
         if 0 in shape:
             return np.zeros(shape, dtype), ref.offset
-        return files.map_array(
+        return by_path.map_array(
             self.path, dtype, ref.offset, shape, "F" if is_reversed else "C"
         ), ref.offset
 

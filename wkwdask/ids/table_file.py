@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pandas import DataFrame
 
-    from wkwdask.store.new_files import RenamedFile
+    from wkwdask.model.store import NewFile
 
 SUFFIXES = (".csv", ".parquet")
 
@@ -23,7 +23,7 @@ SUFFIXES = (".csv", ".parquet")
 class _Stream(io.RawIOBase):
     """Sequential stream into a new file."""
 
-    def __init__(self, file: RenamedFile) -> None:
+    def __init__(self, file: NewFile) -> None:
         self._file = file
         self._nbytes = 0
 

@@ -58,7 +58,7 @@ from wkwdask.runs.job_records import (
     targets_of,
 )
 from wkwdask.runs.journal import finished_work
-from wkwdask.store import locks, trees
+from wkwdask.store import by_path, locks
 from wkwdask.store.json_record import format_job_record
 from wkwdask.store.locks import (
     ShardBox,
@@ -174,7 +174,7 @@ class Publisher:
             _apply(edit.make_room, self._record)
         for staged, folder in publication.mags:
             if read_provenance(folder).get("publication") != publication.publication_id:
-                trees.publish_folder(staged, folder)
+                by_path.publish_folder(staged, folder)
         for parent in dict.fromkeys(dirname(folder) for _, folder in publication.mags):
             folders.fsync(parent)
         if edit is not None:

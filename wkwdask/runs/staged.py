@@ -30,7 +30,7 @@ from wkwdask.runs.journal import Journal, JournaledJob, finished_work, read_jour
 from wkwdask.runs.parts import pyramid_records
 from wkwdask.runs.progress import keep_progress
 from wkwdask.runs.report import Report
-from wkwdask.store import trees
+from wkwdask.store import by_path
 from wkwdask.store.locks import Owner, lock_holder, locks_of
 from wkwdask.store.paths import basename, is_below, local_path
 from wkwdask.store.records import PROVENANCE_NAME, format_file_record, read_provenance
@@ -152,7 +152,7 @@ class StagedMags:
         if done is not None:
             return done
         self._check_metadata()
-        new_folders = trees.missing_folders(self.parent)
+        new_folders = by_path.missing_folders(self.parent)
         current_call().new_folders += new_folders
         try:
             finished = self._job_folder().start(
@@ -163,7 +163,7 @@ class StagedMags:
                 raise
             return self._finished_before()
         except BaseException:
-            trees.remove_empty(new_folders)
+            by_path.remove_empty(new_folders)
             raise
         if finished is not None:
             return report_in(finished, _FINISHED_NOTE, self.folders)
@@ -257,7 +257,7 @@ class StagedMags:
             and set(targets_of(root)) & set(self.folders)
         )
         counts = [
-            trees.count_tree(root)
+            by_path.count_tree(root)
             for root in {*ended, *([self.root] if store_at(self.root).is_folder() else [])}
         ]
         return sum(count for count, _ in counts), sum(nbytes for _, nbytes in counts)
@@ -354,7 +354,7 @@ class StagedMags:
         a later start."""
         is_kept = self._job_folder().suspend()
         if not is_kept:
-            trees.remove_empty(
+            by_path.remove_empty(
                 [
                     *(
                         folder

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import FormatError, MissingError
 from wkwdask.model.json_text import format_json, parse_object
-from wkwdask.store import files, trees
+from wkwdask.store import by_path, files
 from wkwdask.store.locks import lock_path, locked_file, remove_dead_lock
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.paths import dirname, is_below, join, split
@@ -46,7 +46,7 @@ def update_document(
     """
     path = _replaced_file(store, name)
     with locked_file(path, what or f"change of {path}"):
-        trees.remove_temporaries(*split(path))  # their writers held this lock, so they have ended
+        by_path.remove_temporaries(*split(path))  # their writers held this lock, so they have ended
         raw = store.read_whole([name], _MAX_NBYTES)[0] if store.exists(name) else None
         after = change(raw)
         if after is not None and after != raw:

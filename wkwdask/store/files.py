@@ -7,12 +7,9 @@ Code above ``store`` reaches files through stores, which call these functions.
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import stat as modes
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
-
-import numpy as np
+from typing import TYPE_CHECKING, BinaryIO
 
 from wkwdask.errors import FormatError, MissingError
 from wkwdask.model.store import FileState
@@ -34,8 +31,6 @@ from wkwdask.store.zipped import ZipFileSystem
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from types import ModuleType
-
-    import numpy.typing as npt
 
     from wkwdask.model.store import OpenFile, StoredEntry
 
@@ -83,36 +78,11 @@ def read_bytes(path: str) -> bytes:
         return file.read()
 
 
-def read_array(
-    path: str, dtype: npt.DTypeLike, count: int = -1, offset: int = 0
-) -> npt.NDArray[Any]:
-    """Read an array from a byte offset, with at most ``count`` values."""
-    value_type = np.dtype(dtype)
-    with open_file(path) as file:
-        available = max(0, file.nbytes - offset) // value_type.itemsize
-        out = np.empty(available if count < 0 else min(count, available), value_type)
-        file.read_into(out.view(np.uint8), offset)
-    return out
-
-
 def check_content(path: str) -> None:
     """Raise CorruptError if a file in a zip contradicts the checksum that the zip states; other
     files have none."""
     if ZIP in path:
         _ZIP_FILES.check_content(path)
-
-
-def map_array(
-    path: str,
-    dtype: npt.DTypeLike,
-    offset: int,
-    shape: tuple[int, ...],
-    order: Literal["C", "F"] = "C",
-) -> npt.NDArray[Any]:
-    """Map an array of a file into memory."""
-    if is_on_disk(path):
-        return np.memmap(path, dtype, "r", offset, shape, order)
-    return read_array(path, dtype, math.prod(shape), offset).reshape(shape, order=order)
 
 
 def stat(path: str) -> os.stat_result:

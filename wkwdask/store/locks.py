@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, LockedError, MissingError
 from wkwdask.geometry.mag import vec3
-from wkwdask.store import files, trees
+from wkwdask.store import by_path, files
 from wkwdask.store.json_record import read_record
 from wkwdask.store.new_files import create_whole, publish_bytes
 from wkwdask.store.paths import TEMPORARY_SUFFIX, basename, dirname, split
@@ -341,7 +341,7 @@ def take_lock(target: str, owner: Owner, region: ShardBox | None = None) -> list
     path = lock_path(target, None if region is None else owner.job)
     files.makedirs(dirname(target))
     # safe: every process that creates a lock of this mag holds the guard
-    trees.remove_temporaries(dirname(target), f".{basename(target)}")
+    by_path.remove_temporaries(dirname(target), f".{basename(target)}")
     others = [lock for lock in locks_of(target) if lock.conflicts_with(region)]
     if any(lock.owner == owner for lock in others):
         return []

@@ -57,7 +57,7 @@ from wkwdask.runs.staged import (
     resuming_policy,
     settings_of,
 )
-from wkwdask.store import trees
+from wkwdask.store import by_path
 from wkwdask.store.json_record import format_job_record, read_job_record
 from wkwdask.store.locks import Owner, guarded, release_lock, take_lock
 from wkwdask.store.paths import basename, dirname, local_path, split, splitext
@@ -208,7 +208,7 @@ class Export(Work[Report]):
             int(_LARGEST_RATIO * nbytes),
             0,
             lambda _: self._size(nbytes),
-            lambda: trees.count_tree(self.root),
+            lambda: by_path.count_tree(self.root),
         )
 
     def _size(self, nbytes: int) -> Size:
@@ -330,7 +330,7 @@ class Export(Work[Report]):
         nbytes, num_files = _flush(self.staged)
         folders = folders_of(self.root)
         if store_at(self.staged).is_folder():
-            trees.publish_folder(self.staged, self.target)
+            by_path.publish_folder(self.staged, self.target)
         else:
             folders.rename(self.staged, self.target)
         folders.fsync(dirname(self.target))

@@ -28,7 +28,7 @@ from wkwdask.runs.job_folder import (
 )
 from wkwdask.runs.job_records import check_no_job
 from wkwdask.runs.staged import settings_of
-from wkwdask.store import trees
+from wkwdask.store import by_path
 from wkwdask.store.locks import Owner, is_lock, read_owner
 from wkwdask.store.paths import (
     TEMPORARY_SUFFIX,
@@ -78,7 +78,7 @@ def _delete(path: str) -> tuple[int, int]:
     """Delete a file or folder; return the number of deleted files and their bytes."""
     store, folders = store_at(path), folders_of(path)
     if store.is_folder() and not store.link_target():
-        return trees.delete_tree(path)
+        return by_path.delete_tree(path)
     with contextlib.suppress(FileNotFoundError):
         nbytes = folders.lstat(path).st_size
         folders.unlink(path)
@@ -111,7 +111,7 @@ class RemoveJob(FlatJob):
         for root in self._roots:
             for path, is_folder in _below(root, 1):
                 if is_folder:
-                    self._count(*trees.delete_tree(path))
+                    self._count(*by_path.delete_tree(path))
 
     def _count(self, count: int, nbytes: int) -> None:
         self.files += count
@@ -178,7 +178,7 @@ class Removal:
 
     def count(self) -> tuple[int, int]:
         """Return the number of files of the levels and their bytes."""
-        counts = [trees.count_tree(folder) for folder in self.folders]
+        counts = [by_path.count_tree(folder) for folder in self.folders]
         return sum(count for count, _ in counts), sum(nbytes for _, nbytes in counts)
 
 

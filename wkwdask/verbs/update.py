@@ -33,7 +33,7 @@ from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job_folder import JobFolder
 from wkwdask.runs.parts import ShardTally
 from wkwdask.runs.report import Report
-from wkwdask.store import trees
+from wkwdask.store import by_path
 from wkwdask.store.locks import Owner
 from wkwdask.store.paths import is_remote
 from wkwdask.store.records import (
@@ -226,7 +226,7 @@ class Update(Work[Report]):
             for mag in locked.mags:
                 for name in (FILE_RECORD_NAME, PROVENANCE_NAME):
                     # left by an update that was killed
-                    trees.remove_temporaries(mag.target.folder, name)
+                    by_path.remove_temporaries(mag.target.folder, name)
                 mag.target.prepare()
         except BaseException:
             self.folder.discard()

@@ -37,7 +37,7 @@ from wkwdask.runs.staged import (
     settings_of,
     stage_array,
 )
-from wkwdask.store import trees
+from wkwdask.store import by_path
 from wkwdask.store.locks import ShardBox, guarded
 from wkwdask.store.records import merge_file_record
 from wkwdask.store.store import store_at
@@ -263,7 +263,7 @@ class StagedRegion(StagedMags):
         tally.check()
         with guarded(self.parent):  # other jobs may write other shards and update the same record
             # left by a job that was killed while it wrote the record
-            trees.remove_temporaries(folder, FILE_RECORD_NAME)
+            by_path.remove_temporaries(folder, FILE_RECORD_NAME)
             merge_file_record(folder, tally.shards)
         report = tally.report(folder, whole=False)
         if self.edit is not None and isinstance(report.maximum, int):

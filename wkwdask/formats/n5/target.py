@@ -41,7 +41,7 @@ from wkwdask.model.levels import finest_first, lengths_in, mag_from_ratio
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.writing.target_array import TargetArray
 from wkwdask.model.writing.target_image import Destination, NewLevels, TargetFolder
-from wkwdask.store import trees
+from wkwdask.store import by_path
 from wkwdask.store.paths import basename, dirname, is_remote
 from wkwdask.store.store import FolderStore, open_store, store_at
 
@@ -635,7 +635,7 @@ def _local_folder(url: str, *, allow_external: bool = False) -> str:
     group = location if name is None else dirname(location)
     check_links_to(location, outermost_group(group), allow_external, f"{group}/{FILE_NAME}", name)
     check_list_of_setup(group)
-    return trees.real_target(location)
+    return by_path.real_target(location)
 
 
 def _stored_voxel_size(

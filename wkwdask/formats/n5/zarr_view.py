@@ -19,9 +19,8 @@ from wkwdask.formats.zarr.documents import generic_array_document, group_documen
 from wkwdask.formats.zarr.ngff import ImageAxes, PyramidLevel, multiscale
 from wkwdask.model.levels import lengths_in
 from wkwdask.model.naming import GridNaming
-from wkwdask.store import trees
+from wkwdask.store import by_path
 from wkwdask.store.locks import locked_file
-from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.paths import split
 from wkwdask.store.store import open_store, store_at
 
@@ -383,10 +382,11 @@ def write_documents(
     """Write each ``zarr.json`` beside its ``attributes.json``; arrays first, so that a group never
     lists a missing one."""
     root = _checked_root(url, documents, allow_external=allow_external)
+    store = store_at(root)
     with locked_file(f"{root}/{ZARR_NAME}", f"writing of {root}/{ZARR_NAME}"):
         for name in sorted(documents, key=lambda name: -name.count("/")):
-            trees.remove_temporaries(*split(f"{root}/{name}"))  # left by a call that was killed
-            publish_bytes(f"{root}/{name}", (json.dumps(documents[name], indent=2) + "\n").encode())
+            by_path.remove_temporaries(*split(f"{root}/{name}"))  # left by a call that was killed
+            store.put(name, (json.dumps(documents[name], indent=2) + "\n").encode())
 
 
 def remove_documents(

@@ -34,7 +34,7 @@ from wkwdask.model.extras import import_extra
 from wkwdask.model.parsing import reading
 from wkwdask.model.volume import PlainVolume, RandomAccessVolume
 from wkwdask.model.voxel_type import common_dtype
-from wkwdask.store import trees
+from wkwdask.store import by_path
 from wkwdask.store.lru import LruCache
 from wkwdask.store.paths import abspath, basename, dirname, is_below, join, split
 from wkwdask.store.store import FolderStore, store_at
@@ -56,7 +56,7 @@ _PATTERN = re.compile(r"%\d*b")
 
 
 def open_hdf5(path: str, extra: str = "convert", **options: Any) -> Any:
-    trees.check_regular(path)
+    by_path.check_regular(path)
     h5py = import_extra("h5py", path, extra)
     with reading(path, "HDF5 file"):
         # The real path, since HDF5 resolves relative external links against the folder of the
@@ -157,7 +157,7 @@ class _LinkResolver:
         remaining = data.size * data.dtype.itemsize
         for name, offset, max_nbytes in data.external or ():
             other = self._allowed(path, abspath(name), f"external storage of {data.name}")
-            trees.check_regular(other)
+            by_path.check_regular(other)
             needed = min(remaining, max_nbytes)
             stored = max(0, store_at(other).status().st_size - offset)
             if stored < needed:
@@ -279,7 +279,7 @@ def _unpacked(ref: ArrayRef) -> OpenFile:
 
 def _unpack(ref: ArrayRef) -> OpenFile:
     remaining = ref.offset + math.prod(ref.shape) * np.dtype(ref.dtype).itemsize
-    output, file = trees.unnamed_file()
+    output, file = by_path.unnamed_file()
     with (
         contextlib.closing(output),
         store_at(ref.path).open_stream() as packed,
@@ -386,7 +386,7 @@ class ArrayVolume(PlainVolume, RandomAccessVolume):
 
     def shard_states(self, box: BoundingBox) -> States:
         del box
-        return trees.file_states([(0, 0, 0)], self.shard_path)
+        return by_path.file_states([(0, 0, 0)], self.shard_path)
 
     def read_into(
         self,

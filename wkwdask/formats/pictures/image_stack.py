@@ -16,7 +16,7 @@ from wkwdask.formats.pictures.scratch import Scratch
 from wkwdask.formats.pictures.slices import file_stamp
 from wkwdask.geometry.grid import cell_range
 from wkwdask.model.volume import PlainVolume
-from wkwdask.store import trees
+from wkwdask.store import by_path
 from wkwdask.store.paths import basename
 from wkwdask.store.store import store_at
 
@@ -101,7 +101,7 @@ class ImageStack(PlainVolume):
             for z in range(common.topleft[2], common.bottomright[2])
             if self.slice_at(z).pages
         ]
-        return trees.file_states(stored, lambda index: self.slice_at(index[2]).pages[0].path)
+        return by_path.file_states(stored, lambda index: self.slice_at(index[2]).pages[0].path)
 
     def read_into(
         self,

@@ -17,7 +17,7 @@ from wkwdask.formats.pictures.tiff_pages import TIFF_SUFFIXES, is_tiff, read_tif
 from wkwdask.model.extras import import_extra
 from wkwdask.model.parsing import reason_of
 from wkwdask.model.voxel_type import common_dtype
-from wkwdask.store import trees
+from wkwdask.store import by_path
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ _PNG_CHANNELS = {0: 1, 2: 3, 4: 2, 6: 4}  # by color type: gray, RGB, gray and a
 
 
 def slices_of(path: str, axes: str | None = None) -> list[Slice]:
-    trees.check_regular(path)
+    by_path.check_regular(path)
     try:
         return tiff_slices(path, axes) if is_tiff(path) else [_image_slice(path)]
     except FileNotFoundError:

@@ -13,7 +13,7 @@ import lz4.block
 import numpy as np
 
 from wkwdask.errors import IncompleteWriteError
-from wkwdask.store import trees
+from wkwdask.store import by_path
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -26,7 +26,7 @@ class Scratch:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._output, self._file = trees.unnamed_file(folder)
+        self._output, self._file = by_path.unnamed_file(folder)
         self._places: dict[Hashable, tuple[int, int, tuple[int, ...], np.dtype[Any]]] = {}
         self._end = 0
 

@@ -67,7 +67,7 @@ from wkwdask.model.extras import import_extra
 from wkwdask.model.levels import length_nm, offset_from_center
 from wkwdask.model.parsing import reading
 from wkwdask.model.volume import relative_to
-from wkwdask.store import trees
+from wkwdask.store import by_path
 from wkwdask.store.paths import any_path, basename, dirname, local_path, splitext
 from wkwdask.store.store import store_at
 
@@ -126,14 +126,14 @@ def open_plain(
     if stored_format is not None:
         open_array = _open_zarr if stored_format == ZARR else _open_n5
         return open_array(any_path(location_of(text)), options)
-    if not store_at(local_path(text)).exists() and trees.has_magic(text):
-        return _open_images(sort_naturally(trees.matching(local_path(text))), text, options)
+    if not store_at(local_path(text)).exists() and by_path.has_magic(text):
+        return _open_images(sort_naturally(by_path.matching(local_path(text))), text, options)
     path = local_path(text)
     if not store_at(path).exists():
         raise MissingError(f"{path}: no such file or folder")
     if store_at(path).is_folder():
         return _open_folder(path, options)
-    trees.check_regular(path)
+    by_path.check_regular(path)
     suffix = splitext(path)[1].lower()
     if suffix in TIFF_SUFFIXES:
         return _open_tiff(path, options)

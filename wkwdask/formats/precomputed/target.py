@@ -36,7 +36,7 @@ from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.voxel_type import guess_category
 from wkwdask.model.writing.target_image import NewLevels, TargetFolder
 from wkwdask.plans.chunks import chunks_per_shard
-from wkwdask.store import trees
+from wkwdask.store import by_path
 from wkwdask.store.paths import is_remote, local_path, stated_path
 from wkwdask.store.store import open_store, store_at
 
@@ -429,7 +429,7 @@ def volume_folder(url: str | os.PathLike[str]) -> str:
 
 def target_volume(wanted: Destination) -> TargetVolume:
     """Read the folder of a volume to write to, and reject folders that hold something else."""
-    folder = trees.real_target(volume_folder(wanted.url))
+    folder = by_path.real_target(volume_folder(wanted.url))
     info = find_info(folder)
     if info is not None and info.redirect is not None:
         raise UnsupportedError(f"{folder}/{FILE_NAME}: redirects to {info.redirect}; write there")

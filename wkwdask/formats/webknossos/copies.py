@@ -20,7 +20,7 @@ from wkwdask.formats.webknossos.document import read_datasource, update_datasour
 from wkwdask.formats.webknossos.layer_metadata import attachments_of
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.writing.target_image import Destination, LevelCopy
-from wkwdask.store import trees
+from wkwdask.store import by_path
 from wkwdask.store.paths import basename, dirname, local_path
 from wkwdask.store.store import folders_of, store_at
 
@@ -112,7 +112,7 @@ class DatasetCopies(Copies):
         if datasource is None or read_datasource(root) is not None:
             yield
             return
-        new_folders = trees.missing_folders(root)
+        new_folders = by_path.missing_folders(root)
         store_at(root).make()
         update_datasource(
             root, lambda document: document, empty_like(datasource.document, basename(root))
@@ -123,7 +123,7 @@ class DatasetCopies(Copies):
             with contextlib.suppress(OSError, WkwDaskError):
                 if store_at(root).names() == [FILE_NAME]:  # neither layers nor jobs
                     folders_of(root).unlink(f"{root}/{FILE_NAME}")
-                    trees.remove_empty(new_folders)
+                    by_path.remove_empty(new_folders)
             raise
 
 

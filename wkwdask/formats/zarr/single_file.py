@@ -16,7 +16,7 @@ from wkwdask.formats.zarr.documents import FILE_NAME
 from wkwdask.formats.zarr.ngff import zarr_format_of
 from wkwdask.formats.zarr.ngff_edit import read_attributes
 from wkwdask.formats.zarr.target import PREFIX
-from wkwdask.store import trees
+from wkwdask.store import by_path
 from wkwdask.store.locks import locked_file
 from wkwdask.store.paths import ZIP, basename, dirname, is_zipped, local_path
 from wkwdask.store.store import folders_of, store_at
@@ -132,7 +132,7 @@ def _zip(folder: str, path: str) -> tuple[int, int]:
         "ome": {"version": str(version), "zipFile": {"centralDirectory": {"jsonFirst": True}}}
     }
     with locked_file(path, f"convert to {path}"):
-        trees.remove_temporaries(dirname(path), basename(path))
+        by_path.remove_temporaries(dirname(path), basename(path))
         return len(names), write_zip(path, folder, names, json.dumps(comment).encode())
 
 

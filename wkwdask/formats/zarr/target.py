@@ -71,7 +71,7 @@ from wkwdask.model.voxel_type import guess_category
 from wkwdask.model.writing.target_array import TargetArray
 from wkwdask.model.writing.target_image import NewLevels, TargetFolder
 from wkwdask.plans.extents import common_extent, extent_beside
-from wkwdask.store import trees
+from wkwdask.store import by_path
 from wkwdask.store.paths import basename, dirname, is_remote, local_path, stated_path
 from wkwdask.store.store import open_store, store_at
 
@@ -730,7 +730,7 @@ def ngff_target(destination: Destination) -> NgffTarget:
             "example with aws s3 or gsutil"
         )
     named = local_path(text)
-    folder = trees.real_target(named)
+    folder = by_path.real_target(named)
     if contains_wkw(folder):
         raise ExistsError(
             f"{folder}: holds WKW data; write an image to another folder (write_zarr_view makes "

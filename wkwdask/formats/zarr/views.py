@@ -38,7 +38,6 @@ from wkwdask.formats.zarr.ngff import (
     rgb_range,
 )
 from wkwdask.model.volume import relative_to
-from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.paths import basename, dirname, is_remote, relpath
 from wkwdask.store.store import folders_of, store_at
 
@@ -389,11 +388,12 @@ def write_view(plan: ViewPlan) -> tuple[str, ...]:
     paths = []
     # An unchanged file keeps its modification time, by which open arrays detect changes.
     for folder, document in plan.documents.items():
-        store_at(folder).make()
-        path = f"{folder}/{FILE_NAME}"
+        store = store_at(folder)
+        store.make()
+        path = store.path_of(FILE_NAME)
         data = format_document(document).encode()
         if not _has_content(path, data):
-            publish_bytes(path, data)
+            store.put(FILE_NAME, data)
         paths.append(path)
     for link, target in plan.links.items():
         # relative, so that a copied or moved dataset keeps its labels

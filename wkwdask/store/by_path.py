@@ -1,15 +1,16 @@
-"""Functions on folders and their content by path, built of those in ``files``."""
+"""Functions on files and folders by path, built of those in ``files``."""
 
 from __future__ import annotations
 
 import contextlib
 import fnmatch
 import glob
+import math
 import re
 import secrets
 import stat as modes
 import tempfile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -19,6 +20,8 @@ from wkwdask.store.paths import TEMPORARY_SUFFIX, dirname, is_on_disk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+    import numpy.typing as npt
 
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.states import States
@@ -52,6 +55,31 @@ def _matches(names: Sequence[str], parts: Sequence[str]) -> bool:
     if parts[0] == "**":
         return _matches(names, parts[1:]) or (is_shown and _matches(names[1:], parts))
     return is_shown and fnmatch.fnmatchcase(names[0], parts[0]) and _matches(names[1:], parts[1:])
+
+
+def read_array(
+    path: str, dtype: npt.DTypeLike, count: int = -1, offset: int = 0
+) -> npt.NDArray[Any]:
+    """Read an array from a byte offset, with at most ``count`` values."""
+    value_type = np.dtype(dtype)
+    with files.open_file(path) as file:
+        available = max(0, file.nbytes - offset) // value_type.itemsize
+        out = np.empty(available if count < 0 else min(count, available), value_type)
+        file.read_into(out.view(np.uint8), offset)
+    return out
+
+
+def map_array(
+    path: str,
+    dtype: npt.DTypeLike,
+    offset: int,
+    shape: tuple[int, ...],
+    order: Literal["C", "F"] = "C",
+) -> npt.NDArray[Any]:
+    """Map an array of a file into memory."""
+    if is_on_disk(path):
+        return np.memmap(path, dtype, "r", offset, shape, order)
+    return read_array(path, dtype, math.prod(shape), offset).reshape(shape, order=order)
 
 
 def count_tree(folder: str) -> tuple[int, int]:
