@@ -664,7 +664,7 @@ FOREIGN = (
         offset=(5, 3, 2),
         levels=("8-8-4",),
         other_chunks={"chunk_shape": (16, 16, 16)},
-        compression="lz4",
+        lowest=0,
     ),
 )
 

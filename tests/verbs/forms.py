@@ -97,6 +97,22 @@ def _save_wkw(array, url, offset, **others):
     )
 
 
+def _save_layer(data_format, **options):
+    """Save a mag of a layer that a dataset stores in another format than WKW."""
+
+    def save(array, url, offset, *, category="color", **others):
+        dataset, _, name = url.rpartition("/")
+        made = wkwdask.create_dataset(dataset, VOXEL_SIZE, existing="keep")
+        if name not in made.layers:
+            box = (*offset, *array.shape[1:])
+            made.add_layer(
+                name, category, array.dtype, box, num_channels=len(array), data_format=data_format
+            )
+        return wkwdask.save(array, f"{url}/1", offset=offset, **options | others)
+
+    return save
+
+
 def _save_precomputed(sharded):
     def save(array, url, offset, **others):
         return wkwdask.to_precomputed(
@@ -176,6 +192,7 @@ _WKW = {
     "compression": "lz4",
     "lowest": 0,
 }
+_LAYER = {"finest": "/1", "lowest": 0}
 _OTHER_SHARDS = {"shard_shape": (8, 16, 32)}
 
 
@@ -227,6 +244,23 @@ FORMS = (
         other_files=_OTHER_SHARDS,
     ),
     Form("toy", _place("toy://{folder}/{name}"), _save_toy, "toy", lowest=0),
+    Form(
+        "layer-zarr3",
+        _place("{folder}/dataset/{name}"),
+        _save_layer("zarr3", chunk_shape=(8, 8, 8), shard_shape=(16, 16, 16)),
+        "wkw",
+        "zarr",
+        other_files=_OTHER_SHARDS,
+        **_LAYER,
+    ),
+    Form(
+        "layer-zarr",
+        _place("{folder}/dataset/{name}"),
+        _save_layer("zarr", chunk_shape=(8, 8, 8)),
+        "wkw",
+        "zarr",
+        **_LAYER,
+    ),
 )
 IMAGES = tuple(form for form in FORMS if form.name not in ("ngff-0.6", "zarr-2", "zarr-3"))
 """Forms with levels. Single arrays have none, and OME-NGFF 0.6 has the arrays of 0.5."""

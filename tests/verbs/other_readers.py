@@ -56,13 +56,8 @@ def expect_by_others(url: str, mag: object, case: Case, but: Collection[str] = (
 
 def _kind(image: Image, level: Level) -> str:
     """Return the key of the table of readers."""
-    if image.is_layer:
-        return "wkw"
-    return (
-        "layer"
-        if (Path(image.folder).parent / "datasource-properties.json").exists()
-        else image.format
-    )
+    is_in_dataset = (Path(image.folder).parent / "datasource-properties.json").exists()
+    return "layer" if image.format == "zarr" and is_in_dataset else image.format
 
 
 def read_by_tensorstore(url: str, mag: object) -> np.ndarray:
@@ -150,7 +145,8 @@ def _zarr_by_tensorstore(image: Image, level: Level, case: Case | None) -> np.nd
 def _layer_by_tensorstore(image: Image, level: Level, case: Case) -> np.ndarray:
     """Read the box of a Zarr array of a dataset, whose axes are c, x, y, z from voxel 0 on."""
     box = tuple(slice(low, high) for low, high in zip(case.offset, case.end, strict=True))
-    return _tensorstore("zarr3", level.folder)[(slice(None), *box)].read().result()
+    driver = "zarr3" if (Path(level.folder) / "zarr.json").exists() else "zarr"
+    return _tensorstore(driver, level.folder)[(slice(None), *box)].read().result()
 
 
 def _zarr_by_zarr(image: Image, level: Level, case: Case) -> np.ndarray:

@@ -40,7 +40,6 @@ _ONLY_ZARR = frozenset(
         "fletcher32",
     }
 )
-_LAYERS = frozenset({"webknossos"})
 _NEW_LEVELS = frozenset(
     {
         "pyramid",
@@ -115,7 +114,7 @@ NOT_APPLICABLE = (
     ),
     (VERBS.keys() - _OF_PLACES, {"paintera"}, "as other N5"),
     (VERBS.keys() - _OF_REFUSED, {"too-few-axes"}, "is refused at opening; info names the error"),
-    ({"serve"}, _ONLY_ZARR | _LAYERS, "writes a region first, which is refused"),
+    ({"serve"}, _ONLY_ZARR, "writes a region first, which is refused"),
     (
         VERBS.keys() - _NEW_LEVELS,
         _forms(lambda form: form.name.endswith("-single")),
@@ -123,7 +122,7 @@ NOT_APPLICABLE = (
     ),
     (
         {"pyramid_box", "pyramid_update"},
-        _ONLY_ZARR | _LAYERS,
+        _ONLY_ZARR,
         "writes a region first, which is refused",
     ),
     (_NEW_LEVELS | {"upsample"}, {"bool"}, "levels of bool are made by the mode alone"),
@@ -141,22 +140,7 @@ NOT_APPLICABLE = (
 """Cells without a test: verbs, forms, and the reason."""
 
 REFUSED = (
-    ({"write_region", "clear_region"}, _ONLY_ZARR | _LAYERS),
-    (
-        _NEW_LEVELS - {"pyramid_box", "pyramid_update"}
-        | {
-            "pyramid_mode",
-            "pyramid_of_labels",
-            "upsample",
-            "rechunk",
-            "compress",
-            "copy",
-            "copy_box",
-            "copy_moved_box",
-            "rm",
-        },
-        _LAYERS,
-    ),
+    ({"write_region", "clear_region"}, _ONLY_ZARR),
     (_OF_REFUSED, {"too-few-axes"}),
 )
 """Cells that end in an error and change nothing: verbs and forms."""

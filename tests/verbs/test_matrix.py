@@ -32,6 +32,8 @@ UNSUPPORTED = {
 
 _OF_WKW = frozenset({"wkw"})
 
+_LAYERS = frozenset(form.name for form in FORMS if form.name.startswith("layer-"))
+
 _ARRAYS = frozenset({"zarr-2", "zarr-3"})
 _OF_ARRAYS = frozenset(
     {
@@ -97,11 +99,12 @@ EMPTY = {
     # each chunk is a file
     "rechunk_shards": frozenset(form.name for form in FORMS if form.other_files is None),
     "levels": frozenset(form.name for form in FORMS if not form.levels),
-    "convert_from_wkw": _OF_WKW,
+    # a layer of another format than WKW is made by copy
+    "convert_from_wkw": _OF_WKW | _LAYERS,
     "convert_levels_to_wkw": _OF_WKW,
     "convert_plan": _OF_WKW,
-    # two are Zarr, and Zarr has no codec for chunks of the third
-    "zarr_in_place": frozenset({"ngff-0.4", "ngff-0.5", "toy"}),
+    # some are Zarr, and Zarr has no codec for chunks of the toy format
+    "zarr_in_place": frozenset({"ngff-0.4", "ngff-0.5", "toy"}) | _LAYERS,
 }
 _SOME = ((_OF_ARRAYS, _ARRAYS), (_OF_DOCUMENTS, frozenset({"ngff-0.6"})))
 EMPTY = {

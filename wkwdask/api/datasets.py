@@ -162,9 +162,10 @@ class Dataset:
         *,
         num_channels: int = 1,
         largest_segment_id: int | None = None,
+        data_format: str = "wkw",
     ) -> Dataset:
-        """Add a layer without mags to the JSON. :func:`wkwdask.to_wkw` and other verbs list the
-        mags that they write.
+        """Add a layer without mags to the JSON. :func:`wkwdask.save` and other verbs list the mags
+        that they write.
 
         Parameters
         ----------
@@ -180,6 +181,8 @@ class Dataset:
             Values per voxel.
         largest_segment_id : int, optional
             Largest id of a segmentation.
+        data_format : {"wkw", "zarr3", "zarr"}
+            Format of the files of its mags.
 
         Raises
         ------
@@ -190,6 +193,8 @@ class Dataset:
         ValueError
             The name is invalid.
         """
+        if data_format not in ("wkw", "zarr3", "zarr"):
+            raise ValueError(f'data_format must be "wkw", "zarr3" or "zarr", got {data_format!r}')
         if category not in ("color", "segmentation"):
             raise ValueError(f'category must be "color" or "segmentation", got {category!r}')
         box, elements = BoundingBox.parse(bounding_box), element_class(dtype, num_channels)
@@ -198,7 +203,8 @@ class Dataset:
             attributes["largestSegmentId"] = format_segment_id(
                 _segment_id(largest_segment_id, name, category)
             )
-        document = with_layer({}, name, NewLayer(category, box, elements, num_channels), attributes)
+        new = NewLayer(category, box, elements, num_channels)
+        document = with_layer({}, name, new, attributes, data_format)
         return self._add_entry(document["dataLayers"][0])
 
     def add_layer_from_disk(
