@@ -521,7 +521,7 @@ def read_batch(
     def names() -> Iterator[str]:
         for x, y, z in itertools.islice(indices, _MAX_FILES):
             requested.append((x, y, z))
-            yield file_name((x, y, z))
+            yield f"z{z}/y{y}/x{x}.wkw"  # without a call: files are small
 
     try:
         places = store.read_small(names(), max_nbytes, memory.data)
