@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.states import States
-    from wkwdask.model.store import OpenFile
+    from wkwdask.model.store import OpenFile, Output
 
 
 def has_magic(path: str) -> bool:
@@ -185,7 +185,7 @@ def check_regular(path: str) -> None:
         raise CorruptError(f"{path}: not a regular file")
 
 
-def unnamed_file(folder: str | None = None) -> tuple[files.Output, OpenFile]:
+def unnamed_file(folder: str | None = None) -> tuple[Output, OpenFile]:
     """Create a file without a name in a folder, by default the system's temporary one, open for
     writing and reading. It is deleted when both are closed."""
     path = f"{folder or tempfile.gettempdir()}/.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}"

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 _REMOVE_ATTEMPTS = 5
 _LOCAL_FILES = LocalFileSystem()
-Output = LocalOutput | MemoryOutput
 
 
 def _system(path: str) -> LocalFileSystem | MemoryFileSystem | ZipFileSystem | RemoteFileSystem:
@@ -236,7 +235,9 @@ def can_share_blocks(folder: str) -> bool:
 # writing
 
 
-def create(path: str, *, exclusive: bool = True, append: bool = False) -> Output:
+def create(
+    path: str, *, exclusive: bool = True, append: bool = False
+) -> LocalOutput | MemoryOutput:
     return _system(path).create(path, exclusive=exclusive, append=append)
 
 
