@@ -454,6 +454,24 @@ def test_stores(folder):
     assert [entry.name for entry in store.entries("b")] == ["y"]
 
 
+def test_stores_know_absent_names_from_broken_links(folder):
+    store = FolderStore(folder)
+    files.symlink("nowhere", f"{folder}/link")
+    for name in ("absent", "link"):
+        assert store.read_document(name, 10) is None
+        with pytest.raises(FileNotFoundError):
+            store.status(name)
+    assert (store.open("absent"), list(store.entries("absent"))) == (None, [])
+    with raises(errno.ENOENT):
+        list(store.scandir("absent"))
+    with pytest.raises(MissingError, match="link: a symbolic link to nowhere, which does not"):
+        list(store.scandir("link"))
+    for ask in (store.open, lambda name: list(store.entries(name))):
+        with pytest.raises(MissingError, match="link: a symbolic link to a missing"):
+            ask("link")
+    assert store.status("link", follow_symlinks=False).st_size == len("nowhere")
+
+
 @pytest.mark.parametrize(
     ("path", "folder", "name"),
     [

@@ -342,7 +342,8 @@ class Store(Protocol):
         self, names: Iterable[str], max_nbytes: int, memory: memoryview
     ) -> list[tuple[int, int]]:
         """Read small files into memory, one after another, until it is full; return (offset, size)
-        of each, see :func:`wkwdask.store.files.read_small`. Remote stores cannot."""
+        of each. Larger ones are cut; special sizes are ``wkwdask.store.local.ABSENT`` and
+        ``OPEN_SEPARATELY``. Remote stores cannot."""
 
     def check_content(self, name: str = "") -> None:
         """Raise CorruptError if a file in a zip contradicts the checksum that the zip states; other
