@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.range_server import range_server
 
-from wkwdask.errors import CorruptError, FormatError, UnsupportedError
+from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
 from wkwdask.store import files, zip_directory, zip_members
 from wkwdask.store.local import LocalFile
 from wkwdask.store.paths import basename, dirname, join, local_path, normpath, relpath, split
@@ -335,3 +335,17 @@ def test_a_zip_on_a_server_is_read_in_few_requests(tmp_path):
         assert len(server.requests) == before + 1
         assert sorted(entry.name for entry in store.entries()) == ["shard", "zarr.json"]
         assert not files.exists(f"{server.url}/none.ozx|zip:/a")
+
+
+@pytest.mark.needs("obstore")
+def test_a_zip_that_is_gone_from_its_server_has_no_absent_files(tmp_path):
+    """Else its chunks would be read as zeros."""
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("a", b"data")
+    with range_server(tmp_path) as server:
+        store = open_store(f"{server.url}/a.zip")
+        assert store.read_whole(["b"], 10) == [None]
+        path.unlink()
+        with pytest.raises(MissingError, match="its zip is gone"):
+            store.read_whole(["a"], 10)

@@ -154,8 +154,8 @@ class FolderStore:
         except (FileNotFoundError, NotADirectoryError):
             if files.islink(path):
                 raise MissingError(f"{path}: a symbolic link to a missing file") from None
-            if ZIP in path and files.exists(path):  # its zip is gone from the server
-                raise
+            if ZIP in path and files.exists(path):
+                raise MissingError(f"{path}: its zip is gone from the server") from None
             return None
         except ValueError as error:  # a NUL byte or a lone surrogate
             if isinstance(error, FormatError):
