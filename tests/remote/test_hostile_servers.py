@@ -27,8 +27,8 @@ from support.nginx import PASSWORD, USER
 from support.proxy import Answer, Drip, Endless, proxy
 
 import wkwdask
-from wkwdask.store import files
 from wkwdask.store.objects import object_store, remote
+from wkwdask.store.store import store_at
 from wkwdask.verbs.manifest import hash_file
 
 pytestmark = pytest.mark.needs("obstore")
@@ -135,7 +135,7 @@ def test_a_file_that_is_read_as_a_stream_is_no_larger_than_a_document(far):
     bomb = Answer(200, _packed_zeros(65 << 20), {"Content-Encoding": "gzip"})
     far.fault = lambda request: bomb
     with pytest.raises(wkwdask.CorruptError, match="expected at most 67108864"):
-        files.open_stream(f"{far.url}/wkw/notes")
+        store_at(f"{far.url}/wkw/notes").open_stream()
 
 
 def test_the_hash_of_a_file_on_a_server_that_is_larger_than_a_document(far, stored, monkeypatch):

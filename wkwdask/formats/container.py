@@ -12,7 +12,7 @@ from wkwdask.formats.level_folders import LevelFolders
 from wkwdask.formats.roots import checked_folder
 from wkwdask.store.documents import remove_document
 from wkwdask.store.paths import dirname
-from wkwdask.store.store import FolderStore, store_at
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,7 +76,7 @@ class ImageFolder:
     def remove_image_files(self, folder: str) -> None:
         for name in self.image_files if is_bare(folder, self.image_files) else ():
             remove_document(
-                FolderStore(folder),
+                store_at(folder),
                 name,
                 lambda: is_bare(folder, self.image_files),
                 f"removal of {folder}/{name}",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from wkwdask.store import files
 from wkwdask.store.lru import LruCache
 from wkwdask.store.objects.remote import RemoteStore
 from wkwdask.store.paths import is_below, is_valid_path
@@ -121,8 +120,7 @@ class ServedFolder(ContentSource):
                 return None
             self.heads.put(key, remote)
             return FileContent(remote, encoding or remote.encoding)
-        path = files.realpath(self.store.path_of(key))
-        is_inside = files.isfile(path) and is_below(path, self.root)
+        is_inside = self.store.is_file(key) and is_below(self.store.real(key), self.root)
         file = self.store.open(key) if is_inside else None
         return None if file is None else FileContent(file, encoding)
 
@@ -132,4 +130,4 @@ def served_folder(folder: str, documents: dict[str, bytes], like: Store) -> Serv
     store = open_store(folder)
     if isinstance(store, RemoteStore) and isinstance(like, RemoteStore):
         store = replace(store, witness=like.witness)
-    return ServedFolder(store, files.realpath(folder), documents)
+    return ServedFolder(store, store.real(), documents)

@@ -1,5 +1,5 @@
-"""Functions on files by path: on disk, in memory, in a zip, or remote (the last two only for
-reading). Functions named after those of ``os`` behave like them.
+"""Functions on files by path: on disk, in memory, or in a zip (this only for reading). Functions
+named after those of ``os`` behave like them.
 
 Code above ``store`` reaches files through stores, which call these functions.
 """
@@ -11,18 +11,16 @@ import os
 import stat as modes
 from typing import TYPE_CHECKING, BinaryIO
 
-from wkwdask.errors import FormatError, MissingError
+from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.model.store import FileState
 from wkwdask.store import local
 from wkwdask.store.local import LocalFileSystem, LocalOutput
 from wkwdask.store.memory import MEMORY_FILES, MemoryFileSystem, MemoryOutput
-from wkwdask.store.objects.remote_files import REMOTE_FILES, RemoteFileSystem
 from wkwdask.store.paths import (
     ZIP,
     dirname,
     is_memory,
     is_on_disk,
-    is_remote,
     join,
     relpath,
 )
@@ -38,20 +36,22 @@ _REMOVE_ATTEMPTS = 5
 _LOCAL_FILES = LocalFileSystem()
 
 
-def _system(path: str) -> LocalFileSystem | MemoryFileSystem | ZipFileSystem | RemoteFileSystem:
+def _system(path: str) -> LocalFileSystem | MemoryFileSystem | ZipFileSystem:
     return _LOCAL_FILES if is_on_disk(path) else _virtual(path)
 
 
-def _os(path: str) -> MemoryFileSystem | ZipFileSystem | RemoteFileSystem | ModuleType:
+def _os(path: str) -> MemoryFileSystem | ZipFileSystem | ModuleType:
     """Return the object that has the functions of ``os`` for a path."""
     return os if is_on_disk(path) else _virtual(path)
 
 
-def _virtual(path: str) -> MemoryFileSystem | ZipFileSystem | RemoteFileSystem:
+def _virtual(path: str) -> MemoryFileSystem | ZipFileSystem:
     """Return the file system of a path that is not one of the operating system."""
     if ZIP in path:
         return _ZIP_FILES
-    return MEMORY_FILES if is_memory(path) else REMOTE_FILES
+    if not is_memory(path):
+        raise UnsupportedError(f"{path}: remote locations are read-only")
+    return MEMORY_FILES
 
 
 # ------------------------------------------------------------------------------------------------
@@ -134,8 +134,6 @@ def read_small(
 
 
 def _mode(path: str, *, follow: bool = True) -> int:
-    if is_remote(path):  # an unreachable server is no absent file
-        return REMOTE_FILES.mode(path)
     try:
         return _os(path).stat(path, follow_symlinks=follow).st_mode
     except FormatError:  # of a zip: nothing in it can be looked up
@@ -163,7 +161,7 @@ def isfile(path: str) -> bool:
 
 
 def islink(path: str) -> bool:
-    return not is_remote(path) and modes.S_ISLNK(_mode(path, follow=False))
+    return modes.S_ISLNK(_mode(path, follow=False))
 
 
 def getsize(path: str) -> int:
@@ -171,8 +169,6 @@ def getsize(path: str) -> int:
 
 
 def samefile(first: str, second: str) -> bool:
-    if is_remote(first) or is_remote(second):
-        return first == second
     return _system(first) is _system(second) and os.path.samestat(stat(first), stat(second))
 
 

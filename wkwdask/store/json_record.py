@@ -7,8 +7,8 @@ from typing import Any
 
 from wkwdask.errors import CorruptError
 from wkwdask.model.json_text import parse_object
-from wkwdask.store import files
-from wkwdask.store.paths import dirname
+from wkwdask.store.paths import dirname, split
+from wkwdask.store.store import store_at
 
 LAYOUT = 1
 """Layout version of a job's records and journal. Jobs of another version are rejected."""
@@ -17,16 +17,12 @@ _MAX_NBYTES = 1 << 28
 
 def read_record(path: str) -> dict[str, Any] | None:
     """Read the object in a JSON file; None if the file is absent."""
+    folder, name = split(path)
     try:
-        file = files.open_file(path)
-    except (FileNotFoundError, NotADirectoryError):
+        (data,) = store_at(folder).read_whole([name], _MAX_NBYTES)
+    except FileNotFoundError:  # a dangling link
         return None
-    with file:
-        if file.nbytes > _MAX_NBYTES:
-            raise CorruptError(
-                f"{path}: expected a file of at most {_MAX_NBYTES} bytes, found {file.nbytes} bytes"
-            )
-        return parse_object(file.read([(0, file.nbytes)])[0], path)
+    return None if data is None else parse_object(data, path)
 
 
 def format_job_record(record: dict[str, Any]) -> bytes:

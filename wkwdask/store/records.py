@@ -14,8 +14,9 @@ from wkwdask.errors import CorruptError
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.states import FILE_RECORD_COLUMNS, FILE_RECORD_NAME, parse_file_record
-from wkwdask.store import files, json_record
+from wkwdask.store import json_record
 from wkwdask.store.new_files import publish_bytes
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -102,10 +103,10 @@ def read_file_record(folder: str) -> npt.NDArray[np.int64] | None:
     """Read the file record of a mag; None if it is absent."""
     path = f"{folder}/{FILE_RECORD_NAME}"
     try:
-        data = files.read_bytes(path)
+        with store_at(path).open_stream() as file:
+            return parse_file_record(file.read(), path)
     except FileNotFoundError:
         return None
-    return parse_file_record(data, path)
 
 
 def merge_file_record(folder: str, rows: npt.NDArray[np.int64]) -> None:

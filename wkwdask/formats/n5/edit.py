@@ -40,7 +40,7 @@ from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.levels import finest_first, is_number, lengths_in, ratio_of, scale_lengths
 from wkwdask.store.documents import check_replaceable, update_json
 from wkwdask.store.locks import lock_holder
-from wkwdask.store.store import FolderStore, folders_of, store_at
+from wkwdask.store.store import folders_of, store_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -260,7 +260,7 @@ def _voxel_size(entry: dict[str, Any]) -> list[float] | None:
 
 def update_attributes(folder: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Change the ``attributes.json`` of a group atomically; create it if it is missing."""
-    update_json(FolderStore(folder), FILE_NAME, change, {})
+    update_json(store_at(folder), FILE_NAME, change, {})
 
 
 def update_factors(
@@ -277,7 +277,7 @@ def update_factors(
             partial(with_levels_of_time_points, group=group, factors=factors, removed=removed),
         )
     lists = partial(with_factor_lists, factors=factors, inherited=inherited_by(group))
-    before = read_attributes(FolderStore(group)) or {}
+    before = read_attributes(store_at(group)) or {}
     if has_lists(before) and not has_lists(lists(change(before))):
         # what the lists stated moves to the levels
         for name, value in factors.items():
@@ -337,7 +337,7 @@ class N5Edit(DocumentEdit):
         )
         if self.group is None:
             return
-        store = FolderStore(self.group)
+        store = store_at(self.group)
         for _, name, geometry in self.others:
             update_attributes(
                 f"{self.group}/{name}",
@@ -373,7 +373,7 @@ class N5Edit(DocumentEdit):
 
     def check_writable(self) -> None:
         for folder in filter(None, (self.root, self.group)):
-            check_replaceable(FolderStore(folder), FILE_NAME, "container")
+            check_replaceable(store_at(folder), FILE_NAME, "container")
 
     def to_json(self) -> dict[str, Any]:
         levels = [{"name": name, **geometry.to_json()} for name, geometry in self.levels]

@@ -28,7 +28,7 @@ from wkwdask.formats.n5.layer import inherited_attributes, read_level
 from wkwdask.formats.n5.placement import level_sizes
 from wkwdask.model.levels import finest_first, scale_lengths
 from wkwdask.store.paths import dirname
-from wkwdask.store.store import FolderStore, store_at
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -54,7 +54,7 @@ def factors_in(
 ) -> Factors:
     """Return the factors of all levels of a group: the known ones, else those that its attributes
     state, else those of their voxel sizes."""
-    store, levels = FolderStore(group), dict[str, "LevelMetadata"]()
+    store, levels = store_at(group), dict[str, "LevelMetadata"]()
     factors: Factors = dict.fromkeys(level_folders(group) - set(without))
     for name in factors:
         with contextlib.suppress(FormatError, UnsupportedError):
@@ -108,7 +108,7 @@ def has_lists(document: Mapping[str, Any]) -> bool:
 
 def inherited_by(group: str) -> dict[str, Any]:
     """Return the attributes that a group inherits from the folders above it."""
-    return inherited_attributes(FolderStore(group))
+    return inherited_attributes(store_at(group))
 
 
 # ----------------------------------------------------------------------------- BigDataViewer
@@ -143,7 +143,7 @@ def other_time_points(group: str) -> dict[str, set[str]]:
 def setup_factors(setup: str) -> list[Any]:
     """Return the factors that a setup lists for the levels of all its time points; empty if there
     are none."""
-    listed = (read_attributes(FolderStore(setup)) or {}).get(SETUP_KEY)
+    listed = (read_attributes(store_at(setup)) or {}).get(SETUP_KEY)
     return listed if isinstance(listed, list) and is_factor_list(listed) else []
 
 
@@ -187,5 +187,5 @@ def is_coarser(factors: Sequence[float], other: Sequence[float]) -> bool:
 
 
 def _stated_factors(dataset: str) -> list[Any] | None:
-    value = (read_attributes(FolderStore(dataset)) or {}).get(SETUP_KEY)
+    value = (read_attributes(store_at(dataset)) or {}).get(SETUP_KEY)
     return value if isinstance(value, list) and is_factor_list([value]) else None

@@ -32,7 +32,7 @@ from wkwdask.model.levels import finest_first
 from wkwdask.model.writing.target_image import Destination
 from wkwdask.store.json_record import read_record
 from wkwdask.store.paths import dirname
-from wkwdask.store.store import FolderStore, store_at
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -116,7 +116,7 @@ class N5Format(ArrayFormat):
         try:
             listed, levels = (
                 level_names(read_record(f"{folder}/{FILE_NAME}") or {}),
-                list(group_levels(FolderStore(folder))),
+                list(group_levels(store_at(folder))),
             )
         except (CorruptError, OSError):
             return  # a fault of the image

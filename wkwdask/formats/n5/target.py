@@ -43,7 +43,7 @@ from wkwdask.model.writing.target_array import TargetArray
 from wkwdask.model.writing.target_image import Destination, NewLevels, TargetFolder
 from wkwdask.store import by_path
 from wkwdask.store.paths import basename, dirname, is_remote
-from wkwdask.store.store import FolderStore, open_store, store_at
+from wkwdask.store.store import open_store, store_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -354,7 +354,7 @@ class N5Target(TargetFolder):
             or not all(level.transform for _, level in self.stored)
         ):
             return False
-        store = FolderStore(self.group)
+        store = store_at(self.group)
         attributes = group_attributes(store, read_attributes(store) or {})
         return not has_lists(attributes) and "axes" not in attributes
 
@@ -600,7 +600,7 @@ def _target_in(folder: str, destination: Destination, others: tuple[str, ...]) -
             raise ExistsError(f"{path}: holds WKW data; write N5 to another folder")
     above, root = dirname(folder), None
     while dirname(above) != above:
-        document = read_attributes(FolderStore(above))
+        document = read_attributes(store_at(above))
         if document is not None and is_dataset(document):
             raise ExistsError(f"{folder}: lies inside the N5 dataset {above}, among its blocks")
         if root is None and ((document is not None and "n5" in document) or above.endswith(".n5")):
@@ -619,7 +619,7 @@ def _target_in(folder: str, destination: Destination, others: tuple[str, ...]) -
 
 def _stored_levels(group: str) -> tuple[tuple[str, LevelMetadata], ...]:
     """Return the readable levels of a group, finest first."""
-    levels = list(group_levels(FolderStore(group)))
+    levels = list(group_levels(store_at(group)))
     return tuple(levels[n] for n in finest_first(level_sizes([level for _, level in levels])))
 
 
@@ -643,7 +643,7 @@ def _stored_voxel_size(
 ) -> Lengths | None:
     """Return the voxel size that a group states for a level, which may be missing, or None."""
     level = dict(stored).get(name)
-    store = FolderStore(group)
+    store = store_at(group)
     return (
         stated_lengths_nm(group_attributes(store, read_attributes(store) or {}), "xyz")
         if level is None

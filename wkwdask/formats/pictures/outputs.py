@@ -24,7 +24,7 @@ from wkwdask.model.extras import import_extra
 from wkwdask.plans.chunks import largest_multiple
 from wkwdask.store.documents import read_object
 from wkwdask.store.paths import dirname
-from wkwdask.store.store import FolderStore, folders_of, store_at
+from wkwdask.store.store import folders_of, store_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -298,7 +298,7 @@ def is_section(name: str) -> bool:
 def is_exported_zarr(path: str) -> bool:
     """Return whether a folder contains a Zarr array that :class:`ZarrOutput` wrote, and nothing
     else."""
-    record = read_object(FolderStore(path), "zarr.json") or {}
+    record = read_object(store_at(path), "zarr.json") or {}
     attributes = record.get("attributes")
     is_ours = (
         record.get("node_type") == "array"

@@ -18,7 +18,7 @@ from wkwdask.formats.precomputed.info import (
 from wkwdask.model.json_text import format_json
 from wkwdask.store.documents import check_replaceable, create_document, update_json
 from wkwdask.store.lru import LruCache
-from wkwdask.store.store import FolderStore
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,7 +55,7 @@ def read_info(store: Store) -> VolumeInfo:
 def find_info(folder: str) -> VolumeInfo | None:
     """Read the ``info`` of a local folder, or return None if there is none."""
     try:
-        return read_info(FolderStore(folder))
+        return read_info(store_at(folder))
     except MissingError:
         return None
 
@@ -67,7 +67,7 @@ def update_info(
 ) -> None:
     """Apply ``change`` to the JSON of a volume, or to ``new`` if there is no ``info`` yet."""
 
-    update_json(FolderStore(folder), FILE_NAME, change, new, parse=_parse_document)
+    update_json(store_at(folder), FILE_NAME, change, new, parse=_parse_document)
 
 
 def _parse_document(raw: bytes, path: str) -> dict[str, Any]:
@@ -91,10 +91,10 @@ class InfoEdit(DocumentEdit):
     def apply(self) -> None:
         update_info(self.folder, lambda document: with_scales(document, self.scales), self.new)
         provenance = format_json(self.provenance).encode()
-        create_document(FolderStore(self.folder), PROVENANCE_FILE_NAME, provenance)
+        create_document(store_at(self.folder), PROVENANCE_FILE_NAME, provenance)
 
     def check_writable(self) -> None:
-        check_replaceable(FolderStore(self.folder), FILE_NAME, "volume")
+        check_replaceable(store_at(self.folder), FILE_NAME, "volume")
 
     def check_current(self) -> None:
         """Raise ValueError if another process has created the volume with a different type since
@@ -132,5 +132,5 @@ class InfoRemoval(LevelRemoval):
     kind = "removal of precomputed scales"
 
     def apply(self) -> None:
-        if FolderStore(self.folder).exists(FILE_NAME):
+        if store_at(self.folder).exists(FILE_NAME):
             update_info(self.folder, lambda document: without_scales(document, self.keys))

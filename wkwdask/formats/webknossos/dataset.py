@@ -40,7 +40,7 @@ from wkwdask.model.image import Image, Level, ResolvedUrl
 from wkwdask.model.levels import lengths_in
 from wkwdask.store.documents import remove_document
 from wkwdask.store.paths import any_path, basename, dirname, is_remote, stated_path
-from wkwdask.store.store import FolderStore, store_at
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     import os
@@ -173,7 +173,7 @@ class DatasetLayer:
         if self._files_of_arrays:
             format_named(STORED_IN[self.data_format]).container.remove_image_files(folder)
         if is_bare(folder, (FILE_NAME,)):
-            remove_document(FolderStore(folder), FILE_NAME, lists_nothing, f"rm of {folder}")
+            remove_document(store_at(folder), FILE_NAME, lists_nothing, f"rm of {folder}")
 
 
 STORED_IN = {

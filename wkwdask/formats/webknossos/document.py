@@ -14,7 +14,7 @@ from wkwdask.formats.webknossos.datasource import (
 )
 from wkwdask.store.documents import check_replaceable, update_json
 from wkwdask.store.paths import dirname, is_remote, local_path
-from wkwdask.store.store import FolderStore, store_at
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +48,7 @@ def update_datasource(
     write is lost. ``allow_external`` is for jobs, which check before they begin whether the JSON is
     a link to that of another dataset; all other changes of such a link raise UnsupportedError.
     """
-    store = FolderStore(local_path(folder))
+    store = store_at(local_path(folder))
     if not store.is_folder():
         raise MissingError(f"{store.path_of(FILE_NAME)}: no such folder")
     if not allow_external:
@@ -72,7 +72,7 @@ def check_own_datasource(folder: str) -> None:
 def check_datasource_writable(folder: str) -> None:
     """Raise PermissionError if the ``datasource-properties.json`` of a folder, or the target of its
     link, cannot be replaced."""
-    check_replaceable(FolderStore(local_path(folder)), FILE_NAME, "dataset")
+    check_replaceable(store_at(local_path(folder)), FILE_NAME, "dataset")
 
 
 def dataset_above(layer_folder: str) -> str | None:

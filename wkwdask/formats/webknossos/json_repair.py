@@ -27,7 +27,7 @@ from wkwdask.geometry.mag import Mag
 from wkwdask.model.voxel_type import element_class, guess_category
 from wkwdask.store.documents import read_object, update_document
 from wkwdask.store.paths import basename, relpath
-from wkwdask.store.store import FolderStore, store_at
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -202,7 +202,7 @@ class JsonRepair(DocumentRepair):
         """Plan a new document: valid parts of the old one, and layers from their files. Return
         whether that settles all faults of the JSON."""
         head, kept, others = valid_parts(
-            read_object(FolderStore(str(self._scope.dataset_folder)), FILE_NAME)
+            read_object(store_at(str(self._scope.dataset_folder)), FILE_NAME)
         )
         size = self._options.voxel_size_nm
         if "scale" not in head and size is None:
@@ -305,7 +305,7 @@ class JsonRepair(DocumentRepair):
         if dataset is None:
             return
         if self._new is not None:
-            update_document(FolderStore(dataset), FILE_NAME, self._with_new, "repair")
+            update_document(store_at(dataset), FILE_NAME, self._with_new, "repair")
         if self._changes:
             update_datasource(
                 dataset,

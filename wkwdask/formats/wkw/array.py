@@ -27,7 +27,7 @@ from wkwdask.model.naming import GridNaming
 from wkwdask.model.stored_array import StoredArray, with_listing
 from wkwdask.model.writing.target_array import TargetArray
 from wkwdask.store.paths import is_remote
-from wkwdask.store.store import FolderStore, open_store, with_witness
+from wkwdask.store.store import FolderStore, open_store, store_at, with_witness
 
 if TYPE_CHECKING:
     from wkwdask.geometry.mag import Mag
@@ -147,7 +147,7 @@ def wkw_target(
     array = wkw_array(folder, header, box, level)
     return TargetArray(
         array,
-        FolderStore(staging_folder),
+        store_at(staging_folder),
         ((HEADER_NAME, format_header(header)),),
         splicer=WkwSplicer(),
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.store.documents import read_object
 from wkwdask.store.paths import split
-from wkwdask.store.store import FolderStore
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,13 +27,13 @@ files."""
 def is_view(path: str, mark: str = VIEW_MARK) -> bool:
     """Return whether a ``zarr.json`` has an attribute that marks it as generated."""
     folder, name = split(path)
-    attributes = (read_object(FolderStore(folder), name) or {}).get("attributes")
+    attributes = (read_object(store_at(folder), name) or {}).get("attributes")
     return isinstance(attributes, dict) and mark in attributes
 
 
 def array_record(folder: str) -> str | None:
     """Return the path of the file that describes the array in a folder, or None."""
-    store = FolderStore(folder)
+    store = store_at(folder)
     if store.is_file(".zarray"):
         return store.path_of(".zarray")
     document = read_object(store, FILE_NAME) or {}

@@ -33,7 +33,7 @@ from wkwdask.formats.zarr.ngff import (
 from wkwdask.model.json_text import parse_object
 from wkwdask.store.documents import create_document, is_locked, read_object, update_json
 from wkwdask.store.paths import basename, dirname, split
-from wkwdask.store.store import FolderStore, store_at
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -63,7 +63,7 @@ def read_attributes(folder: str) -> tuple[int, dict[str, Any]] | None:
 
 
 def _read(folder: str, name: str) -> dict[str, Any] | None:
-    store = FolderStore(folder)
+    store = store_at(folder)
     raw = store.read_whole([name], _MAX_NBYTES)[0] if store.exists(name) else None
     return None if raw is None else parse_object(raw, store.path_of(name))
 
@@ -103,7 +103,7 @@ def update_attributes(
     folder: str, zarr_format: int, change: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> None:
     """Change the attributes of a group atomically; create the group if it is missing."""
-    store = FolderStore(folder)
+    store = store_at(folder)
     store.make()
     path = f"{folder}/{FILE_NAME if zarr_format == 3 else _ATTRIBUTES}"
 
@@ -129,7 +129,7 @@ def drop_consolidated(folder: str) -> None:
     """Remove the consolidated metadata of a group and of the groups above it: they describe arrays
     that are about to change, and readers believe them."""
     for group in _groups_from(folder):
-        store = FolderStore(group)
+        store = store_at(group)
         if _has_consolidated(group) or is_locked(store, FILE_NAME):  # by an edit that was killed
             change = partial(_without_consolidated, store.path_of(FILE_NAME))
             update_json(store, FILE_NAME, change, format_document=format_document)
@@ -147,7 +147,7 @@ def _without_consolidated(path: str, document: dict[str, Any]) -> dict[str, Any]
 def check_consolidated(folder: str) -> None:
     """Raise PermissionError if consolidated metadata cannot be removed."""
     for group in _groups_from(folder):
-        has_listing = _has_consolidated(group) or FolderStore(group).is_taken(_CONSOLIDATED)
+        has_listing = _has_consolidated(group) or store_at(group).is_taken(_CONSOLIDATED)
         if has_listing and not store_at(group).is_writable():
             raise PermissionError(
                 errno.EACCES, "the consolidated metadata of the group could not be removed", group
@@ -157,8 +157,8 @@ def check_consolidated(folder: str) -> None:
 def _groups_from(folder: str) -> Iterator[str]:
     """Yield a folder and those above it, up to the first one that is no group."""
     while basename(folder) and (
-        (read_object(FolderStore(folder), FILE_NAME) or {}).get("node_type") == "group"
-        or FolderStore(folder).is_file(_GROUP)
+        (read_object(store_at(folder), FILE_NAME) or {}).get("node_type") == "group"
+        or store_at(folder).is_file(_GROUP)
     ):
         yield folder
         folder = dirname(folder)
@@ -168,7 +168,7 @@ def _has_consolidated(group: str) -> bool:
     """Return whether the ``zarr.json`` of a group has consolidated metadata of other software;
     those of a view describe WKW layers."""
     path = f"{group}/{FILE_NAME}"
-    document = read_object(FolderStore(group), FILE_NAME) or {}
+    document = read_object(store_at(group), FILE_NAME) or {}
     return _CONSOLIDATED_KEY in document and not is_view(path)
 
 
