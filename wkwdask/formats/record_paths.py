@@ -158,10 +158,13 @@ def job_root(parent: str, job: str) -> str:
 
 def job_folders(parent: str) -> Iterator[tuple[str, str]]:
     """Yield path and name of all jobs in a folder."""
-    jobs = [
-        entry
-        for entry in store_at(parent).entries()
-        if is_job_folder(entry.name) and entry.is_dir(follow_symlinks=False)
-    ]
+    try:
+        jobs = [
+            entry
+            for entry in store_at(parent).scandir()
+            if is_job_folder(entry.name) and entry.is_dir(follow_symlinks=False)
+        ]
+    except (FileNotFoundError, NotADirectoryError):
+        return
     for entry in jobs:
         yield entry.path, entry.name.removeprefix(_FOLDER_PREFIX)
