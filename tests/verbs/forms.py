@@ -261,6 +261,22 @@ FORMS = (
         "zarr",
         **_LAYER,
     ),
+    Form(
+        "layer-n5",
+        _place("{folder}/dataset/{name}"),
+        _save_layer("n5", chunk_shape=(8, 8, 8)),
+        "wkw",
+        **_LAYER,
+    ),
+    Form(
+        "layer-precomputed",
+        _place("{folder}/dataset/{name}"),
+        _save_layer("neuroglancerPrecomputed", chunk_shape=(8, 8, 8), shard_shape=True),
+        "wkw",
+        types=_PRECOMPUTED,
+        other_files={"shard_shape": False},
+        **_LAYER,
+    ),
 )
 IMAGES = tuple(form for form in FORMS if form.name not in ("ngff-0.6", "zarr-2", "zarr-3"))
 """Forms with levels. Single arrays have none, and OME-NGFF 0.6 has the arrays of 0.5."""

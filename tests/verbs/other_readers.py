@@ -18,6 +18,7 @@ Readers that are not installed are left out; tests in ``tests/oracles`` are skip
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,7 +58,7 @@ def expect_by_others(url: str, mag: object, case: Case, but: Collection[str] = (
 def _kind(image: Image, level: Level) -> str:
     """Return the key of the table of readers."""
     is_in_dataset = (Path(image.folder).parent / "datasource-properties.json").exists()
-    return "layer" if image.format == "zarr" and is_in_dataset else image.format
+    return f"{image.format} layer" if is_in_dataset else image.format
 
 
 def read_by_tensorstore(url: str, mag: object) -> np.ndarray:
@@ -142,6 +143,19 @@ def _zarr_by_tensorstore(image: Image, level: Level, case: Case | None) -> np.nd
     return _inside(_tensorstore(driver, level.folder).read().result(), level)
 
 
+def _n5_layer_by_tensorstore(image: Image, level: Level, case: Case) -> np.ndarray:
+    """Read the box of an N5 dataset of a layer, which begins at voxel 0."""
+    box = tuple(slice(low, high) for low, high in zip(case.offset, case.end, strict=True))
+    found = _tensorstore("n5", level.folder)[box].read().result()
+    return found[np.newaxis] if found.ndim == 3 else found.transpose(3, 0, 1, 2)
+
+
+def _volume_of_layer(read: object) -> object:
+    """Return the reader of a layer that is a precomputed volume, whose keys the layer does not
+    state."""
+    return lambda image, level, case: read(image, replace(level, key=Path(level.folder).name), case)
+
+
 def _layer_by_tensorstore(image: Image, level: Level, case: Case) -> np.ndarray:
     """Read the box of a Zarr array of a dataset, whose axes are c, x, y, z from voxel 0 on."""
     box = tuple(slice(low, high) for low, high in zip(case.offset, case.end, strict=True))
@@ -211,6 +225,12 @@ _READERS = {
         "cloudvolume": _precomputed_by_cloudvolume,
     },
     "n5": {"tensorstore": _n5_by_tensorstore},
-    "layer": {"tensorstore": _layer_by_tensorstore},
+    "zarr layer": {"tensorstore": _layer_by_tensorstore},
+    "n5 layer": {"tensorstore": _n5_layer_by_tensorstore},
+    "precomputed layer": {
+        "tensorstore": _volume_of_layer(_precomputed_by_tensorstore),
+        "cloudvolume": _volume_of_layer(_precomputed_by_cloudvolume),
+    },
+    "wkw layer": {"wkw": _wkw},
     "zarr": {"tensorstore": _zarr_by_tensorstore, "zarr": _zarr_by_zarr},
 }

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from wkwdask.api.layers import Layer, card, invalid_layer, layer_of
 from wkwdask.errors import ExistsError, FormatError, MissingError
 from wkwdask.formats.opening import use_storage_options
-from wkwdask.formats.webknossos.dataset import locate, make_layer, record_of
+from wkwdask.formats.webknossos.dataset import STORED_IN, locate, make_layer, record_of
 from wkwdask.formats.webknossos.datasource import (
     FILE_NAME,
     NewLayer,
@@ -181,7 +181,7 @@ class Dataset:
             Values per voxel.
         largest_segment_id : int, optional
             Largest id of a segmentation.
-        data_format : {"wkw", "zarr3", "zarr"}
+        data_format : {"wkw", "zarr3", "zarr", "n5", "neuroglancerPrecomputed"}
             Format of the files of its mags.
 
         Raises
@@ -193,8 +193,10 @@ class Dataset:
         ValueError
             The name is invalid.
         """
-        if data_format not in ("wkw", "zarr3", "zarr"):
-            raise ValueError(f'data_format must be "wkw", "zarr3" or "zarr", got {data_format!r}')
+        if data_format not in STORED_IN:
+            raise ValueError(
+                f"data_format must be one of {', '.join(STORED_IN)}, got {data_format!r}"
+            )
         if category not in ("color", "segmentation"):
             raise ValueError(f'category must be "color" or "segmentation", got {category!r}')
         box, elements = BoundingBox.parse(bounding_box), element_class(dtype, num_channels)

@@ -117,6 +117,19 @@ def check_level_alone(
     return folder
 
 
+def check_same_mags(layer: Image, image: Image) -> None:
+    """Raise UnsupportedError if the documents of an image state another mag for a level than the
+    dataset that lists it as a layer."""
+    stated = {level.folder: level.mag for level in layer.levels}
+    for level in image.levels:
+        mag = stated.get(level.folder)
+        if mag is not None and level.mag is not None and mag != level.mag:
+            raise UnsupportedError(
+                f"{level.folder}: is mag {mag} of layer {layer.name}, but mag {level.mag} by the "
+                f"metadata of {image.folder}; correct one of them"
+            )
+
+
 def is_bare(folder: str, documents: Sequence[str]) -> bool:
     """Return whether a folder contains nothing but some documents and leftovers of jobs."""
     return store_at(folder).is_folder() and all(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 from wkwdask.errors import FormatError, UnsupportedError
 from wkwdask.formats.container import ImageFolder
 from wkwdask.formats.copies import Copies
-from wkwdask.formats.inspection import Scope, inspect_arrays
+from wkwdask.formats.inspection import ArrayScope, Scope, array_scope, inspect_arrays
 from wkwdask.formats.level_folders import LevelFolders
 from wkwdask.model.faults import Fault
 from wkwdask.model.options import StorageOptions
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from wkwdask.geometry.mag import Mag
-    from wkwdask.model.image import Container, Image, ResolvedUrl
+    from wkwdask.model.image import Container, Image, Level, ResolvedUrl
     from wkwdask.model.metadata_edit import MetadataEdit
     from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.volume import Volume
@@ -225,6 +225,14 @@ class ArrayFormat:
         if layers is not None:
             resolved = replace(resolved, layers=tuple(map(resolved.choose_listed, layers)))
         return inspect_arrays(location, resolved, mags, self)
+
+    def listed_scopes(
+        self, layer: Image, level: Level, method: str | None, faults: list[Fault]
+    ) -> Sequence[ArrayScope]:
+        """Return the scopes of verify for a level of a layer that a dataset lists."""
+        document = self.level_folders.record_of(level.folder)
+        scope = array_scope(layer, level, method, document, faults)
+        return () if scope is None else (scope,)
 
     def document_faults(self, folder: str) -> Iterable[Fault]:
         """Return the faults of the documents in the folder of an image or group that do not keep

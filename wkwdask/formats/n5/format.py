@@ -24,6 +24,7 @@ from wkwdask.formats.n5.layer import (
     outermost_group,
     unknown_size_note,
 )
+from wkwdask.formats.n5.layer_levels import layer_levels
 from wkwdask.formats.n5.options import N5Options
 from wkwdask.formats.n5.placement import level_sizes
 from wkwdask.formats.n5.target import DatasetTarget, n5_target, target_beside
@@ -41,7 +42,8 @@ if TYPE_CHECKING:
     from wkwdask.model.image import Image, Level, ResolvedUrl
     from wkwdask.model.metadata_edit import MetadataEdit
     from wkwdask.model.stored_array import StoredArray
-    from wkwdask.model.writing.target_image import TargetImage
+    from wkwdask.model.volume import Volume
+    from wkwdask.model.writing.target_image import LevelSpec, NewLevels, TargetImage
 
 
 _SHOWN_CODECS = ("raw", "gzip", "zstd", "blosc")  # Neuroglancer, src/datasource/n5
@@ -89,6 +91,19 @@ class N5Format(ArrayFormat):
 
     def open_listed(self, folder: str, axes: ChooseAxes) -> StoredArray:
         return open_n5_volume(folder, axes)
+
+    def layer_levels(
+        self,
+        layer: Image,
+        data_format: str,
+        folders: Sequence[str],
+        specs: Sequence[LevelSpec],
+        options: N5Options,
+        like: Volume | None,
+        existing: str,
+    ) -> NewLevels:
+        del data_format
+        return layer_levels(layer, folders, specs, options, like, existing)
 
     def viewer_files(
         self, image: Image, volumes: Sequence[StoredArray], *, is_rgb: bool

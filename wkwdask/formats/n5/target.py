@@ -100,7 +100,7 @@ class N5Target(TargetFolder):
         ]
         axes = [self._axes(spec, new_names) for spec in specs]
         datasets = [
-            _choose_dataset(spec, options, like, names)
+            choose_dataset(spec, options, like, names)
             for spec, names in zip(specs, axes, strict=True)
         ]
         targets, settings = [], []
@@ -457,7 +457,7 @@ class DatasetTarget(TargetFolder):
         axes, before, chosen = (
             like.codec.axes,
             dataset_of(like),
-            _choose_dataset(spec, options, like),
+            choose_dataset(spec, options, like),
         )
         lengths = {
             **dict(zip("xyz", chosen.block_size, strict=False)),
@@ -502,7 +502,7 @@ def _base_voxel_size(destination: Destination) -> Lengths | None:
     )
 
 
-def _choose_dataset(
+def choose_dataset(
     spec: LevelSpec,
     stored: N5Options,
     like: Volume | None,

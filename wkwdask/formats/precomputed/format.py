@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from wkwdask.errors import MissingError
+from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.formats.array_images import resolved_images
 from wkwdask.formats.container import ImageFolder
 from wkwdask.formats.format import ArrayFormat, ViewerFiles
@@ -17,7 +18,7 @@ from wkwdask.formats.precomputed.info import (
     sorted_scales,
 )
 from wkwdask.formats.precomputed.info_file import InfoEdit, InfoRemoval
-from wkwdask.formats.precomputed.inspection import inspect_volume
+from wkwdask.formats.precomputed.inspection import inspect_volume, scale_scopes
 from wkwdask.formats.precomputed.layer import NAME, PREFIX, is_volume, open_precomputed_layer
 from wkwdask.formats.precomputed.naming import file_sizes, first_data_file, first_stray_file
 from wkwdask.formats.precomputed.options import PrecomputedOptions
@@ -27,20 +28,23 @@ from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.vectors import times
 from wkwdask.model.summary import ScaleSummary, VolumeSummary
 from wkwdask.model.writing.target_image import Destination
+from wkwdask.store.paths import basename, dirname, is_remote
 from wkwdask.store.records import PROVENANCE_NAME
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wkwdask.formats.format import Summary, Url
-    from wkwdask.formats.inspection import Scope
+    from wkwdask.formats.format import ChooseAxes, Summary, Url
+    from wkwdask.formats.inspection import ArrayScope, Scope
     from wkwdask.formats.precomputed.info import Scale
     from wkwdask.geometry.mag import Mag
+    from wkwdask.model.faults import Fault
     from wkwdask.model.image import Image, Level, ResolvedUrl
     from wkwdask.model.stored_array import StoredArray
+    from wkwdask.model.volume import Volume
     from wkwdask.model.writing.target_array import InPlaceWrite, TargetArray
-    from wkwdask.model.writing.target_image import TargetImage
+    from wkwdask.model.writing.target_image import LevelSpec, NewLevels, TargetImage
 
 
 class ScaleFolders(LevelFolders):
@@ -118,14 +122,66 @@ class PrecomputedFormat(ArrayFormat):
             )
         )
 
+    def open_listed(self, folder: str, axes: ChooseAxes) -> StoredArray:
+        del axes
+        return _listed_scale(folder)[1].open()
+
+    def layer_levels(
+        self,
+        layer: Image,
+        data_format: str,
+        folders: Sequence[str],
+        specs: Sequence[LevelSpec],
+        options: PrecomputedOptions,
+        like: Volume | None,
+        existing: str,
+    ) -> NewLevels:
+        """Lay out scales of the volume in the folder of the layer, whose keys are the names of the
+        folders."""
+        del data_format
+        target = target_volume(
+            Destination(
+                PREFIX + layer.folder,
+                levels=tuple(specs),
+                category=layer.category,
+                source_voxel_size_nm=layer.voxel_size_nm,
+                allow_external=layer.allow_external,
+            )
+        )
+        keys = {spec.box.mag: basename(folder) for spec, folder in zip(specs, folders, strict=True)}
+        levels = replace(target, new_keys=keys).new_levels(specs, options, like, existing)
+        return replace(levels, stated=({},) * len(specs))
+
     def in_place_target(self, volume: StoredArray, write: InPlaceWrite) -> TargetArray:
         return super().in_place_target(with_stored_suffix(volume), write)
+
+    def listed_scopes(
+        self, layer: Image, level: Level, method: str | None, faults: list[Fault]
+    ) -> Sequence[ArrayScope]:
+        try:
+            image, scale = _listed_scale(level.folder)
+            scale.open()
+        except (FormatError, OSError, UnsupportedError):
+            return super().listed_scopes(layer, level, method, faults)
+        return scale_scopes(
+            image.details, replace(scale, mag=level.mag), layer.name, method, faults
+        )
 
     def inspect(
         self, url: Url, layers: Sequence[str] | None, mags: Sequence[Mag] | None, *, pyramid: bool
     ) -> Scope:
         del pyramid
         return inspect_volume(url, layers, mags)
+
+
+def _listed_scale(folder: str) -> tuple[Image, Level]:
+    """Return the scale in a folder that a dataset lists, and the volume around it."""
+    image = open_precomputed_layer(dirname(folder) if is_remote(folder) else folder)
+    key = basename(folder) if image.key is None else image.key
+    for level in image.levels:
+        if level.key == key:
+            return image, level
+    raise MissingError(f"{folder}: {image.document} lists no scale {key!r}")
 
 
 def _summarize(image: Image, level: Level) -> ScaleSummary:

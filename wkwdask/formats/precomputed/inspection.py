@@ -452,7 +452,7 @@ def inspect_volume(
     scopes = [
         scope
         for level in selected
-        for scope in _scale_scopes(image.details, level, basename(path), method, faults)
+        for scope in scale_scopes(image.details, level, basename(path), method, faults)
     ]
     folders = ((path, True),) if is_whole and image.details.store.can.states else ()
     return Scope(
@@ -460,7 +460,7 @@ def inspect_volume(
     )
 
 
-def _scale_scopes(
+def scale_scopes(
     source: VolumeSource, level: Level, name: str, method: str | None, faults: list[Fault]
 ) -> list[ScaleScope]:
     """List the files of a scale in each of its chunk sizes, and append the faults of its folder to

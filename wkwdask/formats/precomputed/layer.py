@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, FormatError, ReplacedError, UnsupportedError
+from wkwdask.formats.edits import Edits
 from wkwdask.formats.precomputed.array import scale_array, scale_identity
 from wkwdask.formats.precomputed.info import FILE_NAME, TYPE, base_resolution, mag_of, with_scales
 from wkwdask.formats.precomputed.info_file import InfoEdit, read_info
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.precomputed.info import Scale, VolumeInfo
     from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.model.metadata_edit import MetadataEdit
     from wkwdask.model.store import Store
     from wkwdask.model.stored_array import StoredArray
 
@@ -44,20 +46,24 @@ def check_published(volume: str, folder: str, info: VolumeInfo) -> None:
         publication = read_publication(RecordPaths(root))
         if (
             publication is None
-            or not isinstance(publication.edit, InfoEdit)
+            or (edit := _info_edit(publication.edit)) is None
             or real not in (scale for _, scale in publication.mags)
         ):
             continue
         is_new = read_provenance(real).get("publication") == publication.publication_id
         is_missing = not store_at(real).is_taken()
-        if is_missing or (
-            is_new and with_scales(info.document, publication.edit.scales) != info.document
-        ):
+        if is_missing or (is_new and with_scales(info.document, edit.scales) != info.document):
             what = f"is being replaced, and {volume}/{FILE_NAME} still describes the old one"
             raise ReplacedError(
                 f"{folder}: {what}; open it in a moment, or repeat the call that was killed during "
                 "the replacement (wkwdask status names it)"
             )
+
+
+def _info_edit(edit: MetadataEdit | None) -> InfoEdit | None:
+    """Return the edit of ``info`` among those of a publication, None if there is none."""
+    edits = edit.edits if isinstance(edit, Edits) else (edit,)
+    return next((each for each in edits if isinstance(each, InfoEdit)), None)
 
 
 PREFIX = "precomputed://"

@@ -3,7 +3,7 @@ resolutions, encodings and shards."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from wkwdask.errors import ExistsError, UnsupportedError, ViewerWarning
@@ -42,7 +42,7 @@ from wkwdask.store.store import open_store, store_at
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from wkwdask.formats.precomputed.options import PrecomputedOptions
     from wkwdask.geometry.mag import Mag, Vec3
@@ -64,6 +64,8 @@ class TargetVolume(TargetFolder):
     prefix: ClassVar[str] = PREFIX
     info: VolumeInfo | None
     """Content of the existing ``info``, None for a new volume."""
+    new_keys: Mapping[Mag, str] = field(default_factory=dict)
+    """Keys of new scales, by default their resolutions."""
 
     def new_levels(
         self,
@@ -176,7 +178,7 @@ class TargetVolume(TargetFolder):
             )
             # with_defaults() always sets a chunk shape, which replaces the one given here.
             new_scale = Scale(
-                self.key_for(resolution),
+                self.key_for(resolution, spec.box.mag),
                 spec.box.size,
                 spec.box.topleft,
                 spec.box.size,
@@ -193,7 +195,9 @@ class TargetVolume(TargetFolder):
         )
         if spec.box.mag != like.box.mag:
             scale = replace(scale, hidden=False, entry={})
-        return replace(with_storage(scale, options, volume), key=self.key_for(scale.resolution))
+        return replace(
+            with_storage(scale, options, volume), key=self.key_for(scale.resolution, spec.box.mag)
+        )
 
     def _resolution(self, mag: Mag) -> Lengths:
         """Return the edge lengths of a voxel of a new scale [nm]."""
@@ -268,12 +272,12 @@ class TargetVolume(TargetFolder):
     def listed_keys(self) -> set[str]:
         return {scale.key for scale in self._listed}
 
-    def key_for(self, resolution: Lengths) -> str:
-        """Return the key of the existing scale with a resolution, else the default key."""
+    def key_for(self, resolution: Lengths, mag: Mag) -> str:
+        """Return the key of the existing scale with a resolution, else that of a new one."""
         for scale in sorted(self._listed, key=lambda scale: isinstance(scale, UnusableScale)):
             if scale.resolution is not None and same_resolution(scale.resolution, resolution):
                 return scale.key
-        key = default_key(resolution)
+        key = self.new_keys.get(mag) or default_key(resolution)
         if key in self.listed_keys:
             raise ExistsError(
                 f"{self.folder}/{FILE_NAME}: scale {key!r} has another resolution than "

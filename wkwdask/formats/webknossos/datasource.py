@@ -548,13 +548,18 @@ def with_mags(
     entry = layer_entry(changed, layer)
     key, mag_key = _mag_keys(entry)
     known = {Mag.parse(item[mag_key]): item for item in entry.get(key, [])}
+    axes: Any = {"c": 0, "x": 1, "y": 2, "z": 3}
+    if entry.get("dataFormat") == "neuroglancerPrecomputed":
+        # WEBKNOSSOS states x, y, z and reads so without it; its library asks for c or nothing
+        axes = next((item["axisOrder"] for item in known.values() if "axisOrder" in item), None)
     for mag, path, fields in mags:
         item = dict(known.get(mag, {}))
         item[mag_key] = list(mag.factors)
         item |= {"cubeLength": fields} if isinstance(fields, int) else fields
         if key == "mags":  # the legacy form has no paths
             item["path"] = path
-            item.setdefault("axisOrder", {"c": 0, "x": 1, "y": 2, "z": 3})
+            if axes is not None:
+                item.setdefault("axisOrder", axes)
         known[mag] = item
     entry[key] = [known[mag] for mag in sorted(known, key=lambda mag: (mag.maximum, mag.factors))]
     return changed

@@ -18,7 +18,7 @@ import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, MissingError
 from wkwdask.formats import inspection
-from wkwdask.formats.inspection import ArrayScope, LevelScope, array_scope, contradictions
+from wkwdask.formats.inspection import ArrayScope, LevelScope, contradictions
 from wkwdask.formats.leftovers import leftovers_in
 from wkwdask.formats.roots import Root
 from wkwdask.formats.webknossos.dataset import (
@@ -538,7 +538,8 @@ def _inspect_arrays(layer: Image, only: Sequence[Mag] | None, faults: list[Fault
     record = record_of(layer)
     stored = stored_format(layer)
     method = _METHOD_OF_CATEGORY[record.category]
-    scopes, missing_mags = [], []
+    scopes: list[ArrayScope] = []
+    missing_mags = []
     for level in open_arrays(layer).levels:
         if only is not None and level.mag not in only:
             continue
@@ -556,9 +557,7 @@ def _inspect_arrays(layer: Image, only: Sequence[Mag] | None, faults: list[Fault
                 )
             )
         else:
-            document = stored.level_folders.record_of(level.folder)
-            scope = array_scope(layer, level, method, document, faults)
-            scopes += [] if scope is None else [scope]
+            scopes += stored.listed_scopes(layer, level, method, faults)
     faults += missing_mags
     for scope in scopes:
         faults += scope.faults((*stored.container.image_files, *stored.documents))

@@ -14,6 +14,7 @@ from wkwdask.formats.webknossos.dataset import (
     STORED_IN,
     check_supported,
     dataset_of,
+    find_listed_arrays,
     is_arrays_layer,
     layer_in,
     mag_from_name,
@@ -200,10 +201,11 @@ class MagTarget:
             return None
         listed = () if record is None else record.mags
         check_one_ladder(layer.folder, [entry.mag for entry in listed], [self.mag])
+        (folder,) = levels.folders
         path = (
             f"./{relpath(self.user_folder, dataset)}"
-            if self.user_folder
-            else json_path(layer, self.mag, self.folder)
+            if self.user_folder and folder == self.folder
+            else json_path(layer, self.mag, folder)
         )
         edit = LayerEdit(
             dataset,
@@ -508,7 +510,8 @@ def mag_target(destination: Destination) -> MagTarget:
     folder = mag_folder(destination) if destination.needs_container else local_path(destination.url)
     layer_folder, name = split(folder)
     dataset_folder, layer_name = split(layer_folder)
-    mag = mag_from_name(name)
+    found = find_listed_arrays(folder)
+    mag = mag_from_name(name) if found is None or found.mag is None else found.mag
     if mag is None:
         for dataset, example in ((folder, f"{folder}/LAYER/1"), (layer_folder, f"{folder}/1")):
             if read_datasource(dataset) is not None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import BoundsError
 from wkwdask.formats.axes import axis_order
 from wkwdask.formats.zarr.array import zarr_array
 from wkwdask.formats.zarr.codec import ZarrCodec
@@ -71,11 +70,6 @@ def layer_levels(
     pattern = _pattern(layer, record, like)
     targets, settings = [], []
     for folder, spec in zip(folders, specs, strict=True):
-        if min(spec.box.topleft) < 0:
-            raise BoundsError(
-                f"{folder}: starts at voxel {spec.box.topleft}, but arrays of layers have no "
-                "voxels below 0: move it with offset=, or exclude that part with bounding_box="
-            )
         axes, document = _document(spec, options, pattern, record, folder)
         store = open_store(folder)
         array = zarr_array(store, record, document, axes, is_new=True)
