@@ -7,6 +7,9 @@ import asyncio
 import gc
 import json
 import re
+import subprocess
+import sys
+import threading
 import urllib.request
 from urllib.error import HTTPError, URLError
 
@@ -194,6 +197,52 @@ def test_the_server_stops_with_the_object():
     gc.collect()
     with pytest.raises(URLError):
         urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=10)
+
+
+def test_threads_end_with_the_view():
+    before = set(threading.enumerate())
+    with wkwdask.view(np.ones((10, 10, 10), np.uint8)) as view:
+        assert chunk(view, "0/0/0").any()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(10)
+    assert set(threading.enumerate()) <= before
+
+
+_COLLECTED = """
+import gc, threading
+import numpy as np
+import wkwdask
+
+gc.disable()
+view = wkwdask.view(np.ones((10, 10, 10), np.uint8))
+(thread,) = [each for each in threading.enumerate() if each.name == "wkwdask-view"]
+(loop,) = [it._loop for it in gc.get_objects() if type(it).__name__ == "ViewerServer"]
+cycle = [view]
+cycle.append(cycle)
+del view, cycle
+loop.call_soon_threadsafe(gc.collect)
+thread.join(10)
+assert not thread.is_alive()
+"""
+_FORKED = """
+import os
+import numpy as np
+import wkwdask
+
+view = wkwdask.view(np.ones((10, 10, 10), np.uint8))
+child = os.fork()
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@pytest.mark.parametrize("script", [_COLLECTED, _FORKED])
+def test_the_thread_of_the_server_and_forked_processes_may_close_it(script):
+    script = f"import wkwdask.viewer.view as v; v.client_files = dict\n{script}"
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_behind_a_proxy_the_link_is_that_of_the_proxy(monkeypatch):

@@ -19,7 +19,7 @@ class DaemonThreads:
 
     def __init__(self, name: str, most: int) -> None:
         self._name, self._most, self._num, self._lock = name, most, 0, threading.Lock()
-        self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._idle = threading.Semaphore(0)
 
     def submit(self, function: Callable[[Item], Result], item: Item) -> Future[Result]:
@@ -45,6 +45,13 @@ class DaemonThreads:
         return future
 
     def _run(self) -> None:
-        while True:
-            self._calls.get()()
+        while (call := self._calls.get()) is not None:
+            call()
+            del call  # else an idle thread keeps what it read
             self._idle.release()
+        self.close()  # for the other threads
+
+    def close(self) -> None:
+        """End the threads after the calls that wait. Takes no lock, so that a finalizer may call
+        it."""
+        self._calls.put(None)

@@ -109,10 +109,7 @@ class ViewerServer:
         """Port on the loopback interface."""
         self._loop, self._closing = asyncio.new_event_loop(), asyncio.Event()
         self._thread = threading.Thread(
-            target=self._loop.run_until_complete,
-            args=[self._serve(listening)],
-            name="wkwdask-view",
-            daemon=True,
+            target=self._run, args=[listening], name="wkwdask-view", daemon=True
         )
         self._thread.start()
 
@@ -124,8 +121,16 @@ class ViewerServer:
     def close(self) -> None:
         """Stop listening and close all connections."""
         self._loop.call_soon_threadsafe(self._closing.set)
-        self._thread.join()
-        self._loop.close()
+        if self._thread is not threading.current_thread():  # which may have collected the view
+            self._thread.join()
+
+    def _run(self, listening: socket.socket) -> None:
+        try:
+            self._loop.run_until_complete(self._serve(listening))
+        finally:  # here, since a forked process has a copy of the loop that never ends
+            self._loop.close()
+            for threads in self.threads.values():
+                threads.close()
 
     async def _serve(self, listening: socket.socket) -> None:
         server = HTTPServer(
