@@ -18,10 +18,17 @@ import wkwdask
 from wkwdask import BoundingBox, Mag, Sharding
 from wkwdask.errors import DiscardWarning, ExistsError, LockedError, ResumeError
 from wkwdask.formats import leftovers
+from wkwdask.formats.edits import Edits
 from wkwdask.formats.precomputed.info import Scale
 from wkwdask.formats.precomputed.info import new_document as new_info
 from wkwdask.formats.precomputed.info_file import InfoEdit
-from wkwdask.formats.publication import edit_kinds
+from wkwdask.formats.publication import (
+    RECORD_NAME,
+    edit_kinds,
+    format_publication,
+    read_publication,
+)
+from wkwdask.formats.record_paths import RecordPaths
 from wkwdask.formats.replaceable import is_occupied
 from wkwdask.formats.webknossos.datasource import format_datasource, new_document
 from wkwdask.formats.webknossos.document import read_datasource
@@ -152,6 +159,12 @@ def test_edits_of_all_kinds_survive_a_record(layer):
     for made in (edit(layer), MagRemoval(str(layer.parent), "color", (Mag(2, 2, 1),)), info):
         kept = json.loads(json.dumps(made.to_json()))
         assert edit_kinds()[kept["kind"]].from_json(kept) == made
+    both, paths = Edits((info, edit(layer))), RecordPaths(f"{layer}/.wkwdask-1")
+    os.makedirs(paths.root)
+    record = format_publication(paths, "1", "id", [("1-1-1", f"{layer}/1")], both)
+    assert str(layer) not in record.decode()
+    Path(paths.root, RECORD_NAME).write_bytes(record)
+    assert read_publication(paths).edit == both
 
 
 def test_discard_leaves_the_old(layer):

@@ -36,6 +36,7 @@ from wkwdask.formats.webknossos.document import read_datasource
 from wkwdask.formats.zarr.single_file import zipped_image
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.kernels.window.reduce import BOOL_METHOD
+from wkwdask.model.image import check_layer_name
 from wkwdask.model.options import StorageOptions
 from wkwdask.model.voxel_type import guess_category
 from wkwdask.store.lru import LruCache
@@ -244,6 +245,7 @@ def open_cached(
 ) -> StoredArray:
     """Open the level that a user names; without ``refresh``, return it from a cache as long as none
     of its records has changed."""
+    check_layer_name(layer)
     key = (
         anchored(os.fspath(url)),
         layer,

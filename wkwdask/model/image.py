@@ -383,6 +383,7 @@ class ResolvedUrl:
 
     def choose_listed(self, layer: str | None) -> Image:
         """Return the image of a layer as its dataset lists it, see :meth:`choose`."""
+        check_layer_name(layer)
         names = ", ".join(
             [
                 *(image.name for image in self.layers),
@@ -415,6 +416,12 @@ class ResolvedUrl:
                 "choose a mag"
             )
         return chosen, chosen.volume(wanted or self.mag)
+
+
+def check_layer_name(layer: object) -> None:
+    """Raise TypeError for a value that cannot name a layer."""
+    if not isinstance(layer, (str, type(None))):
+        raise TypeError(f"layer must be the name of a layer, got {layer!r}")
 
 
 def describe_level(level: Level) -> str:

@@ -13,7 +13,7 @@ from PIL import Image
 from support.n5_volumes import write_dataset
 
 import wkwdask
-from wkwdask.errors import FormatError, MissingError
+from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.viewer.layers import layers_of
 
 pytestmark = pytest.mark.needs("zarr")
@@ -266,3 +266,32 @@ def test_comparing_and_seeing_as_zarr(dataset, tmp_path):
     group = zarr.open_group(wkwdask.zarr_view(dataset), mode="r")
     np.testing.assert_array_equal(group["em/2"][...], EM[:, ::2, ::2, ::2].transpose(0, 3, 2, 1))
     np.testing.assert_array_equal(group["cells/1"][...], IDS.T)
+
+
+def test_the_voxel_size_of_a_layer_is_that_of_its_dataset(dataset):
+    for name in ("cells", "em"):
+        with pytest.raises(ValueError, match=r"voxels of mag 1 have .*, got voxel_size"):
+            wkwdask.upsample(dataset, layer=name, voxel_size=(2, 2, 20))
+
+
+def test_an_array_with_channels_of_several_layers_is_not_replaced(tmp_path):
+    dataset = wkwdask.create_dataset(tmp_path / "ds", (4, 4, 40))
+    box = (*CORNER, *SIZE)
+    dataset.add_layer("two", "color", "uint8", box, num_channels=2, data_format="zarr")
+    wkwdask.save(EM, tmp_path / "ds" / "two" / "1", offset=CORNER, chunk_shape=(8, 8, 8))
+    path = tmp_path / "ds" / "datasource-properties.json"
+    document = json.loads(path.read_text())
+    (two,) = document["dataLayers"]
+    mags = [{**two["mags"][0], "channelIndex": 1}]
+    document["dataLayers"].append(
+        {**two, "name": "second", "mags": mags, "numChannels": 1, "elementClass": "uint8"}
+    )
+    path.write_text(json.dumps(document))
+    with pytest.raises(UnsupportedError, match="holds channels of other layers, too"):
+        wkwdask.rechunk(tmp_path / "ds", layer="second", chunk_shape=(16, 16, 16))
+    wkwdask.build_pyramid(tmp_path / "ds", layer="second", mags=["2-2-1"])
+    wkwdask.copy(tmp_path / "ds", tmp_path / "copy", layer="second")
+    for name in ("ds", "copy"):
+        np.testing.assert_array_equal(wkwdask.open(tmp_path / name, layer="second")[0], EM[1])
+        assert wkwdask.verify(tmp_path / name).is_sound
+    np.testing.assert_array_equal(wkwdask.open(tmp_path / "ds", layer="two"), EM)

@@ -557,3 +557,10 @@ def test_a_new_layer_beside_one_whose_mags_have_no_path(dataset):
     np.testing.assert_array_equal(wkwdask.read(dataset, layer="inverse")[0], 255 - voxels())
     assert wkwdask.info(dataset / "inverse").layers[0].name == "inverse"
     assert wkwdask.info(dataset / "color").layers[0].name == "color"
+
+
+@pytest.mark.parametrize("verb", [wkwdask.open, wkwdask.read, wkwdask.upsample])
+@pytest.mark.parametrize("layer", [{"color": 1}, 1])
+def test_a_layer_is_named_by_text(dataset, verb, layer):
+    with pytest.raises(TypeError, match="layer must be the name of a layer, got"):
+        verb(dataset, layer=layer)

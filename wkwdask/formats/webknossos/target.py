@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from wkwdask.errors import BoundsError, ExistsError, FormatError
+from wkwdask.errors import BoundsError, ExistsError, FormatError, UnsupportedError
 from wkwdask.formats.edits import Edits
 from wkwdask.formats.registry import format_named
 from wkwdask.formats.replaceable import is_occupied, replaces
@@ -440,6 +440,12 @@ def _stored_levels(
             stored.options, **{name: getattr(options, name) for name in options.explicit()}
         )
     )
+    for level in layer.levels if is_arrays_layer(layer) else ():
+        if level.folder in folders and not level.problem and level.open().channels is not None:
+            raise UnsupportedError(
+                f"{level.folder}: holds channels of other layers, too (channelIndex), and is not "
+                "replaced; copy() stores those of the layer apart"
+            )
     if dataset_of(layer).record is None:  # other folders beside it are not its mags
         layer = replace(layer, list_levels=tuple)
     return stored.layer_levels(layer, data_format, folders, specs, own, like, existing)
