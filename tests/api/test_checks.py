@@ -671,7 +671,7 @@ def test_a_killed_repair_is_completed_by_the_next(sound, tmp_path):
 
 def test_unchecked_mags_and_layers_are_named(dataset):
     edit(dataset, lambda layers: layers["cells"]["mags"][2].update(path="s3://bucket/cells/4"))
-    edit(dataset, lambda layers: layers["color"].update(dataFormat="neuroglancerPrecomputed"))
+    edit(dataset, lambda layers: layers["color"].update(dataFormat="dicom"))
     shutil.rmtree(dataset / "cells" / "4")
     assert kinds(wkwdask.verify(dataset).faults, notes=True) == ["layer.format", "mag.remote"]
     shutil.rmtree(dataset / "cells" / "1" / "z0")

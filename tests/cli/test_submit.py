@@ -121,7 +121,7 @@ def test_the_exit_code_tells_of_layers_that_are_left_out(sbatch_calls, ds):
     wkwdask.convert(ds / "color", ds / "zarr.ome.zarr", compression="raw", shard_shape=False)
     path = ds / "datasource-properties.json"
     document = json.loads(path.read_text())
-    stored_as_zarr = {**document["dataLayers"][0], "name": "zarr.ome.zarr", "dataFormat": "zarr3"}
+    stored_as_zarr = {**document["dataLayers"][0], "name": "zarr.ome.zarr", "dataFormat": "dicom"}
     stored_as_zarr["mags"] = [{"mag": [1, 1, 1], "path": "./zarr.ome.zarr/s0"}]
     path.write_text(
         json.dumps({**document, "dataLayers": [*document["dataLayers"], stored_as_zarr]})

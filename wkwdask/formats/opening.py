@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from wkwdask.errors import FormatError, MissingError, UnsupportedError
+from wkwdask.errors import FormatError, MissingError, UnsupportedError, WkwDaskError
 from wkwdask.formats.registry import (
     default_format,
     format_named,
@@ -406,8 +406,11 @@ def options_class(
     its_format = opening_format(url)
     if not its_format.container.holds_layers:
         return its_format.options
-    found = find(url)
-    images = found.layers if layers is None else map(found.choose_listed, layers)
+    try:
+        found = find(url)
+        images = found.layers if layers is None else tuple(map(found.choose_listed, layers))
+    except (OSError, ValueError, WkwDaskError):  # errors of options come before those of the source
+        return its_format.options
     kinds = {format_of_image(image).options for image in images if not why_not_written(image)}
     return kinds.pop() if len(kinds) == 1 else MixedOptions if kinds else its_format.options
 
