@@ -16,11 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.range_server import range_server
 
+import wkwdask
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
 from wkwdask.store import files, zip_directory, zip_members
 from wkwdask.store.local import LocalFile
 from wkwdask.store.paths import basename, dirname, join, local_path, normpath, relpath, split
-from wkwdask.store.store import open_store
+from wkwdask.store.store import open_store, store_at
 from wkwdask.store.zip_writer import write_zip
 
 
@@ -338,6 +339,16 @@ def test_a_zip_on_a_server_is_read_in_few_requests(tmp_path):
 
 
 @pytest.mark.needs("obstore")
+@pytest.mark.needs("obstore")
+def test_a_path_below_a_zip_on_a_server_that_names_no_zip_folder_is_absent(tmp_path):
+    with zipfile.ZipFile(tmp_path / "em.zip", "w") as archive:
+        archive.writestr("color/1/header.wkw", b"")
+    with range_server(tmp_path) as server:
+        assert store_at(f"{server.url}/em.zip").read_document("x.json", 10) is None
+        with pytest.raises(MissingError, match="no dataset, layer or mag"):
+            wkwdask.info(f"{server.url}/em.zip/color")
+
+
 def test_a_zip_that_is_gone_from_its_server_has_no_absent_files(tmp_path):
     """Else its chunks would be read as zeros."""
     path = tmp_path / "a.zip"

@@ -41,7 +41,9 @@ def open_store(location: str | os.PathLike[str]) -> FolderStore | RemoteStore:
 
 def store_at(path: str) -> FolderStore | RemoteStore:
     """Return the store of a normal path or URL as it stands; a zip is a file."""
-    return RemoteStore(path, access=access_of(path)) if is_remote(path) else FolderStore(path)
+    # the files beside a zip on a server, and the zip itself, are those of the server
+    is_url = is_remote(path) or (is_served(path) and ZIP not in path)
+    return RemoteStore(path, access=access_of(path)) if is_url else FolderStore(path)
 
 
 def folders_of(path: str) -> Folders:
