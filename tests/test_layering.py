@@ -71,7 +71,7 @@ BY_PATH = {
     "api.conversion": "patterns of paths",
     "formats.leftovers": "moves files into the quarantine",
     "formats.n5.target": "where the links above a new folder lead",
-    "formats.n5.zarr_view": "temporary files of killed calls",
+    "formats.as_zarr.n5_view": "temporary files of killed calls",
     "formats.pictures.array_file": "files of the user; scratch files without a name",
     "formats.pictures.image_stack": "files of the user",
     "formats.pictures.images": "files of the user",
@@ -94,6 +94,7 @@ BY_PATH = {
 """Modules above ``store`` that use its functions by path (``store.by_path``, ``store.new_files``),
 and for what. All others reach bytes, names, links and folders through a ``Store`` and its
 ``folders``; none imports ``store.files``."""
+FORMAT_FOLDERS = {"n5", "pictures", "precomputed", "webknossos", "wkw", "zarr"}
 MOST_MODULES = 25  # in one folder, __init__ not counted
 
 
@@ -521,6 +522,40 @@ def importers(root, *targets):
 def test_modules_that_reach_files_beside_a_store():
     assert importers(PACKAGE, "store.files") == set()
     assert importers(PACKAGE, "store.by_path", "store.new_files") == BY_PATH.keys()
+
+
+def meetings(root):
+    """Return the imports of one format by another: what several need lies beside them."""
+    found = []
+    for module, imported in imports_of(root).items():
+        floor, _, name = module.partition(".")
+        own = name.split(".")[0]
+        for target in sorted(imported) if floor == "formats" else ():
+            other = target.removeprefix("formats.").split(".")[0]
+            if (
+                target.startswith("formats.")
+                and {own, other} <= FORMAT_FOLDERS
+                and own != other
+                and (own, other) != ("webknossos", "wkw")
+            ):
+                found.append(f"{module} imports {target}")
+    return found
+
+
+def test_formats_do_not_import_each_other():
+    """A dataset of WEBKNOSSOS is made of WKW. ``formats.as_zarr`` knows two formats."""
+    assert {path.name for path in (PACKAGE / "formats").iterdir() if path.is_dir()} - {
+        "__pycache__",
+        "as_zarr",
+    } == FORMAT_FOLDERS
+    assert meetings(PACKAGE) == []
+
+
+def test_a_format_that_imports_another_is_found(tmp_path):
+    for name, code in (("n5", "from wkwdask.formats.zarr import ngff"), ("zarr", "")):
+        (tmp_path / "formats" / name).mkdir(parents=True)
+        (tmp_path / "formats" / name / "ngff.py").write_text(code)
+    assert meetings(tmp_path) == ["formats.n5.ngff imports formats.zarr.ngff"]
 
 
 def test_an_import_beside_the_store_is_found(tmp_path):

@@ -19,11 +19,12 @@ from support.strategies import vectors
 
 from wkwdask import BoundingBox
 from wkwdask.errors import CorruptError, MissingError, TruncatedError, WkwDaskError
+from wkwdask.formats.marks import HEADER_NAME
 from wkwdask.formats.wkw import layout as wkw
 from wkwdask.formats.wkw import stored_file as wkw_file
 from wkwdask.formats.wkw import stored_file as wkw_small_files
 from wkwdask.formats.wkw.array import open_mag
-from wkwdask.formats.wkw.folder import HEADER_NAME, list_files
+from wkwdask.formats.wkw.folder import list_files
 from wkwdask.formats.wkw.header import BlockType, format_header, make_header
 from wkwdask.formats.wkw.layout import header_of
 from wkwdask.geometry.grid import cell_range, cells

@@ -24,10 +24,10 @@ from support.precomputed_volumes import (
 )
 from support.strategies import voxel_array
 
+from wkwdask.formats.gzip_stream import compress_gzip, decompress_gzip
 from wkwdask.formats.precomputed import compressed_segmentation, compresso
 from wkwdask.formats.precomputed.chunk import PrecomputedCodec
 from wkwdask.formats.precomputed.compressed_segmentation import BlockShapes
-from wkwdask.formats.precomputed.gzip_stream import compress_gzip, decompress_gzip
 from wkwdask.formats.precomputed.info import Scale, new_document, parse_info, with_scales
 from wkwdask.formats.precomputed.sharding import Sharding, murmurhash3, parse_minishard_index
 from wkwdask.formats.precomputed.writable import check_writable

@@ -23,8 +23,8 @@ from PIL import Image
 from support.zarr_pipelines import CHUNKS, PIPELINES
 
 import wkwdask
+from wkwdask.formats.as_zarr.served import serve_image
 from wkwdask.formats.opening import find
-from wkwdask.formats.zarr.served import serve_image
 
 pytestmark = pytest.mark.checks_more
 

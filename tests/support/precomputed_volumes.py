@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
+from wkwdask.formats.gzip_stream import compress_gzip
 from wkwdask.formats.precomputed.chunk import PrecomputedCodec
-from wkwdask.formats.precomputed.gzip_stream import compress_gzip
 from wkwdask.formats.precomputed.info import parse_info
 from wkwdask.formats.precomputed.sharding import (
     choose_sharding,

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from wkwdask.errors import MissingError, UnsupportedError
+from wkwdask.formats.as_zarr.wkw_view import plan_view, remove_view, why_no_documents, write_view
 from wkwdask.formats.opening import find
 from wkwdask.formats.registry import opening_format
 from wkwdask.formats.roots import check_served, root_of
 from wkwdask.formats.webknossos.dataset import locate
-from wkwdask.formats.zarr.views import plan_view, remove_view, why_no_documents, write_view
 from wkwdask.geometry.mag import vec3
 from wkwdask.model.extras import import_extra
 
@@ -77,8 +77,8 @@ def zarr_view(
     (20, 30, 40)
     """
     import_extra("zarr", "zarr_view", "zarr")
-    from wkwdask.formats.zarr.view_store import ViewStore
-    from wkwdask.formats.zarr.views import virtual_group
+    from wkwdask.formats.as_zarr.view_store import ViewStore
+    from wkwdask.formats.as_zarr.wkw_view import virtual_group
 
     shape = None if chunk_shape is None else vec3(chunk_shape, "chunk_shape")
     if shape is not None and min(shape) < 1:
@@ -261,7 +261,7 @@ def n5_as_zarr(
     >>> sorted(documents), documents["raw/zarr.json"]["codecs"][0]["name"]
     (['raw/zarr.json', 'zarr.json'], 'n5_default')
     """
-    from wkwdask.formats.n5.zarr_view import remove_documents, write_documents, zarr_documents
+    from wkwdask.formats.as_zarr.n5_view import remove_documents, write_documents, zarr_documents
 
     if write and remove:
         raise ValueError("write=True and remove=True exclude each other")
@@ -303,6 +303,6 @@ def n5_store(url: str | os.PathLike[str]) -> Any:
     (100, 80, 60)
     """
     import_extra("zarr", "n5_store", "zarr")
-    from wkwdask.formats.n5.zarr_store import open_n5_store
+    from wkwdask.formats.as_zarr.n5_store import open_n5_store
 
     return open_n5_store(url)

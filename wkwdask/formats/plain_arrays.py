@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 from wkwdask.formats.n5.layer import NAME as N5
 from wkwdask.formats.registry import format_of
-from wkwdask.formats.zarr.layer import NAME, image_of_level, is_image
+from wkwdask.formats.zarr.layer import NAME, PREFIX, find_zarr_layers, image_of_level, is_image
 
 if TYPE_CHECKING:
     import os
+
+    from wkwdask.model.image import Image
 
 
 def contains_plain_arrays(url: object) -> bool:
@@ -36,3 +38,8 @@ def is_placed(url: str | os.PathLike[str]) -> bool:
     """Return whether the arrays at a path are levels of an image with a position in space: the URL
     names the format, or the path is an image or a level of one."""
     return NAME.is_in(url) or is_image(url) or image_of_level(NAME.location(url)) is not None
+
+
+def images_at(path: str) -> tuple[Image, ...]:
+    """Return the Zarr images at a path, and arrays outside of images."""
+    return find_zarr_layers(PREFIX + path)

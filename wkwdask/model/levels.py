@@ -108,6 +108,13 @@ def is_number(value: object) -> TypeGuard[int | float]:
     )
 
 
+def is_whole_number(value: object) -> bool:
+    """Return whether a JSON value is an integer; 64.0 is one too."""
+    return (isinstance(value, int) and not isinstance(value, bool)) or (
+        isinstance(value, float) and math.isfinite(value) and value == int(value)
+    )
+
+
 def scale_lengths(values: Sequence[float], factors: Sequence[float]) -> Lengths:
     """Multiply along each axis, rounded to twelve digits.
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
+from wkwdask.formats.as_zarr.served import SHOWN_TYPES, serve_image
 from wkwdask.formats.opening import find, format_of_image
 from wkwdask.formats.roots import check_served, root_of
-from wkwdask.formats.zarr.served import SHOWN_TYPES, serve_image
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.store.content import ContentSource, served_folder
 from wkwdask.store.paths import is_on_disk, is_remote

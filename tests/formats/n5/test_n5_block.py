@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from support.n5_volumes import compressed, java_lz4
 
 from wkwdask.errors import CorruptError, FormatError, TruncatedError, UnsupportedError
+from wkwdask.formats.as_zarr.n5_view import from_zarr_codec, to_zarr_codec
 from wkwdask.formats.n5.attributes import DTYPES
 from wkwdask.formats.n5.block import (
     COMPRESSION_TYPES,
@@ -31,7 +32,6 @@ from wkwdask.formats.n5.block import (
     parse_compression,
     parse_header,
 )
-from wkwdask.formats.n5.zarr_view import from_zarr_codec, to_zarr_codec
 from wkwdask.model.json_text import Problems
 
 pytestmark = pytest.mark.checks_more

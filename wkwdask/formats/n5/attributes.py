@@ -21,7 +21,7 @@ from wkwdask.errors import CorruptError, UnsupportedError
 from wkwdask.formats.axes import REMEDY, axes_of, axis_letter, names_in
 from wkwdask.formats.n5.block import MAX_BLOCK_NBYTES, Compression, parse_compression
 from wkwdask.model.json_text import Problems
-from wkwdask.model.levels import is_number
+from wkwdask.model.levels import is_number, is_whole_number
 from wkwdask.store.paths import is_below, is_valid_path, stated_path
 
 if TYPE_CHECKING:
@@ -119,13 +119,6 @@ def _lengths(value: Any, path: str, least: int, problems: Problems) -> tuple[int
         return tuple(int(item) for item in value)
     problems.add(path, f"1..{_MAX_AXES} whole numbers of {least} to 2^53", value)
     return ()
-
-
-def is_whole_number(value: Any) -> bool:
-    """Return whether a JSON value is an integer; 64.0 is one too."""
-    return (isinstance(value, int) and not isinstance(value, bool)) or (
-        isinstance(value, float) and math.isfinite(value) and value == int(value)
-    )
 
 
 # Axes are named by axes (objects with label and type: n5-ij), axisOrder (Paintera), transform, or

@@ -20,8 +20,8 @@ import numpy as np
 
 from wkwdask.errors import CorruptError, TruncatedError, UnsupportedError
 from wkwdask.formats.bounded_streams import BZIP2, XZ, ZLIB, decompress_streams
+from wkwdask.formats.gzip_stream import compress_gzip, decompress_gzip
 from wkwdask.formats.n5.options import N5Options
-from wkwdask.formats.precomputed.gzip_stream import compress_gzip, decompress_gzip
 from wkwdask.model.extras import import_extra
 
 if TYPE_CHECKING:

@@ -20,13 +20,12 @@ from wkwdask.formats.n5.attributes import (
     FACTOR_LISTS,
     FILE_NAME,
     is_factor_list,
-    is_whole_number,
     level_number,
 )
 from wkwdask.formats.n5.big_data_viewer import SETUP_KEY, TIME_POINT, has_path_of_time_point
 from wkwdask.formats.n5.layer import inherited_attributes, read_level
 from wkwdask.formats.n5.placement import level_sizes
-from wkwdask.model.levels import finest_first, scale_lengths
+from wkwdask.model.levels import finest_first, is_whole_number, scale_lengths
 from wkwdask.store.paths import dirname
 from wkwdask.store.store import store_at
 

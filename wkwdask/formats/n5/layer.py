@@ -18,6 +18,7 @@ from wkwdask.errors import (
     WkwDaskError,
 )
 from wkwdask.formats.array_images import array_image, array_level, images_below
+from wkwdask.formats.marks import contains_wkw, is_mag_or_dataset
 from wkwdask.formats.n5.array import n5_array, read_attributes, read_documents
 from wkwdask.formats.n5.attributes import (
     FILE_NAME,
@@ -40,7 +41,6 @@ from wkwdask.formats.n5.big_data_viewer import (
 from wkwdask.formats.n5.placement import LevelMetadata, place_levels
 from wkwdask.formats.publication import read_publication
 from wkwdask.formats.record_paths import RecordPaths, job_folders
-from wkwdask.formats.wkw.folder import contains_wkw, is_mag_or_dataset
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.model.image import Image, Level
 from wkwdask.model.json_text import parse_object

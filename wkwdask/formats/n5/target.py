@@ -10,6 +10,7 @@ import numpy as np
 
 from wkwdask.errors import ExistsError, MetadataWarning, MissingError, UnsupportedError
 from wkwdask.formats.axes import axis_letter
+from wkwdask.formats.marks import contains_wkw
 from wkwdask.formats.n5.array import N5Codec, N5Description, dataset_of, n5_array, read_attributes
 from wkwdask.formats.n5.attributes import DTYPES, FILE_NAME, N5Dataset, is_dataset, level_number
 from wkwdask.formats.n5.block import MAX_BLOCK_NBYTES, make_compression
@@ -32,7 +33,6 @@ from wkwdask.formats.n5.layer import (
 )
 from wkwdask.formats.n5.placement import level_sizes, stated_lengths_nm
 from wkwdask.formats.roots import Root, check_links_to
-from wkwdask.formats.wkw.folder import contains_wkw
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag
 from wkwdask.geometry.vectors import minus, times

@@ -31,7 +31,6 @@ from wkwdask.errors import (
     UnsupportedError,
 )
 from wkwdask.formats.axes import axes_of
-from wkwdask.formats.n5.layer import open_n5_volume
 from wkwdask.formats.opening import open_stored
 from wkwdask.formats.pictures.array_file import (
     ArrayRef,
@@ -58,10 +57,8 @@ from wkwdask.formats.pictures.tiff_pages import (
     series_of,
     series_slices,
 )
-from wkwdask.formats.plain_arrays import contains_plain_arrays, format_with_axes
-from wkwdask.formats.registry import location_of
-from wkwdask.formats.zarr.layer import FORMAT as ZARR
-from wkwdask.formats.zarr.layer import PREFIX, find_zarr_layers, open_zarr_volume
+from wkwdask.formats.plain_arrays import contains_plain_arrays, format_with_axes, images_at
+from wkwdask.formats.registry import format_named, location_of
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.model.extras import import_extra
 from wkwdask.model.levels import length_nm, offset_from_center
@@ -124,7 +121,7 @@ def open_plain(
         return _open_hdf5(local_path(file), key.strip("/"), options)
     stored_format = None if options.axes is None else format_with_axes(text)
     if stored_format is not None:
-        open_array = _open_zarr if stored_format == ZARR else _open_n5
+        open_array = _open_n5 if stored_format == "n5" else _open_zarr
         return open_array(any_path(location_of(text)), options)
     if not store_at(local_path(text)).exists() and by_path.has_magic(text):
         return _open_images(sort_naturally(by_path.matching(local_path(text))), text, options)
@@ -559,7 +556,7 @@ def _xyz_attribute(data: Any, name: str) -> list[float]:
 
 def _open_zarr(path: str, options: PlainOptions) -> PlainSource:
     """Open a Zarr array, or the finest array of an OME-NGFF image."""
-    images = find_zarr_layers(PREFIX + path)
+    images = images_at(path)
     image, level = images[0], next(iter(images[0].selected))
     if len(images) > 1 or path not in (image.folder, level.folder):
         raise FormatError(
@@ -570,7 +567,7 @@ def _open_zarr(path: str, options: PlainOptions) -> PlainSource:
     if options.axes is None and level.key:
         volume = level.open()
     else:
-        volume = open_zarr_volume(
+        volume = format_named("zarr").open_listed(
             level.folder, lambda shape, names: _axes_of(options, tuple(shape), level.folder, names)
         )
     return _stored(volume, options, lengths)
@@ -579,7 +576,9 @@ def _open_zarr(path: str, options: PlainOptions) -> PlainSource:
 def _open_n5(path: str, options: PlainOptions) -> PlainSource:
     """Open an N5 dataset with stated axes, the fastest first as in its ``dimensions``."""
     return _stored(
-        open_n5_volume(path, lambda shape, names: _axes_of(options, tuple(shape), path, names)),
+        format_named("n5").open_listed(
+            path, lambda shape, names: _axes_of(options, tuple(shape), path, names)
+        ),
         options,
         None,
     )

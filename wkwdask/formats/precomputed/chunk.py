@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError
+from wkwdask.formats.gzip_stream import compress_gzip, decompress_gzip
 from wkwdask.formats.precomputed import compressed_segmentation, compresso, images, writable
 from wkwdask.formats.precomputed.compressed_segmentation import BlockShapes
-from wkwdask.formats.precomputed.gzip_stream import compress_gzip, decompress_gzip
 from wkwdask.kernels.arrays import copy_into, is_zero
 from wkwdask.model.codec import ChunkCodec, clip, decode_raw
 from wkwdask.model.extras import import_extra

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, FormatError, ReplacedError, UnsupportedError
 from wkwdask.formats.edits import Edits
+from wkwdask.formats.marks import contains_wkw
 from wkwdask.formats.precomputed.array import scale_array, scale_identity
 from wkwdask.formats.precomputed.info import FILE_NAME, TYPE, base_resolution, mag_of, with_scales
 from wkwdask.formats.precomputed.info_file import InfoEdit, read_info
 from wkwdask.formats.publication import read_publication
 from wkwdask.formats.record_paths import RecordPaths, job_folders
-from wkwdask.formats.wkw.folder import contains_wkw
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import vec3
 from wkwdask.model.image import Image, Level

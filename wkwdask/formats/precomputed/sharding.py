@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError
+from wkwdask.formats.gzip_stream import compress_gzip
 from wkwdask.formats.precomputed import images
-from wkwdask.formats.precomputed.gzip_stream import compress_gzip
 from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.mag import vec3
 from wkwdask.geometry.vectors import ceil_divide

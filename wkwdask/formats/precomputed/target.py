@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from wkwdask.errors import ExistsError, UnsupportedError, ViewerWarning
+from wkwdask.formats.marks import contains_wkw
 from wkwdask.formats.precomputed.array import ScaleIdentity, target_scale
 from wkwdask.formats.precomputed.chunk import PrecomputedCodec
 from wkwdask.formats.precomputed.info import (
@@ -27,7 +28,6 @@ from wkwdask.formats.precomputed.sharding import Sharding, choose_sharding, shar
 from wkwdask.formats.precomputed.writable import check_writable, is_lossy
 from wkwdask.formats.replaceable import is_occupied
 from wkwdask.formats.roots import Root
-from wkwdask.formats.wkw.folder import contains_wkw
 from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.vectors import times

@@ -27,6 +27,7 @@ import numpy.typing as npt
 from wkwdask.errors import FormatError, IncompleteWriteError, MissingError, UnsupportedError
 from wkwdask.formats.wkw.file import decode_file
 from wkwdask.formats.wkw.header import HEADER_NBYTES, parse_header
+from wkwdask.formats.wkw.splice import Overlaid
 from wkwdask.geometry.bounding_box import BoundingBox, part_of_array
 from wkwdask.geometry.grid import cell_range
 from wkwdask.geometry.mag import Mag
@@ -359,7 +360,7 @@ def read_nodes(path: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
 
 @dataclass(frozen=True, slots=True)
-class MergedVolume:
+class MergedVolume(Overlaid):
     """A mag merged with annotations: each block comes from the last annotation that stores it,
     zeros included, or else from the mag.
 

@@ -18,7 +18,7 @@ from wkwdask.formats.array_images import array_level
 from wkwdask.formats.axes import axes_of
 from wkwdask.formats.container import check_level_alone, is_bare
 from wkwdask.formats.edits import Edits
-from wkwdask.formats.n5.attributes import is_whole_number
+from wkwdask.formats.marks import HEADER_NAME
 from wkwdask.formats.registry import format_named
 from wkwdask.formats.webknossos.datasource import (
     FILE_NAME,
@@ -32,12 +32,12 @@ from wkwdask.formats.webknossos.document import (
 )
 from wkwdask.formats.webknossos.layer_edit import LargestIdEdit, MagRemoval
 from wkwdask.formats.wkw.array import filled_box, open_mag
-from wkwdask.formats.wkw.folder import HEADER_NAME, files_extent
+from wkwdask.formats.wkw.folder import files_extent
 from wkwdask.formats.wkw.layout import header_of, is_wkw
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.image import Image, Level, ResolvedUrl
-from wkwdask.model.levels import lengths_in
+from wkwdask.model.levels import is_whole_number, lengths_in
 from wkwdask.store.documents import remove_document
 from wkwdask.store.paths import any_path, basename, dirname, is_remote, stated_path
 from wkwdask.store.store import store_at

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wkwdask.errors import CorruptError, ExistsError, MissingError
+from wkwdask.formats.marks import DATASOURCE_NAME
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.image import InvalidLayer
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     Document = dict[str, Any]
 
-FILE_NAME = "datasource-properties.json"
+FILE_NAME = DATASOURCE_NAME
 
 _ATTRIBUTES = (
     "largestSegmentId",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from wkwdask.errors import CorruptError
 from wkwdask.formats.format import ArrayFormat
+from wkwdask.formats.marks import HEADER_NAME, is_mag_or_dataset
 from wkwdask.formats.webknossos.copies import DatasetCopies
 from wkwdask.formats.webknossos.dataset import DatasetLayer, locate, read_ahead
 from wkwdask.formats.webknossos.document import read_datasource
@@ -21,11 +22,7 @@ from wkwdask.formats.webknossos.target import (
     wkw_levels,
 )
 from wkwdask.formats.wkw.array import wkw_target
-from wkwdask.formats.wkw.folder import (
-    HEADER_NAME,
-    MAG_FOLDERS,
-    is_mag_or_dataset,
-)
+from wkwdask.formats.wkw.folder import MAG_FOLDERS
 from wkwdask.formats.wkw.layout import header_of
 from wkwdask.formats.wkw.options import WkwOptions, level_number
 from wkwdask.model.writing.target_image import Destination

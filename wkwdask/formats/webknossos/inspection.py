@@ -20,6 +20,7 @@ from wkwdask.errors import CorruptError, FormatError, MissingError
 from wkwdask.formats import inspection
 from wkwdask.formats.inspection import ArrayScope, LevelScope, contradictions
 from wkwdask.formats.leftovers import leftovers_in
+from wkwdask.formats.marks import HEADER_NAME
 from wkwdask.formats.roots import Root
 from wkwdask.formats.webknossos.dataset import (
     dataset_of,
@@ -44,14 +45,7 @@ from wkwdask.formats.webknossos.datasource import (
 from wkwdask.formats.webknossos.document import dataset_above, read_datasource
 from wkwdask.formats.wkw.array import list_remote_mag, open_mag, wkw_array, wkw_target
 from wkwdask.formats.wkw.file_check import WkwCheck, check_mag_header
-from wkwdask.formats.wkw.folder import (
-    HEADER_NAME,
-    Listing,
-    file_name,
-    file_path,
-    list_mag,
-    open_data_file,
-)
+from wkwdask.formats.wkw.folder import Listing, file_name, file_path, list_mag, open_data_file
 from wkwdask.formats.wkw.header import HEADER_NBYTES, WkwHeader, format_header, parse_header
 from wkwdask.formats.wkw.options import level_number
 from wkwdask.formats.wkw.repair import WkwRepair

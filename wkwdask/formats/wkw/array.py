@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from wkwdask.errors import FormatError, MissingError, ReplacedError, UnsupportedError
-from wkwdask.formats.wkw.folder import HEADER_NAME, Listing, list_files, mag_extent, read_header
+from wkwdask.formats.marks import HEADER_NAME
+from wkwdask.formats.wkw.folder import Listing, list_files, mag_extent, read_header
 from wkwdask.formats.wkw.header import WkwHeader, format_header
 from wkwdask.formats.wkw.layout import WkwCodec, WkwFiles, header_of
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL

@@ -15,9 +15,8 @@ import numpy as np
 from wkwdask.errors import MissingError, UnsupportedError
 from wkwdask.formats.leftovers import QUARANTINE_NAME, temporary_fault
 from wkwdask.formats.level_folders import LevelFolders
-from wkwdask.formats.webknossos.datasource import FILE_NAME as DATASOURCE_NAME
+from wkwdask.formats.marks import DATASOURCE_NAME, HEADER_NAME, is_view
 from wkwdask.formats.wkw.header import HEADER_NBYTES, WkwHeader, parse_header
-from wkwdask.formats.zarr.documents import is_view
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.model.faults import Fault
 from wkwdask.model.states import FILE_RECORD_NAME
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.store import OpenFile, StoredEntry
 
-HEADER_NAME = "header.wkw"
 _Z_FOLDER, _Y_FOLDER, _X_FILE = re.compile(r"z\d+"), re.compile(r"y\d+"), re.compile(r"x\d+\.wkw")
 # Our records and temporary files, temporary files of the reference library and of the Scala
 # library, files removed while open on NFS, and desktop files.
@@ -90,26 +88,6 @@ def count_files(folder: str, until: float) -> tuple[int, int, bool]:
             nbytes += store.status(file_name(index)).st_size
             count += 1
     return count, nbytes, True
-
-
-def is_mag_or_dataset(folder: str) -> bool:
-    """Return whether a folder is a mag, or a dataset with a JSON."""
-    return store_at(folder).exists(DATASOURCE_NAME) or store_at(folder).exists(HEADER_NAME)
-
-
-def contains_wkw(folder: str) -> bool:
-    """Return whether a folder is a mag, a dataset with a JSON, or a layer, which has no file but
-    those of its mags."""
-    if is_mag_or_dataset(folder):
-        return True
-    try:
-        return any(
-            store_at(entry.path).exists(HEADER_NAME)
-            for entry in store_at(folder).scandir()
-            if not entry.is_file()
-        )
-    except OSError:
-        return False
 
 
 def is_mag(folder: str) -> bool:

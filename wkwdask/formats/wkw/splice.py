@@ -18,11 +18,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from wkwdask.formats.webknossos.annotation import MergedVolume
 from wkwdask.formats.wkw.folder import file_path
 from wkwdask.formats.wkw.layout import header_of, is_wkw, layout_of
 from wkwdask.formats.wkw.remote import open_in
@@ -30,6 +29,7 @@ from wkwdask.formats.wkw.stored_file import PAGE_LEN, check_links_of
 from wkwdask.geometry import morton
 from wkwdask.geometry.bounding_box import part_of_array
 from wkwdask.geometry.grid import cell_box
+from wkwdask.model.volume import Volume
 from wkwdask.model.writing.receipts import Receipt
 from wkwdask.model.writing.run import publish_shard
 
@@ -43,8 +43,19 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.writing.target_array import TargetArray
+    from wkwdask.plans.cells import CellMap
 
-    Stored = StoredArray | MergedVolume
+    Stored: TypeAlias = "StoredArray | Overlaid"
+
+
+class Overlaid(Volume):
+    """Mag some of whose blocks are replaced by others; the rest are copied from the mag below."""
+
+    base: StoredArray
+
+    def annotated_cells(self, box: BoundingBox, cell_shape: Vec3) -> CellMap:
+        """Mark the cells of a grid, within a box, that contain voxels of replaced blocks."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +83,7 @@ class WkwSplicer:
 
 
 def _stored(source: Any) -> Any:
-    return source.base if isinstance(source, MergedVolume) else source
+    return source.base if isinstance(source, Overlaid) else source
 
 
 # position of a block: outside the box (zeros), cut by it (decoded and encoded), inside (copied)
@@ -120,7 +131,7 @@ class _Splice:
         if self._box.size != self._target.shard_shape and not self._target.keeps_files:
             return None
         if (
-            isinstance(self._source, MergedVolume)
+            isinstance(self._source, Overlaid)
             and self._source.annotated_cells(self._box, self._target.shard_shape).any()
         ):
             return None
@@ -196,7 +207,7 @@ class _Splice:
     ) -> npt.NDArray[np.bool_] | None:
         """Return a mask, in Morton order, of the blocks of a cube that an annotation changes; None
         if there are none."""
-        if inside.is_empty or not isinstance(self._source, MergedVolume):
+        if inside.is_empty or not isinstance(self._source, Overlaid):
             return None
         step = self._before.block_len
         covered = self._source.annotated_cells(inside, (step,) * 3)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from wkwdask.errors import CorruptError, MissingError
+from wkwdask.formats.marks import HEADER_NAME
 from wkwdask.formats.wkw.file import (
     MAX_LZ4_RATIO,
     decode_block,
@@ -24,7 +25,7 @@ from wkwdask.formats.wkw.file import (
     raw_block_bounds,
     table_range,
 )
-from wkwdask.formats.wkw.folder import HEADER_NAME, file_name, file_path, open_data_file
+from wkwdask.formats.wkw.folder import file_name, file_path, open_data_file
 from wkwdask.formats.wkw.header import (
     HEADER_NBYTES,
     BlockType,

@@ -21,7 +21,7 @@ from wkwdask.formats.bounded_streams import (
     Stream,
     decompress_streams,
 )
-from wkwdask.formats.precomputed.gzip_stream import decompress_gzip
+from wkwdask.formats.gzip_stream import decompress_gzip
 from wkwdask.kernels.codecs.blosc_frames import encode_frame
 from wkwdask.model.chunk_grid import from_cxyz, pick_cxyz, to_cxyz
 from wkwdask.model.codec import ChunkCodec, Encoding, blosc_kind, decoding_memory
@@ -396,3 +396,15 @@ def parse_stages(codecs: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str], 
             settings = {key: settings[key] for key in ("level", "checksum") if key in settings}
         stages.append((name, json.dumps(settings, sort_keys=True)))
     return tuple(stages)
+
+
+_SHOWN_CODECS = {"blosc", "gzip", "zlib", "zstd", "crc32c"}  # Neuroglancer, src/datasource/zarr
+
+
+def has_shown_codecs(codec: Any) -> bool:
+    """Return whether Neuroglancer knows the codecs of an array."""
+    return (
+        isinstance(codec, ZarrCodec)
+        and not codec.filters
+        and {kind for kind, _ in codec.stages} <= _SHOWN_CODECS
+    )

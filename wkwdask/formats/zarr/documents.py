@@ -6,7 +6,6 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.store.documents import read_object
-from wkwdask.store.paths import split
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
@@ -19,16 +18,6 @@ FILE_NAME = "zarr.json"
 INNER_BOX = "inner_box_vx"
 """Attribute of an array that begins before the bounding box: x, y, z, width, height, depth [voxels,
 counted from the first one of the array]."""
-VIEW_MARK = "wkwdask_view"
-"""Attribute that marks each ``zarr.json`` that :func:`wkwdask.write_zarr_view` wrote beside WKW
-files."""
-
-
-def is_view(path: str, mark: str = VIEW_MARK) -> bool:
-    """Return whether a ``zarr.json`` has an attribute that marks it as generated."""
-    folder, name = split(path)
-    attributes = (read_object(store_at(folder), name) or {}).get("attributes")
-    return isinstance(attributes, dict) and mark in attributes
 
 
 def array_record(folder: str) -> str | None:

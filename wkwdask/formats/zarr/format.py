@@ -13,8 +13,9 @@ from wkwdask.formats.container import ImageFolder
 from wkwdask.formats.copies import Copies
 from wkwdask.formats.format import ArrayFormat, ViewerFiles
 from wkwdask.formats.level_folders import IGNORED_NAMES, LevelFolders
-from wkwdask.formats.webknossos.dataset import find_listed_arrays
-from wkwdask.formats.wkw.folder import HEADER_NAME
+from wkwdask.formats.marks import HEADER_NAME
+from wkwdask.formats.registry import formats
+from wkwdask.formats.zarr.codec import has_shown_codecs
 from wkwdask.formats.zarr.documents import FILE_NAME, array_record, format_document
 from wkwdask.formats.zarr.inspection import document_faults
 from wkwdask.formats.zarr.layer import (
@@ -30,7 +31,6 @@ from wkwdask.formats.zarr.layer_levels import layer_levels
 from wkwdask.formats.zarr.ngff import LABELS, attributes_for_viewer, versions_of
 from wkwdask.formats.zarr.ngff_edit import ArrayEdit, NgffEdit, NgffRemoval
 from wkwdask.formats.zarr.options import ZarrOptions
-from wkwdask.formats.zarr.served import has_shown_codecs
 from wkwdask.formats.zarr.target import PREFIX, ArrayTarget, names_zarr_image, ngff_target
 from wkwdask.model.summary import summarize_arrays
 from wkwdask.model.writing.target_image import Destination
@@ -195,7 +195,7 @@ class ZarrFormat(ArrayFormat):
 
     def document_faults(self, folder: str) -> Iterator[Fault]:
         faults = document_faults(folder)
-        if find_listed_arrays(folder) is None:
+        if not any(fmt.container.lists(folder) for fmt in formats()):
             return faults
         # Arrays in a layer of a dataset extend to whole shards; datasource-properties.json states
         # their box.

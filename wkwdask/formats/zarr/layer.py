@@ -12,7 +12,7 @@ import numpy as np
 from wkwdask.errors import CorruptError, MissingError, UnsupportedError, WkwDaskError
 from wkwdask.formats.array_images import ArrayGeometry, array_image, array_level, images_below
 from wkwdask.formats.axes import axes_of, axis_letter, names_in
-from wkwdask.formats.wkw.folder import contains_wkw, is_mag_or_dataset
+from wkwdask.formats.marks import contains_wkw, is_mag_or_dataset
 from wkwdask.formats.zarr.array import zarr_array
 from wkwdask.formats.zarr.coordinate_systems import describe_scene, scene_paths
 from wkwdask.formats.zarr.documents import FILE_NAME, INNER_BOX

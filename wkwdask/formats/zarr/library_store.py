@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from zarr.abc.store import OffsetByteRequest, RangeByteRequest, Store
 from zarr.storage import FsspecStore, LocalStore, ObjectStore
 
-from wkwdask.formats.zarr.view_store import in_thread
 from wkwdask.store.objects import object_store
 from wkwdask.store.objects.remote import RemoteStore
 from wkwdask.store.paths import is_on_disk, relpath
@@ -22,6 +23,20 @@ if TYPE_CHECKING:
     from zarr.core.buffer import Buffer, BufferPrototype
 
     from wkwdask.model.store import Store as Folder
+
+
+_THREADS = 16  # more than the requests that zarr-python makes at the same time
+_pools: list[ThreadPoolExecutor] = []
+"""Threads that read chunks. A read by zarr-python waits for the threads of its event loop, so it
+must not occupy them."""
+os.register_at_fork(after_in_child=_pools.clear)
+
+
+async def in_thread(function: Any, *arguments: Any) -> Any:
+    """Call a function outside of zarr's event loop."""
+    if not _pools:
+        _pools.append(ThreadPoolExecutor(_THREADS, thread_name_prefix="wkwdask-zarr-view"))
+    return await asyncio.get_running_loop().run_in_executor(_pools[0], function, *arguments)
 
 
 def library_store(store: Folder) -> Any:

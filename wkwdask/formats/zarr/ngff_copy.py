@@ -6,8 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from wkwdask.formats.marks import VIEW_MARK
 from wkwdask.formats.zarr.coordinate_systems import INTRINSIC, steps_of
-from wkwdask.formats.zarr.documents import INNER_BOX, VIEW_MARK
+from wkwdask.formats.zarr.documents import INNER_BOX
 from wkwdask.formats.zarr.ngff import is_valid_entry, ome_of, stated_version
 
 if TYPE_CHECKING:

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from wkwdask.errors import CorruptError, FormatError
 from wkwdask.formats.edits import DocumentEdit, LevelRemoval
+from wkwdask.formats.marks import is_view
 from wkwdask.formats.zarr.coordinate_systems import (
     check_unreferenced,
     in_style_of,
     intrinsic_axes,
     parse_placed,
 )
-from wkwdask.formats.zarr.documents import FILE_NAME, format_document, group_document, is_view
+from wkwdask.formats.zarr.documents import FILE_NAME, format_document, group_document
 from wkwdask.formats.zarr.extensions import check_members
 from wkwdask.formats.zarr.ngff import (
     LABELS,

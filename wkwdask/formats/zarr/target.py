@@ -17,14 +17,13 @@ from wkwdask.errors import (
     UnsupportedError,
     ViewerWarning,
 )
+from wkwdask.formats.marks import VIEW_MARK, contains_wkw
 from wkwdask.formats.roots import Root, check_links_to
-from wkwdask.formats.wkw.folder import contains_wkw
 from wkwdask.formats.zarr.array import zarr_array
 from wkwdask.formats.zarr.codec import ZarrChunks
 from wkwdask.formats.zarr.documents import (
     FILE_NAME,
     INNER_BOX,
-    VIEW_MARK,
     array_record,
     format_document,
     new_axes,

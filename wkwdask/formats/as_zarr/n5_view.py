@@ -9,13 +9,14 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import ExistsError, FormatError, MissingError, UnsupportedError
+from wkwdask.formats.marks import is_view
 from wkwdask.formats.n5.array import dataset_of, n5_array, read_attributes
 from wkwdask.formats.n5.attributes import DATASET_KEYS, FILE_NAME, is_dataset, parse_dataset
 from wkwdask.formats.n5.block import VARLENGTH, Compression, format_header, header_nbytes
 from wkwdask.formats.n5.layer import find_n5_layers, location_of, outermost_group
 from wkwdask.formats.roots import Root
 from wkwdask.formats.zarr.documents import FILE_NAME as ZARR_NAME
-from wkwdask.formats.zarr.documents import generic_array_document, group_document, is_view
+from wkwdask.formats.zarr.documents import generic_array_document, group_document
 from wkwdask.formats.zarr.ngff import ImageAxes, PyramidLevel, multiscale
 from wkwdask.model.levels import lengths_in
 from wkwdask.model.naming import GridNaming

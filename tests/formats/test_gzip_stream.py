@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from wkwdask.errors import CorruptError, TruncatedError
-from wkwdask.formats.precomputed import gzip_stream
-from wkwdask.formats.precomputed.gzip_stream import compress_gzip, decompress_gzip
+from wkwdask.formats import gzip_stream
+from wkwdask.formats.gzip_stream import compress_gzip, decompress_gzip
 
 DATA = bytes(range(256)) * 40
 NOISE = np.random.default_rng(3).integers(0, 64, 10240).astype(np.uint8).tobytes()

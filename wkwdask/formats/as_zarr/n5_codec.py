@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from zarr.abc.codec import ArrayBytesCodec
 
+from wkwdask.formats.as_zarr.n5_view import CODEC_NAME, from_zarr_codec
 from wkwdask.formats.n5.attributes import DTYPES
 from wkwdask.formats.n5.block import Compression, decode_block, encode_block, header_nbytes
-from wkwdask.formats.n5.zarr_view import CODEC_NAME, from_zarr_codec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

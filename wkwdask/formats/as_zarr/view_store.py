@@ -4,11 +4,11 @@ request. Imports zarr."""
 from __future__ import annotations
 
 import asyncio
-import os
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from zarr.abc.store import OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
+
+from wkwdask.formats.zarr.library_store import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -16,21 +16,7 @@ if TYPE_CHECKING:
     from zarr.abc.store import ByteRequest
     from zarr.core.buffer import Buffer, BufferPrototype
 
-    from wkwdask.formats.zarr.views import VirtualGroup
-
-
-_THREADS = 16  # more than the requests that zarr-python makes at the same time
-_pools: list[ThreadPoolExecutor] = []
-"""Threads that read chunks. A read by zarr-python waits for the threads of its event loop, so it
-must not occupy them."""
-os.register_at_fork(after_in_child=_pools.clear)
-
-
-async def in_thread(function: Any, *arguments: Any) -> Any:
-    """Call a function outside of zarr's event loop."""
-    if not _pools:
-        _pools.append(ThreadPoolExecutor(_THREADS, thread_name_prefix="wkwdask-zarr-view"))
-    return await asyncio.get_running_loop().run_in_executor(_pools[0], function, *arguments)
+    from wkwdask.formats.as_zarr.wkw_view import VirtualGroup
 
 
 class ViewStore(Store):  # type: ignore[misc, unused-ignore]

@@ -15,17 +15,17 @@ from support.n5_volumes import n5_dataset, write_dataset
 
 import wkwdask
 from wkwdask.errors import CorruptError, TruncatedError
+from wkwdask.formats.as_zarr.n5_view import inner_codecs, n5_array_document, to_zarr_codec
 from wkwdask.formats.n5.attributes import DTYPES
 from wkwdask.formats.n5.block import make_compression
 from wkwdask.formats.n5.layer import find_n5_layers
-from wkwdask.formats.n5.zarr_view import inner_codecs, n5_array_document, to_zarr_codec
 
 zarr = pytest.importorskip("zarr", reason="the extra zarr")
 pytest.importorskip("imagecodecs", reason="the extra zarr")
 
 from zarr.registry import register_codec  # noqa: E402
 
-from wkwdask.formats.zarr.codecs.n5_default import N5DefaultCodec  # noqa: E402
+from wkwdask.formats.as_zarr.n5_codec import N5DefaultCodec  # noqa: E402
 
 # as its entry point does, which an older installation does not have
 register_codec("n5_default", N5DefaultCodec)

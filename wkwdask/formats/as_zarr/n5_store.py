@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING, Any
 from zarr.core.buffer import default_buffer_prototype
 from zarr.storage import WrapperStore
 
+from wkwdask.formats.as_zarr.n5_view import (
+    declared_axis_names,
+    n5_array_document,
+    n5_group_document,
+)
 from wkwdask.formats.n5.attributes import FILE_NAME, is_dataset, parse_dataset
 from wkwdask.formats.n5.layer import location_of
-from wkwdask.formats.n5.zarr_view import declared_axis_names, n5_array_document, n5_group_document
 from wkwdask.formats.zarr.documents import FILE_NAME as ZARR_NAME
 from wkwdask.formats.zarr.library_store import library_store
 from wkwdask.model.json_text import parse_object

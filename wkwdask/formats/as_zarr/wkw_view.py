@@ -16,15 +16,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import ExistsError, MissingError, UnsupportedError
+from wkwdask.formats.marks import VIEW_MARK, is_view
 from wkwdask.formats.roots import Root, checked_folder, root_of
 from wkwdask.formats.wkw.layout import header_of
 from wkwdask.formats.zarr.documents import (
     FILE_NAME,
-    VIEW_MARK,
     array_document,
     format_document,
     group_document,
-    is_view,
     new_axes,
     raw_codecs,
 )

@@ -24,8 +24,8 @@ zarr = pytest.importorskip(
 
 from zarr.registry import get_chunk_key_encoding_class, get_codec_class  # noqa: E402
 
-from wkwdask.formats.zarr.codecs.wkw import WkwCodec, enclosing_box  # noqa: E402
-from wkwdask.formats.zarr.codecs.wkw_keys import WkwChunkKeyEncoding  # noqa: E402
+from wkwdask.formats.as_zarr.wkw_codec import WkwCodec, enclosing_box  # noqa: E402
+from wkwdask.formats.as_zarr.wkw_keys import WkwChunkKeyEncoding  # noqa: E402
 from wkwdask.formats.zarr.documents import array_document  # noqa: E402
 
 try:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wkwdask.formats.as_zarr.wkw_view import VirtualArray, choose_chunk_shape
 from wkwdask.formats.wkw.layout import header_of, is_wkw
 from wkwdask.formats.wkw.remote import open_in
 from wkwdask.formats.wkw.virtual_shard import VirtualShard, cube_len, is_framable
-from wkwdask.formats.zarr.codec import ZarrCodec
+from wkwdask.formats.zarr.codec import has_shown_codecs
 from wkwdask.formats.zarr.documents import (
     FILE_NAME,
     array_document,
@@ -35,7 +36,6 @@ from wkwdask.formats.zarr.ngff import (
     multiscale,
     pyramid_level,
 )
-from wkwdask.formats.zarr.views import VirtualArray, choose_chunk_shape
 from wkwdask.geometry import morton
 from wkwdask.model.volume import relative_to
 from wkwdask.store.content import BytesContent, Content, ServedFolder, served_folder
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 
 _SHARDS_PER_MAG = 64
 _KEY = re.compile(r"c(?:/0)?/(\d{1,18})/(\d{1,18})/(\d{1,18})", re.ASCII)
-_SHOWN_CODECS = {"blosc", "gzip", "zlib", "zstd", "crc32c"}  # Neuroglancer, src/datasource/zarr
 SHOWN_TYPES = frozenset(
     {"uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "float32"}
 )
@@ -237,15 +236,6 @@ def serve_image(
     )
     documents[FILE_NAME] = format_document(group_document(attributes)).encode()
     return ServedImage(documents, arrays)
-
-
-def has_shown_codecs(codec: Any) -> bool:
-    """Return whether Neuroglancer knows the codecs of an array."""
-    return (
-        isinstance(codec, ZarrCodec)
-        and not codec.filters
-        and {kind for kind, _ in codec.stages} <= _SHOWN_CODECS
-    )
 
 
 def _passed_axes(volume: Any) -> str | None:
