@@ -326,6 +326,7 @@ def test_files_and_their_ranges_are_sent(server, volume):
     assert ask(server, path, Range=f"bytes={len(whole)}-")[0] == 416
     assert "Access-Control-Allow-Origin" not in headers
     assert ask(server, f"/{server.token}/v/0/")[0] == 200
+    assert ask(server, f"/{server.token}/events/0", "HEAD")[:2] == (200, b"")
 
 
 @pytest.mark.parametrize(

@@ -272,7 +272,8 @@ class _Handler(RequestHandler):
         """Leave the stream of events open: the client shows a warning when it ends."""
         self.set_header("Content-Type", "text/event-stream")
         await self._send_piece(b": \n\n")
-        await self._is_gone.wait()
+        if self.request.method == "GET":
+            await self._is_gone.wait()
 
     def _client_file(self, path: str) -> _Answer:
         if path == "":
