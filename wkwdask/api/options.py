@@ -84,7 +84,11 @@ def level_destination(
         raise ValueError(
             f"{text}: {its_format.options.title} does not store a category; omit category="
         )
-    place = text if is_dataset or its_format.names_target(text) else f"{its_format.name}://{text}"
+    place = (
+        text
+        if is_dataset or its_format.url_name.names_target(text)
+        else f"{its_format.name}://{text}"
+    )
     parsed_mag = None if mag is None else Mag.parse(mag)
     return Destination(
         place,

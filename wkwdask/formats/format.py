@@ -139,10 +139,6 @@ class ArrayFormat:
         """Resolve a path or URL to images; raises FormatError or MissingError."""
         raise NotImplementedError
 
-    def names_target(self, url: object) -> bool:
-        """Return whether the URL of a target names the format."""
-        return self.url_name.is_in(url)
-
     def check_writable(self, url: Url) -> None:
         """Raise UnsupportedError if the format cannot write; all verbs that change an image of the
         format ask first."""

@@ -308,7 +308,7 @@ def single_file_of(url: object) -> SingleFile | None:
 def format_of_target(url: object) -> ArrayFormat:
     """Return the format of a new target: the format that its URL names, else that of datasets;
     raises UnsupportedError if it is read-only."""
-    found = next((fmt for fmt in formats() if fmt.names_target(url)), default_format())
+    found = next((fmt for fmt in formats() if fmt.url_name.names_target(url)), default_format())
     found.check_writable(str(url))
     return found
 

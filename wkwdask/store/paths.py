@@ -267,6 +267,8 @@ class UrlName:
     """Words accepted after the last ``|``, with or without a colon."""
     folder_suffix: str = ""
     """Suffix of folder names that is reserved for the format."""
+    target_suffix: str = ""
+    """Suffix of a folder name in the path of a target, by which it is of the format."""
 
     def is_in(self, url: object) -> bool:
         """Check whether a URL names this format."""
@@ -274,6 +276,22 @@ class UrlName:
             return False
         text = os.fspath(url)
         return text.startswith(self.prefixes) or self._is_ending(text)
+
+    def names_target(self, url: object) -> bool:
+        """Check whether the URL of a target names this format.
+
+        Examples
+        --------
+        >>> name = UrlName(("zarr://",), ("zarr",), ".zarr", ".ome.zarr")
+        >>> [*map(name.names_target, ("em.ome.zarr/labels/neurons", "zarr://em", "em.zarr"))]
+        [True, True, False]
+        """
+        if not self.target_suffix or not isinstance(url, (str, os.PathLike)):
+            return self.is_in(url)
+        text = os.fspath(url)
+        return text.startswith(self.prefixes[0]) or any(
+            part.endswith(self.target_suffix) for part in text.lower().split("/")
+        )
 
     def stripped(self, url: str | os.PathLike[str]) -> str:
         """Return a URL without the prefix and ending of the format.

@@ -31,7 +31,7 @@ from wkwdask.formats.zarr.layer_levels import layer_levels
 from wkwdask.formats.zarr.ngff import LABELS, attributes_for_viewer, versions_of
 from wkwdask.formats.zarr.ngff_edit import ArrayEdit, NgffEdit, NgffRemoval
 from wkwdask.formats.zarr.options import ZarrOptions
-from wkwdask.formats.zarr.target import PREFIX, ArrayTarget, names_zarr_image, ngff_target
+from wkwdask.formats.zarr.target import PREFIX, ArrayTarget, ngff_target
 from wkwdask.model.summary import summarize_arrays
 from wkwdask.model.writing.target_image import Destination
 from wkwdask.store.paths import basename, dirname, is_remote
@@ -158,7 +158,6 @@ class ZarrFormat(ArrayFormat):
     edits = (ArrayEdit, NgffEdit, NgffRemoval)
     recognise = staticmethod(is_zarr)
     target = staticmethod(ngff_target)
-    names_target = staticmethod(names_zarr_image)
 
     def guess_can_open(self, url: object) -> bool:
         """Return whether a URL names Zarr by its prefix or suffix; xarray's engine ``zarr`` opens

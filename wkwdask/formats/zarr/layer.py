@@ -212,7 +212,9 @@ def _direct_members(listed: Any) -> tuple[str, ...]:
 
 PREFIX = "zarr://"
 FORMAT = "zarr"
-NAME = UrlName((PREFIX, "zarr2://", "zarr3://"), ("zarr", "zarr2", "zarr3"), ".zarr")
+NAME = UrlName(
+    (PREFIX, "zarr2://", "zarr3://"), ("zarr", "zarr2", "zarr3"), ".zarr", target_suffix=".ome.zarr"
+)
 location_of = NAME.location
 _MAX_DEPTH = 6
 _NUMERIC_KINDS = "biuf"

@@ -3,7 +3,6 @@ ones."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -89,7 +88,6 @@ if TYPE_CHECKING:
 
 
 PREFIX = "zarr://"
-_SUFFIX = ".ome.zarr"
 _SHOWN = 5
 
 
@@ -695,28 +693,6 @@ def _target_array(
         array,
         store,
         tuple((name, format_document(document).encode()) for name, document in documents.items()),
-    )
-
-
-def names_zarr_image(url: object) -> bool:
-    """Return whether a target names an OME-NGFF image by the prefix ``zarr://`` or the suffix
-    ``.ome.zarr``.
-
-    Examples
-    --------
-    >>> (
-    ...     names_zarr_image("em.ome.zarr"),
-    ...     names_zarr_image("em.ome.zarr/labels/neurons"),
-    ...     names_zarr_image("zarr://em"),
-    ...     names_zarr_image("em.zarr"),
-    ... )
-    (True, True, True, False)
-    """
-    if not isinstance(url, (str, os.PathLike)):
-        return False
-    text = os.fspath(url)
-    return text.startswith(PREFIX) or any(
-        part.lower().endswith(_SUFFIX) for part in text.split("/")
     )
 
 
