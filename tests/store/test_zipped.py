@@ -349,6 +349,7 @@ def test_a_path_below_a_zip_on_a_server_that_names_no_zip_folder_is_absent(tmp_p
             wkwdask.info(f"{server.url}/em.zip/color")
 
 
+@pytest.mark.needs("obstore")
 def test_a_zip_that_is_gone_from_its_server_has_no_absent_files(tmp_path):
     """Else its chunks would be read as zeros."""
     path = tmp_path / "a.zip"
