@@ -339,7 +339,6 @@ def test_a_zip_on_a_server_is_read_in_few_requests(tmp_path):
 
 
 @pytest.mark.needs("obstore")
-@pytest.mark.needs("obstore")
 def test_a_path_below_a_zip_on_a_server_that_names_no_zip_folder_is_absent(tmp_path):
     with zipfile.ZipFile(tmp_path / "em.zip", "w") as archive:
         archive.writestr("color/1/header.wkw", b"")
