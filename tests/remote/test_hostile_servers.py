@@ -84,8 +84,9 @@ def test_a_server_that_sends_byte_after_byte_is_left(far, monkeypatch, where):
 
 
 _PATIENT = """
-import sys
+import signal, sys
 from wkwdask import cli
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell starts with &
 from wkwdask.store.objects import object_store
 object_store._NO_ANSWER_SECONDS = 3600
 sys.argv = ["wkwdask", "info", sys.argv[1]]
