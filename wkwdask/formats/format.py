@@ -112,11 +112,11 @@ class ArrayFormat:
     options: ClassVar[type[StorageOptions]] = StorageOptions
     """Storage options of new arrays."""
     container: ClassVar[Container] = ImageFolder()
-    """What lists the images of the format; images that are found have it, or one of their own."""
+    """Container of the images of the format; images that are found have it, or another one."""
     copies: ClassVar[Copies] = Copies()
-    """What a copy of a path or URL contains."""
+    """Contents of a copy of a path or URL."""
     level_folders: ClassVar[LevelFolders] = LevelFolders()
-    """How the folders of levels look."""
+    """Rules for the folders of levels."""
 
     def recognise(self, path: str) -> bool:
         """Return whether a local folder is of the format, by checking for a few files."""

@@ -426,7 +426,7 @@ def options_of_target(url: object, layer: str | None = None) -> type[StorageOpti
 
 
 class MixedOptions(StorageOptions):
-    """Storage options of layers of several formats, of which none applies to all."""
+    """Storage options of layers of several formats; none applies to all."""
 
     name: ClassVar[str] = "a dataset with layers of several formats"
 

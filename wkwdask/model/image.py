@@ -26,7 +26,7 @@ _LARGEST_RECORD = 1 << 40  # [bytes]
 
 
 class Container(Protocol):
-    """What lists images and their levels: a dataset with layers of any format, a group of Zarr or
+    """List of images and their levels: a dataset with layers of any format, a group of Zarr or
     N5, or ``info``. It edits these documents."""
 
     @property
@@ -160,7 +160,7 @@ class Image:
     noun: str = "array"
     """Word of the format for a level."""
     container: Container | None = None
-    """What lists the image and edits its documents; None for images that are only read."""
+    """Container that lists the image and edits its documents; None for images that are only read."""
     details: Any = None
     """Further information for the format."""
     document: str = ""

@@ -25,7 +25,7 @@ class FileState(NamedTuple):
 
 
 class Capabilities(NamedTuple):
-    """What a store can do besides reading files by name."""
+    """Abilities of a store besides reading files by name."""
 
     lists: bool
     """Names of folders can be listed."""
@@ -135,7 +135,7 @@ class Output(Protocol):
 
 
 class Folders(Protocol):
-    """What folders on a file system have, and buckets, servers and zips lack.
+    """Words of folders on a file system, which buckets, servers and zips lack.
 
     All functions take full paths and behave like those of ``os``.
     """
@@ -177,7 +177,7 @@ class Folders(Protocol):
         """Swap two names atomically; return False if the system cannot."""
 
     def link(self, old: str, new: str) -> None:
-        """Give a file a second name."""
+        """Add a second name to a file."""
 
     def symlink(self, target: str, path: str) -> None:
         """Create a symbolic link."""
@@ -247,11 +247,11 @@ class Store(Protocol):
 
     @property
     def can(self) -> Capabilities:
-        """What it can do besides reading files by name."""
+        """Abilities besides reading files by name."""
 
     @property
     def folders(self) -> Folders | None:
-        """What only folders on a file system have; None for servers, buckets and zips."""
+        """Words of folders on a file system; None for servers, buckets and zips."""
 
     @property
     def files_at_once(self) -> int:

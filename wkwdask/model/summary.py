@@ -1,4 +1,4 @@
-"""How results are shown: text with units, tables, cards in notebooks; and the summary of images
+"""Presentation of results: text with units, tables, cards in notebooks; and the summary of images
 outside of datasets, for ``wkwdask info``."""
 
 from __future__ import annotations

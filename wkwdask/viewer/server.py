@@ -161,10 +161,10 @@ class _Answer(NamedTuple):
     stop: int = 0
     """Range of the content that follows the body."""
     content: Content | None = None
-    """What follows the body, to be closed."""
+    """Content after the body, to be closed."""
 
     def read(self) -> bytes:
-        """Read what follows the body."""
+        """Read the content after the body."""
         return b"" if self.content is None else self.content.read(self.start, self.stop)
 
 
