@@ -160,7 +160,7 @@ class Image:
     noun: str = "array"
     """Word of the format for a level."""
     container: Container | None = None
-    """Container that lists the image and edits its documents; None for images that are only read."""
+    """Container that edits the documents of the image; None for images that are only read."""
     details: Any = None
     """Further information for the format."""
     document: str = ""
