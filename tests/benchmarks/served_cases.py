@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .measure import Outcome
     from .table import Row
 
-_REQUESTS_PER_SECOND = 3000
+_REQUESTS_PER_SECOND = 1500
 
 
 @dataclass(frozen=True)

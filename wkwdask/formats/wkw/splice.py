@@ -16,6 +16,7 @@ blocks all become one target file is copied whole.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -53,9 +54,9 @@ class Overlaid(Volume):
 
     base: StoredArray
 
+    @abstractmethod
     def annotated_cells(self, box: BoundingBox, cell_shape: Vec3) -> CellMap:
         """Mark the cells of a grid, within a box, that contain voxels of replaced blocks."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
