@@ -16,6 +16,7 @@ import wkwdask
 
 PACKAGE = Path(wkwdask.__file__).resolve().parent
 FLOORS = {
+    "array_types": -1,
     "errors": 0, "geometry": 0, "kernels": 0,
     "plans": 1,
     "model": 2,
@@ -30,6 +31,7 @@ FLOORS = {
 TOP = FLOORS["api"]
 WITHOUT_DASK = FLOORS["graphs"] - 1  # the highest floor that never imports dask
 HAS_NO_FILES = {
+    "array_types",
     "errors",
     "geometry",
     "kernels",
@@ -79,14 +81,13 @@ BY_PATH = {
     "formats.pictures.sources": "patterns of paths; files of the user",
     "formats.precomputed.target": "where the links above a new folder lead",
     "formats.webknossos.copies": "folders that a copy has created",
-    "formats.zarr.single_file": "temporary files of killed calls",
     "formats.zarr.target": "where the links above a new folder lead",
     "ids.faces": "scratch files that are read at any offset",
     "ids.id_map": "scratch tables that are mapped into memory",
     "ids.id_source": "a table of the user that is mapped into memory",
+    "runs.garbage": "temporary files of killed jobs",
     "runs.job_folder": "publishes folders",
     "runs.staged": "folders that a job has created; the size of interrupted jobs",
-    "verbs.export": "publishes folders; the size of interrupted exports",
     "verbs.remove": "counts and deletes folders",
     "verbs.update": "temporary files of killed jobs",
     "verbs.write": "temporary files of killed jobs",

@@ -25,6 +25,7 @@ _MODULES = {
     "api.apply": "apply",
     "api.layers": "Layer LayerMag",
     "api.pyramids": "build_pyramid plan_pyramid upsample",
+    "api.segment": "segment",
     "api.segmentations": "connected_components merge remap remove_dust renumber",
     "api.statistics": "contrast histogram label_statistics",
     "api.to_n5": "to_n5",
@@ -42,11 +43,13 @@ _MODULES = {
     "formats.zarr.codecs.tiff": "tiff_prefix",
     "geometry.bounding_box": "BoundingBox",
     "geometry.mag": "Mag",
+    "ids.segment": "SegmentPlan",
     "model.faults": "Fault",
     "runs.report": "Report RmReport",
     "verbs.diff": "Diff",
     "verbs.estimate": "PyramidPlan",
     "verbs.manifest": "ManifestReport",
+    "runs.cleaning": "clean",
     "verbs.repair": "RepairReport",
     "verbs.verify": "VerifyReport",
     "viewer.demo": "make_demo",
@@ -79,6 +82,7 @@ __all__ = [
     "Report",
     "ResumeError",
     "RmReport",
+    "SegmentPlan",
     "Sharding",
     "SpaceError",
     "TaskFailedError",
@@ -91,6 +95,7 @@ __all__ = [
     "build_pyramid",
     "check_manifest",
     "choose_sharding",
+    "clean",
     "cluster",
     "compress",
     "connected_components",
@@ -126,6 +131,7 @@ __all__ = [
     "rm",
     "sample",
     "save",
+    "segment",
     "tiff_prefix",
     "tiff_shard_codec",
     "to_n5",
@@ -151,6 +157,7 @@ if TYPE_CHECKING:
     from wkwdask.api.datasets import Dataset, create_dataset, open_dataset
     from wkwdask.api.layers import Layer, LayerMag
     from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
+    from wkwdask.api.segment import segment
     from wkwdask.api.segmentations import connected_components, merge, remap, remove_dust, renumber
     from wkwdask.api.statistics import contrast, histogram, label_statistics
     from wkwdask.api.to_n5 import to_n5
@@ -189,7 +196,9 @@ if TYPE_CHECKING:
     from wkwdask.formats.zarr.codecs.tiff import tiff_prefix
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
+    from wkwdask.ids.segment import SegmentPlan
     from wkwdask.model.faults import Fault
+    from wkwdask.runs.cleaning import clean
     from wkwdask.runs.report import Report, RmReport
     from wkwdask.verbs.diff import Diff
     from wkwdask.verbs.estimate import PyramidPlan

@@ -527,7 +527,7 @@ def test_other_settings_are_not_resumed(dataset, small_regions):
 
 def test_bricks_that_are_not_whole_blocks_are_refused(dataset):
     for chunks in (12, (8, 8, 4)):
-        with pytest.raises(ValueError, match="the target's blocks of"):
+        with pytest.raises(ValueError, match="whole blocks of the target, multiples of"):
             wkwdask.apply(np.copy, dataset / "color" / "1", dataset / "copy" / "1", chunks=chunks)
 
 
@@ -595,7 +595,7 @@ def test_bricks_are_multiples_of_chunks_of_any_lengths(tmp_path):
     np.testing.assert_array_equal(wkwdask.open(f"zarr://{tmp_path}/b.ome.zarr")[0], 2 * array)
     with pytest.raises(
         ValueError,
-        match=r"the target's blocks of \(5, 6, 7\) voxels times powers of two, got \(8, 8, 8\)",
+        match=r"whole blocks of the target, multiples of \(5, 6, 7\) voxels, got \(8, 8, 8\)",
     ):
         wkwdask.apply(
             _double, f"zarr://{tmp_path}/a.ome.zarr/1", f"zarr://{tmp_path}/c.ome.zarr", chunks=8

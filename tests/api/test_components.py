@@ -377,6 +377,10 @@ def test_damaged_scratch_files_are_rebuilt(blob_dataset, tmp_path):
     files[0].write_bytes(files[0].read_bytes()[:-9])
     files[1].write_bytes(files[1].read_bytes()[:40] + b"\0" * 400)
     files[2].unlink()
+    data = bytearray(files[3].read_bytes())
+    runs = len(data) // 2
+    data[runs] ^= 1
+    files[3].write_bytes(data)
     wkwdask.connected_components(blob_dataset / "seg", blob_dataset / "cc" / "1")
     assert stored(blob_dataset / "once") == stored(blob_dataset / "cc")
 

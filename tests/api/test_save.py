@@ -113,8 +113,8 @@ def test_what_is_refused(tmp_path):
         wkwdask.save(ARRAY, tmp_path / "ds" / "em" / "1", mag=1)
     with pytest.raises(ValueError, match=r"named as N5, but to_wkw\(\) writes WKW; use save\(\)"):
         wkwdask.to_wkw(ARRAY, f"n5://{tmp_path}/v.n5/em/s1")
-    with pytest.raises(UnsupportedError, match="local folders only"):
-        wkwdask.save(ARRAY, "precomputed://s3://bucket/em", voxel_size=SIZE)
+    with pytest.raises(UnsupportedError, match="remote locations are read-only"):
+        wkwdask.save(ARRAY, "precomputed://https://host/em", voxel_size=SIZE)
 
 
 def test_of_data_arrays(tmp_path):

@@ -6,10 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .analysis_cases import analysis_cases
+from .bucket_cases import bucket_cases
 from .data import BLOCK_LEN, ITEMSIZE, LAYERS
 from .format_cases import precomputed_cases, zarr_cases
 from .memory import Memory
 from .n5_cases import n5_cases
+from .numbering import Numbering
 from .pyramid_cases import LABELS, pyramid_cases, scaling, threads_label
 from .race import Faster, FasterByWall, Race, Scaling, Unit
 from .rechunk_cases import rechunk_cases
@@ -48,9 +50,15 @@ def all_cases(data: Data) -> list[Race | Memory | Start]:
     cases += copy_cases(data)
     cases += analysis_cases(data)
     cases += remote_cases(data)
+    cases += bucket_cases(data)
     cases += served_cases(data)
     sizes = (max(BLOCK_LEN, data.size // 4), data.size // 2, data.size)
     return [*cases, *(Memory(f"memory/{threads}", data, threads, sizes) for threads in (1, 2))]
+
+
+def long_cases(data: Data) -> list[Numbering]:
+    """List what takes minutes and is measured only where ``--rows`` names it."""
+    return [Numbering(f"objects/{n}", data, n) for n in (1250, 12500)]
 
 
 def _passes(nbytes: float) -> int:

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .cases import all_cases
+from .cases import all_cases, long_cases
 from .data import Data, check_size, prepare, real_volumes
 from .table import format_table
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .memory import Memory
+    from .numbering import Numbering
     from .race import Race
     from .start import Start
     from .table import Row
@@ -68,7 +69,9 @@ def is_chosen(name: str, pattern: str) -> bool:
     )
 
 
-def run_cases(cases: Sequence[Race | Memory | Start], data: Data, repeat: int) -> list[Row]:
+def run_cases(
+    cases: Sequence[Race | Memory | Start | Numbering], data: Data, repeat: int
+) -> list[Row]:
     """Measure cases one after the other, put away what each has written, and say on standard error
     how far it is."""
     rows = []
@@ -108,10 +111,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     check_size(options.size)
     with tempfile.TemporaryDirectory(prefix="wkwdask-benchmarks-") as folder:
         if options.list:
-            print("\n".join(case.name for case in all_cases(Data(Path(folder), options.size))))
+            data = Data(Path(folder), options.size)
+            print("\n".join(case.name for case in [*all_cases(data), *long_cases(data)]))
             return 0
         data = Data(Path(folder), options.size)
         cases = [case for case in all_cases(data) if is_chosen(case.name, options.rows)]
+        if options.rows != "*":
+            cases += [case for case in long_cases(data) if is_chosen(case.name, options.rows)]
         if not cases:
             _say(f"no row matches {options.rows!r}; --list shows their names")
             return 1

@@ -144,15 +144,16 @@ class NoMore:
             row.met = ours.requests <= peer.requests and ours.wall <= peer.wall
             row.note = "; ".join(
                 (
-                    _traffic(ours),
-                    f"{peer.label}: {_traffic(peer)}",
+                    traffic(ours),
+                    f"{peer.label}: {traffic(peer)}",
                     *(() if ours.digests == peer.digests else ("VOXELS DIFFER",)),
                 )
             )
         return [row]
 
 
-def _traffic(outcome: Outcome) -> str:
+def traffic(outcome: Outcome) -> str:
+    """Describe the requests of a measurement, and its time."""
     return (
         f"{outcome.requests} requests, {outcome.received / MB:.2f} MB, {outcome.wall:.3f} s, "
         f"{outcome.cpu:.3f} CPU s"

@@ -290,6 +290,17 @@ def test_remote_reads_are_equal_and_counted(data, name):
     assert row.tool.received > 0
 
 
+@pytest.mark.parametrize("name", ["bucket/save/precomputed", "bucket/pyramid/zarr"])
+def test_volumes_in_buckets_are_equal(data, name):
+    for package in ("moto", "obstore", "tensorstore", "zarr"):
+        _needs(package)
+    (row,) = _race(data, name).run(1, lambda text: None)
+    assert (row.tool.problem, row.against.problem) == ("", "")
+    assert row.met is not None
+    assert "DIFFER" not in row.note
+    assert min(row.tool.requests, row.against.requests) > 0
+
+
 @pytest.mark.needs("wkw")
 def test_served_chunks_are_counted(data):
     for package in ("wkw", "neuroglancer"):

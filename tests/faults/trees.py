@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+from itertools import pairwise
 from pathlib import Path
 
 import wkwdask
@@ -11,6 +13,7 @@ import wkwdask
 JSON_NAME = "datasource-properties.json"
 # what may stay in a dataset beside the data: provenance and record of a mag
 HARMLESS = (".wkwdask.json", ".wkwdask-files.npy", ".wkwdask-progress.jsonl")
+_JOB = re.compile(r"\.\d{8}T\d{6}-[0-9a-f]{8}")
 
 
 def make_dataset(folder, voxel_size):
@@ -20,16 +23,40 @@ def make_dataset(folder, voxel_size):
 
 
 def contents(folder):
-    """The bytes of every visible file of a folder, and the JSON parsed."""
+    """The bytes of every visible file of a folder, and the JSON parsed.
+
+    Scales have their plain names, whichever job wrote them. A scale that was replaced by one of
+    another name, and stays for those who read it, is not visible.
+    """
     found = {}
     for path in sorted(Path(folder).rglob("*")):
-        if path.is_file() and not any(
-            part.startswith(".") for part in path.relative_to(folder).parts
-        ):
-            found[str(path.relative_to(folder))] = (
-                json.loads(path.read_text()) if path.name == JSON_NAME else path.read_bytes()
+        name = path.relative_to(folder)
+        if path.is_file() and not _is_hidden(Path(folder), name):
+            found[_JOB.sub("", str(name))] = (
+                json.loads(path.read_text()) if path.name == JSON_NAME else _plain_bytes(path)
             )
     return found
+
+
+def _is_hidden(folder, name):
+    """Whether a file has a hidden name, or belongs to a scale of which ``info`` lists another
+    folder."""
+    if any(part.startswith(".") for part in name.parts):
+        return True
+    for above, below in pairwise([*reversed(name.parents), name]):
+        info = folder / above / "info"
+        if info.exists():
+            keys = {scale["key"] for scale in json.loads(info.read_text()).get("scales", ())}
+            if below.name not in keys and _JOB.sub("", below.name) in {
+                _JOB.sub("", key) for key in keys
+            }:
+                return True
+    return False
+
+
+def _plain_bytes(path):
+    data = path.read_bytes()
+    return _JOB.sub("", data.decode()).encode() if path.name == "info" else data
 
 
 def lay_out(files, folder):
@@ -49,7 +76,7 @@ def leftovers(folder):
     return sorted(
         str(path.relative_to(folder))
         for path in Path(folder).rglob(".*")
-        if path.name not in HARMLESS
+        if path.name not in HARMLESS and not path.name.startswith(".wkwdask-garbage-")
     )
 
 

@@ -67,6 +67,7 @@ def test_one_lost_file_is_an_error(written):
     report = wkwdask.verify(url)
     assert not report.is_sound
     assert report.kinds() == {"file.lost": 1}
+    assert len(wkwdask.repair(url).remaining) == 1
 
 
 def test_files_that_are_all_lost_are_errors(written):
@@ -206,6 +207,17 @@ def test_file_of_another_size_is_a_warning(written, tmp_path):
         "accept"
     }
     assert not wkwdask.verify(url).faults
+
+
+def test_damaged_record_does_not_hinder_the_repair(written, tmp_path):
+    _, url, paths = written
+    (record,) = tmp_path.rglob(".wkwdask-files.npy")
+    os.truncate(record, 40)
+    os.truncate(paths[0], 3)
+    assert "record.broken" in wkwdask.verify(url).kinds()
+    assert wkwdask.repair(url, quarantine=True, salvage=True).is_sound
+    assert not record.exists()
+    assert not [fault for fault in wkwdask.verify(url).faults if fault.severity != "note"]
 
 
 @pytest.mark.parametrize("software", ["zarr-python", "tensorstore"])

@@ -6,7 +6,7 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from wkwdask.errors import UnsupportedError
+from wkwdask.errors import MissingError, UnsupportedError
 from wkwdask.formats import registry
 from wkwdask.formats.format import ArrayFormat
 
@@ -33,6 +33,9 @@ class _Working(ArrayFormat):
 
     def recognise(self, path):
         return path.endswith(".working")
+
+    def find(self, url):
+        raise MissingError(f"{url}: nothing is here")
 
 
 def test_the_order():

@@ -19,6 +19,7 @@ from wkwdask.errors import CorruptError, FormatError, UnsupportedError
 from wkwdask.formats.leftovers import QUARANTINE_NAME
 from wkwdask.formats.webknossos.inspection import inspect_dataset
 from wkwdask.formats.wkw import file_check as wkw_check
+from wkwdask.formats.wkw.array import wkw_array
 from wkwdask.formats.wkw.file import decode_block, decode_file
 from wkwdask.formats.wkw.file_check import WkwCheck
 from wkwdask.formats.wkw.folder import file_path, list_mag
@@ -29,7 +30,7 @@ from wkwdask.formats.wkw.header import (
     make_header,
     parse_header,
 )
-from wkwdask.formats.wkw.repair import WkwRepair, repair_file
+from wkwdask.formats.wkw.repair import WkwRepair
 from wkwdask.model.faults import KINDS
 from wkwdask.store.new_files import RenamedFile
 from wkwdask.store.records import patch_file_record, read_file_record, write_file_record
@@ -46,8 +47,20 @@ def stored(folder, raw, shard=SHARD):
     return path
 
 
-def check_of(folder, header, box=None):
-    return WkwCheck(str(folder), header, box, decode=True)
+EVERYWHERE = BoundingBox((0, 0, 0), (1 << 30,) * 3)
+
+
+def check_of(folder, header, box=None, **options):
+    array = wkw_array(str(folder), header, box or EVERYWHERE)
+    return WkwCheck(array, decode=True, box=box, **options)
+
+
+def check_file(check):
+    return check.check_file((0, *SHARD), 0)
+
+
+def repair_file(check, head=None, *, salvage):
+    return WkwRepair(check).repair_shard(SHARD, head, "why", None, salvage=salvage)
 
 
 def voxels_of(header, data):
@@ -81,7 +94,7 @@ def test_an_error_is_what_no_reader_reads(tmp_path_factory, data):
     header = data.draw(headers())
     raw = data.draw(damaged(encode_file(voxels_of(header, data), header)))
     stored(folder, raw)
-    found = check_of(folder, header).check_shard(SHARD)
+    found = check_file(check_of(folder, header))
     assert bool(errors(found)) == (reads(raw, header) is None)
     assert (found.files, found.nbytes) == (1, len(raw))
     assert {fault.kind for fault in found.faults} <= set(KINDS)
@@ -101,15 +114,15 @@ def test_what_is_mended_keeps_what_was_good(tmp_path_factory, data):
     sound = check.intact_blocks(SHARD)
     if sound.header is None or not sound.num_intact:
         with pytest.raises(CorruptError):
-            repair_file(check, SHARD, None, "why", salvage=True)
+            repair_file(check, salvage=True)
         assert Path(file_path(str(folder), SHARD)).read_bytes() == broken
         return
     before = [
         decode_block(broken[a:b], sound.header, "file", n, a) if b else None
         for n, (a, b) in enumerate(sound.bounds.tolist())
     ]
-    nbytes, _ = repair_file(check, SHARD, None, "why", salvage=True)
-    found = check.check_shard(SHARD)
+    nbytes, _ = repair_file(check, salvage=True)
+    found = check_file(check)
     assert errors(found) == []
     assert found.nbytes == nbytes
     after = check.intact_blocks(SHARD)
@@ -131,13 +144,13 @@ def test_a_damaged_header_is_proven_by_the_blocks(tmp_path_factory, data):
     raw[place] = data.draw(st.integers(0, 255))
     stored(folder, bytes(raw))
     check = check_of(folder, header)
-    kinds = frozenset(fault.kind for fault in errors(check.check_shard(SHARD)))
+    kinds = frozenset(fault.kind for fault in errors(check_file(check)))
     if not kinds:
         return
     new = WkwRepair(check).probe(SHARD, kinds).head
     if new is not None:
-        repair_file(check, SHARD, new, "why", salvage=False)
-        assert errors(check.check_shard(SHARD)) == []
+        repair_file(check, new, salvage=False)
+        assert errors(check_file(check)) == []
         assert (
             decode_file(Path(file_path(str(folder), SHARD)).read_bytes()).tobytes()
             == decode_file(encode_file(array, header)).tobytes()
@@ -155,7 +168,7 @@ def test_golden_files_are_sound():
         assert scope.faults == []
         (mag,) = scope.layers[0].mags
         found = [
-            check_of(folder, mag.header).check_shard(tuple(shard))
+            check_of(folder, mag.header).check_file((0, *shard), 0)
             for shard in mag.listing.shards.tolist()
         ]
         assert [fault for one in found for fault in one.faults if fault.kind != "file.zeros"] == []
@@ -170,7 +183,7 @@ def test_pages_and_batches(tmp_path, monkeypatch):
     raw[header.smallest_data_offset + 100 : header.smallest_data_offset + 130] = b"\xff" * 30
     raw[16 + 8 * 300 : 16 + 8 * 301] = (1 << 50).to_bytes(8, "little")
     stored(tmp_path, bytes(raw))
-    whole = check_of(tmp_path, header).check_shard(SHARD)
+    whole = check_file(check_of(tmp_path, header))
     assert {fault.kind for fault in whole.faults} == {
         "table.beyond",
         "table.falls",
@@ -178,7 +191,7 @@ def test_pages_and_batches(tmp_path, monkeypatch):
     }
     monkeypatch.setattr(wkw_check, "_PAGE_ENTRIES", 64)
     monkeypatch.setattr(wkw_check, "_BATCH_NBYTES", 100)
-    piecewise = check_of(tmp_path, header).check_shard(SHARD)
+    piecewise = check_file(check_of(tmp_path, header))
     assert set(piecewise.faults) == set(whole.faults)
     assert piecewise.blocks == whole.blocks
 
@@ -190,12 +203,10 @@ def test_values_and_places_outside_the_box(tmp_path):
     stored(tmp_path, encode_file(array, header))
     corner = np.array(SHARD) * 8
     box = BoundingBox(tuple(corner.tolist()), (6, 8, 8))
-    found = WkwCheck(str(tmp_path), header, box, decode=True, find_largest=True).check_shard(SHARD)
+    found = check_file(check_of(tmp_path, header, box, find_largest=True))
     assert found.largest == 500
     assert found.outside == BoundingBox(tuple(np.add(corner, (6, 7, 5)).tolist()), (1, 1, 1))
-    inside = WkwCheck(
-        str(tmp_path), header, BoundingBox((0, 0, 0), (99, 99, 99)), decode=True
-    ).check_shard(SHARD)
+    inside = check_file(check_of(tmp_path, header, BoundingBox((0, 0, 0), (99, 99, 99))))
     assert (inside.outside, inside.faults) == (None, ())
 
 
@@ -203,7 +214,7 @@ def test_other_kinds_of_compression(tmp_path):
     header = make_header("uint8", block_len=4, file_len=2, block_type=BlockType.LZ4)
     array = np.ones((1, 8, 8, 8), np.uint8)
     stored(tmp_path, encode_file(array, header.with_block_type(BlockType.LZ4HC)))
-    assert [fault.kind for fault in check_of(tmp_path, header).check_shard(SHARD).faults] == [
+    assert [fault.kind for fault in check_file(check_of(tmp_path, header)).faults] == [
         "file.lz4_level"
     ]
 
@@ -224,14 +235,14 @@ def test_sizes_are_not_believed(tmp_path):
         "uint8", block_len=1, file_len=1 << 15, block_type=BlockType.RAW, any_length=True
     )
     stored(tmp_path, format_header(header.for_data_file()) + bytes(5))
-    (fault,) = check_of(tmp_path, header).check_shard(SHARD).faults
+    (fault,) = check_file(check_of(tmp_path, header)).faults
     assert (fault.kind, fault.block) == ("file.truncated", 5)
     assert check_of(tmp_path, header).intact_blocks(SHARD).num_intact == 0
 
 
 def test_a_file_that_vanishes_is_no_fault(tmp_path):
     """A mag may be written while it is checked."""
-    assert check_of(tmp_path, make_header("uint8")).check_shard(SHARD).files == 0
+    assert check_file(check_of(tmp_path, make_header("uint8"))).files == 0
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="a superuser can read every file")
@@ -239,7 +250,7 @@ def test_what_cannot_be_read(tmp_path):
     header = make_header("uint8", block_len=4, file_len=2)
     path = stored(tmp_path, encode_file(np.ones((1, 8, 8, 8), np.uint8), header))
     path.chmod(0)
-    assert [fault.kind for fault in check_of(tmp_path, header).check_shard(SHARD).faults] == [
+    assert [fault.kind for fault in check_file(check_of(tmp_path, header)).faults] == [
         "file.unreadable"
     ]
     path.parent.chmod(0)
@@ -260,7 +271,7 @@ def test_a_mending_that_fails_changes_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr(RenamedFile, "publish", full_disk)
     with pytest.raises(OSError, match="No space left"):
-        repair_file(check_of(folder, header), SHARD, None, "why", salvage=True)
+        repair_file(check_of(folder, header), salvage=True)
     monkeypatch.undo()
     assert path.exists()
     assert {
@@ -275,9 +286,9 @@ def test_links_are_mended_where_they_point(tmp_path):
     path = stored(folder, encode_file(np.ones((1, 8, 8, 8), np.uint8), header) + b"more")
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
-    repair_file(check_of(folder, header), SHARD, None, "why", salvage=False)
+    repair_file(check_of(folder, header), salvage=False)
     assert path.is_symlink()
-    assert check_of(folder, header).check_shard(SHARD).faults == ()
+    assert check_file(check_of(folder, header)).faults == ()
 
 
 def test_records_follow(tmp_path):

@@ -679,9 +679,19 @@ def test_occupied_only_lists_folders(mag, monkeypatch):
     listed = []
     before = os.scandir
     monkeypatch.setattr(os, "scandir", lambda path: listed.append(str(path)) or before(path))
+    accessed = []
     for name in ("stat", "lstat", "open"):
-        monkeypatch.setattr(os, name, lambda *args, **options: pytest.fail("a file was accessed"))
+        real = getattr(os, name)
+        monkeypatch.setattr(
+            os,
+            name,
+            lambda path, *args, real=real, **options: (
+                accessed.append(str(path)) or real(path, *args, **options)
+            ),
+        )
     assert volume.files.occupied((8, 8, 8)).all()
+    # threads of other tests may open other files
+    assert [path for path in accessed if path.startswith(f"{mag}/")] == []
     assert len(listed) == 1 + 4 + 12
     listed.clear()
     assert volume.files.occupied((64, 16, 16)).all()

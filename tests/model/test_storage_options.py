@@ -20,6 +20,14 @@ from wkwdask.formats.zarr.options import ZarrOptions
 from wkwdask.model.options import make_options, options_of
 
 
+@pytest.mark.parametrize("edge", [16, np.int64(16)])
+@pytest.mark.parametrize("record", [WkwOptions, N5Options, PrecomputedOptions, ZarrOptions])
+def test_one_length_is_a_cube(record, edge):
+    assert make_options(record, chunk_shape=edge).chunk_shape == (16, 16, 16)
+    if record is not N5Options:
+        assert make_options(record, shard_shape=edge).shard_shape == (16, 16, 16)
+
+
 @pytest.mark.parametrize(
     ("record", "given", "message"),
     [
@@ -62,7 +70,9 @@ from wkwdask.model.options import make_options, options_of
             {"shard_shape": (16, 16, 16), "block_len": 32},
             "shard_shape must be a power of two of blocks",
         ),
-        (WkwOptions, {"shard_shape": True}, "shard_shape must be three whole numbers"),
+        (WkwOptions, {"shard_shape": True}, "shard_shape must be one or three whole numbers"),
+        (N5Options, {"chunk_shape": 2.5}, "chunk_shape must be one or three whole numbers"),
+        (N5Options, {"chunk_shape": (2, 2)}, "chunk_shape must be three whole numbers"),
         (WkwOptions, {"level": 13}, r'level must be in 1\.\.12 or "auto", got 13'),
         (WkwOptions, {"level": "best"}, "level must be a whole number or \"auto\", got 'best'"),
         (ZarrOptions, {"level": "auto"}, "level must be a whole number, got 'auto'"),
@@ -75,15 +85,18 @@ from wkwdask.model.options import make_options, options_of
         (PrecomputedOptions, {"chunk_shape": (0, 1, 1)}, "chunk_shape must be positive"),
         (
             PrecomputedOptions,
-            {"shard_shape": 5},
-            r'shard_shape must be three lengths, True \(or "auto"\) or False \(or "none"\), got 5',
+            {"shard_shape": 2.5},
+            (
+                r'shard_shape must be one length, three lengths, True \(or "auto"\) or False '
+                r'\(or "none"\), got 2.5'
+            ),
         ),
         (
             ZarrOptions,
             {"shard_shape": "big"},
             (
-                r'shard_shape must be three lengths, True \(or "auto"\) or False \(or "none"\), '
-                r"got .big"
+                r'shard_shape must be one length, three lengths, True \(or "auto"\) or False '
+                r'\(or "none"\), got .big'
             ),
         ),
         (PrecomputedOptions, {"quality": 101}, r"quality must be in 0\.\.100"),

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
-import urllib.request
 import warnings
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.buckets import gs_bucket
 from support.precomputed_volumes import labels
 from support.range_server import range_server
 
@@ -330,48 +329,21 @@ def test_s3(tmp_path, s3, sharding):
         wkwdask.read("precomputed://s3://bucket/none")
 
 
-@pytest.fixture(scope="module")
-def gs():
-    """An emulator of Google Cloud Storage with a bucket, in a thread of the tests; yields its URL
-    for uploads."""
-    pytest.importorskip("obstore", reason="reads gs")
-    server_of = pytest.importorskip(
-        "gcp_storage_emulator.server", reason="serves Google Cloud Storage"
-    )
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-
-    def end_headers(self):  # Google sends these headers, the emulator does not
-        self.send_header("Last-Modified", "Sun, 01 Nov 2026 00:00:00 GMT")
-        self.send_header("ETag", '"1"')
-        super(server_of.RequestHandler, self).end_headers()
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(server_of.RequestHandler, "end_headers", end_headers, raising=False)
-        patch.setenv("STORAGE_EMULATOR_HOST", f"127.0.0.1:{port}")
-        server = server_of.create_server("127.0.0.1", port, in_memory=True, default_bucket="bucket")
-        server.start()
-        try:
-            yield f"http://127.0.0.1:{port}/upload/storage/v1/b/bucket/o?uploadType=media&name="
-        finally:
-            server.stop()
-
-
 @pytest.mark.parametrize("sharding", [0, 1])
-def test_gs(tmp_path, gs, sharding):
+def test_gs(tmp_path, monkeypatch, sharding):
+    pytest.importorskip("obstore", reason="reads gs")
     array = voxels("uint64", 1)
     array[:, :32, :32, :32] = 0  # a chunk that is absent
     write_with_tensorstore(tmp_path, array, "compressed_segmentation", SHARDINGS[sharding])
-    for path in filter(Path.is_file, tmp_path.rglob("*")):
-        request = urllib.request.Request(
-            gs + f"v{sharding}/{path.relative_to(tmp_path)}",
-            path.read_bytes(),
-            {"Content-Type": "application/octet-stream"},
-        )
-        urllib.request.urlopen(request).close()
-    np.testing.assert_array_equal(wkwdask.read(f"precomputed://gs://bucket/v{sharding}"), array)
-    with pytest.raises(wkwdask.errors.MissingError, match="gs://bucket/none/info: not found"):
-        wkwdask.read("precomputed://gs://bucket/none")
+    with gs_bucket() as bucket:
+        for name, value in bucket.environment(bucket.server).items():
+            monkeypatch.setenv(name, value)
+        for path in filter(Path.is_file, tmp_path.rglob("*")):
+            bucket.put(f"v{sharding}/{path.relative_to(tmp_path)}", path.read_bytes())
+        read = wkwdask.read(f"precomputed://gs://bucket/v{sharding}")
+        np.testing.assert_array_equal(read, array)
+        with pytest.raises(wkwdask.errors.MissingError, match="gs://bucket/none/info: not found"):
+            wkwdask.read("precomputed://gs://bucket/none")
 
 
 def test_s3_that_may_not_be_listed(tmp_path, monkeypatch):

@@ -15,11 +15,12 @@ from wkwdask.plans.regions import Tiling
     st.tuples(*[st.integers(1, 150)] * 3),
     st.tuples(*[st.integers(0, 100)] * 3),
     st.integers(1, 8),
-    st.sampled_from([None, (16, 16, 16), (64, 8, 32)]),
+    st.sampled_from([(64, 64, 64), (24, 48, 40)]),
+    st.sampled_from([None, (16, 16, 16), (64, 8, 32), (24, 56, 8)]),
 )
-def test_plans_cover_every_voxel_once(shape, offset, workers, brick):
+def test_plans_cover_every_voxel_once(shape, offset, workers, shard, brick):
     box = BoundingBox(offset, shape)
-    plan = plan_bricks(box, Tiling((8, 8, 8), (64, 64, 64), 1 << 14), workers, brick)
+    plan = plan_bricks(box, Tiling((8, 8, 8), shard, 1 << 14), workers, brick)
     seen = np.zeros(shape, np.uint8)
     everywhere = np.ones([len(r) for r in plan.region_range()], bool)
     for region in plan.regions(everywhere):

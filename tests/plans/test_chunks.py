@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +12,7 @@ from support.strategies import boxes
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.plans.chunks import chunk_lengths, largest_multiple, num_chunks
 
-POWERS = st.sampled_from([1, 2, 4, 8, 16, 32])
+COUNTS = st.sampled_from([1, 2, 4, 7, 8, 12, 16, 30, 32])
 
 
 @pytest.mark.parametrize(
@@ -25,6 +27,9 @@ POWERS = st.sampled_from([1, 2, 4, 8, 16, 32])
         ((128,) * 3, (1024,) * 3, 8, 1, (128,) * 3),  # never less than a block
         # an axis that is full stays, the others grow
         ((64, 64, 16), (256, 256, 16), 1, 1 << 40, (256, 256, 16)),
+        ((32,) * 3, (96, 384, 32), 1, 1 << 40, (96, 384, 32)),
+        ((32,) * 3, (31 * 32, 64, 64), 1, 1 << 20, (32, 64, 64)),  # 31 chunks would be too many
+        ((10,) * 3, (25, 40, 40), 1, 1 << 40, (10, 40, 40)),  # not whole chunks
     ],
 )
 def test_largest_multiple_table(chunk, shard, voxel_nbytes, nbytes, expected):
@@ -32,8 +37,8 @@ def test_largest_multiple_table(chunk, shard, voxel_nbytes, nbytes, expected):
 
 
 @given(
-    st.tuples(POWERS, POWERS, POWERS),
-    st.tuples(POWERS, POWERS, POWERS),
+    st.tuples(COUNTS, COUNTS, COUNTS),
+    st.tuples(COUNTS, COUNTS, COUNTS),
     st.integers(1, 255),
     st.integers(0, 1 << 30),
 )
@@ -42,8 +47,9 @@ def test_largest_multiple(chunk, times, voxel_nbytes, nbytes):
     found = largest_multiple(chunk, shard, voxel_nbytes, nbytes)
     assert all(s % n == 0 and n % c == 0 for c, n, s in zip(chunk, found, shard, strict=True))
     assert found == chunk or found[0] * found[1] * found[2] * voxel_nbytes <= nbytes
-    doubled = [min(2 * n, s) for n, s in zip(found, shard, strict=True)]
-    assert found == shard or doubled[0] * doubled[1] * doubled[2] * voxel_nbytes > nbytes
+    # the next one is larger by a factor of at most 7 along each axis
+    larger = [s if s // n < 7 else 7 * n for n, s in zip(found, shard, strict=True)]
+    assert found == shard or math.prod(larger) * voxel_nbytes > nbytes
 
 
 @pytest.mark.parametrize(

@@ -34,12 +34,13 @@ def touched_voxels(lengths, box, shape):
 @given(
     st.tuples(LENGTHS, LENGTHS, LENGTHS),
     st.tuples(*[st.integers(0, 50)] * 3),
+    st.sampled_from([(32, 32, 32), (12, 20, 24)]),
     st.sampled_from([1 << 8, 1 << 12, 1 << 20]),
 )
-def test_parts(lengths, topleft, nbytes):
+def test_parts(lengths, topleft, shard, nbytes):
     box = BoundingBox(topleft, tuple(map(sum, lengths)))
-    plan = plan_parts(lengths, box, (4, 4, 4), (32, 32, 32), 2, nbytes)
-    assert all(32 % n == 0 and n % 4 == 0 for n in plan.part_shape)
+    plan = plan_parts(lengths, box, (4, 4, 4), shard, 2, nbytes)
+    assert all(edge % n == 0 and n % 4 == 0 for edge, n in zip(shard, plan.part_shape, strict=True))
     assert plan.part_shape == (4, 4, 4) or math.prod(plan.part_shape) * 2 <= nbytes
     assert plan.touched_nbytes == 2 * touched_voxels(lengths, box, plan.part_shape)
     least = 2 * touched_voxels(lengths, box, (4, 4, 4))

@@ -46,9 +46,9 @@ class Case:
             voxel_nbytes,
             workers,
         )
-        self.passes = plan_passes(
-            box.in_mag(mags[0]), mags[1:], [Tiling(chunk, shard, voxel_nbytes)] * len(mags), workers
-        )
+        tiling = Tiling(chunk, shard, voxel_nbytes)
+        self.unit = tiling.unit_shape
+        self.passes = plan_passes(box.in_mag(mags[0]), mags[1:], [tiling] * len(mags), workers)
 
     def __repr__(self):
         return (
@@ -71,8 +71,9 @@ def cases(draw):
     of lengths that are no powers of two, and any steps.
 
     Chunks and shards have other lengths along each axis as often as not, which is where mixed-up
-    axes show. Voxels of 255 bytes are drawn because a brick of the smallest kind is then already
-    more than the budget; many workers, because they cut regions below a file.
+    axes show. Shards of other than powers of two of chunks are made from larger units, or from
+    chunks if units are too large. Voxels of 255 bytes are drawn because a brick of the smallest
+    kind is then already more than the budget; many workers, because they cut regions below a file.
     """
     mags = _ladder(
         Mag.parse("1"), draw(st.lists(st.sampled_from(STEPS + JUMPS), min_size=1, max_size=6))
@@ -80,13 +81,15 @@ def cases(draw):
     chunk = (draw(st.sampled_from([1, 2, 8, 24, 32, 100, 128])),) * 3
     if draw(st.booleans()):
         chunk = draw(st.tuples(*[st.sampled_from([1, 4, 10, 16, 64])] * 3))
-    times = draw(st.sampled_from([1, 2, 4, 16, 32]))
+    times = (draw(st.sampled_from([1, 2, 4, 16, 32])),) * 3
+    if draw(st.booleans()):
+        times = draw(st.tuples(*[st.sampled_from([1, 2, 3, 5, 6, 12, 31])] * 3))
     box = BoundingBox(draw(vectors(0, 5000)), draw(st.one_of(vectors(1, 3000), vectors(1, 40))))
     return Case(
         box,
         mags,
         chunk,
-        tuple(n * times for n in chunk),
+        tuple(n * m for n, m in zip(chunk, times, strict=True)),
         draw(st.sampled_from([1, 2, 4, 8, 255])),
         draw(st.sampled_from([1, 2, 16, 1000])),
     )
@@ -117,7 +120,7 @@ def test_levels(case):
                     (*level.region_shape, *level.brick_shape), case.chunk * 2, strict=True
                 )
             )
-            odd = [n // (n & -n) for n in case.chunk * 2]  # shapes are chunks times powers of two
+            odd = [n // (n & -n) for n in case.unit * 2]  # shapes are units times powers of two
             assert all(
                 n > 0 and n // (n & -n) == part
                 for n, part in zip((*level.region_shape, *level.brick_shape), odd, strict=True)
@@ -140,24 +143,22 @@ def test_levels(case):
 
 
 @given(cases())
-def test_a_pass_stops_where_a_share_is_less_than_a_chunk(case):
+def test_a_pass_stops_where_a_share_is_less_than_a_unit(case):
     done = 0
     for plan in case.passes:
         done += len(plan.levels)
         if done < len(case.mags) - 1:
             factor = case.mags[done].step_to(case.mags[done + 1])
             assert any(
-                n // f < chunk
-                for n, f, chunk in zip(
-                    plan.levels[-1].region_shape, factor, case.chunk, strict=True
-                )
+                n // f < edge
+                for n, f, edge in zip(plan.levels[-1].region_shape, factor, case.unit, strict=True)
             )
 
 
 @given(cases())
 def test_memory(case):
     # one of another length cannot be halved down to a voxel
-    assume(all(n & (n - 1) == 0 for n in case.chunk))
+    assume(all(n & (n - 1) == 0 for n in case.unit))
     for plan in case.passes:
         first = plan.levels[0]
         window = math.prod(first.factor)
@@ -177,13 +178,13 @@ def test_memory(case):
             [
                 1,
                 *(
-                    -(-f // chunk)
+                    -(-f // edge)
                     for level in plan.levels[1:]
-                    for f, chunk in zip(level.factor, case.chunk, strict=True)
+                    for f, edge in zip(level.factor, case.unit, strict=True)
                 ),
             ]
         )
-        least_brick = math.prod(n * least for n in case.chunk)
+        least_brick = math.prod(n * least for n in case.unit)
         for level in plan.levels:
             assert math.prod(level.brick_shape) <= max(
                 SOURCE_BUDGET // (window * case.voxel_nbytes), least_brick
@@ -428,19 +429,20 @@ def test_regions_of_an_earlier_planning_are_kept(case, workers):
 
 @given(cases())
 def test_a_region_is_a_file_or_less(case):
-    """At least two chunks an edge; never more than a minute's work, nor so large that workers have
+    """At least two units an edge; never more than a minute's work, nor so large that workers have
     nothing to do while regions could be halved."""
+    largest, counts = max(case.unit), [n // m for n, m in zip(case.shard, case.unit, strict=True)]
     for plan in case.passes:
         first = plan.levels[0]
-        edge = {n // chunk for n, chunk in zip(first.region_shape, case.chunk, strict=True)}
+        edge = {n // unit for n, unit in zip(first.region_shape, case.unit, strict=True)}
         assert len(edge) == 1
         (edge,) = edge
-        assert edge >= 2 or case.chunk == case.shard
-        assert edge * max(case.chunk) <= max(512, 2 * max(case.chunk), max(case.shard))
+        assert edge >= 2
+        assert edge * largest <= max(512, largest * max(2, *counts))
         assert edge <= 2 or math.prod(plan.source_region_shape) * case.voxel_nbytes <= TASK_BUDGET
         num_regions = math.prod(len(r) for r in cell_range(first.box, first.region_shape))
         if case.workers > num_regions:
-            assert edge <= 2 or edge * max(case.chunk) <= 128
+            assert edge <= 2 or edge * largest <= 128
 
 
 @pytest.mark.parametrize(("edge", "voxel_nbytes"), [(10, 8), (12, 1), (24, 4), (96, 1), (100, 1)])

@@ -23,10 +23,10 @@ from wkwdask.formats.precomputed.info import Scale
 from wkwdask.formats.precomputed.info import new_document as new_info
 from wkwdask.formats.precomputed.info_file import InfoEdit
 from wkwdask.formats.publication import (
-    RECORD_NAME,
     edit_kinds,
     format_publication,
     read_publication,
+    write_record,
 )
 from wkwdask.formats.record_paths import RecordPaths
 from wkwdask.formats.replaceable import is_occupied
@@ -162,8 +162,8 @@ def test_edits_of_all_kinds_survive_a_record(layer):
     both, paths = Edits((info, edit(layer))), RecordPaths(f"{layer}/.wkwdask-1")
     os.makedirs(paths.root)
     record = format_publication(paths, "1", "id", [("1-1-1", f"{layer}/1")], both)
-    assert str(layer) not in record.decode()
-    Path(paths.root, RECORD_NAME).write_bytes(record)
+    assert str(layer) not in json.dumps(record)
+    write_record(paths.root, record)
     assert read_publication(paths).edit == both
 
 

@@ -172,7 +172,7 @@ RECORDS = {
     "files": (lambda _: None, "color/2/.wkwdask-files.npy", update),
     "export": (
         lambda folder: interrupted(export, folder),
-        ".out.npy.wkwdask-export/settings.json",
+        ".wkwdask-job-*/plan.json",
         export,
     ),
 }

@@ -12,6 +12,7 @@ import shutil
 import signal
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import dask
@@ -454,10 +455,15 @@ def test_an_export_does_not_go_on_through_links(case, tmp_path):
     dataset, _ = case
     secret = tmp_path / "secret"
     secret.write_bytes(b"mine" * 100_000)
-    root = tmp_path / ".out.npy.wkwdask-export"
-    root.mkdir()
+    with (
+        stopping(tmp_path / "log", 1, KeyboardInterrupt()),
+        regions_of(8),
+        suppress(KeyboardInterrupt),
+    ):
+        wkwdask.convert(dataset / "color" / "1", tmp_path / "out.npy")
+    (root,) = tmp_path.glob(".wkwdask-job-*")
+    (root / "out.npy").unlink()
     (root / "out.npy").symlink_to(secret)
-    (root / "settings.json").write_text("{}")
     with pytest.raises(CorruptError, match=r"out\.npy: is a symbolic link"):
         wkwdask.convert(dataset / "color" / "1", tmp_path / "out.npy")
     assert secret.read_bytes() == b"mine" * 100_000

@@ -290,6 +290,11 @@ def test_what_is_allowed_happens_there(volumes, originals, verb):
         shutil.copytree(originals / kind, outside)
     url, before = f"{WRITERS[kind][0]}{volume}", contents(outside)
     result = tried(verb, kind, url, originals, allow_external=True)
+    if kind.startswith("precomputed") and (way, verb) == ("link", "rechunk"):
+        # `info` of the volume outside would describe other files
+        assert "is a symbolic link" in result
+        assert contents(outside) == before
+        return
     assert contents(outside) != before, result
     assert (outside / LEVELS[kind]).exists() is ALLOWED[verb], result
     if verb in ("pyramid", "update"):
@@ -566,7 +571,7 @@ def test_a_new_image_does_not_begin_behind_a_link(originals, tmp_path, kind):
     url = f"{WRITERS[kind][0]}{tmp_path}/B{'/color/1' if kind == 'wkw' else '/s0' if kind == 'n5' else ''}"  # noqa: E501
     options = {"voxel_size": (8, 8, 8), **({} if kind == "n5" else {"category": "segmentation"})}
     leads_out = f"B/{DOCUMENTS[kind]}: this link leads out of the .*, to {tmp_path}/A/new"
-    refused = {"ngff-0.5": "contains other files", "n5": leads_out}
+    refused = {"ngff-0.5": "a symbolic link to a missing file", "n5": leads_out}
     with pytest.raises(WkwDaskError, match=refused.get(kind, leads_out)):
         wkwdask.save(VOXELS, url, **options)
     assert not list((tmp_path / "A").iterdir())
@@ -1113,8 +1118,7 @@ def test_links_of_levels_are_decoded_for_viewers(originals, tmp_path):
         ("/v", "../../../../x", "/x"),
         ("https://host/v", "../x", "https://host/x"),
         ("https://host/v", "../../../x", "https://host/x"),
-        ("memory://v", "../x", "memory://x"),
-        ("memory://v", "../../x", "memory://x"),
+        ("s3://bucket/v", "../../x", "s3://bucket/x"),
         ("/a.zip|zip:/v", "../../../x", "/a.zip|zip:/x"),
     ],
 )

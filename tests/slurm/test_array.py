@@ -7,6 +7,7 @@ import dask
 import numpy as np
 import pytest
 from faults.trees import contents, lay_out, leftovers, make_dataset
+from scipy import ndimage
 from slurm.array import element_states, finished, submit
 from support.commands import COMMAND
 
@@ -86,6 +87,27 @@ def test_each_phase_reads_the_results_of_the_one_before(slurm, ds, capsys):
     )
 
 
+def labelled(em):
+    return ndimage.label(em > 0)[0]
+
+
+def test_blocks_are_segmented_matched_and_numbered(slurm, ds, tmp_path, capsys):
+    (tmp_path / "mine.py").write_text(
+        "from scipy import ndimage\ndef cells(em):\n    return ndimage.label(em > 0)[0]\n"
+    )
+    url = ds / "seg" / "1"
+    wkwdask.segment(labelled, url, ds / "serial" / "1", halo=4, chunks=24)
+    jobs = submit(
+        capsys, "segment", "mine.py:cells", ds / "seg" / "1", ds / "cells" / "1", "--halo", "4",
+        "--chunks", "24",
+    )  # fmt: skip
+    state, printed = finished(slurm, jobs)
+    assert state == "COMPLETED", printed
+    np.testing.assert_array_equal(
+        wkwdask.read(ds / "cells" / "1"), wkwdask.read(ds / "serial" / "1")
+    )
+
+
 def test_elements_import_a_function_from_a_file(slurm, ds, tmp_path, capsys):
     (tmp_path / "mine.py").write_text("def double(x):\n    return x * 2\n")
     state, printed = finished(
@@ -108,6 +130,14 @@ def test_a_mag_is_compressed_in_place(slurm, ds, capsys):
     np.testing.assert_array_equal(wkwdask.read(ds / "seg" / "1"), voxels)
     assert wkwdask.open_dataset(ds).layers["seg"].mags
     assert not leftovers(ds)
+
+
+def test_a_mag_is_exported(slurm, ds, tmp_path, capsys):
+    target = tmp_path / "labels.npy"
+    state, printed = finished(slurm, submit(capsys, "convert", ds / "seg" / "1", target))
+    assert state == "COMPLETED", printed
+    np.testing.assert_array_equal(np.load(target).T, wkwdask.read(ds / "seg" / "1")[0])
+    assert not leftovers(tmp_path)
 
 
 def test_commands_without_a_journal_are_rejected(slurm, ds, capsys):

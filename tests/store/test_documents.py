@@ -20,13 +20,9 @@ from wkwdask.store.documents import (
 from wkwdask.store.store import FolderStore
 
 
-@pytest.fixture(params=["disk", "memory"])
-def store(request, tmp_path):
-    if request.param == "disk":
-        return FolderStore(str(tmp_path))
-    store = FolderStore(f"memory://{tmp_path.name}")
-    store.make()
-    return store
+@pytest.fixture
+def store(tmp_path):
+    return FolderStore(str(tmp_path))
 
 
 def _read(store, name="info"):

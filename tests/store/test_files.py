@@ -7,7 +7,6 @@ import io
 import multiprocessing
 import os
 import pickle
-import secrets
 import subprocess
 import sys
 import threading
@@ -31,13 +30,9 @@ from wkwdask.store.new_files import (
 from wkwdask.store.store import FolderStore, open_store
 
 
-@pytest.fixture(params=["local", "memory"])
-def folder(request, tmp_path):
-    """An empty folder of each file system."""
-    path = str(tmp_path) if request.param == "local" else f"memory://{secrets.token_hex(8)}"
-    files.makedirs(path)
-    yield path
-    files.remove_tree(path)
+@pytest.fixture
+def folder(tmp_path):
+    return str(tmp_path)
 
 
 def put(path, data=b"data"):
@@ -475,9 +470,8 @@ def test_stores_know_absent_names_from_broken_links(folder):
 @pytest.mark.parametrize(
     ("path", "folder", "name"),
     [
-        ("memory://a/b", "memory://a", "b"),
-        ("memory://a", "memory://", "a"),
-        ("memory://", "memory://", ""),
+        ("s3://bucket/a/b", "s3://bucket/a", "b"),
+        ("s3://bucket/a", "s3://bucket", "a"),
         ("/a/b", "/a", "b"),
         ("/a", "/", "a"),
     ],
@@ -488,33 +482,20 @@ def test_parts_of_a_path(path, folder, name):
     assert paths.basename(path) == name
 
 
-def test_paths_in_memory():
-    assert paths.local_path("memory://a/./b/../c/") == "memory://a/c"
-    assert paths.join("memory://a", "b") == "memory://a/b"
-    assert paths.join("/a", "memory://b") == "memory://b"
-    assert paths.relpath("memory://a/b", "memory://a/c/d") == "../../b"
-    assert paths.relpath("memory://a", "/a") == "memory://a"
-    assert paths.normpath("memory://a/../../b") == "memory://b"
-    assert paths.is_below("memory://a/b", "memory://a")
-    assert not paths.is_below("memory://ab", "memory://a")
-    assert not paths.is_remote("memory://a")
+def test_urls_as_paths():
+    assert paths.target_path("s3://b/a/./b/../c/") == "s3://b/a/c"
+    assert paths.join("s3://b/a", "b") == "s3://b/a/b"
+    assert paths.join("/a", "s3://b") == "s3://b"
+    assert paths.relpath("s3://b/a/b", "s3://b/a/c/d") == "../../b"
+    assert paths.relpath("s3://b/a", "/a") == "s3://b/a"
+    assert paths.normpath("s3://b/a/../../b") == "s3://b/b"
+    assert paths.is_below("s3://b/a/b", "s3://b/a")
+    assert not paths.is_below("s3://b/ab", "s3://b/a")
+    memory = f"{paths.MEMORY}a"
     with pytest.raises(
-        UnsupportedError, match="memory://a: a cluster needs a path on a file system"
+        UnsupportedError, match=f"{memory}: a cluster needs a path on a file system"
     ):
-        paths.need_file_system("memory://a", "a cluster")
-
-
-def test_a_fork_has_a_copy():
-    put("memory://forked/file", b"parent")
-    child = os.fork()
-    if not child:
-        try:
-            put("memory://forked/file", b"child")
-        finally:
-            os._exit(0 if files.read_bytes("memory://forked/file") == b"child" else 1)
-    assert os.waitpid(child, 0)[1] == 0
-    assert files.read_bytes("memory://forked/file") == b"parent"
-    files.remove_tree("memory://forked")
+        paths.need_file_system(memory, "a cluster")
 
 
 def test_forked_processes_read_an_unpacked_zip_independently(tmp_path, monkeypatch):

@@ -7,8 +7,10 @@ import io
 import os
 import pickle
 import struct
+import tempfile
 import threading
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -34,14 +36,11 @@ def zip_of(members, compression=zipfile.ZIP_STORED):
 
 
 @contextlib.contextmanager
-def _memory_zip(raw):
-    """A zip in memory, as a folder."""
-    files.makedirs("memory://zipped")
-    files.create("memory://zipped/x.zip").write(memoryview(raw), 0)
-    try:
-        yield "memory://zipped/x.zip|zip:"
-    finally:
-        files.remove_tree("memory://zipped")
+def _stored(raw):
+    """A zip as a folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "x.zip").write_bytes(raw)
+        yield f"{folder}/x.zip|zip:"
 
 
 @pytest.mark.parametrize(
@@ -56,7 +55,6 @@ def _memory_zip(raw):
         ("/a/outer.zip|zip:inner.zip", "/a/outer.zip|zip:/inner.zip|zip:"),
         ("/a/outer.zip|zip:inner.zip|zip:1", "/a/outer.zip|zip:/inner.zip|zip:/1"),
         ("file:///a/b/../em.ozx", "/a/em.ozx|zip:"),
-        ("memory://a/em.ozx", "memory://a/em.ozx|zip:"),
         ("https://host/em.ozx", "https://host/em.ozx|zip:"),
         ("https://host/em.zip?v=1|zip:em", "https://host/em.zip?v=1|zip:/em"),
     ],
@@ -91,7 +89,7 @@ def test_members_and_folders_are_those_of_zipfile(members, is_packed, data):
         for name, content in members.items()
         if not any(other.startswith(f"{name}/") for other in members)
     }
-    with _memory_zip(zip_of(members, 8 if is_packed else 0)) as root:
+    with _stored(zip_of(members, 8 if is_packed else 0)) as root:
         listed = {
             path[len(root) + 1 :]
             for folder, _, found in files.walk(root)
@@ -206,7 +204,7 @@ def test_every_truncation_and_every_damaged_byte_is_an_error_or_harmless(kind, w
         for byte in {255, raw[at] ^ 1}
     ]
     for content in damaged:
-        with _memory_zip(content) as root, contextlib.suppress(FormatError, UnsupportedError):
+        with _stored(content) as root, contextlib.suppress(FormatError, UnsupportedError):
             _use(root)
 
 
@@ -218,7 +216,7 @@ def _patched(raw, signature, offset, format_, value):
 def test_members_that_share_bytes_are_refused():
     raw = SOUND["stored"]
     with (
-        _memory_zip(_patched(raw, b"PK\1\2", 42, "<L", 0)) as root,
+        _stored(_patched(raw, b"PK\1\2", 42, "<L", 0)) as root,
         pytest.raises(CorruptError, match=r"x.zip: .*reach into what begins at byte"),
     ):
         _use(root)
@@ -242,7 +240,7 @@ def test_false_directories_are_errors_that_say_what_is_wrong(
     signature, offset, format_, value, message
 ):
     with (
-        _memory_zip(_patched(SOUND["stored"], signature, offset, format_, value)) as root,
+        _stored(_patched(SOUND["stored"], signature, offset, format_, value)) as root,
         pytest.raises((FormatError, UnsupportedError), match=message),
     ):
         _use(root)
@@ -251,13 +249,13 @@ def test_false_directories_are_errors_that_say_what_is_wrong(
 def test_a_member_unpacks_to_no_more_than_the_directory_states(monkeypatch):
     raw = SOUND["deflated"]
     with (
-        _memory_zip(_patched(raw, b"PK\1\2", 24, "<L", 10)) as root,
+        _stored(_patched(raw, b"PK\1\2", 24, "<L", 10)) as root,
         pytest.raises(CorruptError, match="unpacks to more than 10 bytes"),
     ):
         _use(root)
     monkeypatch.setattr(zip_members, "_MEMORY_NBYTES", 0)
     with (
-        _memory_zip(_patched(raw, b"PK\1\2", 24, "<L", 1 << 31)) as root,
+        _stored(_patched(raw, b"PK\1\2", 24, "<L", 1 << 31)) as root,
         pytest.raises(CorruptError, match=r"unpacks from .* expected at most"),
     ):
         files.open_file(f"{root}/b/c")
@@ -272,27 +270,27 @@ def test_large_compressed_members_are_unpacked_in_pieces(monkeypatch, memory_nby
         str(n): bytes(np.repeat(rng.integers(0, 256, 400, np.uint8), rng.integers(1, 300, 400)))
         for n in range(20)
     }
-    with _memory_zip(zip_of(members, zipfile.ZIP_DEFLATED)) as root:
+    with _stored(zip_of(members, zipfile.ZIP_DEFLATED)) as root:
         assert {name: files.read_bytes(f"{root}/{name}") for name in members} == members
 
 
 def test_the_number_of_members_is_bounded(monkeypatch):
     monkeypatch.setattr(zip_directory, "_MAX_MEMBERS", 1)
     with (
-        _memory_zip(SOUND["stored"]) as root,
+        _stored(SOUND["stored"]) as root,
         pytest.raises(UnsupportedError, match=r"lists 2 files in .* expected at most 1 files"),
     ):
         _use(root)
 
 
 def test_names_that_lead_elsewhere_are_not_listed():
-    with _memory_zip(
+    with _stored(
         zip_of({"../up": b"", "/root": b"", "a/./b": b"", "./": b"", "fine": b"", "./here/x": b"1"})
     ) as root:
         assert sorted(files.listdir(root)) == ["fine", "here"]
         assert files.read_bytes(f"{root}/here/x") == b"1"
     with (
-        _memory_zip(zip_of({"a": b"", "a/b": b""})) as root,
+        _stored(zip_of({"a": b"", "a/b": b""})) as root,
         pytest.raises(CorruptError, match="a is both a file and a folder"),
     ):
         files.listdir(root)
@@ -305,7 +303,7 @@ def test_zipfile_reads_what_is_written(tmp_path_factory, members):
         for name, content in members.items()
         if not any(other.startswith(f"{name}/") for other in members)
     }
-    with _memory_zip(b"") as root:
+    with _stored(b"") as root:
         folder = dirname(root).removesuffix("/x.zip|zip:")
         for name, content in members.items():
             files.makedirs(dirname(f"{folder}/in/{name}"))

@@ -19,6 +19,7 @@ from wkwdask.formats.opening import open_stored
 from wkwdask.formats.precomputed.chunk import PrecomputedCodec
 from wkwdask.formats.wkw import boxes as wkw_boxes
 from wkwdask.formats.wkw.layout import WkwFiles
+from wkwdask.store.paths import MEMORY
 from wkwdask.streams import threads
 from wkwdask.streams.boxes import read_boxes
 
@@ -37,8 +38,8 @@ VOLUMES = {
     "wkw-small-raw-files": (WKW, "uint16", 2, {"file_len": 1, "compression": "raw"}),
     # a page of the jump table has 32^3 blocks
     "wkw-pages": (WKW, "uint8", 1, {"block_len": 1, "file_len": 64, "compression": "lz4"}),
-    "wkw-memory": (WKW, "uint8", 1, {"compression": "lz4"}),
     "precomputed": (PRECOMPUTED, "uint8", 3, {}),
+    "precomputed-memory": (PRECOMPUTED, "uint8", 1, {}),
     "precomputed-labels": (PRECOMPUTED, "uint32", 1, {"type": "segmentation"}),
     "precomputed-sharded": (SHARDED, "uint64", 1, {"type": "segmentation"}),
     "n5": (N5, "uint16", 2, {}),
@@ -69,7 +70,7 @@ def url(request, tmp_path_factory):
     array[:, 13:30] = 0
     array[:, :, 16:25, :9] = 0
     folder = (
-        "memory://boxes"
+        f"{MEMORY}boxes"
         if request.param.endswith("memory")
         else tmp_path_factory.mktemp(request.param)
     )

@@ -1,4 +1,4 @@
-"""Buckets of S3, Google Cloud Storage and Azure on this machine: moto, gcp-storage-emulator and
+"""Buckets of S3, Google Cloud Storage and Azure on this machine: moto, a stand-in of our own and
 Azurite."""
 
 from __future__ import annotations
@@ -7,19 +7,17 @@ import base64
 import contextlib
 import hashlib
 import hmac
-import re
+import json
 import shutil
 import urllib.request
 from dataclasses import dataclass, field
 from email.utils import formatdate
-from http.server import HTTPServer
 from pathlib import Path
-from unittest import mock
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 import pytest
-from support.daemons import daemon, free_ports
-from support.proxy import Answer, proxy
+from support.daemons import daemon
+from support.google_storage import google_storage
 
 BUCKET = "bucket"
 ACCESS_KEY, SECRET_KEY = "AKIDOFTHETESTS", "secret-of-the-tests"
@@ -46,6 +44,10 @@ class Bucket:
     environment: object = field(repr=False)
     """Returns the variables that lead to a server at a URL without credentials:
     ``environment(server)``."""
+    keys: dict[str, str] = field(default_factory=dict, repr=False)
+    """Variables with the keys of somebody who may write."""
+    service: object = field(default=None, repr=False)
+    """The stand-in behind the server."""
 
     def upload(self, folder):
         """Store all files of a folder."""
@@ -83,63 +85,26 @@ def s3_bucket():
 
     try:
         _send("PUT", f"{url}/{BUCKET}")
-        yield Bucket(f"s3://{BUCKET}", url, put, environment)
+        keys = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
+        yield Bucket(f"s3://{BUCKET}", url, put, environment, keys)
     finally:
         server.stop()
 
 
 @contextlib.contextmanager
 def gs_bucket():
-    """Run the emulator of Google Cloud Storage, in a thread."""
-    server_of = pytest.importorskip(
-        "gcp_storage_emulator.server", reason="gcp-storage-emulator serves Google Cloud Storage"
-    )
-    (port,) = free_ports(1)
-    server = server_of.create_server("127.0.0.1", port, in_memory=True, default_bucket=BUCKET)
-    with mock.patch.object(HTTPServer, "request_queue_size", 128):
-        # of 5, further clients would wait for a second
-        server.start()
-    url = f"http://127.0.0.1:{port}"
-    objects = {}
-
-    def put(name, data):
-        objects[f"/{BUCKET}/{name}"] = data
-        _send(
-            "POST",
-            f"{url}/upload/storage/v1/b/{BUCKET}/o?uploadType=media&name={quote(name, safe='')}",
-            data,
-            Content_Type=_TYPE,
+    """Run the stand-in for Google Cloud Storage, in a thread."""
+    with google_storage() as storage:
+        names = ("client_email", "private_key", "private_key_id")
+        key = dict.fromkeys(names, "") | {"gcs_base_url": storage.url, "disable_oauth": True}
+        yield Bucket(
+            f"gs://{BUCKET}",
+            storage.url,
+            lambda name, data: storage.put(f"/{BUCKET}/{name}", data),
+            lambda server: {"STORAGE_EMULATOR_HOST": server},
+            {"GOOGLE_SERVICE_ACCOUNT_KEY": json.dumps(key)},
+            storage,
         )
-
-    try:
-        with proxy(url) as whole:
-            # which Google sends, and clients rely on
-            whole.added = {"Last-Modified": formatdate(0, usegmt=True), "ETag": '"1"'}
-            whole.fault = lambda request: _size_or_end(request, objects, whole.added)
-            yield Bucket(
-                f"gs://{BUCKET}", whole.url, put, lambda server: {"STORAGE_EMULATOR_HOST": server}
-            )
-    finally:
-        server.stop()
-
-
-def _size_or_end(request, objects, headers):
-    """Answer the requests that the emulator does not know: for the size of an object, and for its
-    last bytes."""
-    last = re.fullmatch(r"bytes=-(\d+)", request.range or "")
-    if last is None and request.method != "HEAD":
-        return None
-    data = objects.get(unquote(request.path))
-    if data is None:
-        return Answer(404)
-    if last is None:
-        return Answer(200, b"", {**headers, "Content-Length": str(len(data))})
-    end = data[-int(last[1]) :]
-    return Answer(
-        206,
-        end,
-        {**headers, "Content-Range": f"bytes {len(data) - len(end)}-{len(data) - 1}/{len(data)}"},
-    )
 
 
 def azurite_program():
@@ -173,7 +138,8 @@ def azure_container(folder):
                 "AZURE_ALLOW_HTTP": "true",
             }
 
-        yield Bucket(f"az://{BUCKET}", url, put, environment)
+        keys = {"AZURE_STORAGE_ACCOUNT_KEY": _AZURE_KEY}
+        yield Bucket(f"az://{BUCKET}", url, put, environment, keys)
 
 
 def _send_signed(url, path, query, data, **headers):

@@ -47,7 +47,9 @@ OTHER_PROCESS = "20260101T000000-00000000"
 
 # layers of other formats than WKW have the errors of these formats
 _FORMS = {
-    form.name: form for form in FORMS if form.name != "toy" and not form.name.startswith("layer-")
+    form.name: form
+    for form in FORMS
+    if form.name not in ("toy", "ngff-thirds") and not form.name.startswith("layer-")
 }
 _LEVELS = frozenset(
     {"wkw", "precomputed", "precomputed-sharded", "n5", "ngff-0.4", "ngff-0.5", "ngff-0.6"}
@@ -233,6 +235,11 @@ def _inverse(voxels: np.ndarray) -> np.ndarray:
     return voxels.dtype.type(200) - voxels
 
 
+def _positive(voxels: np.ndarray) -> np.ndarray:
+    labels: np.ndarray = voxels > 0
+    return labels
+
+
 def _convert(at: Place, function: Callable[..., Any] = wkwdask.convert, **options: Any) -> Any:
     folder = options.pop(
         "target", f"{at.folder}/converted" if at.target_url is None else at.target_url
@@ -283,6 +290,11 @@ def _save_new(at: Place, **options: Any) -> Any:
 
 def _apply(at: Place, **options: Any) -> Any:
     return wkwdask.apply(_inverse, at.source, options.pop("target", at.target), **options)
+
+
+def _segment(at: Place, **options: Any) -> Any:
+    target, blocks = options.pop("target", at.target), {"halo": 0, "chunks": 64}
+    return wkwdask.segment(_positive, at.source, target, **{**blocks, **options})
 
 
 def _rechunk_in_place(at: Place, **options: Any) -> Any:
@@ -338,6 +350,7 @@ def _verbs() -> Iterator[Verb]:
     yield make("save", _save_new, **new)
     yield make("create", _create, **new)
     yield make("apply", _apply, others={"channels": 2}, writes=True)
+    yield make("segment", _segment, others={"min_voxels": 3}, writes=True)
     components = _to_target("connected_components")
     six = {"connectivity": 6}
     yield make("connected_components", components, others=six, writes=True, **labels)
@@ -873,7 +886,7 @@ _NORMALISED = (
     (r"0x[0-9a-f]{6,}", "<address>"),
     (r"\.[0-9a-f]{16}\.wkwdask-tmp", ".<random>.wkwdask-tmp"),
     (r"(computed by )[\w.]+:", r"\1<module>:"),
-    (r"[\w.]+:_inverse", "<module>:_inverse"),
+    (r"[\w.]+:(_inverse|_positive)", r"<module>:\1"),
     (r"ZSTD_\w+ returned '[^']*'", "<text of the codec>"),
     (rf"\b{os.getpid()}\b", "<pid>"),
 )

@@ -9,7 +9,7 @@ from unittest import mock
 from wkwdask.api import layers
 from wkwdask.formats.pictures import outputs
 from wkwdask.graphs import job_array, runners, write
-from wkwdask.ids import find_components, id_map, id_source
+from wkwdask.ids import id_map, id_source, id_types
 from wkwdask.model import array_files
 from wkwdask.model.faults import KINDS as KINDS_OF_FAULTS  # noqa: F401  tests look whether each is found somewhere
 from wkwdask.model.writing import splice
@@ -34,7 +34,7 @@ _LIMITS = {
     # held while files are written
     "exported_nbytes": [(outputs, "SLAB_NBYTES"), (outputs, "_STRETCH_NBYTES")],
     "folders_of_a_task": [(remove, "_FOLDERS_PER_TASK")],  # that is removed
-    "ids_of_32_bits": [(find_components, "_MOST_OF_32_BITS")],
+    "ids_of_32_bits": [(id_types, "_MOST_OF_32_BITS")],
     # of a file that is written in parts
     "part_nbytes": [(write, "PART_NBYTES"), (write_jobs, "PART_NBYTES")],
     # before a server is asked again
@@ -125,12 +125,6 @@ def workers_of(number):
 def impatient():
     """Let nobody wait for a lock."""
     return mock.patch.dict(locks.locked_file.__wrapped__.__kwdefaults__, timeout_seconds=0.05)
-
-
-def empty_memory():
-    """Remove all files in the memory of this process."""
-    for name in files.listdir("memory://"):
-        files.remove_tree(f"memory://{name}")
 
 
 def run_serially(job):

@@ -261,6 +261,13 @@ class MemoryTarget:
     def encoder(self):
         return self
 
+    @property
+    def part_unit(self):
+        return self.chunk_shape
+
+    def swapped(self, write):
+        return write(self)
+
     def part_shape(self, nbytes):
         voxel_nbytes = self.dtype.itemsize * self.num_channels
         return largest_multiple(

@@ -16,7 +16,7 @@ def reference(records: Sequence[type[StorageOptions]]) -> str:
     """Write the reference of all options in Markdown."""
     parts = [
         "# Storage options\n\nEach format takes its own options, in Python (`chunk_shape=(64, 64, "
-        "64)`) and on the command line (`--chunk-shape 64,64,64`). "
+        "64)`) and on the command line (`--chunk-shape 64,64,64`); one number is a cube. "
         "If new data are derived from stored data, options that are not given are those of the "
         "source. The defaults below apply to all other new data. "
         "This page is generated from the records in `wkwdask/formats/*/options.py`."

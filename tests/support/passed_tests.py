@@ -3,6 +3,7 @@ others."""
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,7 +12,8 @@ if TYPE_CHECKING:
     import pytest
 
 CHECKS_MORE = "checks_more"
-"""Marker of tests that check more where other software is installed: they run again."""
+"""Marker of tests that check more where other software is installed: they run again in each
+environment."""
 
 
 class PassedTests:
@@ -19,7 +21,10 @@ class PassedTests:
 
     def __init__(self, path: Path, *, adds: bool) -> None:
         self._path, self._adds = path, adds
-        self._before = set(path.read_text().splitlines()) if path.exists() else set()
+        lines = path.read_text().splitlines() if path.exists() else []
+        passed = [(place, name) for place, _, name in (line.partition("\t") for line in lines)]
+        self._anywhere = {name for _, name in passed}
+        self._here = {name for place, name in passed if place == sys.prefix}
 
     def pytest_collection_modifyitems(
         self, config: pytest.Config, items: list[pytest.Item]
@@ -27,7 +32,8 @@ class PassedTests:
         chosen = [
             item
             for item in items
-            if item.nodeid not in self._before or item.get_closest_marker(CHECKS_MORE)
+            if item.nodeid
+            not in (self._here if item.get_closest_marker(CHECKS_MORE) else self._anywhere)
         ]
         config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
         items[:] = chosen
@@ -35,4 +41,4 @@ class PassedTests:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if self._adds and report.when == "call" and report.passed:
             with self._path.open("a") as file:
-                file.write(f"{report.nodeid}\n")
+                file.write(f"{sys.prefix}\t{report.nodeid}\n")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _PIECE_NBYTES = 1 << 18
 _ENDLESS = 1 << 50
 """Length of a body that never ends [bytes]."""
+_LARGEST_KNOWN_NBYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,28 @@ class Drip:
     pause: float
 
 
-Fault = Answer | Cut | Endless | Silence | Drip
+@dataclass(frozen=True)
+class Held:
+    """The server gets the request only after an event."""
+
+    until: threading.Event
+
+
+@dataclass(frozen=True)
+class After:
+    """The server does what was asked for; then a function is called, and the client gets another
+    answer: None for that of the server to the same request, which it gets twice."""
+
+    answer: Fault | None = None
+    then: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True)
+class Stale:
+    """The answer to the same request before the last one, if it was made twice."""
+
+
+Fault = Answer | Cut | Endless | Silence | Drip | Held | After | Stale
 
 
 @dataclass
@@ -98,6 +120,8 @@ class Proxy:
         self.most_at_once = 0
         """Largest number of requests that waited for their answers at the same time."""
         self._waiting = 0
+        self._known: dict[tuple[str, str | None], list[bytes]] = {}
+        """Whole answers to the last two GET requests of the same path and range."""
         self.added: dict[str, str] = {}
         """Headers that answers of the server lack."""
 
@@ -130,6 +154,20 @@ class Proxy:
                 await asyncio.sleep(self.latency)
                 self._waiting -= 1
                 fault = self.failures.pop() if self.failures else self.fault(request)
+                if isinstance(fault, Held):
+                    await asyncio.to_thread(fault.until.wait)
+                    fault = None
+                if isinstance(fault, After):
+                    await self._exchange(request, head + body)
+                    fault.then()
+                    fault = fault.answer
+                if isinstance(fault, Stale):
+                    known = self._known.get((request.path, request.range), [])
+                    if len(known) == 2:
+                        writer.write(known[0])
+                        await writer.drain()
+                        continue
+                    fault = None
                 if isinstance(fault, Cut) and fault.nbytes is None:
                     return
                 if isinstance(fault, Cut) or fault is None:
@@ -149,6 +187,13 @@ class Proxy:
         finally:
             for end in (writer, *(upstream or ())[1:]):
                 end.close()
+
+    async def _exchange(self, request: Exchange, message: bytes) -> None:
+        """Send a request to the server, and wait for its answer, which nobody gets."""
+        source, end = await asyncio.open_connection(*self._server, limit=_PIECE_NBYTES)
+        end.write(message)
+        await _whole(source, request)
+        end.close()
 
     async def _answer(self, request: Exchange, fault: Fault, writer: asyncio.StreamWriter) -> bool:
         if isinstance(fault, Silence):
@@ -206,7 +251,9 @@ class Proxy:
             if headers.get("transfer-encoding") == "chunked"
             else _body(source, headers.get("content-length"))
         )
+        whole = [head]
         async for piece, framed in pieces:
+            whole.append(framed)
             if most is not None and request.nbytes + len(piece) > most:
                 writer.write(framed[: most - request.nbytes])
                 await writer.drain()
@@ -214,7 +261,24 @@ class Proxy:
             request.nbytes += len(piece)
             writer.write(framed)
             await writer.drain()
+        if request.method == "GET" and request.nbytes <= _LARGEST_KNOWN_NBYTES:
+            known = self._known.setdefault((request.path, request.range), [])
+            known.append(b"".join(whole))
+            del known[:-2]
         return _stays(head, headers)
+
+
+async def _whole(source: asyncio.StreamReader, request: Exchange) -> None:
+    """Read an answer to its end."""
+    status, headers = _status(await _head(source))
+    if request.method == "HEAD" or status in (204, 304):
+        return
+    if headers.get("transfer-encoding") == "chunked":
+        async for _ in _chunks(source):
+            pass
+    else:
+        async for _ in _body(source, headers.get("content-length")):
+            pass
 
 
 def _claimed(request: Exchange, nbytes: int) -> dict[str, str]:

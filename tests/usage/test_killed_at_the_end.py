@@ -46,6 +46,9 @@ JOBS = {
         double, here / "ds" / "seg" / "1", here / "ds" / "new" / "1"
     ),
     "upsample": lambda here: wkwdask.upsample(here / "ds", "coarse"),
+    "segment": lambda here: wkwdask.segment(
+        np.copy, here / "ds" / "seg" / "1", here / "ds" / "new" / "1", halo=1
+    ),
     "components": lambda here: wkwdask.connected_components(
         here / "ds" / "seg" / "1", here / "ds" / "new" / "1"
     ),

@@ -36,12 +36,13 @@ def without_largest_id(dataset):
 JOBS = {
     "apply": lambda ds, new: wkwdask.apply(np.copy, ds / "seg" / "1", new),
     "rechunk": lambda ds, new: wkwdask.rechunk(ds / "seg" / "1", new, block_len=4),
+    "segment": lambda ds, new: wkwdask.segment(np.copy, ds / "seg" / "1", new, halo=1),
     "components": lambda ds, new: wkwdask.connected_components(ds / "seg" / "1", new),
     "remap": lambda ds, new: wkwdask.remap(ds / "seg" / "1", new, {40: 77}, default="keep"),
     "dust": lambda ds, new: wkwdask.remove_dust(ds / "seg" / "1", new, min_voxels=2),
     "renumber": lambda ds, new: wkwdask.renumber(ds / "seg" / "1", new),
 }
-EXPECTED = {"components": 8, "remap": 77, "renumber": 8}
+EXPECTED = {"segment": 8, "components": 8, "remap": 77, "renumber": 8}
 
 
 @pytest.mark.parametrize("name", list(JOBS))

@@ -12,7 +12,12 @@ import nbformat
 import pytest
 
 NOTEBOOKS = sorted((Path(__file__).resolve().parent.parent.parent / "notebooks").glob("*.ipynb"))
-NUM_PICTURES = {"1_first_look": 4, "2_filter_and_segment": 2, "3_label_statistics": 3}
+NUM_PICTURES = {
+    "1_first_look": 4,
+    "2_filter_and_segment": 2,
+    "3_label_statistics": 3,
+    "4_segment_block_by_block": 1,
+}
 RUN = """
 import sys
 import nbclient, nbformat

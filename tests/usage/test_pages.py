@@ -46,9 +46,15 @@ EXTRAS = (
     "zarr",
 )
 PACKAGES = {
+    "cellpose": "cellpose",
     "cloud-volume": "cloudvolume",
+    "dask-image": "dask_image",
     "igneous": "igneous",
     "ngff-zarr": "ngff_zarr",
+    "scikit-image": "skimage",
+    "stardist": "stardist",
+    "torch": "torch",
+    "volara": "volara",
     "webknossos": "webknossos",
 }
 """Titles of blocks, and the packages that they need."""

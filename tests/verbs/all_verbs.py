@@ -7,6 +7,7 @@ result is wrong.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ import xarray as xr
 from PIL import Image
 from support.commands import run_here
 from support.range_server import range_server
+from support.segmenting import stitched
 from verbs.cases import (
     LOWEST,
     TYPES,
@@ -31,6 +33,9 @@ from verbs.other_readers import expect_by_others
 from verbs.stored_path import stored_path
 
 import wkwdask
+from wkwdask.errors import MissingError
+from wkwdask.formats.record_paths import is_job_folder
+from wkwdask.store.paths import MEMORY, basename
 from wkwdask.store.records import PROVENANCE_NAME
 
 if TYPE_CHECKING:
@@ -105,6 +110,10 @@ class Bench:
         return url, case
 
     @property
+    def is_in_bucket(self) -> bool:
+        return MEMORY in str(self.root)
+
+    @property
     def place(self) -> str:
         """Unused URL of the same format."""
         return self.form.url(self.root, "target")
@@ -122,7 +131,7 @@ class Bench:
         found = wkwdask.read(url, (case.offset, case.end), mag=mag)
         assert found.dtype == case.array.dtype
         np.testing.assert_array_equal(found, case.array)
-        if "memory://" not in url:
+        if not self.is_in_bucket:  # whose files nobody else reads
             expect_by_others(url, mag, case, self.form.unread_by if url == self.image else ())
 
     @property
@@ -457,7 +466,7 @@ def pyramid_plan(bench):
     files = _chunk_files(bench.image)
     plan = wkwdask.plan_pyramid(bench.image, mags=["2-2-1"], method="max")
     assert "2-2-1" in str(plan)
-    assert bench.form.levels or plan.files_in == len(files)
+    assert bench.form.levels or bench.is_in_bucket or plan.files_in == len(files)
     assert _chunk_files(bench.image) == files
     wkwdask.build_pyramid(bench.image, mags=["2-2-1"], method="max")
     assert plan.mags[0].files >= len(_chunk_files(bench.image)) - len(files) > 0
@@ -569,7 +578,15 @@ def copy_moved_box(bench):
 def rm(bench):
     bench.expect(bench.image, bench.case)
     wkwdask.rm(bench.image)
-    assert not stored_path(bench.image).exists() or _chunk_files(bench.image) == []
+    if bench.is_in_bucket:  # where readers go on for a while
+        # a listing that lags may have hidden a record of the job from itself
+        found = wkwdask.clean(bench.image)
+        assert all(is_job_folder(basename(folder)) for folder in found), found
+        for _ in range(8):  # or the garbage from one of them
+            with contextlib.suppress(MissingError):  # nothing is left
+                wkwdask.clean(bench.image, grace_seconds=0)
+    # and it may name files that are gone
+    assert not any(path.exists() for path in _chunk_files(bench.image))
 
 
 @verb
@@ -818,6 +835,24 @@ def components(bench, image, target):
     np.testing.assert_array_equal(pairs[0][pairs[0] > 0], np.arange(1, expected.max() + 1))
     assert len(set(pairs[1])) == pairs.shape[1]
     assert ((found[0] > 0) == (expected > 0)).all()
+    bench.expect(image, Case(found, case.offset))
+
+
+@verb_of_target
+def segment(bench, image, target):
+    url, case = bench.labels
+    wkwdask.segment(components_of, _level(bench, url), target, halo=4, chunks=(16, 24, 16))
+    found = wkwdask.read(image, (case.offset, case.end), mag=1)
+    np.testing.assert_array_equal(
+        found[0],
+        stitched(
+            lambda low, high: components_of(case.crop((low, high))[0]),
+            (case.offset, case.end),
+            (case.offset, case.end),
+            (16, 24, 16),
+            (4, 4, 4),
+        )[0],
+    )
     bench.expect(image, Case(found, case.offset))
 
 

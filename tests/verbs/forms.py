@@ -194,6 +194,7 @@ _WKW = {
 }
 _LAYER = {"finest": "/1", "lowest": 0}
 _OTHER_SHARDS = {"shard_shape": (8, 16, 32)}
+_THIRDS = {"shard_shape": (24, 40, 24)}  # three and five chunks of 8
 
 
 def _place(pattern):
@@ -233,6 +234,15 @@ FORMS = (
         "zarr",
         other_files=_OTHER_SHARDS,
     ),
+    Form(
+        "ngff-thirds",
+        _NGFF,
+        _save_zarr("0.5", **_THIRDS),
+        "ngff",
+        "zarr",
+        other_chunks={"chunk_shape": (10, 7, 4), "shard_shape": (30, 7, 28)},
+        other_files={"shard_shape": (40, 8, 48)},
+    ),
     Form("ngff-0.6", _NGFF, _save_zarr("0.6", shard_shape=False), "ngff", "zarr"),
     Form("zarr-2", _ARRAY, _save_array("0.4"), "ngff", "zarr"),
     Form(
@@ -250,7 +260,7 @@ FORMS = (
         _save_layer("zarr3", chunk_shape=(8, 8, 8), shard_shape=(16, 16, 16)),
         "wkw",
         "zarr",
-        other_files=_OTHER_SHARDS,
+        other_files=_THIRDS,
         **_LAYER,
     ),
     Form(

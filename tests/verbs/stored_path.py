@@ -1,18 +1,18 @@
-"""Files of tests by path, on the disk or in memory: as much of :class:`pathlib.Path` as the matrix
-needs."""
+"""Files of tests by path, on the disk or in a bucket in memory: as much of :class:`pathlib.Path` as
+the matrix needs."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from wkwdask.store import files
-from wkwdask.store.new_files import publish_bytes
+from wkwdask.store.paths import MEMORY, dirname, split
+from wkwdask.store.store import store_at
 
 
 def stored_path(url: str) -> Path | MemoryPath:
     """Return the path of a URL with or without the prefix of a format."""
     path = url.rpartition("://")[2]
-    return MemoryPath(f"memory://{path}") if "memory://" in url else Path(path)
+    return MemoryPath(MEMORY + path) if MEMORY in url else Path(path)
 
 
 class MemoryPath(str):
@@ -26,32 +26,35 @@ class MemoryPath(str):
 
     @property
     def parent(self) -> MemoryPath:
-        return MemoryPath(self.rpartition("/")[0])
+        return MemoryPath(dirname(self))
 
     def with_name(self, name: str) -> MemoryPath:
-        return MemoryPath(f"{self.rpartition('/')[0]}/{name}")
+        return MemoryPath(f"{dirname(self)}/{name}")
 
     def exists(self) -> bool:
-        return files.exists(self)
+        return store_at(self).exists()
 
     def is_file(self) -> bool:
-        return files.isfile(self)
+        return store_at(self).is_file()
 
     def stat(self):
-        return files.stat(self)
+        return store_at(self).status()
 
     def unlink(self) -> None:
-        files.unlink(self)
+        folder, name = split(self)
+        store_at(folder).delete(name)
 
     def read_bytes(self) -> bytes:
-        return files.read_bytes(self)
+        with store_at(self).open_stream() as file:
+            return file.read()
 
     def write_bytes(self, data: bytes) -> None:
-        publish_bytes(self, data)
+        folder, name = split(self)
+        store_at(folder).put(name, data)
 
     def rglob(self, _: str):
         return [
             MemoryPath(f"{folder}/{name}")
-            for folder, folders, names in files.walk(self)
+            for folder, folders, names in store_at(self).walk()
             for name in folders + names
         ]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 import dask
 import pytest
 from support import toy_format
-from support.inside import empty_memory
+from support.bucket_faults import empty_bucket, unreliable_answers
 from verbs.all_verbs import LIMITS, VERBS, Bench
 from verbs.expected_failures import marks
 from verbs.forms import FORMS, needs
@@ -61,6 +62,7 @@ _OF_ARRAYS = frozenset(
         "contrast",
         "apply",
         "components_to_wkw",
+        "segment_to_wkw",
     }
 )
 """Verbs for a single array, which has no levels. New images are OME-NGFF; the other jobs read an
@@ -88,6 +90,7 @@ _OF_DOCUMENTS = frozenset(
         "verify",
         "repair",
         "components",
+        "segment",
     }
 )
 """Verbs for OME-NGFF 0.6. It has the arrays of 0.5 and other documents; the other verbs read and
@@ -104,7 +107,7 @@ EMPTY = {
     "convert_levels_to_wkw": _OF_WKW,
     "convert_plan": _OF_WKW,
     # some are Zarr, and Zarr has no codec for chunks of the toy format
-    "zarr_in_place": frozenset({"ngff-0.4", "ngff-0.5", "toy"}) | _LAYERS,
+    "zarr_in_place": frozenset({"ngff-0.4", "ngff-0.5", "ngff-thirds", "toy"}) | _LAYERS,
 }
 _SOME = ((_OF_ARRAYS, _ARRAYS), (_OF_DOCUMENTS, frozenset({"ngff-0.6"})))
 EMPTY = {
@@ -134,11 +137,8 @@ def _synchronous():
         yield
 
 
-def _cells(*, supported=True, in_memory=False):
-    verbs = [name for name in VERBS if not (in_memory and name in NEEDS_FILES)]
-    # those of arrays and of 0.6 are files of images, which have tests in memory
-    forms = [form for form in FORMS if not (in_memory and form.name in _ARRAYS | {"ngff-0.6"})]
-    cells = [(name, form) for name in verbs for form in forms if form.name not in EMPTY[name]]
+def _cells(*, supported=True):
+    cells = [(name, form) for name in VERBS for form in FORMS if form.name not in EMPTY[name]]
     return [
         pytest.param(
             name, form, id=f"{name}-{form}", marks=[*needs(form, name), *marks(name, form)]
@@ -157,10 +157,48 @@ def test_verb(name, form, tmp_path):
         VERBS[name](Bench(form, folder, seed, **LIMITS.get(name, {})))
 
 
-@pytest.mark.parametrize(("name", "form"), _cells(in_memory=True))
-def test_verb_in_memory(name, form, tmp_path):
-    VERBS[name](Bench(form, tmp_path, 0, f"memory://{name}-{form}", **LIMITS.get(name, {})))
-    empty_memory()
+IN_BUCKETS = frozenset(
+    form.name for form in FORMS if form.name.startswith(("precomputed", "ngff", "wkw", "layer-"))
+)
+"""Forms that are written in buckets: their documents name each level."""
+NOT_IN_BUCKETS = frozenset(
+    {
+        "pyramid_box",
+        "pyramid_update",
+        "repair",
+        "repair_by_method",
+    }
+)
+"""Verbs that change files in place."""
+
+
+def _bucket_cells(*, supported):
+    cells = [(name, form) for name in VERBS if name not in NEEDS_FILES for form in FORMS]
+    return [
+        pytest.param(
+            name, form, id=f"{name}-{form}", marks=[*needs(form, name), *marks(name, form)]
+        )
+        for name, form in cells
+        if form.name not in EMPTY[name] | UNSUPPORTED.get(name, frozenset()) | {"toy"}
+        and (form.name in IN_BUCKETS and name not in NOT_IN_BUCKETS) == supported
+    ]
+
+
+def _bucket(name, form):
+    return f"memory://{name}-{form}"
+
+
+@pytest.mark.parametrize(("name", "form"), _bucket_cells(supported=True))
+@pytest.mark.parametrize("is_reliable", [True, False], ids=["reliable", "unreliable"])
+def test_verb_in_a_bucket(name, form, tmp_path, is_reliable):
+    with empty_bucket(), contextlib.nullcontext() if is_reliable else unreliable_answers(seed=1):
+        VERBS[name](Bench(form, tmp_path, 0, _bucket(name, form), **LIMITS.get(name, {})))
+
+
+@pytest.mark.parametrize(("name", "form"), _bucket_cells(supported=False))
+def test_what_buckets_do_not_hold_is_refused(name, form, tmp_path):
+    with empty_bucket(), pytest.raises(wkwdask.UnsupportedError, match=r"bucket|renamed"):
+        VERBS[name](Bench(form, tmp_path, 0, _bucket(name, form), **LIMITS.get(name, {})))
 
 
 @pytest.mark.parametrize(("name", "form"), _cells(supported=False))

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from faults.drivers import regions_of, stopping
 from faults.trees import contents, leftovers
 from support.commands import COMMAND
+from support.inside import limited
 
 import wkwdask
 from wkwdask.errors import SpaceError, SpaceWarning
@@ -169,10 +170,29 @@ def test_files_are_counted_too(ds, monkeypatch):
         VERBS["copy"](ds)
 
 
-def test_memory_has_no_limit(ds, monkeypatch):
-    fake_disk(monkeypatch, 10)
-    wkwdask.copy(ds / "seg", "memory://space/seg")
-    assert wkwdask.read("memory://space/seg/1")[0].any()
+def label_all(voxels):
+    return np.ones(voxels.shape, np.uint32)
+
+
+@pytest.mark.parametrize(
+    "find",
+    [
+        lambda *urls: wkwdask.connected_components(*urls, **RAW),
+        lambda *urls: wkwdask.segment(label_all, *urls, halo=1, chunks=16, **RAW),
+    ],
+)
+def test_ids_of_a_sparse_volume_are_counted_where_it_has_data(tmp_path, monkeypatch, find):
+    """Two files of 16^3 voxels in a box of 128^3, which is one region."""
+    wkwdask.create_dataset(tmp_path / "ds", voxel_size=(4, 4, 4))
+    source, target = tmp_path / "ds" / "seg" / "1", tmp_path / "ds" / "ids" / "1"
+    wkwdask.create(source, ((0, 0, 0), (128, 128, 128)), np.uint32, **RAW)
+    for low, high in ((0, 16), (112, 128)):
+        wkwdask.save(NOISE[:16, :16, :16], source, region=((low,) * 3, (high,) * 3))
+    fake_disk(monkeypatch, 2_000_000)
+    with warnings.catch_warnings(), limited(components_nbytes=16**3 * 8):
+        warnings.simplefilter("error", SpaceWarning)
+        find(source, target)
+    assert wkwdask.read(target).any()
 
 
 @pytest.mark.needs("zarr")

@@ -115,6 +115,7 @@ def test_a_box_of_wkw(wkw, tmp_path):
 
 
 @pytest.mark.needs("zarr")
+@pytest.mark.filterwarnings("ignore::wkwdask.errors.DiscardWarning")
 def test_zarr_to_wkw_and_to_other_shards(wkw, tmp_path):
     wkwdask.convert(wkw, tmp_path / "em.ome.zarr", layer="em")
     shutil.copytree(tmp_path / "em.ome.zarr", tmp_path / "sound.ome.zarr")
@@ -136,7 +137,7 @@ def test_zarr_to_wkw_and_to_other_shards(wkw, tmp_path):
             target / "1",
             *where,
         )
-        verb(tmp_path / "sound.ome.zarr", target, **options)
+        verb(tmp_path / "sound.ome.zarr", target, existing="restart", **options)
         np.testing.assert_array_equal(wkwdask.open(target, mag=1)[0], voxels())
 
 

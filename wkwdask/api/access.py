@@ -91,8 +91,8 @@ def open(
         first.
     storage_options : mapping, optional
         Connection to a remote server: ``profile``, ``region``, ``endpoint``, ``account``,
-        ``anonymous``, ``requester_pays``. They hold for the server or bucket in the rest of the
-        process; see ``docs/remote.md``.
+        ``anonymous``, ``requester_pays``, ``single_writer``. They hold for the server or bucket in
+        the rest of the process; see ``docs/remote.md``.
 
     Returns
     -------
@@ -164,8 +164,8 @@ def read(
         concurrently in any case.
     storage_options : mapping, optional
         Connection to a remote server: ``profile``, ``region``, ``endpoint``, ``account``,
-        ``anonymous``, ``requester_pays``. They hold for the server or bucket in the rest of the
-        process; see ``docs/remote.md``.
+        ``anonymous``, ``requester_pays``, ``single_writer``. They hold for the server or bucket in
+        the rest of the process; see ``docs/remote.md``.
 
     Returns
     -------

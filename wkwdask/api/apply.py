@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import operator
-from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from wkwdask.api.options import StorageKeywords, storage_options
+from wkwdask.api.options import (
+    StorageKeywords,
+    arguments_token,
+    edges,
+    function_calls,
+    storage_options,
+)
 from wkwdask.errors import TaskFailedError
 from wkwdask.formats.opening import options_of_target
 from wkwdask.formats.registry import storage_records
-from wkwdask.geometry.mag import vec3
 from wkwdask.model.options import make_options
 from wkwdask.runs.job import FlatJob, is_final, user_trace
 from wkwdask.verbs.apply import ApplyOptions, lay_out_apply, make_reduction, make_trial
 from wkwdask.verbs.apply_job import ReduceWork, check_signature, function_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -40,6 +44,10 @@ def apply(
     dtype: npt.DTypeLike | None = None,
     channels: int = 1,
     category: Literal["color", "segmentation"] | None = None,
+    setup: Callable[[], Any] | None = None,
+    batch: int = 1,
+    concurrency: int | None = None,
+    resources: Mapping[str, float] | None = None,
     existing: Literal["error", "resume", "overwrite", "restart"] = "error",
     combine: Callable[[Any, Any], Any] = operator.add,
     token: str | None = None,
@@ -63,8 +71,9 @@ def apply(
     function : callable
         Function that receives one array per source and returns an array of the same size: shape (x,
         y, z), or (c, x, y, z) if a source or the result has several channels. With ``halo``, arrays
-        and result include the halo. A parameter called ``box`` receives the box to compute [voxels
-        of the target's mag].
+        and result include the halo. Parameters called ``box``, ``read_box`` and ``voxel_size``
+        receive the box to compute, the same with its halo [voxels of the target's mag], and the
+        edge lengths of such a voxel [nm].
     sources : str, path or sequence of them
         Mags to read; a layer stands for its finest mag. The first source determines the box. Voxels
         of a coarser mag than the target's are repeated; a finer mag is passed at its own
@@ -86,8 +95,8 @@ def apply(
         Do not compute bricks for which the first source (with the halo) is zero; they become zero.
         For functions that return zeros for zeros.
     chunks : int or sequence of 3 int, optional
-        Size of the box that one call computes [voxels]: chunks of the target times powers of two.
-        By default cubes for which all arrays together take up to 32 MB.
+        Size of the box that one call computes [voxels]: whole chunks of the target. By
+        default cubes for which all arrays together take up to 32 MB.
     dtype : dtype_like, optional
         Type of one channel of the result; by default that of the first source. Results are cast
         only if no value can change.
@@ -96,6 +105,20 @@ def apply(
     category : {"color", "segmentation"}, optional
         Category of a layer that the JSON does not list yet; by default integers of 32 bits and more
         are a segmentation.
+    setup : callable, optional
+        Function without arguments that is called once in each process, for example to load a
+        network. Its result is the first argument of ``function``; it never leaves the process, and
+        is dropped at the end. An error of it ends the job at once, and names the host.
+    batch : int
+        Number of blocks that one call receives. With more than one, every argument of the function
+        is a list with an item per block (``voxel_size`` too), and it returns a list of results. The
+        last call of a task may receive fewer.
+    concurrency : int, optional
+        Number of calls at the same time in one process; by default any number, or 1 with ``setup``.
+        Other blocks are read and written meanwhile.
+    resources : dict, optional
+        Resources that a worker of a dask cluster needs to call the function, such as ``{"GPU":
+        1}``; see ``dask worker --resources``. Without a cluster they mean nothing.
     existing : {"error", "resume", "overwrite", "restart"}
         Action if the mag exists. An interrupted job is resumed. ``"overwrite"`` and ``"restart"``
         replace the mag and discard an interrupted job, since its function may have changed.
@@ -173,58 +196,60 @@ def apply(
     >>> int(wkwdask.apply(np.max, f"{folder}/1", combine=max)) == 64**3 - 1
     True
     """
-    from dask.base import tokenize
-
-    from wkwdask.graphs.runners import num_workers, run_plan, run_work
+    from wkwdask.graphs.runners import num_workers, run_plan, run_work, set_up_for
 
     urls = [sources] if isinstance(sources, (str, PathLike)) else list(sources)
     apply_options = ApplyOptions(
-        _vec3(halo, "halo"),
+        edges(halo, "halo"),
         mask,
         where,
         skip_empty,
-        None if chunks is None else _vec3(chunks, "chunks"),
+        None if chunks is None else edges(chunks, "chunks"),
         dtype,
         channels,
         make_options(options_of_target(target), **options),
         category,
         token,
-        tokenize(function.args, function.keywords) if isinstance(function, partial) else None,
+        arguments_token(function),
         retries,
         most_failures,
         allow_external,
+        function_calls(setup, batch, concurrency),
+        batch,
+        resources,
     )
     if target is None and (apply_options.halo != (0, 0, 0) or mask is not None):
         raise ValueError(
             "halo= and mask= need a target: without one, voxels in a halo or outside a mask would "
             "count; pass the mask as one of the sources"
         )
-    _try(make_trial(function, urls, target, apply_options))
-    if target is not None:
-        return run_plan(
-            lay_out_apply(function, urls, target, apply_options, existing, num_workers()),
-            force_space=force_space,
-        )
-    reduction = make_reduction(function, urls, apply_options, num_workers())
-    return run_work(ReduceWork(reduction, combine, most_failures))
+    if target is None and batch != 1:
+        raise ValueError("batch= needs a target")
+    with set_up_for(apply_options.calls):
+        _try(make_trial(function, urls, target, apply_options), resources)
+        if target is not None:
+            return run_plan(
+                lay_out_apply(function, urls, target, apply_options, existing, num_workers()),
+                force_space=force_space,
+            )
+        reduction = make_reduction(function, urls, apply_options, num_workers())
+        return run_work(ReduceWork(reduction, combine, most_failures, resources))
 
 
-def _vec3(value: int | Sequence[int], name: str) -> tuple[int, int, int]:
-    return (value, value, value) if isinstance(value, int) else vec3(value, name)
-
-
-def _try(trial: Task) -> None:
+def _try(trial: Task, resources: Mapping[str, float] | None) -> None:
     """Call a function once, on a worker that will run the tasks. In a batch job, only check its
     signature."""
     from wkwdask.graphs.job_array import current_batch
     from wkwdask.graphs.runners import run_job
 
-    name = function_name(trial.spec.application.function)
-    check_signature(trial.spec.application.function, len(trial.spec.application.sources))
-    if current_batch() is not None or trial.spec.application.plan.box.is_empty:
+    application = trial.spec.application
+    name, has_setup = function_name(application.function), application.calls.setup is not None
+    check_signature(application.function, len(application.sources), has_setup=has_setup)
+    if current_batch() is not None or application.plan.box.is_empty:
         return
+    job = FlatJob(lambda: iter((trial,)), 1, lambda *_: None)
     try:
-        run_job(FlatJob(lambda: iter((trial,)), 1, lambda *_: None), f"trying {name}")
+        run_job(job, f"trying {name}", resources=resources)
     except Exception as error:
         if not is_final(error):
             error.exit_code = 1  # type: ignore[attr-defined]  # no other task was done

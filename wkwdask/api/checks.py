@@ -10,7 +10,7 @@ from wkwdask.formats.registry import location_of
 from wkwdask.formats.repair import REBUILD, RepairOptions
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
-from wkwdask.store.paths import local_path
+from wkwdask.store.paths import local_path, target_path
 from wkwdask.verbs.diff import Diff, lay_out_diff
 from wkwdask.verbs.manifest import Hashes, ManifestReport
 from wkwdask.verbs.repair import RepairReport, RepairWork
@@ -380,6 +380,6 @@ def check_manifest(url: str | os.PathLike[str]) -> ManifestReport:
 def _hashed(url: str | os.PathLike[str]) -> Hashes:
     from wkwdask.graphs.runners import run_work
 
-    hashes = Hashes(local_path(location_of(url)))
+    hashes = Hashes(target_path(location_of(url)))
     run_work(hashes)
     return hashes

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from wkwdask.api.copies import rm
 from wkwdask.api.options import StorageKeywords, refuse_options, storage_options
 from wkwdask.api.pyramids import build_pyramid
 from wkwdask.errors import ExistsError, MissingError, SectionWarning, UnsupportedError
@@ -29,27 +27,26 @@ from wkwdask.formats.opening import (
     target_for,
 )
 from wkwdask.formats.plain_arrays import contains_plain_arrays, format_with_axes, is_placed
-from wkwdask.formats.registry import (
-    default_format,
-    format_of,
-    storage_records,
-)
+from wkwdask.formats.registry import default_format, format_of, storage_records
 from wkwdask.formats.replaceable import replaces
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.image import mag_or_key
 from wkwdask.model.levels import length_nm, ratio_of
 from wkwdask.model.options import make_options
+from wkwdask.model.store import Conflict
 from wkwdask.model.summary import counted, format_nbytes
 from wkwdask.model.voxel_type import guess_category
 from wkwdask.model.writing.target_image import Destination
 from wkwdask.runs.calls import same_call
+from wkwdask.runs.job_records import SCRATCH_NAME
 from wkwdask.runs.report import Report, merge_reports
 from wkwdask.runs.staged import join_interrupted_call
 from wkwdask.store import by_path
-from wkwdask.store.paths import basename, is_remote, local_path
+from wkwdask.store.leases import check_conditions
+from wkwdask.store.paths import basename, dirname, is_bucket, is_remote, local_path, split
 from wkwdask.store.store import store_at
-from wkwdask.verbs.export import check_suffix, lay_out_export
+from wkwdask.verbs.export import check_suffix, lay_out_export, lay_out_packing
 from wkwdask.verbs.image_import import (
     SourceOptions,
     lay_out_import,
@@ -254,11 +251,14 @@ def convert(
     >>> wkwdask.open(f"{folder}/ds").shape
     (1, 30, 20, 10)
     """
-    from wkwdask.graphs.runners import check_space_of, planned_export_report, run_work
+    from wkwdask.graphs.runners import run_plan
 
     single_file = single_file_of(target)
     if single_file is not None:
-        return _convert_to_single_file(
+        convert_to = (
+            _convert_to_object if is_bucket(dirname(single_file.path)) else _convert_to_single_file
+        )
+        return convert_to(
             source,
             single_file,
             existing,
@@ -343,14 +343,10 @@ def convert(
                     "not apply; copy and rechunk store WKW as WKW"
                 )
         refuse_options(f"{target} would be exported as images", {"verify": verify})
-        staged = lay_out_export(
+        export = lay_out_export(
             volume, target, part, options, existing, stored_layer.voxel_size_of(volume)
         )
-        planned = planned_export_report(staged)
-        if planned is not None:
-            return planned
-        check_space_of([staged], force_space=force_space)
-        return run_work(staged)
+        return run_plan(export, force_space=force_space)
     storage = make_options(options_of_target(target, new_layer), **options)
     destination = Destination(
         os.fspath(target),
@@ -402,65 +398,86 @@ def convert(
 
 
 def _convert_to_single_file(
-    source: Paths, single_file: SingleFile, existing: Existing, **selection: Any
+    source: Paths,
+    single_file: SingleFile,
+    existing: Existing,
+    *,
+    force_space: bool,
+    **selection: Any,
 ) -> Report:
-    """Pack an image unchanged, or convert to an image in a hidden folder and pack that."""
-    from wkwdask.graphs.runners import is_dry_run
+    """Pack an image unchanged, or convert to an image in the folder of a job and pack that."""
+    from wkwdask.graphs.runners import is_dry_run, run_plan
 
-    start, path = time.monotonic(), single_file.path
-    call = repr(
-        (
-            source,
-            sorted((name, value) for name, value in selection.items() if name != "force_space"),
-        )
-    )
-    if not is_dry_run() and single_file.finish(call) and not replaces(existing):
-        return Report(
-            (),
-            0,
-            time.monotonic() - start,
-            f"{path}: was complete when an earlier call was interrupted, and is published now",
-        )
-    single_file.check(existing, selection)
+    path = single_file.path
+    single_file.check(selection)
+    unchanged = None
     if isinstance(source, (str, os.PathLike)) and not _changes_voxels(selection):
         named = format_of(source)
-        location = (
-            None
-            if named is None or is_remote(os.fspath(source))
-            else named.url_name.location(source)
+        if named is not None and not is_remote(os.fspath(source)):
+            location = named.url_name.location(source)
+            unchanged = location if single_file.can_pack(location) else None
+    if is_dry_run() and unchanged is not None:
+        raise UnsupportedError(
+            f"{path}: gets the files of {unchanged} unchanged, so there is nothing to estimate"
         )
-        if location is not None and single_file.can_pack(location):
-            if is_dry_run():
-                raise UnsupportedError(
-                    f"{path}: gets the files of {location} unchanged, so there is nothing to "
-                    "estimate"
-                )
-            count, nbytes = single_file.pack(location)
-            return Report(
-                (),
-                0,
-                time.monotonic() - start,
-                (
-                    f"{path}: {counted(count, 'file')} of {location}, unchanged, "
-                    f"{format_nbytes(nbytes)}"
-                ),
-            )
-    # The same call resumes also if it was interrupted between the last level and the file.
-    report = convert(
-        source,
-        single_file.folder_url,
-        existing=existing if replaces(existing) else "resume",
-        **selection,
+    made: list[Report] = []
+
+    def build(scratch: str) -> str:
+        if unchanged is not None:
+            return unchanged
+        folder = single_file.folder_in(scratch)
+        # the same call resumes also if it was interrupted between the last level and the file
+        url, policy = single_file.url_of(folder), existing if replaces(existing) else "resume"
+        made.append(convert(source, url, existing=policy, force_space=force_space, **selection))
+        return folder
+
+    if is_dry_run():
+        build(f"{dirname(path)}/{SCRATCH_NAME}")
+        return made[0]
+    settings = {"source": source, **selection}
+    packing = lay_out_packing(single_file, build, settings, existing)
+    report = run_plan(packing, force_space=force_space)
+    if unchanged is not None and packing.num_files:
+        files = f"{counted(packing.num_files, 'file')} of {unchanged}, unchanged"
+        note = f"{path}: {files}, {format_nbytes(report.nbytes_out)}"
+        return replace(report, mags=(), note=note)
+    if not made:  # an interrupted call had packed it
+        return report
+    mags = tuple(
+        replace(mag, path=single_file.path_inside(mag.path, packing.packed)) for mag in made[0].mags
     )
+    return replace(made[0], mags=mags, seconds=report.seconds)
+
+
+def _convert_to_object(
+    source: Paths, single_file: SingleFile, existing: Existing, **selection: Any
+) -> Report:
+    """Build a file on this machine, and store it as one new object of a bucket."""
+    from wkwdask.graphs.runners import is_dry_run
+
+    path = single_file.path
+    folder, name = split(path)
+    check_conditions(folder)
+    store = store_at(folder).snapshot("")
+    if store.states([name]) != [None] and not replaces(existing):
+        raise ExistsError(f'{path}: already exists; existing="overwrite" replaces it whole')
+    scratch = by_path.scratch_folder(path)
+    local = single_file.at(f"{scratch}/{name}")
+    try:
+        policy: Existing = existing if replaces(existing) else "overwrite"
+        report = _convert_to_single_file(source, local, policy, **selection)
+        if not is_dry_run():
+            by_path.upload(local.path, store, name)
+    except Conflict:
+        raise ExistsError(f"{path}: another process has written it meanwhile") from None
+    except Exception as error:
+        error.add_note(f"the same call continues with what is in {scratch}")
+        raise
+    by_path.delete_tree(scratch)
     if is_dry_run():
         return report
-    made = {mag.path for mag in report.mags}
-    for level in find(single_file.folder_url).choose(None).levels:
-        if level.folder not in made:  # an interrupted call with other mags has made it
-            rm(level.folder)
-    single_file.pack_built(call)
-    mags = tuple(replace(mag, path=single_file.path_inside(mag.path)) for mag in report.mags)
-    return replace(report, mags=mags, seconds=time.monotonic() - start)
+    mags = tuple(replace(mag, path=mag.path.replace(local.path, path)) for mag in report.mags)
+    return replace(report, mags=mags, note=report.note.replace(local.path, path))
 
 
 def _changes_voxels(selection: Mapping[str, Any]) -> bool:
@@ -474,7 +491,6 @@ def _changes_voxels(selection: Mapping[str, Any]) -> bool:
         "strict_box": False,
         "verify": False,
         "allow_external": False,
-        "force_space": False,
     }
     return any(
         value is not None and (tuple(value) if name == "offset" else value) != neutral.get(name)
@@ -521,7 +537,7 @@ def plan_convert(source: Paths, target: str | os.PathLike[str], **options: Any) 
 
     with dry_run() as planned:
         convert(source, target, **options)
-    return estimate_conversion(planned.jobs, planned.exports, planned.pyramids, num_workers())
+    return estimate_conversion(planned.jobs, planned.pyramids, num_workers())
 
 
 def _mag_in(target: str | os.PathLike[str], mags: Iterable[Mag]) -> Mag | None:
@@ -606,7 +622,7 @@ def _convert_levels(
     force_space: bool,
 ) -> Report:
     """Convert levels of an image to levels of another image at the same positions; with
-    ``taken.finest_only``, build the pyramid from the finest."""
+    ``selection.finest_only``, build the pyramid from the finest."""
     from wkwdask.graphs.runners import num_workers, run_plans
 
     if not image.mags:
@@ -638,6 +654,9 @@ def _convert_levels(
 
     target_image = target_for(replace(destination, mag=mags[0] if names_mag else None))
     note = target_image.unchanged_levels_note(existing)
+    build = partial(
+        build_pyramid, allow_external=destination.allow_external, force_space=force_space
+    )
     with same_call() as call:
         # The finest level is written first: the position of the image follows from it, and an
         # interrupted conversion must not leave an image without it.
@@ -649,18 +668,7 @@ def _convert_levels(
             # Name the mag just written: the target may hold a finer mag, and a pyramid of the whole
             # layer would start from that one.
             url = target_image.url_of(report.mags[0].path) if report.mags else destination.url
-            policy = _pyramid_policy(existing, call)
-            report = merge_reports(
-                [
-                    report,
-                    build_pyramid(
-                        url,
-                        existing=policy,
-                        allow_external=destination.allow_external,
-                        force_space=force_space,
-                    ),
-                ]
-            )
+            report = merge_reports([report, build(url, existing=_policy(existing, call))])
     unusable = (
         describe_unusable_levels(image)
         if selection.mags is None and not selection.finest_only
@@ -708,9 +716,12 @@ def _convert_images(
     )
     staged = lay_out_import(target_image, imported, storage, existing, num_workers())
     note = "" if pyramid else target_image.unchanged_levels_note(existing)
-    url = target_image.url_of(staged.staged.folders[0])
+    url = target_image.url_of(staged.staged.published[0])
     for warning in (*map(SectionWarning, staged.notes), *staged.warnings):
         warnings.warn(warning, stacklevel=3)
+    build = partial(
+        build_pyramid, allow_external=destination.allow_external, force_space=force_space
+    )
     with same_call() as call:
         if existing == "overwrite" and pyramid:
             join_interrupted_call([staged.staged])
@@ -723,29 +734,13 @@ def _convert_images(
                 raise
             # The mag is finished: an earlier call was interrupted while it built the pyramid, or
             # right after it.
-            return build_pyramid(
-                url,
-                existing="resume",
-                allow_external=destination.allow_external,
-                force_space=force_space,
-            )
+            return build(url, existing="resume")
         if pyramid:
-            policy = _pyramid_policy(existing, call)
-            report = merge_reports(
-                [
-                    report,
-                    build_pyramid(
-                        url,
-                        existing=policy,
-                        allow_external=destination.allow_external,
-                        force_space=force_space,
-                    ),
-                ]
-            )
+            report = merge_reports([report, build(url, existing=_policy(existing, call))])
     return replace(report, note="\n".join(filter(None, [report.note, note])))
 
 
-def _pyramid_policy(existing: Existing, call: Call) -> Existing:
+def _policy(existing: Existing, call: Call) -> Existing:
     """Return the policy for the pyramid of a level: an interrupted pyramid of a level that this
     call has replaced is not continued."""
     return "restart" if existing == "overwrite" and call.has_written else existing

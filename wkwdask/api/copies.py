@@ -20,7 +20,7 @@ from wkwdask.model.options import make_options, options_of
 from wkwdask.runs.calls import same_call
 from wkwdask.runs.report import Report, RmReport, merge_reports
 from wkwdask.runs.staged import finish_interrupted_publication
-from wkwdask.store.paths import local_path
+from wkwdask.store.paths import target_path
 from wkwdask.store.store import store_at
 from wkwdask.verbs.rechunk import RechunkOptions, lay_out_rechunk, levels_in_box
 from wkwdask.verbs.remove import RemovalWork, lay_out_removals
@@ -234,7 +234,7 @@ def _rechunk_levels(
     # A call that was killed while it replaced a mag in place may have left it renamed: complete the
     # replacement, then look for the mags again.
     for level_copy in in_place:
-        local_path(level_copy.level.folder)  # remote levels are read-only
+        target_path(level_copy.level.folder)  # raises an error where nothing is written
         parent, folder = level_job_folders(level_copy.image, level_copy.level)
         finish_interrupted_publication(
             parent, folder, options.command, root_of(level_copy.image).folder

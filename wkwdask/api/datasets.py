@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from wkwdask.api.layers import Layer, card, invalid_layer, layer_of
 from wkwdask.errors import ExistsError, FormatError, MissingError
 from wkwdask.formats.opening import use_storage_options
-from wkwdask.formats.webknossos.dataset import STORED_IN, locate, make_layer, record_of
+from wkwdask.formats.webknossos.dataset import (
+    STORED_IN,
+    locate,
+    mags_in,
+    make_layer,
+    record_of,
+    with_folders,
+)
 from wkwdask.formats.webknossos.datasource import (
     FILE_NAME,
     NewLayer,
@@ -36,7 +43,7 @@ from wkwdask.geometry.mag import Mag
 from wkwdask.model.coordinates import same_lengths
 from wkwdask.model.levels import length_nm
 from wkwdask.model.voxel_type import element_class, guess_category
-from wkwdask.store.paths import any_path, basename, local_path
+from wkwdask.store.paths import any_path, basename, target_path
 from wkwdask.store.store import store_at
 from wkwdask.verbs.webknossos.dataset_edit import (
     datasource_of,
@@ -487,7 +494,7 @@ def open_dataset(
     Parameters
     ----------
     url : str or path
-        Folder or remote URL of the dataset. A remote dataset cannot be edited.
+        Folder or remote URL of the dataset. A dataset on a web server cannot be edited.
     storage_options : mapping, optional
         Access to a remote server, as for :func:`open`.
 
@@ -553,7 +560,7 @@ def create_dataset(
     Parameters
     ----------
     url : str or path
-        Folder of the dataset, which may exist.
+        Folder of the dataset, which may exist, or its URL in a bucket.
     voxel_size : sequence of 3 float
         Edge lengths of a voxel of mag 1 along x, y, z [``unit``].
     unit : str
@@ -587,7 +594,7 @@ def create_dataset(
     """
     if existing not in ("error", "keep"):
         raise ValueError(f'existing must be "error" or "keep", got {existing!r}')
-    path = local_path(url)
+    path = target_path(url)
     new = with_scale(new_document(name or basename(path), (1.0, 1.0, 1.0)), voxel_size, unit)
 
     def check_new(document: dict[str, Any]) -> dict[str, Any]:
@@ -628,12 +635,10 @@ def _segment_id(value: int, layer: str, category: str) -> int:
 
 def _mags_on_disk(folder: str, name: str, known: Iterable[Mag] = ()) -> dict[Mag, StoredArray]:
     """Open the mags in a layer's folder, except the known ones."""
-    layer = make_layer(folder, name)
-    return (
-        {mag: layer.volume(mag) for mag in layer.mags if mag not in known}
-        if store_at(folder).is_folder()
-        else {}
-    )
+    if not store_at(folder).is_folder():
+        return {}
+    layer = with_folders(make_layer(folder, name), mags_in(folder))
+    return {mag: layer.volume(mag) for mag in layer.mags if mag not in known}
 
 
 def _json_entries(

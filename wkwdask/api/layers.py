@@ -30,6 +30,7 @@ from wkwdask.formats.wkw.folder import count_files
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.summary import THUMBNAIL, box_text, format_nbytes, html_table
+from wkwdask.model.volume import voxel_nbytes
 from wkwdask.store.paths import is_remote
 from wkwdask.verbs.webknossos.dataset_edit import stored_layer
 
@@ -479,6 +480,4 @@ def _small_volume(layer: Layer) -> StoredArray | None:
 def _is_quickly_drawn(volume: StoredArray) -> bool:
     """Check whether three slices need few decoded bytes."""
     (x, y, z), edge = volume.box.size, max(volume.chunk_shape)
-    return (
-        edge * (x * y + x * z + y * z) * volume.num_channels * volume.dtype.itemsize <= _MOST_NBYTES
-    )
+    return edge * (x * y + x * z + y * z) * voxel_nbytes(volume) <= _MOST_NBYTES

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
 from wkwdask.formats.registry import default_format
-from wkwdask.geometry.mag import Mag
+from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.image import mag_or_key
 from wkwdask.model.options import StorageOptions, options_of, parameter_docs
 from wkwdask.model.writing.target_image import Destination
+from wkwdask.verbs.function_calls import FunctionCalls
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -34,8 +36,8 @@ class StorageKeywords(TypedDict, total=False):
     """Storage options of all formats, for type checkers. A test compares them with the options of
     each format."""
 
-    chunk_shape: Sequence[int] | None
-    shard_shape: Sequence[int] | bool | Literal["auto", "none"] | Sharding | None
+    chunk_shape: int | Sequence[int] | None
+    shard_shape: int | Sequence[int] | bool | Literal["auto", "none"] | Sharding | None
     encoding: str | None
     compression: str | None
     level: int | Literal["auto"] | None
@@ -158,3 +160,33 @@ def refuse_options(what: str, values: dict[str, Any]) -> None:
             f"{what}: {', '.join(f'{name}=' for name in given)} "
             f"{'is' if len(given) == 1 else 'are'} not for it"
         )
+
+
+def edges(value: int | Sequence[int], name: str) -> tuple[int, int, int]:
+    """Return lengths along x, y, z; one number stands for all."""
+    return (value, value, value) if isinstance(value, int) else vec3(value, name)
+
+
+def arguments_token(function: Callable[..., Any]) -> str | None:
+    """Return a token of the arguments that ``functools.partial`` binds to a function; None without
+    any."""
+    from dask.base import tokenize
+
+    if not isinstance(function, partial):
+        return None
+    token: str = tokenize(function.args, function.keywords)
+    return token
+
+
+def function_calls(
+    setup: Callable[[], Any] | None, batch: int, concurrency: int | None
+) -> FunctionCalls:
+    """Check the options of calls of a function; with a set-up, there is one call at a time by
+    default."""
+    if batch < 1:
+        raise ValueError(f"batch must be at least 1, got {batch}")
+    if concurrency is None:
+        concurrency = None if setup is None else 1
+    elif concurrency < 1:
+        raise ValueError(f"concurrency must be at least 1, got {concurrency}")
+    return FunctionCalls(setup, concurrency)

@@ -25,7 +25,7 @@ from wkwdask.model.levels import ratio_of
 from wkwdask.model.options import make_options
 from wkwdask.runs.job_records import holds_only_jobs
 from wkwdask.runs.staged import ArrayContent
-from wkwdask.store.paths import dirname, local_path
+from wkwdask.store.paths import dirname, target_path
 from wkwdask.streams.converted import exact_values
 from wkwdask.verbs.write import lay_out_region, lay_out_write
 
@@ -231,7 +231,7 @@ def save_as(
         is_empty_folder = (
             not destination.needs_container
             and lengths_nm is not None
-            and holds_only_jobs(dirname(dirname(local_path(destination.url))))
+            and holds_only_jobs(dirname(dirname(target_path(destination.url))))
         )
         category = destination.category or coordinates.category
         target_image = target_for(

@@ -27,7 +27,7 @@ Compression = Literal["gzip", "zlib", "bzip2", "xz", "zstd", "blosc", "raw"]
 class N5Keywords(PlacedOptions, total=False):
     """Keyword arguments of :func:`to_n5`."""
 
-    chunk_shape: Sequence[int] | None
+    chunk_shape: int | Sequence[int] | None
     compression: Compression | None
     level: int | None
 
@@ -49,7 +49,7 @@ def to_n5(
     array: da.Array | npt.NDArray[Any] | DataArray,
     url: str | os.PathLike[str],
     *,
-    chunk_shape: Sequence[int] | None = None,
+    chunk_shape: int | Sequence[int] | None = None,
     compression: Compression | None = None,
     level: int | None = None,
     voxel_size: Sequence[float] | None = None,

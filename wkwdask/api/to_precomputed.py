@@ -29,8 +29,8 @@ Encoding = Literal["raw", "compressed_segmentation", "compresso", "jpeg", "png",
 class PrecomputedKeywords(PlacedOptions, total=False):
     """Keyword arguments of :func:`to_precomputed`."""
 
-    chunk_shape: Sequence[int] | None
-    shard_shape: Sequence[int] | bool | Sharding | None
+    chunk_shape: int | Sequence[int] | None
+    shard_shape: int | Sequence[int] | bool | Sharding | None
     encoding: Encoding | None
     quality: int | None
     compression: Literal["gzip", "raw"] | None
@@ -59,8 +59,8 @@ def to_precomputed(
     array: da.Array | npt.NDArray[Any] | DataArray,
     url: str | os.PathLike[str],
     *,
-    chunk_shape: Sequence[int] | None = None,
-    shard_shape: Sequence[int] | bool | Sharding | None = None,
+    chunk_shape: int | Sequence[int] | None = None,
+    shard_shape: int | Sequence[int] | bool | Sharding | None = None,
     encoding: Encoding | None = None,
     quality: int | None = None,
     compression: Literal["gzip", "raw"] | None = None,

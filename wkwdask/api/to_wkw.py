@@ -27,8 +27,8 @@ class WkwKeywords(WriteOptions, total=False):
     """Keyword arguments of :func:`to_wkw`."""
 
     voxel_size: Sequence[float] | None
-    chunk_shape: Sequence[int] | None
-    shard_shape: Sequence[int] | None
+    chunk_shape: int | Sequence[int] | None
+    shard_shape: int | Sequence[int] | None
     compression: str | None
     level: int | Literal["auto"] | None
     block_len: int | None
@@ -58,8 +58,8 @@ def to_wkw(
     offset: Sequence[int] | None = None,
     region: BoundingBox | Sequence[Sequence[int]] | None = None,
     voxel_size: Sequence[float] | None = None,
-    chunk_shape: Sequence[int] | None = None,
-    shard_shape: Sequence[int] | None = None,
+    chunk_shape: int | Sequence[int] | None = None,
+    shard_shape: int | Sequence[int] | None = None,
     compression: str | None = None,
     level: int | Literal["auto"] | None = None,
     block_len: int | None = None,

@@ -29,8 +29,8 @@ Version = Literal["0.6", "0.5", "0.4"]
 class ZarrKeywords(PlacedOptions, total=False):
     """Keyword arguments of :func:`to_zarr`."""
 
-    chunk_shape: Sequence[int] | None
-    shard_shape: Sequence[int] | bool | None
+    chunk_shape: int | Sequence[int] | None
+    shard_shape: int | Sequence[int] | bool | None
     compression: Compression | None
     level: int | None
     ngff: Version | None
@@ -58,8 +58,8 @@ def to_zarr(
     offset: Sequence[int] | None = None,
     region: BoundingBox | Sequence[Sequence[int]] | None = None,
     mag: MagLike | None = None,
-    chunk_shape: Sequence[int] | None = None,
-    shard_shape: Sequence[int] | bool | None = None,
+    chunk_shape: int | Sequence[int] | None = None,
+    shard_shape: int | Sequence[int] | bool | None = None,
     compression: Compression | None = None,
     level: int | None = None,
     ngff: Version | None = None,

@@ -17,7 +17,7 @@ from wkwdask.cli.options import (
     mags_option,
     numbers_callback,
 )
-from wkwdask.cli.results import FOUND, Facts, prints_check
+from wkwdask.cli.results import FOUND, Facts, prints_check, prints_facts
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -212,3 +212,29 @@ def diff(first: str, second: str, cluster: AbstractContextManager[Any], **option
     with cluster:
         difference = wkwdask.diff(first, second, **options)
     return Facts(difference, exit_code=0 if difference.equal else FOUND)
+
+
+@click.command(short_help="Remove what dead jobs and replaced levels have left.")
+@click.argument("url")
+@click.option("--dry-run", is_flag=True, help="Only list what would be removed.")
+@click.option(
+    "--grace",
+    "grace_seconds",
+    type=click.FloatRange(0),
+    default=None,
+    help="Age of replaced levels that are removed [s]; by default 0 on disk, a week in a bucket.",
+)
+@prints_facts
+def clean(url: str, **options: Any) -> Facts:
+    """Remove what dead jobs and replaced levels have left, never what a document names. Jobs that
+    were interrupted and can resume stay.
+
+    \b
+    Examples:
+      wkwdask clean precomputed://s3://bucket/em --dry-run
+      wkwdask clean dataset
+    """
+    removed = wkwdask.clean(url, **options)
+    verb = "would remove" if options["dry_run"] else "removed"
+    lines = [f"{verb} {folder}" for folder in removed] or ["nothing to remove"]
+    return Facts({"removed": removed}, "\n".join(lines))

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from wkwdask.cli.doctor import facts_of
 from wkwdask.cli.help import Commands
 from wkwdask.cli.messages import on_command_line
-from wkwdask.cli.results import FOUND, Facts, prints_check, prints_facts
+from wkwdask.cli.results import Facts, prints_check, prints_facts
 from wkwdask.errors import BatchError, FormatError, MissingError, TaskFailedError
 from wkwdask.store.paths import abspath, basename, dirname, splitext
 
@@ -119,16 +120,10 @@ def check(config: str, folder: str, seconds: float) -> Facts:
     Example:
       wkwdask cluster check slurm-jobqueue --folder /shared/folder
     """
-    from wkwdask.cli.tables import print_findings
     from wkwdask.clusters.check import check_cluster
     from wkwdask.clusters.config import load_config
 
-    findings = check_cluster(load_config(config), folder, seconds)
-    return Facts(
-        findings,
-        partial(print_findings, findings),
-        0 if all(finding.is_fine for finding in findings) else FOUND,
-    )
+    return facts_of(check_cluster(load_config(config), folder, seconds))
 
 
 @cluster.command(hidden=True)

@@ -16,13 +16,12 @@ import click
 
 import wkwdask
 from wkwdask.cli.results import FOUND, Facts, prints_check
+from wkwdask.clusters.finding import Finding, finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from packaging.requirements import Requirement
-
-    from wkwdask.clusters.check import Finding
 
 _PACKAGE = "wkwdask"
 _EXTRAS_OF_DEVELOPERS = {"benchmarks", "dev", "docs", "oracles", "test"}
@@ -49,8 +48,6 @@ def doctor(urls: tuple[str, ...]) -> Facts:
       wkwdask doctor s3://bucket/dataset precomputed://https://host/volume
       wkwdask doctor --json
     """
-    from wkwdask.cli.tables import print_findings
-
     findings = [
         *_versions(),
         *_extras(),
@@ -59,18 +56,15 @@ def doctor(urls: tuple[str, ...]) -> Facts:
         *_machine(),
         *map(_reach, urls),
     ]
-    return Facts(
-        findings,
-        partial(print_findings, findings),
-        0 if all(finding.is_fine for finding in findings) else FOUND,
-    )
+    return facts_of(findings)
 
 
-def _finding(name: str, value: str, is_fine: bool = True, remedy: str = "") -> Finding:
-    """Return a finding; the remedy of one that is fine is left out."""
-    from wkwdask.clusters.check import Finding
+def facts_of(findings: list[Finding]) -> Facts:
+    """Return the result of a command that checks something."""
+    from wkwdask.cli.tables import print_findings
 
-    return Finding(name, value, is_fine, "" if is_fine else remedy)
+    is_fine = all(finding.is_fine for finding in findings)
+    return Facts(findings, partial(print_findings, findings), 0 if is_fine else FOUND)
 
 
 def _requirements() -> list[Requirement]:
@@ -93,11 +87,11 @@ def _is_met(requirement: Requirement) -> bool:
 
 
 def _versions() -> Iterator[Finding]:
-    yield _finding("python", f"{platform.python_version()} ({sys.executable})")
-    yield _finding(_PACKAGE, f"{metadata.version(_PACKAGE)} ({os.path.dirname(wkwdask.__file__)})")
+    yield finding("python", f"{platform.python_version()} ({sys.executable})")
+    yield finding(_PACKAGE, f"{metadata.version(_PACKAGE)} ({os.path.dirname(wkwdask.__file__)})")
     for requirement in _requirements():
         if requirement.marker is None:
-            yield _finding(
+            yield finding(
                 requirement.name,
                 _installed(requirement) or "missing",
                 _is_met(requirement),
@@ -106,8 +100,6 @@ def _versions() -> Iterator[Finding]:
 
 
 def _extras() -> Iterator[Finding]:
-    from wkwdask.clusters.check import Finding
-
     for extra in sorted(
         set(metadata.metadata(_PACKAGE).get_all("Provides-Extra") or ()) - _EXTRAS_OF_DEVELOPERS
     ):
@@ -131,7 +123,7 @@ def _kernels() -> Iterator[Finding]:
 
     folder = cache_folder()
     if folder is None:
-        yield _finding(
+        yield finding(
             "kernels",
             "no writable folder: compiled again in each process",
             False,
@@ -146,12 +138,12 @@ def _kernels() -> Iterator[Finding]:
         for match in _VOXEL_TYPE.findall(path.read_bytes())
     }
     kept = f"{len(files)} in {folder}; pyramids of {', '.join(sorted(types)) or 'no type'}"
-    yield _finding("kernels", kept, bool(files), "wkwdask warmup compiles them beforehand")
+    yield finding("kernels", kept, bool(files), "wkwdask warmup compiles them beforehand")
 
 
 def _cluster_tools() -> Iterator[Finding]:
     for name in _CLUSTER_TOOLS:
-        yield _finding(name, shutil.which(name) or "not found")
+        yield finding(name, shutil.which(name) or "not found")
 
 
 def _machine() -> Iterator[Finding]:
@@ -163,9 +155,9 @@ def _machine() -> Iterator[Finding]:
     from wkwdask.model.summary import format_nbytes
     from wkwdask.store.cores import available_cores
 
-    yield _finding("cores", str(available_cores()))
+    yield finding("cores", str(available_cores()))
     free = min(available_memory(), psutil.virtual_memory().available)
-    yield _finding(
+    yield finding(
         "free memory",
         format_nbytes(free),
         free >= _LEAST_NBYTES,
@@ -173,7 +165,7 @@ def _machine() -> Iterator[Finding]:
     )
     if os.path.isdir("/dev/shm"):
         shared = shutil.disk_usage("/dev/shm").free
-        yield _finding(
+        yield finding(
             "free /dev/shm",
             format_nbytes(shared),
             shared >= _LEAST_SHARED_NBYTES,
@@ -181,14 +173,14 @@ def _machine() -> Iterator[Finding]:
         )
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     is_enough = limit in (resource.RLIM_INFINITY, -1) or limit >= _LEAST_OPEN_FILES
-    yield _finding(
+    yield finding(
         "open files",
         "no limit" if limit == resource.RLIM_INFINITY else str(limit),
         is_enough,
         f"ulimit -n {_LEAST_OPEN_FILES}",
     )
     bytecode = "not written" if sys.dont_write_bytecode else "written"
-    yield _finding(
+    yield finding(
         "bytecode",
         bytecode,
         not sys.dont_write_bytecode,
@@ -204,8 +196,8 @@ def _reach(url: str) -> Finding:
     try:
         layers = find(url).layers
     except Exception as error:
-        return _finding(url, f"{type(error).__name__}: {error}", False)
-    return _finding(
+        return finding(url, f"{type(error).__name__}: {error}", False)
+    return finding(
         url,
         (
             f"opened {', '.join(layer.name or layer.folder for layer in layers) or 'nothing'} in "

@@ -22,6 +22,7 @@ from wkwdask.errors import LockedError
 from wkwdask.formats.registry import storage_records
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.model.options import SHAPE_WORDS, Option, StorageOptions, options_of
+from wkwdask.store.paths import dirname, is_bucket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -274,14 +275,18 @@ def _parse_time(ctx: click.Context, param: click.Parameter, text: str) -> float:
 
 
 def _check_folder(ctx: click.Context, param: click.Parameter, file: str | None) -> str | None:
-    """Check that the folder of a file exists, before a long job starts."""
-    if file is not None and not os.path.isdir(os.path.dirname(os.path.abspath(file))):
+    """Check that a file can be written, before a long job starts."""
+    if file is not None and is_bucket(file):
+        from wkwdask.store.store import store_at
+
+        store_at(dirname(file)).now()  # raises an error if this user may not write there
+    elif file is not None and not os.path.isdir(os.path.dirname(os.path.abspath(file))):
         raise click.UsageError(f"{param.opts[0]} {file}: its folder does not exist")
     return file
 
 
 class _Shape(click.ParamType):
-    """Three lengths with commas between them, or a word such as ``auto``."""
+    """Three lengths with commas between them, one length, or a word such as ``auto``."""
 
     name = "shape"
 
@@ -290,11 +295,10 @@ class _Shape(click.ParamType):
         if not isinstance(value, str):
             return value
         try:
-            return (
-                SHAPE_WORDS[value]
-                if value in SHAPE_WORDS
-                else tuple(int(part) for part in value.split(","))
-            )
+            if value in SHAPE_WORDS:
+                return SHAPE_WORDS[value]
+            lengths = [int(part) for part in value.split(",")]
+            return lengths[0] if len(lengths) == 1 else lengths
         except ValueError:
             self.fail(
                 (

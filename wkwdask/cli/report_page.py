@@ -15,6 +15,8 @@ from typing import Any
 from wkwdask.cli.messages import on_command_line
 from wkwdask.cli.results import Facts
 from wkwdask.model.summary import html_table
+from wkwdask.store.paths import is_bucket, split
+from wkwdask.store.store import store_at
 
 _PIXELS = 480
 _STYLE = """
@@ -49,7 +51,11 @@ def write_page(
         values = value if isinstance(value, list) else [value]
         parts += ["<h2>Result</h2>", *map(_html, values)]
     if performance_report is not None:
-        link = os.path.relpath(performance_report, os.path.dirname(os.path.abspath(path)))
+        link = (
+            os.path.abspath(performance_report)
+            if is_bucket(path)
+            else os.path.relpath(performance_report, os.path.dirname(os.path.abspath(path)))
+        )
         parts.append(f"<p><a href='{escape(link)}'>dask's performance report</a></p>")
     text = (
         "<!doctype html><html lang='en'><meta "
@@ -57,6 +63,10 @@ def write_page(
         + "\n".join(parts)
         + "\n</html>\n"
     )
+    if is_bucket(path):
+        folder, name = split(path)
+        store_at(folder).put(name, text.encode())
+        return
     with open(path, "w", encoding="utf-8") as file:
         file.write(text)
 

@@ -19,7 +19,7 @@ from wkwdask.model.summary import VolumeSummary, box_text, format_nbytes
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from wkwdask.clusters.check import Finding
+    from wkwdask.clusters.finding import Finding
     from wkwdask.formats.webknossos.summary import DatasetSummary, LayerSummary, MagSummary
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.model.summary import ScaleSummary

@@ -215,7 +215,10 @@ def _use_labels(dtype: str) -> None:
     from wkwdask.kernels.labels.values import count_values, map_ids
 
     labels = np.ones((4, 4, 4), dtype, order="F")
-    label_brick(labels, 26)
+    runs = label_brick(labels, 26).runs
+    runs.face(0, 0, np.zeros(2, np.uint32))
+    runs.paint(np.zeros(2, dtype), labels, (0, 0, 0))
+    labels[...] = 1
     LabelTable(labels.dtype).add(labels, (0, 0, 0))
     for values in _TYPES:
         LabelTable(labels.dtype, np.dtype(values), 1).add(

@@ -13,7 +13,6 @@ import sys
 import tempfile
 import time
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -21,6 +20,7 @@ from uuid import uuid4
 from dask.utils import format_bytes
 
 from wkwdask.clusters.config import SCRIPT_KINDS, ClusterConfig, walltime_seconds
+from wkwdask.clusters.finding import Finding, finding
 from wkwdask.errors import BatchError, TaskFailedError, UnsupportedError
 from wkwdask.store.local import file_system
 from wkwdask.store.slurm import (
@@ -35,6 +35,8 @@ from wkwdask.store.slurm import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from wkwdask.model.json_text import JsonObject
 
 
 PACKAGES = ("wkwdask", "dask", "distributed", "numpy", "lz4", "numba")
@@ -75,9 +77,9 @@ def versions() -> dict[str, str]:
     return by_name
 
 
-def probe(folder: str, token: str) -> dict[str, Any]:
+def probe(folder: str, token: str) -> JsonObject:
     """Collect facts about the node of this process, which may be a dask worker."""
-    facts: dict[str, Any] = {
+    facts: JsonObject = {
         "host": socket.gethostname(),
         "versions": versions(),
         **_worker_facts(),
@@ -115,7 +117,7 @@ def _written(path: str, token: str) -> str:
     return ""
 
 
-def _worker_facts() -> dict[str, Any]:
+def _worker_facts() -> JsonObject:
     """Return memory and scratch folder of the dask worker; outside one, those of the SLURM job."""
     from distributed import get_worker
 
@@ -142,7 +144,7 @@ def _worker_facts() -> dict[str, Any]:
     }
 
 
-def _scratch_facts(folder: str) -> dict[str, Any]:
+def _scratch_facts(folder: str) -> JsonObject:
     """Test a scratch folder: writable, type of file system, free space."""
     problem = _written(os.path.join(folder, f"wkwdask-check-{os.getpid()}"), "")
     if not problem:
@@ -160,20 +162,6 @@ def _scratch_facts(folder: str) -> dict[str, Any]:
 _MIN_SCRATCH_NBYTES = 1 << 30
 _MIN_MEMORY_NBYTES = 1 << 30
 _END_SECONDS = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Result of one check."""
-
-    name: str
-    """Name of the property that was checked."""
-    value: str
-    """Value of the property on the worker."""
-    is_fine: bool
-    """Whether the value is as required."""
-    remedy: str = ""
-    """Remedy, or further information about a value that is fine."""
 
 
 def check_cluster(config: ClusterConfig, folder: str, seconds: float = 600.0) -> list[Finding]:
@@ -210,9 +198,7 @@ def _umask() -> int:
     return current
 
 
-def _probe_by_client(
-    config: ClusterConfig, folder: str, token: str, seconds: float
-) -> dict[str, Any]:
+def _probe_by_client(config: ClusterConfig, folder: str, token: str, seconds: float) -> JsonObject:
     from wkwdask.clusters.connect import cluster
 
     options: dict[str, Any] = {"jobqueue": {"jobs": 1}, "local": {"workers": 1}}.get(
@@ -223,7 +209,7 @@ def _probe_by_client(
         return probe_worker(client, folder, token, seconds)
 
 
-def probe_worker(client: Any, folder: str, token: str, seconds: float) -> dict[str, Any]:
+def probe_worker(client: Any, folder: str, token: str, seconds: float) -> JsonObject:
     """Wait for a worker and let it probe its node."""
     until = time.monotonic() + seconds
     while client.status == "running":  # it is closed where no job can bring a worker
@@ -235,13 +221,11 @@ def probe_worker(client: Any, folder: str, token: str, seconds: float) -> dict[s
                 f"no worker connected within {seconds:g} s: see the queue and the output of the "
                 "job (log-directory)"
             )
-    facts: dict[str, Any] = client.submit(probe, folder, token, pure=False).result(timeout=seconds)
+    facts: JsonObject = client.submit(probe, folder, token, pure=False).result(timeout=seconds)
     return facts
 
 
-def _probe_by_script(
-    config: ClusterConfig, folder: str, token: str, seconds: float
-) -> dict[str, Any]:
+def _probe_by_script(config: ClusterConfig, folder: str, token: str, seconds: float) -> JsonObject:
     """Submit the batch script with a small command that probes the node."""
     program = [
         shutil.which("wkwdask") or sys.executable,
@@ -311,13 +295,13 @@ def _check_walltime(config: ClusterConfig, job: str) -> None:
 
 def _wait_for_answer(
     config: ClusterConfig, job: str, answer: str, output: str, seconds: float
-) -> dict[str, Any]:
+) -> JsonObject:
     """Wait until the job has written its facts; raises TaskFailedError if it ends without them."""
     until = time.monotonic() + seconds
     while True:
         state = _state(job)
         with suppress(OSError), open(answer, encoding="utf-8") as file:
-            facts: dict[str, Any] = json.load(file)
+            facts: JsonObject = json.load(file)
             return facts
         if reason := why_never_started(job):
             raise TaskFailedError(f"{config.name}: {reason}")
@@ -345,42 +329,34 @@ def _state(job: str) -> str:
 def findings(facts: Mapping[str, Any], *, is_token_visible: bool, folder: str) -> list[Finding]:
     """Evaluate the facts of a worker."""
     return [
-        Finding(
-            "worker",
-            f"{facts['host']} {facts['address']}".strip(),
-            *_check_address(facts["address"], facts["host"]),
-        ),
+        _check_address(facts["address"], facts["host"]),
         *_check_versions(facts["versions"]),
         *_check_shared_folder(facts, is_token_visible=is_token_visible, folder=folder),
-        *_check_scratch(facts["scratch"], facts["scratch_folder"]),
+        _check_scratch(facts["scratch"], facts["scratch_folder"]),
         *_check_memory(facts),
     ]
 
 
-def _check_address(address: str, host: str) -> tuple[bool, str]:
+def _check_address(address: str, host: str) -> Finding:
     is_loopback = "://127." in address or "[::1]" in address
-    if is_loopback and host != socket.gethostname():
-        return (
-            False,
-            (
-                "it listens on a loopback address, which other machines cannot reach: set "
-                "interface (ip addr)"
-            ),
-        )
-    return True, ""
+    return finding(
+        "worker",
+        f"{host} {address}".strip(),
+        not is_loopback or host == socket.gethostname(),
+        "it listens on a loopback address, which other machines cannot reach: set interface (ip "
+        "addr)",
+    )
 
 
 def _check_versions(worker: Mapping[str, str]) -> Iterator[Finding]:
     for name, local in versions().items():
         remote = worker.get(name, "absent")
-        value = local if remote == local else f"{remote}, here {local}"
-        yield Finding(
+        is_equal = remote == local
+        yield finding(
             name,
-            value,
-            remote == local,
-            ""
-            if remote == local
-            else "use the same environment on both sides: python, job-script-prologue",
+            local if is_equal else f"{remote}, here {local}",
+            is_equal,
+            "use the same environment on both sides: python, job-script-prologue",
         )
 
 
@@ -388,63 +364,44 @@ def _check_shared_folder(
     facts: Mapping[str, Any], *, is_token_visible: bool, folder: str
 ) -> Iterator[Finding]:
     is_visible, other_folder = facts["sees"], f"{folder} is not the same on the node"
-    yield Finding(
+    yield finding(
         "shared folder, to node",
         "visible" if is_visible else "not visible",
         is_visible,
-        "" if is_visible else other_folder,
+        other_folder,
     )
     error = facts["writes"]
     is_fine = not error and is_token_visible
     value = "visible" if is_fine else "not written" if error else "not visible"
-    yield Finding(
-        "shared folder, from node", value, is_fine, "" if is_fine else error or other_folder
-    )
+    yield finding("shared folder, from node", value, is_fine, error or other_folder)
 
 
-def _check_scratch(scratch: Mapping[str, Any], folder: str) -> Iterator[Finding]:
+def _check_scratch(scratch: Mapping[str, Any], folder: str) -> Finding:
     if scratch["problem"]:
-        yield Finding("scratch", folder, False, f"{scratch['problem']}: set local-directory")
-        return
+        return Finding("scratch", folder, False, f"{scratch['problem']}: set local-directory")
     kind, free = scratch["kind"] or "unknown", scratch["free"]
     value = f"{folder} ({kind}, {format_bytes(free)} free)"
     if scratch["is_network"]:
-        yield Finding(
-            "scratch",
-            value,
-            False,
-            "a network file system: set local-directory to a disk of the node",
-        )
-    elif free < _MIN_SCRATCH_NBYTES:
-        yield Finding(
-            "scratch",
-            value,
-            False,
-            f"less than {format_bytes(_MIN_SCRATCH_NBYTES)} free: set local-directory",
-        )
-    else:
-        yield Finding(
-            "scratch",
-            value,
-            True,
-            "it is in memory: files there count towards the memory of the job"
-            if kind in ("tmpfs", "ramfs")
-            else "",
-        )
+        remedy = "a network file system: set local-directory to a disk of the node"
+        return Finding("scratch", value, False, remedy)
+    if free < _MIN_SCRATCH_NBYTES:
+        remedy = f"less than {format_bytes(_MIN_SCRATCH_NBYTES)} free: set local-directory"
+        return Finding("scratch", value, False, remedy)
+    in_memory = "it is in memory: files there count towards the memory of the job"
+    return Finding("scratch", value, True, in_memory if kind in ("tmpfs", "ramfs") else "")
 
 
 def _check_memory(facts: Mapping[str, Any]) -> Iterator[Finding]:
     limit, spills = facts["memory_limit"], bool(facts["spill"])
-    is_fine = not limit or limit >= _MIN_MEMORY_NBYTES
-    yield Finding(
+    yield finding(
         "memory of a worker",
         format_bytes(limit) if limit else "no limit",
-        is_fine,
-        "" if is_fine else "less than 1 GiB: raise memory",
+        not limit or limit >= _MIN_MEMORY_NBYTES,
+        "less than 1 GiB: raise memory",
     )
     if facts["address"]:
         remedy = (
             "tasks should wait for memory rather than spill to scratch: set "
             "distributed.worker.memory.spill and .target to false"
         )
-        yield Finding("spilling", "on" if spills else "off", not spills, remedy if spills else "")
+        yield finding("spilling", "on" if spills else "off", not spills, remedy)

@@ -9,6 +9,7 @@ knows no dask, and reaches files through ``store`` only.
 
 Start with ``format`` (:class:`~wkwdask.formats.format.ArrayFormat`, what a format provides) and
 ``registry`` (the list of formats). ``opening`` resolves the path or URL that a user names.
-``inspection`` and ``repair`` serve verify and repair; ``publication`` and ``record_paths`` read and
-write the records by which jobs publish levels.
+Verify and repair are ``inspection`` (levels, their folders and records), ``array_check`` (a file),
+``array_repair`` and ``repair``; ``publication`` and ``record_paths`` read and write the records by
+which jobs publish levels.
 """

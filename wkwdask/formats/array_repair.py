@@ -11,43 +11,51 @@ A shard is written again, a file with a single chunk is replaced or removed::
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from wkwdask.errors import CorruptError
 from wkwdask.formats.leftovers import quarantine, withdraw_equal
-from wkwdask.formats.repair import Probe
 from wkwdask.model.codec import max_file_nbytes
 from wkwdask.model.layout import RewritableShards
 from wkwdask.model.volume import relative_to
 from wkwdask.model.writing.file_buffer import FileBuffer
-from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from wkwdask.formats.array_check import ArrayCheck
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.chunk_grid import Vec4
     from wkwdask.model.faults import Fault
-    from wkwdask.model.store import Store, StoredFile
+    from wkwdask.model.store import Store
 
 
-@dataclass(frozen=True, slots=True)
+class Probe(NamedTuple):
+    """Intact chunks of a broken shard."""
+
+    head: Any = None
+    """Header under which all chunks are intact, None if there is no such header."""
+    num_intact: int = 0
+    num_chunks: int = 0
+    """Number of chunks that the shard stores, intact or not."""
+
+
+@dataclass(frozen=True)
 class ArrayRepair:
-    """Repair of the files of an array; picklable."""
+    """Repair of the broken shards of a level from their intact chunks; picklable."""
 
-    keeps_files: ClassVar[bool] = True
     check: ArrayCheck
-
-    @property
-    def folder(self) -> str:
-        return self.check.folder
+    keeps_files: ClassVar[bool] = True
+    """Whether a shard can be a group of files, and sound ones among them stay."""
+    noun: ClassVar[str] = "chunks"
+    """Word of the format for chunks."""
+    loss: ClassVar[str] = "absent"
+    """Description of lost chunks after the repair."""
 
     @property
     def replacement(self) -> str:
+        """Description of a lost chunk after the repair, for people."""
         return f"absent and read as {self.check.array.fill:g}"
 
     @property
@@ -55,34 +63,38 @@ class ArrayRepair:
         return self.check.array.store
 
     def probe(self, shard: Vec3, kinds: frozenset[str]) -> Probe:
+        """Find the intact chunks of a shard with faults of some kinds, without writing."""
         del kinds
-        num_intact = num_chunks = 0
+        num_intact = num_lost = 0
         for file, variant in self.check.array.files.files_of_shard(shard):
             with self.check.opened(self.check.name_of(file, variant)) as opened:
                 if opened is not None:
-                    num_intact += sum(1 for _ in self.check.intact_chunks(file, opened))
-                    num_chunks += len(self.check.stored_cells(file, opened))
-        return Probe(None, num_intact, num_chunks)
+                    chunks = self.check.intact(file, opened)
+                    num_intact += len(chunks.cells)
+                    num_lost += len(chunks.lost)
+        return Probe(None, num_intact, num_intact + num_lost)
 
     def repair_shard(
         self, shard: Vec3, head: Any, why: str, spare_folder: str | None, *, salvage: bool
     ) -> tuple[int, int]:
-        del head
+        """Rewrite a shard from its intact chunks, and the others from a level in ``spare_folder``;
+        returns its size and modification time [ns].
+
+        ``head`` replaces a broken header. Without ``salvage``, all chunks must be intact.
+        """
         spare, array = (
             None if spare_folder is None else self._store.at(spare_folder),
             self.check.array,
         )
+        assert array.naming is not None
         for file, variant in array.files.files_of_shard(shard):
-            if not self._errors(file, variant):
+            if self.keeps_files and not self._errors(file, variant):
                 continue
             name = self.check.name_of(file, variant)
-            if not salvage:
-                raise CorruptError(f"{self._store.path_of(name)}: some of its chunks are broken")
             if isinstance(array.layout, RewritableShards):
-                self._rewrite(file, name, array.layout, why, spare)
+                self._rewrite(file, name, head, why, spare, salvage=salvage)
             else:
                 self._replace(file, name, why, spare)
-            assert array.naming is not None
             remaining = [
                 fault
                 for state in array.naming.file_states(self._store, file)
@@ -90,7 +102,7 @@ class ArrayRepair:
             ]
             if remaining:
                 raise CorruptError(f"still broken after the repair: {remaining[0]}")
-        return self._state_of(shard)
+        return relative_to(array, array.origin).files.group_state(shard)[1:]
 
     def _errors(self, file: Vec4, variant: int) -> list[Fault]:
         return [
@@ -99,11 +111,15 @@ class ArrayRepair:
             if fault.severity == "error"
         ]
 
-    def _set_aside(self, key: str, why: str) -> str:
+    def _place(self, name: str) -> tuple[Store, str]:
+        """Return folder and name of a file that is written again."""
+        return self._store, name
+
+    def _set_aside(self, name: str, why: str) -> str:
         """Keep the old file, before a new one replaces it, so that no crash loses what could not be
         decoded; a folder with its name is moved."""
-        path = self._store.path_of(key)
-        return quarantine(path, self.folder, key, why, keep=store_at(path).is_file())
+        store, key = self._place(name)
+        return quarantine(store.path_of(key), self.check.folder, name, why, keep=store.is_file(key))
 
     def _replace(self, file: Vec4, name: str, why: str, spare: Store | None) -> None:
         """Replace a file with one chunk by that of the spare array, which may have another name, or
@@ -131,62 +147,56 @@ class ArrayRepair:
         withdraw_equal(self._store.path_of(name), place)
 
     def _rewrite(
-        self, file: Vec4, name: str, layout: RewritableShards, why: str, spare: Store | None
+        self, file: Vec4, name: str, head: Any, why: str, spare: Store | None, *, salvage: bool
     ) -> None:
         """Write a shard again from its intact chunks, and the lost ones from the spare array."""
         check = self.check
         with ExitStack() as stack:
-            own = stack.enter_context(check.opened(name)) if self._store.is_file(name) else None
-            other = None if spare is None else stack.enter_context(layout.opened(spare, name))
-            chunks: dict[Vec4, tuple[StoredFile, int, int]] = {}
-            lost: set[Vec4] = {(c, x, y, z) for c, x, y, z in check.cells_of(file).tolist()}
-            for opened in filter(None, (own, other)):
-                found = {
-                    chunk.cell: (opened, chunk.offset, chunk.nbytes)
-                    for chunk in check.intact_chunks(file, opened)
-                }
-                chunks.update(
-                    found
-                    if opened is own
-                    else {cell: place for cell, place in found.items() if cell in lost}
+            opened = stack.enter_context(check.opened(name)) if self._store.is_file(name) else None
+            own = check.no_chunks(file) if opened is None else check.intact(file, opened, head)
+            num_intact, num_lost = len(own.cells), len(own.lost)
+            total, layout = num_intact + num_lost, own.layout
+            assert isinstance(layout, RewritableShards)
+            if (num_lost and not salvage) or (layout.is_dense and not num_intact):
+                raise CorruptError(
+                    f"{self._store.path_of(name)}: {num_lost} of its {total} {self.noun} are broken"
                 )
-                lost = check.stored_cells(file, opened) - found.keys() if opened is own else lost
+            cells, places, other = own.cells, own.places, None
+            if spare is not None:
+                other_check = replace(check, array=check.array.at(spare))
+                other = stack.enter_context(other_check.opened(name))
+            if other is not None and layout.has_same_encoding(other):
+                found = other_check.intact(file, other)
+                lost = set(map(tuple, own.lost.tolist()))
+                is_used = [tuple(cell) in lost for cell in found.cells.tolist()]
+                cells = np.concatenate([cells, found.cells[is_used]])
+                places = np.concatenate([places, found.places[is_used]])
             text = (
-                f"{why}\n{len(lost)} of its {len(lost | chunks.keys())} chunks were broken, "
-                f"{len(lost - chunks.keys())} of them became absent."
+                f"{why}\n{num_lost} of its {total} {self.noun} were broken, "
+                f"{total - len(cells)} of them became {self.loss}."
             )
-            self._write_chunks(name, layout, list(chunks.items()), text)
+            if not len(cells):
+                self._set_aside(name, text)
+                self._store.delete(name)
+                return
 
-    def _write_chunks(
-        self,
-        key: str,
-        layout: RewritableShards,
-        chunks: Sequence[tuple[Vec4, tuple[StoredFile, int, int]]],
-        why: str,
-    ) -> None:
-        """Replace a shard by one with some chunks; without chunks remove it."""
-        if not chunks:
-            self._set_aside(key, why)
-            self._store.delete(key)
-            return
-        output = FileBuffer(lambda: self._store.new_file(key), layout.head_nbytes)
-        try:
-            head = layout.write_chunks(
-                np.array([cell for cell, _ in chunks], np.int64),
-                lambda row: output.copy(*chunks[row][1]),
-                output,
-            )
-            new = output.close()
-            if head:
-                new.write(head, 0)
-            place = self._set_aside(key, why)
-        except BaseException:
-            output.discard()
-            raise
+            def append(row: int) -> None:
+                source = opened if row < num_intact else other
+                assert source is not None
+                start, end = places[row].tolist()
+                output.copy(source, start, end - start)
+
+            folder, key = self._place(name)
+            output = FileBuffer(lambda: folder.new_file(key), layout.head_nbytes)
+            try:
+                tables = layout.write_chunks(cells, append, output)
+                new = output.close()
+                if tables:
+                    new.write(tables, 0)
+                place = self._set_aside(name, text) if salvage else ""
+            except BaseException:
+                output.discard()
+                raise
         new.publish(keep_equal=True)
-        withdraw_equal(self._store.path_of(key), place)
-
-    def _state_of(self, shard: Vec3) -> tuple[int, int]:
-        """Return size and modification time of a shard, or size and digest of a group of files, as
-        file records have them."""
-        return relative_to(self.check.array, self.check.array.origin).files.group_state(shard)[1:]
+        if place:
+            withdraw_equal(folder.path_of(key), place)

@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from wkwdask.errors import ReplacedError, UnsupportedError
 from wkwdask.model.metadata_edit import MetadataEdit
 from wkwdask.store.store import store_at
 
@@ -45,12 +46,33 @@ class DocumentEdit(MetadataEdit):
     def with_maxima(self, maxima: tuple[int | None, ...], *, is_new_content: bool) -> MetadataEdit:
         return self
 
+    def listed_now(self) -> tuple[str | None, ...]:
+        return ()
+
+    def placed(self, job: str, listed: tuple[str | None, ...] | None) -> MetadataEdit:
+        folder = next(iter(self.folders().values()), "")
+        raise UnsupportedError(
+            f"{folder}: levels of this kind cannot be written where folders cannot be renamed: no "
+            "document gives them other names; write an OME-NGFF image or a precomputed volume"
+        )
+
     def to_json(self) -> dict[str, Any]:
         return {"kind": self.kind, **{each.name: getattr(self, each.name) for each in fields(self)}}  # type: ignore[arg-type]
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:
         return cls(**{name: field for name, field in value.items() if name != "kind"})
+
+
+def check_listed(planned: Sequence[str | None] | None, listed: Sequence[str | None]) -> None:
+    """Raise ReplacedError if documents do not name the folders for some levels that they named when
+    a job was planned."""
+    for before, now in zip(planned or (), listed, strict=False):
+        if before != now:
+            raise ReplacedError(
+                f"{now or before}: another job has {'removed' if now is None else 'published'} it "
+                "since this one was planned; start again"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +120,15 @@ class Edits(MetadataEdit):
         return Edits(
             tuple(edit.with_maxima(maxima, is_new_content=is_new_content) for edit in self.edits)
         )
+
+    def listed_now(self) -> tuple[str | None, ...]:
+        """Return what the dataset names; a job that died between the changes of two documents is
+        completed before this one starts."""
+        return self.edits[-1].listed_now()
+
+    def placed(self, job: str, listed: tuple[str | None, ...] | None) -> MetadataEdit:
+        *inner, outer = self.edits
+        return Edits((*(edit.placed(job, None) for edit in inner), outer.placed(job, listed)))
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": self.kind, "edits": [edit.to_json() for edit in self.edits]}

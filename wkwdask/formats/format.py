@@ -4,13 +4,14 @@ it stores."""
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from wkwdask.errors import FormatError, UnsupportedError
 from wkwdask.formats.container import ImageFolder
 from wkwdask.formats.copies import Copies
-from wkwdask.formats.inspection import ArrayScope, Scope, array_scope, inspect_arrays
+from wkwdask.formats.inspection import LevelScope, Scope, array_scope, inspect_arrays
 from wkwdask.formats.level_folders import LevelFolders
 from wkwdask.model.faults import Fault
 from wkwdask.model.options import StorageOptions
@@ -62,38 +63,30 @@ class SingleFile(Protocol):
     def path(self) -> str:
         """Path of the file."""
 
-    @property
-    def folder(self) -> str:
-        """Folder in which an image is built. The folder above it is hidden and contains nothing
-        else."""
+    def folder_in(self, scratch: str) -> str:
+        """Return the folder below a folder for scratch in which an image is built."""
 
-    @property
-    def folder_url(self) -> str:
-        """URL of that folder, with the prefix of the format."""
+    def url_of(self, folder: str) -> str:
+        """Return the URL of that folder, with the prefix of the format."""
 
-    def check(self, existing: str, options: Mapping[str, Any]) -> None:
-        """Raise ExistsError, MissingError or UnsupportedError, before any work is done, if the file
-        cannot be written with some storage options."""
+    def check(self, options: Mapping[str, Any]) -> None:
+        """Raise MissingError or UnsupportedError if the file cannot be written with some storage
+        options."""
+
+    def at(self, path: str) -> SingleFile:
+        """Return the same file at another path."""
 
     def can_pack(self, folder: str) -> bool:
         """Return whether a folder is an image that can be packed unchanged."""
 
-    def pack(self, folder: str) -> tuple[int, int]:
-        """Pack an image, and return the number of its files and the size of the new file."""
+    def pack(self, folder: str, path: str) -> int:
+        """Pack an image into a new file, and return the number of its files."""
 
-    def pack_built(self, call: str) -> None:
-        """Pack the image in :attr:`folder` and remove the folder above it; ``call`` tells the calls
-        that can be interrupted apart."""
-
-    def finish(self, call: str) -> bool:
-        """Publish the files that interrupted calls had completed, and return whether this call was
-        one of them."""
-
-    def path_inside(self, path: str) -> str:
-        """Return the path in the file for one in :attr:`folder`."""
+    def path_inside(self, path: str, folder: str) -> str:
+        """Return the path in the file for one in the folder of the image."""
 
 
-class ArrayFormat:
+class ArrayFormat(ABC):
     """Base class of a format; :mod:`wkwdask.formats.registry` lists one instance of each.
 
     Defaults are those of a read-only format: it must define ``name``, :meth:`recognise` and
@@ -118,9 +111,9 @@ class ArrayFormat:
     level_folders: ClassVar[LevelFolders] = LevelFolders()
     """Rules for the folders of levels."""
 
+    @abstractmethod
     def recognise(self, path: str) -> bool:
         """Return whether a local folder is of the format, by checking for a few files."""
-        raise NotImplementedError
 
     def guess_can_open(self, url: object) -> bool:
         """Return whether a path or URL is of the format, for software that asks several libraries
@@ -135,9 +128,9 @@ class ArrayFormat:
             return False
         return self.recognise(local_path(url))
 
+    @abstractmethod
     def find(self, url: Url) -> ResolvedUrl:
         """Resolve a path or URL to images; raises FormatError or MissingError."""
-        raise NotImplementedError
 
     def check_writable(self, url: Url) -> None:
         """Raise UnsupportedError if the format cannot write; all verbs that change an image of the
@@ -203,12 +196,8 @@ class ArrayFormat:
     # --------------------------------------------------------------------------------------------
     # checking
 
-    def inspect(
-        self, url: Url, layers: Sequence[str] | None, mags: Sequence[Mag] | None, *, pyramid: bool
-    ) -> Scope:
-        """Return the scope of verify, without reading a chunk; with ``pyramid``, coarser levels are
-        compared with finer ones."""
-        del pyramid
+    def inspect(self, url: Url, layers: Sequence[str] | None, mags: Sequence[Mag] | None) -> Scope:
+        """Return the scope of verify, without reading a chunk."""
         location = self.url_name.location(url)
         try:
             resolved = self.find(url)
@@ -222,12 +211,13 @@ class ArrayFormat:
             resolved = replace(resolved, layers=tuple(map(resolved.choose_listed, layers)))
         return inspect_arrays(location, resolved, mags, self)
 
-    def listed_scopes(
-        self, layer: Image, level: Level, method: str | None, faults: list[Fault]
-    ) -> Sequence[ArrayScope]:
-        """Return the scopes of verify for a level of a layer that a dataset lists."""
+    def level_scopes(
+        self, image: Image, level: Level, method: str | None, faults: list[Fault]
+    ) -> Sequence[LevelScope]:
+        """Return the scopes of verify for a level of an image, or of a layer that a dataset lists;
+        none, with a fault, if the level cannot be opened."""
         document = self.level_folders.record_of(level.folder)
-        scope = array_scope(layer, level, method, document, faults)
+        scope = array_scope(image, level, method, document, faults)
         return () if scope is None else (scope,)
 
     def document_faults(self, folder: str) -> Iterable[Fault]:

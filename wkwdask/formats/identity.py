@@ -9,15 +9,20 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from wkwdask.errors import MissingError, ReplacedError
-from wkwdask.store.documents import read_object
+from wkwdask.errors import FormatError, MissingError, ReplacedError
+from wkwdask.model.json_text import parse_object
+from wkwdask.model.placement import job_in
 from wkwdask.store.paths import basename
+from wkwdask.store.records import PROVENANCE_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.model.store import Store
+
+
+_MAX_RECORD_NBYTES = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +101,10 @@ class FileIdentity(ABC):
         With ``has_absent``, a chunk was missing: it reads as zeros only if the folder is the same,
         still mounted, and not replaced by another array.
         """
+        if has_absent and self.store.is_remote and not self._is_in_place():
+            raise ReplacedError(
+                f"{self.store.url}: was replaced since it was opened; open it again"
+            )
         if not self.store.can.states:
             return
         if has_absent and self.store.link_target() and not self.store.exists():
@@ -122,6 +131,15 @@ class FileIdentity(ABC):
                 "since it was opened; open it again"
             )
 
+    def _is_in_place(self) -> bool:
+        """Ask the server whether a level is still the one that was opened. Of a replaced level, its
+        documents and the record of its job are removed first."""
+        if job_in(basename(self.store.url)) and self.store.is_file(PROVENANCE_NAME):
+            return True
+        # levels without a record are from other software, or were copied without hidden files
+        is_replaced_here = self.store.can.compares or job_in(basename(self.store.url))
+        return not is_replaced_here or self.is_still_described()
+
     def is_unchanged(self) -> bool:
         """Return whether the record has not changed since the array was opened."""
         return (
@@ -144,8 +162,12 @@ class JsonIdentity(FileIdentity):
         return (self.record_name, self.text, self.opened)
 
     def is_still_described(self) -> bool:
-        document = read_object(self.store, self.record_name)
-        return document is not None and canonical_json(document, self.ignored) == self.text
+        (raw,) = self.store.read_whole([self.record_name], _MAX_RECORD_NBYTES)
+        with contextlib.suppress(FormatError):
+            if raw is not None:
+                document = parse_object(raw, self.path)
+                return canonical_json(document, self.ignored) == self.text
+        return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from wkwdask.formats.level_folders import LevelFolders
-    from wkwdask.formats.repair import DocumentRepair, LevelRepair, RepairOptions
+    from wkwdask.formats.repair import DocumentRepair, RepairOptions
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.model.chunk_grid import Vec4
     from wkwdask.model.faults import Findings
     from wkwdask.model.image import Container, Image, Level, ResolvedUrl
-    from wkwdask.model.naming import ListedFile
     from wkwdask.model.stored_array import StoredArray
 
 _GROUP_NBYTES = 256 << 20  # bytes of voxels of the files of one task: less than a second of work
@@ -48,229 +48,90 @@ _LARGEST_GROUP = 4096  # files of one task
 _OF_SHARDS = ("pyramid.differs", "file.size_changed")  # kinds of faults of all files of a shard
 
 
-class FileCheck(Protocol):
-    """Check of the files of one level; picklable."""
-
-    @property
-    def folder(self) -> str:
-        """Folder of the level."""
-
-    def check_files(self, files: Sequence[Any]) -> Findings:
-        """Check several files, given as :meth:`LevelScope.files` lists them."""
-
-
-class LevelScope(Protocol):
+@dataclass(frozen=True)
+class LevelScope:
     """One level to check."""
 
     layer: str
     """Name of its image."""
-    mag: Mag | None
-    folder: str
-    box: BoundingBox | None
-    """Bounding box that a document states [voxels of the mag]."""
+    level: Level
+    array: StoredArray
+    """Array in absolute voxels, which opens even if files are broken."""
     method: str | None
     """Usual downsampling method for such a level, None if unknown."""
     document: str
     """File without which the level cannot be opened."""
-    stated: str | None
-    """Name by which a document lists the level, None if none does."""
+    recorded_size: ClassVar[str] = "{} bytes, as they were written"
+    """Expected size in faults of lost files."""
+
+    @property
+    def mag(self) -> Mag | None:
+        return self.level.mag
+
+    @property
+    def folder(self) -> str:
+        return self.array.folder
+
+    @property
+    def stated(self) -> str | None:
+        """Name by which a document lists the level, None if none does."""
+        return self.level.stated
+
+    @property
+    def box(self) -> BoundingBox | None:
+        """Bounding box that a document states [voxels of the mag]."""
+        return self.array.box
+
+    @property
+    def voxel_type(self) -> tuple[np.dtype[Any], int] | None:
+        """Type and number of channels, None if they are unknown."""
+        return self.array.dtype, self.array.num_channels
 
     @property
     def name(self) -> str:
-        """Name in reports."""
-        return "" if self.mag is None else self.mag.name
+        """Name in reports: the mag, or the key if it has none."""
+        return self.level.key if self.mag is None else self.mag.name
 
     @property
     def key(self) -> str:
         """Key that is unique among all levels of a scope."""
         return f"{self.folder} {self.name}"
 
-    def files(self) -> Sequence[Any]:
-        """List the stored files."""
-
-    def check(self, *, decode: bool) -> FileCheck | None:
-        """Return the check of its files, None if their expected content is unknown; with
-        ``decode``, all chunks are decoded."""
-
-    def files_per_task(self) -> int:
-        """Return how many files one task checks."""
-
-    def changed_sizes(self, broken: AbstractSet[str]) -> Iterator[Fault]:
-        """Yield the faults of files, except broken ones, whose size differs from that in the record
-        of the job that wrote them."""
-        del broken
-        return iter(())
-
     # --------------------------------------------------------------------------------------------
-    # comparison of mags
+    # files
 
-    @property
-    def can_be_read(self) -> bool:
-        """Whether the level has files, or lost them, and their layout is known."""
-
-    @property
-    def can_be_written(self) -> bool:
-        """Whether its files can be computed again and written."""
-        return True
-
-    def volume(self) -> Any:
-        """Open the level in absolute voxels, even if its files are broken."""
-
-    def shards(self) -> list[Vec3]:
-        """List the stored shards, counted from the origin of the volume."""
-
-    def paths_of(self, shard: Vec3) -> list[str]:
-        """Return the paths of all files of a completely stored shard."""
-
-    def target(self, box: BoundingBox, staging_folder: str, folder: str | None = None) -> Any:
-        """Return the array that rewrites single shards, in place or in another folder; ``box`` is
-        relative to the origin of the grid."""
-
-    def broken_shards(self, faults: Mapping[str, Sequence[Fault]]) -> dict[Vec3, list[Fault]]:
-        """Group faults of files, given by path, by the shards that they affect."""
-
-    # --------------------------------------------------------------------------------------------
-    # repair
-
-    @property
-    def absent_value(self) -> str:
-        """Value of the voxels of a missing file, for people."""
-        return "ZEROS"
-
-    def files_of(self, shard: Vec3) -> list[Any]:
-        """List the existing files of a shard, in the form that :meth:`FileCheck.check_files`
-        accepts."""
-
-    def state_of(self, shard: Vec3) -> tuple[int, int]:
-        """Return size and modification time of a shard, or size and digest of a group of files, as
-        file records have them; zeros if it is absent."""
-
-    def repairer(self) -> LevelRepair | None:
-        """Return the repair of broken shards from their intact chunks, None if there is no such
-        repair."""
-        return None
-
-    def document_faults(self, faults: Sequence[Fault]) -> list[Fault]:
-        """Return the faults that a new document repairs."""
-        return []
-
-    def repaired_document(self, faults: Sequence[Fault]) -> tuple[bytes, str] | None:
-        """Return a new document and a note on its origin, None if its content cannot be derived."""
-        return None
-
-    def is_as_checked(self, *, is_document_good: bool) -> bool:
-        """Return whether its documents have not changed since the check, in which they were valid
-        if ``is_document_good``."""
-
-
-@dataclass(frozen=True)
-class LayerScope:
-    """One image to check."""
-
-    name: str
-    folder: str
-    mags: tuple[Any, ...]
-    """Levels, finest first."""
-
-
-@dataclass(frozen=True)
-class Scope:
-    """Everything to check."""
-
-    path: str
-    """Path or URL that the user named."""
-    layers: tuple[Any, ...]
-    faults: list[Fault] = field(default_factory=list)
-    """All faults except those of the contents of data files."""
-    job_folders: tuple[tuple[str, bool], ...] = ()
-    """Folders that may contain job folders, and whether levels lie directly in them."""
-    root: Root = NO_ROOT
-    """Folder outside of which files may belong to somebody else."""
-    repair_documents: Callable[[Any, Mapping[str, Findings], RepairOptions], DocumentRepair] = (
-        repair_no_documents
-    )
-    """Returns the repair of the documents of this scope, by the findings of the files at the keys
-    of their levels."""
-
-    def is_inside(self, path: str) -> bool:
-        """Return whether a file or folder belongs to the scope: documents and links can lead to
-        files of others."""
-        return self.root.outside(path) is None
-
-    def copies(self, path: str, layer: Any) -> Iterator[tuple[Any, Any] | None]:
-        """Yield pairs of an open level and its copy in a leftover folder; None if they cannot be
-        compared."""
-        del path, layer
-        yield None
-
-    def conclude(self, findings: Mapping[str, Findings]) -> Iterator[Fault]:
-        """Yield faults of documents that contradict the contents of files; ``findings`` are those
-        of the files, by the keys of their levels."""
-        del findings
-        return iter(())
-
-
-# ------------------------------------------------------------------------------------------------
-# stored arrays
-
-
-@dataclass(frozen=True)
-class ArrayScope(LevelScope):
-    """Level that is a stored array."""
-
-    layer: str
-    level: Level
-    array: StoredArray
-    """Array in absolute voxels."""
-    method: str | None
-    document: str
-
-    @property
-    def mag(self) -> Mag | None:  # type: ignore[override]
-        return self.level.mag
-
-    @property
-    def folder(self) -> str:  # type: ignore[override]
-        return self.array.folder
-
-    @property
-    def stated(self) -> str | None:  # type: ignore[override]
-        return self.level.stated
-
-    @property
-    def box(self) -> BoundingBox:  # type: ignore[override]
-        return self.array.box
-
-    @property
-    def voxel_type(self) -> tuple[np.dtype[Any], int]:
-        """Type and number of channels."""
-        return self.array.dtype, self.array.num_channels
-
-    @property
-    def name(self) -> str:
-        """Mag, or key if it has none."""
-        return self.level.key if self.mag is None else self.mag.name
-
-    def _listed(self) -> list[ListedFile]:
+    def stored(self) -> Iterator[tuple[Vec4, int, str]]:
+        """Yield index, variant and path of each stored file."""
         naming = self.array.naming
         c, x, y, z = map(range, self.array.grid.file_counts)
-        return [] if naming is None else list(naming.list_files(self.array.store, (c, x, y, z)))
+        for file, entry, variant in (
+            () if naming is None else naming.list_files(self.array.store, (c, x, y, z))
+        ):
+            yield file, variant, entry.path
 
-    def files(self) -> Sequence[Any]:
-        return sorted((listed.file, listed.variant) for listed in self._listed())
+    def files(self) -> Sequence[tuple[Vec4, int]]:
+        """List the stored files, as :meth:`ArrayCheck.check_files` accepts them."""
+        return sorted((file, variant) for file, variant, _ in self.stored())
 
-    def check(self, *, decode: bool) -> ArrayCheck:
-        return ArrayCheck(
+    def files_of(self, shard: Vec3) -> Sequence[tuple[Vec4, int]]:
+        """List the existing files of a shard."""
+        return self.array.files.files_of_shard(shard)
+
+    def check(self, *, decode: bool) -> ArrayCheck | None:
+        """Return the check of its files, None if their expected content is unknown; with
+        ``decode``, all chunks are decoded."""
+        return ArrayCheck(*self._check_fields(decode=decode))
+
+    def _check_fields(self, *, decode: bool) -> tuple[StoredArray, bool, bool, frozenset[Vec3]]:
+        return (
             without_listing(self.array),
             decode,
-            self._find_largest(decode=decode),
+            decode and self.array.dtype.kind in "iu" and self.array.dtype.itemsize >= 4,
             self._lost if decode else frozenset(),
         )
 
-    def _find_largest(self, *, decode: bool) -> bool:
-        return decode and self.array.dtype.kind in "iu" and self.array.dtype.itemsize >= 4
-
     def files_per_task(self) -> int:
+        """Return how many files one task checks."""
         grid = self.array.grid
         return max(
             1,
@@ -280,9 +141,43 @@ class ArrayScope(LevelScope):
             ),
         )
 
+    def shards(self) -> list[Vec3]:
+        """List the stored shards, counted from the array's first voxel."""
+        return list(self._stored_sizes())
+
+    def _stored_sizes(self) -> dict[Vec3, int]:
+        """Return the size of each stored shard [bytes]."""
+        states = self._relative_array().files.stored_states()
+        return {(x, y, z): nbytes for x, y, z, nbytes, _ in states.tolist()}
+
+    def _relative_array(self) -> StoredArray:
+        return relative_to(self.array, self.array.origin)
+
+    def paths_of(self, shard: Vec3) -> list[str]:
+        """Return the paths of all files of a completely stored shard."""
+        naming, grid = self.array.naming, self.array.grid
+        assert naming is not None
+        axes = zip(
+            shard, grid.unit, (grid.file or grid.size)[1:], grid.file_counts[1:], strict=True
+        )
+        x, y, z = (
+            range(n * unit // edge, min(-(-(n + 1) * unit // edge), count))
+            for n, unit, edge, count in axes
+        )
+        indices = (file for file, _ in naming.keys((range(grid.file_counts[0]), x, y, z)))
+        return [self.array.store.path_of(name) for file in indices for name in naming.names(file)]
+
+    def state_of(self, shard: Vec3) -> tuple[int, int]:
+        """Return size and modification time of a shard, or size and digest of a group of files, as
+        file records have them; zeros if it is absent."""
+        return self._relative_array().files.group_state(shard)[1:]
+
+    # --------------------------------------------------------------------------------------------
+    # comparison of levels, and repair
+
     @property
     def can_be_read(self) -> bool:
-        """Whether the array has or had files, each with a box of chunks."""
+        """Whether the level has files, or lost them, each with a box of chunks."""
         return self.array.grid.file is not None and (
             self.array.files.has_shards() or bool(self._lost)
         )
@@ -296,61 +191,48 @@ class ArrayScope(LevelScope):
             return False
         return not self.array.fill
 
-    def volume(self) -> StoredArray:
-        return self.array
-
-    def shards(self) -> list[Vec3]:
-        """List the stored shards, counted from the array's first voxel."""
-        return [(x, y, z) for x, y, z, *_ in self._relative_array().files.stored_states().tolist()]
-
-    def _relative_array(self) -> StoredArray:
-        return relative_to(self.array, self.array.origin)
-
-    def paths_of(self, shard: Vec3) -> list[str]:
-        naming, grid = self.array.naming, self.array.grid
-        assert naming is not None
-        axes = zip(
-            shard, grid.unit, (grid.file or grid.size)[1:], grid.file_counts[1:], strict=True
-        )
-        x, y, z = (
-            range(n * unit // edge, min(-(-(n + 1) * unit // edge), count))
-            for n, unit, edge, count in axes
-        )
-        indices = (file for file, _ in naming.keys((range(grid.file_counts[0]), x, y, z)))
-        return [self.array.store.path_of(name) for file in indices for name in naming.names(file)]
-
     def target(
         self, box: BoundingBox, staging_folder: str, folder: str | None = None
     ) -> TargetArray:
+        """Return the array that rewrites single shards, in place or in another folder; ``box`` is
+        relative to the origin of the grid."""
         del box
         array = self.array if folder is None else self.array.at(self.array.store.at(folder))
         return TargetArray(array, self.array.store.at(staging_folder), is_in_place=True)
 
     @property
     def absent_value(self) -> str:
+        """Value of the voxels of a missing file, for people."""
         return f"{self.array.fill:g}" if self.array.fill else "ZEROS"
 
-    def files_of(self, shard: Vec3) -> list[Any]:
-        paths = set(self.paths_of(shard))
-        return [
-            (listed.file, listed.variant) for listed in self._listed() if listed.entry.path in paths
-        ]
-
-    def state_of(self, shard: Vec3) -> tuple[int, int]:
-        return self._relative_array().files.group_state(shard)[1:]
-
-    def repairer(self) -> LevelRepair | None:
+    def repairer(self) -> ArrayRepair | None:
+        """Return the repair of broken shards from their intact chunks, None if there is no such
+        repair."""
+        check = self.check(decode=True)
         layout = self.array.layout
         return (
-            ArrayRepair(self.check(decode=True))
-            if isinstance(layout, (SingleFiles, RewritableShards))
+            ArrayRepair(check)
+            if check is not None and isinstance(layout, (SingleFiles, RewritableShards))
             else None
         )
 
+    def document_faults(self, faults: Sequence[Fault]) -> list[Fault]:
+        """Return the faults that a new document repairs."""
+        del faults
+        return []
+
+    def repaired_document(self, faults: Sequence[Fault]) -> tuple[bytes, str] | None:
+        """Return a new document and a note on its origin, None if its content cannot be derived."""
+        del faults
+        return None
+
     def is_as_checked(self, *, is_document_good: bool) -> bool:
+        """Return whether its documents have not changed since the check, in which they were valid
+        if ``is_document_good``."""
         return is_document_good and self.array.is_current()
 
     def broken_shards(self, faults: Mapping[str, Sequence[Fault]]) -> dict[Vec3, list[Fault]]:
+        """Group faults of files, given by path, by the shards that they affect."""
         grid = self.array.grid
         by_shard: dict[Vec3, list[Fault]] = {}
         for fault in chain.from_iterable(faults.values()):  # its first file may not exist
@@ -361,27 +243,28 @@ class ArrayScope(LevelScope):
             )
             if shard is not None and fault.path == self._relative_array().files.shard_path(shard):
                 by_shard.setdefault(shard, []).append(fault)
-        for listed in self._listed():
-            if listed.entry.path in faults:
+        for file, _, path in self.stored():
+            if path in faults:
                 x, y, z = (
                     n * edge // unit
                     for n, edge, unit in zip(
-                        listed.file[1:], (grid.file or grid.size)[1:], grid.unit, strict=True
+                        file[1:], (grid.file or grid.size)[1:], grid.unit, strict=True
                     )
                 )
                 known = by_shard.setdefault((x, y, z), [])
-                known += [fault for fault in faults[listed.entry.path] if fault not in known]
-        for shard, fault in self._lost_files().items():
-            known = by_shard.get(shard, [])
-            if fault in faults.get(fault.path, ()) and fault not in known:
-                by_shard[shard] = [*known, fault]
+                known += [fault for fault in faults[path] if fault not in known]
+        for shard, lost in self._lost_files().items():
+            known = by_shard.setdefault(shard, [])
+            known += [
+                fault for fault in faults.get(lost.path, ()) if fault == lost and fault not in known
+            ]
         return {shard: shard_faults for shard, shard_faults in by_shard.items() if shard_faults}
 
     def _lost_files(self) -> dict[Vec3, Fault]:
         """Return a fault for each shard with lost files, by the record of the job that wrote the
         level."""
         array, faults = self._relative_array(), {}
-        for shard, (found, nbytes) in self._other_sizes.items():
+        for shard, (found, nbytes) in self._record[0].items():
             if found is None or (found < nbytes and self._has_lost_files(shard)):
                 what = (
                     "no such file" if found is None else f"{found} bytes in the files of its group"
@@ -390,48 +273,43 @@ class ArrayScope(LevelScope):
                     "file.lost",
                     array.files.shard_path(shard),
                     what,
-                    f"{nbytes} bytes, as they were written",
+                    self.recorded_size.format(nbytes),
                 )
         return faults
 
     @cached_property
-    def _other_sizes(self) -> dict[Vec3, tuple[int | None, int]]:
+    def _record(self) -> tuple[dict[Vec3, tuple[int | None, int]], tuple[Fault, ...]]:
         """Return the shards whose size differs from that in the record: the stored size, None if no
-        file exists, and the recorded one [bytes]."""
-        record = read_file_record(self.folder) if self.array.files.can_list else None
-        if record is None:
-            return {}
-        sizes = {
-            (x, y, z): nbytes
-            for x, y, z, nbytes, _ in self._relative_array().files.stored_states().tolist()
-        }
-        recorded = {
-            (x, y, z): nbytes for x, y, z, nbytes, _, _ in record[record[:, 3] > 0].tolist()
-        }
+        file exists, and the recorded one [bytes]; and the fault of a damaged record."""
+        try:
+            record = read_file_record(self.folder) if self.array.files.can_list else None
+            sizes = {} if record is None else self._stored_sizes()
+        except (CorruptError, OSError) as error:
+            path = f"{self.folder}/{FILE_RECORD_NAME}"
+            return {}, (Fault("record.broken", path, str(error).removeprefix(f"{path}: ")),)
+        rows = [] if record is None else record[record[:, 3] > 0].tolist()
+        recorded = {(x, y, z): nbytes for x, y, z, nbytes, _, _ in rows}
         return {
             shard: (sizes.get(shard), nbytes)
             for shard, nbytes in recorded.items()
             if sizes.get(shard) != nbytes
-        }
+        }, ()
 
     def changed_sizes(self, broken: AbstractSet[str]) -> Iterator[Fault]:
-        try:
-            others, lost = self._other_sizes, self._lost
-        except (CorruptError, OSError):  # named by record_faults
-            return
+        """Yield the faults of files, except broken ones, whose size differs from that in the record
+        of the job that wrote them."""
         array = self._relative_array()
-        for shard, (found, nbytes) in others.items():
-            if shard not in lost and broken.isdisjoint(self.paths_of(shard)):
+        for shard, (found, nbytes) in self._record[0].items():
+            if shard not in self._lost and broken.isdisjoint(self.paths_of(shard)):
                 files_of_group = (
                     "" if array.files.has_single_file_shards else " in the files of its group"
                 )
-                voxel = plus(times(shard, self.array.shard_shape), self.array.origin)
                 yield Fault(
                     "file.size_changed",
                     array.files.shard_path(shard),
                     f"{found} bytes{files_of_group}",
                     f"{nbytes} when it was written",
-                    voxel=voxel,
+                    voxel=plus(times(shard, self.array.shard_shape), self.array.origin),
                 )
 
     def _has_lost_files(self, shard: Vec3) -> bool:
@@ -455,21 +333,12 @@ class ArrayScope(LevelScope):
     @cached_property
     def _lost(self) -> frozenset[Vec3]:
         """Return the shards with lost files; none if the record is damaged."""
-        try:
-            return frozenset(self._lost_files())
-        except (CorruptError, OSError):
-            return frozenset()
+        return frozenset(self._lost_files())
 
     def record_faults(self) -> Iterator[Fault]:
-        """Yield the faults of files that the job that wrote the level recorded."""
-        try:
-            yield from self._lost_files().values()
-        except (CorruptError, OSError) as error:
-            yield Fault(
-                "record.broken",
-                f"{self.folder}/{FILE_RECORD_NAME}",
-                str(error).removeprefix(f"{self.folder}/{FILE_RECORD_NAME}: "),
-            )
+        """Yield the faults of the record of the job that wrote the level, and of lost files."""
+        yield from self._record[1]
+        yield from self._lost_files().values()
 
     def faults(self, known_names: Sequence[str]) -> Iterator[Fault]:
         """Yield faults of the folder: lost files, and unexpected names."""
@@ -481,10 +350,15 @@ class ArrayScope(LevelScope):
                 "a folder",
             )
             return
-        listed = {file.entry.path for file in self._listed()}
+        listed = {path for *_, path in self.stored()}
         if not listed:
             yield Fault("mag.empty", self.folder, "0 files")
         yield from self.record_faults()
+        yield from self.name_faults(listed, known_names)
+
+    def name_faults(self, listed: AbstractSet[str], known_names: Sequence[str]) -> Iterator[Fault]:
+        """Yield the faults of names in the folder that are neither those of listed files nor known
+        ones."""
         strays = []
         for folder, _, names in store_at(self.folder).walk() if self.array.store.can.states else ():
             for name in sorted(names):
@@ -548,6 +422,53 @@ class ArrayScope(LevelScope):
         yield from others.to_tuple()
 
 
+@dataclass(frozen=True)
+class LayerScope:
+    """One image to check."""
+
+    name: str
+    folder: str
+    mags: tuple[LevelScope, ...]
+    """Levels, finest first."""
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Everything to check."""
+
+    path: str
+    """Path or URL that the user named."""
+    layers: tuple[LayerScope, ...]
+    faults: list[Fault] = field(default_factory=list)
+    """All faults except those of the contents of data files."""
+    job_folders: tuple[tuple[str, bool], ...] = ()
+    """Folders that may contain job folders, and whether levels lie directly in them."""
+    root: Root = NO_ROOT
+    """Folder outside of which files may belong to somebody else."""
+    repair_documents: Callable[[Any, Mapping[str, Findings], RepairOptions], DocumentRepair] = (
+        repair_no_documents
+    )
+    """Returns the repair of the documents of this scope, by the findings of the files at the keys
+    of their levels."""
+
+    def is_inside(self, path: str) -> bool:
+        """Return whether a file or folder belongs to the scope: documents and links can lead to
+        files of others."""
+        return self.root.outside(path) is None
+
+    def copies(self, path: str, layer: Any) -> Iterator[tuple[Any, Any] | None]:
+        """Yield pairs of an open level and its copy in a leftover folder; None if they cannot be
+        compared."""
+        del path, layer
+        yield None
+
+    def conclude(self, findings: Mapping[str, Findings]) -> Iterator[Fault]:
+        """Yield faults of documents that contradict the contents of files; ``findings`` are those
+        of the files, by the keys of their levels."""
+        del findings
+        return iter(())
+
+
 class InspectedFormat(Protocol):
     """Knowledge of a format about its documents, see
     :class:`wkwdask.formats.format.ArrayFormat`."""
@@ -557,6 +478,10 @@ class InspectedFormat(Protocol):
     level_folders: ClassVar[LevelFolders]
 
     def document_faults(self, folder: str) -> Iterable[Fault]: ...
+
+    def level_scopes(
+        self, image: Image, level: Level, method: str | None, faults: list[Fault]
+    ) -> Sequence[LevelScope]: ...
 
 
 def inspect_arrays(
@@ -582,14 +507,10 @@ def inspect_arrays(
                 )
         method = None if image.category is None else image.method_of(image.category)
         levels = [level for level in image.selected if mags is None or level.mag in mags]
-        opened = [
-            array_scope(image, level, method, fmt.level_folders.record_of(level.folder), faults)
-            for level in levels
+        scopes = [
+            scope for level in levels for scope in fmt.level_scopes(image, level, method, faults)
         ]
-        scopes = [scope for scope in opened if scope is not None]
-        for scope in scopes:
-            faults += scope.faults((*fmt.container.image_files, *fmt.documents))
-        faults += contradictions(scopes)
+        faults += [*folder_faults(scopes, fmt), *contradictions(scopes)]
         is_alone = any(scope.folder == image.folder for scope in scopes)
         layers.append(
             LayerScope(
@@ -613,9 +534,15 @@ def inspect_arrays(
     )
 
 
+def folder_faults(scopes: Sequence[LevelScope], fmt: InspectedFormat) -> Iterator[Fault]:
+    """Yield the faults of the folders of the levels of an image."""
+    for scope in scopes:
+        yield from scope.faults((*fmt.container.image_files, *fmt.documents))
+
+
 def array_scope(
     image: Image, level: Level, method: str | None, document: str | None, faults: list[Fault]
-) -> ArrayScope | None:
+) -> LevelScope | None:
     """Return the scope of a level; None, with a fault, if it cannot be opened."""
     try:
         volume = level.open()
@@ -638,7 +565,7 @@ def array_scope(
                 "verified"
             )
         volume = with_listing(volume)
-    return ArrayScope(
+    return LevelScope(
         image.name,
         level,
         by_written_units(volume),
@@ -657,7 +584,7 @@ def _groups_above(folders: Sequence[str], location: str) -> list[str]:
     return sorted(above.difference(folders))
 
 
-def contradictions(scopes: Sequence[ArrayScope]) -> Iterator[Fault]:
+def contradictions(scopes: Sequence[LevelScope]) -> Iterator[Fault]:
     """Yield the differences of levels from the finest one that an image does not allow."""
     for scope in scopes[1:]:
         first, array = scopes[0].array, scope.array

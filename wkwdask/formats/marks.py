@@ -25,7 +25,7 @@ def is_view(path: str, mark: str = VIEW_MARK) -> bool:
 
 def is_mag_or_dataset(folder: str) -> bool:
     """Return whether a folder is a mag, or a dataset with a JSON."""
-    return store_at(folder).exists(DATASOURCE_NAME) or store_at(folder).exists(HEADER_NAME)
+    return any(map(store_at(folder).is_file, (DATASOURCE_NAME, HEADER_NAME)))
 
 
 def contains_wkw(folder: str) -> bool:
@@ -35,7 +35,7 @@ def contains_wkw(folder: str) -> bool:
         return True
     try:
         return any(
-            store_at(entry.path).exists(HEADER_NAME)
+            store_at(entry.path).is_file(HEADER_NAME)
             for entry in store_at(folder).scandir()
             if not entry.is_file()
         )

@@ -41,13 +41,14 @@ from wkwdask.model.options import StorageOptions
 from wkwdask.model.voxel_type import guess_category
 from wkwdask.store.lru import LruCache
 from wkwdask.store.objects.access import access_of, remember_access
-from wkwdask.store.paths import ZIP, anchored, is_remote, local_path
+from wkwdask.store.objects.remote import last_change
+from wkwdask.store.paths import ZIP, anchored, is_remote, local_path, target_path
 from wkwdask.store.store import open_store, store_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from wkwdask.formats.format import ArrayFormat, SingleFile
+    from wkwdask.formats.format import ArrayFormat, SingleFile, Url
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.image import Image, ResolvedUrl
@@ -62,7 +63,7 @@ _logger = logging.getLogger(__name__)
 _REMOTE_SECONDS = 60.0  # how long the records of a remote volume are trusted between two reads
 
 
-def find(url: str | os.PathLike[str], chunk_size: Sequence[int] | None = None) -> ResolvedUrl:
+def find(url: Url, chunk_size: Sequence[int] | None = None) -> ResolvedUrl:
     """Resolve a path or URL to the images that it can mean."""
     its_format = opening_format(url)
     _logger.debug("%s: opened as %s", os.fspath(url), its_format.name)
@@ -79,13 +80,11 @@ def find(url: str | os.PathLike[str], chunk_size: Sequence[int] | None = None) -
     return resolved if chunk_size is None else _in_chunks(resolved, url, chunk_size)
 
 
-def _no_chunk_sizes(url: str | os.PathLike[str]) -> ValueError:
+def _no_chunk_sizes(url: Url) -> ValueError:
     return ValueError(f"{os.fspath(url)}: chunk_size= applies to precomputed volumes only")
 
 
-def _in_chunks(
-    resolved: ResolvedUrl, url: str | os.PathLike[str], chunk_size: Sequence[int]
-) -> ResolvedUrl:
+def _in_chunks(resolved: ResolvedUrl, url: Url, chunk_size: Sequence[int]) -> ResolvedUrl:
     """Return the images that are read in chunks of a size, where levels are stored in several."""
     images = [
         replace(image.in_chunks(chunk_size), container=image.container)
@@ -97,21 +96,20 @@ def _in_chunks(
     return replace(resolved, layers=tuple(images))
 
 
-def recognised_url(url: str | os.PathLike[str]) -> str | os.PathLike[str]:
+def recognised_url(url: Url) -> Url:
     """Return a remote URL that names no format with the prefix of the format whose documents are
     there; other URLs are returned unchanged."""
     text = os.fspath(url)
     if is_remote(text) and format_of(url) is None:
         store = open_store(text)
         for fmt in formats():
-            if fmt.documents and any(
-                data is not None for data in store.read_whole(fmt.documents, _LARGEST_RECORD)
-            ):
+            store.read_ahead(fmt.documents)
+            if any(store.read_document(name, _LARGEST_RECORD) for name in fmt.documents):
                 return fmt.url_name.prefixes[0] + text
     return url
 
 
-def prefixed_url(url: str | os.PathLike[str]) -> str | os.PathLike[str]:
+def prefixed_url(url: Url) -> Url:
     """Return a URL as ``find`` opens it: with the prefix of the format that was recognised, if it
     names none and is remote."""
     if is_remote(os.fspath(url)) and format_of(url) is None:
@@ -122,7 +120,7 @@ def prefixed_url(url: str | os.PathLike[str]) -> str | os.PathLike[str]:
     return url
 
 
-def use_storage_options(url: str | os.PathLike[str], options: Mapping[str, Any] | None) -> None:
+def use_storage_options(url: Url, options: Mapping[str, Any] | None) -> None:
     """Use options for the server or bucket of a remote URL in the rest of this process."""
     if options is None:
         return
@@ -132,7 +130,7 @@ def use_storage_options(url: str | os.PathLike[str], options: Mapping[str, Any] 
     remember_access(location, options)
 
 
-def explain_missing(url: str | os.PathLike[str]) -> None:
+def explain_missing(url: Url) -> None:
     """Raise an error that says how to name what a user may mean: a format by a prefix, or a path in
     a zip. Other URLs pass."""
     text = os.fspath(url)
@@ -182,7 +180,7 @@ def _explain_missing_in_zip(text: str) -> None:
 
 
 def open_stored(
-    url: str | os.PathLike[str],
+    url: Url,
     layer: str | None = None,
     mag: Mag | str | None = None,
     chunk_size: Sequence[int] | None = None,
@@ -216,6 +214,8 @@ class _CachedVolume(NamedTuple):
     opened: float
     stamps: dict[str, tuple[int, int, int] | None]
     """Inode, time and size of the records of a dataset that lead to the volume."""
+    change: int
+    """Last change of this process in a bucket, before which the volume was opened."""
 
     def is_fresh(self) -> bool:
         """Return whether no record has changed; records of remote volumes are trusted for a
@@ -227,7 +227,7 @@ class _CachedVolume(NamedTuple):
                 for record, stamp in self.stamps.items()
             )
         return (
-            time.monotonic() - self.opened < _REMOTE_SECONDS
+            time.monotonic() - self.opened < _REMOTE_SECONDS and self.change == last_change()
             if is_remote(self.volume.name)
             else self.volume.identity.is_unchanged()
         )
@@ -237,11 +237,7 @@ _cache: LruCache[_CachedVolume] = LruCache(128)
 
 
 def open_cached(
-    url: str | os.PathLike[str],
-    layer: str | None = None,
-    mag: Mag | str | None = None,
-    *,
-    refresh: bool = False,
+    url: Url, layer: str | None = None, mag: Mag | str | None = None, *, refresh: bool = False
 ) -> StoredArray:
     """Open the level that a user names; without ``refresh``, return it from a cache as long as none
     of its records has changed."""
@@ -256,6 +252,7 @@ def open_cached(
     if cached is not None and not refresh and cached.is_fresh():
         return cached.volume
     _cache.discard(key)
+    change = last_change()
     resolved = find(url)
     image, volume = resolved.open(layer, mag)
     listed = resolved.choose_listed(layer)
@@ -270,10 +267,8 @@ def open_cached(
         is_cacheable = (resolved.mag is not None or mag is not None) and image is listed
         records = [path for path in metadata_paths(resolved, listed, volume) if not is_remote(path)]
     if is_cacheable:
-        _cache.put(
-            key,
-            _CachedVolume(volume, time.monotonic(), {record: _stamp(record) for record in records}),
-        )
+        stamps = {record: _stamp(record) for record in records}
+        _cache.put(key, _CachedVolume(volume, time.monotonic(), stamps, change))
     return volume
 
 
@@ -289,14 +284,14 @@ EXPORT_SUFFIXES = (".tif", ".tiff", ".npy", ".zarr")
 """File suffixes of exported images and arrays."""
 
 
-def is_export(url: str | os.PathLike[str]) -> bool:
+def is_export(url: Url) -> bool:
     """Return whether the suffix of a target is that of an image file or array."""
     return os.fspath(url).lower().endswith(EXPORT_SUFFIXES)
 
 
-def is_dataset(url: str | os.PathLike[str]) -> bool:
-    """Return whether a local folder is a dataset of WEBKNOSSOS."""
-    return read_datasource(local_path(url)) is not None
+def is_dataset(url: Url) -> bool:
+    """Return whether a folder or URL is a dataset of WEBKNOSSOS."""
+    return read_datasource(target_path(url)) is not None
 
 
 def single_file_of(url: object) -> SingleFile | None:
@@ -313,7 +308,7 @@ def format_of_target(url: object) -> ArrayFormat:
     return found
 
 
-def format_to_save(url: str | os.PathLike[str]) -> ArrayFormat:
+def format_to_save(url: Url) -> ArrayFormat:
     """Return the format in which an array is saved: that of the prefix, of the suffix of a folder,
     or of the existing image, else that of datasets."""
     named = format_of_target(url)
@@ -361,9 +356,7 @@ def target_in(image: Image, allow_external: bool) -> TargetImage:
     return fmt.target_in(image, allow_external=allow_external)
 
 
-def open_in_place(
-    url: str | os.PathLike[str], mag: Mag | None, *, allow_external: bool
-) -> tuple[Image, StoredArray]:
+def open_in_place(url: Url, mag: Mag | None, *, allow_external: bool) -> tuple[Image, StoredArray]:
     """Open a level that is written in place; names and links may leave the root of its image only
     with ``allow_external``."""
     resolved = find(url)
@@ -385,7 +378,7 @@ def format_of_image(image: Image) -> ArrayFormat:
     return stored_format(image) if image.is_layer else format_named(image.format)
 
 
-def check_target_name(url: str | os.PathLike[str]) -> None:
+def check_target_name(url: Url) -> None:
     """Raise ValueError if the suffix of a target names another format than the target would get."""
     text = os.fspath(url)
     if is_export(url) or is_dataset(url):
@@ -398,9 +391,7 @@ def check_target_name(url: str | os.PathLike[str]) -> None:
         )
 
 
-def options_class(
-    url: str | os.PathLike[str], layers: Sequence[str | None] | None = None
-) -> type[StorageOptions]:
+def options_class(url: Url, layers: Sequence[str | None] | None = None) -> type[StorageOptions]:
     """Return the class of storage options of an existing image or of some layers of a dataset, by
     default all; one without options for layers of several formats."""
     its_format = opening_format(url)
@@ -419,9 +410,9 @@ def options_of_target(url: object, layer: str | None = None) -> type[StorageOpti
     """Return the class of storage options of a new level: those of the layer of a dataset that
     gets it, if there is one."""
     its_format = format_of_target(url)
-    if not its_format.container.holds_layers or is_remote(str(url)):
+    if not its_format.container.holds_layers:
         return its_format.options
-    found = layer_around(local_path(str(url)), layer)
+    found = layer_around(target_path(str(url)), layer)
     return its_format.options if found is None else format_of_image(found).options
 
 
@@ -445,7 +436,7 @@ class SourceSelection(NamedTuple):
     """Voxel size from which mags count [nm], by default that of the image."""
 
 
-def open_source(url: str | os.PathLike[str], selection: SourceSelection) -> tuple[Image, Volume]:
+def open_source(url: Url, selection: SourceSelection) -> tuple[Image, Volume]:
     """Open the level from which other levels are computed."""
     resolved, mag = find(url), selection.mag
     image = resolved.choose(selection.layer)

@@ -10,8 +10,7 @@ from wkwdask.formats.registry import format_of
 from wkwdask.formats.zarr.layer import NAME, PREFIX, find_zarr_layers, image_of_level, is_image
 
 if TYPE_CHECKING:
-    import os
-
+    from wkwdask.formats.format import Url
     from wkwdask.model.image import Image
 
 
@@ -29,12 +28,12 @@ def format_with_axes(url: object) -> str | None:
     return its_format.name if its_format is not None and its_format.url_name in (NAME, N5) else None
 
 
-def has_axes(url: str | os.PathLike[str]) -> bool:
+def has_axes(url: Url) -> bool:
     """Return whether the documents at such a path describe an image and the axes of its arrays."""
     return is_image(url)
 
 
-def is_placed(url: str | os.PathLike[str]) -> bool:
+def is_placed(url: Url) -> bool:
     """Return whether the arrays at a path are levels of an image with a position in space: the URL
     names the format, or the path is an image or a level of one."""
     return NAME.is_in(url) or is_image(url) or image_of_level(NAME.location(url)) is not None

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError
 from wkwdask.formats.registry import formats
-from wkwdask.store.paths import dirname, is_below, join, normpath, relpath, split
+from wkwdask.store.paths import basename, dirname, is_below, join, normpath, relpath, split
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+OWNER_NAME = "owner.json"
+"""Record of the process that works on a job, in its folder; the lease of a job in a bucket."""
 _FOLDER_PREFIX = ".wkwdask-job-"
 
 
@@ -41,6 +43,8 @@ class RecordPaths:
         """Folder in which the job works; if a link leads to it from another dataset, the real
         folder, to which records are relative."""
         folder = dirname(self.root)
+        if store_at(folder).folders is None:  # without links
+            return folder
         real, around = store_at(folder).real(), store_at(dataset_around(folder)).real()
         return folder if real == around or real.startswith(f"{around.rstrip('/')}/") else real
 
@@ -154,6 +158,11 @@ def is_job_folder(name: str) -> bool:
 def job_root(parent: str, job: str) -> str:
     """Return the folder of a job."""
     return f"{parent}/{_FOLDER_PREFIX}{job}"
+
+
+def job_of(root: str) -> str:
+    """Return the job to which a folder belongs."""
+    return basename(root).removeprefix(_FOLDER_PREFIX)
 
 
 def job_folders(parent: str) -> Iterator[tuple[str, str]]:

@@ -1,18 +1,17 @@
 """Interface between the repair command and the formats: options, actions, unrepaired faults, and
-how a format repairs levels and documents."""
+how a format repairs documents."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any
 
 from wkwdask.model.faults import NOTE, Fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from wkwdask.geometry.mag import Vec3
     from wkwdask.model.faults import Findings
 
 (
@@ -118,40 +117,6 @@ def summarize_faults(faults: Iterable[Fault]) -> str:
             for fault in islice(faults, 5)
         )
     )
-
-
-class Probe(NamedTuple):
-    """Intact chunks of a broken shard."""
-
-    head: Any = None
-    """Header under which all chunks are intact, None if there is no such header."""
-    num_intact: int = 0
-    num_chunks: int = 0
-    """Number of chunks that the shard stores, intact or not."""
-
-
-class LevelRepair(Protocol):
-    """Repair of the broken shards of a level from their intact chunks; picklable."""
-
-    keeps_files: ClassVar[bool]
-    """Whether a shard is a group of files, and sound ones among them stay."""
-
-    @property
-    def folder(self) -> str:
-        """Folder of the level."""
-
-    @property
-    def replacement(self) -> str:
-        """Description of a lost chunk after the repair, for people."""
-
-    def probe(self, shard: Vec3, kinds: frozenset[str]) -> Probe:
-        """Find the intact chunks of a shard with faults of some kinds, without writing."""
-
-    def repair_shard(
-        self, shard: Vec3, head: Any, why: str, spare_folder: str | None, *, salvage: bool
-    ) -> tuple[int, int]:
-        """Rewrite a shard from its intact chunks, and the others from a level in ``spare_folder``;
-        returns its size and modification time [ns]."""
 
 
 class DocumentRepair:

@@ -13,7 +13,7 @@ from wkwdask.geometry.vectors import minus, plus
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
+    from wkwdask.array_types import AnyArray
 
 MAG_1 = Mag(1, 1, 1)
 
@@ -225,11 +225,11 @@ def counted_from(box: BoundingBox, origin: Vec3) -> BoundingBox:
     return replace(box, topleft=minus(box.topleft, origin))
 
 
-def part_of_array(array: npt.NDArray[Any], box: BoundingBox, corner: Vec3) -> npt.NDArray[Any]:
+def part_of_array(array: AnyArray, box: BoundingBox, corner: Vec3) -> AnyArray:
     """Return a view of the part of an array (..., x, y, z) inside a box; ``corner`` is the voxel of
     element 0."""
     (x, y, z), (to_x, to_y, to_z), (a, b, c) = box.topleft, box.bottomright, corner
-    part: npt.NDArray[Any] = array[..., x - a : to_x - a, y - b : to_y - b, z - c : to_z - c]
+    part: AnyArray = array[..., x - a : to_x - a, y - b : to_y - b, z - c : to_z - c]
     return part
 
 

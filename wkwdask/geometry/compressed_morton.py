@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from wkwdask.array_types import IntArray, UintArray
     from wkwdask.geometry.mag import Vec3
 
 MAX_BITS = 64  # of a code: chunk identifiers are uint64
@@ -49,7 +50,7 @@ def bit_axes(grid: Vec3) -> tuple[int, ...]:
     )
 
 
-def encode(coordinates: npt.ArrayLike, grid: Vec3) -> npt.NDArray[np.uint64]:
+def encode(coordinates: npt.ArrayLike, grid: Vec3) -> UintArray:
     """Return the codes of cells, shape (n, 3).
 
     Examples
@@ -69,7 +70,7 @@ def encode(coordinates: npt.ArrayLike, grid: Vec3) -> npt.NDArray[np.uint64]:
     return codes
 
 
-def decode(codes: npt.ArrayLike, grid: Vec3) -> npt.NDArray[np.int64]:
+def decode(codes: npt.ArrayLike, grid: Vec3) -> IntArray:
     """Return the cells of codes, shape (n, 3).
 
     Examples

@@ -12,8 +12,7 @@ from wkwdask.geometry.bounding_box import BoundingBox
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import IntArray
     from wkwdask.geometry.mag import Vec3
 
 
@@ -48,11 +47,7 @@ def cell_box(index: Vec3, cell: Sequence[int], like: BoundingBox) -> BoundingBox
 
 
 def mark_cells(
-    marks: Any,
-    low: npt.NDArray[np.int64],
-    high: npt.NDArray[np.int64],
-    box: BoundingBox,
-    cell: Sequence[int],
+    marks: Any, low: IntArray, high: IntArray, box: BoundingBox, cell: Sequence[int]
 ) -> None:
     """Set the cells to True that contain voxels of some boxes.
 

@@ -13,12 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
+    from wkwdask.array_types import IntArray, UintArray
     from wkwdask.geometry.mag import Vec3
 
 MAX_BITS = 21  # of one coordinate: a code of 64 bits holds three coordinates
 
 
-def _spread(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def _spread(values: UintArray) -> UintArray:
     """Move bit ``i`` of each value to bit ``3 * i``."""
     out = np.zeros_like(values)
     for bit in range(MAX_BITS):
@@ -32,7 +33,7 @@ _TABLE_BITS = 10
 _TABLE = _spread(np.arange(1 << _TABLE_BITS, dtype=np.uint64))
 
 
-def encode(coordinates: npt.ArrayLike) -> npt.NDArray[np.uint64]:
+def encode(coordinates: npt.ArrayLike) -> UintArray:
     """Return the Morton codes of block coordinates, shape (n, 3).
 
     Examples
@@ -47,11 +48,11 @@ def encode(coordinates: npt.ArrayLike) -> npt.NDArray[np.uint64]:
         x, y, z = (_spread(array[:, axis].astype(np.uint64)) for axis in range(3))
     else:
         x, y, z = (_TABLE[array[:, axis]] for axis in range(3))
-    codes: npt.NDArray[np.uint64] = x | y << np.uint64(1) | z << np.uint64(2)
+    codes: UintArray = x | y << np.uint64(1) | z << np.uint64(2)
     return codes
 
 
-def decode(codes: npt.ArrayLike) -> npt.NDArray[np.int64]:
+def decode(codes: npt.ArrayLike) -> IntArray:
     """Return the block coordinates of Morton codes, shape (n, 3).
 
     Examples
@@ -67,7 +68,7 @@ def decode(codes: npt.ArrayLike) -> npt.NDArray[np.int64]:
     return out.astype(np.int64)
 
 
-def ordered_box(low: Vec3, high: Vec3) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+def ordered_box(low: Vec3, high: Vec3) -> tuple[UintArray, IntArray]:
     """Return the codes and coordinates of the cells of a box in Morton order; both arrays are
     read-only.
 
@@ -90,7 +91,7 @@ def ordered_box(low: Vec3, high: Vec3) -> tuple[npt.NDArray[np.uint64], npt.NDAr
 
 
 @lru_cache(maxsize=16)
-def _ordered_box(low: Vec3, high: Vec3) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+def _ordered_box(low: Vec3, high: Vec3) -> tuple[UintArray, IntArray]:
     axes = np.meshgrid(*(np.arange(a, b) for a, b in zip(low, high, strict=True)), indexing="ij")
     coordinates = np.stack([axis.ravel() for axis in axes], axis=1)
     codes = encode(coordinates)

@@ -223,8 +223,11 @@ def _keep_sent(attempts: Mapping[str, _Attempt], event: tuple[float, Any]) -> No
 class ClientRun:
     """Run of a job on a dask cluster."""
 
-    def __init__(self, job: RetryingJob, client: Any) -> None:
+    def __init__(
+        self, job: RetryingJob, client: Any, resources: Mapping[str, float] | None = None
+    ) -> None:
         self._job = job
+        self._resources = dict(resources or {})
         self._client = client
         self._queue = TaskQueue(job)
         self._packer = Packer()
@@ -241,6 +244,7 @@ class ClientRun:
 
     def run(self) -> None:
         """Keep a window of tasks in flight until nothing is left."""
+        self._check_resources()
         # The scheduler forgets the topic that has the client's name when the client is gone.
         try:
             self._client.subscribe_topic(self._client.id, partial(_keep_sent, self._attempts))
@@ -266,6 +270,20 @@ class ClientRun:
         finally:
             if not self._is_gone():
                 self._client.unsubscribe_topic(self._client.id)
+
+    def _check_resources(self) -> None:
+        """Raise a ValueError if no worker has the resources that tasks need: the job would wait
+        forever."""
+        workers = workers_of(self._client) if self._resources else []
+        if workers and not any(
+            all(worker["resources"].get(name, 0) >= n for name, n in self._resources.items())
+            for worker in workers
+        ):
+            needed = ",".join(f"{name}={n:g}" for name, n in self._resources.items())
+            raise ValueError(
+                f"no worker has the resources {needed}; start workers with --resources {needed} "
+                "(worker-extra-args of a cluster's configuration)"
+            )
 
     def _timeout(self) -> float:
         pause = self._queue.retry_delay()
@@ -325,6 +343,7 @@ class ClientRun:
             pure=False,
             retries=0,
             key="run_task",
+            **({"resources": self._resources} if self._resources else {}),
             **workers,
         )
         for task, future in zip(tasks, futures, strict=True):

@@ -48,6 +48,7 @@ from wkwdask.runs.batch_file import (
 )
 from wkwdask.runs.job_folder import can_be_handed_over, hand_over
 from wkwdask.runs.journal import Journal, JournaledJob, entry_of, keys_of, read_journal
+from wkwdask.store.paths import is_bucket
 from wkwdask.store.slurm import (
     SlurmJob,
     cancel_jobs,
@@ -109,6 +110,11 @@ def submit_tasks(job: Job, batch: Batch) -> Job:
         raise UnsupportedError(
             f"wkwdask {batch.arguments[0]} keeps no journal that elements of an array could share; "
             "submit it with --cluster slurm-allocation"
+        )
+    if is_bucket(job.folder):
+        raise UnsupportedError(
+            f"{job.folder}: the elements of a job array share files, and a bucket has none; submit "
+            "the job with --cluster slurm-allocation"
         )
     before = read_batch(job.folder)
     # otherwise a user submits the job, for the first time or after a cancellation

@@ -24,8 +24,7 @@ from wkwdask.streams.threads import read_on_threads
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import AnyArray
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.volume import Volume
 
@@ -81,7 +80,7 @@ class BoxReader:
     def __dask_tokenize__(self) -> tuple[Any, ...]:
         return (*self.volume.token, self.start, self.box, self.axes, self.channel)
 
-    def __getitem__(self, index: Any) -> npt.NDArray[Any]:
+    def __getitem__(self, index: Any) -> AnyArray:
         """Read the selection of a basic index. For any other index, read the whole array and apply
         the index to it."""
         items = index if isinstance(index, tuple) else (index,)
@@ -89,13 +88,11 @@ class BoxReader:
             isinstance(item, (slice, int, np.integer)) for item in items
         ):
             everything: Any = self._read([slice(0, n) for n in self.shape])
-            selected: npt.NDArray[Any] = everything[index]
+            selected: AnyArray = everything[index]
             return selected
         return self.read(items)
 
-    def read(
-        self, items: Sequence[slice | int | np.integer[Any]], threads: int = 1
-    ) -> npt.NDArray[Any]:
+    def read(self, items: Sequence[slice | int | np.integer[Any]], threads: int = 1) -> AnyArray:
         """Read the selection of a basic index with an item for each axis."""
         spans, rest = zip(
             *(_span(item, n) for item, n in zip(items, self.shape, strict=True)), strict=True
@@ -103,7 +100,7 @@ class BoxReader:
         voxels = self._read(spans, threads)
         return voxels if all(part == slice(None) for part in rest) else voxels[rest]
 
-    def _read(self, spans: Sequence[slice], threads: int = 1) -> npt.NDArray[Any]:
+    def _read(self, spans: Sequence[slice], threads: int = 1) -> AnyArray:
         """Read a box as a C-contiguous array in the order of the axes: dask concatenates chunks of
         another order many times slower."""
         span = dict(zip(self.axes, spans, strict=True))
@@ -193,13 +190,13 @@ def box_reader(
 def reader_chunks(reader: BoxReader, chunks: Chunks) -> tuple[tuple[int, ...], ...]:
     """Return the dask chunks of a reader, with borders on the grid of stored chunks."""
     volume = reader.volume
-    voxel_nbytes = volume.dtype.itemsize * (volume.num_channels if "c" in reader.axes else 1)
+    nbytes_per_voxel = volume.dtype.itemsize * (volume.num_channels if "c" in reader.axes else 1)
     start = reader.grid_start
     box = moved(
         reader.box,
         (start[0] - reader.start[0], start[1] - reader.start[1], start[2] - reader.start[2]),
     )
-    shape = _chunk_shape(chunks, volume, voxel_nbytes)
+    shape = _chunk_shape(chunks, volume, nbytes_per_voxel)
     counts = [
         -(-(high - first) // step)
         for high, first, step in zip(box.bottomright, start, shape, strict=True)

@@ -25,9 +25,8 @@ from wkwdask.graphs.job_array import check_restartable, current_batch, submit_ta
 from wkwdask.graphs.local_run import run_on_processes, run_on_threads
 from wkwdask.graphs.task_queue import TaskQueue
 from wkwdask.runs.calls import same_call
-from wkwdask.runs.drive import WriteMags, drive
+from wkwdask.runs.drive import RunPlan, drive
 from wkwdask.runs.job import FlatJob
-from wkwdask.runs.parts import ShardTally
 from wkwdask.runs.progress import Progress
 from wkwdask.runs.report import Report, merge_reports
 from wkwdask.runs.retries import FailurePolicy, RetryingJob
@@ -35,13 +34,14 @@ from wkwdask.runs.space import check_space
 from wkwdask.runs.staged import is_interrupted_call, join_interrupted_call
 from wkwdask.store.cores import available_cores
 from wkwdask.store.paths import need_file_system
+from wkwdask.verbs.function_calls import release
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from wkwdask.runs.drive import Plan, Work
     from wkwdask.runs.job import Job, Task
-    from wkwdask.verbs.export import Export
+    from wkwdask.verbs.function_calls import FunctionCalls
     from wkwdask.verbs.image_import import Import
     from wkwdask.verbs.rechunk import Rechunk
 
@@ -54,8 +54,7 @@ class DryRun:
     """Work that a call would do."""
 
     jobs: list[Any] = field(default_factory=list)
-    """Plans of mags to store again with other files or to import."""
-    exports: list[Export] = field(default_factory=list)
+    """Plans of mags to store again with other files, to import or to export."""
     pyramids: list[str] = field(default_factory=list)
     """Mags from which a pyramid would be built afterwards."""
 
@@ -85,23 +84,7 @@ def planned_report(job: Plan) -> Report | None:
     if collected is None:
         return None
     collected.jobs.append(job)
-    return Report(
-        tuple(
-            ShardTally(target, 0).report(folder)
-            for target, folder in zip(job.staged.targets, job.staged.folders, strict=True)
-        ),
-        0,
-        0.0,
-    )
-
-
-def planned_export_report(export: Export) -> Report | None:
-    """In a dry run, collect an export and return an empty report; otherwise return None."""
-    collected = _dry_run.get()
-    if collected is None:
-        return None
-    collected.exports.append(export)
-    return Report((), 0, 0.0)
+    return Report(job.staged.planned(), 0, 0.0)
 
 
 def is_pyramid_planned(mag: str) -> bool:
@@ -211,16 +194,18 @@ def run_job(
     in_process: bool = False,
     failure_policy: FailurePolicy | None = None,
     folder: str | None = None,
+    resources: Mapping[str, float] | None = None,
 ) -> None:
     """Run a job and show its progress. A failed task does not stop the others;
-    :class:`TaskFailedError` lists the failures at the end."""
+    :class:`TaskFailedError` lists the failures at the end. ``resources`` are those that a worker of
+    a dask cluster needs for a task."""
     folder = folder or getattr(job, "folder", None)
     if folder is not None:
         check_reachable(folder, in_process=in_process)
     batch = current_batch()
     if batch is not None:
         job = submit_tasks(job, batch)
-    runner, workers = _choose_runner(in_process)
+    runner, workers = _choose_runner(in_process, resources)
     with (
         Progress(title, job.num_tasks, folder, workers) as progress,
         RetryingJob(job, progress, failure_policy or FailurePolicy(), folder) as retrying,
@@ -231,12 +216,14 @@ def run_job(
         _logger.info("%s: done", title)
 
 
-def _choose_runner(in_process: bool) -> tuple[Callable[[RetryingJob], None], int]:
+def _choose_runner(
+    in_process: bool, resources: Mapping[str, float] | None
+) -> tuple[Callable[[RetryingJob], None], int]:
     """Return the function that runs a job, and the number of tasks that it runs at once."""
     client = active_client()
     scheduler = dask.base.get_scheduler()
     if client is not None and not in_process:
-        return lambda job: ClientRun(job, client).run(), num_workers()
+        return lambda job: ClientRun(job, client, resources).run(), num_workers()
     if scheduler is dask.local.get_sync:
         return _run_in_this_thread, 1
     if scheduler is dask.multiprocessing.get and not in_process:
@@ -256,16 +243,31 @@ def run_work(work: Work[R]) -> R:
     return drive(work, run_job)
 
 
+@contextlib.contextmanager
+def set_up_for(calls: FunctionCalls) -> Iterator[None]:
+    """Drop the set-up of a function in all processes at the end of a block."""
+    try:
+        yield
+    finally:
+        release(calls.key)
+        client = active_client()
+        if calls.is_held and client is not None:
+            # nobody waits: a worker that hangs would not answer
+            client.loop.add_callback(
+                client.run, release, calls.key, on_error="ignore", asynchronous=True
+            )
+
+
 def run_plan(plan: Plan, *, force_space: bool) -> Report:
     """Run a plan, new or resumed, if its result fits on the disk. In a dry run, only collect it."""
     planned = planned_report(plan)
     if planned is not None:
         return planned
     check_space_of([plan], force_space=force_space)
-    return run_work(WriteMags(plan))
+    return run_work(RunPlan(plan))
 
 
-def check_space_of(plans: Sequence[Plan | Export], *, force_space: bool) -> None:
+def check_space_of(plans: Sequence[Plan], *, force_space: bool) -> None:
     """Raise SpaceError if the results of some plans very probably do not fit on their disks; warn
     if they may not."""
     needs = [need for need in (plan.need() for plan in plans) if need is not None]

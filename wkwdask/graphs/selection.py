@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from wkwdask.array_types import AnyArray, IntArray
     from wkwdask.graphs.read import BoxReader
 
 Item: TypeAlias = "int | np.integer[Any] | slice | npt.NDArray[np.integer[Any]]"
@@ -40,7 +41,7 @@ class _Span:
     """Their positions in the result."""
 
 
-def read_orthogonal(reader: BoxReader, items: Sequence[Item]) -> npt.NDArray[Any]:
+def read_orthogonal(reader: BoxReader, items: Sequence[Item]) -> AnyArray:
     """Read the product of the indices along each axis, with the meaning of numpy's ``ix_`` and
     xarray's ``isel``."""
     if all(
@@ -67,7 +68,7 @@ def read_orthogonal(reader: BoxReader, items: Sequence[Item]) -> npt.NDArray[Any
 
 def read_points(
     reader: BoxReader, items: Sequence[npt.NDArray[np.integer[Any]] | slice]
-) -> npt.NDArray[Any]:
+) -> AnyArray:
     """Read the values at points, with the meaning of xarray's pointwise (vectorized) indexing."""
     # xarray uses pointwise indexing also to transpose or broadcast a lazy array. Such points fill a
     # box, and reading the box is faster than each point.
@@ -138,7 +139,7 @@ def _read_product(
     reader: BoxReader,
     lines: Sequence[tuple[int, npt.NDArray[np.integer[Any]]]],
     shape: tuple[int, ...],
-) -> npt.NDArray[Any]:
+) -> AnyArray:
     """Read the product of lines, each along one axis of the result and of the reader."""
     voxels = np.asarray(
         read_orthogonal(
@@ -160,7 +161,7 @@ def _as_slice(line: npt.NDArray[np.integer[Any]]) -> slice | npt.NDArray[np.inte
     )
 
 
-def _indices(item: Item, length: int) -> npt.NDArray[np.int64]:
+def _indices(item: Item, length: int) -> IntArray:
     """Return the indices that an index selects along an axis, none negative."""
     if isinstance(item, slice):
         return np.arange(*item.indices(length), dtype=np.int64)
@@ -171,7 +172,7 @@ def _indices(item: Item, length: int) -> npt.NDArray[np.int64]:
     return np.where(indices < 0, indices + length, indices)
 
 
-def _spans(indices: npt.NDArray[np.int64], start: int, chunk_len: int) -> Iterator[_Span]:
+def _spans(indices: IntArray, start: int, chunk_len: int) -> Iterator[_Span]:
     """Group the selected indices that are read together: they lie in one cell of the grid, and at
     most a chunk apart."""
     # A cell is at least 256 voxels long, a whole number of chunks. A gap longer than a chunk starts

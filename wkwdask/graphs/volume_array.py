@@ -22,7 +22,7 @@ from wkwdask.streams.threads import MIN_NBYTES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
+    from wkwdask.array_types import AnyArray
 
 _Items = tuple[range | int, ...]
 
@@ -35,7 +35,7 @@ class Reader(Protocol):
         """Shape of the whole array."""
         ...
 
-    def read(self, items: Sequence[slice | int], threads: int = 1) -> npt.NDArray[Any]:
+    def read(self, items: Sequence[slice | int], threads: int = 1) -> AnyArray:
         """Read the selection of a basic index with an item for each axis."""
         ...
 

@@ -38,10 +38,11 @@ from wkwdask.graphs.runners import (
     run_plan,
 )
 from wkwdask.model.summary import counted, format_nbytes
+from wkwdask.model.volume import voxel_nbytes
 from wkwdask.model.writing.receipts import Receipt
 from wkwdask.plans.chunks import plan_parts
 from wkwdask.runs.drive import Outcome, Phase, Plan
-from wkwdask.runs.job import FlatJob, Result, Task, mark_final, voxel_nbytes
+from wkwdask.runs.job import FlatJob, Result, Task, mark_final
 from wkwdask.runs.journal import Journal, entry_of
 from wkwdask.runs.parts import tally_of, write_scratch
 from wkwdask.runs.progress import Progress
@@ -53,8 +54,7 @@ from wkwdask.verbs.write import PART_NBYTES, StagedRegion, WriteJob, encode_part
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import AnyArray
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.writing.target_array import TargetArray
     from wkwdask.plans.chunks import PartPlan
@@ -217,13 +217,13 @@ def plan_write(array: da.Array, target: TargetArray) -> WritePlan:
 
 
 def _parts(array: da.Array, target: TargetArray, budget: int) -> PartPlan:
-    voxel_nbytes = target.dtype.itemsize * target.num_channels
+    nbytes_per_voxel = voxel_nbytes(target)
     return plan_parts(
         array.chunks[1:],
         target.box,
-        target.chunk_shape,
+        target.part_unit,
         target.shard_shape,
-        voxel_nbytes,
+        nbytes_per_voxel,
         min(PART_NBYTES, budget),
     )
 
@@ -336,14 +336,14 @@ def _cutting_graph(
 
 
 def _set_aside(
-    voxels: npt.NDArray[Any],
+    voxels: AnyArray,
     *,
     target: TargetArray,
     part_shape: Vec3,
     borders_of: Sequence[Sequence[int]],
     done: set[Vec3],
     block_id: Sequence[int],
-) -> npt.NDArray[Any]:
+) -> AnyArray:
     channel, x, y, z = (axis[n] for axis, n in zip(borders_of, block_id, strict=True))
     channels, width, height, depth = (
         axis[n + 1] - axis[n] for axis, n in zip(borders_of, block_id, strict=True)
@@ -351,7 +351,7 @@ def _set_aside(
     voxels = _checked_chunk(voxels, (channels, width, height, depth), target)
     box = BoundingBox((x, y, z), (width, height, depth), target.box.mag)
 
-    def pieces() -> Iterator[tuple[Vec3, BoundingBox, tuple[int, int], npt.NDArray[Any]]]:
+    def pieces() -> Iterator[tuple[Vec3, BoundingBox, tuple[int, int], AnyArray]]:
         for part in cells(box, part_shape):
             if part_of(target, part, part_shape)[0] not in done:
                 inside = cell_box(part, part_shape, box).intersection(box)
@@ -386,19 +386,15 @@ def _first_task(prepare: Callable[[], object]) -> da.Array:
     return first
 
 
-def _prepare(prepare: Callable[[], object], *, block_id: Sequence[int]) -> npt.NDArray[Any]:
+def _prepare(prepare: Callable[[], object], *, block_id: Sequence[int]) -> AnyArray:
     if block_id[0] == 0:
         prepare()
     return np.full((1, 1, 1, 1), None, object)
 
 
 def _encode(
-    voxels: npt.NDArray[Any],
-    *_: Any,
-    target: TargetArray,
-    part_shape: Vec3,
-    block_id: Sequence[int],
-) -> npt.NDArray[Any]:
+    voxels: AnyArray, *_: Any, target: TargetArray, part_shape: Vec3, block_id: Sequence[int]
+) -> AnyArray:
     """Encode one part."""
     low = target.box.topleft
     part = (
@@ -411,9 +407,7 @@ def _encode(
     return _object(encode_part(target, part, part_shape, voxels, box.topleft))
 
 
-def _checked_chunk(
-    voxels: npt.NDArray[Any], shape: tuple[int, ...], target: TargetArray
-) -> npt.NDArray[Any]:
+def _checked_chunk(voxels: AnyArray, shape: tuple[int, ...], target: TargetArray) -> AnyArray:
     """Check that a chunk has the shape and type that its array declares, and return it in native
     byte order."""
     if isinstance(voxels, np.ma.MaskedArray):
@@ -431,20 +425,20 @@ def _checked_chunk(
     return voxels.astype(target.dtype, copy=False)
 
 
-def _join(receipts: npt.NDArray[Any], *, target: TargetArray) -> npt.NDArray[Any]:
+def _join(receipts: AnyArray, *, target: TargetArray) -> AnyArray:
     parts: list[Receipt] = list(receipts.ravel())
     joined = target.join_shard(parts[0].shard, parts)
     target.files.remove_parts(parts[0].shard)
     return _object(joined)
 
 
-def _object(value: Any) -> npt.NDArray[Any]:
+def _object(value: Any) -> AnyArray:
     out = np.empty((1, 1, 1, 1), object)
     out[0, 0, 0, 0] = value
     return out
 
 
-def _finish(finish: Callable[[list[Receipt]], Any], receipts: npt.NDArray[Any]) -> Any:
+def _finish(finish: Callable[[list[Receipt]], Any], receipts: AnyArray) -> Any:
     return finish(list(receipts.ravel()))
 
 
@@ -456,7 +450,7 @@ class ArrayWrite(Plan):
     """Plan that writes an array as a mag, or as a part of one."""
 
     staged: StagedMags
-    array: da.Array | npt.NDArray[Any]
+    array: da.Array | AnyArray
     """Voxels, shape (c, x, y, z); this process writes an array in memory itself."""
     trust_note: str
     """Reason to assume that the files of an interrupted call came from the same array, for the
@@ -477,7 +471,7 @@ class ArrayWrite(Plan):
         nbytes = voxel_nbytes(target, target.box)
         return Size(int(SURE_SHARE * nbytes) if is_raw(target) else 0, nbytes, 0)
 
-    def _size_in_memory(self, array: npt.NDArray[Any]) -> Size:
+    def _size_in_memory(self, array: AnyArray) -> Size:
         (target,) = self.staged.targets
         parts, shape = (
             list(cells(target.box, target.part_shape(_SAMPLED_NBYTES))),
@@ -526,7 +520,7 @@ class ArrayWrite(Plan):
 
 def write_array(
     staged: StagedMags,
-    array: da.Array | npt.NDArray[Any],
+    array: da.Array | AnyArray,
     trust_note: str,
     *,
     compute: bool,
@@ -541,7 +535,7 @@ def write_array(
     return delayed_write(staged, array)
 
 
-def delayed_write(staged: StagedMags, array: da.Array | npt.NDArray[Any]) -> Any:
+def delayed_write(staged: StagedMags, array: da.Array | AnyArray) -> Any:
     """Check now that an array can be written, and return a Delayed whose last task publishes the
     mag."""
     staged.check_free()

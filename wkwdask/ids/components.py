@@ -1,32 +1,32 @@
 """Jobs that find connected components in three steps: label each brick, join labels across faces,
 write.
 
-1. Label: tasks label each brick by itself. They store what joining needs in scratch files: the
-   labels on the faces of bricks, and the sizes and values of the components that touch a face.
+1. Label: tasks label each brick by itself. They store its labels as runs in scratch files, and what
+   joining needs: the labels on the faces of bricks, and the sizes and values of the components that
+   touch a face.
 2. Join: tasks pair the labels on adjacent faces. The driver unites the pairs, which takes some ten
    bytes per component that touches a face, and assigns final ids brick by brick.
-3. Write: tasks label each brick again, which is cheaper than storing its labels, and write it with
-   final ids.
+3. Write: tasks replace the labels by final ids.
 
 The result does not depend on the number of workers.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wkwdask.errors import CorruptError, IncompleteWriteError, MissingError
-from wkwdask.geometry.bounding_box import part_of_array
 from wkwdask.geometry.grid import cell_range
-from wkwdask.geometry.vectors import divide, times
+from wkwdask.geometry.vectors import divide, minus, times
 from wkwdask.ids.faces import (
     BrickFaces,
     BrickTable,
     FacesFile,
+    load_faces,
     load_table,
     read_ids,
     read_pairs,
@@ -34,47 +34,37 @@ from wkwdask.ids.faces import (
     write_ids,
     write_pairs,
 )
+from wkwdask.ids.planes import FacePlanes
 from wkwdask.kernels.labels.components import (
     DisjointSets,
     add_to_roots,
     label_brick,
-    pair_faces,
     unique_pairs,
 )
-from wkwdask.runs.job import FlatJob, Result, Task, voxel_nbytes
+from wkwdask.model.volume import voxel_nbytes
+from wkwdask.runs.job import Result, ScratchJob, Task
 from wkwdask.runs.parts import source_changed
-from wkwdask.store.paths import dirname
-from wkwdask.store.store import folders_of
-from wkwdask.verbs.apply_job import AppliedFunction
+from wkwdask.store.store import store_at
+from wkwdask.verbs.apply_job import AppliedFunction, BrickByBrick
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     import numpy.typing as npt
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.ids.planes import Nodes
     from wkwdask.model.volume import Volume
     from wkwdask.plans.apply import BrickPlan
     from wkwdask.plans.cells import CellMap
     from wkwdask.verbs.apply_job import Stored
 
-    Nodes = tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]
-
-_KEPT_PLANES = 64
-_ALL = slice(None)
-# A face with a border of one voxel is assembled from the faces of 3 x 3 bricks. -1, 0, 1 is the
-# position of a brick along one axis of the face:
-#
-#        -1        0         1
-#     [.. .. a][b .. .. c][d .. ..]     _NEAR_EDGE: voxels that are copied from each brick: a, b to c, d  # noqa: E501
-#           [a  b .. .. c  d]           _BORDER: voxels of the bordered face to which they are copied  # noqa: E501
-_NEAR_EDGE = {-1: slice(-1, None), 0: _ALL, 1: slice(0, 1)}
-_BORDER = {-1: slice(0, 1), 0: slice(1, -1), 1: slice(-1, None)}
+_KEPT_FILES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Labelling:
+class Labelling(BrickByBrick):
     """Volume to label, and the rules of labelling. Its third step is a
     :class:`wkwdask.verbs.apply_job.Computation`."""
 
@@ -127,11 +117,6 @@ class Labelling:
         """Return the digest of the states of all files that a region reads."""
         return self._application().states(region)
 
-    def code_of(self, brick: Vec3) -> int:
-        """Return the number of a brick, ascending with z, then y, then x."""
-        x, y, z = cell_range(self.plan.box, self.plan.brick_shape)
-        return ((brick[2] - z.start) * len(y) + brick[1] - y.start) * len(x) + brick[0] - x.start
-
     def region_of(self, brick: Vec3) -> Vec3:
         return divide(times(brick, self.plan.brick_shape), self.plan.region_shape)
 
@@ -157,11 +142,8 @@ class Labelling:
         )
         return foreground
 
-    def label(
-        self, brick: Vec3
-    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint32], int, npt.NDArray[np.int64]] | None:
-        """Label a brick. Return its voxels, labels, number of labels on open faces, and sizes of
-        components; None without components."""
+    def faces(self, brick: Vec3) -> BrickFaces | None:
+        """Label a brick; None without components."""
         box = self.inside(brick)
         voxels = None if box.is_empty else self.read(box)
         if voxels is None:
@@ -169,37 +151,29 @@ class Labelling:
         # A face is open if voxels to label lie beyond it.
         low = [a > b for a, b in zip(box.topleft, self.area.topleft, strict=True)]
         high = [a < b for a, b in zip(box.bottomright, self.area.bottomright, strict=True)]
-        labels, num_touching, sizes = label_brick(
-            voxels, self.connectivity, list(zip(low, high, strict=True))
-        )
-        return (voxels, labels, num_touching, sizes) if len(sizes) else None
-
-    def faces(self, brick: Vec3) -> BrickFaces | None:
-        """Label a brick and return what joining needs; None without components."""
-        labelled = self.label(brick)
-        if labelled is None:
+        is_open = list(zip(low, high, strict=True))
+        runs, values, sizes = label_brick(voxels, self.connectivity, is_open)
+        if not len(sizes):
             return None
-        voxels, labels, num_touching, sizes = labelled
-        planes = []
-        values = np.zeros(num_touching, np.uint64)
-        for axis in range(3):
-            for side in (0, -1):
-                at = tuple(side if n == axis else _ALL for n in range(3))
-                plane = labels[at].T
-                touching = (plane > 0) & (plane <= num_touching)
-                planes.append(np.where(touching, plane, np.uint32(0)) if touching.any() else None)
-                # All voxels of a component have the same value (labels) or the value True
-                # (threshold), so any of its voxels on a face has it.
-                face_values = voxels[at].T[touching]
-                values[plane[touching] - 1] = face_values.view(f"u{face_values.dtype.itemsize}")
-        num_kept = int(np.count_nonzero(sizes[num_touching:] >= self.min_voxels))
+        num_touching = len(values)
+        is_kept = sizes >= self.min_voxels
+        is_kept[:num_touching] = True  # their size is known when they are joined
+        num_kept = int(np.count_nonzero(is_kept))
+        labels = np.zeros(len(sizes) + 1, np.uint32)
+        labels[1:][is_kept] = np.arange(1, num_kept + 1)
+        planes = [
+            runs.face(axis, side, labels) if is_open[axis][side] else None
+            for axis in range(3)
+            for side in (0, 1)
+        ]
         return BrickFaces(
             brick,
-            num_kept,
-            len(sizes) - num_touching - num_kept,
+            num_kept - num_touching,
+            len(sizes) - num_kept,
             sizes[:num_touching],
             values,
             tuple(planes),
+            replace(runs, labels=labels[runs.labels]),
         )
 
     # --------------------------------------------------------------------------------------------
@@ -225,30 +199,25 @@ class Labelling:
     def voxels(self, box: BoundingBox, target: Stored) -> npt.NDArray[Any] | None:
         """Return the final ids of a brick, shape (c, x, y, z); None where all of them are zero."""
         brick = divide(box.topleft, self.plan.brick_shape)
-        table = load_table(self.table_path)
-        row = table.row_of(self.code_of(brick))
-        labelled = None if row is None else self.label(brick)
-        if row is None or labelled is None:
+        table = load_table(self.table_path, BrickTable)
+        row = table.row_of(self.plan.code_of(brick))
+        if row is None:
             return None
-        _, labels, num_touching, sizes = labelled
-        if num_touching != table.num_touching[row]:
+        file = load_faces(self.folder, self.region_of(brick))
+        inside, number = self.inside(brick), file.row_of(brick)
+        num_touching, num_others = (0, 0) if number is None else file.bricks[number, 3:5].tolist()
+        if number is None or num_touching != table.num_nodes[row]:
             raise self._changed(box)
-        # label     0 | 1 ... num_touching     | num_touching + 1 ...
-        # final id  0 | id of the joined set   | consecutive ids of this brick alone, 0 for components that are too small  # noqa: E501
-        is_kept = sizes[num_touching:] >= self.min_voxels
-        lookup = np.zeros(len(sizes) + 1, target.dtype)
+        # label     0 | 1 ... num_touching    | num_touching + 1 ...
+        # final id  0 | id of the joined set  | consecutive ids of this brick alone
+        lookup = np.zeros(num_touching + num_others + 1, target.dtype)
         lookup[1 : num_touching + 1] = read_ids(
             self.folder, int(table.first_node[row]), num_touching
         )
-        lookup[num_touching + 1 :] = np.where(
-            is_kept, np.cumsum(is_kept) + (table.first_other[row] - 1), 0
-        )
-        inside = self.inside(brick)
-        ids: npt.NDArray[Any] = lookup[labels.T].T[np.newaxis]
-        if inside == box:
-            return ids
+        lookup[num_touching + 1 :] = np.arange(num_others) + table.first_other[row]
         out = np.zeros((1, *box.size), target.dtype, order="F")
-        part_of_array(out, inside, box.topleft)[...] = ids
+        corner = minus(inside.topleft, box.topleft)
+        file.runs(number, inside.size).paint(lookup, out[0], corner)
         return out
 
 
@@ -287,17 +256,6 @@ def label_region(spec: RegionSpec) -> Result:
     )
 
 
-class ScratchJob(FlatJob):
-    """Job whose tasks write scratch files and have no follow-up tasks."""
-
-    def __init__(self, tasks: Sequence[Task], is_written: Callable[[Task, Result], bool]) -> None:
-        super().__init__(lambda: iter(tasks), len(tasks), lambda *_: None)
-        self._is_written = is_written
-
-    def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
-        return self._is_written(task, result)
-
-
 def label_job(labelling: Labelling) -> ScratchJob:
     """Return the job that labels all bricks. It raises :class:`ResumeError` if the source has
     changed since an earlier start."""
@@ -310,9 +268,11 @@ def label_job(labelling: Labelling) -> ScratchJob:
                 labelling.source,
             )
         try:
-            return bool(FacesFile(labelling.folder, task.spec.region).sources == result.sources)
+            file = FacesFile(labelling.folder, task.spec.region)
+            file.check()
         except (CorruptError, FileNotFoundError):
             return False
+        return bool(file.sources == result.sources)
 
     return ScratchJob(
         [
@@ -327,15 +287,13 @@ def label_job(labelling: Labelling) -> ScratchJob:
 # join
 
 
-class _Planes:
-    """Cached reader of the nodes on brick faces. A node is a component that touches an open face;
-    nodes are numbered over all bricks."""
+class _NodeReader:
+    """Reader of the nodes on brick faces."""
 
     def __init__(self, labelling: Labelling) -> None:
         self._labelling = labelling
-        self._table = load_table(labelling.table_path)
-        self._file = lru_cache(maxsize=_KEPT_PLANES)(self._open)
-        self.nodes = lru_cache(maxsize=_KEPT_PLANES)(self._read)
+        self._table = load_table(labelling.table_path, BrickTable)
+        self._file = lru_cache(maxsize=_KEPT_FILES)(self._open)
 
     def _open(self, region: Vec3) -> FacesFile | None:
         try:
@@ -343,10 +301,9 @@ class _Planes:
         except FileNotFoundError:  # a region without stored voxels has no file
             return None
 
-    def _read(self, brick: Vec3, face: int) -> Nodes | None:
-        """Read node and value of each voxel on a face, with node -1 for background; None for a face
-        without nodes."""
-        row = self._table.row_of(self._labelling.code_of(brick))
+    def read(self, brick: Vec3, face: int) -> Nodes | None:
+        """Read node and value of each voxel on a face; None for a face without nodes."""
+        row = self._table.row_of(self._labelling.plan.code_of(brick))
         file = None if row is None else self._file(self._labelling.region_of(brick))
         if row is None or file is None:
             return None
@@ -354,58 +311,24 @@ class _Planes:
         plane = None if inside is None else file.plane(inside, face)
         if inside is None or plane is None:
             return None
-        nodes = np.where(
-            plane > 0, plane.astype(np.int64) + (self._table.first_node[row] - 1), np.int64(-1)
-        )
-        return nodes, np.append(np.uint64(0), file.values(inside))[plane]
-
-    def around(self, brick: Vec3, axis: int, shape: tuple[int, int], reach: int) -> Nodes:
-        """Read the lower face of a brick, with a border of one voxel from the neighbouring bricks
-        if ``reach`` is not 0."""
-        v, u = (n for n in (2, 1, 0) if n != axis)
-        nodes = np.full((shape[0] + 2, shape[1] + 2), -1, np.int64)
-        values = np.zeros(nodes.shape, np.uint64)
-        steps = (-1, 0, 1) if reach else (0,)
-        x_range, y_range, z_range = cell_range(
-            self._labelling.plan.box, self._labelling.plan.brick_shape
-        )
-        for dv in steps:
-            for du in steps:
-                other = list(brick)
-                other[v] += dv
-                other[u] += du
-                if other[0] not in x_range or other[1] not in y_range or other[2] not in z_range:
-                    continue
-                face = self.nodes((other[0], other[1], other[2]), 2 * axis)
-                if face is not None:
-                    nodes[_BORDER[dv], _BORDER[du]], values[_BORDER[dv], _BORDER[du]] = (
-                        array[_NEAR_EDGE[dv], _NEAR_EDGE[du]] for array in face
-                    )
-        return nodes, values
+        values = np.append(np.uint64(0), file.values(inside))[plane]
+        return self._table.nodes(row, plane), values
 
 
 def join_region(spec: RegionSpec) -> Result:
     """Pair the components of each brick of a region with those beyond its upper faces."""
-    labelling, planes = spec.labelling, _Planes(spec.labelling)
-    pairs = [np.zeros((0, 2), np.int64)]
-    for brick in labelling.plan.bricks(spec.region):
-        for axis in range(3):
-            face = planes.nodes(brick, 2 * axis + 1)
-            if face is None:
-                continue
-            # Each pair of adjacent faces is visited once, from its lower brick. With connectivity
-            # 18 or 26, a voxel also touches voxels of bricks diagonally beyond the face, so the
-            # opposite face gets a border of one voxel.
-            beyond = (brick[0] + (axis == 0), brick[1] + (axis == 1), brick[2] + (axis == 2))
-            shape = (face[0].shape[0], face[0].shape[1])
-            pairs.append(
-                pair_faces(
-                    face,
-                    planes.around(beyond, axis, shape, labelling.connectivity > 6),
-                    labelling.connectivity,
-                )
-            )
-    write_pairs(labelling.folder, spec.region, unique_pairs(np.concatenate(pairs)))
+    labelling = spec.labelling
+    planes = FacePlanes(
+        _NodeReader(labelling).read,
+        cell_range(labelling.plan.box, labelling.plan.brick_shape),
+        labelling.connectivity,
+    )
+    pairs = [pairs for brick in labelling.plan.bricks(spec.region) for pairs in planes.pairs(brick)]
+    write_pairs(
+        labelling.folder,
+        spec.region,
+        unique_pairs(np.concatenate([np.zeros((0, 2), np.int64), *pairs])),
+    )
     return Result(())
 
 
@@ -432,12 +355,14 @@ def tabulate(labelling: Labelling) -> BrickTable:
     """Write the table of all bricks with components, which the join tasks read."""
     # no task has created it if no region has components
     folder = labelling.folder
-    folders_of(folder).make_folders_below(dirname(folder), folder)
+    store_at(folder).make(in_existing=True)
     rows = [FacesFile(folder, region).bricks for region in labelling.regions()]
     bricks = np.concatenate([np.zeros((0, 6), np.int64), *rows])
-    codes = np.array([labelling.code_of((x, y, z)) for x, y, z in bricks[:, :3].tolist()], np.int64)
+    codes = np.array(
+        [labelling.plan.code_of((x, y, z)) for x, y, z in bricks[:, :3].tolist()], np.int64
+    )
     order = np.argsort(codes)
-    table = BrickTable.make(codes[order], bricks[order, 3])
+    table = BrickTable(codes[order], bricks[order, 3], np.zeros(len(bricks), np.int64))
     table.save(labelling.table_path)
     return table
 
@@ -458,8 +383,8 @@ class Numbering:
 
 def number(labelling: Labelling) -> Numbering:
     """Unite all pairs and assign final ids."""
-    table = load_table(labelling.table_path)
-    sets = DisjointSets(table.num_nodes)
+    table = load_table(labelling.table_path, BrickTable)
+    sets = DisjointSets(table.total_nodes)
     for region in labelling.regions():
         sets.unite(read_pairs(labelling.folder, region))
     roots = sets.roots()
@@ -469,7 +394,7 @@ def number(labelling: Labelling) -> Numbering:
     for region in labelling.regions():
         file = FacesFile(labelling.folder, region)
         for inside, (x, y, z, _, num_others, dropped) in enumerate(file.bricks.tolist()):
-            row = table.row_of(labelling.code_of((x, y, z)))
+            row = table.row_of(labelling.plan.code_of((x, y, z)))
             if row is None:
                 raise MissingError(
                     f"{labelling.table_path}: brick {x}, {y}, {z} of {file.path} is missing"
@@ -482,10 +407,8 @@ def number(labelling: Labelling) -> Numbering:
     is_kept = is_root & (totals >= labelling.min_voxels)
     num_dropped += int(is_root.sum() - is_kept.sum())
     ids, first_other, num_components = _ids(table, roots, is_kept, others)
-    write_ids(labelling.folder, ids)
-    BrickTable(table.codes, table.num_touching, table.first_node, first_other).save(
-        labelling.table_path
-    )
+    write_ids(labelling.folder, [ids])
+    replace(table, first_other=first_other).save(labelling.table_path)
     return Numbering(num_components, num_dropped)
 
 
@@ -504,7 +427,7 @@ def _ids(
     #   ids      1     2    | 3      4      5                 6    | 7
     kept_before = np.append(np.int64(0), np.cumsum(is_kept))
     others_before = np.cumsum(others) - others
-    ids = kept_before[1:] + np.repeat(others_before, table.num_touching)
+    ids = kept_before[1:] + np.repeat(others_before, table.num_nodes)
     ids[~is_kept] = 0
-    first_other = 1 + kept_before[table.first_node + table.num_touching] + others_before
+    first_other = 1 + kept_before[table.first_node + table.num_nodes] + others_before
     return ids[roots].astype(np.uint64), first_other, int(kept_before[-1] + others.sum())

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from wkwdask.formats.opening import SourceSelection, open_source
 from wkwdask.geometry.bounding_box import counted_from
 from wkwdask.ids.components import Labelling, faces_job, label_job, number, tabulate
+from wkwdask.ids.id_types import dtype_of_ids, layout_of_longer_ids, staged_for_ids
 from wkwdask.kernels.labels.components import CONNECTIVITIES
 from wkwdask.model.volume import relative_to
 from wkwdask.model.writing.target_image import LevelSpec
@@ -34,7 +32,7 @@ from wkwdask.verbs.sources import (
     stage_level,
     where_box,
 )
-from wkwdask.verbs.space import encoded_like, need_of, read_voxels
+from wkwdask.verbs.space import by_brick, encoded_like, need_of, read_voxels
 
 if TYPE_CHECKING:
     import os
@@ -47,7 +45,6 @@ if TYPE_CHECKING:
     from wkwdask.runs.space import Need
 
 _COMMAND = "components"
-_MOST_OF_32_BITS = 2**32 - 1
 # of the size of the labels, which components at least have that join equal labels
 _SURE_SHARE = 0.25
 
@@ -77,11 +74,6 @@ class ComponentsSearch(Plan):
     lay_out_longer: Callable[[], NewLevels] | None
     """Returns the same level with ids of 64 bits; None if the user chose the type."""
 
-    def job(self) -> ApplyJob:
-        """Return the job that writes the numbered components."""
-        (target,) = self.staged.targets
-        return ApplyJob(self.labelling, target)
-
     def need(self) -> Need:
         """Return the space of the components, estimated from labels that are joined where they are
         equal; those of a threshold are not known before."""
@@ -93,7 +85,7 @@ class ComponentsSearch(Plan):
         )
         return need_of(
             self.staged,
-            self.job,
+            lambda: ApplyJob(by_brick(labelling), self.staged.targets[0]),
             encoded_like(self.staged.targets, lambda _, box: read_voxels(source, box)),
             _SURE_SHARE if is_like_source else 0,
         )
@@ -105,32 +97,15 @@ class ComponentsSearch(Plan):
         tabulate(labelling)
         yield Phase(faces_job(labelling), f"joining labels of {labelling.source.name}")
         numbering = number(labelling)
-        numbered = self.numbered(numbering.num_components)
-        job = numbered.job()
-        note = yield Phase(job, f"components into {self.staged.folders[0]}", staged=numbered.staged)
+        staged = staged_for_ids(
+            self.staged, self.lay_out_longer, numbering.num_components, "components"
+        )
+        job = ApplyJob(labelling, staged.targets[0])
+        note = yield Phase(job, f"components into {staged.folders[0]}", staged=staged)
         return Outcome(job.tallies, "; ".join(filter(None, (str(numbering), note))))
 
     def check_unchanged(self) -> None:
         check_not_replaced(self.source)
-
-    def numbered(self, num_components: int) -> ComponentsSearch:
-        """Return the plan with a type that fits the number of components."""
-        (target,), (folder,) = self.staged.targets, self.staged.folders
-        if num_components <= np.iinfo(target.dtype).max and (
-            self.lay_out_longer is None or num_components <= _MOST_OF_32_BITS
-        ):
-            return self
-        if self.lay_out_longer is None:
-            raise ValueError(
-                f"{folder}: {num_components} components are too many for {target.dtype.name}; set "
-                "dtype= to a longer type"
-            )
-        # The level was staged as uint32, before the number of components was known. No voxel is
-        # written yet, so its metadata are replaced by those of uint64.
-        levels = self.lay_out_longer()
-        (longer,) = levels.staged(self.staged.root)
-        longer.describe()
-        return replace(self, staged=replace(self.staged, targets=(longer,), edit=levels.edit))
 
 
 def open_labels(url: str | os.PathLike[str], layer: str | None, mag: Mag | None) -> SourceVolume:
@@ -164,19 +139,12 @@ def lay_out_components(
     destination = request.target_image_of_same_mag(opened)
     box = source.box
     area = where_box(source.name, options.where, box) or box
-    spec = LevelSpec(box, np.dtype(np.uint32 if options.dtype is None else options.dtype), 1)
-    if spec.dtype.kind not in "iu":
-        raise TypeError(f"ids are integers, got dtype {spec.dtype.name}")
+    spec = LevelSpec(box, dtype_of_ids(options.dtype), 1)
     levels = check_no_overlap(
         destination.new_levels([spec], request.stored, opened.volume, existing), source
     )
-    long_spec = replace(spec, dtype=np.dtype(np.uint64))
-    longer = (
-        None
-        if options.dtype is not None
-        else partial(
-            destination.new_levels, [long_spec], request.stored, opened.volume, "overwrite"
-        )
+    longer = layout_of_longer_ids(
+        destination, spec, request.stored, opened.volume, is_chosen=options.dtype is not None
     )
     settings = settings_of(
         _COMMAND,

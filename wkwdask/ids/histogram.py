@@ -4,22 +4,21 @@ percentiles."""
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from wkwdask.ids.label_statistics import BrickMemory, plan_survey, stored_regions
 from wkwdask.kernels.labels.values import count_values
-from wkwdask.plans.apply import BrickPlan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import AnyArray, FloatArray, IntArray
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.model.volume import Volume
+    from wkwdask.plans.apply import BrickPlan
     from wkwdask.plans.cells import CellMap
 
 ALL_SLICES = 0
@@ -28,21 +27,21 @@ ALL_SLICES = 0
 class Counts(NamedTuple):
     """Counts of voxel values per channel."""
 
-    counts: npt.NDArray[np.int64]
+    counts: IntArray
     """Voxels per value or bin, shape (c, values or bins)."""
-    nans: npt.NDArray[np.int64]
+    nans: IntArray
     """NaN voxels, shape (c,)."""
-    below: npt.NDArray[np.int64]
+    below: IntArray
     """Voxels below the bins, -inf among them, shape (c,)."""
-    above: npt.NDArray[np.int64]
+    above: IntArray
     """Voxels above the bins, inf among them, shape (c,)."""
 
     def plus(self, other: Counts) -> Counts:
         return Counts(*(a + b for a, b in zip(self, other, strict=True)))
 
-    def total(self) -> npt.NDArray[np.int64]:
+    def total(self) -> IntArray:
         """Return the number of counted voxels, shape (c,)."""
-        total: npt.NDArray[np.int64] = self.counts.sum(axis=1) + self.nans + self.below + self.above
+        total: IntArray = self.counts.sum(axis=1) + self.nans + self.below + self.above
         return total
 
 
@@ -55,7 +54,7 @@ class Bins(NamedTuple):
     high: Any
     """Upper edge of the last bin, which includes it."""
 
-    def fill(self, values: npt.NDArray[Any]) -> Counts:
+    def fill(self, values: AnyArray) -> Counts:
         """Count values, shape (n,), by the rules of ``numpy.histogram``."""
         # numpy.histogram widens the range of a single value by 0.5 on both sides; values outside
         # are counted by the same rule.
@@ -72,7 +71,7 @@ class Bins(NamedTuple):
             counts.astype(np.int64)[np.newaxis], *(np.array([side.sum()]) for side in sides)
         )
 
-    def edges(self, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    def edges(self, dtype: np.dtype[Any]) -> AnyArray:
         """Return the bin edges for values of a type."""
         return np.histogram_bin_edges(np.empty(0, dtype), self.number, (self.low, self.high))
 
@@ -132,7 +131,7 @@ class HistogramSurvey(_ValueSurvey):
     def start(self) -> HistogramAccumulator:
         return HistogramAccumulator(self)
 
-    def count(self, values: npt.NDArray[Any]) -> Counts:
+    def count(self, values: AnyArray) -> Counts:
         """Count values of one channel, shape (n,)."""
         if self.bins is not None:
             return self.bins.fill(values[values != 0] if self.ignore_zero else values)
@@ -259,12 +258,10 @@ def plan_values(volume: Volume, box: BoundingBox, *, per_slice: bool) -> BrickPl
     plan = plan_survey(box, (volume,))
     if not per_slice:
         return plan
-    return BrickPlan(box, (*plan.region_shape[:2], plan.brick_shape[2]), plan.brick_shape)
+    return replace(plan, region_shape=(*plan.region_shape[:2], plan.brick_shape[2]))
 
 
-def percentiles(
-    counts: npt.NDArray[np.int64], values: npt.NDArray[Any], percents: npt.NDArray[np.float64]
-) -> npt.NDArray[np.float64]:
+def percentiles(counts: IntArray, values: AnyArray, percents: FloatArray) -> FloatArray:
     """Return percentiles of counted values as ``numpy.percentile`` does, linear between ranks.
 
     Examples
@@ -284,15 +281,11 @@ def percentiles(
         for rank in (ranks, ranks + 1)
     )
     share, step = places - ranks, high - low
-    between: npt.NDArray[np.float64] = np.where(
-        share < 0.5, low + step * share, high - step * (1 - share)
-    )
+    between: FloatArray = np.where(share < 0.5, low + step * share, high - step * (1 - share))
     return between
 
 
-def binned_percentiles(
-    counts: npt.NDArray[np.int64], edges: npt.NDArray[Any], percents: npt.NDArray[np.float64]
-) -> npt.NDArray[np.float64]:
+def binned_percentiles(counts: IntArray, edges: AnyArray, percents: FloatArray) -> FloatArray:
     """Return percentiles of binned values, as if the values of a bin were spread evenly over it."""
     ends = np.concatenate([[0], np.cumsum(counts)])
     if not ends[-1]:
@@ -302,5 +295,5 @@ def binned_percentiles(
     bins = np.maximum(np.searchsorted(ends, places, side="left") - 1, np.flatnonzero(counts)[0])
     borders = edges.astype(np.float64)
     share = (places - ends[bins]) / counts[bins]
-    inside: npt.NDArray[np.float64] = borders[bins] + share * (borders[bins + 1] - borders[bins])
+    inside: FloatArray = borders[bins] + share * (borders[bins + 1] - borders[bins])
     return inside

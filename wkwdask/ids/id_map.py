@@ -21,15 +21,15 @@ from wkwdask.model.parsing import reading
 from wkwdask.store import by_path
 from wkwdask.store.json_record import read_record
 from wkwdask.store.paths import basename
-from wkwdask.store.store import folders_of, store_at
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    import numpy.typing as npt
+    from wkwdask.array_types import AnyArray, UintArray
 
-    Pairs = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]
-    PairChunks = Callable[[], Iterable[tuple[int, npt.NDArray[np.uint64], npt.NDArray[np.uint64]]]]
+    Pairs = tuple[UintArray, UintArray]
+    PairChunks = Callable[[], Iterable[tuple[int, UintArray, UintArray]]]
 
 ROWS = 1 << 22
 """Number of rows in memory at once."""
@@ -52,7 +52,7 @@ class IdMap:
     state: tuple[int, int, int] | None = None
     """Size, modification time and inode of a user's file; None for a file of the job."""
 
-    def arrays(self) -> tuple[npt.NDArray[np.uint64] | None, npt.NDArray[Any]]:
+    def arrays(self) -> tuple[UintArray | None, AnyArray]:
         """Map the table into memory; return its ids (None if dense) and values."""
         if self.state is not None and self.state != _state(self.values_path):
             raise IncompleteWriteError(
@@ -110,14 +110,14 @@ def _nbytes(path: str) -> int:
 
 
 @lru_cache(maxsize=4)  # one mapping per process and table, however many tasks it runs
-def _mapped(table: IdMap) -> tuple[npt.NDArray[np.uint64] | None, npt.NDArray[Any]]:
+def _mapped(table: IdMap) -> tuple[UintArray | None, AnyArray]:
     values = _memory(table.values_path, np.dtype(table.dtype), table.offset, table.num_ids)
     return None if table.keys_path is None else _memory(
         table.keys_path, np.dtype(np.uint64), 0, table.num_ids
     ), values
 
 
-def _memory(path: str, dtype: np.dtype[Any], offset: int, count: int) -> npt.NDArray[Any]:
+def _memory(path: str, dtype: np.dtype[Any], offset: int, count: int) -> AnyArray:
     if not count:
         return np.zeros(0, dtype)
     return by_path.map_array(path, dtype, offset, (count,)).view(np.ndarray)
@@ -143,7 +143,7 @@ def use_npy(path: str, dtype: np.dtype[Any], offset: int, count: int) -> IdMap:
     return IdMap(count, largest, path, dtype.str, offset, state=state)
 
 
-def write_values(folder: str, chunks: Iterable[npt.NDArray[Any]], source: str) -> IdMap:
+def write_values(folder: str, chunks: Iterable[AnyArray], source: str) -> IdMap:
     """Write a table with a value for each id from 0."""
     count, largest = 0, 0
     with _appending(folder, "values") as add:
@@ -154,7 +154,7 @@ def write_values(folder: str, chunks: Iterable[npt.NDArray[Any]], source: str) -
     return IdMap(count, largest, f"{folder}/values", "<u8")
 
 
-def _largest(chunk: npt.NDArray[Any], source: str, first: int) -> int:
+def _largest(chunk: AnyArray, source: str, first: int) -> int:
     if chunk.dtype.kind == "i" and len(chunk) and chunk.min() < 0:
         index = int(np.argmax(chunk < 0))
         raise FormatError(
@@ -164,12 +164,12 @@ def _largest(chunk: npt.NDArray[Any], source: str, first: int) -> int:
 
 
 @contextmanager
-def _appending(folder: str, name: str) -> Iterator[Callable[[npt.NDArray[Any]], None]]:
+def _appending(folder: str, name: str) -> Iterator[Callable[[AnyArray], None]]:
     """Create a file that is written from beginning to end, by the function that this yields."""
     nbytes = 0
     with store_at(folder).new_file(name) as file:
 
-        def add(array: npt.NDArray[Any]) -> None:
+        def add(array: AnyArray) -> None:
             nonlocal nbytes
             data = np.ascontiguousarray(array).view(np.uint8)
             file.write(data, nbytes)
@@ -200,7 +200,7 @@ def write_pairs_sorted(folder: str, chunks: PairChunks, describe: Callable[[int]
         return _merge(folder, runs, chunks, describe)
     finally:
         for path, _ in runs:
-            folders_of(folder).unlink(path)
+            store_at(folder).delete(basename(path))
 
 
 def _merge(
@@ -260,10 +260,7 @@ def _merged(runs: list[tuple[str, int]]) -> Iterator[Pairs]:
 
 
 def _sorted(
-    keys: npt.NDArray[np.uint64],
-    values: npt.NDArray[np.uint64],
-    chunks: PairChunks,
-    describe: Callable[[int], str],
+    keys: UintArray, values: UintArray, chunks: PairChunks, describe: Callable[[int], str]
 ) -> Pairs:
     """Sort pairs and drop duplicates; pairs that contradict each other are an error."""
     order = np.argsort(keys, kind="stable")

@@ -28,9 +28,9 @@ from wkwdask.store.store import store_at
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy.typing as npt
+    from wkwdask.array_types import AnyArray, UintArray
 
-    Chunk = tuple[int, npt.NDArray[np.uint64], npt.NDArray[np.uint64]]
+    Chunk = tuple[int, UintArray, UintArray]
 
 AGGLOMERATE_SUFFIXES = (".hdf5", ".h5")
 AGGLOMERATE_DATASET = "segment_to_agglomerate"
@@ -54,7 +54,7 @@ class IdSource(Protocol):
         """Write the mapping as a table into an existing folder."""
 
 
-def as_ids(values: Any, what: str) -> npt.NDArray[np.uint64]:
+def as_ids(values: Any, what: str) -> UintArray:
     """Check that values are ids, integers from 0 to 2^64 - 1, and return them as uint64."""
     array = np.asarray(values)
     if (
@@ -74,7 +74,7 @@ def as_ids(values: Any, what: str) -> npt.NDArray[np.uint64]:
         raise TypeError(f"{what}: holds {array.dtype.name}, expected whole numbers")
     if array.dtype.kind == "i" and array.size and array.min() < 0:
         raise ValueError(f"{what}: {array.min()} is not an id, expected 0 to 2^64 - 1")
-    ids: npt.NDArray[np.uint64] = array.astype(np.uint64, copy=False)
+    ids: UintArray = array.astype(np.uint64, copy=False)
     return ids
 
 
@@ -82,8 +82,8 @@ def as_ids(values: Any, what: str) -> npt.NDArray[np.uint64]:
 class PairsInMemory:
     """Pairs of ids in memory."""
 
-    keys: npt.NDArray[np.uint64]
-    values: npt.NDArray[np.uint64]
+    keys: UintArray
+    values: UintArray
     name: str = "mapping"
 
     def digest(self) -> str:
@@ -101,7 +101,7 @@ class PairsInMemory:
 class ValuesInMemory:
     """Values of the ids 0, 1, 2... in memory."""
 
-    values: npt.NDArray[Any]
+    values: AnyArray
     name: str = "mapping"
 
     def digest(self) -> str:
@@ -260,7 +260,7 @@ class ParquetFile(_File):
         ]
         return [*index, *(name for name in schema.names if name not in index)]
 
-    def _column(self, batch: Any, name: str, first: int) -> npt.NDArray[np.uint64]:
+    def _column(self, batch: Any, name: str, first: int) -> UintArray:
         column = batch.column(batch.schema.get_field_index(name))
         if column.null_count:
             row = first + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
@@ -275,7 +275,7 @@ class NpyFile(_File):
     """``.npy`` of pairs, shape (n, 2), or of one value for each id from 0, which is used in
     place."""
 
-    def _opened(self) -> tuple[npt.NDArray[Any], int]:
+    def _opened(self) -> tuple[AnyArray, int]:
         """Map the array into memory; return it with the offset of its first byte."""
         ref, is_reversed = npy_ref(self.path)
         dtype, shape = np.dtype(ref.dtype), ref.shape[::-1] if is_reversed else ref.shape
@@ -406,7 +406,7 @@ def mapping_path(url: str | os.PathLike[str]) -> str:
     return path
 
 
-def write_mapping(path: str, old: npt.NDArray[Any], new: npt.NDArray[Any]) -> None:
+def write_mapping(path: str, old: AnyArray, new: AnyArray) -> None:
     """Write a mapping atomically, in a form that :func:`open_mapping` reads."""
     import pandas as pd
 

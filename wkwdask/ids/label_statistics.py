@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from wkwdask.geometry.grid import cell_range
 from wkwdask.kernels.labels.layout import HIGH, LIMB_BITS, LOW
 from wkwdask.kernels.labels.tables import LabelRows, LabelTable, has_exact_sums
+from wkwdask.model.volume import voxel_nbytes
 from wkwdask.plans.apply import plan_bricks
 from wkwdask.plans.cells import cell_map
 from wkwdask.plans.regions import Tiling
@@ -20,8 +21,7 @@ from wkwdask.verbs.apply_job import is_finer, read_aligned
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import AnyArray, FloatArray, IntArray
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.model.volume import Volume
     from wkwdask.plans.apply import BrickPlan
@@ -34,10 +34,10 @@ _SAFE = 2.0**62
 
 def label_columns(
     rows: LabelRows, box: BoundingBox, voxel_size_nm: Sequence[float] | None
-) -> dict[str, npt.NDArray[Any]]:
+) -> dict[str, AnyArray]:
     """Convert rows to the public columns."""
     factors = box.mag.factors
-    columns: dict[str, npt.NDArray[Any]] = {"voxels": rows.counts}
+    columns: dict[str, AnyArray] = {"voxels": rows.counts}
     if voxel_size_nm is not None:
         columns["volume_um3"] = rows.counts * (math.prod(factors) * math.prod(voxel_size_nm) * 1e-9)
     for name, first in (("min", LOW), ("max", HIGH)):
@@ -59,16 +59,12 @@ def label_columns(
     return columns
 
 
-def _moments(
-    totals: npt.NDArray[np.float64],
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def _moments(totals: FloatArray) -> tuple[FloatArray, FloatArray]:
     counts, sums, squares = totals.T
     return sums / counts, np.maximum(squares, 0) / counts
 
 
-def _exact_moments(
-    counts: npt.NDArray[np.int64], totals: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def _exact_moments(counts: IntArray, totals: IntArray) -> tuple[FloatArray, FloatArray]:
     """Return means and variances from integer sums, rounded only at the end: a float difference of
     large sums would have no digits left."""
     sums, squares = (
@@ -94,8 +90,8 @@ _TASKS = 16
 def plan_survey(box: BoundingBox, volumes: tuple[Volume, ...]) -> BrickPlan:
     """Plan regions and bricks for volumes that are read together, by the grid of the first."""
     first = volumes[0]
-    voxel_nbytes = sum(volume.dtype.itemsize * volume.num_channels for volume in volumes)
-    return plan_bricks(box, Tiling(first.chunk_shape, first.shard_shape, voxel_nbytes), _TASKS)
+    nbytes_per_voxel = sum(voxel_nbytes(volume) for volume in volumes)
+    return plan_bricks(box, Tiling(first.chunk_shape, first.shard_shape, nbytes_per_voxel), _TASKS)
 
 
 def stored_regions(volume: Volume, plan: BrickPlan) -> CellMap:
@@ -117,7 +113,7 @@ class BrickMemory:
         self._volume = volume
         self._memory = np.empty(0, volume.dtype)
 
-    def read(self, box: BoundingBox, *, fill_zeros: bool) -> npt.NDArray[Any] | None:
+    def read(self, box: BoundingBox, *, fill_zeros: bool) -> AnyArray | None:
         """Read a box, shape (c, x, y, z), Fortran order; without ``fill_zeros`` None if all of it
         is zero."""
         shape = (self._volume.num_channels, *box.size)

@@ -21,8 +21,8 @@ from wkwdask.plans.apply import plan_bricks
 from wkwdask.plans.regions import Tiling
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.staged import StagedMags, settings_of
-from wkwdask.store.paths import dirname, local_path
-from wkwdask.store.store import folders_of, store_at
+from wkwdask.store.paths import local_path
+from wkwdask.store.store import store_at
 from wkwdask.streams.converted import countable
 from wkwdask.streams.points import sample_points
 from wkwdask.verbs.apply_job import AppliedFunction, ApplyJob
@@ -42,8 +42,7 @@ from wkwdask.verbs.space import encoded_like, need_of, read_voxels
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import AnyArray, IntArray, UintArray
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.model.volume import Volume
     from wkwdask.model.writing.target_array import TargetArray
@@ -85,7 +84,7 @@ def read_merger_mode(path: str, segmentation: Volume) -> MergerMode:
     )
 
 
-def sample_ids(volume: Volume, points: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+def sample_ids(volume: Volume, points: IntArray) -> UintArray:
     """Return the ids at points, shape (n, 3); 0 outside the volume."""
     ids = np.zeros(len(points), np.uint64)
     inside = ((points >= volume.box.topleft) & (points < volume.box.bottomright)).all(axis=1)
@@ -118,7 +117,7 @@ class IdLookup:
     """Whether ids that the table does not contain stay."""
     dtype: np.dtype[Any]
 
-    def __call__(self, ids: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def __call__(self, ids: AnyArray) -> AnyArray:
         out = np.empty(ids.shape, self.dtype, order="F")
         unfit = map_ids(np.asfortranarray(ids), *self.table.arrays(), out, keeps=self.keeps)
         if unfit is not None:
@@ -170,7 +169,7 @@ class Remap(Plan):
     def table(self) -> IdMap:
         """Write the table into the job's folder, or reuse that of an earlier start."""
         folder = self.target.scratch_folder
-        folders_of(folder).make_folders_below(dirname(folder), folder)
+        store_at(folder).make(in_existing=True)
         table = saved_map(folder) or self.mapping.write(folder)
         if table.largest > np.iinfo(self.target.dtype).max:
             raise ValueError(
@@ -225,10 +224,10 @@ def lay_out_remap(
         input=source_token(source),
     )
     draft, target = stage_level(levels, options.command, settings, existing)
-    voxel_nbytes = source.dtype.itemsize + spec.voxel_nbytes
+    nbytes_per_voxel = source.dtype.itemsize + spec.voxel_nbytes
     plan = plan_bricks(
         counted_from(box, target.origin),
-        Tiling(target.chunk_shape, target.shard_shape, voxel_nbytes),
+        Tiling(target.chunk_shape, target.shard_shape, nbytes_per_voxel),
         workers,
         None,
         draft.shape(),

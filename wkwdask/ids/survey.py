@@ -19,6 +19,7 @@ from wkwdask.streams.converted import countable
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
 
+    from wkwdask.formats.format import Url
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.image import Image
@@ -42,10 +43,7 @@ class OpenedMag:
 
 
 def open_layer(
-    url: str | os.PathLike[str],
-    layer: str | None,
-    mag: Mag | str | None,
-    category: str | None = None,
+    url: Url, layer: str | None, mag: Mag | str | None, category: str | None = None
 ) -> OpenedMag:
     """Open a mag; ``category`` restricts the choice of the layer if none is named."""
     resolved = find(url)
@@ -59,9 +57,7 @@ def _opened(layer: Image, volume: Volume) -> OpenedMag:
     return OpenedMag(layer, countable(volume))
 
 
-def open_companion(
-    first: OpenedMag, color: str | os.PathLike[str], mag: Mag | str | None
-) -> OpenedMag:
+def open_companion(first: OpenedMag, color: Url, mag: Mag | str | None) -> OpenedMag:
     """Open a layer that is read together with another one, in the finest mag that is not finer than
     that of the first."""
     dataset = dataset_of(first.layer) if first.layer.is_layer else None

@@ -13,10 +13,10 @@ from wkwdask.kernels.blocks.layout import flat_memory, is_plain
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
+    from wkwdask.array_types import AnyArray
 
 
-def extremes(array: npt.NDArray[Any]) -> tuple[Any, Any]:
+def extremes(array: AnyArray) -> tuple[Any, Any]:
     """Return the least and the greatest value, ignoring NaN.
 
     Examples
@@ -29,7 +29,7 @@ def extremes(array: npt.NDArray[Any]) -> tuple[Any, Any]:
     return least.reduce(array, axis=None).item(), greatest.reduce(array, axis=None).item()
 
 
-def is_zero(voxels: npt.NDArray[Any]) -> bool:
+def is_zero(voxels: AnyArray) -> bool:
     """Return whether all bits of an array (c, x, y, z) of any memory order are zero."""
     if voxels.dtype.kind == "f":
         # -0.0 is not zero: it must survive a round trip
@@ -42,7 +42,7 @@ def is_zero(voxels: npt.NDArray[Any]) -> bool:
 _STRIPE_NBYTES = 64  # eight words, one for each state of the hash
 
 
-def quick_hash(array: npt.NDArray[Any]) -> bytes:
+def quick_hash(array: AnyArray) -> bytes:
     """Hash the bytes of an array, about as fast as memory can be read. Not cryptographic: it
     detects accidental changes, not forged ones.
 
@@ -74,9 +74,7 @@ _LINE_NBYTES = 64
 _ALIGNED_NBYTES = 1 << 20
 
 
-def empty_aligned(
-    shape: Sequence[int], dtype: np.dtype[Any], order: Literal["C", "F"]
-) -> npt.NDArray[Any]:
+def empty_aligned(shape: Sequence[int], dtype: np.dtype[Any], order: Literal["C", "F"]) -> AnyArray:
     """Return an uninitialised array. A large one begins with a line of the cache, so that rows of
     blocks do not cross lines; numpy aligns to 16 bytes.
 
@@ -99,7 +97,7 @@ def empty_aligned(
 _SMALL_SIZE = 4096
 
 
-def copy_into(source: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
+def copy_into(source: AnyArray, out: AnyArray) -> None:
     """Copy an array (c, x, y, z) into one of equal shape and any memory order.
 
     Examples
@@ -144,7 +142,7 @@ def copy_into(source: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
     )
 
 
-def _contiguous_axis(array: npt.NDArray[Any]) -> int | None:
+def _contiguous_axis(array: AnyArray) -> int | None:
     """Return the axis along which values are contiguous, None if there is none."""
     return next(
         (

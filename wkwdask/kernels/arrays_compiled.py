@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from wkwdask.kernels.compiler import kernel
 
 
 @kernel
-def fold_words(words: Any, state: Any) -> None:
+def fold_words(words, state):
     """Mix words into eight states in turn. The states are independent, so the processor works on
     several at once."""
     # Multiplication by an odd number is invertible and carries bits upward only; the rotation moves
@@ -27,7 +25,7 @@ _TILE = 64
 
 
 @kernel
-def copy_tiles(source: Any, steps: Any, out: Any, out_steps: Any, counts: Any) -> None:
+def copy_tiles(source, steps, out, out_steps, counts):
     """Copy an array whose first axis is contiguous into one whose second axis is contiguous."""
     # Rows of both arrays are often a multiple of 4 KiB apart. Their cache lines then share few sets
     # of the cache and displace each other. So each tile goes through a small buffer, which stays in

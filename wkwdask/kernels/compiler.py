@@ -192,11 +192,14 @@ def _was_interrupted(error: BaseException | None) -> bool:
     return isinstance(error, KeyboardInterrupt)
 
 
-def _njit(function: Callable[..., Any]) -> Any:
-    return numba.njit(function, nogil=True, error_model="numpy")
+def _njit(function: Callable[..., Any], *, inline: bool = False) -> Any:
+    return numba.njit(function, nogil=True, error_model="numpy", forceinline=inline)
 
 
-def helper(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark a function that kernels call. It is compiled into each of them."""
-    compiled: Callable[..., Any] = _njit(function)
+def helper(function: Callable[..., Any], *, inline: bool = False) -> Callable[..., Any]:
+    """Mark a function that kernels call. It is compiled into each of them.
+
+    LLVM decides which calls it replaces by the code of the function; ``inline`` decides it here.
+    """
+    compiled: Callable[..., Any] = _njit(function, inline=inline)
     return compiled

@@ -21,8 +21,7 @@ from wkwdask.plans.cells import SparseCells, cell_map
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import IntArray
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.chunk_grid import ChunkGrid, Ranges, Vec4
     from wkwdask.model.identity import Identity
@@ -295,7 +294,7 @@ class ArrayFiles:
         )
         if self.has_single_file_shards:
             return self._absolute(rows[:, [1, 2, 3, 5, 6]])
-        units: npt.NDArray[np.int64] = np.zeros_like(rows[:, 1:4])
+        units: IntArray = np.zeros_like(rows[:, 1:4])
         if self.grid.file is not None:
             units[...] = rows[:, 1:4] * self.grid.file[1:] // self.grid.unit
         return self._absolute(summed_states(units, rows))

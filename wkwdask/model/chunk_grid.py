@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,8 +14,7 @@ from wkwdask.plans.chunks import chunk_group_shape
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import AnyArray
     from wkwdask.geometry.mag import Vec3
 
 Vec4 = tuple[int, int, int, int]
@@ -120,19 +119,19 @@ def one_file_grid(size: Vec4, chunk: Vec4) -> ChunkGrid:
     return ChunkGrid(size, chunk, (c, x, y, z), (x, y, z), truncates=True)
 
 
-def pick_cxyz(values: Sequence[int], axes: str, default: int = 1) -> Vec4:
-    """Reorder one number per named axis to (c, x, y, z); missing axes get ``default``.
+def pick_cxyz(values: Sequence[int], axes: str) -> Vec4:
+    """Reorder one number per named axis to (c, x, y, z); missing axes get 1.
 
     Examples
     --------
     >>> pick_cxyz((7, 8, 9), "zyx")
     (1, 9, 8, 7)
     """
-    c, x, y, z = (values[axes.index(letter)] if letter in axes else default for letter in "cxyz")
+    c, x, y, z = (values[axes.index(letter)] if letter in axes else 1 for letter in "cxyz")
     return c, x, y, z
 
 
-def to_cxyz(values: npt.NDArray[Any], axes: str) -> npt.NDArray[Any]:
+def to_cxyz(values: AnyArray, axes: str) -> AnyArray:
     """Transpose an array with named axes to (c, x, y, z), as a view; axes named ``-`` have length
     1.
 
@@ -149,7 +148,7 @@ def to_cxyz(values: npt.NDArray[Any], axes: str) -> npt.NDArray[Any]:
     return values.transpose([order.index(letter) for letter in "cxyz"])
 
 
-def from_cxyz(values: npt.NDArray[Any], axes: str) -> npt.NDArray[Any]:
+def from_cxyz(values: AnyArray, axes: str) -> AnyArray:
     """Transpose an array (c, x, y, z) to named axes, as a view; axes without a name have length 1.
 
     Examples

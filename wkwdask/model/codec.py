@@ -27,8 +27,7 @@ from wkwdask.model.chunk_grid import Vec4, from_cxyz, to_cxyz
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import AnyArray, BoolArray, ByteArray, IntArray
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.writing.file_buffer import Arena, FileBuffer
 
@@ -53,7 +52,7 @@ def max_file_nbytes(codec: ChunkCodec, shape: Sequence[int]) -> int:
     return largest + largest // 8 + 4096
 
 
-def decoding_memory(nbytes: int) -> npt.NDArray[np.uint8]:
+def decoding_memory(nbytes: int) -> ByteArray:
     """Return memory of this thread for the bytes of a decoded chunk, which it uses again for the
     next one.
 
@@ -62,7 +61,7 @@ def decoding_memory(nbytes: int) -> npt.NDArray[np.uint8]:
     """
     if nbytes > _LARGEST_REUSED:
         return np.empty(nbytes, np.uint8)
-    memory: npt.NDArray[np.uint8] | None = getattr(_local, "memory", None)
+    memory: ByteArray | None = getattr(_local, "memory", None)
     if memory is None or memory.size < nbytes:
         memory = _local.memory = np.empty(nbytes, np.uint8)
     return memory[:nbytes]
@@ -111,12 +110,7 @@ class FrameConversion:
     kind: int
     encoding: Encoding
 
-    def convert(
-        self,
-        memory: npt.NDArray[np.uint8],
-        places: npt.NDArray[np.int64],
-        out: npt.NDArray[np.uint8],
-    ) -> npt.NDArray[np.int64]:
+    def convert(self, memory: ByteArray, places: IntArray, out: ByteArray) -> IntArray:
         """Convert chunks up to the first that must be decoded; return the size of each, 0 for a
         chunk of zeros."""
         return convert_chunks(
@@ -128,12 +122,7 @@ class FrameConversion:
             out,
         )
 
-    def are_zero_outside(
-        self,
-        memory: npt.NDArray[np.uint8],
-        places: npt.NDArray[np.int64],
-        boxes: npt.NDArray[np.int64],
-    ) -> npt.NDArray[np.bool_]:
+    def are_zero_outside(self, memory: ByteArray, places: IntArray, boxes: IntArray) -> BoolArray:
         """Return which chunks need not be cut: those that have only zeros outside of a box, see
         :func:`convert_chunks`; others may have too."""
         channels, x, y, z = shape = self.encoding.shape
@@ -207,7 +196,7 @@ class ChunkCodec(ABC):
         ones are broken and are not read."""
 
     @abstractmethod
-    def decode(self, data: bytes, shape: Vec4, source: str, offset: int = 0) -> npt.NDArray[Any]:
+    def decode(self, data: bytes, shape: Vec4, source: str, offset: int = 0) -> AnyArray:
         """Decode a chunk.
 
         Parameters
@@ -236,13 +225,11 @@ class ChunkCodec(ABC):
         """
 
     @abstractmethod
-    def encode(self, voxels: npt.NDArray[Any], source: str) -> bytes:
+    def encode(self, voxels: AnyArray, source: str) -> bytes:
         """Encode a chunk (c, x, y, z): a whole one, or its part inside the array if the grid
         truncates chunks; ``source`` names the file in errors."""
 
-    def encode_in_arena(
-        self, voxels: npt.NDArray[Any], arena: Arena, source: str
-    ) -> bytes | memoryview:
+    def encode_in_arena(self, voxels: AnyArray, arena: Arena, source: str) -> bytes | memoryview:
         """Encode a chunk as :meth:`encode` does, perhaps into ``arena``: then the result is valid
         until that is released."""
         del arena
@@ -256,7 +243,7 @@ class ChunkCodec(ABC):
         self,
         data: bytes,
         shape: Vec4,
-        out: npt.NDArray[Any],
+        out: AnyArray,
         corner: Sequence[int],
         source: str,
         offset: int = 0,
@@ -278,8 +265,8 @@ class ChunkCodec(ABC):
         return True
 
     def decode_chunk(
-        self, data: bytes, shape: Vec4, memory: npt.NDArray[Any], source: str, offset: int = 0
-    ) -> npt.NDArray[Any] | None:
+        self, data: bytes, shape: Vec4, memory: AnyArray, source: str, offset: int = 0
+    ) -> AnyArray | None:
         """Decode a whole chunk, perhaps into ``memory`` (at least one chunk), see :meth:`decode`;
         returns None if all voxels are zero."""
         c, x, y, z = shape
@@ -369,14 +356,14 @@ class ChunkCodec(ABC):
 
     def encode_batch(
         self,
-        array: npt.NDArray[Any],
-        corners: npt.NDArray[np.int64],
+        array: AnyArray,
+        corners: IntArray,
         shape: Vec3,
         output: FileBuffer,
         source: str,
         *,
         stores_zeros: bool,
-    ) -> tuple[npt.NDArray[np.int64], int]:
+    ) -> tuple[IntArray, int]:
         """Encode chunks of an array (c, x, y, z) and append them to a file.
 
         Parameters
@@ -415,7 +402,7 @@ class ChunkCodec(ABC):
 
 def decode_raw(
     data: bytes, shape: Vec4, stored: np.dtype[Any], axes: str, source: str, offset: int
-) -> npt.NDArray[Any]:
+) -> AnyArray:
     """Return uncompressed values as an array of shape (c, x, y, z); ``axes`` has one letter per
     stored axis, slowest first."""
     expected = math.prod(shape) * stored.itemsize
@@ -446,10 +433,10 @@ class RawCodec(ChunkCodec):
     def largest_nbytes(self, shape: Sequence[int]) -> int:
         return math.prod(shape) * self.stored.itemsize
 
-    def decode(self, data: bytes, shape: Vec4, source: str, offset: int = 0) -> npt.NDArray[Any]:
+    def decode(self, data: bytes, shape: Vec4, source: str, offset: int = 0) -> AnyArray:
         return decode_raw(data, shape, self.stored, self.axes, source, offset)
 
-    def encode(self, voxels: npt.NDArray[Any], source: str) -> bytes:
+    def encode(self, voxels: AnyArray, source: str) -> bytes:
         return from_cxyz(voxels.astype(self.stored, copy=False), self.axes).tobytes()
 
 

@@ -11,6 +11,7 @@ from wkwdask.errors import CorruptError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+JsonObject = dict[str, Any]
 
 _MAX_DEPTH = 100
 _QUOTED = 400  # characters of a value in an error: enough for most paths
@@ -44,7 +45,7 @@ class Problems:
         self.messages.append(f"{path}: expected {expected}, found {json.dumps(value)[:_QUOTED]}")
 
 
-def parse_object(content: str | bytes, source: str) -> dict[str, Any]:
+def parse_object(content: str | bytes, source: str) -> JsonObject:
     """Parse a JSON file that contains an object."""
     try:
         text = content if isinstance(content, str) else content.decode("utf-8-sig")
@@ -68,7 +69,7 @@ def parse_object(content: str | bytes, source: str) -> dict[str, Any]:
     return document
 
 
-def _check_depth(document: dict[str, Any], source: str) -> None:
+def _check_depth(document: JsonObject, source: str) -> None:
     """Reject documents that are nested so deeply that recursion through them could fail."""
     level: list[Any] = [document]
     for _ in range(_MAX_DEPTH):

@@ -17,8 +17,7 @@ from wkwdask.model.faults import Fault
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import BoolArray, IntArray, UintArray
     from wkwdask.model.chunk_grid import ChunkGrid, Ranges, Vec4
     from wkwdask.model.codec import ChunkCodec
     from wkwdask.model.naming import KeyNaming
@@ -67,10 +66,10 @@ class StoredChunk(NamedTuple):
 class InspectedShard(NamedTuple):
     """Places of the chunks of a shard whose tables may be damaged."""
 
-    places: npt.NDArray[np.int64]
+    places: IntArray
     """First byte, end, and row in the cells that were looked up of each chunk with a valid place,
     shape (m, 3)."""
-    is_stored: npt.NDArray[np.bool_]
+    is_stored: BoolArray
     """Mask of the cells that are not absent; all of them if the tables cannot be read."""
     faults: Sequence[tuple[Fault, int]] = ()
     """Faults of the tables, each with the row of its chunk, -1 if it has none."""
@@ -90,11 +89,11 @@ class ShardFile(Protocol):
 
     buffer: FileBuffer
 
-    def start_stretch(self, codes: npt.NDArray[np.uint64]) -> int:
+    def start_stretch(self, codes: UintArray) -> int:
         """Write everything before the first of some chunks, and return how many of them can be
         appended to ``buffer`` next."""
 
-    def record(self, codes: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64]) -> None:
+    def record(self, codes: UintArray, sizes: IntArray) -> None:
         """Record the sizes of chunks that were appended."""
 
     def finish(self) -> bytes:
@@ -116,7 +115,7 @@ class ShardLayout(ABC):
     """Whether files are cubes with an edge of a power of two, aligned with voxel 0."""
 
     @abstractmethod
-    def chunks_at(self, array: ChunkSource, cells: npt.NDArray[np.int64]) -> Iterator[StoredChunk]:
+    def chunks_at(self, array: ChunkSource, cells: IntArray) -> Iterator[StoredChunk]:
         """Yield the stored chunks among some cells, shape (n, 4), in any order; missing chunks are
         omitted."""
 
@@ -129,14 +128,12 @@ class ShardLayout(ABC):
         """Name a stored chunk in errors."""
         return f"{path}: chunk {cell[1:]}" if self.names_chunks else path
 
-    def codes(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    def codes(self, cells: IntArray) -> UintArray:
         """Return the code of chunks, shape (n, 4), in their files: files are written in ascending
         order of codes."""
         return np.arange(len(cells), dtype=np.uint64)
 
-    def ordered_cells(
-        self, low: Vec4, high: Vec4
-    ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+    def ordered_cells(self, low: Vec4, high: Vec4) -> tuple[UintArray, IntArray]:
         """Return codes and cells, shape (n, 4), of the chunks of a box inside one file, in
         ascending order of codes."""
         places = box_cells([*map(range, low, high)])
@@ -176,7 +173,7 @@ class SingleFiles(ShardLayout):
         assert array.naming is not None
         return self._read(array, array.naming.keys(ranges))
 
-    def chunks_at(self, array: ChunkSource, cells: npt.NDArray[np.int64]) -> Iterator[StoredChunk]:
+    def chunks_at(self, array: ChunkSource, cells: IntArray) -> Iterator[StoredChunk]:
         naming = array.naming
         assert naming is not None
         return self._read(
@@ -216,7 +213,7 @@ class Shards(ShardLayout):
             yield file
 
     @abstractmethod
-    def locate(self, file: StoredFile, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def locate(self, file: StoredFile, cells: IntArray) -> IntArray:
         """Look up chunks, shape (n, 4), in the tables of a file.
 
         Returns
@@ -226,9 +223,9 @@ class Shards(ShardLayout):
         """
 
     @abstractmethod
-    def codes(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]: ...
+    def codes(self, cells: IntArray) -> UintArray: ...
 
-    def inspect(self, file: StoredFile, cells: npt.NDArray[np.int64]) -> InspectedShard:
+    def inspect(self, file: StoredFile, cells: IntArray) -> InspectedShard:
         """Look up chunks like :meth:`locate`, but return faults of the tables instead of raising
         them."""
         try:
@@ -262,9 +259,7 @@ class Shards(ShardLayout):
     def is_whole(self, file: StoredFile) -> bool:
         """Return whether a shard has complete tables, as :class:`ShardFile` writes them."""
 
-    def without_zeros(
-        self, file: StoredFile, places: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.int64]:
+    def without_zeros(self, file: StoredFile, places: IntArray) -> IntArray:
         """Omit stored all-zero chunks from the result of :meth:`locate`."""
         del file
         return places
@@ -273,15 +268,15 @@ class Shards(ShardLayout):
     def expected_nbytes(self, files: int, chunks: int) -> int:
         """Estimate the size of the tables of some files with some chunks."""
 
-    def chunks_at(self, array: ChunkSource, cells: npt.NDArray[np.int64]) -> Iterator[StoredChunk]:
+    def chunks_at(self, array: ChunkSource, cells: IntArray) -> Iterator[StoredChunk]:
         store, naming = array.store, array.naming
         assert naming is not None
         shards = list(naming.locate(cells, array.grid))
         at_once = _shards_at_once(array, max(len(members) for _, members in shards))
 
         def find(
-            named_members: tuple[str, npt.NDArray[np.int64]],
-        ) -> tuple[ExitStack, StoredFile | None, npt.NDArray[np.int64]]:
+            named_members: tuple[str, IntArray],
+        ) -> tuple[ExitStack, StoredFile | None, IntArray]:
             key, members = named_members
             with ExitStack() as opened:
                 file = opened.enter_context(
@@ -298,7 +293,7 @@ class Shards(ShardLayout):
                     np.column_stack([places[:, :2], members[places[:, 2]]]),
                 )
 
-        def stretches() -> Iterator[tuple[StoredFile, npt.NDArray[np.int64]]]:
+        def stretches() -> Iterator[tuple[StoredFile, IntArray]]:
             for opened, file, places in store.map(find, shards, at_once):
                 with opened:
                     yield from (
@@ -307,9 +302,7 @@ class Shards(ShardLayout):
                         else ((file, stretch) for stretch in _stretches(places, store))
                     )
 
-        def read(
-            stretch: tuple[StoredFile, npt.NDArray[np.int64]],
-        ) -> tuple[str, npt.NDArray[np.int64], bytes]:
+        def read(stretch: tuple[StoredFile, IntArray]) -> tuple[str, IntArray, bytes]:
             file, places = stretch
             (data,) = _existing(file, file.read([_span(places)]))
             return file.name, places, data
@@ -329,14 +322,14 @@ class RewritableShards(Shards):
 
     @abstractmethod
     def write_chunks(
-        self, cells: npt.NDArray[np.int64], append: Callable[[int], None], buffer: FileBuffer
+        self, cells: IntArray, append: Callable[[int], None], buffer: FileBuffer
     ) -> bytes:
         """Append some chunks, shape (n, 4), by their rows, and tables to ``buffer``; return the
         bytes for the start of the file, as many as ``head_nbytes``."""
 
 
 def read_located(
-    file: StoredFile, places: npt.NDArray[np.int64], store: Store
+    file: StoredFile, places: IntArray, store: Store
 ) -> Iterator[tuple[int, bytes, int]]:
     """Read byte ranges, shape (n, 3) with start, stop and row, merging those close to each other;
     yields row, bytes and offset."""
@@ -350,7 +343,7 @@ def read_located(
             yield from _cut(stretch, data)
 
 
-def _stretches(places: npt.NDArray[np.int64], store: Store) -> Iterator[npt.NDArray[np.int64]]:
+def _stretches(places: IntArray, store: Store) -> Iterator[IntArray]:
     """Split byte ranges in any order into those that are read together."""
     return (
         byte_ranges(
@@ -361,7 +354,7 @@ def _stretches(places: npt.NDArray[np.int64], store: Store) -> Iterator[npt.NDAr
     )
 
 
-def _span(stretch: npt.NDArray[np.int64]) -> tuple[int, int]:
+def _span(stretch: IntArray) -> tuple[int, int]:
     return int(stretch[0, 0]), int(stretch[:, 1].max())
 
 
@@ -371,7 +364,7 @@ def _existing(file: StoredFile, parts: list[bytes] | None) -> list[bytes]:
     return parts
 
 
-def _cut(stretch: npt.NDArray[np.int64], data: bytes) -> Iterator[tuple[int, bytes, int]]:
+def _cut(stretch: IntArray, data: bytes) -> Iterator[tuple[int, bytes, int]]:
     begin = int(stretch[0, 0])
     return (
         (row, data[start - begin : stop - begin], start) for start, stop, row in stretch.tolist()
@@ -407,9 +400,7 @@ def _shards_at_once(array: ChunkSource, num_chunks: int) -> int:
     )
 
 
-def _ahead_nbytes(
-    array: ChunkSource, cells: npt.NDArray[np.int64], members: npt.NDArray[np.int64]
-) -> int:
+def _ahead_nbytes(array: ChunkSource, cells: IntArray, members: IntArray) -> int:
     """Return how much of a shard is requested before its tables are known: if nearly all of its
     chunks are wanted, as much as one request reads, else 0."""
     store, grid = array.store, array.grid
@@ -432,9 +423,7 @@ def _ahead_nbytes(
     return store.batch_nbytes if is_nearly_whole else 0
 
 
-def byte_ranges(
-    places: npt.NDArray[np.int64], gap_nbytes: int, largest: int
-) -> Iterator[npt.NDArray[np.int64]]:
+def byte_ranges(places: IntArray, gap_nbytes: int, largest: int) -> Iterator[IntArray]:
     """Split chunks, sorted by offset, into byte ranges that are read at once; the first two columns
     are start and stop."""
     first, end = 0, int(places[0, 1])
@@ -446,7 +435,7 @@ def byte_ranges(
     yield places[first:]
 
 
-def cell_batches(ranges: Ranges, grid: ChunkGrid) -> Iterator[npt.NDArray[np.int64]]:
+def cell_batches(ranges: Ranges, grid: ChunkGrid) -> Iterator[IntArray]:
     """Split a box of chunks into batches of limited size, each of whole shards if these are small
     enough; each has shape (n, 4)."""
     steps = list(
@@ -471,7 +460,7 @@ def cell_batches(ranges: Ranges, grid: ChunkGrid) -> Iterator[npt.NDArray[np.int
         yield box_cells(batch[::-1])
 
 
-def box_cells(ranges: Sequence[range]) -> npt.NDArray[np.int64]:
+def box_cells(ranges: Sequence[range]) -> IntArray:
     """List the cells of a box, c fastest, then x, shape (n, 4)."""
     arrays = [np.arange(cells.start, cells.stop, dtype=np.int64) for cells in ranges]
     return np.stack([axis.ravel(order="F") for axis in np.meshgrid(*arrays, indexing="ij")], axis=1)

@@ -43,6 +43,19 @@ class MetadataEdit(Protocol):
         """Return the edit that also sets the largest id of each level, if the metadata stores
         it."""
 
+    def placed(self, job: str, listed: tuple[str | None, ...] | None) -> MetadataEdit:
+        """Return the edit that lists new levels under names that contain their job, see
+        :mod:`wkwdask.model.placement`; raises UnsupportedError if the documents cannot.
+
+        ``listed`` are the folders that the documents named for these levels when the job was
+        planned: :meth:`check_current` raises ReplacedError if they name others now. None where the
+        new levels replace any.
+        """
+
+    def listed_now(self) -> tuple[str | None, ...]:
+        """Return the folder that the documents name now for each new level, None for none; empty
+        for documents that name levels by their folders only."""
+
     def to_json(self) -> dict[str, Any]:
         """Return all fields and ``kind`` as values for a record."""
 

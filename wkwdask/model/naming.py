@@ -12,8 +12,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import IntArray
     from wkwdask.model.chunk_grid import ChunkGrid, Ranges, Vec4
     from wkwdask.model.store import Store, StoredEntry
 
@@ -88,9 +87,7 @@ class KeyNaming(ABC):
             ((c, x, y, z), self.key((c, x, y, z))) for z in zs for y in ys for x in xs for c in cs
         )
 
-    def locate(
-        self, cells: npt.NDArray[np.int64], grid: ChunkGrid
-    ) -> Iterator[tuple[str, npt.NDArray[np.int64]]]:
+    def locate(self, cells: IntArray, grid: ChunkGrid) -> Iterator[tuple[str, IntArray]]:
         """Group chunks, shape (n, 4), by the files that contain them; yields name and rows."""
         assert grid.file is not None
         files = cells // (np.array(grid.file) // grid.chunk)
@@ -109,10 +106,16 @@ class KeyNaming(ABC):
         return (self.key(file),)
 
     def file_states(self, store: Store, file: Vec4) -> Iterator[FileVariant]:
-        """Yield the state of each existing variant of a file."""
-        for variant, state in enumerate(store.states(self.names(file))):
+        """Yield the state of each existing variant of a file; in a bucket, where each name is a
+        request, of the one that readers find."""
+        names = self.names(file)
+        groups = [(name,) for name in names] if store.can.compares else [names]
+        variants = enumerate(state for group in groups for state in store.states(group))
+        for variant, state in variants:
             if state is not None:
                 yield FileVariant(variant, state.nbytes, state.mtime_ns)
+                if store.can.compares:
+                    return
 
     def states_of_files(
         self, store: Store, files: Sequence[Vec4]

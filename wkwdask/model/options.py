@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from wkwdask.geometry.mag import Vec3
+
 Record = TypeVar("Record", bound="StorageOptions")
 SHAPE_WORDS = {"auto": True, "none": False}
 """Words for True and False as a shape."""
@@ -30,7 +32,7 @@ class Option:
     doc: str
     """One or two sentences; ``{auto}`` and ``{none}`` are placeholders for True and False."""
     kind: Literal["shape", "choice", "number", "flag"]
-    """Type of the value; a shape is three lengths along x, y, z."""
+    """Type of the value; a shape is three lengths along x, y, z, or the edge of a cube."""
     default: Any = None
     """Value for a new array, None if it depends on the data."""
     default_doc: str = ""
@@ -64,14 +66,15 @@ class Option:
                 return SHAPE_WORDS[value]
             if value in (True, False):
                 return bool(value)
-            if isinstance(value, (int, float, str)):
+            if isinstance(value, (float, str)):
                 raise ValueError(
-                    f'{option} must be three lengths, True (or "auto") or False (or "none"), got '
-                    f"{value!r}"
+                    f'{option} must be one length, three lengths, True (or "auto") or False (or '
+                    f'"none"), got {value!r}'
                 )
-            return value  # an object that the format checks, such as a Sharding
+            if not hasattr(value, "__index__"):
+                return value  # an object that the format checks, such as a Sharding
         if self.kind == "shape":
-            lengths = vec3(value if hasattr(value, "__len__") else (), option)
+            lengths = _lengths(value, option)
             if min(lengths) < 1:
                 raise ValueError(f"{option} must be positive, got {lengths}")
             return lengths
@@ -83,7 +86,7 @@ class Option:
         if self.kind == "choice":
             return "{" + ", ".join(f'"{name}"' for name in self.choices) + "}, optional"
         if self.kind == "shape":
-            return f"sequence of 3 int{' or bool' if self.accepts_bool else ''}, optional"
+            return f"int or sequence of 3 int{' or bool' if self.accepts_bool else ''}, optional"
         return (
             "bool"
             if self.kind == "flag"
@@ -101,6 +104,15 @@ class Option:
         """Return the documentation, with the default for a new array."""
         default = f" Default: {self.default_text}." if with_default and self.default_text else ""
         return f"{self.doc}{default}".replace("{auto}", auto).replace("{none}", none)
+
+
+def _lengths(value: Any, option: str) -> Vec3:
+    """Return three lengths; one length is the edge of a cube."""
+    if hasattr(value, "__len__"):
+        return vec3(value, option)
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise ValueError(f"{option} must be one or three whole numbers (x, y, z), got {value!r}")
+    return (operator.index(value),) * 3
 
 
 def _whole(value: Any, option: str, words: str) -> int:
@@ -232,9 +244,9 @@ def make_options(record: type[Record], **given: Any) -> Record:
     return record(**values)
 
 
-def parameter_docs(record: type[StorageOptions], indent: str = "    ") -> str:
+def parameter_docs(record: type[StorageOptions]) -> str:
     """Return the numpydoc parameter list of the options."""
     lines = []
     for name, option in options_of(record):
         lines += [f"{name} : {option.type_doc}", f"    {option.text()}"]
-    return "\n".join(f"{indent}{line}" for line in lines)
+    return "\n".join(f"    {line}" for line in lines)

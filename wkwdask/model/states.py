@@ -13,8 +13,7 @@ from wkwdask.errors import CorruptError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import IntArray, UintArray
     from wkwdask.geometry.mag import Vec3
 
 States = np.ndarray[tuple[int, int], np.dtype[np.int64]]
@@ -28,7 +27,7 @@ FILE_RECORD_NBYTES = 3
 """Index of the column of sizes."""
 
 
-def parse_file_record(data: bytes, path: str) -> npt.NDArray[np.int64]:
+def parse_file_record(data: bytes, path: str) -> IntArray:
     """Parse the record of the files of a level, see ``wkwdask.store.records``."""
     try:
         rows = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
@@ -52,7 +51,7 @@ _MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xFF51AFD7ED558CCD), np.uint64(
 _DIGEST_MASK = (1 << 63) - 1
 
 
-def digest(states: npt.NDArray[np.int64]) -> int:
+def digest(states: IntArray) -> int:
     """Return a number of 63 bits for some states, independent of their order; 0 without states.
 
     Examples
@@ -64,7 +63,7 @@ def digest(states: npt.NDArray[np.int64]) -> int:
     return int(digests(states).sum(dtype=np.uint64)) & _DIGEST_MASK
 
 
-def digests(states: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+def digests(states: IntArray) -> UintArray:
     """Return the digest of each row."""
     golden, factor, shift = _MIX
     mixed = np.full(len(states), golden)
@@ -79,9 +78,7 @@ def add_digests(*values: int) -> int:
     return sum(values) & _DIGEST_MASK
 
 
-def grouped_digests(
-    states: npt.NDArray[np.int64], shard_shape: Vec3, footprint: Vec3
-) -> dict[Vec3, int]:
+def grouped_digests(states: IntArray, shard_shape: Vec3, footprint: Vec3) -> dict[Vec3, int]:
     """Return the digests of states grouped by the cells of a grid that the files touch."""
     # Repeat each file once per cell that it touches, axis by axis; then sort by cell and add up the
     # digests of each.
@@ -108,7 +105,7 @@ def grouped_digests(
     }
 
 
-def summed_states(indices: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> States:
+def summed_states(indices: IntArray, rows: IntArray) -> States:
     """Combine files into one row per index, shape (n, 3): total size, and a digest of all values of
     its files; ``rows`` end with size and time."""
     places, members = np.unique(indices, axis=0, return_inverse=True)
@@ -121,7 +118,7 @@ def summed_states(indices: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -
     return out
 
 
-def describe_last_change(states: npt.NDArray[np.int64], path_of: Callable[[Vec3], str]) -> str:
+def describe_last_change(states: IntArray, path_of: Callable[[Vec3], str]) -> str:
     """Name the file that changed last, for an error."""
     if not len(states):
         return "all its files are gone"

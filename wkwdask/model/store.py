@@ -3,6 +3,7 @@ remote."""
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol, Self, TypeVar
 
 if TYPE_CHECKING:
@@ -21,7 +22,27 @@ class FileState(NamedTuple):
 
     nbytes: int
     mtime_ns: int
-    """Modification time [ns since the epoch]."""
+    """Modification time [ns since the epoch]; in a bucket, a number made of the object's tag."""
+
+
+class State(NamedTuple):
+    """State of an object in a bucket: compared, kept and handed back, never looked into."""
+
+    etag: str | None
+    version: str | None
+
+
+class Expected(Enum):
+    """What a conditional write expects, besides a :class:`State`."""
+
+    ANY = "any"
+    """The write is unconditional."""
+    ABSENT = "absent"
+    """There is no file of this name."""
+
+
+class Conflict(Exception):  # noqa: N818
+    """A conditional write found another state than it expects. Nothing was written."""
 
 
 class Capabilities(NamedTuple):
@@ -31,6 +52,10 @@ class Capabilities(NamedTuple):
     """Names of folders can be listed."""
     states: bool
     """States of files are current, and known without reading them."""
+    writes: bool = False
+    """Files can be written."""
+    compares: bool = False
+    """Writes can be conditional on the state of the object that they replace."""
 
 
 class StoredFile(Protocol):
@@ -369,14 +394,35 @@ class Store(Protocol):
     ) -> NewFile:
         """Create a file; its folder is created too."""
 
-    def put(self, name: str, data: bytes) -> None:
-        """Write a small file atomically; folders in its name are created too."""
+    def snapshot(self, record: str) -> Store:
+        """Return a store in which files stay as they are first read, and whose new files replace
+        those that are still the same; else publication raises :class:`Conflict`. Raises LockedError
+        once a record of the job is gone. A folder, whose files locks protect, returns itself."""
 
-    def delete(self, name: str) -> None:
-        """Delete a file durably, if it exists."""
+    def put(self, name: str, data: bytes, expect: State | Expected = Expected.ANY) -> State | None:
+        """Write a small file atomically; folders in its name are created too.
 
-    def make(self) -> None:
-        """Create the folder."""
+        Raises :class:`Conflict` if the file is not as expected. Only stores that compare accept a
+        :class:`State`, and return the new one.
+        """
+
+    def read_state(self, name: str, largest: int) -> tuple[bytes, State] | None:
+        """Read a file with its state from a store that compares; None if it is absent."""
+
+    def now(self) -> float:
+        """Return the time by the clock of the store [s since the epoch]; raises PermissionError if
+        this user may not write, which a bucket needs for it."""
+
+    def written_at(self, name: str) -> float | None:
+        """Return when a file was written, by the clock of the store [s since the epoch]; None if it
+        is absent."""
+
+    def delete(self, *names: str) -> None:
+        """Delete files durably, those that exist."""
+
+    def make(self, *, in_existing: bool = False) -> None:
+        """Create the folder; with ``in_existing`` only inside a folder that exists, since that of a
+        job is removed when the job ends."""
 
     def new_files(self, temporary_folder: str) -> NewFiles:
         """Create many small files; their folders are created too."""

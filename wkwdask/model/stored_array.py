@@ -23,8 +23,7 @@ from wkwdask.model.volume import RandomAccessVolume
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import AnyArray, BoolArray, IntArray
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.chunk_grid import ChunkGrid, Ranges, Vec4
     from wkwdask.model.codec import ChunkCodec
@@ -44,9 +43,7 @@ class BoxLayout:
     __slots__ = ()
 
     @abstractmethod
-    def read_box(
-        self, array: StoredArray, out: npt.NDArray[Any], low: Vec4, *, fill_zeros: bool
-    ) -> int:
+    def read_box(self, array: StoredArray, out: AnyArray, low: Vec4, *, fill_zeros: bool) -> int:
         """Fill an array with the voxels from ``low`` on, all inside the stored array, see
         :meth:`wkwdask.model.volume.Volume.read_into`."""
 
@@ -61,27 +58,27 @@ class ChunkPairs(NamedTuple):
     """Chunks that boxes touch, and the boxes that each chunk touches: zeroed Fortran arrays (c, x,
     y, z) with all channels."""
 
-    cells: npt.NDArray[np.int64]
+    cells: IntArray
     """Chunks (x, y, z) in the order of files and Morton codes, shape (n, 3)."""
-    cuts: npt.NDArray[np.int64]
+    cuts: IntArray
     """First of the boxes of each chunk in ``boxes``, and the end of the last, shape (n + 1,)."""
-    boxes: npt.NDArray[np.int64]
+    boxes: IntArray
     """Indices of boxes, chunk by chunk."""
-    outs: list[npt.NDArray[Any]]
+    outs: list[AnyArray]
     """Part of each box inside the stored array."""
-    lows: npt.NDArray[np.int64]
+    lows: IntArray
     """First voxel (x, y, z) of each of these parts, counted from the first stored voxel, shape (m,
     3)."""
     is_clipped: bool
     """Whether any box reaches beyond the stored array."""
 
     @property
-    def addresses(self) -> npt.NDArray[np.int64]:
+    def addresses(self) -> IntArray:
         """Address of each box in memory."""
         return np.array([out.__array_interface__["data"][0] for out in self.outs], np.int64)
 
     @property
-    def shapes(self) -> npt.NDArray[np.int64]:
+    def shapes(self) -> IntArray:
         """Shape (x, y, z) of each box, shape (m, 3)."""
         return np.array([out.shape[1:] for out in self.outs], np.int64)
 
@@ -209,12 +206,7 @@ class StoredArray(RandomAccessVolume):
     # voxels
 
     def read_into(
-        self,
-        out: npt.NDArray[Any],
-        topleft: Vec3,
-        first_channel: int = 0,
-        *,
-        fill_zeros: bool = True,
+        self, out: AnyArray, topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True
     ) -> int:
         """Fill an array (c, x, y, z) with voxels, see
         :meth:`wkwdask.model.volume.Volume.read_into`."""
@@ -250,7 +242,7 @@ class StoredArray(RandomAccessVolume):
         return nonzero
 
     def _read_inside(
-        self, out: npt.NDArray[Any], low: Vec4, high: Sequence[int], *, fill_zeros: bool
+        self, out: AnyArray, low: Vec4, high: Sequence[int], *, fill_zeros: bool
     ) -> int:
         """Fill an array that lies inside the stored one, decoding each chunk once."""
         if isinstance(self.layout, BoxLayout):
@@ -274,9 +266,7 @@ class StoredArray(RandomAccessVolume):
             out[...] = 0
         return int(seen.sum()) + has_fill
 
-    def _decode_chunks(
-        self, out: npt.NDArray[Any], low: Vec4, ranges: Ranges, seen: npt.NDArray[np.bool_]
-    ) -> int:
+    def _decode_chunks(self, out: AnyArray, low: Vec4, ranges: Ranges, seen: BoolArray) -> int:
         """Decode the stored chunks of a box into an array.
 
         Marks the chunks that were written in ``seen`` (all-zero chunks only with a fill value) and

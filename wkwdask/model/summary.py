@@ -6,7 +6,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import os
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.image import Image, Level
+    from wkwdask.model.json_text import JsonObject
     from wkwdask.model.levels import Lengths
     from wkwdask.model.stored_array import StoredArray
 
@@ -42,7 +43,7 @@ class Card(ABC):
 
     @abstractmethod
     def _drawn(self) -> Iterable[str]:
-        """List mags, finest first, of which one is drawn."""
+        """List mags, finest first; one of them is drawn."""
 
     def to_html(self, pixels: int = THUMBNAIL) -> str:
         """Return HTML for notebooks and pages: tables, and a picture of the finest mag that is
@@ -200,7 +201,7 @@ class VolumeSummary(Card):
     def _drawn(self) -> Iterable[str]:
         return (scale.folder for scale in self.scales if not scale.problem)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         head = {
             "path": self.path,
             "format": self.format,
@@ -215,7 +216,7 @@ class VolumeSummary(Card):
         }
 
 
-def _scale_json(scale: ScaleSummary) -> dict[str, Any]:
+def _scale_json(scale: ScaleSummary) -> JsonObject:
     return {
         "key": scale.key,
         "folder": scale.folder,

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     import numpy as np
-    import numpy.typing as npt
 
+    from wkwdask.array_types import AnyArray
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.levels import Lengths
@@ -123,12 +123,7 @@ class Volume(Protocol):
         """Its stored files."""
 
     def read_into(
-        self,
-        out: npt.NDArray[Any],
-        topleft: Vec3,
-        first_channel: int = 0,
-        *,
-        fill_zeros: bool = True,
+        self, out: AnyArray, topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True
     ) -> int:
         """Fill an array with voxels.
 
@@ -149,6 +144,21 @@ class Volume(Protocol):
         int
             0 if all voxels are zero.
         """
+
+
+class Voxels(Protocol):
+    """Data type and channels of stored voxels."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+    @property
+    def num_channels(self) -> int: ...
+
+
+def voxel_nbytes(voxels: Voxels, box: BoundingBox | None = None) -> int:
+    """Return the decoded size of one voxel with all its channels, or of all voxels of a box
+    [bytes]."""
+    return voxels.dtype.itemsize * voxels.num_channels * (1 if box is None else box.volume)
 
 
 def delegate_to(attribute: str, name: str) -> Any:

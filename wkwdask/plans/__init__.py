@@ -7,8 +7,9 @@ A plan divides a mag into regions, and each region into bricks::
              |  brick | brick  | brick .|  brick | brick  | brick  |     the part that a task holds in memory at once, in Morton order
              |c|c|c|c |c|c|c|c |        |                          |     chunks (WKW blocks) of the target
 
-All shapes are powers of two of chunks, so regions, bricks and shards nest. Start with ``regions``
-(one mag), then ``pyramid`` (several mags from one read), ``upsample``, ``slabs`` (sections as
+All shapes are powers of two of units: of chunks, or of a few chunks for shards of, say, three chunks.
+So regions, bricks and shards nest, unless such a unit is too large; then shards are joined from
+parts. Start with ``regions`` (one mag), then ``pyramid`` (several mags from one read), ``upsample``, ``slabs`` (sections as
 source) and ``apply``. ``cells`` marks the regions with data, ``chunks`` cuts dask arrays,
 ``mag_ladder`` lists mags, and ``batch_size`` sizes SLURM job arrays. May import ``geometry``,
 ``kernels`` and ``errors`` only.

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wkwdask.geometry.grid import cell_box, cell_range
-from wkwdask.geometry.vectors import doubled
+from wkwdask.geometry.mag import vec3
+from wkwdask.geometry.vectors import divide, doubled, times
 from wkwdask.plans.cells import cell_map
-from wkwdask.plans.chunks import holds_power_of_two
 from wkwdask.plans.pyramid import choose_region
 from wkwdask.plans.regions import RegionGrid
 
@@ -31,6 +31,9 @@ _LABEL_NBYTES = 4  # of one voxel
 class BrickPlan(RegionGrid):
     """Regions and bricks of one mag."""
 
+    in_order: bool = False
+    """Whether bricks in Morton order have their chunks in the Morton order of a shard."""
+
     def region_range(self) -> tuple[range, range, range]:
         """Return the indices of the regions that touch the box, along x, y, z."""
         return cell_range(self.box, self.region_shape)
@@ -38,13 +41,7 @@ class BrickPlan(RegionGrid):
     def contains_whole_shards(self, shard_shape: Vec3) -> bool:
         """Return whether a region writes whole shards one after another, each with its chunks in
         Morton order."""
-        # Bricks in Morton order have their chunks in the Morton order of a shard only if they have
-        # the proportions of the shard.
-        is_similar = all(
-            brick * shard_shape[0] == shard * self.brick_shape[0]
-            for brick, shard in zip(self.brick_shape, shard_shape, strict=True)
-        )
-        return is_similar and RegionGrid.contains_whole_shards(self, shard_shape)
+        return self.in_order and RegionGrid.contains_whole_shards(self, shard_shape)
 
     def touched_regions(self, part: BoundingBox) -> CellMap:
         """Mark the regions that touch a part of the box, shape (x, y, z)."""
@@ -60,6 +57,11 @@ class BrickPlan(RegionGrid):
     def bricks(self, region: Vec3) -> Iterator[Vec3]:
         """Yield the bricks of a region that touch the box, in Morton order."""
         return self.cells_in(region, self.region_shape, self.brick_shape)
+
+    def code_of(self, brick: Vec3) -> int:
+        """Return the number of a brick, ascending with z, then y, then x."""
+        x, y, z = cell_range(self.box, self.brick_shape)
+        return ((brick[2] - z.start) * len(y) + brick[1] - y.start) * len(x) + brick[0] - x.start
 
     def brick_box(self, brick: Vec3) -> BoundingBox:
         """Return the voxels of a brick inside the box."""
@@ -86,17 +88,22 @@ def plan_bricks(
     >>> plan.region_shape, plan.brick_shape
     ((1024, 1024, 1024), (256, 256, 256))
     """
+    unit = tiling.unit_shape
     if brick_shape is None:
         brick_shape = _usual_brick(tiling)
-    elif not holds_power_of_two(brick_shape, tiling.chunk_shape):
+    elif any(n % edge for n, edge in zip(brick_shape, tiling.chunk_shape, strict=True)):
         raise ValueError(
-            f"chunks must be the target's blocks of {tiling.chunk_shape} voxels times powers of "
-            f"two, got {brick_shape}"
+            f"chunks must be whole blocks of the target, multiples of {tiling.chunk_shape} voxels, "
+            f"got {brick_shape}"
         )
     if region_shape is None:
         region_shape = choose_region(box, (1, 1, 1), tiling, workers)
-    grown = [max(n, m) for n, m in zip(region_shape, brick_shape, strict=True)]
-    return BrickPlan(box, (grown[0], grown[1], grown[2]), brick_shape)
+        counts = vec3([max(1, n) for n in divide(region_shape, brick_shape)])
+        region_shape = times(brick_shape, counts)
+    edge = brick_shape[0] // unit[0]
+    is_cube = edge > 0 and edge & (edge - 1) == 0 and brick_shape == times(unit, (edge,) * 3)
+    is_whole = all(n % m == 0 for n, m in zip(brick_shape, tiling.shard_shape, strict=True))
+    return BrickPlan(box, region_shape, brick_shape, is_cube or is_whole)
 
 
 def plan_components(
@@ -120,7 +127,7 @@ def plan_components(
 
 
 def _usual_brick(tiling: Tiling) -> Vec3:
-    shape = tiling.chunk_shape
+    shape = tiling.unit_shape
     while math.prod(shape) * 8 * tiling.voxel_nbytes <= BRICK_NBYTES:
         shape = doubled(shape)
     return shape

@@ -16,12 +16,11 @@ from wkwdask.geometry.grid import cell_range, mark_cells
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import BoolArray, IntArray
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
 
-    CellMap: TypeAlias = "npt.NDArray[np.bool_] | SparseCells"
+    CellMap: TypeAlias = "BoolArray | SparseCells"
 
 _LARGEST_ARRAY = 1 << 27  # cells
 _MOST_LISTED = 1 << 22  # cells
@@ -80,7 +79,7 @@ class SparseCells:
             shape, self.name, ((a - x.start, b - y.start, c - z.start) for a, b, c in inside)
         )
 
-    def indices(self) -> npt.NDArray[np.int64]:
+    def indices(self) -> IntArray:
         """Return the marked cells in the order of ``np.argwhere``, shape (n, 3)."""
         return np.array(sorted(self.marked), np.int64).reshape(-1, 3)
 
@@ -141,7 +140,7 @@ def union_cells(first: CellMap, second: CellMap) -> CellMap:
     return first | second
 
 
-def marked_cells(marks: CellMap) -> npt.NDArray[np.int64]:
+def marked_cells(marks: CellMap) -> IntArray:
     """Return the indices of the marked cells, shape (n, 3)."""
     return marks.indices() if isinstance(marks, SparseCells) else np.argwhere(marks)
 

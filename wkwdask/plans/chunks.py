@@ -40,37 +40,29 @@ def default_chunks_per_shard(
         axes = [axis for axis in range(3) if cells[axis] * chunk_shape[axis] < size[axis]]
         if not axes:
             break
-        shortest = min(axes, key=lambda n: (cells[n] * chunk_shape[n], -n))
+        shortest = min(axes, key=lambda n: (cells[n] * chunk_shape[n], n))
         cells[shortest], nbytes = cells[shortest] * 2, nbytes * 2
     return cells[0], cells[1], cells[2]
 
 
 def chunks_per_shard(shard_shape: Vec3, chunk_shape: Vec3) -> Vec3:
     """Return the number of chunks along x, y, z in a shard of the requested shape; raise ValueError
-    unless they are powers of two."""
-    for axis, shard, chunk in zip("xyz", shard_shape, chunk_shape, strict=True):
-        if not holds_power_of_two((shard,) * 3, (chunk,) * 3):
-            larger = chunk << max(shard // chunk, 1).bit_length()
-            raise ValueError(
-                "a shard must be a power of two of chunks along each axis, got a shard of "
-                f"{shard_shape} voxels for chunks of {chunk_shape}: "
-                f"give {max(larger // 2, chunk)} or {larger} voxels along {axis}"
-            )
-    return divide(shard_shape, chunk_shape)
-
-
-def holds_power_of_two(shard_shape: Vec3, chunk_shape: Vec3) -> bool:
-    """Return whether a shard is a power of two of chunks along each axis.
+    unless they are whole numbers.
 
     Examples
     --------
-    >>> holds_power_of_two((20, 10, 5), (5, 5, 5)), holds_power_of_two((24, 24, 24), (8, 8, 8))
-    (True, False)
+    >>> chunks_per_shard((90, 90, 20), (30, 30, 20))
+    (3, 3, 1)
     """
-    return not any(
-        shard % chunk or shard // chunk & (shard // chunk - 1) or not shard
-        for shard, chunk in zip(shard_shape, chunk_shape, strict=True)
-    )
+    for axis, shard, chunk in zip("xyz", shard_shape, chunk_shape, strict=True):
+        if shard % chunk:
+            nearest = [n * chunk for n in (shard // chunk, shard // chunk + 1) if n]
+            raise ValueError(
+                f"a shard must be whole chunks along each axis, got a shard of {shard_shape} "
+                f"voxels for chunks of {chunk_shape}: give {' or '.join(map(str, nearest))} voxels "
+                f"along {axis}"
+            )
+    return divide(shard_shape, chunk_shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +112,7 @@ def plan_parts(
     shape, nbytes = chunk_shape, touched(chunk_shape)
     while True:
         grown = [
-            (touched(larger), max(larger), larger) for larger in _doublings(shape, shard_shape)
+            (touched(larger), max(larger), larger) for larger in _enlargements(shape, shard_shape)
         ]
         fitting = [
             (total, edge, larger)
@@ -132,13 +124,18 @@ def plan_parts(
         nbytes, _, shape = min(fitting)
 
 
-def _doublings(shape: Vec3, limit: Vec3) -> list[Vec3]:
-    """List the shapes with one axis doubled that divide ``limit``."""
-    x, y, z = shape
-    choices = [(2 * x, y, z), (x, 2 * y, z), (x, y, 2 * z)]
-    return [
-        choice for choice in choices if all(n % m == 0 for n, m in zip(limit, choice, strict=True))
-    ]
+def _enlargements(shape: Vec3, limit: Vec3) -> list[Vec3]:
+    """List the shapes with one axis enlarged, by the smallest factor, that divide ``limit``."""
+    (x, y, z), (a, b, c) = shape, map(_smallest_factor, shape, limit)
+    choices = [(a * x, y, z), (x, b * y, z), (x, y, c * z)]
+    return [choice for choice in choices if choice != shape]
+
+
+def _smallest_factor(length: int, limit: int) -> int:
+    """Return the smallest factor above 1 that makes a length another divisor of a limit, 1 if there
+    is none."""
+    factor = 1 if limit % length else limit // length
+    return next((n for n in range(2, math.isqrt(factor) + 1) if factor % n == 0), factor)
 
 
 def _touched_length(edges: np.ndarray[tuple[int], np.dtype[np.int64]], step: int) -> int:
@@ -165,18 +162,19 @@ def largest_multiple(chunk_shape: Vec3, shard_shape: Vec3, voxel_nbytes: int, nb
     --------
     >>> largest_multiple((32, 32, 32), (1024, 1024, 1024), 1, 128 << 20)
     (512, 512, 512)
+    >>> largest_multiple((32, 32, 32), (96, 128, 128), 1, 128 << 20)
+    (96, 128, 128)
     """
     shape = chunk_shape
-    while shape != shard_shape:
-        doubled = [
-            n * 2 if shard % (n * 2) == 0 else n
-            for n, shard in zip(shape, shard_shape, strict=True)
-        ]
-        grown = (doubled[0], doubled[1], doubled[2])
-        if grown == shape or grown[0] * grown[1] * grown[2] * voxel_nbytes > nbytes:
-            break
-        shape = grown
-    return shape
+    while True:
+        factors = list(map(_smallest_factor, shape, shard_shape))
+        least = min((factor for factor in factors if factor > 1), default=1)
+        x, y, z = (
+            n * factor if factor == least else n for n, factor in zip(shape, factors, strict=True)
+        )
+        if (x, y, z) == shape or x * y * z * voxel_nbytes > nbytes:
+            return shape
+        shape = x, y, z
 
 
 def chunk_group_shape(grid: Vec3, chunk_nbytes: int) -> Vec3:

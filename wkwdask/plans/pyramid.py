@@ -185,9 +185,7 @@ def plan_passes(
             else region_shapes[len(passes)]
         )
         passes.append(
-            plan_pass(
-                source_box, mags[done:], tiling.chunk_shape, tiling.voxel_nbytes, region_shape
-            )
+            plan_pass(source_box, mags[done:], tiling.unit_shape, tiling.voxel_nbytes, region_shape)
         )
         done += len(passes[-1].levels)
         source_box = passes[-1].levels[-1].box
@@ -236,15 +234,15 @@ def choose_region(box: BoundingBox, factor: Vec3, tiling: Tiling, workers: int) 
     """Choose the region of a pass: a shard of the first mag, or less if workers would be idle."""
     # The region is halved until there are enough tasks for all workers, or the smallest useful size
     # is reached, and until no task takes too long.
-    chunk_shape = tiling.chunk_shape
-    usual = max(2, _REGION_VX // max(chunk_shape))
-    # bricks are powers of two of chunks, and regions hold whole bricks
-    edge = max(max(divide(tiling.shard_shape, chunk_shape)), 1 << usual.bit_length() - 1)
+    unit = tiling.unit_shape
+    usual = max(2, _REGION_VX // max(unit), *divide(tiling.shard_shape, unit))
+    # bricks are powers of two of units, and regions hold whole bricks
+    edge = 1 << usual.bit_length() - 1
     while edge > 2:
-        shape = _cube(edge, chunk_shape)
+        shape = _cube(edge, unit)
         num_regions = math.prod(len(cells) for cells in cell_range(box, shape))
         nbytes = math.prod(shape) * math.prod(factor) * tiling.voxel_nbytes
-        is_smallest = edge * max(chunk_shape) <= _SMALLEST_REGION_VX
+        is_smallest = edge * max(unit) <= _SMALLEST_REGION_VX
         is_busy = (
             is_smallest
             or workers == 1
@@ -254,28 +252,26 @@ def choose_region(box: BoundingBox, factor: Vec3, tiling: Tiling, workers: int) 
         if is_busy and nbytes <= _LARGEST_TASK_NBYTES:
             break
         edge //= 2
-    return _cube(edge, chunk_shape)
+    return _cube(edge, unit)
 
 
 def plan_pass(
     source_box: BoundingBox,
     mags: Sequence[Mag],
-    chunk_shape: Vec3,
+    unit: Vec3,
     voxel_nbytes: int,
     region_shape: Vec3,
 ) -> Pass:
-    """Plan one pass: the mags that a region makes, and their bricks."""
+    """Plan one pass: the mags that a region makes, and their bricks; ``unit`` is that of
+    :class:`wkwdask.plans.regions.Tiling`, or a chunk."""
     factors = step_factors(source_box.mag, mags)
     steps = [(factors[0], region_shape)]
-    for factor in factors[1:]:  # until a region would not be whole chunks
-        if any(
-            n % (step * chunk)
-            for n, step, chunk in zip(steps[-1][1], factor, chunk_shape, strict=True)
-        ):
+    for factor in factors[1:]:  # until a region would not be whole units
+        if any(n % (step * edge) for n, step, edge in zip(steps[-1][1], factor, unit, strict=True)):
             break
         steps.append((factor, divide(steps[-1][1], factor)))
     smallest_brick = _largest_factor([factor for factor, _ in steps[1:]])
-    brick = _brick_shape(chunk_shape, factors[0], voxel_nbytes, region_shape, smallest_brick)
+    brick = _brick_shape(unit, factors[0], voxel_nbytes, region_shape, smallest_brick)
     levels: list[Level] = []
     box = source_box
     for mag, (factor, shape) in zip(mags, steps, strict=False):
@@ -283,23 +279,22 @@ def plan_pass(
         # With factors 2-2-2, 8 bricks in Morton order make the next coarser brick, so coarser
         # bricks come in order too. Other factors break the order for this and all coarser mags.
         in_order = not levels or (levels[-1].in_order and factor == (2, 2, 2))
-        levels.append(Level(box, shape, _smaller(brick, shape), factor, in_order))
+        levels.append(Level(box, shape, _common(brick, shape), factor, in_order))
     return Pass(source_box, _source_brick_shape(levels[0], voxel_nbytes), tuple(levels))
 
 
 def _brick_shape(
-    chunk_shape: Vec3, factor: Vec3, voxel_nbytes: int, region_shape: Vec3, smallest: Vec3
+    unit: Vec3, factor: Vec3, voxel_nbytes: int, region_shape: Vec3, smallest: Vec3
 ) -> Vec3:
-    """Choose a brick of the first level: whole chunks, and whole windows of all coarser mags."""
+    """Choose a brick of the first level: whole units, and whole windows of all coarser mags."""
     edge = 1
-    while any(edge * n % least for n, least in zip(chunk_shape, smallest, strict=True)):
+    while any(edge * n % least for n, least in zip(unit, smallest, strict=True)):
         edge *= 2
     while (
-        math.prod(_cube(edge * 2, chunk_shape)) * math.prod(factor) * voxel_nbytes
-        <= _BRICK_SOURCE_NBYTES
+        math.prod(_cube(edge * 2, unit)) * math.prod(factor) * voxel_nbytes <= _BRICK_SOURCE_NBYTES
     ):
         edge *= 2
-    return _smaller(_cube(edge, chunk_shape), region_shape)
+    return _common(_cube(edge, unit), region_shape)
 
 
 def _source_brick_shape(level: Level, voxel_nbytes: int) -> Vec3:
@@ -322,9 +317,10 @@ def _largest_factor(factors: Sequence[Vec3]) -> Vec3:
     return x, y, z
 
 
-def _cube(edge: int, chunk_shape: Vec3) -> Vec3:
-    return edge * chunk_shape[0], edge * chunk_shape[1], edge * chunk_shape[2]
+def _cube(edge: int, unit: Vec3) -> Vec3:
+    return edge * unit[0], edge * unit[1], edge * unit[2]
 
 
-def _smaller(a: Vec3, b: Vec3) -> Vec3:
-    return min(a[0], b[0]), min(a[1], b[1]), min(a[2], b[2])
+def _common(a: Vec3, b: Vec3) -> Vec3:
+    """Return the largest shape that divides both: the smaller one if it divides the other."""
+    return math.gcd(a[0], b[0]), math.gcd(a[1], b[1]), math.gcd(a[2], b[2])

@@ -10,7 +10,8 @@ import numpy as np
 
 from wkwdask.geometry import morton
 from wkwdask.geometry.grid import cell_box, cell_range
-from wkwdask.geometry.vectors import ceil_divide, doubled
+from wkwdask.geometry.mag import vec3
+from wkwdask.geometry.vectors import ceil_divide, divide, doubled, times
 from wkwdask.plans.cells import SparseCells, count_cells, marked_cells, needs_sparse, project_cells
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from wkwdask.array_types import IntArray
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
     from wkwdask.plans.cells import CellMap
@@ -28,9 +30,10 @@ _LARGEST_REGION_NBYTES = 4 << 30
 _SHARDS_PER_REGION = 512
 _CODE_BITS = 20  # of an index in one Morton code: 60 of 64 bits
 _FEW_SHARDS = 1 << 20
+_LARGEST_UNIT_NBYTES = 32 << 20
 
 
-def morton_order(cells: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
+def morton_order(cells: IntArray) -> npt.NDArray[np.intp]:
     """Return the order of cells by their Morton codes, for indices of any size."""
     # Codes of large indices exceed 64 bits. So all indices are reduced by a common multiple of
     # 2^20, and sorted by several codes of 20 bits of each index. The code of the highest bits comes
@@ -55,6 +58,24 @@ class Tiling:
     voxel_nbytes: int
     """Memory of a voxel with all channels, including the source voxels that a task holds at the
     same time [bytes]."""
+
+    @property
+    def unit_shape(self) -> Vec3:
+        """Box of chunks from which bricks and regions are made by doubling its edges [voxels].
+
+        A shard of a power of two of chunks is made from chunks. Otherwise the unit is a chunk times
+        the odd factors of the shard, so that shards are made from it too. If it were too large for
+        memory, the unit is a chunk, and regions cut shards.
+
+        Examples
+        --------
+        >>> Tiling((32, 32, 32), (96, 192, 64), 1).unit_shape
+        (96, 96, 32)
+        """
+        cells = divide(self.shard_shape, self.chunk_shape)
+        unit = times(self.chunk_shape, vec3([n // (n & -n) if n else 1 for n in cells]))
+        is_small = math.prod(unit) * self.voxel_nbytes <= _LARGEST_UNIT_NBYTES
+        return unit if is_small else self.chunk_shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +131,7 @@ class RegionGrid:
         if isinstance(occupied, SparseCells) or (few and needs_sparse(self.box, shard_shape)):
             first = [cells.start for cells in cell_range(self.box, self.region_shape)]
             return project_cells(occupied, first, self.region_shape, self.box, shard_shape)
-        # Along each axis, a shard is several regions (any of them may have data), or a region is
-        # several shards (each may have data).
+        # Along each axis, a shard has data if one of the regions that it touches has some.
         for axis, (cells, shards) in enumerate(
             zip(
                 cell_range(self.box, self.region_shape),
@@ -120,13 +140,13 @@ class RegionGrid:
             )
         ):
             cell, shard = self.region_shape[axis], shard_shape[axis]
-            if cell <= shard:
-                starts = [max(0, n * shard // cell - cells.start) for n in shards]
-                occupied = np.logical_or.reduceat(occupied, starts, axis=axis)
-            else:
-                occupied = np.take(
-                    occupied, [n * shard // cell - cells.start for n in shards], axis=axis
-                )
+            lows = [max(n * shard // cell, cells.start) - cells.start for n in shards]
+            highs = [min(-(-(n + 1) * shard // cell), cells.stop) - cells.start for n in shards]
+            # reduceat reduces between each pair of indices, and an index must lie in the array
+            padded = np.pad(occupied, [(0, int(n == axis)) for n in range(3)])
+            pairs = np.stack([lows, highs], axis=1).ravel()
+            reduced = np.logical_or.reduceat(padded, pairs, axis=axis)
+            occupied = np.take(reduced, range(0, len(pairs), 2), axis=axis)
         return occupied
 
     def contains_whole_shards(self, shard_shape: Vec3) -> bool:

@@ -94,25 +94,17 @@ def plan_slabs(
     >>> plan.region_shape, plan.reading_shape
     ((8192, 4096, 32), (8192, 4096, 32))
     """
-    chunk_shape, shard_shape, voxel_nbytes = (
-        tiling.chunk_shape,
-        tiling.shard_shape,
-        tiling.voxel_nbytes,
-    )
+    unit, shard_shape, voxel_nbytes = tiling.unit_shape, tiling.shard_shape, tiling.voxel_nbytes
     if shapes is None:
         fitting = (
             shape
             for chunk in source_chunks
-            if _nbytes(box, shape := _enclosing(box, chunk, chunk_shape), voxel_nbytes)
-            <= READING_NBYTES
+            if _nbytes(box, shape := _enclosing(box, chunk, unit), voxel_nbytes) <= READING_NBYTES
         )
-        whole = next(fitting, None) or _enclosing(box, source_chunks[-1], chunk_shape)
-        shapes = (
-            _region(box, whole, tiling, workers),
-            _reading(box, whole, chunk_shape, voxel_nbytes),
-        )
+        whole = next(fitting, None) or _enclosing(box, source_chunks[-1], unit)
+        shapes = _region(box, whole, tiling, workers), _reading(box, whole, unit, voxel_nbytes)
     region, reading = shapes
-    is_cube = len({n // m for n, m in zip(reading, chunk_shape, strict=True)}) == 1
+    is_cube = len({n // m for n, m in zip(reading, unit, strict=True)}) == 1
     in_order = _is_multiple(region, shard_shape) and (is_cube or _is_multiple(reading, shard_shape))
     return SlabPlan(
         box, region, _brick(reading, tiling, in_order), reading, box.mag, shard_shape, in_order
@@ -123,10 +115,10 @@ def _is_multiple(outer: Vec3, inner: Vec3) -> bool:
     return all(n % m == 0 for n, m in zip(outer, inner, strict=True))
 
 
-def _enclosing(box: BoundingBox, source_chunk: Vec3, chunk_shape: Vec3) -> Vec3:
-    """Return the smallest shape of target chunks that encloses a source chunk; along an axis that
-    the source chunk fills, the whole box."""
-    shape = list(chunk_shape)
+def _enclosing(box: BoundingBox, source_chunk: Vec3, unit: Vec3) -> Vec3:
+    """Return the smallest shape of units of the target that encloses a source chunk; along an axis
+    that the source chunk fills, the whole box."""
+    shape = list(unit)
     for axis in range(3):
         fills = source_chunk[axis] >= box.size[axis]
         while (
@@ -138,15 +130,12 @@ def _enclosing(box: BoundingBox, source_chunk: Vec3, chunk_shape: Vec3) -> Vec3:
     return vec3(shape)
 
 
-def _reading(box: BoundingBox, whole: Vec3, chunk_shape: Vec3, voxel_nbytes: int) -> Vec3:
+def _reading(box: BoundingBox, whole: Vec3, unit: Vec3, voxel_nbytes: int) -> Vec3:
     """Choose the shape of a reading: whole source chunks, halved to fit into memory, or doubled if
     they are tiny."""
     reading = list(whole)
     for axis in (1, 0, 2):  # y first: a decoder can skip rows of a section at the least cost
-        while (
-            _nbytes(box, reading, voxel_nbytes) > READING_NBYTES
-            and reading[axis] > chunk_shape[axis]
-        ):
+        while _nbytes(box, reading, voxel_nbytes) > READING_NBYTES and reading[axis] > unit[axis]:
             reading[axis] //= 2
     while (
         8 * math.prod(reading) * voxel_nbytes <= _SMALL_READING_NBYTES
@@ -162,7 +151,7 @@ def _region(box: BoundingBox, whole: Vec3, tiling: Tiling, workers: int) -> Vec3
     least = [
         max(a, b)
         for a, b in zip(
-            whole, _reading(box, whole, tiling.chunk_shape, tiling.voxel_nbytes), strict=True
+            whole, _reading(box, whole, tiling.unit_shape, tiling.voxel_nbytes), strict=True
         )
     ]
     usual = choose_region(box, (1, 1, 1), tiling, workers)
@@ -179,9 +168,9 @@ def _region(box: BoundingBox, whole: Vec3, tiling: Tiling, workers: int) -> Vec3
 
 
 def _brick(reading: Vec3, tiling: Tiling, is_cube: bool) -> Vec3:
-    """Choose the shape of a brick: a cube of blocks if whole files are written in order, otherwise
-    any box of blocks inside a file."""
-    brick = list(tiling.chunk_shape)
+    """Choose the shape of a brick: a cube of units if whole files are written in order, otherwise
+    any box of units inside a file."""
+    brick = list(tiling.unit_shape)
     for axes in [(0, 1, 2)] * _DOUBLINGS if is_cube else [(0,), (1,), (2,)] * _DOUBLINGS:
         grown = [2 * n if axis in axes else n for axis, n in enumerate(brick)]
         if math.prod(grown) * tiling.voxel_nbytes <= _BRICK_NBYTES and all(

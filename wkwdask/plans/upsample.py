@@ -111,7 +111,7 @@ def plan_upsampling(
     if region_shape is None:
         region_shape = choose_region(box, (1, 1, 1), tiling, workers)
     brick = _grown(
-        tiling.chunk_shape,
+        tiling.unit_shape,
         region_shape,
         lambda shape: math.prod(shape) * tiling.voxel_nbytes <= _BRICK_NBYTES,
     )

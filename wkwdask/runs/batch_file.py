@@ -27,6 +27,8 @@ from wkwdask.store.user_key import is_signed, key_path, signature, user_key
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from wkwdask.model.json_text import JsonObject
+
 BATCH_NAME = "batch.json"
 _JOB_ID = re.compile(r"[0-9]{1,18}")
 
@@ -69,13 +71,13 @@ class Batch:
         """Number of concurrent tasks; None if the plan decides."""
         return None if self.size.elements is None else self.size.elements * (self.size.cpus or 1)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Batch:
+    def from_json(cls, value: JsonObject) -> Batch:
         rounds = tuple(_round(entry) for entry in value["rounds"])
-        lists: dict[str, Any] = {
+        lists: JsonObject = {
             name: tuple(value[name])
             for name in ("arguments", "options", "command")
             if name in value
@@ -83,7 +85,7 @@ class Batch:
         return cls(**{**value, **lists, "size": ArraySize(**value["size"]), "rounds": rounds})
 
 
-def _round(value: dict[str, Any]) -> Round:
+def _round(value: JsonObject) -> Round:
     parsed = Round(**value)
     if not all(
         isinstance(number, str) and _JOB_ID.fullmatch(number)

@@ -18,12 +18,12 @@ from wkwdask.runs.journal import Journal
 from wkwdask.runs.retries import FailurePolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
 
     from wkwdask.runs.parts import ShardTally
     from wkwdask.runs.report import Report
     from wkwdask.runs.space import Need
-    from wkwdask.runs.staged import StagedMags
+    from wkwdask.runs.staged import StagedJob
 
 R = TypeVar("R")
 
@@ -43,7 +43,9 @@ class Phase:
     """Folder for the progress and failures of the phase; by default that of the journal."""
     is_journaled: bool = True
     """False where the plan writes its own journal."""
-    staged: StagedMags | None = None
+    staged: StagedJob | None = None
+    resources: Mapping[str, float] | None = None
+    """Resources that a worker of a dask cluster needs for a task; others run none of them."""
 
 
 class Work(ABC, Generic[R]):
@@ -79,6 +81,7 @@ def drive(work: Work[R], run: Callable[..., None]) -> R:
                     in_process=phase.in_process,
                     failure_policy=phase.failure_policy,
                     folder=phase.folder,
+                    resources=phase.resources,
                 )
                 phase, result = _advance(phases, "")
             final: R = result
@@ -110,12 +113,12 @@ class Outcome:
 
 
 class Plan(ABC):
-    """Work of one verb in a job that writes mags; :class:`WriteMags` does everything that verbs
+    """Work of one verb in a job that makes something; :class:`RunPlan` does everything that verbs
     share."""
 
     __slots__ = ()
 
-    staged: StagedMags
+    staged: StagedJob
 
     @abstractmethod
     def phases(self) -> Generator[Phase, str, Outcome]:
@@ -141,8 +144,8 @@ class Plan(ABC):
         return
 
 
-class WriteMags(Work["Report"]):
-    """Job that writes mags, new or resumed."""
+class RunPlan(Work["Report"]):
+    """Job of a plan, new or resumed."""
 
     __slots__ = ("_plan",)
 
@@ -165,7 +168,7 @@ class WriteMags(Work["Report"]):
             return staged.start()
 
     def phases(self) -> Generator[Phase, str, Report]:
-        """Run the phases of the plan with a journal, then publish the mags."""
+        """Run the phases of the plan with a journal, then publish what they made."""
         staged, note = self._plan.staged, ""
         with contextlib.closing(self._plan.phases()) as phases:
             phase, outcome = _advance(phases)

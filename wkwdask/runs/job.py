@@ -10,12 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from wkwdask.geometry.bounding_box import BoundingBox
-    from wkwdask.model.volume import Volume
     from wkwdask.model.writing.receipts import Receipt
-    from wkwdask.model.writing.target_array import TargetArray
 
 _PACKAGE = str(Path(__file__).parents[1])
 _IMPORTLIB = str(Path(importlib.__file__).parent)
@@ -88,9 +85,16 @@ class FlatJob:
         return ()
 
 
-def voxel_nbytes(volume: Volume | TargetArray, box: BoundingBox) -> int:
-    """Return the decoded size of the voxels of a box [bytes]."""
-    return box.volume * volume.num_channels * volume.dtype.itemsize
+class ScratchJob(FlatJob):
+    """Job whose tasks write scratch files and have no follow-up tasks."""
+
+    def __init__(self, tasks: Sequence[Task], is_written: Callable[[Task, Result], bool]) -> None:
+        super().__init__(lambda: iter(tasks), len(tasks), lambda *_: None)
+        self._is_written = is_written
+
+    def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
+        """Return whether the scratch file of a journaled result is still valid."""
+        return self._is_written(task, result)
 
 
 def run_task(task: Task) -> Result:
@@ -106,6 +110,18 @@ def mark_final(error: Exception) -> None:
     part of the traceback."""
     error._wkwdask_is_given_up = True  # type: ignore[attr-defined]
     error._wkwdask_trace = format_user_trace(error)  # type: ignore[attr-defined]
+
+
+def mark_fatal(error: Exception) -> None:
+    """Mark an error like :func:`mark_final`; it also ends the job, since other tasks would fail in
+    the same way."""
+    mark_final(error)
+    error._wkwdask_is_fatal = True  # type: ignore[attr-defined]
+
+
+def is_fatal(error: Exception) -> bool:
+    """Check whether an error was marked by :func:`mark_fatal`."""
+    return getattr(error, "_wkwdask_is_fatal", False)
 
 
 def copy_marks(error: Exception, other: Exception) -> Exception:

@@ -24,7 +24,8 @@ import os
 import secrets
 import time
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, DiscardWarning, LockedError, ResumeError
@@ -32,24 +33,29 @@ from wkwdask.formats.publication import (
     RECORD_NAME,
     format_publication,
     format_removal,
+    has_record,
     read_publication,
+    write_record,
 )
 from wkwdask.formats.record_paths import (
+    OWNER_NAME,
     RecordPaths,
     check_no_links,
     dataset_around,
     job_folders,
+    job_of,
     job_root,
 )
 from wkwdask.formats.replaceable import check_targets, inherit_tree_permissions, replaces
 from wkwdask.model.parsing import reason_of
+from wkwdask.model.placement import placed_name
 from wkwdask.model.states import FILE_RECORD_NAME
 from wkwdask.model.summary import counted, format_nbytes
 from wkwdask.runs import job_records
 from wkwdask.runs.batch_file import read_batch
 from wkwdask.runs.calls import current_call
+from wkwdask.runs.garbage import delete_level, is_listed, leave_garbage, remove_garbage
 from wkwdask.runs.job_records import (
-    OWNER_NAME,
     PLAN_NAME,
     JobState,
     can_resume,
@@ -60,7 +66,9 @@ from wkwdask.runs.job_records import (
 from wkwdask.runs.journal import finished_work
 from wkwdask.store import by_path, locks
 from wkwdask.store.json_record import format_job_record
+from wkwdask.store.leases import drop_lease, end_lease, fenced_by, has_single_writer, held
 from wkwdask.store.locks import (
+    Owner,
     ShardBox,
     guarded,
     locks_of,
@@ -69,25 +77,25 @@ from wkwdask.store.locks import (
     release_locks_of,
     write_owner,
 )
-from wkwdask.store.paths import basename, dirname
+from wkwdask.store.paths import basename, dirname, is_bucket
 from wkwdask.store.records import PROVENANCE_NAME, format_provenance, read_provenance
 from wkwdask.store.store import folders_of, store_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from wkwdask.formats.publication import Publication
     from wkwdask.model.metadata_edit import MetadataEdit
     from wkwdask.model.store import Store
-    from wkwdask.store.locks import Owner
     from wkwdask.store.slurm import SlurmJob
 
 
 @dataclass(frozen=True, slots=True)
 class NewMag:
-    """Complete mag to be published."""
+    """Complete mag, or another file or folder, to be published."""
 
-    staged: str
-    """Name of its folder in the job folder."""
+    staged: str | None
+    """Name of its folder in the job folder, None if it was written in its final folder."""
     folder: str
     """Final folder."""
     mag: str | None = None
@@ -96,6 +104,18 @@ class NewMag:
     """Box of its data for the provenance: topleft and size [voxels of the mag]."""
     file_record: bytes | None = None
     """Record of its files, see ``wkwdask.store.records``."""
+    replaces: str | None = None
+    """Folder of the level that the metadata do not name any more, if it is another one."""
+    is_level: bool = True
+    """Whether it keeps its records; other folders have them only until they are published."""
+
+    def records(self, provenance: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
+        """Yield names and contents of the records that stay in the mag."""
+        stated = {"mag": self.mag, "box": self.box}
+        own: dict[str, Any] = {name: value for name, value in stated.items() if value is not None}
+        yield PROVENANCE_NAME, format_provenance({**provenance, **own})
+        if self.file_record is not None:
+            yield FILE_RECORD_NAME, self.file_record
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +127,7 @@ class Publisher:
     @property
     def is_prepared(self) -> bool:
         """Whether the publish record exists; then only :meth:`publish` ends the job."""
-        return self._store.exists(RECORD_NAME)
+        return has_record(self.paths.root)
 
     @property
     def _store(self) -> Store:
@@ -128,32 +148,42 @@ class Publisher:
         # A repeated publish() skips the mags whose final folders contain this id in their
         # provenance.
         publication_id = secrets.token_hex(8)
+        own = {"job": job, "publication": publication_id, **provenance}
+        if self._store.folders is None:
+            for mag in mags:
+                for name, data in mag.records(own):
+                    store_at(mag.folder).put(name, data)
+        else:
+            self._prepare_folders(mags, own)
+        listed = [(mag.staged, mag.folder) for mag in mags]
+        replaced = [mag.replaces for mag in mags if mag.replaces is not None]
+        plain = [mag.folder for mag in mags if not mag.is_level]
+        write_record(
+            self.paths.root,
+            format_publication(self.paths, job, publication_id, listed, edit, replaced, plain),
+        )
+
+    def _prepare_folders(self, mags: Sequence[NewMag], own: dict[str, Any]) -> None:
+        """Write the records of staged mags, copy permissions, and flush."""
         store, folders = self._store, folders_of(self.paths.root)
         records = store.new_files(self.paths.root)
         try:
             for mag in mags:
-                stated = {
-                    name: value
-                    for name, value in (("mag", mag.mag), ("box", mag.box))
-                    if value is not None
-                }
-                own = {"job": job, "publication": publication_id, **provenance, **stated}
-                records.write(f"{mag.staged}/{PROVENANCE_NAME}", format_provenance(own))
-                if mag.file_record is not None:
-                    records.write(f"{mag.staged}/{FILE_RECORD_NAME}", mag.file_record)
+                if store.is_folder(str(mag.staged)):  # a single file has no records
+                    for name, data in mag.records(own):
+                        records.write(f"{mag.staged}/{name}", data)
             records.publish()
         except BaseException:
             records.discard()
             raise
         for mag in mags:
-            inherit_tree_permissions(f"{self.paths.root}/{mag.staged}", mag.folder)
+            old = mag.replaces or mag.folder
+            inherit_tree_permissions(f"{self.paths.root}/{mag.staged}", old)
         for mag in mags:
             # the files were flushed when they were written, but not their names, which the record
             # relies on
-            for folder in reversed([folder for folder, _, _ in store.walk(mag.staged)]):
+            for folder in reversed([folder for folder, _, _ in store.walk(str(mag.staged))]):
                 folders.fsync(folder)
-        listed = [(mag.staged, mag.folder) for mag in mags]
-        store.put(RECORD_NAME, format_publication(self.paths, job, publication_id, listed, edit))
 
     def publish(self) -> None:
         """Carry out the publish record. Repeating it is harmless."""
@@ -164,49 +194,117 @@ class Publisher:
         #   2. edit the metadata                                readers ignore a mag that the metadata does not list yet  # noqa: E501
         #   3. unlink plan.json                                 the folder now contains the replaced mags and must not look resumable  # noqa: E501
         #   4. delete the job folder, publish.json included     until here the next job repeats from 1  # noqa: E501
-        folders, publication = folders_of(self.paths.root), read_publication(self.paths)
+        #
+        # In a bucket nothing moves: step 2 switches to the new mags, and each change of a document
+        # depends on the lease, so that a process that was paused does not undo what others did.
+        publication = read_publication(self.paths)
         if publication is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._record)
         if publication.removed is not None:
             self.hide_removed()
         edit = None if publication.removed is not None else publication.edit
-        if edit is not None:
-            _apply(edit.make_room, self._record)
-        for staged, folder in publication.mags:
-            if read_provenance(folder).get("publication") != publication.publication_id:
-                by_path.publish_folder(staged, folder)
-        for parent in dict.fromkeys(dirname(folder) for _, folder in publication.mags):
-            folders.fsync(parent)
-        if edit is not None:
-            _apply(edit.apply, self._record)
+        with fenced_by(self._store.path_of(OWNER_NAME)):
+            if edit is not None:
+                _apply(edit.make_room, self._record)
+            self._move(publication)
+            # before the document switches: what it names is no garbage yet
+            leave_garbage(self.paths, publication.publication_id, publication.replaced)
+            if edit is not None:
+                _apply(edit.apply, self._record)
         with contextlib.suppress(FileNotFoundError):
             # another job may be ending this one at the same time
             self._store.delete(PLAN_NAME)
         self.discard()
 
+    def _move(self, publication: Publication) -> None:
+        """Move staged mags to their final folders."""
+        moved = [(staged, folder) for staged, folder in publication.mags if staged is not None]
+        for staged, folder in moved:
+            if folder in publication.plain:
+                self._move_plain(publication, staged, folder)
+            elif not publication.is_of(folder):
+                by_path.publish_folder(staged, folder)
+        for parent in dict.fromkeys(dirname(folder) for _, folder in moved):
+            folders_of(parent).fsync(parent)
+
+    def _move_plain(self, publication: Publication, staged: str, folder: str) -> None:
+        """Move a file or a folder that keeps no records."""
+        if publication.is_of(staged):  # else it is what the folder has replaced
+            by_path.publish_folder(staged, folder)
+        elif store_at(staged).is_file() or not store_at(folder).exists():
+            folders_of(folder).rename(staged, folder)
+        if publication.is_of(folder):
+            store_at(folder).delete(PROVENANCE_NAME)
+
     def hide_removed(self) -> None:
         """Remove mags from the metadata and move them into the job folder, so that only deleting is
         left."""
         root, publication = self.paths.root, read_publication(self.paths)
-        folders = folders_of(root)
         if publication is None or publication.removed is None:
             return
         # The order is opposite to that of publish(), since the metadata must never list a missing
         # mag. The last line empties the record: otherwise, a repeated call could move a mag of the
         # same name that another job has published in the meantime.
+        if is_bucket(root):
+            leave_garbage(self.paths, job_of(root), publication.removed)
         if publication.edit is not None:
-            _apply(publication.edit.apply, self._record)
-        for number, folder in enumerate(publication.removed):
+            with fenced_by(self._store.path_of(OWNER_NAME)):
+                _apply(publication.edit.apply, self._record)
+        if not is_bucket(root):
+            self._move_away(publication.removed)
+        write_record(root, format_removal(self.paths, (), None))
+
+    def _move_away(self, removed: Sequence[str]) -> None:
+        """Move removed mags into the job folder."""
+        root, folders = self.paths.root, folders_of(self.paths.root)
+        for number, folder in enumerate(removed):
             with contextlib.suppress(FileNotFoundError):
                 # already moved, or listed in the metadata without a folder
                 folders.rename(folder, f"{root}/{number}-{basename(folder)}")
                 folders.fsync(dirname(folder))
         folders.fsync(root)
-        self._store.put(RECORD_NAME, format_removal(self.paths, (), None))
 
     def discard(self) -> None:
         """Delete the job folder with new or replaced mags."""
-        self._store.delete_folder()
+        _delete_records(self.paths.root)
+
+
+def _delete_records(root: str) -> None:
+    """Delete the folder of a job; in a bucket, the lease last."""
+    store = store_at(root)
+    if store.can.compares:
+        found = (f"{folder}/{name}" for folder, _, names in store.walk() for name in names)
+        names = (path.removeprefix(f"{store.url}/") for path in found)
+        store.delete(*(name for name in names if name != OWNER_NAME))
+        drop_lease(store.path_of(OWNER_NAME))
+        store.delete(OWNER_NAME)
+    else:
+        store.delete_folder()
+
+
+def _delete_job(root: str, job: str) -> None:
+    """Delete the folder of a job that was not published, and what it wrote elsewhere."""
+    # A process that was paused may have written records of its job after another one had published
+    # it. Whoever holds the lease knows that no document changes to these places any more.
+    for place in () if has_single_writer(root) else job_records.places_of(root, job):
+        if not is_listed(dirname(root), place):
+            delete_level(place)
+    _delete_records(root)
+
+
+@contextlib.contextmanager
+def _taken_over(root: str, job: str, owner: Owner) -> Iterator[None]:
+    """Hold the lease of a dead job in a bucket; others may end the same job at this time, and one
+    of them gets the lease."""
+    lease = f"{root}/{OWNER_NAME}"
+    if not is_bucket(root) or lease == owner.lease:
+        yield
+        return
+    write_owner(lease, replace(owner, job=job, lease=lease))
+    try:
+        yield
+    finally:
+        end_lease(lease)
 
 
 def _apply(step: Callable[[], None], source: str) -> None:
@@ -230,15 +328,21 @@ class JobFolder:
         *,
         is_kept_for_later: bool = True,
         datasets: Sequence[str] = (),
+        check: Callable[[str], None] | None = None,
     ) -> None:
+        """``check`` raises ExistsError unless ``existing`` allows to write what is there now; by
+        default, targets are levels."""
         self.parent = parent
-        self.owner = owner
         self.root = job_root(parent, owner.job)
+        lease = f"{self.root}/{OWNER_NAME}"
+        self.owner = replace(owner, lease=lease) if is_bucket(parent) else owner
         self.targets = tuple(targets)
         self.region = region
         self.is_kept_for_later = is_kept_for_later
         self._datasets = tuple(datasets)
+        self._check = check or partial(check_targets, self.targets)
         self._store = store_at(self.root)
+        self._ended: dict[str, dict[str, Any]] = {}
 
     def start(
         self,
@@ -256,6 +360,8 @@ class JobFolder:
         if existing != "update":
             # an update must not recreate the folder of a layer that was just renamed
             store_at(self.parent).make()
+        if self.owner.lease:
+            write_owner(self.owner.lease, self.owner)
         try:
             with guarded(self.parent):
                 done = self._take_over(existing, settings)
@@ -264,7 +370,7 @@ class JobFolder:
                     return done
                 before = job_records.read_plan(self.root)
                 if before is not None:
-                    check_records(self._paths(self.root))
+                    check_records(self._paths)
                     check_no_links(self.root)
                 # A job that began with "overwrite" may still replace its targets when it continues
                 # with "resume".
@@ -272,14 +378,15 @@ class JobFolder:
                     existing if before is None or replaces(existing) else before["existing"]
                 )
                 if first_existing != "update":
-                    check_targets(self.targets, first_existing)
+                    self._check(first_existing)
                 self._store.make()
                 # The owner comes first, since a folder with a plan but no owner would belong to no
                 # job. The plan comes last and makes the job resumable.
-                write_owner(f"{self.root}/{OWNER_NAME}", self.owner)
+                if not self.owner.lease:
+                    write_owner(f"{self.root}/{OWNER_NAME}", self.owner)
                 if before is None:
                     record = {
-                        "targets": list(map(self._paths(self.root).format_path, self.targets)),
+                        "targets": list(map(self._paths.format_path, self.targets)),
                         "existing": existing,
                         "settings": settings,
                         "plan": plan,
@@ -297,10 +404,13 @@ class JobFolder:
         return None
 
     def publish(
-        self, mags: Sequence[NewMag], edit: MetadataEdit | None, provenance: dict[str, Any]
+        self,
+        mags: Sequence[NewMag],
+        edit: MetadataEdit | None,
+        provenance: dict[str, Any],
     ) -> None:
         """Publish complete mags, then the metadata, and end the job."""
-        publication = self._publication(self.root)
+        publication = self._publication
         publication.prepare(self.owner.job, mags, edit, provenance)
         try:
             publication.publish()
@@ -316,35 +426,39 @@ class JobFolder:
     def remove(self, edit: MetadataEdit | None) -> None:
         """Remove the targets from the metadata and move them into the job folder, which :meth:`end`
         deletes."""
-        paths = self._paths(self.root)
-        self._store.put(RECORD_NAME, format_removal(paths, self.targets, edit))
+        paths = self._paths
+        write_record(self.root, format_removal(paths, self.targets, edit))
         Publisher(paths).hide_removed()
 
     def end(self) -> None:
         """Delete the job folder after :meth:`remove`."""
         try:
-            self._publication(self.root).publish()
+            self._publication.publish()
         finally:
             self._release()
 
     def suspend(self) -> bool:
         """End the work of this process. Return whether finished work stays for a later start."""
         try:
-            publication = self._publication(self.root)
-            is_kept = publication.is_prepared or can_resume(self.root)
+            if self._is_lost():
+                return True
+            is_kept = has_record(self.root) or can_resume(self.root)
             if not is_kept:
-                publication.discard()
+                _delete_job(self.root, self.owner.job)
         finally:
             self._release()
         return is_kept
+
+    def _is_lost(self) -> bool:
+        """Check whether another process has taken over the lease of this job."""
+        return bool(self.owner.lease) and held(self.owner.lease) is None
 
     def discard(self) -> None:
         """End the job and delete its folder, unless publication has begun: then the next job in the
         layer completes it."""
         try:
-            publication = self._publication(self.root)
-            if not publication.is_prepared:
-                publication.discard()
+            if not self._is_lost() and not has_record(self.root):
+                _delete_job(self.root, self.owner.job)
         finally:
             self._release()
 
@@ -352,18 +466,25 @@ class JobFolder:
         """Return the time since this process created or took over the folder, or submitted the job
         array [s]; 0 if the clock was set back meanwhile."""
         batch = read_batch(self.root)
-        started = self._store.status(OWNER_NAME).st_mtime if batch is None else batch.rounds[0].time
+        lease = held(self.owner.lease)
+        started = (
+            batch.rounds[0].time
+            if batch is not None
+            else self._store.status(OWNER_NAME).st_mtime
+            if lease is None
+            else lease.taken
+        )
         return max(0.0, time.time() - started)
 
-    def _paths(self, root: str) -> RecordPaths:
-        """Return the paths that records of a job may name: those in datasets that this job may
-        change."""
-        return RecordPaths(
-            root, (*self._datasets, *{dataset_around(dirname(target)) for target in self.targets})
-        )
+    @cached_property
+    def _paths(self) -> RecordPaths:
+        """Paths that records of this job may name: those in datasets that it may change."""
+        around = {dataset_around(folder) for folder in {*map(dirname, self.targets)}}
+        return RecordPaths(self.root, (*self._datasets, *around))
 
-    def _publication(self, root: str) -> Publisher:
-        return Publisher(self._paths(root))
+    @property
+    def _publication(self) -> Publisher:
+        return Publisher(self._paths)
 
     def _take_over(self, existing: str, settings: dict[str, Any]) -> dict[str, Any] | None:
         """Lock the targets and end dead jobs; return the provenance of the mags if that completed
@@ -371,8 +492,14 @@ class JobFolder:
         # Locks are taken in sorted order: otherwise, two jobs on the same mags could each take one
         # lock and fail at the other. The lock of a dead job is taken over before the job is
         # completed or removed, so that no third job sees the mag unlocked in between.
+        with contextlib.suppress(CorruptError, OSError):  # wkwdask clean tells of it
+            remove_garbage(self._paths)
         finished: set[str] = set()
         for target in sorted(self.targets):
+            if self.owner.lease:  # a holder that comes back keeps its lease, and its locks
+                for lock in locks_of(target):
+                    if lock.owner.job != self.owner.job and lock.owner.is_gone():
+                        finished |= self._end_dead_job(dirname(target), lock.owner.job, existing)
             for before in locks.take_lock(target, self.owner, self.region):
                 if before.job != self.owner.job:
                     finished |= self._end_dead_job(dirname(target), before.job, existing)
@@ -386,7 +513,7 @@ class JobFolder:
                 if not store_at(job_root(dirname(target), job)).exists():
                     release_locks_of(job, [target])
         finished |= self._clean_up(existing)
-        done = [read_provenance(target) for target in self.targets]
+        done = [self._provenance_of(target, finished) for target in self.targets]
         if (
             finished
             and done
@@ -405,14 +532,11 @@ class JobFolder:
         #                          request, and raise an error in all other cases
         #   neither                no finished work: delete it
         root = job_root(parent, job)
-        check_records(self._paths(root))
+        paths = replace(self._paths, root=root)
+        check_records(paths)
         targets = targets_of(root)
-        publication = self._publication(root)
-        if publication.is_prepared:
-            publication.publish()
-            release_locks_of(job, targets)
-            return {job}
-        if can_resume(root):
+        is_resumable = can_resume(root) and not has_record(root)
+        if is_resumable:
             if not set(self.targets) & set(targets) or not locks.regions_overlap(
                 self.region, job_records.region_of(root)
             ):
@@ -429,11 +553,31 @@ class JobFolder:
                 )
             owner = job_records.job_owner(root)
             warn_of_discarded(root, root if owner is None else f"{owner.command} ({owner.since})")
-        store_at(root).delete_folder()
+        with _taken_over(root, job, self.owner):
+            publication = Publisher(paths)
+            is_prepared = publication.is_prepared
+            if is_prepared:
+                settings = (job_records.read_plan(root) or {}).get("settings")
+                self._ended[job] = {"job": job, "settings": settings, "targets": targets}
+                publication.publish()
+            else:
+                _delete_job(root, job)
         release_locks_of(job, targets)
-        is_published = any(read_provenance(target).get("job") == job for target in self.targets)
-        # true if it was killed while it deleted its folder, or before it released its locks
+        # true of an unprepared job if it was killed while it deleted its folder, or before it
+        # released its locks
+        is_published = is_prepared or any(
+            self._provenance_of(target, {job}).get("job") == job for target in self.targets
+        )
         return {job} if is_published else set()
+
+    def _provenance_of(self, target: str, jobs: set[str]) -> dict[str, Any]:
+        """Read the provenance of a mag that one of some jobs may have published; of another result
+        what is known of its job."""
+        places = [target, *(placed_name(target, job) for job in jobs)]
+        found = map(read_provenance, places)
+        known = (self._ended.get(job, {}) for job in jobs)
+        ended = (each for each in known if target in each.get("targets", ()))
+        return next((each for each in (*found, *ended) if each.get("job") in jobs), {})
 
     def _clean_up(self, existing: str) -> set[str]:
         """End the other dead jobs in the layer; return those that were completed."""
@@ -454,8 +598,11 @@ class JobFolder:
         return finished
 
     def _release(self) -> None:
-        for target in self.targets:
-            release_lock(target, self.owner)
+        try:
+            for target in self.targets:
+                release_lock(target, self.owner)
+        finally:
+            end_lease(self.owner.lease)
 
 
 def warn_of_discarded(root: str, what: str) -> None:
@@ -542,7 +689,8 @@ def find_removals(parent: str, datasets: Sequence[str] = ()) -> list[Interrupted
             publication = read_publication(paths)
             if publication is not None and publication.removed is not None:
                 check_records(paths)
-                Publisher(paths).hide_removed()
+                with _taken_over(root, job, Owner.this_process(owner.command)):
+                    Publisher(paths).hide_removed()
                 found.append(InterruptedRemoval(root, tuple(targets_of(root)), owner.command))
                 release_locks_of(job, targets_of(root))
         for target, holder in locks.locked_folders(parent):
@@ -586,7 +734,8 @@ def remove_ownerless_folder(lock: str) -> None:
 
 def end_removal(root: str) -> None:
     """Delete a folder returned by :func:`find_removals`."""
-    Publisher(RecordPaths(root)).publish()
+    with _taken_over(root, job_of(root), Owner.this_process(f"end of {root}")):
+        Publisher(RecordPaths(root)).publish()
 
 
 def discard_dead_jobs(parent: str) -> None:
@@ -607,10 +756,15 @@ def discard_interrupted(root: str) -> None:
         state = dict(job_records.job_states(parent)).get(root)
         if state not in (None, JobState.CAN_GO_ON, JobState.DEAD):
             raise LockedError(f"{root}: {state.value}: only interrupted jobs are removed")
-        _discard(root, basename(root).removeprefix(basename(job_root(parent, ""))))
+        _discard(root, job_of(root))
 
 
 def _discard(root: str, job: str) -> None:
     check_records(RecordPaths(root))
-    release_locks_of(job, targets_of(root))
-    store_at(root).delete_folder()
+    with _taken_over(root, job, Owner.this_process(f"removal of {root}")):
+        targets, publisher = targets_of(root), Publisher(RecordPaths(root))
+        if publisher.is_prepared:  # it was committed before its lease could be taken
+            publisher.publish()
+        else:
+            _delete_job(root, job)
+        release_locks_of(job, targets)

@@ -8,14 +8,15 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, LockedError
-from wkwdask.formats.publication import RECORD_NAME, published_folders, read_publication
-from wkwdask.formats.record_paths import RecordPaths, dataset_around, job_folders
+from wkwdask.formats.publication import has_record, published_folders, read_publication
+from wkwdask.formats.record_paths import OWNER_NAME, RecordPaths, dataset_around, job_folders
 from wkwdask.model.parsing import reading
+from wkwdask.model.placement import placed_name, plain_name
 from wkwdask.runs.batch_file import BATCH_NAME
 from wkwdask.runs.journal import has_journal
 from wkwdask.store.json_record import read_job_record
 from wkwdask.store.locks import ShardBox, locked_folders, locks_of, read_owner
-from wkwdask.store.paths import dirname
+from wkwdask.store.paths import dirname, is_bucket
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
 
     from wkwdask.store.locks import Owner
 
-OWNER_NAME = "owner.json"
 PLAN_NAME = "plan.json"
+SCRATCH_NAME = "scratch"
+"""Folder in which a job runs others that make a part of its result."""
 OWNERLESS_SECONDS = 3600.0
 """Age after which a job folder without an owner record is abandoned."""
 _PLAN_VALUES: dict[str, type | tuple[type, ...]] = {
@@ -88,7 +90,7 @@ def find_interrupted_array(
 
 def _unfinished_jobs(parent: str, targets: Sequence[str]) -> Iterator[InterruptedJob]:
     for root, job in job_folders(parent):
-        if not store_at(root).exists(RECORD_NAME) and can_resume(root):
+        if not has_record(root) and can_resume(root) and not _has_ended(root):
             record = read_plan(root)
             if record is not None and set(targets_of(root)) & set(targets):
                 yield InterruptedJob(
@@ -100,11 +102,18 @@ def job_states(parent: str) -> Iterator[tuple[str, JobState]]:
     """List all job folders in a layer with their states."""
     for root, job in job_folders(parent):
         owner = job_owner(root)
-        if owner is not None and not owner.is_gone() and holds_locks(root, job):
+        # in a bucket the lease decides: a job that begins has no lock yet
+        if (
+            owner is not None
+            and not owner.is_gone()
+            and (bool(owner.lease) or holds_locks(root, job))
+        ):
             yield root, JobState.RUNNING
         elif problem_of(root):
             yield root, JobState.REFUSED
-        elif store_at(root).exists(RECORD_NAME):
+        elif _has_ended(root):
+            yield root, JobState.DEAD
+        elif has_record(root):
             yield root, JobState.UNPUBLISHED
         elif can_resume(root):
             yield root, JobState.CAN_GO_ON
@@ -134,6 +143,12 @@ def check_records(paths: RecordPaths) -> None:
     for target in () if record is None else record["targets"]:
         paths.target(target, PLAN_NAME)
     read_publication(paths)
+
+
+def _has_ended(root: str) -> bool:
+    """Check whether a job in a bucket has no lease any more: others have ended it, and a process of
+    it that was paused wrote records after that."""
+    return is_bucket(root) and not store_at(root).is_file(OWNER_NAME)
 
 
 def job_owner(root: str) -> Owner | None:
@@ -187,9 +202,12 @@ def age_seconds(root: str) -> float:
 
 
 def can_resume(root: str) -> bool:
-    """Check whether an interrupted job has a journal entry or a submitted array."""
+    """Check whether an interrupted job has a journal entry, a submitted array, or something that
+    jobs inside it have made."""
     store = store_at(root)
-    return store.exists(PLAN_NAME) and (has_journal(root) or store.exists(BATCH_NAME))
+    return store.exists(PLAN_NAME) and (
+        has_journal(root) or store.exists(BATCH_NAME) or store.exists(SCRATCH_NAME)
+    )
 
 
 def read_plan(root: str) -> dict[str, Any] | None:
@@ -231,6 +249,11 @@ def targets_of(root: str) -> list[str]:
     )
 
 
+def places_of(root: str, job: str) -> list[str]:
+    """List the folders in which the mags of a job are written, where these are not renamed."""
+    return [placed_name(target, job) for target in targets_of(root)] if is_bucket(root) else []
+
+
 def holds_only_jobs(folder: str) -> bool:
     """Check that a future dataset folder contains only what jobs create. Call it before reading the
     JSON of the dataset, which a job may write."""
@@ -249,4 +272,4 @@ def _is_made_by_jobs(layer_folder: str) -> bool:
         return False
     names = [name for name in store.names() if not name.startswith(".")]
     written = {target for root, _ in job_folders(layer_folder) for target in targets_of(root)}
-    return not names or {f"{layer_folder}/{name}" for name in names} <= written
+    return {f"{layer_folder}/{plain_name(name)}" for name in names} <= written

@@ -17,6 +17,7 @@ from wkwdask.errors import CorruptError
 from wkwdask.model.parsing import reading
 from wkwdask.model.writing.receipts import Receipt
 from wkwdask.runs.job import Job, Result
+from wkwdask.store.objects.line_objects import LineObjects
 from wkwdask.store.store import folders_of, numbered, store_at
 
 if TYPE_CHECKING:
@@ -40,8 +41,10 @@ class Journal:
 
     def __init__(self, folder: str, number: int | None = None) -> None:
         self._output = open_next(folder, _PREFIX, number)
-        # the name of the journal must survive a power failure before any line counts
-        folders_of(folder).fsync(folder)
+        folders = store_at(folder).folders
+        if folders is not None:
+            # the name of the journal must survive a power failure before any line counts
+            folders.fsync(folder)
         self._flushed = time.monotonic()
 
     def append(self, entry: dict[str, Any]) -> None:
@@ -67,8 +70,11 @@ def open_next(
 ) -> Output:
     """Create a file of lines with the next free number. After a collision with another process, the
     number increases by ``step``."""
+    store = store_at(folder)
     if number is None:
-        number = max((n for n, _ in numbered(store_at(folder), prefix, SUFFIX)), default=-1) + 1
+        number = max((n for n, _ in numbered(store, prefix, SUFFIX)), default=-1) + 1
+    if store.can.compares:
+        return LineObjects(store, lambda n: f"{prefix}{n}{SUFFIX}", number)
     while True:
         try:
             return folders_of(folder).create(f"{folder}/{prefix}{number}{SUFFIX}", append=True)

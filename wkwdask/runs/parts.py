@@ -26,8 +26,7 @@ from wkwdask.plans.cells import cell_map
 from wkwdask.runs.job import Result, Task
 from wkwdask.runs.report import MagReport
 from wkwdask.runs.shared_loop import num_sharing, share
-from wkwdask.store.paths import dirname
-from wkwdask.store.store import folders_of, store_at
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -67,13 +66,15 @@ class BrickWriter:
         target: TargetArray,
         brick_shape: Vec3,
         part: Vec3 | None,
-        region: BoundingBox | None = None,
+        region: BoundingBox,
     ) -> None:
+        """Start with ``region``, the box of all bricks. Shards may come in any order: each is
+        closed when its part of the region is complete."""
         self._target = target
         self._encoder = target.encoder
         self._brick_shape = brick_shape
         self._part = part
-        self._region = region
+        self._region = region.intersection(target.box)
         self._received: Counter[Vec3] = Counter()
         self._open: dict[Vec3, Writer] = {}
         self._receipts: list[Receipt] = []
@@ -152,8 +153,6 @@ class BrickWriter:
                 writer.flush()
 
     def _close_if_whole(self, shard: Vec3, inside: BoundingBox) -> None:
-        if self._region is None:
-            return
         self._received[shard] += inside.volume
         if (
             self._received[shard]
@@ -167,20 +166,12 @@ class BrickWriter:
     def _writer(self, shard: Vec3) -> Writer:
         writer = self._open.get(shard)
         if writer is None:
-            if self._part is None:
-                # bricks of whole shards arrive shard by shard, so the previous shard is complete
-                self._finish()
             writer = self._open[shard] = self._target.open_part(shard, self._part)
         return writer
 
-    def _finish(self) -> None:
-        for shard in list(self._open):
-            self._receipts.append(self._open[shard].close())
-            del self._open[shard]
-
     def close(self) -> list[Receipt]:
-        """Publish all open shards and return all receipts."""
-        self._finish()
+        """Return all receipts."""
+        assert not self._open
         return self._receipts
 
     def __enter__(self) -> Self:
@@ -274,10 +265,11 @@ def states_of_part(
     #
     #   parts   |   0   |   1   |
     #   files     | a  | b  | c |     a and b count in part 0, c in part 1, although part 1 reads b too  # noqa: E501
-    corners = np.maximum(states[:, :3] * file_shape, shard.topleft)
-    counted: States = states[
-        ((corners >= region.topleft) & (corners < region.bottomright)).all(axis=1)
-    ]
+    files = states[:, :3] * file_shape
+    corners = np.maximum(files, shard.topleft)
+    low, high = np.maximum(shard.topleft, region.topleft), region.bottomright
+    is_counted = (corners >= low) & (corners < np.minimum(shard.bottomright, high))
+    counted: States = states[(is_counted & (files + file_shape > shard.topleft)).all(axis=1)]
     return counted
 
 
@@ -312,7 +304,7 @@ def write_scratch(
 ) -> tuple[ScratchPiece, ...]:
     """Write pieces to one scratch file, atomically and repeatably; pieces of zeros are left out."""
     store = store_at(folder)
-    folders_of(folder).make_folders_below(dirname(folder), folder)
+    store_at(folder).make(in_existing=True)
     written, offset = [], 0
     with store.new_file(name, flush=False) as file:
         for part, box, channels, voxels in pieces:

@@ -127,11 +127,14 @@ def keep_progress(folder: str, mag: str) -> None:
     """Copy the last progress lines of a job to its first mag."""
     with contextlib.suppress(OSError):
         lines = _last_lines(store_at(folder))
-        if lines:
-            output = folders_of(mag).create(f"{mag}/{PROGRESS_NAME}", exclusive=False)
+        folders, data = store_at(mag).folders, b"".join(lines)
+        if lines and folders is None:
+            store_at(mag).put(PROGRESS_NAME, data)
+        elif lines and folders is not None:
+            output = folders.create(f"{mag}/{PROGRESS_NAME}", exclusive=False)
             with contextlib.closing(output) as file:
                 file.set_nbytes(0)
-                file.write(memoryview(b"".join(lines)), 0)
+                file.write(memoryview(data), 0)
 
 
 def _last_lines(store: Store) -> list[bytes]:

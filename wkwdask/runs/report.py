@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
@@ -12,6 +12,8 @@ from wkwdask.model.summary import Card, counted, format_nbytes, html_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from wkwdask.model.json_text import JsonObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +103,12 @@ class Report(Card):
     def _drawn(self) -> Iterable[str]:
         return (mag.path for mag in self.mags)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the form kept in the provenance of a mag."""
         return asdict(self)
 
     @classmethod
-    def from_json(cls, value: dict[str, Any], note: str, folders: Sequence[str]) -> Report:
+    def from_json(cls, value: JsonObject, note: str, folders: Sequence[str]) -> Report:
         """Parse the form kept in the provenance of a mag; raises KeyError, TypeError or ValueError
         if it is not valid."""
         mags = [
@@ -118,7 +120,7 @@ class Report(Card):
         return cls(tuple(mags), nbytes_in, float(seconds), note)
 
 
-def _mag_report(entry: dict[str, Any], folder: str) -> MagReport:
+def _mag_report(entry: JsonObject, folder: str) -> MagReport:
     box = entry["nonzero"]
     nonzero = (
         None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 from wkwdask.errors import LockedError, ResumeError, TaskFailedError, WkwDaskError
 from wkwdask.model.summary import counted
 from wkwdask.runs import job as jobs
-from wkwdask.runs.job import copy_marks, is_final, user_trace
+from wkwdask.runs.job import copy_marks, is_fatal, is_final, user_trace
 from wkwdask.runs.progress import FAILURES, Failure, LineFile
 
 if TYPE_CHECKING:
@@ -196,6 +196,8 @@ class RetryingJob:
             )
             return _PAUSES_SECONDS[tried - 1]
         self._note(task, failed, tried)
+        if is_fatal(error):
+            raise self._error("the others would fail in the same way, so they were not tried")
         if self._num_failed > self._policy.most_failures or (
             not self._has_succeeded and self._num_failed >= _FAILURES_WITHOUT_SUCCESS
         ):

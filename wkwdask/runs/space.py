@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import SpaceError
 from wkwdask.model.summary import counted, format_nbytes
-from wkwdask.store.paths import dirname
+from wkwdask.store.paths import dirname, is_bucket
 from wkwdask.store.store import folders_of, store_at
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ def check_space(needs: Sequence[Need], run_tasks: RunTasks, *, force: bool) -> l
     where they may. With ``force``, only warn."""
     by_disk: dict[int, list[Need]] = {}
     for need in needs:
+        if is_bucket(need.folder):  # which has no limit that can be asked for
+            continue
         place = existing_folder(need.folder)
         by_disk.setdefault(folders_of(place).stat(place).st_dev, []).append(need)
     return [
@@ -104,6 +106,8 @@ def free_nbytes(folder: str) -> int:
 
 def _free(folder: str) -> tuple[int, int | None]:
     """Return the free bytes and inodes of the disk of a folder that may not exist yet."""
+    if is_bucket(folder):
+        return 1 << 62, None
     place = existing_folder(folder)
     return folders_of(place).free(place)
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import ExistsError, LockedError, ResumeError
+from wkwdask.errors import ExistsError, LockedError, ResumeError, UnsupportedError
 from wkwdask.formats.record_paths import job_root
 from wkwdask.formats.replaceable import check_targets, is_occupied, replaces
 from wkwdask.geometry.bounding_box import moved
 from wkwdask.geometry.mag import vec3
 from wkwdask.model.parsing import reading
+from wkwdask.model.placement import placed_name
 from wkwdask.model.summary import counted, format_nbytes
 from wkwdask.runs.calls import current_call
 from wkwdask.runs.job_folder import JobFolder, NewMag, release_dead_locks
@@ -27,13 +30,18 @@ from wkwdask.runs.job_records import (
     targets_of,
 )
 from wkwdask.runs.journal import Journal, JournaledJob, finished_work, read_journal, receipts_of
-from wkwdask.runs.parts import pyramid_records
+from wkwdask.runs.parts import ShardTally, pyramid_records
 from wkwdask.runs.progress import keep_progress
 from wkwdask.runs.report import Report
 from wkwdask.store import by_path
 from wkwdask.store.locks import Owner, lock_holder, locks_of
-from wkwdask.store.paths import basename, is_below, local_path
-from wkwdask.store.records import PROVENANCE_NAME, format_file_record, read_provenance
+from wkwdask.store.paths import basename, is_below, is_bucket, target_path
+from wkwdask.store.records import (
+    PROVENANCE_NAME,
+    format_file_record,
+    format_provenance,
+    read_provenance,
+)
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
@@ -44,9 +52,10 @@ if TYPE_CHECKING:
     from wkwdask.model.metadata_edit import MetadataEdit
     from wkwdask.model.writing.receipts import Receipt
     from wkwdask.model.writing.target_array import TargetArray
+    from wkwdask.model.writing.target_image import NewLevels
     from wkwdask.runs.job_records import InterruptedJob
     from wkwdask.runs.journal import ResumableJob
-    from wkwdask.runs.parts import ShardTally
+    from wkwdask.runs.report import MagReport
     from wkwdask.store.locks import ShardBox
 
 
@@ -55,56 +64,179 @@ _DONE_NOTE = (
     "nothing to do: the mags were finished before with the same settings, and the source has not "
     "changed"
 )
-_FINISHED_NOTE = (
+FINISHED_NOTE = (
     "an earlier job with the same settings was interrupted while it published its result; the "
     "publication is now complete"
 )
 
 
-@dataclass(frozen=True, slots=True)
-class StagedMags:
-    """Job that writes mags: targets, final folders, settings, and the change of the metadata.
-    Picklable; nothing is created before :meth:`start`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedJob(ABC):
+    """Job whose results are built in its folder and published together. Picklable; nothing is
+    created before :meth:`start`."""
 
     owner: Owner
     parent: str
-    """Folder of the layer, in which the job folder is created."""
-    targets: tuple[TargetArray, ...]
-    """Mags that tasks write, finest first."""
+    """Folder in which the job folder is created."""
     folders: tuple[str, ...]
-    """Final folder of each mag."""
-    nbytes_in: int
-    """Voxel bytes read, for the report."""
-    edit: MetadataEdit | None
-    """Change of the metadata on publication."""
+    """Final path of each result."""
     settings: dict[str, Any]
-    """Settings of the job, kept in its provenance."""
+    """Settings of the job, which a resumed job must have in common."""
     existing: str
     """``"error"``, ``"resume"``, ``"overwrite"``, ``"restart"``, or ``"update"`` if the targets are
     the published mags themselves."""
+    nbytes_in: int
+    """Voxel bytes read, for the report."""
+    targets: tuple[TargetArray, ...] = ()
+    """Mags that tasks write, finest first; none of a job that makes something else."""
+    task_nbytes: int = 256 << 20
+    """Approximate memory of one task."""
     plan: dict[str, Any] | None = None
     """Decisions of the first start that a resumed job keeps."""
-    is_pyramid: bool = False
-    """Whether each mag after the first is downsampled from the one before."""
     resumes_automatically: bool = True
     """Whether the same call resumes an interrupted job. If not, only ``existing="resume"`` does,
     and any other job replaces it."""
     resumed_by: str | None = None
     """Value of ``existing=`` that resumes the job once it is interrupted; None for that of its own
     call."""
-    voxel_provenance: dict[str, Any] | None = None
-    """Provenance of the voxels, if this job only stores them in another way."""
-    ignored_settings: tuple[str, ...] = ()
-    """Settings that may differ on resume."""
-    task_nbytes: int = 256 << 20
-    """Approximate memory of one task."""
-    box: BoundingBox | None = None
-    """Box of the data in the single mag, if files are copied whole together with data around that
-    box."""
 
     @property
     def root(self) -> str:
         return job_root(self.parent, self.owner.job)
+
+    @abstractmethod
+    def planned(self) -> tuple[MagReport, ...]:
+        """Return reports of the mags that the job would write."""
+
+    @abstractmethod
+    def start(self) -> Report | None:
+        """Lock the targets and create the job folder; return a report if nothing is left to do. It
+        can be repeated in another process."""
+
+    def journaled(self, job: ResumableJob, journal: Journal) -> JournaledJob:
+        """Wrap a job so that it continues after its journal."""
+        return JournaledJob(
+            job,
+            journal.append,
+            read_journal(self.root),
+            self.targets,
+            folder=self.root,
+            nbytes_in=self.nbytes_in,
+            task_nbytes=self.task_nbytes,
+        )
+
+    @abstractmethod
+    def publish(self, tallies: Sequence[ShardTally], note: str = "") -> Report:
+        """Check that all was written, then publish the results."""
+
+    @abstractmethod
+    def _job_folder(self) -> JobFolder: ...
+
+    def _take_folder(self) -> dict[str, Any] | None:
+        """Lock the targets and create the job folder; return the provenance of an equal job that
+        was completed meanwhile."""
+        new_folders = by_path.missing_folders(self.parent)
+        current_call().new_folders += new_folders
+        try:
+            return self._job_folder().start(
+                self.existing, self.settings, self.plan, self.resumed_by
+            )
+        except BaseException:
+            by_path.remove_empty(new_folders)
+            raise
+
+    def count_leftovers(self) -> tuple[int, int]:
+        """Count files and bytes of interrupted jobs on the same targets, which this job keeps or
+        removes."""
+        ended = (
+            root
+            for root, state in job_states(self.parent)
+            if state in (JobState.CAN_GO_ON, JobState.DEAD)
+            and set(targets_of(root)) & set(self.folders)
+        )
+        counts = [
+            by_path.count_tree(root)
+            for root in {*ended, *([self.root] if store_at(self.root).is_folder() else [])}
+        ]
+        return sum(count for count, _ in counts), sum(nbytes for _, nbytes in counts)
+
+    def discard(self) -> None:
+        self._job_folder().discard()
+
+    def suspend(self, error: BaseException) -> None:
+        """End this attempt; the journal stays for the next one, and a note on the error says so."""
+        try:
+            is_kept = self._end()
+        except OSError as another:  # of the same server or disk: the first error says more
+            error.add_note(f"the locks of the job stay until its lease ends: {another}")
+            return
+        if is_kept:
+            add_resume_note(
+                error, self.root, self.resumed_by, needs_array=not self.resumes_automatically
+            )
+
+    def _end(self) -> bool:
+        """End this attempt, without leaving an empty folder; return whether finished work stays for
+        a later start."""
+        is_kept = self._job_folder().suspend()
+        if not is_kept:
+            by_path.remove_empty(self._emptied())
+        return is_kept
+
+    def _emptied(self) -> list[str]:
+        """List folders that go with a job if nothing else is in them."""
+        return [each for each in current_call().new_folders if is_below(self.parent, each)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedMags(StagedJob):
+    """Job that writes mags: targets, and the change of the metadata."""
+
+    edit: MetadataEdit | None
+    """Change of the metadata on publication."""
+    is_pyramid: bool = False
+    """Whether each mag after the first is downsampled from the one before."""
+    voxel_provenance: dict[str, Any] | None = None
+    """Provenance of the voxels, if this job only stores them in another way."""
+    ignored_settings: tuple[str, ...] = ()
+    """Settings that may differ on resume."""
+    box: BoundingBox | None = None
+    """Box of the data in the single mag, if files are copied whole together with data around that
+    box."""
+
+    def _emptied(self) -> list[str]:
+        # with the folder of the layer, which an earlier start may have made
+        return [*super(StagedMags, self)._emptied(), self.parent]
+
+    @property
+    def listed(self) -> tuple[str, ...]:
+        """Folder of each mag as readers find it before this job publishes."""
+        return tuple(
+            target.listed or folder
+            for target, folder in zip(self.targets, self.folders, strict=True)
+        )
+
+    @property
+    def published(self) -> tuple[str, ...]:
+        """Folder of each mag after the publication."""
+        if not switches(self.parent, self.targets):
+            return self.folders
+        return tuple(placed_name(folder, self.owner.job) for folder in self.folders)
+
+    def laid_out_again(self, levels: NewLevels) -> StagedMags:
+        """Return the job with levels of other metadata in the same places."""
+        targets = tuple(
+            replace(new, array=new.array.at(target.array.store), staging=target.staging)
+            for new, target in zip(levels.targets, self.targets, strict=True)
+        )
+        edit = placed_edit(levels.edit, self.parent, self.owner, targets, self.existing)
+        return replace(self, targets=targets, edit=edit)
+
+    def planned(self) -> tuple[MagReport, ...]:
+        return tuple(
+            ShardTally(target, 0).report(folder)
+            for target, folder in zip(self.targets, self.folders, strict=True)
+        )
 
     def check_free(self) -> None:
         """Check that the job could start now, without taking any lock."""
@@ -118,7 +250,7 @@ class StagedMags:
             and find_interrupted(self.parent, self.folders) is None
             and not self._was_publishing()
         ):
-            check_targets(self.folders, self.existing)
+            check_targets(self.listed, self.existing)
         self._check_metadata()
 
     def _was_publishing(self) -> bool:
@@ -152,21 +284,15 @@ class StagedMags:
         if done is not None:
             return done
         self._check_metadata()
-        new_folders = by_path.missing_folders(self.parent)
-        current_call().new_folders += new_folders
+        check_named(self.parent, self.folders, self.targets, self.edit)
         try:
-            finished = self._job_folder().start(
-                self.existing, self.settings, self.plan, self.resumed_by
-            )
+            finished = self._take_folder()
         except ExistsError:
             if self.existing != "resume":
                 raise
             return self._finished_before()
-        except BaseException:
-            by_path.remove_empty(new_folders)
-            raise
         if finished is not None:
-            return report_in(finished, _FINISHED_NOTE, self.folders)
+            return report_in(finished, FINISHED_NOTE, self.published)
         self._prepare()
         call = current_call()
         call.has_written, call.id = True, call_of(self.root) or call.id
@@ -180,6 +306,9 @@ class StagedMags:
                 self.edit.check_current()
             for target in self.targets:
                 target.prepare()
+                if is_bucket(self.parent):  # by which readers know that a level was not removed
+                    record = format_provenance({"job": self.owner.job})
+                    target.array.store.put(PROVENANCE_NAME, record)
         except BaseException:
             self._end()
             raise
@@ -189,7 +318,7 @@ class StagedMags:
         work to do."""
         if (
             self.existing == "resume"
-            and all(is_occupied(folder) for folder in self.folders)
+            and all(is_occupied(folder) for folder in self.listed)
             and has_no_jobs(self.parent, self.folders)
         ):
             return self._finished_before()
@@ -199,7 +328,7 @@ class StagedMags:
         """Check whether a job with the same settings made all mags."""
         return all(
             is_occupied(folder) and read_provenance(folder).get("settings") == self.settings
-            for folder in self.folders
+            for folder in self.listed
         )
 
     def accepting_finished(self) -> StagedMags:
@@ -215,12 +344,12 @@ class StagedMags:
     def is_finished_by(self, call: str) -> bool:
         """Check whether a call made all mags with the same settings."""
         return self.is_finished() and all(
-            read_provenance(folder).get("call") == call for folder in self.folders
+            read_provenance(folder).get("call") == call for folder in self.listed
         )
 
     def _finished_before(self) -> Report:
         """Return the report of the job that made the published mags."""
-        for folder in self.folders:
+        for folder in self.listed:
             provenance = read_provenance(folder)
             if "settings" not in provenance:
                 what = (
@@ -238,7 +367,7 @@ class StagedMags:
             )
             call = current_call()
             call.id = str(provenance.get("call") or call.id)
-        return report_in(read_provenance(self.folders[0]), _DONE_NOTE, self.folders)
+        return report_in(read_provenance(self.listed[0]), _DONE_NOTE, self.listed)
 
     def num_done(self) -> int:
         return sum(1 for _ in read_journal(self.root))
@@ -250,29 +379,9 @@ class StagedMags:
             return None
         with contextlib.suppress(LockedError):  # reported when the locks are taken
             self.check_free()
-        ended = (
-            root
-            for root, state in job_states(self.parent)
-            if state in (JobState.CAN_GO_ON, JobState.DEAD)
-            and set(targets_of(root)) & set(self.folders)
-        )
-        counts = [
-            by_path.count_tree(root)
-            for root in {*ended, *([self.root] if store_at(self.root).is_folder() else [])}
-        ]
-        return sum(count for count, _ in counts), sum(nbytes for _, nbytes in counts)
-
-    def journaled(self, job: ResumableJob, journal: Journal) -> JournaledJob:
-        """Wrap a job so that it continues after its journal."""
-        return JournaledJob(
-            job,
-            journal.append,
-            read_journal(self.root),
-            self.targets,
-            folder=self.root,
-            nbytes_in=self.nbytes_in,
-            task_nbytes=self.task_nbytes,
-        )
+        if is_bucket(self.parent):  # which is never full
+            return 0, 0
+        return self.count_leftovers()
 
     def known_shards(self) -> dict[Vec3, Receipt]:
         """List the shards of the single target that are in the journal and on disk, checking
@@ -301,7 +410,7 @@ class StagedMags:
         keep_progress(job_folder.root, tallies[0].target.folder)
         seconds = job_folder.seconds()
         reports = [
-            tally.report(folder) for tally, folder in zip(tallies, self.folders, strict=True)
+            tally.report(folder) for tally, folder in zip(tallies, self.published, strict=True)
         ]
         if self.box is not None:
             reports = [replace(report, voxels=self.box.volume) for report in reports]
@@ -309,14 +418,15 @@ class StagedMags:
         boxes = [self.box or moved(target.box, target.origin) for target in self.targets]
         new_mags = [
             NewMag(
-                basename(target.folder),
+                None if target.folder == folder else basename(target.folder),
                 folder,
                 target.mag.name,
                 (*box.topleft, *box.size),
                 format_file_record(rows),
+                None if listed == folder else listed,
             )
-            for target, folder, box, rows in zip(
-                self.targets, self.folders, boxes, rows_of_all, strict=True
+            for target, folder, box, rows, listed in zip(
+                self.targets, self.published, boxes, rows_of_all, self._listed_now(), strict=True
             )
         ]
         made = {} if self.voxel_provenance is None else {"made": self.voxel_provenance}
@@ -327,8 +437,14 @@ class StagedMags:
             **made,
         }
         job_folder.publish(new_mags, self._edit_with_maxima(report), provenance)
-        _logger.info("published %s", ", ".join(self.folders))
+        _logger.info("published %s", ", ".join(self.published))
         return report
+
+    def _listed_now(self) -> tuple[str | None, ...]:
+        """Return the folders that the document will not name any more, None for none."""
+        if self.edit is None or not switches(self.parent, self.targets):
+            return (None,) * len(self.targets)
+        return self.edit.listed_now()
 
     def _edit_with_maxima(self, report: Report) -> MetadataEdit | None:
         """Return the metadata edit with the largest segment ids, which are known only now."""
@@ -336,35 +452,8 @@ class StagedMags:
             return None
         maxima = tuple(mag.maximum if isinstance(mag.maximum, int) else None for mag in report.mags)
         return self.edit.with_maxima(
-            maxima, is_new_content=self.voxel_provenance is None and is_occupied(self.folders[0])
+            maxima, is_new_content=self.voxel_provenance is None and is_occupied(self.listed[0])
         )
-
-    def discard(self) -> None:
-        self._job_folder().discard()
-
-    def suspend(self, error: BaseException) -> None:
-        """End this attempt; the journal stays for the next one, and a note on the error says so."""
-        if self._end():
-            add_resume_note(
-                error, self.root, self.resumed_by, needs_array=not self.resumes_automatically
-            )
-
-    def _end(self) -> bool:
-        """End this attempt, without leaving an empty folder; return whether finished work stays for
-        a later start."""
-        is_kept = self._job_folder().suspend()
-        if not is_kept:
-            by_path.remove_empty(
-                [
-                    *(
-                        folder
-                        for folder in current_call().new_folders
-                        if is_below(self.parent, folder)
-                    ),
-                    self.parent,
-                ]
-            )
-        return is_kept
 
     def _job_folder(self) -> JobFolder:
         datasets = () if self.edit is None else tuple(self.edit.folders().values())
@@ -374,7 +463,42 @@ class StagedMags:
             self.folders,
             is_kept_for_later=self.resumes_automatically,
             datasets=datasets,
+            check=partial(check_targets, self.listed),
         )
+
+
+def switches(parent: str, targets: Sequence[TargetArray]) -> bool:
+    """Check whether new levels have names that contain their job, to which the document switches:
+    in a bucket, and where a level cannot be replaced together with what its document states."""
+    return is_bucket(parent) or any(target.listed is not None for target in targets)
+
+
+def check_named(
+    parent: str,
+    folders: Sequence[str],
+    targets: Sequence[TargetArray],
+    edit: MetadataEdit | None,
+) -> None:
+    """Raise UnsupportedError for levels in a bucket that no document will name."""
+    if edit is None and is_bucket(parent) and not any(target.is_in_place for target in targets):
+        raise UnsupportedError(
+            f"{folders[0]}: in a bucket, the document of an image or dataset names each level, and "
+            "none names this one; create_dataset() makes a dataset, and save() a layer in it"
+        )
+
+
+def placed_edit(
+    edit: MetadataEdit | None,
+    parent: str,
+    owner: Owner,
+    targets: Sequence[TargetArray],
+    existing: str,
+) -> MetadataEdit | None:
+    """Return the edit of new levels as their documents name them."""
+    if edit is None or not switches(parent, targets):
+        return edit
+    listed = tuple(target.listed for target in targets)
+    return edit.placed(owner.job, None if replaces(existing) else listed)
 
 
 def report_in(provenance: dict[str, Any], note: str, folders: Sequence[str]) -> Report:
@@ -454,8 +578,9 @@ def add_resume_note(
     error: BaseException, root: str, resumed_by: str | None, *, needs_array: bool = False
 ) -> None:
     """Note on an error how much finished work an interrupted job keeps, and what resumes it."""
-    if isinstance(error, ResumeError) or "existing=" in str(error):
-        # it names the only way that is left
+    said = [str(error), *getattr(error, "__notes__", ())]
+    if isinstance(error, ResumeError) or any("existing=" in text for text in said):
+        # it names the only way that is left, or is of a job inside of this one
         return
     count, nbytes = finished_work(root)
     kept = f"finished work is kept ({counted(count, 'task')}, {format_nbytes(nbytes)})"
@@ -559,6 +684,18 @@ class Draft:
     def staged(self, name: str) -> str:
         return f"{self.root}/{name}"
 
+    def staged_levels(self, levels: NewLevels) -> tuple[TargetArray, ...]:
+        """Return new levels where the job builds them: in its folder, from which they are renamed,
+        or in a bucket where they stay."""
+        staged = []
+        for target, folder in zip(levels.targets, levels.folders, strict=True):
+            built = target.built_in(self.staged(target.box.mag.long_name))
+            if is_bucket(self.parent):
+                store = target.array.store.at(placed_name(folder, self.owner.job))
+                built = replace(built, array=target.array.at(store))
+            staged.append(built)
+        return tuple(staged)
+
     def shape(self, name: str = "region") -> Vec3 | None:
         """Return a shape chosen by the interrupted start; None for a new job."""
         return None if self.before is None else vec3(self.before[name])
@@ -595,15 +732,16 @@ class Draft:
         )
         for target in targets:
             target.array.codec.check_packages(target.folder)
+        edit = placed_edit(edit, self.parent, self.owner, targets, self.existing)
         options["resumed_by"] = self.resumed_by
         return StagedMags(
-            self.owner,
-            self.parent,
-            tuple(targets),
-            self.folders,
-            nbytes_in,
-            edit,
-            self.settings,
+            owner=self.owner,
+            parent=self.parent,
+            targets=tuple(targets),
+            folders=self.folders,
+            nbytes_in=nbytes_in,
+            edit=edit,
+            settings=self.settings,
             plan=plan,
             **options,
         )
@@ -621,7 +759,7 @@ def stage(
     """Draft a job, new or resumed. If something outside of the settings determines voxels,
     ``existing="overwrite"`` starts over."""
     check_existing(existing)
-    local_path(parent)  # raises an error for a remote location
+    target_path(parent)  # raises an error for a location that is only read
     resumed_by = resuming_policy(existing, settings_are_complete=settings_are_complete)
     existing = existing if settings_are_complete else _restarting(existing)
     interrupted = _find_interrupted(parent, folders, settings, existing)

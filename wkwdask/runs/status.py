@@ -26,7 +26,7 @@ from wkwdask.runs.job_records import (
 from wkwdask.runs.journal import MAX_NUMBER, entries_of, read_journal, stored_nbytes
 from wkwdask.runs.progress import describe, describe_count, read_failures, read_progress
 from wkwdask.runs.report import Report
-from wkwdask.store.paths import abspath, basename, dirname, is_below, local_path
+from wkwdask.store.paths import abspath, basename, dirname, is_below, target_path
 from wkwdask.store.records import read_provenance
 from wkwdask.store.slurm import SlurmJob, count_states, describe_states, is_in_queue, wait_for_end
 from wkwdask.store.store import store_at
@@ -190,13 +190,18 @@ class JobStatus:
 
 def jobs_of(url: str | os.PathLike[str]) -> list[FoundJob]:
     """Find the jobs that write a dataset, layer or mag, which need not exist yet."""
-    path = abspath(local_path(location_of(url)))
+    path = abspath(target_path(location_of(url)))
     if not store_at(path).is_folder() and not store_at(dirname(path)).is_folder():
         raise MissingError(f"{path}: no such dataset, layer or mag")
-    return [job for folder in _folders(path) for job in _jobs_in(folder) if _concerns(job, path)]
+    return [
+        job
+        for folder in folders_with_jobs(path)
+        for job in _jobs_in(folder)
+        if _concerns(job, path)
+    ]
 
 
-def _folders(path: str) -> Iterator[str]:
+def folders_with_jobs(path: str) -> Iterator[str]:
     """Iterate over the folders that may hold jobs of a path: its parent, itself, and its
     subfolders."""
     yield dirname(path)
@@ -349,7 +354,7 @@ class FinishedJob:
 
 def finished_jobs(url: str | os.PathLike[str]) -> list[FinishedJob]:
     """List the finished jobs that wrote the mags of a dataset, layer or mag."""
-    path = abspath(local_path(location_of(url)))
+    path = abspath(target_path(location_of(url)))
     finished: dict[str, FinishedJob] = {}
     for folder in _mag_folders(path):
         provenance = read_provenance(folder)

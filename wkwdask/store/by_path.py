@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fnmatch
 import glob
 import math
+import os
 import re
 import secrets
 import stat as modes
 import tempfile
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from wkwdask.errors import CorruptError, MissingError
 from wkwdask.store import files
-from wkwdask.store.paths import TEMPORARY_SUFFIX, dirname, is_on_disk
+from wkwdask.store.objects.new_objects import MEMORY_NBYTES
+from wkwdask.store.objects.remote import RemoteStore
+from wkwdask.store.paths import TEMPORARY_SUFFIX, dirname, is_on_disk, is_remote, split
+from wkwdask.store.store import store_at
+from wkwdask.store.zipped import forget_zip
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -25,7 +32,7 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.states import States
-    from wkwdask.model.store import OpenFile, Output
+    from wkwdask.model.store import OpenFile, Output, Store
 
 
 def has_magic(path: str) -> bool:
@@ -62,11 +69,22 @@ def read_array(
 ) -> npt.NDArray[Any]:
     """Read an array from a byte offset, with at most ``count`` values."""
     value_type = np.dtype(dtype)
-    with files.open_file(path) as file:
+    with _opened(path) as file:
         available = max(0, file.nbytes - offset) // value_type.itemsize
         out = np.empty(available if count < 0 else min(count, available), value_type)
         file.read_into(out.view(np.uint8), offset)
     return out
+
+
+def _opened(path: str) -> OpenFile:
+    """Open a file on a file system or in a bucket."""
+    if not is_remote(path):
+        return files.open_file(path)
+    folder, name = split(path)
+    (file,) = store_at(folder).open_heads([name], 1)
+    if file is None:
+        raise MissingError(f"{path}: not found")
+    return file
 
 
 def map_array(
@@ -84,6 +102,12 @@ def map_array(
 
 def count_tree(folder: str) -> tuple[int, int]:
     """Count the files in a folder tree and their bytes, without following symbolic links."""
+    if is_remote(folder):
+        entries = (
+            entry for above, _, _ in store_at(folder).walk() for entry in store_at(above).scandir()
+        )
+        sizes = [entry.stat().st_size for entry in entries if entry.is_file()]
+        return len(sizes), sum(sizes)
     count, nbytes = 0, 0
     for path, _, names in files.walk(folder):
         count += len(names)
@@ -92,7 +116,10 @@ def count_tree(folder: str) -> tuple[int, int]:
 
 
 def missing_folders(path: str) -> list[str]:
-    """Return the folders that :meth:`Store.make` would create for a path, outermost first."""
+    """Return the folders that :meth:`Store.make` would create for a path, outermost first; none in
+    a bucket, which has no folders."""
+    if is_remote(path):
+        return []
     missing = []
     while not files.exists(path) and path != dirname(path):
         missing.append(path)
@@ -101,15 +128,40 @@ def missing_folders(path: str) -> list[str]:
 
 
 def remove_empty(folders: Sequence[str]) -> None:
-    """Remove folders that are empty, the last one first."""
-    for folder in reversed(folders):
+    """Remove folders that are empty, the last one first; a bucket has none."""
+    for folder in reversed([folder for folder in folders if not is_remote(folder)]):
         with contextlib.suppress(OSError):  # it is not empty, or absent
             files.rmdir(folder)
+
+
+def scratch_folder(purpose: str) -> str:
+    """Return a private folder for temporary files of this machine, the same one for each call with
+    the same purpose."""
+    digest = blake2b(purpose.encode(errors="surrogateescape"), digest_size=8).hexdigest()
+    folder = f"{tempfile.gettempdir()}/wkwdask-{os.getuid()}-{digest}"
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+    found = os.lstat(folder)
+    if not modes.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise PermissionError(errno.EACCES, "is not a private folder of this user", folder)
+    return folder
+
+
+def upload(path: str, store: Store, name: str) -> None:
+    """Store a file as an object of a bucket, given as a snapshot; raises Conflict if the object has
+    changed since then."""
+    assert isinstance(store, RemoteStore)
+    with files.open_stream(path) as file:
+        is_large = files.stat(path).st_size > MEMORY_NBYTES
+        store.publish(name, file if is_large else file.read())
+    forget_zip(store.path_of(name))
 
 
 def real_target(path: str) -> str:
     """Return the real path of a folder to write, existing or new; raises MissingError where a link
     on the way leads nowhere."""
+    if is_remote(path):
+        return path
     above = path
     while not files.exists(above) and above != dirname(above):
         files.check_folder_link(above)

@@ -8,11 +8,16 @@ files.
 from __future__ import annotations
 
 import errno
+import random
+import secrets
+import time
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import FormatError, MissingError
+from wkwdask.errors import FormatError, LockedError, MissingError, WkwDaskError
 from wkwdask.model.json_text import format_json, parse_object
+from wkwdask.model.store import Conflict, Expected
 from wkwdask.store import by_path, files
+from wkwdask.store.leases import check_conditions, check_fence, is_fenced
 from wkwdask.store.locks import lock_path, locked_file, remove_dead_lock
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.paths import dirname, is_below, join, split
@@ -23,6 +28,7 @@ if TYPE_CHECKING:
     from wkwdask.model.store import Store
 
 _MAX_NBYTES = 1 << 28
+_MAX_TURNS = 200
 
 
 def read_object(store: Store, name: str) -> dict[str, Any] | None:
@@ -44,6 +50,9 @@ def update_document(
     ``change`` gets the content, or None for an absent document, and returns the new content, or
     None to leave the document as it is. ``what`` names the change for those that wait for it.
     """
+    if store.can.compares:
+        _compare_and_swap(store, name, change)
+        return
     path = _replaced_file(store, name)
     with locked_file(path, what or f"change of {path}"):
         by_path.remove_temporaries(*split(path))  # their writers held this lock, so they have ended
@@ -51,6 +60,48 @@ def update_document(
         after = change(raw)
         if after is not None and after != raw:
             publish_bytes(path, after)
+
+
+def _compare_and_swap(
+    store: Store, name: str, change: Callable[[bytes | None], bytes | None]
+) -> None:
+    """Change a document in a bucket: read it, renew the lease of the job, and write it if it is
+    still the one that was read; else do all of it again."""
+    check_conditions(store.url)
+    for turn in range(_MAX_TURNS):
+        found = store.read_state(name, _MAX_NBYTES)
+        before, error = None if found is None else found[0], None
+        try:
+            after = change(before)
+        except WkwDaskError as raised:
+            after, error = before, raised
+        if after is None or (before is not None and after.rstrip() == before.rstrip()):
+            if before is None or not is_fenced():
+                break
+            after = before  # only a put proves that this was no old version
+        check_fence()
+        try:
+            store.put(name, _unique(after), Expected.ABSENT if found is None else found[1])
+        except Conflict:
+            time.sleep(random.uniform(0, min(0.5, 0.01 * 1.3 ** min(turn, 20))))
+        else:
+            break
+    else:
+        raise LockedError(
+            f"{store.path_of(name)}: other processes change it all the time; try again"
+        )
+    if error is not None:
+        raise error
+
+
+def _unique(document: bytes) -> bytes:
+    """Append white space that no other version of a document has.
+
+    Some servers name a state by a digest of the content: a document that returns to an earlier
+    content would return to an earlier state, and a write that expects that state would succeed.
+    """
+    bits = f"{secrets.randbits(64):064b}"
+    return document.rstrip() + b"\n" + bits.replace("0", " ").replace("1", "\t").encode() + b"\n"
 
 
 def update_json(
@@ -93,6 +144,11 @@ def remove_document(store: Store, name: str, may: Callable[[], bool], what: str)
         # of a process that was killed after it removed the file
         remove_dead_lock(store.path_of(name))
         return
+    if store.can.compares:
+        if may():
+            check_fence()
+            store.delete(name)
+        return
     path = store.path_of(name)
     with locked_file(_replaced_file(store, name), what):
         if may():
@@ -102,6 +158,8 @@ def remove_document(store: Store, name: str, may: Callable[[], bool], what: str)
 def check_replaceable(store: Store, name: str, owner: str) -> None:
     """Raise PermissionError if a document, or the target of its link, cannot be replaced; ``owner``
     is what it describes."""
+    if store.can.compares:
+        return
     changed = dirname(_replaced_file(store, name))
     if files.isdir(changed) and not files.is_writable(changed):
         raise PermissionError(errno.EACCES, f"the {owner}'s {name} could not be updated", changed)
@@ -109,7 +167,11 @@ def check_replaceable(store: Store, name: str, owner: str) -> None:
 
 def is_locked(store: Store, name: str) -> bool:
     """Check whether a document is being changed, or its change was killed."""
-    return store.is_file(name) and files.lexists(lock_path(_replaced_file(store, name)))
+    return (
+        not store.can.compares
+        and store.is_file(name)
+        and files.lexists(lock_path(_replaced_file(store, name)))
+    )
 
 
 def _replaced_file(store: Store, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Functions on files by path: on disk, in memory, or in a zip (this only for reading). Functions
+"""Functions on files by path: on disk, or in a zip (this only for reading). Functions
 named after those of ``os`` behave like them.
 
 Code above ``store`` reaches files through stores, which call these functions.
@@ -15,15 +15,7 @@ from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.model.store import FileState
 from wkwdask.store import local
 from wkwdask.store.local import LocalFileSystem, LocalOutput
-from wkwdask.store.memory import MEMORY_FILES, MemoryFileSystem, MemoryOutput
-from wkwdask.store.paths import (
-    ZIP,
-    dirname,
-    is_memory,
-    is_on_disk,
-    join,
-    relpath,
-)
+from wkwdask.store.paths import ZIP, check_no_bucket, dirname, is_on_disk, join, relpath
 from wkwdask.store.zipped import ZipFileSystem
 
 if TYPE_CHECKING:
@@ -36,22 +28,21 @@ _REMOVE_ATTEMPTS = 5
 _LOCAL_FILES = LocalFileSystem()
 
 
-def _system(path: str) -> LocalFileSystem | MemoryFileSystem | ZipFileSystem:
+def _system(path: str) -> LocalFileSystem | ZipFileSystem:
     return _LOCAL_FILES if is_on_disk(path) else _virtual(path)
 
 
-def _os(path: str) -> MemoryFileSystem | ZipFileSystem | ModuleType:
+def _os(path: str) -> ZipFileSystem | ModuleType:
     """Return the object that has the functions of ``os`` for a path."""
     return os if is_on_disk(path) else _virtual(path)
 
 
-def _virtual(path: str) -> MemoryFileSystem | ZipFileSystem:
+def _virtual(path: str) -> ZipFileSystem:
     """Return the file system of a path that is not one of the operating system."""
-    if ZIP in path:
-        return _ZIP_FILES
-    if not is_memory(path):
+    if ZIP not in path:
+        check_no_bucket(path)
         raise UnsupportedError(f"{path}: remote locations are read-only")
-    return MEMORY_FILES
+    return _ZIP_FILES
 
 
 # ------------------------------------------------------------------------------------------------
@@ -164,10 +155,6 @@ def islink(path: str) -> bool:
     return modes.S_ISLNK(_mode(path, follow=False))
 
 
-def getsize(path: str) -> int:
-    return stat(path).st_size
-
-
 def samefile(first: str, second: str) -> bool:
     return _system(first) is _system(second) and os.path.samestat(stat(first), stat(second))
 
@@ -231,9 +218,7 @@ def can_share_blocks(folder: str) -> bool:
 # writing
 
 
-def create(
-    path: str, *, exclusive: bool = True, append: bool = False
-) -> LocalOutput | MemoryOutput:
+def create(path: str, *, exclusive: bool = True, append: bool = False) -> LocalOutput:
     return _system(path).create(path, exclusive=exclusive, append=append)
 
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING
 
 from wkwdask.errors import CorruptError
 from wkwdask.model.json_text import parse_object
 from wkwdask.store.paths import dirname, split
 from wkwdask.store.store import store_at
 
+if TYPE_CHECKING:
+    from wkwdask.model.json_text import JsonObject
+
 LAYOUT = 1
 """Layout version of a job's records and journal. Jobs of another version are rejected."""
 _MAX_NBYTES = 1 << 28
 
 
-def read_record(path: str) -> dict[str, Any] | None:
+def read_record(path: str) -> JsonObject | None:
     """Read the object in a JSON file; None if the file is absent."""
     folder, name = split(path)
     try:
@@ -25,12 +28,12 @@ def read_record(path: str) -> dict[str, Any] | None:
     return None if data is None else parse_object(data, path)
 
 
-def format_job_record(record: dict[str, Any]) -> bytes:
+def format_job_record(record: JsonObject) -> bytes:
     """Encode a record of a job, with its layout version."""
     return json.dumps({"layout": LAYOUT, **record}).encode()
 
 
-def read_job_record(path: str) -> dict[str, Any] | None:
+def read_job_record(path: str) -> JsonObject | None:
     """Read a record of a job; None if it is absent."""
     record = read_record(path)
     if record is None:

@@ -23,9 +23,7 @@ from wkwdask.errors import CorruptError, MissingError, TruncatedError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    import numpy as np
-    import numpy.typing as npt
-
+    from wkwdask.array_types import ByteArray, IntArray
     from wkwdask.model.store import StoredFile
 
 _MODE = 0o666  # less the umask; setgid folders and default ACLs apply
@@ -100,10 +98,10 @@ class FolderFile(ABC):
         return self._read_one(max(0, self.nbytes - nbytes), self.nbytes)
 
     @abstractmethod
-    def read_into(self, memory: npt.NDArray[np.uint8], offset: int) -> bool:
+    def read_into(self, memory: ByteArray, offset: int) -> bool:
         """Fill memory with the bytes at an offset."""
 
-    def read_ranges(self, ranges: npt.NDArray[np.int64], memory: npt.NDArray[np.uint8]) -> None:
+    def read_ranges(self, ranges: IntArray, memory: ByteArray) -> None:
         """Read many ranges; each row is (offset in file, offset in memory, length)."""
         for offset, start, length in ranges.tolist():
             self.read_into(memory[start : start + length], offset)
@@ -138,7 +136,7 @@ class LocalFile(FolderFile):
     def read_some(self, nbytes: int, offset: int) -> bytes:
         return os.pread(self._fd, nbytes, offset)
 
-    def read_into(self, memory: npt.NDArray[np.uint8], offset: int) -> bool:
+    def read_into(self, memory: ByteArray, offset: int) -> bool:
         view, done = memoryview(memory.data), 0
         while done < len(view):
             count = os.preadv(self._fd, [view[done:]], offset + done)

@@ -23,18 +23,32 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, LockedError, MissingError
 from wkwdask.geometry.mag import vec3
+from wkwdask.model.json_text import parse_object
+from wkwdask.model.placement import plain_name
+from wkwdask.model.store import Conflict, Expected
 from wkwdask.store import by_path, files
 from wkwdask.store.json_record import read_record
+from wkwdask.store.leases import is_over, take_lease, without_fields
 from wkwdask.store.new_files import create_whole, publish_bytes
-from wkwdask.store.paths import TEMPORARY_SUFFIX, basename, dirname, split
+from wkwdask.store.paths import (
+    TEMPORARY_SUFFIX,
+    basename,
+    dirname,
+    is_bucket,
+    is_on_disk,
+    split,
+)
 from wkwdask.store.slurm import SlurmJob
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.store import State
 
 
+_MAX_NBYTES = 1 << 24
 _ALIVE = "alive"  # the process exists, but its start time cannot be read
 _JOB_NAME = re.compile(r"[\w.-]{1,100}", re.ASCII)  # a part of file names
 
@@ -60,6 +74,8 @@ class Owner:
     batch: str = ""
     """SLURM job that the process runs in. If the process number is 0, the job itself is the owner,
     with all processes that it starts."""
+    lease: str = ""
+    """URL of the lease of a job in a bucket, by which others know that it lives."""
 
     @classmethod
     def this_process(cls, command: str, job: str | None = None) -> Owner:
@@ -92,7 +108,7 @@ class Owner:
         )
 
     def to_json(self, folder: str) -> dict[str, Any]:
-        return {**asdict(self), "folder": files.realpath(folder)}
+        return {**asdict(self), "folder": store_at(folder).real()}
 
     @classmethod
     def from_json(cls, value: dict[str, Any], folder: str) -> Owner:
@@ -136,6 +152,9 @@ class Owner:
         then works in that folder."""
         # A path of another machine may name another folder here, so only owners of this machine are
         # compared, and SLURM jobs, which belong to no machine.
+        if self.lease:
+            # the same bucket has several protocols
+            return origin.partition("://")[2] != folder.partition("://")[2]
         try:
             return (self.pid == 0 or self._can_be_seen()) and not files.samefile(origin, folder)
         except (OSError, ValueError):
@@ -143,12 +162,14 @@ class Owner:
 
     def _ended(self) -> Owner:
         return replace(
-            self, host=socket.gethostname(), boot="ended", pid=max(self.pid, 1), batch=""
+            self, host=socket.gethostname(), boot="ended", pid=max(self.pid, 1), batch="", lease=""
         )
 
     def is_gone(self) -> bool:
         """Check whether the owner is known to have ended. Only SLURM knows about processes on other
         machines or in other containers."""
+        if self.lease and is_over(self.lease):
+            return True
         # In doubt, the owner counts as alive: taking the lock of a living job corrupts the mag,
         # while a lock kept too long only has to be removed by hand. A process whose start time is
         # unknown (_ALIVE) may be a later one with the same number; it counts as alive too.
@@ -157,7 +178,7 @@ class Owner:
                 self.process_start,
                 _ALIVE,
             )
-        return self._batch_is_gone()
+        return not self.lease and self._batch_is_gone()
 
     def _can_be_seen(self) -> bool:
         """Check whether this process can observe the owner: both run, or ran, on one machine and in
@@ -260,6 +281,8 @@ class Lock:
     owner: Owner
     region: ShardBox | None
     """Locked shards; None for the whole mag."""
+    state: State | None = None
+    """State of the object, in a bucket."""
 
     def conflicts_with(self, region: ShardBox | None) -> bool:
         """Check whether the lock covers shards that another job needs (None for all)."""
@@ -277,8 +300,9 @@ def regions_overlap(first: ShardBox | None, second: ShardBox | None) -> bool:
 
 
 def lock_path(target: str, job: str | None = None) -> str:
-    """Return the path of the lock on a folder, or of a job's lock on some of its shards."""
-    folder, name = split(target)
+    """Return the path of the lock on a folder, or of a job's lock on some of its shards: a level is
+    locked by its plain name, whichever job wrote it."""
+    folder, name = split(plain_name(target))
     return (
         f"{folder}/.{name}{_LOCK_SUFFIX}"
         if job is None
@@ -288,12 +312,12 @@ def lock_path(target: str, job: str | None = None) -> str:
 
 def locks_of(target: str) -> list[Lock]:
     """List the locks on a folder, including those of dead jobs."""
-    folder, name = split(target)
+    folder, name = split(plain_name(target))
     paths = [lock_path(target)]
-    with contextlib.suppress(FileNotFoundError), files.scandir(folder) as entries:
+    with contextlib.suppress(FileNotFoundError):
         paths += sorted(
             entry.path
-            for entry in entries
+            for entry in store_at(folder).scandir()
             if entry.name.startswith(f".{name}.") and entry.name.endswith(_REGION_SUFFIX)
         )
     return [lock for lock in map(_read_lock, paths) if lock is not None]
@@ -302,7 +326,7 @@ def locks_of(target: str) -> list[Lock]:
 def _read_lock(path: str) -> Lock | None:
     """Read a lock, or the owner record of a job folder; None if it is absent."""
     try:
-        record = read_record(path)
+        record, state = _read_with_state(path)
         if record is None:
             return None
         region = (
@@ -310,14 +334,26 @@ def _read_lock(path: str) -> Lock | None:
             if "region" in record or path.endswith(_REGION_SUFFIX)
             else None
         )
-        return Lock(path, Owner.from_json(record, dirname(path)), region)
+        return Lock(path, Owner.from_json(record, dirname(path)), region, state)
     except (CorruptError, KeyError, OverflowError, TypeError, ValueError):
-        if files.predates_boot(path):
+        if is_on_disk(path) and files.predates_boot(path):
             return Lock(path, Owner.of_unreadable(path), None)
         raise LockedError(
             f"{path}: this lock cannot be read, and the machine that wrote it is not known to have "
             "been restarted since; remove it if no job writes here"
         ) from None
+
+
+def _read_with_state(path: str) -> tuple[dict[str, Any] | None, State | None]:
+    """Read the record of a lock, and its state in a bucket."""
+    folder, name = split(path)
+    store = store_at(folder)
+    if not store.can.compares:
+        return read_record(path), None
+    found = store.read_state(name, _MAX_NBYTES)
+    if found is None:
+        return None, None
+    return without_fields(parse_object(found[0], path)), found[1]
 
 
 def is_lock(name: str) -> bool:
@@ -339,14 +375,18 @@ def take_lock(target: str, owner: Owner, region: ShardBox | None = None) -> list
     #   .1.wkwdask-lock                    whole mag: conflicts with every other lock of the mag
     #   .1.<job>.wkwdask-region-lock       shards [low, high): conflicts if the boxes overlap
     path = lock_path(target, None if region is None else owner.job)
-    files.makedirs(dirname(target))
-    # safe: every process that creates a lock of this mag holds the guard
-    by_path.remove_temporaries(dirname(target), f".{basename(target)}")
+    store = store_at(dirname(target))
+    store.make()
+    if store.folders is not None:
+        # safe: every process that creates a lock of this mag holds the guard
+        by_path.remove_temporaries(dirname(target), f".{basename(plain_name(target))}")
     others = [lock for lock in locks_of(target) if lock.conflicts_with(region)]
     if any(lock.owner == owner for lock in others):
         return []
     for lock in others:
-        if not lock.owner.is_gone():
+        # in a bucket, whoever holds the lease of a job owns its locks
+        is_ours = bool(owner.lease) and lock.owner.job == owner.job
+        if not is_ours and not lock.owner.is_gone():
             hint = (
                 " (this very process: a write with compute=False that failed or has not ended)"
                 if lock.owner.pid == os.getpid()
@@ -362,14 +402,26 @@ def take_lock(target: str, owner: Owner, region: ShardBox | None = None) -> list
                 f"job is dead, remove {lock.path}"
             )
     data = _format_lock(owner, path, region)
-    if any(lock.path == path for lock in others):
-        # takeover: the rename replaces the lock of the dead owner, so the mag is never unlocked in
-        # between
-        publish_bytes(path, data)
-    elif not create_whole(path, data):
-        # without flock, the guard excludes nobody, and exclusive creation decides
-        raise LockedError(f"{target}: another job took the lock {path} just now")
+    before = next((lock for lock in others if lock.path == path), None)
+    # takeover: the lock of the dead owner is replaced, so the mag is never unlocked in between
+    expect = Expected.ABSENT if before is None else before.state or Expected.ANY
+    try:
+        store.put(basename(path), data, expect)
+    except Conflict:
+        # in a bucket, or without flock, the guard excludes nobody, and the condition decides
+        raise LockedError(f"{target}: another job took the lock {path} just now") from None
+    if store.can.compares:
+        _check_alone(target, owner, region, path)
     return [lock.owner for lock in others]
+
+
+def _check_alone(target: str, owner: Owner, region: ShardBox | None, path: str) -> None:
+    """Give a lock in a bucket back if another job has taken one of another name at the same time;
+    then both may end."""
+    for lock in locks_of(target):
+        if lock.owner.job != owner.job and lock.conflicts_with(region) and not lock.owner.is_gone():
+            _remove([path])
+            raise LockedError(f"{target}: another job took the lock {lock.path} just now")
 
 
 @contextlib.contextmanager
@@ -445,7 +497,7 @@ def _break_dead(lock: str) -> bool:
 def remove_dead_lock(path: str) -> None:
     """Remove the lock of a file, see :func:`locked_file`, if its owner was killed."""
     lock = lock_path(path)
-    if files.lexists(lock):
+    if not is_bucket(path) and files.lexists(lock):
         _break_dead(lock)
         _remove_dead_temporaries(lock)
 
@@ -480,17 +532,19 @@ def release_locks_of(job: str, targets: Iterable[str]) -> None:
 def _remove(paths: Iterable[str]) -> None:
     for path in paths:
         with contextlib.suppress(FileNotFoundError):
-            files.unlink(path)
+            if is_bucket(path):
+                store_at(dirname(path)).delete(basename(path))
+            else:
+                files.unlink(path)
 
 
 def locked_folders(folder: str) -> list[tuple[str, Owner]]:
     """List the locked entries of a folder with their owners, including dead jobs."""
-    with files.scandir(folder) as entries:
-        names = [
-            entry.name
-            for entry in entries
-            if entry.name.startswith(".") and entry.name.endswith(_LOCK_SUFFIX)
-        ]
+    names = [
+        entry.name
+        for entry in store_at(folder).scandir()
+        if entry.name.startswith(".") and entry.name.endswith(_LOCK_SUFFIX)
+    ]
     holders = [
         (f"{folder}/{name[1 : -len(_LOCK_SUFFIX)]}", read_owner(f"{folder}/{name}"))
         for name in names
@@ -511,7 +565,13 @@ def read_owner(path: str) -> Owner | None:
 
 
 def write_owner(path: str, owner: Owner) -> None:
-    publish_bytes(path, _format_lock(owner, path))
+    if is_bucket(path):
+        folder = dirname(path)
+        take_lease(
+            path, owner.to_json(folder), lambda record: Owner.from_json(record, folder).is_gone()
+        )
+    else:
+        publish_bytes(path, _format_lock(owner, path))
 
 
 def _format_lock(owner: Owner, path: str, region: ShardBox | None = None) -> bytes:
@@ -524,6 +584,9 @@ def guarded(folder: str) -> Iterator[None]:
     """Serialise the inspection and creation of locks in a folder, if the file system supports
     it."""
     with contextlib.ExitStack() as stack:
+        if is_bucket(folder):  # conditional writes decide there
+            yield
+            return
         try:
             stack.enter_context(files.guarded(f"{folder}/{GUARD_NAME}"))
         except (FileNotFoundError, NotADirectoryError):

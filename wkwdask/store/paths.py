@@ -1,4 +1,4 @@
-"""Paths of files on disk (``/folder/file``), in memory (``memory://folder/file``) and in zips
+"""Paths of files on disk (``/folder/file``), in buckets (``s3://bucket/name``) and in zips
 (``/folder/em.ozx|zip:/0/zarr.json``), and URL prefixes.
 
 Opens no file.
@@ -13,19 +13,25 @@ from dataclasses import dataclass
 from wkwdask.errors import UnsupportedError
 
 MEMORY = "memory://"
-"""Prefix of paths in the memory of this process."""
+"""Prefix of the buckets in the memory of this process."""
 TEMPORARY_SUFFIX = ".wkwdask-tmp"
 """End of the names of files that are not published yet."""
 ZIP = "|zip:"
 """Separator between the path or URL of a zip and a path in it (Neuroglancer, "Data sources", "URL
 syntax")."""
 _ZIP_SUFFIXES = (".ozx", ".zip")
-_SERVERS = ("http://", "https://", "s3://", "s3a://", "gs://", "gcs://", "az://", "abfs://")
+_BUCKETS = (
+    "s3://",
+    "s3a://",
+    "gs://",
+    "gcs://",
+    "az://",
+    "abfs://",
+    "abfss://",
+    MEMORY,
+)
+_SERVERS = ("http://", "https://", *_BUCKETS)
 _OTHER_FORMATS = ("n5://", "zarr://", "zarr2://", "zarr3://")
-
-
-def is_memory(path: str) -> bool:
-    return path.startswith(MEMORY)
 
 
 def is_zipped(path: str) -> bool:
@@ -45,12 +51,9 @@ def is_on_disk(path: str) -> bool:
 
 
 def is_remote(url: str) -> bool:
-    """Check whether a path or URL is neither on a mounted file system nor in memory nor in a
-    zip."""
+    """Check whether a path or URL is neither on a mounted file system nor in a zip."""
     return (
-        "://" in url
-        and not url.startswith(("file://", MEMORY))
-        and not (is_zipped(url) and is_served(url))
+        "://" in url and not url.startswith("file://") and not (is_zipped(url) and is_served(url))
     )
 
 
@@ -58,6 +61,11 @@ def is_served(url: str) -> bool:
     """Check whether a URL, or the zip that contains it, is on a server; URLs with the prefix of a
     format are not."""
     return url.startswith(_SERVERS)
+
+
+def is_bucket(url: str) -> bool:
+    """Check whether a URL is in a bucket, where files are written without folders."""
+    return url.startswith(_BUCKETS) and not is_zipped(url)
 
 
 def check_has_no_password(url: str) -> None:
@@ -105,13 +113,12 @@ def _file_path(text: str) -> str:
         )
     if is_served(text) and is_zipped(text):
         return text
+    check_no_bucket(text)
     if is_remote(text):
         raise UnsupportedError(
             f"{text}: a local path is needed here: remote locations are read-only, and only "
             "volumes are read from them"
         )
-    if is_memory(text):
-        return normpath(text)
     text = os.path.expanduser(text.removeprefix("file://"))
     path = os.path.abspath(text)
     if ".." in text.split("/"):
@@ -120,6 +127,22 @@ def _file_path(text: str) -> str:
         # for abspath.
         return path if real == os.path.realpath(path) else real
     return path
+
+
+def check_no_bucket(url: str) -> None:
+    """Raise UnsupportedError for a URL in a bucket, where only levels are written that a document
+    names."""
+    if is_bucket(url):
+        raise UnsupportedError(
+            f"{url}: this needs a folder on a file system; what is written to buckets are levels "
+            "of WEBKNOSSOS datasets, OME-NGFF images and precomputed volumes"
+        )
+
+
+def target_path(url: str | os.PathLike[str]) -> str:
+    """Return the normal path of a folder to write, or its URL in a bucket."""
+    text = os.fspath(url)
+    return normpath(text) if is_bucket(text) else local_path(text)
 
 
 def any_path(url: str | os.PathLike[str]) -> str:
@@ -158,7 +181,7 @@ def need_file_system(path: str, what: str) -> None:
     open the file."""
     if ZIP in path:
         raise UnsupportedError(f"{path}: {what} needs a path on a file system, not a path in a zip")
-    if is_memory(path):
+    if path.startswith(MEMORY):
         raise UnsupportedError(
             f"{path}: {what} needs a path on a file system; {MEMORY} is the memory of one process"
         )
@@ -178,8 +201,6 @@ def _split_prefix(path: str) -> tuple[str, str]:
         return archive + bar, inside
     if "://" not in path:
         return "", path
-    if is_memory(path):
-        return MEMORY, path[len(MEMORY) :]
     protocol, _, rest = path.partition("://")
     server, _, inside = rest.partition("/")
     return f"{protocol}://{server}/", inside
@@ -198,7 +219,7 @@ def split(path: str) -> tuple[str, str]:
     folder, name = posixpath.split(rest)
     if root.endswith(ZIP):
         return root + folder.rstrip("/"), name or basename(root.removesuffix(ZIP))
-    return (root + folder if root in ("", MEMORY) else f"{root}{folder}".rstrip("/")), name
+    return (f"{root}{folder}".rstrip("/") if root else folder), name
 
 
 def dirname(path: str) -> str:
@@ -228,7 +249,7 @@ def normpath(path: str) -> str:
     inside = posixpath.normpath(f"/{rest}").strip("/")
     if root.endswith(ZIP):
         return f"{root}/{inside}" if inside else root
-    return root + inside if root == MEMORY else f"{root}{inside}".rstrip("/")
+    return f"{root}{inside}".rstrip("/")
 
 
 def abspath(path: str) -> str:

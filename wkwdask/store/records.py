@@ -3,31 +3,36 @@ that they were built from."""
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from wkwdask.errors import CorruptError
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.states import FILE_RECORD_COLUMNS, FILE_RECORD_NAME, parse_file_record
+from wkwdask.model.store import Conflict
 from wkwdask.store import json_record
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+
+    from wkwdask.array_types import IntArray
+    from wkwdask.model.json_text import JsonObject
 
 
 PROVENANCE_NAME = ".wkwdask.json"
 PROGRESS_NAME = ".wkwdask-progress.jsonl"
+_MAX_NBYTES = 1 << 32
 _COORDINATE_LIMIT = 1 << 31  # larger than any coordinate
 
 
-def read_provenance(folder: str) -> dict[str, Any]:
+def read_provenance(folder: str) -> JsonObject:
     """Read the provenance of a mag; empty if it is absent or not valid."""
     try:
         value = json_record.read_record(f"{folder}/{PROVENANCE_NAME}") or {}
@@ -43,7 +48,16 @@ def read_provenance(folder: str) -> dict[str, Any]:
     )
 
 
-def read_creation_settings(folder: str, mag: Mag | None) -> dict[str, Any]:
+def is_complete(folder: str) -> bool:
+    """Check whether a job has completed a level, by its provenance; an unreadable one may be of a
+    complete level."""
+    try:
+        return "publication" in (json_record.read_record(f"{folder}/{PROVENANCE_NAME}") or {})
+    except CorruptError:
+        return True
+
+
+def read_creation_settings(folder: str, mag: Mag | None) -> JsonObject:
     """Read the settings of the job that computed the voxels of a mag, even if a later job rewrote
     its files; empty if unknown.
 
@@ -51,8 +65,8 @@ def read_creation_settings(folder: str, mag: Mag | None) -> dict[str, Any]:
     level, and a finer one was added.
     """
     provenance = read_provenance(folder)
-    made: dict[str, Any] = provenance.get("made", provenance)
-    settings: dict[str, Any] = made.get("settings", {})
+    made: JsonObject = provenance.get("made", provenance)
+    settings: JsonObject = made.get("settings", {})
     if mag is None or made.get("mag", mag.name) == mag.name:
         return settings
     try:
@@ -81,25 +95,25 @@ def read_box(folder: str, mag: Mag) -> BoundingBox | None:
     )
 
 
-def write_provenance(folder: str, provenance: dict[str, Any]) -> None:
+def write_provenance(folder: str, provenance: JsonObject) -> None:
     publish_bytes(f"{folder}/{PROVENANCE_NAME}", format_provenance(provenance))
 
 
-def format_provenance(provenance: dict[str, Any]) -> bytes:
+def format_provenance(provenance: JsonObject) -> bytes:
     return json.dumps(provenance, indent=1).encode()
 
 
-def write_file_record(folder: str, rows: npt.NDArray[np.int64]) -> None:
+def write_file_record(folder: str, rows: IntArray) -> None:
     publish_bytes(f"{folder}/{FILE_RECORD_NAME}", format_file_record(rows))
 
 
-def format_file_record(rows: npt.NDArray[np.int64]) -> bytes:
+def format_file_record(rows: IntArray) -> bytes:
     memory = io.BytesIO()
     np.save(memory, rows, allow_pickle=False)
     return memory.getvalue()
 
 
-def read_file_record(folder: str) -> npt.NDArray[np.int64] | None:
+def read_file_record(folder: str) -> IntArray | None:
     """Read the file record of a mag; None if it is absent."""
     path = f"{folder}/{FILE_RECORD_NAME}"
     try:
@@ -109,16 +123,31 @@ def read_file_record(folder: str) -> npt.NDArray[np.int64] | None:
         return None
 
 
-def merge_file_record(folder: str, rows: npt.NDArray[np.int64]) -> None:
+def merge_file_record(folder: str, rows: IntArray) -> None:
     """Update some rows of the file record of a mag."""
-    before = read_file_record(folder)
-    if before is None:  # a record of these rows alone would state that all other files are absent
+
+    def merged(before: IntArray) -> IntArray:
+        row_of = {tuple(row[:3]): row for row in before.tolist()}
+        row_of.update({tuple(row[:3]): row for row in rows.tolist()})
+        return np.array(list(row_of.values()), np.int64).reshape(-1, FILE_RECORD_COLUMNS)
+
+    _change_file_record(folder, merged)
+
+
+def _change_file_record(folder: str, change: Callable[[IntArray], IntArray]) -> None:
+    """Change the file record of a mag, if it has one: rows of a part of the mag alone would state
+    that all other files are absent."""
+    store = store_at(folder)
+    if not store.can.compares:
+        before = read_file_record(folder)
+        if before is not None:
+            write_file_record(folder, change(before))
         return
-    row_of = {tuple(row[:3]): row for row in before.tolist()}
-    row_of.update({tuple(row[:3]): row for row in rows.tolist()})
-    write_file_record(
-        folder, np.array(list(row_of.values()), np.int64).reshape(-1, FILE_RECORD_COLUMNS)
-    )
+    while (found := store.read_state(FILE_RECORD_NAME, _MAX_NBYTES)) is not None:
+        rows = parse_file_record(found[0], store.path_of(FILE_RECORD_NAME))
+        with contextlib.suppress(Conflict):  # another job has changed other rows
+            store.put(FILE_RECORD_NAME, format_file_record(change(rows)), found[1])
+            return
 
 
 def recorded_states(
@@ -142,12 +171,15 @@ def recorded_states(
 def patch_file_record(folder: str, states: dict[tuple[int, int, int], tuple[int, ...]]) -> None:
     """Update the file record after a repair changed files: size (0 if removed), modification time,
     and the digest if sources changed."""
-    rows = read_file_record(folder)
-    if rows is None or not states:
+    if not states:
         return
-    changed = rows.copy()
-    for row in changed:
-        state = states.get((int(row[0]), int(row[1]), int(row[2])))
-        if state is not None:
-            row[3 : 3 + len(state)] = state
-    write_file_record(folder, changed.reshape(-1, FILE_RECORD_COLUMNS))
+
+    def patched(rows: IntArray) -> IntArray:
+        changed = rows.copy()
+        for row in changed:
+            state = states.get((int(row[0]), int(row[1]), int(row[2])))
+            if state is not None:
+                row[3 : 3 + len(state)] = state
+        return changed.reshape(-1, FILE_RECORD_COLUMNS)
+
+    _change_file_record(folder, patched)

@@ -1,28 +1,46 @@
 """Stores: a folder, local or in a zip, or a remote location (http, s3, gs, az and others).
 
-An absent file is None; every other failure is an error. Remote locations are read-only. Stores hold
-no open file or connection, so they are cheap to pickle.
+An absent file is None; every other failure is an error. Stores hold no open file or connection, so
+they are cheap to pickle.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, BinaryIO, ClassVar, TypeVar
 
 from wkwdask.errors import CorruptError, FormatError, MissingError
-from wkwdask.model.store import Capabilities
+from wkwdask.model.store import Capabilities, Conflict, Expected
 from wkwdask.store import files
-from wkwdask.store.new_files import RenamedFile, RenamedFiles, publish_bytes
+from wkwdask.store.new_files import RenamedFile, RenamedFiles, create_whole, publish_bytes
 from wkwdask.store.objects.access import access_of
 from wkwdask.store.objects.remote import RemoteStore
-from wkwdask.store.paths import ZIP, dirname, is_remote, is_served, local_path, stated_path
+from wkwdask.store.paths import (
+    ZIP,
+    check_no_bucket,
+    dirname,
+    is_remote,
+    is_served,
+    local_path,
+    stated_path,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from wkwdask.model.store import FileState, Folders, Item, OpenFile, Result, Store, StoredEntry
+    from wkwdask.model.store import (
+        FileState,
+        Folders,
+        Item,
+        OpenFile,
+        Result,
+        State,
+        Store,
+        StoredEntry,
+    )
 
 
 T = TypeVar("T")
@@ -49,6 +67,7 @@ def store_at(path: str) -> FolderStore | RemoteStore:
 def folders_of(path: str) -> Folders:
     """Return what only folders on a file system have; raises UnsupportedError for a path on a
     server or in a zip."""
+    check_no_bucket(path)
     store = store_at(path)
     if store.folders is None:
         store.make()  # raises why nothing can be written there
@@ -80,7 +99,7 @@ def with_witness(store: Store, name: str) -> Store:
     return replace(store, witness=(store.url, name)) if isinstance(store, RemoteStore) else store
 
 
-_CAN = Capabilities(lists=True, states=True)
+_CAN = Capabilities(lists=True, states=True, writes=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,8 +245,28 @@ class FolderStore:
     ) -> RenamedFile:
         return RenamedFile(self._new(name), temporary_folder, flush=flush)
 
-    def put(self, name: str, data: bytes) -> None:
-        publish_bytes(self._new(name), data)
+    def snapshot(self, record: str) -> FolderStore:
+        del record
+        return self
+
+    def put(self, name: str, data: bytes, expect: State | Expected = Expected.ANY) -> None:
+        path = self._new(name)
+        if expect is Expected.ANY:
+            publish_bytes(path, data)
+        elif expect is not Expected.ABSENT:
+            raise NotImplementedError(f"{path}: a file system compares no states")
+        elif not create_whole(path, data):
+            raise Conflict(path)
+
+    def read_state(self, name: str, largest: int) -> tuple[bytes, State] | None:
+        raise NotImplementedError(f"{self.path_of(name)}: a file system compares no states")
+
+    def now(self) -> float:
+        return time.time()
+
+    def written_at(self, name: str) -> float | None:
+        state = files.state_of(self.path_of(name))
+        return None if state is None else state.mtime_ns / 1e9
 
     def _new(self, name: str) -> str:
         """Create the folders in the name of a file; return its path."""
@@ -236,8 +275,9 @@ class FolderStore:
             files.make_folders_below(self.url, dirname(path))
         return path
 
-    def delete(self, name: str) -> None:
-        files.remove_file(self.path_of(name))
+    def delete(self, *names: str) -> None:
+        for name in names:
+            files.remove_file(self.path_of(name))
 
     def at(self, url: str) -> FolderStore:
         return replace(self, url=url)
@@ -245,8 +285,11 @@ class FolderStore:
     def below(self, name: str) -> FolderStore:
         return replace(self, url=stated_path(self.url, name))
 
-    def make(self) -> None:
-        files.makedirs(self.url)
+    def make(self, *, in_existing: bool = False) -> None:
+        if in_existing:
+            files.make_folders_below(dirname(self.url), self.url)
+        else:
+            files.makedirs(self.url)
 
     def new_files(self, temporary_folder: str) -> RenamedFiles:
         return RenamedFiles(self.url, temporary_folder)

@@ -16,9 +16,7 @@ from wkwdask.store.local import FolderFile, LocalFile
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    import numpy as np
-    import numpy.typing as npt
-
+    from wkwdask.array_types import ByteArray
     from wkwdask.model.store import StoredFile
     from wkwdask.store.zip_directory import Member
 
@@ -33,7 +31,7 @@ class Source(Protocol):
     """Open file that several threads read."""
 
     def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes] | None: ...
-    def read_into(self, memory: npt.NDArray[np.uint8], offset: int) -> bool: ...
+    def read_into(self, memory: ByteArray, offset: int) -> bool: ...
 
 
 class BytesSource:
@@ -45,7 +43,7 @@ class BytesSource:
     def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         return [self.data[start:stop] for start, stop in ranges]
 
-    def read_into(self, memory: npt.NDArray[np.uint8], offset: int) -> bool:
+    def read_into(self, memory: ByteArray, offset: int) -> bool:
         memoryview(memory.data)[:] = self.data[offset : offset + memory.nbytes]
         return True
 
@@ -76,7 +74,7 @@ class ZippedFile(FolderFile):
         stop = min(offset + nbytes, self.nbytes)
         return self._read_one(offset, stop) if stop > offset else b""
 
-    def read_into(self, memory: npt.NDArray[np.uint8], offset: int) -> bool:
+    def read_into(self, memory: ByteArray, offset: int) -> bool:
         self._check_end(offset, memory.nbytes)
         return self._source.read_into(memory, self._start + offset)
 

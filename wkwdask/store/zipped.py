@@ -317,6 +317,11 @@ def _check_crc(path: str, crc: int, member: Member) -> None:
         )
 
 
+def forget_zip(archive: str) -> None:
+    """Forget the directory of a zip on a server that this process has replaced."""
+    _zips.discard(archive)
+
+
 def _is_on_server(archive: str) -> bool:
     return is_served(archive) and ZIP not in archive
 

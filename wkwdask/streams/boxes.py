@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,16 +26,12 @@ from wkwdask.streams.threads import for_each, num_parts
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import AnyArray, IntArray
     from wkwdask.model.stored_array import StoredArray
 
 
 def read_boxes(
-    array: StoredArray,
-    corners: npt.NDArray[np.int64],
-    outs: Sequence[npt.NDArray[Any]],
-    threads: int,
+    array: StoredArray, corners: IntArray, outs: Sequence[AnyArray], threads: int
 ) -> None:
     """Fill zeroed Fortran arrays (c, x, y, z), one for each box, with the voxels from absolute
     ``corners``, shape (n, 3), on."""
@@ -50,9 +46,7 @@ def read_boxes(
     )
 
 
-def _list_pairs(
-    array: StoredArray, corners: npt.NDArray[np.int64], outs: Sequence[npt.NDArray[Any]]
-) -> ChunkPairs:
+def _list_pairs(array: StoredArray, corners: IntArray, outs: Sequence[AnyArray]) -> ChunkPairs:
     size, chunk = np.array(array.grid.size[1:]), np.array(array.grid.chunk[1:])
     wanted = corners - array.grid.origin
     shapes = np.array([out.shape[1:] for out in outs], np.int64).reshape(-1, 3)
@@ -91,7 +85,7 @@ def _list_pairs(
     )
 
 
-def _file_order(array: StoredArray, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _file_order(array: StoredArray, cells: IntArray) -> IntArray:
     """Return the order of chunks (x, y, z) by file and Morton code."""
     grid = array.grid
     file = grid.file or (1 << 62,) * 4
@@ -130,7 +124,7 @@ class _PairReader:
             (0, array.grid.size[0]) if array.channels is None else array.channels
         )
 
-    def _targets(self, number: int, channel: int) -> Iterator[tuple[npt.NDArray[Any], list[int]]]:
+    def _targets(self, number: int, channel: int) -> Iterator[tuple[AnyArray, list[int]]]:
         """Yield the boxes that a chunk touches, and the place of its first voxel in each;
         ``channel`` is its first channel."""
         pairs = self._pairs
@@ -183,9 +177,7 @@ class _PairReader:
         _copy(voxels, self._targets(number, self._first))
 
 
-def _copy(
-    voxels: npt.NDArray[Any] | None, targets: Iterable[tuple[npt.NDArray[Any], list[int]]]
-) -> None:
+def _copy(voxels: AnyArray | None, targets: Iterable[tuple[AnyArray, list[int]]]) -> None:
     """Copy a decoded chunk to its boxes, which are zero already if it is."""
     if voxels is None:
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
 
 from wkwdask.geometry.vectors import plus, times
 from wkwdask.model.stored_array import StoredArray
@@ -11,8 +11,7 @@ from wkwdask.model.stored_array import StoredArray
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import AnyArray
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.volume import Volume
@@ -31,8 +30,8 @@ def decodes_chunks(volume: Volume) -> TypeGuard[StoredArray]:
 
 
 def decoded_chunks(
-    array: StoredArray, box: BoundingBox, memory: npt.NDArray[Any]
-) -> Iterator[tuple[Vec3, npt.NDArray[Any]]]:
+    array: StoredArray, box: BoundingBox, memory: AnyArray
+) -> Iterator[tuple[Vec3, AnyArray]]:
     """Decode the chunks that a box touches.
 
     Yields the first voxel and the voxels (c, x, y, z) of each chunk, valid until the next one.

@@ -17,8 +17,7 @@ from wkwdask.model.voxel_type import by_dtype, common_dtype
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import AnyArray, BoolArray
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
 
@@ -78,12 +77,7 @@ class ConvertedVolume:
             yield replace(self, source=source)
 
     def read_into(
-        self,
-        out: npt.NDArray[Any],
-        topleft: Vec3,
-        first_channel: int = 0,
-        *,
-        fill_zeros: bool = True,
+        self, out: AnyArray, topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True
     ) -> int:
         wanted = self.channels[first_channel : first_channel + out.shape[0]]
         first, last = min(wanted), max(wanted)
@@ -136,7 +130,7 @@ def countable(volume: Any) -> Any:
     return converted(volume, None, common_dtype(volume.dtype), None)
 
 
-def exact_values(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+def exact_values(values: AnyArray, dtype: np.dtype[Any]) -> AnyArray:
     """Return values in a narrower type; raises BoundsError for a value that the type does not have.
 
     Examples
@@ -156,8 +150,8 @@ def exact_values(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[
 
 
 def convert_values(
-    values: npt.NDArray[Any], dtype: np.dtype[Any], value_range: tuple[float, float] | None
-) -> npt.NDArray[Any]:
+    values: AnyArray, dtype: np.dtype[Any], value_range: tuple[float, float] | None
+) -> AnyArray:
     """Convert values to another type, scaled if there is a range.
 
     Examples
@@ -185,9 +179,9 @@ def convert_values(
     if values.dtype.kind in "iu" and (low, high) == limits:
         # clip only, in integers: floats cannot hold 64 bits
         own = _limits(values.dtype)
-        clipped: npt.NDArray[Any] = np.clip(
-            values, max(own[0], limits[0]), min(own[1], limits[1])
-        ).astype(dtype)
+        clipped: AnyArray = np.clip(values, max(own[0], limits[0]), min(own[1], limits[1])).astype(
+            dtype
+        )
         return clipped
     scaled = np.clip(values.astype(np.float64), low, high)
     scaled -= low
@@ -213,7 +207,7 @@ def convert_values(
     )
 
 
-def _fits(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[np.bool_]:
+def _fits(values: AnyArray, dtype: np.dtype[Any]) -> BoolArray:
     """Return which values survive a cast: integers exactly, floats to floats if they stay
     finite."""
     if dtype.kind == "f":
@@ -221,18 +215,14 @@ def _fits(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[np.bool
             cast = values.astype(dtype)
         if values.dtype.kind == "f":
             # float64 to float32 may round, but not overflow
-            same: npt.NDArray[np.bool_] = np.isnan(values) | (
-                np.isfinite(cast) == np.isfinite(values)
-            )
+            same: BoolArray = np.isnan(values) | (np.isfinite(cast) == np.isfinite(values))
             return same
         inside = cast.astype(np.float64) < float(_limits(values.dtype)[1]) + 1
-        exact: npt.NDArray[np.bool_] = inside & (
-            np.where(inside, cast, 0).astype(values.dtype) == values
-        )
+        exact: BoolArray = inside & (np.where(inside, cast, 0).astype(values.dtype) == values)
         return exact
     lowest, highest = _limits(dtype)
     if values.dtype.kind == "f":
-        whole: npt.NDArray[np.bool_] = (
+        whole: BoolArray = (
             (values >= float(lowest))
             & (values < float(highest) + (1 if dtype.itemsize < 8 else 0))
             & (np.floor(values) == values)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,15 +13,14 @@ from wkwdask.model.stored_array import StoredArray
 from wkwdask.streams.threads import for_each
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
+    from wkwdask.array_types import AnyArray, IntArray
     from wkwdask.model.volume import Volume
 
 
 _REMOTE_READERS = 16
 
 
-def sample_points(volume: Volume, points: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+def sample_points(volume: Volume, points: IntArray) -> AnyArray:
     """Return the values at points, shape (n, 3), as an array of shape (n, c). Chunks of a remote
     volume are read concurrently."""
     outside = np.flatnonzero(

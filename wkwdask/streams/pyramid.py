@@ -31,8 +31,7 @@ from wkwdask.kernels.window.reduce import reduce_windows
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import AnyArray
     from wkwdask.geometry.mag import Vec3
     from wkwdask.plans.pyramid import Pass
 
@@ -45,7 +44,7 @@ class Brick:
     """Index of the mag in the pass."""
     index: Vec3
     """Index of the brick along x, y, z."""
-    voxels: npt.NDArray[Any] | None
+    voxels: AnyArray | None
     """Voxels inside the mag's box, shape (c, x, y, z), None if all are zero; valid until the next
     brick is requested."""
     topleft: Vec3
@@ -56,7 +55,7 @@ class Brick:
 class _PendingBrick:
     """A brick that is not complete yet."""
 
-    memory: npt.NDArray[Any] | None
+    memory: AnyArray | None
     """Voxels, shape (c, x, y, z) with x fastest and c slowest, None while all parts so far are
     zero."""
     num_missing: int
@@ -72,16 +71,16 @@ class FreeBricks:
 
     def __init__(self) -> None:
         self._changing = threading.Lock()
-        self._memories: list[npt.NDArray[Any]] = []
+        self._memories: list[AnyArray] = []
 
-    def take(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any] | None:
+    def take(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> AnyArray | None:
         with self._changing:
             for n in reversed(range(len(self._memories))):
                 if (self._memories[n].shape, self._memories[n].dtype) == (shape, dtype):
                     return self._memories.pop(n)
         return None
 
-    def add(self, memory: npt.NDArray[Any]) -> None:
+    def add(self, memory: AnyArray) -> None:
         with self._changing:
             self._memories.append(memory)
             while sum(kept.nbytes for kept in self._memories) > _MAX_FREE_NBYTES:
@@ -110,7 +109,7 @@ class PyramidStream:
         self._channels = num_channels
         self._pending: list[dict[Vec3, _PendingBrick]] = [{} for _ in plan.levels]
         self._source_shape = plan.source_brick_shape
-        self._memories: dict[tuple[int, Vec3], npt.NDArray[Any]] = {}  # by thread and shape
+        self._memories: dict[tuple[int, Vec3], AnyArray] = {}  # by thread and shape
         self._counting = threading.Lock()
 
     def close(self) -> None:
@@ -124,11 +123,11 @@ class PyramidStream:
             bricks.clear()
 
     @property
-    def source_memory(self) -> npt.NDArray[Any]:
+    def source_memory(self) -> AnyArray:
         """Memory (c, x, y, z) of this thread for a source brick."""
         return self.chunk_memory(self._source_shape)
 
-    def chunk_memory(self, shape: Vec3) -> npt.NDArray[Any]:
+    def chunk_memory(self, shape: Vec3) -> AnyArray:
         """Return memory (c, x, y, z) of this thread to read or decode into."""
         key = threading.get_ident(), shape
         if key not in self._memories:
@@ -141,7 +140,7 @@ class PyramidStream:
             self._plan.source_box
         )
 
-    def source_view(self, brick: Vec3) -> npt.NDArray[Any]:
+    def source_view(self, brick: Vec3) -> AnyArray:
         """Return the memory (c, x, y, z) for the voxels of :meth:`source_box`."""
         box = self.source_box(brick)
         return part_of_array(self.source_memory, box, times(brick, self._source_shape))
@@ -155,7 +154,7 @@ class PyramidStream:
         )
 
     def push_chunks(
-        self, brick: Vec3, chunks: Iterable[tuple[Vec3, npt.NDArray[Any]]], chunk_shape: Vec3
+        self, brick: Vec3, chunks: Iterable[tuple[Vec3, AnyArray]], chunk_shape: Vec3
     ) -> Iterator[Brick]:
         """Add a source brick chunk by chunk, and yield every brick that it completes. Each chunk is
         reduced while it is in the cache of the core."""
@@ -199,7 +198,7 @@ class PyramidStream:
         yield from self._count_part(pending, 0, index, zeros)
 
     def _reduce_into(
-        self, level: int, memory: npt.NDArray[Any] | None, box: BoundingBox, corner: Vec3
+        self, level: int, memory: AnyArray | None, box: BoundingBox, corner: Vec3
     ) -> Iterator[Brick]:
         """Reduce the voxels of ``box``, in ``memory`` whose first voxel is ``corner``, into their
         parent in a level; no memory means zeros."""
@@ -228,7 +227,7 @@ class PyramidStream:
                 )
             return pending
 
-    def _memory_of(self, pending: _PendingBrick, level: int, index: Vec3) -> npt.NDArray[Any]:
+    def _memory_of(self, pending: _PendingBrick, level: int, index: Vec3) -> AnyArray:
         """Return the memory of a pending brick. The first part with data acquires it, and clears it
         if zero parts came before."""
         with self._counting:
@@ -259,7 +258,7 @@ class PyramidStream:
             del self._pending[level][index]
         yield from self._emit(level, index, pending.memory)
 
-    def _emit(self, level: int, index: Vec3, memory: npt.NDArray[Any] | None) -> Iterator[Brick]:
+    def _emit(self, level: int, index: Vec3, memory: AnyArray | None) -> Iterator[Brick]:
         """Yield a complete brick, then reduce it into its parent."""
         plan_level = self._plan.levels[level]
         corner = times(index, plan_level.brick_shape)
@@ -273,10 +272,10 @@ class PyramidStream:
 
     def _reduce_channels(
         self,
-        memory: npt.NDArray[Any],
+        memory: AnyArray,
         box: BoundingBox,
         corner: Vec3,
-        out: npt.NDArray[Any],
+        out: AnyArray,
         out_corner: Vec3,
         factor: Vec3,
     ) -> None:
@@ -295,12 +294,12 @@ class PyramidStream:
                 ignore_zero=self._ignore_zero,
             )
 
-    def _acquire(self, shape: Vec3) -> npt.NDArray[Any]:
+    def _acquire(self, shape: Vec3) -> AnyArray:
         """Return memory that was used before, or new memory."""
         memory = _free_bricks.take((self._channels, *shape), self._dtype)
         return self._allocate(shape) if memory is None else memory
 
-    def _allocate(self, shape: Vec3) -> npt.NDArray[Any]:
+    def _allocate(self, shape: Vec3) -> AnyArray:
         """Allocate (c, x, y, z) with x fastest and c slowest, so that each channel is one Fortran
         array."""
         return np.zeros((self._channels, *reversed(shape)), self._dtype).transpose(0, 3, 2, 1)

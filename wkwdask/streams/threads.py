@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from wkwdask.geometry.bounding_box import BoundingBox, part_of_array
 from wkwdask.model.stored_array import StoredArray
@@ -13,8 +13,7 @@ from wkwdask.model.stored_array import StoredArray
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import AnyArray
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.volume import Volume
 
@@ -27,7 +26,7 @@ _MIN_PART_NBYTES = 1 << 20
 
 
 def read_on_threads(
-    volume: Volume, out: npt.NDArray[Any], topleft: Vec3, threads: int, first_channel: int = 0
+    volume: Volume, out: AnyArray, topleft: Vec3, threads: int, first_channel: int = 0
 ) -> None:
     """Fill an array, see :meth:`wkwdask.model.volume.Volume.read_into`. No chunk is decoded
     twice."""

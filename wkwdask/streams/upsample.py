@@ -16,8 +16,7 @@ from wkwdask.kernels.window.reduce import repeat_voxels
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import AnyArray
     from wkwdask.geometry.mag import Vec3
     from wkwdask.plans.upsample import UpsamplePlan
 
@@ -31,7 +30,7 @@ class UpsampleStream:
         self._unsigned = np.dtype(f"u{dtype.itemsize}")
         self._memory = np.empty(num_channels * math.prod(plan.brick_shape), dtype)
 
-    def source_memory(self, reading: Vec3) -> tuple[npt.NDArray[Any], Vec3]:
+    def source_memory(self, reading: Vec3) -> tuple[AnyArray, Vec3]:
         """Allocate memory (c, x, y, z) for the source voxels of a reading, and return it with its
         lowest voxel."""
         box = self._plan.source_box_of(self._plan.reading_box(reading))
@@ -39,17 +38,15 @@ class UpsampleStream:
         return memory.transpose(0, 3, 2, 1), box.topleft
 
     def bricks(
-        self, reading: Vec3, source: npt.NDArray[Any] | None
-    ) -> Iterator[tuple[Vec3, npt.NDArray[Any] | None]]:
+        self, reading: Vec3, source: AnyArray | None
+    ) -> Iterator[tuple[Vec3, AnyArray | None]]:
         """Yield index and voxels of each brick of a reading: voxels inside the box (c, x, y, z),
         valid until the next brick; None if all are zero."""
         corner = self._plan.source_box_of(self._plan.reading_box(reading)).topleft
         for index in self._plan.bricks(reading):
             yield index, None if source is None else self._brick(index, source, corner)
 
-    def _brick(
-        self, index: Vec3, source: npt.NDArray[Any], corner: Vec3
-    ) -> npt.NDArray[Any] | None:
+    def _brick(self, index: Vec3, source: AnyArray, corner: Vec3) -> AnyArray | None:
         """Repeat the source voxels of a brick, and crop the result to the box."""
         # One axis, factor 4. The box starts inside a source voxel, so the repeated voxels start
         # before the box:

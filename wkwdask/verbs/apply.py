@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wkwdask.formats.opening import options_of_target
 from wkwdask.geometry.bounding_box import counted_from, voxel_box
+from wkwdask.model.volume import voxel_nbytes
 from wkwdask.model.writing.target_image import LevelSpec
 from wkwdask.plans.apply import plan_bricks
 from wkwdask.plans.regions import Tiling
@@ -24,6 +25,7 @@ from wkwdask.verbs.apply_job import (
     function_name,
     is_finer,
 )
+from wkwdask.verbs.function_calls import FunctionCalls
 from wkwdask.verbs.sources import (
     SourceVolume,
     TargetRequest,
@@ -38,10 +40,11 @@ from wkwdask.verbs.space import need_of
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.model.levels import Lengths
     from wkwdask.model.volume import Volume
     from wkwdask.model.writing.target_array import TargetArray
     from wkwdask.runs.job import Task
@@ -79,6 +82,12 @@ class ApplyOptions:
     most_failures: int = 0
     """Failed tasks after which the job ends at once."""
     allow_external: bool = False
+    calls: FunctionCalls = field(default_factory=FunctionCalls)
+    """Set-up of the function, and number of calls at the same time."""
+    batch: int = 1
+    """Bricks of one call."""
+    resources: Mapping[str, float] | None = None
+    """Resources that a worker of a cluster needs for a task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +99,7 @@ class Apply(Plan):
     staged: StagedMags
     most_failures: int
     """Failed tasks after which the job ends at once."""
+    resources: Mapping[str, float] | None
 
     def need(self) -> Need:
         """Return the space of the mag: the function is called on a few bricks, where it would run,
@@ -116,6 +126,7 @@ class Apply(Plan):
             job,
             f"applying to {self.staged.folders[0]}",
             FailurePolicy(self.most_failures, lists_always=True),
+            resources=self.resources,
         )
         cast = cast_note(self.application.sources[0], self.target.dtype)
         return Outcome(job.tallies, "; ".join(filter(None, [note, cast])))
@@ -134,6 +145,13 @@ class Sources:
     def all(self) -> tuple[Volume, ...]:
         """All volumes, the mask included."""
         return (*self.volumes, *(() if self.mask is None else (self.mask,)))
+
+    def voxel_size_nm(self, mag: Mag) -> Lengths | None:
+        """Return the edge lengths of a voxel of a mag [nm]."""
+        if self.first.voxel_size_nm is None:
+            return None
+        (x, y, z), (fx, fy, fz) = self.first.voxel_size_nm, mag.factors
+        return x * fx, y * fy, z * fz
 
 
 def open_sources(sources: Sequence[str | os.PathLike[str]], options: ApplyOptions) -> Sources:
@@ -162,6 +180,14 @@ class BrickGrid:
     """Region shape that an earlier start of the same job chose."""
 
 
+def check_sources(sources: Sources, mag: Mag, halo: Vec3) -> None:
+    """Raise a ValueError if volumes cannot be read together with a halo in voxels of a mag."""
+    for volume in sources.all:
+        is_finer(volume.box.mag, mag)
+    if min(halo) < 0:
+        raise ValueError(f"halo must not be negative, got {halo}")
+
+
 def plan_application(
     function: Callable[..., Any],
     sources: Sources,
@@ -170,19 +196,14 @@ def plan_application(
     workers: int,
 ) -> AppliedFunction:
     """Plan the regions and bricks of a function's application."""
-    for volume in sources.all:
-        is_finer(volume.box.mag, grid.mag)
-    if min(options.halo) < 0:
-        raise ValueError(f"halo must not be negative, got {options.halo}")
+    check_sources(sources, grid.mag, options.halo)
     first = sources.volumes[0]
     box = first.box.in_mag(grid.mag)
     where = where_box(first.name, options.where, box)
-    voxel_nbytes = grid.voxel_nbytes + sum(
-        volume.dtype.itemsize * volume.num_channels for volume in sources.volumes
-    )
+    nbytes_per_voxel = grid.voxel_nbytes + sum(voxel_nbytes(volume) for volume in sources.volumes)
     plan = plan_bricks(
         counted_from(box, grid.origin),
-        Tiling(grid.chunk_shape, grid.shard_shape, voxel_nbytes),
+        Tiling(grid.chunk_shape, grid.shard_shape, nbytes_per_voxel),
         workers,
         options.chunks,
         grid.region,
@@ -197,6 +218,9 @@ def plan_application(
         options.skips_empty,
         1 + options.retries,
         grid.origin,
+        sources.voxel_size_nm(grid.mag),
+        options.calls,
+        options.batch,
     )
 
 
@@ -212,7 +236,7 @@ def make_trial(
     mag = (
         first.box.mag
         if target is None
-        else _request(target, options).target_image(sources.first).mag
+        else target_request(target, options).target_image(sources.first).mag
     )
     spec = _spec(first, mag, target, options)
     grid = _default_grid(first, spec)
@@ -263,8 +287,31 @@ def _default_grid(first: Volume, spec: LevelSpec) -> BrickGrid:
     return BrickGrid(spec.box.mag, spec.voxel_nbytes, *shapes)
 
 
-def _request(target: str | os.PathLike[str], options: ApplyOptions) -> TargetRequest:
+def target_request(target: str | os.PathLike[str], options: ApplyOptions) -> TargetRequest:
     return TargetRequest(target, options.stored, options.category, options.allow_external)
+
+
+def function_settings(
+    function: Callable[..., Any], sources: Sources, options: ApplyOptions, box: BoundingBox
+) -> dict[str, Any]:
+    """Return the settings of a function and of what it reads, for jobs that apply it."""
+    return {
+        "function": function_name(function),
+        "arguments": options.arguments,
+        "token": options.token,
+        "sources": ",".join(volume.name for volume in sources.volumes),
+        "box": box_setting(box),
+        "setup": None if options.calls.setup is None else function_name(options.calls.setup),
+        "batch": options.batch,
+        "skips_empty": int(options.skips_empty),
+        "input": ",".join(map(source_token, sources.all)),
+        "halo": ",".join(map(str, options.halo)),
+        "mask": None if sources.mask is None else sources.mask.name,
+        "where": None
+        if options.where is None
+        else box_setting(voxel_box(options.where, box.mag, "where")),
+        "chunks": None if options.chunks is None else ",".join(map(str, options.chunks)),
+    }
 
 
 def lay_out_apply(
@@ -278,30 +325,14 @@ def lay_out_apply(
     """Plan a level that a function computes, or resume the interrupted job of the same settings."""
     sources = open_sources(urls, options)
     first = sources.volumes[0]
-    target_image = _request(target, options).target_image(sources.first)
+    target_image = target_request(target, options).target_image(sources.first)
     spec = _spec(first, target_image.mag, target, options)
     levels = target_image.new_levels([spec], options.stored, first, existing)
-    optional_settings = {
-        "halo": ",".join(map(str, options.halo)),
-        "mask": None if sources.mask is None else sources.mask.name,
-        "where": None
-        if options.where is None
-        else box_setting(voxel_box(options.where, spec.box.mag, "where")),
-        "chunks": None if options.chunks is None else ",".join(map(str, options.chunks)),
-    }
-    names = ",".join(volume.name for volume in sources.volumes)
     settings = settings_of(
         _COMMAND,
-        function=function_name(function),
-        arguments=options.arguments,
-        token=options.token,
-        sources=names,
-        box=box_setting(spec.box),
-        skips_empty=int(options.skips_empty),
         dtype=spec.dtype.name,
         channels=spec.num_channels,
-        input=",".join(map(source_token, sources.all)),
-        **optional_settings,
+        **function_settings(function, sources, options, spec.box),
     )
     draft, array = stage_level(
         levels,
@@ -324,7 +355,7 @@ def lay_out_apply(
     staged = draft.mags(
         [array], nbytes, levels.edit, record, task_nbytes=_task_nbytes(application, array)
     )
-    return Apply(application, array, staged, options.most_failures)
+    return Apply(application, array, staged, options.most_failures, options.resources)
 
 
 def _task_nbytes(application: AppliedFunction, target: TargetArray) -> int:
@@ -332,8 +363,8 @@ def _task_nbytes(application: AppliedFunction, target: TargetArray) -> int:
     grown = math.prod(
         n + 2 * halo for n, halo in zip(application.plan.brick_shape, application.halo, strict=True)
     )
-    voxel_nbytes = target.dtype.itemsize * target.num_channels + sum(
-        source.dtype.itemsize * source.num_channels for source in application.sources
+    nbytes_per_voxel = voxel_nbytes(target) + sum(
+        voxel_nbytes(source) for source in application.sources
     )
-    # one brick with halo of each source and of the result, doubled for the function's own arrays
-    return 2 * grown * voxel_nbytes
+    # bricks with halo of each source and of the result, doubled for the function's own arrays
+    return 2 * grown * nbytes_per_voxel * application.batch

@@ -6,10 +6,12 @@ The function is any picklable callable.
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from functools import partial, reduce
+from itertools import islice
 from operator import and_
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -19,19 +21,22 @@ from wkwdask.geometry.vectors import divide, minus, plus, times
 from wkwdask.kernels.window.reduce import repeat_voxels
 from wkwdask.model.states import States, add_digests, digest
 from wkwdask.model.summary import counted
+from wkwdask.model.volume import voxel_nbytes
 from wkwdask.plans.cells import cell_map, marked_cells
 from wkwdask.runs.drive import Phase, Work
-from wkwdask.runs.job import Result, Task, mark_final, voxel_nbytes
+from wkwdask.runs.job import Result, Task, is_fatal, mark_final
 from wkwdask.runs.parts import BrickWriter
 from wkwdask.runs.retries import NO_RESULT, FailurePolicy
+from wkwdask.verbs.function_calls import FunctionCalls
 from wkwdask.verbs.region_job import RegionJob, SourceSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.model.levels import Lengths
     from wkwdask.model.volume import Volume
     from wkwdask.model.writing.target_array import TargetArray
     from wkwdask.model.writing.target_image import LevelSpec
@@ -129,8 +134,50 @@ class Computation(Protocol):
     def region_box(self, region: Vec3) -> BoundingBox:
         """Return the box that a region reads [absolute voxels]."""
 
+    @property
+    def batch(self) -> int:
+        """Number of bricks that are computed together."""
+
     def voxels(self, box: BoundingBox, target: Stored) -> npt.NDArray[Any] | None:
         """Compute the voxels of a brick, shape (c, x, y, z); None where all of them are zero."""
+
+    def voxels_of(
+        self, boxes: Sequence[BoundingBox], target: Stored
+    ) -> list[npt.NDArray[Any] | None]:
+        """Compute the voxels of some bricks together."""
+
+
+class BrickByBrick:
+    """Base of computations that compute each brick by itself."""
+
+    __slots__ = ()
+    batch = 1
+
+    def voxels_of(
+        self, boxes: Sequence[BoundingBox], target: Stored
+    ) -> list[npt.NDArray[Any] | None]:
+        return [self.voxels(box, target) for box in boxes]  # type: ignore[attr-defined]
+
+
+class Brick(NamedTuple):
+    """Input of a function for one brick."""
+
+    box: BoundingBox
+    read_box: BoundingBox
+    """The brick with its halo."""
+    arrays: list[npt.NDArray[Any]]
+    """One array per source."""
+
+
+class Computed(NamedTuple):
+    """Result of a function for one brick."""
+
+    result: tuple[Any, ...]
+    """The value that the function returned; () for an empty brick."""
+    box: BoundingBox
+    """Brick with its halo: the box that was read."""
+    seconds: tuple[float, float]
+    """Time for reading and for the function."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +202,12 @@ class AppliedFunction:
     """Maximal number of calls per brick."""
     origin: Vec3 = (0, 0, 0)
     """Absolute voxel of the mag from which the boxes of the plan count."""
+    voxel_size_nm: Lengths | None = None
+    """Edge lengths of a voxel of the mag [nm], for functions that have a parameter for it."""
+    calls: FunctionCalls = field(default_factory=FunctionCalls)
+    """Set-up of the function, and number of calls at the same time."""
+    batch: int = 1
+    """Bricks of one call. With more than one, each argument of the function is a list."""
 
     @property
     def title(self) -> str:
@@ -199,67 +252,124 @@ class AppliedFunction:
         return regions
 
     def compute(self, box: BoundingBox) -> tuple[Any, ...]:
-        """Read a brick with its halo from all sources and call the function, again after a
-        temporary error; return its result, or () for an empty brick."""
+        """Return the result of the function for a brick, or () for an empty brick."""
+        (computed,) = self.compute_all([box])
+        return _cropped(computed, box)
+
+    def compute_all(self, boxes: Sequence[BoundingBox]) -> list[Computed]:
+        """Read bricks with their halo from all sources and call the function, again after a
+        temporary error."""
         # The halo ends at the border of the volume, which the function then treats like the border
         # of a whole array.
         #   |<- halo ->|<------ brick ------>|<- halo ->|     inside the volume: the function gets all of it, and the brick is cut out of its result  # noqa: E501
         #              |<------ brick ------>|<- halo ->|     at the border of the volume
-        grown = _grown(box, self.halo).intersection(self.sources[0].box.in_mag(box.mag)).union(box)
-        arrays = self._read(grown)
-        if self.skips_empty and not arrays[0].any():
-            return ()
-        result = self._call(arrays, grown, box)
-        if grown == box or not isinstance(result, np.ndarray):
-            return (result,)
-        if result.shape[-3:] != grown.size:
+        start = time.perf_counter()
+        inside = self.sources[0].box
+        grown = [
+            _grown(box, self.halo).intersection(inside.in_mag(box.mag)).union(box) for box in boxes
+        ]
+        bricks = [Brick(*pair, self._read(pair[1])) for pair in zip(boxes, grown, strict=True)]
+        reading = (time.perf_counter() - start) / max(1, len(boxes))
+        computed = [Computed((), box, (reading, 0.0)) for box in grown]
+        is_called = [not self.skips_empty or brick.arrays[0].any() for brick in bricks]
+        numbers = [n for n, called in enumerate(is_called) if called]
+        for n in range(0, len(numbers), self.batch):
+            group = numbers[n : n + self.batch]
+            start = time.perf_counter()
+            results = self._call([bricks[n] for n in group])
+            calling = (time.perf_counter() - start) / len(group)
+            for n, result in zip(group, results, strict=True):
+                self._check_shape(result, bricks[n])
+                computed[n] = Computed((result,), grown[n], (reading, calling))
+        return computed
+
+    def _check_shape(self, result: Any, brick: Brick) -> None:
+        if (
+            brick.read_box != brick.box
+            and isinstance(result, np.ndarray)
+            and result.shape[-3:] != brick.read_box.size
+        ):
             raise ValueError(
-                f"{function_name(self.function)} returned shape {result.shape} for {grown.size} "
-                "voxels (with the halo)"
+                f"{function_name(self.function)} returned shape {result.shape} for "
+                f"{brick.read_box.size} voxels (with the halo)"
             )
-        return (part_of_array(result, box, grown.topleft),)
 
     def _read(self, box: BoundingBox) -> list[npt.NDArray[Any]]:
         arrays = (read_aligned(source, box) for source in self.sources)
         return [array[0] if array.shape[0] == 1 else array for array in arrays]
 
-    def _call(
-        self, arrays: Sequence[npt.NDArray[Any]], grown: BoundingBox, box: BoundingBox
-    ) -> Any:
-        keywords = {"box": box} if takes_box(self.function) else {}
-        attempt = 1
+    def _call(self, bricks: Sequence[Brick]) -> Sequence[Any]:
+        """Call the function on some bricks; return a result for each."""
+        prepared, attempt = self.calls.prepare(), 1
         while True:
             try:
-                return self.function(*arrays, **keywords)
+                with self.calls.one_of_few():
+                    return self._results(prepared, bricks)
             except Exception as error:
                 if attempt == self.attempts or isinstance(error, _LASTING_ERRORS):
                     mark_final(error)
                     error.add_note(
-                        f"box {box}" + (f", tried {attempt} times" if attempt > 1 else "")
+                        f"box {', '.join(str(brick.box) for brick in bricks)}"
+                        + (f", tried {attempt} times" if attempt > 1 else "")
                     )
                     raise
             attempt += 1
-            arrays = self._read(grown)  # the failed call may have changed them in place
+            # the failed call may have changed the arrays in place
+            bricks = [brick._replace(arrays=self._read(brick.read_box)) for brick in bricks]
+
+    def _results(self, prepared: tuple[Any, ...], bricks: Sequence[Brick]) -> Sequence[Any]:
+        names = context_parameters(self.function)
+        contexts = [(brick.box, brick.read_box, self.voxel_size_nm) for brick in bricks]
+        if self.batch == 1:
+            context = dict(zip(_CONTEXT, contexts[0], strict=True))
+            keywords = {name: context[name] for name in names}
+            return [self.function(*prepared, *bricks[0].arrays, **keywords)]
+        columns = map(list, zip(*contexts, strict=True))
+        context_lists = dict(zip(_CONTEXT, columns, strict=True))
+        arrays = map(list, zip(*(brick.arrays for brick in bricks), strict=True))
+        results = self.function(*prepared, *arrays, **{name: context_lists[name] for name in names})
+        if not isinstance(results, (list, tuple)) or len(results) != len(bricks):
+            what = (
+                f"{len(results)} results"
+                if isinstance(results, (list, tuple))
+                else type(results).__name__
+            )
+            raise TypeError(
+                f"{function_name(self.function)} returned {what}, expected a list of "
+                f"{len(bricks)}, one for each block of the batch"
+            )
+        return results
 
     def region_box(self, region: Vec3) -> BoundingBox:
         return moved(self.plan.region_box(region), self.origin)
 
     def voxels(self, box: BoundingBox, target: Stored) -> npt.NDArray[Any] | None:
-        box = moved(box, self.origin)
-        inside = box if self.where is None else box.intersection(self.where)
-        if inside.is_empty:
-            return None
-        mask = None if self.mask is None else read_mask(self.mask, inside)
-        computed = () if mask is not None and not mask.any() else self.compute(inside)
-        if not computed:
-            return None
-        result = _checked(computed[0], inside, target, self.function)
-        if mask is not None:
-            result = np.where(mask, result, np.zeros((), target.dtype))
-        if inside == box:
-            return result
-        out = np.zeros((target.num_channels, *box.size), target.dtype, order="F")
-        part_of_array(out, inside, box.topleft)[...] = result
+        (voxels,) = self.voxels_of([box], target)
+        return voxels
+
+    def voxels_of(
+        self, boxes: Sequence[BoundingBox], target: Stored
+    ) -> list[npt.NDArray[Any] | None]:
+        boxes = [moved(box, self.origin) for box in boxes]
+        inside = [box if self.where is None else box.intersection(self.where) for box in boxes]
+        masks = [
+            None if self.mask is None or box.is_empty else read_mask(self.mask, box)
+            for box in inside
+        ]
+        out: list[npt.NDArray[Any] | None] = [None] * len(boxes)
+        numbers = [
+            n
+            for n, (box, mask) in enumerate(zip(inside, masks, strict=True))
+            if not box.is_empty and (mask is None or mask.any())
+        ]
+        computed = self.compute_all([inside[n] for n in numbers])
+        for n, of_brick in zip(numbers, computed, strict=True):
+            for result in _cropped(of_brick, inside[n]):
+                voxels = _checked(result, inside[n], target, self.function)
+                mask = masks[n]
+                if mask is not None:
+                    voxels = np.where(mask, voxels, np.zeros((), target.dtype))
+                out[n] = _padded(voxels, inside[n], boxes[n])
         return out
 
     def states(self, region: Vec3) -> int:
@@ -270,16 +380,39 @@ class AppliedFunction:
         )
 
 
+def _cropped(computed: Computed, box: BoundingBox) -> tuple[Any, ...]:
+    """Return the result of a function without the halo."""
+    result, read_box, _ = computed
+    if not result or read_box == box or not isinstance(result[0], np.ndarray):
+        return result
+    return (part_of_array(result[0], box, read_box.topleft),)
+
+
+def _padded(voxels: npt.NDArray[Any], inside: BoundingBox, box: BoundingBox) -> npt.NDArray[Any]:
+    """Return the voxels of a box from those of a part of it, with zeros around."""
+    if inside == box:
+        return voxels
+    out = np.zeros((len(voxels), *box.size), voxels.dtype, order="F")
+    part_of_array(out, inside, box.topleft)[...] = voxels
+    return out
+
+
 def _grown(box: BoundingBox, halo: Vec3) -> BoundingBox:
     return BoundingBox.from_corners(minus(box.topleft, halo), plus(box.bottomright, halo), box.mag)
 
 
-def takes_box(function: Callable[..., Any]) -> bool:
-    """Return whether a function has a parameter ``box``, which gets the box to compute."""
+_CONTEXT = ("box", "read_box", "voxel_size")
+
+
+def context_parameters(function: Callable[..., Any]) -> list[str]:
+    """Return the parameters of a function that get the box to compute, the box that was read, and
+    the voxel size."""
     try:
-        return "box" in inspect.signature(function).parameters
+        parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):  # written in C, as many functions of numpy are
-        return False
+        return []
+    bound = function.keywords if isinstance(function, partial) else {}
+    return [name for name in _CONTEXT if name in parameters and name not in bound]
 
 
 def function_name(function: Callable[..., Any]) -> str:
@@ -291,15 +424,21 @@ def function_name(function: Callable[..., Any]) -> str:
     return f"{module}:{getattr(function, '__qualname__', type(function).__qualname__)}"
 
 
-def check_signature(function: Callable[..., Any], num_sources: int) -> None:
-    """Raise a TypeError if a function cannot be called with one array per source."""
+def check_signature(
+    function: Callable[..., Any], num_sources: int, *, has_setup: bool = False
+) -> None:
+    """Raise a TypeError if a function cannot be called with the result of its set-up, if there is
+    one, and with one array per source."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # written in C
         return
     arrays = "1 array" if num_sources == 1 else f"{num_sources} arrays"
+    if has_setup:
+        arrays = f"the result of setup and {arrays}"
+    keywords = dict.fromkeys(context_parameters(function))
     try:
-        signature.bind(*range(num_sources), **({"box": None} if takes_box(function) else {}))
+        signature.bind(*range(has_setup + num_sources), **keywords)
     except TypeError as error:
         raise TypeError(
             f"{function_name(function)} cannot be called with {arrays}, one for each source: "
@@ -370,9 +509,14 @@ class ApplySpec(SourceSpec):
         # before reading: a file that changes during the read then fails the check on resume
         states = application.states(self.region)
         part = None if plan.contains_whole_shards(self.target.shard_shape) else self.region
-        with BrickWriter(self.target, plan.brick_shape, part) as writer:
-            for brick in plan.bricks(self.region):
-                writer.put(brick, application.voxels(plan.brick_box(brick), self.target))
+        region = plan.region_box(self.region)
+        with BrickWriter(self.target, plan.brick_shape, part, region) as writer:
+            bricks = plan.bricks(self.region)
+            while group := list(islice(bricks, application.batch)):
+                boxes = [plan.brick_box(brick) for brick in group]
+                voxels_of_all = application.voxels_of(boxes, self.target)
+                for brick, voxels in zip(group, voxels_of_all, strict=True):
+                    writer.put(brick, voxels)
             receipts = writer.close()
         box = application.region_box(self.region)
         nbytes_in = sum(
@@ -451,6 +595,8 @@ class TrialSpec:
                 else:
                     application.voxels(trial_box, self.stored)
             except Exception as error:
+                if is_fatal(error):
+                    raise
                 failure = error
             else:
                 return Result(())
@@ -536,12 +682,17 @@ class ReduceWork(Work[Any]):
     """Reduction of volumes to one value, None where nothing is computed."""
 
     def __init__(
-        self, application: AppliedFunction, combine: Callable[[Any, Any], Any], most_failures: int
+        self,
+        application: AppliedFunction,
+        combine: Callable[[Any, Any], Any],
+        most_failures: int,
+        resources: Mapping[str, float] | None = None,
     ) -> None:
-        self._application, self._combine = application, combine
+        self._application, self._combine, self._resources = application, combine, resources
         self._failure_policy = FailurePolicy(most_failures, lists_always=True, ending=NO_RESULT)
 
     def phases(self) -> Generator[Phase, str, Any]:
         job = ReduceJob(self._application, self._combine)
-        yield Phase(job, f"reducing {self._application.sources[0].name}", self._failure_policy)
+        title = f"reducing {self._application.sources[0].name}"
+        yield Phase(job, title, self._failure_policy, resources=self._resources)
         return job.value[0] if job.value else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,14 +11,14 @@ from wkwdask.errors import FormatError, IncompleteWriteError
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.model.states import digest
+from wkwdask.model.volume import voxel_nbytes
 from wkwdask.plans.cells import union_cells
-from wkwdask.runs.job import FlatJob, Result, Task, voxel_nbytes
+from wkwdask.runs.job import FlatJob, Result, Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import AnyArray
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.volume import Volume
     from wkwdask.plans.regions import RegionGrid
@@ -81,9 +81,7 @@ class Differences:
         )
 
 
-def find_differences(
-    first: npt.NDArray[Any], second: npt.NDArray[Any], box: BoundingBox
-) -> Differences:
+def find_differences(first: AnyArray, second: AnyArray, box: BoundingBox) -> Differences:
     """Compare two arrays bit by bit, so that NaN equals itself."""
     unsigned = f"u{first.dtype.itemsize}"  # as floats, -0.0 would equal 0.0, and NaN nothing
     differs = first.view(unsigned) != second.view(unsigned)
@@ -138,7 +136,7 @@ class CompareSpec:
     def run(self) -> Result:
         """Read both volumes brick by brick; the value of the result is the :class:`Differences`."""
         region, edge = self.plan.region_box(self.region), max(self.first.chunk_shape)
-        while 8 * edge**3 * self.first.num_channels * self.first.dtype.itemsize <= _BRICK_NBYTES:
+        while 8 * edge**3 * voxel_nbytes(self.first) <= _BRICK_NBYTES:
             edge *= 2
         parts = (
             find_differences(*_read(box, self.first, self.second), box)
@@ -156,9 +154,7 @@ def _bricks(region: BoundingBox, edge: int) -> Iterator[BoundingBox]:
     )
 
 
-def _read(
-    box: BoundingBox, first: Volume, second: Volume
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+def _read(box: BoundingBox, first: Volume, second: Volume) -> tuple[AnyArray, AnyArray]:
     arrays = tuple(
         np.empty((volume.num_channels, *box.size), volume.dtype, order="F")
         for volume in (first, second)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wkwdask.errors import BoundsError, MissingError, UnsupportedError
 from wkwdask.formats.opening import find, open_stored
@@ -19,12 +19,13 @@ from wkwdask.runs.drive import Phase, Work
 from wkwdask.verbs.compare import CompareJob, Difference
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Generator, Iterable, Sequence
 
+    from wkwdask.formats.format import Url
     from wkwdask.formats.pictures.array_file import ArrayVolume
     from wkwdask.formats.pictures.image_stack import ImageStack
     from wkwdask.model.image import Image, Level, ResolvedUrl
+    from wkwdask.model.json_text import JsonObject
     from wkwdask.model.stored_array import StoredArray
 
     AnyVolume = StoredArray | ArrayVolume | ImageStack
@@ -138,7 +139,7 @@ class Diff(Card):
         ]
         return [*lines, "equal" if self.equal else "different"]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return plain values for ``json.dumps``."""
         return {
             "equal": self.equal,
@@ -150,7 +151,7 @@ class Diff(Card):
         }
 
 
-def _volume_json(volume: VolumeDiff) -> dict[str, Any]:
+def _volume_json(volume: VolumeDiff) -> JsonObject:
     return {
         "name": volume.name,
         "first": volume.first,
@@ -165,7 +166,7 @@ def _volume_json(volume: VolumeDiff) -> dict[str, Any]:
     }
 
 
-def _difference_json(difference: Difference) -> dict[str, Any]:
+def _difference_json(difference: Difference) -> JsonObject:
     values = {name: getattr(difference, name) for name in ("voxel", "channel", "first", "second")}
     return {**values, "bits": difference.bits} if difference.bits[0] else values
 
@@ -227,11 +228,7 @@ class Comparison(Work[Diff]):
 
 
 def lay_out_diff(
-    first: str | os.PathLike[str],
-    second: str | os.PathLike[str],
-    layer: str | None,
-    mag: Mag | None,
-    box: BoundingBox | None,
+    first: Url, second: Url, layer: str | None, mag: Mag | None, box: BoundingBox | None
 ) -> Comparison:
     """Pair the mags of two paths."""
     plain = [_is_plain(url) for url in (first, second)]
@@ -293,7 +290,7 @@ def lay_out_diff(
     return Comparison(pairs, Diff((), tuple(unpaired[0]), tuple(unpaired[1])))
 
 
-def _is_plain(url: str | os.PathLike[str]) -> bool:
+def _is_plain(url: Url) -> bool:
     """Return whether a path contains image or array files without a position. A Zarr array has a
     position if it belongs to an image or its URL names Zarr."""
     if contains_plain_arrays(url):
@@ -310,8 +307,8 @@ def _is_plain(url: str | os.PathLike[str]) -> bool:
 
 
 def _pair_plain(
-    first: str | os.PathLike[str],
-    second: str | os.PathLike[str],
+    first: Url,
+    second: Url,
     plain: Sequence[bool],
     layer: str | None,
     mag: Mag | None,

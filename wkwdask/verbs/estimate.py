@@ -15,23 +15,23 @@ import numpy as np
 from wkwdask.errors import ExistsError, LockedError
 from wkwdask.geometry.grid import cell_box, cell_range
 from wkwdask.model.summary import Card, counted, format_nbytes, html_table
+from wkwdask.model.volume import voxel_nbytes
 from wkwdask.plans.cells import cell_map, count_cells, marked_cells, project_cells
 from wkwdask.runs.space import free_nbytes, space_problems
+from wkwdask.store.paths import is_bucket
+from wkwdask.verbs.export import Export
 from wkwdask.verbs.image_import import Import
 from wkwdask.verbs.pyramid_sample import SAMPLED_REGIONS, Sample, sample_pyramid
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import AnyArray
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.model.volume import Volume
     from wkwdask.plans.cells import CellMap
     from wkwdask.plans.pyramid import Pass
     from wkwdask.runs.staged import StagedMags
-    from wkwdask.verbs.export import Export
     from wkwdask.verbs.pyramid import Pyramid
     from wkwdask.verbs.rechunk import Rechunk
 
@@ -41,18 +41,27 @@ _SECONDS_PER_TASK = 0.005
 _MAX_REGIONS_LISTED = 1000
 _SECTION_SECONDS = 1.0  # for the sections of one brick
 _FEW_REGIONS = 1 << 20
+_JOB_WRITES, _JOB_READS = 30, 90  # in a bucket beside those of the files, as counted
+# list prices of S3 and Google in 2026, in regions of the USA; Azure is alike
+_USD_PER_1000_WRITES, _USD_PER_1000_READS = 0.005, 0.0004
 
 
-class _Totals(Card):
-    """Base of plans with a list of mags."""
+class _Plan(Card):
+    """Base of estimates: a list of mags, and what they need in total."""
 
     __slots__ = ()
 
     mags: tuple[Any, ...]
+    tasks: int
+    workers: int
+    seconds: float
+    memory_nbytes: int
+    free_nbytes: int
+    scratch_nbytes: int
 
     @abstractmethod
-    def _totals(self) -> dict[str, str]:
-        """Describe what is read, written and needed."""
+    def _reads(self) -> str:
+        """Describe what is read."""
 
     def _tables(self) -> str:
         rows = [(mag.folder, f"{mag.files:,}", format_nbytes(mag.nbytes)) for mag in self.mags]
@@ -69,6 +78,58 @@ class _Totals(Card):
     def nbytes_out(self) -> int:
         """Estimated bytes to write."""
         return sum(mag.nbytes for mag in self.mags)
+
+    @property
+    def requests(self) -> tuple[int, int]:
+        """Estimated requests that write and that read in the bucket of the result, without those
+        for the source."""
+        return _JOB_WRITES + self.files + self.tasks // 1000, _JOB_READS + self.files
+
+    def _totals(self) -> dict[str, str]:
+        """Describe what is read, written and needed; without memory and time, if none was
+        sampled."""
+        scratch, needed = self.scratch_nbytes, format_nbytes(self.nbytes_out + self.scratch_nbytes)
+        totals = {
+            "reads": self._reads(),
+            "writes": _files_text(self.files, self.nbytes_out)
+            + (f"; sets aside up to about {format_nbytes(scratch)}" if scratch else ""),
+        }
+        if self.mags and is_bucket(self.mags[0].folder):
+            writes, reads = self.requests
+            usd = (writes * _USD_PER_1000_WRITES + reads * _USD_PER_1000_READS) / 1000
+            price = f"{usd:,.2f} USD" if usd >= 0.01 else "less than 0.01 USD"
+            totals["requests"] = (
+                f"about {writes:,} that write and {reads:,} that read in the bucket of the result: "
+                f"{price} at {_USD_PER_1000_WRITES} and {_USD_PER_1000_READS} USD per 1,000"
+            )
+        else:
+            totals["space"] = f"about {needed} needed, {format_nbytes(self.free_nbytes)} free"
+        if self.seconds:
+            totals["memory"] = f"about {format_nbytes(self.memory_nbytes)} per worker of one thread"
+            totals["time"] = (
+                f"about {_format_duration(self.seconds)} in {counted(self.tasks, 'task')} on "
+                f"{counted(self.workers, 'worker')} like this machine's cores"
+            )
+        return totals
+
+    def _aligned_totals(self) -> list[str]:
+        totals = self._totals()
+        width = max(map(len, totals)) + 1
+        return [f"{name:<{max(9, width)}}{text}" for name, text in totals.items()]
+
+
+def _files_text(files: int, nbytes: int) -> str:
+    return f"up to {counted(files, 'file')}, about {format_nbytes(nbytes)}"
+
+
+def _regions_text(entry: PassPlan | ConvertedMag, unit: str = "") -> str:
+    """Describe the tasks of a pass or mag."""
+    joins = f", up to {counted(entry.joins, 'join')}" if entry.joins else ""
+    return f"{counted(entry.regions, 'region')} of {_shape_text(entry.region_shape)}{unit}{joins}"
+
+
+def _shape_text(shape: Vec3) -> str:
+    return " x ".join(map(str, shape))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +160,7 @@ class MagPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class PyramidPlan(_Totals):
+class PyramidPlan(_Plan):
     """Estimate of a pyramid."""
 
     source: str
@@ -120,6 +181,8 @@ class PyramidPlan(_Totals):
     """Estimated bytes of temporary parts at a time, at most."""
     memory_nbytes: int
     """Estimated peak memory of a worker with one thread."""
+    tasks: int
+    """Number of tasks, at most."""
     workers: int
     """Tasks that run at once."""
     seconds: float
@@ -132,58 +195,22 @@ class PyramidPlan(_Totals):
     def _drawn(self) -> Iterable[str]:
         return [self.source]
 
-    @property
-    def tasks(self) -> int:
-        """Number of tasks, at most."""
-        return sum(entry.regions + entry.joins for entry in self.passes)
-
     def __str__(self) -> str:
         if not self.mags:
             return f"{self.source}: is already the coarsest: nothing to do"
         lines = [f"pyramid of {self.source}, by {self.method}, stored as {self.stored_as}"]
-        for entry in self.passes:
-            shape = " x ".join(map(str, entry.region_shape))
-            joins = f", up to {counted(entry.joins, 'join')}" if entry.joins else ""
-            lines.append(
-                f"  mag {entry.reads} -> {', '.join(entry.makes)}: "
-                f"{counted(entry.regions, 'region')} of {shape} voxels{joins}"
-            )
-        lines.extend(
-            f"  {mag.folder}: up to {counted(mag.files, 'file')}, about {format_nbytes(mag.nbytes)}"
-            for mag in self.mags
-        )
-        return "\n".join([*lines, *_aligned(self._totals()), *self.notes])
+        lines += [
+            f"  mag {entry.reads} -> {', '.join(entry.makes)}: {_regions_text(entry, ' voxels')}"
+            for entry in self.passes
+        ]
+        lines += [f"  {mag.folder}: {_files_text(mag.files, mag.nbytes)}" for mag in self.mags]
+        return "\n".join([*lines, *self._aligned_totals(), *self.notes])
 
-    def _totals(self) -> dict[str, str]:
-        scratch = (
-            f"; sets aside up to about {format_nbytes(self.scratch_nbytes)}"
-            if self.scratch_nbytes
-            else ""
-        )
-        tasks, workers = counted(self.tasks, "task"), counted(self.workers, "worker")
-        return {
-            "reads": (
-                f"{counted(self.files_in, 'file')}, {format_nbytes(self.nbytes_in)} "
-                f"({format_nbytes(self.voxel_nbytes_in)} of voxels)"
-            ),
-            "writes": (
-                f"up to {counted(self.files, 'file')}, about "
-                f"{format_nbytes(self.nbytes_out)}{scratch}"
-            ),
-            "space": (
-                f"about {format_nbytes(self.nbytes_out + self.scratch_nbytes)} needed, "
-                f"{format_nbytes(self.free_nbytes)} free"
-            ),
-            "memory": f"about {format_nbytes(self.memory_nbytes)} per worker of one thread",
-            "time": (
-                f"about {_format_duration(self.seconds)} in {tasks} on {workers} like this "
-                "machine's cores"
-            ),
-        }
-
-
-def _aligned(totals: dict[str, str]) -> list[str]:
-    return [f"{name:<9}{text}" for name, text in totals.items()]
+    def _reads(self) -> str:
+        voxels = f"{format_nbytes(self.voxel_nbytes_in)} of voxels"
+        if not self.files_in:  # of a server, whose files are not counted
+            return voxels
+        return f"{counted(self.files_in, 'file')}, {format_nbytes(self.nbytes_in)} ({voxels})"
 
 
 def estimate_pyramid(pyramid: Pyramid, workers: int) -> PyramidPlan:
@@ -197,7 +224,7 @@ def estimate_pyramid(pyramid: Pyramid, workers: int) -> PyramidPlan:
     for number, plan in enumerate(pyramid.passes):
         if number == 0:
             occupied = source.moved(plan.source_shift).files.occupied(plan.source_region_shape)
-            voxel_nbytes_in = _occupied_voxels(plan, occupied) * _voxel_nbytes(source)
+            voxel_nbytes_in = _occupied_voxels(plan, occupied) * voxel_nbytes(source)
             # without a sample, the compression of the source
             ratio = nbytes_in / max(1, voxel_nbytes_in) if sample.ratio is None else sample.ratio
         else:
@@ -246,6 +273,7 @@ def estimate_pyramid(pyramid: Pyramid, workers: int) -> PyramidPlan:
         voxel_nbytes_in=voxel_nbytes_in,
         scratch_nbytes=scratch,
         memory_nbytes=_BASE_NBYTES + staged.task_nbytes,
+        tasks=tasks,
         workers=workers,
         seconds=(voxel_nbytes_in * sample.seconds_per_byte * _OVERHEAD + _SECONDS_PER_TASK * tasks)
         / workers,
@@ -269,10 +297,6 @@ def _start_notes(staged: StagedMags) -> list[str]:
     if done:
         notes.append(f"resumes an interrupted job: {done:,} of its tasks are done")
     return notes
-
-
-def _voxel_nbytes(volume: Volume) -> int:
-    return volume.dtype.itemsize * volume.num_channels
 
 
 def _regions_with_data(previous: Pass, plan: Pass, occupied: CellMap, shard_shape: Vec3) -> CellMap:
@@ -356,7 +380,7 @@ class ConvertedMag:
 
 
 @dataclass(frozen=True, slots=True)
-class ConversionPlan(_Totals):
+class ConversionPlan(_Plan):
     """Estimate of a conversion."""
 
     mags: tuple[ConvertedMag, ...]
@@ -368,38 +392,27 @@ class ConversionPlan(_Totals):
     free_nbytes: int
     """Free bytes of the disk of the first mag."""
 
+    tasks: int
+    """Number of tasks, at most."""
+    seconds: float
+    """Estimated wall time."""
+    memory_nbytes: int
+    """Estimated peak memory of a worker with one thread."""
+    scratch_nbytes = 0
+
     def _drawn(self) -> Iterable[str]:
         return [mag.source for mag in self.mags]
-
-    @property
-    def tasks(self) -> int:
-        """Number of tasks, at most."""
-        return sum(mag.regions + mag.joins for mag in self.mags)
-
-    @property
-    def seconds(self) -> float:
-        """Estimated wall time."""
-        return sum(mag.seconds for mag in self.mags) / self.workers
 
     def __str__(self) -> str:
         lines = []
         for mag in self.mags:
-            size, shape = (
-                " x ".join(map(str, lengths)) for lengths in (mag.size, mag.region_shape)
-            )
-            joins = f", up to {counted(mag.joins, 'join')}" if mag.joins else ""
-            files = f"up to {counted(mag.files, 'file')}, about {format_nbytes(mag.nbytes)}"
-            shards = (
-                ""
-                if mag.shard_shape is None
-                else f", shards of {' x '.join(map(str, mag.shard_shape))}"
-            )
+            shards = f", shards of {_shape_text(mag.shard_shape)}" if mag.shard_shape else ""
             lines.append(
-                f"{mag.folder}: {size} voxels{shards}, {counted(mag.regions, 'region')} of "
-                f"{shape}{joins}, {files}"
+                f"{mag.folder}: {_shape_text(mag.size)} voxels{shards}, {_regions_text(mag)}, "
+                f"{_files_text(mag.files, mag.nbytes)}"
             )
             lines += [f"  {mag.path}"] if mag.path else []
-        lines += _aligned(self._totals())
+        lines += self._aligned_totals()
         lines += [
             f"then the pyramid of {mag}; run wkwdask pyramid --dry-run on it once it exists for an "
             "estimate"
@@ -407,39 +420,27 @@ class ConversionPlan(_Totals):
         ]
         return "\n".join([*lines, *dict.fromkeys(note for mag in self.mags for note in mag.notes)])
 
-    def _totals(self) -> dict[str, str]:
-        nbytes_in = format_nbytes(sum(mag.voxel_nbytes_in for mag in self.mags))
-        totals = {
-            "reads": f"{nbytes_in} of voxels",
-            "writes": (
-                f"up to {counted(self.files, 'file')}, about {format_nbytes(self.nbytes_out)}"
-            ),
-        }
-        totals["space"] = (
-            f"about {format_nbytes(self.nbytes_out)} needed, {format_nbytes(self.free_nbytes)} free"
-        )
-        if any(mag.seconds for mag in self.mags):
-            totals["memory"] = (
-                f"about {format_nbytes(max(mag.memory_nbytes for mag in self.mags))} per worker of "
-                "one thread"
-            )
-            totals["time"] = (
-                f"about {_format_duration(self.seconds)} in {self.tasks:,} tasks on {self.workers} "
-                "workers like this machine's cores"
-            )
-        return totals
+    def _reads(self) -> str:
+        return f"{format_nbytes(sum(mag.voxel_nbytes_in for mag in self.mags))} of voxels"
 
 
 def estimate_conversion(
-    jobs: Sequence[Import | Rechunk],
-    exports: Sequence[Export],
+    jobs: Sequence[Import | Rechunk | Export],
     pyramids: Sequence[str],
     workers: int,
 ) -> ConversionPlan:
     """Estimate a conversion from its plans and timed samples."""
-    mags = (*map(_estimate_job, jobs), *map(_estimate_export, exports))
+    mags = tuple(
+        _estimate_export(job) if isinstance(job, Export) else _estimate_job(job) for job in jobs
+    )
     return ConversionPlan(
-        mags, tuple(pyramids), workers, free_nbytes(mags[0].folder) if mags else 0
+        mags,
+        tuple(pyramids),
+        workers,
+        free_nbytes(mags[0].folder) if mags else 0,
+        tasks=sum(mag.regions + mag.joins for mag in mags),
+        seconds=sum(mag.seconds for mag in mags) / workers,
+        memory_nbytes=max((mag.memory_nbytes for mag in mags), default=0),
     )
 
 
@@ -453,8 +454,7 @@ def _estimate_job(planned: Import | Rechunk) -> ConvertedMag:
     regions = job.num_tasks - joins
     share = regions / max(1, count_cells(plan.box, plan.region_shape))
     voxels = plan.box.volume * share
-    nbytes_in = int(voxels * source.num_channels * source.dtype.itemsize)
-    nbytes_out = int(voxels * target.num_channels * target.dtype.itemsize)
+    nbytes_in, nbytes_out = (int(voxels * voxel_nbytes(each)) for each in (source, target))
     files = target.files.max_files(
         shards, math.ceil(count_cells(plan.box, target.chunk_shape) * share)
     )
@@ -508,7 +508,7 @@ def _path_of(planned: Rechunk) -> str:
 
 def _estimate_export(export: Export) -> ConvertedMag:
     box, source = export.form.box, export.source
-    nbytes = box.volume * source.num_channels * source.dtype.itemsize
+    nbytes = voxel_nbytes(source, box)
     shape = (box.size[0], box.size[1], 1)
     return ConvertedMag(
         export.target,
@@ -554,7 +554,7 @@ def _middle_brick(plan: Any, region: Vec3) -> BoundingBox:
     return cell_box((x, y, z), plan.brick_shape, plan.box).intersection(plan.box)
 
 
-def _read(source: Any, box: BoundingBox) -> tuple[npt.NDArray[Any], int]:
+def _read(source: Any, box: BoundingBox) -> tuple[AnyArray, int]:
     """Read a box; return its voxels and the number of decoded bytes. If time is short, only the
     first sections are read, and repeated for the others."""
     voxels = np.zeros((source.num_channels, *box.size), source.dtype)
@@ -571,6 +571,5 @@ def _read(source: Any, box: BoundingBox) -> tuple[npt.NDArray[Any], int]:
     width, height = (
         min(n, m) for n, m in zip(source.chunk_shape[:2], source.box.size[:2], strict=True)
     )
-    return voxels, num_read * max(
-        width * height, box.size[0] * box.size[1]
-    ) * source.num_channels * source.dtype.itemsize
+    read_vx = num_read * max(width * height, box.size[0] * box.size[1])
+    return voxels, read_vx * voxel_nbytes(source)

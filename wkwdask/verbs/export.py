@@ -1,15 +1,10 @@
-"""Export of a level to image files or an array file.
-
-The export is written into a hidden folder beside the target, with a journal, so that an interrupted
-export can resume. The complete result is then renamed to the target.
-"""
+"""Export of a level to image files or an array file."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import re
-import time
 import zlib
 from dataclasses import dataclass
 from itertools import islice
@@ -32,7 +27,6 @@ from wkwdask.formats.pictures.outputs import (
 )
 from wkwdask.formats.pictures.sources import HDF5_SUFFIXES
 from wkwdask.formats.pictures.tiff_pages import TIFF_SUFFIXES
-from wkwdask.formats.record_paths import check_no_links
 from wkwdask.formats.replaceable import replaces
 from wkwdask.geometry.bounding_box import BoundingBox, counted_from, moved
 from wkwdask.geometry.grid import cell_box, cells
@@ -40,28 +34,17 @@ from wkwdask.geometry.mag import Mag
 from wkwdask.model.levels import lengths_in
 from wkwdask.model.options import make_options
 from wkwdask.model.states import digest
-from wkwdask.model.summary import counted
+from wkwdask.model.volume import voxel_nbytes
 from wkwdask.model.voxel_type import common_dtype
 from wkwdask.plans.cells import count_cells
-from wkwdask.runs.drive import Phase, Work
-from wkwdask.runs.job import FlatJob, Result, Task, voxel_nbytes
-from wkwdask.runs.job_folder import warn_of_discarded
-from wkwdask.runs.journal import Journal, JournaledJob, has_journal, read_journal
+from wkwdask.runs.drive import Outcome, Phase, Plan
+from wkwdask.runs.job import FlatJob, Result, Task
 from wkwdask.runs.progress import Progress
-from wkwdask.runs.report import MagReport, Report
 from wkwdask.runs.space import Need, Size
-from wkwdask.runs.staged import (
-    add_resume_note,
-    check_existing,
-    check_same_settings,
-    resuming_policy,
-    settings_of,
-)
-from wkwdask.store import by_path
-from wkwdask.store.json_record import format_job_record, read_job_record
-from wkwdask.store.locks import Owner, guarded, release_lock, take_lock
-from wkwdask.store.paths import basename, dirname, local_path, split, splitext
-from wkwdask.store.store import folders_of, store_at
+from wkwdask.runs.staged import Draft, check_existing, settings_of, stage
+from wkwdask.runs.staged_files import StagedFiles
+from wkwdask.store.paths import basename, dirname, local_path, splitext
+from wkwdask.store.store import store_at
 from wkwdask.verbs.region_job import SourceSpec, check_source
 from wkwdask.verbs.sources import box_setting, cast_note, check_not_replaced, source_token
 from wkwdask.verbs.space import SURE_SHARE, read_voxels
@@ -69,9 +52,9 @@ from wkwdask.verbs.space import SURE_SHARE, read_voxels
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
 
+    from wkwdask.formats.format import SingleFile
     from wkwdask.formats.pictures.outputs import Output
     from wkwdask.model.states import States
-    from wkwdask.model.store import Store
     from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.volume import Volume
     from wkwdask.verbs.sources import VolumeSelection
@@ -145,37 +128,20 @@ _OME_SUFFIXES = tuple(f".ome{suffix}" for suffix in TIFF_SUFFIXES)
 
 
 @dataclass(frozen=True, slots=True)
-class Export(Work[Report]):
+class Export(Plan):
     """Plan of an export."""
 
+    staged: StagedFiles
     mag: StoredArray
     source: Any
     """Voxels to write: the mag, or some of its channels, as the selected type."""
     form: ExportedArray
-    target: str
     compression: str
     """Compression of TIFF files."""
-    settings: dict[str, Any]
-    """Settings that a resumed export must have in common."""
-    existing: str
-    owner: Owner
-    """Lock owner of this process."""
 
     @property
-    def root(self) -> str:
-        """Hidden folder of the export."""
-        folder, name = split(self.target)
-        return f"{folder}/.{name}.wkwdask-export"
-
-    @property
-    def _store(self) -> Store:
-        """Hidden folder."""
-        return store_at(self.root)
-
-    @property
-    def staged(self) -> str:
-        """Path of the result before it is published."""
-        return f"{self.root}/{basename(self.target)}"
+    def target(self) -> str:
+        return self.staged.target
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -185,30 +151,30 @@ class Export(Work[Report]):
     @property
     def is_file(self) -> bool:
         """Whether the target is one file."""
-        return self.target.lower().endswith((*TIFF_SUFFIXES, ".npy"))
+        return _is_file(self.target)
 
     def output(self) -> Output | None:
         """Return the writer of the target, None for a single TIFF file, which is written section by
         section."""
-        name = self.target.lower()
+        name, built = self.target.lower(), self.staged.built
         if name.endswith(TIFF_SUFFIXES):
             return None
         if name.endswith(".npy"):
-            return NpyOutput(self.staged, self.form)
+            return NpyOutput(built, self.form)
         if name.endswith(".zarr"):
-            return ZarrOutput(self.staged, self.form)
-        return SectionsOutput(self.staged, self.form, self.compression)
+            return ZarrOutput(built, self.form)
+        return SectionsOutput(built, self.form, self.compression)
 
     def need(self) -> Need:
         """Return the space of the files; compressed ones are estimated from a few cells, compressed
         on trial."""
         nbytes = voxel_nbytes(self.source, self.form.box)
         return Need(
-            dirname(self.target),
+            self.staged.parent,
             int(_LARGEST_RATIO * nbytes),
             0,
             lambda _: self._size(nbytes),
-            lambda: by_path.count_tree(self.root),
+            self.staged.count_leftovers,
         )
 
     def _size(self, nbytes: int) -> Size:
@@ -234,114 +200,27 @@ class Export(Work[Report]):
         likely = nbytes * stored // max(1, decoded)
         return Size(int(SURE_SHARE * likely), likely, 0)
 
-    def start(self) -> None:
-        """Take the lock, then continue in the hidden folder of an interrupted export or create a
-        new one."""
-        parent = dirname(self.target)
-        store_at(parent).make()
-        # Target and hidden folder are siblings on one file system, so that the last step is an
-        # atomic rename.
-        with guarded(parent):
-            take_lock(self.target, self.owner)
-        try:
-            if not self._store.is_taken(basename(self.target)):
-                # left by an export that was killed after it published its target, or before it
-                # wrote anything
-                self._store.delete_folder()
-            _check_free(self.target, self.existing, is_file=self.is_file)
-            self._prepare_folder()
-        except BaseException:
-            self.release()
-            raise
-
-    def _prepare_folder(self) -> None:
-        """Create the hidden folder, or keep that of an interrupted export with the same
-        settings."""
-        store = self._store
-        if self.existing == "restart" or not store.exists(_SETTINGS_NAME):
-            if has_journal(self.root):
-                warn_of_discarded(self.root, self.owner.command)
-            store.delete_folder()
-        else:
-            check_no_links(self.root)
-            before = read_job_record(store.path_of(_SETTINGS_NAME)) or {}
-            check_same_settings(self.root, self.settings, before)
-        if not store.is_folder():
-            store.make()
-            store.put(_SETTINGS_NAME, format_job_record(self.settings))
-
-    def release(self) -> None:
-        release_lock(self.target, self.owner)
-
-    def suspend(self, error: BaseException) -> None:
-        """End a failed attempt. Journaled work is kept for the next one; without any, the hidden
-        folder is removed."""
-        try:
-            if not has_journal(self.root):
-                self._store.delete_folder()
-            else:
-                add_resume_note(
-                    error, self.root, resuming_policy(self.existing, settings_are_complete=True)
-                )
-        finally:
-            self.release()
-
-    def phases(self) -> Generator[Phase, str, Report]:
-        """Write all cells that the journal does not list, or one TIFF section by section, then
-        publish the target."""
-        title, started = f"exporting {self.source.name}", time.monotonic()
-        output, note = self.output(), ""
+    def phases(self) -> Generator[Phase, str, Outcome]:
+        """Write all cells that the journal does not list, or one TIFF section by section."""
+        title, output, note = f"exporting {self.source.name}", self.output(), ""
         if output is None:
-            if store_at(self.staged).exists():
-                folders_of(self.root).unlink(self.staged)
-            is_ome = self.target.lower().endswith(_OME_SUFFIXES)
             with Progress(title, self.form.box.size[2]) as progress:
                 write_tiff(
-                    self.staged,
+                    self.staged.built,
                     self.source,
                     self.form,
                     self.compression,
-                    ome=is_ome,
+                    ome=self.target.lower().endswith(_OME_SUFFIXES),
                     on_section=progress.advance,
                 )
         else:
             output.prepare()
-            with Journal(self.root) as journal:
-                job = JournaledJob(
-                    ExportJob(self.source, output, self.form.box),
-                    journal.append,
-                    read_journal(self.root),
-                    (),
-                    folder=self.root,
-                )
-                yield Phase(job, title)
-            note = (
-                f"{counted(job.num_known, 'task')} had been finished before"
-                if job.num_known
-                else ""
-            )
-        report = self.publish(time.monotonic() - started, note)
-        self.release()
-        return report
+            note = yield Phase(ExportJob(self.source, output, self.form.box), title)
+            note = "\n".join(filter(None, [note, output.note]))
+        return Outcome((), "\n".join(filter(None, [note, *self.remarks])))
 
-    def publish(self, seconds: float, note: str) -> Report:
-        """Flush the result to disk and rename it to the target."""
+    def check_unchanged(self) -> None:
         check_not_replaced(self.mag)
-        nbytes, num_files = _flush(self.staged)
-        folders = folders_of(self.root)
-        if store_at(self.staged).is_folder():
-            by_path.publish_folder(self.staged, self.target)
-        else:
-            folders.rename(self.staged, self.target)
-        folders.fsync(dirname(self.target))
-        self._store.delete_folder()
-        box = self.form.box
-        entry = MagReport(self.target, num_files, box.volume, nbytes, None, None, None)
-        output = self.output()
-        note = "\n".join(filter(None, [note, "" if output is None else output.note, *self.remarks]))
-        return Report(
-            (entry,), box.volume * self.mag.num_channels * self.mag.dtype.itemsize, seconds, note
-        )
 
 
 def lay_out_export(
@@ -406,16 +285,10 @@ def lay_out_export(
         mag.shard_shape,
         _voxel_size(mag, voxel_size_nm),
     )
-    return Export(
-        mag,
-        source,
-        form,
-        path,
-        compression,
-        settings,
-        existing,
-        Owner.this_process(f"{_COMMAND} to {path}"),
-    )
+    draft = stage(f"{_COMMAND} to {path}", dirname(path), [path], settings, existing)
+    nbytes_in = box.volume * mag.num_channels * mag.dtype.itemsize
+    staged = _staged(draft, box.volume, nbytes_in, _check_free)
+    return Export(staged, mag, source, form, compression)
 
 
 def check_suffix(target: str | os.PathLike[str]) -> None:
@@ -441,10 +314,72 @@ def _voxel_size(mag: StoredArray, voxel_size_nm: VoxelSize | None) -> VoxelSize 
     return None if voxel_size_nm is None else lengths_in(mag.box.mag, voxel_size_nm)
 
 
-def _check_free(target: str, existing: str, *, is_file: bool) -> None:
+@dataclass(slots=True)
+class Packing(Plan):
+    """Plan that packs an image into one file."""
+
+    staged: StagedFiles
+    file: SingleFile
+    build: Callable[[str], str]
+    """Makes the image below a folder for scratch, and returns its folder."""
+    packed: str = ""
+    """Folder of the image."""
+    num_files: int = 0
+
+    def phases(self) -> Generator[Phase, str, Outcome]:
+        self.packed = self.build(self.staged.scratch)
+        self.num_files = self.file.pack(self.packed, self.staged.built)
+        yield from ()
+        return Outcome(())
+
+
+def lay_out_packing(
+    file: SingleFile,
+    build: Callable[[str], str],
+    settings: Mapping[str, Any],
+    existing: str,
+) -> Packing:
+    """Plan to pack an image into one file; ``build`` makes it, from the same settings."""
+    path = file.path
+    draft = stage(
+        f"{_COMMAND} to {path}", dirname(path), [path], settings_of(_COMMAND, **settings), existing
+    )
+    return Packing(_staged(draft, 0, 0, _check_free_file), file, build)
+
+
+def _staged(
+    draft: Draft, voxels: int, nbytes_in: int, check: Callable[[str, str], None]
+) -> StagedFiles:
+    return StagedFiles(
+        owner=draft.owner,
+        parent=draft.parent,
+        folders=draft.folders,
+        settings=draft.settings,
+        existing=draft.existing,
+        resumed_by=draft.resumed_by,
+        voxels=voxels,
+        nbytes_in=nbytes_in,
+        check=check,
+    )
+
+
+def _check_free_file(target: str, existing: str) -> None:
+    """Raise ExistsError unless a file may be written."""
+    there = store_at(target)
+    if there.is_folder():
+        raise ExistsError(f"{target}: is a folder, expected nothing or a file")
+    if there.is_taken() and not replaces(existing):
+        raise ExistsError(f'{target}: already exists; existing="overwrite" replaces it whole')
+
+
+def _is_file(target: str) -> bool:
+    return target.lower().endswith((*TIFF_SUFFIXES, ".npy"))
+
+
+def _check_free(target: str, existing: str) -> None:
     """Raise ExistsError unless the target may be written. A folder is replaced only if it looks
     like the result of an export."""
-    there = store_at(target)
+    there, is_file = store_at(target), _is_file(target)
     if not there.is_taken():
         return
     if there.link_target():
@@ -479,17 +414,3 @@ def _check_sections(target: str) -> None:
             f"{target}: holds something else ({other}) than sections z0000.tif, z0001.tif... or a "
             "Zarr array of an export, and is not replaced"
         )
-
-
-def _flush(path: str) -> tuple[int, int]:
-    """Flush all written files to disk; return their bytes and number."""
-    folders = folders_of(path)
-    walked = [(folder, names) for folder, _, names in store_at(path).walk()]  # none in a file
-    paths = [f"{folder}/{name}" for folder, names in walked for name in names] if walked else [path]
-    nbytes = 0
-    for file in paths:
-        folders.fsync(file)
-        nbytes += folders.stat(file).st_size
-    for folder, _ in reversed(walked):
-        folders.fsync(folder)
-    return nbytes, len(paths)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from wkwdask.errors import IncompleteWriteError
 from wkwdask.formats.pictures.image_stack import read_notes
 from wkwdask.formats.pictures.sources import HDF5_SUFFIXES, PlainOptions, PlainSource, open_plain
-from wkwdask.model.volume import Volume, relative_to
+from wkwdask.model.volume import Volume, relative_to, voxel_nbytes
 from wkwdask.model.writing.target_image import LevelSpec
 from wkwdask.plans.regions import Tiling
 from wkwdask.plans.slabs import SlabPlan, plan_slabs
@@ -210,10 +210,10 @@ def lay_out_import(
     source = relative_to(imported.source, target.origin)
     region, reading = draft.shape(), draft.shape("reading")
     shapes = None if region is None or reading is None else (region, reading)
-    voxel_nbytes = LevelSpec.like(source).voxel_nbytes
+    nbytes_per_voxel = voxel_nbytes(source)
     # A converted voxel is in memory twice, before and after its conversion.
-    memory_nbytes = voxel_nbytes + (
-        LevelSpec.like(source.source).voxel_nbytes if isinstance(source, ConvertedVolume) else 0
+    memory_nbytes = nbytes_per_voxel + (
+        voxel_nbytes(source.source) if isinstance(source, ConvertedVolume) else 0
     )
     plan = plan_slabs(
         target.box,
@@ -222,7 +222,7 @@ def lay_out_import(
         workers,
         shapes,
     )
-    task_nbytes = 2 * math.prod(plan.reading_shape) * (memory_nbytes + voxel_nbytes)
+    task_nbytes = 2 * math.prod(plan.reading_shape) * (memory_nbytes + nbytes_per_voxel)
     record = {"region": plan.region_shape, "reading": plan.reading_shape}
     staged = draft.mags(
         [target],

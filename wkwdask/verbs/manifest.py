@@ -79,7 +79,7 @@ def hashed_files(
     """Yield the relative path of each file for a manifest, and whether it is regular. Locks, job
     folders and temporaries are left out."""
     seen = set() if seen is None else seen
-    store = store_at(join(root, inside))
+    store = store_at(join(root, inside) if inside else root)
     if not store.exists():
         raise MissingError(f"{root}: not found")
     if store.real() in seen:

@@ -25,12 +25,13 @@ from wkwdask.formats.opening import (
 )
 from wkwdask.geometry.bounding_box import part_of_array
 from wkwdask.geometry.grid import cell_box, cell_range, cells
-from wkwdask.geometry.vectors import divide, times
+from wkwdask.geometry.vectors import times
 from wkwdask.kernels.window.reduce import BOOL_METHOD, IGNORE_ZERO_METHODS, METHODS
 from wkwdask.model.levels import ratio_of
 from wkwdask.model.states import FILE_RECORD_COLUMNS, States, digest, grouped_digests
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.summary import counted
+from wkwdask.model.volume import voxel_nbytes
 from wkwdask.model.writing.file_buffer import MEMORY_NBYTES
 from wkwdask.model.writing.target_image import LevelSpec, NewLevels
 from wkwdask.plans.cells import count_cells
@@ -38,12 +39,13 @@ from wkwdask.plans.mag_ladder import default_coarsest, mag_ladder, sorted_mags
 from wkwdask.plans.pyramid import plan_offset_passes, step_factors
 from wkwdask.plans.regions import Tiling
 from wkwdask.runs.drive import Outcome, Phase, Plan
-from wkwdask.runs.job import Result, Task, voxel_nbytes
+from wkwdask.runs.job import Result, Task
 from wkwdask.runs.parts import BrickWriter, ReceiptCollector, source_changed, states_of_part
 from wkwdask.runs.report import Report
 from wkwdask.runs.shared_loop import OrderedQueue, share
 from wkwdask.runs.space import Size
 from wkwdask.runs.staged import settings_of, stage
+from wkwdask.store.paths import is_bucket
 from wkwdask.store.records import read_file_record
 from wkwdask.streams.chunks import decoded_chunks, decodes_chunks
 from wkwdask.streams.pyramid import PyramidStream
@@ -203,7 +205,7 @@ class RegionSpec(SourceSpec):
             shift % step == 0 for shift, step in zip(source.origin, steps, strict=True)
         )
         if isinstance(source, StoredArray) and not source.store.is_remote and is_aligned:
-            nbytes_per_voxel = source.dtype.itemsize * source.num_channels
+            nbytes_per_voxel = voxel_nbytes(source)
             while math.prod(shape) * nbytes_per_voxel > _TILE_NBYTES:
                 axes = [axis for axis in range(3) if shape[axis] % (2 * steps[axis]) == 0]
                 if not axes:
@@ -242,7 +244,8 @@ class RegionSpec(SourceSpec):
     def _writer(self, level: int) -> BrickWriter:
         target = self.targets[level]
         part = None if self.plan.writes_whole_shards(level, target.shard_shape) else self.region
-        return BrickWriter(target, self.plan.levels[level].brick_shape, part)
+        grid = self.plan.levels[level]
+        return BrickWriter(target, grid.brick_shape, part, grid.region_box(self.region))
 
     def _sources_of_shards(self, states: States) -> dict[Vec3, int]:
         """Return, for each shard of the first mag, the digest of the files that it is made from."""
@@ -250,13 +253,20 @@ class RegionSpec(SourceSpec):
         footprint = times(target.shard_shape, level.factor)
         if all(n % m == 0 for n, m in zip(level.region_shape, target.shard_shape, strict=True)):
             return grouped_digests(states, self.source.shard_shape, footprint)
-        # This region writes one part of a shard. A source file that the parts of the shard share
-        # counts in one part alone, so that the sum over the parts is the digest of the whole shard.
+        # This region writes parts of shards. A source file that the parts of a shard share counts
+        # in one of them alone, so that the sum over the parts is the digest of the whole shard.
         region = self.plan.source_region(self.region)
-        shard = cell_box(self.region, level.region_shape, level.box).topleft
-        index = divide(shard, target.shard_shape)
-        whole = cell_box(index, footprint, region).intersection(self.plan.source_box)
-        return {index: digest(states_of_part(states, self.source.shard_shape, whole, region))}
+        return {
+            shard: digest(
+                states_of_part(
+                    states,
+                    self.source.shard_shape,
+                    cell_box(shard, footprint, region).intersection(self.plan.source_box),
+                    region,
+                )
+            )
+            for shard in cells(level.region_box(self.region), target.shard_shape)
+        }
 
 
 class PyramidJob:
@@ -557,14 +567,15 @@ class Pyramid(Plan):
     def finished_before(self, report: Report) -> Report:
         """Raise an error if a finished pyramid was made from other data than the source has now."""
         finer = self.source
-        if not finer.is_regular:
-            if source_fingerprint(finer)["states"] != self.staged.settings["states"]:
+        if not finer.is_regular or is_bucket(finer.name):
+            states = source_fingerprint(finer).get("states")
+            if states != self.staged.settings.get("states"):
                 raise ResumeError(
                     f'{finer.name}: has changed since the pyramid was built; existing="overwrite" '
                     "rebuilds it"
                 )
             return report
-        for target, folder in zip(self.staged.targets, self.staged.folders, strict=True):
+        for target, folder in zip(self.staged.targets, self.staged.listed, strict=True):
             published = target.built_in(folder)
             changed = changed_shards(
                 ExistingMag(
@@ -625,16 +636,21 @@ def lay_out_pyramid(
         {**settings, **levels.settings, **fingerprint},
         existing,
     )
-    targets = levels.staged(draft.root)
+    targets = draft.staged_levels(levels)
     origins = [(0, 0, 0), *(target.origin for target in targets)]
-    voxel_nbytes = LevelSpec.like(source).voxel_nbytes
-    tilings = [Tiling(target.chunk_shape, target.shard_shape, voxel_nbytes) for target in targets]
+    nbytes_per_voxel = voxel_nbytes(source)
+    tilings = [
+        Tiling(target.chunk_shape, target.shard_shape, nbytes_per_voxel) for target in targets
+    ]
     passes = tuple(plan_offset_passes(source.box, mags, origins, tilings, workers, draft.shapes()))
     regions = [plan.levels[0].region_shape for plan in passes]
     occupied = [source.files.occupied(plan.source_region_shape) for plan in passes[:1]]
     record = {"regions": regions, "presence": digest_of_cells(occupied)}
     task_nbytes = max(
-        (plan.memory_nbytes(voxel_nbytes) + len(plan.levels) * MEMORY_NBYTES for plan in passes),
+        (
+            plan.memory_nbytes(nbytes_per_voxel) + len(plan.levels) * MEMORY_NBYTES
+            for plan in passes
+        ),
         default=0,
     )
     staged = draft.mags(

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from wkwdask.model.volume import voxel_nbytes
 from wkwdask.streams.pyramid import PyramidStream
 
 if TYPE_CHECKING:
@@ -86,9 +87,7 @@ def sample_pyramid(pyramid: Any) -> Sample:
             continue
         if not is_first:
             sample.seconds += time.perf_counter() - started
-            sample.nbytes_in += (
-                stream.source_box(source_brick).volume * source.dtype.itemsize * source.num_channels
-            )
+            sample.nbytes_in += stream.source_box(source_brick).volume * voxel_nbytes(source)
         is_first = False
         for stored, nbytes, level in encoded:
             if level:

@@ -16,7 +16,7 @@ from wkwdask.formats.container import container_of
 from wkwdask.geometry.bounding_box import moved
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.summary import counted
-from wkwdask.model.volume import relative_to
+from wkwdask.model.volume import relative_to, voxel_nbytes
 from wkwdask.model.writing.splice import has_stored_chunks
 from wkwdask.model.writing.target_image import LevelSpec
 from wkwdask.plans.regions import Tiling, plan_splicing
@@ -431,7 +431,7 @@ def copy_into(
     source, region = relative_to(copy.source, target.origin), draft.shape()
     spec, tiling = (
         LevelSpec.like(source),
-        Tiling(target.chunk_shape, target.shard_shape, LevelSpec.like(source).voxel_nbytes),
+        Tiling(target.chunk_shape, target.shard_shape, voxel_nbytes(source)),
     )
     plan: RegionGrid
     # Splicing copies encoded chunks; regions are whole shards of the target, so no parts are

@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.geometry.vectors import ceil_divide, divide, plus, times
 from wkwdask.kernels.window.reduce import METHODS
-from wkwdask.model.volume import relative_to
+from wkwdask.model.volume import relative_to, voxel_nbytes
 from wkwdask.plans.pyramid import plan_offset_passes
 from wkwdask.plans.regions import Tiling
 from wkwdask.runs.job import Result, Task
@@ -27,20 +27,12 @@ from wkwdask.verbs.compare import Differences, find_differences
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import AnyArray
+    from wkwdask.formats.array_check import BrokenShard
     from wkwdask.formats.inspection import LayerScope, LevelScope
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.volume import Volume
     from wkwdask.plans.pyramid import Pass
-
-
-class BrokenShard(Protocol):
-    """Shard with broken chunks."""
-
-    def intact_parts(self, block: Vec3) -> Iterable[tuple[int, npt.NDArray[Any]]]:
-        """Read the intact chunks at an index along x, y, z in the mag: the first channel of each,
-        and its voxels (c, x, y, z)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +101,7 @@ class RecomputeSpec:
         return Result((), value=differences)
 
     def _intact_differences(
-        self, broken: BrokenShard, computed: npt.NDArray[Any], box: BoundingBox
+        self, broken: BrokenShard, computed: AnyArray, box: BoundingBox
     ) -> Differences:
         """Compare the intact chunks of a broken shard."""
         differences = Differences()
@@ -148,7 +140,7 @@ class Provenance:
     @property
     def source(self) -> Any:
         """The finer level, with the box that its document states, or else with the recorded one."""
-        volume = self.finer.volume()
+        volume = self.finer.array
         return (
             volume if self.finer.box is not None or self.box is None else volume.cropped(self.box)
         )
@@ -180,11 +172,11 @@ def plan_rebuild(
     scope: LevelScope, provenance: Provenance, lost: Iterable[Vec3] = ()
 ) -> RebuildPlan:
     """Plan how shards of a level are computed; ``lost`` are missing shards of the finer level."""
-    source, stored = provenance.source, scope.volume()
+    source, stored = provenance.source, scope.array
     origin = stored.origin
     coarser = relative_to(stored.cropped(computed_box(scope, source)), origin)
-    voxel_nbytes = coarser.dtype.itemsize * coarser.num_channels
-    tiling = Tiling(coarser.chunk_shape, coarser.shard_shape, voxel_nbytes)
+    nbytes_per_voxel = voxel_nbytes(coarser)
+    tiling = Tiling(coarser.chunk_shape, coarser.shard_shape, nbytes_per_voxel)
     (plan,) = plan_offset_passes(
         source.box, [coarser.box.mag], [(0, 0, 0), origin], [tiling], 1, [coarser.shard_shape]
     )
@@ -286,20 +278,15 @@ def _read_provenance(scope: LevelScope, finer: dict[Mag, Any]) -> Provenance | N
 def finer_levels(layer: LayerScope, scope: LevelScope) -> list[Any]:
     """Return the readable levels of an image from which a level can have been made."""
     mag = scope.mag
-    levels = [
+    return [
         other
         for other in layer.mags
-        if other.mag is not None and other.mag != mag and other.can_be_read
+        if mag is not None
+        and other.mag is not None
+        and other.mag != mag
+        and all(a <= b for a, b in zip(other.mag.factors, mag.factors, strict=True))
+        and other.can_be_read
     ]
-    return (
-        []
-        if mag is None
-        else [
-            other
-            for other in levels
-            if all(a <= b for a, b in zip(other.mag.factors, mag.factors, strict=True))
-        ]
-    )
 
 
 def recompute_specs(
@@ -321,7 +308,7 @@ def recompute_specs(
                 provenance.method,
                 provenance.ignore_zero,
                 shard,
-                scope.volume().origin,
+                scope.array.origin,
             )
 
 

@@ -6,13 +6,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from wkwdask.geometry.grid import cell_box, cells
+from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.geometry.mag import vec3
 from wkwdask.geometry.vectors import times
 from wkwdask.model.states import States, digest, grouped_digests
-from wkwdask.runs.job import Result, Task, voxel_nbytes
+from wkwdask.model.volume import voxel_nbytes
+from wkwdask.runs.job import Result, Task
 from wkwdask.runs.parts import (
     BrickWriter,
     JoinSpec,
@@ -25,8 +24,7 @@ from wkwdask.streams.upsample import UpsampleStream
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import IntArray
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.volume import Volume
     from wkwdask.model.writing.receipts import Receipt
@@ -266,20 +264,18 @@ class UpsampleJob(RegionJob):
         )
 
 
-def is_current(source: Volume, target: TargetArray, record: npt.NDArray[np.int64]) -> bool:
+def is_current(source: Volume, target: TargetArray, record: IntArray) -> bool:
     """Return whether a finished mag was made from the files that the source has now."""
-    # A source file covers several shards of the finer mag, or several files make one shard. In
-    # cells of the larger of both shapes, all shards have the same source files, and so the same
-    # digest.
+    # A source file may reach beyond the shards of the box.
     file_shape = source_file_shape(source, target.box.mag.step_to(source.box.mag))
-    cell = vec3(np.maximum(file_shape, target.shard_shape).tolist())
-    rows = zip(record[:, :3], record[:, 5], strict=True)
-    recorded = {
-        vec3((shard * target.shard_shape // cell).tolist()): int(sources)
-        for shard, sources in rows
-        if sources
+    ranges = cell_range(target.box, target.shard_shape)
+    current = grouped_digests(source.files.stored_states(), file_shape, target.shard_shape)
+    inside = {
+        shard: sources
+        for shard, sources in current.items()
+        if all(n in r for n, r in zip(shard, ranges, strict=True))
     }
-    return recorded == grouped_digests(source.files.stored_states(), file_shape, cell)
+    return inside == {vec3(row[:3]): row[5] for row in record.tolist() if row[5]}
 
 
 def source_file_shape(source: Volume, factor: Vec3) -> Vec3:

@@ -35,9 +35,10 @@ from wkwdask.store.paths import (
     basename,
     dirname,
     is_below,
+    is_bucket,
     is_remote,
     join,
-    local_path,
+    target_path,
 )
 from wkwdask.store.store import folders_of, store_at
 
@@ -273,7 +274,7 @@ def unlink_dangling(links: Iterable[str]) -> None:
 
 def remove_if_empty(folder: str) -> None:
     with contextlib.suppress(OSError):
-        if not store_at(folder).link_target():
+        if not is_bucket(folder) and not store_at(folder).link_target():
             folders_of(folder).rmdir(folder)
 
 
@@ -288,9 +289,9 @@ def lay_out_removals(
     """Plan a removal, and check that all of it is allowed."""
     its_format = opening_format(url)
     location = location_of(url)
-    if is_remote(location):
+    if is_remote(location) and not is_bucket(location):
         raise UnsupportedError(f"{location}: is not on this file system; nothing is removed there")
-    path = local_path(location)
+    path = target_path(location)
     store = store_at(path)
     # of a root, which may be a link as for other verbs
     is_part = (layers is not None or mags is not None) and not its_format.level_folders.is_level(
@@ -522,7 +523,8 @@ def _stage(resolved: ResolvedUrl, image: Image, mags: Sequence[Mag] | None) -> I
     by_key = {
         level.key: level
         for level in image.selected[::-1]
-        if not is_remote(level.folder) and resolved.mag in (None, level.mag)
+        if (not is_remote(level.folder) or is_bucket(level.folder))
+        and resolved.mag in (None, level.mag)
     }
     available = list(by_key.values())[::-1]
     missing = [mag for mag in mags or () if mag not in {level.mag for level in available}]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from wkwdask.formats.array_repair import ArrayRepair, Probe
 from wkwdask.formats.record_paths import job_root
 from wkwdask.formats.repair import (
     ACCEPT,
@@ -23,8 +24,6 @@ from wkwdask.formats.repair import (
     SALVAGE,
     WRITE_HEADER,
     Action,
-    LevelRepair,
-    Probe,
     RepairOptions,
     Unrepaired,
     summarize_faults,
@@ -104,7 +103,7 @@ class BrokenFile:
     """Repair plan of its level."""
     shard: Vec3
     faults: list[Fault]
-    repairer: LevelRepair | None
+    repairer: ArrayRepair | None
     """None if files of its format cannot be rewritten chunk by chunk."""
     probe: Probe
     """Its intact chunks."""
@@ -129,6 +128,7 @@ class BrokenFile:
         self, header: Any = None, *, salvage: bool = False, rebuild: RegionSpec | None = None
     ) -> RewriteSpec:
         """Return the spec of the task that rewrites the file from its own chunks."""
+        assert self.repairer is not None
         return RewriteSpec(
             self.repairer,
             self.shard,

@@ -17,8 +17,8 @@ from wkwdask.verbs.pyramid import RegionSpec
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping
 
+    from wkwdask.formats.array_repair import ArrayRepair
     from wkwdask.formats.inspection import LevelScope
-    from wkwdask.formats.repair import LevelRepair
     from wkwdask.geometry.mag import Vec3
 
 
@@ -27,7 +27,7 @@ class ProbeSpec:
     """Task that counts the intact chunks of a broken shard and looks for its correct header; it
     changes nothing."""
 
-    repairer: LevelRepair
+    repairer: ArrayRepair
     shard: Vec3
     path: str
     kinds: frozenset[str]
@@ -37,7 +37,7 @@ class ProbeSpec:
         return Task(f"probe of {self.path}", f"probe {self.path}", ProbeSpec.run, self)
 
     def run(self) -> Result:
-        """Decode all chunks; the value is a :class:`wkwdask.formats.repair.Probe`."""
+        """Decode all chunks; the value is a :class:`wkwdask.formats.array_repair.Probe`."""
         return Result((), value=self.repairer.probe(self.shard, self.kinds))
 
 
@@ -45,8 +45,7 @@ class ProbeSpec:
 class RewriteSpec:
     """Task that writes a shard again from its intact chunks."""
 
-    repairer: Any
-    """A LevelRepair."""
+    repairer: ArrayRepair
     shard: Vec3
     path: str
     header: Any

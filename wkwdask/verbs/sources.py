@@ -13,6 +13,8 @@ import numpy as np
 from wkwdask.errors import BoundsError, IncompleteWriteError, ReplacedError
 from wkwdask.formats.opening import find, format_of_image, open_source, target_for
 from wkwdask.formats.pictures.sources import open_sized
+from wkwdask.formats.publication import replaces_folder
+from wkwdask.formats.record_paths import job_folders
 from wkwdask.formats.roots import level_job_folders
 from wkwdask.geometry.bounding_box import voxel_box
 from wkwdask.geometry.vectors import divide
@@ -102,7 +104,12 @@ def open_base_level(
     there is completed first."""
     try:
         image, volume = open_source(url, selection)
+        is_replaced = store_at(image.folder).can.writes and any(
+            replaces_folder(root, volume.name) for root, _ in job_folders(image.folder)
+        )
     except ReplacedError:
+        is_replaced = True
+    if is_replaced:
         interrupted = find(url).choose(selection.layer)
         for level in interrupted.levels:
             finish_interrupted_publication(*level_job_folders(interrupted, level), selection.option)
@@ -275,5 +282,5 @@ def stage_level(
         existing,
         settings_are_complete=settings_are_complete,
     )
-    (target,) = levels.staged(draft.root)
+    (target,) = draft.staged_levels(levels)
     return draft, target

@@ -4,22 +4,22 @@ would not fit."""
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.geometry.mag import vec3
+from wkwdask.model.volume import voxel_nbytes
 from wkwdask.plans.cells import count_cells
-from wkwdask.runs.job import voxel_nbytes
 from wkwdask.runs.space import Need, Size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import AnyArray
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.model.volume import Volume
     from wkwdask.model.writing.target_array import TargetArray
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 _SAMPLED_BOXES = 6
 _MOST_LISTED = 1000
+_MOST_BRICKS = 1 << 22
 _LARGEST_RATIO = 1.01  # what compression adds to noise
+C = TypeVar("C", bound=Any)  # a computation that is a dataclass
 SURE_SHARE = 0.5
 """Part of a sampled size that is very probably written: a job for which there is not even room for
 that is refused."""
@@ -71,6 +73,15 @@ def need_of(
         return Size(int(least), int(likely), int(num_files))
 
     return need_of_targets(staged, measure)
+
+
+def by_brick(computation: C) -> C:
+    """Return a computation whose regions are single bricks: they show more exactly where its voxels
+    can be nonzero. That of a very large volume stays."""
+    plan = computation.plan
+    if count_cells(plan.box, plan.brick_shape) > _MOST_BRICKS:
+        return computation
+    return replace(computation, plan=replace(plan, region_shape=plan.brick_shape))
 
 
 def need_of_targets(staged: StagedMags, measure: Callable[[RunTasks], Size]) -> Need:
@@ -113,7 +124,7 @@ def is_raw(target: TargetArray) -> bool:
     return not box.is_empty and 2 * target.encoder.encoded_nbytes(ones, corner) >= ones.nbytes
 
 
-def read_voxels(source: Volume, box: BoundingBox) -> npt.NDArray[Any]:
+def read_voxels(source: Volume, box: BoundingBox) -> AnyArray:
     """Read a box, shape (c, x, y, z)."""
     out = np.zeros((source.num_channels, *box.size), source.dtype, order="F")
     source.read_into(out, box.topleft)
@@ -121,7 +132,7 @@ def read_voxels(source: Volume, box: BoundingBox) -> npt.NDArray[Any]:
 
 
 def encoded_like(
-    targets: Sequence[TargetArray], read: Callable[[int, BoundingBox], npt.NDArray[Any]]
+    targets: Sequence[TargetArray], read: Callable[[int, BoundingBox], AnyArray]
 ) -> Encode:
     """Return the sample of a job, from a function that reads or computes the voxels of a box of one
     of its mags."""

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.errors import BoundsError, LockedError, MissingError, ResumeError
+from wkwdask.errors import (
+    BoundsError,
+    LockedError,
+    MissingError,
+    ResumeError,
+    UnsupportedError,
+)
 from wkwdask.formats.opening import SourceSelection, describe_unusable_levels, format_of_image
 from wkwdask.formats.record_paths import job_root
 from wkwdask.formats.roots import level_job_folders, root_of
@@ -35,7 +41,7 @@ from wkwdask.runs.parts import ShardTally
 from wkwdask.runs.report import Report
 from wkwdask.store import by_path
 from wkwdask.store.locks import Owner
-from wkwdask.store.paths import is_remote
+from wkwdask.store.paths import is_bucket, is_remote
 from wkwdask.store.records import (
     PROVENANCE_NAME,
     read_creation_settings,
@@ -299,6 +305,11 @@ def lay_out_update(
             layer_name, options.finest, "finest", allow_external=options.allow_external
         ),
     )
+    if is_bucket(layer.folder):
+        raise UnsupportedError(
+            f'{layer.folder}: update= does not work in a bucket; existing="overwrite" builds the '
+            "mags anew"
+        )
     if box is not None and box.in_mag(source.box.mag).intersection(source.box).is_empty:
         raise BoundsError(f"{source.name}: box {box} lies outside {source.box}")
     its_format = format_of_image(layer)

@@ -8,18 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import ResumeError
-from wkwdask.formats.opening import (
-    SourceSelection,
-    aligned_mags,
-    image_box,
-    is_readable,
-    target_in,
-)
+from wkwdask.formats.opening import SourceSelection, aligned_mags, image_box, is_readable, target_in
 from wkwdask.geometry.bounding_box import MAG_1, part_of_array
 from wkwdask.geometry.mag import Mag
 from wkwdask.geometry.vectors import divide
 from wkwdask.model.states import FILE_RECORD_COLUMNS
-from wkwdask.model.volume import relative_to
+from wkwdask.model.volume import relative_to, voxel_nbytes
 from wkwdask.model.writing.target_image import LevelSpec, NewLevels
 from wkwdask.plans.mag_ladder import mag_ladder, sorted_mags
 from wkwdask.plans.regions import Tiling
@@ -27,7 +21,7 @@ from wkwdask.plans.upsample import UpsamplePlan, plan_upsampling
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.report import Report
 from wkwdask.runs.staged import StagedMags, settings_of, stage
-from wkwdask.store.paths import is_remote
+from wkwdask.store.paths import is_bucket, is_remote
 from wkwdask.store.records import read_file_record, read_provenance
 from wkwdask.verbs.region_job import UpsampleJob, is_current
 from wkwdask.verbs.sources import (
@@ -128,9 +122,10 @@ class Upsample(Plan):
 
     def finished_before(self, report: Report) -> Report:
         """Raise an error if finished mags were made from other data than the source has now."""
-        for target, folder in zip(self.staged.targets, self.staged.folders, strict=True):
+        for target, folder in zip(self.staged.targets, self.staged.listed, strict=True):
             record = read_file_record(folder)
-            if self.source.is_regular and not is_current(
+            has_states = self.source.is_regular and not is_bucket(self.source.name)
+            if has_states and not is_current(
                 self.source,
                 target,
                 np.empty((0, FILE_RECORD_COLUMNS), np.int64) if record is None else record,
@@ -193,13 +188,13 @@ def lay_out_upsample(
         {**settings, **levels.settings, **fingerprint},
         existing,
     )
-    targets, shapes = levels.staged(draft.root), draft.shapes()
-    voxel_nbytes = LevelSpec.like(source).voxel_nbytes
+    targets, shapes = draft.staged_levels(levels), draft.shapes()
+    nbytes_per_voxel = voxel_nbytes(source)
     plans = tuple(
         plan_upsampling(
             target.box,
             source.box.mag,
-            Tiling(target.chunk_shape, target.shard_shape, voxel_nbytes),
+            Tiling(target.chunk_shape, target.shard_shape, nbytes_per_voxel),
             workers,
             region,
         )
@@ -211,7 +206,7 @@ def lay_out_upsample(
         "regions": [plan.region_shape for plan in plans],
         "presence": occupancy_digest(source, [plan.source_cell_shape for plan in plans]),
     }
-    task_nbytes = max((plan.memory_nbytes(voxel_nbytes) for plan in plans), default=0)
+    task_nbytes = max((plan.memory_nbytes(nbytes_per_voxel) for plan in plans), default=0)
     staged = draft.mags(
         targets,
         len(mags) * LevelSpec.like(source).nbytes,

@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Generator, Iterable, Iterator, Sequence
 
+    from wkwdask.formats.array_check import ArrayCheck
     from wkwdask.formats.format import ArrayFormat
-    from wkwdask.formats.inspection import FileCheck, LevelScope, Scope
+    from wkwdask.formats.inspection import LevelScope, Scope
     from wkwdask.geometry.mag import Mag
     from wkwdask.verbs.recompute import RecomputeSpec
 
@@ -46,7 +47,7 @@ class CheckSpec:
     """Task that checks a group of files."""
 
     level: str
-    check: FileCheck
+    check: ArrayCheck | ZippedCheck
     files: tuple[Any, ...]
     """The files, in the format's own listing."""
 
@@ -262,7 +263,7 @@ class Verification(Work["VerifyReport"]):
 
     def _file_job(self) -> FlatJob:
         """Return the job that reads the files."""
-        checks: list[tuple[LevelScope, FileCheck, Sequence[Any]]]
+        checks: list[tuple[LevelScope, ArrayCheck | ZippedCheck, Sequence[Any]]]
         checks = [
             (scope, check, scope.files())
             for scope in self._levels
@@ -417,7 +418,7 @@ def lay_out_verification(
     if not 0 <= pyramid <= 1:
         raise ValueError(f"pyramid must be True, False or a fraction from 0 to 1, got {pyramid!r}")
     try:
-        scope = its_format.inspect(url, layers, mags, pyramid=bool(pyramid) or method is not None)
+        scope = its_format.inspect(url, layers, mags)
     except MissingError:
         recognised = recognised_url(url)
         if recognised != url:

@@ -15,17 +15,20 @@ import numpy as np
 from wkwdask.errors import BoundsError, IncompleteWriteError, ReplacedError
 from wkwdask.formats.container import container_of
 from wkwdask.formats.opening import format_of_image
-from wkwdask.formats.record_paths import RecordPaths, job_folders
+from wkwdask.formats.record_paths import OWNER_NAME, RecordPaths, job_folders
 from wkwdask.formats.roots import level_job_folders, root_of
 from wkwdask.geometry.bounding_box import BoundingBox, counted_from, part_of_array
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.geometry.vectors import divide, times
+from wkwdask.model.placement import plain_name
 from wkwdask.model.states import FILE_RECORD_NAME
 from wkwdask.model.summary import counted
+from wkwdask.model.volume import voxel_nbytes
 from wkwdask.model.voxel_type import common_dtype
 from wkwdask.model.writing.target_array import InPlaceWrite
 from wkwdask.model.writing.target_image import LevelSpec
 from wkwdask.runs.drive import Outcome, Phase, Plan
+from wkwdask.runs.garbage import is_listed
 from wkwdask.runs.job import Result, Task
 from wkwdask.runs.job_folder import JobFolder, Publisher
 from wkwdask.runs.parts import ReceiptCollector, ShardTally, read_scratch
@@ -38,7 +41,9 @@ from wkwdask.runs.staged import (
     stage_array,
 )
 from wkwdask.store import by_path
+from wkwdask.store.leases import fenced_by
 from wkwdask.store.locks import ShardBox, guarded
+from wkwdask.store.paths import dirname, is_bucket
 from wkwdask.store.records import merge_file_record
 from wkwdask.store.store import store_at
 from wkwdask.verbs.sources import box_setting
@@ -74,17 +79,17 @@ def encode_part(
 ) -> Receipt:
     """Encode the voxels of one part and store them."""
     shard, name = part_of(target, part, part_shape)
-    writer = target.open_part(shard, part if target.merges else name)
-    try:
-        writer.append(voxels, topleft)
-        receipt = writer.close()
-    except BaseException:
-        writer.discard()
-        raise
-    if name is None and target.merges:
-        receipt = target.join_shard(shard, [receipt])
-        target.files.remove_parts(shard)
-    return receipt
+
+    def encode(target: TargetArray) -> Receipt:
+        writer = target.open_part(shard, name)
+        try:
+            writer.append(voxels, topleft)
+            return writer.close()
+        except BaseException:
+            writer.discard()
+            raise
+
+    return target.swapped(encode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +218,7 @@ def lay_out_write(
         f"{command} into {folder}", levels.parent, folder, settings, existing, content
     )
     staged = draft.mags(
-        levels.staged(draft.root),
+        draft.staged_levels(levels),
         spec.nbytes,
         levels.edit,
         resumes_automatically=False,
@@ -222,7 +227,7 @@ def lay_out_write(
     return staged, levels.warnings
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StagedRegion(StagedMags):
     """Staged write into a region of an existing level."""
 
@@ -232,6 +237,8 @@ class StagedRegion(StagedMags):
     """Dataset that lists the level, which may lie elsewhere."""
     volume: StoredArray | None = None
     """The level as it was opened."""
+    is_level: bool = True
+    """Whether a document lists it; an array that belongs to no image has none."""
 
     def check_free(self) -> None:
         """Check that the folder is writable. Other writers are found when the job takes its
@@ -251,6 +258,7 @@ class StagedRegion(StagedMags):
                 raise IncompleteWriteError(
                     f"{target.folder}: was replaced before the locks were taken; start again"
                 )
+            self._check_listed()
             target.prepare()
         except BaseException:
             self.discard()
@@ -259,22 +267,31 @@ class StagedRegion(StagedMags):
 
     def publish(self, tallies: Sequence[ShardTally], note: str = "") -> Report:
         """Check that every shard was written, record the files, and end the job."""
-        (tally,), (folder,) = tallies, self.folders
+        (tally,), folder = tallies, self.targets[0].folder
         tally.check()
+        self._check_listed()
         with guarded(self.parent):  # other jobs may write other shards and update the same record
             # left by a job that was killed while it wrote the record
-            by_path.remove_temporaries(folder, FILE_RECORD_NAME)
+            if not is_bucket(folder):
+                by_path.remove_temporaries(folder, FILE_RECORD_NAME)
             merge_file_record(folder, tally.shards)
         report = tally.report(folder, whole=False)
+        job_folder = self._job_folder()
         if self.edit is not None and isinstance(report.maximum, int):
             try:
-                self.edit.with_maxima((report.maximum,), is_new_content=False).apply()
+                with fenced_by(job_folder.owner.lease):
+                    self.edit.with_maxima((report.maximum,), is_new_content=False).apply()
             except PermissionError as error:
                 note = "; ".join(filter(None, (note, f"{self.edit.kind} was not changed: {error}")))
-        job_folder = self._job_folder()
         seconds = job_folder.seconds()
         job_folder.discard()
         return Report((report,), self.nbytes_in, seconds, note)
+
+    def _check_listed(self) -> None:
+        """Check that the level in a bucket was not replaced by one of another name."""
+        folder = self.targets[0].folder
+        if self.is_level and is_bucket(folder) and not is_listed(dirname(folder), folder):
+            raise ReplacedError(f"{folder}: was replaced since it was opened; open it again")
 
     def _job_folder(self) -> JobFolder:
         return JobFolder(
@@ -323,7 +340,8 @@ def lay_out_region(
     draft = stage_array(
         f"{_REGION} {region} of {folder}",
         parent,
-        folder,
+        # the name by which a job that replaces the level knows it
+        plain_name(folder) if is_bucket(folder) else folder,
         settings,
         existing,
         replace(content, shards=shards),
@@ -331,25 +349,31 @@ def lay_out_region(
     target = its_format.in_place_target(
         volume,
         InPlaceWrite(
-            folder, f"{draft.staged(region.mag.long_name)}.parts", region, merges=True, level=level
+            folder,
+            f"{draft.staged(region.mag.long_name)}.parts",
+            region,
+            merges=True,
+            level=level,
+            record=draft.staged(OWNER_NAME),
         ),
     )
-    nbytes = region.volume * volume.dtype.itemsize * volume.num_channels
+    nbytes = voxel_nbytes(volume, region)
     return StagedRegion(
-        draft.owner,
-        parent,
-        (target,),
-        draft.folders,
-        nbytes,
-        container_of(image).partial_write_edit(image),
-        draft.settings,
-        existing,
+        owner=draft.owner,
+        parent=parent,
+        targets=(target,),
+        folders=draft.folders,
+        nbytes_in=nbytes,
+        edit=container_of(image).partial_write_edit(image),
+        settings=draft.settings,
+        existing=existing,
         resumes_automatically=False,
         ignored_settings=content.ignored_settings,
         resumed_by=draft.resumed_by,
         region=shards,
         dataset=root.folder,
         volume=volume,
+        is_level=image.folder != existing_level.folder,
     )
 
 

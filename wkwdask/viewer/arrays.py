@@ -20,14 +20,13 @@ from wkwdask.viewer.layers import shown_array
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import AnyArray
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.levels import Lengths
     from wkwdask.store.lru import LruCache
     from wkwdask.viewer.layers import ShownLayer
 
-    Cache = LruCache[npt.NDArray[Any]]
+    Cache = LruCache[AnyArray]
 _CHUNK = (64, 64, 64)
 
 
@@ -58,12 +57,7 @@ class ArrayVolume:
         return replace(self, box=moved(self.box, shift))
 
     def read_into(
-        self,
-        out: npt.NDArray[Any],
-        topleft: Vec3,
-        first_channel: int = 0,
-        *,
-        fill_zeros: bool = True,
+        self, out: AnyArray, topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True
     ) -> int:
         """Fill an array with voxels inside the box, see
         :meth:`wkwdask.model.volume.Volume.read_into`."""
@@ -91,7 +85,7 @@ class ArrayVolume:
             out[_slices(common, lows)] = voxels[_slices(common, [first for first, _ in chunk])]
         return int(out.any())
 
-    def _compute(self, boxes: Sequence[Sequence[tuple[int, int]]]) -> list[npt.NDArray[Any]]:
+    def _compute(self, boxes: Sequence[Sequence[tuple[int, int]]]) -> list[AnyArray]:
         parts = [self.array[_slices(box, (0,) * len(box))] for box in boxes]
         if isinstance(self.array, np.ndarray):
             return parts

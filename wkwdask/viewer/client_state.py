@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.json_text import JsonObject
     from wkwdask.model.levels import Lengths
     from wkwdask.viewer.layers import ShownLayer
 
@@ -19,7 +20,7 @@ _MOST_VOXELS_PER_PIXEL = 4
 
 def make_state(
     layers: Sequence[ShownLayer], position: Vec3 | None, shader: str | None
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return a state whose sources are the numbers of layers: segmentations over images, around the
     middle of the first layer."""
     size = next((layer.voxel_size_nm for layer in layers if layer.voxel_size_nm is not None), None)
@@ -47,12 +48,12 @@ def make_state(
     }
 
 
-def _dimensions(size: Lengths | None) -> dict[str, Any]:
+def _dimensions(size: Lengths | None) -> JsonObject:
     return {axis: [1, ""] if size is None else [size[n] / 1e9, "m"] for n, axis in enumerate("xyz")}
 
 
-def _layer(layer: ShownLayer, shader: str | None) -> dict[str, Any]:
-    entry: dict[str, Any] = {
+def _layer(layer: ShownLayer, shader: str | None) -> JsonObject:
+    entry: JsonObject = {
         "type": "segmentation" if layer.is_segmentation else "image",
         "name": layer.name,
     }
@@ -77,7 +78,7 @@ _RGB_SHADER = (
 )
 
 
-def format_page(state: dict[str, Any], layers: Sequence[ShownLayer]) -> bytes:
+def format_page(state: JsonObject, layers: Sequence[ShownLayer]) -> bytes:
     """Return a page that opens the client with a state. The page knows its own URL, which the
     server does not know behind a proxy."""
     entries = [

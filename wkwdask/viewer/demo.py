@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from wkwdask.array_types import AnyArray, ByteArray, FloatArray, IntArray
     from wkwdask.geometry.mag import Vec3
     from wkwdask.runs.report import Report
 
-    Floats = npt.NDArray[np.float64]
+    Floats = FloatArray
 
 VOXEL_SIZE_NM = (11.24, 11.24, 28.0)
 OFFSET: Vec3 = (1000, 2000, 300)
@@ -77,8 +78,7 @@ def make_demo(folder: str | os.PathLike[str], *, shape: Sequence[int] = SHAPE) -
         raise ExistsError(f"{target}: already exists and is not empty; name another folder")
     store.make()
     store.put(
-        FILE_NAME,
-        format_datasource(new_document(basename(store.real()), VOXEL_SIZE_NM)).encode(),
+        FILE_NAME, format_datasource(new_document(basename(store.real()), VOXEL_SIZE_NM)).encode()
     )
     reports: list[Report] = []
     for layer, dtype in (("color", np.uint8), ("segmentation", np.uint32)):
@@ -91,7 +91,7 @@ def make_demo(folder: str | os.PathLike[str], *, shape: Sequence[int] = SHAPE) -
     return reports
 
 
-def _demo_chunk(*, layer: str, block_info: Any) -> npt.NDArray[Any]:
+def _demo_chunk(*, layer: str, block_info: Any) -> AnyArray:
     """Compute one chunk of a layer, shape (x, y, z)."""
     from wkwdask.viewer.demo import make_image, make_labels
 
@@ -123,7 +123,7 @@ def make_labels(low: Vec3, shape: Vec3) -> npt.NDArray[np.uint32]:
     ).astype(np.uint32)
 
 
-def make_image(low: Vec3, shape: Vec3) -> npt.NDArray[np.uint8]:
+def make_image(low: Vec3, shape: Vec3) -> ByteArray:
     """Compute gray values: dark membranes, grainy cytoplasm, dark mitochondria with cristae."""
     first, second, cell = _nearest(low, shape)
     x, y, _ = positions = _positions(low, shape)
@@ -141,13 +141,13 @@ def make_image(low: Vec3, shape: Vec3) -> npt.NDArray[np.uint8]:
     return np.clip(value, 0, 255).astype(np.uint8)
 
 
-def _positions(low: Vec3, shape: Vec3) -> tuple[npt.NDArray[np.int64], ...]:
+def _positions(low: Vec3, shape: Vec3) -> tuple[IntArray, ...]:
     return np.ix_(
         *(np.arange(start, start + length) for start, length in zip(low, shape, strict=True))
     )
 
 
-def _random(positions: Iterable[npt.NDArray[np.int64]], salt: int) -> Floats:
+def _random(positions: Iterable[IntArray], salt: int) -> Floats:
     """Return a pseudo-random number in [0, 1) for each position."""
     x, y, z = (
         (position + 4096).astype(np.uint64) * np.uint64(prime)
@@ -161,7 +161,7 @@ def _random(positions: Iterable[npt.NDArray[np.int64]], salt: int) -> Floats:
     return numbers
 
 
-def _noise(positions: Sequence[npt.NDArray[np.int64]], step: Vec3, salt: int) -> Floats:
+def _noise(positions: Sequence[IntArray], step: Vec3, salt: int) -> Floats:
     """Interpolate random numbers at the corners of a lattice linearly (value noise)."""
     scaled = [position.ravel() / length for position, length in zip(positions, step, strict=True)]
     lows = [np.floor(at).astype(np.int64) for at in scaled]
@@ -176,7 +176,7 @@ def _noise(positions: Sequence[npt.NDArray[np.int64]], step: Vec3, salt: int) ->
     return numbers
 
 
-def _nearest(low: Vec3, shape: Vec3) -> tuple[Floats, Floats, npt.NDArray[np.int64]]:
+def _nearest(low: Vec3, shape: Vec3) -> tuple[Floats, Floats, IntArray]:
     """Return the distances of the two nearest cell centers of each voxel, and the lattice position
     of the nearest, shape (3, x, y, z)."""
     positions = _positions(low, shape)

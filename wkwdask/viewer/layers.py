@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import AnyArray
     from wkwdask.formats.format import ViewerFiles
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.image import Image
@@ -66,7 +65,7 @@ class ShownLayer:
         return None
 
 
-def contrast_of(values: npt.NDArray[Any]) -> tuple[float, float] | None:
+def contrast_of(values: AnyArray) -> tuple[float, float] | None:
     """Return the range of most values other than 0, None if there are no two."""
     inside = values[np.isfinite(values) & (values != 0)]
     low, high = (

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image as Picture
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import AnyArray, ByteArray
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.model.image import Image
     from wkwdask.model.stored_array import StoredArray
@@ -214,7 +213,7 @@ def _panel(scene: _Scene, columns: str, rows: str) -> Picture.Image:
     return panel
 
 
-def _gray(plane: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+def _gray(plane: AnyArray) -> ByteArray:
     """Scale values from the range between their 0.5 and 99.5 percentiles to bytes, shape (rows,
     columns, 3)."""
     channels = plane if plane.shape[0] == 3 else np.repeat(plane[:1], 3, axis=0)
@@ -222,13 +221,11 @@ def _gray(plane: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     inside = values[values != 0]
     low, high = np.percentile(inside, (0.5, 99.5)) if inside.size else (0.0, 1.0)
     stretched = (values - low) / max(high - low, 1e-12) * 255
-    pixels: npt.NDArray[np.uint8] = (
-        np.moveaxis(stretched.clip(0, 255), 0, -1).round().astype(np.uint8)
-    )
+    pixels: ByteArray = np.moveaxis(stretched.clip(0, 255), 0, -1).round().astype(np.uint8)
     return pixels
 
 
-def _colors(ids: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+def _colors(ids: AnyArray) -> ByteArray:
     """Color each id with a hue far from those of consecutive ids, shape (rows, columns, 3)."""
     labels, positions = np.unique(ids, return_inverse=True)
     # Only the low bits: multiples of the golden angle would lose precision for ids of 64 bits.
@@ -240,8 +237,8 @@ def _colors(ids: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
         axis=1,
     )
     table[labels == 0] = 0
-    colors: npt.NDArray[np.uint8] = (table * 255).round().astype(np.uint8)
-    picture: npt.NDArray[np.uint8] = colors[positions.reshape(ids.shape)]
+    colors: ByteArray = (table * 255).round().astype(np.uint8)
+    picture: ByteArray = colors[positions.reshape(ids.shape)]
     return picture
 
 

@@ -14,8 +14,7 @@ from wkwdask.store.paths import is_remote
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import AnyArray
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.image import Image
@@ -43,7 +42,7 @@ class Sliceable(Protocol):
     def box(self) -> BoundingBox:
         """Box of the data [voxels of its mag]."""
 
-    def read_into(self, out: npt.NDArray[Any], topleft: Vec3) -> int:
+    def read_into(self, out: AnyArray, topleft: Vec3) -> int:
         """Read the voxels from ``topleft`` into an array (c, x, y, z)."""
 
 
@@ -67,7 +66,7 @@ def read_slice(
     pixels: tuple[int, int],
     *,
     are_ids: bool,
-) -> npt.NDArray[Any]:
+) -> AnyArray:
     """Read the slice through the middle of a box."""
     mag_box = box.in_mag(volume.box.mag)
     plane = ("xyz".index(columns), "xyz".index(rows))
@@ -107,14 +106,14 @@ def read_slice(
 
 def _read(
     volume: Sliceable, spans: Sequence[tuple[int, int]], plane: tuple[int, int], middle: int
-) -> npt.NDArray[Any]:
+) -> AnyArray:
     """Read a part of a slice, shape (c, rows, columns)."""
     topleft, size = [middle] * 3, [1] * 3
     for axis, (start, stop) in zip(plane, spans, strict=True):
         topleft[axis], size[axis] = start, stop - start
     voxels = np.zeros((volume.num_channels, *size), volume.dtype)
     volume.read_into(voxels, (topleft[0], topleft[1], topleft[2]))
-    flat: npt.NDArray[Any] = voxels.take(0, axis=4 - sum(plane))
+    flat: AnyArray = voxels.take(0, axis=4 - sum(plane))
     return flat if plane[0] > plane[1] else flat.swapaxes(1, 2)
 
 
@@ -152,7 +151,7 @@ def _spans(
     return spans
 
 
-def _pick_middle(voxels: npt.NDArray[Any], spans: tuple[_Span, _Span]) -> npt.NDArray[Any]:
+def _pick_middle(voxels: AnyArray, spans: tuple[_Span, _Span]) -> AnyArray:
     """Reduce each pixel to the voxel in its middle; ids cannot be averaged."""
     columns, rows = (
         np.minimum(np.arange(0, n, span.step) + span.step // 2, n - 1)
@@ -161,9 +160,9 @@ def _pick_middle(voxels: npt.NDArray[Any], spans: tuple[_Span, _Span]) -> npt.ND
     return voxels[:, rows[:, np.newaxis], columns]
 
 
-def _average(voxels: npt.NDArray[Any], spans: tuple[_Span, _Span]) -> npt.NDArray[Any]:
+def _average(voxels: AnyArray, spans: tuple[_Span, _Span]) -> AnyArray:
     """Reduce each pixel to the mean of its voxels."""
-    mean: npt.NDArray[Any] = voxels
+    mean: AnyArray = voxels
     for axis, span in ((2, spans[0]), (1, spans[1])):
         starts = np.arange(0, voxels.shape[axis], span.step)
         counts = np.diff(starts, append=voxels.shape[axis])

@@ -201,8 +201,10 @@ def test_refused_before_anything_is_written(tmp_path, array, options, error, mes
 
 
 def test_remote_containers_are_not_written():
-    with pytest.raises(UnsupportedError, match="N5 is written to local folders only"):
+    with pytest.raises(UnsupportedError, match="what is written to buckets are"):
         wkwdask.to_n5(voxels(), "n5://s3://bucket/v.n5")
+    with pytest.raises(UnsupportedError, match="N5 is written to local folders only"):
+        wkwdask.to_n5(voxels(), "n5://https://host/v.n5")
 
 
 def test_other_data_is_left_alone(tmp_path):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import re
 import stat
 import threading
 
@@ -224,13 +225,9 @@ def test_the_viewer_would_show_it_wrong(tmp_path):
         )
 
 
-@pytest.mark.parametrize(
-    "url",
-    ["precomputed://gs://bucket/v", "s3://bucket/v", "https://host/v/|neuroglancer-precomputed:"],
-)
-def test_remote_volumes_are_not_written(url):
-    with pytest.raises(UnsupportedError, match="are written to local folders only"):
-        wkwdask.to_precomputed(voxels(), url, **OPTIONS)
+def test_nothing_is_written_to_web_servers():
+    with pytest.raises(UnsupportedError, match="remote locations are read-only"):
+        wkwdask.to_precomputed(voxels(), "https://host/v/|neuroglancer-precomputed:", **OPTIONS)
 
 
 def test_a_lock_of_provenance_that_a_dead_process_left(tmp_path):
@@ -311,7 +308,8 @@ def test_scales_that_are_listed(tmp_path):
 
 
 def test_overwritten_whole(tmp_path):
-    """Nothing of the old scale stays, and its modes and key do."""
+    """The modes of the old scale stay; its key gets the job, and its files stay until the next
+    one."""
     wkwdask.to_precomputed(voxels(), tmp_path / "v", **OPTIONS)
     with pytest.raises(ExistsError, match="already exists"):
         wkwdask.to_precomputed(voxels(), tmp_path / "v", **OPTIONS)
@@ -329,12 +327,15 @@ def test_overwritten_whole(tmp_path):
         existing="overwrite",
         offset=(1, 2, 3),
     )
-    names = sorted(
-        path.name for path in (tmp_path / "v" / "finest").iterdir() if not path.name.startswith(".")
-    )
-    assert names == ["0.shard"]
-    assert stat.S_IMODE((tmp_path / "v" / "finest").stat().st_mode) == 0o750
-    assert stat.S_IMODE((tmp_path / "v" / "finest" / "0.shard").stat().st_mode) == 0o640
+    (key,) = [scale["key"] for scale in info_of(tmp_path / "v")["scales"]]
+    assert re.fullmatch(r"finest\.\d{8}T\d{6}-[0-9a-f]{8}", key)
+    new = tmp_path / "v" / key
+    assert [path.name for path in new.iterdir() if not path.name.startswith(".")] == ["0.shard"]
+    assert stat.S_IMODE(new.stat().st_mode) == 0o750
+    assert stat.S_IMODE((new / "0.shard").stat().st_mode) == 0o640
+    assert (tmp_path / "v" / "finest").is_dir()
+    wkwdask.build_pyramid(tmp_path / "v", mags=["2-2-2"])
+    assert not (tmp_path / "v" / "finest").exists()
     assert info_of(tmp_path / "v")["scales"][0]["voxel_offset"] == [1, 2, 3]
     np.testing.assert_array_equal(read(tmp_path / "v"), voxels(seed=1)[:20])
 

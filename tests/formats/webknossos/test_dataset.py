@@ -134,10 +134,12 @@ def test_what_is_not_there(dataset, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "url", ["s3://bucket/ds", "gs://bucket/ds/color/1", "https://host.invalid/ds", "zip://x"]
+    "url", ["https://host.invalid/ds", "https://host.invalid/ds/color/1", "zip://x"]
 )
 def test_remote_targets(url):
-    with pytest.raises(UnsupportedError, match="remote locations are read-only"):
+    with pytest.raises(
+        UnsupportedError, match=r"remote locations are read-only|needs a folder on a file system"
+    ):
         wkwdask.to_wkw(voxels(), url)
 
 

@@ -11,7 +11,14 @@ from support.commands import run_here
 from support.inner_box import inside
 
 import wkwdask
-from wkwdask.errors import CorruptError, ExistsError, MissingError, UnsupportedError
+from wkwdask.errors import (
+    CorruptError,
+    DiscardWarning,
+    ExistsError,
+    MissingError,
+    ResumeError,
+    UnsupportedError,
+)
 from wkwdask.formats.zarr import single_file
 
 pytest.importorskip("zarr", reason="the codecs of zarr")
@@ -51,8 +58,7 @@ def test_a_layer_becomes_one_file_that_others_read(dataset, tmp_path):
         np.testing.assert_array_equal(inside(array[...], array.attrs).T, VOXELS[0])
 
 
-@pytest.mark.parametrize("existing", ["error", "overwrite"])
-def test_levels_of_another_interrupted_call_are_left_out(dataset, tmp_path, monkeypatch, existing):
+def test_levels_of_another_interrupted_call_are_left_out(dataset, tmp_path, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
@@ -60,9 +66,12 @@ def test_levels_of_another_interrupted_call_are_left_out(dataset, tmp_path, monk
         patch.setattr(single_file, "write_zip", interrupt)
         with pytest.raises(KeyboardInterrupt):
             wkwdask.convert(dataset, tmp_path / "em.ozx", layer="color", mag="2-2-1", **CHUNKS)
-    wkwdask.convert(
-        dataset, tmp_path / "em.ozx", layer="color", mag="1", existing=existing, **CHUNKS
-    )
+    options = {"layer": "color", "mag": "1", **CHUNKS}
+    for existing in ("error", "overwrite"):
+        with pytest.raises(ResumeError, match=r"mag was 2-2-1, is 1; .*\"restart\" starts over"):
+            wkwdask.convert(dataset, tmp_path / "em.ozx", existing=existing, **options)
+    with pytest.warns(DiscardWarning):
+        wkwdask.convert(dataset, tmp_path / "em.ozx", existing="restart", **options)
     with zipfile.ZipFile(tmp_path / "em.ozx") as file:
         assert {name.partition("/")[0] for name in file.namelist()} == {"zarr.json", "1"}
         assert [

@@ -3,7 +3,6 @@ and zips on a server and in zips."""
 
 from __future__ import annotations
 
-import contextlib
 import pickle
 import zipfile
 
@@ -13,7 +12,6 @@ from support.range_server import range_server
 
 import wkwdask
 from wkwdask.errors import CorruptError, MissingError
-from wkwdask.store import files
 
 zarr = pytest.importorskip("zarr", reason="writes the arrays")
 
@@ -65,16 +63,6 @@ def _check(url):
     np.testing.assert_array_equal(np.asarray(array)[0], expected)
 
 
-@contextlib.contextmanager
-def _in_memory(name, data):
-    files.makedirs("memory://only_zarr")
-    files.create(f"memory://only_zarr/{name}").write(memoryview(data), 0)
-    try:
-        yield f"memory://only_zarr/{name}"
-    finally:
-        files.remove_tree("memory://only_zarr")
-
-
 def test_zarr_python_alone_reads_them(folder):
     _check(f"zarr://{folder}")
 
@@ -82,11 +70,6 @@ def test_zarr_python_alone_reads_them(folder):
 @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 def test_a_zip_on_disk(folder, compression):
     _check(f"zarr://{_zipped(folder, compression)}")
-
-
-def test_a_zip_in_memory(folder):
-    with _in_memory("a.zip", _zipped(folder).read_bytes()) as url:
-        _check(f"zarr://{url}")
 
 
 def test_a_zip_in_a_zip(folder):

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from zarr.core.array_spec import ArraySpec
     from zarr.core.buffer import Buffer, NDBuffer
 
+    from wkwdask.model.json_text import JsonObject
+
 SOURCE = "N5 block"
 
 
@@ -58,7 +60,7 @@ class N5DefaultCodec(ArrayBytesCodec):
         return compression
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
+    def from_dict(cls, data: JsonObject) -> Self:
         if (
             data.get("name") != CODEC_NAME
             or not isinstance(data.get("configuration"), dict)
@@ -70,7 +72,7 @@ class N5DefaultCodec(ArrayBytesCodec):
             )
         return cls(codecs=data["configuration"]["codecs"])
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         return {
             "name": CODEC_NAME,
             "configuration": {"codecs": [json.loads(document) for document in self.documents]},
@@ -123,14 +125,14 @@ class N5DefaultCodec(ArrayBytesCodec):
         return await asyncio.to_thread(self._encode_sync, chunk_data, chunk_spec)
 
 
-def _as_object(codec: Mapping[str, Any] | Any) -> dict[str, Any]:
+def _as_object(codec: Mapping[str, Any] | Any) -> JsonObject:
     """Return a codec as a JSON object; it may be a name alone."""
     if isinstance(codec, str):
         return {"name": codec}
     return dict(codec) if isinstance(codec, Mapping) else dict(codec.to_dict())
 
 
-def _check_codecs(codecs: list[dict[str, Any]]) -> None:
+def _check_codecs(codecs: list[JsonObject]) -> None:
     names = [codec.get("name") for codec in codecs]
     if len(codecs) not in (2, 3) or names[:2] != ["transpose", "bytes"]:
         raise ValueError(

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from zarr.abc.store import ByteRequest, Store
     from zarr.core.buffer import Buffer, BufferPrototype
 
+    from wkwdask.model.json_text import JsonObject
+
 _ZARR_2 = (".zarray", ".zgroup", ".zattrs", ".zmetadata")
 
 
@@ -61,7 +63,7 @@ class N5Store(WrapperStore[Any]):
             None if document is None else prototype.buffer.from_bytes(json.dumps(document).encode())
         )
 
-    async def _document(self, prefix: str) -> dict[str, Any] | None:
+    async def _document(self, prefix: str) -> JsonObject | None:
         """Return the ``zarr.json`` of a group or dataset, or None. A non-empty folder without
         attributes is a group, unless it contains blocks."""
         attributes = await self._attributes(prefix)
@@ -76,7 +78,7 @@ class N5Store(WrapperStore[Any]):
                 return None
         return n5_group_document(attributes)
 
-    async def _attributes(self, prefix: str) -> dict[str, Any] | None:
+    async def _attributes(self, prefix: str) -> JsonObject | None:
         raw = await self._store.get(f"{prefix}{FILE_NAME}", default_buffer_prototype())
         return None if raw is None else parse_object(raw.to_bytes(), f"{prefix}{FILE_NAME}")
 

@@ -18,6 +18,7 @@ from wkwdask.formats.roots import Root
 from wkwdask.formats.zarr.documents import FILE_NAME as ZARR_NAME
 from wkwdask.formats.zarr.documents import generic_array_document, group_document
 from wkwdask.formats.zarr.ngff import ImageAxes, PyramidLevel, multiscale
+from wkwdask.model.json_text import JsonObject
 from wkwdask.model.levels import lengths_in
 from wkwdask.model.naming import GridNaming
 from wkwdask.store import by_path
@@ -26,9 +27,9 @@ from wkwdask.store.paths import split
 from wkwdask.store.store import open_store, store_at
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterator, Mapping, Sequence
 
+    from wkwdask.formats.format import Url
     from wkwdask.formats.n5.attributes import N5Dataset
     from wkwdask.model.image import Image
     from wkwdask.model.stored_array import StoredArray
@@ -38,7 +39,7 @@ _BLOSC_NAMES = ("blosclz", "lz4", "lz4hc", "zlib", "zstd")
 _BLOSC_SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
 
 
-def to_zarr_codec(compression: Compression, itemsize: int, source: str) -> dict[str, Any] | None:
+def to_zarr_codec(compression: Compression, itemsize: int, source: str) -> JsonObject | None:
     """Return the Zarr v3 codec of the same bytes, None for raw."""
     kind = compression.stream
     if kind == "raw":
@@ -78,7 +79,7 @@ def to_zarr_codec(compression: Compression, itemsize: int, source: str) -> dict[
     )
 
 
-def _codec(name: str, **configuration: Any) -> dict[str, Any]:
+def _codec(name: str, **configuration: Any) -> JsonObject:
     return {"name": name, "configuration": configuration}
 
 
@@ -86,7 +87,7 @@ def _whole(value: Any, default: int) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else default
 
 
-def from_zarr_codec(codec: dict[str, Any]) -> Compression | None:
+def from_zarr_codec(codec: JsonObject) -> Compression | None:
     """Return the N5 compression of the same bytes as a Zarr v3 codec; None if N5 has none.
 
     Examples
@@ -137,7 +138,7 @@ def n5_array_document(
     form: str = CODEC_NAME,
     axes: Sequence[str] | None = None,
     mode: int = 0,
-) -> dict[str, Any]:
+) -> JsonObject:
     compressor = to_zarr_codec(dataset.compression, dataset.dtype.itemsize, source)
     inner = inner_codecs(len(dataset.dimensions), compressor)
     if form == CODEC_NAME:
@@ -165,12 +166,12 @@ def n5_array_document(
     return document if axes is None else {**document, "dimension_names": list(axes)}
 
 
-def n5_group_document(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
+def n5_group_document(attributes: Mapping[str, Any] | None) -> JsonObject:
     """Return the ``zarr.json`` of a group; a group needs no ``attributes.json``."""
     return group_document(_attributes(attributes or {}))
 
 
-def _attributes(document: Mapping[str, Any]) -> dict[str, Any]:
+def _attributes(document: Mapping[str, Any]) -> JsonObject:
     """Return the user attributes, and those of N5 under :data:`N5_MARK`."""
     user_attributes = {
         name: value
@@ -183,9 +184,7 @@ def _attributes(document: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def inner_codecs(
-    num_axes: int, compressor: Mapping[str, Any] | None = None
-) -> list[dict[str, Any]]:
+def inner_codecs(num_axes: int, compressor: Mapping[str, Any] | None = None) -> list[JsonObject]:
     """Return the Zarr codecs of the values of a block: reversed axes (N5 stores the first axis
     fastest), big-endian, at most one compressor."""
     transpose = {"name": "transpose", "configuration": {"order": list(range(num_axes))[::-1]}}
@@ -196,10 +195,10 @@ def inner_codecs(
     ]
 
 
-Documents = dict[str, dict[str, Any]]
+Documents = dict[str, JsonObject]
 
 
-def zarr_documents(url: str | os.PathLike[str], form: str = CODEC_NAME) -> Documents:
+def zarr_documents(url: Url, form: str = CODEC_NAME) -> Documents:
     """Return each ``zarr.json`` of N5 data by its key; see
     :func:`wkwdask.api.zarr_views.n5_as_zarr`."""
     if form not in FORMS:
@@ -254,7 +253,7 @@ def zarr_documents(url: str | os.PathLike[str], form: str = CODEC_NAME) -> Docum
     return dict(sorted(documents.items()))
 
 
-def _layers(url: str | os.PathLike[str], root: str | None) -> tuple[Image, ...]:
+def _layers(url: Url, root: str | None) -> tuple[Image, ...]:
     """Return the images of N5 data. A local folder without images may contain datasets with other
     axes, which Zarr supports as plain arrays."""
     try:
@@ -304,7 +303,7 @@ def _axes(volume: StoredArray) -> str:
     return volume.naming.axes
 
 
-def _image(layer: Image) -> dict[str, Any] | None:
+def _image(layer: Image) -> JsonObject | None:
     """Return a group as an OME-NGFF image, None if it has other than spatial axes: OME-NGFF lists
     channels before space, N5 after."""
     arrays = [(level, level.open()) for level in layer.levels if not level.problem]
@@ -377,9 +376,7 @@ def _common_block_mode(volume: StoredArray) -> int:
 # files
 
 
-def write_documents(
-    url: str | os.PathLike[str], documents: Documents, *, allow_external: bool
-) -> None:
+def write_documents(url: Url, documents: Documents, *, allow_external: bool) -> None:
     """Write each ``zarr.json`` beside its ``attributes.json``; arrays first, so that a group never
     lists a missing one."""
     root = _checked_root(url, documents, allow_external=allow_external)
@@ -390,18 +387,14 @@ def write_documents(
             store.put(name, (json.dumps(documents[name], indent=2) + "\n").encode())
 
 
-def remove_documents(
-    url: str | os.PathLike[str], documents: Documents, *, allow_external: bool
-) -> None:
+def remove_documents(url: Url, documents: Documents, *, allow_external: bool) -> None:
     """Remove each ``zarr.json`` that :func:`write_documents` wrote."""
     root = _checked_root(url, documents, allow_external=allow_external)
     for name in documents:
         store_at(root).delete(name)
 
 
-def _checked_root(
-    url: str | os.PathLike[str], documents: Documents, *, allow_external: bool
-) -> str:
+def _checked_root(url: Url, documents: Documents, *, allow_external: bool) -> str:
     """Return the local folder of the documents; raises ExistsError if other software wrote one of
     them, UnsupportedError if links lead outside."""
     root = location_of(url)

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.model.json_text import JsonObject
     from wkwdask.model.levels import Lengths
     from wkwdask.model.stored_array import StoredArray
 
@@ -84,7 +85,7 @@ class FramedMag:
         x, y, z = self._first
         return x * self._edge, y * self._edge, z * self._edge
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> JsonObject:
         """Return ``zarr.json``."""
         volume, header = self.volume, header_of(self.volume)
         blosc = {
@@ -157,7 +158,7 @@ class DecodedMag:
     array: VirtualArray
     topleft: Vec3
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> JsonObject:
         """Return ``zarr.json``."""
         return self.array.document(self.array.volume.box.mag, self.topleft)
 

@@ -45,12 +45,12 @@ from wkwdask.kernels.blocks.locate import locate_blocks
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
-    import numpy.typing as npt
     from zarr.abc.store import ByteGetter
     from zarr.core.array_spec import ArraySpec
     from zarr.core.buffer import Buffer, NDBuffer
     from zarr.core.indexing import SelectorTuple
 
+    from wkwdask.array_types import AnyArray, ByteArray, IntArray
     from wkwdask.geometry.mag import Vec3
     from wkwdask.kernels.blocks.locate import BlockLocations
 
@@ -145,9 +145,7 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
     async def _decode_single(self, chunk_data: Buffer, chunk_spec: ArraySpec) -> NDBuffer:
         return await asyncio.to_thread(self._decode_sync, chunk_data, chunk_spec)
 
-    def _decode_box(
-        self, chunk_data: Buffer, spec: ArraySpec, box: BoundingBox
-    ) -> npt.NDArray[Any]:
+    def _decode_box(self, chunk_data: Buffer, spec: ArraySpec, box: BoundingBox) -> AnyArray:
         memory = bytes_of(chunk_data)
         raw: Any = memory.data
         header = self._header_of(raw, spec)
@@ -229,9 +227,7 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
             array = await self._read_box(getter, spec, box)
         return None if array is None else _buffer(array[rest], spec)
 
-    async def _read_box(
-        self, getter: Any, spec: ArraySpec, box: BoundingBox
-    ) -> npt.NDArray[Any] | None:
+    async def _read_box(self, getter: Any, spec: ArraySpec, box: BoundingBox) -> AnyArray | None:
         """Read and decode the blocks of a box; None if the file is absent."""
         # | header 16 B | jump table: end of each block, Morton order | block | block | ...
         #                 `- page: aligned cube of blocks -'            `- batch: merged byte ranges -'  # noqa: E501
@@ -283,9 +279,7 @@ class _TablePage:
     edge: int
     """Edge length in blocks."""
 
-    def locate(
-        self, bounds: npt.NDArray[np.int64], header: WkwHeader, box: BoundingBox
-    ) -> BlockLocations:
+    def locate(self, bounds: IntArray, header: WkwHeader, box: BoundingBox) -> BlockLocations:
         """Return the blocks of a box that lie in this page, and their places in an array of that
         box."""
         step = header.block_len
@@ -324,7 +318,7 @@ def _table_pages(header: WkwHeader, box: BoundingBox) -> Iterator[tuple[_TablePa
         yield _TablePage(first, (x * edge, y * edge, z * edge), edge), edge**3
 
 
-def _batches(located: BlockLocations) -> Iterator[tuple[int, int, npt.NDArray[np.int64], int]]:
+def _batches(located: BlockLocations) -> Iterator[tuple[int, int, IntArray, int]]:
     """Yield batches of blocks: first and last (exclusive) row, byte ranges, and their total size in
     bytes."""
     for (first, first_range, nbytes), (last, last_range, _) in pairwise(located.batches.tolist()):
@@ -332,11 +326,7 @@ def _batches(located: BlockLocations) -> Iterator[tuple[int, int, npt.NDArray[np
 
 
 def _decode(
-    memory: npt.NDArray[np.uint8],
-    blocks: npt.NDArray[np.int64],
-    header: WkwHeader,
-    out: npt.NDArray[Any],
-    page: int,
+    memory: ByteArray, blocks: IntArray, header: WkwHeader, out: AnyArray, page: int
 ) -> None:
     """Decode blocks into an array with the axes (c,) z, y, x."""
     decoded = decode_into(
@@ -378,17 +368,17 @@ def _check_sizes(located: BlockLocations, header: WkwHeader, page: int) -> None:
             )
 
 
-def _empty_array(spec: ArraySpec, box: BoundingBox) -> npt.NDArray[Any]:
+def _empty_array(spec: ArraySpec, box: BoundingBox) -> AnyArray:
     return np.empty(
         (*spec.shape[:-3], *reversed(box.size)), spec.dtype.to_native_dtype().newbyteorder("=")
     )
 
 
-def _as_cxyz(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _as_cxyz(array: AnyArray) -> AnyArray:
     return (array if array.ndim == 4 else array[np.newaxis]).transpose(0, 3, 2, 1)
 
 
-def _buffer(array: npt.NDArray[Any], spec: ArraySpec) -> NDBuffer:
+def _buffer(array: AnyArray, spec: ArraySpec) -> NDBuffer:
     return spec.prototype.nd_buffer.from_numpy_array(
         np.asarray(array, spec.dtype.to_native_dtype())
     )
@@ -514,9 +504,7 @@ async def run_in_thread(getter: Any, function: Callable[..., Any], *arguments: A
     )
 
 
-async def fetch(
-    getter: Any, spec: ArraySpec, ranges: npt.NDArray[np.int64], nbytes: int
-) -> npt.NDArray[np.uint8]:
+async def fetch(getter: Any, spec: ArraySpec, ranges: IntArray, nbytes: int) -> ByteArray:
     """Read byte ranges into one buffer; the columns of ``ranges`` are offset in the file, offset in
     the buffer, and size."""
     rows = ranges.tolist()
@@ -536,7 +524,7 @@ async def fetch(
     return memory
 
 
-async def _get_all(getter: Any, spec: ArraySpec, offset: int, nbytes: int) -> npt.NDArray[np.uint8]:
+async def _get_all(getter: Any, spec: ArraySpec, offset: int, nbytes: int) -> ByteArray:
     data = await _get_array(getter, spec, offset, nbytes)
     if data is None or len(data) != nbytes:
         problem = (
@@ -555,9 +543,7 @@ async def get(getter: Any, spec: ArraySpec, offset: int, nbytes: int) -> bytes |
     return None if data is None else data.tobytes()
 
 
-async def _get_array(
-    getter: Any, spec: ArraySpec, offset: int, nbytes: int
-) -> npt.NDArray[np.uint8] | None:
+async def _get_array(getter: Any, spec: ArraySpec, offset: int, nbytes: int) -> ByteArray | None:
     if not nbytes:
         return np.empty(0, np.uint8)
     data: Buffer | None = await getter.get(
@@ -566,19 +552,17 @@ async def _get_array(
     return None if data is None else bytes_of(data)
 
 
-def bytes_of(data: Buffer) -> npt.NDArray[np.uint8]:
+def bytes_of(data: Buffer) -> ByteArray:
     """Return the memory of a buffer as an array that is marked as writeable: the kernels are
     compiled for such arrays only, although they never write."""
-    array: npt.NDArray[np.uint8] = (
-        np.ascontiguousarray(data.as_numpy_array()).view(np.uint8).reshape(-1)
-    )
+    array: ByteArray = np.ascontiguousarray(data.as_numpy_array()).view(np.uint8).reshape(-1)
     return array if array.flags.writeable or not array.size else np.asarray(_Memory(array))
 
 
 class _Memory:
     """Read-only memory, declared as writeable by the array interface."""
 
-    def __init__(self, array: npt.NDArray[np.uint8]) -> None:
+    def __init__(self, array: ByteArray) -> None:
         self._array = array  # keeps the memory alive
         self.__array_interface__ = {
             **array.__array_interface__,

@@ -36,7 +36,7 @@ from wkwdask.formats.zarr.ngff import (
     pyramid_level,
     rgb_range,
 )
-from wkwdask.model.volume import relative_to
+from wkwdask.model.volume import relative_to, voxel_nbytes
 from wkwdask.store.paths import basename, dirname, is_remote, relpath
 from wkwdask.store.store import folders_of, store_at
 
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.zarr.ngff import PyramidLevel
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.image import Image, ResolvedUrl
+    from wkwdask.model.json_text import JsonObject
     from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.volume import Volume
 
@@ -72,9 +73,7 @@ def why_no_documents(format_name: str) -> str:
     return _WHY_NO_DOCUMENTS.get(format_name, "its chunks have no codec in Zarr")
 
 
-def layer_attributes(
-    layer: Image, levels: Iterable[PyramidLevel], volume: Volume
-) -> dict[str, Any]:
+def layer_attributes(layer: Image, levels: Iterable[PyramidLevel], volume: Volume) -> JsonObject:
     """Return the attributes of the image group of a layer; ``volume`` is any of its mags."""
     is_label = layer.category == "segmentation"
     image = multiscale(
@@ -96,7 +95,7 @@ class VirtualArray:
     """Voxels of the mag; voxel 0 is element 0."""
     chunk_shape: Vec3
 
-    def document(self, mag: Mag, topleft: Vec3) -> dict[str, Any]:
+    def document(self, mag: Mag, topleft: Vec3) -> JsonObject:
         volume = self.volume
         attributes = {"mag": list(mag.factors), "offset_vx": list(topleft)}
         return array_document(
@@ -136,7 +135,7 @@ class VirtualGroup:
     documents: dict[str, bytes] = field(default_factory=dict)
     arrays: dict[str, VirtualArray] = field(default_factory=dict)
 
-    def add_group(self, path: str, attributes: dict[str, Any]) -> None:
+    def add_group(self, path: str, attributes: JsonObject) -> None:
         self.documents[_joined(path, FILE_NAME)] = format_document(
             group_document(attributes)
         ).encode()
@@ -176,7 +175,7 @@ def choose_chunk_shape(volume: StoredArray) -> Vec3:
     """Choose chunks of about 1 MiB, multiples of the stored ones. If the box begins inside a stored
     chunk, larger chunks decode fewer stored chunks twice."""
     shape = list(volume.chunk_shape)
-    nbytes = volume.num_channels * volume.dtype.itemsize
+    nbytes = voxel_nbytes(volume)
     while True:
         axis = min(range(3), key=lambda n: (shape[n], n))
         if (
@@ -223,7 +222,7 @@ def labels_of(image: Any, layers: Sequence[Any]) -> list[Any]:
 
 @dataclass
 class ViewPlan:
-    documents: dict[str, dict[str, Any]] = field(default_factory=dict)
+    documents: dict[str, JsonObject] = field(default_factory=dict)
     """``zarr.json`` of each folder, in the order of writing."""
     links: dict[str, str] = field(default_factory=dict)
     """Symbolic links and their targets: the arrays of segmentations, among the labels of an
@@ -266,7 +265,7 @@ def plan_view(located: ResolvedUrl, layer: str | None) -> ViewPlan:
     return plan
 
 
-def _root_document(plan: ViewPlan, folder: str) -> dict[str, Any]:
+def _root_document(plan: ViewPlan, folder: str) -> JsonObject:
     """Return the ``zarr.json`` of a dataset group, with consolidated metadata, since a listing of
     the folder contains other files too."""
     below = dict(plan.documents)
@@ -298,7 +297,7 @@ def _open_mags(layer: Image, mag: Mag | None) -> dict[Mag, StoredArray]:
     return volumes
 
 
-def _array_document(volume: StoredArray, mag: Mag) -> dict[str, Any]:
+def _array_document(volume: StoredArray, mag: Mag) -> JsonObject:
     header = header_of(volume)
     attributes = {
         "mag": list(mag.factors),
@@ -325,7 +324,7 @@ def _array_document(volume: StoredArray, mag: Mag) -> dict[str, Any]:
     return document | {"chunk_key_encoding": {"name": "wkw"}}
 
 
-def _group_document(layer: Image, volumes: dict[Mag, StoredArray]) -> dict[str, Any]:
+def _group_document(layer: Image, volumes: dict[Mag, StoredArray]) -> JsonObject:
     levels = [
         pyramid_level(basename(volume.folder), mag, (0, 0, 0), layer.voxel_size_nm)
         for mag, volume in volumes.items()

@@ -35,8 +35,7 @@ from wkwdask.model.stored_array import StoredArray
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import AnyArray
     from wkwdask.formats.n5.attributes import N5Dataset
     from wkwdask.formats.n5.block import Compression
     from wkwdask.geometry.bounding_box import BoundingBox
@@ -95,7 +94,7 @@ class N5Codec(ChunkCodec):
             len(self.axes), 1
         )
 
-    def decode(self, data: bytes, shape: Vec4, source: str, offset: int = 0) -> npt.NDArray[Any]:
+    def decode(self, data: bytes, shape: Vec4, source: str, offset: int = 0) -> AnyArray:
         """Decode a block, truncated or whole at the upper ends: its header states its shape."""
         del shape, offset
         block = decode_block(
@@ -111,7 +110,7 @@ class N5Codec(ChunkCodec):
     def check_packages(self, source: str) -> None:
         compress(b"", self.compression, self.dtype.itemsize, source)
 
-    def encode(self, voxels: npt.NDArray[Any], source: str) -> bytes:
+    def encode(self, voxels: AnyArray, source: str) -> bytes:
         return encode_block(from_cxyz(voxels, self.axes), self.compression, source)
 
 

@@ -27,6 +27,8 @@ from wkwdask.store.paths import is_below, is_valid_path, stated_path
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from wkwdask.model.json_text import JsonObject
+
 
 FILE_NAME = "attributes.json"
 VERSION = "4.0.0"
@@ -58,7 +60,7 @@ class N5Dataset:
     """Shape of a whole block, x first; blocks at the upper ends may be smaller."""
     dtype: np.dtype[Any]
     compression: Compression
-    document: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    document: JsonObject = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def grid(self) -> tuple[int, ...]:
@@ -70,16 +72,16 @@ class N5Dataset:
     def block_nbytes(self) -> int:
         return math.prod(self.block_size) * self.dtype.itemsize
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         lengths = {"dimensions": list(self.dimensions), "blockSize": list(self.block_size)}
         return {**lengths, "dataType": self.dtype.name, "compression": self.compression.to_json()}
 
 
-def is_dataset(document: dict[str, Any]) -> bool:
+def is_dataset(document: JsonObject) -> bool:
     return "dimensions" in document and "blockSize" in document
 
 
-def parse_dataset(document: dict[str, Any], source: str) -> N5Dataset:
+def parse_dataset(document: JsonObject, source: str) -> N5Dataset:
     """Parse the attributes of a dataset; CorruptError lists all problems."""
     problems = Problems()
     dimensions = _lengths(document.get("dimensions"), "dimensions", 0, problems)
@@ -219,7 +221,7 @@ def _imagej_axes(attributes: Mapping[str, Any], rank: int) -> list[str | None]:
     )
 
 
-def level_attributes(own: Mapping[str, Any], group: Mapping[str, Any], name: str) -> dict[str, Any]:
+def level_attributes(own: Mapping[str, Any], group: Mapping[str, Any], name: str) -> JsonObject:
     """Merge the attributes of a level with those of its group and its entry of ``multiscales``; its
     own take precedence."""
     merged = {

@@ -27,9 +27,8 @@ from wkwdask.model.extras import import_extra
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
-    from wkwdask.model.json_text import Problems
+    from wkwdask.array_types import AnyArray
+    from wkwdask.model.json_text import JsonObject, Problems
 
 
 COMPRESSION_TYPES = ("raw", "gzip", "zlib", "bzip2", "xz", "lz4", "zstd", "blosc")
@@ -62,7 +61,7 @@ class Compression:
         """Format of the compressed bytes: ``type``, but zlib for gzip with ``useZlib``."""
         return "zlib" if self.type == "gzip" and self.option("useZlib") is True else self.type
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return {"type": self.type, **dict(self.options)}
 
 
@@ -71,7 +70,7 @@ def make_compression(name: str, level: int | None = None) -> Compression:
     level = N5Options(compression=name, level=level).level_of(name)
     if name == "zlib":
         return Compression("gzip", (("level", level), ("useZlib", True)))
-    options: dict[str, Any] = (
+    options: JsonObject = (
         {}
         if name == "raw"
         else {{"bzip2": "blockSize", "xz": "preset", "blosc": "clevel"}.get(name, "level"): level}
@@ -83,7 +82,7 @@ def make_compression(name: str, level: int | None = None) -> Compression:
     return Compression(name, tuple(options.items()))
 
 
-def parse_compression(document: dict[str, Any], source: str, problems: Problems) -> Compression:
+def parse_compression(document: JsonObject, source: str, problems: Problems) -> Compression:
     """Parse the compression of ``attributes.json``; old files have ``compressionType`` instead."""
     value = document.get(
         "compression",
@@ -366,7 +365,7 @@ def decode_block(
     *,
     num_axes: int,
     largest: Sequence[int] | None = None,
-) -> npt.NDArray[Any]:
+) -> AnyArray:
     """Decode a block to an array with the axes of the dataset, x first; ``largest`` is the block
     size that its header may state."""
     header = parse_header(data, num_axes, source)
@@ -398,7 +397,7 @@ def decode_block(
     return np.frombuffer(values, dtype.newbyteorder(">")).reshape(header.shape, order="F")
 
 
-def encode_block(values: npt.NDArray[Any], compression: Compression, source: str) -> bytes:
+def encode_block(values: AnyArray, compression: Compression, source: str) -> bytes:
     """Encode a block in default mode."""
     stored = values.astype(values.dtype.newbyteorder(">"), order="F", copy=False)
     return format_header(values.shape) + compress(

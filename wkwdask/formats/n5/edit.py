@@ -14,7 +14,7 @@ import copy
 import operator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
 
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.n5.factor_lists import Factors
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.json_text import JsonObject
     from wkwdask.model.levels import Lengths
 
 _T = TypeVar("_T")
@@ -90,7 +91,7 @@ class LevelGeometry:
         )
         return Placement(lengths_in(self.mag, base), (x, y, z), self.base_lengths_nm is not None)
 
-    def transform(self, names: Sequence[str]) -> dict[str, Any]:
+    def transform(self, names: Sequence[str]) -> JsonObject:
         """Return the placement as ``transform``; ``names`` are the axes, x first."""
         place = self.placement
         return {
@@ -109,7 +110,7 @@ class LevelGeometry:
             1,
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         base = {
             "lengths": self.base_lengths_nm,
             "base_factors": self.base_factors,
@@ -118,7 +119,7 @@ class LevelGeometry:
         return {"mag": self.mag.factors, "offset": self.offset, **base}
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> LevelGeometry:
+    def from_json(cls, value: JsonObject) -> LevelGeometry:
         lengths = None if value["lengths"] is None else tuple(value["lengths"])
         base = {name: tuple(value[name]) for name in ("base_factors", "origin") if name in value}
         return cls(Mag.parse(value["mag"]), vec3(value["offset"]), lengths, **base)
@@ -138,10 +139,10 @@ def dataset_document(
     is_level: bool,
     is_root: bool,
     states_own_size: bool = False,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the attributes of a new dataset; ``states_own_size`` if the other levels state
     resolutions, and no factors."""
-    document: dict[str, Any] = {"n5": VERSION} if is_root else {}
+    document: JsonObject = {"n5": VERSION} if is_root else {}
     document |= {**dataset.to_json(), "axes": list(names), "transform": geometry.transform(names)}
     if is_level and states_own_size and geometry.base_lengths_nm is not None:
         document |= _resolution(names, geometry.placement.scale)
@@ -153,8 +154,8 @@ def dataset_document(
 
 
 def with_geometry(
-    document: dict[str, Any], geometry: LevelGeometry, names: Sequence[str]
-) -> dict[str, Any]:
+    document: JsonObject, geometry: LevelGeometry, names: Sequence[str]
+) -> JsonObject:
     """Return the attributes of a dataset as a level with another geometry."""
     changed = {**document, "transform": geometry.transform(names)}
     if "resolution" in document and "downsamplingFactors" not in document:  # that of its own voxels
@@ -165,8 +166,8 @@ def with_geometry(
 
 
 def with_voxel_size(
-    document: dict[str, Any], lengths: Lengths | None, names: Sequence[str]
-) -> dict[str, Any]:
+    document: JsonObject, lengths: Lengths | None, names: Sequence[str]
+) -> JsonObject:
     """Return attributes that state another voxel size of the full resolution, if they state one."""
     stated = stated_lengths_nm(document, "".join(map(axis_letter, names)))
     if lengths is None or stated is None or np.allclose(stated, lengths, rtol=1e-6, atol=0):
@@ -177,23 +178,23 @@ def with_voxel_size(
     return changed | _resolution(names, lengths) if "resolution" in document else changed
 
 
-def _pixel_resolution(names: Sequence[str], lengths: Lengths) -> dict[str, Any]:
+def _pixel_resolution(names: Sequence[str], lengths: Lengths) -> JsonObject:
     return {"dimensions": by_axis(names, lengths, 1.0), "unit": "nm"}
 
 
-def _resolution(names: Sequence[str], lengths: Lengths) -> dict[str, Any]:
+def _resolution(names: Sequence[str], lengths: Lengths) -> JsonObject:
     return {"resolution": by_axis(names, lengths, 1.0), "units": by_axis(names, ["nm"] * 3, "")}
 
 
 def with_level(
-    group: dict[str, Any],
+    group: JsonObject,
     name: str,
     names: Sequence[str],
     geometry: LevelGeometry,
     *,
     is_ours: bool,
     keeps_size: bool = False,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the attributes of a group with a level added or replaced, but for lists of factors;
     other attributes are unchanged.
 
@@ -228,7 +229,7 @@ def with_level(
     return changed
 
 
-def without_levels(group: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+def without_levels(group: JsonObject, names: Collection[str]) -> JsonObject:
     """Return the attributes of a group without some levels, but for lists of factors; other
     attributes are unchanged."""
     changed = copy.deepcopy(group)
@@ -242,14 +243,14 @@ def without_levels(group: dict[str, Any], names: Collection[str]) -> dict[str, A
     return changed
 
 
-def _find_image(group: dict[str, Any]) -> dict[str, Any] | None:
+def _find_image(group: JsonObject) -> JsonObject | None:
     """Return the first entry of ``multiscales``, None if it lists no datasets."""
     images = group.get("multiscales")
     image = images[0] if isinstance(images, list) and images else None
     return image if isinstance(image, dict) and isinstance(image.get("datasets"), list) else None
 
 
-def _voxel_size(entry: dict[str, Any]) -> list[float] | None:
+def _voxel_size(entry: JsonObject) -> list[float] | None:
     """Return the size of a voxel of a level in ``multiscales``, None if it is not stated."""
     try:
         scale = entry["transform"]["scale"]
@@ -258,7 +259,7 @@ def _voxel_size(entry: dict[str, Any]) -> list[float] | None:
         return None
 
 
-def update_attributes(folder: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+def update_attributes(folder: str, change: Callable[[JsonObject], JsonObject]) -> None:
     """Change the ``attributes.json`` of a group atomically; create it if it is missing."""
     update_json(store_at(folder), FILE_NAME, change, {})
 
@@ -266,7 +267,7 @@ def update_attributes(folder: str, change: Callable[[dict[str, Any]], dict[str, 
 def update_factors(
     group: str,
     factors: Factors,
-    change: Callable[[dict[str, Any]], dict[str, Any]],
+    change: Callable[[JsonObject], JsonObject],
     removed: Collection[str] = (),
 ) -> None:
     """Change the attributes of a group, and lists of factors to those of its levels."""
@@ -355,8 +356,8 @@ class N5Edit(DocumentEdit):
         )
 
     def _with_levels(
-        self, document: dict[str, Any], levels: Mapping[str, tuple[LevelGeometry, Sequence[str]]]
-    ) -> dict[str, Any]:
+        self, document: JsonObject, levels: Mapping[str, tuple[LevelGeometry, Sequence[str]]]
+    ) -> JsonObject:
         is_ours = level_folders(str(self.group)) <= levels.keys()
         keeps_size = lacks_unit(document) and setup_of(str(self.group)) is not None
         if self.others:  # names have other meanings than before
@@ -375,7 +376,7 @@ class N5Edit(DocumentEdit):
         for folder in filter(None, (self.root, self.group)):
             check_replaceable(store_at(folder), FILE_NAME, "container")
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         levels = [{"name": name, **geometry.to_json()} for name, geometry in self.levels]
         others = [
             {"before": before, "after": after, **geometry.to_json()}
@@ -384,7 +385,7 @@ class N5Edit(DocumentEdit):
         return {**DocumentEdit.to_json(self), "levels": levels, "others": others}
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> N5Edit:
+    def from_json(cls, value: JsonObject) -> N5Edit:
         levels = tuple((level["name"], LevelGeometry.from_json(level)) for level in value["levels"])
         others = tuple(
             (level["before"], level["after"], LevelGeometry.from_json(level))

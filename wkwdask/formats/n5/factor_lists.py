@@ -16,12 +16,7 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.errors import FormatError, UnsupportedError
 from wkwdask.formats.axes import axis_letter
 from wkwdask.formats.n5.array import read_attributes
-from wkwdask.formats.n5.attributes import (
-    FACTOR_LISTS,
-    FILE_NAME,
-    is_factor_list,
-    level_number,
-)
+from wkwdask.formats.n5.attributes import FACTOR_LISTS, FILE_NAME, is_factor_list, level_number
 from wkwdask.formats.n5.big_data_viewer import SETUP_KEY, TIME_POINT, has_path_of_time_point
 from wkwdask.formats.n5.layer import inherited_attributes, read_level
 from wkwdask.formats.n5.placement import level_sizes
@@ -33,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from wkwdask.formats.n5.placement import LevelMetadata
+    from wkwdask.model.json_text import JsonObject
 
 Factors = dict[str, "list[Any] | None"]
 """Downsampling factors along all axes, x first, by the name of the level; None if they are not
@@ -83,8 +79,8 @@ def _number(factor: float) -> float:
 
 
 def with_factor_lists(
-    document: dict[str, Any], factors: Factors, inherited: Mapping[str, Any]
-) -> dict[str, Any]:
+    document: JsonObject, factors: Factors, inherited: Mapping[str, Any]
+) -> JsonObject:
     """Return the attributes of a group whose lists describe exactly its levels; without lists if a
     level is missing or unknown."""
     keys = [key for key in FACTOR_LISTS if is_factor_list(document.get(key))]
@@ -105,7 +101,7 @@ def has_lists(document: Mapping[str, Any]) -> bool:
     return any(is_factor_list(document.get(key)) for key in FACTOR_LISTS)
 
 
-def inherited_by(group: str) -> dict[str, Any]:
+def inherited_by(group: str) -> JsonObject:
     """Return the attributes that a group inherits from the folders above it."""
     return inherited_attributes(store_at(group))
 
@@ -147,8 +143,8 @@ def setup_factors(setup: str) -> list[Any]:
 
 
 def with_levels_of_time_points(
-    document: dict[str, Any], group: str, factors: Factors, removed: Collection[str]
-) -> dict[str, Any]:
+    document: JsonObject, group: str, factors: Factors, removed: Collection[str]
+) -> JsonObject:
     """Return the attributes of a setup whose list describes the levels of all time points.
 
     The list of a single time point is that of its levels, with some entry for a number that is

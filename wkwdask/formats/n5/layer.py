@@ -7,7 +7,7 @@ import contextlib
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wkwdask.errors import (
     CorruptError,
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from wkwdask.model.json_text import JsonObject
     from wkwdask.model.store import Store
     from wkwdask.model.stored_array import StoredArray
 
@@ -146,7 +147,7 @@ def open_n5_volume(
     return n5_array(with_witness(store, FILE_NAME), dataset, letters)
 
 
-def _dataset_image(store: Store, location: str, document: dict[str, Any]) -> Image:
+def _dataset_image(store: Store, location: str, document: JsonObject) -> Image:
     """Return the image of a dataset: the group above it with the dataset selected if the dataset is
     a level of that group, else the dataset alone."""
     folder, _, name = location.rpartition("/")
@@ -164,9 +165,9 @@ def _dataset_image(store: Store, location: str, document: dict[str, Any]) -> Ima
 
 def _group_image(
     store: Store,
-    group: dict[str, Any],
+    group: JsonObject,
     name: str,
-    known: Mapping[str, dict[str, Any]] = MappingProxyType({}),
+    known: Mapping[str, JsonObject] = MappingProxyType({}),
 ) -> Image | None:
     """Return the image of a group with levels, or None. A level that cannot be read keeps its
     error; if none can be read, the first error is raised."""
@@ -188,8 +189,8 @@ def _group_image(
 
 
 def _level_documents(
-    store: Store, group: dict[str, Any], known: Mapping[str, dict[str, Any]]
-) -> Iterator[tuple[str, dict[str, Any] | WkwDaskError]]:
+    store: Store, group: JsonObject, known: Mapping[str, JsonObject]
+) -> Iterator[tuple[str, JsonObject | WkwDaskError]]:
     """Yield the attributes of levels in their order, or their error: those in ``multiscales``, else
     the folders ``s0``, ``s1``..."""
     # A remote group cannot be listed. So it is probed for as many levels as it has factors, or up
@@ -276,7 +277,7 @@ def _level_folders(folder: str) -> list[str]:
 def _image_from_datasets(
     store: Store,
     datasets: Sequence[tuple[str, N5Dataset | WkwDaskError]],
-    group: dict[str, Any],
+    group: JsonObject,
     name: str,
 ) -> Image:
     """Return the image of datasets. A dataset with an error keeps it; if none can be read, the
@@ -348,7 +349,7 @@ def _open_numbered(group: str, level: Level) -> StoredArray:
     return level.open()
 
 
-def group_attributes(store: Store, group: dict[str, Any]) -> dict[str, Any]:
+def group_attributes(store: Store, group: JsonObject) -> JsonObject:
     """Return the attributes of a group over those that it inherits; the voxel size of a time point
     of BigDataViewer is that of its XML."""
     inherited = inherited_attributes(store)
@@ -378,7 +379,7 @@ def unknown_size_note(image: Image) -> str:
     )
 
 
-def inherited_attributes(store: Store) -> dict[str, Any]:
+def inherited_attributes(store: Store) -> JsonObject:
     """Merge the attributes of the folders above a group, up to the root of the container or an
     unreadable folder."""
     folder, documents = store.url, []
@@ -401,7 +402,7 @@ def inherited_attributes(store: Store) -> dict[str, Any]:
         )
         if "n5" in document:
             break
-    merged: dict[str, Any] = {}
+    merged: JsonObject = {}
     for document in reversed(documents):
         merged.update(document)
     return merged

@@ -42,7 +42,7 @@ from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.writing.target_array import TargetArray
 from wkwdask.model.writing.target_image import Destination, NewLevels, TargetFolder
 from wkwdask.store import by_path
-from wkwdask.store.paths import basename, dirname, is_remote
+from wkwdask.store.paths import basename, check_no_bucket, dirname, is_remote
 from wkwdask.store.store import open_store, store_at
 
 if TYPE_CHECKING:
@@ -625,6 +625,7 @@ def _stored_levels(group: str) -> tuple[tuple[str, LevelMetadata], ...]:
 
 def _local_folder(url: str, *, allow_external: bool = False) -> str:
     text = stripped(url)
+    check_no_bucket(text)
     if is_remote(text):
         raise UnsupportedError(
             f"{text}: N5 is written to local folders only; write to one and copy it, for example "

@@ -42,8 +42,7 @@ from wkwdask.store.store import FolderStore, store_at
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import AnyArray
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.states import States
@@ -232,7 +231,7 @@ class ArrayRef:
     def name(self) -> str:
         return f"{self.path}:/{self.key}" if self.kind == "hdf5" else self.path
 
-    def read(self, where: tuple[slice, ...]) -> npt.NDArray[Any]:
+    def read(self, where: tuple[slice, ...]) -> AnyArray:
         if self.kind == "gzip":
             return _read_bytes(self, where, _unpacked(self))
         if self.kind == "bytes":
@@ -243,7 +242,7 @@ class ArrayRef:
             with file:
                 return _read_bytes(self, where, file)
         try:
-            array: npt.NDArray[Any] = np.asarray(_opened(self)[where])
+            array: AnyArray = np.asarray(_opened(self)[where])
         except FileNotFoundError:
             raise MissingError(f"{self.name}: is gone") from None
         except (MemoryError, ModuleNotFoundError, WkwDaskError):
@@ -301,7 +300,7 @@ def _unpack(ref: ArrayRef) -> OpenFile:
     return file
 
 
-def _read_bytes(ref: ArrayRef, where: tuple[slice, ...], file: OpenFile) -> npt.NDArray[Any]:
+def _read_bytes(ref: ArrayRef, where: tuple[slice, ...], file: OpenFile) -> AnyArray:
     """Read a box of an array in C order, with one read for each index of the axes before the last
     two."""
     # Each read covers whole consecutive rows, since many small reads are slower; the columns of the
@@ -389,12 +388,7 @@ class ArrayVolume(PlainVolume, RandomAccessVolume):
         return by_path.file_states([(0, 0, 0)], self.shard_path)
 
     def read_into(
-        self,
-        out: npt.NDArray[Any],
-        topleft: Vec3,
-        first_channel: int = 0,
-        *,
-        fill_zeros: bool = True,
+        self, out: AnyArray, topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True
     ) -> int:
         lows = {
             "c": first_channel,

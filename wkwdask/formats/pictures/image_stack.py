@@ -23,8 +23,7 @@ from wkwdask.store.store import store_at
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import AnyArray
     from wkwdask.formats.pictures.slices import PixelFormat, Slice
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
@@ -104,12 +103,7 @@ class ImageStack(PlainVolume):
         return by_path.file_states(stored, lambda index: self.slice_at(index[2]).pages[0].path)
 
     def read_into(
-        self,
-        out: npt.NDArray[Any],
-        topleft: Vec3,
-        first_channel: int = 0,
-        *,
-        fill_zeros: bool = True,
+        self, out: AnyArray, topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True
     ) -> int:
         decoded = 0
         channels = slice(first_channel, first_channel + out.shape[0])
@@ -154,7 +148,7 @@ class ImageStack(PlainVolume):
                 parts=parts,
             )
 
-    def pixels(self, z: int, columns: slice, rows: slice) -> npt.NDArray[Any] | None:
+    def pixels(self, z: int, columns: slice, rows: slice) -> AnyArray | None:
         slice_ = self.slice_at(z)
         if not slice_.pages or slice_.format is None or slice_.format != self.format:
             return None
@@ -186,7 +180,7 @@ class _ScratchStack(ImageStack):
     parts: Scratch
     """Cells by (z, x, y); (z,) marks a slice as decoded."""
 
-    def pixels(self, z: int, columns: slice, rows: slice) -> npt.NDArray[Any] | None:
+    def pixels(self, z: int, columns: slice, rows: slice) -> AnyArray | None:
         index = tuple(
             (part.start + corner) // edge
             for part, corner, edge in zip(

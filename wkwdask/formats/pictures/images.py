@@ -21,7 +21,7 @@ from wkwdask.store import by_path
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from wkwdask.array_types import AnyArray
 
 IMAGE_SUFFIXES = (*TIFF_SUFFIXES, ".png", ".jpg", ".jpeg")
 
@@ -55,12 +55,12 @@ def slices_of(path: str, axes: str | None = None) -> list[Slice]:
         return [Slice((Page(path),), problem=reason_of(error).removeprefix(f"{path}: "))]
 
 
-def read_pixels(slice_: Slice, columns: slice, rows: slice) -> npt.NDArray[Any]:
+def read_pixels(slice_: Slice, columns: slice, rows: slice) -> AnyArray:
     images = [_read_page(page, columns, rows) for page in slice_.pages]
     return images[0] if len(images) == 1 else np.concatenate(images, axis=2)
 
 
-def _read_page(page: Page, columns: slice, rows: slice) -> npt.NDArray[Any]:
+def _read_page(page: Page, columns: slice, rows: slice) -> AnyArray:
     try:
         if is_tiff(page.path):
             return read_tiff_page(page, columns, rows)
@@ -131,11 +131,11 @@ def _image_slice(path: str) -> Slice:
         )
 
 
-def _read_image(path: str) -> npt.NDArray[Any]:
+def _read_image(path: str) -> AnyArray:
     with store_at(path).open_stream() as file:
         deep = _deep_png(path, file)
         if deep is not None and deep[1] > 1:
-            array: npt.NDArray[Any] = import_extra("imagecodecs", path).png_decode(file.read())
+            array: AnyArray = import_extra("imagecodecs", path).png_decode(file.read())
         else:
             image = _open_image(path, file)
             array = np.asarray(image)

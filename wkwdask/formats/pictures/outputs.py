@@ -21,6 +21,7 @@ import numpy as np
 from wkwdask.errors import AlignmentError
 from wkwdask.formats.pictures.scratch import Scratch
 from wkwdask.model.extras import import_extra
+from wkwdask.model.volume import voxel_nbytes
 from wkwdask.plans.chunks import largest_multiple
 from wkwdask.store.documents import read_object
 from wkwdask.store.paths import dirname
@@ -29,10 +30,10 @@ from wkwdask.store.store import folders_of, store_at
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import AnyArray
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.json_text import JsonObject
     from wkwdask.model.volume import Volume
 
 SLAB_NBYTES = 256 << 20
@@ -57,7 +58,7 @@ class ExportedArray:
 
     @property
     def voxel_nbytes(self) -> int:
-        return self.num_channels * self.dtype.itemsize
+        return voxel_nbytes(self)
 
     @property
     def axes(self) -> str:
@@ -72,7 +73,7 @@ class ExportedArray:
     def shape(self) -> tuple[int, ...]:
         return self.outer(self.box.size)
 
-    def in_order(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def in_order(self, array: AnyArray) -> AnyArray:
         """Return an array (c, x, y, z) as (z, y, x), or (c, z, y, x) if there are several
         channels."""
         transposed = array.transpose(0, 3, 2, 1)
@@ -107,7 +108,7 @@ class Output(ABC):
         """Write the part of one cell that lies in the box."""
 
 
-def read_box(source: Volume, box: BoundingBox) -> npt.NDArray[Any]:
+def read_box(source: Volume, box: BoundingBox) -> AnyArray:
     """Read a box, shape (c, x, y, z), with x fastest."""
     out = np.empty((source.num_channels, *reversed(box.size)), source.dtype).transpose(0, 3, 2, 1)
     source.read_into(out, box.topleft)
@@ -204,7 +205,7 @@ class ZarrOutput(Output):
         if store_at(self.path).exists("zarr.json"):
             return
         spec = self.spec
-        attributes: dict[str, Any] = {
+        attributes: JsonObject = {
             "mag": list(spec.box.mag.factors),
             "offset_vx": list(spec.box.topleft),
         }
@@ -314,7 +315,7 @@ def write_tiff(
     """Write one TIFF file of tiles, section by section."""
     tifffile = import_extra("tifffile", path)
     channels = (spec.num_channels,) if spec.num_channels > 1 else ()
-    metadata: dict[str, Any] = {"axes": "ZCYX" if channels else "ZYX"}
+    metadata: JsonObject = {"axes": "ZCYX" if channels else "ZYX"}
     if spec.voxel_size_nm is not None and ome:
         for axis, length in zip("XYZ", spec.voxel_size_nm, strict=True):
             metadata |= {f"PhysicalSize{axis}": length, f"PhysicalSize{axis}Unit": "nm"}
@@ -349,23 +350,21 @@ def slab_boxes(spec: ExportedArray) -> Iterator[BoundingBox]:
         yield type(box).from_corners((*box.topleft[:2], low), (*box.bottomright[:2], high), box.mag)
 
 
-def sections(
-    source: Volume, slab: BoundingBox, scratch: str
-) -> Iterator[tuple[int, npt.NDArray[Any]]]:
+def sections(source: Volume, slab: BoundingBox, scratch: str) -> Iterator[tuple[int, AnyArray]]:
     """Yield the z of each section of a slab and its voxels, shape (c, y, x); each chunk is read
     once."""
     # A slab that exceeds memory is read in strips along y, whose sections wait in a scratch file:
     #     strip 0 | z 0  z 1  z 2 ...        written row by row,
     #     strip 1 | z 0  z 1  z 2 ...        read column by column: section z = strips 0, 1, ... of z  # noqa: E501
-    voxel_nbytes = source.num_channels * source.dtype.itemsize
-    if slab.volume * voxel_nbytes <= SLAB_NBYTES:
+    nbytes_per_voxel = voxel_nbytes(source)
+    if slab.volume * nbytes_per_voxel <= SLAB_NBYTES:
         array = read_box(source, slab).transpose(3, 0, 2, 1)
         for n, plane in enumerate(array):
             yield slab.topleft[2] + n, plane
         return
     with contextlib.closing(Scratch(scratch)) as waiting:
         rows = source.chunk_shape[1]
-        while 2 * rows * slab.size[0] * slab.size[2] * voxel_nbytes <= SLAB_NBYTES:
+        while 2 * rows * slab.size[0] * slab.size[2] * nbytes_per_voxel <= SLAB_NBYTES:
             rows *= 2
         (left, top, front), (right, bottom, back) = slab.topleft, slab.bottomright
         starts = [top, *range((top // rows + 1) * rows, bottom, rows), bottom]
@@ -383,9 +382,7 @@ def sections(
             )
 
 
-def _tiles(
-    planes: Iterable[npt.NDArray[Any]], edge: int, on_section: Any
-) -> Iterator[npt.NDArray[Any]]:
+def _tiles(planes: Iterable[AnyArray], edge: int, on_section: Any) -> Iterator[AnyArray]:
     """Yield the tiles of sections, padded with zeros: TIFF stores tiles of full size."""
     for plane in planes:
         for channel in plane:
@@ -398,7 +395,7 @@ def _tiles(
         on_section()
 
 
-def _resolution(spec: ExportedArray) -> dict[str, Any]:
+def _resolution(spec: ExportedArray) -> JsonObject:
     """Return tifffile's arguments for the pixel size (TIFF 6.0, section 8, "ResolutionUnit")."""
     if spec.voxel_size_nm is None:
         return {}

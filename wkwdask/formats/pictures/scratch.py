@@ -18,7 +18,7 @@ from wkwdask.store import by_path
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    import numpy.typing as npt
+    from wkwdask.array_types import AnyArray
 
 
 class Scratch:
@@ -33,7 +33,7 @@ class Scratch:
     def __contains__(self, key: Hashable) -> bool:
         return key in self._places
 
-    def put(self, key: Hashable, array: npt.NDArray[Any]) -> None:
+    def put(self, key: Hashable, array: AnyArray) -> None:
         data = memoryview(lz4.block.compress(np.ascontiguousarray(array), store_size=False))
         self._places[key] = (self._end, len(data), array.shape, array.dtype)
         try:
@@ -45,7 +45,7 @@ class Scratch:
             ) from None
         self._end += len(data)
 
-    def get(self, key: Hashable) -> npt.NDArray[Any]:
+    def get(self, key: Hashable) -> AnyArray:
         offset, nbytes, shape, dtype = self._places[key]
         data = self._file.read_some(nbytes, offset)
         if len(data) < nbytes:

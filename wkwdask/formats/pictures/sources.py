@@ -71,6 +71,7 @@ from wkwdask.store.store import store_at
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from wkwdask.formats.format import Url
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.levels import Lengths
     from wkwdask.model.stored_array import StoredArray
@@ -109,9 +110,7 @@ class PlainOptions:
     """Whether HDF5 data outside of the folder of the file are read."""
 
 
-def open_plain(
-    source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], options: PlainOptions
-) -> PlainSource:
+def open_plain(source: Url | Sequence[Url], options: PlainOptions) -> PlainSource:
     if not isinstance(source, (str, os.PathLike)):
         return _open_images([local_path(path) for path in source], "images", options)
     text = os.fspath(source)
@@ -148,7 +147,7 @@ def open_plain(
     )
 
 
-def open_sized(url: str | os.PathLike[str]) -> tuple[Volume, Lengths | None]:
+def open_sized(url: Url) -> tuple[Volume, Lengths | None]:
     """Open one volume of any format, and return the edge lengths of a voxel of mag 1 [nm]."""
     if contains_plain_arrays(url):
         return _plain(url)
@@ -162,7 +161,7 @@ def open_sized(url: str | os.PathLike[str]) -> tuple[Volume, Lengths | None]:
     return volume, image.voxel_size_nm
 
 
-def _plain(url: str | os.PathLike[str]) -> tuple[Volume, Lengths | None]:
+def _plain(url: Url) -> tuple[Volume, Lengths | None]:
     source = open_plain(url, PlainOptions(None, MAG_1))
     return source.volume, source.voxel_size_nm
 

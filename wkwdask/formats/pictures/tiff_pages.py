@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from wkwdask.array_types import AnyArray
     from wkwdask.model.store import OpenFile
 
 _TYPE_NBYTES = np.zeros(1 << 16, np.uint64)
@@ -463,7 +464,7 @@ def _page_slice(planes: tuple[_Plane, ...], path: str) -> Slice:
     )
 
 
-def read_tiff_page(page: Page, columns: slice, rows: slice) -> npt.NDArray[Any]:
+def read_tiff_page(page: Page, columns: slice, rows: slice) -> AnyArray:
     """Read a part of a page, shape (y, x, c), by decoding only the strips or tiles that it
     touches."""
     tifffile = import_extra("tifffile", page.path)
@@ -539,9 +540,7 @@ def _check_segments(frame: Any) -> None:
     )
 
 
-def _read_rows(
-    file: Any, frame: Any, columns: slice, rows: slice, data_offset: int
-) -> npt.NDArray[Any]:
+def _read_rows(file: Any, frame: Any, columns: slice, rows: slice, data_offset: int) -> AnyArray:
     _, _, _, width, samples = frame.shaped
     dtype = np.dtype(frame.parent.byteorder + frame.dtype.char)
     row_nbytes = width * samples * dtype.itemsize
@@ -556,7 +555,7 @@ def _read_rows(
     return pixels.astype(common_dtype(dtype), copy=False)
 
 
-def _read_segments(file: Any, frame: Any, columns: slice, rows: slice) -> npt.NDArray[Any]:
+def _read_segments(file: Any, frame: Any, columns: slice, rows: slice) -> AnyArray:
     separate, _, height, width, samples = frame.shaped
     tile_width, tile_height = _segment_shape(frame)
     across, down = -(-width // tile_width), -(-height // tile_height)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from wkwdask.formats.identity import FileIdentity, RecordState, read_record_state
 from wkwdask.formats.precomputed.chunk import PrecomputedCodec
 from wkwdask.formats.precomputed.info import FILE_NAME
-from wkwdask.formats.precomputed.info_file import cached_info
+from wkwdask.formats.precomputed.info_file import cached_info, info_in
 from wkwdask.formats.precomputed.layouts import PrecomputedShards, SpanFiles
 from wkwdask.formats.precomputed.naming import ShardNaming, SpanNaming, stored_suffix
 from wkwdask.geometry.mag import vec3
@@ -65,8 +65,7 @@ class ScaleIdentity(FileIdentity):
     def is_still_described(self) -> bool:
         """Check whether ``info`` still lists this scale unchanged; other scales may be added or
         removed."""
-        now = read_record_state(self.store, self.record_name, self.volume)
-        info = None if now is None else cached_info(self.volume, now.record)
+        info = self._info_now()
         if info is None or (info.dtype, info.num_channels) != (self.dtype, self.num_channels):
             return False
         chunk = self.scale.chunk_size
@@ -82,6 +81,12 @@ class ScaleIdentity(FileIdentity):
             replace(scale, chunk_size=chunk, chunk_sizes=(), options={}) == ours
             for scale in same_key
         )
+
+    def _info_now(self) -> VolumeInfo | None:
+        if not self.volume.can.states:
+            return info_in(self.volume)
+        now = read_record_state(self.store, self.record_name, self.volume)
+        return None if now is None else cached_info(self.volume, now.record)
 
 
 def scale_array(volume: Store, info: VolumeInfo, scale: Scale, mag: Mag) -> StoredArray:

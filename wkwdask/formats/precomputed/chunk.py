@@ -21,8 +21,7 @@ from wkwdask.model.extras import import_extra
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import AnyArray
     from wkwdask.formats.precomputed.info import Scale, VolumeInfo
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.chunk_grid import Vec4
@@ -104,7 +103,7 @@ class PrecomputedCodec(ChunkCodec):
     # --------------------------------------------------------------------------------------------
     # decoding
 
-    def decode(self, data: bytes, shape: Vec4, source: str, offset: int = 0) -> npt.NDArray[Any]:
+    def decode(self, data: bytes, shape: Vec4, source: str, offset: int = 0) -> AnyArray:
         data, extent = self._unpacked(data, shape, source, offset), shape[1:]
         if self.encoding == "raw":
             return self._raw(data, shape, source, offset)
@@ -125,7 +124,7 @@ class PrecomputedCodec(ChunkCodec):
         self,
         data: bytes,
         shape: Vec4,
-        out: npt.NDArray[Any],
+        out: AnyArray,
         corner: Sequence[int],
         source: str,
         offset: int = 0,
@@ -148,8 +147,8 @@ class PrecomputedCodec(ChunkCodec):
         return not is_zero(out[clip(corner, shape, out.shape)[0]])
 
     def decode_chunk(
-        self, data: bytes, shape: Vec4, memory: npt.NDArray[Any], source: str, offset: int = 0
-    ) -> npt.NDArray[Any] | None:
+        self, data: bytes, shape: Vec4, memory: AnyArray, source: str, offset: int = 0
+    ) -> AnyArray | None:
         if self.encoding != _SEGMENTATION:
             return ChunkCodec.decode_chunk(self, data, shape, memory, source, offset)
         c, x, y, z = shape
@@ -158,7 +157,7 @@ class PrecomputedCodec(ChunkCodec):
             voxels if self.decode_into(data, shape, voxels, (0, 0, 0, 0), source, offset) else None
         )
 
-    def _raw(self, data: bytes, shape: Vec4, source: str, offset: int) -> npt.NDArray[Any]:
+    def _raw(self, data: bytes, shape: Vec4, source: str, offset: int) -> AnyArray:
         # volume.rst, "raw encoding": little-endian, [x, y, z, channel] in Fortran order, so x is
         # fastest and the channel slowest.
         return decode_raw(data, shape, self.dtype.newbyteorder("<"), "czyx", source, offset).astype(
@@ -176,12 +175,10 @@ class PrecomputedCodec(ChunkCodec):
         ):
             self._encoded(np.zeros((self.num_channels, 8, 8, 8), self.dtype), source)
 
-    def encode(self, voxels: npt.NDArray[Any], source: str) -> bytes:
+    def encode(self, voxels: AnyArray, source: str) -> bytes:
         return self._packed(self._encoded(voxels.astype(self.dtype, copy=False), source), source)
 
-    def encode_in_arena(
-        self, voxels: npt.NDArray[Any], arena: Arena, source: str
-    ) -> bytes | memoryview:
+    def encode_in_arena(self, voxels: AnyArray, arena: Arena, source: str) -> bytes | memoryview:
         if self.encoding != "raw" or self.packing:
             return self.encode(voxels, source)
         memory = arena.reserve(voxels.size * self.dtype.itemsize)
@@ -192,7 +189,7 @@ class PrecomputedCodec(ChunkCodec):
         )
         return memory.data
 
-    def _encoded(self, voxels: npt.NDArray[Any], source: str) -> bytes:
+    def _encoded(self, voxels: AnyArray, source: str) -> bytes:
         if self.encoding == "raw":
             stored = self.dtype.newbyteorder("<")
             if voxels.strides[1] == voxels.itemsize:

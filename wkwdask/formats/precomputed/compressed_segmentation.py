@@ -27,6 +27,7 @@ from wkwdask.kernels.codecs import segmentation_blocks
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from wkwdask.array_types import AnyArray
     from wkwdask.geometry.mag import Vec3
 
 _WORD_NBYTES = 4
@@ -58,7 +59,7 @@ def decode(
     num_channels: int,
     source: str,
     offset: int,
-) -> npt.NDArray[Any]:
+) -> AnyArray:
     _check_length(data, shapes, num_channels, source, offset)
     out = np.empty((num_channels, *shapes.chunk[::-1]), dtype).transpose(0, 3, 2, 1)
     decode_into(data, shapes, out, (0, 0, 0), source, offset)
@@ -66,7 +67,7 @@ def decode(
 
 
 def decode_into(
-    data: bytes, shapes: BlockShapes, out: npt.NDArray[Any], corner: Vec3, source: str, offset: int
+    data: bytes, shapes: BlockShapes, out: AnyArray, corner: Vec3, source: str, offset: int
 ) -> None:
     """Decode the part of a chunk that lies inside an array (c, x, y, z); ``corner`` is the chunk's
     first voxel in it."""
@@ -96,7 +97,7 @@ def decode_into(
         out[...] = target
 
 
-def encode(array: npt.NDArray[Any], block_size: Vec3, source: str) -> bytes:
+def encode(array: AnyArray, block_size: Vec3, source: str) -> bytes:
     shape = (array.shape[1], array.shape[2], array.shape[3])
     max_words = len(array) * (1 + segmentation_blocks.max_words(shape, block_size, array.itemsize))
     words = np.empty(max_words, np.uint32)

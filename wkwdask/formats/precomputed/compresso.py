@@ -18,8 +18,7 @@ from wkwdask.errors import CorruptError, FormatError, TruncatedError
 from wkwdask.model.extras import import_extra
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
+    from wkwdask.array_types import AnyArray
     from wkwdask.geometry.mag import Vec3
 
 _HEADER = struct.Struct("<4sBB3H3BQIQB")
@@ -34,9 +33,7 @@ _FAULTS = {
 _WINDOW_SHAPES = ((4, 4, 1), (8, 8, 1))
 
 
-def decode(
-    data: bytes, shape: Vec3, dtype: np.dtype[Any], source: str, offset: int
-) -> npt.NDArray[Any]:
+def decode(data: bytes, shape: Vec3, dtype: np.dtype[Any], source: str, offset: int) -> AnyArray:
     from wkwdask.kernels.codecs import compresso_compiled
 
     where = f"{source}: byte {offset}"
@@ -86,7 +83,7 @@ def decode(
     return out.astype(dtype, copy=False).transpose(2, 1, 0)[None]
 
 
-def encode(array: npt.NDArray[Any], source: str) -> bytes:
+def encode(array: AnyArray, source: str) -> bytes:
     package = import_extra("compresso", f"{source}: compresso", "precomputed")
     voxels = np.asfortranarray(array[0], array.dtype.newbyteorder("="))
     if not voxels.flags.writeable:  # the package rejects read-only memory

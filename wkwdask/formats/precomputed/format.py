@@ -9,6 +9,7 @@ from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.formats.array_images import resolved_images
 from wkwdask.formats.container import ImageFolder
 from wkwdask.formats.format import ArrayFormat, ViewerFiles
+from wkwdask.formats.inspection import Scope
 from wkwdask.formats.level_folders import LevelFolders
 from wkwdask.formats.precomputed.array import with_stored_suffix
 from wkwdask.formats.precomputed.info import (
@@ -17,8 +18,8 @@ from wkwdask.formats.precomputed.info import (
     listed_scales,
     sorted_scales,
 )
-from wkwdask.formats.precomputed.info_file import InfoEdit, InfoRemoval
-from wkwdask.formats.precomputed.inspection import inspect_volume, scale_scopes
+from wkwdask.formats.precomputed.info_file import InfoEdit, InfoRemoval, read_info
+from wkwdask.formats.precomputed.inspection import info_faults, scale_scopes
 from wkwdask.formats.precomputed.layer import NAME, PREFIX, is_volume, open_precomputed_layer
 from wkwdask.formats.precomputed.naming import file_sizes, first_data_file, first_stray_file
 from wkwdask.formats.precomputed.options import PrecomputedOptions
@@ -26,20 +27,20 @@ from wkwdask.formats.precomputed.target import target_volume
 from wkwdask.formats.precomputed.writable import viewer_warnings
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.vectors import times
+from wkwdask.model.faults import Fault
 from wkwdask.model.summary import ScaleSummary, VolumeSummary
 from wkwdask.model.writing.target_image import Destination
 from wkwdask.store.paths import basename, dirname, is_remote
 from wkwdask.store.records import PROVENANCE_NAME
-from wkwdask.store.store import store_at
+from wkwdask.store.store import open_store, store_at
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from wkwdask.formats.format import ChooseAxes, Summary, Url
-    from wkwdask.formats.inspection import ArrayScope, Scope
+    from wkwdask.formats.inspection import LevelScope
     from wkwdask.formats.precomputed.info import Scale
     from wkwdask.geometry.mag import Mag
-    from wkwdask.model.faults import Fault
     from wkwdask.model.image import Image, Level, ResolvedUrl
     from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.volume import Volume
@@ -150,28 +151,46 @@ class PrecomputedFormat(ArrayFormat):
         )
         keys = {spec.box.mag: basename(folder) for spec, folder in zip(specs, folders, strict=True)}
         levels = replace(target, new_keys=keys).new_levels(specs, options, like, existing)
-        return replace(levels, stated=({},) * len(specs))
+        # the dataset names scales by their folders, which therefore stay
+        targets = tuple(replace(each, listed=None) for each in levels.targets)
+        return replace(levels, targets=targets, stated=({},) * len(specs))
 
     def in_place_target(self, volume: StoredArray, write: InPlaceWrite) -> TargetArray:
         return super().in_place_target(with_stored_suffix(volume), write)
 
-    def listed_scopes(
-        self, layer: Image, level: Level, method: str | None, faults: list[Fault]
-    ) -> Sequence[ArrayScope]:
-        try:
-            image, scale = _listed_scale(level.folder)
-            scale.open()
-        except (FormatError, OSError, UnsupportedError):
-            return super().listed_scopes(layer, level, method, faults)
-        return scale_scopes(
-            image.details, replace(scale, mag=level.mag), layer.name, method, faults
-        )
+    def level_scopes(
+        self, image: Image, level: Level, method: str | None, faults: list[Fault]
+    ) -> Sequence[LevelScope]:
+        if image.format == self.name:
+            source, scale = image.details, level
+        else:
+            try:
+                volume, scale = _listed_scale(level.folder)
+                scale.open()
+            except (FormatError, OSError, UnsupportedError):
+                return super().level_scopes(image, level, method, faults)
+            source, scale = volume.details, replace(scale, mag=level.mag)
+        return () if level.problem else scale_scopes(source, scale, image.name, method)
 
-    def inspect(
-        self, url: Url, layers: Sequence[str] | None, mags: Sequence[Mag] | None, *, pyramid: bool
-    ) -> Scope:
-        del pyramid
-        return inspect_volume(url, layers, mags)
+    def document_faults(self, folder: str) -> Iterable[Fault]:
+        store = open_store(folder)
+        info = read_info(store)
+        return () if info.redirect is not None else info_faults(info, store.path_of(FILE_NAME))
+
+    def inspect(self, url: Url, layers: Sequence[str] | None, mags: Sequence[Mag] | None) -> Scope:
+        try:
+            (image,) = self.find(url).layers
+        except FormatError as error:
+            document = f"{NAME.location(url)}/{FILE_NAME}"
+            found = str(error).removeprefix(f"{document}: ")
+            return Scope(NAME.location(url), (), [Fault("info.broken", document, found)])
+        for layer in layers or ():
+            if layer != image.name:
+                raise MissingError(
+                    f"{image.folder}: no layer {layer!r}; a precomputed volume has one, "
+                    f"{image.name!r}"
+                )
+        return super().inspect(url, None, mags)
 
 
 def _listed_scale(folder: str) -> tuple[Image, Level]:

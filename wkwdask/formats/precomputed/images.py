@@ -18,8 +18,7 @@ from wkwdask.errors import CorruptError, FormatError, TruncatedError
 from wkwdask.model.extras import import_extra
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
+    from wkwdask.array_types import AnyArray
     from wkwdask.geometry.mag import Vec3
 
 ENCODINGS = ("jpeg", "png", "jxl")
@@ -42,7 +41,7 @@ def decode(
     dtype: np.dtype[Any],
     source: str,
     offset: int,
-) -> npt.NDArray[Any]:
+) -> AnyArray:
     imagecodecs = import_extra("imagecodecs", f"{source}: {encoding}", _EXTRA)
     try:
         width, height = image_size(encoding, data)
@@ -75,7 +74,7 @@ def decode(
             f"{source}: byte {offset}: expected a {encoding} image of {num_channels} x {dtype}, "
             f"found {components} x {image.dtype}"
         )
-    voxels: npt.NDArray[Any] = image.reshape(z, y, x, num_channels).transpose(3, 2, 1, 0)
+    voxels: AnyArray = image.reshape(z, y, x, num_channels).transpose(3, 2, 1, 0)
     return voxels
 
 
@@ -99,7 +98,7 @@ def image_size(encoding: str, data: bytes) -> tuple[int, int]:
 
 
 def encode(
-    encoding: str, array: npt.NDArray[Any], quality: float | None, level: int | None, source: str
+    encoding: str, array: AnyArray, quality: float | None, level: int | None, source: str
 ) -> bytes:
     imagecodecs = import_extra("imagecodecs", f"{source}: {encoding}", _EXTRA)
     channels, x, y, z = array.shape

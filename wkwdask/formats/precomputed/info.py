@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.json_text import JsonObject
     from wkwdask.model.levels import Lengths
 
 FILE_NAME = "info"
@@ -59,8 +60,8 @@ class Scale:
     block_size: Vec3 | None = None  # `compressed_segmentation_block_size`, None for other encodings
     hidden: bool = False
     chunk_sizes: tuple[Vec3, ...] = ()
-    options: dict[str, Any] = field(default_factory=dict)
-    entry: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    options: JsonObject = field(default_factory=dict)
+    entry: JsonObject = field(default_factory=dict, repr=False, compare=False)
     index: int = field(default=0, compare=False)  # index in the `scales` of the JSON
 
     @property
@@ -99,7 +100,7 @@ class VolumeInfo:
     dtype: np.dtype[Any]
     num_channels: int
     scales: tuple[Scale, ...] = ()  # valid scales, finest first, each with its first chunk size
-    document: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    document: JsonObject = field(default_factory=dict, repr=False, compare=False)
     unusable: tuple[UnusableScale, ...] = ()
     # URL or relative path of the actual volume; all other fields are then meaningless
     redirect: str | None = None
@@ -389,7 +390,7 @@ PROVENANCE = {"description": "", "sources": [], "owners": [], "processing": []}
 writes the same fields)."""
 
 
-def new_document(kind: str, dtype: Any, num_channels: int) -> dict[str, Any]:
+def new_document(kind: str, dtype: Any, num_channels: int) -> JsonObject:
     return {
         "@type": TYPE,
         "type": kind,
@@ -399,7 +400,7 @@ def new_document(kind: str, dtype: Any, num_channels: int) -> dict[str, Any]:
     }
 
 
-def with_scales(document: dict[str, Any], scales: Sequence[Scale]) -> dict[str, Any]:
+def with_scales(document: JsonObject, scales: Sequence[Scale]) -> JsonObject:
     """Return a copy of the JSON with scales added or replaced. All other fields are kept."""
     changed = copy.deepcopy(document)
     listed = changed.get("scales")
@@ -415,7 +416,7 @@ def with_scales(document: dict[str, Any], scales: Sequence[Scale]) -> dict[str, 
     return changed
 
 
-def without_scales(document: dict[str, Any], keys: Collection[str]) -> dict[str, Any]:
+def without_scales(document: JsonObject, keys: Collection[str]) -> JsonObject:
     """Return the JSON without the scales of some keys. All other fields are kept."""
     return {
         **document,
@@ -427,10 +428,10 @@ def without_scales(document: dict[str, Any], keys: Collection[str]) -> dict[str,
     }
 
 
-def scale_entry(scale: Scale) -> dict[str, Any]:
+def scale_entry(scale: Scale) -> JsonObject:
     """Return the JSON object of a scale, including the unknown fields of the object it was parsed
     from."""
-    entry: dict[str, Any] = {
+    entry: JsonObject = {
         "key": scale.key,
         "size": list(scale.size),
         "resolution": [_length(length) for length in scale.resolution],
@@ -472,7 +473,7 @@ def _lengths(entry: Any) -> Lengths | None:
     return None
 
 
-def _unknown_fields(entry: Any) -> dict[str, Any]:
+def _unknown_fields(entry: Any) -> JsonObject:
     return (
         {name: value for name, value in entry.items() if name not in _KNOWN_FIELDS}
         if isinstance(entry, dict)

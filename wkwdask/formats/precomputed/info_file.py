@@ -3,11 +3,11 @@ wkwdask processes are serialised by a lock."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from wkwdask.errors import MissingError
-from wkwdask.formats.edits import DocumentEdit, LevelRemoval
+from wkwdask.formats.edits import DocumentEdit, LevelRemoval, check_listed
 from wkwdask.formats.precomputed.info import (
     FILE_NAME,
     PROVENANCE_FILE_NAME,
@@ -16,8 +16,10 @@ from wkwdask.formats.precomputed.info import (
     without_scales,
 )
 from wkwdask.model.json_text import format_json
+from wkwdask.model.placement import placed_name, plain_name
 from wkwdask.store.documents import check_replaceable, create_document, update_json
 from wkwdask.store.lru import LruCache
+from wkwdask.store.paths import stated_path
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
@@ -53,9 +55,14 @@ def read_info(store: Store) -> VolumeInfo:
 
 
 def find_info(folder: str) -> VolumeInfo | None:
-    """Read the ``info`` of a local folder, or return None if there is none."""
+    """Read the ``info`` of a folder, or return None if there is none."""
+    return info_in(store_at(folder))
+
+
+def info_in(store: Store) -> VolumeInfo | None:
+    """Read the ``info`` of a volume, or return None if there is none."""
     try:
-        return read_info(store_at(folder))
+        return read_info(store)
     except MissingError:
         return None
 
@@ -87,11 +94,27 @@ class InfoEdit(DocumentEdit):
     """JSON of a new ``info`` without scales, used if there is none yet."""
     provenance: dict[str, Any]
     """JSON of a new ``provenance`` file, used if there is none yet."""
+    listed: tuple[str | None, ...] | None = None
+    """Folder of each scale in the ``info`` that the job was planned on, None where that does not
+    matter."""
 
     def apply(self) -> None:
         update_info(self.folder, lambda document: with_scales(document, self.scales), self.new)
         provenance = format_json(self.provenance).encode()
         create_document(store_at(self.folder), PROVENANCE_FILE_NAME, provenance)
+
+    def placed(self, job: str, listed: tuple[str | None, ...] | None) -> InfoEdit:
+        scales = [replace(scale, key=placed_name(scale.key, job)) for scale in self.scales]
+        return replace(self, scales=tuple(scales), listed=listed)
+
+    def listed_now(self) -> tuple[str | None, ...]:
+        return self._listed_in(find_info(self.folder))
+
+    def _listed_in(self, info: VolumeInfo | None) -> tuple[str | None, ...]:
+        stored = () if info is None else info.document.get("scales", ())
+        known = [entry["key"] for entry in stored if isinstance(entry, dict) and "key" in entry]
+        plain = {plain_name(key): stated_path(self.folder, key) for key in known}
+        return tuple(plain.get(plain_name(scale.key)) for scale in self.scales)
 
     def check_writable(self) -> None:
         check_replaceable(store_at(self.folder), FILE_NAME, "volume")
@@ -100,13 +123,14 @@ class InfoEdit(DocumentEdit):
         """Raise ValueError if another process has created the volume with a different type since
         the job was planned."""
         current = find_info(self.folder)
+        check_listed(self.listed, self._listed_in(current))
         if current is None:
             return
-        stored = (current.type, current.dtype.name, current.num_channels)
+        layout = (current.type, current.dtype.name, current.num_channels)
         ours = (self.new["type"], self.new["data_type"], self.new["num_channels"])
-        if stored != ours:
+        if layout != ours:
             raise ValueError(
-                f"{self.folder}/{FILE_NAME}: type, data_type and num_channels are {stored}, but "
+                f"{self.folder}/{FILE_NAME}: type, data_type and num_channels are {layout}, but "
                 f"{ours} for the new scale"
             )
 

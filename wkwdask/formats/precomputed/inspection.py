@@ -4,65 +4,56 @@ readers stop at the first. Never writes."""
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
-from wkwdask.formats.array_check import ArrayCheck
-from wkwdask.formats.inspection import ArrayScope, LayerScope, Scope, by_written_units
+from wkwdask.errors import CorruptError, FormatError, MissingError
+from wkwdask.formats.array_check import ArrayCheck, CheckedChunk
+from wkwdask.formats.inspection import LevelScope, by_written_units
 from wkwdask.formats.leftovers import temporary_fault
 from wkwdask.formats.precomputed.array import with_stored_suffix
 from wkwdask.formats.precomputed.info import FILE_NAME, VolumeInfo, listed_scales, sorted_scales
-from wkwdask.formats.precomputed.layer import location_of, open_precomputed_layer
-from wkwdask.formats.precomputed.layouts import OpenShard, PrecomputedShards
+from wkwdask.formats.precomputed.layouts import OpenShard, PrecomputedShards, nbytes_of
 from wkwdask.formats.precomputed.naming import ShardNaming, SpanNaming
 from wkwdask.formats.precomputed.sharding import INDEX_ENTRY_NBYTES
-from wkwdask.formats.roots import root_of
 from wkwdask.geometry import compressed_morton
 from wkwdask.model.faults import Fault, FaultList, Findings
-from wkwdask.model.stored_array import with_listing, without_listing
-from wkwdask.store.paths import basename
+from wkwdask.model.stored_array import with_listing
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import BoolArray, IntArray, UintArray
+    from wkwdask.formats.array_repair import ArrayRepair
     from wkwdask.formats.precomputed.info import Scale
     from wkwdask.formats.precomputed.layer import VolumeSource
-    from wkwdask.formats.repair import LevelRepair
     from wkwdask.geometry.bounding_box import BoundingBox
-    from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.chunk_grid import Vec4
     from wkwdask.model.image import Level
+    from wkwdask.model.store import StoredFile
     from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.writing.target_array import TargetArray
 
 
-def list_scale(array: StoredArray, others: Sequence[StoredArray]) -> tuple[list[Any], list[Fault]]:
-    """List the files of a scale, and faults of names that do not belong there."""
-    # Unsharded files are pairs of a chunk's cell and the index of its suffix in `SUFFIXES`; shards
-    # are their numbers. `others` are the same scale in other chunk sizes, whose files share the
-    # folder.
+def list_scale(
+    array: StoredArray, others: Sequence[StoredArray]
+) -> tuple[list[tuple[Vec4, int]], list[Fault]]:
+    """List the files of a scale, and the faults of its folder."""
+    # `others` are the same scale in other chunk sizes, whose files share the folder
     folder, naming = array.folder, array.naming
-    if store_at(folder).link_target() and not store_at(folder).exists():
-        return [], [
-            Fault(
-                "folder.dangling",
-                folder,
-                f"a symbolic link to {store_at(folder).link_target()}",
-                "a folder",
-            )
-        ]
+    store = store_at(folder)
+    if store.link_target() and not store.exists():
+        found = f"a symbolic link to {store.link_target()}"
+        return [], [Fault("folder.dangling", folder, found, "a folder")]
     if array.store.can.states and not array.store.is_folder():
-        is_taken = store_at(folder).is_taken()
-        return [], [Fault("folder.no_folder", folder, "a file", "a folder")] if is_taken else []
-    found: list[Any]
+        if store.is_taken():
+            return [], [Fault("folder.no_folder", folder, "a file", "a folder")]
+        return [], [Fault("mag.empty", folder, "no folder")]
     try:
         known = {
             entry.name
@@ -76,23 +67,24 @@ def list_scale(array: StoredArray, others: Sequence[StoredArray]) -> tuple[list[
             rows = sorted(
                 zip(chunks.cells[:, ::-1].tolist(), chunks.suffixes.tolist(), strict=True)
             )
-            found = [((0, x, y, z), suffix) for (z, y, x), suffix in rows]
-            twice = [
+            files = [((0, x, y, z), suffix) for (z, y, x), suffix in rows]
+            faults = [
                 Fault(
                     "chunk.twice",
                     f"{folder}/{naming.names(cell)[suffix]}",
                     f"chunk {cell[1:]} is also stored with another suffix",
                     "one file",
                 )
-                for (previous, _), (cell, suffix) in pairwise(found)
+                for (previous, _), (cell, suffix) in pairwise(files)
                 if cell == previous
             ]
+            expected = "the name of a chunk of the grid"
         else:
             assert isinstance(naming, ShardNaming)
             shards = naming.files(array.store)
             known |= {entry.name for entries in shards.values() for entry in entries}
-            found = sorted(shards)
-            twice = [
+            files = [(naming.index(number), 0) for number in sorted(shards)]
+            faults = [
                 Fault(
                     "shard.twice",
                     min(entry.path for entry in entries),
@@ -102,15 +94,14 @@ def list_scale(array: StoredArray, others: Sequence[StoredArray]) -> tuple[list[
                 for shard, entries in shards.items()
                 if len(entries) > 1 and any(entry.name.endswith(".shard") for entry in entries)
             ]
-        expected = (
-            "the name of a chunk of the grid"
-            if isinstance(naming, SpanNaming)
-            else "the name of a shard"
-        )
-        strays = list(_strays(folder, known, expected)) if array.store.can.states else []
+            expected = "the name of a shard"
+        faults += _strays(folder, known, expected) if array.store.can.states else ()
     except OSError as error:
-        return [], [Fault("folder.unreadable", folder, os.strerror(error.errno or 0))]
-    return found, strays + twice
+        known, files = set(), []
+        faults = [Fault("folder.unreadable", folder, os.strerror(error.errno or 0))]
+    if not known:
+        faults.append(Fault("mag.empty", folder, "0 files" if store.is_folder() else "no folder"))
+    return files, faults
 
 
 def _strays(folder: str, known: set[str], expected: str) -> Iterator[Fault]:
@@ -132,130 +123,97 @@ def _strays(folder: str, known: set[str], expected: str) -> Iterator[Fault]:
 class PrecomputedCheck(ArrayCheck):
     """Check of the files of one scale; small to pickle."""
 
-    def check_files(self, files: Sequence[Any]) -> Findings:
-        return sum(
-            (
-                self._check_shard(file) if isinstance(file, int) else self.check_file(*file)
-                for file in files
-            ),
-            Findings(),
+    def name_of(self, file: Vec4, variant: int) -> str:
+        # the two files of a shard in the obsolete layout are checked together
+        is_sharded = isinstance(self.array.naming, ShardNaming)
+        return super().name_of(file, 0 if is_sharded else variant)
+
+    def opened(self, name: str) -> AbstractContextManager[StoredFile | None]:
+        layout, store = self.array.layout, self.array.store
+        if isinstance(layout, PrecomputedShards):
+            return layout.opened(store, name)
+        return super().opened(name)
+
+    def unopened(self, path: str, error: FormatError | OSError) -> Fault:
+        fault = super().unopened(path, error)
+        is_half = isinstance(error, MissingError) and "symbolic link" not in fault.found
+        return replace(fault, kind="shard.half") if is_half else fault
+
+    def check_opened(self, file: Vec4, opened: StoredFile) -> Findings:
+        findings = super().check_opened(file, opened)
+        return (
+            replace(findings, nbytes=opened.total_nbytes)
+            if isinstance(opened, OpenShard)
+            else findings
         )
 
-    def check_file(self, file: Vec4, variant: int) -> Findings:
+    def chunks(
+        self,
+        file: Vec4,
+        opened: StoredFile,
+        faults: FaultList,
+        cells: IntArray | None = None,
+    ) -> Iterator[CheckedChunk]:
         naming = self.array.naming
-        if isinstance(naming, ShardNaming):
-            return self._check_shard(int(naming.key(file).removesuffix(".shard"), 16))
-        return super().check_file(file, variant)
+        if isinstance(naming, ShardNaming) and isinstance(opened, OpenShard) and cells is None:
+            return _ShardCheck(self, opened, naming.number(file), faults).chunks()
+        return super().chunks(file, opened, faults, cells)
 
-    def largest_of(self, voxels: npt.NDArray[Any]) -> int | None:
-        """Return the largest value, None if it is not searched for."""
-        return int(voxels.max()) if self.find_largest and voxels.size else None
-
-    def _check_shard(self, number: int) -> Findings:
-        layout, store = self.array.layout, self.array.store
-        assert isinstance(layout, PrecomputedShards)
-        name = layout.sharding.shard_name(number)
-        path = store.path_of(name)
-        with ExitStack() as stack:
-            try:
-                shard = stack.enter_context(layout.opened(store, name))
-            except CorruptError as error:
-                return Findings(
-                    (Fault("file.no_file", path, str(error).removeprefix(f"{path}: "), "a file"),),
-                    1,
-                )
-            except MissingError as error:
-                kind = "file.dangling" if "symbolic link" in str(error) else "shard.half"
-                return Findings((Fault(kind, path, str(error).removeprefix(f"{path}: ")),), 1)
-            except OSError as error:
-                return Findings((Fault("file.unreadable", path, os.strerror(error.errno or 0)),), 1)
-            # None: removed meanwhile
-            return Findings() if shard is None else _ShardCheck(self, shard, number).run()
+    def chunk_fault(
+        self,
+        kind: str,
+        cell: Vec4,
+        path: str,
+        offset: int | None,
+        found: str,
+        expected: str = "",
+    ) -> Fault:
+        fault = super().chunk_fault(kind, cell, path, offset, found, expected)
+        layout = self.array.layout
+        if not isinstance(layout, PrecomputedShards):
+            return fault
+        return replace(fault, block=int(layout.ids(np.array([cell]))[0]))
 
 
 class _ShardCheck:
-    def __init__(self, check: PrecomputedCheck, shard: OpenShard, number: int) -> None:
-        self._check, self._shard, self._number = check, shard, number
-        self._faults = FaultList()
-        self._blocks = 0
-        self._largest: int | None = None
+    def __init__(
+        self, check: PrecomputedCheck, shard: OpenShard, number: int, faults: FaultList
+    ) -> None:
+        self._check, self._shard, self._number, self._faults = check, shard, number, faults
         self._used = [np.zeros((0, 2), np.int64)]  # (start, end) of every chunk and index [bytes]
 
     def _add_fault(
-        self,
-        kind: str,
-        found: str,
-        expected: str,
-        offset: int,
-        chunk: int | None = None,
-        cell: Vec4 | None = None,
+        self, kind: str, found: str, expected: str, offset: int, chunk: int | None = None
     ) -> None:
-        self._faults.add(
-            Fault(
-                kind,
-                self._shard.name,
-                found,
-                expected,
-                chunk,
-                None if cell is None else self._check._voxel(cell),
-                offset,
-            )
-        )
+        self._faults.add(Fault(kind, self._shard.name, found, expected, chunk, offset=offset))
 
-    def run(self) -> Findings:
-        shard, sharding, index_file = (
-            self._shard,
-            self._shard.layout.sharding,
-            self._shard.index_file,
-        )
-        index_nbytes = (
-            store_at(index_file.name).status().st_size
-            if index_file.nbytes is None
-            else index_file.nbytes
-        )
-        nbytes = (
-            index_nbytes
-            if index_file is shard.file
-            else index_nbytes + (shard.nbytes or store_at(shard.name).status().st_size)
-        )
+    def chunks(self) -> Iterator[CheckedChunk]:
+        """Decode all chunks that a reader finds, and list all faults."""
+        shard, sharding = self._shard, self._shard.layout.sharding
+        path, index_nbytes = shard.index_file.name, nbytes_of(shard.index_file)
         if index_nbytes < sharding.index_nbytes:
-            self._faults.add(
-                Fault(
-                    "shard.short",
-                    index_file.name,
-                    f"{index_nbytes} bytes",
-                    f"at least the {sharding.index_nbytes} of its index",
-                )
-            )
+            expected = f"at least the {sharding.index_nbytes} of its index"
+            self._faults.add(Fault("shard.short", path, f"{index_nbytes} bytes", expected))
         elif shard.is_unreferenced():
-            self._faults.add(
-                Fault(
-                    "shard.index",
-                    index_file.name,
-                    "an empty shard index before chunks",
-                    "places of minishards",
-                    offset=0,
-                )
-            )
+            what = "an empty shard index before chunks", "places of minishards"
+            self._faults.add(Fault("shard.index", path, *what, offset=0))
         else:
             for minishard in range(1 << sharding.minishard_bits):
-                self._check_minishard(minishard)
+                yield from self._minishard_chunks(minishard)
             self._check_overlaps()
-        return Findings(self._faults.to_tuple(), 1, nbytes, self._blocks, self._largest)
 
-    def _check_minishard(self, minishard: int) -> None:
+    def _minishard_chunks(self, minishard: int) -> Iterator[CheckedChunk]:
         shard = self._shard
         try:
             span = shard.minishard_range(minishard)
         except CorruptError as error:
-            offset = INDEX_ENTRY_NBYTES * minishard
             self._faults.add(
                 Fault(
                     "shard.index",
                     shard.index_file.name,
                     str(error).rpartition(": ")[2],
                     "a place in the file",
-                    offset=offset,
+                    offset=INDEX_ENTRY_NBYTES * minishard,
                 )
             )
             return
@@ -266,26 +224,32 @@ class _ShardCheck:
         try:
             ids, starts, sizes = shard.read_minishards({minishard: span})[minishard]
         except FormatError as error:
-            self._add_fault(
-                "minishard.broken",
-                f"minishard {minishard}: {str(error).rpartition(f'byte {offset}: ')[2]}",
-                "",
-                offset,
-            )
+            found = f"minishard {minishard}: {str(error).rpartition(f'byte {offset}: ')[2]}"
+            self._add_fault("minishard.broken", found, "", offset)
             return
         begins = starts.astype(np.int64) + shard.first_byte
-        self._used.append(np.stack([begins, begins + sizes.astype(np.int64)], axis=1))
-        for n, cell in self._members(ids, minishard, offset):
-            self._check_chunk(int(ids[n]), cell, int(begins[n]), int(sizes[n]))
+        places = np.stack([begins, begins + sizes.astype(np.int64), np.arange(len(ids))], axis=1)
+        self._used.append(places[:, :2])
+        cells, is_found = self._members(ids, minishard, offset)
+        for n in np.flatnonzero(is_found & (sizes == 0)).tolist():
+            self._faults.add(
+                self._check.chunk_fault(
+                    "chunk.empty",
+                    tuple(cells[n].tolist()),
+                    shard.name,
+                    int(begins[n]),
+                    "0 bytes",
+                    "an encoded chunk",
+                )
+            )
+        yield from self._check.decoded(cells, places[is_found & (sizes > 0)], shard, self._faults)
 
-    def _members(
-        self, ids: npt.NDArray[np.uint64], minishard: int, offset: int
-    ) -> list[tuple[int, Vec4]]:
-        """List the rows and cells of chunks that belong to a minishard; report all others, which no
-        reader finds."""
+    def _members(self, ids: UintArray, minishard: int, offset: int) -> tuple[IntArray, BoolArray]:
+        """Return the cells of the chunks of a minishard, shape (n, 4), and which of them belong
+        there; report all others, which no reader finds."""
         grid, sharding = self._shard.layout.counts, self._shard.layout.sharding
         positions = compressed_morton.decode(ids, grid)
-        cells: list[Vec4] = [(0, x, y, z) for x, y, z in positions.tolist()]
+        cells = np.pad(positions.astype(np.int64), ((0, 0), (1, 0)))
         bits = len(compressed_morton.bit_axes(grid))
         outside = (positions >= np.array(grid)).any(axis=1)
         if bits < compressed_morton.MAX_BITS:
@@ -303,39 +267,17 @@ class _ShardCheck:
                 int(ids[n]),
             )
         for n in np.flatnonzero(misplaced).tolist():
-            correct_place = f"minishard {minishards[n]} of {sharding.shard_name(int(shards[n]))}"
-            self._add_fault(
-                "minishard.foreign",
-                f"chunk {ids[n]} in minishard {minishard}",
-                correct_place,
-                offset,
-                int(ids[n]),
-                cells[n],
-            )
-        return [(n, cells[n]) for n in np.flatnonzero(~outside & ~misplaced).tolist()]
-
-    def _check_chunk(self, chunk: int, cell: Vec4, offset: int, size: int) -> None:
-        if not size:
-            self._add_fault("chunk.empty", "0 bytes", "an encoded chunk", offset, chunk, cell)
-        elif self._check.decode:
-            array, name = self._check.array, self._shard.name
-            try:
-                (data,) = self._shard.read([(offset, offset + size)]) or [b""]
-                largest = self._check.largest_of(
-                    array.codec.decode(data, array.grid.shape_at(cell), name, offset)
-                )
-            except (FormatError, UnsupportedError) as error:
-                self._add_fault(
-                    "chunk.undecodable",
-                    str(error).removeprefix(f"{name}: byte {offset}: "),
-                    "",
+            self._faults.add(
+                self._check.chunk_fault(
+                    "minishard.foreign",
+                    tuple(cells[n].tolist()),
+                    self._shard.name,
                     offset,
-                    chunk,
-                    cell,
+                    f"chunk {ids[n]} in minishard {minishard}",
+                    f"minishard {minishards[n]} of {sharding.shard_name(int(shards[n]))}",
                 )
-                return
-            self._blocks += 1
-            self._largest = largest if self._largest is None else max(self._largest, largest or 0)
+            )
+        return cells, ~outside & ~misplaced
 
     def _check_overlaps(self) -> None:
         """Report bytes that belong to two parts of the file."""
@@ -354,37 +296,36 @@ class _ShardCheck:
 
 
 @dataclass(frozen=True)
-class ScaleScope(ArrayScope):
+class ScaleScope(LevelScope):
     """One scale in one chunk size."""
 
     title: str
-    listing: Sequence[Any]
+    listing: Sequence[tuple[Vec4, int]]
     """Files as :func:`list_scale` lists them."""
+    folder_faults: tuple[Fault, ...]
+    """Faults of the folder, which is the same for all chunk sizes."""
+    is_alone: bool
+    """Whether it is the only chunk size, as in scales that jobs write."""
 
     @property
     def name(self) -> str:
         """Mag or key, and the chunk size if there are several."""
         return self.title
 
-    def files(self) -> Sequence[Any]:
+    def files(self) -> Sequence[tuple[Vec4, int]]:
         return self.listing
 
-    def files_of(self, shard: Vec3) -> list[Any]:
-        if isinstance(self.array.naming, SpanNaming):
-            return super().files_of(shard)
-        paths = set(self.paths_of(shard))
-        numbers = {
-            int(basename(path).partition(".")[0], 16)
-            for listed in self._listed()
-            if (path := listed.entry.path) in paths
-        }
-        return [number for number in self.listing if number in numbers]
+    def faults(self, known_names: Sequence[str]) -> Iterator[Fault]:
+        del known_names
+        yield from self.folder_faults
+        if self.is_alone and store_at(self.folder).is_folder():
+            yield from self.record_faults()
 
-    def repairer(self) -> LevelRepair | None:
+    def repairer(self) -> ArrayRepair | None:
         naming = self.array.naming
         # each shard in two files
         is_obsolete = isinstance(naming, ShardNaming) and any(
-            listed.variant for listed in self._listed()
+            variant for _, variant, _ in self.stored()
         )
         is_box = (
             not isinstance(naming, ShardNaming)
@@ -402,102 +343,40 @@ class ScaleScope(ArrayScope):
         )
 
     def check(self, *, decode: bool) -> PrecomputedCheck:
-        return PrecomputedCheck(
-            without_listing(self.array),
-            decode,
-            self._find_largest(decode=decode),
-            self._lost if decode else frozenset(),
-        )
-
-
-def inspect_volume(
-    url: str | os.PathLike[str],
-    layers: Sequence[str] | None,
-    mags: Sequence[Mag] | None,
-) -> Scope:
-    """List the scales and files to verify, and report the faults of ``info``."""
-    path = location_of(url)
-    faults: list[Fault] = []
-    try:
-        image = open_precomputed_layer(url)
-    except FormatError as error:
-        faults.append(
-            Fault(
-                "info.broken",
-                f"{path}/{FILE_NAME}",
-                str(error).removeprefix(f"{path}/{FILE_NAME}: "),
-            )
-        )
-        return Scope(path, (), faults)
-    path = image.folder
-    for layer in layers or ():
-        if layer != image.name:
-            raise MissingError(
-                f"{path}: no layer {layer!r}; a precomputed volume has one, {image.name!r}"
-            )
-    is_whole = image.key is None and mags is None
-    if is_whole:
-        faults += _info_faults(image.details.info, f"{path}/{FILE_NAME}")
-    unknown = [mag for mag in mags or () if mag not in image.mags]
-    if unknown:
-        raise MissingError(
-            f"{path}: no mag {unknown[0]}; there are {', '.join(map(str, image.mags)) or 'none'}"
-        )
-    selected = [
-        level
-        for level in image.selected
-        if not level.problem and (mags is None or level.mag in mags)
-    ]
-    method = None if image.category is None else image.method_of(image.category)
-    scopes = [
-        scope
-        for level in selected
-        for scope in scale_scopes(image.details, level, basename(path), method, faults)
-    ]
-    folders = ((path, True),) if is_whole and image.details.store.can.states else ()
-    return Scope(
-        path, (LayerScope(basename(path), path, tuple(scopes)),), faults, folders, root_of(image)
-    )
+        return PrecomputedCheck(*self._check_fields(decode=decode))
 
 
 def scale_scopes(
-    source: VolumeSource, level: Level, name: str, method: str | None, faults: list[Fault]
+    source: VolumeSource, level: Level, name: str, method: str | None
 ) -> list[ScaleScope]:
-    """List the files of a scale in each of its chunk sizes, and append the faults of its folder to
-    ``faults``."""
+    """List the files of a scale in each of its chunk sizes."""
     scale: Scale = level.details
-    mag = level.mag
-    sizes = scale.chunk_sizes or (scale.chunk_size,)
     volumes = [
-        with_listing(replace(source, chunk_size=size).open_scale(scale, mag)) for size in sizes
+        with_listing(replace(source, chunk_size=size).open_scale(scale, level.mag))
+        for size in scale.chunk_sizes or (scale.chunk_size,)
     ]
-    scopes = []
-    for number, volume in enumerate(volumes):
-        listing, misplaced = list_scale(volume, [other for other in volumes if other is not volume])
-        if not number:  # the folder is the same for every chunk size
-            faults += misplaced
+    title = scale.key if level.mag is None else level.mag.name
+    scopes: list[ScaleScope] = []
+    for volume in volumes:
+        files, faults = list_scale(volume, [other for other in volumes if other is not volume])
         size = f" in chunks of {'x'.join(map(str, volume.chunk_shape))}" if len(volumes) > 1 else ""
-        title, document = (
-            (scale.key if mag is None else mag.name) + size,
-            f"{source.store.url}/{FILE_NAME}",
-        )
         scopes.append(
-            ScaleScope(name, level, by_written_units(volume), method, document, title, listing)
-        )
-    # jobs write scales with one chunk size
-    if len(scopes) == 1 and store_at(volumes[0].folder).is_folder():
-        faults += scopes[0].record_faults()
-    folder = volumes[0].folder
-    if not any(scope.listing for scope in scopes) and (
-        store_at(folder).is_folder() or not store_at(folder).is_taken()
-    ):
-        faults.append(
-            Fault("mag.empty", folder, "0 files" if store_at(folder).is_folder() else "no folder")
+            ScaleScope(
+                name,
+                level,
+                by_written_units(volume),
+                method,
+                f"{source.store.url}/{FILE_NAME}",
+                title + size,
+                files,
+                () if scopes else tuple(faults),
+                len(volumes) == 1,
+            )
         )
     return scopes
 
 
-def _info_faults(info: VolumeInfo, path: str) -> Iterator[Fault]:
+def info_faults(info: VolumeInfo, path: str) -> Iterator[Fault]:
     """Yield the faults of ``info``: unusable scales, and fields that other readers need."""
     for bad in info.unusable:
         kind = "info.unsupported" if bad.is_unsupported else "info.scale"

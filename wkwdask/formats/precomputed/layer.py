@@ -10,18 +10,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, FormatError, ReplacedError, UnsupportedError
-from wkwdask.formats.edits import Edits
 from wkwdask.formats.marks import contains_wkw
 from wkwdask.formats.precomputed.array import scale_array, scale_identity
-from wkwdask.formats.precomputed.info import FILE_NAME, TYPE, base_resolution, mag_of, with_scales
-from wkwdask.formats.precomputed.info_file import InfoEdit, read_info
+from wkwdask.formats.precomputed.info import FILE_NAME, TYPE, base_resolution, mag_of
+from wkwdask.formats.precomputed.info_file import read_info
 from wkwdask.formats.publication import read_publication
 from wkwdask.formats.record_paths import RecordPaths, job_folders
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import vec3
 from wkwdask.model.image import Image, Level
 from wkwdask.store.paths import UrlName, is_remote, split, stated_path
-from wkwdask.store.records import read_provenance
 from wkwdask.store.store import open_store, store_at, with_witness
 
 if TYPE_CHECKING:
@@ -30,40 +28,23 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.precomputed.info import Scale, VolumeInfo
     from wkwdask.geometry.mag import Mag, Vec3
-    from wkwdask.model.metadata_edit import MetadataEdit
     from wkwdask.model.store import Store
     from wkwdask.model.stored_array import StoredArray
 
 
-def check_published(volume: str, folder: str, info: VolumeInfo) -> None:
-    """Raise ReplacedError while a job replaces a scale: its folder then holds new files, and
-    ``info`` still describes the old ones."""
-    # Publication has two steps, and a reader may come between them:
-    #     1. swap the folders of the old and the new scale   (without an atomic exchange: two renames, the folder is briefly missing)  # noqa: E501
-    #     2. update info
+def check_published(volume: str, folder: str) -> None:
+    """Raise ReplacedError while a job replaces a scale where two folders cannot be exchanged: then
+    its folder is missing for a moment."""
     real = store_at(folder).real()
+    if store_at(real).is_taken():
+        return
     for root, _ in job_folders(store_at(volume).real()):
         publication = read_publication(RecordPaths(root))
-        if (
-            publication is None
-            or (edit := _info_edit(publication.edit)) is None
-            or real not in (scale for _, scale in publication.mags)
-        ):
-            continue
-        is_new = read_provenance(real).get("publication") == publication.publication_id
-        is_missing = not store_at(real).is_taken()
-        if is_missing or (is_new and with_scales(info.document, edit.scales) != info.document):
-            what = f"is being replaced, and {volume}/{FILE_NAME} still describes the old one"
+        if publication is not None and real in (scale for _, scale in publication.mags):
             raise ReplacedError(
-                f"{folder}: {what}; open it in a moment, or repeat the call that was killed during "
-                "the replacement (wkwdask status names it)"
+                f"{folder}: is being replaced; open it in a moment, or repeat the call that was "
+                "killed during the replacement (wkwdask status names it)"
             )
-
-
-def _info_edit(edit: MetadataEdit | None) -> InfoEdit | None:
-    """Return the edit of ``info`` among those of a publication, None if there is none."""
-    edits = edit.edits if isinstance(edit, Edits) else (edit,)
-    return next((each for each in edits if isinstance(each, InfoEdit)), None)
 
 
 PREFIX = "precomputed://"
@@ -151,7 +132,7 @@ class VolumeSource:
         except CorruptError as error:
             raise CorruptError(f"{self.store.path_of(FILE_NAME)}: {error}") from None
         if scale_identity(array).opened is not None:
-            check_published(self.store.url, array.folder, self.info)
+            check_published(self.store.url, array.folder)
             if not scale_identity(array).is_still_described():
                 raise ReplacedError(
                     f"{array.folder}: {FILE_NAME} describes another scale since it was read; open "

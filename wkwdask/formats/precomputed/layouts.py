@@ -43,12 +43,12 @@ from wkwdask.model.layout import (
     read_located,
 )
 from wkwdask.store.lru import LruCache
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import IntArray, UintArray
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.chunk_grid import ChunkGrid, Ranges, Vec4
     from wkwdask.model.layout import ChunkSource
@@ -61,9 +61,7 @@ _PAGE_ENTRIES = 1024  # entries of a shard index that are read together
 _TABLE_CACHE_NBYTES = 64 << 20
 _LARGEST_OFFSET = 1 << 62
 
-_tables: LruCache[npt.NDArray[np.uint64]] = LruCache(
-    _TABLE_CACHE_NBYTES, lambda table: table.nbytes + 256
-)
+_tables: LruCache[UintArray] = LruCache(_TABLE_CACHE_NBYTES, lambda table: table.nbytes + 256)
 _suffixes: LruCache[_Suffixes] = LruCache(1024)
 """Suffixes of the chunks of each folder."""
 _MOST_SEARCHES = 8
@@ -112,7 +110,7 @@ class SpanFiles(SingleFiles):
         assert isinstance(array.naming, SpanNaming)
         return self._read(array, array.naming.stems(ranges))
 
-    def chunks_at(self, array: ChunkSource, cells: npt.NDArray[np.int64]) -> Iterator[StoredChunk]:
+    def chunks_at(self, array: ChunkSource, cells: IntArray) -> Iterator[StoredChunk]:
         naming = array.naming
         assert isinstance(naming, SpanNaming)
         return self._read(
@@ -256,6 +254,11 @@ def decompress_file(
 # shards
 
 
+def nbytes_of(file: StoredFile) -> int:
+    """Return the size of an open file; that of a remote one may have to be asked for."""
+    return store_at(file.name).status().st_size if file.nbytes is None else file.nbytes
+
+
 class OpenShard:
     """An open shard: one file, or an index file and a data file in the obsolete layout. Reads bytes
     of the file with the chunks."""
@@ -275,6 +278,12 @@ class OpenShard:
     @property
     def nbytes(self) -> int | None:
         return self.file.nbytes
+
+    @property
+    def total_nbytes(self) -> int:
+        """Size of all its files."""
+        own = nbytes_of(self.file)
+        return own if self.index_file is self.file else own + nbytes_of(self.index_file)
 
     @property
     def state(self) -> Hashable:
@@ -337,11 +346,11 @@ class OpenShard:
             return False
         return parts is not None and len(parts[0]) > 0
 
-    def _page(self, page: int) -> npt.NDArray[np.uint64]:
+    def _page(self, page: int) -> UintArray:
         """Return a page of the shard index, shape (n, 2), empty if the shard is absent."""
         file, sharding = self.index_file, self.layout.sharding
 
-        def read_page(_: object) -> list[npt.NDArray[np.uint64]]:
+        def read_page(_: object) -> list[UintArray]:
             first = page * _PAGE_ENTRIES * INDEX_ENTRY_NBYTES
             last = min(first + _PAGE_ENTRIES * INDEX_ENTRY_NBYTES, sharding.index_nbytes)
             parts = file.read([(first, last)])
@@ -358,13 +367,11 @@ class OpenShard:
 
         return _tables.get_or_make([(file.name, file.state, sharding, "index", page)], read_page)[0]
 
-    def minishards(self, numbers: Sequence[int]) -> list[npt.NDArray[np.uint64]]:
+    def minishards(self, numbers: Sequence[int]) -> list[UintArray]:
         """Return the indexes of minishards: identifiers, starts and sizes, shape (3, n), empty if
         the shard is absent."""
 
-        def read(
-            keys: list[tuple[str, Hashable, Sharding, str, int]],
-        ) -> Iterable[npt.NDArray[np.uint64]]:
+        def read(keys: list[tuple[str, Hashable, Sharding, str, int]]) -> Iterable[UintArray]:
             spans = {number: self.minishard_range(number) or (0, 0) for *_, number in keys}
             return self.read_minishards(spans).values()
 
@@ -376,9 +383,7 @@ class OpenShard:
             read,
         )
 
-    def read_minishards(
-        self, spans: Mapping[int, tuple[int, int]]
-    ) -> dict[int, npt.NDArray[np.uint64]]:
+    def read_minishards(self, spans: Mapping[int, tuple[int, int]]) -> dict[int, UintArray]:
         """Read the indexes of minishards from their places, counted from the end of the shard
         index."""
         is_gzip = self.layout.sharding.minishard_index_encoding == "gzip"
@@ -448,7 +453,7 @@ class PrecomputedShards(RewritableShards):
             shard = OpenShard(store, stack.enter_context(file), self, index_file)
             yield shard if shard.exists() else None
 
-    def locate(self, file: StoredFile, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def locate(self, file: StoredFile, cells: IntArray) -> IntArray:
         assert isinstance(file, OpenShard)
         ids = self.ids(cells)
         groups = self._by_minishard(ids)
@@ -460,7 +465,7 @@ class PrecomputedShards(RewritableShards):
         ]
         return np.concatenate(rows) if rows else np.zeros((0, 3), np.int64)
 
-    def inspect(self, file: StoredFile, cells: npt.NDArray[np.int64]) -> InspectedShard:
+    def inspect(self, file: StoredFile, cells: IntArray) -> InspectedShard:
         assert isinstance(file, OpenShard)
         ids, is_stored, rows, faults = (
             self.ids(cells),
@@ -487,7 +492,7 @@ class PrecomputedShards(RewritableShards):
                 is_stored[rows[-1][:, 2]] = True
         return InspectedShard(np.concatenate(rows), is_stored, faults)
 
-    def _by_minishard(self, ids: npt.NDArray[np.uint64]) -> dict[int, npt.NDArray[np.int64]]:
+    def _by_minishard(self, ids: UintArray) -> dict[int, IntArray]:
         """Return the rows of chunks of one shard by the number of their minishard."""
         _, minishards = self.sharding.locate(ids)
         order = np.argsort(minishards, kind="stable")
@@ -499,10 +504,10 @@ class PrecomputedShards(RewritableShards):
     # --------------------------------------------------------------------------------------------
     # writing
 
-    def ids(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    def ids(self, cells: IntArray) -> UintArray:
         return compressed_morton.encode(cells[:, 1:], self.counts)
 
-    def codes(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    def codes(self, cells: IntArray) -> UintArray:
         """Return the identifiers of chunks relative to the first one of their shard: its lowest
         bits, since shards are not hashed."""
         within = self.sharding.within_bits
@@ -535,7 +540,7 @@ class PrecomputedShards(RewritableShards):
         return files * self.head_nbytes + MINISHARD_ENTRY_NBYTES * chunks
 
     def write_chunks(
-        self, cells: npt.NDArray[np.int64], append: Callable[[int], None], buffer: FileBuffer
+        self, cells: IntArray, append: Callable[[int], None], buffer: FileBuffer
     ) -> bytes:
         ids, ranges = self.ids(cells), np.zeros((2, 1 << self.sharding.minishard_bits), np.uint64)
         for minishard, members in self._by_minishard(ids).items():
@@ -557,12 +562,7 @@ class PrecomputedShards(RewritableShards):
         return format_shard_index(*ranges)
 
 
-def _places(
-    table: npt.NDArray[np.uint64],
-    members: npt.NDArray[np.int64],
-    ids: npt.NDArray[np.uint64],
-    first_byte: int,
-) -> npt.NDArray[np.int64]:
+def _places(table: UintArray, members: IntArray, ids: UintArray, first_byte: int) -> IntArray:
     """Look up chunks in the index of their minishard; return first byte, end and row of each stored
     one."""
     positions = np.minimum(np.searchsorted(table[0], ids), table.shape[1] - 1)
@@ -585,9 +585,7 @@ class _NewShard:
     def __init__(self, sharding: Sharding, first_id: int, buffer: FileBuffer) -> None:
         self._sharding, self._first_id = sharding, np.uint64(first_id)
         self._minishard = 0
-        self._tables: list[
-            tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.uint64]]
-        ] = []
+        self._tables: list[tuple[UintArray, UintArray, UintArray]] = []
         self._ranges = np.zeros((2, 1 << sharding.minishard_bits), np.uint64)
         self.buffer = buffer
 
@@ -596,7 +594,7 @@ class _NewShard:
         """Offset of the next byte, counted from the end of the shard index."""
         return self.buffer.end - self._sharding.index_nbytes
 
-    def start_stretch(self, codes: npt.NDArray[np.uint64]) -> int:
+    def start_stretch(self, codes: UintArray) -> int:
         """Finish the previous minishard if another one begins, and return how many of the chunks
         belong to the current one."""
         shift = np.uint64(min(self._sharding.preshift_bits, 63))
@@ -606,7 +604,7 @@ class _NewShard:
             self._minishard = minishard
         return int(np.searchsorted(codes, np.uint64(minishard + 1) << shift))
 
-    def record(self, codes: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64]) -> None:
+    def record(self, codes: UintArray, sizes: IntArray) -> None:
         lengths = sizes.astype(np.uint64)
         # The chunks are already appended: the last one ends at _end, so starts are sums of lengths
         # from the back.

@@ -25,8 +25,7 @@ from wkwdask.store.store import store_at
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import IntArray
     from wkwdask.formats.precomputed.sharding import Sharding
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.chunk_grid import ChunkGrid, Ranges, Vec4
@@ -54,10 +53,10 @@ def _span(n: int, edge: int, first: int, size: int) -> str:
 class ChunkFiles(NamedTuple):
     """Listing of the chunk files in a folder."""
 
-    cells: npt.NDArray[np.int64]
+    cells: IntArray
     """Grid positions along x, y, z, shape (n, 3)."""
     entries: list[StoredEntry]
-    suffixes: npt.NDArray[np.int64]
+    suffixes: IntArray
     """Indices in ``SUFFIXES``."""
 
 
@@ -186,16 +185,32 @@ class ShardNaming(KeyNaming):
     counts: Vec3
 
     def key(self, file: Vec4) -> str:
+        return self.sharding.shard_name(self.number(file))
+
+    def number(self, file: Vec4) -> int:
+        """Return the number of a shard, given as :meth:`index` returns it."""
+        if file[0]:
+            return file[1] << 62 | (file[0] - 1)
         cells = self.sharding.shard_cells(self.counts)
         assert cells is not None
         first = times(file[1:], cells)
-        return self.sharding.shard_name(
-            int(self.sharding.locate(compressed_morton.encode([first], self.counts))[0][0])
-        )
+        return int(self.sharding.locate(compressed_morton.encode([first], self.counts))[0][0])
 
-    def locate(
-        self, cells: npt.NDArray[np.int64], grid: ChunkGrid
-    ) -> Iterator[tuple[str, npt.NDArray[np.int64]]]:
+    def index(self, number: int) -> Vec4:
+        """Return the position of a shard in the grid of shards; its number in two parts, the first
+        one plus 1, if shards are not boxes or the shard is outside of the grid."""
+        cells, within = self.sharding.shard_cells(self.counts), self.sharding.within_bits
+        if cells is not None:
+            code = number << within if within < 64 else 0
+            (first,) = compressed_morton.decode([code], self.counts).tolist()
+            file = (0, first[0] // cells[0], first[1] // cells[1], first[2] // cells[2])
+            if all(n < count for n, count in zip(first, self.counts, strict=True)) and (
+                self.number(file) == number
+            ):
+                return file
+        return 1 + (number & (1 << 62) - 1), number >> 62, 0, 0
+
+    def locate(self, cells: IntArray, grid: ChunkGrid) -> Iterator[tuple[str, IntArray]]:
         """Group chunks by shard, also if shards are not boxes."""
         del grid
         shards, _ = self.sharding.locate(compressed_morton.encode(cells[:, 1:], self.counts))
@@ -213,18 +228,10 @@ class ShardNaming(KeyNaming):
         """List the files of shards in a box. Shards that are not boxes are all listed, with their
         number instead of a position."""
         del folder_filter
-        cells, within = self.sharding.shard_cells(self.counts), self.sharding.within_bits
+        is_box = self.sharding.shard_cells(self.counts) is not None
         for number, entries in self.files(store).items():
-            # two signed integers hold the 64 bits of a shard number
-            file = (number & (1 << 62) - 1, number >> 62, 0, 0)
-            if cells is not None:
-                (first,) = compressed_morton.decode(
-                    [number << within if within < 64 else 0], self.counts
-                ).tolist()
-                file = (0, first[0] // cells[0], first[1] // cells[1], first[2] // cells[2])
-                if not _is_in(file, ranges):
-                    continue
-            for entry in entries:
+            file = self.index(number)
+            for entry in entries if not is_box or _is_in(file, ranges) else ():
                 yield ListedFile(file, entry, _KINDS.index(entry.name.rpartition(".")[2]))
 
     def files(self, store: Store) -> dict[int, list[StoredEntry]]:

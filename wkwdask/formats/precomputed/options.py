@@ -23,7 +23,8 @@ class PrecomputedOptions(StorageOptions):
     shard_shape: Vec3 | bool | Sharding | None = shape(
         (
             "A shard [voxels], of a shape that the format allows for the volume; {auto} chooses "
-            "about 1 GiB before compression, {none} makes each chunk a file."
+            "about 1 GiB before compression (256 MiB in a bucket, where it is the default), {none} "
+            "makes each chunk a file."
         ),
         False,
         "{none}",

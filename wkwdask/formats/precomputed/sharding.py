@@ -28,12 +28,11 @@ from wkwdask.geometry.vectors import ceil_divide
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import UintArray
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.model.json_text import Problems
+    from wkwdask.model.json_text import JsonObject, Problems
 
-    Column = npt.NDArray[np.uint64]
+    Column = UintArray
 
 TYPE = "neuroglancer_uint64_sharded_v1"
 HASHES = ("identity", "murmurhash3_x86_128")
@@ -323,7 +322,7 @@ def parse_sharding(value: Any, path: str, problems: Problems) -> Sharding | None
     )
 
 
-def _bits(entry: dict[str, Any], name: str, limit: int, path: str, problems: Problems) -> int:
+def _bits(entry: JsonObject, name: str, limit: int, path: str, problems: Problems) -> int:
     value = entry.get(name)
     if (
         isinstance(value, (int, float))
@@ -343,7 +342,7 @@ def _choice(value: Any, known: tuple[str, ...], path: str, problems: Problems) -
     return ""
 
 
-def format_sharding(sharding: Sharding) -> dict[str, Any]:
+def format_sharding(sharding: Sharding) -> JsonObject:
     """Return the ``sharding`` object of a scale, with every field that any reader requires."""
     return {
         "@type": TYPE,

@@ -24,7 +24,12 @@ from wkwdask.formats.precomputed.info import (
 )
 from wkwdask.formats.precomputed.info_file import InfoEdit, find_info
 from wkwdask.formats.precomputed.layer import PREFIX, enclosing_volume, stripped
-from wkwdask.formats.precomputed.sharding import Sharding, choose_sharding, sharding_of_bits
+from wkwdask.formats.precomputed.sharding import (
+    TARGET_SHARD_NBYTES,
+    Sharding,
+    choose_sharding,
+    sharding_of_bits,
+)
 from wkwdask.formats.precomputed.writable import check_writable, is_lossy
 from wkwdask.formats.replaceable import is_occupied
 from wkwdask.formats.roots import Root
@@ -32,12 +37,13 @@ from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.vectors import times
 from wkwdask.model.levels import lengths_in, ratio_of
+from wkwdask.model.placement import plain_name
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.voxel_type import guess_category
 from wkwdask.model.writing.target_image import NewLevels, TargetFolder
 from wkwdask.plans.chunks import chunks_per_shard
 from wkwdask.store import by_path
-from wkwdask.store.paths import is_remote, local_path, stated_path
+from wkwdask.store.paths import is_bucket, stated_path, target_path
 from wkwdask.store.store import open_store, store_at
 
 if TYPE_CHECKING:
@@ -53,6 +59,8 @@ if TYPE_CHECKING:
 # `type` in `info` of each layer category
 VOLUME_TYPES = {"color": "image", "segmentation": "segmentation"}
 _BLOCK_SIZE = (8, 8, 8)
+BUCKET_SHARD_NBYTES = 256 << 20
+"""Largest size of a chosen shard in a bucket, before compression: one request writes it whole."""
 _QUALITIES = {"jpeg": "jpeg_quality", "jxl": "jxl_quality"}
 
 
@@ -78,19 +86,22 @@ class TargetVolume(TargetFolder):
         scales = [self._scale(spec, options, volume, like) for spec in specs]
         folders = tuple(self.folder_of(scale.key) for scale in scales)
         warnings: list[str] = []
-        for scale, folder in zip(scales, folders, strict=True):
+        for scale in scales:
             warnings += check_writable(
                 scale, volume.dtype, volume.num_channels, volume.type, force=options.force
             )
-            self._check_free(scale, folder, existing)
+            self._check_free(scale, existing)
         packing, store = ".gz" if options.compression == "gzip" else "", open_store(self.folder)
         targets = tuple(
-            target_scale(
-                store.at(folder),
-                store,
-                scale,
-                PrecomputedCodec.of_scale(scale, volume.dtype, volume.num_channels, packing),
-                spec.box.mag,
+            replace(
+                target_scale(
+                    store.at(folder),
+                    store,
+                    scale,
+                    PrecomputedCodec.of_scale(scale, volume.dtype, volume.num_channels, packing),
+                    spec.box.mag,
+                ),
+                listed=self._switched_folder(scale),
             )
             for spec, scale, folder in zip(specs, scales, folders, strict=True)
         )
@@ -185,7 +196,9 @@ class TargetVolume(TargetFolder):
                 resolution,
                 encoding,
             )
-            return with_storage(new_scale, options.with_defaults(), volume)
+            is_sharded = options.shard_shape is None and is_bucket(self.folder)
+            stored = (replace(options, shard_shape=True) if is_sharded else options).with_defaults()
+            return with_storage(new_scale, stored, volume, self._shard_nbytes)
         ratio = ratio_of(spec.box.mag.factors, like.box.mag.factors)
         x, y, z = (
             length * factor for length, factor in zip(like_scale.resolution, ratio, strict=True)
@@ -196,8 +209,13 @@ class TargetVolume(TargetFolder):
         if spec.box.mag != like.box.mag:
             scale = replace(scale, hidden=False, entry={})
         return replace(
-            with_storage(scale, options, volume), key=self.key_for(scale.resolution, spec.box.mag)
+            with_storage(scale, options, volume, self._shard_nbytes),
+            key=self.key_for(scale.resolution, spec.box.mag),
         )
+
+    @property
+    def _shard_nbytes(self) -> int:
+        return BUCKET_SHARD_NBYTES if is_bucket(self.folder) else TARGET_SHARD_NBYTES
 
     def _resolution(self, mag: Mag) -> Lengths:
         """Return the edge lengths of a voxel of a new scale [nm]."""
@@ -227,9 +245,10 @@ class TargetVolume(TargetFolder):
             )
         return resolution
 
-    def _check_free(self, scale: Scale, folder: str, existing: str) -> None:
+    def _check_free(self, scale: Scale, existing: str) -> None:
         # `info` may list a scale that has no file yet: its folder does not show that it exists.
-        if existing == "error" and scale.key in self.listed_keys and not is_occupied(folder):
+        listed = self._listed_folder(scale.key)
+        if existing == "error" and listed is not None and not is_occupied(listed):
             raise ExistsError(
                 f"{self.folder}/{FILE_NAME}: already lists scale {scale.key!r}; "
                 'existing="overwrite" replaces all of it'
@@ -241,9 +260,10 @@ class TargetVolume(TargetFolder):
         same_folder = [
             scale
             for scale in self._listed
-            if store_at(stated_path(self.folder, scale.key)).real() == store_at(folder).real()
+            if self._plain(scale.key) == key
+            or store_at(stated_path(self.folder, scale.key)).real() == store_at(folder).real()
         ]
-        if len(same_folder) > 1 or any(scale.key != key for scale in same_folder):
+        if len(same_folder) > 1 or any(self._plain(scale.key) != key for scale in same_folder):
             listed = " and ".join(f"scales[{scale.index}] ({scale.key!r})" for scale in same_folder)
             raise UnsupportedError(
                 f"{source}: {listed} {'use' if len(same_folder) > 1 else 'uses'} the folder of "
@@ -276,14 +296,35 @@ class TargetVolume(TargetFolder):
         """Return the key of the existing scale with a resolution, else that of a new one."""
         for scale in sorted(self._listed, key=lambda scale: isinstance(scale, UnusableScale)):
             if scale.resolution is not None and same_resolution(scale.resolution, resolution):
-                return scale.key
+                return self._plain(scale.key)
         key = self.new_keys.get(mag) or default_key(resolution)
-        if key in self.listed_keys:
+        if key in map(self._plain, self.listed_keys):
             raise ExistsError(
                 f"{self.folder}/{FILE_NAME}: scale {key!r} has another resolution than "
                 f"{resolution} nm"
             )
         return key
+
+    def _plain(self, key: str) -> str:
+        """Return the key by which people know a scale of ``info``."""
+        return key if store_at(self.folder).folders is not None else plain_name(key)
+
+    def _listed_folder(self, key: str) -> str | None:
+        """Return the folder that ``info`` names for a scale; None if it lists no such scale."""
+        listed = next((other for other in self.listed_keys if self._plain(other) == key), None)
+        return None if listed is None else stated_path(self.folder, listed)
+
+    def _switched_folder(self, scale: Scale) -> str | None:
+        """Return the folder of a listed scale that a new one of another name replaces: in a bucket,
+        and where ``info`` describes the files of the new one otherwise. None for a scale whose
+        folder is replaced."""
+        listed = self._listed_folder(scale.key)
+        before = next(
+            (other for other in self._listed if self._plain(other.key) == scale.key), None
+        )
+        if store_at(self.folder).folders is None or not isinstance(before, Scale):
+            return listed
+        return None if _files_of(before) == _files_of(scale) else listed
 
     def _resolution_of(self, mag: Mag, info: VolumeInfo) -> Lengths:
         """Return the edge lengths of a voxel of a mag [nm] as its scale states them, else scaled
@@ -312,6 +353,18 @@ def _scale_of(volume: Volume | None) -> Scale | None:
     return identity.scale if isinstance(identity, ScaleIdentity) else None
 
 
+def _files_of(scale: Scale) -> tuple[Any, ...]:
+    """Return what readers of a scale must know to read its files."""
+    return (
+        scale.size,
+        scale.voxel_offset,
+        scale.chunk_size,
+        scale.encoding,
+        scale.block_size,
+        scale.sharding,
+    )
+
+
 def _loss(scale: Scale, source: Scale) -> str | None:
     """Return the loss of a copy: None for a lossless encoding, ``""`` for a new lossy encoding that
     the user chose, else a warning about a repeated one."""
@@ -325,7 +378,9 @@ def _loss(scale: Scale, source: Scale) -> str | None:
     )
 
 
-def with_storage(scale: Scale, options: PrecomputedOptions, volume: VolumeInfo) -> Scale:
+def with_storage(
+    scale: Scale, options: PrecomputedOptions, volume: VolumeInfo, shard_nbytes: int
+) -> Scale:
     """Return a scale of the same voxels with the storage that the options choose."""
     encoding = options.encoding or scale.encoding
     hints = dict(scale.options) if encoding == scale.encoding else {}
@@ -344,7 +399,7 @@ def with_storage(scale: Scale, options: PrecomputedOptions, volume: VolumeInfo) 
         options=hints,
         entry={},
     )
-    sharding = _sharding(scale, new, options, volume)
+    sharding = _sharding(scale, new, options, volume, shard_nbytes)
     if sharding is None or options.compression is None:
         return replace(new, sharding=sharding)
     compressed = replace(
@@ -358,7 +413,7 @@ def with_storage(scale: Scale, options: PrecomputedOptions, volume: VolumeInfo) 
 
 
 def _sharding(
-    scale: Scale, new: Scale, options: PrecomputedOptions, volume: VolumeInfo
+    scale: Scale, new: Scale, options: PrecomputedOptions, volume: VolumeInfo, shard_nbytes: int
 ) -> Sharding | None:
     """Return the sharding of a new scale: the requested one, else that of the source scale if its
     shards are boxes, else a chosen one."""
@@ -388,6 +443,7 @@ def _sharding(
         volume.dtype,
         num_channels=volume.num_channels,
         encoding=new.encoding,
+        target_shard_nbytes=shard_nbytes,
     )
 
 
@@ -415,7 +471,7 @@ def _sharding_of_shape(shape: Vec3, scale: Scale) -> Sharding:
 
 
 def volume_folder(url: str | os.PathLike[str]) -> str:
-    """Return the local folder that a URL or path names.
+    """Return the folder that a URL or path names.
 
     Examples
     --------
@@ -423,12 +479,7 @@ def volume_folder(url: str | os.PathLike[str]) -> str:
     '/data/em'
     """
     text = stripped(url)
-    if is_remote(text):
-        raise UnsupportedError(
-            f"{text}: precomputed volumes are written to local folders only; write to one and copy "
-            "it there, e.g. with gsutil or aws s3"
-        )
-    return local_path(text)
+    return target_path(text)
 
 
 def target_volume(wanted: Destination) -> TargetVolume:

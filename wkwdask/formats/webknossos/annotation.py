@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 import numpy as np
-import numpy.typing as npt
 
+from wkwdask.array_types import AnyArray, IntArray
 from wkwdask.errors import FormatError, IncompleteWriteError, MissingError, UnsupportedError
 from wkwdask.formats.wkw.file import decode_file
 from wkwdask.formats.wkw.header import HEADER_NBYTES, parse_header
@@ -55,7 +55,7 @@ _DATA_ZIP = re.compile(r"(?:.*/)?data[^/]*\.zip")
 _NML_NBYTES = 1 << 30
 _HEADER_FILE_NBYTES = 1 << 20
 
-_StoredMag = tuple[Mag, npt.NDArray[np.int64]]
+_StoredMag = tuple[Mag, IntArray]
 """A mag and the indices of its stored blocks, shape (n, 3)."""
 
 
@@ -85,22 +85,22 @@ class AnnotationMag:
         if state_of(self.file) != self.state:
             raise IncompleteWriteError(f"{self.file}: was replaced while it was read")
 
-    def blocks(self) -> npt.NDArray[np.int64]:
+    def blocks(self) -> IntArray:
         """Return the indices of the stored blocks, shape (n, 3), sorted by z."""
         self._check_unchanged()
         return _contents(self.file)[self.folder][1]
 
-    def blocks_in(self, box: BoundingBox) -> npt.NDArray[np.int64]:
+    def blocks_in(self, box: BoundingBox) -> IntArray:
         """Return the indices of the stored blocks that touch a box, shape (n, 3)."""
         blocks, step = self.blocks(), self.header.block_len
         low = [a // step for a in box.topleft]
         high = [-(-b // step) for b in box.bottomright]
         first, last = np.searchsorted(blocks[:, 2], (low[2], high[2]))
         near = blocks[first:last]
-        touching: npt.NDArray[np.int64] = near[((near >= low) & (near < high)).all(axis=1)]
+        touching: IntArray = near[((near >= low) & (near < high)).all(axis=1)]
         return touching
 
-    def read_block(self, index: Vec3, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    def read_block(self, index: Vec3, dtype: np.dtype[Any]) -> AnyArray:
         """Decode one stored block."""
         source = f"{self.name}/z{index[2]}/y{index[1]}/x{index[0]}.wkw"
         # LZ4 adds little to incompressible data. A file of more than twice the block is broken, and
@@ -322,7 +322,7 @@ def find_mag(mags: list[AnnotationMag], wanted: Mag) -> AnnotationMag | None:
 _MAX_COORDINATE = 2**53  # larger coordinates are not exact in float64
 
 
-def read_nodes(path: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def read_nodes(path: str) -> tuple[IntArray, IntArray]:
     """Read the nodes of all trees of an NML: number of the tree, shape (n,), and voxel of mag 1,
     shape (n, 3)."""
     trees: list[int] = []
@@ -405,12 +405,7 @@ class MergedVolume(Overlaid):
         return self
 
     def read_into(
-        self,
-        out: npt.NDArray[Any],
-        topleft: Vec3,
-        first_channel: int = 0,
-        *,
-        fill_zeros: bool = True,
+        self, out: AnyArray, topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True
     ) -> int:
         if not out.size:
             return 0
@@ -441,7 +436,7 @@ class MergedVolume(Overlaid):
         return nonzero
 
     def _read_base(
-        self, out: npt.NDArray[Any], box: BoundingBox, first_channel: int, *, fill_zeros: bool
+        self, out: AnyArray, box: BoundingBox, first_channel: int, *, fill_zeros: bool
     ) -> int:
         """Fill an array from the base, with zeros outside of the base's box."""
         inside = box if self.box == self.base.box else box.intersection(self.base.box)
@@ -526,6 +521,6 @@ def _block_box(annotation: AnnotationMag, index: Vec3) -> BoundingBox:
     )
 
 
-def _index(row: npt.NDArray[np.int64]) -> Vec3:
+def _index(row: IntArray) -> Vec3:
     x, y, z = row.tolist()
     return x, y, z

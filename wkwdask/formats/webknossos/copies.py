@@ -19,10 +19,11 @@ from wkwdask.formats.webknossos.datasource import FILE_NAME, empty_like
 from wkwdask.formats.webknossos.document import read_datasource, update_datasource
 from wkwdask.formats.webknossos.layer_metadata import attachments_of
 from wkwdask.geometry.mag import Mag
+from wkwdask.model.placement import job_in
 from wkwdask.model.writing.target_image import Destination, LevelCopy
 from wkwdask.store import by_path
-from wkwdask.store.paths import basename, dirname, local_path
-from wkwdask.store.store import folders_of, store_at
+from wkwdask.store.paths import basename, dirname, target_path
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -45,7 +46,7 @@ class DatasetCopies(Copies):
         """Return the selected mags with their destinations: a dataset is copied to a dataset, a
         layer to a layer, a mag to a mag."""
         mags = None if levels is None else list(map(Mag.parse, levels))
-        root = None if target is None else local_path(target)
+        root = None if target is None else target_path(target)
         if root is not None and store_at(root).real() == store_at(found.path).real():
             raise ValueError(
                 f"{root}: is the source; pass another target (rechunk and compress work in place "
@@ -108,7 +109,7 @@ class DatasetCopies(Copies):
     @contextlib.contextmanager
     def prepare(self, source: str, target: str) -> Iterator[None]:
         datasource = read_datasource(source)
-        root = local_path(target)
+        root = target_path(target)
         if datasource is None or read_datasource(root) is not None:
             yield
             return
@@ -122,7 +123,7 @@ class DatasetCopies(Copies):
         except BaseException:
             with contextlib.suppress(OSError, WkwDaskError):
                 if store_at(root).names() == [FILE_NAME]:  # neither layers nor jobs
-                    folders_of(root).unlink(f"{root}/{FILE_NAME}")
+                    store_at(root).delete(FILE_NAME)
                     by_path.remove_empty(new_folders)
             raise
 
@@ -216,5 +217,5 @@ def _other_files(folder: str, known: Collection[str]) -> Iterator[str]:
     return (
         f"{folder}/{name}"
         for name in names
-        if name not in known and name != FILE_NAME and not name.startswith(".")
+        if name not in known and name != FILE_NAME and not name.startswith(".") and not job_in(name)
     )

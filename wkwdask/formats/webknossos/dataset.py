@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import json
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
 from wkwdask.formats.array_images import array_level
@@ -20,14 +20,12 @@ from wkwdask.formats.container import check_level_alone, is_bare
 from wkwdask.formats.edits import Edits
 from wkwdask.formats.marks import HEADER_NAME
 from wkwdask.formats.registry import format_named
-from wkwdask.formats.webknossos.datasource import (
-    FILE_NAME,
-    DataSource,
-    LayerRecord,
-)
+from wkwdask.formats.webknossos.datasource import FILE_NAME, DataSource, LayerRecord
 from wkwdask.formats.webknossos.document import (
     check_datasource_writable,
     dataset_above,
+    folders_of_mags,
+    known_folder,
     read_datasource,
 )
 from wkwdask.formats.webknossos.layer_edit import LargestIdEdit, MagRemoval
@@ -38,8 +36,17 @@ from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.image import Image, Level, ResolvedUrl
 from wkwdask.model.levels import is_whole_number, lengths_in
+from wkwdask.model.placement import job_in, plain_name
 from wkwdask.store.documents import remove_document
-from wkwdask.store.paths import any_path, basename, dirname, is_remote, stated_path
+from wkwdask.store.paths import (
+    any_path,
+    basename,
+    dirname,
+    is_bucket,
+    is_remote,
+    stated_path,
+)
+from wkwdask.store.records import PROVENANCE_NAME, is_complete
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
@@ -47,6 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from wkwdask.formats.format import ArrayFormat
+    from wkwdask.model.json_text import JsonObject
     from wkwdask.model.metadata_edit import MetadataEdit
     from wkwdask.model.stored_array import StoredArray
 
@@ -91,8 +99,7 @@ class DatasetLayer:
 
     def around(self, folder: str) -> str | None:
         return next(
-            (path for path in (folder, dirname(folder)) if store_at(path).is_file(FILE_NAME)),
-            None,
+            (path for path in (folder, dirname(folder)) if store_at(path).is_file(FILE_NAME)), None
         )
 
     def root_of(self, image: Image) -> str | None:
@@ -172,7 +179,8 @@ class DatasetLayer:
 
         if self._files_of_arrays:
             format_named(STORED_IN[self.data_format]).container.remove_image_files(folder)
-        if is_bare(folder, (FILE_NAME,)):
+        # in a bucket, removed mags stay for a while, and by the JSON clean knows where they are
+        if not is_bucket(folder) and is_bare(folder, (FILE_NAME,)):
             remove_document(store_at(folder), FILE_NAME, lists_nothing, f"rm of {folder}")
 
 
@@ -280,12 +288,9 @@ def _image(folder: str, name: str, layer: DatasetLayer) -> Image:
 def _levels(layer_folder: str, name: str, layer: DatasetLayer) -> Iterator[Level]:
     """Yield the mags: those that the JSON lists, or else the subfolders that contain a mag."""
     if layer.record is not None:
-        unstated = tuple(listed.mag for listed in layer.record.mags if listed.path is None)
-        remote = _remote_folders(layer_folder, unstated) if is_remote(layer_folder) else {}
+        folders = folders_of_mags(layer_folder, str(layer.dataset_folder), layer.record)
         for listed in layer.record.mags:
-            folder = remote.get(listed.mag) or _listed_folder(
-                layer_folder, layer.dataset_folder, listed.mag, listed.path
-            )
+            folder = folders[listed.mag]
             if is_remote(str(layer.dataset_folder)) and not is_remote(folder):
                 # a remote file must not choose which local files are read
                 problem = (
@@ -305,13 +310,25 @@ def _levels(layer_folder: str, name: str, layer: DatasetLayer) -> Iterator[Level
                     _level(layer_folder, name, layer, listed.mag, folder), stated=listed.path
                 )
         return
-    folders = {}
+    for mag, folder in mags_in(layer_folder, placed=False).items():
+        yield _level(layer_folder, name, layer, mag, folder)
+
+
+def mags_in(layer_folder: str, *, placed: bool = True) -> dict[Mag, str]:
+    """Return the folders of the mags in a folder, finest first; with ``placed``, also of those
+    whose names contain their jobs: of a mag, the last one that is complete."""
+    found: dict[Mag, tuple[float, str]] = {}
     for entry in store_at(layer_folder).scandir():
-        mag = mag_from_name(entry.name)
-        if mag is not None and store_at(entry.path).is_file(HEADER_NAME):
-            folders[mag] = entry.path
-    for mag in sorted(folders, key=lambda mag: (mag.maximum, mag.factors)):
-        yield _level(layer_folder, name, layer, mag, folders[mag])
+        mag = mag_from_name(plain_name(entry.name) if placed else entry.name)
+        store, time = store_at(entry.path), 0.0
+        if mag is None or not store.is_file(HEADER_NAME):
+            continue
+        if job_in(entry.name):
+            if not is_complete(entry.path):
+                continue
+            time = store.written_at(PROVENANCE_NAME) or 0.0
+        found[mag] = max(found.get(mag, (-1.0, "")), (time, entry.path))
+    return {mag: found[mag][1] for mag in sorted(found, key=lambda mag: (mag.maximum, mag.factors))}
 
 
 def mag_from_name(name: str) -> Mag | None:
@@ -326,19 +343,6 @@ def _level(layer_folder: str, name: str, layer: DatasetLayer, mag: Mag, folder: 
     return Level(mag.name, folder, partial(_open_mag, layer_folder, name, layer, mag, folder), mag)
 
 
-def _listed_folder(
-    layer_folder: str, dataset_folder: str | None, mag: Mag, path: str | None
-) -> str:
-    """Return the folder of a mag that the JSON lists: its path, or else the folder with a
-    conventional name (``2`` or ``2-2-2``)."""
-    if path is not None:
-        return stated_path(str(dataset_folder), path)
-    for name in (mag.name, mag.long_name):
-        if store_at(layer_folder).is_folder(name):
-            return f"{layer_folder}/{name}"
-    return f"{layer_folder}/{mag.name}"
-
-
 def _parents_of_mags(dataset_folder: str, record: LayerRecord) -> set[str]:
     """Return the folders that contain the mags of a layer that the JSON lists. No file is looked
     for, because a dataset can have many layers."""
@@ -351,23 +355,6 @@ def _parents_of_mags(dataset_folder: str, record: LayerRecord) -> set[str]:
     }
 
 
-@lru_cache(maxsize=256)
-def _remote_folders(layer_folder: str, mags: tuple[Mag, ...]) -> dict[Mag, str]:
-    """Return the folders of mags without a path in a remote layer: a folder is known by its
-    header."""
-    store = store_at(layer_folder)
-    found: dict[Mag, str] = {}
-    for is_long in (False, True):
-        names = {mag: mag.long_name if is_long else mag.name for mag in mags if mag not in found}
-        store.read_ahead(f"{name}/{HEADER_NAME}" for name in names.values())
-        found |= {
-            mag: f"{layer_folder}/{name}"
-            for mag, name in names.items()
-            if store.is_file(f"{name}/{HEADER_NAME}")
-        }
-    return {mag: found.get(mag, f"{layer_folder}/{mag.name}") for mag in mags}
-
-
 def _open_mag(
     layer_folder: str, name: str, layer: DatasetLayer, mag: Mag, folder: str
 ) -> StoredArray:
@@ -377,7 +364,7 @@ def _open_mag(
     )
 
 
-def with_mags(layer: Image, folders: dict[Mag, str]) -> Image:
+def with_folders(layer: Image, folders: dict[Mag, str]) -> Image:
     """Return a layer with other mags than its JSON lists."""
     return replace(
         layer,
@@ -414,7 +401,12 @@ def find_listed_arrays(path: str) -> ResolvedUrl | None:
             continue
         real = store_at(path).real()
         mag = next(
-            (mag for mag, listed in layer.mags.items() if store_at(listed).real() == real), None
+            (
+                mag
+                for mag, listed in layer.mags.items()
+                if path == known_folder(listed) or store_at(listed).real() == real
+            ),
+            None,
         )
         if mag is not None or folder == path:
             return ResolvedUrl(path, (layer,), mag)
@@ -453,6 +445,9 @@ def _locate(path: str) -> ResolvedUrl:
         return ResolvedUrl(path, layers, invalid_layers=datasource.invalid_layers)
     if store_at(path).is_file(HEADER_NAME):
         return _locate_mag(path)
+    listed = listed_mag(path) if is_remote(path) else None
+    if listed is not None:  # its folder has a name that contains its job
+        return ResolvedUrl(path, listed[:1], listed[1])
     layer = _layer_above(path)
     if dataset_of(layer).record is not None or (store_at(path).is_folder() and layer.mags):
         return ResolvedUrl(path, (layer,))
@@ -483,8 +478,10 @@ def _locate_mag(path: str) -> ResolvedUrl:
         and mag not in layer.mags
         and mag.name == basename(path)
     ):
-        return ResolvedUrl(path, (with_mags(layer, {**layer.mags, mag: path}),), mag)
-    return ResolvedUrl(path, (with_mags(make_layer(parent, basename(parent)), {mag: path}),), mag)
+        return ResolvedUrl(path, (with_folders(layer, {**layer.mags, mag: path}),), mag)
+    return ResolvedUrl(
+        path, (with_folders(make_layer(parent, basename(parent)), {mag: path}),), mag
+    )
 
 
 def listed_mag(path: str) -> tuple[Image, Mag] | None:
@@ -500,7 +497,7 @@ def listed_mag(path: str) -> tuple[Image, Mag] | None:
                 continue
             layer = listed_layer(dataset, datasource, record)
             for mag, folder in layer.mags.items():
-                if folder == path or store_at(folder).real() == real:
+                if path in (folder, known_folder(folder)) or store_at(folder).real() == real:
                     return layer, mag
     return None
 
@@ -600,7 +597,7 @@ def _open_arrays(layer: Image) -> Iterator[Level]:
             yield replace(level, opener=None, problem=str(error), error=type(error))
 
 
-def _mag_entry(record: LayerRecord, mag: Mag) -> dict[str, Any]:
+def _mag_entry(record: LayerRecord, mag: Mag) -> JsonObject:
     """Return the entry of a mag in the JSON, or an empty dict."""
     items = record.entry.get("mags")
     return (
@@ -615,7 +612,7 @@ _REMEDY = "axisOrder in the entry of the mag states the dimension of each of x, 
 
 def _axes(
     record: LayerRecord,
-    item: dict[str, Any],
+    item: JsonObject,
     source: str,
     shape: Sequence[int],
     names: Sequence[str | None],
@@ -665,7 +662,7 @@ def _axes(
 
 
 def _channels(
-    record: LayerRecord, item: dict[str, Any], stored: int, source: str
+    record: LayerRecord, item: JsonObject, stored: int, source: str
 ) -> tuple[int, int] | None:
     """Return the first channel of an array that belongs to a layer, and the number of channels;
     None for all channels."""

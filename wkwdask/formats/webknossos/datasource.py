@@ -18,13 +18,12 @@ from wkwdask.formats.marks import DATASOURCE_NAME
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.image import InvalidLayer
-from wkwdask.model.json_text import Problems, format_json, parse_object
+from wkwdask.model.json_text import JsonObject, Problems, format_json, parse_object
 from wkwdask.model.levels import length_nm, nm_per_unit, unit_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    Document = dict[str, Any]
 
 FILE_NAME = DATASOURCE_NAME
 
@@ -47,7 +46,7 @@ def data_format_of(format_name: str) -> str:
     return {"precomputed": "neuroglancerPrecomputed"}.get(format_name, format_name)
 
 
-MagFields = int | dict[str, Any]
+MagFields = int | JsonObject
 """Fields of a mag in the JSON beside mag and path; an integer is the edge length of a file
 [voxels]."""
 
@@ -80,9 +79,9 @@ class LayerRecord:
     """Storage format, such as ``"wkw"`` or ``"zarr3"``."""
     mags: tuple[MagRecord, ...]
     """All mags, finest first."""
-    attributes: dict[str, Any]
+    attributes: JsonObject
     """Fields that a copy of the layer keeps, for example the largest id and view settings."""
-    entry: dict[str, Any] = field(default_factory=dict, repr=False)
+    entry: JsonObject = field(default_factory=dict, repr=False)
     """The complete entry in the JSON."""
 
 
@@ -95,7 +94,7 @@ class DataSource:
     """Edge lengths of a mag-1 voxel along x, y, z [nm]; None if not stated."""
     layers: tuple[LayerRecord, ...]
     """Valid layers, in the order of the file."""
-    document: dict[str, Any]
+    document: JsonObject
     """The parsed JSON, including unknown fields."""
     invalid_layers: tuple[InvalidLayer, ...] = ()
     """Layers that cannot be used because their entries are invalid."""
@@ -174,7 +173,7 @@ def _name_of(entry: Any) -> str | None:
     return name if isinstance(name, str) and name and not _NO_PATH.search(name) else None
 
 
-def format_datasource(document: dict[str, Any]) -> str:
+def format_datasource(document: JsonObject) -> str:
     """Format a document like WEBKNOSSOS does; numbers keep the digits that were read."""
     return format_json(document)
 
@@ -194,7 +193,7 @@ def check_layer_name(name: str) -> None:
         )
 
 
-def new_document(name: str, voxel_size_nm: Sequence[float]) -> dict[str, Any]:
+def new_document(name: str, voxel_size_nm: Sequence[float]) -> JsonObject:
     """Return the document of a new dataset without layers."""
     return {
         "id": {"name": name, "team": ""},
@@ -204,7 +203,7 @@ def new_document(name: str, voxel_size_nm: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def largest_segment_id(attributes: dict[str, Any]) -> int | None:
+def largest_segment_id(attributes: JsonObject) -> int | None:
     """Return the stated largest id of a layer, or None. An id beyond 2^53 - 1, which JavaScript
     cannot hold, is stored as a string."""
     value = attributes.get("largestSegmentId")
@@ -319,7 +318,7 @@ def _parse_box(value: Any, path: str, problems: Problems) -> BoundingBox | None:
     return box
 
 
-def _parse_mags(entry: dict[str, Any], path: str, problems: Problems) -> Iterator[MagRecord]:
+def _parse_mags(entry: JsonObject, path: str, problems: Problems) -> Iterator[MagRecord]:
     key, mag_key = _mag_keys(entry)
     items = entry.get(key, [])
     if not isinstance(items, list):
@@ -339,7 +338,7 @@ def _parse_mags(entry: dict[str, Any], path: str, problems: Problems) -> Iterato
             problems.add(f"{path}.{key}[{index}].{mag_key}", "a mag of powers of two", item)
 
 
-def layer_entry(document: dict[str, Any], name: str) -> dict[str, Any]:
+def layer_entry(document: JsonObject, name: str) -> JsonObject:
     """Return the entry of a layer in a document."""
     entries = document.get("dataLayers")
     objects = (
@@ -354,7 +353,7 @@ def layer_entry(document: dict[str, Any], name: str) -> dict[str, Any]:
     )
 
 
-def valid_parts(document: Any) -> tuple[dict[str, Any], list[dict[str, Any]], list[Any]]:
+def valid_parts(document: Any) -> tuple[JsonObject, list[JsonObject], list[Any]]:
     """Split a broken document into its valid fields, its valid layers, and all other entries."""
     if not isinstance(document, dict):
         return {}, [], []
@@ -362,14 +361,14 @@ def valid_parts(document: Any) -> tuple[dict[str, Any], list[dict[str, Any]], li
     if _parse_voxel_size(head.get("scale"), Problems()) is None:
         head.pop("scale", None)
     entries = document.get("dataLayers")
-    layers: list[dict[str, Any]] = []
+    layers: list[JsonObject] = []
     others: list[Any] = []
     for entry in entries if isinstance(entries, list) else []:
         (others if _parse_layer(entry, "", Problems()) is None else layers).append(entry)
     return head, layers, others
 
 
-def without_box_and_mags(entry: dict[str, Any]) -> dict[str, Any]:
+def without_box_and_mags(entry: JsonObject) -> JsonObject:
     """Return a broken layer's entry without box and mags, which can be restored from its files."""
     rest = {
         key: value
@@ -381,7 +380,7 @@ def without_box_and_mags(entry: dict[str, Any]) -> dict[str, Any]:
     return rest
 
 
-def _mag_keys(entry: dict[str, Any]) -> tuple[str, str]:
+def _mag_keys(entry: JsonObject) -> tuple[str, str]:
     """Return the keys of the list of mags and of a mag in it; files of old versions have
     ``wkwResolutions`` instead of ``mags``."""
     return (
@@ -391,7 +390,7 @@ def _mag_keys(entry: dict[str, Any]) -> tuple[str, str]:
     )
 
 
-def with_scale(document: Document, factor: Sequence[float], unit: str) -> Document:
+def with_scale(document: JsonObject, factor: Sequence[float], unit: str) -> JsonObject:
     """Set the size of a mag-1 voxel."""
     lengths = [float(length) for length in factor]
     if nm_per_unit(unit) is None:
@@ -411,7 +410,7 @@ def with_scale(document: Document, factor: Sequence[float], unit: str) -> Docume
     }
 
 
-def with_fields(document: Document, layer: str, fields: dict[str, Any]) -> Document:
+def with_fields(document: JsonObject, layer: str, fields: JsonObject) -> JsonObject:
     """Set fields of a layer; remove those set to None."""
     changed = copy.deepcopy(document)
     entry = layer_entry(changed, layer)
@@ -423,7 +422,7 @@ def with_fields(document: Document, layer: str, fields: dict[str, Any]) -> Docum
     return changed
 
 
-def with_box(document: Document, layer: str, box: BoundingBox) -> Document:
+def with_box(document: JsonObject, layer: str, box: BoundingBox) -> JsonObject:
     """Set the box of a layer [voxels of mag 1]."""
     before = layer_entry(document, layer).get("boundingBox")
     return with_fields(
@@ -433,19 +432,19 @@ def with_box(document: Document, layer: str, box: BoundingBox) -> Document:
     )
 
 
-def _box_entry(box: BoundingBox) -> dict[str, Any]:
+def _box_entry(box: BoundingBox) -> JsonObject:
     width, height, depth = box.size
     return {"topLeft": list(box.topleft), "width": width, "height": height, "depth": depth}
 
 
-def with_largest_id(document: Document, layer: str, value: int | None) -> Document:
+def with_largest_id(document: JsonObject, layer: str, value: int | None) -> JsonObject:
     """Set the largest id of a segmentation; remove the field for None."""
     return with_fields(
         document, layer, {"largestSegmentId": None if value is None else format_segment_id(value)}
     )
 
 
-def with_entry(document: Document, entry: dict[str, Any]) -> Document:
+def with_entry(document: JsonObject, entry: JsonObject) -> JsonObject:
     """Add the entry of a layer."""
     check_layer_name(entry["name"])
     layers = document.get("dataLayers") or []
@@ -453,7 +452,7 @@ def with_entry(document: Document, entry: dict[str, Any]) -> Document:
     return {**document, "dataLayers": [*layers, entry]}
 
 
-def without_layer(document: Document, layer: str) -> Document:
+def without_layer(document: JsonObject, layer: str) -> JsonObject:
     """Remove a layer from the list."""
     removed = layer_entry(document, layer)
     return {
@@ -462,7 +461,9 @@ def without_layer(document: Document, layer: str) -> Document:
     }
 
 
-def with_new_name(document: Document, old: str, new: str, moved: Callable[[str], str]) -> Document:
+def with_new_name(
+    document: JsonObject, old: str, new: str, moved: Callable[[str], str]
+) -> JsonObject:
     """Rename a layer, also in view settings and paths."""
     check_layer_name(new)
     _check_free(document.get("dataLayers") or [], new)
@@ -474,7 +475,7 @@ def with_new_name(document: Document, old: str, new: str, moved: Callable[[str],
     return changed
 
 
-def _rename_in_view(view: dict[str, Any], old: str, new: str) -> None:
+def _rename_in_view(view: JsonObject, old: str, new: str) -> None:
     if isinstance(view.get("layers"), dict):
         view["layers"] = {
             new if name == old else name: value for name, value in view["layers"].items()
@@ -485,7 +486,7 @@ def _rename_in_view(view: dict[str, Any], old: str, new: str) -> None:
         view["nativelyRenderedLayerName"] = new
 
 
-def with_paths(document: Document, moved: Callable[[str], str]) -> Document:
+def with_paths(document: JsonObject, moved: Callable[[str], str]) -> JsonObject:
     """Map the paths of mags and attachments."""
     changed = copy.deepcopy(document)
     for entry in changed.get("dataLayers") or []:
@@ -494,7 +495,7 @@ def with_paths(document: Document, moved: Callable[[str], str]) -> Document:
     return changed
 
 
-def path_holders(entry: Any) -> Iterator[dict[str, Any]]:
+def path_holders(entry: Any) -> Iterator[JsonObject]:
     """Yield all parts of a layer's entry that contain a path."""
     if not isinstance(entry, dict):
         return
@@ -510,7 +511,7 @@ def path_holders(entry: Any) -> Iterator[dict[str, Any]]:
                 yield item
 
 
-def with_explicit_paths(document: Document, layer: str, paths: Mapping[Mag, str]) -> Document:
+def with_explicit_paths(document: JsonObject, layer: str, paths: Mapping[Mag, str]) -> JsonObject:
     """Set the paths of mags; a legacy list, which has no field for paths, is converted to the
     current form."""
     changed = copy.deepcopy(document)
@@ -531,7 +532,7 @@ def with_explicit_paths(document: Document, layer: str, paths: Mapping[Mag, str]
     return changed
 
 
-def empty_like(document: dict[str, Any], name: str) -> dict[str, Any]:
+def empty_like(document: JsonObject, name: str) -> JsonObject:
     """Return a copy of a document with another name and without layers; all other fields stay."""
     changed = copy.deepcopy(document)
     identity = changed.get("id")
@@ -541,8 +542,8 @@ def empty_like(document: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def with_mags(
-    document: Document, layer: str, mags: Sequence[tuple[Mag, str, MagFields]]
-) -> dict[str, Any]:
+    document: JsonObject, layer: str, mags: Sequence[tuple[Mag, str, MagFields]]
+) -> JsonObject:
     """Add or replace mags of a layer, each given as mag, path, and edge length of a file [voxels]
     or other fields."""
     changed = copy.deepcopy(document)
@@ -567,8 +568,8 @@ def with_mags(
 
 
 def without_mags(
-    document: Document, layer: str, mags: Sequence[Mag], *, keep_layer: bool = True
-) -> dict[str, Any]:
+    document: JsonObject, layer: str, mags: Sequence[Mag], *, keep_layer: bool = True
+) -> JsonObject:
     """Remove mags from a layer, and the layer with its last mag unless ``keep_layer``."""
     changed = copy.deepcopy(document)
     layers = changed.get("dataLayers", [])
@@ -592,12 +593,12 @@ class NewLayer(NamedTuple):
 
 
 def with_layer(
-    document: dict[str, Any],
+    document: JsonObject,
     name: str,
     new: NewLayer,
-    attributes: dict[str, Any] | None = None,
+    attributes: JsonObject | None = None,
     data_format: str = "wkw",
-) -> dict[str, Any]:
+) -> JsonObject:
     """Add a layer without mags, or set box and type of an existing one.
 
     ``attributes`` apply to a new layer; an existing layer keeps its own, except that its largest id
@@ -628,8 +629,8 @@ def with_layer(
 
 
 def with_view_configuration(
-    document: Document, layer: str | None, values: dict[str, Any]
-) -> Document:
+    document: JsonObject, layer: str | None, values: JsonObject
+) -> JsonObject:
     """Set default view settings of a layer, or of the dataset for None; remove those set to
     None."""
     changed = copy.deepcopy(document)

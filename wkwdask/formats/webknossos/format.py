@@ -26,7 +26,7 @@ from wkwdask.formats.wkw.folder import MAG_FOLDERS
 from wkwdask.formats.wkw.layout import header_of
 from wkwdask.formats.wkw.options import WkwOptions, level_number
 from wkwdask.model.writing.target_image import Destination
-from wkwdask.store.paths import any_path, is_remote, local_path
+from wkwdask.store.paths import any_path, is_remote, local_path, target_path
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class WebknossosFormat(ArrayFormat):
 
     def target_in(self, image: Image, *, allow_external: bool) -> TargetImage:
         return LayerTarget(
-            image, Destination(local_path(image.folder), allow_external=allow_external)
+            image, Destination(target_path(image.folder), allow_external=allow_external)
         )
 
     def layer_levels(
@@ -118,12 +118,10 @@ class WebknossosFormat(ArrayFormat):
             wkw_target(write.folder, header_of(volume), level, write.box, write.staging),
             is_in_place=True,
             merges=write.merges,
+            record=write.record,
         )
 
-    def inspect(
-        self, url: Url, layers: Sequence[str] | None, mags: Sequence[Mag] | None, *, pyramid: bool
-    ) -> Scope:
-        del pyramid
+    def inspect(self, url: Url, layers: Sequence[str] | None, mags: Sequence[Mag] | None) -> Scope:
         return replace(inspect_dataset(url, layers, mags), repair_documents=JsonRepair)
 
 

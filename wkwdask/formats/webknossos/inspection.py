@@ -12,13 +12,13 @@ import re
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, MissingError
 from wkwdask.formats import inspection
-from wkwdask.formats.inspection import ArrayScope, LevelScope, contradictions
+from wkwdask.formats.inspection import LevelScope, contradictions, folder_faults
 from wkwdask.formats.leftovers import leftovers_in
 from wkwdask.formats.marks import HEADER_NAME
 from wkwdask.formats.roots import Root
@@ -32,9 +32,8 @@ from wkwdask.formats.webknossos.dataset import (
     mag_from_name,
     make_layer,
     open_arrays,
-    record_of,
     stored_format,
-    with_mags,
+    with_folders,
 )
 from wkwdask.formats.webknossos.datasource import (
     FILE_NAME,
@@ -46,25 +45,32 @@ from wkwdask.formats.webknossos.document import dataset_above, read_datasource
 from wkwdask.formats.wkw.array import list_remote_mag, open_mag, wkw_array, wkw_target
 from wkwdask.formats.wkw.file_check import WkwCheck, check_mag_header
 from wkwdask.formats.wkw.folder import Listing, file_name, file_path, list_mag, open_data_file
-from wkwdask.formats.wkw.header import HEADER_NBYTES, WkwHeader, format_header, parse_header
+from wkwdask.formats.wkw.header import (
+    HEADER_NBYTES,
+    WkwHeader,
+    format_header,
+    make_header,
+    parse_header,
+)
 from wkwdask.formats.wkw.options import level_number
 from wkwdask.formats.wkw.repair import WkwRepair
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox, moved
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.faults import Fault, Findings
-from wkwdask.model.states import FILE_RECORD_NAME
+from wkwdask.model.image import Level
+from wkwdask.model.stored_array import without_listing
 from wkwdask.model.voxel_type import element_class
 from wkwdask.store.paths import any_path, basename, dirname, is_remote
-from wkwdask.store.records import read_file_record, read_provenance
+from wkwdask.store.records import read_provenance
 from wkwdask.store.store import numbered, store_at
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterator, Mapping, Sequence
-
-    import numpy.typing as npt
+    from collections.abc import Set as AbstractSet
 
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.chunk_grid import Vec4
     from wkwdask.model.image import Image
     from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.writing.target_array import TargetArray
@@ -85,98 +91,74 @@ _HEADER_KINDS = (
     "differs",
 )
 _DATA_FILE = re.compile(r"z(\d+)/y(\d+)/x(\d+)\.wkw")
-_TASK_NBYTES = 256 << 20  # decoded bytes of the files of one task: less than a second of work
-_MAX_FILES_PER_TASK = 512
+_UNKNOWN_HEADER = make_header("uint8")  # in place of one that is unknown
 _ALSO_WRITTEN = {"float64": "double"}  # by the webknossos library, for two channels of float32
 _METHOD_OF_CATEGORY = {"color": "median", "segmentation": "mode"}
 
 
 @dataclass(frozen=True)
 class MagScope(LevelScope):
-    """One mag to check."""
+    """One mag to check, stored as WKW; its array has the expected header of its files."""
 
-    layer: str
-    """Name of its layer."""
-    mag: Mag
-    folder: str
-    box: BoundingBox | None
+    stated_box: BoundingBox | None
     """Box of the layer in the JSON [voxels of the mag]; None without a JSON."""
     category: str
     """Category of the layer in the JSON, empty without one."""
     header: WkwHeader | None
-    """Expected header of its files: ``header.wkw``, or that of most files if it is missing, broken
-    or overruled by them."""
+    """Expected header: ``header.wkw``, or that of most files if it is missing, broken or overruled
+    by them. Without one, the layout of the array is not that of the files."""
     listing: Listing
-    record: npt.NDArray[np.int64] | None
-    """Record of its files: index, size and time of each; None without one."""
     recorded_box: BoundingBox | None = None
     """Box of the layer in the provenance of its mags [voxels of mag 1]."""
-    stated: str | None = None
+    recorded_size: ClassVar[str] = "{} bytes"
 
-    def files(self) -> list[tuple[Vec3, int]]:
-        sizes = (
-            {}
-            if self.record is None
-            else {(x, y, z): nbytes for x, y, z, nbytes, _, _ in self.record.tolist()}
-        )
-        return [(shard, sizes.get(shard, 0)) for shard in self.shards()]
+    @property
+    def mag(self) -> Mag:
+        assert self.level.mag is not None
+        return self.level.mag
+
+    @property
+    def box(self) -> BoundingBox | None:
+        return self.stated_box
+
+    def stored(self) -> Iterator[tuple[Vec4, int, str]]:
+        return (((0, *shard), 0, file_path(self.folder, shard)) for shard in self.shards())
+
+    def shards(self) -> list[Vec3]:
+        return [(x, y, z) for x, y, z in self.listing.shards.tolist()]
+
+    def _stored_sizes(self) -> dict[Vec3, int]:
+        states = self.array.store.states(map(file_name, self.shards()))
+        return {
+            shard: 0 if state is None else state.nbytes
+            for shard, state in zip(self.shards(), states, strict=True)
+        }
+
+    def name_faults(self, listed: AbstractSet[str], known_names: Sequence[str]) -> Iterator[Fault]:
+        del listed, known_names
+        return iter(self.listing.faults)
 
     def check(self, *, decode: bool) -> WkwCheck | None:
         if self.header is None:
             return None
-        find_largest = decode and self.category == "segmentation" and self.header.dtype.kind in "iu"
         recorded_box = None if self.recorded_box is None else self.recorded_box.in_mag(self.mag)
-        return WkwCheck(self.folder, self.header, self.box, decode, find_largest, recorded_box)
+        return WkwCheck(
+            without_listing(self.array),
+            decode,
+            decode and self.category == "segmentation" and self.array.dtype.kind in "iu",
+            box=self.box,
+            recorded_box=recorded_box,
+        )
 
     @property
     def voxel_type(self) -> tuple[np.dtype[Any], int] | None:
-        """Type and number of channels, None if they are unknown."""
-        return None if self.header is None else (self.header.dtype, self.header.num_channels)
-
-    def files_per_task(self) -> int:
-        voxel_nbytes = (
-            1 if self.header is None else self.header.blocks_per_file * self.header.block_nbytes
-        )
-        return max(1, min(_MAX_FILES_PER_TASK, _TASK_NBYTES // voxel_nbytes))
-
-    @property
-    def method(self) -> str | None:  # type: ignore[override]
-        """Usual downsampling method for the category."""
-        return _METHOD_OF_CATEGORY.get(self.category)
+        return None if self.header is None else super().voxel_type
 
     @property
     def can_be_read(self) -> bool:
         return self.header is not None and (
-            bool(len(self.listing.shards)) or (self.box is not None and self._has_record)
+            bool(len(self.listing.shards)) or (self.box is not None and bool(self._lost))
         )
-
-    @property
-    def document(self) -> str:  # type: ignore[override]
-        return f"{self.folder}/{HEADER_NAME}"
-
-    @property
-    def _has_record(self) -> bool:
-        return self.record is not None and bool(self.record[:, 3].any())
-
-    def state_of(self, shard: Vec3) -> tuple[int, int]:
-        try:
-            status = store_at(self.folder).status(file_name(shard))
-        except (FileNotFoundError, NotADirectoryError):
-            return 0, 0
-        return status.st_size, status.st_mtime_ns
-
-    def volume(self) -> StoredArray:
-        """Open the mag by its expected header, even if ``header.wkw`` is broken."""
-        if self.header is None:
-            raise ValueError(f"{self.folder}: no valid header in header.wkw or in its files")
-        return wkw_array(
-            self.folder,
-            self.header,
-            _extent(self.listing, self.header, self.mag) if self.box is None else self.box,
-        )
-
-    def shards(self) -> list[Vec3]:
-        return [(x, y, z) for x, y, z in self.listing.shards.tolist()]
 
     def target(
         self, box: BoundingBox, staging_folder: str, folder: str | None = None
@@ -187,24 +169,6 @@ class MagScope(LevelScope):
             wkw_target(folder or self.folder, self.header, level, box, staging_folder),
             is_in_place=True,
         )
-
-    def broken_shards(self, faults: Mapping[str, Sequence[Fault]]) -> dict[Vec3, list[Fault]]:
-        by_shard = {}
-        for path, file_faults in faults.items():
-            match = (
-                _DATA_FILE.fullmatch(path[len(self.folder) + 1 :])
-                if path.startswith(f"{self.folder}/")
-                else None
-            )
-            if match is not None:
-                by_shard[int(match[3]), int(match[2]), int(match[1])] = list(file_faults)
-        return by_shard
-
-    def paths_of(self, shard: Vec3) -> list[str]:
-        return [file_path(self.folder, shard)]
-
-    def files_of(self, shard: Vec3) -> list[tuple[Vec3, int]]:
-        return [(shard, 0)] if store_at(file_path(self.folder, shard)).is_taken() else []
 
     def repairer(self) -> WkwRepair | None:
         check = self.check(decode=True)
@@ -242,7 +206,7 @@ class LayerScope(inspection.LayerScope):
     @property
     def wkw_mags(self) -> tuple[MagScope, ...]:
         """Mags that are stored as WKW."""
-        return tuple(scope for scope in self.mags if isinstance(scope, MagScope))
+        return _mag_scopes(self.mags)
 
     def nonzero_outside(self, findings: Mapping[str, Findings]) -> BoundingBox | None:
         """Return the box around all nonzero voxels outside of the layer's box [voxels of mag 1];
@@ -257,7 +221,7 @@ class LayerScope(inspection.LayerScope):
         readable = [scope for scope in self.wkw_mags if scope.header is not None]
         recorded_box = read_recorded_box(readable)
         if recorded_box is None:
-            return readable[0].volume().box.in_mag(MAG_1)
+            return readable[0].array.box.in_mag(MAG_1)
         outside = (findings.get(scope.key, Findings()).outside for scope in readable)
         return reduce(
             BoundingBox.union,
@@ -294,6 +258,7 @@ class LayerScope(inspection.LayerScope):
 class Scope(inspection.Scope):
     """Layers and mags to check, and the JSON."""
 
+    layers: tuple[LayerScope, ...]
     dataset_folder: str | None = None
     """Folder in which the JSON is or should be; None for layers and mags without one."""
     datasource: DataSource | None = None
@@ -435,7 +400,7 @@ def _find_mag(path: str) -> tuple[list[Image], str | None, DataSource | None, Ma
         layer, mag = listed
         return [layer], dataset_of(layer).dataset_folder, dataset_of(layer).datasource, mag
     mag = {folder: mag for mag, folder in _mag_folders(parent)}.get(path, MAG_1)
-    return [with_mags(make_layer(parent, basename(parent)), {mag: path})], None, None, mag
+    return [with_folders(make_layer(parent, basename(parent)), {mag: path})], None, None, mag
 
 
 def looks_like_mag(folder: str) -> bool:
@@ -481,86 +446,68 @@ def _layers_in(path: str, datasource: DataSource | None) -> list[Image]:
 
 def _inspect_layer(layer: Image, only: Sequence[Mag] | None, faults: list[Fault]) -> LayerScope:
     record = dataset_of(layer).record
-    if is_arrays_layer(layer):
-        return _inspect_arrays(layer, only, faults)
-    if record is not None and dataset_of(layer).data_format != "wkw":
+    is_arrays = is_arrays_layer(layer)
+    if record is not None and not is_arrays and dataset_of(layer).data_format != "wkw":
         faults.append(Fault("layer.format", layer.folder, record.data_format))
         return LayerScope(layer.name, layer.folder, (), record)
-    listed = layer.mags
+    stored = stored_format(layer)
+    levels = open_arrays(layer).levels if is_arrays else _wkw_levels(layer, only, faults)
+    scopes: list[LevelScope] = []
+    missing_mags = []
+    for level in levels:
+        what, folder = f"mag {level.key}", level.folder
+        if only is not None and level.mag not in only:
+            continue
+        if is_remote(folder) and not is_remote(layer.folder):
+            faults.append(Fault("mag.remote", folder, what))
+        elif not (
+            is_remote(folder) or stored.level_folders.record_of(folder) or _has_files(folder)
+            if is_arrays
+            else looks_like_mag(folder)
+        ):
+            found = "an empty folder" if store_at(folder).is_folder() else "no folder"
+            missing_mags.append(Fault("mag.missing", folder, found, what))
+        elif is_arrays:
+            method = _METHOD_OF_CATEGORY.get(layer.category or "")
+            scopes += stored.level_scopes(layer, level, method, faults)
+        else:
+            scopes.append(_inspect_mag(layer, level, faults))
+    faults += missing_mags
+    recorded_box = read_recorded_box(_mag_scopes(scopes))
+    scopes = [
+        replace(scope, recorded_box=recorded_box) if isinstance(scope, MagScope) else scope
+        for scope in scopes
+    ]
+    faults += folder_faults(scopes, stored)
+    if is_arrays:
+        faults += contradictions(scopes)
+    if only is None:
+        faults += _gaps(layer, [scope.mag for scope in scopes if scope.mag is not None])
+    if record is not None and dataset_of(layer).datasource is not None:
+        faults += _check_record(f"{dataset_of(layer).dataset_folder}/{FILE_NAME}", record, scopes)
+    return LayerScope(layer.name, layer.folder, tuple(scopes), record, tuple(missing_mags))
+
+
+def _wkw_levels(layer: Image, only: Sequence[Mag] | None, faults: list[Fault]) -> Iterator[Level]:
+    """Yield the mags of a layer in WKW, finest first: those that the JSON lists, and others in the
+    folder of the layer."""
     existing = list(_mag_folders(layer.folder))
     if only is None and store_at(layer.folder).is_folder():
         faults += _duplicate_mags(existing)
-    folders = dict(listed)
+    folders = dict(layer.mags)
     for mag, folder in existing:
         if mag not in folders:
             folders[mag] = folder
-            if record is not None and (only is None or mag in only):
+            if dataset_of(layer).record is not None and (only is None or mag in only):
                 faults.append(Fault("mag.unlisted", folder, f"mag {mag.name}"))
-    scopes, missing_mags = [], []
+    stated = {level.folder: level.stated for level in layer.levels}
     for mag in sorted(folders, key=lambda mag: (mag.maximum, mag.factors)):
-        if only is not None and mag not in only:
-            continue
-        if is_remote(folders[mag]) and not is_remote(layer.folder):
-            faults.append(Fault("mag.remote", folders[mag], f"mag {mag.name}"))
-        elif not looks_like_mag(folders[mag]):
-            missing_mags.append(
-                Fault(
-                    "mag.missing",
-                    folders[mag],
-                    "an empty folder" if store_at(folders[mag]).is_folder() else "no folder",
-                    f"mag {mag.name}",
-                )
-            )
-        else:
-            scopes.append(_inspect_mag(layer, mag, folders[mag], faults))
-    faults += missing_mags
-    if only is None:
-        faults += _gaps(layer, [scope.mag for scope in scopes])
-    if record is not None and dataset_of(layer).datasource is not None:
-        faults += _check_record(f"{dataset_of(layer).dataset_folder}/{FILE_NAME}", record, scopes)
-    recorded_box = read_recorded_box(scopes)
-    scopes = [replace(scope, recorded_box=recorded_box) for scope in scopes]
-    return LayerScope(layer.name, layer.folder, tuple(scopes), record, tuple(missing_mags))
+        folder = folders[mag]
+        yield Level(mag.name, folder, mag=mag, stated=stated.get(folder))
 
 
-def _inspect_arrays(layer: Image, only: Sequence[Mag] | None, faults: list[Fault]) -> LayerScope:
-    """Inspect a layer that is stored as Zarr or N5.
-
-    Documents of the arrays' group are not compared: boxes are those of the JSON, and arrays extend
-    beyond them to whole shards.
-    """
-    record = record_of(layer)
-    stored = stored_format(layer)
-    method = _METHOD_OF_CATEGORY[record.category]
-    scopes: list[ArrayScope] = []
-    missing_mags = []
-    for level in open_arrays(layer).levels:
-        if only is not None and level.mag not in only:
-            continue
-        if is_remote(level.folder) and not is_remote(layer.folder):
-            faults.append(Fault("mag.remote", level.folder, f"mag {level.key}"))
-        elif not is_remote(level.folder) and not (
-            stored.level_folders.record_of(level.folder) or _has_files(level.folder)
-        ):
-            missing_mags.append(
-                Fault(
-                    "mag.missing",
-                    level.folder,
-                    "an empty folder" if store_at(level.folder).is_folder() else "no folder",
-                    f"mag {level.key}",
-                )
-            )
-        else:
-            scopes += stored.listed_scopes(layer, level, method, faults)
-    faults += missing_mags
-    for scope in scopes:
-        faults += scope.faults((*stored.container.image_files, *stored.documents))
-    faults += contradictions(scopes)
-    if only is None:
-        faults += _gaps(layer, [scope.mag for scope in scopes if scope.mag is not None])
-    whole = [scope for scope in scopes if scope.array.num_channels == record.num_channels]
-    faults += _check_types(f"{dataset_of(layer).dataset_folder}/{FILE_NAME}", record, whole)
-    return LayerScope(layer.name, layer.folder, tuple(scopes), record, tuple(missing_mags))
+def _mag_scopes(scopes: Sequence[LevelScope]) -> tuple[MagScope, ...]:
+    return tuple(scope for scope in scopes if isinstance(scope, MagScope))
 
 
 def _has_files(folder: str) -> bool:
@@ -590,38 +537,27 @@ def _gaps(layer: Image, mags: Sequence[Mag]) -> Iterator[Fault]:
             )
 
 
-def _inspect_mag(layer: Image, mag: Mag, folder: str, faults: list[Fault]) -> MagScope:
+def _inspect_mag(layer: Image, level: Level, faults: list[Fault]) -> MagScope:
+    assert level.mag is not None
+    mag, folder = level.mag, level.folder
     box = None if layer.stated_box is None else layer.stated_box.in_mag(mag)
-    listing = list_remote_mag(folder, box) if is_remote(folder) else list_mag(folder)
-    faults += listing.faults
+    listing, store = (
+        list_remote_mag(folder, box) if is_remote(folder) else (list_mag(folder), store_at(folder))
+    )
     header = check_header(folder, listing, faults)
-    if not len(listing.shards):
-        faults.append(Fault("mag.empty", folder, "0 files"))
-    record = None
-    try:
-        record = read_file_record(folder)
-    except (CorruptError, OSError) as error:
-        faults.append(
-            Fault(
-                "record.broken",
-                f"{folder}/{FILE_RECORD_NAME}",
-                str(error).removeprefix(f"{folder}/{FILE_RECORD_NAME}: "),
-            )
-        )
-    if record is not None:
-        faults += _lost_files(folder, listing, record)
-    category = layer.category or ""
-    stated = next((level.stated for level in layer.levels if level.folder == folder), None)
-    return MagScope(layer.name, mag, folder, box, category, header, listing, record, stated=stated)
-
-
-def _lost_files(folder: str, listing: Listing, record: npt.NDArray[np.int64]) -> Iterator[Fault]:
-    existing = set(map(tuple, listing.shards.tolist()))
-    for x, y, z, nbytes, _, _ in record.tolist():
-        if nbytes and (x, y, z) not in existing:
-            yield Fault(
-                "file.lost", file_path(folder, (x, y, z)), "no such file", f"{nbytes} bytes"
-            )
+    category, known = layer.category or "", header or _UNKNOWN_HEADER
+    array = wkw_array(folder, known, _extent(listing, known, mag) if box is None else box)
+    return MagScope(
+        layer.name,
+        level,
+        array.at(store),
+        _METHOD_OF_CATEGORY.get(category),
+        f"{folder}/{HEADER_NAME}",
+        box,
+        category,
+        header,
+        listing,
+    )
 
 
 def check_header(folder: str, listing: Listing, faults: list[Fault]) -> WkwHeader | None:
@@ -702,9 +638,20 @@ def _describe(header: WkwHeader) -> str:
     )
 
 
-def _check_record(path: str, record: LayerRecord, mags: Sequence[MagScope]) -> Iterator[Fault]:
-    """Compare the record of a layer with the headers and files of its mags."""
-    yield from _check_types(path, record, mags)
+def _check_record(path: str, record: LayerRecord, scopes: Sequence[LevelScope]) -> Iterator[Fault]:
+    """Compare the record of a layer with the types, headers and files of its mags."""
+    # Documents of the group of arrays are not compared: boxes are those of the JSON, and arrays
+    # extend beyond them to whole shards. An array may hold some of the channels.
+    yield from _check_types(
+        path,
+        record,
+        [
+            scope
+            for scope in scopes
+            if isinstance(scope, MagScope) or scope.array.num_channels == record.num_channels
+        ],
+    )
+    mags = _mag_scopes(scopes)
     lengths = {
         entry.mag: entry.cube_length for entry in record.mags if entry.cube_length is not None
     }
@@ -731,9 +678,7 @@ def _check_record(path: str, record: LayerRecord, mags: Sequence[MagScope]) -> I
             )
 
 
-def _check_types(
-    path: str, record: LayerRecord, mags: Sequence[MagScope | ArrayScope]
-) -> Iterator[Fault]:
+def _check_types(path: str, record: LayerRecord, mags: Sequence[LevelScope]) -> Iterator[Fault]:
     """Compare the record of a layer with the types of its mags."""
     # each type with the finest mag that has it
     types = {

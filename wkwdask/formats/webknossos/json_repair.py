@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wkwdask.formats.leftovers import quarantine, remove_quarantined_temporaries
 from wkwdask.formats.repair import EDIT_JSON, Action, DocumentRepair, RepairOptions, Unrepaired
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.webknossos.inspection import LayerScope, Scope
     from wkwdask.model.faults import Fault, Findings
-
-    Document = dict[str, Any]
+    from wkwdask.model.json_text import JsonObject
 
 
 class JsonRepair(DocumentRepair):
@@ -48,8 +47,8 @@ class JsonRepair(DocumentRepair):
         self._scope = scope
         self._findings = findings
         self._options = options
-        self._changes: list[Callable[[Document], Document]] = []
-        self._new: Document | None = None
+        self._changes: list[Callable[[JsonObject], JsonObject]] = []
+        self._new: JsonObject | None = None
 
     def plan(self, faults: Sequence[Fault]) -> set[str]:
         """Plan actions for the faults of the JSON, and return the paths of all faults that are
@@ -115,7 +114,7 @@ class JsonRepair(DocumentRepair):
             handled.add(fault.path)
             self.left.append(Unrepaired(fault, "grow_box=True makes the box larger"))
 
-    def _change(self, fault: Fault, how: str, change: Callable[[Document], Document]) -> None:
+    def _change(self, fault: Fault, how: str, change: Callable[[JsonObject], JsonObject]) -> None:
         self._changes.append(change)
         self.actions.append(
             Action(EDIT_JSON, self._scope.json_path, f"{fault.kind} ({fault.found})", how)
@@ -262,8 +261,8 @@ class JsonRepair(DocumentRepair):
         return True
 
     def _with_layer(
-        self, document: Document, layer: LayerScope, before: Document | None = None
-    ) -> Document:
+        self, document: JsonObject, layer: LayerScope, before: JsonObject | None = None
+    ) -> JsonObject:
         mags = [scope for scope in layer.wkw_mags if scope.header is not None]
         header = mags[0].header
         if header is None:

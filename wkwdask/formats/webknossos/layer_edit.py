@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from wkwdask.errors import MissingError
-from wkwdask.formats.edits import DocumentEdit
+from wkwdask.formats.edits import DocumentEdit, check_listed
 from wkwdask.formats.webknossos.datasource import (
     FILE_NAME,
     MagFields,
@@ -16,6 +16,7 @@ from wkwdask.formats.webknossos.datasource import (
     layer_entry,
     new_document,
     parse_datasource,
+    with_explicit_paths,
     with_largest_id,
     with_layer,
     with_mags,
@@ -23,13 +24,19 @@ from wkwdask.formats.webknossos.datasource import (
 )
 from wkwdask.formats.webknossos.document import (
     check_datasource_writable,
+    folders_of_mags,
     read_datasource,
     update_datasource,
 )
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.coordinates import same_lengths
+from wkwdask.model.placement import job_in, placed_name
 from wkwdask.store.paths import basename
+
+if TYPE_CHECKING:
+    from wkwdask.formats.webknossos.datasource import DataSource
+    from wkwdask.model.json_text import JsonObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +51,7 @@ class LayerEdit(DocumentEdit):
     """Mag, path relative to the dataset, and other fields of its entry."""
     new_layer: NewLayer | None = None
     """Set if the layer is new or its box changes."""
-    attributes: dict[str, Any] = field(default_factory=dict)
+    attributes: JsonObject = field(default_factory=dict)
     """Other fields of a new layer."""
     voxel_size_nm: tuple[float, float, float] | None = None
     """Edge lengths of a mag-1 voxel [nm], for a JSON that does not exist yet."""
@@ -57,13 +64,20 @@ class LayerEdit(DocumentEdit):
     to voxels that no longer exist."""
     data_format: str = "wkw"
     """Storage format of a new layer."""
+    listed: tuple[str | None, ...] | None = None
+    """Folder of each mag in the JSON that the job was planned on, None where that does not
+    matter."""
 
     def apply(self) -> None:
-        def change(document: dict[str, Any]) -> dict[str, Any]:
+        def change(document: JsonObject) -> JsonObject:
             if self.new_layer is not None:
                 new = self.new_layer._replace(box=self._grown(self.new_layer.box, document))
                 document = with_layer(document, self.layer, new, self.attributes, self.data_format)
-            return self._with_largest(with_mags(document, self.layer, self.mags))
+            document = with_mags(document, self.layer, self.mags)
+            placed = {mag: path for mag, path, _ in self.mags if job_in(path)}
+            if placed:  # the legacy form of the list has no paths
+                document = with_explicit_paths(document, self.layer, placed)
+            return self._with_largest(document)
 
         new = (
             None
@@ -72,10 +86,25 @@ class LayerEdit(DocumentEdit):
         )
         update_datasource(self.dataset_folder, change, new, allow_external=True)
 
+    def placed(self, job: str, listed: tuple[str | None, ...] | None) -> LayerEdit:
+        mags = [
+            (mag, placed_name(path.rstrip("/"), job), fields) for mag, path, fields in self.mags
+        ]
+        return replace(self, mags=tuple(mags), listed=listed)
+
+    def listed_now(self) -> tuple[str | None, ...]:
+        return self._listed_in(read_datasource(self.dataset_folder))
+
+    def _listed_in(self, source: DataSource | None) -> tuple[str | None, ...]:
+        record = None if source is None else source.layer(self.layer)
+        folder = f"{self.dataset_folder}/{self.layer}"
+        known = {} if record is None else folders_of_mags(folder, self.dataset_folder, record)
+        return tuple(known.get(mag) for mag, _, _ in self.mags)
+
     def with_maxima(self, maxima: tuple[int | None, ...], *, is_new_content: bool) -> LayerEdit:
         return replace(self, maxima=maxima, is_new_content=is_new_content)
 
-    def _with_largest(self, document: dict[str, Any]) -> dict[str, Any]:
+    def _with_largest(self, document: JsonObject) -> JsonObject:
         """Set the largest id of a segmentation if the written voxels determine it."""
         record = parse_datasource(format_datasource(document), self.dataset_folder).layer(
             self.layer
@@ -110,9 +139,10 @@ class LayerEdit(DocumentEdit):
         with another voxel size."""
         source = (
             read_datasource(self.dataset_folder)
-            if self.is_listed or self.voxel_size_nm is not None
+            if self.is_listed or self.voxel_size_nm is not None or self.listed is not None
             else None
         )
+        check_listed(self.listed, self._listed_in(source))
         if self.is_listed and (source is None or source.layer(self.layer) is None):
             raise MissingError(
                 f"{self.dataset_folder}/{FILE_NAME}: layer {self.layer!r} was renamed or removed "
@@ -128,7 +158,7 @@ class LayerEdit(DocumentEdit):
                 f"{self.layer}"
             )
 
-    def _grown(self, box: BoundingBox, document: dict[str, Any]) -> BoundingBox:
+    def _grown(self, box: BoundingBox, document: JsonObject) -> BoundingBox:
         """Return the new box, united with the current box if the layer has other mags, including
         those published during the job."""
         known = parse_datasource(format_datasource(document), self.dataset_folder).layer(self.layer)
@@ -137,7 +167,7 @@ class LayerEdit(DocumentEdit):
             return box
         return box.union(known.bounding_box)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         new_layer = None
         if self.new_layer is not None:
             category, box, element_class, num_channels = self.new_layer
@@ -146,7 +176,7 @@ class LayerEdit(DocumentEdit):
         return {**DocumentEdit.to_json(self), "mags": mags, "new_layer": new_layer}
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> LayerEdit:
+    def from_json(cls, value: JsonObject) -> LayerEdit:
         new_layer = None
         if value["new_layer"] is not None:
             category, numbers, element_class, num_channels = value["new_layer"]
@@ -194,10 +224,10 @@ class LargestIdEdit(DocumentEdit):
         if before is not None and before < self.value:
             update_datasource(self.dataset_folder, self._with_largest, allow_external=True)
 
-    def _with_largest(self, document: dict[str, Any]) -> dict[str, Any]:
+    def _with_largest(self, document: JsonObject) -> JsonObject:
         return with_largest_id(document, self.layer, max(self.value, self._stated(document) or 0))
 
-    def _stated(self, document: dict[str, Any]) -> int | None:
+    def _stated(self, document: JsonObject) -> int | None:
         return largest_segment_id(layer_entry(document, self.layer))
 
 
@@ -222,11 +252,11 @@ class MagRemoval(DocumentEdit):
     def check_writable(self) -> None:
         check_datasource_writable(self.dataset_folder)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return {**DocumentEdit.to_json(self), "mags": [list(mag.factors) for mag in self.mags]}
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> MagRemoval:
+    def from_json(cls, value: JsonObject) -> MagRemoval:
         return super(MagRemoval, cls).from_json(
             {**value, "mags": tuple(map(Mag.parse, value["mags"]))}
         )

@@ -15,6 +15,8 @@ from wkwdask.model.voxel_type import VOXEL_TYPES
 if TYPE_CHECKING:
     import numpy as np
 
+    from wkwdask.model.json_text import JsonObject
+
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
@@ -43,7 +45,7 @@ class Axis:
     """Position among the axes of the stored arrays."""
 
 
-def attachments_of(entry: dict[str, Any]) -> tuple[Attachment, ...]:
+def attachments_of(entry: JsonObject) -> tuple[Attachment, ...]:
     """List the valid attachments of a layer."""
     groups = entry.get("attachments")
     attachments = []
@@ -59,13 +61,13 @@ def attachments_of(entry: dict[str, Any]) -> tuple[Attachment, ...]:
     return tuple(attachments)
 
 
-def mappings_of(entry: dict[str, Any]) -> tuple[str, ...]:
+def mappings_of(entry: JsonObject) -> tuple[str, ...]:
     """List the names of the mappings of a segmentation."""
     names = entry.get("mappings")
     return tuple(name for name in names if isinstance(name, str)) if isinstance(names, list) else ()
 
 
-def axes_of(entry: dict[str, Any]) -> tuple[Axis, ...]:
+def axes_of(entry: JsonObject) -> tuple[Axis, ...]:
     """List the axes other than x, y, z."""
     items = entry.get("additionalAxes")
     axes = []
@@ -76,7 +78,7 @@ def axes_of(entry: dict[str, Any]) -> tuple[Axis, ...]:
     return tuple(axes)
 
 
-def transformations_of(entry: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+def transformations_of(entry: JsonObject) -> tuple[JsonObject, ...]:
     """List the coordinate transformations, unparsed."""
     items = entry.get("coordinateTransformations")
     return (
@@ -84,7 +86,7 @@ def transformations_of(entry: dict[str, Any]) -> tuple[dict[str, Any], ...]:
     )
 
 
-def view_of(entry: dict[str, Any]) -> dict[str, Any]:
+def view_of(entry: JsonObject) -> JsonObject:
     """Return the default view settings of a layer or a dataset."""
     view = entry.get("defaultViewConfiguration")
     return dict(view) if isinstance(view, dict) else {}

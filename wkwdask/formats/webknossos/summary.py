@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wkwdask.errors import UnsupportedError, WkwDaskError
 from wkwdask.formats.roots import external_location
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from wkwdask.model.image import Image
+    from wkwdask.model.json_text import JsonObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,7 @@ class DatasetSummary(Card):
     def _drawn(self) -> Iterable[str]:
         return (mag.folder for layer in self.layers for mag in layer.mags if not mag.problem)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         head = {
             "path": self.path,
             "voxel_size_nm": self.voxel_size_nm,
@@ -230,7 +231,7 @@ def _summarize_mag(layer: Image, mag: Mag, folder: str) -> MagSummary:
     )
 
 
-def _layer_json(layer: LayerSummary) -> dict[str, Any]:
+def _layer_json(layer: LayerSummary) -> JsonObject:
     values = _values(layer)
     del values["mags"]
     return {
@@ -240,7 +241,7 @@ def _layer_json(layer: LayerSummary) -> dict[str, Any]:
     }
 
 
-def _values(summary: LayerSummary | MagSummary) -> dict[str, Any]:
+def _values(summary: LayerSummary | MagSummary) -> JsonObject:
     values = {each.name: getattr(summary, each.name) for each in fields(summary)}
     for name, value in values.items():
         if isinstance(value, BoundingBox):

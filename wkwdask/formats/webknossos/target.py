@@ -31,7 +31,11 @@ from wkwdask.formats.webknossos.datasource import (
     new_document,
     parse_datasource,
 )
-from wkwdask.formats.webknossos.document import check_own_datasource, read_datasource
+from wkwdask.formats.webknossos.document import (
+    check_own_datasource,
+    known_folder,
+    read_datasource,
+)
 from wkwdask.formats.webknossos.layer_edit import LayerEdit
 from wkwdask.formats.webknossos.layer_metadata import type_text
 from wkwdask.formats.wkw.array import wkw_target
@@ -54,7 +58,16 @@ from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.voxel_type import element_class, guess_category
 from wkwdask.model.writing.target_image import NewLevels
 from wkwdask.plans.mag_ladder import check_one_ladder
-from wkwdask.store.paths import basename, dirname, is_below, is_remote, local_path, relpath, split
+from wkwdask.store.paths import (
+    basename,
+    dirname,
+    is_below,
+    is_bucket,
+    is_remote,
+    relpath,
+    split,
+    target_path,
+)
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
@@ -95,9 +108,10 @@ class MagTarget:
 
     def unchanged_levels_note(self, existing: str) -> str:
         """Return a note on existing coarser mags, which are not updated."""
-        if not replaces(existing) and is_occupied(self.folder):
+        listed = {} if dataset_of(self.layer).record is None else self.layer.mags
+        here = listed.get(self.mag, self.folder) if is_bucket(self.folder) else self.folder
+        if not replaces(existing) and is_occupied(here):
             return ""
-        listed = self.layer.mags if dataset_of(self.layer).record is not None else ()
         coarser = [
             mag.name
             for mag in listed
@@ -365,6 +379,7 @@ class LayerTarget:
             if is_copy
             else [self.layer.mags.get(mag, f"{self.layer.folder}/{mag.name}") for mag in mags]
         )
+        named = list(map(known_folder, named))
         folders = tuple(checked_folder(self.layer, folder) for folder in named)
         levels = _stored_levels(
             self.layer,
@@ -441,14 +456,19 @@ def _stored_levels(
         )
     )
     for level in layer.levels if is_arrays_layer(layer) else ():
-        if level.folder in folders and not level.problem and level.open().channels is not None:
+        is_replaced = known_folder(level.folder) in folders and not level.problem
+        if is_replaced and level.open().channels is not None:
             raise UnsupportedError(
                 f"{level.folder}: holds channels of other layers, too (channelIndex), and is not "
                 "replaced; copy() stores those of the layer apart"
             )
     if dataset_of(layer).record is None:  # other folders beside it are not its mags
         layer = replace(layer, list_levels=tuple)
-    return stored.layer_levels(layer, data_format, folders, specs, own, like, existing)
+    levels = stored.layer_levels(layer, data_format, folders, specs, own, like, existing)
+    if not is_bucket(layer.folder):
+        return levels
+    targets = (replace(target, listed=layer.mags.get(target.mag)) for target in levels.targets)
+    return replace(levels, targets=tuple(targets))
 
 
 def wkw_levels(
@@ -471,8 +491,8 @@ def wkw_levels(
         and options.level is None
         and isinstance(like, StoredArray)
         and is_wkw(like)
-        and not is_remote(like.name)
-        and store_at(folders[0]).real() == store_at(like.name).real()
+        and is_remote(like.name) is is_bucket(folders[0])
+        and store_at(folders[0]).real() == store_at(known_folder(like.name)).real()
         and headers[0] == header_of(like).for_header_file()
         and _is_uniform(like)
     )
@@ -513,7 +533,8 @@ def _target(folder: str, header: WkwHeader, options: WkwOptions, box: BoundingBo
 def mag_target(destination: Destination) -> MagTarget:
     """Return the target of a new mag, given the destination that a user named."""
     allow_external = destination.allow_external
-    folder = mag_folder(destination) if destination.needs_container else local_path(destination.url)
+    named = mag_folder(destination) if destination.needs_container else target_path(destination.url)
+    folder = known_folder(named)
     layer_folder, name = split(folder)
     dataset_folder, layer_name = split(layer_folder)
     found = find_listed_arrays(folder)
@@ -547,8 +568,10 @@ def mag_target(destination: Destination) -> MagTarget:
     real = checked_folder(layer, folder)
     listed = layer.mags.get(mag) if dataset_of(layer).record is not None else None
     if listed is not None and (
-        is_remote(listed)
-        or (is_occupied(listed) and store_at(listed).real() != store_at(folder).real())
+        is_remote(listed) is not is_bucket(folder)
+        or (
+            is_occupied(listed) and store_at(known_folder(listed)).real() != store_at(folder).real()
+        )
     ):
         stated = next((level.stated for level in layer.levels if level.mag == mag), None)
         named = "" if stated is None else f" ({layer.document} names it {stated!r})"
@@ -583,7 +606,9 @@ def json_path(layer: Image, mag: Mag, folder: str) -> str:
         if record is not None
         else None
     )
-    if listed is not None and store_at(layer.mags[mag]).real() == store_at(folder).real():
+    if listed is not None and (
+        store_at(known_folder(layer.mags[mag])).real() == store_at(folder).real()
+    ):
         return listed
     default = f"{dataset}/{layer.name}/{basename(folder)}"
     inside = [
@@ -602,7 +627,11 @@ def check_no_overlap(
     known = {source.name: source.box.mag} | {
         folder: mag for mag, folder in layer.mags.items() if mag not in mags
     }
-    others = [store_at(folder).real() for folder in known if not is_remote(folder)]
+    others = [
+        store_at(known_folder(folder)).real()
+        for folder in known
+        if is_remote(folder) is is_bucket(folders[0])
+    ]
     for number, folder in enumerate(folders):
         real = store_at(folder).real()
         for other in others + [store_at(before).real() for before in folders[:number]]:
@@ -615,7 +644,7 @@ def check_no_overlap(
 
 def mag_folder(destination: Destination) -> str:
     """Return the folder of the mag for a destination that is a dataset, a layer or a mag."""
-    folder = local_path(destination.url)
+    folder = target_path(destination.url)
     mag = mag_from_name(basename(folder))
     if destination.layer is None and mag is not None and read_datasource(folder) is None:
         if destination.mag is not None and destination.mag != mag:

@@ -25,9 +25,11 @@ from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.grid import cell_box
 from wkwdask.model.chunk_grid import ChunkGrid
 from wkwdask.model.naming import GridNaming
+from wkwdask.model.placement import job_in
 from wkwdask.model.stored_array import StoredArray, with_listing
 from wkwdask.model.writing.target_array import TargetArray
-from wkwdask.store.paths import is_remote
+from wkwdask.store.paths import basename, is_remote
+from wkwdask.store.records import PROVENANCE_NAME
 from wkwdask.store.store import FolderStore, open_store, store_at, with_witness
 
 if TYPE_CHECKING:
@@ -62,6 +64,10 @@ class MagIdentity:
     def check(self, *, has_absent: bool) -> None:
         """Raise ReplacedError or MissingError if the mag was replaced or is missing: then an absent
         file does not mean zeros."""
+        if has_absent and self.store.can.compares and not self._is_in_place():
+            raise ReplacedError(
+                f"{self.store.url}: was replaced since it was opened; open it again"
+            )
         if (
             has_absent
             and self.store.can.states
@@ -71,6 +77,11 @@ class MagIdentity:
             raise ReplacedError(
                 f"{self.store.url}: was replaced since it was opened; open it again"
             )
+
+    def _is_in_place(self) -> bool:
+        """Ask the server whether a mag in a bucket is still there."""
+        name = PROVENANCE_NAME if job_in(basename(self.store.url)) else HEADER_NAME
+        return self.store.written_at(name) is not None
 
     def _mtime_ns(self) -> int:
         try:
@@ -127,18 +138,18 @@ def wkw_array(
     )
 
 
-def list_remote_mag(folder: str, box: BoundingBox | None) -> Listing:
+def list_remote_mag(folder: str, box: BoundingBox | None) -> tuple[Listing, Store]:
     """List the files of a remote mag, those of its box if the server has no listing; none without a
-    valid header."""
+    valid header. Also return a store that knows them."""
     try:
         header = read_header(folder)
         array = with_listing(
             wkw_array(folder, header, mag_extent(folder, header, MAG_1) if box is None else box)
         )
     except (FormatError, MissingError, UnsupportedError):
-        return Listing(np.zeros((0, 3), np.int64), ())
+        return Listing(np.zeros((0, 3), np.int64), ()), open_store(folder)
     shards = np.array([file[1:] for file, _, _ in array.files.listed()], np.int64).reshape(-1, 3)
-    return Listing(shards[np.lexsort(shards.T)], ())
+    return Listing(shards[np.lexsort(shards.T)], ()), array.store
 
 
 def wkw_target(

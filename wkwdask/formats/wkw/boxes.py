@@ -30,8 +30,7 @@ from wkwdask.store.local import ABSENT
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import IntArray
     from wkwdask.formats.wkw.header import WkwHeader
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.stored_array import ChunkPairs, StoredArray
@@ -121,6 +120,6 @@ def can_read_pairs(array: StoredArray, pairs: ChunkPairs) -> bool:
     return is_compiled() and array.channels is None and not pairs.is_clipped
 
 
-def _cuts(rows: npt.NDArray[np.int64]) -> list[int]:
+def _cuts(rows: IntArray) -> list[int]:
     """Return where rows differ from the row before, with both ends."""
     return [0, *(np.flatnonzero((rows[1:] != rows[:-1]).any(axis=1)) + 1).tolist(), len(rows)]

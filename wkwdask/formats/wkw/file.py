@@ -8,7 +8,7 @@ does not grow with the table. This module opens no file.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import lz4.block
 import numpy as np
@@ -26,7 +26,7 @@ from wkwdask.geometry import morton
 from wkwdask.kernels.blocks import batch_python
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from wkwdask.array_types import AnyArray, IntArray
 
 
 # LZ4 block format: each further byte of a match length adds at most 255 bytes, so that no block
@@ -35,9 +35,7 @@ if TYPE_CHECKING:
 MAX_LZ4_RATIO = 255
 
 
-def decode_block(
-    raw: bytes, header: WkwHeader, source: str, block: int, offset: int
-) -> npt.NDArray[Any]:
+def decode_block(raw: bytes, header: WkwHeader, source: str, block: int, offset: int) -> AnyArray:
     """Return the voxels (c, x, y, z) of a stored block; ``source``, ``block`` and ``offset`` name
     it in errors."""
     where = f"{source}: block {block} at byte {offset}"
@@ -70,7 +68,7 @@ def decode_block(
     )
 
 
-def encode_block(voxels: npt.NDArray[Any], header: WkwHeader, level: int = DEFAULT_LEVEL) -> bytes:
+def encode_block(voxels: AnyArray, header: WkwHeader, level: int = DEFAULT_LEVEL) -> bytes:
     """Encode the voxels (c, x, y, z) of one block."""
     raw = np.asarray(voxels, header.dtype).tobytes(order="F")
     if len(raw) != header.block_nbytes:
@@ -113,7 +111,7 @@ def table_range(first: int, count: int) -> tuple[int, int]:
 
 def parse_jump_table(
     raw: bytes, header: WkwHeader, first: int, count: int, file_nbytes: int, source: str
-) -> npt.NDArray[np.int64]:
+) -> IntArray:
     """Parse and check the boundaries of consecutive blocks in Morton order, shape (count + 1,)."""
     offset, nbytes = table_range(first, count)
     if len(raw) < nbytes:
@@ -147,7 +145,7 @@ def parse_jump_table(
 
 def raw_block_bounds(
     header: WkwHeader, first: int, count: int, file_nbytes: int, source: str
-) -> npt.NDArray[np.int64]:
+) -> IntArray:
     """Return the boundaries of consecutive blocks of a raw file, in the form of
     :func:`parse_jump_table`."""
     end = header.data_offset + (first + count) * header.block_nbytes
@@ -164,7 +162,7 @@ def raw_block_bounds(
     )
 
 
-def format_jump_table(header: WkwHeader, sizes: npt.NDArray[np.int64]) -> bytes:
+def format_jump_table(header: WkwHeader, sizes: IntArray) -> bytes:
     """Format the jump table of a file whose blocks are stored without gaps."""
     if sizes.shape != (header.blocks_per_file,):
         raise ValueError(
@@ -176,7 +174,7 @@ def format_jump_table(header: WkwHeader, sizes: npt.NDArray[np.int64]) -> bytes:
     )
 
 
-def format_file_head(header: WkwHeader, sizes: npt.NDArray[np.int64]) -> bytes:
+def format_file_head(header: WkwHeader, sizes: IntArray) -> bytes:
     """Format all bytes before the first block: the header and, for compressed files, the jump
     table."""
     header = header.for_data_file()
@@ -184,7 +182,7 @@ def format_file_head(header: WkwHeader, sizes: npt.NDArray[np.int64]) -> bytes:
     return head + format_jump_table(header, sizes) if header.is_compressed else head
 
 
-def block_bounds(raw: bytes, header: WkwHeader, source: str) -> npt.NDArray[np.int64]:
+def block_bounds(raw: bytes, header: WkwHeader, source: str) -> IntArray:
     """Return the boundaries of all blocks of a file."""
     count = header.blocks_per_file
     if header.is_compressed:
@@ -193,7 +191,7 @@ def block_bounds(raw: bytes, header: WkwHeader, source: str) -> npt.NDArray[np.i
     return raw_block_bounds(header, 0, count, len(raw), source)
 
 
-def decode_file(raw: bytes, source: str = "<bytes>") -> npt.NDArray[Any]:
+def decode_file(raw: bytes, source: str = "<bytes>") -> AnyArray:
     """Return the voxels (c, x, y, z) of a whole file."""
     header = parse_header(raw[:HEADER_NBYTES], source, is_data_file=True)
     bounds = block_bounds(raw, header, source)

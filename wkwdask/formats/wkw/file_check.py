@@ -6,13 +6,14 @@ Readers stop at the first fault of a file; this module continues behind it. It n
 from __future__ import annotations
 
 import itertools
-import stat
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from wkwdask.errors import FormatError, TruncatedError, UnsupportedError
+from wkwdask.formats.array_check import ArrayCheck, IntactChunks
 from wkwdask.formats.wkw.file import ENTRY_NBYTES, decode_block, decoded_nbytes, table_range
 from wkwdask.formats.wkw.folder import file_path, open_data_file
 from wkwdask.formats.wkw.header import (
@@ -22,6 +23,7 @@ from wkwdask.formats.wkw.header import (
     WkwHeader,
     parse_header,
 )
+from wkwdask.formats.wkw.layout import header_of, layout_of
 from wkwdask.formats.wkw.stored_file import PAGE_LEN, read_buffer
 from wkwdask.geometry import morton
 from wkwdask.geometry.bounding_box import BoundingBox
@@ -33,12 +35,14 @@ from wkwdask.model.voxel_type import by_wkw_code
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     import numpy.typing as npt
 
+    from wkwdask.array_types import AnyArray, BoolArray, ByteArray, IntArray, UintArray
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.model.store import OpenFile
+    from wkwdask.model.chunk_grid import Vec4
+    from wkwdask.model.store import OpenFile, StoredFile
 
 VALID, IN_TABLE, DECREASING, PAST_END, EMPTY = range(5)
 """Verdicts on the boundaries of a block."""
@@ -175,9 +179,7 @@ def _check_header(raw: bytes, path: str, prefix: str) -> tuple[WkwHeader | None,
         ]
 
 
-def classify_bounds(
-    bounds: npt.NDArray[np.uint64], header: WkwHeader, nbytes: int
-) -> npt.NDArray[np.uint8]:
+def classify_bounds(bounds: UintArray, header: WkwHeader, nbytes: int) -> ByteArray:
     """Return a verdict on each pair of boundaries of a jump table.
 
     Examples
@@ -194,7 +196,7 @@ def classify_bounds(
 
 
 def table_fault(
-    code: int, verdict: int, bounds: npt.NDArray[np.uint64], at: int, nbytes: int, path: str
+    code: int, verdict: int, bounds: UintArray, at: int, nbytes: int, path: str
 ) -> Fault:
     """Return the fault of a block with invalid boundaries."""
     start, end = int(bounds[at]), int(bounds[at + 1])
@@ -219,57 +221,43 @@ _BATCH_NBYTES = 8 << 20
 _MAX_BLOCKS = 1 << 24
 
 
-@dataclass(frozen=True, slots=True)
-class WkwCheck:
-    """Settings for checking the files of one mag; small to pickle."""
+@dataclass(frozen=True)
+class WkwCheck(ArrayCheck):
+    """Check of the files of one mag; small to pickle."""
 
-    folder: str
-    """Folder of the mag."""
-    header: WkwHeader
-    """Expected header of its files."""
-    box: BoundingBox | None
+    box: BoundingBox | None = None
     """Box of the layer [voxels of the mag]; None if unknown."""
-    decode: bool
-    """Whether blocks are decoded."""
-    find_largest: bool = False
-    """Whether the largest value is determined."""
     recorded_box: BoundingBox | None = None
     """Box in the provenance [voxels of the mag]; it replaces an unknown ``box`` in the search for
     nonzero voxels outside."""
 
-    def check_files(self, files: Sequence[tuple[Vec3, int]]) -> Findings:
-        """Check several files, each given with its size when it was written (0 if unknown)."""
-        total = Findings()
-        for shard, expected in files:
-            findings = self.check_shard(shard)
-            total += findings
-            if (
-                expected
-                and findings.nbytes != expected
-                and findings.files
-                and all(fault.severity == NOTE for fault in findings.faults)
-            ):
-                what = f"{findings.nbytes} bytes", f"{expected} when it was written"
-                total += Findings(
-                    (Fault("file.size_changed", file_path(self.folder, shard), *what),)
-                )
-        return total
+    @cached_property
+    def header(self) -> WkwHeader:
+        """Expected header of the files."""
+        return header_of(self.array)
 
-    def check_shard(self, shard: Vec3) -> Findings:
-        """Check one file. A missing file is no fault, because another job may be writing the
-        mag."""
-        path = file_path(self.folder, shard)
-        try:
-            fault = _special_file_fault(path)
-            if fault is not None:
-                return Findings((fault,), 1)
-            file = open_data_file(self.folder, shard)
-        except FileNotFoundError:
-            return Findings()
-        except OSError as error:
-            return Findings((Fault("file.unreadable", path, error.strerror or str(error)),), 1)
-        with file:
-            return _FileCheck(self, shard, file).run()
+    def unopened(self, path: str, error: FormatError | OSError) -> Fault:
+        fault, store = super().unopened(path, error), store_at(path)
+        if fault.kind == "file.dangling":
+            found = f"a symbolic link to {store.link_target()}"
+            return replace(fault, found=found, expected="a file")
+        if fault.kind == "file.no_file":
+            return replace(fault, found="a folder" if store.is_folder() else "a special file")
+        return fault
+
+    def check_opened(self, file: Vec4, opened: StoredFile) -> Findings:
+        return _FileCheck(self, file[1:], cast("OpenFile", opened)).run()
+
+    def intact(self, file: Vec4, opened: StoredFile, head: Any = None) -> IntactChunks:
+        del opened
+        blocks = self.intact_blocks(file[1:], head)
+        codes = np.arange(len(blocks.bounds), dtype=np.uint64)
+        corner = np.array(file[1:], np.int64) * self.header.file_len
+        cells = np.pad(morton.decode(codes).astype(np.int64) + corner, ((0, 0), (1, 0)))
+        is_intact = blocks.bounds[:, 1] > 0
+        header = (blocks.header or self.header).for_data_file()
+        layout = replace(layout_of(self.array), header=header)
+        return IntactChunks(cells[is_intact], blocks.bounds[is_intact], cells[~is_intact], layout)
 
     def open_damaged(self, shard: Vec3) -> DamagedFile:
         """Open a file with broken blocks, for reading its intact ones."""
@@ -294,7 +282,7 @@ class IntactBlocks:
 
     header: WkwHeader | None
     """Header used for decoding; None if it is broken or belongs to another mag."""
-    bounds: npt.NDArray[np.int64]
+    bounds: IntArray
     """Start and end of each block [bytes], (0, 0) for a broken one; shape (blocks_per_file, 2)."""
     is_whole: bool
     """Whether the file has no fault under that header."""
@@ -313,7 +301,7 @@ class DamagedFile:
         self._intact = check.intact_blocks(shard)
         self._corner = tuple(n * check.header.file_len for n in shard)
 
-    def intact_parts(self, block: Vec3) -> Iterator[tuple[int, npt.NDArray[Any]]]:
+    def intact_parts(self, block: Vec3) -> Iterator[tuple[int, AnyArray]]:
         """Yield channel 0 and the voxels (c, x, y, z) of a block, given by its index in the mag,
         unless it is broken."""
         header, inside = (
@@ -329,27 +317,6 @@ class DamagedFile:
         with store_at(self._path).open_stream() as file:
             file.seek(start)
             yield 0, decode_block(file.read(end - start), header, self._path, code, start)
-
-
-def _special_file_fault(path: str) -> Fault | None:
-    """Return a fault if the path is not a regular file or a link to one, else None."""
-    store = store_at(path)
-    mode = store.status(follow_symlinks=False).st_mode
-    if stat.S_ISLNK(mode):
-        try:
-            mode = store.status().st_mode
-        except (FileNotFoundError, NotADirectoryError):
-            return Fault(
-                "file.dangling",
-                path,
-                f"a symbolic link to {store.link_target()}",
-                "a file",
-            )
-    if not stat.S_ISREG(mode):
-        return Fault(
-            "file.no_file", path, "a folder" if stat.S_ISDIR(mode) else "a special file", "a file"
-        )
-    return None
 
 
 class _FileCheck:
@@ -373,7 +340,7 @@ class _FileCheck:
         self._blocks = self._nonzero = 0
         self._largest: int | None = None
         self._outside: BoundingBox | None = None
-        self.intact_bounds: npt.NDArray[np.int64] | None = None
+        self.intact_bounds: IntArray | None = None
         self.header = header
 
     def run(self) -> Findings:
@@ -470,9 +437,7 @@ class _FileCheck:
             self._file.read_some(ENTRY_NBYTES, header.smallest_data_offset - ENTRY_NBYTES), "little"
         )
 
-    def _pages(
-        self, header: WkwHeader, num_blocks: int
-    ) -> Iterator[tuple[int, npt.NDArray[np.uint64]]]:
+    def _pages(self, header: WkwHeader, num_blocks: int) -> Iterator[tuple[int, UintArray]]:
         """Yield the boundaries of the first ``num_blocks`` blocks by page: number of the first
         block, boundaries."""
         for first in range(0, num_blocks, _PAGE_ENTRIES):
@@ -498,8 +463,8 @@ class _FileCheck:
         self,
         header: WkwHeader,
         first: int,
-        bounds: npt.NDArray[np.int64],
-        is_valid: npt.NDArray[np.bool_],
+        bounds: IntArray,
+        is_valid: BoolArray,
     ) -> None:
         """Decode the blocks of a page that have valid boundaries, in runs of consecutive blocks."""
         sizes = np.diff(bounds)
@@ -524,9 +489,9 @@ class _FileCheck:
     def _decode_batch(
         self,
         header: WkwHeader,
-        codes: npt.NDArray[np.int64],
-        starts: npt.NDArray[np.int64],
-        sizes: npt.NDArray[np.int64],
+        codes: IntArray,
+        starts: IntArray,
+        sizes: IntArray,
     ) -> None:
         memory = read_buffer(int(sizes.sum()))
         self._file.read_into(memory, int(starts[0]))
@@ -578,9 +543,9 @@ class _FileCheck:
     def _add_broken(
         self,
         header: WkwHeader,
-        row: npt.NDArray[np.int64],
+        row: IntArray,
         nbytes: int,
-        memory: npt.NDArray[np.uint8],
+        memory: ByteArray,
     ) -> None:
         stored = memory[row[START] : row[START] + row[SIZE]].tobytes()
         if nbytes < 0:
@@ -619,7 +584,7 @@ class _FileCheck:
         )
         return x, y, z
 
-    def _find_outside(self, out: npt.NDArray[Any], table: npt.NDArray[np.int64], edge: int) -> None:
+    def _find_outside(self, out: AnyArray, table: IntArray, edge: int) -> None:
         """Extend the box of nonzero voxels outside the layer's box, from blocks that are not
         completely inside."""
         box = self._check.recorded_box if self._check.box is None else self._check.box
@@ -648,7 +613,7 @@ class _FileCheck:
 
 
 def _batches(
-    blocks: npt.NDArray[np.intp], sizes: npt.NDArray[np.int64], block_nbytes: int
+    blocks: npt.NDArray[np.intp], sizes: IntArray, block_nbytes: int
 ) -> Iterator[npt.NDArray[np.intp]]:
     """Split consecutive blocks into batches that are bounded in stored and in decoded bytes."""
     if not len(blocks):

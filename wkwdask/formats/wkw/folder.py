@@ -26,8 +26,7 @@ from wkwdask.store.store import numbered, store_at
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import IntArray
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.store import OpenFile, StoredEntry
 
@@ -181,7 +180,7 @@ _LOOKS_LIKE_DATA = re.compile(r"[xyz]\s*[-+]?\d+(\.wkw)?", re.IGNORECASE)
 class Listing:
     """Contents of the folder of a mag."""
 
-    shards: npt.NDArray[np.int64]
+    shards: IntArray
     """Index of each data file along x, y, z, sorted by z, y, x; shape (n, 3)."""
     faults: tuple[Fault, ...]
     """Faults of unexpected names."""

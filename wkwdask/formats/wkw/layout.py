@@ -38,14 +38,13 @@ from wkwdask.geometry import morton
 from wkwdask.kernels.blocks.batch import compress_bound, encode_from, zero_encoding
 from wkwdask.kernels.blocks.layout import cubes_table
 from wkwdask.model.codec import LZ4_BLOCK, ChunkCodec, Encoding
-from wkwdask.model.layout import Shards
+from wkwdask.model.layout import RewritableShards
 from wkwdask.model.stored_array import BoxLayout, StoredArray
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import AnyArray, ByteArray, IntArray, UintArray
     from wkwdask.formats.wkw.header import WkwHeader
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.chunk_grid import ChunkGrid, Vec4
@@ -96,24 +95,24 @@ class WkwCodec(ChunkCodec):
         del shape
         return compress_bound(self.header.block_nbytes)
 
-    def decode(self, data: bytes, shape: Vec4, source: str, offset: int = 0) -> npt.NDArray[Any]:
+    def decode(self, data: bytes, shape: Vec4, source: str, offset: int = 0) -> AnyArray:
         del shape
         return decode_block(data, self.header, source, 0, offset)
 
-    def encode(self, voxels: npt.NDArray[Any], source: str) -> bytes:
+    def encode(self, voxels: AnyArray, source: str) -> bytes:
         del source
         return encode_block(voxels, self.header, self.level)
 
     def encode_batch(
         self,
-        array: npt.NDArray[Any],
-        corners: npt.NDArray[np.int64],
+        array: AnyArray,
+        corners: IntArray,
         shape: Vec3,
         output: FileBuffer,
         source: str,
         *,
         stores_zeros: bool,
-    ) -> tuple[npt.NDArray[np.int64], int]:
+    ) -> tuple[IntArray, int]:
         del source
         out = output.reserve(len(corners) * compress_bound(self.header.block_nbytes))
         block_type = self.header.block_type
@@ -131,7 +130,7 @@ class WkwCodec(ChunkCodec):
 
 
 @dataclass(frozen=True, slots=True)
-class WkwFiles(Shards, BoxLayout):
+class WkwFiles(RewritableShards, BoxLayout):
     """Layout of a data file: header, jump table if compressed, all blocks in Morton order."""
 
     is_dense = True
@@ -145,9 +144,7 @@ class WkwFiles(Shards, BoxLayout):
     # --------------------------------------------------------------------------------------------
     # reading
 
-    def read_box(
-        self, array: StoredArray, out: npt.NDArray[Any], low: Vec4, *, fill_zeros: bool
-    ) -> int:
+    def read_box(self, array: StoredArray, out: AnyArray, low: Vec4, *, fill_zeros: bool) -> int:
         """Fill an array with voxels, file by file; each batch of blocks is decoded in one compiled
         call."""
         header, store, edge = self.header, array.store, self.header.file_len_vx
@@ -158,22 +155,19 @@ class WkwFiles(Shards, BoxLayout):
             range(z // edge, -(-(z + depth) // edge)),
         )
         if store.is_remote:
-            return read_remote_box(
-                store,
-                header,
-                BoxRead(out, (x, y, z), channel, fill_zeros=True),
-                list(product(x_files, y_files, z_files)),
+            reading = BoxRead(out, (x, y, z), channel, fill_zeros=True)
+            nonzero = read_remote_box(
+                store, header, reading, list(product(x_files, y_files, z_files))
             )
+            if reading.absent:
+                array.identity.check(has_absent=True)
+            return nonzero
         reading = BoxRead(out, (x, y, z), channel, fill_zeros=fill_zeros)
         try:
             if len(x_files) * len(y_files) * len(z_files) > 1 and has_small_files(header):
                 read_one = partial(_read_file, store, header)
                 nonzero = read_small_files(
-                    store,
-                    header,
-                    (x_files, y_files, z_files),
-                    reading,
-                    read_one,
+                    store, header, (x_files, y_files, z_files), reading, read_one
                 )
             else:
                 nonzero = 0
@@ -212,7 +206,7 @@ class WkwFiles(Shards, BoxLayout):
     def _opened(self, file: StoredFile) -> WkwFile:
         return WkwFile(cast("OpenFile", file), self.header)
 
-    def locate(self, file: StoredFile, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def locate(self, file: StoredFile, cells: IntArray) -> IntArray:
         """Look up blocks; a WKW file stores every block."""
         bounds, codes = self._opened(file).all_bounds(), self.codes(cells)
         return np.stack(
@@ -222,9 +216,7 @@ class WkwFiles(Shards, BoxLayout):
     def has_same_encoding(self, file: StoredFile) -> bool:
         return self._opened(file).header.is_compressed == self.header.is_compressed
 
-    def without_zeros(
-        self, file: StoredFile, places: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.int64]:
+    def without_zeros(self, file: StoredFile, places: IntArray) -> IntArray:
         """Omit all blocks if every block is stored like a block of zeros."""
         stored, zero = self._opened(file), self.zero
         starts, ends = places[np.argsort(places[:, 0], kind="stable"), :2].T
@@ -244,16 +236,14 @@ class WkwFiles(Shards, BoxLayout):
     # writing
 
     @property
-    def zero(self) -> npt.NDArray[np.uint8]:
+    def zero(self) -> ByteArray:
         """Stored bytes of a block of zeros."""
         return zero_encoding(self.header.block_nbytes, self.header.block_type, self.level)
 
-    def codes(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    def codes(self, cells: IntArray) -> UintArray:
         return morton.encode(cells[:, 1:] % self.header.file_len)
 
-    def ordered_cells(
-        self, low: Vec4, high: Vec4
-    ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+    def ordered_cells(self, low: Vec4, high: Vec4) -> tuple[UintArray, IntArray]:
         length = self.header.file_len
         x, y, z = (n // length * length for n in low[1:])
         codes, places = morton.ordered_box(
@@ -272,6 +262,18 @@ class WkwFiles(Shards, BoxLayout):
     def new_shard(self, first: Vec4, grid: ChunkGrid, buffer: FileBuffer) -> _NewShard:
         del first, grid
         return _NewShard(self.header, self.zero, buffer)
+
+    def write_chunks(
+        self, cells: IntArray, append: Callable[[int], None], buffer: FileBuffer
+    ) -> bytes:
+        shard, codes = _NewShard(self.header, self.zero, buffer), self.codes(cells)
+        for row in np.argsort(codes).tolist():
+            code = codes[row : row + 1]
+            shard.start_stretch(code)
+            start = buffer.end
+            append(row)
+            shard.record(code, np.array([buffer.end - start]))
+        return shard.finish()
 
     def is_whole(self, file: StoredFile) -> bool:
         """Return whether header and jump table are valid."""
@@ -296,13 +298,13 @@ class _NewShard:
                                append    _fill           append
     """
 
-    def __init__(self, header: WkwHeader, zero: npt.NDArray[np.uint8], buffer: FileBuffer) -> None:
+    def __init__(self, header: WkwHeader, zero: ByteArray, buffer: FileBuffer) -> None:
         self._header, self._zero = header, zero
         self._sizes = np.full(header.blocks_per_file, zero.size, np.int64)
         self._next = 0
         self.buffer = buffer
 
-    def start_stretch(self, codes: npt.NDArray[np.uint64]) -> int:
+    def start_stretch(self, codes: UintArray) -> int:
         """Write zeros up to the first block, and return how many of the blocks follow it without a
         gap."""
         self._fill(int(codes[0]))
@@ -314,7 +316,7 @@ class _NewShard:
             self.buffer.repeat(self._zero, code - self._next)
             self._next = code
 
-    def record(self, codes: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64]) -> None:
+    def record(self, codes: UintArray, sizes: IntArray) -> None:
         """Record the sizes of appended blocks."""
         self._next = int(codes[-1]) + 1
         self._sizes[self._next - len(codes) : self._next] = sizes

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 
-from wkwdask.formats.wkw.folder import file_name
+from wkwdask.formats.wkw.folder import file_name, file_path
 from wkwdask.formats.wkw.stored_file import (
     WkwFile,
     has_small_files,
@@ -33,8 +33,7 @@ from wkwdask.streams.threads import for_each
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import IntArray
     from wkwdask.formats.wkw.header import WkwHeader
     from wkwdask.formats.wkw.stored_file import Batch, BoxRead
     from wkwdask.geometry.mag import Vec3
@@ -141,6 +140,7 @@ def read_remote_box(
                 z * edge - reading.topleft[2],
             )
             if file is None:
+                reading.absent[y, z] = file_path(store.url, (x, y, z))
                 reading.zeros.add(cubes_table(corner, edge), edge)
                 continue
             for page, at in file.pages(corner, shape):
@@ -182,9 +182,7 @@ class _PairReader:
         self.broken: list[int] = []
         """Numbers of blocks that did not decode."""
 
-    def jobs(
-        self, file: WkwFile, codes: npt.NDArray[np.int64], first: int
-    ) -> list[tuple[WkwFile, npt.NDArray[np.int64]]]:
+    def jobs(self, file: WkwFile, codes: IntArray, first: int) -> list[tuple[WkwFile, IntArray]]:
         """Return the byte ranges of some blocks of a file: start, stop and number of each block,
         shape (n, 3)."""
         places = np.concatenate(
@@ -203,7 +201,7 @@ class _PairReader:
             else []
         )
 
-    def read(self, job: tuple[WkwFile, npt.NDArray[np.int64]]) -> None:
+    def read(self, job: tuple[WkwFile, IntArray]) -> None:
         """Read one byte range and decode its blocks."""
         file, places = job
         begin = int(places[0, 0])

@@ -37,8 +37,7 @@ from wkwdask.model.writing.run import publish_shard
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import AnyArray, BoolArray, IntArray, UintArray
     from wkwdask.formats.wkw.stored_file import WkwFile
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
@@ -203,9 +202,7 @@ class _Splice:
             self._stored.folder, (x, y, z)
         )
 
-    def _annotated(
-        self, inside: BoundingBox, cube: Vec3, edge: int
-    ) -> npt.NDArray[np.bool_] | None:
+    def _annotated(self, inside: BoundingBox, cube: Vec3, edge: int) -> BoolArray | None:
         """Return a mask, in Morton order, of the blocks of a cube that an annotation changes; None
         if there are none."""
         if inside.is_empty or not isinstance(self._source, Overlaid):
@@ -218,16 +215,11 @@ class _Splice:
         low = [t // step - n * edge for t, n in zip(inside.topleft, cube, strict=True)]
         annotated[tuple(slice(a, a + n) for a, n in zip(low, covered.shape, strict=True))] = covered
         _, blocks = morton.ordered_box((0, 0, 0), (edge,) * 3)
-        in_morton_order: npt.NDArray[np.bool_] = annotated[tuple(blocks.T)]
+        in_morton_order: BoolArray = annotated[tuple(blocks.T)]
         return in_morton_order
 
     def _runs(
-        self,
-        cube: Vec3,
-        edge: int,
-        inside: BoundingBox,
-        annotated: npt.NDArray[np.bool_] | None,
-        whole: int,
+        self, cube: Vec3, edge: int, inside: BoundingBox, annotated: BoolArray | None, whole: int
     ) -> list[tuple[int, int, int]]:
         """Split the blocks of a cube, in Morton order, into runs of one kind: first block, end,
         kind."""
@@ -248,7 +240,7 @@ class _Splice:
         starts = [0, *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), len(kinds)]
         return [(first, last, int(kinds[first])) for first, last in pairwise(starts)]
 
-    def _put_stored(self, file: WkwFile, first: int, bounds: npt.NDArray[np.int64]) -> None:
+    def _put_stored(self, file: WkwFile, first: int, bounds: IntArray) -> None:
         """Copy stored blocks byte for byte."""
         if not self._has_voxels:
             # a file of zeros is not written, so look for the first block with voxels
@@ -262,7 +254,7 @@ class _Splice:
         step = self._header.block_len
         _, blocks = morton.ordered_box((0, 0, 0), (edge,) * 3)
         x, y, z = ((blocks[number] + np.multiply(cube, edge)) * step).tolist()
-        voxels: npt.NDArray[Any] = np.zeros(
+        voxels: AnyArray = np.zeros(
             (self._header.num_channels, step, step, step), self._target.dtype, order="F"
         )
         inside = cell_box((x // step, y // step, z // step), (step,) * 3, self._box).intersection(
@@ -281,7 +273,7 @@ class _Splice:
         self._has_voxels |= nonzero > 0
         self._file.record(codes, sizes)
 
-    def _begin(self, count: int) -> npt.NDArray[np.uint64]:
+    def _begin(self, count: int) -> UintArray:
         """Return the Morton codes of the next blocks, after zeros up to the first of them."""
         codes = np.arange(self._next, self._next + count, dtype=np.uint64)
         self._file.start_stretch(codes)

@@ -12,7 +12,7 @@ import math
 import stat
 import threading
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -47,8 +47,7 @@ from wkwdask.store.store import store_at
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import AnyArray, BoolArray, ByteArray, IntArray
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.store import OpenFile, Store
     from wkwdask.model.writing.file_buffer import FileBuffer
@@ -73,7 +72,7 @@ class BoxRead:
     __slots__ = ("absent", "first_channel", "memory", "out", "topleft", "zeros")
 
     def __init__(
-        self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int, *, fill_zeros: bool
+        self, out: AnyArray, topleft: Vec3, first_channel: int, *, fill_zeros: bool
     ) -> None:
         self.out = out
         self.topleft = topleft
@@ -111,7 +110,7 @@ class WkwFile:
         self.mag_header = mag_header
         self.header = parse_header(file.read_some(HEADER_NBYTES, 0), file.name, is_data_file=True)
         mag_header.check_same_mag(self.header, file.name)
-        self._pages: LruCache[npt.NDArray[np.int64]] = LruCache(_PAGES_PER_FILE)
+        self._pages: LruCache[IntArray] = LruCache(_PAGES_PER_FILE)
         header, descriptor = self.header, file.descriptor
         self._blocks = (
             None
@@ -231,7 +230,7 @@ class WkwFile:
                 (corner[0] + x * page_edge, corner[1] + y * page_edge, corner[2] + z * page_edge),
             )
 
-    def bounds_of(self, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def bounds_of(self, codes: IntArray) -> IntArray:
         """Return start and end of blocks with ascending codes, shape (n, 2)."""
         pages = codes // PAGE_ENTRIES
         parts = [
@@ -242,19 +241,19 @@ class WkwFile:
             [np.stack([page[places], page[places + 1]], axis=1) for page, places in parts]
         )
 
-    def bounds(self, first: int, count: int) -> npt.NDArray[np.int64]:
+    def bounds(self, first: int, count: int) -> IntArray:
         """Return the boundaries of consecutive blocks within one page of the jump table."""
         page, place = divmod(first, PAGE_ENTRIES)
         return self.page(page)[place : place + count + 1]
 
-    def all_bounds(self) -> npt.NDArray[np.int64]:
+    def all_bounds(self) -> IntArray:
         """Return the boundaries of all blocks."""
         pages = [
             self.page(number) for number in range(-(-self.header.blocks_per_file // PAGE_ENTRIES))
         ]
         return np.concatenate([pages[0], *(page[1:] for page in pages[1:])])
 
-    def is_all_zero(self, bounds: npt.NDArray[np.int64], zero: npt.NDArray[np.uint8]) -> bool:
+    def is_all_zero(self, bounds: IntArray, zero: ByteArray) -> bool:
         """Return whether consecutive stored blocks all equal a stored block of zeros; reading stops
         at the first that does not."""
         if (np.diff(bounds) != zero.size).any():
@@ -268,7 +267,7 @@ class WkwFile:
                 return False
         return True
 
-    def copy_blocks(self, first: int, bounds: npt.NDArray[np.int64], output: FileBuffer) -> None:
+    def copy_blocks(self, first: int, bounds: IntArray, output: FileBuffer) -> None:
         """Append consecutive stored blocks to a new file; raises CorruptError for one that does not
         decode to its length."""
         if not self.header.is_compressed:
@@ -279,9 +278,7 @@ class WkwFile:
             self._read_checked(code, part, room)
             output.advance(room.size)
 
-    def _checked_parts(
-        self, first: int, bounds: npt.NDArray[np.int64]
-    ) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+    def _checked_parts(self, first: int, bounds: IntArray) -> Iterator[tuple[int, IntArray]]:
         """Yield the code of the first block and the boundaries of blocks that are read together,
         while they are in the CPU cache."""
         sizes, largest = np.diff(bounds), compress_bound(self.header.block_nbytes)
@@ -299,9 +296,7 @@ class WkwFile:
             yield first + start, bounds[start : stop + 1]
             start = stop
 
-    def _read_checked(
-        self, first: int, bounds: npt.NDArray[np.int64], memory: npt.NDArray[np.uint8]
-    ) -> None:
+    def _read_checked(self, first: int, bounds: IntArray, memory: ByteArray) -> None:
         self.file.read_into(memory, int(bounds[0]))
         places, done = np.stack([bounds[:-1] - bounds[0], np.diff(bounds)], axis=1), 0
         while (broken := first_invalid_lz4(memory, places[done:], self.header.block_nbytes)) >= 0:
@@ -314,12 +309,12 @@ class WkwFile:
             decode_block(data, self.header, self.path, code, offset)  # raises the error
             done += broken + 1
 
-    def nonzero_codes(self, level: int) -> npt.NDArray[np.int64]:
+    def nonzero_codes(self, level: int) -> IntArray:
         """Return the Morton codes of all blocks except those stored as the encoder stores zeros; no
         block is decoded."""
         return np.flatnonzero(self.are_nonzero(self.all_bounds(), level))
 
-    def are_nonzero(self, bounds: npt.NDArray[np.int64], level: int) -> npt.NDArray[np.bool_]:
+    def are_nonzero(self, bounds: IntArray, level: int) -> BoolArray:
         """Return which of some consecutive blocks are not stored as the encoder stores zeros."""
         header = self.header
         is_nonzero = np.ones(len(bounds) - 1, np.bool_)
@@ -358,7 +353,7 @@ class WkwFile:
                 f"{where}: {size} stored bytes, expected at most {_MAX_STORED_NBYTES}"
             )
 
-    def page(self, number: int) -> npt.NDArray[np.int64]:
+    def page(self, number: int) -> IntArray:
         """Return the block boundaries of one page of the jump table; each page is read and checked
         once."""
         page = self._pages.get(number)
@@ -445,9 +440,9 @@ def _dangling(path: str) -> MissingError:
     )
 
 
-def read_buffer(nbytes: int) -> npt.NDArray[np.uint8]:
+def read_buffer(nbytes: int) -> ByteArray:
     """Return this thread's read buffer, grown if necessary."""
-    memory: npt.NDArray[np.uint8] | None = getattr(_buffers, "memory", None)
+    memory: ByteArray | None = getattr(_buffers, "memory", None)
     if memory is None or memory.size < nbytes:
         memory = np.empty(max(nbytes, 1 << 20), np.uint8)
         _buffers.memory = memory
@@ -514,7 +509,7 @@ def read_small_files(
 
 
 def read_batch(
-    store: Store, indices: Iterator[Vec3], max_nbytes: int, memory: npt.NDArray[np.uint8]
+    store: Store, indices: Iterator[Vec3], max_nbytes: int, memory: ByteArray
 ) -> list[tuple[int, int, int, int, int]]:
     """Read files until the buffer is full; return index, offset in the buffer and size of each."""
     requested: list[Vec3] = []
@@ -532,12 +527,8 @@ def read_batch(
 
 
 def find_blocks(
-    table: npt.NDArray[np.int64],
-    start: npt.NDArray[np.int64],
-    size: npt.NDArray[np.int64],
-    header: WkwHeader,
-    memory: npt.NDArray[np.uint8],
-) -> npt.NDArray[np.bool_]:
+    table: IntArray, start: IntArray, size: IntArray, header: WkwHeader, memory: ByteArray
+) -> BoolArray:
     """Fill in the location of the block of each file; return which files have a matching header and
     a complete block."""
     table_end = HEADER_NBYTES + 8 * header.is_compressed
@@ -555,14 +546,14 @@ def find_blocks(
     is_inside = (
         (size[:, 0] >= table_end) & (offset >= table_end) & (offset <= end) & (end <= size[:, 0])
     )
-    is_valid: npt.NDArray[np.bool_] = (
+    is_valid: BoolArray = (
         is_same.all(axis=1) & is_inside & (table[:, SIZE] >= header.block_nbytes / MAX_LZ4_RATIO)
     )
     return is_valid
 
 
 def _decode(
-    memory: npt.NDArray[np.uint8], table: npt.NDArray[np.int64], header: WkwHeader, reading: BoxRead
+    memory: ByteArray, table: IntArray, header: WkwHeader, reading: BoxRead
 ) -> tuple[int, list[list[int]]]:
     """Decode all blocks; return how many are not all zero, and the indices of files with a broken
     block."""

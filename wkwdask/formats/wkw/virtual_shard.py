@@ -28,8 +28,7 @@ from wkwdask.kernels.codecs.blosc_layout import FRAME_NBYTES, STORED_NBYTES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import BoolArray
     from wkwdask.formats.wkw.header import WkwHeader
     from wkwdask.formats.wkw.stored_file import WkwFile
 
@@ -47,9 +46,7 @@ class VirtualShard:
 
     encoding = ""
 
-    def __init__(
-        self, file: WkwFile, cube: int, find_inside: Callable[[], npt.NDArray[np.bool_]]
-    ) -> None:
+    def __init__(self, file: WkwFile, cube: int, find_inside: Callable[[], BoolArray]) -> None:
         """Prepare the cube with a number, in Morton order; ``find_inside`` returns the mask (z, y,
         x) of the blocks that the bounding box touches."""
         header, count = file.header, cube_len(file.header) ** 3

@@ -31,8 +31,7 @@ from wkwdask.store.lru import LruCache
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import AnyArray, IntArray
     from wkwdask.model.chunk_grid import Vec4
     from wkwdask.model.layout import ChunkSource, StoredChunk
     from wkwdask.model.store import Store
@@ -68,10 +67,10 @@ class ZarrPythonCodec(ZarrChunks):
         del shape
         return sys.maxsize
 
-    def decode(self, data: bytes, shape: Vec4, source: str, offset: int = 0) -> npt.NDArray[Any]:
+    def decode(self, data: bytes, shape: Vec4, source: str, offset: int = 0) -> AnyArray:
         raise UnsupportedError(f"{source}: only zarr-python can decode its chunks")
 
-    def encode(self, voxels: npt.NDArray[Any], source: str) -> bytes:
+    def encode(self, voxels: AnyArray, source: str) -> bytes:
         raise UnsupportedError(f"{source}: only zarr-python can encode its chunks")
 
     def check_packages(self, source: str) -> None:
@@ -86,12 +85,10 @@ class ZarrPythonReader(ShardLayout, BoxLayout):
     is_sharded: bool
     """Whether a file contains many chunks."""
 
-    def chunks_at(self, array: ChunkSource, cells: npt.NDArray[np.int64]) -> Iterator[StoredChunk]:
+    def chunks_at(self, array: ChunkSource, cells: IntArray) -> Iterator[StoredChunk]:
         raise UnsupportedError(f"{array.store.url}: only zarr-python can find its chunks")
 
-    def read_box(
-        self, array: StoredArray, out: npt.NDArray[Any], low: Vec4, *, fill_zeros: bool
-    ) -> int:
+    def read_box(self, array: StoredArray, out: AnyArray, low: Vec4, *, fill_zeros: bool) -> int:
         # zarr-python reads an absent chunk as the fill value, even if the whole folder was removed
         # or unmounted
         array.identity.check(has_absent=True)

@@ -30,8 +30,7 @@ from wkwdask.model.extras import import_extra
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import AnyArray, ByteArray
     from wkwdask.model.chunk_grid import Vec4
 
 SOURCE = "chunk"
@@ -46,7 +45,7 @@ def decode_bounded(
     data: bytes,
     max_nbytes: int,
     decode: Callable[..., Any],
-    memory: npt.NDArray[np.uint8] | None = None,
+    memory: ByteArray | None = None,
 ) -> Any:
     """Decode a compressed chunk to at most ``max_nbytes`` bytes, perhaps into ``memory`` of this
     size.
@@ -85,7 +84,7 @@ def _lzma(options: Mapping[str, Any]) -> Stream:
     return Stream("LZMA", lambda: lzma.LZMADecompressor(form, memory, filters), lzma.LZMAError)
 
 
-def _zstd(data: bytes, max_nbytes: int, memory: npt.NDArray[np.uint8] | None) -> Any:
+def _zstd(data: bytes, max_nbytes: int, memory: ByteArray | None) -> Any:
     imagecodecs = import_extra("imagecodecs", SOURCE, "zarr")
     try:
         out = imagecodecs.zstd_decode(data, out=max(max_nbytes, 1) if memory is None else memory)
@@ -246,7 +245,7 @@ class ZarrCodec(ZarrChunks):
             self.nbytes * (MAX_FILTER_GROWTH if self.filters else 1) + _COMPRESSOR_OVERHEAD_NBYTES
         ) * (2 if self.stages else 1)
 
-    def decode(self, data: bytes, shape: Vec4, source: str, offset: int = 0) -> npt.NDArray[Any]:
+    def decode(self, data: bytes, shape: Vec4, source: str, offset: int = 0) -> AnyArray:
         del shape
         content: Any = data
         # A filter may return an array of any type and memory order; only its bytes are used below.
@@ -287,7 +286,7 @@ class ZarrCodec(ZarrChunks):
         for kind, settings in self.stages:
             _compressor(kind, settings)
 
-    def encode(self, voxels: npt.NDArray[Any], source: str) -> bytes:
+    def encode(self, voxels: AnyArray, source: str) -> bytes:
         """Encode a chunk; one at the upper ends of the array is padded with zeros, because Zarr
         stores whole chunks only."""
         del source
@@ -308,7 +307,7 @@ class ZarrCodec(ZarrChunks):
 
 
 def _undo_stage(
-    kind: str, settings: str, data: Any, max_nbytes: int, memory: npt.NDArray[np.uint8] | None
+    kind: str, settings: str, data: Any, max_nbytes: int, memory: ByteArray | None
 ) -> Any:
     if kind == "crc32c":
         raw = bytes(data)

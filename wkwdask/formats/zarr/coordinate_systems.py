@@ -23,6 +23,8 @@ from wkwdask.model.levels import is_number
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from wkwdask.model.json_text import JsonObject
+
 INTRINSIC = "physical"
 """Name of the intrinsic system of new images."""
 _MAX_DEPTH = 8  # of sequences in sequences
@@ -43,7 +45,7 @@ class PlacedImage:
 
     system: str
     """Name of the intrinsic system."""
-    axes: tuple[dict[str, Any], ...]
+    axes: tuple[JsonObject, ...]
     """Axes of the intrinsic system."""
     placements: tuple[tuple[str, Placement | None], ...]
     """Path and placement of each dataset; None if it is no scale and translation."""
@@ -51,9 +53,7 @@ class PlacedImage:
     """Transformations that are not applied, for a warning."""
 
 
-def dataset_entry(
-    path: str, scale: Sequence[float], translation: Sequence[float]
-) -> dict[str, Any]:
+def dataset_entry(path: str, scale: Sequence[float], translation: Sequence[float]) -> JsonObject:
     """Return the entry of a new dataset ("multiscales" metadata, ``datasets``)."""
     steps = [
         {"type": "scale", "scale": list(scale)},
@@ -68,14 +68,14 @@ def dataset_entry(
     return {"path": path, "coordinateTransformations": [step]}
 
 
-def steps_of(entry: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def steps_of(entry: Mapping[str, Any]) -> Iterator[JsonObject]:
     """Yield the transformations of a dataset entry of any version, those of a sequence one by
     one."""
     for step in entry.get("coordinateTransformations", ()):
         yield from step.get("transformations", ()) if step.get("type") == "sequence" else (step,)
 
 
-def in_style_of(entry: dict[str, Any], image: Mapping[str, Any]) -> dict[str, Any]:
+def in_style_of(entry: JsonObject, image: Mapping[str, Any]) -> JsonObject:
     """Return a new dataset entry with the intrinsic system of an existing image, referred to in the
     way of its draft of the specification."""
     (step,) = entry["coordinateTransformations"]
@@ -94,7 +94,7 @@ def in_style_of(entry: dict[str, Any], image: Mapping[str, Any]) -> dict[str, An
     }
 
 
-def intrinsic_axes(image: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
+def intrinsic_axes(image: Mapping[str, Any], where: str) -> list[JsonObject]:
     """Return the names, types and units of the axes of the intrinsic system."""
     known = ("name", "type", "unit")
     return [
@@ -191,11 +191,11 @@ def scene_paths(scene: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(path for path in paths if isinstance(path, str) and path))
 
 
-def _parse_systems(value: Any, where: str) -> dict[str, list[dict[str, Any]]]:
+def _parse_systems(value: Any, where: str) -> dict[str, list[JsonObject]]:
     """Return the axes of the systems by their names ("coordinateSystems" metadata)."""
     if not isinstance(value, list) or not value:
         _fail(where, "a list of coordinate systems", value)
-    systems: dict[str, list[dict[str, Any]]] = {}
+    systems: dict[str, list[JsonObject]] = {}
     for number, system in enumerate(value):
         at = f"{where}[{number}]"
         name, axes = (

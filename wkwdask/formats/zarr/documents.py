@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from wkwdask.model.json_text import JsonObject
+
 
 FILE_NAME = "zarr.json"
 INNER_BOX = "inner_box_vx"
@@ -47,7 +49,7 @@ def zarr_shape(axes: str, num_channels: int, shape: Sequence[int]) -> list[int]:
     return [int(lengths.get(letter, 1)) for letter in axes]
 
 
-def group_document(attributes: dict[str, Any]) -> dict[str, Any]:
+def group_document(attributes: JsonObject) -> JsonObject:
     return {"zarr_format": 3, "node_type": "group", "attributes": attributes}
 
 
@@ -56,10 +58,10 @@ def array_document(
     num_channels: int,
     dtype: np.dtype[Any],
     chunk_shape: Sequence[int],
-    codecs: list[dict[str, Any]],
-    attributes: dict[str, Any],
+    codecs: list[JsonObject],
+    attributes: JsonObject,
     axes: str | None = None,
-) -> dict[str, Any]:
+) -> JsonObject:
     axes = axes or new_axes(num_channels)
     lengths, chunk = (zarr_shape(axes, num_channels, each) for each in (shape, chunk_shape))
     names = [None if letter == "-" else letter for letter in axes]
@@ -74,10 +76,10 @@ def generic_array_document(
     shape: Sequence[int],
     dtype: np.dtype[Any],
     chunk_shape: Sequence[int],
-    codecs: list[dict[str, Any]],
-    attributes: dict[str, Any],
+    codecs: list[JsonObject],
+    attributes: JsonObject,
     naming: str = "default",
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the ``zarr.json`` of an array with any axes."""
     return {
         "zarr_format": 3,
@@ -92,7 +94,7 @@ def generic_array_document(
     }
 
 
-def raw_codecs(dtype: np.dtype[Any]) -> list[dict[str, Any]]:
+def raw_codecs(dtype: np.dtype[Any]) -> list[JsonObject]:
     """Return the codecs of uncompressed little-endian chunks; values of one byte have no ``endian``
     (Zarr v3, codec ``bytes``)."""
     return [
@@ -102,5 +104,5 @@ def raw_codecs(dtype: np.dtype[Any]) -> list[dict[str, Any]]:
     ]
 
 
-def format_document(document: dict[str, Any]) -> str:
+def format_document(document: JsonObject) -> str:
     return json.dumps(document, indent=2)

@@ -13,7 +13,7 @@ from wkwdask.formats.zarr.documents import array_document, raw_codecs, zarr_shap
 from wkwdask.formats.zarr.ngff import zarr_format_of
 from wkwdask.model.codec import LZ4_BLOCK
 from wkwdask.model.stored_array import StoredArray
-from wkwdask.plans.chunks import chunks_per_shard, default_chunks_per_shard, holds_power_of_two
+from wkwdask.plans.chunks import chunks_per_shard, default_chunks_per_shard
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +39,7 @@ class ArrayEncoding:
     compression: str
     level: int
     shard_cells: Vec3 = (1, 1, 1)
-    """Chunks along x, y, z that one task writes, powers of two: a shard, or a group of files."""
+    """Chunks along x, y, z of a shard, or of a group of files that one task writes."""
     is_sharded: bool = False
     version: int = 3
     blosc: tuple[str, int] = BLOSC
@@ -50,7 +50,7 @@ class ArrayEncoding:
 
     @property
     def shard_shape(self) -> Vec3:
-        """Voxels along x, y, z that one task writes."""
+        """Voxels along x, y, z of a shard, or of a group of files."""
         x, y, z = (n * edge for n, edge in zip(self.shard_cells, self.chunk_shape, strict=True))
         return x, y, z
 
@@ -119,14 +119,10 @@ def with_defaults_from(options: ZarrOptions, like: Volume | None) -> ZarrOptions
         return options
     chunk_shape, shard_shape = options.chunk_shape or like.chunk_shape, options.shard_shape
     if shard_shape is None:
-        # tasks write a power of two of chunks, so a shard of, say, three chunks becomes one of the
-        # usual shape
-        keeps_shards = (
-            like.layout.is_sharded
-            and chunk_shape == like.chunk_shape
-            and holds_power_of_two(like.shard_shape, chunk_shape)
-        )
-        shard_shape = like.shard_shape if keeps_shards else like.layout.is_sharded
+        # not those of like.shard_shape, which can be a group of small shards
+        keeps_shards = like.layout.is_sharded and chunk_shape == like.chunk_shape
+        file = like.grid.file
+        shard_shape = file[1:] if keeps_shards and file is not None else like.layout.is_sharded
     completed = replace(options, chunk_shape=chunk_shape, shard_shape=shard_shape)
     kind, level = like.codec.compression
     if options.compression is not None or kind not in ("raw", *options.levels):

@@ -13,6 +13,7 @@ from wkwdask.formats.zarr.layer import read_node
 from wkwdask.formats.zarr.ngff import parse_image
 from wkwdask.model.faults import Fault
 from wkwdask.model.json_text import parse_object
+from wkwdask.model.placement import job_in
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
@@ -276,7 +277,9 @@ def _unlisted_arrays(group: Node, folder: str, first: Node | None) -> Iterator[F
         for member in store_at(folder).names()
         for path in (member, *(f"{member}/{tail}" for tail in tails))
     ):
-        if name in listed or name.startswith(".") or array_record(f"{folder}/{name}") is None:
+        if name in listed or name.startswith(".") or job_in(name.partition("/")[0]):
+            continue  # the last are levels of jobs that run, or that `clean` removes
+        if array_record(f"{folder}/{name}") is None:
             continue
         try:
             node = read_node(f"{folder}/{name}")

@@ -32,14 +32,16 @@ from wkwdask.model.image import Image, Level
 from wkwdask.model.json_text import parse_object
 from wkwdask.model.levels import Lengths, mag_from_ratio, ratio_of
 from wkwdask.model.parsing import reading, reason_of
+from wkwdask.model.placement import job_in
 from wkwdask.store.objects.remote import RemoteStore
 from wkwdask.store.paths import UrlName, basename, dirname, is_below, is_remote, is_valid_path
 from wkwdask.store.store import open_store, store_at, with_witness
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from wkwdask.formats.format import Url
+    from wkwdask.model.json_text import JsonObject
     from wkwdask.model.store import Store
     from wkwdask.model.stored_array import StoredArray
 
@@ -56,8 +58,8 @@ class Node:
     store: Store
     record: str
     """Name of the file that describes it: ``zarr.json``, ``.zarray`` or ``.zgroup``."""
-    document: dict[str, Any]
-    attributes: dict[str, Any]
+    document: JsonObject
+    attributes: JsonObject
     listed: tuple[str, ...]
     """Members of a group according to its consolidated metadata; the only listing of most remote
     groups."""
@@ -186,14 +188,14 @@ def read_node(location: str) -> Node | None:
     return None
 
 
-def _parse_document(raw: bytes, store: Store, name: str) -> dict[str, Any]:
+def _parse_document(raw: bytes, store: Store, name: str) -> JsonObject:
     try:
         return parse_object(raw, store.path_of(name))
     except CorruptError as error:
         raise CorruptError(f"{store.url}: not readable as Zarr array or group: {error}") from None
 
 
-def _checked_attributes(value: Any, store: Store, name: str) -> dict[str, Any]:
+def _checked_attributes(value: Any, store: Store, name: str) -> JsonObject:
     if not isinstance(value, (dict, type(None))):
         raise CorruptError(
             f"{store.path_of(name)}: attributes: expected an object, found {type(value).__name__}"
@@ -230,7 +232,7 @@ def is_zarr(path: str) -> bool:
     return any(store_at(path).is_file(name) for name in _DOCUMENTS[:3]) and not contains_wkw(path)
 
 
-def is_image(url: str | os.PathLike[str]) -> bool:
+def is_image(url: Url) -> bool:
     """Return whether a Zarr group is an OME-NGFF image with the axes x, y and z."""
     location = location_of(url)
     group = read_node(location)
@@ -238,7 +240,7 @@ def is_image(url: str | os.PathLike[str]) -> bool:
     return image is not None and {"x", "y", "z"} <= set(image.axes)
 
 
-def find_zarr_layers(url: str | os.PathLike[str]) -> tuple[Image, ...]:
+def find_zarr_layers(url: Url) -> tuple[Image, ...]:
     """Return the images of a Zarr array or group; raises MissingError if there is none.
 
     The details of an OME-NGFF image are a :class:`wkwdask.formats.zarr.ngff_copy.NgffGroup`, those
@@ -309,7 +311,12 @@ def _images_in_group(group: Node, location: str, name: str, depth: int) -> Itera
         return
     store = group.store
     names = (
-        (group.listed or scene_paths(_scene_of(group)) or store.names())
+        (
+            group.listed
+            or scene_paths(_scene_of(group))
+            # in a bucket, levels that were removed stay for a while
+            or [key for key in store.names() if not job_in(key)]
+        )
         if isinstance(store, RemoteStore)
         else sorted(store_at(location).names())
     )

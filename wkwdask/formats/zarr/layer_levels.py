@@ -27,7 +27,7 @@ from wkwdask.geometry.mag import vec3
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.writing.target_array import TargetArray
 from wkwdask.model.writing.target_image import NewLevels
-from wkwdask.plans.chunks import chunks_per_shard, default_chunks_per_shard, holds_power_of_two
+from wkwdask.plans.chunks import chunks_per_shard, default_chunks_per_shard
 from wkwdask.store.paths import basename, dirname
 from wkwdask.store.store import open_store
 
@@ -189,9 +189,8 @@ def _shard_shape(
         if pattern is None:
             given = _SHARD if options.chunk_shape is None else True
         elif pattern.layout.is_sharded:
-            # tasks write a power of two of chunks
             file = vec3(pattern.grid.file[1:])  # type: ignore[index]
-            given = not holds_power_of_two(file, chunk) or file
+            given = any(n % edge for n, edge in zip(file, chunk, strict=True)) or file
     if not given:
         return None
     cells = (

@@ -32,6 +32,7 @@ from wkwdask.model.levels import (
     ratio_of,
     scale_lengths,
 )
+from wkwdask.model.placement import plain_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -201,10 +202,12 @@ def multiscale(
 def merge_entries(
     datasets: Sequence[dict[str, Any]], new: Iterable[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Merge dataset entries, finest first; new ones replace those of the same path, except for
-    fields of other software."""
-    by_path = {entry["path"]: entry for entry in datasets}
-    by_path |= {entry["path"]: {**by_path.get(entry["path"], {}), **entry} for entry in new}
+    """Merge dataset entries, finest first; new ones replace those of the same plain path, except
+    for fields of other software."""
+    by_path = {plain_name(entry["path"]): entry for entry in datasets}
+    for entry in new:
+        path = plain_name(entry["path"])
+        by_path[path] = {**by_path.get(path, {}), **entry}
     entries = list(by_path.values())
     return [entries[n] for n in finest_first(list(map(scale_of, entries)))]
 

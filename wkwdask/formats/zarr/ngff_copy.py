@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from wkwdask.model.image import Level
+    from wkwdask.model.json_text import JsonObject
 
 _PLACEMENT = (
     "mag",
@@ -44,12 +45,12 @@ class NgffGroup:
         return stated_version(self.attributes)
 
     @property
-    def image(self) -> dict[str, Any]:
+    def image(self) -> JsonObject:
         """First entry of ``multiscales``, the one that is read."""
-        image: dict[str, Any] = ome_of(self.attributes)["multiscales"][0]
+        image: JsonObject = ome_of(self.attributes)["multiscales"][0]
         return image
 
-    def entry_of(self, key: str, num_axes: int) -> dict[str, Any] | None:
+    def entry_of(self, key: str, num_axes: int) -> JsonObject | None:
         """Return the dataset entry of an array with a number of axes, None if it states no place
         along these."""
         entry = next((entry for entry in self.image["datasets"] if entry["path"] == key), None)
@@ -69,8 +70,8 @@ class NgffGroup:
         )
 
     def copied(
-        self, entry: dict[str, Any], keys: Collection[str], *, is_moved: bool, is_cropped: bool
-    ) -> tuple[dict[str, Any], list[str]]:
+        self, entry: JsonObject, keys: Collection[str], *, is_moved: bool, is_cropped: bool
+    ) -> tuple[JsonObject, list[str]]:
         """Return the attributes of a copy whose first array is that of ``entry``, and what it does
         not take over; ``keys`` are its arrays."""
         image, lost = {**self.image, "datasets": [entry]}, []
@@ -122,7 +123,7 @@ class NgffGroup:
         return [*names, *(f"multiscales.{name}" for name in others), *of_levels]
 
 
-def moved_entry(entry: dict[str, Any], path: str, shift: Sequence[int]) -> dict[str, Any]:
+def moved_entry(entry: JsonObject, path: str, shift: Sequence[int]) -> JsonObject:
     """Return the dataset entry of an array at another path, whose element 0 lies where element
     ``shift`` of the array of ``entry`` does."""
     outer = entry["coordinateTransformations"][0]
@@ -156,7 +157,7 @@ def moved_entry(entry: dict[str, Any], path: str, shift: Sequence[int]) -> dict[
     }
 
 
-def _with_input(step: dict[str, Any], path: str) -> dict[str, Any]:
+def _with_input(step: JsonObject, path: str) -> JsonObject:
     return {
         **step,
         "input": path if isinstance(step["input"], str) else {**step["input"], "path": path},
@@ -164,7 +165,7 @@ def _with_input(step: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 def _lose_transformations(
-    image: dict[str, Any], keys: Collection[str], *, is_moved: bool
+    image: JsonObject, keys: Collection[str], *, is_moved: bool
 ) -> Iterator[str]:
     """Remove the transformations to other systems that do not hold in a copy, and these systems;
     yield a description of each."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 import errno
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from wkwdask.errors import CorruptError, FormatError
-from wkwdask.formats.edits import DocumentEdit, LevelRemoval
+from wkwdask.formats.edits import DocumentEdit, LevelRemoval, check_listed
 from wkwdask.formats.marks import is_view
 from wkwdask.formats.zarr.coordinate_systems import (
     check_unreferenced,
@@ -31,9 +31,11 @@ from wkwdask.formats.zarr.ngff import (
     stated_version,
     zarr_format_of,
 )
+from wkwdask.formats.zarr.ngff_copy import moved_entry
 from wkwdask.model.json_text import parse_object
+from wkwdask.model.placement import placed_name, plain_name
 from wkwdask.store.documents import create_document, is_locked, read_object, update_json
-from wkwdask.store.paths import basename, dirname, split
+from wkwdask.store.paths import basename, dirname, split, stated_path
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
@@ -65,7 +67,7 @@ def read_attributes(folder: str) -> tuple[int, dict[str, Any]] | None:
 
 def _read(folder: str, name: str) -> dict[str, Any] | None:
     store = store_at(folder)
-    raw = store.read_whole([name], _MAX_NBYTES)[0] if store.exists(name) else None
+    (raw,) = store.read_whole([name], _MAX_NBYTES)
     return None if raw is None else parse_object(raw, store.path_of(name))
 
 
@@ -210,6 +212,9 @@ class NgffEdit(DocumentEdit):
     """Lowest and highest value of RGB channels."""
     copied: dict[str, Any] | None = None
     """Attributes of a group that is a copy, if it is new."""
+    listed: tuple[str | None, ...] | None = None
+    """Folder of each array in the document that the job was planned on, None where that does not
+    matter."""
 
     @property
     def new_attributes(self) -> dict[str, Any]:
@@ -221,6 +226,21 @@ class NgffEdit(DocumentEdit):
     @property
     def _zarr_format(self) -> int:
         return zarr_format_of(self.version)
+
+    def placed(self, job: str, listed: tuple[str | None, ...] | None) -> NgffEdit:
+        def named(image: dict[str, Any]) -> dict[str, Any]:
+            entries = [
+                moved_entry(entry, placed_name(entry["path"], job), ())
+                for entry in image["datasets"]
+            ]
+            return {**image, "datasets": entries}
+
+        copied = copy.deepcopy(self.copied)
+        if copied is not None:
+            found = find_image(copied, self.folder)
+            if found is not None:
+                found[1].update(named(found[1]))
+        return replace(self, image=named(self.image), copied=copied, listed=listed)
 
     def check_writable(self) -> None:
         DocumentEdit.check_writable(self)
@@ -261,8 +281,18 @@ class NgffEdit(DocumentEdit):
         names = [*listed, *([] if name in listed else [name])]
         return {**attributes, **label_attributes(names, self.version)}
 
+    def listed_now(self) -> tuple[str | None, ...]:
+        return self._listed_in(read_attributes(self.folder))
+
+    def _listed_in(self, stored: tuple[int, dict[str, Any]] | None) -> tuple[str | None, ...]:
+        image = None if stored is None else find_image(stored[1], self.folder)
+        paths = [] if image is None else [entry["path"] for entry in image[1]["datasets"]]
+        plain = {plain_name(path): stated_path(self.folder, path) for path in paths}
+        return tuple(plain.get(plain_name(entry["path"])) for entry in self.image["datasets"])
+
     def check_current(self) -> None:
         stored = read_attributes(self.folder)
+        check_listed(self.listed, self._listed_in(stored))
         if stored is None:
             return
         if stored[0] != self._zarr_format:

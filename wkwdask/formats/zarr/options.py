@@ -37,8 +37,8 @@ class ZarrOptions(StorageOptions):
     )
     shard_shape: Vec3 | bool | None = shape(
         (
-            "A shard [voxels], a power of two of chunks along each axis; {auto} chooses one of at "
-            "most 512 MiB before compression, {none} makes each chunk a file."
+            "A shard [voxels], whole chunks along each axis; {auto} chooses one of at most 512 MiB "
+            "before compression, {none} makes each chunk a file."
         ),
         True,
         "{auto}",

@@ -19,8 +19,7 @@ from wkwdask.store.lru import LruCache
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import BoolArray, IntArray, UintArray
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.chunk_grid import ChunkGrid, Vec4
     from wkwdask.model.store import StoredFile
@@ -36,9 +35,7 @@ _ABSENT = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 _CACHE_NBYTES = 64 << 20
 _MAX_SUSPECTS = 64  # rows of a damaged index that are corrected on trial
 
-_index_cache: LruCache[npt.NDArray[np.uint64]] = LruCache(
-    _CACHE_NBYTES, lambda table: table.nbytes + 256
-)
+_index_cache: LruCache[UintArray] = LruCache(_CACHE_NBYTES, lambda table: table.nbytes + 256)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +50,17 @@ class ZarrShards(RewritableShards):
     def index_nbytes(self) -> int:
         return math.prod(self.cells) * _ENTRY_NBYTES + (CHECKSUM_NBYTES if self.has_checksum else 0)
 
-    def rows(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def rows(self, cells: IntArray) -> IntArray:
         inside, rows = cells % np.array(self.cells), np.zeros(len(cells), np.int64)
         for letter in self.axes.replace("-", ""):
             axis = "cxyz".index(letter)
             rows = rows * self.cells[axis] + inside[:, axis]
         return rows
 
-    def locate(self, file: StoredFile, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def locate(self, file: StoredFile, cells: IntArray) -> IntArray:
         """Return start, stop and row in ``cells`` of each stored chunk."""
 
-        def read_table(_: object) -> list[npt.NDArray[np.uint64]]:
+        def read_table(_: object) -> list[UintArray]:
             raw = self._read_index(file)
             return [
                 np.full((math.prod(self.cells), 2), _ABSENT)
@@ -74,7 +71,7 @@ class ZarrShards(RewritableShards):
         (table,) = _index_cache.get_or_make([(file.name, file.state, self)], read_table)
         return _places(table[self.rows(cells)])
 
-    def inspect(self, file: StoredFile, cells: npt.NDArray[np.int64]) -> InspectedShard:
+    def inspect(self, file: StoredFile, cells: IntArray) -> InspectedShard:
         nbytes = file.nbytes or 0
         raw = b"" if nbytes < self.index_nbytes else self._read_index(file)
         if not raw:
@@ -142,7 +139,7 @@ class ZarrShards(RewritableShards):
         return (0, nbytes - self.index_nbytes) if self.index_at_end else (self.index_nbytes, nbytes)
 
     def _faulty_rows(
-        self, table: npt.NDArray[np.uint64], file: StoredFile, first: int
+        self, table: UintArray, file: StoredFile, first: int
     ) -> Iterator[tuple[int, Fault]]:
         """Yield the rows of an index at byte ``first`` that cannot be the place of a chunk, or that
         share bytes with another row or the index."""
@@ -181,7 +178,7 @@ class ZarrShards(RewritableShards):
         parts = file.read([(0, self.index_nbytes)])
         return None if parts is None else parts[0]
 
-    def _parse_index(self, raw: bytes, file: StoredFile) -> npt.NDArray[np.uint64]:
+    def _parse_index(self, raw: bytes, file: StoredFile) -> UintArray:
         """Parse an index and check that every chunk lies inside the file."""
         if len(raw) < self.index_nbytes:
             raise TruncatedError(
@@ -214,13 +211,11 @@ class ZarrShards(RewritableShards):
         x, y, z = (1 << (n - 1).bit_length() for n in self.cells[1:])
         return x, y, z
 
-    def codes(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    def codes(self, cells: IntArray) -> UintArray:
         """Return the Morton codes of chunks; those of a further chunk along c follow each other."""
         inside = cells % np.array(self.cells)
         channels = inside[:, 0].astype(np.uint64) * np.uint64(math.prod(self._morton_grid))
-        codes: npt.NDArray[np.uint64] = channels + compressed_morton.encode(
-            inside[:, 1:], self._morton_grid
-        )
+        codes: UintArray = channels + compressed_morton.encode(inside[:, 1:], self._morton_grid)
         return codes
 
     def codes_per_file(self, grid: ChunkGrid) -> int:
@@ -235,12 +230,7 @@ class ZarrShards(RewritableShards):
         del first, grid
         return _NewShard(self, buffer)
 
-    def format_index(
-        self,
-        codes: npt.NDArray[np.uint64],
-        starts: npt.NDArray[np.int64],
-        sizes: npt.NDArray[np.int64],
-    ) -> bytes:
+    def format_index(self, codes: UintArray, starts: IntArray, sizes: IntArray) -> bytes:
         """Format the index of chunks that are given by their Morton codes; all other chunks are
         absent."""
         channels, within = np.divmod(codes, np.uint64(math.prod(self._morton_grid)))
@@ -250,7 +240,7 @@ class ZarrShards(RewritableShards):
         )
 
     def write_chunks(
-        self, cells: npt.NDArray[np.int64], append: Callable[[int], None], buffer: FileBuffer
+        self, cells: IntArray, append: Callable[[int], None], buffer: FileBuffer
     ) -> bytes:
         ends = [buffer.end]
         for row in range(len(cells)):
@@ -262,12 +252,7 @@ class ZarrShards(RewritableShards):
         buffer.append(np.frombuffer(tables, np.uint8))
         return b""
 
-    def _format_tables(
-        self,
-        cells: npt.NDArray[np.int64],
-        starts: npt.NDArray[np.int64],
-        sizes: npt.NDArray[np.int64],
-    ) -> bytes:
+    def _format_tables(self, cells: IntArray, starts: IntArray, sizes: IntArray) -> bytes:
         table = np.full((math.prod(self.cells), 2), _ABSENT, "<u8")
         rows = self.rows(cells)
         table[rows, 0], table[rows, 1] = starts, sizes
@@ -286,23 +271,23 @@ class ZarrShards(RewritableShards):
         return files * self.index_nbytes
 
 
-def _parse_table(raw: bytes, num_rows: int) -> npt.NDArray[np.uint64]:
+def _parse_table(raw: bytes, num_rows: int) -> UintArray:
     """Parse an index to offset and size of each chunk, shape (n, 2)."""
     return np.frombuffer(raw, "<u8", 2 * num_rows).reshape(-1, 2).astype(np.uint64)
 
 
-def _places(entries: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+def _places(entries: UintArray) -> IntArray:
     """Return first byte, end and row of each stored chunk."""
     rows = np.flatnonzero(~_is_absent(entries))
     starts, sizes = entries[rows].astype(np.int64).T
     return np.stack([starts, starts + sizes, rows], axis=1)
 
 
-def _is_absent(table: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+def _is_absent(table: UintArray) -> BoolArray:
     return np.asarray((table == _ABSENT).all(axis=1))
 
 
-def _is_wrong(table: npt.NDArray[np.uint64], nbytes: int) -> npt.NDArray[np.bool_]:
+def _is_wrong(table: UintArray, nbytes: int) -> BoolArray:
     """Return which rows state a place outside of a file."""
     most = np.uint64(nbytes)
     # both numbers are checked before their sum, because the sum may overflow
@@ -311,7 +296,7 @@ def _is_wrong(table: npt.NDArray[np.uint64], nbytes: int) -> npt.NDArray[np.bool
     )
 
 
-def _gaps(table: npt.NDArray[np.uint64], low: int, high: int) -> list[tuple[int, int]]:
+def _gaps(table: UintArray, low: int, high: int) -> list[tuple[int, int]]:
     """Return first byte and size of each stretch from ``low`` to ``high`` that no row of an index
     covers."""
     rows = table[~_is_absent(table) & ~_is_wrong(table, high)].astype(np.int64)
@@ -326,8 +311,8 @@ def _gaps(table: npt.NDArray[np.uint64], low: int, high: int) -> list[tuple[int,
 
 
 def _correct_table(
-    table: npt.NDArray[np.uint64], checksum: bytes, suspects: Collection[int], low: int, high: int
-) -> npt.NDArray[np.uint64] | None:  # fmt: skip
+    table: UintArray, checksum: bytes, suspects: Collection[int], low: int, high: int
+) -> UintArray | None:  # fmt: skip
     """Return an index with one corrected row that has the stored checksum; None if there is none.
 
     The row is absent, or its chunk lies where no other row has one. ``suspects`` are rows with
@@ -353,9 +338,7 @@ def _correct_table(
     return None
 
 
-def _is_shared(
-    table: npt.NDArray[np.uint64], is_stored: npt.NDArray[np.bool_], low: int, high: int
-) -> npt.NDArray[np.bool_]:
+def _is_shared(table: UintArray, is_stored: BoolArray, low: int, high: int) -> BoolArray:
     """Return which rows share bytes with another row, or reach beyond the bytes from ``low`` to
     ``high``, where the index begins or ends."""
     rows = np.flatnonzero(is_stored)
@@ -375,17 +358,16 @@ class _NewShard:
 
     def __init__(self, layout: ZarrShards, buffer: FileBuffer) -> None:
         self._layout = layout
-        self._chunks: list[
-            tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64], npt.NDArray[np.int64]]
-        ] = []
+        nothing = np.zeros(0, np.int64)
+        self._chunks = [(nothing.astype(np.uint64), nothing, nothing)]
         self.buffer = buffer
 
-    def start_stretch(self, codes: npt.NDArray[np.uint64]) -> int:
+    def start_stretch(self, codes: UintArray) -> int:
         """Return how many chunks can be appended at once: all, because a shard has no tables
         between its chunks."""
         return len(codes)
 
-    def record(self, codes: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64]) -> None:
+    def record(self, codes: UintArray, sizes: IntArray) -> None:
         self._chunks.append(
             (codes, self.buffer.end - int(sizes.sum()) + np.cumsum(sizes) - sizes, sizes)
         )

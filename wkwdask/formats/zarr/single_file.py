@@ -3,23 +3,18 @@ group, with the suffix ``.ozx``."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import CorruptError, ExistsError, MissingError, UnsupportedError
-from wkwdask.formats.replaceable import replaces
+from wkwdask.errors import CorruptError, MissingError, UnsupportedError
 from wkwdask.formats.zarr.documents import FILE_NAME
 from wkwdask.formats.zarr.ngff import zarr_format_of
 from wkwdask.formats.zarr.ngff_edit import read_attributes
 from wkwdask.formats.zarr.target import PREFIX
-from wkwdask.store import by_path
-from wkwdask.store.locks import locked_file
-from wkwdask.store.paths import ZIP, basename, dirname, is_zipped, local_path
-from wkwdask.store.store import folders_of, store_at
+from wkwdask.store.paths import ZIP, basename, dirname, is_bucket, is_zipped, local_path, normpath
+from wkwdask.store.store import store_at
 from wkwdask.store.zip_writer import write_zip
 
 if TYPE_CHECKING:
@@ -34,67 +29,34 @@ class ZippedImage:
 
     path: str
 
-    @property
-    def _hidden(self) -> str:
-        return f"{dirname(self.path)}/.wkwdask-{basename(self.path).replace('.', '-')}"
+    def folder_in(self, scratch: str) -> str:
+        return f"{scratch}/{basename(self.path)[: -len(SUFFIX)]}.ome.zarr"
 
-    @property
-    def folder(self) -> str:
-        return f"{self._hidden}/{basename(self.path)[: -len(SUFFIX)]}.ome.zarr"
+    def url_of(self, folder: str) -> str:
+        return PREFIX + folder
 
-    @property
-    def folder_url(self) -> str:
-        return PREFIX + self.folder
-
-    def check(self, existing: str, options: Mapping[str, Any]) -> None:
+    def check(self, options: Mapping[str, Any]) -> None:
         path, version = self.path, options.get("ngff")
         if version is not None and zarr_format_of(version) != 3:
             raise UnsupportedError(
                 f"{path}: OME-NGFF {version} is not stored in one file, which needs Zarr v3; write "
                 "version 0.5 or later"
             )
-        if store_at(path).is_folder():
-            raise ExistsError(f"{path}: is a folder, expected nothing or a file")
-        if not replaces(existing) and store_at(path).is_taken():
-            raise ExistsError(f'{path}: already exists; existing="overwrite" replaces it whole')
-        if not store_at(dirname(path)).is_folder():
+        if not is_bucket(dirname(path)) and not store_at(dirname(path)).is_folder():
             raise MissingError(f"{dirname(path)}: no such folder")
+
+    def at(self, path: str) -> ZippedImage:
+        return ZippedImage(path)
 
     def can_pack(self, folder: str) -> bool:
         stored = read_attributes(folder)
         return stored is not None and stored[0] == 3 and isinstance(stored[1].get("ome"), dict)
 
-    def pack(self, folder: str) -> tuple[int, int]:
-        return _zip(folder, self.path)
+    def pack(self, folder: str, path: str) -> int:
+        return _zip(folder, path)
 
-    def pack_built(self, call: str) -> None:
-        _zip(self.folder, self._complete(call))
-        self.finish(call)
-
-    def _complete(self, call: str) -> str:
-        """Return where the zip of a call is complete before it gets its final name: its hidden
-        folder is removed in between."""
-        return f"{self._hidden}.{blake2b(call.encode(), digest_size=8).hexdigest()}.zip"
-
-    def finish(self, call: str) -> bool:
-        above = dirname(self.path)
-        names = store_at(above).names() if store_at(above).is_folder() else []
-        complete = [
-            f"{above}/{name}"
-            for name in names
-            if name.startswith(f"{basename(self._hidden)}.") and name.endswith(".zip")
-        ]
-        for zipped in complete:
-            with locked_file(zipped, f"convert to {self.path}"):
-                store_at(self._hidden).delete_folder()
-            with contextlib.suppress(FileNotFoundError):  # another process was faster
-                # the last change, so an existing zip needs no more work
-                folders_of(above).rename(zipped, self.path)
-            folders_of(above).fsync(above)
-        return self._complete(call) in complete
-
-    def path_inside(self, path: str) -> str:
-        return f"{self.path}{ZIP}{path.removeprefix(self.folder)}"
+    def path_inside(self, path: str, folder: str) -> str:
+        return f"{self.path}{ZIP}{path.removeprefix(folder)}"
 
 
 def zipped_image(url: object) -> ZippedImage | None:
@@ -114,11 +76,12 @@ def zipped_image(url: object) -> ZippedImage | None:
             f"{text}: a new zip needs a name that ends with {SUFFIX}; a zip that exists is not "
             "changed"
         )
-    return ZippedImage(local_path(text).removesuffix(ZIP))
+    is_in_bucket = is_bucket(dirname(text))
+    return ZippedImage(normpath(text) if is_in_bucket else local_path(text).removesuffix(ZIP))
 
 
-def _zip(folder: str, path: str) -> tuple[int, int]:
-    """Zip a group, and return the number of files and the size of the zip."""
+def _zip(folder: str, path: str) -> int:
+    """Zip a group, and return its number of files."""
     stored = read_attributes(folder)
     if stored is None or stored[0] != 3:
         raise CorruptError(
@@ -131,9 +94,8 @@ def _zip(folder: str, path: str) -> tuple[int, int]:
     comment = {
         "ome": {"version": str(version), "zipFile": {"centralDirectory": {"jsonFirst": True}}}
     }
-    with locked_file(path, f"convert to {path}"):
-        by_path.remove_temporaries(dirname(path), basename(path))
-        return len(names), write_zip(path, folder, names, json.dumps(comment).encode())
+    write_zip(path, folder, names, json.dumps(comment).encode())
+    return len(names)
 
 
 def _ordered_names(folder: str) -> list[str]:

@@ -3,7 +3,7 @@ ones."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -64,13 +64,14 @@ from wkwdask.formats.zarr.ngff_edit import (
 from wkwdask.geometry.mag import Mag
 from wkwdask.geometry.vectors import minus, times
 from wkwdask.model.levels import ratio_of
+from wkwdask.model.placement import plain_name
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.voxel_type import guess_category
 from wkwdask.model.writing.target_array import TargetArray
 from wkwdask.model.writing.target_image import NewLevels, TargetFolder
 from wkwdask.plans.extents import common_extent, extent_beside
 from wkwdask.store import by_path
-from wkwdask.store.paths import basename, dirname, is_remote, local_path, stated_path
+from wkwdask.store.paths import basename, dirname, stated_path, target_path
 from wkwdask.store.store import open_store, store_at
 
 if TYPE_CHECKING:
@@ -98,8 +99,10 @@ class NgffTarget(TargetFolder):
 
     prefix: ClassVar[str] = PREFIX
     image: dict[str, Any] | None
-    """Existing entry of ``multiscales``; None for a new image."""
+    """Existing entry of ``multiscales``, with plain paths; None for a new image."""
     version: str | None
+    listed: Mapping[str, str] = field(default_factory=dict)
+    """Path that the document states for each plain path, where these can differ."""
 
     def new_levels(
         self,
@@ -195,6 +198,10 @@ class NgffTarget(TargetFolder):
             _target_array(folder, *level, source, names)
             for folder, level in zip(folders, placed, strict=True)
         )
+        targets = tuple(
+            replace(target, listed=self._listed_folder(path))
+            for target, path in zip(targets, paths, strict=True)
+        )
         if self.destination.keeps_files:
             targets = tuple(
                 replace(target, keeps_files=encoding.is_spliced)
@@ -237,6 +244,10 @@ class NgffTarget(TargetFolder):
             describe(encodings[0]),
             placed_as=_margins(together[0], extents[0]),
         )
+
+    def _listed_folder(self, path: str) -> str | None:
+        """Return the folder that the document names for an array; None if it lists no such one."""
+        return stated_path(self.folder, self.listed[path]) if path in self.listed else None
 
     def _root(self, version: str) -> Root:
         return Root(
@@ -698,13 +709,7 @@ def _target_array(
 
 def ngff_target(destination: Destination) -> NgffTarget:
     """Return the target of an image; raises ExistsError if its folder contains something else."""
-    text = destination.url.removeprefix(PREFIX)
-    if is_remote(text):
-        raise UnsupportedError(
-            f"{text}: images are written to local folders only; write to one and copy it, for "
-            "example with aws s3 or gsutil"
-        )
-    named = local_path(text)
+    named = target_path(destination.url.removeprefix(PREFIX))
     folder = by_path.real_target(named)
     if contains_wkw(folder):
         raise ExistsError(
@@ -737,4 +742,11 @@ def ngff_target(destination: Destination) -> NgffTarget:
             raise ExistsError(f"{folder}: contains other files than an image ({other})")
     check_links_to(named, image_of_labels(named), destination.allow_external)
     version, image = existing or (None, None)
-    return NgffTarget(folder, destination, image, version)
+    listed: dict[str, str] = {}
+    if image is not None and store_at(folder).folders is None:
+        listed = {plain_name(entry["path"]): entry["path"] for entry in image["datasets"]}
+        image["datasets"] = [
+            entry if entry["path"] in listed else moved_entry(entry, plain_name(entry["path"]), ())
+            for entry in image["datasets"]
+        ]
+    return NgffTarget(folder, destination, image, version, listed)

@@ -19,7 +19,7 @@ from wkwdask.kernels.blocks import batch_python
 from wkwdask.kernels.blocks.layout import OUTSIDE, RAW, UNSIGNED, flat_memory, is_plain
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from wkwdask.array_types import AnyArray, ByteArray, IntArray
 
 _NO_BYTES = np.empty(0, np.uint8)
 _scratch = threading.local()
@@ -42,7 +42,7 @@ def compress_bound(nbytes: int) -> int:
 
 
 @cache
-def zero_encoding(nbytes: int, block_type: int, level: int) -> npt.NDArray[np.uint8]:
+def zero_encoding(nbytes: int, block_type: int, level: int) -> ByteArray:
     """Return the encoding of an all-zero block, which is the same for all levels and for LZ4."""
     return np.frombuffer(batch_python.encode(bytes(nbytes), block_type, level), np.uint8)
 
@@ -50,7 +50,7 @@ def zero_encoding(nbytes: int, block_type: int, level: int) -> npt.NDArray[np.ui
 class EncodeResult(NamedTuple):
     """Result of encoding a batch of blocks, which lie one after another in the output."""
 
-    sizes: npt.NDArray[np.int64]
+    sizes: IntArray
     """Length of each block [bytes], shape (n,)."""
     nbytes: int
     """Length of all blocks [bytes]."""
@@ -59,9 +59,9 @@ class EncodeResult(NamedTuple):
 
 
 def decode_into(
-    source: npt.NDArray[np.uint8],
-    table: npt.NDArray[np.int64],
-    out: npt.NDArray[Any],
+    source: ByteArray,
+    table: IntArray,
+    out: AnyArray,
     *,
     block_len: int,
     num_channels: int,
@@ -113,7 +113,7 @@ def decode_into(
     return decoded
 
 
-def clear_into(table: npt.NDArray[np.int64], edge: int, out: npt.NDArray[Any]) -> None:
+def clear_into(table: IntArray, edge: int, out: AnyArray) -> None:
     """Set cubes of an array to zero."""
     compiled = _compiled()
     if not len(table) or not out.size:
@@ -126,9 +126,9 @@ def clear_into(table: npt.NDArray[np.int64], edge: int, out: npt.NDArray[Any]) -
 
 
 def encode_from(
-    array: npt.NDArray[Any],
-    corners: npt.NDArray[np.int64],
-    out: npt.NDArray[np.uint8],
+    array: AnyArray,
+    corners: IntArray,
+    out: ByteArray,
     *,
     block_len: int,
     block_type: int,
@@ -191,14 +191,14 @@ def _compiled() -> Any:
     return batch_compiled
 
 
-def scratch_block(nbytes: int, itemsize: int) -> npt.NDArray[Any]:
+def scratch_block(nbytes: int, itemsize: int) -> AnyArray:
     """Return this thread's memory for one decoded block. Allocating it in each call would take
     about as long as decoding into it."""
     memory = getattr(_scratch, "memory", None)
     if memory is None or memory.size < nbytes:
         memory = np.empty(-(-nbytes // 8) * 8, np.uint8)
         _scratch.memory = memory
-    view: npt.NDArray[Any] = memory[:nbytes].view(UNSIGNED[itemsize])
+    view: AnyArray = memory[:nbytes].view(UNSIGNED[itemsize])
     return view
 
 
@@ -209,20 +209,20 @@ class ZeroFill:
     empty regions.
     """
 
-    def __init__(self, out: npt.NDArray[Any], *, at_once: bool) -> None:
+    def __init__(self, out: AnyArray, *, at_once: bool) -> None:
         self._out = out
-        self._deferred: list[tuple[npt.NDArray[np.int64], int]] = []
+        self._deferred: list[tuple[IntArray, int]] = []
         self.at_once = at_once
         """Whether zeros are written immediately."""
 
-    def add(self, table: npt.NDArray[np.int64], edge: int) -> None:
+    def add(self, table: IntArray, edge: int) -> None:
         """Fill cubes with zeros, or defer the fill."""
         if self.at_once:
             clear_into(table, edge, self._out)
         else:
             self._deferred.append((table, edge))
 
-    def add_decoded(self, table: npt.NDArray[np.int64], edge: int, nonzero: int) -> None:
+    def add_decoded(self, table: IntArray, edge: int, nonzero: int) -> None:
         """Record a batch that was decoded with ``fill_zeros=self.at_once``; the first one with data
         writes all deferred zeros."""
         if self.at_once:

@@ -47,7 +47,7 @@ _unsigned = np.uint64
 
 
 @helper
-def needed_values(corner: Any, edge: Any, channels: Any, shape: Any) -> Any:
+def needed_values(corner, edge, channels, shape):
     """Return how many values of a block must be decoded: up to the last one inside the array, or
     all if none lies inside or few are beyond it."""
     #   block in memory   |x x x x x x x x ...  | x x x x . . |  . . . . . . . |
@@ -65,7 +65,7 @@ def needed_values(corner: Any, edge: Any, channels: Any, shape: Any) -> Any:
 
 
 @helper
-def decode(at: Any, size: Any, block_at: Any, needed: Any, nbytes: Any) -> Any:
+def decode(at, size, block_at, needed, nbytes):
     """Decode at least the needed bytes of an LZ4 block. Return whether they are complete, and the
     decoded length: negative for bytes that are no LZ4 block."""
     # LZ4 copies a match that crosses the last needed byte one byte at a time: a block of few long
@@ -81,18 +81,8 @@ def decode(at: Any, size: Any, block_at: Any, needed: Any, nbytes: Any) -> Any:
 
 @kernel
 def decode_into(
-    source: Any,
-    table: Any,
-    edge: Any,
-    channels: Any,
-    first_channel: Any,
-    compressed: Any,
-    fill_zeros: Any,
-    block: Any,
-    out: Any,
-    shape: Any,
-    strides: Any,
-) -> Any:
+    source, table, edge, channels, first_channel, compressed, fill_zeros, block, out, shape, strides
+):
     """Decode blocks into the array. Return (blocks that are not all-zero, index of the first broken
     block or -1, its decoded length)."""
     nonzero = 0
@@ -143,14 +133,14 @@ def decode_into(
 
 
 @kernel
-def clear_into(table: Any, edge: Any, out: Any, shape: Any, strides: Any) -> None:
+def clear_into(table, edge, out, shape, strides):
     """Set cubes to zero."""
     for n in range(table.shape[0]):
         clear(edge, (table[n, X], table[n, Y], table[n, Z]), out, shape, strides)
 
 
 @helper
-def _has_repeats(block: Any, tags: Any, places: Any) -> Any:
+def _has_repeats(block, tags, places):
     """Return whether a block has enough repeats for LZ4HC."""
     if block.size < MIN_NBYTES:
         return True
@@ -187,7 +177,7 @@ def _has_repeats(block: Any, tags: Any, places: Any) -> Any:
 
 
 @helper
-def _is_long(block: Any, first: Any, second: Any) -> Any:
+def _is_long(block, first, second):
     """Return whether the bytes at a distance of ``LONG_NBYTES``, before or after a repeat, are
     equal too."""
     for shift in (-LONG_NBYTES, LONG_NBYTES):
@@ -202,9 +192,9 @@ def _is_long(block: Any, first: Any, second: Any) -> Any:
 
 @kernel
 def encode_from(
-    array: Any, shape: Any, strides: Any, corners: Any, edge: Any, block_type: Any, level: Any,
-    zero: Any, block: Any, block_bytes: Any, out: Any, sizes: Any,
-) -> Any:  # fmt: skip
+    array, shape, strides, corners, edge, block_type, level,
+    zero, block, block_bytes, out, sizes,
+):  # fmt: skip
     """Encode blocks one after another. Return (bytes, or -1 - n if block n failed; blocks that are
     not all-zero)."""
     nbytes = block_bytes.size

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from wkwdask.kernels.blocks.batch import scratch_block
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
+    from wkwdask.array_types import ByteArray, IntArray
 
-    Table = npt.NDArray[np.int64]
+    Table = IntArray
 
 
 class BlockTargets(NamedTuple):
@@ -44,13 +43,13 @@ class BlockTargets(NamedTuple):
         block = scratch_block(self.edge**3 * self.voxel_nbytes, 1)
         return self.is_compressed, block, self.edge, self.voxel_nbytes, *self[3:]
 
-    def decode_memory(self, source: npt.NDArray[np.uint8], places: Table) -> int:
+    def decode_memory(self, source: ByteArray, places: Table) -> int:
         """Decode blocks that were read to ``places`` (start and size; size 0 is no block); return
         the number of valid blocks before the first broken one."""
         return int(_compiled().decode_memory(source, places, *self._arguments()))
 
     def decode_file(
-        self, fd: int, bounds: Table, codes: Table, gap_nbytes: int, memory: npt.NDArray[np.uint8]
+        self, fd: int, bounds: Table, codes: Table, gap_nbytes: int, memory: ByteArray
     ) -> int:
         """Read and decode blocks of a file.
 

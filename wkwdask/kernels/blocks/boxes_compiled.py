@@ -9,8 +9,6 @@ all addresses.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from wkwdask.kernels.blocks.batch_compiled import decode
@@ -23,7 +21,7 @@ _INT32_MAX = (1 << 31) - 1
 
 
 @helper
-def _overlap(corner: Any, edge: Any, shape: Any) -> Any:
+def _overlap(corner, edge, shape):
     """Return the part of a block inside a box [voxels of the block]; ``corner`` is the first voxel
     of the block, counted from that of the box."""
     x0, y0, z0 = max(0, -corner[0]), max(0, -corner[1]), max(0, -corner[2])
@@ -39,19 +37,8 @@ def _overlap(corner: Any, edge: Any, shape: Any) -> Any:
 
 @helper
 def _decode_block(
-    source: Any,
-    start: Any,
-    size: Any,
-    compressed: Any,
-    block: Any,
-    edge: Any,
-    voxel_nbytes: Any,
-    cell: Any,
-    boxes: Any,
-    addresses: Any,
-    lows: Any,
-    shapes: Any,
-) -> Any:
+    source, start, size, compressed, block, edge, voxel_nbytes, cell, boxes, addresses, lows, shapes
+):
     """Decode a block and copy it to its boxes; return whether it is valid."""
     nbytes = block.size
     # LZ4 reads raw addresses: a wrong place must not reach it. Written as a difference, since
@@ -110,9 +97,9 @@ def _decode_block(
 
 @kernel
 def decode_memory(
-    source: Any, places: Any, compressed: Any, block: Any, edge: Any, voxel_nbytes: Any,
-    cells: Any, cuts: Any, boxes: Any, addresses: Any, lows: Any, shapes: Any,
-) -> Any:  # fmt: skip
+    source, places, compressed, block, edge, voxel_nbytes,
+    cells, cuts, boxes, addresses, lows, shapes,
+):  # fmt: skip
     """Decode blocks that were read to ``places`` (start and size; size 0 is no block) into their
     boxes; return the first broken one, or their number."""
     for n in range(places.shape[0]):
@@ -140,22 +127,22 @@ def decode_memory(
 
 @kernel
 def decode_file(
-    fd: Any,
-    bounds: Any,
-    codes: Any,
-    gap_nbytes: Any,
-    memory: Any,
-    compressed: Any,
-    block: Any,
-    edge: Any,
-    voxel_nbytes: Any,
-    cells: Any,
-    cuts: Any,
-    boxes: Any,
-    addresses: Any,
-    lows: Any,
-    shapes: Any,
-) -> Any:
+    fd,
+    bounds,
+    codes,
+    gap_nbytes,
+    memory,
+    compressed,
+    block,
+    edge,
+    voxel_nbytes,
+    cells,
+    cuts,
+    boxes,
+    addresses,
+    lows,
+    shapes,
+):
     """Read blocks of a page of a file, in ascending order of codes, and decode them into their
     boxes; return as ``decode_memory`` does."""
     memory_at = np.intp(memory.ctypes.data)

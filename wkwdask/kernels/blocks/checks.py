@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
+    from wkwdask.array_types import ByteArray, IntArray
 
 
-def first_invalid_lz4(
-    memory: npt.NDArray[np.uint8], places: npt.NDArray[np.int64], decoded_nbytes: int
-) -> int:
+def first_invalid_lz4(memory: ByteArray, places: IntArray, decoded_nbytes: int) -> int:
     """Return the index of the first LZ4 block whose lengths do not add up to a decoded size, -1 if
     there is none.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from wkwdask.kernels.compiler import helper, kernel
@@ -18,7 +16,7 @@ _LAST_LITERALS, _MATCH_LIMIT, _SEQUENCE_NBYTES = _unsigned(5), _unsigned(12), _u
 
 
 @helper
-def is_zero_raw(values: Any, start: Any, stop: Any) -> Any:
+def is_zero_raw(values, start, stop):
     # OR over a stretch has no branch, so LLVM turns it into vector code; a block with data still
     # ends after its first stretch.
     while start < stop:
@@ -34,7 +32,7 @@ def is_zero_raw(values: Any, start: Any, stop: Any) -> Any:
 
 
 @helper
-def is_lz4(source: Any, start: Any, nbytes: Any, decoded_nbytes: Any, only_zeros: Any) -> Any:
+def is_lz4(source, start, nbytes, decoded_nbytes, only_zeros):
     """Return whether bytes are a valid LZ4 block, and with ``only_zeros`` whether it decodes to
     zeros, without decoding it."""
     # A block is a series of sequences (lz4_Block_format.md, "Compressed block format"):
@@ -91,13 +89,13 @@ def is_lz4(source: Any, start: Any, nbytes: Any, decoded_nbytes: Any, only_zeros
 
 
 @helper
-def is_zero_lz4(source: Any, at: Any, nbytes: Any, decoded_nbytes: Any) -> Any:
+def is_zero_lz4(source, at, nbytes, decoded_nbytes):
     """Return whether LZ4 bytes are valid and decode to zeros, without decoding them."""
     return is_lz4(source, at, nbytes, decoded_nbytes, True)
 
 
 @kernel
-def first_invalid_lz4(source: Any, places: Any, decoded_nbytes: Any) -> Any:
+def first_invalid_lz4(source, places, decoded_nbytes):
     """Return the index of the first of some stored blocks that does not decode to a length, -1 if
     all do."""
     for n in range(places.shape[0]):

@@ -7,8 +7,6 @@ negative where the block begins before the array. Callers have checked all bound
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from wkwdask.kernels.blocks.vectors_compiled import (
@@ -51,7 +49,7 @@ _gather_long, _gather_short = transposition(_x_len, _long_len), transposition(_x
 
 
 @helper
-def _inside(corner: Any, edge: Any, shape: Any) -> Any:
+def _inside(corner, edge, shape):
     """Return the part of a block inside the array [voxels of the block]."""
     low = max(0, -corner[0]), max(0, -corner[1]), max(0, -corner[2])
     return low, (
@@ -62,14 +60,14 @@ def _inside(corner: Any, edge: Any, shape: Any) -> Any:
 
 
 @helper
-def _rows_match(channels: Any, shape: Any, strides: Any) -> Any:
+def _rows_match(channels, shape, strides):
     """Return whether a row along x, with all its channels, has the same layout in the array and in
     a block."""
     return shape[0] == channels and strides[1] == channels and (channels == 1 or strides[0] == 1)
 
 
 @helper
-def _bypasses(array: Any, first: Any, step: Any, row_nbytes: Any) -> Any:
+def _bypasses(array, first, step, row_nbytes):
     """Return whether rows of an array are written past the cache: they are some whole lines, and
     the array is larger than the cache."""
     return (
@@ -80,17 +78,7 @@ def _bypasses(array: Any, first: Any, step: Any, row_nbytes: Any) -> Any:
 
 
 @helper
-def _copy(
-    block: Any,
-    edge: Any,
-    channels: Any,
-    first_channel: Any,
-    corner: Any,
-    array: Any,
-    shape: Any,
-    strides: Any,
-    is_scatter: Any,
-) -> None:
+def _copy(block, edge, channels, first_channel, corner, array, shape, strides, is_scatter):
     """Copy the part of a block that lies inside the array: to the array, or from it."""
     # Voxel (x, y, z) of the block lies at ``base + x * sx + y * sy + z * sz`` in the array.
     # ``base`` is negative if the block begins before the array. All offsets are bytes.
@@ -175,22 +163,13 @@ def _copy(
 
 
 @helper
-def scatter(
-    block: Any,
-    edge: Any,
-    channels: Any,
-    first_channel: Any,
-    corner: Any,
-    out: Any,
-    shape: Any,
-    strides: Any,
-) -> None:
+def scatter(block, edge, channels, first_channel, corner, out, shape, strides):
     """Copy the part of a block that lies inside the array to it."""
     _copy(block, edge, channels, first_channel, corner, out, shape, strides, True)
 
 
 @helper
-def gather(array: Any, shape: Any, strides: Any, corner: Any, edge: Any, block: Any) -> None:
+def gather(array, shape, strides, corner, edge, block):
     """Copy one block out of the array; voxels outside the array are zero."""
     low, high = _inside(corner, edge, shape)
     if min(high[0] - low[0], high[1] - low[1], high[2] - low[2]) < edge:
@@ -200,7 +179,7 @@ def gather(array: Any, shape: Any, strides: Any, corner: Any, edge: Any, block: 
 
 
 @helper
-def clear(edge: Any, corner: Any, out: Any, shape: Any, strides: Any) -> None:
+def clear(edge, corner, out, shape, strides):
     """Set the part of a cube that lies inside the array to zero."""
     (x0, y0, z0), (x1, y1, z1) = _inside(corner, edge, shape)
     sc, sx, sy, sz = strides

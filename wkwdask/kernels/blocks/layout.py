@@ -6,14 +6,14 @@ fastest axis, then x, y, z. Arrays have the shape (c, x, y, z) and any memory or
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
+    from wkwdask.array_types import AnyArray, IntArray
 
 UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 """Unsigned type of each item size. Kernels move voxels as bits, so each loop is compiled for four
@@ -39,7 +39,7 @@ def cubes_table(
     edge: int,
     low: Sequence[int] = (0, 0, 0),
     high: Sequence[int] = (1, 1, 1),
-) -> npt.NDArray[np.int64]:
+) -> IntArray:
     """Return a block table without stored bytes: some cubes of a grid that starts at ``corner``, by
     default the first one."""
     cubes = np.indices([b - a for a, b in zip(low, high, strict=True)]).reshape(3, -1).T
@@ -67,7 +67,7 @@ def overlap(corner: Sequence[int], edge: int, shape: Sequence[int]) -> tuple[_Sl
     return (in_array[0], in_array[1], in_array[2]), (in_block[0], in_block[1], in_block[2])
 
 
-def flat_memory(array: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], tuple[int, ...]]:
+def flat_memory(array: AnyArray) -> tuple[AnyArray, tuple[int, ...]]:
     """View the memory of an array from its first element to its last as unsigned integers, and
     return it with the strides in elements."""
     itemsize = array.itemsize
@@ -85,7 +85,7 @@ def flat_memory(array: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], tuple[int, .
     return flat, strides
 
 
-def is_plain(array: npt.NDArray[Any]) -> bool:
+def is_plain(array: AnyArray) -> bool:
     """Return whether :func:`flat_memory` accepts the array."""
     return array.dtype.isnative and (
         array.flags.forc

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
+    from wkwdask.array_types import IntArray
 
-    Table = npt.NDArray[np.int64]
+    Table = IntArray
 
 _loaded: list[Any] = []
 

@@ -18,9 +18,7 @@ pread: Any = types.ExternalFunction(
 
 
 @helper
-def fill_in_order(
-    bounds: Any, low: Any, high: Any, block_len: Any, origin: Any, table: Any
-) -> None:
+def fill_in_order(bounds, low, high, block_len, origin, table):
     """Write a row for each block of the box, in Morton order."""
     # Walk the octree of the cube depth first and skip subtrees outside the box. This visits only
     # the blocks of the box and needs no sort of Morton codes: the 8 children of a cube cover 8
@@ -77,15 +75,7 @@ def fill_in_order(
 
 
 @kernel
-def locate_blocks(
-    bounds: Any,
-    low: Any,
-    high: Any,
-    block_len: Any,
-    origin: Any,
-    gap_nbytes: Any,
-    batch_nbytes: Any,
-) -> Any:
+def locate_blocks(bounds, low, high, block_len, origin, gap_nbytes, batch_nbytes):
     """Return block table, ranges, batches, and the blocks of the smallest and the largest stored
     length."""
     count = (high[0] - low[0]) * (high[1] - low[1]) * (high[2] - low[2])

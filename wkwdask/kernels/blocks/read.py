@@ -13,7 +13,7 @@ from wkwdask.kernels.blocks.batch import compress_bound
 from wkwdask.kernels.blocks.layout import UNSIGNED, flat_memory, is_plain
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from wkwdask.array_types import AnyArray, ByteArray, IntArray
 
 _BATCH_NBYTES = 64 << 10  # read at once: stays in the cache until it is decoded
 _MOST_NBYTES = 8 << 20  # of one block
@@ -33,7 +33,7 @@ class BlockFile(NamedTuple):
 class ArrayMemory(NamedTuple):
     """Memory of an array (c, x, y, z) in any memory order."""
 
-    flat: npt.NDArray[Any]
+    flat: AnyArray
     """From the first value to the last, as unsigned integers."""
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -42,7 +42,7 @@ class ArrayMemory(NamedTuple):
     """Stored channel at channel 0 of the array."""
 
 
-def array_memory(out: npt.NDArray[Any], first_channel: int) -> ArrayMemory | None:
+def array_memory(out: AnyArray, first_channel: int) -> ArrayMemory | None:
     """Return the memory of an array to fill; None if compiled loops do not accept it."""
     if not out.size or not is_plain(out):
         return None
@@ -52,7 +52,7 @@ def array_memory(out: npt.NDArray[Any], first_channel: int) -> ArrayMemory | Non
 
 def read_blocks(
     file: BlockFile,
-    bounds: npt.NDArray[np.int64],
+    bounds: IntArray,
     cube_len: int,
     corner: tuple[int, int, int],
     out: ArrayMemory,
@@ -111,11 +111,11 @@ def _compiled() -> Any:
     return compiled
 
 
-def _memory(nbytes: int, itemsize: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[Any]]:
+def _memory(nbytes: int, itemsize: int) -> tuple[ByteArray, AnyArray]:
     """Return this thread's memory for stored bytes and for one decoded block. Allocating it in each
     call would take as long as decoding a block."""
     try:
-        memory: tuple[npt.NDArray[np.uint8], npt.NDArray[Any]] = _scratch.kinds[nbytes, itemsize]
+        memory: tuple[ByteArray, AnyArray] = _scratch.kinds[nbytes, itemsize]
     except (AttributeError, KeyError):
         kinds = getattr(_scratch, "kinds", {})
         if len(kinds) == _MOST_KINDS:

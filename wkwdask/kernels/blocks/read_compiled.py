@@ -3,8 +3,6 @@ a time, in the CPU cache."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from wkwdask.kernels.blocks.batch_compiled import decode, needed_values
@@ -18,12 +16,12 @@ _GAP_NBYTES = 4 << 10  # reading a smaller gap between two blocks is cheaper tha
 
 
 @helper
-def _corner(table: Any, n: Any) -> Any:
+def _corner(table, n):
     return table[n, X], table[n, Y], table[n, Z]
 
 
 @helper
-def _stored_needed(size: Any, needed: Any, nbytes: Any) -> Any:
+def _stored_needed(size, needed, nbytes):
     """Estimate how many stored bytes decode to the bytes that are needed; all of a small block,
     which may be all zero."""
     return (
@@ -35,21 +33,21 @@ def _stored_needed(size: Any, needed: Any, nbytes: Any) -> Any:
 
 @kernel
 def read_blocks(
-    fd: Any,
-    bounds: Any,
-    edge: Any,
-    channels: Any,
-    first_channel: Any,
-    compressed: Any,
-    fill_zeros: Any,
-    cube_len: Any,
-    corner: Any,
-    source: Any,
-    block: Any,
-    out: Any,
-    shape: Any,
-    strides: Any,
-) -> Any:
+    fd,
+    bounds,
+    edge,
+    channels,
+    first_channel,
+    compressed,
+    fill_zeros,
+    cube_len,
+    corner,
+    source,
+    block,
+    out,
+    shape,
+    strides,
+):
     """Read blocks into the array. Return how many are not all zero, -1 if anything is not as
     expected."""
     nbytes = block.size * block.itemsize

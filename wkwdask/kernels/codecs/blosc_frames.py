@@ -29,20 +29,15 @@ from wkwdask.kernels.codecs.blosc_layout import (
 )
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from wkwdask.array_types import BoolArray, ByteArray, IntArray
 
 _DECODED_NBYTES = 1 << 20  # of blocks that are decoded together, while they are in the CPU cache
 _HEADER, _BLOCK_HEADER = struct.Struct("<BBBBiii"), struct.Struct("<ii")
 
 
 def convert_chunks(
-    memory: npt.NDArray[np.uint8],
-    places: npt.NDArray[np.int64],
-    conversion: int,
-    nbytes: int,
-    itemsize: int,
-    out: npt.NDArray[np.uint8],
-) -> npt.NDArray[np.int64]:
+    memory: ByteArray, places: IntArray, conversion: int, nbytes: int, itemsize: int, out: ByteArray
+) -> IntArray:
     """Convert stored chunks one after another, up to the first that must be decoded.
 
     Parameters
@@ -84,14 +79,14 @@ def convert_chunks(
 
 
 def are_zero_outside(
-    memory: npt.NDArray[np.uint8],
-    places: npt.NDArray[np.int64],
-    boxes: npt.NDArray[np.int64],
+    memory: ByteArray,
+    places: IntArray,
+    boxes: IntArray,
     length: int,
     voxel_nbytes: int,
     *,
     is_compressed: bool,
-) -> npt.NDArray[np.bool_]:
+) -> BoolArray:
     """Return which blocks have only zeros outside of a box; False for a block that does not decode.
 
     Parameters

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from wkwdask.kernels.blocks.checks_compiled import is_lz4, is_zero_lz4, is_zero_raw
@@ -22,13 +20,13 @@ _unsigned = np.uint64
 
 
 @helper
-def _put(out: Any, at: Any, value: Any) -> None:
+def _put(out, at, value):
     for n in range(4):
         out[at + n] = np.uint8(value >> 8 * n & 255)
 
 
 @helper
-def _get(source: Any, at: Any) -> Any:
+def _get(source, at):
     value = np.int64(0)
     for n in range(4):
         value |= np.int64(source[at + n]) << 8 * n
@@ -36,7 +34,7 @@ def _get(source: Any, at: Any) -> Any:
 
 
 @helper
-def _has_one_block(source: Any, at: Any, size: Any, nbytes: Any) -> Any:
+def _has_one_block(source, at, size, nbytes):
     """Return whether a frame is one LZ4 block without shuffle: then only this block follows the
     header."""
     if size <= FRAME_NBYTES or source[at] < 1 or source[at] > 2 or source[at + 1] != 1:
@@ -57,7 +55,7 @@ def _has_one_block(source: Any, at: Any, size: Any, nbytes: Any) -> Any:
 
 
 @helper
-def _is_zero_outside(blocks: Any, at: Any, box: Any, length: Any, voxel_nbytes: Any) -> Any:
+def _is_zero_outside(blocks, at, box, length, voxel_nbytes):
     row = length * voxel_nbytes
     for z in range(length):
         start, end = at, at + length * row
@@ -79,7 +77,7 @@ def _is_zero_outside(blocks: Any, at: Any, box: Any, length: Any, voxel_nbytes: 
 
 
 @kernel
-def are_zero_outside(blocks: Any, boxes: Any, length: Any, voxel_nbytes: Any, results: Any) -> None:
+def are_zero_outside(blocks, boxes, length, voxel_nbytes, results):
     """Report of each block, decoded one after another, whether all its bytes outside of a box are
     zero."""
     for n in range(boxes.shape[0]):
@@ -89,9 +87,7 @@ def are_zero_outside(blocks: Any, boxes: Any, length: Any, voxel_nbytes: Any, re
 
 
 @kernel
-def convert_chunks(
-    source: Any, places: Any, conversion: Any, nbytes: Any, itemsize: Any, out: Any, sizes: Any
-) -> Any:
+def convert_chunks(source, places, conversion, nbytes, itemsize, out, sizes):
     """Convert chunks one after another. Return the number of chunks before the first that must be
     decoded."""
     end = np.int64(0)

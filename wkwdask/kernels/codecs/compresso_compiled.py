@@ -14,8 +14,6 @@ are used.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from wkwdask.kernels.compiler import helper, kernel
@@ -25,7 +23,7 @@ _unsigned = np.uint64
 
 
 @kernel
-def decode_borders(windows: Any, values: Any, steps: Any, is_border: Any) -> Any:
+def decode_borders(windows, values, steps, is_border):
     """Mark the border voxels. Return whether the windows are valid."""
     # A window is the bitmap of a block of ``steps`` voxels, x fastest. ``values`` lists the
     # distinct windows. An entry of ``windows`` is an index into it, shifted left by one; with the
@@ -68,7 +66,7 @@ def decode_borders(windows: Any, values: Any, steps: Any, is_border: Any) -> Any
 
 
 @helper
-def _root(parents: Any, component: Any) -> Any:
+def _root(parents, component):
     while parents[component] != component:
         parents[component] = parents[parents[component]]
         component = parents[component]
@@ -76,7 +74,7 @@ def _root(parents: Any, component: Any) -> Any:
 
 
 @helper
-def _join(parents: Any, a: Any, b: Any) -> Any:
+def _join(parents, a, b):
     """Merge two components, and return the smaller root."""
     a, b = _root(parents, a), _root(parents, b)
     if a < b:
@@ -87,7 +85,7 @@ def _join(parents: Any, a: Any, b: Any) -> Any:
 
 
 @helper
-def _label_components(is_border: Any, z0: Any, z1: Any, labels: Any, parents: Any) -> Any:
+def _label_components(is_border, z0, z1, labels, parents):
     """Label the connected components of some planes, with 0 on borders. Return the highest label;
     some labels are merged in ``parents``."""
     _, ny, nx = is_border.shape
@@ -118,7 +116,7 @@ def _label_components(is_border: Any, z0: Any, z1: Any, labels: Any, parents: An
 
 
 @kernel
-def decode_ids(is_border: Any, ids: Any, locations: Any, connectivity: Any, out: Any) -> Any:
+def decode_ids(is_border, ids, locations, connectivity, out):
     """Write the id of every voxel to ``out``. Return the broken part of the stream, or 0."""
     nz, ny, nx = is_border.shape
     # planes in which components connect: with connectivity 4, each plane is separate
@@ -156,7 +154,7 @@ def decode_ids(is_border: Any, ids: Any, locations: Any, connectivity: Any, out:
 
 
 @helper
-def _decode_borders(is_border: Any, locations: Any, connectivity: Any, out: Any) -> Any:
+def _decode_borders(is_border, locations, connectivity, out):
     """Write the ids of border voxels. Return the number of locations used, -1 if one is
     impossible."""
     # A border voxel takes the id of the first of its neighbours at -x, -y, -z that is no border.

@@ -16,6 +16,8 @@ from wkwdask.kernels.blocks.layout import flat_memory, is_plain
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from wkwdask.array_types import AnyArray
+
     Vec3 = tuple[int, int, int]
 
 BITS, VALUES, TABLE, INDEX = 1, 2, 3, 4
@@ -33,7 +35,7 @@ def decode_channel(
     start: int,
     shape: Vec3,
     block_size: Vec3,
-    out: npt.NDArray[Any],
+    out: AnyArray,
     corner: Vec3,
 ) -> tuple[int, int]:
     """Decode the part of one channel that lies inside an array. Return the index of a broken block
@@ -63,7 +65,7 @@ def max_words(shape: Vec3, block_size: Vec3, itemsize: int) -> int:
 
 
 def encode_channel(
-    array: npt.NDArray[Any], block_size: Vec3, out: npt.NDArray[np.uint32], start: int
+    array: AnyArray, block_size: Vec3, out: npt.NDArray[np.uint32], start: int
 ) -> int:
     """Encode one channel from the word ``start`` on, and return its end, or ``TABLES_FULL`` or
     ``WORDS_FULL``."""
@@ -88,7 +90,7 @@ def encode_channel(
     )
 
 
-def _scratch(shape: Vec3, block_size: Vec3, dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], ...]:
+def _scratch(shape: Vec3, block_size: Vec3, dtype: np.dtype[Any]) -> tuple[AnyArray, ...]:
     """Allocate the memory to encode a channel: codes of voxels, ranks of codes, values and their
     order, slots for values, slots for tables."""
     nx, ny, nz = (-(-n // edge) for n, edge in zip(shape, block_size, strict=True))

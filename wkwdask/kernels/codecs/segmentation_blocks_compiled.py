@@ -12,8 +12,6 @@ into flat memory are unsigned: a signed one could be negative, and the code for 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from wkwdask.kernels.compiler import helper, kernel
@@ -30,7 +28,7 @@ _unsigned = np.uint64
 
 
 @helper
-def _loop_order(lengths: Any, is_z_fastest: Any) -> Any:
+def _loop_order(lengths, is_z_fastest):
     """Return three lengths with the axis of the innermost loop first: x, or z if it is closer
     together in memory."""
     if is_z_fastest:
@@ -39,7 +37,7 @@ def _loop_order(lengths: Any, is_z_fastest: Any) -> Any:
 
 
 @helper
-def _label(words: Any, at: Any, out: Any) -> Any:
+def _label(words, at, out):
     """Read an id of a lookup table; ids of 64 bits take two words, the lower one first."""
     if out.itemsize == 8:
         return _unsigned(words[at]) | _unsigned(words[at + _unsigned(1)]) << _unsigned(32)
@@ -47,19 +45,7 @@ def _label(words: Any, at: Any, out: Any) -> Any:
 
 
 @helper
-def _unpack(
-    words: Any,
-    values: Any,
-    bits: Any,
-    table: Any,
-    table_len: Any,
-    out: Any,
-    counts: Any,
-    to: Any,
-    steps: Any,
-    at: Any,
-    block_steps: Any,
-) -> Any:
+def _unpack(words, values, bits, table, table_len, out, counts, to, steps, at, block_steps):
     """Look up the voxels of a box inside a block; the first axis is the innermost loop. Return
     whether all indices lie inside the table."""
     mask = _unsigned((1 << bits) - 1)
@@ -83,18 +69,7 @@ def _unpack(
 
 
 @helper
-def _unpack_words(
-    words: Any,
-    values: Any,
-    bits: Any,
-    labels: Any,
-    out: Any,
-    counts: Any,
-    to: Any,
-    steps: Any,
-    at: Any,
-    block_steps: Any,
-) -> None:
+def _unpack_words(words, values, bits, labels, out, counts, to, steps, at, block_steps):
     """Look up the voxels of a box, for indices of at most 4 bits, a table with a label for each
     index, and rows that lie inside one word."""
     # No index needs a check, and a row needs one word. One of two or four labels is selected, not
@@ -122,7 +97,7 @@ def _unpack_words(
 
 
 @helper
-def _fill(value: Any, out: Any, counts: Any, to: Any, steps: Any) -> None:
+def _fill(value, out, counts, to, steps):
     """Set a box of voxels."""
     step = _unsigned(steps[0])
     for k in range(counts[2]):
@@ -134,16 +109,8 @@ def _fill(value: Any, out: Any, counts: Any, to: Any, steps: Any) -> None:
 
 @kernel
 def decode_channel(
-    words: Any,
-    start: Any,
-    shape: Any,
-    block_size: Any,
-    values_per_block: Any,
-    out: Any,
-    out_shape: Any,
-    strides: Any,
-    corner: Any,
-) -> Any:
+    words, start, shape, block_size, values_per_block, out, out_shape, strides, corner
+):
     """Decode the part of a channel that lies inside the array. Return (broken block or -1, its
     fault)."""
     bx, by, bz = block_size
@@ -227,17 +194,7 @@ def decode_channel(
 
 
 @helper
-def _collect(
-    array: Any,
-    counts: Any,
-    at: Any,
-    steps: Any,
-    block_steps: Any,
-    codes: Any,
-    seen: Any,
-    slots: Any,
-    first_code: Any,
-) -> Any:
+def _collect(array, counts, at, steps, block_steps, codes, seen, slots, first_code):
     """Number the distinct values of a box by their first appearance. Return how many there are. The
     first axis is the innermost loop."""
     # ``slots`` is a hash table that is never cleared. A slot holds ``first_code`` plus the number
@@ -278,7 +235,7 @@ def _collect(
 
 
 @helper
-def _sort(seen: Any, order: Any, ranks: Any, num_seen: Any) -> None:
+def _sort(seen, order, ranks, num_seen):
     """Sort the values, and write the rank of each former position to ``ranks``."""
     for i in range(num_seen):
         order[i] = i
@@ -295,7 +252,7 @@ def _sort(seen: Any, order: Any, ranks: Any, num_seen: Any) -> None:
 
 
 @helper
-def _pack(codes: Any, ranks: Any, bits: Any, out: Any, start: Any, num_words: Any) -> None:
+def _pack(codes, ranks, bits, out, start, num_words):
     per_word = 32 // bits
     at = _unsigned(0)
     for n in range(_unsigned(num_words)):
@@ -307,7 +264,7 @@ def _pack(codes: Any, ranks: Any, bits: Any, out: Any, start: Any, num_words: An
 
 
 @helper
-def _is_table(out: Any, at: Any, seen: Any, num_seen: Any) -> Any:
+def _is_table(out, at, seen, num_seen):
     """Return whether these values are those of a table in the output, which has as many."""
     for i in range(num_seen):
         if seen.itemsize == 8:
@@ -321,7 +278,7 @@ def _is_table(out: Any, at: Any, seen: Any, num_seen: Any) -> Any:
 
 
 @helper
-def _write_table(out: Any, at: Any, seen: Any, num_seen: Any) -> Any:
+def _write_table(out, at, seen, num_seen):
     """Write a table and return its end."""
     for i in range(num_seen):
         if seen.itemsize == 8:
@@ -335,7 +292,7 @@ def _write_table(out: Any, at: Any, seen: Any, num_seen: Any) -> Any:
 
 
 @helper
-def _find_table(tables: Any, out: Any, start: Any, seen: Any, num_seen: Any) -> Any:
+def _find_table(tables, out, start, seen, num_seen):
     """Return the slot of an equal table, or the empty slot where this one belongs. Tables are
     written once and shared by blocks."""
     key = _unsigned(num_seen)
@@ -353,19 +310,8 @@ def _find_table(tables: Any, out: Any, start: Any, seen: Any, num_seen: Any) -> 
 
 @kernel
 def encode_channel(
-    array: Any,
-    shape: Any,
-    strides: Any,
-    block_size: Any,
-    out: Any,
-    start: Any,
-    codes: Any,
-    ranks: Any,
-    seen: Any,
-    order: Any,
-    slots: Any,
-    tables: Any,
-) -> Any:
+    array, shape, strides, block_size, out, start, codes, ranks, seen, order, slots, tables
+):
     """Encode a channel. Return its end, or why it cannot be encoded. Arguments after ``start`` are
     scratch memory; see ``segmentation_blocks``."""
     bx, by, bz = block_size

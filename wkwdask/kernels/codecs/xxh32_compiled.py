@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from wkwdask.kernels.compiler import helper, kernel
@@ -17,24 +15,24 @@ _WORD, _STRIPE = 4, 16  # bytes
 
 
 @helper
-def _rotated(value: Any, bits: Any) -> Any:
+def _rotated(value, bits):
     value &= _MASK
     return ((value << np.uint64(bits)) | (value >> np.uint64(32 - bits))) & _MASK
 
 
 @helper
-def _word(data: Any, at: Any) -> Any:
+def _word(data, at):
     low = np.uint64(data[at]) | np.uint64(data[at + 1]) << np.uint64(8)
     return low | np.uint64(data[at + 2]) << np.uint64(16) | np.uint64(data[at + 3]) << np.uint64(24)
 
 
 @helper
-def _mixed(lane: Any, data: Any, at: Any) -> Any:
+def _mixed(lane, data, at):
     return _rotated(lane + _word(data, at) * _P2, 13) * _P1 & _MASK
 
 
 @kernel
-def xxh32(data: Any, seed: Any) -> Any:
+def xxh32(data, seed):
     """Return the checksum of some bytes; data and seed are of the types uint8 and uint64."""
     at, value = 0, seed + _P5
     if data.size >= _STRIPE:

@@ -6,54 +6,110 @@ face; with 18, a face or an edge; with 26, a face, an edge or a corner.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
+
+    from wkwdask.array_types import AnyArray, IntArray, UintArray
+
+    Corner = Sequence[int]
 
 CONNECTIVITIES = (6, 18, 26)
 _MOST_VOXELS = 2**31 - 1  # runs are numbered in int32
 
 
+@dataclass(frozen=True, slots=True)
+class LabelRuns:
+    """Labels of an array as runs of equal voxels along x, in the order of memory. Background has no
+    runs."""
+
+    shape: tuple[int, ...]
+    """Shape of the array along x, y, z."""
+    first: IntArray
+    """First run of each row, x along the row, and the number of runs; shape (y * z + 1,)."""
+    begin: npt.NDArray[np.int32]
+    """First voxel of each run along x."""
+    end: npt.NDArray[np.int32]
+    """Voxel after the last one of each run."""
+    labels: npt.NDArray[np.uint32]
+
+    def paint(self, lookup: AnyArray, out: AnyArray, corner: Corner) -> None:
+        """Write ``lookup[label]`` into an array in Fortran order, shape (x, y, z), in which that of
+        the runs begins at ``corner``. Voxels without a label stay."""
+        self._paint(lookup, (0, 0, 0), self.shape, corner, out)
+
+    def face(
+        self, axis: int, side: int, lookup: npt.NDArray[np.uint32]
+    ) -> npt.NDArray[np.uint32] | None:
+        """Return ``lookup[label]`` on the lower (0) or upper (1) face, shape (v, u), slower axis
+        first; None without labels."""
+        low, high = [0, 0, 0], list(self.shape)
+        low[axis], high[axis] = (high[axis] - 1, high[axis]) if side else (0, 1)
+        out = np.zeros(np.subtract(high, low), lookup.dtype, order="F")
+        self._paint(lookup, low, high, [-n for n in low], out)
+        return out.squeeze(axis).T if out.any() else None
+
+    def _paint(
+        self, lookup: AnyArray, low: Corner, high: Corner, step: Corner, out: AnyArray
+    ) -> None:
+        from wkwdask.kernels.labels.components_compiled import paint_runs
+
+        corners = (tuple(corner[::-1]) for corner in (low, high, step))
+        runs = self.first, self.begin, self.end, self.labels
+        paint_runs(*runs, lookup, self.shape[1], *corners, out.T)
+
+
+class Components(NamedTuple):
+    """Components of an array, numbered from 1 on. Those that touch an open face come first."""
+
+    runs: LabelRuns
+    values: UintArray
+    """Values of the components that touch an open face, as bits."""
+    sizes: IntArray
+    """Voxels of each component."""
+
+
 def label_brick(
-    voxels: npt.NDArray[Any], connectivity: int, is_open: npt.ArrayLike = ((False, False),) * 3
-) -> tuple[npt.NDArray[np.uint32], int, npt.NDArray[np.int64]]:
-    """Label the components of an array from 1 on; those that touch an open face come first.
+    voxels: AnyArray, connectivity: int, is_open: npt.ArrayLike = ((False, False),) * 3
+) -> Components:
+    """Label the components of an array.
 
     ``is_open`` marks the faces of the array, low and high along x, y, z, beyond which the volume
-    continues. Returns the labels, the number of components that touch an open face, and the voxels
-    of each component. See ``components_compiled`` for the method.
+    continues. See ``components_compiled`` for the method.
 
     Examples
     --------
     >>> voxels = np.array([[[7]], [[7]], [[0]], [[7]]], np.uint8)
-    >>> labels, num_touching, sizes = label_brick(voxels, 6)
-    >>> labels.ravel().tolist(), num_touching, sizes.tolist()
-    ([1, 1, 0, 2], 0, [2, 1])
+    >>> runs, values, sizes = label_brick(voxels, 6, ((True, False),) * 3)
+    >>> runs.begin.tolist(), runs.end.tolist(), runs.labels.tolist()
+    ([0, 3], [2, 4], [1, 2])
+    >>> values.tolist(), sizes.tolist()
+    ([7, 7], [2, 1])
     """
-    from wkwdask.kernels.labels.components_compiled import label_planes
+    from wkwdask.kernels.labels.components_compiled import label_rows
 
     if voxels.size > _MOST_VOXELS:
         raise ValueError(
             f"at most {_MOST_VOXELS} voxels can be labelled at once, got {voxels.size}"
         )
-    if not voxels.size:
-        return np.zeros(voxels.shape, np.uint32, order="F"), 0, np.zeros(0, np.int64)
     planes = np.ascontiguousarray(voxels.astype(voxels.dtype.newbyteorder("="), copy=False).T)
-    labels = np.empty(planes.shape, np.uint32)
-    _, num_touching, sizes = label_planes(
-        planes.view(f"u{planes.dtype.itemsize}"), connectivity, np.array(is_open, np.bool_), labels
+    if not planes.size:
+        planes = np.zeros((1, 1, 1), planes.dtype)
+    *runs, values, sizes = label_rows(
+        planes.view(f"u{planes.dtype.itemsize}"), connectivity, np.array(is_open, np.bool_)
     )
-    return labels.T, int(num_touching), sizes
+    return Components(LabelRuns(voxels.shape, *runs), values, sizes)
 
 
 def pair_faces(
-    low: tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]],
-    high: tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]],
-    connectivity: int,
-) -> npt.NDArray[np.int64]:
+    low: tuple[IntArray, UintArray], high: tuple[IntArray, UintArray], connectivity: int
+) -> IntArray:
     """Return the pairs of connected components of two adjacent planes, each a plane of nodes and
     one of values; the high plane has a border of 1."""
     from wkwdask.kernels.labels.components_compiled import join_faces
@@ -63,7 +119,7 @@ def pair_faces(
     return unique_pairs(pairs[: join_faces(*low, *high, most_steps, pairs)])
 
 
-def unique_pairs(pairs: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def unique_pairs(pairs: IntArray) -> IntArray:
     """Sort pairs and drop duplicates.
 
     Examples
@@ -74,7 +130,7 @@ def unique_pairs(pairs: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     ordered = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
     is_new = np.ones(len(ordered), np.bool_)
     is_new[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
-    unique: npt.NDArray[np.int64] = ordered[is_new]
+    unique: IntArray = ordered[is_new]
     return unique
 
 
@@ -92,13 +148,13 @@ class DisjointSets:
     def __init__(self, num_nodes: int) -> None:
         self._parent = np.arange(num_nodes)
 
-    def unite(self, pairs: npt.NDArray[np.int64]) -> None:
+    def unite(self, pairs: IntArray) -> None:
         """Merge the sets of each pair of nodes, shape (n, 2)."""
         from wkwdask.kernels.labels.components_compiled import unite_pairs
 
         unite_pairs(self._parent, pairs)
 
-    def roots(self) -> npt.NDArray[np.int64]:
+    def roots(self) -> IntArray:
         """Return the least node of each node's set."""
         from wkwdask.kernels.labels.components_compiled import flatten_sets
 
@@ -106,12 +162,7 @@ class DisjointSets:
         return self._parent
 
 
-def add_to_roots(
-    roots: npt.NDArray[np.int64],
-    sizes: npt.NDArray[np.int64],
-    first: int,
-    totals: npt.NDArray[np.int64],
-) -> None:
+def add_to_roots(roots: IntArray, sizes: IntArray, first: int, totals: IntArray) -> None:
     """Add the sizes of nodes, numbered from ``first``, to the totals of their roots."""
     from wkwdask.kernels.labels.components_compiled import add_sizes
 

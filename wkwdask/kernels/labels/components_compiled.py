@@ -16,15 +16,13 @@ the end of a run: its ``reach`` is then 1.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from wkwdask.kernels.compiler import helper, kernel
 
 
 @helper
-def _root(parent: Any, node: Any) -> Any:
+def _root(parent, node):
     """Return the least node of a set. Path halving on the way keeps later searches short."""
     while parent[node] != node:
         parent[node] = parent[parent[node]]
@@ -33,7 +31,7 @@ def _root(parent: Any, node: Any) -> Any:
 
 
 @helper
-def _unite(parent: Any, a: Any, b: Any) -> None:
+def _unite(parent, a, b):
     if parent[a] == parent[b]:
         return
     a, b = _root(parent, a), _root(parent, b)
@@ -43,60 +41,73 @@ def _unite(parent: Any, a: Any, b: Any) -> None:
         parent[a] = b
 
 
+# Each voxel is compared with the one before it in a loop that the compiler vectorises, a byte per
+# voxel. The bytes are then searched eight at a time, as words. The first voxel is the lowest byte
+# of a word, as on all little-endian processors.
+_BYTES = np.uint64(0x0101010101010101)
+_ONE = np.uint64(1)
+_LAST_BYTE = np.uint64(56)
+
+
 @helper
-def _count_runs(planes: Any, first: Any) -> Any:
+def _count_ones(word):
+    """Count the bytes of a word that are one; all others are zero."""
+    return np.int64((word * _BYTES) >> _LAST_BYTE)
+
+
+@helper
+def _count_runs(planes, first):
     """Count the runs that are not zero. ``first[row]`` becomes the first run of a row,
     ``first[-1]`` the number of runs."""
     depth, height, width = planes.shape
+    words = np.zeros((width + 7) // 8, np.uint64)
+    begins = words.view(np.uint8)
     total = 0
     for z in range(depth):
         for y in range(height):
             row = planes[z, y]
             first[z * height + y] = total
-            count = 0
-            before = row[0]
-            count += before != 0
+            begins[0] = row[0] != 0
             for x in range(1, width):
-                value = row[x]
-                count += (value != before) & (value != 0)
-                before = value
-            total += count
+                begins[x] = (row[x] != row[x - 1]) & (row[x] != 0)
+            for word in words:
+                total += _count_ones(word)
     first[depth * height] = total
     return total
 
 
 @helper
-def _find_runs(planes: Any, begin: Any, end: Any) -> None:
+def _find_runs(planes, begin, end, value):
+    """Find the begin, the end and the value of each run that is not zero."""
     depth, height, width = planes.shape
+    words = np.zeros(width // 8 + 1, np.uint64)
+    differs = words.view(np.uint8)
     n = 0
     for z in range(depth):
         for y in range(height):
             row = planes[z, y]
-            x = 0
-            while x < width:
-                value = row[x]
-                start = x
-                x += 1
-                while x < width and row[x] == value:
-                    x += 1
-                if value != 0:
-                    begin[n] = start
-                    end[n] = x
-                    n += 1
+            differs[0] = row[0] != 0
+            for x in range(1, width):
+                differs[x] = row[x] != row[x - 1]
+            differs[width] = row[width - 1] != 0
+            is_inside = False
+            for w in range(len(words)):
+                word = words[w]
+                while word != 0:
+                    lowest = word & (~word + _ONE)
+                    word ^= lowest
+                    # all bytes below the lowest one that is set
+                    x = 8 * w + _count_ones((lowest - _ONE) & _BYTES)
+                    if is_inside:
+                        end[n] = x
+                        n += 1
+                    is_inside = x < width and row[x] != 0
+                    if is_inside:
+                        begin[n], value[n] = x, row[x]
 
 
 @helper
-def _join_rows(
-    parent: Any,
-    begin: Any,
-    end: Any,
-    value: Any,
-    p: Any,
-    last_p: Any,
-    q: Any,
-    last_q: Any,
-    reach: Any,
-) -> None:
+def _join_rows(parent, begin, end, value, p, last_p, q, last_q, reach):
     """Join the touching runs of two rows, p and q, that have equal values; ``reach`` is 0 or 1."""
     # Both rows list their runs in ascending order, so one pass merges them: the run that ends first
     # is done.
@@ -131,16 +142,19 @@ def _join_rows(
 
 
 @kernel
-def label_planes(planes: Any, connectivity: Any, is_open: Any, labels: Any) -> Any:
-    """Label an array (z, y, x). Return the number of components, of components that touch an open
-    face, and the voxels of each."""
+def label_rows(planes, connectivity, is_open):
+    """Label an array (z, y, x).
+
+    Return the first run of each row, the begin, the end and the label of each run, the values of
+    the components that touch an open face, and the voxels of all components.
+    """
     depth, height, width = planes.shape
     first = np.empty(depth * height + 1, np.int64)
     num_runs = _count_runs(planes, first)
     begin = np.empty(num_runs, np.int32)
     end = np.empty(num_runs, np.int32)
-    _find_runs(planes, begin, end)
     value = np.empty(num_runs, planes.dtype)
+    _find_runs(planes, begin, end, value)
     parent = np.empty(num_runs, np.int32)
     # of rows that differ in y or in z: with reach, an edge
     reach_one = 0 if connectivity == 6 else 1
@@ -152,7 +166,6 @@ def label_planes(planes: Any, connectivity: Any, is_open: Any, labels: Any) -> A
             low, high = first[row], first[row + 1]
             for n in range(low, high):
                 parent[n] = n
-                value[n] = planes[z, y, begin[n]]
             if low == high:
                 continue
             if y:
@@ -218,37 +231,42 @@ def label_planes(planes: Any, connectivity: Any, is_open: Any, labels: Any) -> A
         if parent[n] == n:
             count += 1
             num_touching += touches[n]
-    label = np.empty(num_runs, np.int32)
+    label = np.empty(num_runs, np.uint32)
     sizes = np.zeros(count, np.int64)
-    next_touching, next_other = 1, num_touching + 1
+    values = np.empty(num_touching, np.uint64)
+    next_touching, next_other = 0, num_touching
     for n in range(num_runs):
         if parent[n] == n and touches[n]:
-            label[n] = next_touching
+            values[next_touching] = value[n]
             next_touching += 1
+            label[n] = next_touching
         elif parent[n] == n:
-            label[n] = next_other
             next_other += 1
+            label[n] = next_other
         else:
             # the root is the least run of its set, so it has its label already
             label[n] = label[parent[n]]
         sizes[label[n] - 1] += end[n] - begin[n]
-
-    for z in range(depth):
-        for y in range(height):
-            row = z * height + y
-            x = 0
-            for n in range(first[row], first[row + 1]):
-                labels[z, y, x : begin[n]] = 0
-                labels[z, y, begin[n] : end[n]] = label[n]
-                x = end[n]
-            labels[z, y, x:width] = 0
-    return count, num_touching, sizes
+    return first, begin, end, label, values, sizes
 
 
 @kernel
-def join_faces(
-    low_nodes: Any, low_values: Any, high_nodes: Any, high_values: Any, most_steps: Any, pairs: Any
-) -> Any:
+def paint_runs(first, begin, end, label, lookup, height, low, high, step, planes):
+    """Write ``lookup[label]`` to the voxels of all runs in a box. ``low`` and ``high`` are the
+    corners of the box as z, y, x, and ``step`` leads from there to the place in ``planes``. Other
+    voxels stay."""
+    for z in range(low[0], high[0]):
+        for y in range(low[1], high[1]):
+            out = planes[z + step[0], y + step[1]]
+            row = z * height + y
+            for n in range(first[row], first[row + 1]):
+                value = lookup[label[n]]
+                for x in range(max(begin[n], low[2]), min(end[n], high[2])):
+                    out[x + step[2]] = value
+
+
+@kernel
+def join_faces(low_nodes, low_values, high_nodes, high_values, most_steps, pairs):
     """Pair the nodes of two planes that face each other. Return the number of rows written to
     ``pairs``."""
     # The high plane has a border of one voxel, so every diagonal neighbour exists. Nodes below 0
@@ -278,14 +296,14 @@ def join_faces(
 
 
 @kernel
-def unite_pairs(parent: Any, pairs: Any) -> None:
+def unite_pairs(parent, pairs):
     """Merge the sets of each pair of nodes. The least node of a set is its root."""
     for n in range(len(pairs)):
         _unite(parent, pairs[n, 0], pairs[n, 1])
 
 
 @kernel
-def flatten_sets(parent: Any) -> None:
+def flatten_sets(parent):
     """Make each node point to its root."""
     for n in range(len(parent)):
         # a parent is never larger than its node, and all smaller nodes point to their roots already
@@ -293,7 +311,7 @@ def flatten_sets(parent: Any) -> None:
 
 
 @kernel
-def add_sizes(parent: Any, sizes: Any, first: Any, totals: Any) -> None:
+def add_sizes(parent, sizes, first, totals):
     """Add the sizes of nodes, numbered from ``first``, to those of their roots."""
     for n in range(len(sizes)):
         totals[parent[first + n]] += sizes[n]

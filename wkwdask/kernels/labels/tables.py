@@ -16,7 +16,7 @@ from wkwdask.kernels.labels.layout import COUNT, LIMB_BITS, NUM_COLUMNS, SUM, UP
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
+    from wkwdask.array_types import AnyArray, FloatArray, IntArray
 
 _INITIAL_CAPACITY = 256
 _LIMB = (1 << LIMB_BITS) - 1
@@ -33,24 +33,30 @@ def has_exact_sums(dtype: np.dtype[Any]) -> bool:
 class LabelRows(NamedTuple):
     """Statistics of some labels in plain arrays, one row each."""
 
-    labels: npt.NDArray[Any]
+    labels: AnyArray
     """Shape (n,)."""
-    extents: npt.NDArray[np.int64]
+    extents: IntArray
     """Voxels, extent and sums of coordinates, shape (n, 13), with the columns of
     ``labels.layout``."""
-    totals: npt.NDArray[Any]
+    totals: AnyArray
     """Sums of the values of a second layer. If exact: int64, shape (c, n, 4), two limbs of the sum
     and two of the sum of squares. Otherwise: float64, shape (c, n, 3), the number of values, their
     sum, and the sum of their squared distances from the mean."""
-    extremes: npt.NDArray[Any]
+    extremes: AnyArray
     """Least and greatest value of the second layer, shape (c, n, 2), of the layer's type."""
 
+    @classmethod
+    def without_values(cls, labels: AnyArray, extents: IntArray) -> LabelRows:
+        """Return rows without a second layer."""
+        totals, extremes = np.zeros((0, len(labels), 4), np.int64), np.zeros((0, len(labels), 2))
+        return cls(labels, extents, totals, extremes)
+
     @property
-    def counts(self) -> npt.NDArray[np.int64]:
+    def counts(self) -> IntArray:
         """Voxels of each label, shape (n,)."""
         return self.extents[:, COUNT]
 
-    def sums(self) -> npt.NDArray[np.float64]:
+    def sums(self) -> FloatArray:
         """Sums of x, y, z over the voxels of each label, shape (n, 3), rounded to float64."""
         return (
             np.ldexp(self.extents[:, UPPER_SUM : UPPER_SUM + 3].astype(np.float64), LIMB_BITS)
@@ -84,7 +90,7 @@ class LabelTable:
         self._keys = np.empty(_INITIAL_CAPACITY, np.uint64)
         self._extents = np.empty((_INITIAL_CAPACITY, NUM_COLUMNS), np.int64)
         self._used = 0
-        self._totals: npt.NDArray[Any] = (
+        self._totals: AnyArray = (
             np.zeros((num_channels, 0, 4), np.int64)
             if self._is_exact
             else np.zeros((num_channels, 0, 3), np.float64)
@@ -92,12 +98,7 @@ class LabelTable:
         self._extremes = np.empty((num_channels, 0, 2), self._value_dtype)
         self._runs = np.empty((2, 0), np.int64)
 
-    def add(
-        self,
-        labels: npt.NDArray[Any],
-        corner: Sequence[int],
-        values: npt.NDArray[Any] | None = None,
-    ) -> None:
+    def add(self, labels: AnyArray, corner: Sequence[int], values: AnyArray | None = None) -> None:
         """Add the voxels of a box at ``corner``, with the values of the second layer there."""
         num_channels = len(self._totals)
         actual = None if values is None else (values.dtype, values.shape)
@@ -130,7 +131,7 @@ class LabelTable:
         if values is not None:
             self._add_values(values, num_runs)
 
-    def _add_values(self, values: npt.NDArray[Any], num_runs: int) -> None:
+    def _add_values(self, values: AnyArray, num_runs: int) -> None:
         from wkwdask.kernels.labels import tables_compiled
 
         add = tables_compiled.add_integers if self._is_exact else tables_compiled.add_numbers
@@ -185,7 +186,7 @@ class LabelTable:
             self._extremes[:, targets, 1] = np.maximum(ours[..., 1], theirs[..., 1])
 
     def rows(self) -> LabelRows:
-        """Return the statistics of all labels, in no order."""
+        """Return the statistics of all labels, in the order in which they were found."""
         used = self._used
         labels = self._keys[:used].astype(UNSIGNED[self._dtype.itemsize]).view(self._dtype)
         return LabelRows(
@@ -200,9 +201,7 @@ def _limits(dtype: np.dtype[Any]) -> tuple[Any, Any]:
     return limits.min, limits.max
 
 
-def _merged_limbs(
-    ours: npt.NDArray[np.int64], theirs: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64]:
+def _merged_limbs(ours: IntArray, theirs: IntArray) -> IntArray:
     # Columns: sum, upper limb of the sum, squares, upper limb of the squares. The carry of each
     # lower limb moves up.
     merged = ours + theirs
@@ -211,9 +210,7 @@ def _merged_limbs(
     return merged
 
 
-def _merged_moments(
-    ours: npt.NDArray[np.float64], theirs: npt.NDArray[np.float64]
-) -> npt.NDArray[np.float64]:
+def _merged_moments(ours: FloatArray, theirs: FloatArray) -> FloatArray:
     """Merge counts, sums and squared distances (Chan, Golub, LeVeque: Updating Formulae and a
     Pairwise Algorithm for Computing Sample Variances)."""
     merged = ours + theirs

@@ -12,8 +12,6 @@ travel together:
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from wkwdask.kernels.compiler import helper, kernel
@@ -31,7 +29,7 @@ _FARTHEST = np.int64((1 << 63) - 1)
 
 
 @helper
-def _find(key: Any, slots: Any, keys: Any) -> Any:
+def _find(key, slots, keys):
     """Return the slot of a label, or the free slot where it belongs. At most half of the slots are
     taken, so the search ends."""
     mask = _unsigned(slots.size - 1)
@@ -43,7 +41,7 @@ def _find(key: Any, slots: Any, keys: Any) -> Any:
 
 
 @helper
-def _grown(slots: Any, keys: Any, extents: Any, used: Any) -> Any:
+def _grown(slots, keys, extents, used):
     """Return the table with twice the capacity. Rows keep their numbers; only the slots are
     computed again."""
     more_slots = np.full(2 * slots.size, _FREE, np.int64)
@@ -57,7 +55,7 @@ def _grown(slots: Any, keys: Any, extents: Any, used: Any) -> Any:
 
 
 @helper
-def _insert(key: Any, slot: Any, slots: Any, keys: Any, extents: Any, used: Any) -> Any:
+def _insert(key, slot, slots, keys, extents, used):
     """Add a label without voxels. The caller has made sure of a free row."""
     slots[slot] = used
     keys[used] = key
@@ -70,14 +68,14 @@ def _insert(key: Any, slot: Any, slots: Any, keys: Any, extents: Any, used: Any)
 
 
 @helper
-def _add_sum(extents: Any, row: Any, axis: Any, total: Any) -> None:
+def _add_sum(extents, row, axis, total):
     total += extents[row, _unsigned(SUM + axis)]
     extents[row, _unsigned(SUM + axis)] = total & _LIMB
     extents[row, _unsigned(UPPER_SUM + axis)] += total >> LIMB_BITS
 
 
 @helper
-def _add_run(extents: Any, row: Any, x: Any, stop: Any, y: Any, z: Any) -> None:
+def _add_run(extents, row, x, stop, y, z):
     count = stop - x
     extents[row, COUNT] += count
     extents[row, LOW] = min(extents[row, LOW], x)
@@ -92,7 +90,7 @@ def _add_run(extents: Any, row: Any, x: Any, stop: Any, y: Any, z: Any) -> None:
 
 
 @helper
-def _add_extent(extents: Any, row: Any, other: Any, n: Any) -> None:
+def _add_extent(extents, row, other, n):
     """Add the statistics of a label in another table."""
     extents[row, COUNT] += other[n, COUNT]
     for axis in range(3):
@@ -108,9 +106,7 @@ def _add_extent(extents: Any, row: Any, other: Any, n: Any) -> None:
 
 
 @kernel
-def add_rows(
-    labels: Any, other: Any, slots: Any, keys: Any, extents: Any, used: Any, rows: Any
-) -> Any:
+def add_rows(labels, other, slots, keys, extents, used, rows):
     """Add the rows of another table, and write the row of each to ``rows``. Return the table, which
     may have grown."""
     for n in range(_unsigned(labels.size)):
@@ -127,7 +123,7 @@ def add_rows(
 
 
 @helper
-def _list_runs(line: Any, stops: Any) -> Any:
+def _list_runs(line, stops):
     """Write the ends of the runs of a line to ``stops``, and return their number. ``stops`` is one
     longer than the line."""
     # No branch, which the processor could not predict at the borders of labels: each position is
@@ -142,19 +138,8 @@ def _list_runs(line: Any, stops: Any) -> Any:
 
 @helper
 def _add_line(
-    line: Any,
-    stops: Any,
-    corner: Any,
-    y: Any,
-    z: Any,
-    ignore_zero: Any,
-    slots: Any,
-    keys: Any,
-    extents: Any,
-    used: Any,
-    run_rows: Any,
-    records: Any,
-) -> Any:
+    line, stops, corner, y, z, ignore_zero, slots, keys, extents, used, run_rows, records
+):
     x = 0
     for run in range(_unsigned(stops.size)):
         value, stop, row = line[_unsigned(x)], stops[run], np.int64(_FREE)
@@ -180,18 +165,7 @@ def _add_line(
 
 
 @kernel
-def add_voxels(
-    labels: Any,
-    shape: Any,
-    corner: Any,
-    ignore_zero: Any,
-    slots: Any,
-    keys: Any,
-    extents: Any,
-    used: Any,
-    run_rows: Any,
-    run_stops: Any,
-) -> Any:
+def add_voxels(labels, shape, corner, ignore_zero, slots, keys, extents, used, run_rows, run_stops):
     """Add the voxels of a box. Return the table, which may have grown, and the number of recorded
     runs.
 
@@ -234,9 +208,7 @@ def add_voxels(
 
 
 @kernel
-def add_integers(
-    values: Any, width: Any, step: Any, run_rows: Any, run_stops: Any, totals: Any, extremes: Any
-) -> None:
+def add_integers(values, width, step, run_rows, run_stops, totals, extremes):
     """Add values of up to 16 bits: exact sums of the values and of their squares, in two limbs
     each."""
     # ``line`` is the first voxel of the current line, ``begin`` the first x of the current run; a
@@ -269,9 +241,7 @@ def add_integers(
 
 
 @kernel
-def add_numbers(
-    values: Any, width: Any, step: Any, run_rows: Any, run_stops: Any, totals: Any, extremes: Any
-) -> None:
+def add_numbers(values, width, step, run_rows, run_stops, totals, extremes):
     """Add values of any type as float64: their number, their sum, and the sum of their squared
     distances from the mean."""
     # The moments of a run are taken relative to its first value: squares of the values themselves

@@ -9,16 +9,11 @@ import numpy as np
 from wkwdask.kernels.blocks.layout import UNSIGNED
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from wkwdask.array_types import AnyArray, IntArray, UintArray
 
 
 def map_ids(
-    ids: npt.NDArray[Any],
-    keys: npt.NDArray[np.uint64] | None,
-    values: npt.NDArray[Any],
-    out: npt.NDArray[Any],
-    *,
-    keeps: bool,
+    ids: AnyArray, keys: UintArray | None, values: AnyArray, out: AnyArray, *, keeps: bool
 ) -> int | None:
     """Map the ids of an array into ``out``. Return the first kept id that ``out`` cannot hold; None
     if all fit.
@@ -72,13 +67,13 @@ def is_counted(dtype: np.dtype[Any]) -> bool:
     return dtype.kind in "iu" and dtype.itemsize <= 2
 
 
-def counted_values(dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+def counted_values(dtype: np.dtype[Any]) -> AnyArray:
     """Return all values of a type in ascending order."""
     limits = np.iinfo(dtype)
     return np.arange(limits.min, limits.max + 1).astype(dtype)
 
 
-def count_values(values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+def count_values(values: AnyArray) -> IntArray:
     """Count each value of an integer type of 8 or 16 bits.
 
     Examples

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from wkwdask.kernels.compiler import helper, kernel
@@ -14,7 +12,7 @@ _SLOTS = 4096
 
 
 @helper
-def _first_not_less(keys: Any, key: Any) -> Any:
+def _first_not_less(keys, key):
     """Return the index of the first of ascending keys that is not less than ``key``."""
     low, high = 0, len(keys)
     while low < high:
@@ -27,9 +25,7 @@ def _first_not_less(keys: Any, key: Any) -> Any:
 
 
 @kernel
-def map_ids(
-    ids: Any, keys: Any, values: Any, is_dense: Any, last: Any, keeps: Any, max_kept: Any, out: Any
-) -> Any:
+def map_ids(ids, keys, values, is_dense, last, keeps, max_kept, out):
     """Map ids; see ``values.map_ids``. Return the index of the first kept id larger than
     ``max_kept``, -1 if there is none."""
     # A direct-mapped cache of recent ids. Most voxels do not even reach it, as they equal the voxel
@@ -68,7 +64,7 @@ _unsigned = np.uint64
 
 
 @kernel
-def count_values(values: Any, counts: Any) -> None:
+def count_values(values, counts):
     """Count unsigned values in four rows of counters in turn; see ``_LANES`` in ``values``."""
     whole = values.size // 4
     for n in range(_unsigned(whole)):

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from wkwdask.array_types import AnyArray
+
 Method = Literal["mean", "median", "mode", "nearest", "min", "max"]
 METHODS: tuple[str, ...] = get_args(Method)
 IGNORE_ZERO_METHODS = ("mean", "median", "mode")
@@ -45,10 +47,10 @@ _FEWEST_LANES = 64
 
 
 def reduce_windows(
-    source: npt.NDArray[Any],
+    source: AnyArray,
     factor: Sequence[int],
     method: str,
-    out: npt.NDArray[Any],
+    out: AnyArray,
     low: Sequence[int] | None = None,
     high: Sequence[int] | None = None,
     *,
@@ -188,7 +190,7 @@ def _every_window(segment: _Segment, first: int) -> slice:
     return slice(first, first + (segment.count - 1) * segment.factor + 1, segment.factor)
 
 
-def _extreme(source: npt.NDArray[Any], ufunc: np.ufunc, part: _Part) -> npt.NDArray[Any]:
+def _extreme(source: AnyArray, ufunc: np.ufunc, part: _Part) -> AnyArray:
     """Reduce axis by axis; minimum and maximum do not depend on the order."""
     values = source[
         tuple(
@@ -224,18 +226,18 @@ class Windows(NamedTuple):
 class Sums(NamedTuple):
     """Scratch memory for the means of one row of windows."""
 
-    totals: npt.NDArray[Any]
+    totals: AnyArray
     """Sum of each window, or of the upper 32 bits of its voxels."""
-    lower: npt.NDArray[Any]
+    lower: AnyArray
     """Sum of the lower 32 bits."""
-    counts: npt.NDArray[Any]
+    counts: AnyArray
     """Voxels that count."""
 
 
 class Lanes(NamedTuple):
     """Scratch memory for windows that are sorted side by side, one in each lane."""
 
-    values: npt.NDArray[Any]
+    values: AnyArray
     """Shape (voxels of a window, lanes)."""
     valid: npt.NDArray[np.uint32]
     """Voxels that count."""
@@ -245,7 +247,7 @@ class Lanes(NamedTuple):
     """Length of the current run of equal values."""
     longest: npt.NDArray[np.uint32]
     """Length of the longest run so far."""
-    results: npt.NDArray[Any]
+    results: AnyArray
     """Result of each window."""
     highest: Any
     """Highest value of the type."""
@@ -254,10 +256,10 @@ class Lanes(NamedTuple):
 
 
 def _compiled(
-    source: npt.NDArray[Any],
+    source: AnyArray,
     method: str,
     part: _Part,
-    out: npt.NDArray[Any],
+    out: AnyArray,
     at: Sequence[int],
     *,
     ignore_zero: bool,
@@ -321,9 +323,7 @@ def _specialized_kernel(
     )
 
 
-def _mean(
-    voxels: npt.NDArray[Any], windows: Windows, results: npt.NDArray[Any], *, ignore_zero: bool
-) -> None:
+def _mean(voxels: AnyArray, windows: Windows, results: AnyArray, *, ignore_zero: bool) -> None:
     from wkwdask.kernels.window import reduce_compiled as kernels
 
     # Sums stay exact: below 2^31 in int32, below 2^52 in int64 (see ``mean_integer``), and of any
@@ -341,12 +341,7 @@ def _mean(
 
 
 def _sorted(
-    voxels: npt.NDArray[Any],
-    method: str,
-    windows: Windows,
-    results: npt.NDArray[Any],
-    *,
-    ignore_zero: bool,
+    voxels: AnyArray, method: str, windows: Windows, results: AnyArray, *, ignore_zero: bool
 ) -> None:
     """Reduce by median or mode, which sort each window."""
     from wkwdask.kernels.window import reduce_compiled as kernels
@@ -378,9 +373,7 @@ def _kind(dtype: np.dtype[Any]) -> str:
     return "float" if dtype.kind == "f" else "integer"
 
 
-def repeat_voxels(
-    planes: npt.NDArray[Any], repeats: tuple[int, int, int], out: npt.NDArray[Any]
-) -> None:
+def repeat_voxels(planes: AnyArray, repeats: tuple[int, int, int], out: AnyArray) -> None:
     """Repeat voxels of an array (c, z, y, x) along x, y, z.
 
     Notes

@@ -15,8 +15,6 @@ has no branches, and takes n log^2 n steps for n voxels.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from wkwdask.kernels.compiler import helper, kernel
@@ -31,7 +29,7 @@ _u32 = np.uint32
 
 
 @kernel
-def mean_integer(source: Any, windows: Any, out: Any, ignore_zero: Any, sums: Any) -> None:
+def mean_integer(source, windows, out, ignore_zero, sums):
     """Mean of integers whose sums are below 2^52."""
     # A float64 has 53 bits. A quotient with a tie, .5, is exact in it, and no other quotient lies
     # close enough to a tie to be rounded onto one, so np.rint rounds it like the exact quotient.
@@ -45,7 +43,7 @@ def mean_integer(source: Any, windows: Any, out: Any, ignore_zero: Any, sums: An
 
 
 @kernel
-def mean_float(source: Any, windows: Any, out: Any, ignore_zero: Any, sums: Any) -> None:
+def mean_float(source, windows, out, ignore_zero, sums):
     """Mean of floats. Zeros do not change a sum; ignoring them only changes the count."""
     totals, _, counts = sums
     for k in range(windows.shape[2]):
@@ -57,9 +55,7 @@ def mean_float(source: Any, windows: Any, out: Any, ignore_zero: Any, sums: Any)
 
 
 @helper
-def _sum_row(
-    source: Any, windows: Any, j: Any, k: Any, ignore_zero: Any, totals: Any, counts: Any
-) -> None:
+def _sum_row(source, windows, j, k, ignore_zero, totals, counts):
     """Sum each window of a row, z fastest, and count its voxels. A count of 0 becomes 1, so the
     mean of no voxels is 0."""
     width, step = _unsigned(windows.shape[0]), _unsigned(windows.steps[0])
@@ -86,7 +82,7 @@ def _sum_row(
 
 
 @kernel
-def mean_long(source: Any, windows: Any, out: Any, ignore_zero: Any, sums: Any) -> None:
+def mean_long(source, windows, out, ignore_zero, sums):
     """Mean of integers of any width: upper and lower 32 bits have separate sums, so none overflows
     64 bits."""
     totals, lower, counts = sums
@@ -99,16 +95,7 @@ def mean_long(source: Any, windows: Any, out: Any, ignore_zero: Any, sums: Any) 
 
 
 @helper
-def _sum_halves_of_row(
-    source: Any,
-    windows: Any,
-    j: Any,
-    k: Any,
-    ignore_zero: Any,
-    totals: Any,
-    lower: Any,
-    counts: Any,
-) -> None:
+def _sum_halves_of_row(source, windows, j, k, ignore_zero, totals, lower, counts):
     number = totals.dtype.type
     step = _unsigned(windows.steps[0])
     totals[:] = 0
@@ -127,7 +114,7 @@ def _sum_halves_of_row(
 
 
 @helper
-def _mean_of_halves(upper: Any, lower: Any, count: Any, number: Any) -> Any:
+def _mean_of_halves(upper, lower, count, number):
     """Divide ``upper * 2^32 + lower`` by the count, half to even; the mean of no voxels is 0."""
     # Long division in base 2^32: the remainder of the upper half, below ``count``, moves down into
     # the lower half. The upper half of a negative integer is its arithmetic shift, and numba floors
@@ -146,7 +133,7 @@ def _mean_of_halves(upper: Any, lower: Any, count: Any, number: Any) -> Any:
 
 
 @kernel
-def median_integer(source: Any, windows: Any, out: Any, ignore_zero: Any, lanes: Any) -> None:
+def median_integer(source, windows, out, ignore_zero, lanes):
     """Median of integers: the mean of the two middle values, rounded toward zero."""
     values, valid, nans, _, _, results, highest, _ = lanes
     zero, one = values.dtype.type(0), values.dtype.type(1)
@@ -159,7 +146,7 @@ def median_integer(source: Any, windows: Any, out: Any, ignore_zero: Any, lanes:
 
 
 @kernel
-def median_float(source: Any, windows: Any, out: Any, ignore_zero: Any, lanes: Any) -> None:
+def median_float(source, windows, out, ignore_zero, lanes):
     """Median of floats: the mean of the two middle values; NaN if the window holds NaN."""
     values, valid, nans, _, _, results, highest, nan = lanes
     number = values.dtype.type
@@ -175,7 +162,7 @@ def median_float(source: Any, windows: Any, out: Any, ignore_zero: Any, lanes: A
 
 
 @helper
-def _middle(values: Any, valid: Any, i: Any) -> Any:
+def _middle(values, valid, i):
     """Return the two middle values among the valid ones of a lane; for an odd count, the same value
     twice."""
     count = _unsigned(max(valid, _u32(1)))
@@ -183,7 +170,7 @@ def _middle(values: Any, valid: Any, i: Any) -> Any:
 
 
 @helper
-def middle_integer(a: Any, b: Any, one: Any) -> Any:
+def middle_integer(a, b, one):
     """Return the mean of two integers, rounded toward zero, in their type, which is that of
     ``one``."""
     # a + b could overflow. It equals 2 (a & b) + (a ^ b): shared bits count twice, others once. The
@@ -195,7 +182,7 @@ def middle_integer(a: Any, b: Any, one: Any) -> Any:
 
 
 @kernel
-def mode(source: Any, windows: Any, out: Any, ignore_zero: Any, lanes: Any) -> None:
+def mode(source, windows, out, ignore_zero, lanes):
     """Mode of any type: the most frequent value, the smallest one in a tie. NaN counts only if
     there is no other value."""
     values, valid, nans, run, longest, results, highest, nan = lanes
@@ -225,16 +212,7 @@ def mode(source: Any, windows: Any, out: Any, ignore_zero: Any, lanes: Any) -> N
 
 
 @helper
-def _sort_rows(
-    source: Any,
-    windows: Any,
-    first: Any,
-    ignore_zero: Any,
-    values: Any,
-    valid: Any,
-    nans: Any,
-    highest: Any,
-) -> Any:
+def _sort_rows(source, windows, first, ignore_zero, values, valid, nans, highest):
     """Gather the windows of some rows into lanes, mask the values that do not count, and sort each
     lane. Return the number of rows."""
     rows = _gather(source, windows, first, values)
@@ -244,7 +222,7 @@ def _sort_rows(
 
 
 @helper
-def _gather(source: Any, windows: Any, first: Any, values: Any) -> Any:
+def _gather(source, windows, first, values):
     width, step = _unsigned(windows.shape[0]), _unsigned(windows.steps[0])
     rows = min(values.shape[1] // windows.shape[0], windows.shape[1] * windows.shape[2] - first)
     for row in range(rows):
@@ -269,7 +247,7 @@ def _gather(source: Any, windows: Any, first: Any, values: Any) -> Any:
 
 
 @helper
-def _mask_ignored(values: Any, valid: Any, nans: Any, ignore_zero: Any, highest: Any) -> None:
+def _mask_ignored(values, valid, nans, ignore_zero, highest):
     """Replace NaN and ignored zeros by the highest value, which sorts after all valid ones, and
     count the valid values of each lane."""
     nans[:] = 0
@@ -285,7 +263,7 @@ def _mask_ignored(values: Any, valid: Any, nans: Any, ignore_zero: Any, highest:
 
 
 @helper
-def _sort(values: Any) -> None:
+def _sort(values):
     """Sort each lane by merge exchange, a network for any number of values (Knuth, The Art of
     Computer Programming, volume 3, 5.2.2, algorithm M)."""
     count = values.shape[0]
@@ -306,7 +284,7 @@ def _sort(values: Any) -> None:
 
 
 @helper
-def _exchange(values: Any, n: Any, m: Any) -> None:
+def _exchange(values, n, m):
     """Sort two values of every lane. LLVM vectorizes this loop only in a separate function."""
     for i in range(_unsigned(values.shape[1])):
         a, b = values[n, i], values[m, i]
@@ -316,7 +294,7 @@ def _exchange(values: Any, n: Any, m: Any) -> None:
 
 
 @helper
-def _store(results: Any, windows: Any, first: Any, rows: Any, out: Any) -> None:
+def _store(results, windows, first, rows, out):
     """Copy the results of some rows to the output."""
     for row in range(rows):
         at = first + row

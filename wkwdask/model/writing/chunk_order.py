@@ -10,12 +10,12 @@ import numpy as np
 
 from wkwdask.geometry.grid import cell_range
 from wkwdask.model.layout import Shards, box_cells
+from wkwdask.model.volume import voxel_nbytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import IntArray, UintArray
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.chunk_grid import ChunkGrid
@@ -30,23 +30,23 @@ def shards_of(array: StoredArray) -> Shards:
 
 def chunk_nbytes_of(array: StoredArray) -> int:
     """Return the size of the decoded voxels of a chunk, with all channels [bytes]."""
-    return math.prod(array.chunk_shape) * array.dtype.itemsize * array.num_channels
+    return math.prod(array.chunk_shape) * voxel_nbytes(array)
 
 
-def touched_cells(array: StoredArray, box: BoundingBox) -> npt.NDArray[np.int64]:
+def touched_cells(array: StoredArray, box: BoundingBox) -> IntArray:
     """List the chunks that a box, counted from the first voxel, touches, with all channels, shape
     (n, 4)."""
     return box_cells((range(array.grid.counts[0]), *cell_range(box, array.chunk_shape)))
 
 
-def codes_in_shard(array: StoredArray, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+def codes_in_shard(array: StoredArray, cells: IntArray) -> UintArray:
     """Return the codes of chunks, shape (n, 4), in their shard."""
     return shards_of(array).codes(cells) + _first_codes(array, cells[:, 0])
 
 
 def ordered_chunks(
     array: StoredArray, size: Sequence[int], topleft: Vec3, c: int = 0
-) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+) -> tuple[UintArray, IntArray]:
     """Return codes and first voxels of the chunks of a box of whole chunks, in ascending order of
     codes; voxels are counted from the box.
 
@@ -68,7 +68,7 @@ def channel_chunks_per_file(grid: ChunkGrid) -> int:
     return -(-(grid.file or grid.size)[0] // grid.chunk[0])
 
 
-def _first_codes(array: StoredArray, c: npt.NDArray[np.int64] | int) -> npt.NDArray[np.uint64]:
+def _first_codes(array: StoredArray, c: IntArray | int) -> UintArray:
     """Return the code at which the file of the chunks at an index along c begins."""
     return np.asarray(
         c // channel_chunks_per_file(array.grid) * shards_of(array).codes_per_file(array.grid),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,8 +19,7 @@ from wkwdask.model.writing.receipts import Stats
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import AnyArray, ByteArray, IntArray, UintArray
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.chunk_grid import Vec4
     from wkwdask.model.stored_array import StoredArray
@@ -33,9 +32,9 @@ class EncodedChunks:
     """Encoded chunks of a box, which a writer stores."""
 
     stats: Stats
-    codes: npt.NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
+    codes: UintArray = field(default_factory=lambda: np.empty(0, np.uint64))
     """Codes of the stored chunks in a shard, ascending."""
-    sizes: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    sizes: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
     """Encoded size of each [bytes]."""
     num_nonzero: int = 0
     """Number of chunks that are not all zero."""
@@ -46,7 +45,7 @@ class EncodedChunks:
     arena: Arena | None = None
     """Memory of these chunks."""
 
-    def take(self) -> Iterator[npt.NDArray[np.uint8]]:
+    def take(self) -> Iterator[ByteArray]:
         """Yield all bytes, and release their memory afterwards."""
         if self.output is not None:
             yield self.output.data
@@ -67,9 +66,7 @@ class BoxEncoder:
         """Whether chunks lie in a file in Morton order."""
         return isinstance(self.array.layout, Shards) and self.array.layout.is_ordered
 
-    def encode_box(
-        self, array: npt.NDArray[Any], topleft: Vec3, *, is_part: bool = False
-    ) -> EncodedChunks:
+    def encode_box(self, array: AnyArray, topleft: Vec3, *, is_part: bool = False) -> EncodedChunks:
         """Encode an array (c, x, y, z) of whole chunks, which may extend beyond the box, for a
         writer of a part or a whole shard."""
         voxels, stats = self.clip_to_box(array, topleft), Stats(self.array.mag)
@@ -85,7 +82,7 @@ class BoxEncoder:
             else self._encoded_files(voxels, topleft, stats)
         )
 
-    def encoded_nbytes(self, array: npt.NDArray[Any], topleft: Vec3) -> int:
+    def encoded_nbytes(self, array: AnyArray, topleft: Vec3) -> int:
         """Encode an array (c, x, y, z) of whole chunks without storing it, and return the size."""
         voxels, topleft = self._from_chunk_corner(self.clip_to_box(array, topleft), topleft)
         sink = FileBuffer(None)
@@ -95,7 +92,7 @@ class BoxEncoder:
         sink.discard()
         return int(sizes.sum())
 
-    def clip_to_box(self, array: npt.NDArray[Any], topleft: Vec3) -> npt.NDArray[Any]:
+    def clip_to_box(self, array: AnyArray, topleft: Vec3) -> AnyArray:
         """Cut off voxels beyond the box."""
         x, y, z = (
             slice(0, max(0, high - t))
@@ -103,9 +100,7 @@ class BoxEncoder:
         )
         return array[:, x, y, z]
 
-    def _with_borders(
-        self, array: npt.NDArray[Any], topleft: Vec3
-    ) -> tuple[npt.NDArray[Any], Vec3]:
+    def _with_borders(self, array: AnyArray, topleft: Vec3) -> tuple[AnyArray, Vec3]:
         """Extend an array (c, x, y, z) to whole chunks with the stored voxels around it."""
         box = BoundingBox(topleft, array.shape[1:], self.array.mag)
         whole = box.aligned(self.array.chunk_shape).intersection(self.array.extent)
@@ -120,9 +115,7 @@ class BoxEncoder:
         part_of_array(out, box, whole.topleft)[...] = array
         return out, whole.topleft
 
-    def _from_chunk_corner(
-        self, array: npt.NDArray[Any], topleft: Vec3
-    ) -> tuple[npt.NDArray[Any], Vec3]:
+    def _from_chunk_corner(self, array: AnyArray, topleft: Vec3) -> tuple[AnyArray, Vec3]:
         """Extend an array (c, x, y, z) by zeros to the corner of a chunk: a box may begin inside of
         one."""
         before = vec3([n % edge for n, edge in zip(topleft, self.array.chunk_shape, strict=True)])
@@ -151,7 +144,7 @@ class BoxEncoder:
             low[axis], high[axis] = start, stop
 
     def encode_chunks(
-        self, voxels: npt.NDArray[Any], topleft: Vec3, stats: Stats, *, is_part: bool
+        self, voxels: AnyArray, topleft: Vec3, stats: Stats, *, is_part: bool
     ) -> EncodedChunks:
         """Encode an array of whole chunks for a file of many chunks."""
         output = MemoryBuffer()
@@ -162,8 +155,8 @@ class BoxEncoder:
         return EncodedChunks(stats, codes[is_stored], sizes[is_stored], num_nonzero, output)
 
     def _encode_into(
-        self, output: FileBuffer, voxels: npt.NDArray[Any], topleft: Vec3, *, stores_zeros: bool
-    ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64], int]:
+        self, output: FileBuffer, voxels: AnyArray, topleft: Vec3, *, stores_zeros: bool
+    ) -> tuple[UintArray, IntArray, int]:
         """Append the chunks of an array to a file; return their codes, their sizes, and how many
         are not all zero."""
         grid, encode, num_nonzero = self.array.grid, self.array.codec.encode_batch, 0
@@ -190,9 +183,7 @@ class BoxEncoder:
             num_nonzero,
         )
 
-    def _encoded_files(
-        self, voxels: npt.NDArray[Any], topleft: Vec3, stats: Stats
-    ) -> EncodedChunks:
+    def _encoded_files(self, voxels: AnyArray, topleft: Vec3, stats: Stats) -> EncodedChunks:
         array, edges, naming = self.array, self.array.grid.chunk, self.array.naming
         assert naming is not None
         files: list[tuple[Vec4, bytes | memoryview | None]] = []

@@ -11,8 +11,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import ByteArray
     from wkwdask.model.store import NewFile, StoredFile
 
 MEMORY_NBYTES = 8 << 20  # buffer of an open file
@@ -21,7 +20,7 @@ _REPEATED_NBYTES = 1 << 18
 _DIRECT_NBYTES = 1 << 20  # larger data are written without a copy in the buffer
 _ALIGNMENT = 64  # of pieces: a cache line
 _MAX_FREE = 16  # buffers that are kept for the next files: fresh memory costs page faults
-_free: list[npt.NDArray[np.uint8]] = []
+_free: list[ByteArray] = []
 
 
 class FileBuffer:
@@ -65,7 +64,7 @@ class FileBuffer:
             self._file = self._open_file()
         return self._file
 
-    def reserve(self, nbytes: int, min_nbytes: int | None = None) -> npt.NDArray[np.uint8]:
+    def reserve(self, nbytes: int, min_nbytes: int | None = None) -> ByteArray:
         """Return memory for the next ``nbytes`` bytes, or for fewer but at least ``min_nbytes``;
         :meth:`advance` reports how many were filled."""
         min_nbytes = nbytes if min_nbytes is None else min_nbytes
@@ -79,7 +78,7 @@ class FileBuffer:
         """Count bytes that were filled in."""
         self._used += nbytes
 
-    def append(self, data: npt.NDArray[np.uint8]) -> None:
+    def append(self, data: ByteArray) -> None:
         """Append some bytes."""
         if data.size >= _DIRECT_NBYTES and not self._has_checksum and self._open_file is not None:
             self.flush()
@@ -92,7 +91,7 @@ class FileBuffer:
             self.advance(room.size)
             data = data[room.size :]
 
-    def repeat(self, data: npt.NDArray[np.uint8], count: int) -> None:
+    def repeat(self, data: ByteArray, count: int) -> None:
         """Append the same bytes several times."""
         per_piece = max(1, _REPEATED_NBYTES // max(1, data.size))
         piece = np.tile(data, min(count, per_piece))
@@ -144,11 +143,11 @@ class MemoryBuffer(FileBuffer):
         super().__init__(None)
 
     @property
-    def data(self) -> npt.NDArray[np.uint8]:
+    def data(self) -> ByteArray:
         """All bytes, valid until :meth:`release`."""
         return self._memory[: self._used]
 
-    def reserve(self, nbytes: int, min_nbytes: int | None = None) -> npt.NDArray[np.uint8]:
+    def reserve(self, nbytes: int, min_nbytes: int | None = None) -> ByteArray:
         del min_nbytes
         if self._used + nbytes > self._memory.size:
             memory = np.empty(max(2 * self._memory.size, self._used + nbytes), np.uint8)
@@ -165,10 +164,10 @@ class Arena:
     """Memory from which chunks reserve pieces, and which is released as a whole."""
 
     def __init__(self) -> None:
-        self._memories: list[npt.NDArray[np.uint8]] = []
+        self._memories: list[ByteArray] = []
         self._used = 0
 
-    def reserve(self, nbytes: int) -> npt.NDArray[np.uint8]:
+    def reserve(self, nbytes: int) -> ByteArray:
         """Return memory for a chunk, valid until :meth:`release`."""
         if nbytes > MEMORY_NBYTES:
             return np.empty(nbytes, np.uint8)
@@ -185,12 +184,12 @@ class Arena:
             _return_memory(self._memories.pop())
 
 
-def _return_memory(memory: npt.NDArray[np.uint8]) -> None:
+def _return_memory(memory: ByteArray) -> None:
     if memory.size == MEMORY_NBYTES and len(_free) < _MAX_FREE:
         _free.append(memory)
 
 
-def _borrow_memory() -> npt.NDArray[np.uint8]:
+def _borrow_memory() -> ByteArray:
     try:
         return _free.pop()
     except IndexError:

@@ -18,9 +18,9 @@ from wkwdask.model.states import add_digests
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import AnyArray
     from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.model.json_text import JsonObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,9 @@ class Receipt:
     outside: int = 0
     """Number of copied chunks found with nonzero voxels outside of the box."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the values for a journal, without the path, which follows from shard and part."""
-        values: dict[str, Any] = {
+        values: JsonObject = {
             "shard": self.shard,
             "box": [*self.box.topleft, *self.box.size],
             "voxels": self.voxels,
@@ -74,7 +74,7 @@ class Receipt:
         return values
 
     @classmethod
-    def from_json(cls, values: dict[str, Any], mag: Mag) -> Receipt:
+    def from_json(cls, values: JsonObject, mag: Mag) -> Receipt:
         """Create a receipt from the values in a journal; the path is None."""
         fields = {name: value for name, value in values.items() if name != "path"}
         for name in ("box", "nonzero"):
@@ -135,7 +135,7 @@ class Stats:
         self._nonzero: BoundingBox | None = None
 
     @np.errstate(invalid="ignore")  # no warnings for signalling NaNs
-    def add(self, array: npt.NDArray[Any], topleft: Vec3) -> None:
+    def add(self, array: AnyArray, topleft: Vec3) -> None:
         """Add an array (c, x, y, z)."""
         box = BoundingBox(topleft, array.shape[1:], self._mag)
         self._cover(box)
@@ -187,7 +187,7 @@ class Stats:
         )
 
 
-def _nonzero_box(array: npt.NDArray[Any], box: BoundingBox) -> BoundingBox | None:
+def _nonzero_box(array: AnyArray, box: BoundingBox) -> BoundingBox | None:
     """Return the smallest box around nonzero voxels, shrinking the box plane by plane, which is
     fast for dense data."""
     low, high = [0, 0, 0], list(array.shape[1:])
@@ -207,7 +207,7 @@ def _nonzero_box(array: npt.NDArray[Any], box: BoundingBox) -> BoundingBox | Non
     )
 
 
-def _plane_has_data(array: npt.NDArray[Any], axis: int, n: int, inside: Sequence[slice]) -> bool:
+def _plane_has_data(array: AnyArray, axis: int, n: int, inside: Sequence[slice]) -> bool:
     """Return whether a plane of an array (c, x, y, z) has nonzero voxels inside a box. Most have
     some among few samples."""
     index: tuple[Any, ...] = (slice(None), *inside[:axis], n, *inside[axis + 1 :])

@@ -26,8 +26,7 @@ from wkwdask.errors import CorruptError, TruncatedError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import IntArray, UintArray
     from wkwdask.model.layout import ShardFile
     from wkwdask.model.store import Store, StoredFile
     from wkwdask.model.writing.file_buffer import FileBuffer
@@ -41,11 +40,11 @@ FOOTER_NBYTES = _FOOTER.size
 class RunTable:
     """Codes, sizes and offsets of the blocks of a run."""
 
-    codes: npt.NDArray[np.uint64]
+    codes: UintArray
     """Morton codes of the blocks in their file, in stored order, shape (n,)."""
-    sizes: npt.NDArray[np.int64]
+    sizes: IntArray
     """Encoded size of each block [bytes], 0 for an all-zero block, shape (n,)."""
-    starts: npt.NDArray[np.int64] | None = None
+    starts: IntArray | None = None
     """Offset of each block [bytes], shape (n,); None if blocks follow each other from byte 0."""
 
     @property
@@ -112,9 +111,7 @@ def parse_run_tail(raw: bytes, source: str) -> RunTable:
     return RunTable(values[:num_blocks].astype(np.uint64), values[num_blocks:].astype(np.int64))
 
 
-def join_order(
-    runs: Sequence[RunTable], blocks_per_file: int
-) -> tuple[npt.NDArray[np.int64], list[Segment]]:
+def join_order(runs: Sequence[RunTable], blocks_per_file: int) -> tuple[IntArray, list[Segment]]:
     """Plan the join of runs into one file: the size of each block in the order of codes, and the
     segments to copy.
 
@@ -212,8 +209,8 @@ def _copy_segments(
     shard: ShardFile,
     runs: Sequence[Run],
     segments: Sequence[Segment],
-    codes: npt.NDArray[np.uint64],
-    sizes: npt.NDArray[np.int64],
+    codes: UintArray,
+    sizes: IntArray,
 ) -> None:
     """Append chunks with consecutive codes from several places, interrupted where the shard stores
     something in between."""

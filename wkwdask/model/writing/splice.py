@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from wkwdask.array_types import AnyArray, BoolArray, ByteArray, IntArray, UintArray
     from wkwdask.model.chunk_grid import Vec4
     from wkwdask.model.layout import ShardFile
     from wkwdask.model.store import StoredFile
@@ -157,7 +158,7 @@ class Splice:
     # --------------------------------------------------------------------------------------------
     # cells
 
-    def _places(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def _places(self, cells: IntArray) -> IntArray:
         """Return the cells of the source at some cells of the target."""
         shift = [
             0,
@@ -165,7 +166,7 @@ class Splice:
         ]
         return cells + np.array(shift, np.int64)
 
-    def _is_cut(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    def _is_cut(self, cells: IntArray) -> BoolArray:
         """Return which chunks must have no voxels outside of the box, but may have some."""
         if self.ends_alike:
             return np.zeros(len(cells), np.bool_)
@@ -173,7 +174,7 @@ class Splice:
             (self._boxes_in(cells) != (0, 0, 0, *self.target.chunk_shape)).any(axis=1)
         )
 
-    def _boxes_in(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def _boxes_in(self, cells: IntArray) -> IntArray:
         """Return the part of each chunk that is inside of the box, shape (n, 6): lowest voxel and
         end along x, y, z, counted from the chunk."""
         low, shape, box = (
@@ -185,7 +186,7 @@ class Splice:
             [np.clip(end - low, 0, shape) for end in (box.topleft, box.bottomright)], axis=1
         )
 
-    def _codes(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    def _codes(self, cells: IntArray) -> UintArray:
         layout = self.target.layout
         return (
             layout.codes(cells)
@@ -196,7 +197,7 @@ class Splice:
     # --------------------------------------------------------------------------------------------
     # chunk by chunk
 
-    def chunks(self, cells: npt.NDArray[np.int64]) -> Iterator[tuple[int, Vec4, bytes]]:
+    def chunks(self, cells: IntArray) -> Iterator[tuple[int, Vec4, bytes]]:
         """Yield code, cell and converted bytes of the stored chunks of a shard in ascending order
         of codes."""
         source, num_found, codes = self.source, 0, self._codes(cells)
@@ -258,7 +259,7 @@ class Splice:
         assert self._reframe is not None
         return self._reframe(data, shape, name, offset)
 
-    def _clipped(self, voxels: npt.NDArray[Any], cell: Vec4) -> npt.NDArray[Any]:
+    def _clipped(self, voxels: AnyArray, cell: Vec4) -> AnyArray:
         """Return a chunk with zeros outside of the box: a copy, if it has other voxels there."""
         corner = (cell[1], cell[2], cell[3])
         box = cell_box(corner, self.target.chunk_shape, self.target.box)
@@ -275,7 +276,7 @@ class Splice:
     # --------------------------------------------------------------------------------------------
     # shard by shard
 
-    def write(self, output: ShardFile, cells: npt.NDArray[np.int64]) -> int:
+    def write(self, output: ShardFile, cells: IntArray) -> int:
         """Append the chunks of a shard, and return how many there are."""
         if not self.reads_files:
             stored = 0
@@ -298,12 +299,8 @@ class Splice:
             return self._write_files(output, files, found, cells, places) if files else 0
 
     def _locate(
-        self,
-        file: StoredFile,
-        number: int,
-        places: npt.NDArray[np.int64],
-        members: npt.NDArray[np.intp],
-    ) -> npt.NDArray[np.int64]:
+        self, file: StoredFile, number: int, places: IntArray, members: npt.NDArray[np.intp]
+    ) -> IntArray:
         """Return first byte, end, row in ``places`` and number of the file of each of its chunks;
         no bytes if the file is encoded in another way."""
         layout = self.source.layout
@@ -320,9 +317,9 @@ class Splice:
         self,
         output: ShardFile,
         files: Sequence[StoredFile],
-        located: npt.NDArray[np.int64],
-        cells: npt.NDArray[np.int64],
-        places: npt.NDArray[np.int64],
+        located: IntArray,
+        cells: IntArray,
+        places: IntArray,
     ) -> int:
         """Append the chunks of some files of the source, and return how many are not zero."""
         target_layout = self.target.layout
@@ -368,9 +365,7 @@ class Splice:
             for batch in store.map(read_batch, batches, _BATCHES_AHEAD)
         )
 
-    def _check_sizes(
-        self, file: StoredFile, stretches: npt.NDArray[np.int64], places: npt.NDArray[np.int64]
-    ) -> None:
+    def _check_sizes(self, file: StoredFile, stretches: IntArray, places: IntArray) -> None:
         """Raise CorruptError for sizes that no chunk has, before memory is allocated for them."""
         sizes, largest = (
             stretches[:, 1] - stretches[:, 0],
@@ -449,28 +444,23 @@ class Splice:
 class _Batch(NamedTuple):
     """Chunks that are read together."""
 
-    codes: npt.NDArray[np.uint64]
-    cells: npt.NDArray[np.int64]
+    codes: UintArray
+    cells: IntArray
     """Cells in the target, shape (n, 4)."""
-    places: npt.NDArray[np.int64]
+    places: IntArray
     """Cells in the source, shape (n, 4)."""
-    is_cut: npt.NDArray[np.bool_]
+    is_cut: BoolArray
     """Chunks to check for voxels outside of the box."""
-    located: npt.NDArray[np.int64]
+    located: IntArray
     """First byte of each chunk in its file, end, row, and number of the file, shape (n, 4)."""
     arena: Arena
     """Owner of the memory."""
-    memory: npt.NDArray[np.uint8]
-    in_memory: npt.NDArray[np.int64]
+    memory: ByteArray
+    in_memory: IntArray
     """First byte in the memory, and size, shape (n, 2)."""
 
 
-def _append(
-    output: ShardFile,
-    codes: npt.NDArray[np.uint64],
-    sizes: npt.NDArray[np.int64],
-    data: npt.NDArray[np.uint8],
-) -> int:
+def _append(output: ShardFile, codes: UintArray, sizes: IntArray, data: ByteArray) -> int:
     """Append chunks that lie one after another, except those of size 0; return their number."""
     codes, sizes = codes[sizes > 0], sizes[sizes > 0]
     stored = len(codes)
@@ -493,11 +483,8 @@ def _append_one(output: ShardFile, code: int, data: bytes) -> int:
 
 
 def _read(
-    files: Sequence[StoredFile],
-    located: npt.NDArray[np.int64],
-    arena: Arena,
-    gap_nbytes: int,
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    files: Sequence[StoredFile], located: IntArray, arena: Arena, gap_nbytes: int
+) -> tuple[ByteArray, IntArray]:
     """Read chunks, shape (n, 4) with first byte, end, row and number of the file; return the
     memory, and first byte and size of each chunk in it."""
     in_memory = np.stack([np.zeros(len(located), np.int64), located[:, 1] - located[:, 0]], axis=1)

@@ -19,8 +19,7 @@ from wkwdask.model.writing.splice import Splice
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy.typing as npt
-
+    from wkwdask.array_types import IntArray
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.chunk_grid import Vec4
     from wkwdask.model.stored_array import StoredArray
@@ -53,7 +52,7 @@ def splice_shard(
 
 
 def _copied_shard(
-    files: TargetFiles, receipt: Receipt, source: StoredArray, cells: npt.NDArray[np.int64]
+    files: TargetFiles, receipt: Receipt, source: StoredArray, cells: IntArray
 ) -> Receipt:
     """Copy the stored chunks of other shards, whole stretches of a file at a time."""
     layout, runs, num_found = source.layout, [], 0
@@ -105,7 +104,7 @@ def _spliced_files(
 
 
 def _spliced_shard(
-    files: TargetFiles, receipt: Receipt, splice: Splice, cells: npt.NDArray[np.int64]
+    files: TargetFiles, receipt: Receipt, splice: Splice, cells: IntArray
 ) -> Receipt:
     output = files.new_shard((0, *receipt.shard))
     try:

@@ -21,22 +21,26 @@ unless the layout stores all chunks of a file.
 
 from __future__ import annotations
 
+import random
+import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from wkwdask.errors import BoundsError, UnsupportedError
+from wkwdask.errors import BoundsError, LockedError, UnsupportedError
+from wkwdask.model.store import Conflict
 from wkwdask.model.stored_array import StoredArray
-from wkwdask.model.volume import relative_to
+from wkwdask.model.volume import relative_to, voxel_nbytes
 from wkwdask.model.writing.encoding import BoxEncoder
 from wkwdask.model.writing.joining import join_shard
+from wkwdask.model.writing.merging import MergingWriter
 from wkwdask.model.writing.splice import Splice
 from wkwdask.model.writing.spliced_shards import splice_shard
 from wkwdask.model.writing.target_files import TargetFiles
-from wkwdask.model.writing.writers import open_part
+from wkwdask.model.writing.writers import FilesWriter, PartWriter, ShardWriter
 from wkwdask.plans.chunks import largest_multiple
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy as np
 
@@ -46,6 +50,9 @@ if TYPE_CHECKING:
     from wkwdask.model.volume import Volume
     from wkwdask.model.writing.receipts import Receipt
     from wkwdask.model.writing.writers import Writer
+
+
+_MAX_TURNS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,8 @@ class InPlaceWrite:
     """Whether files keep their voxels around the box."""
     level: int | str | None = None
     """Compression level or its word, if the stored array does not state it."""
+    record: str = ""
+    """Record of the job in a bucket, where files are replaced only while it exists."""
 
 
 class Splicer(Protocol):
@@ -97,6 +106,12 @@ class TargetArray:
     keeps_files: bool = False
     """Whether files and chunks that are copied from another array keep voxels outside the box."""
     splicer: Splicer | None = None
+    listed: str | None = None
+    """Folder that the document of the image names for the level now, where it can be another than
+    that in which the new one is known."""
+    record: str = ""
+    """Record of a job in a bucket, where files of an existing array are replaced only while it
+    exists."""
 
     def built_in(self, folder: str) -> TargetArray:
         """Return the array to build in another folder."""
@@ -150,11 +165,24 @@ class TargetArray:
         """Shape (x, y, z) of a shard or group of chunks [voxels]."""
         return self.array.grid.unit
 
+    @property
+    def is_swapped(self) -> bool:
+        """Whether each file is read, changed, and replaced if it is still the same: in a bucket,
+        where other writers of the same file may exist."""
+        return self.is_in_place and self.array.store.can.compares
+
+    @property
+    def part_unit(self) -> Vec3:
+        """Shape (x, y, z) of the smallest part [voxels]: a chunk, or what is read and replaced in
+        one step."""
+        is_whole = self.is_swapped and self.array.layout.is_sharded
+        return self.shard_shape if is_whole else self.chunk_shape
+
     def part_shape(self, nbytes: int) -> Vec3:
         """Return the largest box of chunks inside a shard whose voxels have at most ``nbytes``
         bytes."""
-        voxel_nbytes = self.dtype.itemsize * self.num_channels
-        return largest_multiple(self.chunk_shape, self.shard_shape, voxel_nbytes, nbytes)
+        nbytes_per_voxel = voxel_nbytes(self)
+        return largest_multiple(self.part_unit, self.shard_shape, nbytes_per_voxel, nbytes)
 
     # --------------------------------------------------------------------------------------------
     # its files and its codec
@@ -189,9 +217,27 @@ class TargetArray:
         for name, document in self.documents:
             self.array.store.put(name, document)
 
+    def swapped(self, write: Callable[[TargetArray], Receipt]) -> Receipt:
+        """Call a function that reads and writes files; in a bucket with files that stay as they are
+        first read, and again if another process has changed one of them since."""
+        if not self.is_swapped:
+            return write(self)
+        for turn in range(_MAX_TURNS):
+            store = self.array.store.snapshot(self.record)
+            try:
+                return write(replace(self, array=self.array.at(store)))
+            except Conflict:
+                time.sleep(random.uniform(0, min(0.5, 0.01 * 1.3 ** min(turn, 20))))
+        raise LockedError(f"{self.folder}: other processes change its files all the time")
+
     def open_part(self, shard: Vec3, part: Vec3 | None) -> Writer:
         """Start a part of a shard, or a whole shard if ``part`` is None."""
-        return open_part(self.files, self.encoder, shard, part)
+        files, encoder = self.files, self.encoder
+        if not files.is_sharded:
+            return FilesWriter(files, encoder, shard, part)
+        if part is not None:
+            return PartWriter(files, encoder, shard, part)
+        return (MergingWriter if self.merges else ShardWriter)(files, encoder, shard)
 
     def join_shard(self, shard: Vec3, parts: Sequence[Receipt]) -> Receipt:
         """Join part files into a shard without decoding chunks, and publish it; single-chunk files
@@ -221,9 +267,11 @@ class TargetArray:
 def in_place_target(array: StoredArray, write: InPlaceWrite) -> TargetArray:
     """Return an existing array as the target of an in-place write."""
     name, layout, grid = array.name, array.layout, array.grid
-    if array.store.is_remote or array.naming is None or array.codec.is_opaque or grid.file is None:
+    is_read_only = array.store.is_remote and not array.store.can.compares
+    if is_read_only or array.naming is None or array.codec.is_opaque or grid.file is None:
         raise UnsupportedError(
-            f"{name}: only local arrays whose files contain boxes of chunks can be written in place"
+            f"{name}: only arrays on disk or in a bucket, whose files contain boxes of chunks, can "
+            "be written in place"
         )
     if array.fill:
         raise UnsupportedError(
@@ -242,5 +290,9 @@ def in_place_target(array: StoredArray, write: InPlaceWrite) -> TargetArray:
         array.at(array.store.at(write.folder)), grid=replace(grid, unit=unit), crop=write.box
     )
     return TargetArray(
-        target, target.store.at(write.staging), merges=write.merges, is_in_place=True
+        target,
+        target.store.at(write.staging),
+        merges=write.merges,
+        is_in_place=True,
+        record=write.record,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from wkwdask.errors import UnsupportedError
 from wkwdask.geometry.grid import cell_box, cell_range
 from wkwdask.model.writing.chunk_order import channel_chunks_per_file, chunk_nbytes_of, shards_of
 from wkwdask.model.writing.file_buffer import FileBuffer
@@ -121,7 +122,8 @@ class TargetFiles:
                 for run in runs
                 if len((table := run.table.between(n * num_codes, (n + 1) * num_codes)).codes)
             ]
-            if not inside:
+            self.check_name(file)
+            if not inside and not self.stays(file):
                 self.remove_file(file)
                 continue
             output = self.new_shard(file)
@@ -133,9 +135,35 @@ class TargetFiles:
                 raise
             self.remove_file(file, others=True)
 
+    @property
+    def is_swapped(self) -> bool:
+        """Whether files are replaced on condition, and never removed: in a bucket, another writer
+        may be changing them."""
+        return self.is_in_place and self.array.store.can.compares
+
+    def stays(self, file: Vec4) -> bool:
+        """Return whether a file without nonzero voxels is stored all the same."""
+        return self.is_swapped and self.array.store.states([self.naming.key(file)]) != [None]
+
+    def check_name(self, file: Vec4) -> None:
+        """Raise UnsupportedError if a file would be replaced by one of another name, which is not
+        possible in one step."""
+        if not self.is_swapped:
+            return
+        key, store = self.naming.key(file), self.array.store
+        others = [name for name in self.naming.names(file) if name != key]
+        for name, state in zip(others, store.states(others), strict=True):
+            if state is not None:
+                raise UnsupportedError(
+                    f"{store.path_of(name)}: would be replaced by {key}, and a bucket cannot "
+                    'replace one name by another; write the level anew with existing="overwrite"'
+                )
+
     def remove_file(self, file: Vec4, *, others: bool = False) -> None:
         """Remove a file that an interrupted attempt may have left; with ``others``, only its
         variants with other names."""
+        if self.is_swapped:
+            return
         key = self.naming.key(file)
         for name in self.naming.names(file) if self.is_in_place else (key,):
             if not (others and name == key):
@@ -198,11 +226,9 @@ class TargetFiles:
 
     def _is_whole_file(self, key: str) -> bool:
         """Return whether a file of many chunks has valid tables; an absent one has no chunks."""
-        file = self.array.store.open(key)
-        if file is None:
-            return True
-        with file:
-            return shards_of(self.array).is_whole(file)
+        layout = shards_of(self.array)
+        with layout.opened(self.array.store, key) as file:
+            return file is None or layout.is_whole(file)
 
     def stored_sizes(self, receipt: Receipt) -> list[int]:
         """Return the sizes of the files of a shard, or of a part of a group."""

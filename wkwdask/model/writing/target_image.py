@@ -151,13 +151,6 @@ class NewLevels:
     """Description of the loss by decoding and encoding chunks; empty if the user asked for it, None
     if nothing is lost."""
 
-    def staged(self, job_folder: str) -> tuple[TargetArray, ...]:
-        """Return the levels to build below the folder of a job."""
-        names = (f"{job_folder}/{target.box.mag.long_name}" for target in self.targets)
-        return tuple(
-            target.built_in(name) for target, name in zip(self.targets, names, strict=True)
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class TargetFolder:

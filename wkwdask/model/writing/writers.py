@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from wkwdask.model.writing.chunk_order import shards_of
+from wkwdask.model.writing.encoding import EncodedChunks
 from wkwdask.model.writing.file_buffer import FileBuffer
 from wkwdask.model.writing.receipts import Stats
 from wkwdask.model.writing.run import Run, RunTable, close_part_file, publish_shard
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
+    from wkwdask.array_types import AnyArray, IntArray, UintArray
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.chunk_grid import Vec4
-    from wkwdask.model.writing.encoding import BoxEncoder, EncodedChunks
+    from wkwdask.model.writing.encoding import BoxEncoder
     from wkwdask.model.writing.receipts import Receipt
     from wkwdask.model.writing.target_files import TargetFiles
 
@@ -57,7 +57,7 @@ class Writer(ABC):
         if self._buffer is not None:
             self._buffer.flush()
 
-    def append(self, array: npt.NDArray[Any], topleft: Vec3) -> None:
+    def append(self, array: AnyArray, topleft: Vec3) -> None:
         """Encode and store an array (c, x, y, z) of whole chunks, which may extend beyond the
         box."""
         self.add(self._encoder.encode_box(array, topleft, is_part=self._part is not None))
@@ -86,8 +86,8 @@ class PartWriter(Writer):
     def __init__(self, files: TargetFiles, encoder: BoxEncoder, shard: Vec3, part: Vec3) -> None:
         super().__init__(files, encoder, shard, part)
         self._name = files.part_file_name(shard, part)
-        self._codes: list[npt.NDArray[np.uint64]] = []
-        self._sizes: list[npt.NDArray[np.int64]] = []
+        self._codes: list[UintArray] = []
+        self._sizes: list[IntArray] = []
         self._output = self._buffer = FileBuffer(
             lambda: files.staging.new_file(self._name, flush=False), has_checksum=True
         )
@@ -124,9 +124,9 @@ class ShardWriter(Writer):
         super().__init__(files, encoder, shard, None)
         self._shard_file = files.new_shard((0, *shard))
         self._buffer = self._shard_file.buffer
-        self._codes: list[npt.NDArray[np.uint64]] = []
-        self._sizes: list[npt.NDArray[np.int64]] = []
-        self._starts: list[npt.NDArray[np.int64]] = []
+        self._codes: list[UintArray] = []
+        self._sizes: list[IntArray] = []
+        self._starts: list[IntArray] = []
         self._last = -1
         self._nonzero = 0
         self._is_in_order = files.array.grid.file_counts[0] == 1
@@ -199,17 +199,26 @@ class FilesWriter(Writer):
 
     def _store(self, encoded: EncodedChunks) -> None:
         files = self._files
-        for cell, data in encoded.files:
-            key = files.naming.key(cell)
+        for cell, voxels in encoded.files:
+            data, key = voxels if voxels is not None else self._zeros(cell), files.naming.key(cell)
             if data is None:
                 files.remove_file(cell)
                 continue
+            files.check_name(cell)
             if not (files.is_in_place and self._is_stored(key, data)):
                 # equal files keep their time, so that nothing above is rebuilt
                 self._new_files.write(key, data)
             self._written.append(cell)
         if encoded.arena is not None:
             encoded.arena.release()
+
+    def _zeros(self, cell: Vec4) -> bytes | None:
+        """Encode a chunk of zeros whose file is not removed; None for all others."""
+        files, array = self._files, self._files.array
+        if not files.stays(cell):
+            return None
+        zeros = np.zeros(array.grid.shape_at(cell), array.dtype, order="F")
+        return array.codec.encode(zeros, array.store.path_of(files.naming.key(cell)))
 
     def _is_stored(self, key: str, data: bytes | memoryview) -> bool:
         """Return whether a file has this content already; then it is not written, and keeps its
@@ -226,8 +235,8 @@ class FilesWriter(Writer):
         """Count all-zero voxels, and remove their files."""
         super()._skip(box)
         files = self._files
-        for file, _ in files.naming.keys(files.files_of(self._shard, box)):
-            files.remove_file(file)
+        cells = (cell for cell, _ in files.naming.keys(files.files_of(self._shard, box)))
+        self._store(EncodedChunks(Stats(box.mag), files=[(cell, None) for cell in cells]))
 
     def close(self) -> Receipt:
         receipt = self._stats.receipt(self._shard, self._part)
@@ -249,12 +258,3 @@ class FilesWriter(Writer):
     def discard(self) -> None:
         """Remove unpublished files; no receipt lists the published ones."""
         self._new_files.discard()
-
-
-def open_part(files: TargetFiles, encoder: BoxEncoder, shard: Vec3, part: Vec3 | None) -> Writer:
-    """Start a part of a shard, or a whole shard if ``part`` is None."""
-    if not files.is_sharded:
-        return FilesWriter(files, encoder, shard, part)
-    if part is None:
-        return ShardWriter(files, encoder, shard)
-    return PartWriter(files, encoder, shard, part)

@@ -34,6 +34,9 @@ class Access:
     """Whether requests are sent without credentials."""
     requester_pays: bool = False
     """Whether the account of the reader pays for the requests."""
+    single_writer: bool = False
+    """Whether the user makes sure that one process writes at a time, so that the server need not
+    honour conditional writes."""
 
     @classmethod
     def parse(cls, options: Mapping[str, Any], source: str) -> Access:

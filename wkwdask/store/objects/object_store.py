@@ -16,6 +16,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from wkwdask.errors import CorruptError, MissingError, ReplacedError, UnsupportedError, WkwDaskError
 from wkwdask.model.extras import import_extra
+from wkwdask.model.store import Expected, State
 from wkwdask.store.lru import LruCache
 from wkwdask.store.objects import redirects
 from wkwdask.store.objects.credentials import (
@@ -25,9 +26,12 @@ from wkwdask.store.objects.credentials import (
     environment,
     google_credentials,
 )
+from wkwdask.store.objects.writing import Expectation, Found, RefusedPut
+from wkwdask.store.paths import TEMPORARY_SUFFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import BinaryIO
 
     from wkwdask.store.objects.access import Access
 
@@ -57,6 +61,8 @@ _CLIENT = {
     "timeout": "10m",
     "pool_max_idle_per_host": "64",
 }
+_STATE_FIELDS = ("e_tag", "version")
+_KEPT_FRESH = {"Cache-Control": "no-cache"}  # of documents: proxies ask the server
 _KEPT_SECONDS = 60.0  # of the end of redirects, which may have a signature that expires
 _STATIC_KEYS = {
     "S3Store": ("AWS_ACCESS_KEY_ID",),
@@ -72,6 +78,8 @@ _PROVIDERS = {
 }
 """An address and the hosts of the provider of each kind of bucket; all hosts below them count
 too."""
+_S3_CONDITIONS = {"conditional_put": "etag", "copy_if_not_exists": "multipart"}
+"""Ways in which S3 makes writes conditional, whatever the environment says."""
 _EMULATORS = ("GOOGLE_BASE_URL", "AZURE_STORAGE_USE_EMULATOR", "AZURE_USE_EMULATOR")
 """Variables by which obstore itself finds another server."""
 _AZURE_HOST = re.compile(r"(?P<container>[^@]+)@(?P<account>[^.]+)\.(dfs|blob)\.core\.windows\.net")
@@ -87,6 +95,8 @@ class Answer(NamedTuple):
     """Value that changes when the file is replaced."""
     encoding: str | None = None
     """``Content-Encoding``, in which the whole file was sent."""
+    state: State = State(None, None)
+    """State of an object in a bucket."""
 
 
 class Connection(NamedTuple):
@@ -187,7 +197,13 @@ def _get(connection: Connection, key: str, options: dict[str, Any], request: Req
     etag = result.meta["e_tag"]
     if etag is not None and etag.startswith("W/"):  # RFC 9110, 13.1.1: a weak one never matches
         etag = None
-    return Answer(data, result.meta["size"], etag, attributes.get("Content-Encoding"))
+    return Answer(
+        data,
+        result.meta["size"],
+        etag,
+        attributes.get("Content-Encoding"),
+        State(result.meta["e_tag"], result.meta["version"]),
+    )
 
 
 def _body(result: Any, request: Request) -> bytes:
@@ -254,6 +270,112 @@ def walk(url: str, access: Access) -> Iterator[tuple[str, int]]:
             yield from ((item["path"].removeprefix(f"{key}/"), item["size"]) for item in items)
     except Exception as error:  # obstore's own errors, and builtin ones
         _raise(error, url, connection, access)
+
+
+# Azure accepts identifiers only, S3 and Google lower case
+_WRITER = "wkwdaskwriter"
+_CONFLICT = re.compile(r"\b409\b|ConditionalRequestConflict|OperationAborted")
+_DELETED_AT_ONCE = 1000
+_LARGEST_NBYTES = 5 << 30
+
+
+def head(url: str, access: Access) -> Found | None:
+    """Return an object without its content; None if it is absent."""
+    connection, key = connect(url, access)
+    try:
+        # obstore.head returns no attributes
+        result = _obstore().get(connection.store, key, options={"head": True})
+    except FileNotFoundError:
+        return None
+    except Exception as error:  # obstore's own errors, and builtin ones
+        _raise(error, url, connection, access)
+    meta = result.meta
+    writer = {name.lower(): value for name, value in result.attributes.items()}.get(_WRITER, "")
+    state = State(meta["e_tag"], meta["version"])
+    return Found(state, meta["size"], meta["last_modified"].timestamp(), writer)
+
+
+def put_once(
+    url: str, data: bytes | BinaryIO, expect: Expectation, writer: str, access: Access
+) -> State:
+    """Store an object; raises RefusedPut if it is not as expected, and OSError if the outcome is
+    unknown."""
+    if not isinstance(data, bytes):
+        _check_size(url, data.seek(0, os.SEEK_END), expect)
+        data.seek(0)
+    if isinstance(expect, State) and not isinstance(data, bytes):
+        data = data.read()  # copies by the server have no such condition
+    if isinstance(data, bytes):
+        return _put(url, data, expect, {_WRITER: writer, **_KEPT_FRESH}, access)
+    # too large for one request: parts under a name that nobody reads, copied by the server
+    connection, key = connect(url, access)
+    scratch = f"{key}.{writer}{TEMPORARY_SUFFIX}"
+    data.seek(0)
+    try:
+        _obstore().put(connection.store, scratch, data, attributes={_WRITER: writer})
+        _obstore().copy(connection.store, scratch, key, overwrite=expect is not Expected.ABSENT)
+    except FileExistsError:
+        raise RefusedPut from None
+    except Exception as error:  # obstore's own errors, and builtin ones
+        _raise(error, url, connection, access, "written")
+    finally:
+        delete([f"{url}.{writer}{TEMPORARY_SUFFIX}"], access)
+    found = head(url, access)
+    return State(None, None) if found is None else found.state
+
+
+def _check_size(url: str, nbytes: int, expect: Expectation) -> None:
+    """Raise UnsupportedError for an object that the server cannot store on condition."""
+    is_s3 = PROTOCOLS[url.partition("://")[0]] == "S3"  # which copies at most 5 GiB at once
+    if nbytes > _LARGEST_NBYTES and (is_s3 or isinstance(expect, State)):
+        raise UnsupportedError(
+            f"{url}: has {nbytes} bytes, and objects of more than {_LARGEST_NBYTES} bytes are not "
+            "written in one step; write it to a disk and copy it with the tool of the provider"
+        )
+
+
+def _put(
+    url: str, data: bytes, expect: Expectation, attributes: dict[str, str], access: Access
+) -> State:
+    global _is_in_use
+    exceptions: Any = import_extra("obstore.exceptions", url, "remote")
+    connection, key = connect(url, access)
+    _is_in_use = True
+    mode: Any = (
+        "overwrite"
+        if expect is Expected.ANY
+        else "create"
+        if expect is Expected.ABSENT
+        else {name: value for name, value in zip(_STATE_FIELDS, expect, strict=True) if value}
+    )
+    try:
+        result = _obstore().put(
+            connection.store, key, data, mode=mode, use_multipart=False, attributes=attributes
+        )
+    except (FileExistsError, exceptions.AlreadyExistsError, exceptions.PreconditionError) as error:
+        raise RefusedPut(may_repeat=bool(_CONFLICT.search(str(error)))) from None
+    except (FileNotFoundError, exceptions.NotFoundError):
+        # S3 answers 404 to a condition on a missing object
+        raise RefusedPut from None
+    except Exception as error:  # obstore's own errors, and builtin ones
+        _raise(error, url, connection, access, "written")
+    return State(result["e_tag"], result["version"])
+
+
+def delete(urls: Sequence[str], access: Access) -> None:
+    """Delete objects; absent ones are no error."""
+    for first in range(0, len(urls), _DELETED_AT_ONCE):
+        batch = urls[first : first + _DELETED_AT_ONCE]
+        connection, _ = connect(batch[0], access)
+        keys = [connect(url, access)[1] for url in batch]
+        try:
+            _obstore().delete(connection.store, keys)
+        except FileNotFoundError:  # Azure: one of them; the others may still be there
+            for url, key in zip(batch, keys, strict=True):
+                if head(url, access) is not None:
+                    _obstore().delete(connection.store, key)
+        except Exception as error:  # obstore's own errors, and builtin ones
+            _raise(error, batch[0], connection, access, "deleted")
 
 
 def _redirected(url: str, call: Callable[[], _Result]) -> _Result:
@@ -376,8 +498,9 @@ def _open(protocol: str, server: str, access: Access, url: str, prefix: str = ""
                 "https://"
             )
         client.update(_no_other_host(kind, credentials))
+        conditions = _S3_CONDITIONS if kind == "S3Store" else {}
         store = getattr(stores, kind)(
-            container, prefix=prefix or None, **credentials.options, **common
+            container, prefix=prefix or None, **credentials.options, **conditions, **common
         )
         endpoint = credentials.options.get("endpoint")
         return Connection(
@@ -468,7 +591,9 @@ _REQUESTED = re.compile(r"Error performing \w+ (https?://[^\s?]+)")
 _TIMEOUT = re.compile(r"TimedOut|kind: Timeout|operation timed out")
 
 
-def _raise(error: Exception, url: str, connection: Connection, access: Access) -> NoReturn:
+def _raise(
+    error: Exception, url: str, connection: Connection, access: Access, tried: str = "read"
+) -> NoReturn:
     """Raise the builtin error, or one of this package, that an error of obstore means."""
     exceptions: Any = import_extra("obstore.exceptions", url, "remote")
     text = str(error)
@@ -477,7 +602,8 @@ def _raise(error: Exception, url: str, connection: Connection, access: Access) -
             raise RedirectedError from None
         raise OSError(
             errno.EIO,
-            f"cannot be read: {_elsewhere(text, connection)}, which is not followed for a bucket",
+            f"cannot be {tried}: {_elsewhere(text, connection)}, which is not followed for a "
+            "bucket",
             url,
         ) from None
     is_redirected = PROTOCOLS[
@@ -490,7 +616,7 @@ def _raise(error: Exception, url: str, connection: Connection, access: Access) -
         raise MissingError(f"{url}: no such bucket: {connection.server}") from None
     if isinstance(error, FileNotFoundError):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url) from None
-    if _OTHER_REGION.search(text):
+    if PROTOCOLS[url.partition("://")[0]] != "HTTP" and _OTHER_REGION.search(text):
         told = _REGION.search(text)
         region = next(filter(None, told.groups())) if told else _region_of(connection, access)
         where = (
@@ -498,11 +624,11 @@ def _raise(error: Exception, url: str, connection: Connection, access: Access) -
             f"not in {access.region or 'the default one'}"
         )
         raise OSError(
-            errno.EIO, f"cannot be read: {where}; state its region (docs/remote.md)", url
+            errno.EIO, f"cannot be {tried}: {where}; state its region (docs/remote.md)", url
         ) from None
     if isinstance(error, exceptions.PreconditionError):
         raise ReplacedError(f"{url}: was replaced since it was opened; open it again") from None
-    if isinstance(error, exceptions.NotSupportedError):
+    if isinstance(error, exceptions.NotSupportedError) and tried == "read":
         raise UnsupportedError(f"{url}: the server does not support range requests") from None
     if isinstance(error, (exceptions.InvalidPathError, ValueError)):
         raise UnsupportedError(f"{url}: cannot be read: {text.partition(_DEBUG)[0]}") from None
@@ -511,7 +637,7 @@ def _raise(error: Exception, url: str, connection: Connection, access: Access) -
     ):
         who = f"; this was {connection.who}" if connection.who else ""
         raise PermissionError(
-            errno.EACCES, f"cannot be read: {_reason(text)}{who}{via}", url
+            errno.EACCES, f"cannot be {tried}: {_reason(text)}{who}{via}", url
         ) from None
     if _TIMEOUT.search(text):
         raise TimeoutError(
@@ -520,7 +646,7 @@ def _raise(error: Exception, url: str, connection: Connection, access: Access) -
             url,
         ) from None
     if isinstance(error, exceptions.BaseError):
-        raise OSError(errno.EIO, f"cannot be read: {_reason(text)}{via}", url) from None
+        raise OSError(errno.EIO, f"cannot be {tried}: {_reason(text)}{via}", url) from None
     raise error
 
 

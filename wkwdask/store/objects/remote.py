@@ -1,5 +1,5 @@
-"""Remote locations: web servers and buckets, and the protocols that fsspec reads. Read-only, and
-anonymous without credentials.
+"""Remote locations: web servers and buckets, and the protocols that fsspec reads, anonymous without
+credentials. Only buckets are written.
 
 A refused file (403) is an error, unless a witness file proves that the server refuses absent files
 only, see ``store.with_witness``. Documents that are read together are witnesses for each other.
@@ -7,14 +7,14 @@ only, see ``store.with_witness``. Documents that are read together are witnesses
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
+import itertools
 import logging
 import math
 import os
-import posixpath
 import secrets
-import stat
 import threading
 import time
 import warnings
@@ -23,7 +23,7 @@ from collections import deque
 from concurrent.futures import wait
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, NamedTuple, NoReturn, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, NamedTuple, Self
 
 from wkwdask.errors import (
     AccessWarning,
@@ -32,17 +32,20 @@ from wkwdask.errors import (
     TruncatedError,
     UnsupportedError,
 )
-from wkwdask.model.store import Capabilities, FileState
+from wkwdask.model.store import Capabilities, Conflict, Expected, FileState, State
 from wkwdask.store.daemon_threads import DaemonThreads
 from wkwdask.store.lru import LruCache
-from wkwdask.store.objects import fsspec_files, object_store
+from wkwdask.store.objects import fsspec_files, memory_bucket, object_store, writing
 from wkwdask.store.objects.access import Access, access_of
 from wkwdask.store.objects.credentials import environment
+from wkwdask.store.objects.entries import RemoteEntry, RemoteListing, remote_status
+from wkwdask.store.objects.new_objects import NewObject, NewObjects
 from wkwdask.store.objects.object_store import Answer, Request
-from wkwdask.store.paths import check_has_no_password
+from wkwdask.store.objects.seen import SeenObjects
+from wkwdask.store.paths import check_has_no_password, is_bucket, normpath
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from concurrent.futures import Future
     from types import ModuleType
 
@@ -59,54 +62,6 @@ _TRUSTED_SECONDS = 2.0
 _LARGEST_KEPT_NBYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteEntry:
-    """Name in a remote folder, see :class:`wkwdask.model.store.StoredEntry`."""
-
-    name: str
-    path: str
-    nbytes: int | None
-    """Size of a file, None for a folder."""
-
-    def is_dir(self, *, follow_symlinks: bool = True) -> bool:
-        return self.nbytes is None
-
-    def is_file(self, *, follow_symlinks: bool = True) -> bool:
-        return self.nbytes is not None
-
-    def is_symlink(self) -> bool:
-        return False
-
-    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        return remote_status(self.nbytes)
-
-
-def remote_status(nbytes: int | None) -> os.stat_result:
-    """Return the status of a file of some size, or of a folder (None)."""
-    mode = stat.S_IFDIR | 0o555 if nbytes is None else stat.S_IFREG | 0o444
-    return os.stat_result(
-        (mode, 0, 0, 1, 0, 0, nbytes or 0, 0, 0, 0),
-        dict.fromkeys(("st_atime_ns", "st_mtime_ns", "st_ctime_ns"), 0),
-    )
-
-
-class RemoteListing:
-    """Files below a URL: sizes by name, and entries by folder."""
-
-    def __init__(self, url: str, sizes: Mapping[str, int]) -> None:
-        self.sizes = sizes
-        self.folders: dict[str, list[RemoteEntry]] = {"": []}
-        for name, nbytes in sizes.items():
-            self._add(url, name, nbytes)
-
-    def _add(self, url: str, name: str, nbytes: int | None) -> None:
-        folder, _, last = name.rpartition("/")
-        if folder not in self.folders:
-            self.folders[folder] = []
-            self._add(url, folder, None)
-        self.folders[folder].append(RemoteEntry(last, f"{url}/{name}", nbytes))
-
-
 class Recent(NamedTuple):
     """A remote file that was read a moment ago."""
 
@@ -121,6 +76,8 @@ _recent: LruCache[Recent] = LruCache(64)
 
 def recent_of(url: str) -> Recent | None:
     """Return a file that was read a moment ago, because one opening needs it several times."""
+    if _RECORDS in url:
+        return None
     recent = _recent.get((url, access_of(url), environment()))
     is_trusted = recent is not None and time.monotonic() - recent.read < _TRUSTED_SECONDS
     return recent if is_trusted else None
@@ -136,12 +93,34 @@ def remember(url: str, data: bytes | PermissionError | None) -> Recent:
 
 _UNLISTED = Capabilities(lists=False, states=False)
 _LISTED = Capabilities(lists=True, states=False)
+_RECORDS = "/.wkwdask"
+"""Begin of the names of records of jobs, which other processes change at any time."""
+_CLOCK = ".wkwdask-clock"
+
+
+_num_changes = itertools.count(1)
+_last_change = 0
+
+
+def last_change() -> int:
+    """Return the number of the last change that this process made in any bucket."""
+    return _last_change
+
+
+def forget(url: str) -> None:
+    """Forget a file that this process has changed, and that the folders around it were absent."""
+    global _last_change
+    _last_change = next(_num_changes)
+    key = (access_of(url), environment())
+    while not url.endswith(":/"):
+        _recent.discard((url, *key))
+        url = url.rpartition("/")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteStore:
     """Remote location, see :class:`wkwdask.model.store.Store`. Files are assumed not to change
-    while a store is in use."""
+    while a store is in use, but for those of jobs in buckets."""
 
     url: str
     opening: str = field(default_factory=lambda: secrets.token_hex(8), compare=False, repr=False)
@@ -153,6 +132,8 @@ class RemoteStore:
     access: Access = field(default_factory=Access)
     listing: RemoteListing | None = field(default=None, compare=False, repr=False)
     """Files of the location, None if unknown."""
+    seen: SeenObjects | None = field(default=None, compare=False, repr=False)
+    """Objects as they were first seen, see :meth:`snapshot`."""
     is_remote: ClassVar = True
     folders: ClassVar = None
     files_at_once: ClassVar = _REQUESTS_AT_ONCE
@@ -164,20 +145,25 @@ class RemoteStore:
         check_has_no_password(self.url)
 
     @property
-    def client(self) -> ModuleType:
-        """Module that reads the protocol."""
-        return (
-            object_store if self.url.partition("://")[0] in object_store.PROTOCOLS else fsspec_files
-        )
+    def client(self) -> Any:
+        """Functions that read the protocol."""
+        return self._module if self.seen is None else self.seen
+
+    @property
+    def _module(self) -> ModuleType:
+        protocol = self.url.partition("://")[0]
+        if protocol == memory_bucket.PROTOCOL:
+            return memory_bucket
+        return object_store if protocol in object_store.PROTOCOLS else fsspec_files
 
     def path_of(self, name: str) -> str:
-        """Return the URL of a file; ``..`` in a name leads out of the folder, as in any URL."""
-        protocol, _, rest = self.url.partition("://")
+        """Return the URL of a file; ``..`` in a name can lead out of the folder, but not out of the
+        host or bucket."""
+        protocol = self.url.partition("://")[0]
         if object_store.PROTOCOLS.get(protocol) == "HTTP":  # "#" and "?" would end the path
             name = object_store.quoted(name)
-        if ".." not in name.split("/"):
-            return f"{self.url}/{name}"
-        return f"{protocol}://{posixpath.normpath(f'{rest}/{name}')}"
+        path = f"{self.url}/{name}"
+        return normpath(path) if ".." in name.split("/") else path
 
     def open(self, name: str, ahead_nbytes: int = 0) -> RemoteFile | AheadFile:
         return (
@@ -223,7 +209,11 @@ class RemoteStore:
         url = self.path_of(folder) if folder else self.url
         try:
             return sorted(name for name, _ in self.client.names(url, self.access))
+        except PermissionError:  # a bucket that may be read but not listed
+            return []
         except (NotImplementedError, OSError, ValueError):
+            if is_bucket(self.url):  # an outage must not look like an empty folder
+                raise
             return []
 
     def walk(self, folder: str = "") -> Iterator[tuple[str, list[str], list[str]]]:
@@ -276,7 +266,8 @@ class RemoteStore:
 
     @property
     def can(self) -> Capabilities:
-        return _LISTED if self.listing is not None else _UNLISTED
+        can = _LISTED if self.listing is not None else _UNLISTED
+        return can._replace(writes=True, compares=True) if is_bucket(self.url) else can
 
     def real(self, name: str = "") -> str:
         return self.path_of(name) if name else self.url
@@ -291,26 +282,38 @@ class RemoteStore:
     is_taken = exists
 
     def is_folder(self, name: str = "") -> bool:
-        return stat.S_ISDIR(self.mode(name))
+        return self._is_there(name) is False and bool(self.names(name))
 
     def is_file(self, name: str = "") -> bool:
-        return stat.S_ISREG(self.mode(name))
+        return self._is_there(name) is True
+
+    def _is_there(self, name: str) -> bool | None:
+        """Check whether a file exists, None if the server does not say; an absent one is trusted
+        for a moment."""
+        url = self.real(name)
+        recent = recent_of(url)
+        if recent is not None:
+            return None if isinstance(recent.data, PermissionError) else recent.data is not None
+        try:
+            self.client.size(url, self.access)
+        except FileNotFoundError:
+            remember(url, None)
+            return False
+        except PermissionError:
+            return None
+        return True
 
     def is_writable(self, name: str = "") -> bool:
+        """Check whether files may be written; whether this user may is known from the first one."""
         del name
-        return False
+        return is_bucket(self.url)
 
     def mode(self, name: str = "") -> int:
         """Return the mode of a file or folder, 0 if it is absent or refused; other errors are
         raised."""
-        url = self.real(name)
-        recent = recent_of(url)
-        if recent is not None:
-            return remote_status(0).st_mode if isinstance(recent.data, bytes) else 0
-        try:
-            return self.status(name).st_mode
-        except (FileNotFoundError, PermissionError):
-            return 0
+        if self.is_file(name):
+            return remote_status(0).st_mode
+        return remote_status(None).st_mode if self.is_folder(name) else 0
 
     def status(self, name: str = "", *, follow_symlinks: bool = True) -> os.stat_result:
         """Return the size of a file. A prefix of other files is a folder, if the server can list
@@ -375,21 +378,126 @@ class RemoteStore:
 
     def entries(self, folder: str = "") -> Iterator[StoredEntry]:
         """List a folder; raises UnsupportedError if the files are unknown."""
+        if self.listing is None and is_bucket(self.url):
+            yield from self.scandir(folder)
+            return
         if self.listing is None:
             raise UnsupportedError(f"{self.path_of(folder)}: remote files cannot be listed")
         yield from self.listing.folders.get(folder, ())
 
     def states(self, names: Iterable[str]) -> list[FileState | None]:
-        """Return the sizes of files; raises UnsupportedError if the files are unknown."""
-        if self.listing is None:
+        """Return the states of objects, or the listed sizes; raises UnsupportedError if the files
+        are unknown."""
+        if self.listing is not None:
+            sizes = self.listing.sizes
+            return [FileState(sizes[name], 0) if name in sizes else None for name in names]
+        if not is_bucket(self.url):
             raise UnsupportedError(f"{self.url}: remote files cannot be inspected")
-        sizes = self.listing.sizes
-        return [FileState(sizes[name], 0) if name in sizes else None for name in names]
+        found = for_all(lambda name: self.client.head(self.path_of(name), self.access), list(names))
+        return [
+            None if each is None else FileState(each.nbytes, writing.stamp_of(each.state))
+            for each in found
+        ]
 
-    def _only_read(self, *_: object, **__: object) -> NoReturn:
-        raise UnsupportedError(f"{self.url}: remote locations are read-only")
+    def read_state(self, name: str, largest: int) -> tuple[bytes, State] | None:
+        path = self.path_of(name)
+        (answer,) = self._answers([Request(path, largest=largest)])
+        return None if answer is None else (_whole(answer, path, largest), answer.state)
 
-    new_file = put = delete = make = new_files = delete_folder = read_small = _only_read
+    def now(self) -> float:
+        name = f"{_CLOCK}-{secrets.token_hex(8)}"
+        self.put(name, b"")
+        now = self.written_at(name)
+        self.delete(name)
+        if now is None:
+            raise OSError(errno.EIO, "the server does not show what was just written", self.url)
+        return now
+
+    def written_at(self, name: str) -> float | None:
+        """Return when an object was written, by the clock of the server [s since the epoch]; None
+        if it is absent."""
+        found: writing.Found | None = self._writable().head(self.path_of(name), self.access)
+        return None if found is None else found.modified
+
+    def read_small(
+        self, names: Iterable[str], max_nbytes: int, memory: memoryview
+    ) -> list[tuple[int, int]]:
+        del names, max_nbytes, memory
+        raise UnsupportedError(f"{self.url}: remote files are read one by one")
+
+    # --------------------------------------------------------------------------------------------
+    # writing
+
+    def _writable(self) -> Any:
+        """Return the module that writes; raises UnsupportedError unless this is a bucket."""
+        if not is_bucket(self.url):
+            raise UnsupportedError(f"{self.url}: this location is read-only")
+        return self._module
+
+    def put(
+        self,
+        name: str,
+        data: bytes | BinaryIO,
+        expect: State | Expected = Expected.ANY,
+    ) -> State:
+        url = self.path_of(name)
+        try:
+            return writing.put(self._writable(), url, data, expect, self.access)
+        finally:
+            forget(url)
+
+    def snapshot(self, record: str) -> RemoteStore:
+        seen = SeenObjects(self._writable(), record)
+        return replace(self, opening=secrets.token_hex(8), seen=seen)
+
+    def publish(self, name: str, data: bytes | BinaryIO) -> None:
+        """Store a new object, or replace one of a snapshot; raises Conflict if another process has
+        changed it since then."""
+        if self.seen is None:
+            # the first writer of a name wins: an earlier run of the task may have stored it
+            with contextlib.suppress(Conflict):
+                self.put(name, data, Expected.ABSENT)
+            return
+        url = self.path_of(name)
+        if self.seen.has(url, data):  # equal files keep their state, so nothing above is rebuilt
+            return
+        expected = self.seen.expected(url, self.access)
+        self.seen.check_job(self.access)
+        nbytes = len(data) if isinstance(data, bytes) else data.seek(0, io.SEEK_END)
+        self.seen.keep(url, self.put(name, data, expected), nbytes)
+
+    def new_file(
+        self, name: str, temporary_folder: str | None = None, *, flush: bool = True
+    ) -> NewObject:
+        del temporary_folder, flush
+        self._writable()
+        return NewObject(self.path_of(name), name, self.publish)
+
+    def new_files(self, temporary_folder: str) -> NewObjects:
+        del temporary_folder
+        self._writable()
+        return NewObjects(self._publish_all)
+
+    def _publish_all(self, items: list[tuple[str, bytes]]) -> None:
+        for_all(lambda item: self.publish(*item), items)
+
+    def delete(self, *names: str) -> None:
+        self._delete(list(map(self.path_of, names)))
+
+    def _delete(self, urls: list[str]) -> None:
+        if urls:
+            self._writable().delete(urls, self.access)
+        for url in urls:
+            forget(url)
+
+    def delete_folder(self, name: str = "") -> None:
+        url = self.real(name)
+        self._delete([f"{url}/{key}" for key, _ in self._writable().walk(url, self.access)])
+
+    def make(self, *, in_existing: bool = False) -> None:
+        """Return: folders exist by the objects in them."""
+        del in_existing
+        self._writable()
 
     def at(self, url: str) -> RemoteStore:
         return replace(self, url=url, witness=None, listing=None)

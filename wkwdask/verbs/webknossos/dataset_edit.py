@@ -29,7 +29,16 @@ from wkwdask.formats.webknossos.document import (
 )
 from wkwdask.runs.job_records import JobState, job_states
 from wkwdask.store.locks import GUARD_NAME, guarded, lock_holder
-from wkwdask.store.paths import dirname, is_absolute, is_remote, join, normpath, relpath
+from wkwdask.store.paths import (
+    dirname,
+    is_absolute,
+    is_below,
+    is_bucket,
+    is_remote,
+    join,
+    normpath,
+    relpath,
+)
 from wkwdask.store.store import folders_of, store_at
 
 if TYPE_CHECKING:
@@ -106,9 +115,12 @@ def rename_layer(dataset: str, old: str, new: str) -> None:
     3. Link and folder swap names atomically. If the file system cannot swap two names, the folder
        keeps the old one.
 
-    The same call completes an interrupted rename.
+    The same call completes an interrupted rename. In a bucket, all objects keep their names.
     """
     datasource = datasource_of(dataset)
+    if is_bucket(dataset):
+        _rename_listed(dataset, old, new, stored_layer(dataset, old, datasource))
+        return
     check_own_datasource(dataset)
     old_path, new_path = f"{dataset}/{old}", f"{dataset}/{new}"
     is_renamed = (
@@ -138,6 +150,21 @@ def rename_layer(dataset: str, old: str, new: str) -> None:
         for folder in _folders_of(stored_layer(dataset, new)):
             with contextlib.suppress(OSError):
                 folders_of(folder).unlink(f"{folder}/{GUARD_NAME}")
+
+
+def _rename_listed(dataset: str, old: str, new: str, layer: Image) -> None:
+    """Rename a layer in the JSON, whose paths lead to the folders with the old name."""
+    with kept_idle(layer):
+        paths = {
+            mag: f"./{relpath(folder, dataset)}" if is_below(folder, dataset) else folder
+            for mag, folder in layer.mags.items()
+        }
+        update_datasource(
+            dataset,
+            lambda document: with_new_name(
+                with_explicit_paths(document, old, paths), old, new, str
+            ),
+        )
 
 
 def _leads_to(path: str, target: str) -> bool:

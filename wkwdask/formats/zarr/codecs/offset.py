@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from zarr.core.array_spec import ArraySpec
     from zarr.core.buffer import Buffer
 
+    from wkwdask.model.json_text import JsonObject
+
 
 # codecs that may follow: they do not move the fixed bytes, or are meant to be outermost
 _HARMLESS = frozenset({"crc32c", "offset", "pad"})
@@ -149,7 +151,7 @@ class FixedBytesCodec(BytesBytesCodec):
         return True
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
+    def from_dict(cls, data: JsonObject) -> Self:
         if not isinstance(data, dict) or data.get("name") != cls.name:
             raise CorruptError(f"codec {data!r}, expected one of the name {cls.name!r}")
         configuration = data.get("configuration")
@@ -177,8 +179,8 @@ class FixedBytesCodec(BytesBytesCodec):
             **{key: configuration[key] for key in cls.more_keys},
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        configuration: dict[str, Any] = {
+    def to_dict(self) -> JsonObject:
+        configuration: JsonObject = {
             **{key: getattr(self, key) for key in self.more_keys},
             self.size_key: self.nbytes,
         }

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from zarr.core.array_spec import ArraySpec
     from zarr.core.buffer import Buffer, NDBuffer
 
+    from wkwdask.model.json_text import JsonObject
+
 SHARD_COMPRESSIONS = ("none", "zlib", "zstd")
 
 
@@ -65,7 +67,7 @@ class TiffShardCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):
     # ------------------------------------------------------------------ metadata
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
+    def from_dict(cls, data: JsonObject) -> Self:
         """Raise UnsupportedError: the metadata are those of a standard shard, which zarr-python
         reads with its own codec."""
         raise UnsupportedError(
@@ -73,7 +75,7 @@ class TiffShardCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):
             f"{data.get('name')!r}"
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         return {
             "name": "sharding_indexed",
             "configuration": {

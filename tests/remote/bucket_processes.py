@@ -1,0 +1,80 @@
+"""Small jobs on an image in a bucket, as processes run them that tests kill, stop and wake up.
+
+Processes that a test starts import this module as ``remote.bucket_processes``.
+"""
+
+from __future__ import annotations
+
+import warnings
+from unittest import mock
+
+import dask
+import numpy as np
+
+import wkwdask
+from wkwdask.errors import DiscardWarning
+from wkwdask.formats.opening import find
+from wkwdask.store import leases
+from wkwdask.store.objects import object_store
+
+VOXELS = np.random.default_rng(1).integers(1, 255, (1, 20, 18, 20), np.uint8)
+
+
+def save(image, voxels=VOXELS, **options):
+    return wkwdask.save(voxels, image, voxel_size=(4, 4, 8), chunk_shape=(8, 8, 8), **options)
+
+
+def image_in(folder):
+    return f"precomputed://{folder}/v"
+
+
+def new_image(folder):
+    return f"{folder}/w.ome.zarr"
+
+
+JOBS = {
+    "pyramid": lambda folder: wkwdask.build_pyramid(image_in(folder), method="max"),
+    "replace": lambda folder: save(image_in(folder), VOXELS[..., ::-1], existing="overwrite"),
+    "rm": lambda folder: wkwdask.rm(image_in(folder), mags="2-2-1"),
+    "convert": lambda folder: wkwdask.convert(image_in(folder), new_image(folder)),
+    "new image": lambda folder: save(new_image(folder)),
+}
+"""Each of them makes the same of the same image."""
+
+
+def start_image(name, folder):
+    """Make the image on which a job works."""
+    save(image_in(folder))
+    if name != "pyramid":
+        JOBS["pyramid"](folder)
+
+
+def run(name, folder):
+    """Run a job; one that another process has taken over ends with an error."""
+    object_store._connections._values.clear()  # to the server that the environment names
+    with (
+        dask.config.set(scheduler="synchronous"),
+        # processes are known by their leases, and whoever comes takes them over at once
+        mock.patch.object(leases, "TTL_SECONDS", -10.0),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore", DiscardWarning)
+        JOBS[name](folder)
+
+
+def levels(url):
+    """Return the voxels of all levels that readers see; None if there is no image."""
+    try:
+        layers = find(url).layers
+    except (wkwdask.MissingError, wkwdask.UnsupportedError):
+        return None
+    return {
+        level.mag.name: wkwdask.read(url, mag=level.mag).tobytes()
+        for layer in layers
+        for level in layer.levels
+    }
+
+
+def visible(folder):
+    """Return what readers see of both images."""
+    return levels(image_in(folder)), levels(new_image(folder))

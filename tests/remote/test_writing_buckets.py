@@ -1,0 +1,222 @@
+"""Images that jobs write to buckets of S3, Google and Azure, and which other software reads."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from support.buckets import azure_container, gs_bucket, s3_bucket
+
+import wkwdask
+from wkwdask import BoundingBox
+from wkwdask.errors import ExistsError, UnsupportedError
+from wkwdask.formats.opening import find, format_of_image
+from wkwdask.model.store import Conflict, Expected
+from wkwdask.model.writing.target_array import InPlaceWrite
+from wkwdask.store import leases
+from wkwdask.store.objects import access, memory_bucket, object_store
+from wkwdask.store.store import store_at
+from wkwdask.verbs.write import encode_part
+
+pytestmark = pytest.mark.needs("obstore", "zarr")
+VOXELS = np.random.default_rng(1).integers(1, 255, (1, 70, 60, 40), np.uint8)
+IMAGES = ("precomputed://{}/v", "{}/v.ome.zarr")
+
+
+@pytest.fixture(scope="module", params=["s3", "gs", "azure"])
+def server(request, tmp_path_factory):
+    start = {
+        "s3": s3_bucket,
+        "gs": gs_bucket,
+        "azure": lambda: azure_container(tmp_path_factory.mktemp("azurite")),
+    }
+    with start[request.param]() as bucket:
+        yield bucket
+
+
+@pytest.fixture
+def bucket(server, monkeypatch, tmp_path):
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    for name, value in server.environment(server.server).items():
+        monkeypatch.setenv(name, value)
+    for name, value in server.keys.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(access, "_given", {})  # options of other tests
+    object_store._connections._values.clear()
+    store = store_at(f"{server.url}/{tmp_path.name}")
+    yield store.url
+    store.delete_folder()
+    object_store._connections._values.clear()
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_an_image_and_its_pyramid(bucket, image):
+    url = image.format(bucket)
+    wkwdask.save(VOXELS, url, voxel_size=(4, 4, 8), chunk_shape=(16, 16, 16))
+    with pytest.raises(ExistsError):
+        wkwdask.save(VOXELS[..., ::-1], url, voxel_size=(4, 4, 8), chunk_shape=(16, 16, 16))
+    report = wkwdask.build_pyramid(url, method="max")
+    assert len(report.mags) >= 2
+    again = wkwdask.build_pyramid(url, method="max")
+    assert "nothing to do" in again.note
+    np.testing.assert_array_equal(wkwdask.read(url, mag=1), VOXELS)
+    replaced = wkwdask.rechunk(url, chunk_shape=(32, 32, 32))
+    assert len(wkwdask.clean(url, grace_seconds=0)) == len(replaced.mags)
+    np.testing.assert_array_equal(wkwdask.read(url, mag=1), VOXELS)
+    assert wkwdask.verify(url).is_sound
+    records = ("job-", "lock", "clock", "probe", "garbage", ".parts")
+    names = [f"{folder}/{name}" for folder, _, found in store_at(bucket).walk() for name in found]
+    assert [name for name in names if any(word in name for word in records)] == []
+
+
+@pytest.mark.parametrize("image", IMAGES)
+@pytest.mark.parametrize("shards", [None, False])
+def test_regions(bucket, image, shards):
+    url, expected = image.format(bucket), VOXELS.copy()
+    wkwdask.save(VOXELS, url, voxel_size=(4, 4, 8), chunk_shape=(16, 16, 16), shard_shape=shards)
+    expected[:, 5:60, 6:50, 7:30] = 7
+    expected[:, :16, :16, :16] = 0
+    before = store_at(bucket).names()
+    box = ((5, 6, 7), (60, 50, 30))
+    wkwdask.save(np.full((1, 55, 44, 23), 7, np.uint8), url, region=box)
+    wkwdask.save(np.zeros((1, 16, 16, 16), np.uint8), url, region=((0, 0, 0), (16, 16, 16)))
+    np.testing.assert_array_equal(wkwdask.read(url), expected)
+    assert wkwdask.verify(url).is_sound
+    assert store_at(bucket).names() == before
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_writers_of_one_shard_keep_all_parts(bucket, image):
+    url, expected = image.format(bucket), VOXELS.copy()
+    wkwdask.save(VOXELS, url, voxel_size=(4, 4, 8), chunk_shape=(16, 16, 16))
+    layer = find(url).layers[0]
+    volume = layer.levels[0].open()
+
+    def write(number):
+        corner = (2 * number, 3, 5)
+        target = format_of_image(layer).in_place_target(
+            volume,
+            InPlaceWrite(
+                volume.store.url, f"{bucket}/p", BoundingBox(corner, (2, 2, 2)), merges=True
+            ),
+        )
+        voxels = np.full((1, 2, 2, 2), number, np.uint8)
+        encode_part(target, (0, 0, 0), target.shard_shape, voxels, corner)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(8)))
+    for number in range(8):
+        expected[:, 2 * number : 2 * number + 2, 3:5, 5:7] = number
+    np.testing.assert_array_equal(wkwdask.read(url), expected)
+
+
+@pytest.mark.parametrize("memory_nbytes", [256 << 20, 1 << 10])
+def test_a_zipped_image(bucket, monkeypatch, memory_nbytes):
+    """One object, which a large image makes of parts unless it replaces another."""
+    for module in ("store.by_path", "store.objects.new_objects"):
+        monkeypatch.setattr(f"wkwdask.{module}.MEMORY_NBYTES", memory_nbytes)
+    source, target = f"precomputed://{bucket}/v", f"{bucket}/em.ozx"
+    for voxels, existing in ((VOXELS, "error"), (VOXELS[..., ::-1], "overwrite")):
+        wkwdask.save(
+            voxels, source, voxel_size=(4, 4, 8), existing=existing, chunk_shape=(16, 16, 16)
+        )
+        wkwdask.convert(source, target, existing=existing)
+        np.testing.assert_array_equal(wkwdask.read(target), voxels)
+    with pytest.raises(ExistsError):
+        wkwdask.convert(source, target)
+    assert [name for name in store_at(bucket).names() if "em" in name] == ["em.ozx"]
+
+
+def test_a_dataset_and_its_pyramid(bucket):
+    url = f"{bucket}/dataset"
+    dataset = wkwdask.create_dataset(url, (4, 4, 8))
+    dataset = dataset.add_layer(
+        "zarr", "color", "uint8", (0, 0, 0, 70, 60, 40), data_format="zarr3"
+    )
+    for layer, options in (
+        ("wkw", {"block_len": 8, "file_len": 2}),
+        ("zarr", {"chunk_shape": (8, 8, 8)}),
+    ):
+        wkwdask.save(VOXELS, f"{url}/{layer}/1", **options)
+        with pytest.raises(ExistsError):
+            wkwdask.save(VOXELS, f"{url}/{layer}/1", existing="error", category="color", **options)
+    wkwdask.build_pyramid(url, layer="wkw", method="max")
+    wkwdask.build_pyramid(url, layer="zarr", method="max")
+    np.testing.assert_array_equal(
+        *(wkwdask.read(url, layer=each, mag="2-2-1") for each in ("wkw", "zarr"))
+    )
+    wkwdask.compress(url, layer="wkw", compression="lz4", mags=[1])
+    wkwdask.clean(url, grace_seconds=0)
+    for layer in ("wkw", "zarr"):
+        np.testing.assert_array_equal(wkwdask.read(url, layer=layer, mag=1), VOXELS)
+    assert wkwdask.verify(url).is_sound
+    wkwdask.rm(url, layer="wkw")
+    assert list(dataset.refreshed().rename_layer("zarr", "em").layers) == ["em"]
+    np.testing.assert_array_equal(wkwdask.read(url, mag=1), VOXELS)
+
+
+def test_scales_are_sharded_unless_the_call_says_otherwise(bucket):
+    for name, options, is_sharded in (("a", {}, True), ("b", {"shard_shape": False}, False)):
+        url = f"precomputed://{bucket}/{name}"
+        wkwdask.save(VOXELS, url, voxel_size=(4, 4, 8), chunk_shape=(16, 16, 16), **options)
+        wkwdask.build_pyramid(url)
+        info = json.loads(store_at(f"{bucket}/{name}").read_document("info", 1 << 20))
+        assert [("sharding" in scale) for scale in info["scales"]] == [is_sharded] * 3
+        np.testing.assert_array_equal(wkwdask.read(url, mag=1), VOXELS)
+
+
+def test_conditions_are_honoured(bucket):
+    store = store_at(bucket)
+    first = store.put("a", b"1", Expected.ABSENT)
+    with pytest.raises(Conflict):
+        store.put("a", b"2", Expected.ABSENT)
+    second = store.put("a", b"2", first)
+    with pytest.raises(Conflict):
+        store.put("a", b"3", first)
+    with pytest.raises(Conflict):
+        store.put("b", b"3", second)
+    assert store.read_state("a", 10) == (b"2", second)
+    store.delete("a")
+    store.delete("a")
+    assert store.read_state("a", 10) is None
+    with pytest.raises(Conflict):
+        store.put("a", b"3", second)
+
+
+def test_a_large_object_is_sent_in_parts(bucket, monkeypatch):
+    monkeypatch.setattr("wkwdask.store.objects.new_objects.MEMORY_NBYTES", 1 << 20)
+    data = np.random.default_rng(2).integers(0, 255, 7 << 20, np.uint8)
+    store = store_at(bucket)
+    for content in (data, data[::-1].copy()):  # the first one stays
+        with store.new_file("large") as file:
+            file.write(content[1000:], 1000)
+            file.write(content[:1000], 0)
+    (found,) = store.read_whole(["large"], 1 << 30)
+    assert found == data.tobytes()
+    assert store.names() == ["large"]
+
+
+def test_a_server_that_ignores_conditions_is_refused(monkeypatch):
+    real = memory_bucket.put_once
+    monkeypatch.setattr(leases, "_probed", set())
+    monkeypatch.setattr(
+        memory_bucket,
+        "put_once",
+        lambda url, data, expect, writer, access: real(url, data, Expected.ANY, writer, access),
+    )
+    with pytest.raises(UnsupportedError, match="does not honour conditional writes"):
+        wkwdask.to_precomputed(VOXELS, "precomputed://memory://careless/v", voxel_size=(4, 4, 8))
+    assert store_at("memory://careless").names() == []
+
+
+def test_no_permission_to_write(bucket, server, monkeypatch):
+    if not server.url.startswith("az://"):
+        pytest.skip("moto does not check who writes")
+    for name in server.keys:
+        monkeypatch.delenv(name)
+    object_store._connections._values.clear()
+    with pytest.raises(OSError, match="cannot be written"):
+        store_at(bucket).put("a", b"1")

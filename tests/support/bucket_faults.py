@@ -1,0 +1,253 @@
+"""A bucket in memory whose processes die or stop at a request, and whose server answers badly."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+from collections import defaultdict, deque
+from functools import cached_property
+from unittest import mock
+
+import dask
+
+from wkwdask.formats import record_paths
+from wkwdask.model.image import Image
+from wkwdask.model.store import Expected
+from wkwdask.runs import job_folder
+from wkwdask.store import leases, locks, lru
+from wkwdask.store.objects import memory_bucket, remote, writing
+from wkwdask.store.objects.writing import RefusedPut
+
+URL = "memory://bucket"
+_CALLS = ("read", "size", "names", "walk", "head", "put_once", "delete")
+
+
+class Killed(BaseException):
+    """The process was killed; it makes no further request."""
+
+
+class Bucket:
+    """Requests to the bucket, counted for one of its processes: the thread that is *watched*."""
+
+    def __init__(self):
+        self.requests = []
+        self.watched = None
+        self._kill_at = self._pause_at = None
+        self._after = False
+        self._is_dead = False
+        self.is_paused, self.may_go_on = threading.Event(), threading.Event()
+        self._leases = defaultdict(dict)
+        self._process = threading.local()
+
+    def snapshot(self):
+        return dict(memory_bucket._objects)
+
+    def restore(self, objects):
+        memory_bucket._objects.clear()
+        memory_bucket._objects.update(objects)
+        remote._recent._values.clear()
+
+    @property
+    def held(self):
+        """Leases of the process that runs now: each thread of a test stands for one."""
+        return self._leases[getattr(self._process, "name", "main")]
+
+    @contextlib.contextmanager
+    def process(self, name):
+        """Let this thread, and those that it asks for requests, stand for another process."""
+        self._process.name = name
+        try:
+            yield
+        finally:
+            self._process.name = "main"
+
+    def call(self, name, real, *args):
+        url = args[0].url if name == "read" else args[0]
+        number = len(self.requests)
+        if self._is_dead:
+            raise Killed
+        self.requests.append((name, url))
+        if number == self._kill_at and not self._after:
+            self._is_dead = True
+            raise Killed
+        if number == self._pause_at and not self._after:
+            self._pause()
+        result = real(*args)
+        if number == self._kill_at and self._after:
+            self._is_dead = True
+            raise Killed
+        if number == self._pause_at and self._after:
+            self._pause()
+        return result
+
+    def _pause(self):
+        self._pause_at = None
+        self.is_paused.set()
+        assert self.may_go_on.wait(20)
+
+    @contextlib.contextmanager
+    def killed_at(self, number, *, after):
+        """Kill the process at a request, before or after it took effect."""
+        self.requests, self._kill_at, self._after = [], number, after
+        try:
+            yield
+        except Killed:
+            pass
+        finally:
+            self._kill_at, self._is_dead = None, False
+            self._leases.clear()
+
+    @contextlib.contextmanager
+    def paused_at(self, number, job, *, after=False):
+        """Run a job in a process that stops at a request, and goes on after this block; yield a
+        list of how it ended: the type of its error, or None."""
+        ends = []
+
+        def run():
+            with self.process("first"), dask.config.set(scheduler="synchronous"):
+                try:
+                    job()
+                    ends.append(None)
+                except Exception as error:
+                    ends.append(type(error))
+
+        self.pause_at(number, after=after)
+        process = threading.Thread(target=run)
+        process.start()
+        while process.is_alive() and not self.is_paused.wait(0.01):
+            pass
+        try:
+            yield ends
+        finally:
+            self.may_go_on.set()
+            process.join()
+
+    def pause_at(self, number, *, after):
+        self.requests, self._pause_at, self._after = [], number, after
+        self.is_paused.clear()
+        self.may_go_on.clear()
+
+
+class _Held:
+    """Stands for ``leases._held``, which each process has for itself."""
+
+    def __init__(self, bucket):
+        self._bucket = bucket
+
+    def __getattr__(self, name):
+        return getattr(self._bucket.held, name)
+
+    def __contains__(self, key):
+        return key in self._bucket.held
+
+    def __setitem__(self, key, value):
+        self._bucket.held[key] = value
+
+    def __bool__(self):
+        return bool(self._bucket.held)
+
+
+def _make_all(cache, keys, make):
+    del cache
+    return list(make(list(keys)))
+
+
+@contextlib.contextmanager
+def faulty_bucket():
+    """Yield a :class:`Bucket`. Requests are made one after the other, by the thread that asks."""
+    bucket = Bucket()
+    with contextlib.ExitStack() as patches:
+        for name in _CALLS:
+            real = getattr(memory_bucket, name)
+            patches.enter_context(
+                mock.patch.object(
+                    memory_bucket,
+                    name,
+                    lambda *args, _name=name, _real=real: bucket.call(_name, _real, *args),
+                )
+            )
+        patches.enter_context(mock.patch.object(memory_bucket, "IS_CONCURRENT", False))
+        patches.enter_context(
+            mock.patch.object(remote, "for_all", lambda f, items: [f(item) for item in items])
+        )
+        patches.enter_context(mock.patch.object(leases, "_held", _Held(bucket)))
+        patches.enter_context(mock.patch.object(leases, "_start_renewing"))
+        patches.enter_context(mock.patch.object(leases, "TTL_SECONDS", -10.0))
+        # a cache of one process must not wait for a paused one
+        patches.enter_context(mock.patch.object(lru.LruCache, "get_or_make", _make_all))
+        classes = (record_paths.RecordPaths, Image, job_folder.JobFolder)
+        for each in (value for owner in classes for value in vars(owner).values()):
+            if isinstance(each, cached_property) and hasattr(each, "lock"):  # Python 3.11
+                patches.enter_context(mock.patch.object(each, "lock", contextlib.nullcontext()))
+        # processes are known by their leases alone, as those of other machines are
+        patches.enter_context(mock.patch.object(locks.Owner, "_can_be_seen", return_value=False))
+        memory_bucket._objects.clear()
+        remote._recent._values.clear()
+        yield bucket
+        memory_bucket._objects.clear()
+        remote._recent._values.clear()
+
+
+@contextlib.contextmanager
+def empty_bucket():
+    """Empty the buckets in memory before and after a test."""
+    for when in (0, 1):
+        memory_bucket._objects.clear()
+        remote._recent._values.clear()
+        if not when:
+            yield
+
+
+@contextlib.contextmanager
+def unreliable_answers(seed):
+    """Refuse conditional puts, lose the answers to others that were done, answer with documents
+    that are one version old, and list what was there a moment ago, at random."""
+    rng = random.Random(seed)
+    put_once, read_state, older = memory_bucket.put_once, remote.RemoteStore.read_state, {}
+    walk, delete, lately = memory_bucket.walk, memory_bucket.delete, deque(maxlen=3)
+
+    def put(url, data, expect, writer, access):
+        content = data if isinstance(data, bytes) else data.read()
+        kind = rng.random()
+        if kind < 0.1 and expect is not Expected.ANY:
+            raise RefusedPut(may_repeat=True)
+        found = memory_bucket._objects.get(url)
+        if found is not None:
+            older[url] = found.data, found.state
+        else:
+            lately.append((url, None))
+        state = put_once(url, content, expect, writer, access)
+        if kind > 0.9 and expect is not Expected.ANY:
+            raise OSError("the answer was lost")
+        return state
+
+    def read(store, name, largest):
+        url = store.path_of(name)
+        return (
+            older[url] if url in older and rng.random() < 0.2 else read_state(store, name, largest)
+        )
+
+    def remove(urls, access):
+        lately.extend(
+            (url, len(each.data)) for url in urls if (each := memory_bucket._objects.get(url))
+        )
+        delete(urls, access)
+
+    def listed(url, access):
+        found = dict(walk(url, access))
+        for changed, nbytes in lately if rng.random() < 0.3 else ():
+            if changed.startswith(f"{url}/"):
+                name = changed.removeprefix(f"{url}/")
+                found.pop(name, None)
+                found |= {} if nbytes is None else {name: nbytes}
+        return iter(sorted(found.items()))
+
+    with (
+        mock.patch.object(memory_bucket, "put_once", put),
+        mock.patch.object(memory_bucket, "delete", remove),
+        mock.patch.object(memory_bucket, "walk", listed),
+        mock.patch.object(remote.RemoteStore, "read_state", read),
+        mock.patch.object(writing, "_PAUSES_SECONDS", (0.0,) * 8),
+    ):
+        yield

@@ -1,0 +1,91 @@
+"""The calls of models and of other software on two pages fit the signatures of the packages, where
+these are installed."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGES = [DOCS / "guides" / "segment-with-a-model.md", DOCS / "migrate" / "block-segmentation.md"]
+CALLS = {
+    "cellpose": [
+        "cellpose.models.CellposeModel",
+        "cellpose.models.CellposeModel.eval",
+        "cellpose.contrib.distributed_segmentation.distributed_eval",
+    ],
+    "stardist": [
+        "stardist.models.StarDist3D.from_pretrained",
+        "stardist.models.StarDist3D.predict_instances",
+        "csbdeep.utils.normalize",
+    ],
+    "torch": ["torch.jit.load"],
+    "volara": [
+        *(
+            f"volara.blockwise.{name}"
+            for name in ("AffAgglom", "ExtractFrags", "GraphMWS", "Relabel")
+        ),
+        "volara.datasets.Affs",
+        "volara.datasets.Labels",
+        "volara.dbs.SQLite",
+        "volara.lut.LUT",
+    ],
+}
+"""Functions that the block of a package calls."""
+
+
+def blocks():
+    """Return the blocks of each package, those of all pages together."""
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    found = defaultdict(str)
+    for package, block in re.findall(r'^```python title="([\w-]+)"\n(.*?)^```$', text, re.M | re.S):
+        found[package] += block
+    return found
+
+
+def calls_of(source, name):
+    """Return the number of arguments and the keywords of each call of a function or method."""
+    return [
+        (len(node.args), [keyword.arg for keyword in node.keywords])
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call)
+        and name in (getattr(node.func, "attr", ""), getattr(node.func, "id", ""))
+    ]
+
+
+@pytest.mark.parametrize("package", CALLS)
+def test_the_page_calls_what_is_compared(package):
+    for path in CALLS[package]:
+        assert calls_of(blocks()[package], path.rpartition(".")[2]), path
+
+
+@pytest.mark.parametrize(
+    ("package", "path"), [(package, path) for package, paths in CALLS.items() for path in paths]
+)
+def test_calls_fit_the_signatures(package, path):
+    pytest.importorskip(package)
+    module = next(
+        part
+        for part in (path.rpartition(".")[0], path.rpartition(".")[0].rpartition(".")[0])
+        if part and inspect.ismodule(_imported(part))
+    )
+    found = _imported(module)
+    for name in path.removeprefix(f"{module}.").split("."):
+        found = getattr(found, name)
+    is_method = inspect.isfunction(found) and "." in path.removeprefix(f"{module}.")
+    for num_arguments, keywords in calls_of(blocks()[package], path.rpartition(".")[2]):
+        arguments = range(num_arguments + is_method)
+        inspect.signature(found).bind(*arguments, **dict.fromkeys(keywords))
+
+
+def _imported(name):
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        return None

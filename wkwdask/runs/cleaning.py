@@ -1,0 +1,107 @@
+"""Removal of what dead jobs and replaced levels have left in an image, dataset or bucket."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from wkwdask.errors import LockedError, MissingError
+from wkwdask.formats.record_paths import RecordPaths, job_root
+from wkwdask.formats.registry import location_of
+from wkwdask.model.placement import job_in
+from wkwdask.runs.garbage import (
+    can_switch,
+    delete_level,
+    find_garbage,
+    is_listed,
+    remove_garbage,
+)
+from wkwdask.runs.job_folder import JobFolder, release_dead_locks
+from wkwdask.runs.job_records import JobState, job_states
+from wkwdask.runs.status import folders_with_jobs
+from wkwdask.store.leases import has_single_writer
+from wkwdask.store.locks import Owner
+from wkwdask.store.paths import abspath, is_bucket, target_path
+from wkwdask.store.records import is_complete
+from wkwdask.store.store import store_at
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator
+
+
+def clean(
+    url: str | os.PathLike[str], *, grace_seconds: float | None = None, dry_run: bool = False
+) -> list[str]:
+    """Remove what dead jobs and replaced levels have left, never what a document names.
+
+    Parameters
+    ----------
+    url : str or path
+        Image, dataset or folder of images, on disk or in a bucket.
+    grace_seconds : float, optional
+        Age of replaced levels that are removed [s]; readers that opened the image before they were
+        replaced still read them. By default 0 on disk, and a week in a bucket.
+    dry_run : bool, default False
+        Whether only to list what would be removed.
+
+    Returns
+    -------
+    list of str
+        Removed folders: of dead jobs that cannot resume, and of levels. Jobs that were interrupted
+        and can resume stay: ``wkwdask cancel --discard`` removes them.
+
+    Raises
+    ------
+    MissingError
+        There is nothing at ``url``.
+    """
+    path = abspath(target_path(location_of(url)))
+    if not store_at(path).is_folder():
+        raise MissingError(f"{path}: nothing is stored here")
+    removed = []
+    for parent in folders_with_jobs(path):
+        paths = RecordPaths(job_root(parent, ""))
+        dead = [
+            root
+            for root, state in job_states(parent)
+            if state in (JobState.DEAD, JobState.UNPUBLISHED)
+        ]
+        old = [folder for each in find_garbage(paths, grace_seconds) for folder in each.levels]
+        if has_single_writer(parent):  # a paused job may go on: no lease ends it
+            dead = []
+        removed += [*dead, *old, *_strays(parent)]
+        if dry_run:
+            continue
+        if dead:
+            with contextlib.suppress(LockedError):  # another process ends them now
+                job_folder = JobFolder(parent, Owner.this_process(f"clean of {parent}"), ())
+                job_folder.start("update", {})
+                job_folder.discard()
+        release_dead_locks(parent)
+        remove_garbage(paths, grace_seconds)
+        for stray in _strays(parent):
+            delete_level(stray)
+    return removed
+
+
+def _strays(parent: str) -> Iterator[str]:
+    """Yield incomplete levels of jobs that are gone without a trace, in a bucket: a process that
+    was paused while another one removed its job goes on until it next renews its lease."""
+    if not is_bucket(parent) or has_single_writer(parent) or not can_switch(parent):
+        return  # only images have levels, and jobs work in the folder of an image
+    paths = RecordPaths(job_root(parent, ""))
+    strays = []
+    for name in store_at(parent).names():
+        job, folder = job_in(name), f"{parent}/{name}"
+        if (
+            job
+            and not store_at(job_root(parent, job)).exists()
+            and not is_listed(parent, folder)
+            and not is_complete(folder)  # such as one that was only removed from its document
+        ):
+            strays.append(folder)
+    # read last: a job that replaces a level records it before the document switches
+    if strays:
+        garbage = {folder for each in find_garbage(paths, 0) for folder in each.levels}
+        yield from (folder for folder in strays if folder not in garbage)

@@ -1,0 +1,85 @@
+"""A file or a folder of files that is no array: built in a job folder, then renamed to its final
+path."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from wkwdask.runs.job_folder import JobFolder, NewMag
+from wkwdask.runs.job_records import SCRATCH_NAME
+from wkwdask.runs.report import MagReport, Report
+from wkwdask.runs.staged import FINISHED_NOTE, StagedJob
+from wkwdask.store.paths import basename
+from wkwdask.store.store import folders_of, store_at
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from wkwdask.runs.parts import ShardTally
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedFiles(StagedJob):
+    """Job that writes one file, or one folder of files."""
+
+    voxels: int
+    """Number of voxels, for the report."""
+    check: Callable[[str, str], None]
+    """Raises ExistsError unless a policy allows to write what is at the target; picklable."""
+
+    @property
+    def target(self) -> str:
+        """Final path."""
+        (target,) = self.folders
+        return target
+
+    @property
+    def built(self) -> str:
+        """Path of the result before it is published."""
+        return f"{self.root}/{basename(self.target)}"
+
+    @property
+    def scratch(self) -> str:
+        """Folder for jobs that make a part of the result."""
+        return f"{self.root}/{SCRATCH_NAME}"
+
+    def planned(self) -> tuple[MagReport, ...]:
+        return ()
+
+    def start(self) -> Report | None:
+        if self._take_folder() is None:
+            return None
+        return self._report(_measure(self.target, sync=False), 0.0, FINISHED_NOTE)
+
+    def publish(self, tallies: Sequence[ShardTally], note: str = "") -> Report:
+        """Flush the result to disk and rename it to the target."""
+        job_folder = self._job_folder()
+        seconds = job_folder.seconds()
+        size = _measure(self.built, sync=True)
+        job_folder.publish([NewMag(basename(self.built), self.target, is_level=False)], None, {})
+        return self._report(size, seconds, note)
+
+    def _report(self, size: tuple[int, int], seconds: float, note: str) -> Report:
+        num_files, nbytes = size
+        entry = MagReport(self.target, num_files, self.voxels, nbytes, None, None, None)
+        return Report((entry,), self.nbytes_in, seconds, note)
+
+    def _job_folder(self) -> JobFolder:
+        def check(existing: str) -> None:
+            self.check(self.target, existing)
+
+        return JobFolder(self.parent, self.owner, self.folders, check=check)
+
+
+def _measure(path: str, *, sync: bool) -> tuple[int, int]:
+    """Return the number and bytes of a file or of those in a folder, flushed to disk if ``sync`` is
+    set."""
+    folders, nbytes = folders_of(path), 0
+    walked = [(folder, names) for folder, _, names in store_at(path).walk()]  # none in a file
+    paths = [f"{folder}/{name}" for folder, names in walked for name in names] if walked else [path]
+    for file in paths:
+        nbytes += folders.stat(file).st_size
+    for each in (*paths, *(folder for folder, _ in reversed(walked))) if sync else ():
+        folders.fsync(each)
+    return len(paths), nbytes

@@ -1,0 +1,280 @@
+"""Leases: the records by which jobs in buckets own their work, and commit it.
+
+A lease is an object that its job replaces every half minute, each time on condition that nobody
+else has replaced it in between. A lease that was not renewed for two minutes, by the clock of the
+server, is over, and another process may take it over in the same way. That alone is no fence: a
+process that was paused for long still believes that it holds the lease. So
+
+1. a job commits by a renewal of its lease that states what is to be published. From then on
+   whoever holds the lease completes the publication, and before it nobody begins;
+2. a document changes only after the lease was renewed between reading and writing it, and only if
+   it is still what was read.
+
+A process that wakes up after another took over is refused by the first of these, and a document
+that it has read before is by then another one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import threading
+import time
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.errors import LockedError, UnsupportedError
+from wkwdask.model.json_text import parse_object
+from wkwdask.model.store import Conflict, Expected, State
+from wkwdask.store.objects.access import access_of
+from wkwdask.store.paths import dirname, is_bucket, split
+from wkwdask.store.store import store_at
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from wkwdask.model.store import Store
+
+TTL_SECONDS = 120.0
+_RENEWED_AFTER_SECONDS = TTL_SECONDS / 4
+_MARGIN_SECONDS = 2.0  # servers state whole seconds
+_MAX_NBYTES = 1 << 24
+COMMIT = "publishes"
+"""Field of what a job has committed to."""
+_FIELDS = ("epoch", "nonce", "ended", COMMIT)
+
+
+class Lease:
+    """Lease that this process holds."""
+
+    def __init__(self, path: str, record: dict[str, Any], state: State | None) -> None:
+        self.path = path
+        self.record = record
+        self.taken = time.time()
+        """When this process took it [s since the epoch]."""
+        self._state = state
+        self._tried = ""
+        """Nonce of the last write, whose answer may be lost."""
+        self._lock = threading.Lock()
+
+    def renew(self, **changes: Any) -> None:
+        """Write the lease with some changes; raises LockedError if another process holds it."""
+        folder, name = split(self.path)
+        with self._lock:
+            nonce = secrets.token_hex(8)
+            record = {**self.record, **changes, "nonce": nonce}
+            data = json.dumps(record).encode()
+            try:
+                try:
+                    self._put(folder, name, data)
+                except Conflict:
+                    found = _read(self.path)
+                    if found is None or not self._tried or found[0].get("nonce") != self._tried:
+                        raise
+                    self._state = found[1]  # an earlier write of this process, without an answer
+                    self._put(folder, name, data)
+            except Conflict:
+                _held.pop(self.path, None)
+                raise LockedError(
+                    f"{self.path}: another process has taken this job over; this one ends"
+                ) from None
+            finally:
+                self._tried = nonce
+            self.record = record
+
+    def _put(self, folder: str, name: str, data: bytes) -> None:
+        expect = Expected.ABSENT if self._state is None else self._state
+        self._state = store_at(folder).put(name, data, expect)
+
+
+_held: dict[str, Lease] = {}
+_renewer: threading.Thread | None = None
+
+
+def read_lease(path: str) -> dict[str, Any] | None:
+    """Read the record of a lease; None if it is absent."""
+    lease = _held.get(path)
+    if lease is not None:
+        return lease.record
+    found = _read(path)
+    return None if found is None else found[0]
+
+
+def _read(path: str) -> tuple[dict[str, Any], State] | None:
+    folder, name = split(path)
+    found = store_at(folder).read_state(name, _MAX_NBYTES)
+    return None if found is None else (parse_object(found[0], path), found[1])
+
+
+def held(path: str) -> Lease | None:
+    """Return a lease that this process holds."""
+    return _held.get(path)
+
+
+_NO_STATE = State('"0123456789abcdef0123456789abcdef"', "1")
+_probed: set[str] = set()
+"""Buckets that have proved that they honour conditions."""
+
+
+def has_single_writer(folder: str) -> bool:
+    """Check whether the user has said that one process at a time writes to a bucket, which then
+    need not honour conditions. Nothing that may be in use is removed there."""
+    return is_bucket(folder) and access_of(folder).single_writer
+
+
+def check_conditions(folder: str) -> None:
+    """Raise UnsupportedError unless a bucket refuses what a conditional write must not do; asked
+    once for each bucket and process."""
+    bucket = "/".join(folder.split("/", 3)[:3])
+    if bucket in _probed or has_single_writer(folder):
+        return
+    store, name = store_at(folder), f".wkwdask-probe-{secrets.token_hex(8)}"
+    try:
+        first = store.put(name, b"1", Expected.ABSENT)
+        refuses = _is_refused(store, name, Expected.ABSENT) and _is_refused(store, name, _NO_STATE)
+        accepts = first is not None and not _is_refused(store, name, first)
+    finally:
+        store.delete(name)
+    if not refuses or not accepts:
+        raise UnsupportedError(
+            f"{bucket}: the server {'does not honour' if accepts else 'refuses'} conditional "
+            "writes (If-None-Match, If-Match), without which two jobs could destroy each other's "
+            "work; if no other process writes there, the storage option single_writer allows it"
+        )
+    _probed.add(bucket)
+
+
+def _is_refused(store: Store, name: str, expect: State | Expected) -> bool:
+    try:
+        store.put(name, b"2", expect)
+    except Conflict:
+        return True
+    return False
+
+
+def take_lease(
+    path: str, record: dict[str, Any], is_gone: Callable[[dict[str, Any]], bool]
+) -> None:
+    """Create a lease, or take over one whose holder is gone; what it commits to stays."""
+    lease = _held.get(path)
+    if lease is not None:
+        lease.renew(**record)
+        return
+    check_conditions(dirname(dirname(path)))
+    found = _read(path)
+    if found is not None and not is_gone(without_fields(found[0])):
+        raise LockedError(f"{path}: another process works on this job: {describe(found[0])}")
+    before, state = ({}, None) if found is None else found
+    lease = Lease(path, {**before, **record}, state)
+    lease.renew(ended=False, epoch=int(before.get("epoch", 0)) + 1)
+    _held[path] = lease
+    _start_renewing()
+
+
+def without_fields(record: dict[str, Any]) -> dict[str, Any]:
+    """Return the owner in the record of a lease."""
+    return {name: value for name, value in record.items() if name not in _FIELDS}
+
+
+def describe(record: dict[str, Any]) -> str:
+    """Name the holder of a lease, for errors."""
+    return (
+        f"{record.get('command')} by {record.get('user')}, process {record.get('pid')} on "
+        f"{record.get('host')}, since {record.get('since')}"
+    )
+
+
+def end_lease(path: str) -> None:
+    """Give a lease back, so that the next process need not wait."""
+    lease = _held.pop(path, None)
+    if lease is not None:
+        with contextlib.suppress(LockedError):
+            lease.renew(ended=True)
+
+
+def drop_lease(path: str) -> None:
+    """Stop renewing a lease whose job has ended; its object is deleted with the job."""
+    _held.pop(path, None)
+
+
+def is_over(path: str) -> bool:
+    """Check whether a lease is absent, was given back, or was not renewed for long."""
+    if path in _held:
+        return False
+    record = read_lease(path)
+    if record is None or record.get("ended") is True:
+        return True
+    age = _age_seconds(path)
+    return age is None or age > TTL_SECONDS + _MARGIN_SECONDS
+
+
+def _age_seconds(path: str) -> float | None:
+    """Return the time since an object was written, by the clock of the server; None if it is
+    absent."""
+    folder, name = split(path)
+    store = store_at(folder)
+    written = store.written_at(name)
+    if written is None:
+        return None
+    try:
+        return store_at(dirname(folder)).now() - written
+    except PermissionError:  # who may not write cannot take a job over
+        return 0.0
+
+
+_fence: ContextVar[str | None] = ContextVar("wkwdask_fence", default=None)
+
+
+@contextlib.contextmanager
+def fenced_by(path: str) -> Iterator[None]:
+    """Let all changes of documents in this block depend on a lease."""
+    token = _fence.set(path)
+    try:
+        yield
+    finally:
+        _fence.reset(token)
+
+
+def is_fenced() -> bool:
+    """Check whether changes of documents depend on a lease."""
+    return _fence.get() is not None
+
+
+def check_fence() -> None:
+    """Renew the lease on which a change of a document depends; raises LockedError if it is lost."""
+    path = _fence.get()
+    if path is None:
+        return
+    lease = _held.get(path)
+    if lease is None:
+        raise LockedError(f"{path}: another process has taken this job over; this one ends")
+    lease.renew()
+
+
+def _start_renewing() -> None:
+    global _renewer
+    if _renewer is None or not _renewer.is_alive():
+        _renewer = threading.Thread(
+            target=_renew_all, args=(_held,), name="wkwdask-leases", daemon=True
+        )
+        _renewer.start()
+
+
+def _renew_all(held: dict[str, Lease]) -> None:
+    while held:
+        time.sleep(_RENEWED_AFTER_SECONDS)
+        for lease in list(held.values()):
+            # a server that does not answer is asked again in time; what is lost shows at the commit
+            with contextlib.suppress(Exception):
+                lease.renew()
+
+
+def _forget_all() -> None:
+    global _renewer
+    _held.clear()
+    _renewer = None
+
+
+os.register_at_fork(after_in_child=_forget_all)
