@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import io
+import json
 import re
 import shlex
 import shutil
@@ -112,6 +113,9 @@ def read_steps(text):
         ):
             # shown only, the two commands that install, and code of other software that is not
             # installed
+            continue
+        if match[1] == "json":  # to paste into what another program reads
+            json.loads(block)
             continue
         named = re.match(r"# (\w+\.(?:py|toml))\n", block)
         if named is not None:
