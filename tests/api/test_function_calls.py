@@ -43,7 +43,7 @@ def dataset(tmp_path):
 
 
 class Model:
-    """What a set-up returns; it cannot be pickled."""
+    """Result of a set-up; it cannot be pickled."""
 
     def __init__(self):
         self.lock = threading.Lock()

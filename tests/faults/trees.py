@@ -39,8 +39,8 @@ def contents(folder):
 
 
 def _is_hidden(folder, name):
-    """Whether a file has a hidden name, or belongs to a scale of which ``info`` lists another
-    folder."""
+    """Whether a file has a hidden name, or belongs to a scale whose folder ``info`` does
+    not list."""
     if any(part.startswith(".") for part in name.parts):
         return True
     for above, below in pairwise([*reversed(name.parents), name]):

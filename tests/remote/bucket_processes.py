@@ -54,7 +54,7 @@ def run(name, folder):
     object_store._connections._values.clear()  # to the server that the environment names
     with (
         dask.config.set(scheduler="synchronous"),
-        # processes are known by their leases, and whoever comes takes them over at once
+        # processes are known by their leases, and the next process takes them over at once
         mock.patch.object(leases, "TTL_SECONDS", -10.0),
         warnings.catch_warnings(),
     ):

@@ -51,7 +51,7 @@ def test_a_server_that_ignores_conditions_is_refused(storage):
 
 
 def test_a_single_writer_needs_no_conditions(storage):
-    """What a dead job has written stays: without conditions nobody knows that it is dead."""
+    """The objects of a dead job stay: without conditions nobody knows that it is dead."""
     storage.honours_conditions = False
     access.remember_access("gs://bucket", {"single_writer": True})
     save()

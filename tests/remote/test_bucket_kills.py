@@ -28,7 +28,7 @@ _WAIT_SECONDS = 240  # on a busy machine
 
 
 class Place:
-    """A bucket behind a proxy. Each run of a job has a folder of its own."""
+    """A bucket behind a proxy. Each run of a job has a separate folder."""
 
     def __init__(self, bucket, proxy):
         self.bucket, self.proxy = bucket, proxy

@@ -1,6 +1,6 @@
 """Two processes that work on one image in a bucket: the first is paused at some request, the second
-runs from its beginning to its end, and the first goes on. Readers see whole levels, and levels that
-they have opened before stay for the grace."""
+runs from its beginning to its end, and the first continues. Readers see whole levels, and levels
+that they have opened before stay for the grace."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def levels():
 
 @pytest.fixture(scope="module")
 def known():
-    """What a level may hold, by its mag."""
+    """Arrays that a level may hold, by its mag."""
     known = {}
     for voxels in (VOXELS, REVERSED):
         for method in ("max", "nearest"):

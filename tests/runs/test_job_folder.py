@@ -473,7 +473,7 @@ def test_owner_survives_json():
     assert Owner(**json.loads(json.dumps(asdict(owner)))) == owner
 
 
-# ----------------------------------------------------------------------------- jobs that can go on
+# --------------------------------------------------------------------------- jobs that can continue
 
 PLAN = {"regions": [[8, 8, 8]]}
 
@@ -964,7 +964,7 @@ def _owner(batch):
         ("", "", 0, "", False),  # another machine, no SLURM: nobody knows
         ("slurm:hpc:7:0", "JobId=7 JobState=RUNNING Restarts=0 x=1", 0, "", False),
         ("slurm:hpc:7:0", "JobId=7 JobState=PENDING Restarts=0", 0, "", False),
-        # put back into the queue, and started anew
+        # put back into the queue, and started again
         ("slurm:hpc:7:0", "JobId=7 JobState=RUNNING Restarts=1", 0, "", True),
         ("slurm:hpc:7:", "JobId=7 JobState=RUNNING Restarts=1", 0, "", False),  # the job as such
         ("slurm:hpc:7:0", "JobId=7 JobState=TIMEOUT Restarts=0", 0, "", True),

@@ -497,7 +497,7 @@ def test_nothing_changes_through_a_linked_document(linked, originals, verb):
     """The error names the link and where it leads."""
     kind, name, outside, volume = linked
     if (kind, verb, name) == ("n5", "convert", "s1/attributes.json"):
-        pytest.skip("writes s0, and s1 stays as it is")
+        pytest.skip("writes s0, and s1 stays unchanged")
     _damage(volume, kind)
     before = contents(outside), contents(volume)
     result = tried(verb, kind, f"{WRITERS[kind][0]}{volume}", originals, verbs=OF_IMAGES)
@@ -619,8 +619,8 @@ def test_links_inside_of_the_root_are_kept(originals, tmp_path, kind, verb, root
 
 
 def test_an_edit_of_a_level_does_not_change_the_document_of_another(originals, tmp_path):
-    """A linked document of a level becomes an own one, wherever the link leads, unless it stays in
-    the folder of the level."""
+    """A linked document of a level becomes a document of its folder, unless the link stays in the
+    folder of the level."""
     volume, url = _copied(originals, "n5", tmp_path / "B")
     wkwdask.rm(url, mags=["1"])
     shutil.copyfile(volume / "s1" / "attributes.json", volume / "shared.json")

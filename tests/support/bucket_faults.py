@@ -100,7 +100,7 @@ class Bucket:
 
     @contextlib.contextmanager
     def paused_at(self, number, job, *, after=False):
-        """Run a job in a process that stops at a request, and goes on after this block; yield a
+        """Run a job in a process that stops at a request, and continues after this block; yield a
         list of how it ended: the type of its error, or None."""
         ends = []
 

@@ -182,7 +182,7 @@ class Verb:
     reads: bool = True
     """Whether the image is a source."""
     changes: bool = False
-    """Whether the image changes in its place."""
+    """Whether the image changes in place."""
     writes: bool = False
     """Whether the verb makes a new image."""
     forms: frozenset[str] = frozenset(_FORMS)
@@ -374,7 +374,7 @@ VERBS = tuple(_verbs())
 
 @dataclass(frozen=True)
 class Row:
-    """A call of which the error is recorded."""
+    """A call whose error is recorded."""
 
     verb: Verb
     form: Form
@@ -803,7 +803,7 @@ def comparable(found: dict[str, str | None], recorded: list[str]) -> tuple[list[
 
 
 def lines(found: dict[str, str | None]) -> list[str]:
-    """Write rows as they are recorded."""
+    """Return the recorded form of rows."""
     return [f"{head} | {text}" for head, text in found.items() if text is not None]
 
 

@@ -52,8 +52,7 @@ class Silence:
 
 @dataclass(frozen=True)
 class Drip:
-    """A body of which one byte comes after another, with a pause before each [s], until the client
-    hangs up."""
+    """A body sent byte by byte, with a pause before each [s], until the client hangs up."""
 
     pause: float
 

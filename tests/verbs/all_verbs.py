@@ -578,7 +578,7 @@ def copy_moved_box(bench):
 def rm(bench):
     bench.expect(bench.image, bench.case)
     wkwdask.rm(bench.image)
-    if bench.is_in_bucket:  # where readers go on for a while
+    if bench.is_in_bucket:  # where readers continue for a while
         # a listing that lags may have hidden a record of the job from itself
         found = wkwdask.clean(bench.image)
         assert all(is_job_folder(basename(folder)) for folder in found), found

@@ -167,7 +167,7 @@ def repair(
         Also repair mags outside the dataset; by default they are not changed.
     accept_changes : bool
         Accept files that other software removed or wrote after a job of wkwdask, such as chunks
-        that became background: they stay as they are, and the record of the files takes them over.
+        that became background: they stay unchanged, and the record of the files takes them over.
         Lost files that a finer mag can rebuild are rebuilt.
 
     Returns

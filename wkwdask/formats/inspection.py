@@ -320,7 +320,7 @@ class LevelScope:
             array.files.states_of_shard(shard),
         )
         # A file that other software wrote is newer than the record. Entries that are no files have
-        # faults of their own.
+        # other faults.
         is_older = recorded is not None and all(
             state.mtime_ns <= recorded.mtime_ns for _, state in stored
         )
@@ -444,7 +444,7 @@ class Scope:
     job_folders: tuple[tuple[str, bool], ...] = ()
     """Folders that may contain job folders, and whether levels lie directly in them."""
     root: Root = NO_ROOT
-    """Folder outside of which files may belong to somebody else."""
+    """Files outside of this folder may belong to somebody else."""
     repair_documents: Callable[[Any, Mapping[str, Findings], RepairOptions], DocumentRepair] = (
         repair_no_documents
     )

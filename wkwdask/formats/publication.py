@@ -166,7 +166,7 @@ def published_folders(paths: RecordPaths) -> list[str]:
 
 
 def replaces_folder(root: str, folder: str) -> bool:
-    """Check whether the publication of a job puts other files in the place of a level; only for
+    """Check whether the publication of a job replaces the files of a level; only for
     comparison."""
     paths, record = RecordPaths(root), _read_record(root) or {}
     with reading(f"{root}/{RECORD_NAME}", "record"):

@@ -72,7 +72,7 @@ class ArraysFile:
 
     @property
     def digest(self) -> int:
-        """Checksum of all arrays, whatever the record says."""
+        """Checksum of all arrays; the record does not count."""
         return zlib.crc32(json.dumps(self._entries).encode())
 
     def _open(self) -> OpenFile:

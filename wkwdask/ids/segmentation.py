@@ -1,8 +1,8 @@
 """First step of a segmentation: a user's function labels each block, and a scratch file keeps the
 result.
 
-The file of a block is published once: whoever finds a valid one uses it. So all later steps see the
-same labels, even if the function returns others the second time.
+The file of a block is published once: each task that finds a valid one uses it. So all
+later steps see the same labels, even if the function returns others the second time.
 """
 
 from __future__ import annotations

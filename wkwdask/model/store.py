@@ -33,7 +33,7 @@ class State(NamedTuple):
 
 
 class Expected(Enum):
-    """What a conditional write expects, besides a :class:`State`."""
+    """Conditions of a write, besides a :class:`State`."""
 
     ANY = "any"
     """The write is unconditional."""
@@ -395,7 +395,7 @@ class Store(Protocol):
         """Create a file; its folder is created too."""
 
     def snapshot(self, record: str) -> Store:
-        """Return a store in which files stay as they are first read, and whose new files replace
+        """Return a store in which files stay as first read, and whose new files replace
         those that are still the same; else publication raises :class:`Conflict`. Raises LockedError
         once a record of the job is gone. A folder, whose files locks protect, returns itself."""
 

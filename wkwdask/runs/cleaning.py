@@ -68,7 +68,7 @@ def clean(
             if state in (JobState.DEAD, JobState.UNPUBLISHED)
         ]
         old = [folder for each in find_garbage(paths, grace_seconds) for folder in each.levels]
-        if has_single_writer(parent):  # a paused job may go on: no lease ends it
+        if has_single_writer(parent):  # a paused job may continue: no lease ends it
             dead = []
         removed += [*dead, *old, *_strays(parent)]
         if dry_run:
@@ -87,7 +87,7 @@ def clean(
 
 def _strays(parent: str) -> Iterator[str]:
     """Yield incomplete levels of jobs that are gone without a trace, in a bucket: a process that
-    was paused while another one removed its job goes on until it next renews its lease."""
+    was paused while another one removed its job continues until it next renews its lease."""
     if not is_bucket(parent) or has_single_writer(parent) or not can_switch(parent):
         return  # only images have levels, and jobs work in the folder of an image
     paths = RecordPaths(job_root(parent, ""))

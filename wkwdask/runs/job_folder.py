@@ -492,7 +492,7 @@ class JobFolder:
         # Locks are taken in sorted order: otherwise, two jobs on the same mags could each take one
         # lock and fail at the other. The lock of a dead job is taken over before the job is
         # completed or removed, so that no third job sees the mag unlocked in between.
-        with contextlib.suppress(CorruptError, OSError):  # wkwdask clean tells of it
+        with contextlib.suppress(CorruptError, OSError):  # wkwdask clean reports it
             remove_garbage(self._paths)
         finished: set[str] = set()
         for target in sorted(self.targets):

@@ -6,7 +6,7 @@ server, is over, and another process may take it over in the same way. That alon
 process that was paused for long still believes that it holds the lease. So
 
 1. a job commits by a renewal of its lease that states what is to be published. From then on
-   whoever holds the lease completes the publication, and before it nobody begins;
+   the holder of the lease completes the publication, and before it nobody begins;
 2. a document changes only after the lease was renewed between reading and writing it, and only if
    it is still what was read.
 

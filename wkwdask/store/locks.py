@@ -384,7 +384,7 @@ def take_lock(target: str, owner: Owner, region: ShardBox | None = None) -> list
     if any(lock.owner == owner for lock in others):
         return []
     for lock in others:
-        # in a bucket, whoever holds the lease of a job owns its locks
+        # in a bucket, the holder of the lease of a job owns its locks
         is_ours = bool(owner.lease) and lock.owner.job == owner.job
         if not is_ours and not lock.owner.is_gone():
             hint = (

@@ -426,7 +426,7 @@ class Repair:
                     for fault in faults
                 ]
         elif file.has("file.size_changed"):
-            self._accept(file, "its voxels stay as they are; the record takes over its size")
+            self._accept(file, "its voxels stay unchanged; the record takes over its size")
         elif file.repairer is not None and header is not None:
             self._saved.add(file.path)
             self._add_rewrite(

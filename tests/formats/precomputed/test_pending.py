@@ -80,7 +80,7 @@ def test_another_job_ends_it(left):
     folder, _ = left
     wkwdask.build_pyramid(folder, mags=["2-2-1"], method="nearest")
     np.testing.assert_array_equal(wkwdask.read(folder, mag="1")[0], VOXELS)
-    assert wkwdask.read(folder, mag="2-2-1").all()  # made of the new voxels, none of which is zero
+    assert wkwdask.read(folder, mag="2-2-1").all()  # made of the new voxels, all above zero
 
 
 def test_between_two_renames(tmp_path, monkeypatch):

@@ -118,7 +118,7 @@ def copy_as(name):
 
 
 def with_chunk(change):
-    """Change the chunks of a shard, and write it anew in one minishard's place."""
+    """Change the chunks of a shard, and rewrite it in place of one minishard."""
 
     def damage(path):
         chunks = read_shard(path, RAW)

@@ -71,7 +71,7 @@ def files(folder):
 
 
 def left(folder):
-    """What jobs left behind; some names of Zarr 2 begin with a dot too."""
+    """List what jobs left behind; some names of Zarr 2 begin with a dot too."""
     return [
         name
         for name in leftovers(folder)

@@ -110,7 +110,7 @@ def inherited_by(group: str) -> JsonObject:
 
 
 def setup_of(group: str) -> str | None:
-    """Return the folder of the setup of BigDataViewer of which a group is a time point, or None."""
+    """Return the folder of the setup of BigDataViewer that has a group as time point, or None."""
     setup = dirname(group)
     return setup if has_path_of_time_point(group) and setup_factors(setup) else None
 

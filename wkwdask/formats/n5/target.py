@@ -376,7 +376,7 @@ class N5Target(TargetFolder):
 
     @property
     def _states_own_sizes(self) -> bool:
-        """Whether the existing levels state resolutions of their own, and no factors."""
+        """Whether the existing levels state own resolutions, and no factors."""
         return bool(self.stored) and all(level.states_own_size for _, level in self.stored)
 
     def unchanged_levels_note(self, existing: str) -> str:

@@ -218,8 +218,8 @@ class TargetArray:
             self.array.store.put(name, document)
 
     def swapped(self, write: Callable[[TargetArray], Receipt]) -> Receipt:
-        """Call a function that reads and writes files; in a bucket with files that stay as they are
-        first read, and again if another process has changed one of them since."""
+        """Call a function that reads and writes files; in a bucket with files that stay as first
+        read, and again if another process has changed one of them since."""
         if not self.is_swapped:
             return write(self)
         for turn in range(_MAX_TURNS):

@@ -19,7 +19,7 @@ _MOST_SECONDS = 10.0
 
 class LineObjects:
     """Lines of one process, see :class:`wkwdask.model.store.Output`. Lines that are not stored yet
-    are lost with the process: the tasks that they tell of run again."""
+    are lost with the process: their tasks run again."""
 
     def __init__(self, store: Store, name_of: Callable[[int], str], number: int) -> None:
         self._store = store

@@ -1,7 +1,7 @@
 """Bucket in the memory of this process, ``memory://NAME/KEY``, with the functions of
 ``object_store``: a dictionary of names without folders, links or renames.
 
-What works here works in a bucket of a server, so that jobs can be tried without one.
+Jobs that work here work in a bucket of a server, so that they can be tried without one.
 """
 
 from __future__ import annotations

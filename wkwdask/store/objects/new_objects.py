@@ -26,7 +26,7 @@ MEMORY_NBYTES = 256 << 20  # of a new object; larger ones are collected on the d
 
 
 class SpooledFile(FolderFile):
-    """What was written so far to a new object, see :class:`wkwdask.model.store.OpenFile`."""
+    """Bytes written so far to a new object, see :class:`wkwdask.model.store.OpenFile`."""
 
     __slots__ = ("_lock", "_spool")
 

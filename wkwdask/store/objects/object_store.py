@@ -79,7 +79,7 @@ _PROVIDERS = {
 """An address and the hosts of the provider of each kind of bucket; all hosts below them count
 too."""
 _S3_CONDITIONS = {"conditional_put": "etag", "copy_if_not_exists": "multipart"}
-"""Ways in which S3 makes writes conditional, whatever the environment says."""
+"""Ways in which S3 makes writes conditional; the environment does not change them."""
 _EMULATORS = ("GOOGLE_BASE_URL", "AZURE_STORAGE_USE_EMULATOR", "AZURE_USE_EMULATOR")
 """Variables by which obstore itself finds another server."""
 _AZURE_HOST = re.compile(r"(?P<container>[^@]+)@(?P<account>[^.]+)\.(dfs|blob)\.core\.windows\.net")
@@ -214,7 +214,7 @@ def _body(result: Any, request: Request) -> bytes:
         result.meta["size"] if start is None else -start if stop is None else stop - start
     )
     pieces, nbytes, began = [], 0, time.monotonic()
-    for piece in result.stream(min_chunk_size=1):  # whatever has arrived
+    for piece in result.stream(min_chunk_size=1):  # all that has arrived
         pieces.append(piece)
         nbytes += len(piece)
         if nbytes > expected:
@@ -440,7 +440,7 @@ def _connect_to(url: str, access: Access, *, is_exact: bool = False) -> tuple[Co
     server, _, key = rest.partition("/")
     key = key.lstrip("/")
     if is_exact and quoted(unquote(key)) != key:
-        # with a query, or written in another way than obstore does: a store of its own
+        # with a query, or written in another way than obstore does: a separate store
         server, key = rest, ""
     cache_key = (protocol, server, access, environment())
     connection = _connections.get(cache_key)
@@ -651,7 +651,7 @@ def _raise(
 
 
 def _elsewhere(text: str, connection: Connection) -> str:
-    """Name the hosts of a redirect of which an error tells."""
+    """Name the hosts of a redirect that an error reports."""
     requested = _REQUESTED.search(text)  # without a query; a URL with a SAS is left out of the text
     url = requested[1] if requested is not None else connection.address
     if not url:

@@ -107,6 +107,6 @@ def _is_expected(found: Found | None, expect: Expectation) -> bool:
 
 
 def stamp_of(state: State) -> int:
-    """Return a number of 63 bits for a state, in the place of a modification time."""
+    """Return a number of 63 bits for a state, as its modification time."""
     text = f"{state.etag}\n{state.version}".encode()
     return int.from_bytes(blake2b(text, digest_size=8).digest(), "little") >> 1
