@@ -304,14 +304,17 @@ class UrlName:
         Examples
         --------
         >>> name = UrlName(("zarr://",), ("zarr",), ".zarr", ".ome.zarr")
-        >>> [*map(name.names_target, ("em.ome.zarr/labels/neurons", "zarr://em", "em.zarr"))]
-        [True, True, False]
+        >>> urls = "em.ome.zarr/labels/neurons", "zarr://em", "em|zarr:", "em.zarr"
+        >>> [*map(name.names_target, urls)]
+        [True, True, True, False]
         """
         if not self.target_suffix or not isinstance(url, (str, os.PathLike)):
             return self.is_in(url)
         text = os.fspath(url)
-        return text.startswith(self.prefixes[0]) or any(
-            part.endswith(self.target_suffix) for part in text.lower().split("/")
+        return (
+            text.startswith(self.prefixes[0])
+            or self._is_ending(text)
+            or any(part.endswith(self.target_suffix) for part in text.lower().split("/"))
         )
 
     def stripped(self, url: str | os.PathLike[str]) -> str:

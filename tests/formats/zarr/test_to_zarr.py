@@ -143,6 +143,21 @@ def test_any_shapes(tmp_path_factory, data):
     )
 
 
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("form", ["zarr{}://{}", "{1}|zarr{0}:", "{1}|zarr{0}"])
+def test_names_that_state_the_version_of_zarr(tmp_path, form, zarr_format):
+    folder = tmp_path / "image"
+    url = form.format(zarr_format, folder)
+    voxels = np.arange(512, dtype=np.uint8).reshape(8, 8, 8)
+    wkwdask.save(voxels, url, voxel_size=VOXEL_SIZE)
+    wkwdask.build_pyramid(url)
+    assert os.listdir(tmp_path) == ["image"]
+    group = document(folder / ("zarr.json" if zarr_format == 3 else ".zgroup"))
+    assert group["zarr_format"] == zarr_format
+    np.testing.assert_array_equal(wkwdask.read(url, mag=1)[0], voxels)
+    assert wkwdask.read(folder, mag="2-1-1").shape == (1, 4, 8, 8)
+
+
 def test_what_is_told_of_it(tmp_path):
     """Units, types and axes; a further mag, and what is never stored."""
     wkwdask.to_zarr(voxels((3, 20, 10, 8)), tmp_path / "a.ome.zarr", **OPTIONS)

@@ -20,6 +20,7 @@ from wkwdask.formats.zarr.documents import FILE_NAME, array_record, format_docum
 from wkwdask.formats.zarr.inspection import document_faults
 from wkwdask.formats.zarr.layer import (
     NAME,
+    PREFIX,
     coordinate_notes,
     find_zarr_layers,
     image_of_labels,
@@ -31,7 +32,7 @@ from wkwdask.formats.zarr.layer_levels import layer_levels
 from wkwdask.formats.zarr.ngff import LABELS, attributes_for_viewer, versions_of
 from wkwdask.formats.zarr.ngff_edit import ArrayEdit, NgffEdit, NgffRemoval
 from wkwdask.formats.zarr.options import ZarrOptions
-from wkwdask.formats.zarr.target import PREFIX, ArrayTarget, ngff_target
+from wkwdask.formats.zarr.target import ArrayTarget, ngff_target
 from wkwdask.model.summary import summarize_arrays
 from wkwdask.model.writing.target_image import Destination
 from wkwdask.store.paths import basename, dirname, is_remote

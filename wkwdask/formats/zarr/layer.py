@@ -223,6 +223,17 @@ _NUMERIC_KINDS = "biuf"
 _MAX_AXIS_LENGTH = 1 << 53  # exact as a double, which JSON readers use
 
 
+def names_zarr2(url: str) -> bool:
+    """Check whether the URL of a target asks for version 2 of Zarr.
+
+    Examples
+    --------
+    >>> names_zarr2("zarr2://em"), names_zarr2("s3://bucket/em|zarr2:"), names_zarr2("zarr://em")
+    (True, True, False)
+    """
+    return "zarr2://" in url or url.endswith(("|zarr2:", "|zarr2"))
+
+
 def is_zarr(path: str) -> bool:
     """Return whether a local folder is a Zarr array or group. A folder with WKW in it is not: its
     ``zarr.json`` is a view."""

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, MissingError, UnsupportedError
 from wkwdask.formats.zarr.documents import FILE_NAME
+from wkwdask.formats.zarr.layer import NAME, PREFIX
 from wkwdask.formats.zarr.ngff import zarr_format_of
 from wkwdask.formats.zarr.ngff_edit import read_attributes
-from wkwdask.formats.zarr.target import PREFIX
 from wkwdask.store.paths import ZIP, basename, dirname, is_bucket, is_zipped, local_path, normpath
 from wkwdask.store.store import store_at
 from wkwdask.store.zip_writer import write_zip
@@ -70,7 +70,7 @@ def zipped_image(url: object) -> ZippedImage | None:
     """
     if not isinstance(url, (str, os.PathLike)) or not is_zipped(os.fspath(url).rstrip("/")):
         return None
-    text = os.fspath(url).removeprefix(PREFIX)
+    text = NAME.stripped(url)
     if ZIP in text or not text.lower().endswith(SUFFIX):
         raise UnsupportedError(
             f"{text}: a new zip needs a name that ends with {SUFFIX}; a zip that exists is not "

@@ -38,7 +38,14 @@ from wkwdask.formats.zarr.encoding import (
     spliced_encoding,
     with_defaults_from,
 )
-from wkwdask.formats.zarr.layer import find_zarr_layers, image_of_labels, read_node
+from wkwdask.formats.zarr.layer import (
+    NAME,
+    PREFIX,
+    find_zarr_layers,
+    image_of_labels,
+    names_zarr2,
+    read_node,
+)
 from wkwdask.formats.zarr.ngff import (
     DEFAULT_VERSION,
     LABELS,
@@ -88,7 +95,6 @@ if TYPE_CHECKING:
     from wkwdask.model.writing.target_image import Destination, LevelSpec
 
 
-PREFIX = "zarr://"
 _SHOWN = 5
 
 
@@ -414,7 +420,7 @@ class NgffTarget(TargetFolder):
         )
         # one version in a hierarchy (OME-NGFF 0.6, "OME-Zarr Metadata")
         stored = self.version or (None if above is None else above[0])
-        default = DEFAULT_VERSION
+        default = "0.4" if names_zarr2(self.destination.url) else DEFAULT_VERSION
         if source is not None:
             if self._source is not None and is_written(self._source.version):
                 default = self._source.version
@@ -709,7 +715,7 @@ def _target_array(
 
 def ngff_target(destination: Destination) -> NgffTarget:
     """Return the target of an image; raises ExistsError if its folder contains something else."""
-    named = target_path(destination.url.removeprefix(PREFIX))
+    named = target_path(NAME.stripped(destination.url))
     folder = by_path.real_target(named)
     if contains_wkw(folder):
         raise ExistsError(
