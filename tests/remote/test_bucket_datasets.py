@@ -210,7 +210,7 @@ def test_rm_of_a_mag_and_of_a_layer(dataset):
     assert list(wkwdask.open_dataset(URL)["color"].mags) == mags[:-1]
     wkwdask.clean(URL, grace_seconds=0)
     assert len(names("color")) == len(mags) - 1
-    wkwdask.rm(URL, layer="color")
+    assert "stay for a week" in wkwdask.rm(URL, layer="color").note
     wkwdask.clean(URL, grace_seconds=0)
     assert [name for name in memory_bucket._objects if name.endswith(".wkw")] == []
 

@@ -20,7 +20,7 @@ from wkwdask.model.options import make_options, options_of
 from wkwdask.runs.calls import same_call
 from wkwdask.runs.report import Report, RmReport, merge_reports
 from wkwdask.runs.staged import finish_interrupted_publication
-from wkwdask.store.paths import target_path
+from wkwdask.store.paths import is_bucket, target_path
 from wkwdask.store.store import store_at
 from wkwdask.verbs.rechunk import RechunkOptions, lay_out_rechunk, levels_in_box
 from wkwdask.verbs.remove import RemovalWork, lay_out_removals
@@ -418,7 +418,8 @@ def rm(
     """Delete a dataset, a layer or mags, or an image in any other format or its levels.
 
     First the mags are removed from the JSON or other metadata, then each mag is renamed away in one
-    step, then the files are deleted in parallel. The same call completes an interrupted removal.
+    step, then the files are deleted in parallel. In a bucket nothing is renamed, and the files stay
+    for a week. The same call completes an interrupted removal.
     Only mags and empty folders are deleted; symbolic links are not followed.
 
     Parameters
@@ -481,5 +482,12 @@ def rm(
     num_files, nbytes = run_work(RemovalWork(removals))
     removals.clear()
     left = tuple(path for path in removals.left if store_at(path).is_taken())
-    note = "deleted the rest of an interrupted removal too" if removals.roots else ""
-    return RmReport(num_files, nbytes, removals.paths, left, note)
+    notes = []
+    if removals.roots:
+        notes.append("deleted the rest of an interrupted removal too")
+    if any(map(is_bucket, removals.paths)):
+        notes.append(
+            "for readers that opened the mags before, their files stay for a week, or until "
+            "wkwdask clean --grace 0"
+        )
+    return RmReport(num_files, nbytes, removals.paths, left, "; ".join(notes))
