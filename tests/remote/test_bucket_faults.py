@@ -4,15 +4,20 @@ end well, or stop with an error that names the object, and resume."""
 from __future__ import annotations
 
 import re
+import warnings
+from unittest import mock
 
 import numpy as np
 import pytest
-from support.buckets import gs_bucket
+from support.buckets import gs_bucket, s3_bucket
+from support.proxy import Answer, proxy
 
 import wkwdask
 from wkwdask.errors import UnsupportedError
+from wkwdask.runs.status import jobs_of
 from wkwdask.store import leases
 from wkwdask.store.objects import access, object_store
+from wkwdask.store.store import store_at
 
 pytestmark = pytest.mark.needs("obstore", "zarr")
 VOXELS = np.random.default_rng(2).integers(1, 255, (1, 40, 36, 20), np.uint8)
@@ -31,9 +36,9 @@ def storage(monkeypatch):
         object_store._connections._values.clear()
 
 
-def save():
+def save(image=IMAGE):
     return wkwdask.to_precomputed(
-        VOXELS, IMAGE, voxel_size=(4, 4, 8), chunk_shape=(8, 8, 8), shard_shape=False
+        VOXELS, image, voxel_size=(4, 4, 8), chunk_shape=(8, 8, 8), shard_shape=False
     )
 
 
@@ -138,3 +143,147 @@ def test_a_user_who_may_not_delete(storage):
     storage.before = lambda *_: None
     save()
     np.testing.assert_array_equal(wkwdask.read(IMAGE, mag=1), VOXELS)
+
+
+def refuse_listings(number, method, path):
+    return 403 if method == "GET" and path == "/bucket" else None
+
+
+VERBS = {
+    "build_pyramid": lambda: wkwdask.build_pyramid(IMAGE),
+    "rechunk": lambda: wkwdask.rechunk(IMAGE, chunk_shape=(16, 16, 16)),
+    "region": lambda: wkwdask.save(VOXELS[:, :8, :8, :8], IMAGE, region=((0, 0, 0), (8, 8, 8))),
+    "convert": lambda: wkwdask.convert(IMAGE, "gs://bucket/w.ome.zarr"),
+    "rm": lambda: wkwdask.rm(IMAGE, mags=[1]),
+    "status": lambda: jobs_of(IMAGE),
+    "clean": lambda: wkwdask.clean(IMAGE),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_user_who_may_not_list(storage, verb):
+    """The jobs of others and the levels that they left are not overlooked, and reads need no
+    listing."""
+    save()
+    before = dict(storage.objects)
+    storage.before = refuse_listings
+    np.testing.assert_array_equal(wkwdask.read(IMAGE), VOXELS)
+    with pytest.raises(wkwdask.MissingError):
+        wkwdask.read("precomputed://gs://bucket/absent")
+    with pytest.raises(PermissionError, match=r"cannot be listed: 403.*gs://bucket"):
+        VERBS[verb]()
+    assert storage.objects == before
+
+
+LOCKS = {"Google": (403, "RetentionPolicyNotMet"), "Azure": (409, "BlobImmutableDueToPolicy")}
+
+
+@pytest.mark.parametrize("provider", LOCKS)
+def test_a_bucket_whose_objects_are_locked(storage, provider):
+    """The probe finds it out, before any work is done."""
+
+    def refuse(number, method, path):
+        is_locked = method in ("PUT", "DELETE") and path in storage.objects
+        return LOCKS[provider] if is_locked else None
+
+    storage.before = refuse
+    with pytest.raises(PermissionError, match=r"a retention policy or a lock.*gs://bucket/v/"):
+        save()
+    assert all("probe" in path for path in storage.objects)
+
+
+FULL = {"Ceph": (403, "QuotaExceeded"), "MinIO": (507, "XMinioStorageFull")}
+
+
+@pytest.mark.parametrize("server", FULL)
+def test_a_full_bucket(storage, server):
+    """The error names the cause, and the same call goes on when there is room."""
+    save()
+    before, written = wkwdask.read(IMAGE, mag=1), []
+
+    def refuse(number, method, path):
+        is_shard = method == "PUT" and re.search(r"/16\S*/\d+-\d+_", path)
+        written.extend([path] if is_shard else [])
+        return FULL[server] if is_shard and len(written) > 3 else None
+
+    storage.before = refuse
+    with pytest.raises(OSError, match=r"cannot be written.*its quota is full.*gs://bucket/v/\d"):
+        wkwdask.build_pyramid(IMAGE, method="max")
+    storage.before = lambda *_: None
+    np.testing.assert_array_equal(wkwdask.read(IMAGE, mag=1), before)
+    assert len(wkwdask.build_pyramid(IMAGE, method="max").mags) >= 2
+    assert wkwdask.verify(IMAGE).is_sound
+
+
+@pytest.fixture
+def amazon(monkeypatch, tmp_path):
+    """A proxy in front of S3, whose keys are those of the file ``keys`` in the test's folder."""
+    with s3_bucket() as bucket, proxy(bucket.server) as running:
+        for name, value in bucket.environment(running.url).items():
+            monkeypatch.setenv(name, value)
+        for name in bucket.keys:
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "keys"))
+        monkeypatch.setattr(access, "_given", {})
+        object_store._connections.clear()
+        yield running
+        object_store._connections.clear()
+
+
+def test_a_versioned_bucket(amazon, tmp_path):
+    """Documents and leases return to no earlier version, and what is deleted is gone."""
+    boto3 = pytest.importorskip("boto3", reason="sets versioning")
+    image, place = f"precomputed://s3://bucket/{tmp_path.name}", f"s3://bucket/{tmp_path.name}"
+    (tmp_path / "keys").write_text("[default]\naws_access_key_id=A\naws_secret_access_key=B\n")
+    setting = {"Status": "Enabled"}
+    client = boto3.client("s3", endpoint_url=amazon.url)
+    client.put_bucket_versioning(Bucket="bucket", VersioningConfiguration=setting)
+    for existing, voxels in (("error", VOXELS), ("overwrite", VOXELS[..., ::-1])):
+        wkwdask.save(voxels, image, voxel_size=(4, 4, 8), existing=existing)
+        wkwdask.build_pyramid(image, method="max", existing=existing)
+    assert len(wkwdask.clean(image, grace_seconds=0)) >= 2
+    np.testing.assert_array_equal(wkwdask.read(image, mag=1), VOXELS[..., ::-1])
+    assert wkwdask.verify(image).is_sound
+    wkwdask.rm(image)
+    wkwdask.clean(place, grace_seconds=0)
+    # moto lists the prefixes of deleted objects
+    names = {name for _, _, found in store_at(place).walk() for name in found}
+    assert names <= {"info", "provenance"}
+
+
+EXPIRED = Answer(400, b"<Error><Code>ExpiredToken</Code><Message>expired</Message></Error>")
+
+
+@pytest.mark.parametrize("is_renewed", [True, False])
+@pytest.mark.parametrize("methods", [("PUT",), ("GET", "HEAD"), ("POST", "DELETE")], ids=str)
+def test_credentials_that_expire_in_the_middle_of_a_job(amazon, tmp_path, methods, is_renewed):
+    """New ones of the profile are used; without any, the job stops, and the same call resumes."""
+    image, keys = f"precomputed://s3://bucket/{tmp_path.name}", tmp_path / "keys"
+
+    def log_in(name):
+        keys.write_text(f"[default]\naws_access_key_id={name}\naws_secret_access_key=secret\n")
+
+    log_in("OLD")
+    save(image)
+    requests = iter(range(1000))
+
+    def refuse(request):
+        is_old = "Credential=OLD/" in request.headers.get("authorization", "")
+        if not is_old or request.method not in methods or next(requests) < 3:
+            return None
+        if is_renewed:
+            log_in("NEW")
+        return EXPIRED
+
+    amazon.fault = refuse
+    if not is_renewed:
+        with pytest.raises(PermissionError, match=r"ExpiredToken.*expired.*profile.*s3://bucket"):
+            wkwdask.build_pyramid(image, method="max")
+        log_in("NEW")
+    with warnings.catch_warnings(), mock.patch.object(leases, "TTL_SECONDS", -10.0):
+        warnings.simplefilter("error")
+        report = wkwdask.build_pyramid(image, method="max")
+    assert is_renewed is False or len(report.mags) >= 2
+    assert next(requests) >= 3
+    assert wkwdask.verify(image).is_sound

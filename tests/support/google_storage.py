@@ -48,8 +48,8 @@ class GoogleStorage:
     objects: dict[str, StoredObject] = field(default_factory=dict)
     honours_conditions: bool = True
     before: object = lambda _number, _method, _path: None
-    """Called with the number, method and path of a request; a status that it returns is the
-    answer, and nothing is done."""
+    """Called with the number, method and path of a request; a status that it returns, or a status
+    and an error code, is the answer, and nothing is done."""
     after: object = lambda _number, _method, _path: None
     """As ``before``, but the request takes effect; 0 drops the connection."""
     url: str = ""
@@ -87,7 +87,8 @@ class _Handler(BaseHTTPRequestHandler):
             number = next(storage._numbers)
             status = storage.before(number, self.command, path)
             if status is not None:
-                self._answer(status, _error("Injected"))
+                status, code = status if isinstance(status, tuple) else (status, "Injected")
+                self._answer(status, _error(code))
                 return
             status, body, headers = self._done(path, query, data)
             instead = storage.after(number, self.command, path)

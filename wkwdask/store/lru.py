@@ -69,6 +69,11 @@ class LruCache(Generic[_Value]):
         with self._lock:
             self._forget(key)
 
+    def clear(self) -> None:
+        with self._lock:
+            for key in list(self._values):
+                self._forget(key)
+
     def _forget(self, key: Hashable) -> None:
         value = self._values.pop(key, None)
         if value is not None:

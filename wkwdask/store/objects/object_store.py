@@ -7,11 +7,12 @@ the child would wait forever, so it is an error.
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import re
 import time
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, ParamSpec, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 from wkwdask.errors import CorruptError, MissingError, ReplacedError, UnsupportedError, WkwDaskError
@@ -116,6 +117,7 @@ class RedirectedError(Exception):
 
 
 _Result = TypeVar("_Result")
+_Arguments = ParamSpec("_Arguments")
 _connections: LruCache[Connection] = LruCache(64)
 _redirecting: LruCache[bool] = LruCache(1024)
 """Web servers that have redirected to other hosts."""
@@ -123,6 +125,25 @@ _ends: LruCache[tuple[str, float]] = LruCache(4096)
 """Addresses at which the redirects of files end, and when they were found [s]."""
 _is_in_use = False  # whether threads of obstore run in this process
 _is_forked = False  # whether this process was forked after that
+
+
+def _with_fresh_keys(
+    function: Callable[_Arguments, _Result],
+) -> Callable[_Arguments, _Result]:
+    """Let a function that makes requests make them again when the credentials have expired: a
+    profile or a program may have new ones by now."""
+
+    @functools.wraps(function)
+    def call(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+        try:
+            return function(*args, **kwargs)
+        except PermissionError as error:
+            if _EXPIRED not in str(error):
+                raise
+        _connections.clear()
+        return function(*args, **kwargs)
+
+    return call
 
 
 def quoted(name: str) -> str:
@@ -143,6 +164,7 @@ class Request(NamedTuple):
     """Largest size of a whole file [bytes]."""
 
 
+@_with_fresh_keys
 def read(request: Request, access: Access) -> Answer:
     """Read a file or a byte range.
 
@@ -234,6 +256,7 @@ def check(url: str, access: Access) -> None:
     connect(url, access)
 
 
+@_with_fresh_keys
 def size(url: str, access: Access) -> int:
     """Return the size of a file."""
     try:
@@ -245,12 +268,13 @@ def size(url: str, access: Access) -> int:
         raise
 
 
+@_with_fresh_keys
 def names(url: str, access: Access) -> list[tuple[str, int | None]]:
     """List the names in a folder with the sizes of files, None for folders; raises UnsupportedError
     for web servers, which have no listing."""
     if PROTOCOLS[url.partition("://")[0]] == "HTTP":
         raise UnsupportedError(f"{url}: a web server cannot be listed")
-    listed = _call("list_with_delimiter", url, access)
+    listed = _call("list_with_delimiter", url, access, "listed")
     files: list[tuple[str, int | None]] = [
         (item["path"].rpartition("/")[2], item["size"]) for item in listed["objects"]
     ]
@@ -259,17 +283,18 @@ def names(url: str, access: Access) -> list[tuple[str, int | None]]:
     ]
 
 
+@_with_fresh_keys
 def walk(url: str, access: Access) -> Iterator[tuple[str, int]]:
-    """Yield names and sizes of all files below a URL; raises UnsupportedError for web servers,
+    """Return names and sizes of all files below a URL; raises UnsupportedError for web servers,
     which have no listing."""
     if PROTOCOLS[url.partition("://")[0]] == "HTTP":
         raise UnsupportedError(f"{url}: a web server cannot be listed")
     connection, key = connect(url, access)
     try:
-        for items in _obstore().list(connection.store, f"{key}/"):
-            yield from ((item["path"].removeprefix(f"{key}/"), item["size"]) for item in items)
+        pages = list(_obstore().list(connection.store, f"{key}/"))
     except Exception as error:  # obstore's own errors, and builtin ones
-        _raise(error, url, connection, access)
+        _raise(error, url, connection, access, "listed")
+    return ((each["path"].removeprefix(f"{key}/"), each["size"]) for page in pages for each in page)
 
 
 # Azure accepts identifiers only, S3 and Google lower case
@@ -279,6 +304,7 @@ _DELETED_AT_ONCE = 1000
 _LARGEST_NBYTES = 5 << 30
 
 
+@_with_fresh_keys
 def head(url: str, access: Access) -> Found | None:
     """Return an object without its content; None if it is absent."""
     connection, key = connect(url, access)
@@ -295,6 +321,7 @@ def head(url: str, access: Access) -> Found | None:
     return Found(state, meta["size"], meta["last_modified"].timestamp(), writer)
 
 
+@_with_fresh_keys
 def put_once(
     url: str, data: bytes | BinaryIO, expect: Expectation, writer: str, access: Access
 ) -> State:
@@ -353,6 +380,8 @@ def _put(
             connection.store, key, data, mode=mode, use_multipart=False, attributes=attributes
         )
     except (FileExistsError, exceptions.AlreadyExistsError, exceptions.PreconditionError) as error:
+        if _PROTECTED.search(str(error)):
+            _raise(error, url, connection, access, "written")
         raise RefusedPut(may_repeat=bool(_CONFLICT.search(str(error)))) from None
     except (FileNotFoundError, exceptions.NotFoundError):
         # S3 answers 404 to a condition on a missing object
@@ -362,6 +391,7 @@ def _put(
     return State(result["e_tag"], result["version"])
 
 
+@_with_fresh_keys
 def delete(urls: Sequence[str], access: Access) -> None:
     """Delete objects; absent ones are no error."""
     for first in range(0, len(urls), _DELETED_AT_ONCE):
@@ -403,18 +433,18 @@ def _server_of(url: str) -> str:
     return "/".join(url.split("/", 3)[:3])
 
 
-def _call(function: str, url: str, access: Access) -> Any:
-    return _redirected(url, lambda: _call_once(function, url, access))
+def _call(function: str, url: str, access: Access, tried: str = "read") -> Any:
+    return _redirected(url, lambda: _call_once(function, url, access, tried))
 
 
-def _call_once(function: str, url: str, access: Access) -> Any:
+def _call_once(function: str, url: str, access: Access, tried: str) -> Any:
     global _is_in_use
     connection, key = connect(url, access)
     _is_in_use = True
     try:
         return getattr(_obstore(), function)(connection.store, key)
     except Exception as error:  # obstore's own errors, and builtin ones
-        _raise(error, url, connection, access)
+        _raise(error, url, connection, access, tried)
 
 
 def _obstore(url: str = "") -> Any:
@@ -552,12 +582,19 @@ def _bucket(protocol: str, server: str, access: Access) -> tuple[str, str, Crede
 
 _DEBUG = "\n\nDebug source"
 _STATUS = re.compile(r"status code: (\d+ [A-Z][A-Za-z -]+)")
-_CODE = re.compile(r"<Code>(\w+)</Code>")
+_CODE = re.compile(r"<Code>(\w+)</Code>|\(code: (\w+)\)")
+_REFUSED = re.compile(r"status code: 40[13]\b|code: AccessDenied\b")
+"""Refusals of listings and of bulk deletions, which obstore reports as any other error."""
+_FULL = re.compile(r"\b507\b|QuotaExceeded|StorageFull|InsufficientStorage")
+_PROTECTED = re.compile(
+    r"RetentionPolicyNotMet|ImmutableDueToPolicy|ObjectUnderActiveHold|WORM protected"
+)
+_EXPIRED = "the credentials have expired: log in again"
 _REFUSALS = (
     # Codes of S3, Google and Azure. S3 reports some of them with status 400.
     (
         r"<Code>(ExpiredToken|ExpiredTokenException|RequestExpired|TokenRefreshRequired)<|invalid_grant",
-        "the credentials have expired: log in again",
+        _EXPIRED,
     ),
     (
         r"<Code>(InvalidAccessKeyId|SignatureDoesNotMatch|InvalidToken|InvalidSecurity|AuthenticationFailed)<",
@@ -566,6 +603,8 @@ _REFUSALS = (
 )
 _CAUSES = (
     *_REFUSALS,
+    (_FULL, "the bucket or its quota is full"),
+    (_PROTECTED, "a retention policy or a lock protects the objects of this bucket"),
     # Words of the network library.
     (
         r"InvalidCertificate|invalid peer certificate|UnknownIssuer",
@@ -626,14 +665,19 @@ def _raise(
         raise OSError(
             errno.EIO, f"cannot be {tried}: {where}; state its region (docs/remote.md)", url
         ) from None
+    if _FULL.search(text):
+        raise OSError(errno.ENOSPC, f"cannot be {tried}: {_reason(text)}", url) from None
     if isinstance(error, exceptions.PreconditionError):
         raise ReplacedError(f"{url}: was replaced since it was opened; open it again") from None
     if isinstance(error, exceptions.NotSupportedError) and tried == "read":
         raise UnsupportedError(f"{url}: the server does not support range requests") from None
     if isinstance(error, (exceptions.InvalidPathError, ValueError)):
         raise UnsupportedError(f"{url}: cannot be read: {text.partition(_DEBUG)[0]}") from None
-    if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError) or any(
-        re.search(pattern, text) for pattern, _ in _REFUSALS
+    if (
+        isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError)
+        or _REFUSED.search(text)
+        or _PROTECTED.search(text)
+        or any(re.search(pattern, text) for pattern, _ in _REFUSALS)
     ):
         who = f"; this was {connection.who}" if connection.who else ""
         raise PermissionError(
@@ -684,7 +728,7 @@ def _reason(text: str) -> str:
     cause = next((what for pattern, what in _CAUSES if re.search(pattern, text)), None)
     known = [
         *([status[1].strip()] if status else []),
-        *([code[1]] if code else []),
+        *([code[1] or code[2]] if code else []),
         *([cause] if cause else []),
     ]
     return ", ".join(known) or text.partition(_DEBUG)[0].rpartition(" - ")[2]

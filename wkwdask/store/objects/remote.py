@@ -205,25 +205,23 @@ class RemoteStore:
         ]
 
     def names(self, folder: str = "") -> list[str]:
-        """List the names in the folder; empty if it cannot be listed."""
-        url = self.path_of(folder) if folder else self.url
+        """List the names in the folder; empty on a web server, which has no listing."""
+        return sorted(name for name, _ in self._listed(folder))
+
+    def _listed(self, folder: str) -> list[tuple[str, int | None]]:
+        found: list[tuple[str, int | None]] = []
         try:
-            return sorted(name for name, _ in self.client.names(url, self.access))
-        except PermissionError:  # a bucket that may be read but not listed
-            return []
+            found = self.client.names(self.real(folder), self.access)
         except (NotImplementedError, OSError, ValueError):
-            if is_bucket(self.url):  # an outage must not look like an empty folder
+            if is_bucket(self.url):  # a refusal or an outage must not look like an empty folder
                 raise
-            return []
+        return found
 
     def walk(self, folder: str = "") -> Iterator[tuple[str, list[str], list[str]]]:
-        url = self.real(folder)
-        try:
-            found = list(self.client.names(url, self.access))
-        except (NotImplementedError, OSError, ValueError):
-            return
+        found = self._listed(folder)
         folders = [name for name, nbytes in found if nbytes is None]
-        yield url, folders, [name for name, nbytes in found if nbytes is not None]
+        files = [name for name, nbytes in found if nbytes is not None]
+        yield self.real(folder), folders, files
         for name in folders:
             yield from self.walk(f"{folder}/{name}" if folder else name)
 
@@ -282,7 +280,7 @@ class RemoteStore:
     is_taken = exists
 
     def is_folder(self, name: str = "") -> bool:
-        return self._is_there(name) is False and bool(self.names(name))
+        return self._is_there(name) is False and bool(self._listed(name))
 
     def is_file(self, name: str = "") -> bool:
         return self._is_there(name) is True
@@ -313,7 +311,10 @@ class RemoteStore:
         raised."""
         if self.is_file(name):
             return remote_status(0).st_mode
-        return remote_status(None).st_mode if self.is_folder(name) else 0
+        with contextlib.suppress(PermissionError):  # of a user who may read, but not list
+            if self.is_folder(name):
+                return remote_status(None).st_mode
+        return 0
 
     def status(self, name: str = "", *, follow_symlinks: bool = True) -> os.stat_result:
         """Return the size of a file. A prefix of other files is a folder, if the server can list
@@ -321,8 +322,9 @@ class RemoteStore:
         try:
             return remote_status(self.client.size(self.real(name), self.access))
         except FileNotFoundError:
-            if self.names(name):
-                return remote_status(None)
+            with contextlib.suppress(PermissionError):
+                if self._listed(name):
+                    return remote_status(None)
             raise
 
     def with_listing(self, names: Iterable[Sequence[str]]) -> RemoteStore:

@@ -7,6 +7,7 @@ metadata of the object, by which a refused put recognises its own success.
 
 from __future__ import annotations
 
+import errno
 import random
 import secrets
 import time
@@ -86,8 +87,8 @@ def put(
             raise Conflict(url) from None
         except PermissionError:  # asking for the object would be refused, too
             raise
-        except OSError:
-            if expect is Expected.ANY:
+        except OSError as error:
+            if expect is Expected.ANY or error.errno == errno.ENOSPC:
                 raise
             found = client.head(url, access)
             if found is not None and found.writer == token:
