@@ -70,6 +70,10 @@ def remove_zarr(folder):
     wkwdask.rm(f"zarr://{folder}/em.zarr")
 
 
+def remove_layers_of_arrays(folder):
+    wkwdask.rm(folder / "arrays", layer=["zarr3", "n5", "neuroglancerPrecomputed"])
+
+
 def remove_precomputed(folder):
     wkwdask.rm(f"precomputed://{folder}/em")
 
@@ -103,6 +107,37 @@ def make(folder):
         "precomputed://{}/em",
     ):
         wkwdask.save(VOXELS, image.format(folder), voxel_size=(4, 4, 4), chunk_shape=(8, 8, 8))
+    make_layers_of_arrays(folder / "arrays")
+
+
+def make_layers_of_arrays(dataset):
+    """Make a dataset whose layers are images in other formats, as the JSON says."""
+    box = {"topLeft": [0, 0, 0], "width": 16, "height": 16, "depth": 8}
+    layers = []
+    for data_format, url, path, axes in (
+        ("zarr3", "zarr://{}", "1", "czyx"),
+        ("n5", "n5://{}/s0", "s0", "xyz"),
+        ("neuroglancerPrecomputed", "precomputed://{}", "4_4_4", "xyzc"),
+    ):
+        folder = dataset / data_format
+        wkwdask.save(VOXELS, url.format(folder), voxel_size=(4, 4, 4), chunk_shape=(8, 8, 8))
+        if data_format == "zarr3":
+            names = json.loads((folder / "1" / "zarr.json").read_text())["dimension_names"]
+            axes = "".join(names)
+        order = {axis: number for number, axis in enumerate(axes)}
+        mag = {"mag": [1, 1, 1], "path": f"./{data_format}/{path}", "axisOrder": order}
+        layers.append(
+            {
+                "name": data_format,
+                "category": "color",
+                "boundingBox": box,
+                "dataFormat": data_format,
+                "mags": [mag],
+                "elementClass": "uint8",
+            }
+        )
+    document = {"id": {"name": "arrays", "team": ""}, "scale": [4, 4, 4], "dataLayers": layers}
+    (dataset / "datasource-properties.json").write_text(json.dumps(document))
 
 
 def fail_at_the_corner(ids, box):
@@ -135,6 +170,7 @@ VERBS = {
     remove_one_of_two: None,
     remove_two: None,
     remove_zarr: None,
+    remove_layers_of_arrays: None,
     remove_precomputed: None,
 }
 

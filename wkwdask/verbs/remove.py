@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from wkwdask.errors import FormatError, MissingError, ResumeError, UnsupportedError
 from wkwdask.formats.container import container_of
 from wkwdask.formats.record_paths import dataset_around
-from wkwdask.formats.registry import default_format, location_of, opening_format
+from wkwdask.formats.registry import default_format, formats, location_of, opening_format
 from wkwdask.formats.roots import Root, check_alone, external_location, root_of
 from wkwdask.model.image import describe_level
 from wkwdask.runs.drive import Phase, Work
@@ -232,8 +232,9 @@ class RemovalWork(Work[tuple[int, int]]):
         if self._removals.roots:
             yield from self._delete(self._removals.roots)
         for root in self._removals.roots:
-            if dirname(root) in self._removals.ended_images:
-                self._removals.container.remove_image_files(dirname(root))
+            if (folder_of_image := dirname(root)) in self._removals.ended_images:
+                for its_format in formats():  # of the image of a layer, and of the dataset
+                    its_format.container.remove_image_files(folder_of_image)
             end_removal(root)
         started: dict[int, JobFolder] = {}
         try:
@@ -503,11 +504,12 @@ def _selected_images(
     interrupted are left out."""
     if names is not None:
         listed = {image.name for image in resolved.layers}
-        removed = set(map(basename, ended))
+        # if one of the layers was being removed, others may be gone without a trace
+        is_interrupted = not set(names).isdisjoint(map(basename, ended))
         return [
             resolved.choose_listed(name)
             for name in names
-            if name in listed or not (is_repeated or name in removed)
+            if name in listed or not (is_repeated or is_interrupted)
         ]
     return [
         image for image in resolved.layers if not container_of(image).why_not_removable(image)
