@@ -52,7 +52,6 @@ from wkwdask.errors import (
     UnsupportedError,
 )
 from wkwdask.graphs.job_array import submitting_to
-from wkwdask.ids.guards import Guards
 from wkwdask.runs.batch_file import Batch
 
 SMALL = {"block_len": 8, "file_len": 2}
@@ -473,22 +472,6 @@ def test_the_best_pairs_are_joined_first(tmp_path, match, max_voxels):
     assert len({score for _, _, score, _ in refused}) > 3
     np.testing.assert_array_equal(result(tmp_path / "cells" / "1"), expected)
     assert_refused(tmp_path, refused, **options)
-
-
-def test_guards_do_not_depend_on_the_order_of_pairs():
-    """Pairs of one score are tried in the order of nodes."""
-    random = np.random.default_rng(4)
-    pairs = np.unique(np.sort(random.integers(0, 60, (300, 2))), axis=0)
-    pairs = pairs[pairs[:, 0] < pairs[:, 1]]
-    scores = random.integers(1, 4, len(pairs)) / 4
-    sizes, blocks = random.integers(1, 50, 60), np.sort(random.integers(0, 20, 60))
-    guards = Guards(one_per_block=True, max_voxels=150)
-    expected = guards.refused(pairs, scores, sizes, blocks)
-    assert set(expected.tolist()) == {0, 1, 2}
-    for _ in range(20):
-        order = random.permutation(len(pairs))
-        found = guards.refused(pairs[order], scores[order], sizes, blocks)
-        assert found.tolist() == expected[order].tolist()
 
 
 @pytest.mark.parametrize("after", [1, 20, 37, 41, 60])

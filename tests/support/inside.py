@@ -9,7 +9,7 @@ from unittest import mock
 from wkwdask.api import layers
 from wkwdask.formats.pictures import outputs
 from wkwdask.graphs import job_array, runners, write
-from wkwdask.ids import id_map, id_source, id_types
+from wkwdask.ids import guards, id_map, id_source, id_types, stitching
 from wkwdask.model import array_files
 from wkwdask.model.faults import KINDS as KINDS_OF_FAULTS  # noqa: F401  tests look whether each is found somewhere
 from wkwdask.model.writing import splice
@@ -39,6 +39,9 @@ _LIMITS = {
     "part_nbytes": [(write, "PART_NBYTES"), (write_jobs, "PART_NBYTES")],
     # before a server is asked again
     "pauses": [(object_store, "_PAUSES_SECONDS"), (fsspec_files, "_PAUSES_SECONDS")],
+    "listed_nodes": [(guards, "_LEAST_LISTED")],  # of an object, before its blocks become bits
+    "pairs_at_once": [(guards, "_PAIRS_AT_ONCE")],  # that are sorted in memory
+    "refused_at_once": [(stitching, "_ROWS_AT_ONCE")],  # of a table that are in memory
     "picture_tile_vx": [(slices, "_TILE_VX")],
     "picture_whole_vx": [(slices, "_WHOLE_VX")],
     # edge of what a task of a pyramid makes of its first mag

@@ -70,9 +70,10 @@ def warmup(types: tuple[str, ...], everything: bool, workers: int | None) -> Fac
             "not be writable by everybody"
         )
     started = time.monotonic()
-    compile_kernels(
-        [job for dtype in types or _UNSIGNED for job in _jobs(dtype, everything)], workers
-    )
+    jobs = [job for dtype in types or _UNSIGNED for job in _jobs(dtype, everything)]
+    if everything:
+        jobs += [(_use_positions, ()), (_use_guards, ())]
+    compile_kernels(jobs, workers)
     number, seconds = sum(path.is_file() for path in folder.iterdir()), time.monotonic() - started
     return Facts(
         {"kernels": number, "folder": str(folder), "seconds": seconds},
@@ -87,10 +88,8 @@ def compile_for_demo(workers: int) -> None:
     folder = cache_folder()
     if folder is not None and not any(folder.iterdir()):
         compile_kernels(
-            [
-                (_build_pyramids, (dtype, methods, 32))
-                for dtype, methods in _DEFAULT_METHODS.items()
-            ],
+            [(_build_pyramids, (dtype, methods, 32)) for dtype, methods in _DEFAULT_METHODS.items()]
+            + [(_use_positions, ())],
             workers,
         )
 
@@ -204,6 +203,23 @@ def _use_windows(dtype: str, factor: tuple[int, int, int]) -> None:
         reduce_windows(source, factor, method, out)
         if method in IGNORE_ZERO_METHODS:
             reduce_windows(source, factor, method, out, ignore_zero=True)
+
+
+def _use_positions() -> None:
+    """Find the nearest of some positions, as the demo dataset does."""
+    from wkwdask.viewer.demo import make_labels
+
+    make_labels((0, 0, 0), (8, 8, 8))
+
+
+def _use_guards() -> None:
+    """Join labels of two blocks by guards."""
+    import numpy as np
+
+    from wkwdask.ids.guards import GuardedSets, Guards
+
+    sets = GuardedSets(Guards(one_per_block=True), np.array([1, 1]), np.array([1, 1]))
+    sets.unite_in_order(np.array([[0, 1]]))
 
 
 def _use_labels(dtype: str) -> None:

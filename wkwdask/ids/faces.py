@@ -16,6 +16,7 @@ import lz4.block
 import numpy as np
 
 from wkwdask.errors import CorruptError, MissingError
+from wkwdask.ids.sorted_runs import map_column
 from wkwdask.kernels.labels.components import LabelRuns
 from wkwdask.store import by_path
 from wkwdask.store.paths import split
@@ -299,3 +300,8 @@ def read_ids(folder: str, first: int, num_nodes: int) -> npt.NDArray[np.uint64]:
     """Read the final ids of consecutive nodes."""
     path = store_at(folder).path_of(_IDS_NAME)
     return by_path.read_array(path, np.uint64, num_nodes, offset=8 * first)
+
+
+def map_ids_of_nodes(folder: str, num_nodes: int) -> npt.NDArray[np.uint64]:
+    """Map the final ids of all nodes into memory."""
+    return map_column(store_at(folder).path_of(_IDS_NAME), np.dtype(np.uint64), 0, num_nodes)

@@ -12,11 +12,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from wkwdask.ids.sorted_runs import SortedRuns
+from wkwdask.kernels.labels.components import DisjointSets
+
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import numpy.typing as npt
+
     from wkwdask.array_types import ByteArray, FloatArray, IntArray
+
+    ScoredPairs = tuple[IntArray, FloatArray]
 
 REASONS = ("", "one_per_block", "max_voxels")
 """Reasons of a refusal by their number; 0 for pairs that are joined."""
+_LEAST_LISTED = 16
+_PAIRS_AT_ONCE = 1 << 20
+_KEY = np.dtype("S24")  # the inverted bits of a score and two nodes, as bytes that sort like them
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,49 +43,75 @@ class Guards:
     def __bool__(self) -> bool:
         return self.one_per_block or self.max_voxels is not None
 
-    def refused(
-        self, pairs: IntArray, scores: FloatArray, sizes: IntArray, blocks: IntArray
-    ) -> ByteArray:
-        """Return the number of the reason for each pair of nodes, shape (n,).
 
-        Pairs of higher scores come first, then those of lower nodes. ``sizes`` are the voxels of
-        all nodes, ``blocks`` the blocks in which they lie.
+class GuardedSets(DisjointSets):
+    """Disjoint sets of labels that refuse pairs, at most 36 bytes for each.
 
-        Examples
-        --------
-        >>> pairs = np.array([[0, 2], [1, 2]])
-        >>> voxels, blocks = np.array([5, 5, 5]), np.array([0, 0, 1])
-        >>> Guards(one_per_block=True).refused(pairs, np.array([0.6, 0.9]), voxels, blocks).tolist()
-        [1, 0]
-        """
-        reasons = np.zeros(len(pairs), np.uint8)
-        root_of: dict[int, int] = {}
-        members: dict[int, set[int]] = {}  # blocks of each root
-        voxels: dict[int, int] = {}
-        for n in np.lexsort((pairs[:, 1], pairs[:, 0], -scores)).tolist():
-            roots = []
-            for node in pairs[n].tolist():
-                if node not in root_of:
-                    root_of[node] = node
-                    members[node], voxels[node] = {int(blocks[node])}, int(sizes[node])
-                roots.append(_root(root_of, node))
-            few, many = sorted(roots, key=lambda root: len(members[root]))
-            if few == many:
-                continue
-            if self.one_per_block and not members[few].isdisjoint(members[many]):
-                reasons[n] = 1
-            elif self.max_voxels is not None and voxels[few] + voxels[many] > self.max_voxels:
-                reasons[n] = 2
-            else:
-                root_of[few] = many
-                members[many] |= members.pop(few)
-                voxels[many] += voxels.pop(few)
+    Examples
+    --------
+    >>> sets = GuardedSets(Guards(one_per_block=True), np.array([2, 1]), np.array([5, 5, 5]))
+    >>> sets.unite_in_order(np.array([[1, 2], [0, 2]])).tolist()
+    [0, 1]
+    >>> sets.roots().tolist()
+    [0, 1, 1]
+    """
+
+    def __init__(self, guards: Guards, num_nodes: IntArray, sizes: IntArray) -> None:
+        """Take the number of nodes of each block and the voxels of each node, which are summed in
+        place."""
+        super().__init__(len(sizes))
+        self._most_voxels = -1 if guards.max_voxels is None else guards.max_voxels
+        self._voxels = sizes[:0] if guards.max_voxels is None else sizes
+        listed = num_nodes if guards.one_per_block else num_nodes[:0]
+        self._block_of = np.repeat(np.arange(len(listed), dtype=np.int32), listed)
+        self._following = np.full(len(self._block_of), -1)
+        words = -(-len(listed) // 64)
+        self._most_listed = max(words, _LEAST_LISTED)
+        num_rows = len(self._following) // (self._most_listed + 1)
+        self._bits = np.zeros((num_rows, words), np.uint64)  # memory of rows in use only
+        self._num_rows = np.zeros(1, np.int64)
+
+    def unite_in_order(self, pairs: IntArray) -> ByteArray:
+        """Merge the sets of each pair of nodes; return the number of the reason for which it is
+        refused."""
+        from wkwdask.kernels.labels.guarded_compiled import unite_guarded
+
+        reasons = np.empty(len(pairs), np.uint8)
+        unite_guarded(
+            np.ascontiguousarray(pairs),
+            self._parent,
+            self._voxels,
+            self._most_voxels,
+            self._following,
+            self._block_of,
+            self._bits,
+            self._num_rows,
+            self._most_listed,
+            reasons,
+        )
         return reasons
 
 
-def _root(root_of: dict[int, int], node: int) -> int:
-    """Return the root of a node, and shorten the path to it."""
-    while root_of[node] != node:
-        root_of[node] = root_of[root_of[node]]
-        node = root_of[node]
-    return node
+def best_first(parts: Iterable[ScoredPairs], folder: str) -> Iterator[ScoredPairs]:
+    """Yield scored pairs by descending score, then by nodes, without duplicates. They are sorted in
+    files of a folder, so few are in memory."""
+    with SortedRuns(folder, [_KEY]) as runs:
+        waiting: list[npt.NDArray[np.bytes_]] = []
+        for pairs, scores in parts:
+            keys = _keys(pairs, scores)
+            for start in range(0, len(keys), _PAIRS_AT_ONCE):
+                waiting.append(keys[start : start + _PAIRS_AT_ONCE])
+                if sum(map(len, waiting)) >= _PAIRS_AT_ONCE:
+                    runs.add(np.sort(np.concatenate(waiting)))
+                    waiting = []
+        runs.add(np.sort(np.concatenate([np.zeros(0, _KEY), *waiting])))
+        for (merged,) in runs.merged(_PAIRS_AT_ONCE):
+            columns = np.unique(merged).view(">u8").reshape(-1, 3)
+            yield columns[:, 1:].astype(np.int64), (~columns[:, 0]).astype(np.uint64).view(float)
+
+
+def _keys(pairs: IntArray, scores: FloatArray) -> npt.NDArray[np.bytes_]:
+    columns = np.empty((len(pairs), 3), ">u8")
+    columns[:, 0] = ~scores.view(np.uint64)
+    columns[:, 1:] = pairs
+    return columns.view(_KEY).ravel()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, IncompleteWriteError
+from wkwdask.ids.sorted_runs import SortedRuns, map_column
 from wkwdask.model.parsing import reading
 from wkwdask.store import by_path
 from wkwdask.store.json_record import read_record
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 ROWS = 1 << 22
 """Number of rows in memory at once."""
-_SAMPLES = 1024
 _RECORD_NAME = "mapping.json"
 
 
@@ -111,16 +111,10 @@ def _nbytes(path: str) -> int:
 
 @lru_cache(maxsize=4)  # one mapping per process and table, however many tasks it runs
 def _mapped(table: IdMap) -> tuple[UintArray | None, AnyArray]:
-    values = _memory(table.values_path, np.dtype(table.dtype), table.offset, table.num_ids)
-    return None if table.keys_path is None else _memory(
+    values = map_column(table.values_path, np.dtype(table.dtype), table.offset, table.num_ids)
+    return None if table.keys_path is None else map_column(
         table.keys_path, np.dtype(np.uint64), 0, table.num_ids
     ), values
-
-
-def _memory(path: str, dtype: np.dtype[Any], offset: int, count: int) -> AnyArray:
-    if not count:
-        return np.zeros(0, dtype)
-    return by_path.map_array(path, dtype, offset, (count,)).view(np.ndarray)
 
 
 def _state(path: str) -> tuple[int, int, int]:
@@ -183,80 +177,27 @@ def _appending(folder: str, name: str) -> Iterator[Callable[[AnyArray], None]]:
 
 
 def write_pairs_sorted(folder: str, chunks: PairChunks, describe: Callable[[int], str]) -> IdMap:
-    """Write pairs in any order as a table sorted by id, by an external merge sort: sorted runs of
-    some ``ROWS`` pairs, then one merge."""
-    runs: list[tuple[str, int]] = []
-    try:
-        for number, (_, keys, values) in enumerate(chunks()):
+    """Write pairs in any order as a table sorted by id, by an external merge sort."""
+    with SortedRuns(folder, [np.uint64, np.uint64]) as runs:
+        for _, keys, values in chunks():
             for first in range(0, len(keys), ROWS):
-                sorted_keys, sorted_values = _sorted(
-                    keys[first : first + ROWS], values[first : first + ROWS], chunks, describe
-                )
-                name = f"run{number}-{first}"
-                with _appending(folder, name) as add:
-                    add(sorted_keys)
-                    add(sorted_values)
-                runs.append((f"{folder}/{name}", len(sorted_keys)))
+                rows = slice(first, first + ROWS)
+                runs.add(*_sorted(keys[rows], values[rows], chunks, describe))
         return _merge(folder, runs, chunks, describe)
-    finally:
-        for path, _ in runs:
-            store_at(folder).delete(basename(path))
 
 
 def _merge(
-    folder: str, runs: list[tuple[str, int]], chunks: PairChunks, describe: Callable[[int], str]
+    folder: str, runs: SortedRuns, chunks: PairChunks, describe: Callable[[int], str]
 ) -> IdMap:
     count, largest = 0, 0
     with _appending(folder, "keys") as add_keys, _appending(folder, "values") as add_values:
-        for keys, values in _merged(runs):
+        for keys, values in runs.merged(ROWS):
             unique_keys, unique_values = _sorted(keys, values, chunks, describe)
             add_keys(unique_keys)
             add_values(unique_values)
             count += len(unique_keys)
             largest = max(largest, int(unique_values.max()) if len(unique_values) else 0)
     return IdMap(count, largest, f"{folder}/values", "<u8", keys_path=f"{folder}/keys")
-
-
-def _merged(runs: list[tuple[str, int]]) -> Iterator[Pairs]:
-    """Yield the pairs of all runs in id ranges of about ``ROWS`` pairs each."""
-    # Ids sampled from all runs cut the id space into parts of about ROWS pairs. Equal ids are never
-    # cut apart, so each part is sorted alone:
-    #
-    #   run 0   |1  3  4 | 7  9 |12 15|
-    #   run 1   |2  3    | 8    |11 12|
-    #            part 0   part 1  part 2
-    opened = [
-        (
-            _memory(path, np.dtype(np.uint64), 0, count),
-            _memory(path, np.dtype(np.uint64), 8 * count, count),
-        )
-        for path, count in runs
-    ]
-    total = sum(count for _, count in runs)
-    samples = np.sort(
-        np.concatenate(
-            [np.zeros(0, np.uint64), *(keys[:: max(1, ROWS // _SAMPLES)] for keys, _ in opened)]
-        )
-    )
-    num_parts = -(-total // ROWS)
-    cuts = np.unique(samples[np.arange(1, num_parts) * len(samples) // max(1, num_parts)])
-    bounds = [np.concatenate([[0], np.searchsorted(keys, cuts), [len(keys)]]) for keys, _ in opened]
-    for part in range(len(cuts) + 1):
-        slices = [slice(int(bound[part]), int(bound[part + 1])) for bound in bounds]
-        yield (
-            np.concatenate(
-                [
-                    np.zeros(0, np.uint64),
-                    *(keys[at] for (keys, _), at in zip(opened, slices, strict=True)),
-                ]
-            ),
-            np.concatenate(
-                [
-                    np.zeros(0, np.uint64),
-                    *(values[at] for (_, values), at in zip(opened, slices, strict=True)),
-                ]
-            ),
-        )
 
 
 def _sorted(

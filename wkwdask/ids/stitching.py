@@ -19,12 +19,12 @@ from wkwdask.geometry.bounding_box import counted_from, moved, part_of_array
 from wkwdask.geometry.grid import cell_box, cell_range, cells, mark_cells
 from wkwdask.geometry.vectors import divide, plus, times
 from wkwdask.ids.arrays_file import ArraysFile, format_arrays
-from wkwdask.ids.faces import load_table, read_ids, write_ids
-from wkwdask.ids.guards import REASONS
+from wkwdask.ids.faces import load_table, map_ids_of_nodes, read_ids, write_ids
+from wkwdask.ids.guards import REASONS, GuardedSets, best_first
 from wkwdask.ids.label_statistics import label_columns
 from wkwdask.ids.planes import FacePlanes
 from wkwdask.ids.segmentation import BlockTable, extra_name, pieces_in
-from wkwdask.ids.table_file import write_table
+from wkwdask.ids.table_file import write_parts, write_table
 from wkwdask.kernels.labels.components import DisjointSets, add_to_roots, unique_pairs
 from wkwdask.kernels.labels.layout import COUNT
 from wkwdask.kernels.labels.tables import LabelRows, LabelTable
@@ -33,6 +33,7 @@ from wkwdask.model.summary import counted
 from wkwdask.plans.apply import BrickPlan
 from wkwdask.plans.cells import cell_map
 from wkwdask.runs.job import Result, ScratchJob, Task
+from wkwdask.store import by_path
 from wkwdask.store.store import store_at
 from wkwdask.verbs.apply_job import ApplyJob, BrickByBrick
 
@@ -41,8 +42,10 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from wkwdask.array_types import IntArray
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.ids.guards import ScoredPairs
     from wkwdask.ids.planes import Nodes
     from wkwdask.ids.segmentation import Segmentation
     from wkwdask.model.volume import Volume
@@ -50,13 +53,14 @@ if TYPE_CHECKING:
     from wkwdask.plans.cells import CellMap
     from wkwdask.verbs.apply_job import Stored
 
-    ScoredPairs = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]
 
 _GROUP = (4, 4, 4)
 """Blocks that one task matches."""
 _KEPT_FILES = 64
 _NODES_AT_ONCE = 1 << 20
+_ROWS_AT_ONCE = 1 << 18
 _REFUSED_NAME = "refused"
+_REFUSED = np.dtype([("pair", "<i8", 2), ("score", "<f8"), ("reason", "<i8")])
 
 
 class BlockFiles:
@@ -289,24 +293,10 @@ class ObjectNumbers:
 def number(segmentation: Segmentation) -> ObjectNumbers:
     """Unite all pairs and assign ids in the order of nodes."""
     files, num_merged = BlockFiles(segmentation), 0
-    table, sets = files.table, DisjointSets(files.table.total_nodes)
-    if segmentation.guards:
-        pairs, reasons = _guarded(segmentation, files)
-        sets.unite(pairs[reasons == 0])
-        counts = np.bincount(reasons, minlength=len(REASONS)).tolist()
-    else:
-        counts = [0] * len(REASONS)
-        for group in groups_of(segmentation):
-            pairs = ArraysFile(segmentation.folder, pairs_name(group)).read("pairs")
-            sets.unite(pairs)
-            counts[0] += len(pairs)
-    roots = sets.roots()
+    united = _united_by_guards if segmentation.guards else _united
+    roots, counts = united(segmentation, files)
     totals, is_cut = np.zeros(len(roots), np.int64), np.zeros(len(roots), np.bool_)
-    for block in segmentation.blocks():
-        row = files.row_of(block)
-        if row is None:
-            continue
-        first, file = int(table.first_node[row]), files.file(block, row)
+    for first, file in _files_of_nodes(segmentation, files):
         sizes = np.ascontiguousarray(file.read("extents")[:, COUNT])
         add_to_roots(roots, sizes, first, totals)
         own_roots = roots[first : first + len(sizes)]
@@ -346,34 +336,50 @@ def _least_median_most(sizes: npt.NDArray[np.int64]) -> tuple[int, int, int]:
     return int(sizes.min()), int(np.median(sizes, overwrite_input=True)), int(sizes.max())
 
 
-def _guarded(
+def _united(segmentation: Segmentation, files: BlockFiles) -> tuple[IntArray, list[int]]:
+    """Return the least node of each node's object, and the number of pairs by reason."""
+    sets, counts = DisjointSets(files.table.total_nodes), [0] * len(REASONS)
+    for pairs, _ in _pairs_of_groups(segmentation):
+        sets.unite(pairs)
+        counts[0] += len(pairs)
+    return sets.roots(), counts
+
+
+def _united_by_guards(segmentation: Segmentation, files: BlockFiles) -> tuple[IntArray, list[int]]:
+    """Do the same in the order of scores, and write the refused pairs for the table."""
+    sizes = np.zeros(files.table.total_nodes, np.int64)
+    for first, file in _files_of_nodes(segmentation, files):
+        of_block = file.read("extents")[:, COUNT]
+        sizes[first : first + len(of_block)] = of_block
+    sets = GuardedSets(segmentation.guards, files.table.num_nodes, sizes)
+    counts, nbytes = np.zeros(len(REASONS), np.int64), 0
+    with store_at(segmentation.folder).new_file(_REFUSED_NAME) as out:
+        for pairs, scores in best_first(_pairs_of_groups(segmentation), segmentation.folder):
+            reasons = sets.unite_in_order(pairs)
+            counts += np.bincount(reasons, minlength=len(REASONS))
+            is_refused = reasons > 0
+            rows = np.empty(int(is_refused.sum()), _REFUSED)
+            columns = pairs[is_refused], scores[is_refused], reasons[is_refused]
+            rows["pair"], rows["score"], rows["reason"] = columns
+            out.write(rows.view(np.uint8), nbytes)
+            nbytes += rows.nbytes
+    return sets.roots(), counts.tolist()
+
+
+def _pairs_of_groups(segmentation: Segmentation) -> Iterator[ScoredPairs]:
+    for group in groups_of(segmentation):
+        file = ArraysFile(segmentation.folder, pairs_name(group))
+        yield file.read("pairs"), file.read("scores")
+
+
+def _files_of_nodes(
     segmentation: Segmentation, files: BlockFiles
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """Return all pairs of nodes and the number of the reason for which each is refused, and write
-    them for the table."""
-    table = files.table
-    sizes = np.zeros(table.total_nodes, np.int64)
+) -> Iterator[tuple[int, ArraysFile]]:
+    """Yield the first node and the file of each block with labels."""
     for block in segmentation.blocks():
         row = files.row_of(block)
         if row is not None:
-            of_block = files.file(block, row).read("extents")[:, COUNT]
-            first = int(table.first_node[row])
-            sizes[first : first + len(of_block)] = of_block
-    found = [
-        ArraysFile(segmentation.folder, pairs_name(group)) for group in groups_of(segmentation)
-    ]
-    pairs = np.concatenate([np.zeros((0, 2), np.int64), *(file.read("pairs") for file in found)])
-    scores = np.concatenate([np.zeros(0), *(file.read("scores") for file in found)])
-    # nodes that meet across an edge of blocks can be found from two of them
-    pairs, first_of = np.unique(pairs, axis=0, return_index=True)
-    scores = scores[first_of]
-    blocks = np.repeat(np.arange(len(table.codes)), table.num_nodes)
-    reasons = segmentation.guards.refused(pairs, scores, sizes, blocks)
-    is_refused = reasons > 0
-    columns = {"pairs": pairs, "scores": scores, "reasons": reasons}
-    data = format_arrays([(name, column[is_refused]) for name, column in columns.items()], {})
-    store_at(segmentation.folder).put(_REFUSED_NAME, data)
-    return pairs, reasons
+            yield int(files.table.first_node[row]), files.file(block, row)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -514,13 +520,11 @@ def write_objects(
     """Write a table of the objects: voxels, box and centre of each."""
     import pandas as pd
 
-    files = BlockFiles(segmentation)
     objects = LabelTable(np.dtype(np.uint64))
-    for block in segmentation.blocks():
-        row = files.row_of(block)
-        if row is not None:
-            extents = files.file(block, row).read("extents")
-            ids = read_ids(segmentation.folder, int(files.table.first_node[row]), len(extents))
+    for first, file in _files_of_nodes(segmentation, BlockFiles(segmentation)):
+        if "extents" in file:
+            extents = file.read("extents")
+            ids = read_ids(segmentation.folder, first, len(extents))
             objects.merge(LabelRows.without_values(ids[ids > 0], extents[ids > 0]))
     rows = objects.rows().sorted()
     columns = label_columns(rows, segmentation.plan.box, voxel_size_nm)
@@ -531,15 +535,21 @@ def write_refused(segmentation: Segmentation, path: str) -> None:
     """Write a table of the refused pairs, best first: both objects, score and guard."""
     import pandas as pd
 
-    file = ArraysFile(segmentation.folder, _REFUSED_NAME)
-    pairs, scores, reasons = (file.read(name) for name in ("pairs", "scores", "reasons"))
-    order = np.lexsort((pairs[:, 1], pairs[:, 0], -scores))
-    ids = read_ids(
-        segmentation.folder, 0, load_table(segmentation.table_path, BlockTable).total_nodes
-    )
-    columns = {
-        "other": ids[pairs[order, 1]],
-        "score": scores[order],
-        "refused_by": np.array(REASONS, object)[reasons[order]],
-    }
-    write_table(pd.DataFrame(columns, pd.Index(ids[pairs[order, 0]], name="label")), path)
+    num_nodes = load_table(segmentation.table_path, BlockTable).total_nodes
+    refused = f"{segmentation.folder}/{_REFUSED_NAME}"
+
+    def frames() -> Iterator[pd.DataFrame]:
+        ids, offset = map_ids_of_nodes(segmentation.folder, num_nodes), 0
+        while True:
+            rows = by_path.read_array(refused, _REFUSED, _ROWS_AT_ONCE, offset)
+            offset += rows.nbytes
+            columns = {
+                "other": ids[rows["pair"][:, 1]],
+                "score": rows["score"],
+                "refused_by": np.array(REASONS, object)[rows["reason"]],
+            }
+            yield pd.DataFrame(columns, pd.Index(ids[rows["pair"][:, 0]], name="label"))
+            if len(rows) < _ROWS_AT_ONCE:
+                return
+
+    write_parts(frames(), path)

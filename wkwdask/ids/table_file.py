@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from itertools import chain
 from typing import IO, TYPE_CHECKING, Any
 
 from wkwdask.errors import ExistsError, MissingError
@@ -12,6 +13,7 @@ from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Iterable
 
     from pandas import DataFrame
 
@@ -55,21 +57,36 @@ def table_path(url: str | os.PathLike[str]) -> str:
 
 def write_table(frame: DataFrame, path: str) -> None:
     """Write a table atomically."""
+    write_parts([frame], path)
+
+
+def write_parts(frames: Iterable[DataFrame], path: str) -> None:
+    """Write a table atomically, given as at least one part."""
     folder, name = split(path)
     store = store_at(folder)
+    write = _write_parquet if path.endswith(".parquet") else _write_csv
     if store.can.compares:
         memory = io.BytesIO()
-        _write(frame, memory, path)
+        write(frames, memory)
         store.put(name, memory.getvalue())
         return
     with store.new_file(name) as file, io.BufferedWriter(_Stream(file), 1 << 20) as stream:
-        _write(frame, stream, path)
+        write(frames, stream)
 
 
-def _write(frame: DataFrame, stream: IO[bytes], path: str) -> None:
-    if path.endswith(".parquet"):
-        frame.to_parquet(stream, engine="pyarrow")
-        return
+def _write_parquet(frames: Iterable[DataFrame], stream: IO[bytes]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    tables = (pa.Table.from_pandas(frame) for frame in frames)
+    first = next(tables)
+    with pq.ParquetWriter(stream, first.schema) as writer:
+        for table in chain([first], tables):
+            writer.write_table(table)
+
+
+def _write_csv(frames: Iterable[DataFrame], stream: IO[bytes]) -> None:
     text = io.TextIOWrapper(stream, encoding="utf-8", newline="")
-    frame.to_csv(text)
+    for number, frame in enumerate(frames):
+        frame.to_csv(text, header=number == 0)
     text.detach()

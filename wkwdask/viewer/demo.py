@@ -32,7 +32,7 @@ OFFSET: Vec3 = (1000, 2000, 300)
 SHAPE: Vec3 = (512, 512, 192)
 _CHUNK = (128, 128, 64)
 _FILE_LEN = 8
-_PART = (32, 32, 16)  # computed at once: few cells are near, and arrays fit into the cache
+_PART = (64, 64, 32)  # computed at once: arrays fit into the cache
 
 
 def make_demo(folder: str | os.PathLike[str], *, shape: Sequence[int] = SHAPE) -> list[Report]:
@@ -117,26 +117,26 @@ _PRIMES = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x27D4EB2F
 
 def make_labels(low: Vec3, shape: Vec3) -> npt.NDArray[np.uint32]:
     """Compute the ids of cells; membranes are 0."""
-    first, second, (i, j, k) = _nearest(low, shape)
-    return np.where(
-        second - first < _MEMBRANE, 0, (k + 64) * 16384 + (j + 64) * 128 + i + 64
-    ).astype(np.uint32)
+    first, second, nearest, (i, j, k) = _nearest(low, shape)
+    ids = ((k + 64) * 16384 + (j + 64) * 128 + i + 64).astype(np.uint32)
+    return np.where(second - first < _MEMBRANE, np.uint32(0), ids[nearest])
 
 
 def make_image(low: Vec3, shape: Vec3) -> ByteArray:
     """Compute gray values: dark membranes, grainy cytoplasm, dark mitochondria with cristae."""
-    first, second, cell = _nearest(low, shape)
+    first, second, nearest, cells = _nearest(low, shape)
+    to_membrane = second - first
     x, y, _ = positions = _positions(low, shape)
-    value = (
-        148
-        + 26 * _random(cell, 7)
-        + 34 * (_noise(positions, (9, 9, 4), 8) - 0.5)
-        + 22 * (_noise(positions, (3, 3, 2), 9) - 0.5)
-    )
-    blob = np.where(second - first > 5 * _MEMBRANE, _noise(positions, (26, 26, 11), 10), 0)
-    stripes = np.sin(x * 0.9 + 3 * _noise(positions, (12, 12, 6), 11) + y * 0.4)
-    value -= np.where(blob > 0.69, 46 + 14 * stripes, np.where(blob > 0.66, 74, 0))
-    value -= 84 * np.maximum(0, 1 - (second - first) / _MEMBRANE / 2)
+    value = (148 + 26 * _random(cells, 7))[nearest]
+    value += 34 * (_noise(positions, (9, 9, 4), 8) - 0.5)
+    value += 22 * (_noise(positions, (3, 3, 2), 9) - 0.5)
+    blob = np.where(to_membrane > 5 * _MEMBRANE, _noise(positions, (26, 26, 11), 10), 0)
+    value -= np.where((blob > 0.66) & (blob <= 0.69), 74, 0)
+    inside = np.nonzero(blob > 0.69)
+    bends = 3 * _noise(positions, (12, 12, 6), 11)[inside]
+    stripes = np.sin(x.ravel()[inside[0]] * 0.9 + bends + y.ravel()[inside[1]] * 0.4)
+    value[inside] -= 46 + 14 * stripes
+    value -= 84 * np.maximum(0, 1 - to_membrane / _MEMBRANE / 2)
     value += 20 * (_random(positions, 12) - 0.5)
     return np.clip(value, 0, 255).astype(np.uint8)
 
@@ -153,7 +153,7 @@ def _random(positions: Iterable[IntArray], salt: int) -> Floats:
         (position + 4096).astype(np.uint64) * np.uint64(prime)
         for position, prime in zip(positions, _PRIMES, strict=False)
     )
-    value = x ^ y ^ z ^ np.uint64(salt * _PRIMES[3] & (1 << 64) - 1)
+    value = x ^ np.uint64(salt * _PRIMES[3] & (1 << 64) - 1) ^ y ^ z
     value ^= value >> np.uint64(29)
     value *= np.uint64(0xBF58476D1CE4E5B9)
     value ^= value >> np.uint64(32)
@@ -166,19 +166,20 @@ def _noise(positions: Sequence[IntArray], step: Vec3, salt: int) -> Floats:
     scaled = [position.ravel() / length for position, length in zip(positions, step, strict=True)]
     lows = [np.floor(at).astype(np.int64) for at in scaled]
     numbers = _random(np.ix_(*(np.arange(low[0], low[-1] + 2) for low in lows)), salt)
-    for at, low in zip(scaled, lows, strict=True):
-        # interpolate the first axis and move it to the end: after three rounds the order is x, y, z
-        # again
-        before, after = numbers[low - low[0]], numbers[low - low[0] + 1]
-        numbers = np.moveaxis(
-            before + (after - before) * (at - low)[:, np.newaxis, np.newaxis], 0, 2
-        )
+    for axis, (at, low) in enumerate(zip(scaled, lows, strict=True)):
+        before = numbers.take(low - low[0], axis)
+        numbers = numbers.take(low - low[0] + 1, axis)
+        numbers -= before
+        numbers *= (at - low).reshape(-1, *(2 - axis) * (1,))
+        numbers += before
     return numbers
 
 
-def _nearest(low: Vec3, shape: Vec3) -> tuple[Floats, Floats, IntArray]:
-    """Return the distances of the two nearest cell centers of each voxel, and the lattice position
-    of the nearest, shape (3, x, y, z)."""
+def _nearest(low: Vec3, shape: Vec3) -> tuple[Floats, Floats, IntArray, IntArray]:
+    """Return the distances of the two nearest cell centers of each voxel, the number of the
+    nearest, and the lattice positions of all centers, shape (3, n)."""
+    from wkwdask.kernels.nearest_compiled import find_two_nearest
+
     positions = _positions(low, shape)
     bends = ((26, (60, 60, 24), 1), (26, (60, 60, 24), 2), (9, (70, 70, 28), 3))
     points = np.stack(
@@ -187,7 +188,6 @@ def _nearest(low: Vec3, shape: Vec3) -> tuple[Floats, Floats, IntArray]:
             for at, (bend, step, salt), edge in zip(positions, bends, _CELL, strict=True)
         ]
     )
-    points = points.reshape(3, -1)
     lattice = (
         np.stack(
             np.meshgrid(
@@ -199,28 +199,6 @@ def _nearest(low: Vec3, shape: Vec3) -> tuple[Floats, Floats, IntArray]:
         .astype(np.int64)
     )
     centers = lattice + np.stack([_random(lattice, salt) for salt in (4, 5, 6)])
-    # With r the radius of the part around its middle and d the distance of the second nearest
-    # center to the middle, two centers lie within d + r of each voxel. A center farther than d + 2
-    # r from the middle is farther than d + r from each voxel, so it is never among the two nearest.
-    middle = points.mean(axis=1, keepdims=True)
-    reach, radius = (
-        np.linalg.norm(centers - middle, axis=0),
-        np.linalg.norm(points - middle, axis=0).max(),
-    )
-    is_near = reach <= np.partition(reach, 1)[1] + 2 * radius
-    lattice, centers = lattice[:, is_near], centers[:, is_near]
-    first, second, nearest = (
-        np.full(points.shape[1], np.inf),
-        np.full(points.shape[1], np.inf),
-        np.zeros(points.shape[1], np.int64),
-    )
-    for number, center in enumerate(centers.T):
-        square = ((points - center[:, np.newaxis]) ** 2).sum(axis=0)
-        nearest[square < first] = number
-        second = np.minimum(second, np.maximum(first, square))
-        first = np.minimum(first, square)
-    return (
-        np.sqrt(first).reshape(shape) * _CELL[0],
-        np.sqrt(second).reshape(shape) * _CELL[0],
-        lattice[:, nearest].reshape(3, *shape),
-    )
+    first, second, nearest = np.empty(shape), np.empty(shape), np.empty(shape, np.int64)
+    find_two_nearest(points, centers, first, second, nearest)
+    return np.sqrt(first) * _CELL[0], np.sqrt(second) * _CELL[0], nearest, lattice

@@ -22,7 +22,7 @@ from wkwdask.kernels.compiler import helper, kernel
 
 
 @helper
-def _root(parent, node):
+def root_of(parent, node):
     """Return the least node of a set. Path halving on the way keeps later searches short."""
     while parent[node] != node:
         parent[node] = parent[parent[node]]
@@ -34,7 +34,7 @@ def _root(parent, node):
 def _unite(parent, a, b):
     if parent[a] == parent[b]:
         return
-    a, b = _root(parent, a), _root(parent, b)
+    a, b = root_of(parent, a), root_of(parent, b)
     if a < b:
         parent[b] = a
     elif b < a:
@@ -215,7 +215,7 @@ def label_rows(planes, connectivity, is_open):
                 or (z == depth - 1 and is_open[2, 1])
             )
             for n in range(first[row], first[row + 1]):
-                parent[n] = _root(parent, n)
+                parent[n] = root_of(parent, n)
                 if (
                     is_edge
                     or (begin[n] == 0 and is_open[0, 0])
