@@ -159,6 +159,26 @@ def test_n5_to_others(wkw, tmp_path, monkeypatch, target):
 
 
 @pytest.mark.needs("zarr")
+@pytest.mark.parametrize("encoding", ["raw", "compressed_segmentation"])
+@pytest.mark.parametrize("box", [None, (0, 0, 0, 2 * STEP, 2 * STEP, 2 * STEP)])
+def test_precomputed_to_shards(tmp_path, encoding, box):
+    source, target = f"precomputed://{tmp_path}/em", f"precomputed://{tmp_path}/sharded"
+    dtype = np.uint8 if encoding == "raw" else np.uint32
+    wkwdask.save(
+        voxels().astype(dtype),
+        source,
+        voxel_size=(4, 4, 4),
+        encoding=encoding,
+        chunk_shape=STEP,
+        shard_shape=False,
+    )
+    chunk = tmp_path / "em" / "4_4_4" / "0-8_8-16_0-8"
+    chunk.write_bytes(chunk.read_bytes()[:-1])
+    with pytest.raises(FormatError, match=rf"{chunk}: chunk \(0, 1, 0\): byte 0: .* found"):
+        wkwdask.rechunk(source, target, bounding_box=box, chunk_shape=STEP, shard_shape=2 * STEP)
+    assert not (tmp_path / "sharded" / "info").exists()
+
+
 def test_verify_compares_all_voxels(wkw, tmp_path):
     report = wkwdask.convert(wkw, tmp_path / "a.ome.zarr", layer="em", verify=True)
     assert report.files

@@ -239,6 +239,17 @@ class PrecomputedCodec(ChunkCodec):
         # become a file unchanged.
         if source.packing == "chunk" and self.packing in _GZIP:
             return lambda data, *_: data
-        return lambda data, shape, name, offset: self._packed(
-            source._unpacked(data, shape, name, offset), name
-        )
+
+        def convert(data: bytes, shape: Vec4, name: str, offset: int) -> bytes:
+            content = source._unpacked(data, shape, name, offset)
+            if not source._has_possible_size(content, shape):
+                source.decode(data, shape, name, offset)  # raises the error
+            return self._packed(content, name)
+
+        return convert
+
+    def _has_possible_size(self, content: bytes, shape: Vec4) -> bool:
+        """Check the size of a chunk that is copied without decoding."""
+        if self.encoding == "raw":
+            return len(content) == math.prod(shape) * self.dtype.itemsize
+        return self.encoding != _SEGMENTATION or len(content) % 4 == 0
