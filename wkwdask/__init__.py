@@ -25,6 +25,7 @@ _MODULES = {
     "api.apply": "apply",
     "api.layers": "Layer LayerMag",
     "api.pyramids": "build_pyramid plan_pyramid upsample",
+    "api.reader": "Reader reader",
     "api.segment": "segment",
     "api.segmentations": "connected_components merge remap remove_dust renumber",
     "api.statistics": "contrast histogram label_statistics",
@@ -77,6 +78,7 @@ __all__ = [
     "ManifestReport",
     "MissingError",
     "PyramidPlan",
+    "Reader",
     "RepairReport",
     "ReplacedError",
     "Report",
@@ -121,6 +123,7 @@ __all__ = [
     "preview",
     "read",
     "read_many",
+    "reader",
     "rechunk",
     "register_header",
     "remap",
@@ -157,6 +160,7 @@ if TYPE_CHECKING:
     from wkwdask.api.datasets import Dataset, create_dataset, open_dataset
     from wkwdask.api.layers import Layer, LayerMag
     from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
+    from wkwdask.api.reader import Reader, reader
     from wkwdask.api.segment import segment
     from wkwdask.api.segmentations import connected_components, merge, remap, remove_dust, renumber
     from wkwdask.api.statistics import contrast, histogram, label_statistics

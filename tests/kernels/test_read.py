@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import wkwdask
-from wkwdask.formats.opening import open_cached
+from wkwdask.formats.opening import open_stored
 from wkwdask.formats.wkw import stored_file
 from wkwdask.kernels.blocks import read as blocks
 
@@ -61,7 +61,7 @@ def mags(tmp_path_factory):
 def _read(folder, low, size, order, fill_zeros, first, count):
     """Read into an array of one memory order, filled with a value that a forgotten write leaves
     behind."""
-    volume = open_cached(folder)
+    volume = open_stored(folder)[1]
     lengths = dict(zip("cxyz", (count, *size), strict=True))
     out = np.full([lengths[axis] for axis in order], 77, volume.dtype).transpose(
         [order.index(axis) for axis in "cxyz"]

@@ -283,15 +283,15 @@ def mag(tmp_path, monkeypatch):
 
 def test_large_arrays_are_read_by_all_cores(mag, monkeypatch):
     used = []
-    monkeypatch.setattr(wkwdask.api.access, "reading_threads", lambda: 3)
+    monkeypatch.setattr(wkwdask.api.reader, "reading_threads", lambda: 3)
     monkeypatch.setattr(
-        wkwdask.api.access,
+        wkwdask.api.reader,
         "read_on_threads",
         lambda _volume, _out, _topleft, count: used.append(count),
     )
     wkwdask.read(mag)
     wkwdask.read(mag, threads=2)
-    monkeypatch.setattr(wkwdask.api.access, "MIN_NBYTES", 1000)
+    monkeypatch.setattr(wkwdask.api.reader, "MIN_NBYTES", 1000)
     wkwdask.read(mag)
     assert used == [1, 2, 3]
 

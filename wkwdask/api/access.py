@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import os
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
-from wkwdask.errors import BoundsError, MissingError, ReplacedError, UnsupportedError
+from wkwdask.api.reader import cached_reader
+from wkwdask.errors import BoundsError, MissingError
 from wkwdask.formats.opening import (
     explain_missing,
     find,
-    open_cached,
     open_stored,
     recognised_url,
     use_storage_options,
 )
 from wkwdask.formats.registry import opening_format
-from wkwdask.geometry.bounding_box import BoundingBox, voxel_box
-from wkwdask.kernels.arrays import empty_aligned
-from wkwdask.model.image import check_inside, mag_or_key, parse_box_of
-from wkwdask.model.stored_array import BoxLayout
-from wkwdask.store.cores import reading_threads
-from wkwdask.streams.boxes import read_boxes
-from wkwdask.streams.points import sample_points
-from wkwdask.streams.threads import MIN_NBYTES, read_on_threads
+from wkwdask.model.image import mag_or_key, parse_box_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,11 +25,8 @@ if TYPE_CHECKING:
 
     from wkwdask.api.options import MagLike
     from wkwdask.formats.webknossos.summary import DatasetSummary
-    from wkwdask.model.stored_array import StoredArray
+    from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.model.summary import VolumeSummary
-    from wkwdask.model.volume import Volume
-
-_REMOTE_THREADS = 8  # that decode; each holds files that were read ahead
 
 
 def open(
@@ -197,32 +184,7 @@ def read(
     >>> wkwdask.read(f"{folder}/1", ((0, 0, 5), (1, 1, 8))).ravel().tolist()
     [5, 6, 7]
     """
-    use_storage_options(url, storage_options)
-    parsed_mag = mag_or_key(mag)
-    volume = open_cached(url, layer, parsed_mag, refresh=box is None)
-    selected = volume.box if box is None else voxel_box(box, volume.box.mag)
-    # Repeated reads reuse the volume that was opened last. The layer may have grown since then: a
-    # box beyond it is an error only for current metadata.
-    if box is not None and not volume.box.contains(selected):
-        volume = open_cached(url, layer, parsed_mag, refresh=True)
-        check_inside(volume.name, volume.box, selected)
-    try:
-        return _read_box(volume, selected, threads)
-    except ReplacedError:  # another job replaced the mag after it was opened
-        return _read_box(open_cached(url, layer, parsed_mag, refresh=True), selected, threads)
-
-
-def _read_box(volume: StoredArray, box: BoundingBox, threads: int | None) -> npt.NDArray[Any]:
-    try:
-        out = empty_aligned((volume.num_channels, *box.size), volume.dtype, "F")
-    except (MemoryError, ValueError):
-        count = volume.num_channels * box.volume
-        raise UnsupportedError(
-            f"{volume.name}: {box} has {count:,} values of {volume.dtype}, which do not fit into "
-            "memory; choose a smaller box"
-        ) from None
-    read_on_threads(volume, out, box.topleft, _num_threads(volume, threads, out.nbytes))
-    return out
+    return cached_reader(url, layer, mag, storage_options).read(box, threads=threads)
 
 
 def read_many(
@@ -289,103 +251,7 @@ def read_many(
     >>> patches.shape, patches[1].ravel().tolist()
     ((2, 1, 1, 1, 3), [6, 7, 8])
     """
-    use_storage_options(url, storage_options)
-    parsed_mag = mag_or_key(mag)
-    volume = open_cached(url, layer, parsed_mag)
-    corners = _parse_boxes(boxes, volume)
-    if not _are_inside(corners, volume.box):
-        volume = open_cached(url, layer, parsed_mag, refresh=True)  # the layer may have grown
-        if not _are_inside(corners, volume.box):
-            for low, high in corners.tolist():
-                check_inside(
-                    volume.name, volume.box, BoundingBox.from_corners(low, high, volume.box.mag)
-                )
-    try:
-        return _read_boxes(volume, corners, threads)
-    except ReplacedError:  # another job replaced the mag after it was opened
-        return _read_boxes(open_cached(url, layer, parsed_mag, refresh=True), corners, threads)
-
-
-def _parse_boxes(
-    boxes: Sequence[BoundingBox | Sequence[Sequence[int]]] | npt.NDArray[Any], volume: Volume
-) -> npt.NDArray[np.int64]:
-    """Return the corners of boxes in voxels of a volume, shape (n, 2, 3)."""
-    try:
-        corners = np.asarray(boxes)
-        if (
-            corners.dtype.kind in "iu"
-            and corners.shape[1:] == (2, 3)
-            and (corners[:, 0] <= corners[:, 1]).all()
-        ):
-            return corners.astype(np.int64)
-    except ValueError:  # not all are pairs of corners
-        pass
-    parsed = [voxel_box(box, volume.box.mag) for box in boxes]
-    try:
-        return np.array([(box.topleft, box.bottomright) for box in parsed], np.int64).reshape(
-            -1, 2, 3
-        )
-    except OverflowError:
-        raise BoundsError(
-            f"{volume.name}: a box has more than 63 bits and reaches outside {volume.box}"
-        ) from None
-
-
-def _are_inside(corners: npt.NDArray[np.int64], box: BoundingBox) -> bool:
-    return bool((corners[:, 0] >= box.topleft).all() and (corners[:, 1] <= box.bottomright).all())
-
-
-def _read_boxes(
-    volume: StoredArray, corners: npt.NDArray[np.int64], threads: int | None
-) -> npt.NDArray[Any] | list[npt.NDArray[Any]]:
-    if len(corners) == 1:
-        low, high = corners[0].tolist()
-        return _read_box(volume, BoundingBox.from_corners(low, high, volume.box.mag), threads)[
-            np.newaxis
-        ]
-    shapes = (corners[:, 1] - corners[:, 0]).tolist() or [[0, 0, 0]]
-    out: npt.NDArray[Any] | list[npt.NDArray[Any]]
-    try:
-        if all(shape == shapes[0] for shape in shapes):
-            x, y, z = shapes[0]
-            out = np.zeros((len(corners), z, y, x, volume.num_channels), volume.dtype).transpose(
-                0, 4, 3, 2, 1
-            )
-        else:
-            out = [
-                np.zeros((volume.num_channels, *shape), volume.dtype, order="F") for shape in shapes
-            ]
-    except (MemoryError, ValueError):
-        count = volume.num_channels * sum(map(math.prod, shapes))
-        raise UnsupportedError(
-            f"{volume.name}: {len(corners)} boxes have {count:,} values of {volume.dtype}, which "
-            "do not fit into memory; read fewer"
-        ) from None
-    parts = list(out)
-    read_boxes(
-        volume,
-        corners[:, 0],
-        parts,
-        _num_threads(volume, threads, sum(part.nbytes for part in parts)),
-    )
-    return out
-
-
-def _max_threads(volume: StoredArray) -> int:
-    """Return the largest useful number of threads for one read. Remote files are read ahead on
-    other threads, and layouts that read boxes decode on these too."""
-    if not volume.store.is_remote:
-        return 1 << 10
-    return 1 if isinstance(volume.layout, BoxLayout) else _REMOTE_THREADS
-
-
-def _num_threads(volume: StoredArray, threads: int | None, nbytes: int) -> int:
-    """Return the number of threads to read so many bytes."""
-    if threads is None:
-        return min(_max_threads(volume), reading_threads()) if nbytes > MIN_NBYTES else 1
-    if threads < 1:
-        raise ValueError(f"threads must be at least 1, got {threads}")
-    return threads
+    return cached_reader(url, layer, mag, storage_options).read_many(boxes, threads=threads)
 
 
 def sample(
@@ -441,18 +307,7 @@ def sample(
     >>> wkwdask.sample(f"{folder}/1", [(0, 0, 7), (0, 1, 0)]).tolist()
     [7, 64]
     """
-    array = np.asarray(points)
-    if array.size == 0:
-        array = array.reshape(0, 3).astype(np.int64)
-    if array.ndim != 2 or array.shape[1] != 3 or array.dtype.kind not in "iu":
-        raise TypeError(
-            f"points must be whole numbers of shape (n, 3), got {array.dtype} of shape "
-            f"{array.shape}"
-        )
-    use_storage_options(url, storage_options)
-    volume = open_cached(url, layer, mag_or_key(mag), refresh=True)
-    values = sample_points(volume, array.astype(np.int64))
-    return values[:, 0] if volume.num_channels == 1 else values
+    return cached_reader(url, layer, mag, storage_options).sample(points)
 
 
 def info(

@@ -100,6 +100,8 @@ class ArrayFormat(ABC):
     """Prefixes and suffixes by which a URL names the format."""
     documents: ClassVar[tuple[str, ...]] = ()
     """Files that identify the format in a folder on a web server; one of them suffices."""
+    documents_above: ClassVar[int] = 0
+    """Number of folders above an image whose documents describe it, too."""
     edits: ClassVar[tuple[type[MetadataEdit], ...]] = ()
     """Metadata edits that jobs of the format use."""
     options: ClassVar[type[StorageOptions]] = StorageOptions

@@ -87,6 +87,10 @@ class FileIdentity(ABC):
         """Return whether the record still describes the same array."""
 
     @property
+    def document(self) -> tuple[Store, str]:
+        return self.records, self.record_name
+
+    @property
     def path(self) -> str:
         return self.records.path_of(self.record_name)
 
@@ -139,13 +143,6 @@ class FileIdentity(ABC):
         # levels without a record are from other software, or were copied without hidden files
         is_replaced_here = self.store.can.compares or job_in(basename(self.store.url))
         return not is_replaced_here or self.is_still_described()
-
-    def is_unchanged(self) -> bool:
-        """Return whether the record has not changed since the array was opened."""
-        return (
-            self.opened is not None
-            and read_record_state(self.store, self.record_name, self.records) == self.opened
-        )
 
 
 @dataclass(frozen=True, slots=True)

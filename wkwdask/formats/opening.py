@@ -7,7 +7,6 @@ import contextlib
 import logging
 import os
 import re
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -29,20 +28,16 @@ from wkwdask.formats.webknossos.dataset import (
     check_supported,
     dataset_of,
     layer_around,
-    metadata_paths,
     stored_format,
 )
 from wkwdask.formats.webknossos.document import read_datasource
 from wkwdask.formats.zarr.single_file import zipped_image
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.kernels.window.reduce import BOOL_METHOD
-from wkwdask.model.image import check_layer_name
 from wkwdask.model.options import StorageOptions
 from wkwdask.model.voxel_type import guess_category
-from wkwdask.store.lru import LruCache
-from wkwdask.store.objects.access import access_of, remember_access
-from wkwdask.store.objects.remote import last_change
-from wkwdask.store.paths import ZIP, anchored, is_remote, local_path, target_path
+from wkwdask.store.objects.access import remember_access
+from wkwdask.store.paths import ZIP, is_remote, local_path, target_path
 from wkwdask.store.store import open_store, store_at
 
 if TYPE_CHECKING:
@@ -60,7 +55,6 @@ if TYPE_CHECKING:
 _LARGEST_RECORD = 16 << 20  # bytes
 _MOST_LISTED = 5
 _logger = logging.getLogger(__name__)
-_REMOTE_SECONDS = 60.0  # how long the records of a remote volume are trusted between two reads
 
 
 def find(url: Url, chunk_size: Sequence[int] | None = None) -> ResolvedUrl:
@@ -205,79 +199,6 @@ def describe_unusable_levels(image: Image) -> str:
         if level.problem or level.mag is None
     ]
     return f"levels left out: {', '.join(unusable)}" if unusable else ""
-
-
-class _CachedVolume(NamedTuple):
-    """Open volume, with the state of the records that led to it."""
-
-    volume: StoredArray
-    opened: float
-    stamps: dict[str, tuple[int, int, int] | None]
-    """Inode, time and size of the records of a dataset that lead to the volume."""
-    change: int
-    """Last change of this process in a bucket, before which the volume was opened."""
-
-    def is_fresh(self) -> bool:
-        """Return whether no record has changed; records of remote volumes are trusted for a
-        minute."""
-        if self.stamps:
-            # Whether a missing record exists now is asked without the cost of an exception.
-            return all(
-                _stamp(record) == stamp if stamp is not None else not store_at(record).exists()
-                for record, stamp in self.stamps.items()
-            )
-        return (
-            time.monotonic() - self.opened < _REMOTE_SECONDS and self.change == last_change()
-            if is_remote(self.volume.name)
-            else self.volume.identity.is_unchanged()
-        )
-
-
-_cache: LruCache[_CachedVolume] = LruCache(128)
-
-
-def open_cached(
-    url: Url, layer: str | None = None, mag: Mag | str | None = None, *, refresh: bool = False
-) -> StoredArray:
-    """Open the level that a user names; without ``refresh``, return it from a cache as long as none
-    of its records has changed."""
-    check_layer_name(layer)
-    key = (
-        anchored(os.fspath(url)),
-        layer,
-        mag,
-        access_of(location_of(url)) if is_remote(os.fspath(url)) else None,
-    )
-    cached = _cache.get(key)
-    if cached is not None and not refresh and cached.is_fresh():
-        return cached.volume
-    _cache.discard(key)
-    change = last_change()
-    resolved = find(url)
-    image, volume = resolved.open(layer, mag)
-    listed = resolved.choose_listed(layer)
-    # A path without a mag means the finest mag that was written, which can become another one: only
-    # a named mag is cached.
-    if not listed.is_layer:
-        is_cacheable, records = (
-            mag is not None or is_remote(volume.name) or image.key is not None,
-            [],
-        )
-    else:
-        is_cacheable = (resolved.mag is not None or mag is not None) and image is listed
-        records = [path for path in metadata_paths(resolved, listed, volume) if not is_remote(path)]
-    if is_cacheable:
-        stamps = {record: _stamp(record) for record in records}
-        _cache.put(key, _CachedVolume(volume, time.monotonic(), stamps, change))
-    return volume
-
-
-def _stamp(path: str) -> tuple[int, int, int] | None:
-    try:
-        status = store_at(path).status()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 EXPORT_SUFFIXES = (".tif", ".tiff", ".npy", ".zarr")

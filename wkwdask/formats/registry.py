@@ -99,6 +99,16 @@ def named_format(url: object) -> ArrayFormat | None:
     return next((fmt for fmt in formats() if fmt.url_name.is_in(url)), None)
 
 
+def absolute_url(url: str | os.PathLike[str]) -> str:
+    """Return a path or URL that means the same in any working folder."""
+    text = os.fspath(url)
+    location = text.rpartition("://")[2]
+    if location.startswith("/") or is_remote(location_of(text)):
+        return text
+    named, path = named_format(text), local_path(location_of(text))
+    return path if named is None else f"{named.url_name.prefixes[0]}{path}"
+
+
 def recognised_format(url: object) -> ArrayFormat | None:
     """Return the format that a URL names or that recognises a local folder, else None."""
     named = named_format(url)

@@ -27,8 +27,9 @@ class Identity(Protocol):
         """Raise ReplacedError or MissingError if the array was replaced or is out of reach;
         ``has_absent`` is True if a file was missing."""
 
-    def is_unchanged(self) -> bool:
-        """Return whether the records of the array have not changed."""
+    @property
+    def document(self) -> tuple[Store, str]:
+        """Folder and name of the file that describes the array."""
 
     @property
     def record(self) -> tuple[int, int] | None:

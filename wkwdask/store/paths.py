@@ -256,12 +256,6 @@ def abspath(path: str) -> str:
     return os.path.abspath(path) if is_on_disk(path) else normpath(path)
 
 
-def anchored(path: str) -> str:
-    """Return the absolute form of a path or URL, keeping ``..``, which may follow a symbolic
-    link."""
-    return path if path.startswith("/") or "://" in path else os.path.join(os.getcwd(), path)
-
-
 def is_absolute(path: str) -> bool:
     return not is_on_disk(path) or posixpath.isabs(path)
 

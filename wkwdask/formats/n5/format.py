@@ -15,6 +15,7 @@ from wkwdask.formats.n5.attributes import FILE_NAME, level_names
 from wkwdask.formats.n5.edit import N5Edit, N5Removal
 from wkwdask.formats.n5.factor_lists import check_list_of_setup
 from wkwdask.formats.n5.layer import (
+    INHERITED_FROM,
     NAME,
     PREFIX,
     find_n5_layers,
@@ -77,6 +78,7 @@ class N5Format(ArrayFormat):
     options = N5Options
     url_name = NAME
     documents = (FILE_NAME,)
+    documents_above = INHERITED_FROM
     level_folders = LevelFolders("one N5 dataset", FILE_NAME, r"(?a:\d+)|zarr\.json")
     container = N5Group(level_folders, (FILE_NAME,), N5Removal)
     edits = (N5Edit, N5Removal)

@@ -59,7 +59,8 @@ PREFIX = "n5://"
 FORMAT = "n5"
 NAME = UrlName((PREFIX,), ("n5",), ".n5")
 stripped, location_of = NAME.stripped, NAME.location
-_INHERITED_FROM = 3  # number of folders above a group whose attributes are inherited
+INHERITED_FROM = 3
+"""Number of folders above a group whose attributes are inherited."""
 _MAX_LEVELS = 64
 _LEVELS_AT_ONCE = 4  # documents of a remote group that are requested at the same time
 _MAX_DEPTH = 12
@@ -383,7 +384,7 @@ def inherited_attributes(store: Store) -> JsonObject:
     """Merge the attributes of the folders above a group, up to the root of the container or an
     unreadable folder."""
     folder, documents = store.url, []
-    for _ in range(1 if store.is_remote else _INHERITED_FROM):
+    for _ in range(1 if store.is_remote else INHERITED_FROM):
         folder, _, _ = folder.rpartition("/")
         if not folder or folder.endswith((":", ":/")):
             break

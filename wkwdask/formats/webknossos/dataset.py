@@ -532,7 +532,7 @@ def layer_in(dataset_folder: str, datasource: DataSource, layer_folder: str) -> 
     )
 
 
-def metadata_paths(resolved: ResolvedUrl, layer: Image, volume: StoredArray) -> list[str]:
+def metadata_paths(resolved: ResolvedUrl, layer: Image) -> list[str]:
     """Return the metadata files, existing or missing, that determine how a path is resolved."""
     layer_folder = resolved.path if resolved.mag is None else dirname(resolved.path)
     folders = [
@@ -540,10 +540,7 @@ def metadata_paths(resolved: ResolvedUrl, layer: Image, volume: StoredArray) -> 
         dirname(layer_folder),
         dataset_of(layer).dataset_folder or layer_folder,
     ]
-    return [
-        f"{volume.name}/{HEADER_NAME}",
-        *(f"{folder}/{FILE_NAME}" for folder in dict.fromkeys(folders)),
-    ]
+    return [f"{folder}/{FILE_NAME}" for folder in dict.fromkeys(folders)]
 
 
 def is_arrays_layer(layer: Image) -> bool:

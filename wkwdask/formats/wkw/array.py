@@ -89,8 +89,9 @@ class MagIdentity:
         except (FileNotFoundError, NotADirectoryError):
             raise missing_mag(self.store.path_of(HEADER_NAME)) from None
 
-    def is_unchanged(self) -> bool:
-        return read_header(self.store.url) == self.header and self._mtime_ns() == self.state[1]
+    @property
+    def document(self) -> tuple[Store, str]:
+        return self.store, HEADER_NAME
 
     @property
     def record(self) -> None:

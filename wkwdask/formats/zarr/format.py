@@ -154,6 +154,7 @@ class ZarrFormat(ArrayFormat):
     copies = NgffCopies()
     url_name = NAME
     documents = _DOCUMENTS
+    documents_above = 1  # an image lists its arrays
     level_folders = ArrayFolders("one Zarr array", entries=_LEVEL_ENTRIES)
     container = ZarrGroup(level_folders, _IMAGE_FILES, NgffRemoval)
     edits = (ArrayEdit, NgffEdit, NgffRemoval)
