@@ -91,7 +91,8 @@ BY_PATH = {
     "runs.job_folder": "publishes folders",
     "runs.staged": "folders that a job has created; the size of interrupted jobs",
     "verbs.remove": "counts and deletes folders",
-    "verbs.update": "temporary files of killed jobs",
+    "verbs.update.in_place": "temporary files of killed jobs",
+    "verbs.update.new_levels": "copies of objects",
     "verbs.write": "temporary files of killed jobs",
 }
 """Modules above ``store`` that use its functions by path (``store.by_path``, ``store.new_files``),

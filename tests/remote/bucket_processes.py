@@ -37,6 +37,7 @@ JOBS = {
     "replace": lambda folder: save(image_in(folder), VOXELS[..., ::-1], existing="overwrite"),
     "rm": lambda folder: wkwdask.rm(image_in(folder), mags="2-2-1"),
     "convert": lambda folder: wkwdask.convert(image_in(folder), new_image(folder)),
+    "update": lambda folder: wkwdask.build_pyramid(image_in(folder), update=True),
     "new image": lambda folder: save(new_image(folder)),
 }
 """Each of them makes the same of the same image."""
@@ -47,6 +48,9 @@ def start_image(name, folder):
     save(image_in(folder))
     if name != "pyramid":
         JOBS["pyramid"](folder)
+    if name == "update":
+        region = ((0, 0, 0), (9, 3, 5))
+        wkwdask.save(VOXELS[:, :9, :3, :5] // 2, image_in(folder), region=region, mag=1)
 
 
 def run(name, folder):

@@ -89,6 +89,24 @@ def test_regions(bucket, image, shards):
 
 
 @pytest.mark.parametrize("image", IMAGES)
+def test_an_update(bucket, image):
+    url = image.format(bucket)
+    stored = {"chunk_shape": (16, 16, 16), "shard_shape": (32, 32, 32)}
+    wkwdask.save(VOXELS, url, voxel_size=(4, 4, 8), **stored)
+    wkwdask.build_pyramid(url, method="max", mags=["2-2-1", "4-4-2"], shard_shape=(16, 16, 16))
+    wkwdask.save(np.zeros((1, 9, 9, 9), np.uint8), url, region=((0, 0, 0), (9, 9, 9)), mag=1)
+    report = wkwdask.build_pyramid(url, update=True)
+    assert "3 files rebuilt, 19 copied by the server" in report.note
+    assert "nothing to do" in wkwdask.build_pyramid(url, update=True).note
+    levels = [wkwdask.read(url, mag=mag) for mag in ("2-2-1", "4-4-2")]
+    wkwdask.clean(url, grace_seconds=0)
+    wkwdask.build_pyramid(url, method="max", mags=["2-2-1", "4-4-2"], existing="overwrite")
+    for mag, voxels in zip(("2-2-1", "4-4-2"), levels, strict=True):
+        np.testing.assert_array_equal(wkwdask.read(url, mag=mag), voxels)
+    assert wkwdask.verify(url).is_sound
+
+
+@pytest.mark.parametrize("image", IMAGES)
 def test_writers_of_one_shard_keep_all_parts(bucket, image):
     url, expected = image.format(bucket), VOXELS.copy()
     wkwdask.save(VOXELS, url, voxel_size=(4, 4, 8), chunk_shape=(16, 16, 16))

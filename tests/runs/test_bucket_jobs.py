@@ -15,7 +15,7 @@ from faults.drivers import regions_of
 from support.bucket_faults import URL, faulty_bucket
 
 import wkwdask
-from wkwdask.errors import ExistsError, LockedError, ReplacedError, UnsupportedError
+from wkwdask.errors import ExistsError, LockedError, ReplacedError
 from wkwdask.formats.opening import find
 from wkwdask.ids import id_types
 from wkwdask.model.placement import job_in, plain_name
@@ -39,6 +39,7 @@ LAYERS = {
 }
 """Storage options of layers of a dataset, by their formats."""
 VOXELS = np.random.default_rng(1).integers(1, 255, (1, 40, 36, 20), np.uint8)
+CORNER = VOXELS[:, :9, :3, :5] // 2
 _STEP, _LONG_STEP = 23, 1 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 4
 """Requests between two that are tested in a short and in a long run."""
 
@@ -105,7 +106,27 @@ KINDS = [
     pytest.param("ngff", marks=_OF_ZARR),
     pytest.param("zarr3", marks=_OF_ZARR),
 ]
-JOBS = {"pyramid": pyramid, "replace": replace}
+
+
+def update(kind):
+    return pyramid(kind, update=True)
+
+
+def change_a_corner(kind, voxels=CORNER, mag="1"):
+    """Change voxels of a mag."""
+    region = ((0, 0, 0), voxels.shape[1:])
+    if kind in LAYERS:
+        return wkwdask.save(voxels, f"{IMAGE[kind]}/v/{mag}", region=region)
+    return wkwdask.save(voxels, IMAGE[kind], region=region, mag=mag)
+
+
+def out_of_date(kind):
+    pyramid(kind)
+    change_a_corner(kind)
+
+
+JOBS = {"pyramid": pyramid, "replace": replace, "update": update}
+BEFORE = {"update": out_of_date}
 
 
 def chosen(number, request):
@@ -123,6 +144,7 @@ RUNS = ["some", pytest.param("many", marks=pytest.mark.long)]
 def test_killed_at_any_request(bucket, kind, name, run, request):
     job = JOBS[name]
     save(kind)
+    BEFORE.get(name, lambda _: None)(kind)
     start, before = bucket.snapshot(), levels(kind)
     bucket.requests = []
     job(kind)
@@ -331,14 +353,6 @@ def test_a_plan_states_the_requests_of_a_job(bucket, kind):
     assert written / 1.3 < writes < 1.3 * written
     assert (len(made) - written) / 1.6 < reads < 1.6 * (len(made) - written)
     assert f"{writes:,} that write and {reads:,} that read" in str(plan)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_update_is_refused_with_the_way_out(bucket, kind):
-    save(kind)
-    pyramid(kind)
-    with pytest.raises(UnsupportedError, match='existing="overwrite" builds the mags anew'):
-        pyramid(kind, update=True)
 
 
 def test_replaced_levels_stay_for_a_grace(bucket):

@@ -20,7 +20,7 @@ from wkwdask.store.objects import memory_bucket, remote, writing
 from wkwdask.store.objects.writing import RefusedPut
 
 URL = "memory://bucket"
-_CALLS = ("read", "size", "names", "walk", "head", "put_once", "delete")
+_CALLS = ("read", "size", "names", "walk", "head", "put_once", "copy_once", "delete")
 
 
 class Killed(BaseException):
@@ -206,6 +206,7 @@ def unreliable_answers(seed):
     rng = random.Random(seed)
     put_once, read_state, older = memory_bucket.put_once, remote.RemoteStore.read_state, {}
     walk, delete, lately = memory_bucket.walk, memory_bucket.delete, deque(maxlen=3)
+    copy_once = memory_bucket.copy_once
 
     def put(url, data, expect, writer, access):
         content = data if isinstance(data, bytes) else data.read()
@@ -221,6 +222,12 @@ def unreliable_answers(seed):
         if kind > 0.9 and expect is not Expected.ANY:
             raise OSError("the answer was lost")
         return state
+
+    def copy(source, url, access):
+        copy_once(source, url, access)
+        lately.append((url, None))
+        if rng.random() < 0.2:
+            raise OSError("the answer was lost")
 
     def read(store, name, largest):
         url = store.path_of(name)
@@ -245,6 +252,7 @@ def unreliable_answers(seed):
 
     with (
         mock.patch.object(memory_bucket, "put_once", put),
+        mock.patch.object(memory_bucket, "copy_once", copy),
         mock.patch.object(memory_bucket, "delete", remove),
         mock.patch.object(memory_bucket, "walk", listed),
         mock.patch.object(remote.RemoteStore, "read_state", read),

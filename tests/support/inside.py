@@ -18,8 +18,9 @@ from wkwdask.runs import job as jobs
 from wkwdask.store import files, locks
 from wkwdask.store.objects import fsspec_files, object_store, remote
 from wkwdask.verbs import pyramid as pyramid_jobs
-from wkwdask.verbs import remove, update
+from wkwdask.verbs import remove
 from wkwdask.verbs import write as write_jobs
+from wkwdask.verbs.update import in_place
 from wkwdask.viewer import slices
 
 _LIMITS = {
@@ -49,7 +50,7 @@ _LIMITS = {
     "request_nbytes": [(remote.RemoteStore, "batch_nbytes")],  # of one request to a server
     "rows_of_ids": [(id_map, "ROWS"), (id_source, "ROWS")],  # of a table that are sorted in memory
     "sampled_files": [(array_files, "_SAMPLED_FILES")],  # that an estimate looks at
-    "save_seconds": [(update, "_SAVE_SECONDS")],  # between two records of an update
+    "save_seconds": [(in_place, "_SAVE_SECONDS")],  # between two records of an update
     "section_nbytes": [(slabs, "READING_NBYTES")],  # of pixels that are decoded at once
     "small_task_nbytes": [(pyramid, "_SMALL_TASK_NBYTES")],
     "smallest_region_vx": [(pyramid, "_SMALLEST_REGION_VX")],

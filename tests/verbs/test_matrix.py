@@ -163,8 +163,6 @@ IN_BUCKETS = frozenset(
 """Forms that are written in buckets: their documents name each level."""
 NOT_IN_BUCKETS = frozenset(
     {
-        "pyramid_box",
-        "pyramid_update",
         "repair",
         "repair_by_method",
     }

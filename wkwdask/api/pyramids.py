@@ -24,11 +24,12 @@ from wkwdask.geometry.mag import Mag
 from wkwdask.model.image import mag_or_key
 from wkwdask.model.options import make_options
 from wkwdask.runs.calls import same_call
+from wkwdask.runs.drive import Plan
 from wkwdask.runs.report import Report, merge_reports
 from wkwdask.runs.staged import join_interrupted_call
 from wkwdask.verbs.estimate import PyramidPlan, estimate_pyramid
 from wkwdask.verbs.pyramid import Pyramid, PyramidOptions, lay_out_pyramid
-from wkwdask.verbs.update import lay_out_update
+from wkwdask.verbs.update.plan import lay_out_update
 from wkwdask.verbs.upsample import UpsampleOptions, lay_out_upsample
 
 if TYPE_CHECKING:
@@ -98,7 +99,8 @@ def build_pyramid(
     update : bool or "content"
         Rebuild, in place, only the files whose source files changed (by size and time) and files
         that changed themselves, in the mags that were built from the finest mag. ``"content"``
-        ignores times: it computes all files again and replaces those that differ.
+        ignores times: it computes all files again and replaces those that differ. In a bucket,
+        mags with changes are replaced whole, and their other files are copied by the server.
     bounding_box : BoundingBox, str or sequence, optional
         Rebuild, in place, only the files that show this part of the layer: x, y, z, width, height,
         depth [voxels of mag 1].
@@ -205,12 +207,14 @@ def build_pyramid(
         raise ValueError(
             'update="content" rebuilds everything, bounding_box= a part; use one or the other'
         )
+    updates = (
+        lay_out_update(url, name, pyramid_options, by_content=update == "content", box=box)
+        for name in names
+    )
     return merge_reports(
         [
-            run_work(
-                lay_out_update(url, name, pyramid_options, by_content=update == "content", box=box)
-            )
-            for name in names
+            run_plan(work, force_space=force_space) if isinstance(work, Plan) else run_work(work)
+            for work in updates
         ]
     )
 

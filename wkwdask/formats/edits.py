@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from wkwdask.errors import ReplacedError, UnsupportedError
@@ -48,6 +48,9 @@ class DocumentEdit(MetadataEdit):
 
     def listed_now(self) -> tuple[str | None, ...]:
         return ()
+
+    def joined(self, other: Self) -> Self:
+        raise UnsupportedError(f"{self.kind}: levels of this kind are written one by one")
 
     def placed(self, job: str, listed: tuple[str | None, ...] | None) -> MetadataEdit:
         folder = next(iter(self.folders().values()), "")
@@ -125,6 +128,10 @@ class Edits(MetadataEdit):
         """Return what the dataset names; a job that died between the changes of two documents is
         completed before this one starts."""
         return self.edits[-1].listed_now()
+
+    def joined(self, other: Self) -> Self:
+        pairs = zip(self.edits, other.edits, strict=True)
+        return replace(self, edits=tuple(edit.joined(added) for edit, added in pairs))
 
     def placed(self, job: str, listed: tuple[str | None, ...] | None) -> MetadataEdit:
         *inner, outer = self.edits

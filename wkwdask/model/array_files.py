@@ -15,7 +15,7 @@ from wkwdask.geometry.bounding_box import BoundingBox, counted_from
 from wkwdask.geometry.grid import cell_range
 from wkwdask.model.layout import cell_batches
 from wkwdask.model.naming import FileVariant
-from wkwdask.model.states import summed_states
+from wkwdask.model.states import FILE_RECORD_NBYTES, summed_states
 from wkwdask.plans.cells import SparseCells, cell_map
 
 if TYPE_CHECKING:
@@ -230,6 +230,18 @@ class ArrayFiles:
         return [
             (listed.file, listed.variant) for listed in self.naming.list_files(self.store, files)
         ]
+
+    def recorded_states(self, record: IntArray) -> States:
+        """Return the states in the file record of the level as :meth:`stored_states` has them."""
+        return self._absolute(record[record[:, FILE_RECORD_NBYTES] > 0, :5])
+
+    def recorded_names(self, record: IntArray) -> Iterator[str]:
+        """Yield the names that the files in the file record of the level can have."""
+        assert self.naming is not None
+        for x, y, z, nbytes in record[:, : FILE_RECORD_NBYTES + 1].tolist():
+            units = [range(n, n + 1) for n in (x, y, z)]
+            for file, _ in self.naming.keys(self._files_of_units(units)) if nbytes else ():
+                yield from self.naming.names(file)
 
     def _units_in(self, box: BoundingBox) -> tuple[range, range, range]:
         """Return the groups of files that a box touches, counted from the array's first voxel."""

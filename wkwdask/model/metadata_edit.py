@@ -52,6 +52,10 @@ class MetadataEdit(Protocol):
         new levels replace any.
         """
 
+    def joined(self, other: Self) -> Self:
+        """Return the edit that also lists the levels that another one adds to the same image;
+        raises UnsupportedError if one edit cannot."""
+
     def listed_now(self) -> tuple[str | None, ...]:
         """Return the folder that the documents name now for each new level, None for none; empty
         for documents that name levels by their folders only."""

@@ -386,6 +386,10 @@ class Store(Protocol):
         """Return a store that can list its files. If a server has no listing, it is asked for each
         file, until one of the possible names exists."""
 
+    def with_states(self, names: Iterable[str]) -> Store:
+        """Return a store that knows its files and their states as they are now, some of whose names
+        are known; raises UnsupportedError for a server that states none."""
+
     def states(self, names: Iterable[str]) -> list[FileState | None]:
         """Return the states of files, None for each missing one."""
 

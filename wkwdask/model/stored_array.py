@@ -293,6 +293,22 @@ def with_listing(array: StoredArray) -> StoredArray:
     return array.at(array.store.with_listing(array.files.possible_names()))
 
 
+def by_files(array: StoredArray) -> StoredArray:
+    """Return an array whose shards are its files, as file records have them, if these have many
+    chunks."""
+    grid = array.grid
+    if grid.file is None or not array.layout.is_sharded:
+        return array
+    return replace(array, grid=replace(grid, unit=grid.file[1:]))
+
+
+def with_states(array: StoredArray, record: IntArray | None) -> StoredArray:
+    """Return an array that knows the states of its files as they are now; given its file record, if
+    there is one."""
+    names = () if record is None else array.files.recorded_names(record)
+    return array.at(array.store.with_states(names))
+
+
 def without_listing(array: StoredArray) -> StoredArray:
     """Return an array without the list of its remote files, small to pickle."""
     return array.at(array.store.at(array.store.url)) if array.store.is_remote else array

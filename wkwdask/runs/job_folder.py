@@ -108,10 +108,12 @@ class NewMag:
     """Folder of the level that the metadata do not name any more, if it is another one."""
     is_level: bool = True
     """Whether it keeps its records; other folders have them only until they are published."""
+    made: dict[str, Any] | None = None
+    """Provenance of its voxels, if the job has not made all of them."""
 
     def records(self, provenance: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
         """Yield names and contents of the records that stay in the mag."""
-        stated = {"mag": self.mag, "box": self.box}
+        stated = {"mag": self.mag, "box": self.box, "made": self.made}
         own: dict[str, Any] = {name: value for name, value in stated.items() if value is not None}
         yield PROVENANCE_NAME, format_provenance({**provenance, **own})
         if self.file_record is not None:

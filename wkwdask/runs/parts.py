@@ -378,6 +378,12 @@ class ShardTally:
         """File record: one row per shard, see ``wkwdask.store.records``."""
         return np.array(self._rows, np.int64).reshape(-1, FILE_RECORD_COLUMNS)
 
+    def set_sources(self, sources: dict[Vec3, int]) -> None:
+        """Record the digest of the source files of each shard; 0 for other shards."""
+        rows = self.shards
+        rows[:, 5] = [sources.get((x, y, z), 0) for x, y, z in rows[:, :3].tolist()]
+        self._rows = array("q", rows.tobytes())
+
     def occupied(self, cell_shape: Vec3, shift: Vec3) -> CellMap:
         """Return the cells with voxels in a stored shard; cells are counted in the coordinates of
         the target plus ``shift``."""

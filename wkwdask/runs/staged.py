@@ -99,6 +99,8 @@ class StagedJob(ABC):
     resumed_by: str | None = None
     """Value of ``existing=`` that resumes the job once it is interrupted; None for that of its own
     call."""
+    discarded_by: str = 'existing="restart" starts over'
+    """What discards the finished work of the job once it is interrupted."""
 
     @property
     def root(self) -> str:
@@ -171,9 +173,7 @@ class StagedJob(ABC):
             error.add_note(f"the locks of the job stay until its lease ends: {another}")
             return
         if is_kept:
-            add_resume_note(
-                error, self.root, self.resumed_by, needs_array=not self.resumes_automatically
-            )
+            add_resume_note(error, self)
 
     def _end(self) -> bool:
         """End this attempt, without leaving an empty folder; return whether finished work stays for
@@ -196,8 +196,9 @@ class StagedMags(StagedJob):
     """Change of the metadata on publication."""
     is_pyramid: bool = False
     """Whether each mag after the first is downsampled from the one before."""
-    voxel_provenance: dict[str, Any] | None = None
-    """Provenance of the voxels, if this job only stores them in another way."""
+    voxel_provenance: tuple[dict[str, Any], ...] = ()
+    """Provenance of the voxels of each mag, if this job only stores them in another way or updates
+    them."""
     ignored_settings: tuple[str, ...] = ()
     """Settings that may differ on resume."""
     box: BoundingBox | None = None
@@ -424,17 +425,22 @@ class StagedMags(StagedJob):
                 (*box.topleft, *box.size),
                 format_file_record(rows),
                 None if listed == folder else listed,
+                made=made,
             )
-            for target, folder, box, rows, listed in zip(
-                self.targets, self.published, boxes, rows_of_all, self._listed_now(), strict=True
+            for target, folder, box, rows, listed, made in zip(
+                self.targets,
+                self.published,
+                boxes,
+                rows_of_all,
+                self._listed_now(),
+                self.voxel_provenance or [None] * len(boxes),
+                strict=True,
             )
         ]
-        made = {} if self.voxel_provenance is None else {"made": self.voxel_provenance}
         provenance = {
             "settings": self.settings,
             "report": report.to_json(),
             "call": call_of(self.root),
-            **made,
         }
         job_folder.publish(new_mags, self._edit_with_maxima(report), provenance)
         _logger.info("published %s", ", ".join(self.published))
@@ -452,7 +458,7 @@ class StagedMags(StagedJob):
             return None
         maxima = tuple(mag.maximum if isinstance(mag.maximum, int) else None for mag in report.mags)
         return self.edit.with_maxima(
-            maxima, is_new_content=self.voxel_provenance is None and is_occupied(self.listed[0])
+            maxima, is_new_content=not self.voxel_provenance and is_occupied(self.listed[0])
         )
 
     def _job_folder(self) -> JobFolder:
@@ -574,22 +580,22 @@ def check_same_settings(
     raise ResumeError(f"{what}: made with other settings: {'; '.join(differences)}; {advice}")
 
 
-def add_resume_note(
-    error: BaseException, root: str, resumed_by: str | None, *, needs_array: bool = False
-) -> None:
+def add_resume_note(error: BaseException, job: StagedJob) -> None:
     """Note on an error how much finished work an interrupted job keeps, and what resumes it."""
     said = [str(error), *getattr(error, "__notes__", ())]
     if isinstance(error, ResumeError) or any("existing=" in text for text in said):
         # it names the only way that is left, or is of a job inside of this one
         return
-    count, nbytes = finished_work(root)
+    count, nbytes = finished_work(job.root)
     kept = f"finished work is kept ({counted(count, 'task')}, {format_nbytes(nbytes)})"
-    if needs_array:
-        same = "" if resumed_by else "the same call with the same array resumes, "
+    if not job.resumes_automatically:
+        same = "" if job.resumed_by else "the same call with the same array resumes, "
         error.add_note(f'{kept}: {same}existing="resume" resumes with any array')
     else:
-        same = f'the same call with existing="{resumed_by}"' if resumed_by else "the same call"
-        error.add_note(f'{kept}: {same} resumes, existing="restart" starts over')
+        same = "the same call"
+        if job.resumed_by:
+            same += f' with existing="{job.resumed_by}"'
+        error.add_note(f"{kept}: {same} resumes, {job.discarded_by}")
 
 
 def finish_interrupted_publication(

@@ -157,6 +157,14 @@ def upload(path: str, store: Store, name: str) -> None:
     forget_zip(store.path_of(name))
 
 
+def copy_objects(source: str, target: str, names: Sequence[str]) -> None:
+    """Copy objects from one folder of a bucket to another by its server; those that exist there
+    stay."""
+    store = store_at(target)
+    assert isinstance(store, RemoteStore)
+    store.copy(source, names)
+
+
 def real_target(path: str) -> str:
     """Return the real path of a folder to write, existing or new; raises MissingError where a link
     on the way leads nowhere."""

@@ -237,6 +237,10 @@ class FolderStore:
         del names
         return self
 
+    def with_states(self, names: Iterable[str]) -> FolderStore:
+        del names
+        return self
+
     def states(self, names: Iterable[str]) -> list[FileState | None]:
         return files.states_in(self.url, names)
 

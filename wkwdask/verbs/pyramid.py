@@ -29,7 +29,7 @@ from wkwdask.geometry.vectors import times
 from wkwdask.kernels.window.reduce import BOOL_METHOD, IGNORE_ZERO_METHODS, METHODS
 from wkwdask.model.levels import ratio_of
 from wkwdask.model.states import FILE_RECORD_COLUMNS, States, digest, grouped_digests
-from wkwdask.model.stored_array import StoredArray
+from wkwdask.model.stored_array import StoredArray, by_files
 from wkwdask.model.summary import counted
 from wkwdask.model.volume import voxel_nbytes
 from wkwdask.model.writing.file_buffer import MEMORY_NBYTES
@@ -66,6 +66,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from wkwdask.array_types import IntArray
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.image import Image
@@ -406,19 +407,22 @@ class ExistingMag:
     """Box of the finer mag when the record was written [voxels of the finer mag, in the coordinates
     of ``finer``]."""
 
+    def stored_states(self) -> States:
+        """Return the states of its own files."""
+        return self.target.as_volume().files.stored_states()
 
-def changed_shards(mag: ExistingMag) -> set[Vec3]:
+
+def changed_shards(mag: ExistingMag, sources: States, stored: States) -> set[Vec3]:
     """Return the shards that differ from the mag's record, or whose sources have changed since it
-    was written."""
+    was written; given the states of the files of the finer mag, and of its own."""
     target, finer = mag.target, mag.finer
-    current = grouped_digests(
-        finer.files.stored_states(), finer.shard_shape, footprint(finer, target)
-    )
+    current = grouped_digests(sources, finer.shard_shape, footprint(finer, target))
     record = np.empty((0, FILE_RECORD_COLUMNS), np.int64) if mag.record is None else mag.record
     recorded = {(x, y, z): sources for x, y, z, _, _, sources in record.tolist()}
     shards = current.keys() | recorded.keys()
     changed = {shard for shard in shards if current.get(shard, 0) != recorded.get(shard, 0)}
-    changed |= _changed_files(target, record)
+    before = {tuple(row[:5]) for row in record.tolist() if row[3]}
+    changed |= {(x, y, z) for x, y, z, _, _ in set(map(tuple, stored.tolist())) ^ before}
     # Windows at the border contain only voxels inside the box. So a shard changes if a new box cuts
     # its footprint elsewhere, even if no file has changed.
     if mag.old_box is not None and mag.old_box != finer.box:
@@ -429,13 +433,6 @@ def changed_shards(mag: ExistingMag) -> set[Vec3]:
         }
     ranges = cell_range(target.box, target.shard_shape)
     return {shard for shard in changed if all(n in r for n, r in zip(shard, ranges, strict=True))}
-
-
-def _changed_files(target: TargetArray, record: npt.NDArray[np.int64]) -> set[Vec3]:
-    """Return the shards whose files differ from the record: removed, replaced or added."""
-    stored = {tuple(row) for row in target.as_volume().files.stored_states().tolist()}
-    recorded = {tuple(row[:5]) for row in record.tolist() if row[3]}
-    return {(row[0], row[1], row[2]) for row in stored ^ recorded}
 
 
 def _footprint_in(shard: Vec3, mag: ExistingMag, box: BoundingBox) -> BoundingBox:
@@ -508,6 +505,8 @@ class Pyramid(Plan):
     """Warnings about properties of the mags that a viewer displays incorrectly."""
     occupied: CellMap | None = field(default=None, compare=False, repr=False)
     """Regions of the first pass with a stored file, None if unknown."""
+    record: IntArray | None = field(default=None, compare=False, repr=False)
+    """File record of a source in a bucket, whose states no task knows; None without one."""
     placed_as: str = ""
     """Description of the voxels around the boxes of the mags, see
     :class:`wkwdask.model.writing.target_image.NewLevels`."""
@@ -559,7 +558,19 @@ class Pyramid(Plan):
     def phases(self) -> Generator[Phase, str, Outcome]:
         job = self.job()
         note = yield Phase(job, f"pyramid of {self.staged.parent}")
+        if self.record is not None:
+            job.tallies[0].set_sources(self._recorded_sources(self.record))
         return Outcome(job.tallies, "; ".join(filter(None, [note, self.placed_as])))
+
+    def _recorded_sources(self, record: IntArray) -> dict[Vec3, int]:
+        """Return the digest of the source files of each shard of the first mag."""
+        assert isinstance(self.source, StoredArray)
+        source = by_files(self.source.moved(self.passes[0].source_shift))
+        return grouped_digests(
+            source.files.recorded_states(record),
+            source.shard_shape,
+            footprint(source, self.staged.targets[0]),
+        )
 
     def check_unchanged(self) -> None:
         check_not_replaced(self.source)
@@ -577,11 +588,10 @@ class Pyramid(Plan):
             return report
         for target, folder in zip(self.staged.targets, self.staged.listed, strict=True):
             published = target.built_in(folder)
-            changed = changed_shards(
-                ExistingMag(
-                    published, finer, self.method, self.ignore_zero, read_file_record(folder), None
-                )
+            mag = ExistingMag(
+                published, finer, self.method, self.ignore_zero, read_file_record(folder), None
             )
+            changed = changed_shards(mag, finer.files.stored_states(), mag.stored_states())
             if changed:
                 were, them = (
                     ("was changed, or is", "it")
@@ -645,7 +655,10 @@ def lay_out_pyramid(
     passes = tuple(plan_offset_passes(source.box, mags, origins, tilings, workers, draft.shapes()))
     regions = [plan.levels[0].region_shape for plan in passes]
     occupied = [source.files.occupied(plan.source_region_shape) for plan in passes[:1]]
-    record = {"regions": regions, "presence": digest_of_cells(occupied)}
+    is_known = isinstance(source, StoredArray) and is_bucket(source.name)
+    files = read_file_record(source.name) if is_known else None
+    presence = digest_of_cells(occupied) + (f"-{digest(files)}" if files is not None else "")
+    record = {"regions": regions, "presence": presence}
     task_nbytes = max(
         (
             plan.memory_nbytes(nbytes_per_voxel) + len(plan.levels) * MEMORY_NBYTES
@@ -672,6 +685,7 @@ def lay_out_pyramid(
         levels.stored_as,
         levels.warnings,
         known,
+        files,
         levels.placed_as,
     )
 

@@ -362,9 +362,9 @@ def lay_out(
     )
     provenance = read_provenance(source.name)
     voxel_provenance = (
-        provenance.get("made", provenance)
+        (provenance.get("made", provenance),)
         if options.command != "merge" and options.box is None
-        else None
+        else ()
     )
     return replace(job, staged=replace(job.staged, voxel_provenance=voxel_provenance))
 

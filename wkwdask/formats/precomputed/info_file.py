@@ -103,6 +103,9 @@ class InfoEdit(DocumentEdit):
         provenance = format_json(self.provenance).encode()
         create_document(store_at(self.folder), PROVENANCE_FILE_NAME, provenance)
 
+    def joined(self, other: InfoEdit) -> InfoEdit:
+        return replace(self, scales=(*self.scales, *other.scales))
+
     def placed(self, job: str, listed: tuple[str | None, ...] | None) -> InfoEdit:
         scales = [replace(scale, key=placed_name(scale.key, job)) for scale in self.scales]
         return replace(self, scales=tuple(scales), listed=listed)

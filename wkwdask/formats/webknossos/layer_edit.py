@@ -86,6 +86,9 @@ class LayerEdit(DocumentEdit):
         )
         update_datasource(self.dataset_folder, change, new, allow_external=True)
 
+    def joined(self, other: LayerEdit) -> LayerEdit:
+        return replace(self, mags=(*self.mags, *other.mags))
+
     def placed(self, job: str, listed: tuple[str | None, ...] | None) -> LayerEdit:
         mags = [
             (mag, placed_name(path.rstrip("/"), job), fields) for mag, path, fields in self.mags

@@ -227,6 +227,10 @@ class NgffEdit(DocumentEdit):
     def _zarr_format(self) -> int:
         return zarr_format_of(self.version)
 
+    def joined(self, other: NgffEdit) -> NgffEdit:
+        entries = [*self.image["datasets"], *other.image["datasets"]]
+        return replace(self, image={**self.image, "datasets": entries})
+
     def placed(self, job: str, listed: tuple[str | None, ...] | None) -> NgffEdit:
         def named(image: dict[str, Any]) -> dict[str, Any]:
             entries = [

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from wkwdask.errors import BoundsError, LockedError, UnsupportedError
 from wkwdask.model.store import Conflict
-from wkwdask.model.stored_array import StoredArray
+from wkwdask.model.stored_array import StoredArray, by_files
 from wkwdask.model.volume import relative_to, voxel_nbytes
 from wkwdask.model.writing.encoding import BoxEncoder
 from wkwdask.model.writing.joining import join_shard
@@ -266,7 +266,7 @@ class TargetArray:
 
 def in_place_target(array: StoredArray, write: InPlaceWrite) -> TargetArray:
     """Return an existing array as the target of an in-place write."""
-    name, layout, grid = array.name, array.layout, array.grid
+    name, grid = array.name, array.grid
     is_read_only = array.store.is_remote and not array.store.can.compares
     if is_read_only or array.naming is None or array.codec.is_opaque or grid.file is None:
         raise UnsupportedError(
@@ -285,10 +285,7 @@ def in_place_target(array: StoredArray, write: InPlaceWrite) -> TargetArray:
         )
     if not array.extent.contains(write.box):
         raise BoundsError(f"{name}: box {write.box} reaches outside {array.extent}")
-    unit = grid.file[1:] if layout.is_sharded else grid.unit
-    target = replace(
-        array.at(array.store.at(write.folder)), grid=replace(grid, unit=unit), crop=write.box
-    )
+    target = replace(by_files(array.at(array.store.at(write.folder))), crop=write.box)
     return TargetArray(
         target,
         target.store.at(write.staging),

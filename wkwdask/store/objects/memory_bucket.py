@@ -111,6 +111,16 @@ def put_once(
     return state
 
 
+def copy_once(source: str, url: str, access: Access) -> None:
+    """Copy an object; raises RefusedPut if the name is taken."""
+    found = _found(source, access)
+    with _lock:
+        if url in _objects:
+            raise RefusedPut
+        state = State(None, str(next(_versions)))
+        _objects[url] = found._replace(state=state, modified=time.time())
+
+
 def delete(urls: Sequence[str], access: Access) -> None:
     """Delete objects; absent ones are no error."""
     del access

@@ -392,6 +392,19 @@ def _put(
 
 
 @_with_fresh_keys
+def copy_once(source: str, url: str, access: Access) -> None:
+    """Copy an object inside of its bucket; raises RefusedPut if the name is taken."""
+    exceptions: Any = import_extra("obstore.exceptions", url, "remote")
+    connection, key = connect(url, access)
+    try:
+        _obstore().copy(connection.store, connect(source, access)[1], key, overwrite=False)
+    except (FileExistsError, exceptions.AlreadyExistsError, exceptions.PreconditionError):
+        raise RefusedPut from None
+    except Exception as error:  # obstore's own errors, and builtin ones
+        _raise(error, url, connection, access, "written")
+
+
+@_with_fresh_keys
 def delete(urls: Sequence[str], access: Access) -> None:
     """Delete objects; absent ones are no error."""
     for first in range(0, len(urls), _DELETED_AT_ONCE):

@@ -332,7 +332,15 @@ class RemoteStore:
             sizes = dict(self.client.walk(self.url, self.access))
         except UnsupportedError:
             sizes = self._sizes(names)
-        return replace(self, listing=RemoteListing(self.url, sizes))
+        states = {name: FileState(nbytes, 0) for name, nbytes in sizes.items()}
+        return replace(self, listing=RemoteListing(self.url, states))
+
+    def with_states(self, names: Iterable[str]) -> RemoteStore:
+        listed = (name for name, _ in self.client.walk(self.url, self.access))
+        names = list(dict.fromkeys((*names, *listed)))  # a listing may lag behind
+        found = zip(names, replace(self, listing=None).states(names), strict=True)
+        states = {name: state for name, state in found if state is not None}
+        return replace(self, listing=RemoteListing(self.url, states))
 
     def _sizes(self, names: Iterable[Sequence[str]]) -> dict[str, int]:
         """Ask for the sizes of files by all their possible names."""
@@ -391,8 +399,7 @@ class RemoteStore:
         """Return the states of objects, or the listed sizes; raises UnsupportedError if the files
         are unknown."""
         if self.listing is not None:
-            sizes = self.listing.sizes
-            return [FileState(sizes[name], 0) if name in sizes else None for name in names]
+            return [self.listing.states.get(name) for name in names]
         if not is_bucket(self.url):
             raise UnsupportedError(f"{self.url}: remote files cannot be inspected")
         found = for_all(lambda name: self.client.head(self.path_of(name), self.access), list(names))
@@ -482,6 +489,18 @@ class RemoteStore:
 
     def _publish_all(self, items: list[tuple[str, bytes]]) -> None:
         for_all(lambda item: self.publish(*item), items)
+
+    def copy(self, source: str, names: Sequence[str]) -> None:
+        """Copy objects of another folder of the bucket, under the same names; those that exist here
+        stay."""
+        client = self._writable()
+
+        def copy(name: str) -> None:
+            url = self.path_of(name)
+            writing.copy(client, f"{source}/{name}", url, self.access)
+            forget(url)
+
+        for_all(copy, names)
 
     def delete(self, *names: str) -> None:
         self._delete(list(map(self.path_of, names)))

@@ -61,6 +61,10 @@ class Writing(Protocol):
     ) -> State:
         """Store an object; raises :class:`RefusedPut`, or OSError if the outcome is unknown."""
 
+    def copy_once(self, source: str, url: str, access: Access) -> None:
+        """Copy an object inside of its bucket; raises :class:`RefusedPut` if the name is taken, or
+        OSError if the outcome is unknown."""
+
     def delete(self, urls: Sequence[str], access: Access) -> None:
         """Delete objects; absent ones are no error."""
 
@@ -98,6 +102,23 @@ def put(
             if pause == _PAUSES_SECONDS[-1]:
                 raise
     raise Conflict(url)
+
+
+def copy(client: Writing, source: str, url: str, access: Access) -> None:
+    """Copy an object inside of its bucket, unless the name is taken: by an earlier copy, whose
+    answer may have been lost."""
+    for number, pause in enumerate(_PAUSES_SECONDS, 1):
+        time.sleep(pause * random.uniform(0.5, 1))
+        try:
+            return client.copy_once(source, url, access)
+        except RefusedPut:
+            return None
+        except (FileNotFoundError, PermissionError):
+            raise
+        except OSError:
+            if number == len(_PAUSES_SECONDS):
+                raise
+    return None
 
 
 def _is_expected(found: Found | None, expect: Expectation) -> bool:

@@ -1,0 +1,1 @@
+"""Updates of pyramids: existing coarser mags follow the changes of finer files."""
