@@ -7,7 +7,7 @@ from pathlib import Path
 
 project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
 extras = project["optional-dependencies"]
-names = ("analysis", "cluster", "convert", "precomputed", "remote", "zarr", "test")
+names = ("analysis", "cluster", "convert", "meshes", "precomputed", "remote", "zarr", "test")
 for requirement in project["dependencies"] + [one for name in names for one in extras[name]]:
     name, version = re.fullmatch(r"([\w-]+)(?:\[[\w,]+\])?>=([\d.]+)", requirement).groups()
     print(f"{name}=={version}")

@@ -25,8 +25,9 @@ FLOORS = {
     "runs": 5,
     "verbs": 6,
     "ids": 7,
-    "graphs": 8,
-    "api": 9, "cli": 9, "clusters": 9, "viewer": 9, "xarray": 9, "__main__": 9, "": 9,
+    "meshing": 8,
+    "graphs": 9,
+    "api": 10, "cli": 10, "clusters": 10, "viewer": 10, "xarray": 10, "__main__": 10, "": 10,
 }  # fmt: skip
 TOP = FLOORS["api"]
 WITHOUT_DASK = FLOORS["graphs"] - 1  # the highest floor that never imports dask
@@ -42,6 +43,7 @@ HAS_NO_FILES = {
     "runs",
     "verbs",
     "ids",
+    "meshing",
     "graphs",
     "api",
     "viewer",
@@ -436,6 +438,10 @@ NAMES_FORMATS = {
     # what only WEBKNOSSOS has
     "ids.remap_layer": "NML",
     "ids.survey": "datasource-properties.json",
+    # meshes are files of one format
+    "meshing.grid": "positions in a fragment",
+    "meshing.tasks": "manifests",
+    "meshing.plan": "info of a volume and of its meshes",
     # what follows goes when options and summaries are asked of the registry
     "api.checks": "verify",
     "api.options": "the type of sharding=",

@@ -1,9 +1,9 @@
 """Process webKNOSSOS-wrap (WKW), Neuroglancer precomputed, N5 and OME-NGFF voxel volumes with dask.
 
 Public names are listed in ``__all__``; each is loaded on first use. Functions are defined in
-``wkwdask.api``, one module per topic. Below it, ``verbs`` and ``ids`` plan the work, ``runs`` and
-``graphs`` execute it, ``formats`` reads and writes each format, and ``geometry`` and ``kernels`` do
-the arithmetic. A reader starts at :mod:`wkwdask.api.access`.
+``wkwdask.api``, one module per topic. Below it, ``verbs``, ``ids`` and ``meshing`` plan the work,
+``runs`` and ``graphs`` execute it, ``formats`` reads and writes each format, and ``geometry`` and
+``kernels`` do the arithmetic. A reader starts at :mod:`wkwdask.api.access`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ _MODULES = {
     "api.datasets": "Dataset create_dataset open_dataset",
     "api.apply": "apply",
     "api.layers": "Layer LayerMag",
+    "api.meshes": "meshes",
     "api.pyramids": "build_pyramid plan_pyramid upsample",
     "api.reader": "Reader reader",
     "api.segment": "segment",
@@ -45,6 +46,7 @@ _MODULES = {
     "geometry.bounding_box": "BoundingBox",
     "geometry.mag": "Mag",
     "ids.segment": "SegmentPlan",
+    "meshing.plan": "MeshPlan",
     "model.faults": "Fault",
     "runs.report": "Report RmReport",
     "verbs.diff": "Diff",
@@ -76,6 +78,7 @@ __all__ = [
     "LockedError",
     "Mag",
     "ManifestReport",
+    "MeshPlan",
     "MissingError",
     "PyramidPlan",
     "Reader",
@@ -112,6 +115,7 @@ __all__ = [
     "label_statistics",
     "make_demo",
     "merge",
+    "meshes",
     "n5_as_zarr",
     "n5_store",
     "offset_codec",
@@ -159,6 +163,7 @@ if TYPE_CHECKING:
     from wkwdask.api.copies import compress, copy, rechunk, rm
     from wkwdask.api.datasets import Dataset, create_dataset, open_dataset
     from wkwdask.api.layers import Layer, LayerMag
+    from wkwdask.api.meshes import meshes
     from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
     from wkwdask.api.reader import Reader, reader
     from wkwdask.api.segment import segment
@@ -201,6 +206,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
     from wkwdask.ids.segment import SegmentPlan
+    from wkwdask.meshing.plan import MeshPlan
     from wkwdask.model.faults import Fault
     from wkwdask.runs.cleaning import clean
     from wkwdask.runs.report import Report, RmReport

@@ -42,6 +42,7 @@ CALLS = [
     ("apply --reduce", "numpy:count_nonzero", "DS/cells/1"),
     ("segment --dry-run", "numpy:copy", "DS/cells/1", "DS/blocks/1", "--halo", "2"),
     ("segment", "numpy:copy", "DS/cells/1", "DS/blocks/1", "--halo", "2"),
+    ("meshes", "precomputed://missing", FOUND),
     ("components", "DS/cells/1", "DS/split/1"),
     ("remap", "DS/cells/1", "DS/mapped/1", "map.csv"),
     ("dust", "DS/cells/1", "DS/clean/1", "--min-voxels", "2"),

@@ -108,6 +108,23 @@ def test_blocks_are_segmented_matched_and_numbered(slurm, ds, tmp_path, capsys):
     )
 
 
+@pytest.mark.needs("zmesh", "DracoPy", "pyfqmr")
+def test_labels_are_meshed(slurm, ds, tmp_path, capsys):
+    volume = tmp_path / "volume"
+    wkwdask.convert(ds / "seg", f"precomputed://{volume}")
+    wkwdask.meshes(f"precomputed://{volume}", volume / "serial", cell=24)
+    jobs = submit(
+        capsys, "meshes", f"precomputed://{volume}", volume / "mesh", "--cell", "24", "--overwrite"
+    )
+    state, printed = finished(slurm, jobs)
+    assert state == "COMPLETED", printed
+    serial, array = (
+        {path.name: path.read_bytes() for path in (volume / name).iterdir()}
+        for name in ("serial", "mesh")
+    )
+    assert array == serial
+
+
 def test_elements_import_a_function_from_a_file(slurm, ds, tmp_path, capsys):
     (tmp_path / "mine.py").write_text("def double(x):\n    return x * 2\n")
     state, printed = finished(

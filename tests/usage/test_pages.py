@@ -34,6 +34,7 @@ PAGES = [
     *(path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").rglob("*.md"))),
 ]
 EXTRAS = (
+    "DracoPy",
     "compresso",
     "h5py",
     "imagecodecs",
@@ -42,9 +43,11 @@ EXTRAS = (
     "neuroglancer",
     "pandas",
     "pyarrow",
+    "pyfqmr",
     "scipy",
     "tifffile",
     "zarr",
+    "zmesh",
 )
 PACKAGES = {
     "cellpose": "cellpose",

@@ -29,6 +29,7 @@ from wkwdask.cli import (
     copies,
     datasets,
     doctor,
+    meshes,
     segment,
     segmentations,
     view,
@@ -100,6 +101,7 @@ cli.sections = {
         segmentations.dust,
         segmentations.renumber,
         segmentations.merge,
+        meshes.meshes,
     ),
     "Check and repair": (checks.verify, checks.repair, checks.diff, checks.clean),
     "Clusters": (

@@ -206,7 +206,7 @@ def lay_out_remap(
             f"{source.name}: ids are integers, got {source.dtype.name} to be stored as {dtype.name}"
         )
     destination = request.target_image_of_same_mag(opened)
-    id_source = _opened(mapping, source)
+    id_source = open_id_source(mapping, source)
     box = source.box
     area = where_box(source.name, options.where, box)
     spec = LevelSpec(box, dtype, 1)
@@ -241,7 +241,7 @@ def lay_out_remap(
     return Remap(source, id_source, application, target, staged, options.default == "keep")
 
 
-def _opened(mapping: Any, source: Volume) -> IdSource:
+def open_id_source(mapping: Any, source: Volume) -> IdSource:
     """Open a mapping; an NML is looked up in the source."""
     if isinstance(mapping, (str, os.PathLike)) and os.fspath(mapping).lower().endswith(".nml"):
         path = local_path(mapping)

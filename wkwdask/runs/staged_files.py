@@ -16,6 +16,7 @@ from wkwdask.store.store import folders_of, store_at
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from wkwdask.model.metadata_edit import MetadataEdit
     from wkwdask.runs.parts import ShardTally
 
 
@@ -27,6 +28,8 @@ class StagedFiles(StagedJob):
     """Number of voxels, for the report."""
     check: Callable[[str, str], None]
     """Raises ExistsError unless a policy allows to write what is at the target; picklable."""
+    edit: MetadataEdit | None = None
+    """Change of the document that names the result, made when it is published."""
 
     @property
     def target(self) -> str:
@@ -48,16 +51,29 @@ class StagedFiles(StagedJob):
         return ()
 
     def start(self) -> Report | None:
+        if self.edit is not None:
+            self.edit.check_writable()
         if self._take_folder() is None:
+            self._check_document()
             return None
         return self._report(_measure(self.target, sync=False), 0.0, FINISHED_NOTE)
+
+    def _check_document(self) -> None:
+        """Check under the locks that the document can name the result; on an error, end the job."""
+        try:
+            if self.edit is not None:
+                self.edit.check_current()
+        except BaseException:
+            self._end()
+            raise
 
     def publish(self, tallies: Sequence[ShardTally], note: str = "") -> Report:
         """Flush the result to disk and rename it to the target."""
         job_folder = self._job_folder()
         seconds = job_folder.seconds()
         size = _measure(self.built, sync=True)
-        job_folder.publish([NewMag(basename(self.built), self.target, is_level=False)], None, {})
+        new = NewMag(basename(self.built), self.target, is_level=False)
+        job_folder.publish([new], self.edit, {})
         return self._report(size, seconds, note)
 
     def _report(self, size: tuple[int, int], seconds: float, note: str) -> Report:
@@ -69,7 +85,8 @@ class StagedFiles(StagedJob):
         def check(existing: str) -> None:
             self.check(self.target, existing)
 
-        return JobFolder(self.parent, self.owner, self.folders, check=check)
+        datasets = () if self.edit is None else tuple(self.edit.folders().values())
+        return JobFolder(self.parent, self.owner, self.folders, datasets=datasets, check=check)
 
 
 def _measure(path: str, *, sync: bool) -> tuple[int, int]:

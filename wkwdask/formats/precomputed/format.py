@@ -21,6 +21,7 @@ from wkwdask.formats.precomputed.info import (
 from wkwdask.formats.precomputed.info_file import InfoEdit, InfoRemoval, read_info
 from wkwdask.formats.precomputed.inspection import info_faults, scale_scopes
 from wkwdask.formats.precomputed.layer import NAME, PREFIX, is_volume, open_precomputed_layer
+from wkwdask.formats.precomputed.meshes import MeshEdit
 from wkwdask.formats.precomputed.naming import file_sizes, first_data_file, first_stray_file
 from wkwdask.formats.precomputed.options import PrecomputedOptions
 from wkwdask.formats.precomputed.target import target_volume
@@ -72,7 +73,7 @@ class PrecomputedFormat(ArrayFormat):
     options = PrecomputedOptions
     url_name = NAME
     documents = (FILE_NAME,)
-    edits = (InfoEdit, InfoRemoval)
+    edits = (InfoEdit, InfoRemoval, MeshEdit)
     level_folders = ScaleFolders("a precomputed scale")
     container = ImageFolder(level_folders, (FILE_NAME, PROVENANCE_FILE_NAME), InfoRemoval)
 

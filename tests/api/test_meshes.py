@@ -1,0 +1,429 @@
+"""Meshes of any source, with every option and runner, and after every interruption."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import dask
+import numpy as np
+import pytest
+from faults.drivers import stopping, tasks_run_by
+from faults.trees import leftovers
+from support.commands import run_here
+from support.mesh_files import num_levels, num_open_edges, read_level, volume, voxelised
+
+import wkwdask
+from wkwdask.errors import (
+    BoundsError,
+    ExistsError,
+    FormatError,
+    LockedError,
+    MissingError,
+    ResumeError,
+    UnsupportedError,
+)
+from wkwdask.meshing.surface import Simplifier
+
+pytestmark = pytest.mark.needs("zmesh", "DracoPy", "pyfqmr")
+SHAPE, LENGTHS, OFFSET = (40, 30, 20), (8.0, 6.0, 30.0), (13, 8, 5)
+LARGE = 2**53 + 1
+
+
+class StopError(BaseException):
+    """End of a job that nothing in it expects."""
+
+
+def boxes(dtype=np.uint32):
+    """Labels of three boxes; the second touches the border of the volume."""
+    labels = np.zeros(SHAPE, dtype)
+    labels[3:35, 4:12, 4:16] = 1
+    labels[3:40, 15:25, 4:16] = 2
+    labels[5:8, 27, 5:7] = 3
+    return labels
+
+
+def save(folder, labels, **options):
+    url = f"precomputed://{folder}"
+    placed = {"offset": OFFSET, "voxel_size": LENGTHS, "category": "segmentation"}
+    wkwdask.save(labels, url, **{**placed, **options})
+    return url
+
+
+@pytest.fixture
+def cells(tmp_path):
+    return save(tmp_path / "cells", boxes())
+
+
+def meshed_labels(folder):
+    return sorted(int(path.name) for path in Path(folder).iterdir() if path.name.isdigit())
+
+
+def files_of(folder):
+    return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+
+
+def inside(folder, label, lengths=LENGTHS, offset=OFFSET, shape=SHAPE):
+    vertices, faces = read_level(folder, label, 0)
+    assert num_open_edges(vertices, faces) == 0
+    return voxelised(vertices / lengths - offset, faces, shape)
+
+
+def test_info_names_the_meshes(tmp_path, cells):
+    before = json.loads((tmp_path / "cells" / "info").read_bytes())
+    report = wkwdask.meshes(cells, cell=12)
+    assert report.note.startswith("3 labels; ")
+    assert json.loads((tmp_path / "cells" / "info").read_bytes()) == {**before, "mesh": "mesh"}
+    folder = tmp_path / "cells" / "mesh"
+    assert meshed_labels(folder) == [1, 2, 3]
+    assert [num_levels(folder, label) for label in (1, 2, 3)] == [3, 3, 1]
+    assert leftovers(tmp_path) == []
+    assert (wkwdask.read(cells)[0] == boxes()).all()
+    assert wkwdask.verify(cells).is_sound
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["ds/seg/1", pytest.param("v.zarr", marks=pytest.mark.needs("zarr")), "n5://v.n5/seg"],
+)
+def test_any_format_is_a_source(tmp_path, target):
+    save(tmp_path / "cells", boxes())
+    prefix, _, name = target.rpartition("://")
+    source = f"{prefix}://{tmp_path / name}" if prefix else str(tmp_path / name)
+    placed = {"offset": OFFSET, "voxel_size": LENGTHS}
+    if target.startswith("ds"):
+        wkwdask.create_dataset(tmp_path / "ds", voxel_size=LENGTHS)
+        placed = {"offset": OFFSET, "category": "segmentation"}
+    wkwdask.save(boxes(), source, **placed)
+    wkwdask.meshes(source, tmp_path / "cells" / "other", cell=12, error=0)
+    wkwdask.meshes(f"precomputed://{tmp_path / 'cells'}", cell=12, error=0, existing="overwrite")
+    other, own = (files_of(tmp_path / "cells" / name) for name in ("other", "mesh"))
+    assert other == own
+
+
+def test_coarser_mags_have_the_same_place(tmp_path):
+    labels = np.zeros((64, 64, 32), np.uint8)
+    labels[16:48, 8:40, 8:24] = 5
+    url = save(tmp_path / "v", labels, offset=(0, 0, 0))
+    wkwdask.build_pyramid(url, mags=["2-2-1"], method="mode")
+    ends = []
+    for mag in ("1", "2-2-1"):
+        wkwdask.meshes(url, mag=mag, error=0, existing="overwrite")
+        vertices, faces = read_level(tmp_path / "v" / "mesh", 5, 0)
+        ends.append([vertices.min(axis=0), vertices.max(axis=0)])
+        assert volume(vertices, faces) == pytest.approx(32 * 32 * 16 * np.prod(LENGTHS), rel=0.05)
+    expected = [np.array([16, 8, 8]) * LENGTHS, np.array([48, 40, 24]) * LENGTHS]
+    np.testing.assert_allclose(ends, [expected] * 2, atol=0.02)
+
+
+def test_labels_that_are_chosen(tmp_path, cells):
+    folder = tmp_path / "cells" / "mesh"
+    report = wkwdask.meshes(cells, ids=[2, 9], cell=12)
+    assert meshed_labels(folder) == [2]
+    assert "1 label of ids not found: 9" in report.note
+    (tmp_path / "ids.txt").write_text("3\n\n1\n")
+    wkwdask.meshes(cells, ids=tmp_path / "ids.txt", existing="overwrite")
+    assert meshed_labels(folder) == [1, 3]
+    report = wkwdask.meshes(cells, min_voxels=7, cell=12, existing="overwrite")
+    assert meshed_labels(folder) == [1, 2]
+    assert "1 label smaller than min_voxels: 3" in report.note
+
+
+def test_mapped_labels_share_a_mesh(tmp_path, cells):
+    folder = tmp_path / "cells" / "mesh"
+    wkwdask.meshes(cells, mapping={1: LARGE, 3: LARGE}, cell=12, error=0)
+    assert meshed_labels(folder) == [2, LARGE]
+    assert (inside(folder, LARGE) == np.isin(boxes(), [1, 3])).all()
+    wkwdask.meshes(cells, mapping={1: 7, 3: 7}, ids=[7], cell=12, existing="overwrite")
+    assert meshed_labels(folder) == [7]
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int32, np.uint64])
+def test_types_of_labels(tmp_path, dtype):
+    labels = boxes(dtype)
+    largest = min(np.iinfo(dtype).max, 2**64 - 3)
+    labels[labels == 2] = largest
+    url = save(tmp_path / "v", labels, offset=(-40, 7, -1))
+    wkwdask.meshes(url, error=0, cell=16)
+    assert meshed_labels(tmp_path / "v" / "mesh") == [1, 3, largest]
+    found = inside(tmp_path / "v" / "mesh", largest, offset=(-40, 7, -1))
+    assert (found == (labels == largest)).all()
+
+
+@pytest.mark.parametrize("cell", [12, 100])
+def test_open_at_the_border(tmp_path, cells, cell):
+    report = wkwdask.meshes(cells, close=False, cell=cell)
+    folder = tmp_path / "cells" / "mesh"
+    assert num_open_edges(*read_level(folder, 1, 0)) == 0
+    assert num_open_edges(*read_level(folder, 2, 0)) > 0
+    # the centres of the last voxels
+    assert read_level(folder, 2, 0)[0][:, 0].max() == pytest.approx((OFFSET[0] + 39.5) * 8)
+    assert report.note.startswith("3 labels;")
+
+
+def test_a_label_without_a_surface_is_named(tmp_path):
+    url = save(tmp_path / "v", np.full(SHAPE, 4, np.uint32))
+    report = wkwdask.meshes(url, close=False, cell=12)
+    assert report.note.startswith("0 labels;")
+    assert "1 label without a surface: 4" in report.note
+
+
+def test_a_part_of_the_volume(tmp_path, cells):
+    where = [(16, 12, 9), (30, 28, 19)]
+    wkwdask.meshes(cells, where=where, cell=7, error=0)
+    labels = np.zeros(SHAPE, np.uint32)
+    part = tuple(slice(a - o, b - o) for a, b, o in zip(*where, OFFSET, strict=True))
+    labels[part] = boxes()[part]
+    folder = tmp_path / "cells" / "mesh"
+    assert meshed_labels(folder) == [1, 2]
+    for label in (1, 2):
+        assert (inside(folder, label) == (labels == label)).all()
+
+
+def test_levels_of_detail(tmp_path, cells):
+    folder = tmp_path / "cells" / "mesh"
+    wkwdask.meshes(cells, cell=12, lods=2)
+    assert num_levels(folder, 1) == 2
+    many = [len(read_level(folder, 1, lod)[1]) for lod in (0, 1)]
+    wkwdask.meshes(cells, cell=12, lods=2, reduction=1, existing="overwrite")
+    few = [len(read_level(folder, 1, lod)[1]) for lod in (0, 1)]
+    assert many[0] == few[0] == few[1] > many[1]
+
+
+def test_a_surface_that_would_vanish_is_kept(tmp_path, cells, monkeypatch):
+    def lose_all(self, surface, error, least):
+        return type(surface)(surface.vertices[:0], surface.faces[:0])
+
+    monkeypatch.setattr(Simplifier, "_by_pyfqmr", lose_all)
+    with dask.config.set(scheduler="synchronous"):
+        report = wkwdask.meshes(cells, cell=12)
+    assert "surfaces not simplified, since pyfqmr lost all faces or a vertex" in report.note
+    for label in (1, 2):
+        for lod in range(3):
+            assert num_open_edges(*read_level(tmp_path / "cells" / "mesh", label, lod)) == 0
+
+
+def test_the_estimate_writes_nothing(tmp_path, cells):
+    plan = wkwdask.meshes(cells, cell=12, dry_run=True)
+    assert not (tmp_path / "cells" / "mesh").exists()
+    assert (plan.voxels, plan.cells, plan.lods) == (24000, 24, 3)
+    raw = int(wkwdask.meshes(cells, cell=12).note.split()[2].replace(",", ""))
+    assert plan.raw_faces == pytest.approx(raw, rel=0.3)
+    assert plan.path == str(tmp_path / "cells" / "mesh")
+    assert "24 cells of 12 x 12 x 12, 3 levels of detail; about" in str(plan)
+
+
+# ------------------------------------------------------------------------------------------------
+# jobs
+
+
+def test_all_runners_make_the_same(tmp_path, cells, client):
+    folder = tmp_path / "cells" / "mesh"
+    wkwdask.meshes(cells, cell=12)
+    expected = files_of(folder)
+    for scheduler in ("synchronous", "threads", "processes"):
+        with client.as_current(), dask.config.set(scheduler=scheduler):
+            wkwdask.meshes(cells, cell=12, existing="overwrite")
+        assert files_of(folder) == expected
+
+
+@pytest.mark.parametrize("after", [5, 20, 25, 28, 30])
+def test_the_same_call_resumes(tmp_path, cells, after):
+    shutil.copytree(tmp_path / "cells", tmp_path / "whole")
+    log = tmp_path / "log"
+    with dask.config.set(scheduler="synchronous"):
+        wkwdask.meshes(f"precomputed://{tmp_path / 'whole'}", cell=12)
+        with pytest.raises(StopError), stopping(log, after, StopError()):
+            wkwdask.meshes(cells, cell=12)
+        assert "mesh" not in json.loads((tmp_path / "cells" / "info").read_bytes())
+        assert not (tmp_path / "cells" / "mesh").exists()
+        with pytest.raises(ResumeError, match="cell was 12, is 13"):
+            wkwdask.meshes(cells, cell=13)
+        status = run_here("status", tmp_path / "cells")
+        assert "meshes into" in status.stdout
+        with stopping(log, 1000, StopError()):
+            wkwdask.meshes(cells, cell=12)
+    begun = [line for line in log.read_text().splitlines() if line.startswith("begin")]
+    assert len(begun) == len(set(begun))
+    assert files_of(tmp_path / "cells" / "mesh") == files_of(tmp_path / "whole" / "mesh")
+    assert leftovers(tmp_path / "cells") == []
+
+
+def test_damaged_scratch_files_are_made_again(tmp_path, cells):
+    shutil.copytree(tmp_path / "cells", tmp_path / "whole")
+    wkwdask.meshes(f"precomputed://{tmp_path / 'whole'}", cell=12)
+    with (
+        dask.config.set(scheduler="synchronous"),
+        pytest.raises(StopError),
+        stopping(tmp_path / "log", 30, StopError()),
+    ):
+        wkwdask.meshes(cells, cell=12)
+    first, second, third = sorted(
+        (tmp_path / "cells").rglob("lod*"), key=lambda path: -path.stat().st_size
+    )[:3]
+    first.write_bytes(first.read_bytes()[:-9])
+    second.write_bytes(bytes([second.read_bytes()[0] ^ 1]) + second.read_bytes()[1:])
+    third.unlink()
+    wkwdask.meshes(cells, cell=12)
+    assert files_of(tmp_path / "cells" / "mesh") == files_of(tmp_path / "whole" / "mesh")
+
+
+def test_a_changed_source_is_not_resumed(tmp_path, cells):
+    with (
+        dask.config.set(scheduler="synchronous"),
+        pytest.raises(StopError),
+        stopping(tmp_path / "log", 20, StopError()),
+    ):
+        wkwdask.meshes(cells, cell=12)
+    changed = boxes()
+    changed[20, 20, 10] = 9
+    save(tmp_path / "cells", changed, existing="overwrite")
+    with pytest.raises(ResumeError):
+        wkwdask.meshes(cells, cell=12)
+    with pytest.warns(wkwdask.errors.DiscardWarning):
+        wkwdask.meshes(cells, cell=12, existing="restart")
+    assert meshed_labels(tmp_path / "cells" / "mesh") == [1, 2, 3, 9]
+
+
+def test_interrupted_jobs_are_cancelled_and_cleaned(tmp_path, cells):
+    with (
+        dask.config.set(scheduler="synchronous"),
+        pytest.raises(StopError),
+        stopping(tmp_path / "log", 20, StopError()),
+    ):
+        wkwdask.meshes(cells, cell=12)
+    cancelled = run_here("cancel", tmp_path / "cells", "--discard")
+    assert cancelled.returncode == 0, cancelled.stderr
+    assert leftovers(tmp_path / "cells") == []
+
+
+def test_one_job_at_a_time(tmp_path, cells):
+    seen = []
+
+    def second(task):
+        if not seen:
+            seen.append(task)
+            with pytest.raises(LockedError):
+                wkwdask.meshes(cells, cell=12)
+        return task.run()
+
+    with dask.config.set(scheduler="synchronous"), tasks_run_by(second):
+        wkwdask.meshes(cells, cell=12)
+    assert len(seen) == 1
+
+
+# ------------------------------------------------------------------------------------------------
+# errors
+
+
+def test_existing_folders(tmp_path, cells):
+    folder = tmp_path / "cells"
+    wkwdask.meshes(cells)
+    with pytest.raises(ExistsError, match="mesh: already exists"):
+        wkwdask.meshes(cells)
+    with pytest.raises(ExistsError, match="info: names the meshes in 'mesh'"):
+        wkwdask.meshes(cells, folder / "other")
+    assert not (folder / "other").exists()
+    wkwdask.meshes(cells, folder / "other", existing="overwrite")
+    assert json.loads((folder / "info").read_bytes())["mesh"] == "other"
+    (folder / "other" / "mine.txt").write_text("")
+    with pytest.raises(ExistsError, match=r"something else \(mine.txt\)"):
+        wkwdask.meshes(cells, folder / "other", existing="overwrite")
+    with pytest.raises(ValueError, match="is a volume"):
+        wkwdask.meshes(cells, folder / "8_6_30", existing="overwrite")
+    (folder / "mine.txt").write_text("")
+    with pytest.raises(ExistsError, match="is a file"):
+        wkwdask.meshes(cells, folder / "mine.txt")
+    (folder / "link").symlink_to(folder / "mesh")
+    with pytest.raises(ExistsError, match="symbolic link"):
+        wkwdask.meshes(cells, folder / "link", existing="overwrite")
+
+
+def test_wrong_targets(tmp_path, cells):
+    image = save(tmp_path / "image", boxes(np.uint8), category="color")
+    with pytest.raises(ValueError, match="image/info: expected a segmentation, found of type"):
+        wkwdask.meshes(cells, tmp_path / "image" / "mesh")
+    with pytest.raises(MissingError, match="not a Neuroglancer precomputed volume"):
+        wkwdask.meshes(cells, tmp_path / "nothing" / "mesh")
+    with pytest.raises(ValueError, match="is a volume; name a folder for meshes in it"):
+        wkwdask.meshes(cells, cells)
+    with pytest.raises(UnsupportedError, match="meshes are written to folders"):
+        wkwdask.meshes(cells, "precomputed://s3://bucket/cells/mesh")
+    wkwdask.save(boxes(), tmp_path / "seg" / "1", offset=OFFSET)
+    with pytest.raises(ValueError, match="name the folder of the meshes"):
+        wkwdask.meshes(tmp_path / "seg" / "1")
+    del image
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "match"),
+    [
+        ({"simplifier": "other"}, ValueError, "simplifier must be 'pyfqmr' or 'meshoptimizer'"),
+        ({"lods": 0}, ValueError, "lods must be at least 1"),
+        ({"error": -1}, ValueError, "error must be a number of voxels"),
+        ({"reduction": 0.5}, ValueError, "reduction must be at least 1"),
+        ({"cell": 1}, ValueError, "cell must be from 2 to 1000"),
+        ({"min_voxels": -1}, ValueError, "min_voxels must not be negative"),
+        ({"where": [(900, 0, 0), (901, 1, 1)]}, BoundsError, "lies outside"),
+        ({"ids": [-1]}, ValueError, "is not an id"),
+        ({"ids": "missing.txt"}, MissingError, "no such file"),
+        ({"mapping": {0: 5}}, ValueError, "maps id 0, which is background"),
+        ({"mapping": 3}, TypeError, "a mapping is"),
+    ],
+)
+def test_wrong_options(cells, options, error, match):
+    with pytest.raises(error, match=match):
+        wkwdask.meshes(cells, **options)
+
+
+def test_wrong_files_and_labels(tmp_path, cells):
+    (tmp_path / "ids.txt").write_text("3\nx4\n")
+    with pytest.raises(FormatError, match="line 2: 'x4': expected one id per line"):
+        wkwdask.meshes(cells, ids=tmp_path / "ids.txt")
+    negative = save(tmp_path / "negative", np.full(SHAPE, -2, np.int32))
+    with pytest.raises(ValueError, match=r"label -2 in .*; labels are not negative"):
+        wkwdask.meshes(negative)
+    floats = save(tmp_path / "floats", np.ones(SHAPE, np.float32), category="color")
+    with pytest.raises(TypeError, match="labels are integers in one channel"):
+        wkwdask.meshes(floats, tmp_path / "cells" / "mesh")
+
+
+@pytest.mark.parametrize(
+    ("package", "options", "extra"),
+    [
+        ("zmesh", {}, "meshes"),
+        ("DracoPy", {}, "meshes"),
+        ("pyfqmr", {}, "meshes"),
+        ("meshoptimizer", {"simplifier": "meshoptimizer"}, "meshes-fast"),
+    ],
+)
+def test_missing_packages_are_named(cells, monkeypatch, package, options, extra):
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, "wkwdask.meshing.fast_simplifier", raising=False)
+    with pytest.raises(ModuleNotFoundError, match=rf"{package}.*pip install 'wkwdask\[{extra}\]'"):
+        wkwdask.meshes(cells, **options)
+
+
+@pytest.mark.needs("meshoptimizer")
+def test_other_versions_are_refused(cells, monkeypatch):
+    monkeypatch.delitem(sys.modules, "wkwdask.meshing.fast_simplifier", raising=False)
+    monkeypatch.setattr("importlib.metadata.version", lambda _: "0.3")
+    with pytest.raises(
+        UnsupportedError, match=r"meshoptimizer 0.3 is installed, and only 0.2.30a0"
+    ):
+        wkwdask.meshes(cells, simplifier="meshoptimizer")
+
+
+def test_the_command(tmp_path, cells):
+    (tmp_path / "ids.txt").write_text("1\n")
+    planned = run_here("meshes", cells, "--dry-run", "--cell", "12", "--json")
+    assert json.loads(planned.stdout)["cells"] == 24
+    done = run_here("meshes", cells, "--ids", tmp_path / "ids.txt", "--cell", "12", "--lods", "2")
+    assert done.returncode == 0, done.stderr
+    assert "1 label; " in done.stdout
+    assert meshed_labels(tmp_path / "cells" / "mesh") == [1]
+    again = run_here("meshes", cells)
+    assert again.returncode == 1
+    assert "--overwrite" in again.stderr

@@ -1,0 +1,150 @@
+"""Folders of meshes in several levels of detail, and the field of ``info`` that names one
+(neuroglancer, ``precomputed/meshes.rst``, "multi-resolution mesh format")."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from wkwdask.errors import ExistsError, MissingError
+from wkwdask.formats.edits import DocumentEdit
+from wkwdask.formats.precomputed.info import FILE_NAME
+from wkwdask.formats.precomputed.info_file import read_info, update_info
+from wkwdask.formats.precomputed.layer import is_volume
+from wkwdask.formats.replaceable import replaces
+from wkwdask.model.json_text import format_json
+from wkwdask.store.documents import check_replaceable
+from wkwdask.store.paths import dirname
+from wkwdask.store.store import store_at
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from wkwdask.formats.precomputed.info import VolumeInfo
+
+TYPE = "neuroglancer_multilod_draco"
+BITS = 16
+"""Bits of a coordinate of a vertex in its fragment."""
+LARGEST = (1 << BITS) - 1
+MANIFEST_SUFFIX = ".index"
+_FILE = re.compile(r"\d+(\.index)?|info")
+_SEGMENTATION = "segmentation"
+
+
+class LevelOfDetail(NamedTuple):
+    """Fragments of one label in one level of detail."""
+
+    positions: npt.NDArray[np.int64]
+    """Cells along x, y, z, in Morton order, shape (n, 3)."""
+    sizes: Sequence[int]
+    """Bytes of each fragment."""
+
+
+def format_manifest(chunk_shape: Sequence[float], levels: Sequence[LevelOfDetail]) -> bytes:
+    """Return the manifest of a label, finest level first; the grid of cells begins at 0.
+
+    Examples
+    --------
+    >>> level = LevelOfDetail(np.array([[0, 0, 0], [1, 0, 0]]), [100, 80])
+    >>> len(format_manifest((256, 256, 256), [level]))
+    80
+    """
+    parts = [
+        np.array([*chunk_shape, 0, 0, 0], "<f4"),
+        np.array([len(levels)], "<u4"),
+        np.array([1 << lod for lod in range(len(levels))], "<f4"),
+        np.zeros((len(levels), 3), "<f4"),
+        np.array([len(level.sizes) for level in levels], "<u4"),
+    ]
+    for level in levels:
+        parts += [level.positions.astype("<u4").T, np.array(level.sizes, "<u4")]
+    return b"".join(part.tobytes() for part in parts)
+
+
+def format_mesh_info(origin: Sequence[float], edge: float) -> bytes:
+    """Return the ``info`` of a folder of meshes whose grid of cells begins at a point, and whose
+    finest level shows details of some size [nm]."""
+    x, y, z = origin
+    document = {
+        "@type": TYPE,
+        "vertex_quantization_bits": BITS,
+        "transform": [1, 0, 0, x, 0, 1, 0, y, 0, 0, 1, z],
+        "lod_scale_multiplier": edge,
+    }
+    return format_json(document).encode()
+
+
+def check_mesh_folder(folder: str, existing: str) -> None:
+    """Raise ExistsError unless meshes may be written to a folder; only a folder of meshes is
+    replaced."""
+    there = store_at(folder)
+    if there.link_target():
+        raise ExistsError(f"{folder}: is a symbolic link, which is not replaced; remove it")
+    if not there.is_taken() or (there.is_folder() and not there.names()):
+        return
+    if not there.is_folder():
+        raise ExistsError(f"{folder}: is a file, expected nothing or a folder of meshes")
+    if not replaces(existing):
+        raise ExistsError(f'{folder}: already exists; existing="overwrite" replaces it whole')
+    other = min((name for name in there.names() if not _FILE.fullmatch(name)), default=None)
+    if other is not None or not there.is_file("info"):
+        what = "no info" if other is None else f"something else ({other})"
+        raise ExistsError(f"{folder}: holds {what} beside meshes, and is not replaced")
+
+
+def meshed_volume(folder: str) -> VolumeInfo:
+    """Return the ``info`` of the volume that a folder of meshes belongs to; raises an error if that
+    is no segmentation."""
+    volume = dirname(folder)
+    if is_volume(folder):
+        raise ValueError(
+            f"{folder}: is a volume; name a folder for meshes in it, such as {folder}/mesh"
+        )
+    try:
+        info = read_info(store_at(volume))
+    except MissingError:
+        raise MissingError(
+            f"{volume}: not a Neuroglancer precomputed volume; meshes are written into the folder "
+            "of one, such as precomputed://volume/mesh: wkwdask convert makes it"
+        ) from None
+    if info.redirect is not None or info.type != _SEGMENTATION:
+        found = f"a redirect to {info.redirect}" if info.redirect else f"of type {info.type!r}"
+        raise ValueError(f"{volume}/{FILE_NAME}: expected a segmentation, found {found}")
+    return info
+
+
+@dataclass(frozen=True, slots=True)
+class MeshEdit(DocumentEdit):
+    """Field of ``info`` that names the folder of meshes."""
+
+    kind: ClassVar[str] = "precomputed meshes"
+    folder_names: ClassVar[tuple[str, ...]] = ("folder",)
+    folder: str
+    """Folder of the volume."""
+    name: str
+    """Name of the folder of meshes in it."""
+    replaces: bool = False
+    """Whether ``info`` may name another folder now."""
+
+    def check_writable(self) -> None:
+        check_replaceable(store_at(self.folder), FILE_NAME, "volume")
+
+    def check_current(self) -> None:
+        """Raise an error if ``info`` names other meshes."""
+        named = meshed_volume(f"{self.folder}/{self.name}").document.get("mesh")
+        if named not in (None, self.name) and not self.replaces:
+            raise ExistsError(
+                f'{self.folder}/{FILE_NAME}: names the meshes in {named!r}; existing="overwrite" '
+                f"names {self.name!r} in its place"
+            )
+
+    def apply(self) -> None:
+        update_info(self.folder, self._named)
+
+    def _named(self, document: dict[str, Any]) -> dict[str, Any]:
+        return {**document, "mesh": self.name}

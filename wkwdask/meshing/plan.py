@@ -1,0 +1,489 @@
+"""Planning of :func:`wkwdask.meshes`."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wkwdask.errors import FormatError, MissingError, UnsupportedError
+from wkwdask.formats.precomputed.info import base_resolution
+from wkwdask.formats.precomputed.meshes import (
+    MeshEdit,
+    check_mesh_folder,
+    format_mesh_info,
+    meshed_volume,
+)
+from wkwdask.formats.registry import location_of
+from wkwdask.formats.replaceable import replaces
+from wkwdask.ids.id_map import saved_map
+from wkwdask.ids.id_source import as_ids
+from wkwdask.ids.remap_layer import open_id_source
+from wkwdask.ids.survey import open_layer
+from wkwdask.meshing.cell_file import CellFile
+from wkwdask.meshing.grid import CellGrid
+from wkwdask.meshing.surface import SIMPLIFIERS, Simplifier, check_packages, encode
+from wkwdask.meshing.tasks import (
+    Meshing,
+    cells_to_mesh,
+    check_complete,
+    join_job,
+    mesh_job,
+    write_job,
+)
+from wkwdask.model.levels import lengths_in
+from wkwdask.model.summary import counted, format_nbytes
+from wkwdask.model.volume import voxel_nbytes
+from wkwdask.runs.drive import Outcome, Phase, Plan
+from wkwdask.runs.space import Need, Size
+from wkwdask.runs.staged import settings_of, stage
+from wkwdask.runs.staged_files import StagedFiles
+from wkwdask.store.paths import basename, dirname, is_bucket, local_path
+from wkwdask.store.store import store_at
+from wkwdask.verbs.sources import (
+    box_setting,
+    check_not_replaced,
+    digest_of_cells,
+    source_token,
+    token_of,
+    where_box,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+
+    import numpy.typing as npt
+
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.ids.id_source import IdSource
+    from wkwdask.ids.survey import OpenedMag
+
+    Ids = npt.NDArray[np.uint64]
+
+_COMMAND = "meshes"
+_MESH_FOLDER = "mesh"
+_REPLACES = "replaces"
+_MOST_IDS_NBYTES = 1 << 30  # of a file of ids
+_MOST_NAMED = 10
+_SAMPLE, _SAMPLES = 64, 8  # edge [voxels] and number of the cells that an estimate meshes
+_MOST_CELL = 1000  # a limit of zmesh is 1023 voxels
+_MOST_LISTED = 10_000  # cells
+_CELLS_PER_GROUP, _MOST_GROUPS = 8, 256
+_MOST_NBYTES_PER_VOXEL = 64  # of meshes of noise
+_FACE_NBYTES, _VOXEL_NBYTES = 100, 2  # memory of a raw face, and copies of labels
+_BASE_NBYTES = 150 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class MeshOptions:
+    """Options of meshes."""
+
+    lods: int | None = None
+    """Most levels of detail; None until each label is in one cell."""
+    error: float = 0.35
+    reduction: float = 4
+    cell: int = 256
+    simplifier: str = SIMPLIFIERS[0]
+    where: BoundingBox | Sequence[Sequence[int]] | None = None
+    ids: str | os.PathLike[str] | Sequence[int] | None = None
+    mapping: Any = None
+    min_voxels: int = 0
+    close: bool = True
+
+    def check(self) -> None:
+        """Raise a ValueError for invalid options."""
+        if self.simplifier not in SIMPLIFIERS:
+            known = " or ".join(map(repr, SIMPLIFIERS))
+            raise ValueError(f"simplifier must be {known}, got {self.simplifier!r}")
+        if self.lods is not None and self.lods < 1:
+            raise ValueError(f"lods must be at least 1, got {self.lods}")
+        if not 0 <= self.error < math.inf:
+            raise ValueError(f"error must be a number of voxels, at least 0, got {self.error}")
+        if not 1 <= self.reduction < math.inf:
+            raise ValueError(f"reduction must be at least 1, got {self.reduction}")
+        if not 2 <= self.cell <= _MOST_CELL:
+            raise ValueError(f"cell must be from 2 to {_MOST_CELL} voxels, got {self.cell}")
+        if self.min_voxels < 0:
+            raise ValueError(f"min_voxels must not be negative, got {self.min_voxels}")
+
+
+@dataclass(frozen=True, slots=True)
+class MeshPlan:
+    """Plan of meshes that are not made."""
+
+    path: str
+    """Folder of the meshes."""
+    voxels: int
+    """Voxels of the box."""
+    cells: int
+    """Cells to mesh, each by one task."""
+    cell_shape: tuple[int, int, int]
+    """Shape of a cell [voxels]."""
+    lods: int
+    """Levels of detail of the largest labels, at most."""
+    raw_faces: int
+    """Estimated faces before simplification."""
+    faces: int
+    """Estimated faces of the finest level."""
+    nbytes: int
+    """Estimated size of the files [bytes]."""
+    memory_nbytes: int
+    """Estimated memory of one task [bytes]."""
+
+    def __str__(self) -> str:
+        shape = " x ".join(map(str, self.cell_shape))
+        return (
+            f"{self.path}: {counted(self.voxels, 'voxel')} in {counted(self.cells, 'cell')} of "
+            f"{shape}, {counted(self.lods, 'level')} of detail; about {self.raw_faces:,} faces, "
+            f"simplified to {self.faces:,} in the finest level, {format_nbytes(self.nbytes)} of "
+            f"files, {format_nbytes(self.memory_nbytes)} for a task"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """Sums over some small cells."""
+
+    voxels: int = 0
+    raw_faces: int = 0
+    faces: int = 0
+    nbytes: int = 0
+
+
+@dataclass(slots=True)
+class _Totals:
+    """Sums over all cells."""
+
+    simplifier: str
+    num_labels: int = 0
+    raw_faces: int = 0
+    faces: tuple[int, ...] = ()
+    """Faces of each level."""
+    num_kept: int = 0
+    """Surfaces that the library could not simplify."""
+    small: tuple[int, ...] = ()
+    """Labels with too few voxels."""
+    without_surface: tuple[int, ...] = ()
+    missing: tuple[int, ...] = ()
+    """Labels that were asked for and not found."""
+
+    def __str__(self) -> str:
+        of_levels = ", ".join(f"{number:,}" for number in self.faces)
+        parts = [
+            f"{counted(self.num_labels, 'label')}; {self.raw_faces:,} faces, simplified to "
+            f"{of_levels or 0} in {counted(len(self.faces), 'level')} of detail",
+            f"{counted(self.num_kept, 'surface')} not simplified, since {self.simplifier} lost all "
+            "faces or a vertex at a plane between cells"
+            if self.num_kept
+            else "",
+            _named(self.small, "smaller than min_voxels"),
+            _named(self.without_surface, "without a surface"),
+            _named(self.missing, "of ids not found"),
+        ]
+        return "; ".join(filter(None, parts))
+
+
+def _named(labels: Sequence[int], why: str) -> str:
+    """Name some labels that have no mesh."""
+    if not labels:
+        return ""
+    more = ", ..." if len(labels) > _MOST_NAMED else ""
+    return (
+        f"{counted(len(labels), 'label')} {why}: {', '.join(map(str, labels[:_MOST_NAMED]))}{more}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Meshes(Plan):
+    """Plan of meshes."""
+
+    staged: StagedFiles
+    meshing: Meshing
+    cells: npt.NDArray[np.int64]
+    """Cells to mesh, shape (n, 3)."""
+    num_levels: int
+    min_voxels: int
+    ids: Ids | None
+    """Labels to mesh, ascending."""
+    mapping: IdSource | None
+
+    def phases(self) -> Generator[Phase, str, Outcome]:
+        """Mesh all cells, join them level by level, and write the files of labels."""
+        meshing, name = self._with_tables(), self.meshing.source.name
+        totals, lod, cells = _Totals(meshing.simplifier.name), 0, self.cells
+        yield Phase(mesh_job(meshing, _triples(cells)), f"meshes of {name}")
+        cells = self._finish_cells(meshing, totals)
+        while len(cells):
+            lod += 1
+            yield Phase(join_job(meshing, lod, _triples(cells)), f"level of detail {lod} of {name}")
+            cells = self._finish_level(meshing, totals, lod, cells)
+        target = store_at(meshing.target)
+        target.make()
+        edge = math.prod(meshing.grid.lengths_nm) ** (1 / 3)
+        target.put("info", format_mesh_info(meshing.grid.origin_nm, edge))
+        yield Phase(write_job(meshing, lod + 1), f"files of {counted(totals.num_labels, 'label')}")
+        check_complete(meshing.target, totals.num_labels)
+        return Outcome((), str(totals))
+
+    def _with_tables(self) -> Meshing:
+        """Write the tables that tasks need, or use those of an earlier start."""
+        meshing, store = self.meshing, store_at(self.meshing.folder)
+        store.make()
+        if self.ids is not None:
+            meshing.save_ids(self.ids)
+        if self.mapping is not None:
+            table = saved_map(meshing.folder) or self.mapping.write(meshing.folder)
+            if table.of_zero():
+                raise ValueError(f"{self.mapping.name}: maps id 0, which is background, to an id")
+            table.save(meshing.folder)
+            meshing = replace(meshing, mapping=table)
+        return meshing
+
+    def _finish_cells(self, meshing: Meshing, totals: _Totals) -> npt.NDArray[np.int64]:
+        """Write the table of the finest level; return the cells of the next one."""
+        files = [CellFile(meshing.folder, 0, cell) for cell in _triples(self.cells)]
+        sizes = [file.voxels() for file in files]
+        labels, voxels = (
+            np.concatenate([np.zeros(0, dtype), *(column[n] for column in sizes)])
+            for n, dtype in enumerate((np.uint64, np.int64))
+        )
+        all_labels, numbers = np.unique(labels, return_inverse=True)
+        counts = np.zeros(len(all_labels), np.int64)
+        np.add.at(counts, numbers.reshape(-1), voxels)
+        with_surface = np.unique(
+            np.concatenate([np.zeros(0, np.uint64), *(f.labels for f in files)])
+        )
+        dropped = all_labels[counts < self.min_voxels]
+        totals.small = tuple(dropped.tolist())
+        totals.without_surface = tuple(
+            np.setdiff1d(np.setdiff1d(all_labels, dropped), with_surface).tolist()
+        )
+        if self.ids is not None:
+            totals.missing = tuple(np.setdiff1d(self.ids, all_labels).tolist())
+        totals.num_labels = len(np.setdiff1d(with_surface, dropped))
+        totals.raw_faces = sum(file.record["raw"] for file in files)
+        return self._finish(meshing, totals, 0, self.cells, files, dropped)
+
+    def _finish_level(
+        self, meshing: Meshing, totals: _Totals, lod: int, cells: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int64]:
+        """Write the table of a coarser level; return the cells of the next one."""
+        files = [CellFile(meshing.folder, lod, cell) for cell in _triples(cells)]
+        return self._finish(meshing, totals, lod, cells, files, np.zeros(0, np.uint64))
+
+    def _finish(
+        self,
+        meshing: Meshing,
+        totals: _Totals,
+        lod: int,
+        cells: npt.NDArray[np.int64],
+        files: Sequence[CellFile],
+        dropped: Ids,
+    ) -> npt.NDArray[np.int64]:
+        totals.faces += (sum(file.record["faces"] for file in files),)
+        totals.num_kept += sum(file.record["kept"] for file in files)
+        labels = np.concatenate([np.zeros(0, np.uint64), *(file.labels for file in files)])
+        unique, counts = np.unique(labels, return_counts=True)
+        continued = np.setdiff1d(unique[counts > 1], dropped)
+        if lod + 1 >= self.num_levels:
+            continued = continued[:0]
+        meshing.finish_level(lod, cells, continued, dropped)
+        is_continued = [bool(np.isin(file.labels, continued).any()) for file in files]
+        return np.unique(cells[np.array(is_continued, np.bool_)] >> 1, axis=0)
+
+    def check_unchanged(self) -> None:
+        check_not_replaced(self.meshing.source)
+
+    def need(self) -> Need:
+        """Return the space of the meshes and of the surfaces in scratch files, estimated from a
+        few small cells."""
+        most = _MOST_NBYTES_PER_VOXEL * self.meshing.grid.box.volume
+        return Need(
+            self.staged.parent,
+            most,
+            0,
+            lambda _: Size(0, 4 * self._estimate().nbytes, 0),
+            self.staged.count_leftovers,
+        )
+
+    def _estimate(self) -> _Sample:
+        """Mesh some small cells, and scale the sums to all cells with stored voxels."""
+        meshing = self.meshing
+        grid = replace(meshing.grid, edge=_SAMPLE)
+        cells = cells_to_mesh(meshing.source, grid)
+        sample = replace(meshing, grid=grid)
+        sums = np.zeros(4, np.int64)
+        for cell in _triples(cells[:: max(1, len(cells) // _SAMPLES)]):
+            sums += _measured(sample, cell)
+        total = sum(grid.own_voxels(cell).volume for cell in _triples(cells[:_MOST_LISTED]))
+        total = total * len(cells) // max(1, min(len(cells), _MOST_LISTED))
+        return _Sample(total, *(int(n) * total // max(1, int(sums[0])) for n in sums[1:]))
+
+    def describe(self) -> MeshPlan:
+        """Return what the job would do."""
+        estimate, grid = self._estimate(), self.meshing.grid
+        per_cell = estimate.raw_faces // max(1, len(self.cells))
+        memory = (
+            _BASE_NBYTES
+            + grid.edge**3 * self.meshing.source.dtype.itemsize * _VOXEL_NBYTES
+            + per_cell * _FACE_NBYTES
+        )
+        return MeshPlan(
+            self.staged.target,
+            grid.box.volume,
+            len(self.cells),
+            (grid.edge,) * 3,
+            self.num_levels,
+            estimate.raw_faces,
+            estimate.faces,
+            estimate.nbytes,
+            memory,
+        )
+
+
+def _measured(meshing: Meshing, cell: Vec3) -> tuple[int, int, int, int]:
+    """Return the voxels of a small cell, its raw faces, and faces and bytes of the finest level."""
+    grid, num_raw, num_faces, nbytes = meshing.grid, 0, 0, 0
+    labels = meshing.read(cell)
+    if labels is not None:
+        for _, surface in meshing.surfaces(labels, grid.voxels(cell)):
+            simple = (
+                meshing.simplifier.simplify(
+                    surface,
+                    grid.on_planes(surface, 0),
+                    grid.bounds(cell, 0),
+                    meshing.error,
+                    math.inf,
+                )
+                or surface
+            )
+            num_raw, num_faces = num_raw + len(surface.faces), num_faces + len(simple.faces)
+            nbytes += len(encode(grid.quantised(simple, cell, 0), simple.faces))
+    return grid.own_voxels(cell).volume, num_raw, num_faces, nbytes
+
+
+def _triples(cells: npt.NDArray[np.int64]) -> list[Vec3]:
+    return [(x, y, z) for x, y, z in cells.tolist()]
+
+
+# ------------------------------------------------------------------------------------------------
+# planning
+
+
+def lay_out_meshes(
+    url: str | os.PathLike[str],
+    target: str | os.PathLike[str] | None,
+    selection: tuple[str | None, Mag | str | None],
+    options: MeshOptions,
+    existing: str,
+) -> Meshes:
+    """Plan meshes of a layer and a mag, or resume the interrupted job of the same settings."""
+    options.check()
+    check_packages(options.simplifier)
+    opened = open_layer(url, *selection, "segmentation")
+    source = opened.volume
+    if source.dtype.kind not in "iu" or source.num_channels != 1:
+        raise TypeError(
+            f"{source.name}: labels are integers in one channel, these voxels are "
+            f"{source.num_channels} x {source.dtype}"
+        )
+    folder = _target_folder(opened, target)
+    info = meshed_volume(folder)
+    voxel_size = opened.voxel_size_nm or base_resolution(info)
+    assert voxel_size is not None  # a volume without scales is no source, and has no voxels
+    box = where_box(source.name, options.where, source.box) or source.box
+    grid = CellGrid(box, options.cell, lengths_in(box.mag, voxel_size), options.close)
+    ids = None if options.ids is None else _parse_ids(options.ids)
+    mapping = None if options.mapping is None else open_id_source(options.mapping, source)
+    num_levels = grid.num_levels if options.lods is None else min(options.lods, grid.num_levels)
+    cells = cells_to_mesh(source, grid)
+    settings = settings_of(
+        _COMMAND,
+        source=source.name,
+        box=box_setting(box),
+        voxel_size=",".join(map(str, grid.lengths_nm)),
+        cell=options.cell,
+        lods=num_levels,
+        error=options.error,
+        reduction=options.reduction,
+        simplifier=options.simplifier,
+        ids=None if ids is None else token_of(ids.tolist()),
+        mapping=None if mapping is None else mapping.digest(),
+        min_voxels=options.min_voxels,
+        close=int(options.close),
+        input=source_token(source),
+        states=digest_of_cells([source.files.occupied((options.cell,) * 3)]),
+    )
+    draft = stage(f"{_COMMAND} into {folder}", dirname(folder), [folder], settings, existing)
+    # an element or the finish job of an array resumes what the first start may replace
+    is_replacing = replaces(existing) or bool((draft.before or {}).get(_REPLACES))
+    staged = StagedFiles(
+        owner=draft.owner,
+        parent=draft.parent,
+        folders=draft.folders,
+        settings=draft.settings,
+        existing=draft.existing,
+        resumed_by=draft.resumed_by,
+        voxels=box.volume,
+        nbytes_in=voxel_nbytes(source, box),
+        check=check_mesh_folder,
+        edit=MeshEdit(dirname(folder), basename(folder), is_replacing),
+        plan={_REPLACES: is_replacing},
+    )
+    edges = grid.lengths_nm
+    mean = math.prod(edges) ** (1 / 3)
+    meshing = Meshing(
+        source,
+        grid,
+        Simplifier(options.simplifier, tuple(edge / mean for edge in edges)),
+        options.error,
+        options.reduction,
+        max(1, min(_MOST_GROUPS, len(cells) // _CELLS_PER_GROUP)),
+        staged.scratch,
+        staged.built,
+        ids is not None,
+    )
+    return Meshes(staged, meshing, cells, num_levels, options.min_voxels, ids, mapping)
+
+
+def _target_folder(opened: OpenedMag, target: str | os.PathLike[str] | None) -> str:
+    """Return the folder of the meshes; by default that of the volume which is the source."""
+    if target is None:
+        volume = opened.layer.folder
+        if opened.layer.format != "precomputed":
+            raise ValueError(
+                f"{volume}: name the folder of the meshes in a Neuroglancer precomputed volume, "
+                "such as precomputed://volume/mesh"
+            )
+        folder = f"{volume}/{_MESH_FOLDER}"
+    else:
+        folder = location_of(target)
+    if is_bucket(folder):
+        raise UnsupportedError(
+            f"{folder}: meshes are written to folders; write them to a local or shared one, and "
+            "copy it with the tool of the provider"
+        )
+    return local_path(folder)
+
+
+def _parse_ids(ids: str | os.PathLike[str] | Sequence[int]) -> Ids:
+    """Return ids, ascending, from a list or from a file with one id per line."""
+    if not isinstance(ids, (str, os.PathLike)):
+        listed = as_ids(ids, "ids")
+    else:
+        path = local_path(ids)
+        (raw,) = store_at(dirname(path)).read_whole([basename(path)], _MOST_IDS_NBYTES)
+        if raw is None:
+            raise MissingError(f"{path}: no such file")
+        lines = raw.decode("utf-8-sig", "replace").splitlines()
+        numbers = [(n, line.strip()) for n, line in enumerate(lines, 1) if line.strip()]
+        for n, text in numbers:
+            if not (text.isascii() and text.isdecimal()):
+                raise FormatError(f"{path}: line {n}: {text[:40]!r}: expected one id per line")
+        listed = as_ids([int(text) for _, text in numbers], path)
+    unique = np.unique(listed.reshape(-1))
+    return unique[unique > 0]

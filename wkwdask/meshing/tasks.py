@@ -1,0 +1,377 @@
+"""Tasks that make meshes: surfaces of cells, their union in coarser levels of detail, and the files
+of labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wkwdask.errors import CorruptError, IncompleteWriteError
+from wkwdask.formats.precomputed.meshes import MANIFEST_SUFFIX, LevelOfDetail, format_manifest
+from wkwdask.geometry import morton
+from wkwdask.geometry.bounding_box import part_of_array
+from wkwdask.geometry.vectors import divide, minus
+from wkwdask.ids.arrays_file import ArraysFile, format_arrays
+from wkwdask.kernels.labels.tables import LabelTable
+from wkwdask.kernels.labels.values import map_ids
+from wkwdask.meshing.cell_file import CellFile, Fragment, cell_name, format_cell
+from wkwdask.meshing.surface import UNIT, Simplifier, Surface, encode, joined, marching_cubes
+from wkwdask.model.states import digest
+from wkwdask.model.volume import voxel_nbytes
+from wkwdask.plans.cells import marked_cells
+from wkwdask.runs.job import Result, ScratchJob, Task
+from wkwdask.store.store import store_at
+from wkwdask.verbs.region_job import SourceSpec, check_source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import numpy.typing as npt
+
+    from wkwdask.array_types import AnyArray
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Vec3
+    from wkwdask.ids.id_map import IdMap
+    from wkwdask.meshing.grid import CellGrid
+    from wkwdask.model.states import States
+    from wkwdask.model.volume import Volume
+
+_IDS_NAME = "ids"
+_CORNERS = np.stack(np.meshgrid(*[[0, 1]] * 3, indexing="ij"), axis=-1).reshape(-1, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class Meshing:
+    """Labels to mesh, and how."""
+
+    source: Volume
+    grid: CellGrid
+    simplifier: Simplifier
+    error: float
+    """Largest distance between the surfaces of the finest level and those of the voxels, about
+    [voxels]; twice as much in each coarser level."""
+    reduction: float
+    """Most faces of a level for each face of the next."""
+    num_groups: int
+    """Number of tasks that write the files of labels."""
+    folder: str
+    """Folder of scratch files."""
+    target: str
+    """Folder in which the files of labels are written."""
+    has_ids: bool = False
+    """Whether a scratch file lists the labels to mesh."""
+    mapping: IdMap | None = None
+    """Table by which ids are mapped first."""
+
+    # ------------------------------------------------------------------------- labels
+
+    def read(self, cell: Vec3) -> AnyArray | None:
+        """Read the labels of a cell with those that pad them, shape (x, y, z); None if all are
+        zero."""
+        box = self.grid.voxels(cell)
+        inside = box.intersection(self.grid.box)
+        voxels = np.empty((1, *inside.size), self.source.dtype, order="F")
+        if not inside.volume or not self.source.read_into(voxels, inside.topleft, fill_zeros=False):
+            return None
+        labels = self._selected(voxels[0])
+        if labels.dtype.kind == "i" and labels.min() < 0:
+            raise ValueError(
+                f"{self.source.name}: label {labels.min()} in {inside}; labels are not negative"
+            )
+        if labels.shape == box.size:
+            return labels
+        padded = np.zeros(box.size, labels.dtype, order="F")
+        part_of_array(padded, inside, box.topleft)[...] = labels
+        return padded
+
+    def _selected(self, labels: AnyArray) -> AnyArray:
+        """Map ids, and return zero in place of those that were not asked for."""
+        if self.mapping is not None:
+            dtype = np.result_type(labels.dtype, np.min_scalar_type(self.mapping.largest))
+            dtype = dtype if dtype.kind in "iu" else np.dtype(np.uint64)
+            mapped = np.empty(labels.shape, dtype, order="F")
+            map_ids(labels, *self.mapping.arrays(), mapped, keeps=True)
+            labels = mapped
+        if self.has_ids:
+            ids = ArraysFile(self.folder, _IDS_NAME).read(_IDS_NAME)
+            ids = ids[ids <= np.iinfo(labels.dtype).max]
+            chosen = np.empty(labels.shape, labels.dtype, order="F")
+            map_ids(labels, ids, ids, chosen, keeps=False)
+            labels = chosen
+        return labels
+
+    def save_ids(self, ids: npt.NDArray[np.uint64]) -> None:
+        """Write the labels to mesh, ascending, for all tasks."""
+        store_at(self.folder).put(_IDS_NAME, format_arrays([(_IDS_NAME, ids)], {}))
+
+    # ------------------------------------------------------------------------- surfaces
+
+    def mesh_cell(self, cell: Vec3) -> None:
+        """Write the surfaces of a cell in the finest level."""
+        labels = self.read(cell)
+        fragments, num_raw, num_kept = [], 0, 0
+        table = LabelTable(np.dtype(np.uint64) if labels is None else labels.dtype)
+        if labels is not None:
+            box, own = self.grid.voxels(cell), self.grid.own_voxels(cell)
+            table.add(np.asfortranarray(part_of_array(labels, own, box.topleft)), (0, 0, 0))
+            for label, surface in self.surfaces(labels, box):
+                num_raw += len(surface.faces)
+                simple = self._simplified(surface, cell, 0, self.error, np.inf)
+                num_kept += simple is None
+                fragments.append(self._fragment(label, simple or surface, cell, 0))
+        rows = table.rows()
+        sizes = rows.labels.astype(np.uint64), rows.counts
+        self._write(0, cell, fragments, sizes, {"raw": num_raw, "kept": num_kept})
+
+    def surfaces(self, labels: AnyArray, box: BoundingBox) -> Iterator[tuple[int, Surface]]:
+        """Yield labels with their surfaces, whose vertices count from the origin of the grid."""
+        if min(labels.shape) < 2:
+            return
+        corner = np.array(minus(box.topleft, self.grid.origin)) * UNIT
+        for label, surface in marching_cubes(labels):
+            yield label, Surface((surface.vertices + corner).astype(np.int32), surface.faces)
+
+    def join_cells(self, lod: int, cell: Vec3) -> None:
+        """Write the surfaces of a cell in a coarser level: the surfaces of eight cells, simplified
+        one by one, so that no face crosses a plane between them."""
+        continued = self.level(lod - 1).read("continued")
+        children = self.children(lod, cell)
+        files = [(child, CellFile(self.folder, lod - 1, child)) for child in children]
+        fragments, num_kept = [], 0
+        for group in sorted({group for _, file in files for group in file.groups()}):
+            parts: dict[int, list[Surface]] = {}
+            for child, file in files:
+                for label, surface in file.surfaces(group):
+                    if not _contains(continued, label):
+                        continue
+                    simple = self._simplified(
+                        surface, child, lod - 1, self.error * (1 << lod), self.reduction
+                    )
+                    num_kept += simple is None
+                    parts.setdefault(label, []).append(simple or surface)
+            fragments += [
+                self._fragment(label, joined(surfaces), cell, lod)
+                for label, surfaces in parts.items()
+            ]
+        self._write(lod, cell, fragments, None, {"kept": num_kept})
+
+    def _simplified(
+        self, surface: Surface, cell: Vec3, lod: int, error: float, reduction: float
+    ) -> Surface | None:
+        return self.simplifier.simplify(
+            surface,
+            self.grid.on_planes(surface, lod),
+            self.grid.bounds(cell, lod),
+            error,
+            reduction,
+        )
+
+    def _fragment(self, label: int, surface: Surface, cell: Vec3, lod: int) -> Fragment:
+        positions = self.grid.quantised(surface, cell, lod)
+        return Fragment(label, surface, encode(positions, surface.faces))
+
+    # ------------------------------------------------------------------------- scratch files
+
+    def _write(
+        self,
+        lod: int,
+        cell: Vec3,
+        fragments: Sequence[Fragment],
+        sizes: tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]] | None,
+        record: dict[str, int],
+    ) -> None:
+        record["faces"] = sum(len(each.surface.faces) for each in fragments)
+        record["nbytes"] = sum(len(each.data) for each in fragments)
+        store_at(self.folder).make(in_existing=True)
+        data = format_cell(fragments, self.num_groups, sizes, record)
+        store_at(self.folder).put(cell_name(lod, cell), data)
+
+    def is_written(self, lod: int, cell: Vec3) -> bool:
+        """Check whether a cell has a sound file."""
+        try:
+            CellFile(self.folder, lod, cell).check()
+        except (CorruptError, FileNotFoundError):
+            return False
+        return True
+
+    def level(self, lod: int) -> ArraysFile:
+        """Open the table of a level: its cells, the labels that continue in the next level, and
+        those that are left out."""
+        return ArraysFile(self.folder, f"level{lod}")
+
+    def finish_level(
+        self,
+        lod: int,
+        cells: npt.NDArray[np.int64],
+        continued: npt.NDArray[np.uint64],
+        dropped: npt.NDArray[np.uint64],
+    ) -> None:
+        """Write the table of a level."""
+        arrays = [("cells", cells), ("continued", continued), ("dropped", dropped)]
+        store_at(self.folder).put(f"level{lod}", format_arrays(arrays, {}))
+
+    def children(self, lod: int, cell: Vec3) -> list[Vec3]:
+        """Return the cells of the level below in a cell."""
+        cells = self.level(lod - 1).read("cells")
+        inside = cells[(cells >> 1 == cell).all(axis=1)]
+        return [(x, y, z) for x, y, z in inside.tolist()]
+
+    # ------------------------------------------------------------------------- files of labels
+
+    def write_labels(self, group: int, num_levels: int) -> int:
+        """Write the files of the labels of a group; return their number."""
+        dropped = self.level(0).read("dropped")
+        found: dict[int, list[list[tuple[int, Vec3, bytes]]]] = {}
+        for lod in range(num_levels):
+            cells = self.level(lod).read("cells")
+            codes = morton.encode(cells).tolist()
+            for code, (x, y, z) in sorted(zip(codes, cells.tolist(), strict=True)):
+                for label, data in CellFile(self.folder, lod, (x, y, z)).fragments(group):
+                    levels = found.setdefault(label, [])
+                    while len(levels) <= lod:
+                        levels.append([])
+                    levels[lod].append((code, (x, y, z), data))
+        store, num_written = store_at(self.target), 0
+        for label, levels in found.items():
+            if _contains(dropped, label):
+                continue
+            listed = [
+                LevelOfDetail(np.array([cell for _, cell, _ in level]), [len(d) for *_, d in level])
+                for level in levels
+            ]
+            shape = [self.grid.edge * length for length in self.grid.lengths_nm]
+            store.put(str(label), b"".join(data for level in levels for *_, data in level))
+            store.put(f"{label}{MANIFEST_SUFFIX}", format_manifest(shape, listed))
+            num_written += 1
+        return num_written
+
+
+def _contains(ids: npt.NDArray[np.uint64], label: int) -> bool:
+    """Check whether ascending ids contain one."""
+    row = int(np.searchsorted(ids, np.uint64(label)))
+    return row < len(ids) and int(ids[row]) == label
+
+
+def cells_to_mesh(source: Volume, grid: CellGrid) -> npt.NDArray[np.int64]:
+    """Return the cells that touch a stored file, shape (n, 3)."""
+    shape = (grid.edge,) * 3
+    from_origin = source.moved(minus((0, 0, 0), grid.origin))
+    first = divide(from_origin.box.topleft, shape)
+    stored = marked_cells(from_origin.files.occupied(shape)) + np.array(first)
+    # a cell has the first layer of the next ones, too
+    cells = np.unique((stored[:, np.newaxis] - _CORNERS).reshape(-1, 3), axis=0)
+    return np.asarray(cells[((cells >= 0) & (cells < grid.counts)).all(axis=1)])
+
+
+# ------------------------------------------------------------------------------------------------
+# tasks
+
+
+@dataclass(frozen=True, slots=True)
+class CellSpec(SourceSpec):
+    """Task that makes the surfaces of one cell."""
+
+    meshing: Meshing
+    cell: Vec3
+
+    @property
+    def source(self) -> Volume:
+        return self.meshing.source
+
+    def task(self) -> Task:
+        return Task(
+            f"meshes of {self.meshing.grid.voxels(self.cell)} of {self.source.name}",
+            "mesh {},{},{}".format(*self.cell),
+            CellSpec.run,
+            self,
+        )
+
+    def states(self) -> States:
+        return self.source.files.shard_states(self._box)
+
+    @property
+    def _box(self) -> BoundingBox:
+        return self.meshing.grid.voxels(self.cell).intersection(self.meshing.grid.box)
+
+    def run(self) -> Result:
+        # before reading: a file that changes during the read then fails the check on resume
+        states = self.states()
+        self.meshing.mesh_cell(self.cell)
+        return Result((), digest(states), nbytes_in=voxel_nbytes(self.source, self._box))
+
+
+@dataclass(frozen=True, slots=True)
+class JoinSpec:
+    """Task that makes the surfaces of one cell in a coarser level."""
+
+    meshing: Meshing
+    lod: int
+    cell: Vec3
+
+    def task(self) -> Task:
+        where = "{},{},{}".format(*self.cell)
+        return Task(
+            f"cell {where} of level of detail {self.lod}",
+            f"join {self.lod} {where}",
+            JoinSpec.run,
+            self,
+        )
+
+    def run(self) -> Result:
+        self.meshing.join_cells(self.lod, self.cell)
+        return Result(())
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSpec:
+    """Task that writes the files of the labels of one group."""
+
+    meshing: Meshing
+    group: int
+    num_levels: int
+
+    def task(self) -> Task:
+        return Task(
+            f"files of labels, group {self.group}", f"write {self.group}", GroupSpec.run, self
+        )
+
+    def run(self) -> Result:
+        return Result((), value=self.meshing.write_labels(self.group, self.num_levels))
+
+
+def mesh_job(meshing: Meshing, cells: Iterable[Vec3]) -> ScratchJob:
+    """Return the job that makes the surfaces of all cells. It raises an error if the source has
+    changed since an earlier start."""
+
+    def is_written(task: Task, result: Result) -> bool:
+        check_source(task, result)
+        return meshing.is_written(0, task.spec.cell)
+
+    return ScratchJob([CellSpec(meshing, cell).task() for cell in cells], is_written)
+
+
+def join_job(meshing: Meshing, lod: int, cells: Iterable[Vec3]) -> ScratchJob:
+    """Return the job that makes all cells of a coarser level."""
+    return ScratchJob(
+        [JoinSpec(meshing, lod, cell).task() for cell in cells],
+        lambda task, _: meshing.is_written(lod, task.spec.cell),
+    )
+
+
+def write_job(meshing: Meshing, num_levels: int) -> ScratchJob:
+    """Return the job that writes the files of all labels."""
+    tasks = [GroupSpec(meshing, group, num_levels).task() for group in range(meshing.num_groups)]
+    return ScratchJob(tasks, lambda *_: True)  # each file was written whole
+
+
+def check_complete(folder: str, expected: int) -> None:
+    """Raise an error unless each label has its two files."""
+    names = store_at(folder).names()
+    found = sum(name.endswith(MANIFEST_SUFFIX) for name in names)
+    if found != expected or len(names) != 2 * expected + 1:
+        raise IncompleteWriteError(
+            f"{folder}: {found} labels have files, expected {expected}; "
+            'existing="restart" starts over'
+        )
