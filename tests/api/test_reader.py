@@ -107,7 +107,8 @@ def test_unchanged_documents_are_not_read_again(name, tmp_path, openings):
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_documents_that_changed_just_now_are_not_trusted(name, tmp_path, openings):
+def test_documents_that_changed_just_now_are_not_trusted(name, tmp_path, openings, monkeypatch):
+    monkeypatch.setattr(open_level, "_SETTLED_SECONDS", 3600)
     _, level = write(name, tmp_path / "image", voxels_of(1))
     reader = wkwdask.reader(level)
     for _ in range(3):

@@ -283,8 +283,8 @@ def cached_reader(
     use_storage_options(url, storage_options)
     check_layer_name(layer)
     text, parsed_mag = absolute_url(url), mag_or_key(mag)
-    access = access_of(location_of(text)) if is_remote(text) else None
-    key = (text, layer, parsed_mag, access)
+    location = location_of(text)
+    key = (text, layer, parsed_mag, access_of(location) if is_remote(location) else None)
     cached = _readers.get(key)
     if cached is None:
         cached = Reader(text, layer, parsed_mag, storage_options)

@@ -130,6 +130,12 @@ class ArrayFormat(ABC):
             return False
         return self.recognise(local_path(url))
 
+    def documents_in(self, folder: str) -> Sequence[str]:
+        """Return the names of the documents, existing or missing, that describe an image in a local
+        folder."""
+        del folder
+        return tuple(dict.fromkeys((*self.documents, *self.container.image_files)))
+
     @abstractmethod
     def find(self, url: Url) -> ResolvedUrl:
         """Resolve a path or URL to images; raises FormatError or MissingError."""

@@ -126,10 +126,9 @@ def _documents(
     if mag is None and image.key is None and not _is_finest(image, volume, layer):
         return None
     its_format = format_named(image.format)
-    names = dict.fromkeys((*its_format.documents, *its_format.container.image_files))
     folder = image.folder
     for _ in range(its_format.documents_above + 1):
-        documents += [(store_at(folder), name) for name in names]
+        documents += [(store_at(folder), name) for name in its_format.documents_in(folder)]
         folder = dirname(folder)
     if image.document:
         documents.append(_document(image.document))

@@ -70,6 +70,21 @@ def encode(coordinates: npt.ArrayLike, grid: Vec3) -> UintArray:
     return codes
 
 
+def code_of(cell: Vec3, grid: Vec3) -> int:
+    """Return the code of one cell of a grid.
+
+    Examples
+    --------
+    >>> code_of((2, 1, 0), (3, 2, 1))
+    6
+    """
+    rest, code = list(cell), 0
+    for bit, axis in enumerate(bit_axes(grid)):
+        code |= (rest[axis] & 1) << bit
+        rest[axis] >>= 1
+    return code
+
+
 def decode(codes: npt.ArrayLike, grid: Vec3) -> IntArray:
     """Return the cells of codes, shape (n, 3).
 

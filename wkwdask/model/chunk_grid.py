@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -140,12 +141,18 @@ def to_cxyz(values: AnyArray, axes: str) -> AnyArray:
     >>> to_cxyz(np.zeros((5, 4, 1, 2)), "xy-c").shape
     (2, 5, 4, 1)
     """
+    index, order = _turn(axes)
+    return values[index].transpose(order)
+
+
+@lru_cache(maxsize=64)
+def _turn(axes: str) -> tuple[tuple[slice | int | None, ...], tuple[int, ...]]:
+    """Return the index and the order of axes that transpose an array with named axes."""
     kept = [letter for letter in axes if letter != "-"]
-    values = values[tuple(slice(None) if letter != "-" else 0 for letter in axes)]
     missing = [letter for letter in "cxyz" if letter not in kept]
-    values = values[(np.newaxis,) * len(missing)]
+    index = [slice(None) if letter != "-" else 0 for letter in axes]
     order = [*missing, *kept]
-    return values.transpose([order.index(letter) for letter in "cxyz"])
+    return (*([None] * len(missing)), *index), tuple(order.index(letter) for letter in "cxyz")
 
 
 def from_cxyz(values: AnyArray, axes: str) -> AnyArray:

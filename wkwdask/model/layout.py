@@ -30,6 +30,7 @@ _CELLS_AT_ONCE = 1 << 16  # chunks that are located together
 _REMOTE_BATCHES = 8  # concurrent requests
 # chunks that are located together if shards form no boxes (precomputed with a hash)
 _HASHED_CELLS = (1, 64, 64, 64)
+_FEW_CELLS = 64  # chunks up to which looking up each of them is faster than operations of arrays
 
 
 class ChunkSource(Protocol):
@@ -225,6 +226,35 @@ class Shards(ShardLayout):
     @abstractmethod
     def codes(self, cells: IntArray) -> UintArray: ...
 
+    def place_of(self, file: StoredFile, cell: Vec4) -> tuple[int, int] | None:
+        """Look up one chunk as :meth:`locate` does; return its first byte and end, None if it is
+        absent."""
+        places = self.locate(file, np.array([cell], np.int64))
+        return (int(places[0, 0]), int(places[0, 1])) if len(places) else None
+
+    def chunks(self, array: ChunkSource, ranges: Ranges) -> Iterator[StoredChunk]:
+        if array.store.is_remote or math.prod(map(len, ranges)) > _FEW_CELLS:
+            return super().chunks(array, ranges)
+        return self._few_chunks(array, ranges)
+
+    def _few_chunks(self, array: ChunkSource, ranges: Ranges) -> Iterator[StoredChunk]:
+        """Yield the chunks of a small local box, each read by itself."""
+        store, grid, naming = array.store, array.grid, array.naming
+        assert naming is not None
+        by_file: dict[str, list[Vec4]] = {}
+        for z, y, x, c in product(*ranges[::-1]):
+            cell = (c, x, y, z)
+            by_file.setdefault(naming.file_of(cell, grid), []).append(cell)
+        for key, cells in by_file.items():
+            with self.opened(store, key) as file:
+                if file is None:
+                    continue
+                for cell in cells:
+                    place = self.place_of(file, cell)
+                    if place is not None:
+                        (data,) = _existing(file, file.read([place]))
+                        yield StoredChunk(cell, data, file.name, place[0])
+
     def inspect(self, file: StoredFile, cells: IntArray) -> InspectedShard:
         """Look up chunks like :meth:`locate`, but return faults of the tables instead of raising
         them."""
@@ -379,6 +409,8 @@ def _nbytes(array: ChunkSource) -> int:
 def chunks_at_once(array: ChunkSource, max_nbytes: int) -> int:
     """Return how many files of one chunk are read ahead, none of them larger than
     ``max_nbytes``."""
+    if not array.store.is_remote:
+        return 1
     return max(
         2,
         min(

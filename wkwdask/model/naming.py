@@ -97,6 +97,14 @@ class KeyNaming(ABC):
             c, x, y, z = files[members[0]].tolist()
             yield self.key((c, x, y, z)), members
 
+    def file_of(self, cell: Vec4, grid: ChunkGrid) -> str:
+        """Return the name of the file that contains a chunk."""
+        assert grid.file is not None
+        c, x, y, z = (
+            n * edge // file for n, edge, file in zip(cell, grid.chunk, grid.file, strict=True)
+        )
+        return self.key((c, x, y, z))
+
     def array_path(self, store: Store) -> str:
         """Return the path of the array: its folder, unless one file contains all of it."""
         return store.url

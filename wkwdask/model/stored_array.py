@@ -7,8 +7,10 @@ at which the array starts.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -17,15 +19,16 @@ from wkwdask.errors import FormatError, MissingError, ReplacedError
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox, moved
 from wkwdask.geometry.vectors import plus
 from wkwdask.model.array_files import ArrayFiles
+from wkwdask.model.chunk_grid import Vec4
 from wkwdask.model.codec import clip
 from wkwdask.model.volume import RandomAccessVolume
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from wkwdask.array_types import AnyArray, BoolArray, IntArray
+    from wkwdask.array_types import AnyArray, IntArray
     from wkwdask.geometry.mag import Mag, Vec3
-    from wkwdask.model.chunk_grid import ChunkGrid, Ranges, Vec4
+    from wkwdask.model.chunk_grid import ChunkGrid, Ranges
     from wkwdask.model.codec import ChunkCodec
     from wkwdask.model.identity import Identity
     from wkwdask.model.layout import ShardLayout
@@ -248,29 +251,31 @@ class StoredArray(RandomAccessVolume):
         if isinstance(self.layout, BoxLayout):
             return self.layout.read_box(self, out, low, fill_zeros=fill_zeros)
         grid, ranges = self.grid, self.grid.cells(low, high)
-        seen = np.zeros([len(cells) for cells in ranges], np.bool_)
+        count, written = math.prod(map(len, ranges)), set[Vec4]()
         try:
-            num_stored = self._decode_chunks(out, low, ranges, seen)
+            num_stored = self._decode_chunks(out, low, ranges, written)
         except FormatError:
             # raises ReplacedError if these are files of another array
             self.identity.check(has_absent=True)
             raise
-        self.identity.check(has_absent=num_stored < seen.size)
+        self.identity.check(has_absent=num_stored < count)
         # with a fill value other than 0, missing chunks are not zero
-        has_fill = bool(self.fill) and num_stored < seen.size
-        if has_fill or seen.any():
-            for cell in (np.argwhere(~seen) + [cells.start for cells in ranges]).tolist():
-                corner = [n * edge - a for n, edge, a in zip(cell, grid.chunk, low, strict=True)]
-                out[clip(corner, grid.chunk, out.shape)[0]] = self.fill
-        elif fill_zeros:
+        has_fill = bool(self.fill) and num_stored < count
+        if has_fill or (written and len(written) < count):
+            for z, y, x, c in product(*ranges[::-1]):
+                if (c, x, y, z) not in written:
+                    place = zip((c, x, y, z), grid.chunk, low, strict=True)
+                    corner = [n * edge - a for n, edge, a in place]
+                    out[clip(corner, grid.chunk, out.shape)[0]] = self.fill
+        elif fill_zeros and not written:
             out[...] = 0
-        return int(seen.sum()) + has_fill
+        return len(written) + has_fill
 
-    def _decode_chunks(self, out: AnyArray, low: Vec4, ranges: Ranges, seen: BoolArray) -> int:
+    def _decode_chunks(self, out: AnyArray, low: Vec4, ranges: Ranges, written: set[Vec4]) -> int:
         """Decode the stored chunks of a box into an array.
 
-        Marks the chunks that were written in ``seen`` (all-zero chunks only with a fill value) and
-        returns the number of stored chunks.
+        Adds the chunks that were written to ``written`` (all-zero chunks only with a fill value)
+        and returns the number of stored chunks.
         """
         grid, codec, num_stored = self.grid, self.codec, 0
         for cell, data, path, offset in self.layout.chunks(self, ranges):
@@ -283,7 +288,7 @@ class StoredArray(RandomAccessVolume):
                 if not self.fill:
                     continue
                 out[clip(corner, shape, out.shape)[0]] = 0
-            seen[tuple(n - cells.start for n, cells in zip(cell, ranges, strict=True))] = True
+            written.add(cell)
         return num_stored
 
 

@@ -49,7 +49,9 @@ class LruCache(Generic[_Value]):
     ) -> list[_Value]:
         """Return the values of keys; ``make`` makes those that are not cached. Threads that need
         the same value at the same time make it once."""
-        found = {key: value for key in keys if (value := self.get(key)) is not None}
+        if len(keys) == 1 and (value := self.get(keys[0])) is not None:
+            return [value]
+        found = {key: known for key in keys if (known := self.get(key)) is not None}
         missing = [key for key in keys if key not in found]
         with self._lock:
             locks = {self._making.setdefault(key, threading.Lock()) for key in missing}
@@ -58,11 +60,11 @@ class LruCache(Generic[_Value]):
                 # in one order for all threads, so that none waits for a thread that waits for it
                 held.enter_context(lock)
             # made by another thread in the meantime
-            found |= {key: value for key in missing if (value := self.get(key)) is not None}
+            found |= {key: known for key in missing if (known := self.get(key)) is not None}
             missing = [key for key in missing if key not in found]
-            for key, value in zip(missing, make(missing) if missing else (), strict=True):
-                found[key] = value
-                self.put(key, value)
+            for key, made in zip(missing, make(missing) if missing else (), strict=True):
+                found[key] = made
+                self.put(key, made)
         return [found[key] for key in keys]
 
     def discard(self, key: Hashable) -> None:

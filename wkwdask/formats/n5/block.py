@@ -369,7 +369,11 @@ def decode_block(
     """Decode a block to an array with the axes of the dataset, x first; ``largest`` is the block
     size that its header may state."""
     header = parse_header(data, num_axes, source)
-    if largest is not None and any(n > most for n, most in zip(header.shape, largest, strict=True)):
+    if (
+        largest is not None
+        and header.shape != largest
+        and any(n > most for n, most in zip(header.shape, largest, strict=True))
+    ):
         raise CorruptError(
             f"{source}: byte 4: an N5 block of {header.shape} values, expected at most "
             f"{tuple(largest)}"

@@ -29,6 +29,7 @@ from wkwdask.formats.precomputed.sharding import (
     Sharding,
     format_minishard_index,
     format_shard_index,
+    locate_one,
     parse_minishard_index,
 )
 from wkwdask.geometry import compressed_morton
@@ -433,7 +434,8 @@ class PrecomputedShards(RewritableShards):
             if file is not None:
                 shard = OpenShard(store, stack.enter_context(file), self, file)
                 if shard.exists():
-                    _unsplit.put((store.opening, store.url), store.is_remote)
+                    if store.is_remote:
+                        _unsplit.put((store.opening, store.url), True)
                     yield shard
                     return
             if _unsplit.get((store.opening, store.url)):
@@ -464,6 +466,17 @@ class PrecomputedShards(RewritableShards):
             if table.shape[1]
         ]
         return np.concatenate(rows) if rows else np.zeros((0, 3), np.int64)
+
+    def place_of(self, file: StoredFile, cell: Vec4) -> tuple[int, int] | None:
+        assert isinstance(file, OpenShard)
+        code = compressed_morton.code_of(cell[1:], self.counts)
+        (table,) = file.minishards([locate_one(self.sharding, code)[1]])
+        ids = table[0]
+        row = int(ids.searchsorted(np.uint64(code)))
+        if row == len(ids) or ids.item(row) != code:
+            return None
+        start = table.item(1, row) + file.first_byte
+        return start, start + table.item(2, row)
 
     def inspect(self, file: StoredFile, cells: IntArray) -> InspectedShard:
         assert isinstance(file, OpenShard)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from wkwdask.formats.level_folders import IGNORED_NAMES
+from wkwdask.formats.precomputed.sharding import locate_one
 from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.vectors import times
 from wkwdask.model.naming import FileVariant, KeyNaming, ListedFile
@@ -217,6 +218,11 @@ class ShardNaming(KeyNaming):
         order = np.argsort(shards, kind="stable")
         for members in np.split(order, np.flatnonzero(np.diff(shards[order])) + 1):
             yield self.sharding.shard_name(int(shards[members[0]])), members
+
+    def file_of(self, cell: Vec4, grid: ChunkGrid) -> str:
+        del grid
+        code = compressed_morton.code_of(cell[1:], self.counts)
+        return self.sharding.shard_name(locate_one(self.sharding, code)[0])
 
     def names(self, file: Vec4) -> tuple[str, ...]:
         stem = self.key(file).removesuffix("shard")

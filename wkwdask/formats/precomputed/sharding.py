@@ -165,6 +165,16 @@ class Sharding:
         return min(cells, 1 << self.preshift_bits + beyond)
 
 
+def locate_one(sharding: Sharding, code: int) -> tuple[int, int]:
+    """Return shard and minishard of one chunk, as :meth:`Sharding.locate` does for many."""
+    if sharding.hash != "identity":
+        shards, minishards = sharding.locate(np.array([code], np.uint64))
+        return int(shards[0]), int(minishards[0])
+    code >>= sharding.preshift_bits
+    shard = code >> sharding.minishard_bits & (1 << sharding.shard_bits) - 1
+    return shard, code & (1 << sharding.minishard_bits) - 1
+
+
 def choose_sharding(
     size: Sequence[int],
     chunk_size: Sequence[int],

@@ -6,9 +6,8 @@ from __future__ import annotations
 import json
 import lzma
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from wkwdask.formats.bounded_streams import (
 )
 from wkwdask.formats.gzip_stream import decompress_gzip
 from wkwdask.kernels.codecs.blosc_frames import encode_frame
-from wkwdask.model.chunk_grid import from_cxyz, pick_cxyz, to_cxyz
+from wkwdask.model.chunk_grid import from_cxyz, pick_cxyz
 from wkwdask.model.codec import ChunkCodec, Encoding, blosc_kind, decoding_memory
 from wkwdask.model.extras import import_extra
 
@@ -180,8 +179,22 @@ class ZarrCodec(ZarrChunks):
     which is hashable."""
     filters: int = 0
     """Number of leading stages that are filters, which may enlarge a chunk."""
+    nbytes: int = field(init=False, compare=False, repr=False)
+    """Size of a decoded chunk [bytes]."""
+    _view: tuple[np.dtype[Any], Vec4, Vec4] = field(init=False, compare=False, repr=False)
+    """Type, shape (c, x, y, z) and strides [bytes] of the values of a decoded chunk."""
 
     decodes_chunks = True
+
+    def __post_init__(self) -> None:
+        dtype = np.dtype(self.dtype)
+        stride, strides = dtype.itemsize, dict.fromkeys("cxyz", 0)
+        for n in reversed(self.order):
+            strides[self.axes[n]] = stride
+            stride *= self.chunk_shape[n]
+        view = dtype, pick_cxyz(self.chunk_shape, self.axes), tuple(strides[a] for a in "cxyz")
+        object.__setattr__(self, "nbytes", stride)
+        object.__setattr__(self, "_view", view)
 
     def check_settings(self) -> None:
         """Raise UnsupportedError for a filter or compressor that is unknown or has unknown
@@ -193,10 +206,6 @@ class ZarrCodec(ZarrChunks):
     def is_delimited(self) -> bool:  # type: ignore[override]
         """Whether a compressor or checksum comes last: only filters may follow raw values."""
         return len(self.stages) > self.filters
-
-    @property
-    def nbytes(self) -> int:
-        return prod(self.chunk_shape) * np.dtype(self.dtype).itemsize
 
     @property
     def compression(self) -> tuple[str, int | None]:
@@ -246,7 +255,6 @@ class ZarrCodec(ZarrChunks):
         ) * (2 if self.stages else 1)
 
     def decode(self, data: bytes, shape: Vec4, source: str, offset: int = 0) -> AnyArray:
-        del shape
         content: Any = data
         # A filter may return an array of any type and memory order; only its bytes are used below.
         for n in reversed(range(len(self.stages))):
@@ -270,8 +278,8 @@ class ZarrCodec(ZarrChunks):
             raise wrong(
                 f"{source}: byte {offset}: a chunk of {values.size} bytes, expected {self.nbytes}"
             )
-        chunk = values.view(self.dtype).reshape([self.chunk_shape[n] for n in self.order])
-        return to_cxyz(chunk.transpose(np.argsort(self.order)), self.axes)
+        dtype, shape, strides = self._view
+        return np.ndarray(shape, dtype, values, strides=strides)
 
     def _max_input_nbytes(self, n: int) -> int:
         """Return the largest input of stage ``n`` on encoding, which bounds its output on

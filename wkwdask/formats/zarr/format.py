@@ -166,6 +166,11 @@ class ZarrFormat(ArrayFormat):
         all others."""
         return NAME.is_in(url)
 
+    def documents_in(self, folder: str) -> Sequence[str]:
+        # where there is one of version 3, those of version 2 are not read
+        is_v3 = store_at(folder).is_file(FILE_NAME)
+        return (FILE_NAME,) if is_v3 else (*_DOCUMENTS, ".zattrs")
+
     def find(self, url: Url) -> ResolvedUrl:
         images = find_zarr_layers(url)
         for ignored in (image.details.ignored for image in images if image.details is not None):

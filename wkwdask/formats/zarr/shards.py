@@ -60,6 +60,20 @@ class ZarrShards(RewritableShards):
     def locate(self, file: StoredFile, cells: IntArray) -> IntArray:
         """Return start, stop and row in ``cells`` of each stored chunk."""
 
+        return _places(self._table(file)[self.rows(cells)])
+
+    def place_of(self, file: StoredFile, cell: Vec4) -> tuple[int, int] | None:
+        row = 0
+        for letter in self.axes.replace("-", ""):
+            axis = "cxyz".index(letter)
+            row = row * self.cells[axis] + cell[axis] % self.cells[axis]
+        table = self._table(file)
+        start, nbytes = table.item(row, 0), table.item(row, 1)
+        return None if start == nbytes == _ABSENT else (start, start + nbytes)
+
+    def _table(self, file: StoredFile) -> UintArray:
+        """Return the index of a shard, from a cache."""
+
         def read_table(_: object) -> list[UintArray]:
             raw = self._read_index(file)
             return [
@@ -68,8 +82,7 @@ class ZarrShards(RewritableShards):
                 else self._parse_index(raw, file)
             ]
 
-        (table,) = _index_cache.get_or_make([(file.name, file.state, self)], read_table)
-        return _places(table[self.rows(cells)])
+        return _index_cache.get_or_make([(file.name, file.state, self)], read_table)[0]
 
     def inspect(self, file: StoredFile, cells: IntArray) -> InspectedShard:
         nbytes = file.nbytes or 0
