@@ -484,6 +484,27 @@ def test_n5_images_are_equal(data, name):
     assert outcomes[0].nbytes == outcomes[1].nbytes
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "zarr/read/em/zstd/shards/box32",
+        "zarr/read/seg/blosc/files/xy",
+        "n5/read/seg/blosc/box64",
+        "precomputed/boxes/seg/shards/box32",
+        "precomputed/boxes/em/files/whole",
+    ],
+)
+@pytest.mark.needs("wkw", "tensorstore", "zarr", "zarrs")
+def test_parts_are_equal(data, name):
+    outcomes = run_units(_race(data, name).units, 1)
+    assert all(outcome.problem in ("", NOT_INSTALLED) for outcome in outcomes)
+    done = [outcome for outcome in outcomes if not outcome.problem]
+    assert len(done) >= 3
+    assert done[0].digests
+    assert all(outcome.digests == done[0].digests for outcome in done)
+    assert all(outcome.nbytes == done[0].nbytes for outcome in done)
+
+
 @pytest.mark.parametrize("form", ["wkw", "zarr", "n5", "precomputed"])
 @pytest.mark.needs("zarr", "wkw", "tensorstore")
 def test_written_boxes_are_equal(data, form):
