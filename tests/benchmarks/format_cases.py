@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from .data import ITEMSIZE, LAYERS
 from .pyramid_cases import LABELS
-from .race import Faster, OfCopy, Race, Unit
+from .race import Faster, OfCopy, OfLimit, Race, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -317,6 +317,12 @@ def _zarr_pyramid(data: Data, layer: str, compression: str) -> Race:
         Faster(0, n, 2.0, _OTHER[layer] if n == 3 else "same", shows_peak=True)
         for n in range(1, len(units))
     ]
+    (limit,) = _zarr_units(
+        data, f"{name}-limit", layer, compression, [("its parts alone", "zarr_limit.Limit", {})]
+    )
+    units = (*units, replace(limit, show_version=False))
+    share = {"em/zstd": 0.85, "seg/zstd": 0.8}.get(f"{layer}/{compression}", 0.75)
+    conclusions.append(OfLimit(0, len(units) - 1, share, counts_files=True))
     work = (
         f"pyramid of sharded OME-Zarr, {LABELS[layer]} {data.cube(layer).edge}^3, "
         f"{_METHODS[layer]}, {compression}"

@@ -271,6 +271,18 @@ def test_zarr_is_equal(data, own_settings, name):
     assert all(digests == found[0] for digests in found)
 
 
+@pytest.mark.parametrize("name", ["zarr/pyramid/em/zstd", "zarr/pyramid/seg/blosc-lz4"])
+@pytest.mark.needs("wkw", "zarr", "imagecodecs")
+def test_the_limit_of_a_zarr_pyramid(data, name):
+    race = _race(data, name)
+    outcomes = run_units([race.units[0], race.units[-1]], 1)
+    assert [outcome.problem for outcome in outcomes] == ["", ""]
+    assert outcomes[1].parts().keys() == {"decode", "reduce", "encode", "read", "write"}
+    (row,) = OfLimit(0, 1, 0.0, counts_files=True).rows(race.work, outcomes)
+    assert row.met is True
+    assert "of the limit" in row.note
+
+
 @pytest.mark.parametrize(
     "name", ["remote/wkw/box", "remote/precomputed-sharded/slices", "remote/zarr/whole"]
 )
