@@ -12,7 +12,7 @@ from .format_cases import precomputed_cases, zarr_cases
 from .memory import Memory
 from .n5_cases import n5_cases
 from .numbering import Numbering
-from .part_cases import part_cases
+from .part_cases import part_cases, public_cases
 from .pyramid_cases import LABELS, pyramid_cases, scaling, threads_label
 from .race import Faster, FasterByWall, Race, Scaling, Unit
 from .rechunk_cases import rechunk_cases
@@ -48,6 +48,7 @@ def all_cases(data: Data) -> list[Race | Memory | Start]:
     cases += zarr_cases(data)
     cases += n5_cases(data)
     cases += part_cases(data)
+    cases += public_cases(data)
     cases += region_cases(data)
     cases += copy_cases(data)
     cases += analysis_cases(data)

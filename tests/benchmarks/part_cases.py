@@ -36,6 +36,29 @@ def part_cases(data: Data) -> list[Race]:
     return [_race(data, layer, kind, part) for kind, layer, part in product(_KINDS, LAYERS, _PARTS)]
 
 
+def public_cases(data: Data) -> list[Race]:
+    """List the rows of zarr_benchmarks (zarrs): whole reads and round trips of uint16."""
+    cube = data.cube("em", data.size)
+    tools = [
+        ("wkwdask", "public_ours.Public"),
+        ("zarrs", "public_zarrs.Zarrs"),
+        ("tensorstore", "public_peers.Tensorstore"),
+        ("zarr", "public_peers.Zarr"),
+    ]
+    races = []
+    for form, round_trip in product(("raw", "zstd", "sharded"), (False, True)):
+        row = f"zarr/public/{form}/{'round-trip' if round_trip else 'read'}"
+        options = {"path": cube.mag, "size": cube.edge, "form": form, "round_trip": round_trip}
+        units = tuple(
+            Unit(label, work, options | {"folder": data.fresh(f"{row}-{n}")})
+            for n, (label, work) in enumerate(tools)
+        )
+        title = f"zarr_benchmarks: {'round trip' if round_trip else 'read'} {cube.edge}^3, {form}"
+        conclusions = tuple(Faster(0, n, 1.0, shows_peak=True) for n in range(1, len(units)))
+        races.append(Race(row, title, units, conclusions, (cube,)))
+    return races
+
+
 def _race(data: Data, layer: str, kind: tuple[str, str, bool], part: str) -> Race:
     """A reader, and reading by path, beside tensorstore, and the reader beside others."""
     name, compression, sharded = kind

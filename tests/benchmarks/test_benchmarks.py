@@ -504,6 +504,9 @@ def test_n5_images_are_equal(data, name):
         "n5/read/seg/blosc/box64",
         "precomputed/boxes/seg/shards/box32",
         "precomputed/boxes/em/files/whole",
+        "zarr/public/raw/read",
+        "zarr/public/zstd/round-trip",
+        "zarr/public/sharded/round-trip",
     ],
 )
 @pytest.mark.needs("wkw", "tensorstore", "zarr", "zarrs")
