@@ -49,6 +49,7 @@ _MODULES = {
     "meshing.plan": "MeshPlan",
     "model.faults": "Fault",
     "runs.report": "Report RmReport",
+    "streams.block_cache": "set_block_cache",
     "verbs.diff": "Diff",
     "verbs.estimate": "PyramidPlan",
     "verbs.manifest": "ManifestReport",
@@ -139,6 +140,7 @@ __all__ = [
     "sample",
     "save",
     "segment",
+    "set_block_cache",
     "tiff_prefix",
     "tiff_shard_codec",
     "to_n5",
@@ -210,6 +212,7 @@ if TYPE_CHECKING:
     from wkwdask.model.faults import Fault
     from wkwdask.runs.cleaning import clean
     from wkwdask.runs.report import Report, RmReport
+    from wkwdask.streams.block_cache import set_block_cache
     from wkwdask.verbs.diff import Diff
     from wkwdask.verbs.estimate import PyramidPlan
     from wkwdask.verbs.manifest import ManifestReport

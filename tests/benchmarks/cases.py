@@ -38,6 +38,7 @@ def all_cases(data: Data) -> list[Race | Memory | Start]:
             *(_read_boxes(data, layer, edge, count) for edge, count in ((32, 200), (128, 60))),
         ]
     cases += [_slices(data, layer, plane) for layer in LAYERS for plane in ("xy", "xz", "yz")]
+    cases += [_next_slices(data, layer, plane) for layer, plane in _NEXT_SLICES]
     cases += [
         _read_many(data, layer, arrangement) for layer in LAYERS for arrangement in _ARRANGEMENTS
     ]
@@ -134,6 +135,37 @@ def _slices(data: Data, layer: str, plane: str) -> Race:
     return Race(
         name, f"read {LABELS[layer]}, 50 slices {plane} of {data.real_size}^2", units, conclusions
     )
+
+
+_NEXT_SLICES = {
+    ("em", "xy"): 6.0,
+    ("em", "xz"): 5.0,
+    ("em", "yz"): 4.5,
+    ("seg", "xy"): 4.0,
+    ("seg", "xz"): 3.5,
+    ("seg", "yz"): 2.5,
+}
+"""Least ratio to wkw, which decodes each block for each slice."""
+
+
+def _next_slices(data: Data, layer: str, plane: str) -> Race:
+    size = data.real_size
+    options = {"path": data.cube(layer).mag, "size": size, "plane": plane, "count": 50}
+    name = f"slices/{layer}/{plane}/next"
+    theirs = options | {"is_sequence": True}
+    units = (
+        Unit("wkwdask, empty cache", "ours.NextSlices", options),
+        Unit("wkwdask, full cache", "ours.NextSlices", options | {"is_full": True}),
+        Unit("wkw", "reference.Slices", theirs),
+        Unit(
+            "tensorstore, full cache, zarr of LZ4",
+            "tensorstore_zarr.Slices",
+            theirs | {"folder": data.fresh(name)},
+        ),
+    )
+    conclusions = (Faster(0, 2, _NEXT_SLICES[layer, plane]), Faster(1, 3, 1.5))
+    work = f"read {LABELS[layer]}, 50 slices {plane} of {size}^2 that follow each other"
+    return Race(name, work, units, conclusions)
 
 
 def _threads_read(data: Data, layer: str) -> Race:

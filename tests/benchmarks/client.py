@@ -31,7 +31,7 @@ class Worker:
         environment = (
             os.environ
             | ONE_THREAD
-            | {"WKWDASK_PROGRESS": "off", "TQDM_DISABLE": "1"}
+            | {"WKWDASK_PROGRESS": "off", "WKWDASK_CACHE_NBYTES": "0", "TQDM_DISABLE": "1"}
             | ({"PYTHONPATH": site} if site else {})
         )
         self._process = subprocess.Popen(

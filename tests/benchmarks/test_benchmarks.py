@@ -77,7 +77,9 @@ def test_reads_are_equal(data, name):
     )
 
 
-@pytest.mark.parametrize("name", ["slices/em/xy", "slices/seg/xz", "slices/em/yz"])
+@pytest.mark.parametrize(
+    "name", ["slices/em/xy", "slices/seg/xz", "slices/em/yz", "slices/em/yz/next"]
+)
 @pytest.mark.needs("wkw", "tensorstore")
 def test_slices_are_equal(data, name):
     outcomes = run_units(_race(data, name).units, 1)

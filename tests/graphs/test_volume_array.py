@@ -19,7 +19,7 @@ from support.memory_volume import make_volume
 from wkwdask.graphs import volume_array
 from wkwdask.graphs.read import BoxReader, open_array
 from wkwdask.graphs.volume_array import VolumeArray
-from wkwdask.streams import threads
+from wkwdask.streams import reading, threads
 
 TOPLEFT = (21, 3, 9)
 SHAPE = (2, 50, 37, 23)
@@ -212,7 +212,7 @@ def test_threads_are_those_of_the_scheduler(volume, monkeypatch):
     monkeypatch.setattr(volume_array, "available_cores", lambda: 5)
     monkeypatch.setattr(threads, "_MIN_PART_NBYTES", 100)
     lazy = opened(volume)
-    with mock.patch.object(threads, "for_each", side_effect=threads.for_each) as each:
+    with mock.patch.object(reading, "for_each", side_effect=threads.for_each) as each:
         for options, expected in (({"num_workers": 3}, 3), ({}, 5)):
             whole = lazy.compute(scheduler="threads", **options)
             assert each.call_args.args[2] == expected

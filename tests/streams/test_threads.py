@@ -20,7 +20,8 @@ import wkwdask
 from wkwdask import BoundingBox, Mag
 from wkwdask.store import cores
 from wkwdask.streams import threads
-from wkwdask.streams.threads import for_each, split_box
+from wkwdask.streams.reading import split_box
+from wkwdask.streams.threads import for_each
 
 # ----------------------------------------------------------------------------- parts of a box
 

@@ -21,7 +21,7 @@ from wkwdask.store.objects.access import access_of
 from wkwdask.store.paths import is_remote
 from wkwdask.streams.boxes import read_boxes
 from wkwdask.streams.points import sample_points
-from wkwdask.streams.threads import MIN_NBYTES, read_on_threads
+from wkwdask.streams.reading import MIN_NBYTES, read_on_threads
 
 if TYPE_CHECKING:
     import os

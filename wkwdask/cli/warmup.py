@@ -151,11 +151,13 @@ def _build_pyramids(dtype: str, methods: Sequence[str], edge: int) -> None:
 
 
 def _use_arrays(dtype: str) -> None:
-    """Write and read arrays in memory: parts of blocks, files of one block and of several. Convert
-    blocks to frames."""
+    """Write and read arrays in memory: parts of blocks, files of one block and of several, kept
+    blocks. Convert blocks to frames."""
     import numpy as np
 
     import wkwdask
+    from wkwdask.kernels.blocks.decoded import place_blocks
+    from wkwdask.kernels.blocks.read import array_memory
     from wkwdask.kernels.codecs.blosc_frames import are_zero_outside, convert_chunks
     from wkwdask.kernels.codecs.blosc_layout import COPY
 
@@ -163,6 +165,9 @@ def _use_arrays(dtype: str) -> None:
     convert_chunks(one, place, COPY, 1, 1, np.zeros(64, np.uint8))
     are_zero_outside(one, place, np.array([[0, 0, 0, 1, 1, 1]]), 1, 1, is_compressed=False)
     array = np.ones((31, 31, 31), dtype)
+    memory = array_memory(np.empty((1, 1, 1, 1), dtype), 0)
+    assert memory is not None
+    place_blocks(np.array([array.ctypes.data]), np.zeros((1, 3), np.int64), (1, 1, 1, 1), memory)
     with tempfile.TemporaryDirectory() as folder:
         dataset = wkwdask.create_dataset(f"{folder}/dataset", (4, 4, 8)).path
         for file_len in (1, 4):

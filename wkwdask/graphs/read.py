@@ -19,7 +19,7 @@ from wkwdask.geometry.bounding_box import BoundingBox, moved, part_of_array
 from wkwdask.graphs.volume_array import volume_array
 from wkwdask.kernels.arrays import empty_aligned
 from wkwdask.plans.chunks import MANY_CHUNKS, chunk_lengths, largest_multiple, num_chunks
-from wkwdask.streams.threads import read_on_threads
+from wkwdask.streams.reading import read_on_threads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,7 +17,7 @@ from dask.base import get_scheduler
 from dask.callbacks import Callback
 
 from wkwdask.store.cores import available_cores
-from wkwdask.streams.threads import MIN_NBYTES
+from wkwdask.streams.reading import MIN_NBYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,6 +18,7 @@ from wkwdask.model.summary import counted
 from wkwdask.runs import job as jobs
 from wkwdask.runs.job import copy_marks, is_fatal, is_final, user_trace
 from wkwdask.runs.progress import FAILURES, Failure, LineFile
+from wkwdask.streams.block_cache import without_cache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -89,7 +90,8 @@ def attempt(run: Callable[[Task], Result], task: Task) -> Result | FailedAttempt
     """Run a task in this process and return its result or its error."""
     start = time.perf_counter()
     try:
-        return replace(run(task), seconds=time.perf_counter() - start)
+        with without_cache():
+            return replace(run(task), seconds=time.perf_counter() - start)
     except Exception as error:
         _clear_frames(error)
         return FailedAttempt(error, socket.gethostname())

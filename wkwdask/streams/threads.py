@@ -1,4 +1,4 @@
-"""Read large arrays on several threads: codecs and compiled loops release the GIL."""
+"""Divide work among threads: codecs and compiled loops release the GIL."""
 
 from __future__ import annotations
 
@@ -7,49 +7,14 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from wkwdask.geometry.bounding_box import BoundingBox, part_of_array
-from wkwdask.model.stored_array import StoredArray
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from wkwdask.array_types import AnyArray
-    from wkwdask.geometry.mag import Vec3
-    from wkwdask.model.volume import Volume
 
 _Item = TypeVar("_Item")
 
-MIN_NBYTES = 8 << 20
-"""Arrays up to this size are read by one thread unless the caller asks for more."""
 _PARTS_PER_THREAD = 4
 _MIN_PART_NBYTES = 1 << 20
-
-
-def read_on_threads(
-    volume: Volume, out: AnyArray, topleft: Vec3, threads: int, first_channel: int = 0
-) -> None:
-    """Fill an array, see :meth:`wkwdask.model.volume.Volume.read_into`. No chunk is decoded
-    twice."""
-    parts, chunk = num_parts(threads, out.nbytes), volume.chunk_shape
-    if isinstance(volume, StoredArray) and volume.store.is_remote:
-        # A remote volume reads files ahead, so each thread needs one part. It is split between
-        # files only: their ranges stay long.
-        parts, chunk = (1, chunk) if volume.grid.file is None else (threads, volume.grid.file[1:])
-    if parts == 1:
-        volume.read_into(out, topleft, first_channel)
-        return
-    boxes = split_box(
-        BoundingBox(topleft, out.shape[1:], volume.box.mag),
-        volume.origin,
-        chunk,
-        volume.shard_shape,
-        parts,
-    )
-    for_each(
-        lambda box: volume.read_into(part_of_array(out, box, topleft), box.topleft, first_channel),
-        boxes,
-        threads,
-    )
 
 
 def num_parts(threads: int, nbytes: int) -> int:
@@ -58,36 +23,6 @@ def num_parts(threads: int, nbytes: int) -> int:
     return (
         1 if threads == 1 else max(1, min(_PARTS_PER_THREAD * threads, nbytes // _MIN_PART_NBYTES))
     )
-
-
-def split_box(
-    box: BoundingBox, origin: Vec3, chunk: Vec3, shard: Vec3, count: int
-) -> list[BoundingBox]:
-    """Split a box into at least ``count`` parts if it has so many chunks, in the order of the
-    memory of a Fortran array.
-
-    Parts are cut between shards if there are enough of them, else between groups of 2**k chunks,
-    which are few ranges of a file in Morton order. An axis is split only if the later ones do not
-    give enough parts.
-    """
-    cuts: list[list[int]] = []
-    for axis in (2, 1, 0):
-        low, high = box.topleft[axis] - origin[axis], box.bottomright[axis] - origin[axis]
-        step = shard[axis] if (high - low) // shard[axis] >= count else chunk[axis]
-        while (high - low) // (2 * step) >= count:
-            step *= 2
-        borders = (
-            [low, *range(low // step * step + step, high, step), high] if count > 1 else [low, high]
-        )
-        count = -(-count // (len(borders) - 1))
-        cuts.append([border + origin[axis] for border in borders])
-    z, y, x = cuts
-    return [
-        BoundingBox.from_corners((x[i], y[j], z[k]), (x[i + 1], y[j + 1], z[k + 1]), box.mag)
-        for k in range(len(z) - 1)
-        for j in range(len(y) - 1)
-        for i in range(len(x) - 1)
-    ]
 
 
 def for_each(function: Callable[[_Item], object], items: Sequence[_Item], threads: int) -> None:

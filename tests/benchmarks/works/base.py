@@ -14,6 +14,8 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+CACHE_NBYTES = 256 << 20
+"""Size of caches of decoded chunks, where rows use any."""
 NUM_MAGS = 4
 """Coarser mags of a pyramid: 2, 4, 8, 16."""
 
@@ -79,10 +81,17 @@ def boxes(
     return [((x, y, z), (x + edge, y + edge, z + edge)) for x, y, z in corners]
 
 
-def slices(size: int, plane: str, count: int) -> list[tuple[list[int], list[int]]]:
-    """Draw slices of one voxel along the axis that ``plane`` does not name, as pairs of corners."""
+def slices(
+    size: int, plane: str, count: int, *, is_sequence: bool = False
+) -> list[tuple[list[int], list[int]]]:
+    """Draw slices of one voxel along the axis that ``plane`` does not name, as pairs of corners: at
+    random places, or around the middle and next to each other."""
     axis = next(n for n, name in enumerate("xyz") if name not in plane)
-    at = np.random.default_rng(7).integers(0, size, count).tolist()
+    at = (
+        range((size - count) // 2, (size + count) // 2)
+        if is_sequence
+        else np.random.default_rng(7).integers(0, size, count).tolist()
+    )
     return [
         (
             [n if a == axis else 0 for a in range(3)],

@@ -13,6 +13,7 @@ import numpy as np
 import wkwdask
 
 from .base import (
+    CACHE_NBYTES,
     BoxLoop,
     DatasetCopy,
     Work,
@@ -183,6 +184,39 @@ class Slices(BoxLoop):
             return wkwdask.read(self._path, box)
         a, b = box
         return self._array[:, a[0] : b[0], a[1] : b[1], a[2] : b[2]].compute()
+
+
+class NextSlices(BoxLoop):
+    """Slices that follow each other, by ``wkwdask.read``, from an empty cache of blocks or a full
+    one.
+
+    Parameters
+    ----------
+    path : str
+        The mag.
+    size, count : int
+        Edge of the volume [voxels] and how many slices.
+    plane : str
+        Their axes.
+    is_full : bool
+        Whether the cache has the blocks that a run needs.
+    """
+
+    def __init__(self, path: str, size: int, plane: str, count: int, is_full: bool = False) -> None:
+        self._path, self._is_full = path, is_full
+        self.boxes = slices(size, plane, count, is_sequence=True)
+        wkwdask.set_block_cache(CACHE_NBYTES)
+        self.nbytes = self.count_nbytes()
+
+    def prepare(self) -> None:
+        """Empty the cache."""
+        if not self._is_full:
+            wkwdask.set_block_cache(0)
+            wkwdask.set_block_cache(CACHE_NBYTES)
+
+    def read(self, box: Any) -> np.ndarray:
+        """Read a slice."""
+        return wkwdask.read(self._path, box)
 
 
 class Pyramid(Work):

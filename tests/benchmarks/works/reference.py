@@ -50,10 +50,12 @@ class Read(BoxLoop):
 class Slices(Read):
     """Slices of one voxel, see ``slices``."""
 
-    def __init__(self, path: str, size: int, plane: str, count: int) -> None:
+    def __init__(
+        self, path: str, size: int, plane: str, count: int, is_sequence: bool = False
+    ) -> None:
         super().__init__(path, size)
         self.boxes = [
             (low, [b - a for a, b in zip(low, high, strict=True)])
-            for low, high in slices(size, plane, count)
+            for low, high in slices(size, plane, count, is_sequence=is_sequence)
         ]
         self.nbytes = self.count_nbytes()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import zarr_pyramids
-from .base import NUM_MAGS, BoxLoop, read_mag, slices
+from .base import CACHE_NBYTES, NUM_MAGS, BoxLoop, read_mag, slices
 
 REQUIRES = ("tensorstore",)
 _CHUNK = 32
@@ -28,11 +28,21 @@ class Slices(BoxLoop):
         Edge of the volume [voxels] and how many slices.
     plane : str
         Their axes.
+    is_sequence : bool
+        Whether they follow each other, and a full cache has their chunks.
     """
 
     package = "tensorstore"
 
-    def __init__(self, path: str, folder: str, size: int, plane: str, count: int) -> None:
+    def __init__(
+        self,
+        path: str,
+        folder: str,
+        size: int,
+        plane: str,
+        count: int,
+        is_sequence: bool = False,
+    ) -> None:
         import tensorstore
 
         spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{folder}/"}}
@@ -61,10 +71,13 @@ class Slices(BoxLoop):
             tensorstore.open(spec | {"metadata": metadata}, create=True).result().write(
                 voxels
             ).result()
-        self._array = tensorstore.open(spec, context=tensorstore.Context(_LIMITS)).result()
+        limits = _LIMITS | (
+            {"cache_pool": {"total_bytes_limit": CACHE_NBYTES}} if is_sequence else {}
+        )
+        self._array = tensorstore.open(spec, context=tensorstore.Context(limits)).result()
         self.boxes = [
             tuple(slice(a, b) for a, b in zip(low, high, strict=True))
-            for low, high in slices(size, plane, count)
+            for low, high in slices(size, plane, count, is_sequence=is_sequence)
         ]
         self.nbytes = self.count_nbytes()
 

@@ -36,9 +36,11 @@ from wkwdask.formats.zarr.ngff import (
     pyramid_level,
     rgb_range,
 )
+from wkwdask.kernels.arrays import is_zero
 from wkwdask.model.volume import relative_to, voxel_nbytes
 from wkwdask.store.paths import basename, dirname, is_remote, relpath
 from wkwdask.store.store import folders_of, store_at
+from wkwdask.streams.reading import read_on_threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -127,7 +129,8 @@ class VirtualArray:
         shape = (self.volume.num_channels, *reversed(self.chunk_shape))
         out = np.empty(shape, dtype) if inside == self.chunk_shape else np.zeros(shape, dtype)
         part = out.transpose(0, 3, 2, 1)[:, : inside[0], : inside[1], : inside[2]]
-        return out if self.volume.read_into(part, topleft) else None
+        read_on_threads(self.volume, part, topleft, threads=1)
+        return None if is_zero(part) else out
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,7 @@ def decode_into(
             nonzero += 1
             scatter(
                 block_at if compressed else source_at + start,
-                edge,
+                (edge, edge, edge),
                 channels,
                 first_channel,
                 corner,

@@ -36,6 +36,19 @@ def _overlap(corner, edge, shape):
 
 
 @helper
+def _is_block(cell, edge, low, shape):
+    """Return whether a box is exactly a block."""
+    return (
+        shape[0] == edge
+        and shape[1] == edge
+        and shape[2] == edge
+        and low[0] == cell[0] * edge
+        and low[1] == cell[1] * edge
+        and low[2] == cell[2] * edge
+    )
+
+
+@helper
 def _decode_block(
     source, start, size, compressed, block, edge, voxel_nbytes, cell, boxes, addresses, lows, shapes
 ):
@@ -56,6 +69,15 @@ def _decode_block(
     if compressed:
         if is_zero_lz4(source, start, size, nbytes):
             return True  # the boxes are zero
+        if boxes.size == 1 and _is_block(cell, edge, lows[boxes[0]], shapes[boxes[0]]):
+            is_complete, _ = decode(
+                np.intp(source.ctypes.data) + start,
+                size,
+                np.intp(addresses[boxes[0]]),
+                nbytes,
+                nbytes,
+            )
+            return is_complete
         needed = 0
         for n in boxes:
             corner = (

@@ -49,13 +49,13 @@ _gather_long, _gather_short = transposition(_x_len, _long_len), transposition(_x
 
 
 @helper
-def _inside(corner, edge, shape):
+def _inside(corner, edges, shape):
     """Return the part of a block inside the array [voxels of the block]."""
     low = max(0, -corner[0]), max(0, -corner[1]), max(0, -corner[2])
     return low, (
-        min(edge, shape[1] - corner[0]),
-        min(edge, shape[2] - corner[1]),
-        min(edge, shape[3] - corner[2]),
+        min(edges[0], shape[1] - corner[0]),
+        min(edges[1], shape[2] - corner[1]),
+        min(edges[2], shape[3] - corner[2]),
     )
 
 
@@ -78,15 +78,16 @@ def _bypasses(array, first, step, row_nbytes):
 
 
 @helper
-def _copy(block, edge, channels, first_channel, corner, array, shape, strides, is_scatter):
+def _copy(block, edges, channels, first_channel, corner, array, shape, strides, is_scatter):
     """Copy the part of a block that lies inside the array: to the array, or from it."""
     # Voxel (x, y, z) of the block lies at ``base + x * sx + y * sy + z * sz`` in the array.
     # ``base`` is negative if the block begins before the array. All offsets are bytes.
-    (x0, y0, z0), (x1, y1, z1) = _inside(corner, edge, shape)
+    (x0, y0, z0), (x1, y1, z1) = _inside(corner, edges, shape)
     size = array.itemsize
     sc, sx, sy, sz = strides[0] * size, strides[1] * size, strides[2] * size, strides[3] * size
     base = np.intp(array.ctypes.data) + corner[0] * sx + corner[1] * sy + corner[2] * sz
-    bx, by, bz = channels * size, channels * edge * size, channels * edge * edge * size
+    bx = channels * size
+    by, bz = edges[0] * bx, edges[0] * edges[1] * bx
     if _rows_match(channels, shape, strides):
         row_nbytes = (x1 - x0) * bx
         bypasses = is_scatter and _bypasses(array, base + x0 * sx, sy | sz, row_nbytes)
@@ -163,25 +164,26 @@ def _copy(block, edge, channels, first_channel, corner, array, shape, strides, i
 
 
 @helper
-def scatter(block, edge, channels, first_channel, corner, out, shape, strides):
+def scatter(block, edges, channels, first_channel, corner, out, shape, strides):
     """Copy the part of a block that lies inside the array to it."""
-    _copy(block, edge, channels, first_channel, corner, out, shape, strides, True)
+    _copy(block, edges, channels, first_channel, corner, out, shape, strides, True)
 
 
 @helper
 def gather(array, shape, strides, corner, edge, block):
     """Copy one block out of the array; voxels outside the array are zero."""
-    low, high = _inside(corner, edge, shape)
+    edges = (edge, edge, edge)
+    low, high = _inside(corner, edges, shape)
     if min(high[0] - low[0], high[1] - low[1], high[2] - low[2]) < edge:
         for i in range(block.size):
             block[i] = 0
-    _copy(np.intp(block.ctypes.data), edge, shape[0], 0, corner, array, shape, strides, False)
+    _copy(np.intp(block.ctypes.data), edges, shape[0], 0, corner, array, shape, strides, False)
 
 
 @helper
 def clear(edge, corner, out, shape, strides):
     """Set the part of a cube that lies inside the array to zero."""
-    (x0, y0, z0), (x1, y1, z1) = _inside(corner, edge, shape)
+    (x0, y0, z0), (x1, y1, z1) = _inside(corner, (edge, edge, edge), shape)
     sc, sx, sy, sz = strides
     base = corner[0] * sx + corner[1] * sy + corner[2] * sz
     channels, width = shape[0], 1

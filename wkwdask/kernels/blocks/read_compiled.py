@@ -121,5 +121,14 @@ def read_blocks(
                 for k in range(n):
                     clear(edge, _corner(table, k), out, shape, strides)
             nonzero += 1
-            scatter(block_or_source_at, edge, channels, first_channel, where, out, shape, strides)
+            scatter(
+                block_or_source_at,
+                (edge, edge, edge),
+                channels,
+                first_channel,
+                where,
+                out,
+                shape,
+                strides,
+            )
     return nonzero
