@@ -55,7 +55,7 @@ def start_image(name, folder):
 
 def run(name, folder):
     """Run a job; one that another process has taken over ends with an error."""
-    object_store._connections._values.clear()  # to the server that the environment names
+    object_store._connections.clear()  # to the server that the environment names
     with (
         dask.config.set(scheduler="synchronous"),
         # processes are known by their leases, and the next process takes them over at once

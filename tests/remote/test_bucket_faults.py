@@ -9,7 +9,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from support.buckets import gs_bucket, s3_bucket
+from support.buckets import CARELESS, careless_bucket, gs_bucket, s3_bucket
 from support.proxy import Answer, proxy
 
 import wkwdask
@@ -31,9 +31,9 @@ def storage(monkeypatch):
             monkeypatch.setenv(name, value)
         monkeypatch.setattr(access, "_given", {})
         monkeypatch.setattr(leases, "_probed", set())
-        object_store._connections._values.clear()
+        object_store._connections.clear()
         yield bucket.service
-        object_store._connections._values.clear()
+        object_store._connections.clear()
 
 
 def save(image=IMAGE):
@@ -53,6 +53,27 @@ def test_a_server_that_ignores_conditions_is_refused(storage):
     ):
         save()
     assert storage.objects == {}
+
+
+@pytest.mark.parametrize("name", CARELESS)
+def test_small_servers_that_ignore_conditions_are_refused(name, tmp_path, monkeypatch):
+    """They serve a single writer."""
+    image = "precomputed://s3://bucket/v"
+    with careless_bucket(name, tmp_path) as bucket:
+        for key, value in {**bucket.environment(bucket.server), **bucket.keys}.items():
+            monkeypatch.setenv(key, value)
+        monkeypatch.setattr(access, "_given", {})
+        monkeypatch.setattr(leases, "_probed", set())
+        object_store._connections.clear()
+        with pytest.raises(
+            UnsupportedError, match=r"does not honour conditional writes.*single_writer"
+        ):
+            save(image)
+        assert not [names for _, _, names in store_at("s3://bucket/v").walk() if names]
+        access.remember_access("s3://bucket", {"single_writer": True})
+        save(image)
+        np.testing.assert_array_equal(wkwdask.read(image), VOXELS)
+        object_store._connections.clear()
 
 
 def test_a_single_writer_needs_no_conditions(storage):

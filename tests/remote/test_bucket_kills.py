@@ -92,14 +92,14 @@ def place(request):
         for name, value in known.variables(bucket.server).items():
             patch.setenv(name, value)
         patch.setattr(access, "_given", {})
-        object_store._connections._values.clear()
+        object_store._connections.clear()
         yield known
-        object_store._connections._values.clear()
+        object_store._connections.clear()
 
 
 @pytest.fixture(autouse=True)
 def _fresh():
-    remote._recent._values.clear()
+    remote._recent.clear()
 
 
 def requests_of(place, name, tmp_path):
@@ -115,7 +115,7 @@ def chosen(number, count):
 
 
 def problems_of(place, name, folder, when):
-    remote._recent._values.clear()
+    remote._recent.clear()
     seen = visible(folder)
     first, new = place.after(name)
     # the levels of a new image appear one job after the other, each of them whole
@@ -173,12 +173,12 @@ def test_stopped_taken_over_and_woken_up(place, name, tmp_path, monkeypatch):
                     process.wait(0.05)
             with contextlib.suppress(WkwDaskError):
                 run(name, folder)
-            remote._recent._values.clear()
+            remote._recent.clear()
             if visible(folder) != place.after(name):
                 problems.append(f"stopped at {n}: it was not taken over")
             process.send_signal(signal.SIGCONT)
             process.wait(_WAIT_SECONDS)
-        remote._recent._values.clear()
+        remote._recent.clear()
         if visible(folder) != place.after(name):
             problems.append(f"woken up at {n}: it changed what was complete")
         problems += problems_of(place, name, folder, f"woken up at {n}")

@@ -45,11 +45,11 @@ def bucket(server, monkeypatch, tmp_path):
     for name, value in server.keys.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(access, "_given", {})  # options of other tests
-    object_store._connections._values.clear()
+    object_store._connections.clear()
     store = store_at(f"{server.url}/{tmp_path.name}")
     yield store.url
     store.delete_folder()
-    object_store._connections._values.clear()
+    object_store._connections.clear()
 
 
 @pytest.mark.parametrize("image", IMAGES)
@@ -235,6 +235,6 @@ def test_no_permission_to_write(bucket, server, monkeypatch):
         pytest.skip("moto does not check who writes")
     for name in server.keys:
         monkeypatch.delenv(name)
-    object_store._connections._values.clear()
+    object_store._connections.clear()
     with pytest.raises(OSError, match="cannot be written"):
         store_at(bucket).put("a", b"1")

@@ -387,6 +387,7 @@ def test_levels_of_other_software_are_never_read_as_zeros(bucket, kind):
         if found is not None:
             renamed = found[0].replace(basename(old).encode(), basename(plain).encode())
             store.put(name, renamed, found[1])
+    remote._recent.clear()
     opened = wkwdask.open(IMAGE[kind], mag=1)
     np.testing.assert_array_equal(opened.compute(), VOXELS)
     replace(kind)

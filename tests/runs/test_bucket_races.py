@@ -4,6 +4,7 @@ that they have opened before stay for the grace."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from unittest import mock
 
@@ -14,7 +15,14 @@ from support.bucket_faults import URL, Killed, faulty_bucket
 from support.range_server import range_server
 
 import wkwdask
-from wkwdask.errors import LockedError, MissingError, ReplacedError, UnsupportedError, WkwDaskError
+from wkwdask.errors import (
+    ExistsError,
+    LockedError,
+    MissingError,
+    ReplacedError,
+    UnsupportedError,
+    WkwDaskError,
+)
 from wkwdask.formats.opening import find
 from wkwdask.runs import cleaning, garbage
 from wkwdask.store import leases
@@ -126,6 +134,49 @@ def _problems(when, known, opened):
                 yield f"{when}: an old reader sees other voxels"
         except WkwDaskError as error:
             yield f"{when}: an old reader ends: {error!r}"
+
+
+ENDED_BY_OTHERS = {
+    "pyramid": pyramid,
+    "convert": lambda: wkwdask.convert(IMAGE, f"{URL}/w.ome.zarr"),
+    "rm": lambda: wkwdask.rm(f"zarr://{IMAGE}", mags="2-2-1"),
+}
+
+
+@pytest.mark.parametrize("run", ["some", pytest.param("many", marks=pytest.mark.long)])
+@pytest.mark.parametrize("job", ENDED_BY_OTHERS)
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_woken_process_changes_nothing(bucket, job, run, after):
+    """The same call has completed its job meanwhile: documents, shards, reports and settings stay
+    as they are, and what the process adds is garbage."""
+    save()
+    if job == "rm":
+        pyramid()
+    start = bucket.snapshot()
+    bucket.requests = []
+    ENDED_BY_OTHERS[job]()
+    number, problems = len(bucket.requests), []
+    few = range(number // 5, number, number // _FEW)
+    for n in few if run == "some" else range(0, number, _STEP):
+        bucket.restore(start)
+        with bucket.paused_at(n, ENDED_BY_OTHERS[job], after=after):
+            with contextlib.suppress(ExistsError, MissingError):  # it was complete
+                _until_done(ENDED_BY_OTHERS[job])
+            done = _contents(bucket)
+        now = _contents(bucket)
+        problems += [f"request {n}: {url} changed" for url in done if now.get(url) != done[url]]
+        wkwdask.clean(URL)
+        problems += [f"request {n}: {url} stays" for url in _contents(bucket).keys() - done.keys()]
+    assert not problems, "\n".join(problems[:20])
+
+
+def _contents(bucket):
+    """Return what is neither a record of a job nor white space that makes a document unique."""
+    return {
+        url: found.data.rstrip()
+        for url, found in bucket.snapshot().items()
+        if "/.wkwdask-" not in url and "wkwdask-lock" not in url
+    }
 
 
 # ------------------------------------------------------------------------------------------------

@@ -46,7 +46,8 @@ class Bucket:
     def restore(self, objects):
         memory_bucket._objects.clear()
         memory_bucket._objects.update(objects)
-        remote._recent._values.clear()
+        remote._recent.clear()
+        remote._stored.clear()
 
     @property
     def held(self):
@@ -112,11 +113,14 @@ class Bucket:
                 except Exception as error:
                     ends.append(type(error))
 
+        remote._recent.clear()  # of a new process
         self.pause_at(number, after=after)
         process = threading.Thread(target=run)
         process.start()
         while process.is_alive() and not self.is_paused.wait(0.01):
             pass
+        if not self.is_paused.is_set():  # it made fewer requests
+            self._pause_at = None
         try:
             yield ends
         finally:
@@ -183,10 +187,12 @@ def faulty_bucket():
         # processes are known by their leases alone, as those of other machines are
         patches.enter_context(mock.patch.object(locks.Owner, "_can_be_seen", return_value=False))
         memory_bucket._objects.clear()
-        remote._recent._values.clear()
+        remote._recent.clear()
+        remote._stored.clear()
         yield bucket
         memory_bucket._objects.clear()
-        remote._recent._values.clear()
+        remote._recent.clear()
+        remote._stored.clear()
 
 
 @contextlib.contextmanager
@@ -194,7 +200,8 @@ def empty_bucket():
     """Empty the buckets in memory before and after a test."""
     for when in (0, 1):
         memory_bucket._objects.clear()
-        remote._recent._values.clear()
+        remote._recent.clear()
+        remote._stored.clear()
         if not when:
             yield
 

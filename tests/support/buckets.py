@@ -8,11 +8,13 @@ import contextlib
 import hashlib
 import hmac
 import json
+import os
 import shutil
 import urllib.request
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from pathlib import Path
+from unittest import mock
 from urllib.parse import quote
 
 import pytest
@@ -75,20 +77,58 @@ def s3_bucket():
     def put(name, data, acl="public-read"):
         _send("PUT", f"{url}/{BUCKET}/{quote(name)}", data, Content_Type=_TYPE, x_amz_acl=acl)
 
-    def environment(server):
-        return {
-            "AWS_ENDPOINT_URL": server,
-            "AWS_REGION": "us-east-1",
-            "AWS_DEFAULT_REGION": "us-east-1",
-            "AWS_ALLOW_HTTP": "true",
-        }
-
     try:
         _send("PUT", f"{url}/{BUCKET}")
         keys = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
-        yield Bucket(f"s3://{BUCKET}", url, put, environment, keys)
+        yield Bucket(f"s3://{BUCKET}", url, put, _amazon_environment, keys)
     finally:
         server.stop()
+
+
+def _amazon_environment(server):
+    return {
+        "AWS_ENDPOINT_URL": server,
+        "AWS_REGION": "us-east-1",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ALLOW_HTTP": "true",
+    }
+
+
+CARELESS = {
+    "s3rver": (
+        "npm install -g s3rver",
+        ("-d", "{folder}", "-a", "127.0.0.1", "-p", "{port}", "--configure-bucket", BUCKET),
+    ),
+    "nanio": (
+        "pip install nanio",
+        ("serve", "--data-dir", "{folder}", "--host", "127.0.0.1", "--port", "{port}"),
+    ),
+}
+"""Small servers of S3 that ignore conditions: how they are installed, and their arguments."""
+
+
+@contextlib.contextmanager
+def careless_bucket(name, folder):
+    """Run a server that ignores conditions; its objects and its log are in a folder."""
+    program, (source, arguments) = shutil.which(name), CARELESS[name]
+    if program is None:
+        pytest.skip(f"{name} is absent: {source}")
+    (folder / "data" / BUCKET).mkdir(parents=True)
+    keys = {"AWS_ACCESS_KEY_ID": "S3RVER", "AWS_SECRET_ACCESS_KEY": "S3RVER"}  # those of s3rver
+    with (
+        mock.patch.dict(os.environ, NANIO_ACCESS_KEY="S3RVER", NANIO_SECRET_KEY="S3RVER"),
+        daemon(
+            lambda ports: [
+                program,
+                *(text.format(folder=folder / "data", port=ports[0]) for text in arguments),
+            ],
+            1,
+            folder / "log",
+        ) as ports,
+    ):
+        yield Bucket(
+            f"s3://{BUCKET}", f"http://127.0.0.1:{ports[0]}", None, _amazon_environment, keys
+        )
 
 
 @contextlib.contextmanager

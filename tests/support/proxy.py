@@ -75,7 +75,7 @@ class After:
 
 @dataclass(frozen=True)
 class Stale:
-    """The answer to the same request before the last one, if it was made twice."""
+    """The answer to the same GET before the last one, if it was made twice."""
 
 
 Fault = Answer | Cut | Endless | Silence | Drip | Held | After | Stale
@@ -162,7 +162,7 @@ class Proxy:
                     fault = fault.answer
                 if isinstance(fault, Stale):
                     known = self._known.get((request.path, request.range), [])
-                    if len(known) == 2:
+                    if request.method == "GET" and len(known) == 2:
                         writer.write(known[0])
                         await writer.drain()
                         continue

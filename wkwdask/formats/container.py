@@ -11,7 +11,7 @@ from wkwdask.errors import UnsupportedError
 from wkwdask.formats.level_folders import LevelFolders
 from wkwdask.formats.roots import checked_folder
 from wkwdask.store.documents import remove_document
-from wkwdask.store.paths import dirname
+from wkwdask.store.paths import dirname, is_bucket
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
@@ -74,6 +74,8 @@ class ImageFolder:
         return None if self.removal is None or not keys else self.removal(image.folder, keys)
 
     def remove_image_files(self, folder: str) -> None:
+        if is_bucket(folder):  # where nothing is deleted on condition; it lists no level any more
+            return
         for name in self.image_files if is_bare(folder, self.image_files) else ():
             remove_document(
                 store_at(folder),

@@ -138,16 +138,24 @@ def can_switch(parent: str) -> bool:
 def is_listed(parent: str, folder: str) -> bool:
     """Check whether a document of an image, or of the container above it, names the folder of a
     level. A document that cannot be read may name anything."""
-    name = basename(folder)
-    for above in (parent, dirname(parent)):
-        for document in store_at(above).read_whole(DOCUMENTS, _MAX_NBYTES):
-            if document is None:
-                continue
-            try:
-                if any(basename(text) == name for text in _texts(json.loads(document))):
-                    return True
-            except (ValueError, RecursionError):
+    name, listed = basename(folder), store_at(parent).names()
+    likely = [each for each in DOCUMENTS if each in listed]
+    # a listing may be old: all documents are read before the answer is no
+    return _names_level(parent, likely, name) or any(
+        _names_level(above, DOCUMENTS, name) for above in (parent, dirname(parent))
+    )
+
+
+def _names_level(folder: str, documents: Sequence[str], name: str) -> bool:
+    """Check whether one of some documents in a folder names a level, or cannot be read."""
+    for document in store_at(folder).read_whole(documents, _MAX_NBYTES):
+        if document is None:
+            continue
+        try:
+            if any(basename(text) == name for text in _texts(json.loads(document))):
                 return True
+        except (ValueError, RecursionError):
+            return True
     return False
 
 

@@ -50,6 +50,7 @@ from wkwdask.formats.replaceable import check_targets, inherit_tree_permissions,
 from wkwdask.model.parsing import reason_of
 from wkwdask.model.placement import placed_name
 from wkwdask.model.states import FILE_RECORD_NAME
+from wkwdask.model.store import Conflict, Expected
 from wkwdask.model.summary import counted, format_nbytes
 from wkwdask.runs import job_records
 from wkwdask.runs.batch_file import read_batch
@@ -65,6 +66,7 @@ from wkwdask.runs.job_records import (
 )
 from wkwdask.runs.journal import finished_work
 from wkwdask.store import by_path, locks
+from wkwdask.store.documents import replace_records
 from wkwdask.store.json_record import format_job_record
 from wkwdask.store.leases import drop_lease, end_lease, fenced_by, has_single_writer, held
 from wkwdask.store.locks import (
@@ -152,9 +154,11 @@ class Publisher:
         publication_id = secrets.token_hex(8)
         own = {"job": job, "publication": publication_id, **provenance}
         if self._store.folders is None:
-            for mag in mags:
-                for name, data in mag.records(own):
-                    store_at(mag.folder).put(name, data)
+            with fenced_by(self._store.path_of(OWNER_NAME)):
+                records = {
+                    f"{mag.folder}/{name}": data for mag in mags for name, data in mag.records(own)
+                }
+                replace_records(records)
         else:
             self._prepare_folders(mags, own)
         listed = [(mag.staged, mag.folder) for mag in mags]
@@ -289,7 +293,7 @@ def _delete_job(root: str, job: str) -> None:
     # A process that was paused may have written records of its job after another one had published
     # it. Whoever holds the lease knows that no document changes to these places any more.
     for place in () if has_single_writer(root) else job_records.places_of(root, job):
-        if not is_listed(dirname(root), place):
+        if store_at(place).names() and not is_listed(dirname(root), place):
             delete_level(place)
     _delete_records(root)
 
@@ -399,7 +403,13 @@ class JobFolder:
                         "call": current_call().to_json(),
                         "resumed_by": resumed_by,
                     }
-                    self._store.put(PLAN_NAME, format_job_record(record))
+                    expect = Expected.ABSENT if self.owner.lease else Expected.ANY
+                    try:
+                        self._store.put(PLAN_NAME, format_job_record(record), expect)
+                    except Conflict:
+                        raise LockedError(
+                            f"{self.root}: another process has taken this job over; this one ends"
+                        ) from None
         except BaseException:
             self.suspend()
             raise

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Self
 
+from wkwdask.model.store import Conflict, Expected
 from wkwdask.model.summary import format_nbytes
 from wkwdask.runs.journal import SUFFIX, keys_of, open_next, read_journal
 from wkwdask.store.records import PROGRESS_NAME
@@ -125,11 +126,11 @@ def read_failures(folder: str) -> list[Failure]:
 
 def keep_progress(folder: str, mag: str) -> None:
     """Copy the last progress lines of a job to its first mag."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, Conflict):
         lines = _last_lines(store_at(folder))
         folders, data = store_at(mag).folders, b"".join(lines)
         if lines and folders is None:
-            store_at(mag).put(PROGRESS_NAME, data)
+            store_at(mag).put(PROGRESS_NAME, data, Expected.ABSENT)
         elif lines and folders is not None:
             output = folders.create(f"{mag}/{PROGRESS_NAME}", exclusive=False)
             with contextlib.closing(output) as file:

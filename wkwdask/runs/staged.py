@@ -17,6 +17,7 @@ from wkwdask.geometry.bounding_box import moved
 from wkwdask.geometry.mag import vec3
 from wkwdask.model.parsing import reading
 from wkwdask.model.placement import placed_name
+from wkwdask.model.store import Conflict, Expected
 from wkwdask.model.summary import counted, format_nbytes
 from wkwdask.runs.calls import current_call
 from wkwdask.runs.job_folder import JobFolder, NewMag, release_dead_locks
@@ -309,7 +310,8 @@ class StagedMags(StagedJob):
                 target.prepare()
                 if is_bucket(self.parent):  # by which readers know that a level was not removed
                     record = format_provenance({"job": self.owner.job})
-                    target.array.store.put(PROVENANCE_NAME, record)
+                    with contextlib.suppress(Conflict):  # one of an earlier start of this job
+                        target.array.store.put(PROVENANCE_NAME, record, Expected.ABSENT)
         except BaseException:
             self._end()
             raise

@@ -7,6 +7,7 @@ files.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import random
 import secrets
@@ -20,10 +21,11 @@ from wkwdask.store import by_path, files
 from wkwdask.store.leases import check_conditions, check_fence, is_fenced
 from wkwdask.store.locks import lock_path, locked_file, remove_dead_lock
 from wkwdask.store.new_files import publish_bytes
-from wkwdask.store.paths import dirname, is_below, join, split
+from wkwdask.store.paths import basename, dirname, is_below, join, split
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from wkwdask.model.store import Store
 
@@ -94,6 +96,23 @@ def _compare_and_swap(
         raise error
 
 
+def replace_records(records: Mapping[str, bytes]) -> None:
+    """Store the records of levels in a bucket, by their paths: read them, renew the lease of the
+    job, and write each if it is still the one that was read; else do all of it again."""
+    left = dict(records)
+    for _ in range(_MAX_TURNS):
+        found = {path: store_at(dirname(path)).read_state(basename(path), 1 << 32) for path in left}
+        check_fence()
+        for path, before in found.items():
+            with contextlib.suppress(Conflict):
+                expect = Expected.ABSENT if before is None else before[1]
+                store_at(dirname(path)).put(basename(path), left[path], expect)
+                del left[path]
+        if not left:
+            return
+    raise LockedError(f"{next(iter(left))}: other processes change it all the time; try again")
+
+
 def _unique(document: bytes) -> bytes:
     """Append white space that no other version of a document has.
 
@@ -139,15 +158,10 @@ def create_document(store: Store, name: str, data: bytes) -> None:
 
 
 def remove_document(store: Store, name: str, may: Callable[[], bool], what: str) -> None:
-    """Remove a document if a condition still holds once it is locked."""
+    """Remove a document on a file system if a condition still holds once it is locked."""
     if not store.is_taken(name):
         # of a process that was killed after it removed the file
         remove_dead_lock(store.path_of(name))
-        return
-    if store.can.compares:
-        if may():
-            check_fence()
-            store.delete(name)
         return
     path = store.path_of(name)
     with locked_file(_replaced_file(store, name), what):

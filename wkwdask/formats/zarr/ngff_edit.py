@@ -131,9 +131,10 @@ def update_attributes(
 def drop_consolidated(folder: str) -> None:
     """Remove the consolidated metadata of a group and of the groups above it: they describe arrays
     that are about to change, and readers believe them."""
-    for group in _groups_from(folder):
+    for group, document in _groups_from(folder):
         store = store_at(group)
-        if _has_consolidated(group) or is_locked(store, FILE_NAME):  # by an edit that was killed
+        # the lock is that of an edit that was killed
+        if _has_consolidated(group, document) or is_locked(store, FILE_NAME):
             change = partial(_without_consolidated, store.path_of(FILE_NAME))
             update_json(store, FILE_NAME, change, format_document=format_document)
         store.delete(_CONSOLIDATED)
@@ -149,30 +150,31 @@ def _without_consolidated(path: str, document: dict[str, Any]) -> dict[str, Any]
 
 def check_consolidated(folder: str) -> None:
     """Raise PermissionError if consolidated metadata cannot be removed."""
-    for group in _groups_from(folder):
-        has_listing = _has_consolidated(group) or store_at(group).is_taken(_CONSOLIDATED)
-        if has_listing and not store_at(group).is_writable():
+    for group, document in _groups_from(folder):
+        store = store_at(group)
+        if not store.is_writable() and (
+            _has_consolidated(group, document) or store.is_taken(_CONSOLIDATED)
+        ):
             raise PermissionError(
                 errno.EACCES, "the consolidated metadata of the group could not be removed", group
             )
 
 
-def _groups_from(folder: str) -> Iterator[str]:
-    """Yield a folder and those above it, up to the first one that is no group."""
-    while basename(folder) and (
-        (read_object(store_at(folder), FILE_NAME) or {}).get("node_type") == "group"
-        or store_at(folder).is_file(_GROUP)
-    ):
-        yield folder
+def _groups_from(folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield a folder and those above it, up to the first one that is no group, each with its
+    ``zarr.json``, which is empty in a group of Zarr v2."""
+    while basename(folder):
+        document = read_object(store_at(folder), FILE_NAME) or {}
+        if document.get("node_type") != "group" and not store_at(folder).is_file(_GROUP):
+            return
+        yield folder, document
         folder = dirname(folder)
 
 
-def _has_consolidated(group: str) -> bool:
+def _has_consolidated(group: str, document: dict[str, Any]) -> bool:
     """Return whether the ``zarr.json`` of a group has consolidated metadata of other software;
     those of a view describe WKW layers."""
-    path = f"{group}/{FILE_NAME}"
-    document = read_object(store_at(group), FILE_NAME) or {}
-    return _CONSOLIDATED_KEY in document and not is_view(path)
+    return _CONSOLIDATED_KEY in document and not is_view(f"{group}/{FILE_NAME}")
 
 
 @dataclass(frozen=True, slots=True)

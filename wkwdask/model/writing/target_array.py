@@ -21,13 +21,14 @@ unless the layout stores all chunks of a file.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from wkwdask.errors import BoundsError, LockedError, UnsupportedError
-from wkwdask.model.store import Conflict
+from wkwdask.model.store import Conflict, Expected
 from wkwdask.model.stored_array import StoredArray, by_files
 from wkwdask.model.volume import relative_to, voxel_nbytes
 from wkwdask.model.writing.encoding import BoxEncoder
@@ -208,9 +209,11 @@ class TargetArray:
         """Create folders and documents; repeating it changes nothing."""
         self.array.store.make()
         self.staging.make()
+        expect = Expected.ABSENT if self.array.store.can.compares else Expected.ANY
         for name, document in self.documents:
             if self.array.store.states([name]) == [None]:
-                self.array.store.put(name, document)
+                with contextlib.suppress(Conflict):  # another process has just created it
+                    self.array.store.put(name, document, expect)
 
     def describe(self) -> None:
         """Write the documents of the array, replacing existing ones."""

@@ -60,18 +60,25 @@ _SIZES_AT_ONCE = 1 << 14
 LARGEST_DOCUMENT_NBYTES = 64 << 20  # unpacked: a server may send a small gzip stream of a huge one
 _TRUSTED_SECONDS = 2.0
 _LARGEST_KEPT_NBYTES = 1 << 20
+_MOST_KEPT_NAMES = 1 << 10
+
+
+Names = list[tuple[str, "int | None"]]
+"""Names in a folder with the sizes of files, None for folders."""
 
 
 class Recent(NamedTuple):
-    """A remote file that was read a moment ago."""
+    """A remote file or folder that was read a moment ago."""
 
     read: float
     """Time when it was read [s]."""
-    data: bytes | PermissionError | None
-    """Content, the error of a refused file, or None for an absent file."""
+    data: bytes | PermissionError | Names | None
+    """Content, names in a folder, the error of a refused file, or None for an absent file."""
 
 
 _recent: LruCache[Recent] = LruCache(64)
+_stored: LruCache[FileState] = LruCache(1 << 14)
+"""New objects of this process, whose states are asked for once, just after they were stored."""
 
 
 def recent_of(url: str) -> Recent | None:
@@ -83,10 +90,12 @@ def recent_of(url: str) -> Recent | None:
     return recent if is_trusted else None
 
 
-def remember(url: str, data: bytes | PermissionError | None) -> Recent:
-    """Remember what the server said of a file, unless the file is large."""
+def remember(url: str, data: bytes | PermissionError | Names | None) -> Recent:
+    """Remember what the server said of a file, or of a folder (whose URL ends with a slash), unless
+    it is large."""
     recent = Recent(time.monotonic(), data)
-    if not isinstance(data, bytes) or len(data) <= _LARGEST_KEPT_NBYTES:
+    largest = _MOST_KEPT_NAMES if isinstance(data, list) else _LARGEST_KEPT_NBYTES
+    if not isinstance(data, (bytes, list)) or len(data) <= largest:
         _recent.put((url, access_of(url), environment()), recent)
     return recent
 
@@ -108,12 +117,14 @@ def last_change() -> int:
 
 
 def forget(url: str) -> None:
-    """Forget a file that this process has changed, and that the folders around it were absent."""
+    """Forget a file that this process has changed, that the folders around it were absent, and
+    what they held."""
     global _last_change
     _last_change = next(_num_changes)
     key = (access_of(url), environment())
     while not url.endswith(":/"):
         _recent.discard((url, *key))
+        _recent.discard((f"{url}/", *key))
         url = url.rpartition("/")[0]
 
 
@@ -208,17 +219,29 @@ class RemoteStore:
         """List the names in the folder; empty on a web server, which has no listing."""
         return sorted(name for name, _ in self._listed(folder))
 
-    def _listed(self, folder: str) -> list[tuple[str, int | None]]:
-        found: list[tuple[str, int | None]] = []
+    def _listed(self, folder: str) -> Names:
+        """List a folder. That of a bucket is trusted for a moment, until this process changes it: a
+        job asks for the same names many times. Its own folder is listed each time."""
+        url = self.real(folder)
+        if not is_bucket(self.url):
+            with contextlib.suppress(NotImplementedError, OSError, ValueError):
+                return list(self.client.names(url, self.access))
+            return []
+        recent = recent_of(f"{url}/")
+        if recent is not None and isinstance(recent.data, list):
+            return recent.data
+        change, found = last_change(), list(self.client.names(url, self.access))
+        if change == last_change():  # no other thread has changed it meanwhile
+            remember(f"{url}/", found)
+        return found
+
+    def walk(self, folder: str = "") -> Iterator[tuple[str, list[str], list[str]]]:
+        found: Names = []
         try:
             found = self.client.names(self.real(folder), self.access)
         except (NotImplementedError, OSError, ValueError):
             if is_bucket(self.url):  # a refusal or an outage must not look like an empty folder
                 raise
-        return found
-
-    def walk(self, folder: str = "") -> Iterator[tuple[str, list[str], list[str]]]:
-        found = self._listed(folder)
         folders = [name for name, nbytes in found if nbytes is None]
         files = [name for name, nbytes in found if nbytes is not None]
         yield self.real(folder), folders, files
@@ -235,7 +258,7 @@ class RemoteStore:
         data = (recent_of(url) or self.request_recent(name, largest)).data
         if isinstance(data, PermissionError):
             raise data.with_traceback(None)
-        if data is None:
+        if not isinstance(data, bytes):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url)
         return data
 
@@ -383,7 +406,8 @@ class RemoteStore:
 
     def scandir(self, folder: str = "") -> Iterator[StoredEntry]:
         url = self.real(folder)
-        for name, nbytes in self.client.names(url, self.access):
+        listed = self._listed(folder) if is_bucket(url) else self.client.names(url, self.access)
+        for name, nbytes in listed:
             yield RemoteEntry(name, f"{url}/{name}", nbytes)
 
     def entries(self, folder: str = "") -> Iterator[StoredEntry]:
@@ -402,11 +426,16 @@ class RemoteStore:
             return [self.listing.states.get(name) for name in names]
         if not is_bucket(self.url):
             raise UnsupportedError(f"{self.url}: remote files cannot be inspected")
-        found = for_all(lambda name: self.client.head(self.path_of(name), self.access), list(names))
-        return [
-            None if each is None else FileState(each.nbytes, writing.stamp_of(each.state))
-            for each in found
-        ]
+        return for_all(self._state_of, list(names))
+
+    def _state_of(self, name: str) -> FileState | None:
+        url = self.path_of(name)
+        stored = _stored.get(url)
+        if stored is not None:
+            _stored.discard(url)
+            return stored
+        found = self.client.head(url, self.access)
+        return None if found is None else FileState(found.nbytes, writing.stamp_of(found.state))
 
     def read_state(self, name: str, largest: int) -> tuple[bytes, State] | None:
         path = self.path_of(name)
@@ -465,7 +494,9 @@ class RemoteStore:
         if self.seen is None:
             # the first writer of a name wins: an earlier run of the task may have stored it
             with contextlib.suppress(Conflict):
-                self.put(name, data, Expected.ABSENT)
+                state = self.put(name, data, Expected.ABSENT)
+                nbytes = len(data) if isinstance(data, bytes) else data.seek(0, io.SEEK_END)
+                _stored.put(self.path_of(name), FileState(nbytes, writing.stamp_of(state)))
             return
         url = self.path_of(name)
         if self.seen.has(url, data):  # equal files keep their state, so nothing above is rebuilt
