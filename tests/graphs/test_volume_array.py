@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.memory_volume import make_volume
 
-from wkwdask.graphs import volume_array
+from wkwdask.graphs import read, volume_array
 from wkwdask.graphs.read import BoxReader, open_array
 from wkwdask.graphs.volume_array import VolumeArray
 from wkwdask.streams import reading, threads
@@ -208,7 +208,7 @@ def test_a_cluster_computes_tasks(volume, array):
 
 
 def test_threads_are_those_of_the_scheduler(volume, monkeypatch):
-    monkeypatch.setattr(volume_array, "MIN_NBYTES", 100)
+    monkeypatch.setattr(read, "MIN_NBYTES", 2000)
     monkeypatch.setattr(volume_array, "available_cores", lambda: 5)
     monkeypatch.setattr(threads, "_MIN_PART_NBYTES", 100)
     lazy = opened(volume)

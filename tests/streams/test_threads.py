@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from unittest import mock
 
 import dask
 import numpy as np
@@ -17,9 +18,10 @@ from hypothesis import strategies as st
 from support.strategies import boxes, vectors
 
 import wkwdask
+import wkwdask.graphs.read
 from wkwdask import BoundingBox, Mag
 from wkwdask.store import cores
-from wkwdask.streams import threads
+from wkwdask.streams import reading, threads
 from wkwdask.streams.reading import split_box
 from wkwdask.streams.threads import for_each
 
@@ -319,3 +321,29 @@ def test_a_broken_file_raises_the_same_error_from_any_number_of_threads(mag):
         errors.append(str(caught.value))
     assert errors[0] == errors[1]
     assert names() == []
+
+
+def test_threads_are_chosen_by_what_is_decoded(tmp_path, monkeypatch):
+    """A slice returns a part of the chunks that it decodes: 4 KiB of 64 KiB."""
+    voxels = np.random.default_rng(0).integers(1, 200, (64, 64, 64), np.uint8)
+    wkwdask.create_dataset(tmp_path / "em", (4, 4, 4))
+    wkwdask.to_wkw(voxels, tmp_path / "em" / "1", block_len=16, file_len=4)
+    monkeypatch.setattr(wkwdask.api.reader, "reading_threads", lambda: 3)
+    for module in (wkwdask.api.reader, wkwdask.graphs.read):
+        monkeypatch.setattr(module, "MIN_NBYTES", 32 << 10)
+    monkeypatch.setattr(threads, "_MIN_PART_NBYTES", 8 << 10)
+    lazy = wkwdask.open(tmp_path / "em" / "1")[0]
+    with mock.patch.object(reading, "for_each", side_effect=for_each) as each:
+        for axis in range(3):
+            low, high = [0] * 3, [64] * 3
+            low[axis], high[axis] = 20, 21
+            where = tuple(map(slice, low, high))
+            assert (wkwdask.read(tmp_path / "em" / "1", (low, high))[0] == voxels[where]).all()
+            found = lazy[where].compute(scheduler="threads", num_workers=2)
+            assert (found == voxels[where]).all()
+        assert [len(call.args[1]) > 2 for call in each.call_args_list] == [True] * 6
+        assert [call.args[2] for call in each.call_args_list] == [3, 2] * 3
+        each.reset_mock()
+        wkwdask.read(tmp_path / "em" / "1", ((16, 16, 16), (32, 32, 32)))  # 4 KiB of 4 KiB
+        lazy[16:32, 16:32, 16:32].compute(scheduler="threads", num_workers=2)
+        assert not each.called

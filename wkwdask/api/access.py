@@ -145,10 +145,10 @@ def read(
     mag : Mag, str, int or sequence of 3 int, optional
         The mag; by default the mag of the path, else the finest mag that was written.
     threads : int, optional
-        Threads that decode. By default as many as cores for arrays above 8 MiB, and one for smaller
-        arrays, in other threads than the main one (where tasks of dask run) and in forked or
-        spawned processes (such as workers of a data loader). Remote files are requested
-        concurrently in any case.
+        Threads that decode. By default as many as cores for boxes whose chunks have more than 8
+        MiB, and one for smaller boxes, in other threads than the main one (where tasks of dask run)
+        and in forked or spawned processes (such as workers of a data loader). Remote files are
+        requested concurrently in any case.
     storage_options : mapping, optional
         Connection to a remote server: ``profile``, ``region``, ``endpoint``, ``account``,
         ``anonymous``, ``requester_pays``, ``single_writer``. They hold for the server or bucket in

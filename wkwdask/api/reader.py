@@ -21,7 +21,7 @@ from wkwdask.store.objects.access import access_of
 from wkwdask.store.paths import is_remote
 from wkwdask.streams.boxes import read_boxes
 from wkwdask.streams.points import sample_points
-from wkwdask.streams.reading import MIN_NBYTES, read_on_threads
+from wkwdask.streams.reading import MIN_NBYTES, decoded_nbytes, read_on_threads
 
 if TYPE_CHECKING:
     import os
@@ -301,7 +301,8 @@ def _read_box(volume: StoredArray, box: BoundingBox, threads: int | None) -> npt
             f"{volume.name}: {box} has {count:,} values of {volume.dtype}, which do not fit into "
             "memory; choose a smaller box"
         ) from None
-    read_on_threads(volume, out, box.topleft, _num_threads(volume, threads, out.nbytes))
+    decoded = decoded_nbytes(volume, out, box.topleft)
+    read_on_threads(volume, out, box.topleft, _num_threads(volume, threads, decoded))
     return out
 
 
@@ -365,7 +366,14 @@ def _read_boxes(
         volume,
         corners[:, 0],
         parts,
-        _num_threads(volume, threads, sum(part.nbytes for part in parts)),
+        _num_threads(
+            volume,
+            threads,
+            sum(
+                decoded_nbytes(volume, part, corner)
+                for part, corner in zip(parts, corners[:, 0].tolist(), strict=True)
+            ),
+        ),
     )
     return out
 
@@ -379,7 +387,7 @@ def _max_threads(volume: StoredArray) -> int:
 
 
 def _num_threads(volume: StoredArray, threads: int | None, nbytes: int) -> int:
-    """Return the number of threads to read so many bytes."""
+    """Return the number of threads to decode so many bytes."""
     if threads is None:
         return min(_max_threads(volume), reading_threads()) if nbytes > MIN_NBYTES else 1
     if threads < 1:

@@ -19,7 +19,7 @@ from wkwdask.geometry.bounding_box import BoundingBox, moved, part_of_array
 from wkwdask.graphs.volume_array import volume_array
 from wkwdask.kernels.arrays import empty_aligned
 from wkwdask.plans.chunks import MANY_CHUNKS, chunk_lengths, largest_multiple, num_chunks
-from wkwdask.streams.reading import read_on_threads
+from wkwdask.streams.reading import MIN_NBYTES, decoded_nbytes, read_on_threads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -112,17 +112,13 @@ class BoxReader:
         low = [span[axis].start + first for axis, first in zip("xyz", self.start, strict=True)]
         selected = BoundingBox((low[0], low[1], low[2]), view.shape[1:], self.box.mag)
         inside = selected.intersection(self.box)
-        if inside == selected:
-            read_on_threads(self.volume, view, selected.topleft, threads, first_channel)
-            return out
-        view[...] = 0
+        if inside != selected:
+            view[...] = 0
         if not inside.is_empty:
+            part = part_of_array(view, inside, selected.topleft)
+            is_large = decoded_nbytes(self.volume, part, inside.topleft) > MIN_NBYTES
             read_on_threads(
-                self.volume,
-                part_of_array(view, inside, selected.topleft),
-                inside.topleft,
-                threads,
-                first_channel,
+                self.volume, part, inside.topleft, threads if is_large else 1, first_channel
             )
         return out
 

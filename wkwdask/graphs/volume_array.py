@@ -17,7 +17,6 @@ from dask.base import get_scheduler
 from dask.callbacks import Callback
 
 from wkwdask.store.cores import available_cores
-from wkwdask.streams.reading import MIN_NBYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +35,8 @@ class Reader(Protocol):
         ...
 
     def read(self, items: Sequence[slice | int], threads: int = 1) -> AnyArray:
-        """Read the selection of a basic index with an item for each axis."""
+        """Read the selection of a basic index with an item for each axis, on at most some
+        threads."""
         ...
 
 
@@ -81,7 +81,7 @@ class VolumeArray(da.Array):
         items = tuple(
             item if isinstance(item, int) else slice(item.start, item.stop) for item in self._items
         )
-        return self._reader.read(items, threads if self.nbytes > MIN_NBYTES else 1)
+        return self._reader.read(items, threads)
 
     def _is_stored(self) -> bool:
         return bool(self.name == self._source)

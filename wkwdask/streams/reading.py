@@ -15,7 +15,18 @@ if TYPE_CHECKING:
     from wkwdask.model.volume import Volume
 
 MIN_NBYTES = 8 << 20
-"""Arrays up to this size are read by one thread unless the caller asks for more."""
+"""Chunks up to this size are decoded by one thread unless the caller asks for more."""
+
+
+def decoded_nbytes(volume: Volume, out: AnyArray, topleft: Vec3) -> int:
+    """Return the size of the chunks that an array touches: a slice decodes many times the voxels
+    that it returns."""
+    count = 1
+    for at, length, origin, edge in zip(
+        topleft, out.shape[1:], volume.origin, volume.chunk_shape, strict=True
+    ):
+        count *= (-(-(at + length - origin) // edge) - (at - origin) // edge) * edge
+    return count * len(out) * out.itemsize
 
 
 def read_on_threads(
@@ -33,7 +44,8 @@ def read_on_threads(
 
 def _decode(volume: Volume, out: AnyArray, topleft: Vec3, threads: int, first_channel: int) -> None:
     """Decode an array in parts, which threads fill."""
-    parts, chunk = num_parts(threads, out.nbytes), volume.chunk_shape
+    parts = 1 if threads == 1 else num_parts(threads, decoded_nbytes(volume, out, topleft))
+    chunk = volume.chunk_shape
     if isinstance(volume, StoredArray) and volume.store.is_remote:
         # A remote volume reads files ahead, so each thread needs one part. It is split between
         # files only: their ranges stay long.

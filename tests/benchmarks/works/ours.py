@@ -203,6 +203,7 @@ class NextSlices(BoxLoop):
     """
 
     def __init__(self, path: str, size: int, plane: str, count: int, is_full: bool = False) -> None:
+        dask.config.set(scheduler="synchronous")
         self._path, self._is_full = path, is_full
         self.boxes = slices(size, plane, count, is_sequence=True)
         wkwdask.set_block_cache(CACHE_NBYTES)
