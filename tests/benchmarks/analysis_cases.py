@@ -80,14 +80,17 @@ def _histogram(data: Data) -> Race:
 
 
 def _components(data: Data, layer: str, threshold: int | None) -> Race:
-    """Components beside cc3d, which reads and writes with the reference library, or finds all in
-    memory."""
+    """Components beside cc3d, which reads and writes with the reference library or finds all in
+    memory, and dask-image."""
     name, cube = f"components/{layer}", data.cube(layer, compression="lz4hc")
     common = {"path": cube.mag, "size": cube.edge, "nbytes": cube.nbytes, "threshold": threshold}
     theirs = _theirs(
         data, name, "whole_array.Components", common, (("cc3d", True), ("cc3d", False))
     )
     ours = Unit("wkwdask, files", "ours.Components", common | {"folder": data.fresh(name)})
+    if threshold is not None:  # dask-image labels masks only
+        options = common | {"folder": data.fresh(f"{name}-dask-image")}
+        theirs.append(Unit("dask-image, files", "with_dask_image.Components", options))
     work = (
         "26-connected components of "
         f"{LABELS[layer]}{'' if threshold is None else f' >= {threshold}'}"

@@ -11,7 +11,7 @@ from .data import BLOCK_LEN, ITEMSIZE, LAYERS
 from .format_cases import precomputed_cases, zarr_cases
 from .memory import Memory
 from .n5_cases import n5_cases
-from .numbering import Numbering
+from .numbering import Numbering, SparseVolume
 from .part_cases import part_cases, public_cases
 from .pyramid_cases import LABELS, pyramid_cases, scaling, threads_label
 from .race import Faster, FasterByWall, Race, Scaling, Unit
@@ -20,6 +20,7 @@ from .region_cases import copy_cases, region_cases
 from .remote_cases import remote_cases
 from .served_cases import served_cases
 from .start import Start
+from .tasks import Tasks
 from .works.base import arranged_boxes
 
 if TYPE_CHECKING:
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
 _SOME_NBYTES = 400e6  # decoded by one measurement of a read: long enough to be timed
 
 
-def all_cases(data: Data) -> list[Race | Memory | Start]:
+def all_cases(data: Data) -> list[Race | Memory | Start | Tasks]:
     """List everything that can be measured, in the order of the table."""
-    cases: list[Race | Memory | Start] = [Start("start", data)]
+    cases: list[Race | Memory | Start | Tasks] = [Start("start", data), Tasks("tasks", data)]
     for layer in LAYERS:
         cases += [
             _read_whole(data, layer),
@@ -60,9 +61,16 @@ def all_cases(data: Data) -> list[Race | Memory | Start]:
     return [*cases, *(Memory(f"memory/{threads}", data, threads, sizes) for threads in (1, 2))]
 
 
-def long_cases(data: Data) -> list[Numbering]:
+def long_cases(data: Data) -> list[Numbering | SparseVolume]:
     """List what takes minutes and is measured only where ``--rows`` names it."""
-    return [Numbering(f"objects/{n}", data, n) for n in (1250, 12500)]
+    return [
+        *(Numbering(f"objects/{n}", data, n) for n in (1250, 12500)),
+        *(Numbering(f"objects/{n}/guards", data, n, guarded=True) for n in (1250, 12500)),
+        *(
+            SparseVolume(f"objects/sparse/{verb}", data, verb)
+            for verb in ("segment", "connected_components")
+        ),
+    ]
 
 
 def _passes(nbytes: float) -> int:

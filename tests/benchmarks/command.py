@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .memory import Memory
-    from .numbering import Numbering
+    from .numbering import Numbering, SparseVolume
     from .race import Race
     from .start import Start
     from .table import Row
+    from .tasks import Tasks
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -70,7 +71,9 @@ def is_chosen(name: str, pattern: str) -> bool:
 
 
 def run_cases(
-    cases: Sequence[Race | Memory | Start | Numbering], data: Data, repeat: int
+    cases: Sequence[Race | Memory | Start | Tasks | Numbering | SparseVolume],
+    data: Data,
+    repeat: int,
 ) -> list[Row]:
     """Measure cases one after the other, put away what each has written, and say on standard error
     how far it is."""

@@ -19,10 +19,12 @@ from .client import Worker
 from .data import Data, prepare
 from .measure import Outcome, Sample, measure
 from .memory import Memory
+from .numbering import SparseVolume
 from .race import NOT_INSTALLED, Faster, OfLimit, Race, Scaling, Unit, Within, run_units
 from .serving import Server, create
 from .start import Start
 from .table import Row, format_table
+from .tasks import Tasks
 from .works.base import boxes, digest, read_mag
 
 _SIZE = 64
@@ -406,6 +408,44 @@ def test_starts_make_rows(data, monkeypatch):
     assert fails.tool.problem == "FAILED: ValueError: so"
     assert (large.met, large.target) == (False, "<= 0.8 s CPU, <= 200 MB")
     assert format_table([info, read, fails, large])
+
+
+@pytest.mark.long
+def test_tasks_are_run_beside_futures(data):
+    lines = []
+    (row,) = Tasks("tasks", data, num_tasks=100).run(1, lines.append)
+    assert [len(outcome.samples) for outcome in (row.tool, row.against)] == [1, 1]
+    assert set(row.tool.parts()) == {"client", "scheduler"}
+    assert "x of futures" in row.note
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("verb", ["segment", "connected_components"])
+def test_sparse_volumes_are_segmented(data, verb):
+    if not Path("/proc/self/status").is_file():
+        pytest.skip("no /proc here")
+    (row,) = SparseVolume("objects/sparse", data, verb, blocks=2).run(1, lambda text: None)
+    assert row.tool.problem == ""
+    assert row.met
+    assert "objects" in row.note
+    assert int(row.tool.digests[0]) > 100
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_objects_of_simulated_blocks_are_numbered(data, guarded):
+    options = {"folder": data.fresh("objects"), "blocks": 3, "labels": 40, "guarded": guarded}
+    with Worker("ours_objects.Numbering", options) as worker:
+        assert "error" not in worker.ask("measure")
+        (result,) = worker.ask("digests")["digests"]
+    # in each of nine rows of blocks, five labels of forty continue in the next two blocks
+    assert "90 pairs of labels joined" in result
+
+
+def test_components_are_those_of_dask_image(data):
+    _needs("dask_image")
+    outcomes = _only(_race(data, "components/em"), "ours.Components", "with_dask_image.Components")
+    assert [outcome.problem for outcome in outcomes] == ["", ""]
+    assert outcomes[0].digests == outcomes[1].digests
 
 
 def test_missing_tool_is_shown(monkeypatch):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import time
 
+import numpy as np
+
 SITE = {
     "queue": "debug",
     "interface": "lo",
@@ -23,6 +25,17 @@ def nap(seconds):
     """Sleep, and return the id of the job."""
     time.sleep(seconds)
     return os.environ["SLURM_JOB_ID"]
+
+
+def job_with_gpu():
+    """Return the id of the job, which has a GPU."""
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
+    return int(os.environ["SLURM_JOB_ID"])
+
+
+def job_everywhere(job, em):
+    """Return one label, and the id of the job as the second array."""
+    return np.ones(em.shape, np.int32), np.full(em.shape, job, np.int32)
 
 
 def memory_settings():

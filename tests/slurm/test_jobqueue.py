@@ -14,7 +14,7 @@ import dask
 import numpy as np
 import pytest
 import yaml
-from slurm.sites import SITE, memory_settings, nap, wait_until
+from slurm.sites import SITE, job_everywhere, job_with_gpu, memory_settings, nap, wait_until
 
 import wkwdask
 from wkwdask.clusters.config import known_configs
@@ -72,6 +72,25 @@ def test_a_cancelled_job_is_submitted_again(slurm, dataset, capfd):
         assert len(set(slurm.jobs()) - first) == 1
     wait_until(lambda: not slurm.jobs())
     assert_equals_serial_run(dataset)
+
+
+@pytest.mark.parametrize("request_gpu", ["--gpus=1", "--gres=gpu:1"])
+def test_each_job_of_the_gpu_configuration_has_a_gpu(slurm, dataset, request_gpu):
+    """The cluster has three GPUs: of four jobs, one waits, and the tasks run in the others."""
+    settings = SITE | {"job_cpu": 1, "job_extra_directives": [request_gpu]}
+    with wkwdask.cluster("slurm-gpu", jobs=4, **settings) as client:
+        client.wait_for_workers(3, timeout=240)
+        wait_until(lambda: "Resources" in slurm.run("squeue", "-h", "-t", "PENDING", "-o", "%r"))
+        running = slurm.run("squeue", "-h", "-t", "RUNNING", "-o", "%i").split()
+        assert len(running) == 3
+        nodes = [slurm.run("scontrol", "-d", "show", "node", node) for node in slurm.nodes]
+        assert all("GresUsed=gpu:1" in node for node in nodes), nodes
+        wkwdask.segment(
+            job_everywhere, dataset / "color" / "1", dataset / "cells" / "1", halo=1, chunks=16,
+            setup=job_with_gpu, resources={"GPU": 1}, extra=dataset / "jobs" / "1",
+        )  # fmt: skip
+    assert (wkwdask.read(dataset / "cells" / "1") == 1).all()
+    assert set(np.unique(wkwdask.read(dataset / "jobs" / "1"))) <= set(map(int, running))
 
 
 def test_workers_are_replaced_after_their_lifetime(slurm):

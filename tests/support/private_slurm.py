@@ -2,7 +2,8 @@
 files in one folder.
 
 It needs Debian's ``slurm-wlm`` and ``munge``, no root, no systemd and no cgroups, and leaves
-/etc/slurm and /etc/munge alone. Jobs find it by the variable ``SLURM_CONF``.
+/etc/slurm and /etc/munge alone. Jobs find it by the variable ``SLURM_CONF``. Each node has one
+GPU, whose device is ``/dev/null``.
 ``JobAcctGatherParams=OverMemoryKill`` enforces ``--mem`` where there are no cgroups.
 """
 
@@ -42,6 +43,7 @@ TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/linux
 JobAcctGatherFrequency=task=1
 JobAcctGatherParams=OverMemoryKill
+GresTypes=gpu
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU_Memory
 SlurmdParameters=config_overrides
@@ -200,13 +202,14 @@ def private_slurm(
         host = socket.gethostname().partition(".")[0]
         lines = [
             f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port + 1 + i} "
-            f"CPUs={cpus} RealMemory={memory_mb} State=UNKNOWN"
+            f"CPUs={cpus} RealMemory={memory_mb} Gres=gpu:1 State=UNKNOWN"
             for i, node in enumerate(nodes)
         ]
         text = _CONFIGURATION.format(
             host=host, port=port, user=getpass.getuser(), folder=folder, nodes="\n".join(lines)
         ) + (_URGENT if urgent else "")
         (folder / "slurm.conf").write_text(text)
+        (folder / "gres.conf").write_text("Name=gpu File=/dev/null\n")
         slurm = PrivateSlurm(folder, nodes)
         _start(
             folder, started, "slurmctld.pid", "slurmctld", "-c", "-f", str(folder / "slurm.conf")

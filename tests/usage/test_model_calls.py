@@ -1,5 +1,5 @@
 """The calls of models and of other software on two pages fit the signatures of the packages, where
-these are installed."""
+these are installed; those of torch are run with a small network."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy import ndimage
+from support.segmenting import smooth_noise
+
+import wkwdask
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = [DOCS / "guides" / "segment-with-a-model.md", DOCS / "migrate" / "block-segmentation.md"]
@@ -89,3 +94,41 @@ def _imported(name):
         return importlib.import_module(name)
     except ModuleNotFoundError:
         return None
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_network_labels_blocks_as_it_labels_the_whole(tmp_path, monkeypatch):
+    """The block of torch on the page, on processors in place of GPUs."""
+    torch = pytest.importorskip("torch")
+
+    class Network(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mean = torch.nn.Conv3d(1, 1, 3, padding=1)
+            with torch.no_grad():
+                self.mean.weight.fill_(1 / 27 / 16)
+                self.mean.bias.fill_(-165 / 16)
+
+        def forward(self, voxels):
+            return torch.sigmoid(self.mean(voxels))
+
+    code = re.findall(r"(?s)^# torch_cells.py\n.*", blocks()["torch"], re.M)
+    (tmp_path / "torch_cells.py").write_text(code[0].replace('"cuda"', '"cpu"'))
+    torch.jit.script(Network()).save(tmp_path / "model.pt")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("torch_cells")
+    em = smooth_noise(1, (60, 50, 40))
+    wkwdask.create_dataset("ds", (4, 4, 4))
+    wkwdask.write("ds/color/1", (0, 0, 0), em, block_len=8, file_len=2)
+    wkwdask.segment(
+        module.cells, "ds/color/1", "ds/cells/1", halo=1, chunks=20, match="touch",
+        connectivity=6, extra="ds/probability/1", setup=module.load,
+    )  # fmt: skip
+    labels, probability = module.cells(module.load(), em)
+    found = wkwdask.read("ds/probability/1")[0]
+    np.testing.assert_allclose(found, probability, rtol=1e-5)
+    found = wkwdask.read("ds/cells/1")[0]
+    pairs = np.unique(np.stack([found.ravel(), labels.ravel()]), axis=1)
+    assert len(pairs.T) == labels.max() + 1 == found.max() + 1 > 3
+    np.testing.assert_array_equal(found > 0, ndimage.label(probability > 0.5)[0] > 0)
