@@ -92,6 +92,52 @@ def test_precomputed(arrays, data):
     check_few_chunks(data.draw(st.sampled_from(arrays)), data)
 
 
+@pytest.fixture(scope="module")
+def raw_volumes(tmp_path_factory):
+    """Uncompressed volumes, and the voxels of each."""
+    folder, found = tmp_path_factory.mktemp("raw"), []
+    voxels = np.random.default_rng(1).integers(1, 9, (2, *SIZE), np.uint16)
+    voxels[:, :16, :16, :16] = 0
+    shards = Sharding(preshift_bits=3, minishard_bits=1, shard_bits=4)
+    for sharding, channels in ((False, 1), (shards, 1), (False, 2)):
+        path = folder / str(len(found))
+        wkwdask.to_precomputed(
+            voxels[:channels],
+            path,
+            chunk_shape=(8, 8, 8),
+            shard_shape=sharding,
+            voxel_size=(4, 4, 4),
+            offset=(3, 5, 7),
+        )
+        found.append((open_stored(f"precomputed://{path}")[1], voxels[:channels]))
+    return found
+
+
+@given(st.data())
+def test_slabs_of_uncompressed_chunks(raw_volumes, data):
+    array, voxels = data.draw(st.sampled_from(raw_volumes))
+    low = [data.draw(st.integers(0, n - 1)) for n in SIZE]
+    high = [data.draw(st.integers(a + 1, n)) for a, n in zip(low, SIZE, strict=True)]
+    out = np.full((len(voxels), *np.subtract(high, low)), 77, np.uint16, order="F")
+    array.read_into(out, tuple(a + o for a, o in zip(low, (3, 5, 7), strict=True)))
+    np.testing.assert_array_equal(out, voxels[:, *map(slice, low, high)])
+
+
+def test_a_slab_of_a_truncated_file_is_an_error(tmp_path):
+    voxels = np.ones((16, 16, 16), np.uint8)
+    wkwdask.to_precomputed(
+        voxels, tmp_path / "a", chunk_shape=(8, 8, 8), shard_shape=False, voxel_size=(4, 4, 4)
+    )
+    url, box = f"precomputed://{tmp_path}/a", ((0, 0, 1), (16, 16, 3))
+    np.testing.assert_array_equal(wkwdask.read(url, box), 1)
+    (file,) = (tmp_path / "a").rglob("8-16_0-8_0-8")
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(wkwdask.TruncatedError, match="8-16_0-8_0-8"):
+        wkwdask.read(url, box)
+    file.unlink()
+    np.testing.assert_array_equal(wkwdask.read(url, box)[0, 8:, :8], 0)
+
+
 @pytest.mark.needs("zarr")
 @pytest.mark.parametrize("axes", AXES)
 def test_zarr(axes, tmp_path_factory):

@@ -195,6 +195,12 @@ class ChunkCodec(ABC):
         """Return the largest valid size of an encoded chunk of shape (c, x, y, z) [bytes]; larger
         ones are broken and are not read."""
 
+    def slab_nbytes(self, shape: Vec4) -> int:
+        """Return the size of one z of a chunk that is stored uncompressed with z slowest, so that
+        some of its z decode like a shorter chunk [bytes]; 0 for all other chunks."""
+        del shape
+        return 0
+
     @abstractmethod
     def decode(self, data: bytes, shape: Vec4, source: str, offset: int = 0) -> AnyArray:
         """Decode a chunk.

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from contextlib import ExitStack, contextmanager
 from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -50,6 +50,28 @@ class ChunkSource(Protocol):
 
     @property
     def dtype(self) -> np.dtype[Any]: ...
+
+
+class Slab(NamedTuple):
+    """Some z of an uncompressed chunk."""
+
+    first: int
+    """First z in the chunk."""
+    end: int
+    """End of the z in the chunk."""
+
+    @classmethod
+    def of(
+        cls, array: ChunkSource, cell: Vec4, z: tuple[int, int], place: tuple[int, int]
+    ) -> tuple[Self, tuple[int, int]] | None:
+        """Return the slab of a chunk at a place in its file that holds the voxels from ``z[0]`` to
+        ``z[1]``, and its own place; None if all of the chunk does, or only a whole one decodes."""
+        shape, corner = array.grid.shape_at(cell), cell[3] * array.grid.chunk[3]
+        nbytes = array.codec.slab_nbytes(shape)
+        first, end = max(0, z[0] - corner), min(shape[3], z[1] - corner)
+        if not nbytes or end - first == shape[3] or place[1] - place[0] != nbytes * shape[3]:
+            return None
+        return cls(first, end), (place[0] + first * nbytes, place[0] + end * nbytes)
 
 
 class StoredChunk(NamedTuple):
@@ -124,6 +146,14 @@ class ShardLayout(ABC):
         """Yield the stored chunks of a box of cells, in any order; missing chunks are omitted."""
         for cells in cell_batches(ranges, array.grid):
             yield from self.chunks_at(array, cells)
+
+    def slabs(
+        self, array: ChunkSource, ranges: Ranges, z: tuple[int, int]
+    ) -> Iterator[tuple[StoredChunk, Slab | None]]:
+        """Yield the stored chunks of a box of cells, of uncompressed ones perhaps only a slab with
+        the voxels from ``z[0]`` to ``z[1]``; None for a whole chunk."""
+        del z
+        return ((chunk, None) for chunk in self.chunks(array, ranges))
 
     def source_of(self, path: str, cell: Vec4) -> str:
         """Name a stored chunk in errors."""
@@ -235,15 +265,24 @@ class Shards(ShardLayout):
     def chunks(self, array: ChunkSource, ranges: Ranges) -> Iterator[StoredChunk]:
         if array.store.is_remote or math.prod(map(len, ranges)) > _FEW_CELLS:
             return super().chunks(array, ranges)
-        return self._few_chunks(array, ranges)
+        return (chunk for chunk, _ in self._few_slabs(array, ranges, None))
 
-    def _few_chunks(self, array: ChunkSource, ranges: Ranges) -> Iterator[StoredChunk]:
-        """Yield the chunks of a small local box, each read by itself."""
+    def slabs(
+        self, array: ChunkSource, ranges: Ranges, z: tuple[int, int]
+    ) -> Iterator[tuple[StoredChunk, Slab | None]]:
+        if array.store.is_remote or math.prod(map(len, ranges)) > _FEW_CELLS:
+            return super().slabs(array, ranges, z)
+        return self._few_slabs(array, ranges, z)
+
+    def _few_slabs(
+        self, array: ChunkSource, ranges: Ranges, z: tuple[int, int] | None
+    ) -> Iterator[tuple[StoredChunk, Slab | None]]:
+        """Yield the chunks of a small local box, each read by itself, see :meth:`slabs`."""
         store, grid, naming = array.store, array.grid, array.naming
         assert naming is not None
         by_file: dict[str, list[Vec4]] = {}
-        for z, y, x, c in product(*ranges[::-1]):
-            cell = (c, x, y, z)
+        for k, j, i, c in product(*ranges[::-1]):
+            cell = (c, i, j, k)
             by_file.setdefault(naming.file_of(cell, grid), []).append(cell)
         for key, cells in by_file.items():
             with self.opened(store, key) as file:
@@ -251,9 +290,12 @@ class Shards(ShardLayout):
                     continue
                 for cell in cells:
                     place = self.place_of(file, cell)
-                    if place is not None:
-                        (data,) = _existing(file, file.read([place]))
-                        yield StoredChunk(cell, data, file.name, place[0])
+                    if place is None:
+                        continue
+                    part = None if z is None else Slab.of(array, cell, z, place)
+                    slab, place = (None, place) if part is None else part
+                    (data,) = _existing(file, file.read([place]))
+                    yield StoredChunk(cell, data, file.name, place[0]), slab
 
     def inspect(self, file: StoredFile, cells: IntArray) -> InspectedShard:
         """Look up chunks like :meth:`locate`, but return faults of the tables instead of raising

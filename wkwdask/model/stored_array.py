@@ -253,7 +253,7 @@ class StoredArray(RandomAccessVolume):
         grid, ranges = self.grid, self.grid.cells(low, high)
         count, written = math.prod(map(len, ranges)), set[Vec4]()
         try:
-            num_stored = self._decode_chunks(out, low, ranges, written)
+            num_stored = self._decode_chunks(out, low, high, ranges, written)
         except FormatError:
             # raises ReplacedError if these are files of another array
             self.identity.check(has_absent=True)
@@ -271,17 +271,27 @@ class StoredArray(RandomAccessVolume):
             out[...] = 0
         return len(written) + has_fill
 
-    def _decode_chunks(self, out: AnyArray, low: Vec4, ranges: Ranges, written: set[Vec4]) -> int:
+    def _decode_chunks(
+        self,
+        out: AnyArray,
+        low: Vec4,
+        high: Sequence[int],
+        ranges: Ranges,
+        written: set[Vec4],
+    ) -> int:
         """Decode the stored chunks of a box into an array.
 
         Adds the chunks that were written to ``written`` (all-zero chunks only with a fill value)
         and returns the number of stored chunks.
         """
         grid, codec, num_stored = self.grid, self.codec, 0
-        for cell, data, path, offset in self.layout.chunks(self, ranges):
+        for (cell, data, path, offset), slab in self.layout.slabs(self, ranges, (low[3], high[3])):
             num_stored += 1
             corner = [n * edge - a for n, edge, a in zip(cell, grid.chunk, low, strict=True)]
             shape = grid.shape_at(cell)
+            if slab is not None:
+                corner[3] += slab.first
+                shape = (*shape[:3], slab.end - slab.first)
             if not codec.decode_into(
                 data, shape, out, corner, self.layout.source_of(path, cell), offset
             ):

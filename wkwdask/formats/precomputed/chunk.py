@@ -103,6 +103,10 @@ class PrecomputedCodec(ChunkCodec):
     # --------------------------------------------------------------------------------------------
     # decoding
 
+    def slab_nbytes(self, shape: Vec4) -> int:
+        is_plain = self.encoding == "raw" and self.packing != "chunk" and shape[0] == 1
+        return shape[1] * shape[2] * self.dtype.itemsize if is_plain else 0
+
     def decode(self, data: bytes, shape: Vec4, source: str, offset: int = 0) -> AnyArray:
         data, extent = self._unpacked(data, shape, source, offset), shape[1:]
         if self.encoding == "raw":

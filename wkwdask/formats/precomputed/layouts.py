@@ -39,6 +39,7 @@ from wkwdask.model.layout import (
     InspectedShard,
     RewritableShards,
     SingleFiles,
+    Slab,
     StoredChunk,
     chunks_at_once,
     read_located,
@@ -117,6 +118,29 @@ class SpanFiles(SingleFiles):
         return self._read(
             array, (((c, x, y, z), naming.stem((c, x, y, z))) for c, x, y, z in cells.tolist())
         )
+
+    def slabs(
+        self, array: ChunkSource, ranges: Ranges, z: tuple[int, int]
+    ) -> Iterator[tuple[StoredChunk, Slab | None]]:
+        store, naming = array.store, array.naming
+        assert isinstance(naming, SpanNaming)
+        known = _suffixes.get((store.opening, store.url))
+        if store.is_remote or known is None or known.seen != ("",):
+            yield from super().slabs(array, ranges, z)
+            return
+        for cell, stem in naming.stems(ranges):
+            part = None
+            with ExitStack() as stack:
+                file = store.open(stem)
+                if file is not None:
+                    stack.enter_context(file)
+                    part = Slab.of(array, cell, z, (0, file.nbytes or 0))
+                if file is not None and part is not None:
+                    slab, place = part
+                    for data in file.read([place]) or ():
+                        yield StoredChunk(cell, data, file.name, place[0]), slab
+            if part is None:
+                yield from ((chunk, None) for chunk in self._read(array, iter([(cell, stem)])))
 
     def _read(self, array: ChunkSource, stems: Iterator[tuple[Vec4, str]]) -> Iterator[StoredChunk]:
         """Yield stored chunks with their files decompressed."""
