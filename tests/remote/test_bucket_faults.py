@@ -4,18 +4,20 @@ end well, or stop with an error that names the object, and resume."""
 from __future__ import annotations
 
 import re
+import threading
 import warnings
 from unittest import mock
 
 import numpy as np
 import pytest
 from support.buckets import CARELESS, careless_bucket, gs_bucket, s3_bucket
-from support.proxy import Answer, proxy
+from support.proxy import Answer, Held, proxy
 
 import wkwdask
 from wkwdask.errors import UnsupportedError
 from wkwdask.runs.status import jobs_of
 from wkwdask.store import leases
+from wkwdask.store.documents import read_object, update_json
 from wkwdask.store.objects import access, object_store
 from wkwdask.store.store import store_at
 
@@ -271,6 +273,32 @@ def test_a_versioned_bucket(amazon, tmp_path):
     # moto lists the prefixes of deleted objects
     names = {name for _, _, found in store_at(place).walk() for name in found}
     assert names <= {"info", "provenance"}
+
+
+def test_a_put_that_arrives_late(amazon, tmp_path):
+    """Another process has changed the document: the change is made again, on what is there."""
+    (tmp_path / "keys").write_text("[default]\naws_access_key_id=A\naws_secret_access_key=B\n")
+    store, name = store_at(f"s3://bucket/{tmp_path.name}"), "names.json"
+    update_json(store, name, lambda document: document, {"names": []})
+    is_held, may_arrive = threading.Event(), threading.Event()
+
+    def fault(request):
+        if request.method != "PUT" or not request.path.endswith(name) or is_held.is_set():
+            return None
+        is_held.set()
+        return Held(may_arrive)
+
+    def add(each):
+        update_json(store, name, lambda document: {"names": [*document["names"], each]})
+
+    amazon.fault = fault
+    first = threading.Thread(target=add, args=("first",))
+    first.start()
+    assert is_held.wait(20)
+    add("second")
+    may_arrive.set()
+    first.join()
+    assert read_object(store, name) == {"names": ["second", "first"]}
 
 
 EXPIRED = Answer(400, b"<Error><Code>ExpiredToken</Code><Message>expired</Message></Error>")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from faults.drivers import regions_of
-from support.bucket_faults import URL, faulty_bucket
+from support.bucket_faults import URL, Killed, faulty_bucket
 
 import wkwdask
 from wkwdask.errors import ExistsError, LockedError, ReplacedError
@@ -395,6 +395,34 @@ def test_levels_of_other_software_are_never_read_as_zeros(bucket, kind):
     assert wkwdask.clean(IMAGE[kind], grace_seconds=0) == [plain]
     with pytest.raises(ReplacedError, match="open it again"):
         opened.compute()
+
+
+def test_clean_removes_the_questions_of_killed_processes(bucket, monkeypatch):
+    """Objects by which processes ask for the time, and whether conditions are honoured."""
+    monkeypatch.setattr(leases, "_probed", set())
+    real = memory_bucket.delete
+
+    def delete(urls, access):
+        if any(word in url for url in urls for word in ("clock", "probe")):
+            raise Killed
+        real(urls, access)
+
+    monkeypatch.setattr(memory_bucket, "delete", delete)
+    for ask in (lambda store: store.now(), lambda store: leases.check_conditions(store.url)):
+        with pytest.raises(Killed):
+            ask(store_at(f"{URL}/v"))
+    monkeypatch.setattr(memory_bucket, "delete", real)
+    left = sorted(memory_bucket._objects)
+    save("precomputed")
+    remote._recent.clear()
+    assert wkwdask.clean(IMAGE["precomputed"]) == []  # of a process that lives, or did just now
+    for url in left:
+        found = memory_bucket._objects[url]
+        memory_bucket._objects[url] = found._replace(modified=found.modified - 7200)
+    assert sorted(wkwdask.clean(IMAGE["precomputed"], dry_run=True)) == left
+    assert sorted(wkwdask.clean(IMAGE["precomputed"])) == left
+    assert not memory_bucket._objects.keys() & set(left)
+    np.testing.assert_array_equal(wkwdask.read(IMAGE["precomputed"], mag=1), VOXELS)
 
 
 @pytest.mark.needs("zarr")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import tempfile
 import zipfile
 
@@ -101,8 +103,28 @@ def test_a_plan_writes_nothing(bucket, scratch):
     before = memory_bucket._objects.copy()
     done = run_here("convert", SOURCE, TARGET, "--dry-run")
     assert done.returncode == 0, done.output
+    assert f"{TARGET}|zip:/1: 20 x 18 x 12 voxels" in done.output
+    assert "scratch" not in done.output
+    assert str(scratch) not in done.output
+    assert "that write" not in done.output
     assert {**memory_bucket._objects} == before
     assert [path.name for path in scratch.iterdir() if path.name.startswith("wkwdask-")] == []
+
+
+def test_a_failed_packing_keeps_what_was_built(bucket, monkeypatch):
+    """The image is complete, and only the file was left."""
+    with monkeypatch.context() as patch:
+        patch.setattr("wkwdask.formats.zarr.single_file.write_zip", _full_disk)
+        with pytest.raises(OSError, match="No space left") as caught:
+            pack()
+    (note,) = [each for each in caught.value.__notes__ if "finished work" in each]
+    assert "0 tasks" not in note
+    pack()
+    np.testing.assert_array_equal(wkwdask.read(TARGET), VOXELS)
+
+
+def _full_disk(*_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "em.ozx")
 
 
 def test_scratch_of_somebody_else_is_not_used(scratch):

@@ -537,7 +537,17 @@ def plan_convert(source: Paths, target: str | os.PathLike[str], **options: Any) 
 
     with dry_run() as planned:
         convert(source, target, **options)
-    return estimate_conversion(planned.jobs, planned.pyramids, num_workers())
+    plan, single_file = (
+        estimate_conversion(planned.jobs, planned.pyramids, num_workers()),
+        single_file_of(target),
+    )
+    return plan if single_file is None else plan.placed(partial(_in_file, single_file))
+
+
+def _in_file(single_file: SingleFile, path: str) -> str:
+    """Return the path in a new file of a level that is first made in a scratch folder."""
+    scratch, image, _ = path.partition(single_file.folder_in(""))
+    return single_file.path_inside(path, f"{scratch}{image}") if image else path
 
 
 def _mag_in(target: str | os.PathLike[str], mags: Iterable[Mag]) -> Mag | None:

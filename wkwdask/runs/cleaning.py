@@ -14,6 +14,7 @@ from wkwdask.runs.garbage import (
     delete_level,
     find_garbage,
     is_listed,
+    past_grace,
     remove_garbage,
 )
 from wkwdask.runs.job_folder import JobFolder, release_dead_locks
@@ -21,13 +22,15 @@ from wkwdask.runs.job_records import JobState, job_states
 from wkwdask.runs.status import folders_with_jobs
 from wkwdask.store.leases import has_single_writer
 from wkwdask.store.locks import Owner
-from wkwdask.store.paths import abspath, is_bucket, target_path
+from wkwdask.store.paths import CLOCK_PREFIX, PROBE_PREFIX, abspath, is_bucket, target_path
 from wkwdask.store.records import is_complete
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterator
+
+_QUESTION_SECONDS = 3600.0
 
 
 def clean(
@@ -48,8 +51,10 @@ def clean(
     Returns
     -------
     list of str
-        Removed folders: of dead jobs that cannot resume, and of levels. Jobs that were interrupted
-        and can resume stay: ``wkwdask cancel --discard`` removes them.
+        Removed folders: of dead jobs that cannot resume, and of levels. In a bucket also small
+        objects by which killed processes asked the server for its time and its abilities, an hour
+        later. Jobs that were interrupted and can resume stay: ``wkwdask cancel --discard`` removes
+        them.
 
     Raises
     ------
@@ -70,9 +75,11 @@ def clean(
         old = [folder for each in find_garbage(paths, grace_seconds) for folder in each.levels]
         if has_single_writer(parent):  # a paused job may continue: no lease ends it
             dead = []
-        removed += [*dead, *old, *_strays(parent)]
+        questions = _questions(parent)
+        removed += [*dead, *old, *_strays(parent), *(f"{parent}/{name}" for name in questions)]
         if dry_run:
             continue
+        store_at(parent).delete(*questions)
         if dead:
             with contextlib.suppress(LockedError):  # another process ends them now
                 job_folder = JobFolder(parent, Owner.this_process(f"clean of {parent}"), ())
@@ -83,6 +90,16 @@ def clean(
         for stray in _strays(parent):
             delete_level(stray)
     return removed
+
+
+def _questions(parent: str) -> list[str]:
+    """List the objects by which processes that were killed asked a bucket for its time, or whether
+    it honours conditions. Those of living processes are seconds old."""
+    if not is_bucket(parent):
+        return []
+    prefixes = (CLOCK_PREFIX, PROBE_PREFIX)
+    names = [name for name in store_at(parent).names() if name.startswith(prefixes)]
+    return past_grace(parent, names, _QUESTION_SECONDS)
 
 
 def _strays(parent: str) -> Iterator[str]:

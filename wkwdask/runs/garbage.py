@@ -80,18 +80,18 @@ def find_garbage(paths: RecordPaths, grace_seconds: float | None = None) -> Iter
     """Yield the garbage of an image that is older than the grace."""
     store, parent = store_at(paths.parent), paths.parent
     names = [name for name in store.names() if name.startswith(_PREFIX) and name.endswith(_SUFFIX)]
-    for name in _past_grace(parent, names, grace_seconds):
+    for name in past_grace(parent, names, grace_seconds):
         folders = _recorded(paths, name)
         unlisted = [folder for folder in folders if not is_listed(parent, folder)]
         # of a job that was killed before its document switched, and completed just now: the record
         # was written again before
-        if _past_grace(parent, [name], grace_seconds):
+        if past_grace(parent, [name], grace_seconds):
             levels = tuple(filter(_is_level, unlisted))
             yield Garbage(name, levels, bool(folders) and len(unlisted) == len(folders))
 
 
-def _past_grace(parent: str, names: list[str], grace_seconds: float | None) -> list[str]:
-    """Return the names of the records of garbage that are older than the grace."""
+def past_grace(parent: str, names: list[str], grace_seconds: float | None) -> list[str]:
+    """Return the names of files that are older than the grace, by default that of garbage."""
     if grace_seconds is None:
         grace_seconds = BUCKET_GRACE_SECONDS if is_bucket(parent) else 0.0
     store = store_at(parent)

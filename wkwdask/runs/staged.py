@@ -589,7 +589,9 @@ def add_resume_note(error: BaseException, job: StagedJob) -> None:
         # it names the only way that is left, or is of a job inside of this one
         return
     count, nbytes = finished_work(job.root)
-    kept = f"finished work is kept ({counted(count, 'task')}, {format_nbytes(nbytes)})"
+    # a file that is packed from complete images has no tasks
+    amount = f" ({counted(count, 'task')}, {format_nbytes(nbytes)})" if count else ""
+    kept = f"finished work is kept{amount}"
     if not job.resumes_automatically:
         same = "" if job.resumed_by else "the same call with the same array resumes, "
         error.add_note(f'{kept}: {same}existing="resume" resumes with any array')

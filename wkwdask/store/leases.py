@@ -29,7 +29,7 @@ from wkwdask.errors import LockedError, UnsupportedError
 from wkwdask.model.json_text import parse_object
 from wkwdask.model.store import Conflict, Expected, State
 from wkwdask.store.objects.access import access_of
-from wkwdask.store.paths import dirname, is_bucket, split
+from wkwdask.store.paths import PROBE_PREFIX, dirname, is_bucket, split
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def check_conditions(folder: str) -> None:
     bucket = "/".join(folder.split("/", 3)[:3])
     if bucket in _probed or has_single_writer(folder):
         return
-    store, name = store_at(folder), f".wkwdask-probe-{secrets.token_hex(8)}"
+    store, name = store_at(folder), f"{PROBE_PREFIX}{secrets.token_hex(8)}"
     try:
         first = store.put(name, b"1", Expected.ABSENT)
         refuses = _is_refused(store, name, Expected.ABSENT) and _is_refused(store, name, _NO_STATE)

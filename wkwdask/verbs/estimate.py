@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import time
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +18,13 @@ from wkwdask.model.summary import Card, counted, format_nbytes, html_table
 from wkwdask.model.volume import voxel_nbytes
 from wkwdask.plans.cells import cell_map, count_cells, marked_cells, project_cells
 from wkwdask.runs.space import free_nbytes, space_problems
-from wkwdask.store.paths import is_bucket
+from wkwdask.store.paths import is_bucket, is_zipped
 from wkwdask.verbs.export import Export
 from wkwdask.verbs.image_import import Import
 from wkwdask.verbs.pyramid_sample import SAMPLED_REGIONS, Sample, sample_pyramid
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from wkwdask.array_types import AnyArray
     from wkwdask.geometry.bounding_box import BoundingBox
@@ -94,7 +94,8 @@ class _Plan(Card):
             "writes": _files_text(self.files, self.nbytes_out)
             + (f"; sets aside up to about {format_nbytes(scratch)}" if scratch else ""),
         }
-        if self.mags and is_bucket(self.mags[0].folder):
+        place = self.mags[0].folder if self.mags else ""
+        if is_bucket(place) and not is_zipped(place):  # a zip is first made on a disk
             writes, reads = self.requests
             usd = (writes * _USD_PER_1000_WRITES + reads * _USD_PER_1000_READS) / 1000
             price = f"{usd:,.2f} USD" if usd >= 0.01 else "less than 0.01 USD"
@@ -399,6 +400,11 @@ class ConversionPlan(_Plan):
     memory_nbytes: int
     """Estimated peak memory of a worker with one thread."""
     scratch_nbytes = 0
+
+    def placed(self, place_of: Callable[[str], str]) -> ConversionPlan:
+        """Return the plan with the places of its mags changed by a function."""
+        mags = tuple(replace(mag, folder=place_of(mag.folder)) for mag in self.mags)
+        return replace(self, mags=mags, pyramids=tuple(map(place_of, self.pyramids)))
 
     def _drawn(self) -> Iterable[str]:
         return [mag.source for mag in self.mags]

@@ -42,7 +42,7 @@ from wkwdask.store.objects.entries import RemoteEntry, RemoteListing, remote_sta
 from wkwdask.store.objects.new_objects import NewObject, NewObjects
 from wkwdask.store.objects.object_store import Answer, Request
 from wkwdask.store.objects.seen import SeenObjects
-from wkwdask.store.paths import check_has_no_password, is_bucket, normpath
+from wkwdask.store.paths import CLOCK_PREFIX, check_has_no_password, is_bucket, normpath
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -104,7 +104,6 @@ _UNLISTED = Capabilities(lists=False, states=False)
 _LISTED = Capabilities(lists=True, states=False)
 _RECORDS = "/.wkwdask"
 """Begin of the names of records of jobs, which other processes change at any time."""
-_CLOCK = ".wkwdask-clock"
 
 
 _num_changes = itertools.count(1)
@@ -443,7 +442,7 @@ class RemoteStore:
         return None if answer is None else (_whole(answer, path, largest), answer.state)
 
     def now(self) -> float:
-        name = f"{_CLOCK}-{secrets.token_hex(8)}"
+        name = f"{CLOCK_PREFIX}{secrets.token_hex(8)}"
         self.put(name, b"")
         now = self.written_at(name)
         self.delete(name)
