@@ -145,7 +145,7 @@ def read(
     mag : Mag, str, int or sequence of 3 int, optional
         The mag; by default the mag of the path, else the finest mag that was written.
     threads : int, optional
-        Threads that decode. By default as many as cores for boxes whose chunks have more than 8
+        Threads that decode. By default as many as cores for boxes whose chunks have more than 16
         MiB, and one for smaller boxes, in other threads than the main one (where tasks of dask run)
         and in forked or spawned processes (such as workers of a data loader). Remote files are
         requested concurrently in any case.

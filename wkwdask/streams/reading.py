@@ -14,19 +14,24 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.volume import Volume
 
-MIN_NBYTES = 8 << 20
+MIN_NBYTES = 16 << 20
 """Chunks up to this size are decoded by one thread unless the caller asks for more."""
 
 
 def decoded_nbytes(volume: Volume, out: AnyArray, topleft: Vec3) -> int:
     """Return the size of the chunks that an array touches: a slice decodes many times the voxels
     that it returns."""
-    count = 1
-    for at, length, origin, edge in zip(
-        topleft, out.shape[1:], volume.origin, volume.chunk_shape, strict=True
-    ):
-        count *= (-(-(at + length - origin) // edge) - (at - origin) // edge) * edge
-    return count * len(out) * out.itemsize
+    # without loops, because reads of small boxes ask too
+    (x, y, z), (i, j, k), (a, b, c) = topleft, volume.chunk_shape, volume.origin
+    channels, width, height, depth = out.shape
+    x, y, z = x - a, y - b, z - c
+    count = (
+        ((x + width - 1) // i - x // i + 1)
+        * ((y + height - 1) // j - y // j + 1)
+        * ((z + depth - 1) // k - z // k + 1)
+    )
+    nbytes: int = count * i * j * k * channels * out.itemsize
+    return nbytes
 
 
 def read_on_threads(
