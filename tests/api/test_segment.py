@@ -668,15 +668,17 @@ def test_a_second_array_is_written_in_any_format(dataset, url):
     assert not leftovers(dataset)
 
 
-def test_a_second_array_in_a_bucket_needs_a_document_that_names_it(dataset):
-    calls = []
+def test_a_second_array_in_a_bucket_replaces_no_mag_without_a_dataset(dataset):
+    calls, url = [], f"memory://{dataset}/values/1"
+    segment(dataset, "cells", with_values, extra=url)
+    np.testing.assert_array_equal(wkwdask.read(url), with_values(image())[1])
 
     def function(em):
         calls.append(em.shape)
         return with_values(em)
 
-    with pytest.raises(UnsupportedError, match="none names this one"):
-        segment(dataset, "cells", function, extra=f"memory://{dataset}/values")
+    with pytest.raises(UnsupportedError, match="only created"):
+        segment(dataset, "others", function, extra=url)
     assert not calls
 
 

@@ -13,6 +13,7 @@ import wkwdask
 from wkwdask import BoundingBox
 from wkwdask.errors import ExistsError, UnsupportedError
 from wkwdask.formats.opening import find, format_of_image
+from wkwdask.model.placement import job_in
 from wkwdask.model.store import Conflict, Expected
 from wkwdask.model.writing.target_array import InPlaceWrite
 from wkwdask.store import leases
@@ -174,6 +175,35 @@ def test_a_dataset_and_its_pyramid(bucket):
     wkwdask.rm(url, layer="wkw")
     assert list(dataset.refreshed().rename_layer("zarr", "em").layers) == ["em"]
     np.testing.assert_array_equal(wkwdask.read(url, mag=1), VOXELS)
+
+
+@pytest.mark.filterwarnings("ignore::wkwdask.errors.MetadataWarning")
+def test_levels_that_are_created_once(bucket):
+    """A group of N5, and mags that belong to no dataset."""
+    for url, finest, options in (
+        (f"n5://{bucket}/v.n5", f"n5://{bucket}/v.n5/s0", {"voxel_size": (4, 4, 8)}),
+        (f"{bucket}/v", f"{bucket}/v/1", {}),
+    ):
+        wkwdask.save(VOXELS, finest, **options)
+        wkwdask.build_pyramid(url, method="max", mags=["2-2-1"])
+        np.testing.assert_array_equal(wkwdask.read(url, mag=1), VOXELS)
+        assert wkwdask.read(url, mag="2-2-1").any()
+        with pytest.raises(UnsupportedError, match="only created"):
+            wkwdask.save(VOXELS, finest, existing="overwrite", **options)
+        assert wkwdask.verify(url).is_sound
+    names = [f"{folder}/{name}" for folder, _, found in store_at(bucket).walk() for name in found]
+    assert [name for name in names if any(map(job_in, name.split("/")))] == []
+
+
+def test_copies_keep_what_is_there(bucket):
+    store = store_at(bucket)
+    store.put("a/one", b"1")
+    store.put("a/two", b"2")
+    store.put("b/two", b"3")
+    store_at(f"{bucket}/b").copy(f"{bucket}/a", ["one", "two"])
+    assert store.read_whole(["b/one", "b/two"], 10) == [b"1", b"3"]
+    with pytest.raises(FileNotFoundError):
+        store_at(f"{bucket}/b").copy(f"{bucket}/a", ["three"])
 
 
 def test_scales_are_sharded_unless_the_call_says_otherwise(bucket):

@@ -161,7 +161,7 @@ def test_edits_of_all_kinds_survive_a_record(layer):
         assert edit_kinds()[kept["kind"]].from_json(kept) == made
     both, paths = Edits((info, edit(layer))), RecordPaths(f"{layer}/.wkwdask-1")
     os.makedirs(paths.root)
-    record = format_publication(paths, "1", "id", [("1-1-1", f"{layer}/1")], both)
+    record = format_publication(paths, "1", "id", [("1-1-1", f"{layer}/1", None)], both)
     assert str(layer) not in json.dumps(record)
     write_record(paths.root, record)
     assert read_publication(paths).edit == both

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from wkwdask.errors import ReplacedError, UnsupportedError
+from wkwdask.errors import ReplacedError
 from wkwdask.model.metadata_edit import MetadataEdit
 from wkwdask.store.store import store_at
 
@@ -50,14 +50,14 @@ class DocumentEdit(MetadataEdit):
         return ()
 
     def joined(self, other: Self) -> Self:
-        raise UnsupportedError(f"{self.kind}: levels of this kind are written one by one")
+        raise NotImplementedError(f"{self.kind}: lists levels by their folders")
+
+    @property
+    def names_places(self) -> bool:
+        return False
 
     def placed(self, job: str, listed: tuple[str | None, ...] | None) -> MetadataEdit:
-        folder = next(iter(self.folders().values()), "")
-        raise UnsupportedError(
-            f"{folder}: levels of this kind cannot be written where folders cannot be renamed: no "
-            "document gives them other names; write an OME-NGFF image or a precomputed volume"
-        )
+        raise NotImplementedError(f"{self.kind}: lists levels by their folders")
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": self.kind, **{each.name: getattr(self, each.name) for each in fields(self)}}  # type: ignore[arg-type]
@@ -133,6 +133,10 @@ class Edits(MetadataEdit):
         pairs = zip(self.edits, other.edits, strict=True)
         return replace(self, edits=tuple(edit.joined(added) for edit, added in pairs))
 
+    @property
+    def names_places(self) -> bool:
+        return all(edit.names_places for edit in self.edits)
+
     def placed(self, job: str, listed: tuple[str | None, ...] | None) -> MetadataEdit:
         *inner, outer = self.edits
         return Edits((*(edit.placed(job, None) for edit in inner), outer.placed(job, listed)))
@@ -144,6 +148,13 @@ class Edits(MetadataEdit):
     def from_json(cls, value: dict[str, Any]) -> Self:
         """Create the edit from a record whose edits are created already."""
         return cls(tuple(value["edits"]))
+
+
+def lists_places(edit: MetadataEdit | None) -> bool:
+    """Return whether one of the documents that an edit changes can list levels under other names
+    than people know them by."""
+    parts = edit.edits if isinstance(edit, Edits) else (edit,)
+    return any(part is not None and part.names_places for part in parts)
 
 
 @dataclass(frozen=True, slots=True)

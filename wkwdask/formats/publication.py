@@ -58,6 +58,9 @@ class Publication:
     """Folders of levels that the edited metadata do not name any more."""
     plain: tuple[str, ...] = ()
     """Final paths of results that are no levels and keep no records."""
+    copied: tuple[tuple[str, int], ...] = ()
+    """Final folders and numbers of files of levels in a bucket that are copied there from where the
+    job has written them."""
 
     def is_of(self, folder: str) -> bool:
         """Check whether a folder is a result of this publication."""
@@ -68,13 +71,16 @@ def format_publication(
     paths: RecordPaths,
     job: str,
     publication_id: str,
-    mags: Sequence[tuple[str | None, str]],
+    mags: Sequence[tuple[str | None, str, int | None]],
     edit: MetadataEdit | None,
     replaced: Sequence[str] = (),
     plain: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the record of mags to publish."""
-    listed = [{"staged": staged, "folder": paths.format_path(folder)} for staged, folder in mags]
+    listed = [
+        {"staged": staged, "folder": paths.format_path(folder), "files": num_files}
+        for staged, folder, num_files in mags
+    ]
     return {
         "job": job,
         "publication": publication_id,
@@ -149,8 +155,13 @@ def read_publication(paths: RecordPaths) -> Publication | None:
             tuple(paths.target(folder, RECORD_NAME) for folder in record.get(name, ()))
             for name in ("replaced", "plain")
         )
+        copied = tuple(
+            (paths.target(mag["folder"], RECORD_NAME), int(mag["files"]))
+            for mag in record.get("mags", ())
+            if mag.get("files") is not None
+        )
         edit = _edit_from_json(paths, record["edit"])
-        return Publication(publication_id, mags, removed, edit, replaced, plain)
+        return Publication(publication_id, mags, removed, edit, replaced, plain, copied)
 
 
 def published_folders(paths: RecordPaths) -> list[str]:

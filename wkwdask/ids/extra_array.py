@@ -22,7 +22,7 @@ from wkwdask.model.writing.target_image import LevelSpec
 from wkwdask.plans.apply import plan_bricks
 from wkwdask.plans.regions import Tiling
 from wkwdask.runs.drive import Phase
-from wkwdask.runs.staged import check_named, settings_of
+from wkwdask.runs.staged import check_created_once, settings_of
 from wkwdask.verbs.sources import TargetRequest, check_no_overlap, stage_level
 
 if TYPE_CHECKING:
@@ -74,13 +74,14 @@ class ExtraTarget:
         levels = self._levels(*_LIKELY, "overwrite" if is_resumed else self.existing)
         for source in sources:
             check_no_overlap(levels, source)
-        check_named(levels.parent, levels.folders, levels.targets, levels.edit)
         if levels.edit is not None:
             levels.edit.check_writable()
         if set(levels.folders) & set(ids.folders):
             raise ValueError(f"{self.url}: is the target of the ids; name another place")
         if not is_resumed:
-            check_targets(listed_folders(levels), self.existing)
+            listed = listed_folders(levels)
+            check_created_once(levels.parent, levels.folders, listed, levels.edit)
+            check_targets(listed, self.existing)
 
     def _levels(self, dtype: np.dtype[Any], channels: int, existing: str) -> NewLevels:
         options = options_of_target(self.url)

@@ -43,9 +43,14 @@ class MetadataEdit(Protocol):
         """Return the edit that also sets the largest id of each level, if the metadata stores
         it."""
 
+    @property
+    def names_places(self) -> bool:
+        """Whether the documents can list levels under other names than people know them by, see
+        :meth:`placed`."""
+
     def placed(self, job: str, listed: tuple[str | None, ...] | None) -> MetadataEdit:
         """Return the edit that lists new levels under names that contain their job, see
-        :mod:`wkwdask.model.placement`; raises UnsupportedError if the documents cannot.
+        :mod:`wkwdask.model.placement`.
 
         ``listed`` are the folders that the documents named for these levels when the job was
         planned: :meth:`check_current` raises ReplacedError if they name others now. None where the

@@ -28,7 +28,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import CorruptError, DiscardWarning, LockedError, ResumeError
+from wkwdask.errors import (
+    CorruptError,
+    DiscardWarning,
+    IncompleteWriteError,
+    LockedError,
+    ResumeError,
+)
 from wkwdask.formats.publication import (
     RECORD_NAME,
     format_publication,
@@ -46,6 +52,7 @@ from wkwdask.formats.record_paths import (
     job_of,
     job_root,
 )
+from wkwdask.formats.registry import formats
 from wkwdask.formats.replaceable import check_targets, inherit_tree_permissions, replaces
 from wkwdask.model.parsing import reason_of
 from wkwdask.model.placement import placed_name
@@ -84,12 +91,15 @@ from wkwdask.store.records import PROVENANCE_NAME, format_provenance, read_prove
 from wkwdask.store.store import folders_of, store_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from wkwdask.formats.publication import Publication
     from wkwdask.model.metadata_edit import MetadataEdit
     from wkwdask.model.store import Store
     from wkwdask.store.slurm import SlurmJob
+
+
+_LISTING_PAUSES_SECONDS = (0.0, 0.1, 0.5, 2.0, 5.0, 10.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +122,12 @@ class NewMag:
     """Whether it keeps its records; other folders have them only until they are published."""
     made: dict[str, Any] | None = None
     """Provenance of its voxels, if the job has not made all of them."""
+    num_files: int | None = None
+    """Number of files, in a bucket where they are copied to the final folder; None elsewhere."""
+
+    def written_in(self, job: str) -> str:
+        """Return the folder in which a job in a bucket has written it."""
+        return self.folder if self.num_files is None else placed_name(self.folder, job)
 
     def records(self, provenance: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
         """Yield names and contents of the records that stay in the mag."""
@@ -156,12 +172,14 @@ class Publisher:
         if self._store.folders is None:
             with fenced_by(self._store.path_of(OWNER_NAME)):
                 records = {
-                    f"{mag.folder}/{name}": data for mag in mags for name, data in mag.records(own)
+                    f"{mag.written_in(job)}/{name}": data
+                    for mag in mags
+                    for name, data in mag.records(own)
                 }
                 replace_records(records)
         else:
             self._prepare_folders(mags, own)
-        listed = [(mag.staged, mag.folder) for mag in mags]
+        listed = [(mag.staged, mag.folder, mag.num_files) for mag in mags]
         replaced = [mag.replaces for mag in mags if mag.replaces is not None]
         plain = [mag.folder for mag in mags if not mag.is_level]
         write_record(
@@ -213,10 +231,15 @@ class Publisher:
             if edit is not None:
                 _apply(edit.make_room, self._record)
             self._move(publication)
+            for folder, num_files in publication.copied:
+                self._copy(publication, folder, num_files)
             # before the document switches: what it names is no garbage yet
             leave_garbage(self.paths, publication.publication_id, publication.replaced)
             if edit is not None:
                 _apply(edit.apply, self._record)
+        for folder, _ in publication.copied:
+            # a process that was paused while it copied finds nothing to copy when it wakes up
+            delete_level(placed_name(folder, job_of(self.paths.root)))
         with contextlib.suppress(FileNotFoundError):
             # another job may be ending this one at the same time
             self._store.delete(PLAN_NAME)
@@ -232,6 +255,20 @@ class Publisher:
                 by_path.publish_folder(staged, folder)
         for parent in dict.fromkeys(dirname(folder) for _, folder in moved):
             folders_of(parent).fsync(parent)
+
+    def _copy(self, publication: Publication, folder: str, num_files: int) -> None:
+        """Copy a level of a bucket to its final folder, its document last."""
+        placed = placed_name(folder, job_of(self.paths.root))
+        documents = [
+            basename(path)
+            for fmt in formats()
+            if (path := fmt.level_folders.record_of(placed)) is not None
+        ]
+        if publication.is_of(folder) and all(map(store_at(folder).is_file, documents)):
+            return
+        others = _listed_whole(placed, {*documents, PROVENANCE_NAME}, num_files)
+        for names in (others, [PROVENANCE_NAME], documents):
+            by_path.copy_objects(placed, folder, names)
 
     def _move_plain(self, publication: Publication, staged: str, folder: str) -> None:
         """Move a file or a folder that keeps no records."""
@@ -273,6 +310,23 @@ class Publisher:
     def discard(self) -> None:
         """Delete the job folder with new or replaced mags."""
         _delete_records(self.paths.root)
+
+
+def _listed_whole(folder: str, left_out: Collection[str], num_files: int) -> list[str]:
+    """List the objects of a level; raises IncompleteWriteError if files are missing after some
+    time, since a listing may lag behind."""
+    store = store_at(folder)
+    for pause in _LISTING_PAUSES_SECONDS:
+        time.sleep(pause)
+        found = [f"{above}/{name}" for above, _, names in store.walk() for name in names]
+        names = [path.removeprefix(f"{store.url}/") for path in found]
+        names = [name for name in names if name not in left_out]
+        count = sum(not basename(name).startswith(".") for name in names)
+        if count >= num_files:
+            return names
+    raise IncompleteWriteError(
+        f"{folder}: the server lists {count} of {num_files} files; the same call completes the job"
+    )
 
 
 def _delete_records(root: str) -> None:

@@ -7,7 +7,6 @@ import contextlib
 import logging
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import ExistsError, LockedError, ResumeError, UnsupportedError
@@ -221,7 +220,7 @@ class StagedMags(StagedJob):
     @property
     def published(self) -> tuple[str, ...]:
         """Folder of each mag after the publication."""
-        if not switches(self.parent, self.targets):
+        if not switches(self.parent, self.targets) or is_copied(self.parent, self.edit):
             return self.folders
         return tuple(placed_name(folder, self.owner.job) for folder in self.folders)
 
@@ -252,7 +251,7 @@ class StagedMags(StagedJob):
             and find_interrupted(self.parent, self.folders) is None
             and not self._was_publishing()
         ):
-            check_targets(self.listed, self.existing)
+            self._check_targets(self.existing)
         self._check_metadata()
 
     def _was_publishing(self) -> bool:
@@ -286,7 +285,6 @@ class StagedMags(StagedJob):
         if done is not None:
             return done
         self._check_metadata()
-        check_named(self.parent, self.folders, self.targets, self.edit)
         try:
             finished = self._take_folder()
         except ExistsError:
@@ -421,21 +419,25 @@ class StagedMags(StagedJob):
         boxes = [self.box or moved(target.box, target.origin) for target in self.targets]
         new_mags = [
             NewMag(
-                None if target.folder == folder else basename(target.folder),
+                None
+                if is_bucket(self.parent) or target.folder == folder
+                else basename(target.folder),
                 folder,
                 target.mag.name,
                 (*box.topleft, *box.size),
                 format_file_record(rows),
                 None if listed == folder else listed,
                 made=made,
+                num_files=report.files if is_copied(self.parent, self.edit) else None,
             )
-            for target, folder, box, rows, listed, made in zip(
+            for target, folder, box, rows, listed, made, report in zip(
                 self.targets,
                 self.published,
                 boxes,
                 rows_of_all,
                 self._listed_now(),
                 self.voxel_provenance or [None] * len(boxes),
+                reports,
                 strict=True,
             )
         ]
@@ -450,7 +452,8 @@ class StagedMags(StagedJob):
 
     def _listed_now(self) -> tuple[str | None, ...]:
         """Return the folders that the document will not name any more, None for none."""
-        if self.edit is None or not switches(self.parent, self.targets):
+        is_same = is_copied(self.parent, self.edit) or not switches(self.parent, self.targets)
+        if self.edit is None or is_same:
             return (None,) * len(self.targets)
         return self.edit.listed_now()
 
@@ -471,8 +474,13 @@ class StagedMags(StagedJob):
             self.folders,
             is_kept_for_later=self.resumes_automatically,
             datasets=datasets,
-            check=partial(check_targets, self.listed),
+            check=self._check_targets,
         )
+
+    def _check_targets(self, existing: str) -> None:
+        if not any(target.is_in_place for target in self.targets):
+            check_created_once(self.parent, self.folders, self.listed, self.edit)
+        check_targets(self.listed, existing)
 
 
 def switches(parent: str, targets: Sequence[TargetArray]) -> bool:
@@ -481,17 +489,26 @@ def switches(parent: str, targets: Sequence[TargetArray]) -> bool:
     return is_bucket(parent) or any(target.listed is not None for target in targets)
 
 
-def check_named(
-    parent: str,
-    folders: Sequence[str],
-    targets: Sequence[TargetArray],
-    edit: MetadataEdit | None,
+def is_copied(parent: str, edit: MetadataEdit | None) -> bool:
+    """Check whether new levels are copied to their folders when they are complete: in a bucket, if
+    no document can list them under other names."""
+    return is_bucket(parent) and (edit is None or not edit.names_places)
+
+
+def check_created_once(
+    parent: str, folders: Sequence[str], listed: Sequence[str], edit: MetadataEdit | None
 ) -> None:
-    """Raise UnsupportedError for levels in a bucket that no document will name."""
-    if edit is None and is_bucket(parent) and not any(target.is_in_place for target in targets):
+    """Raise UnsupportedError for levels in a bucket that would replace or move others, although no
+    document can switch to them."""
+    if not is_copied(parent, edit):
+        return
+    occupied = [folder for folder in listed if is_occupied(folder)]
+    if occupied or (edit is not None and edit.makes_room):
         raise UnsupportedError(
-            f"{folders[0]}: in a bucket, the document of an image or dataset names each level, and "
-            "none names this one; create_dataset() makes a dataset, and save() a layer in it"
+            f"{(occupied or folders)[0]}: {'exists' if occupied else 'would rename other levels'}, "
+            "and in a bucket such levels are only created: no document could switch to another "
+            "name; choose another place, or an OME-NGFF image, a precomputed volume or a layer of "
+            "a WEBKNOSSOS dataset"
         )
 
 
@@ -503,7 +520,7 @@ def placed_edit(
     existing: str,
 ) -> MetadataEdit | None:
     """Return the edit of new levels as their documents name them."""
-    if edit is None or not switches(parent, targets):
+    if edit is None or not switches(parent, targets) or is_copied(parent, edit):
         return edit
     listed = tuple(target.listed for target in targets)
     return edit.placed(owner.job, None if replaces(existing) else listed)

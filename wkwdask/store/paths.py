@@ -138,7 +138,7 @@ def check_no_bucket(url: str) -> None:
     if is_bucket(url):
         raise UnsupportedError(
             f"{url}: this needs a folder on a file system; what is written to buckets are levels "
-            "of WEBKNOSSOS datasets, OME-NGFF images and precomputed volumes"
+            "of images"
         )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from wkwdask.errors import FormatError, MissingError, ResumeError, UnsupportedError
 from wkwdask.formats.container import container_of
+from wkwdask.formats.edits import lists_places
 from wkwdask.formats.record_paths import dataset_around
 from wkwdask.formats.registry import default_format, formats, location_of, opening_format
 from wkwdask.formats.roots import Root, check_alone, external_location, root_of
@@ -552,13 +553,20 @@ def _stage(resolved: ResolvedUrl, image: Image, mags: Sequence[Mag] | None) -> I
         if is_whole:
             check_no_job(parent)
         names = tuple(str(level.mag or level.key) for level in levels)
+        edit = container.removal_edit(image, levels)
+        if is_bucket(parent) and not lists_places(edit):
+            raise UnsupportedError(
+                f"{folders[levels[0].key]}: in a bucket, levels are removed from the document that "
+                "lists them, and none lists this one; delete its objects with the tool of the "
+                "provider"
+            )
         unique_folders = tuple(dict.fromkeys(folders[level.key] for level in levels))
         yield Removal(
             image,
             names,
             parent,
             unique_folders,
-            container.removal_edit(image, levels),
+            edit,
             is_whole,
             links,
         )

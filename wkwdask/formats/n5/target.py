@@ -27,7 +27,6 @@ from wkwdask.formats.n5.layer import (
     PREFIX,
     group_attributes,
     group_levels,
-    location_of,
     outermost_group,
     stripped,
 )
@@ -42,7 +41,7 @@ from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.writing.target_array import TargetArray
 from wkwdask.model.writing.target_image import Destination, NewLevels, TargetFolder
 from wkwdask.store import by_path
-from wkwdask.store.paths import basename, check_no_bucket, dirname, is_remote
+from wkwdask.store.paths import basename, dirname, target_path
 from wkwdask.store.store import open_store, store_at
 
 if TYPE_CHECKING:
@@ -625,13 +624,7 @@ def _stored_levels(group: str) -> tuple[tuple[str, LevelMetadata], ...]:
 
 def _local_folder(url: str, *, allow_external: bool = False) -> str:
     text = stripped(url)
-    check_no_bucket(text)
-    if is_remote(text):
-        raise UnsupportedError(
-            f"{text}: N5 is written to local folders only; write to one and copy it, for example "
-            "with gsutil or aws s3"
-        )
-    location = location_of(text)
+    location = target_path(text)
     name = basename(location) if level_number(basename(location)) is not None else None
     group = location if name is None else dirname(location)
     check_links_to(location, outermost_group(group), allow_external, f"{group}/{FILE_NAME}", name)

@@ -106,6 +106,10 @@ class InfoEdit(DocumentEdit):
     def joined(self, other: InfoEdit) -> InfoEdit:
         return replace(self, scales=(*self.scales, *other.scales))
 
+    @property
+    def names_places(self) -> bool:
+        return True
+
     def placed(self, job: str, listed: tuple[str | None, ...] | None) -> InfoEdit:
         scales = [replace(scale, key=placed_name(scale.key, job)) for scale in self.scales]
         return replace(self, scales=tuple(scales), listed=listed)
@@ -157,6 +161,10 @@ class InfoEdit(DocumentEdit):
 class InfoRemoval(LevelRemoval):
     __slots__ = ()
     kind = "removal of precomputed scales"
+
+    @property
+    def names_places(self) -> bool:
+        return True
 
     def apply(self) -> None:
         if store_at(self.folder).exists(FILE_NAME):

@@ -89,6 +89,10 @@ class LayerEdit(DocumentEdit):
     def joined(self, other: LayerEdit) -> LayerEdit:
         return replace(self, mags=(*self.mags, *other.mags))
 
+    @property
+    def names_places(self) -> bool:
+        return True
+
     def placed(self, job: str, listed: tuple[str | None, ...] | None) -> LayerEdit:
         mags = [
             (mag, placed_name(path.rstrip("/"), job), fields) for mag, path, fields in self.mags
@@ -244,6 +248,10 @@ class MagRemoval(DocumentEdit):
     layer: str
     """Name of the layer; it is removed with its last mag."""
     mags: tuple[Mag, ...]
+
+    @property
+    def names_places(self) -> bool:
+        return True
 
     def apply(self) -> None:
         update_datasource(

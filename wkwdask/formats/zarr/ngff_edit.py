@@ -233,6 +233,10 @@ class NgffEdit(DocumentEdit):
         entries = [*self.image["datasets"], *other.image["datasets"]]
         return replace(self, image={**self.image, "datasets": entries})
 
+    @property
+    def names_places(self) -> bool:
+        return True
+
     def placed(self, job: str, listed: tuple[str | None, ...] | None) -> NgffEdit:
         def named(image: dict[str, Any]) -> dict[str, Any]:
             entries = [
@@ -349,6 +353,10 @@ def stated_axes(image: Mapping[str, Any], folder: str) -> Any:
 class NgffRemoval(LevelRemoval):
     __slots__ = ()
     kind = "removal of ome-ngff arrays"
+
+    @property
+    def names_places(self) -> bool:
+        return True
 
     def check_unreferenced(self) -> None:
         """Raise CorruptError if arrays stay, and a transformation of the image refers to one that

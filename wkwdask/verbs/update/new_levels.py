@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import LockedError, ResumeError
+from wkwdask.errors import LockedError, ResumeError, UnsupportedError
 from wkwdask.formats.container import container_of
 from wkwdask.formats.opening import target_in
 from wkwdask.geometry.bounding_box import counted_from
@@ -28,7 +28,7 @@ from wkwdask.runs.job import Result, Task
 from wkwdask.runs.job_records import find_interrupted
 from wkwdask.runs.parts import ShardTally
 from wkwdask.runs.report import Report
-from wkwdask.runs.staged import settings_of, stage
+from wkwdask.runs.staged import is_copied, settings_of, stage
 from wkwdask.store import by_path
 from wkwdask.store.paths import basename
 from wkwdask.store.records import read_file_record, read_provenance
@@ -356,10 +356,16 @@ def _new_levels(image: Image, mags: Sequence[ExistingMag], options: PyramidOptio
             record="",
         )
         found.append(replace(levels, targets=(stored,)))
+    folders = tuple(plain_name(folder) for levels in found for folder in levels.folders)
     edits = [levels.edit for levels in found if levels.edit is not None]
+    if is_copied(image.folder, found[0].edit):
+        raise UnsupportedError(
+            f"{folders[0]}: an update in a bucket makes new levels, and no document could switch "
+            "to them; convert() stores the image as OME-NGFF or precomputed"
+        )
     return replace(
         found[0],
-        folders=tuple(plain_name(folder) for levels in found for folder in levels.folders),
+        folders=folders,
         targets=tuple(target for levels in found for target in levels.targets),
         edit=reduce(lambda edit, other: edit.joined(other), edits),
     )
