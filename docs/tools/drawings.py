@@ -218,19 +218,30 @@ def parts_of_a_format() -> str:
 
 
 def job() -> str:
-    """Draw the life of a job and what a reader sees in each part of it."""
+    """Draw the life of a job, on a file system and in a bucket, and what a reader sees in each part
+    of it."""
     cards = (
         ("plan", "Check sources, options,", "free space and locks."),
         ("build", "Tasks write files into the", "job's hidden folder."),
         ("publish", "One rename puts the", "new mag into place."),
         ("document", "The JSON lists", "the new mag."),
     )
+    cards_in_bucket = (
+        ("plan", "Take the lease of", "the mag."),
+        ("build", "Tasks put objects under the", "new name of the mag."),
+        ("commit", "A renewal of the lease", "states what is published."),
+        ("switch", "One change makes the", "document list that name."),
+    )
     fills = (PALE, PALE, "#ffccbc", "#b2dfdb")
-    drawn = [
-        card(20 + 206 * number, 24, 176, *lines, fill=fills[number])
-        for number, lines in enumerate(cards)
-    ]
-    drawn += [arrow(196 + 206 * number, 54, 224 + 206 * number, 54) for number in range(3)]
+    drawn = []
+    for top, row in ((24, cards), (304, cards_in_bucket)):
+        drawn += [
+            card(20 + 206 * number, top, 176, *lines, fill=fills[number])
+            for number, lines in enumerate(row)
+        ]
+        drawn += [
+            arrow(196 + 206 * number, top + 30, 224 + 206 * number, top + 30) for number in range(3)
+        ]
     drawn.append(card(226, 130, 176, "journal", "One line for each", "finished task."))
     drawn += [
         arrow(314, 86, 314, 126),
@@ -246,7 +257,20 @@ def job() -> str:
         rect(432, 222, 382, 34, "#fff"),
         text(623, 244, "from here on: readers see the whole new mag"),
     ]
-    return drawing(836, 276, "Plan, build, publish and document a new mag", *drawn)
+    drawn += [
+        text(20, 290, "In a bucket, where nothing can be renamed", anchor="start", weight="bold"),
+        text(
+            20,
+            396,
+            "From the commit on, whoever holds the lease completes the switch. "
+            "Readers see the old mag until then,",
+            12,
+            "start",
+        ),
+        text(20, 413, "and its objects stay for a grace.", 12, "start"),
+    ]
+    label = "Plan, build, publish and document a new mag, on a file system and in a bucket"
+    return drawing(836, 422, label, *drawn)
 
 
 def splice() -> str:

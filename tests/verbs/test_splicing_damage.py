@@ -158,7 +158,6 @@ def test_n5_to_others(wkw, tmp_path, monkeypatch, target):
         (wkwdask.copy if target.startswith("n5") else wkwdask.convert)("n5://a.n5", target)
 
 
-@pytest.mark.needs("zarr")
 @pytest.mark.parametrize("encoding", ["raw", "compressed_segmentation"])
 @pytest.mark.parametrize("box", [None, (0, 0, 0, 2 * STEP, 2 * STEP, 2 * STEP)])
 def test_precomputed_to_shards(tmp_path, encoding, box):
@@ -179,6 +178,7 @@ def test_precomputed_to_shards(tmp_path, encoding, box):
     assert not (tmp_path / "sharded" / "info").exists()
 
 
+@pytest.mark.needs("zarr")
 def test_verify_compares_all_voxels(wkw, tmp_path):
     report = wkwdask.convert(wkw, tmp_path / "a.ome.zarr", layer="em", verify=True)
     assert report.files

@@ -105,7 +105,10 @@ def open_mag(folder: str, box: BoundingBox | None = None, mag: Mag = MAG_1) -> S
     array = wkw_array(folder, header, extent)
     if is_remote(folder):
         return array
-    status = array.store.status(HEADER_NAME)
+    try:
+        status = array.store.status(HEADER_NAME)
+    except (FileNotFoundError, NotADirectoryError):  # removed after it was read
+        raise missing_mag(array.store.path_of(HEADER_NAME)) from None
     return replace(
         array, identity=MagIdentity(array.store, header, (status.st_ino, status.st_mtime_ns))
     )
