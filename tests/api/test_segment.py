@@ -574,6 +574,20 @@ def test_damaged_scratch_files_are_rebuilt(copied, tmp_path):
     assert stored(copied / "once") == stored(copied / "cells")
 
 
+def test_scratch_files_of_another_job_are_not_adopted(copied, tmp_path):
+    """Two jobs on the same blocks and sources; the function of the first labels other voxels."""
+    folders = []
+    for name, start in (("others", 1), ("cells", 0)):
+        with pytest.raises(StopError), stopping(tmp_path / name, 10, StopError()):
+            segment(copied, name, function=counting([], start))
+        folders += {path.parent for path in (copied / name).rglob("*.labels")}
+    for path in folders[0].iterdir():
+        shutil.copy(path, folders[1])
+    segment(copied, function=counting([]))
+    segment(copied, "alone", function=counting([]))
+    assert stored(copied / "cells") == stored(copied / "alone")
+
+
 def test_other_labels_after_ids_were_written_are_refused(copied, tmp_path):
     with pytest.raises(StopError), stopping(tmp_path / "log", 55, StopError()):
         segment(copied, function=counting([]))

@@ -25,6 +25,7 @@ from wkwdask.kernels.labels.components import label_brick
 from wkwdask.kernels.labels.layout import HIGH, LOW, NUM_COLUMNS
 from wkwdask.kernels.labels.tables import LabelTable
 from wkwdask.kernels.labels.values import map_ids
+from wkwdask.model.placement import job_of_folder
 from wkwdask.model.states import add_digests
 from wkwdask.model.store import Conflict, Expected
 from wkwdask.model.summary import counted
@@ -186,20 +187,22 @@ class Segmentation:
         return "z{}y{}x{}.labels".format(*reversed(block))
 
     def find(self, block: Vec3, states: int) -> ArraysFile | None:
-        """Open the valid file of a block that was made from its sources as they are now; None
+        """Open the valid file of a block that this job made from its sources as they are now; None
         without one."""
         try:
             file = ArraysFile(self.folder, self.name_of(block))
             file.check()
         except (CorruptError, FileNotFoundError):
             return None
-        return file if file.record["sources"] == states else None
+        wanted = (states, job_of_folder(self.folder))
+        return file if (file.record["sources"], file.record["job"]) == wanted else None
 
     def publish(self, block: Vec3, labels: BlockLabels, states: int) -> None:
         """Write the file of a block, unless there is a valid one."""
         store_at(self.folder).make(in_existing=True)
         store, name = store_at(self.folder), self.name_of(block)
-        data = format_arrays(labels.arrays(), {"block": block, "sources": states, **labels.record})
+        made_by = {"block": block, "job": job_of_folder(self.folder), "sources": states}
+        data = format_arrays(labels.arrays(), {**made_by, **labels.record})
         for _ in range(_ATTEMPTS):
             try:
                 store.put(name, data, Expected.ABSENT)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 _JOB = re.compile(r"\.\d{8}T\d{6}-[0-9a-f]{8}$")
+_ANY_JOB = re.compile(r"\d{8}T\d{6}-[0-9a-f]{8}(?![^/])")
 
 
 def placed_name(name: str, job: str) -> str:
@@ -35,3 +36,15 @@ def job_in(name: str) -> str:
     """Return the job that wrote a level of some name; empty for a plain name."""
     found = _JOB.search(name)
     return "" if found is None else found[0][1:]
+
+
+def job_of_folder(path: str) -> str:
+    """Return the job in whose folder, or in whose new level, a folder lies; empty for another one.
+
+    Examples
+    --------
+    >>> job_of_folder("em/.wkwdask-job-20261127T093000-0123abcd/0-1/scratch")
+    '20261127T093000-0123abcd'
+    """
+    found = _ANY_JOB.findall(path)
+    return found[-1] if found else ""
