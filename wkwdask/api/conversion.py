@@ -446,7 +446,8 @@ def _convert_to_single_file(
     mags = tuple(
         replace(mag, path=single_file.path_inside(mag.path, packing.packed)) for mag in made[0].mags
     )
-    return replace(made[0], mags=mags, seconds=report.seconds)
+    note = made[0].note.replace(packing.packed, single_file.path_inside("", ""))
+    return replace(made[0], mags=mags, seconds=report.seconds, note=note)
 
 
 def _convert_to_object(

@@ -164,7 +164,7 @@ def merge_reports(reports: Sequence[Report]) -> Report:
     """Combine the reports of consecutive jobs."""
     if len(reports) == 1:
         return reports[0]
-    notes = dict.fromkeys(report.note for report in reports if report.note)
+    notes = dict.fromkeys(note for report in reports for note in report.note.split("; ") if note)
     mags = tuple(mag for report in reports for mag in report.mags)
     return Report(
         mags,

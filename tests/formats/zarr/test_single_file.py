@@ -82,6 +82,17 @@ def test_levels_of_another_interrupted_call_are_left_out(dataset, tmp_path, monk
         ] == ["1"]
 
 
+def test_a_note_names_the_levels_in_the_zip_once(tmp_path):
+    wkwdask.create_dataset(tmp_path / "ds", voxel_size=(4, 4, 4))
+    for mag in ("1", "2"):
+        wkwdask.save(np.zeros((40, 40, 40), np.uint8), tmp_path / "ds" / "em" / mag)
+    report = wkwdask.convert(tmp_path / "ds", tmp_path / "em.ozx", **CHUNKS)
+    notes = report.note.split("; ")
+    assert f"{tmp_path}/em.ozx|zip:/1 is all zero, as {tmp_path}/ds/em/1 is" in notes
+    assert len(set(notes)) == len(notes)
+    assert "wkwdask-job" not in report.note
+
+
 def _attributes(path):
     with zipfile.ZipFile(path) as file:
         return json.loads(file.read("1/zarr.json"))["attributes"]
