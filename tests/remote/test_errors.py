@@ -14,6 +14,7 @@ from remote.volumes import FORMS
 from support.proxy import Answer, Cut, Silence, proxy
 
 import wkwdask
+from wkwdask.store.objects import object_store
 
 pytestmark = pytest.mark.needs("obstore")
 
@@ -281,6 +282,13 @@ def test_a_server_that_fails(failing, name):
     assert re.match(CASES[name].message, line), line
     for secret in KEYS.values():
         assert secret not in line
+
+
+@pytest.mark.parametrize("seconds", ["1.507", "507"])
+def test_a_time_in_an_error_is_no_status(seconds):
+    text = f"Error performing GET http://host/v in {seconds}s - status code: 403 Forbidden"
+    assert object_store._FULL.search(text) is None
+    assert object_store._FULL.search(text.replace("403 Forbidden", "507 Insufficient Storage"))
 
 
 def test_every_format_names_the_file_that_is_refused(far):

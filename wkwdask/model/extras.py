@@ -3,16 +3,12 @@ them."""
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
 from typing import Any
 
 
 def import_extra(module: str, what: str, extra: str = "convert") -> Any:
     """Import a package of an extra; ``what`` is the file or function that needs it."""
-    imported = sys.modules.get(module)
-    if imported is not None:  # codecs ask for each chunk
-        return imported
     try:
         return import_module(module)
     except ModuleNotFoundError as error:

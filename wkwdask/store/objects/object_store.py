@@ -598,7 +598,7 @@ _STATUS = re.compile(r"status code: (\d+ [A-Z][A-Za-z -]+)")
 _CODE = re.compile(r"<Code>(\w+)</Code>|\(code: (\w+)\)")
 _REFUSED = re.compile(r"status code: 40[13]\b|code: AccessDenied\b")
 """Refusals of listings and of bulk deletions, which obstore reports as any other error."""
-_FULL = re.compile(r"\b507\b|QuotaExceeded|StorageFull|InsufficientStorage")
+_FULL = re.compile(r"status code: 507\b|QuotaExceeded|StorageFull|InsufficientStorage")
 _PROTECTED = re.compile(
     r"RetentionPolicyNotMet|ImmutableDueToPolicy|ObjectUnderActiveHold|WORM protected"
 )
