@@ -20,7 +20,7 @@ STAND_IN = Path(__file__).parent.parent / "support" / "stand_in"
 
 @pytest.mark.long
 def test_the_loader_reads_batches_in_forked_and_spawned_workers(tmp_path):
-    _, patches, train = [
+    *_, patches, train = [
         step
         for step in read_steps((ROOT / "docs" / "training.md").read_text(encoding="utf-8"))
         if step.is_python
