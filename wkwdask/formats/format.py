@@ -228,6 +228,12 @@ class ArrayFormat(ABC):
         scope = array_scope(image, level, method, document, faults)
         return () if scope is None else (scope,)
 
+    def other_folders(self, image: Image) -> Sequence[str]:
+        """Return the folders beside the levels of an image that are removed with it, such as that
+        of its meshes."""
+        del image
+        return ()
+
     def document_faults(self, folder: str) -> Iterable[Fault]:
         """Return the faults of the documents in the folder of an image or group that do not keep
         its levels from being opened."""

@@ -432,6 +432,30 @@ class LayerScope:
     """Levels, finest first."""
 
 
+class FilesScope(Protocol):
+    """Group of files to check: a level, or files that belong to an image and are no level."""
+
+    @property
+    def layer(self) -> str: ...
+    @property
+    def folder(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def key(self) -> str: ...
+    def files(self) -> Sequence[Any]: ...
+    def files_per_task(self) -> int: ...
+    def check(self, *, decode: bool) -> FilesCheck | None: ...
+
+
+class FilesCheck(Protocol):
+    """Check of some files; picklable."""
+
+    @property
+    def folder(self) -> str: ...
+    def check_files(self, files: Sequence[Any]) -> Findings: ...
+
+
 @dataclass(frozen=True)
 class Scope:
     """Everything to check."""
@@ -450,6 +474,8 @@ class Scope:
     )
     """Returns the repair of the documents of this scope, by the findings of the files at the keys
     of their levels."""
+    others: tuple[FilesScope, ...] = ()
+    """Files that are no level, such as meshes."""
 
     def is_inside(self, path: str) -> bool:
         """Return whether a file or folder belongs to the scope: documents and links can lead to

@@ -281,14 +281,30 @@ KINDS: dict[str, tuple[str, str]] = {
     "minishard.broken": (ERROR, "reads of all chunks of this minishard fail"),
     "minishard.foreign": (ERROR, "no software looks for the chunk here: its voxels read as zeros"),
     "minishard.outside": (WARNING, "a chunk outside of the volume: no software reads it"),
+    # meshes
+    "mesh.missing": (ERROR, "viewers show no mesh"),
+    "mesh.info": (ERROR, "nothing can open the meshes"),
+    "mesh.unsupported": (
+        WARNING,
+        "meshes of another kind, or a package that is not installed: not checked",
+    ),
+    "mesh.shard": (ERROR, "reads of all meshes of this shard, or of a part of them, fail"),
+    "mesh.manifest": (ERROR, "viewers cannot show the mesh of this label"),
+    "mesh.fragment": (ERROR, "viewers cannot show a part of the mesh of this label"),
+    "mesh.foreign": (ERROR, "no software looks for the mesh here: viewers do not show it"),
+    "mesh.overlap": (
+        WARNING,
+        "bytes that belong to two labels: the mesh of one of them is probably damaged",
+    ),
+    "mesh.orphan": (WARNING, "no manifest names these bytes: no software reads them"),
     # coarser mags
     "pyramid.differs": (WARNING, "the coarser mag does not match the finer one"),
     "pyramid.smaller": (WARNING, "the coarser mag leaves out voxels of the finer one"),
     "pyramid.unknown": (NOTE, "not compared"),
 }
 """Severity and meaning of every kind of fault."""
-UNCHECKED = ("mag.remote", "layer.format", "level.unsupported")
-"""Kinds of layers and mags that were not checked."""
+UNCHECKED = ("mag.remote", "layer.format", "level.unsupported", "mesh.unsupported")
+"""Kinds of layers, mags and meshes that were not checked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,6 +144,24 @@ REMEDIES: dict[str, str] = {
         "correct the info file",
     ),
     "info.unsupported": "convert the volume with the software that wrote it",
+    # meshes
+    "mesh.unsupported": "install what it names, or check them with the software that wrote them",
+    **dict.fromkeys(
+        (
+            f"mesh.{kind}"
+            for kind in (
+                "missing",
+                "info",
+                "shard",
+                "manifest",
+                "fragment",
+                "foreign",
+                "overlap",
+                "orphan",
+            )
+        ),
+        "repair does not touch meshes: wkwdask meshes --overwrite makes them again",
+    ),
     # coarser levels
     "pyramid.smaller": "rebuild the level with build_pyramid",
     "pyramid.differs": (

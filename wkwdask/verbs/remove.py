@@ -8,13 +8,21 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import FormatError, MissingError, ResumeError, UnsupportedError
 from wkwdask.formats.container import container_of
 from wkwdask.formats.edits import lists_places
 from wkwdask.formats.record_paths import dataset_around
-from wkwdask.formats.registry import default_format, formats, location_of, opening_format
+from wkwdask.formats.registry import (
+    default_format,
+    format_named,
+    formats,
+    location_of,
+    opening_format,
+)
+from wkwdask.formats.replaceable import check_targets
 from wkwdask.formats.roots import Root, check_alone, external_location, root_of
 from wkwdask.model.image import describe_level
 from wkwdask.runs.drive import Phase, Work
@@ -156,12 +164,22 @@ class Removal:
     """Links to the levels from elsewhere, which dangle afterwards."""
     request: tuple[str, ...] | None = None
     """Mags that the call names, None for all."""
+    others: tuple[str, ...] = ()
+    """Folders of the image that are no levels."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return (*self.folders, *self.others)
 
     def start(self) -> JobFolder:
         """Lock the levels, rename them into the job folder and drop them from the metadata."""
         owner = Owner.this_process(removal_command(self.image.folder, self.request))
         folder = JobFolder(
-            self.parent, owner, self.folders, datasets=[*filter(None, [root_of(self.image).folder])]
+            self.parent,
+            owner,
+            self.paths,
+            datasets=[*filter(None, [root_of(self.image).folder])],
+            check=partial(check_targets, self.folders),
         )
         folder.start("restart", settings_of("rm", mags=",".join(self.names)))
         try:
@@ -180,7 +198,7 @@ class Removal:
 
     def count(self) -> tuple[int, int]:
         """Return the number of files of the levels and their bytes."""
-        counts = [by_path.count_tree(folder) for folder in self.folders]
+        counts = [by_path.count_tree(folder) for folder in self.paths]
         return sum(count for count, _ in counts), sum(nbytes for _, nbytes in counts)
 
 
@@ -205,7 +223,7 @@ class Removals:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        return tuple(folder for staged in self.staged for folder in staged.folders)
+        return tuple(folder for staged in self.staged for folder in staged.paths)
 
     def clear(self) -> None:
         """Remove the selected folder and its metadata, which list no level any more, if the folder
@@ -561,6 +579,8 @@ def _stage(resolved: ResolvedUrl, image: Image, mags: Sequence[Mag] | None) -> I
                 "provider"
             )
         unique_folders = tuple(dict.fromkeys(folders[level.key] for level in levels))
+        has_others = is_whole and not image.is_layer and parent == image.folder
+        beside = format_named(image.format).other_folders(image) if has_others else ()
         yield Removal(
             image,
             names,
@@ -569,6 +589,7 @@ def _stage(resolved: ResolvedUrl, image: Image, mags: Sequence[Mag] | None) -> I
             edit,
             is_whole,
             links,
+            others=tuple(beside),
         )
 
 
@@ -590,7 +611,7 @@ def _remaining_paths(
     removed = {
         folder[len(removal.parent) + 1 :].split("/")[0]
         for removal in staged
-        for folder in removal.folders
+        for folder in removal.paths
     }
     for parent in dict.fromkeys(removal.parent for removal in staged):
         yield from _unlisted(container, parent, removed)

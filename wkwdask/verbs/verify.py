@@ -33,9 +33,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Generator, Iterable, Iterator, Sequence
 
-    from wkwdask.formats.array_check import ArrayCheck
     from wkwdask.formats.format import ArrayFormat
-    from wkwdask.formats.inspection import LevelScope, Scope
+    from wkwdask.formats.inspection import FilesCheck, FilesScope, LevelScope, Scope
     from wkwdask.geometry.mag import Mag
     from wkwdask.verbs.recompute import RecomputeSpec
 
@@ -47,7 +46,7 @@ class CheckSpec:
     """Task that checks a group of files."""
 
     level: str
-    check: ArrayCheck | ZippedCheck
+    check: FilesCheck
     files: tuple[Any, ...]
     """The files, in the format's own listing."""
 
@@ -81,12 +80,12 @@ def _content_fault(path: str) -> Fault | None:
 
 @dataclass(frozen=True, slots=True)
 class MagFindings:
-    """Findings of a verification in one mag."""
+    """Findings of a verification in one mag, or in the meshes of a layer."""
 
     layer: str
     """Name of its layer."""
     mag: str
-    """The mag."""
+    """The mag, or the name of the folder of meshes."""
     folder: str
     """Its folder."""
     files: int
@@ -94,7 +93,7 @@ class MagFindings:
     nbytes: int
     """Size of the data files."""
     blocks: int
-    """Number of decoded blocks."""
+    """Number of decoded blocks, or of fragments of meshes."""
     largest: int | None
     """Largest value of a segmentation, None if it was not determined."""
     compared: int = 0
@@ -255,6 +254,10 @@ class Verification(Work["VerifyReport"]):
     def _levels(self) -> list[LevelScope]:
         return [scope for layer in self.scope.layers for scope in layer.mags]
 
+    @property
+    def _all_files(self) -> list[FilesScope]:
+        return [*self._levels, *self.scope.others]
+
     def phases(self) -> Generator[Phase, str, VerifyReport]:
         """Read all files, then compare levels."""
         yield Phase(self._file_job(), f"checking {self.path}")
@@ -263,13 +266,13 @@ class Verification(Work["VerifyReport"]):
 
     def _file_job(self) -> FlatJob:
         """Return the job that reads the files."""
-        checks: list[tuple[LevelScope, ArrayCheck | ZippedCheck, Sequence[Any]]]
+        checks: list[tuple[FilesScope, FilesCheck, Sequence[Any]]]
         checks = [
             (scope, check, scope.files())
-            for scope in self._levels
+            for scope in self._all_files
             if (check := scope.check(decode=self._decode)) is not None
         ]
-        for scope in self._levels if self._decode else ():
+        for scope in self._all_files if self._decode else ():
             if ZIP in scope.folder:
                 zipped = [
                     f"{folder}/{name}"
@@ -367,14 +370,14 @@ class Verification(Work["VerifyReport"]):
         for scope in self._levels:
             self._faults += scope.changed_sizes(broken)
         mags = []
-        for scope in self._levels:
-            findings = self.found.get(scope.key, Findings())
-            compared = self._compared[scope.folder]
+        for each in self._all_files:
+            findings = self.found.get(each.key, Findings())
+            compared = self._compared[each.folder]
             mags.append(
                 MagFindings(
-                    scope.layer,
-                    scope.name,
-                    scope.folder,
+                    each.layer,
+                    each.name,
+                    each.folder,
                     findings.files,
                     findings.nbytes,
                     findings.blocks,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.formats.array_images import resolved_images
 from wkwdask.formats.container import ImageFolder
+from wkwdask.formats.copies import Copies
 from wkwdask.formats.format import ArrayFormat, ViewerFiles
 from wkwdask.formats.inspection import Scope
 from wkwdask.formats.level_folders import LevelFolders
@@ -21,7 +22,9 @@ from wkwdask.formats.precomputed.info import (
 from wkwdask.formats.precomputed.info_file import InfoEdit, InfoRemoval, read_info
 from wkwdask.formats.precomputed.inspection import info_faults, scale_scopes
 from wkwdask.formats.precomputed.layer import NAME, PREFIX, is_volume, open_precomputed_layer
-from wkwdask.formats.precomputed.meshes import MeshEdit
+from wkwdask.formats.precomputed.mesh_inspection import mesh_scope
+from wkwdask.formats.precomputed.mesh_reader import open_meshes
+from wkwdask.formats.precomputed.meshes import MeshEdit, named_meshes, removable_meshes
 from wkwdask.formats.precomputed.naming import file_sizes, first_data_file, first_stray_file
 from wkwdask.formats.precomputed.options import PrecomputedOptions
 from wkwdask.formats.precomputed.target import target_volume
@@ -29,14 +32,14 @@ from wkwdask.formats.precomputed.writable import viewer_warnings
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.vectors import times
 from wkwdask.model.faults import Fault
-from wkwdask.model.summary import ScaleSummary, VolumeSummary
+from wkwdask.model.summary import ScaleSummary, VolumeSummary, counted, format_nbytes
 from wkwdask.model.writing.target_image import Destination
 from wkwdask.store.paths import basename, dirname, is_remote
 from wkwdask.store.records import PROVENANCE_NAME
 from wkwdask.store.store import open_store, store_at
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from wkwdask.formats.format import ChooseAxes, Summary, Url
     from wkwdask.formats.inspection import LevelScope
@@ -46,7 +49,7 @@ if TYPE_CHECKING:
     from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.volume import Volume
     from wkwdask.model.writing.target_array import InPlaceWrite, TargetArray
-    from wkwdask.model.writing.target_image import LevelSpec, NewLevels, TargetImage
+    from wkwdask.model.writing.target_image import LevelCopy, LevelSpec, NewLevels, TargetImage
 
 
 class ScaleFolders(LevelFolders):
@@ -68,12 +71,25 @@ class ScaleFolders(LevelFolders):
         )
 
 
+class PrecomputedCopies(Copies):
+    """Copies of volumes."""
+
+    def warnings(
+        self, source: str, level_copies: Sequence[LevelCopy], layers: Sequence[str] | None
+    ) -> list[str]:
+        del source, layers
+        image = level_copies[0].image
+        meshes = named_meshes(image.folder, image.details.info)
+        return [] if meshes is None else [f"not copied: the meshes in {meshes}"]
+
+
 class PrecomputedFormat(ArrayFormat):
     name = "precomputed"
     options = PrecomputedOptions
     url_name = NAME
     documents = (FILE_NAME,)
     edits = (InfoEdit, InfoRemoval, MeshEdit)
+    copies = PrecomputedCopies()
     level_folders = ScaleFolders("a precomputed scale")
     container = ImageFolder(level_folders, (FILE_NAME, PROVENANCE_FILE_NAME), InfoRemoval)
 
@@ -95,6 +111,7 @@ class PrecomputedFormat(ArrayFormat):
             info.num_channels,
             tuple(_summarize(image, level) for level in levels),
             image.format,
+            () if image.key is not None else tuple(_mesh_notes(image)),
         )
 
     def viewer_files(
@@ -173,6 +190,10 @@ class PrecomputedFormat(ArrayFormat):
             source, scale = volume.details, replace(scale, mag=level.mag)
         return () if level.problem else scale_scopes(source, scale, image.name, method)
 
+    def other_folders(self, image: Image) -> Sequence[str]:
+        meshes = removable_meshes(image.folder, image.details.info)
+        return () if meshes is None else (meshes,)
+
     def document_faults(self, folder: str) -> Iterable[Fault]:
         store = open_store(folder)
         info = read_info(store)
@@ -191,7 +212,11 @@ class PrecomputedFormat(ArrayFormat):
                     f"{image.folder}: no layer {layer!r}; a precomputed volume has one, "
                     f"{image.name!r}"
                 )
-        return super().inspect(url, None, mags)
+        scope = super().inspect(url, None, mags)
+        if mags is not None or image.key is not None:
+            return scope
+        others, faults = mesh_scope(image.folder, image.details.info, image.name)
+        return replace(scope, faults=[*scope.faults, *faults], others=others)
 
 
 def _listed_scale(folder: str) -> tuple[Image, Level]:
@@ -236,6 +261,25 @@ def _summarize(image: Image, level: Level) -> ScaleSummary:
         nbytes,
         problem,
     )
+
+
+def _mesh_notes(image: Image) -> Iterator[str]:
+    """Yield a line on the meshes that ``info`` names; local files are counted."""
+    folder = named_meshes(image.folder, image.details.info)
+    if folder is None:
+        return
+    try:
+        meshes = open_meshes(folder)
+    except (FormatError, OSError, UnsupportedError) as error:
+        yield f"meshes: {error}"
+        return
+    if not meshes.store.can.states:
+        yield f"meshes in {folder}"
+        return
+    sizes = [entry.stat().st_size for entry in meshes.store.entries() if entry.is_file()]
+    what = f"{counted(len(sizes), 'file')}, {format_nbytes(sum(sizes))}"
+    labels = "" if meshes.info.sharding else f"{counted(len(meshes.labels()), 'label')} in "
+    yield f"meshes in {folder}: {labels}{what}"
 
 
 def describe_sharding(scale: Scale) -> str:

@@ -168,4 +168,9 @@ class InfoRemoval(LevelRemoval):
 
     def apply(self) -> None:
         if store_at(self.folder).exists(FILE_NAME):
-            update_info(self.folder, lambda document: without_scales(document, self.keys))
+            update_info(self.folder, self._without)
+
+    def _without(self, document: dict[str, Any]) -> dict[str, Any]:
+        """Return a document without the scales; meshes go with the last one."""
+        left = without_scales(document, self.keys)
+        return left if left["scales"] else {n: v for n, v in left.items() if n != "mesh"}

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -16,8 +17,9 @@ from wkwdask.formats.precomputed.info_file import read_info, update_info
 from wkwdask.formats.precomputed.layer import is_volume
 from wkwdask.formats.replaceable import replaces
 from wkwdask.model.json_text import format_json
+from wkwdask.model.placement import job_in
 from wkwdask.store.documents import check_replaceable
-from wkwdask.store.paths import dirname
+from wkwdask.store.paths import dirname, is_bucket, is_remote, stated_path
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
@@ -79,6 +81,20 @@ def format_mesh_info(origin: Sequence[float], edge: float) -> bytes:
     return format_json(document).encode()
 
 
+def removable_meshes(folder: str, info: VolumeInfo) -> str | None:
+    """Return the folder of the meshes of a volume if it lies in that of the volume and holds
+    nothing else."""
+    meshes = named_meshes(folder, info)
+    if meshes is None or dirname(meshes) != folder or not store_at(meshes).is_file("info"):
+        return None
+    if is_bucket(meshes) and not job_in(meshes):  # written by other software
+        return None
+    with contextlib.suppress(ExistsError):
+        check_mesh_folder(meshes, "overwrite")
+        return meshes
+    return None
+
+
 def check_mesh_folder(folder: str, existing: str) -> None:
     """Raise ExistsError unless meshes may be written to a folder; only a folder of meshes is
     replaced."""
@@ -95,6 +111,16 @@ def check_mesh_folder(folder: str, existing: str) -> None:
     if other is not None or not there.is_file("info"):
         what = "no info" if other is None else f"something else ({other})"
         raise ExistsError(f"{folder}: holds {what} beside meshes, and is not replaced")
+
+
+def named_meshes(folder: str, info: VolumeInfo) -> str | None:
+    """Return the folder of the meshes that ``info`` in a folder names, None if it names none; a
+    remote file must not name a local folder."""
+    name = info.document.get("mesh")
+    if not isinstance(name, str) or not name:
+        return None
+    path = stated_path(folder, name)
+    return None if is_remote(folder) and not is_remote(path) else path
 
 
 def meshed_volume(folder: str) -> VolumeInfo:
