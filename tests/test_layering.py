@@ -427,6 +427,7 @@ NAMES_FORMATS = {
     "api.zarr_views": "zarr_view, n5_as_zarr, n5_store",
     "viewer.demo": "makes a dataset of WEBKNOSSOS",
     "viewer.layers": "serves layers as Zarr",
+    "viewer.mesh_picture": "meshes",
     "xarray.accessor": "xarray's accessor",
     "xarray.backend": "xarray's engines",
     # pictures and arrays in files, which no registry lists

@@ -261,7 +261,7 @@ def upsample(path: str, **options: Any) -> Any:
     return partial(wkwdask.upsample, path, **options)
 
 
-@click.command(short_help="Draw three orthogonal slices.")
+@click.command(short_help="Draw three orthogonal slices, or a mesh.")
 @click.argument("path")
 @click.option(
     "-o", "--output", default="preview.png", show_default=True, help="File of the picture."
@@ -278,14 +278,16 @@ def upsample(path: str, **options: Any) -> Any:
     show_default=True,
     help="Longest edge of the largest panel [pixels].",
 )
+@click.option("--mesh", type=click.IntRange(1), metavar="ID", help="Draw the mesh of this label.")
 @prints_facts
 def preview(path: str, output: str, **options: Any) -> Facts:
-    """Draw three orthogonal slices through the middle of a dataset, a layer or a mag.
+    """Draw three orthogonal slices through the middle of a dataset, a layer or a mag, or one mesh.
 
     \b
     Examples:
       wkwdask preview dataset -o picture.png
       wkwdask preview dataset --layer segmentation --size 1200
+      wkwdask preview precomputed://neurons --mesh 17
     """
     picture = wkwdask.preview(path, output, **options)
     return Facts({"picture": picture}, f"wrote {picture}")

@@ -228,6 +228,12 @@ class ArrayFormat(ABC):
         scope = array_scope(image, level, method, document, faults)
         return () if scope is None else (scope,)
 
+    def mesh_folder(self, image: Image) -> str | None:
+        """Return the folder of the meshes of an image in several levels of detail, None if no
+        document names one."""
+        del image
+        return None
+
     def other_folders(self, image: Image) -> Sequence[str]:
         """Return the folders beside the levels of an image that are removed with it, such as that
         of its meshes."""

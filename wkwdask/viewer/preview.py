@@ -1,5 +1,5 @@
 """Draw three orthogonal slices of a dataset as one picture: the image in gray, the segmentation in
-colors over it, and a scale bar."""
+colors over it, and a scale bar; or the mesh of one label."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from wkwdask.errors import MissingError
 from wkwdask.formats.opening import find, is_readable
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.image import mag_or_key
+from wkwdask.viewer.mesh_picture import draw_mesh, find_mesh
 from wkwdask.viewer.slices import is_segmentation, read_slice
 
 if TYPE_CHECKING:
@@ -57,8 +58,9 @@ def preview(
     layer: str | None = None,
     mag: Mag | str | int | Sequence[int] | None = None,
     size: int = 640,
+    mesh: int | None = None,
 ) -> Path:
-    """Draw three orthogonal slices through the middle of a dataset, layer or mag.
+    """Draw three orthogonal slices through the middle of a dataset, layer or mag, or one mesh.
 
     Parameters
     ----------
@@ -71,7 +73,9 @@ def preview(
     mag : Mag, str, int or sequence of 3 int, optional
         The mag to draw; by default the coarsest that has a voxel for each pixel.
     size : int
-        Longest edge of the largest panel [pixels].
+        Longest edge of the largest panel, or edge of the picture of a mesh [pixels].
+    mesh : int, optional
+        Draw the mesh of this label instead, which needs the extra ``meshes``.
 
     Returns
     -------
@@ -81,7 +85,7 @@ def preview(
     Raises
     ------
     MissingError
-        There is no such dataset, layer or mag, or it has no files.
+        There is no such dataset, layer or mag, or it has no files; or no such mesh.
     FormatError
         A file is broken.
 
@@ -95,10 +99,22 @@ def preview(
     >>> wkwdask.preview(f"{folder}/1", f"{folder}/preview.png", size=100).name
     'preview.png'
     """
-    image, segmentation, voxel_size = _find_volumes(url, layer, mag_or_key(mag), size)
     path = Path(output)
+    if mesh is not None:
+        _draw_mesh(url, layer, mesh, size).save(path)
+        return path
+    image, segmentation, voxel_size = _find_volumes(url, layer, mag_or_key(mag), size)
     draw(image, segmentation, voxel_size, size).save(path)
     return path
+
+
+def _draw_mesh(
+    url: str | os.PathLike[str], layer: str | None, label: int, size: int
+) -> Picture.Image:
+    color = _colors(np.array([label], np.uint64))[0]
+    picture, per_pixel = draw_mesh(find_mesh(url, layer, label), color, _BACKGROUND, size)
+    _draw_scale_bar(picture, per_pixel, (0, 0), (size, size), is_nm=True)
+    return picture
 
 
 def draw(
@@ -116,7 +132,10 @@ def draw(
     corners = ((_GAP, _GAP), (width + 2 * _GAP, _GAP), (_GAP, height + 2 * _GAP))
     for (columns, rows), corner in zip(_PLANES, corners, strict=True):
         picture.paste(_panel(scene, columns, rows), corner)
-    _draw_scale_bar(picture, scene, corners[0], height)
+    # voxels of a volume without a voxel size are cubes
+    per_pixel = scene.nm_per_pixel or max(scene.box.size) / max(scene.pixels.values())
+    is_nm = scene.nm_per_pixel is not None
+    _draw_scale_bar(picture, per_pixel, corners[0], (width, height), is_nm=is_nm)
     return picture
 
 
@@ -243,21 +262,21 @@ def _colors(ids: AnyArray) -> ByteArray:
 
 
 def _draw_scale_bar(
-    picture: Picture.Image, scene: _Scene, corner: tuple[int, int], height: int
+    picture: Picture.Image,
+    per_pixel: float,
+    corner: tuple[int, int],
+    shape: tuple[int, int],
+    *,
+    is_nm: bool,
 ) -> None:
-    """Draw a scale bar of a round length in the lower left corner of the large panel."""
-    per_pixel = (
-        scene.nm_per_pixel
-        if scene.nm_per_pixel is not None
-        else max(scene.box.size) / max(scene.pixels.values())
-    )
-    length = _round_length(per_pixel * scene.pixels["x"] / 4)
+    """Draw a scale bar of a round length in the lower left corner of a panel."""
+    length = _round_length(per_pixel * shape[0] / 4)
     pixels = max(1, round(length / per_pixel))
-    x, y = corner[0] + 14, corner[1] + height - 18
+    x, y = corner[0] + 14, corner[1] + shape[1] - 18
     # The font has no micro sign.
     label = (
         f"{length:g} voxels"
-        if scene.nm_per_pixel is None
+        if not is_nm
         else f"{length:g} nm"
         if length < 1000
         else f"{length / 1000:g} micrometer{'s' * (length != 1000)}"

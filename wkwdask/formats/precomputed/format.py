@@ -190,6 +190,9 @@ class PrecomputedFormat(ArrayFormat):
             source, scale = volume.details, replace(scale, mag=level.mag)
         return () if level.problem else scale_scopes(source, scale, image.name, method)
 
+    def mesh_folder(self, image: Image) -> str | None:
+        return named_meshes(image.folder, image.details.info)
+
     def other_folders(self, image: Image) -> Sequence[str]:
         meshes = removable_meshes(image.folder, image.details.info)
         return () if meshes is None else (meshes,)

@@ -35,6 +35,7 @@ _MOST_INFO_NBYTES = 1 << 20
 _MOST_MANIFEST_NBYTES = 1 << 30
 _MOST_INDEX_NBYTES = 1 << 28  # of a minishard, unpacked
 _BATCH_NBYTES = 32 << 20
+_MOST_DRAWN_NBYTES = 8 << 20
 _HEAD_NBYTES, _LEVEL_NBYTES, _FRAGMENT_NBYTES = 28, 20, 16
 _MOST_LEVELS = 64
 
@@ -268,10 +269,13 @@ class MeshFolder:
         return StoredMesh(label, manifest, sharding.shard_name(shard), start - manifest.nbytes)
 
     def triangles(self, label: int, lod: int | None = None) -> Triangles:
-        """Read the surface of a label in a level of detail, by default the coarsest one."""
+        """Read the surface of a label in a level of detail, by default the finest one that is
+        quickly drawn."""
         mesh = self.find(label)
-        last = len(mesh.manifest.levels) - 1
-        lod = last if lod is None else min(lod, last)
+        sizes = [sum(level.sizes) for level in mesh.manifest.levels]
+        if lod is None:
+            quick = (n for n, nbytes in enumerate(sizes) if nbytes <= _MOST_DRAWN_NBYTES)
+            lod = next(quick, len(sizes) - 1)
         vertices, faces, count = [np.zeros((0, 3))], [np.zeros((0, 3), np.int64)], 0
         with self.opened(mesh.name) as file:
             for level, cell, data in fragments(mesh, file, [lod]):
