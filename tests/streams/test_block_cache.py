@@ -240,12 +240,20 @@ def test_a_set_larger_than_the_cache_keeps_a_fixed_part(mag, decoded):
     assert block_cache.nbytes == 8 * BLOCK_NBYTES
 
 
-def test_a_new_layer_replaces_the_last_one(mag, decoded):
-    _, kept = decoded
+@pytest.mark.parametrize("step", [1, -1])
+@pytest.mark.parametrize("axis", range(3))
+def test_a_new_layer_replaces_the_last_one_at_its_first_slice(mag, decoded, axis, step):
+    plain, kept = decoded
     block_cache.limit_nbytes = 20 * BLOCK_NBYTES
-    assert all(_equals(mag, _slice(1, y)) for y in range(64))
-    assert kept == [16] * 4
+    assert all(_equals(mag, _slice(axis, at)) for at in range(64)[::step])
+    assert (len(plain), kept) == (1, [16] * 4)
     assert block_cache.nbytes == 16 * BLOCK_NBYTES
+
+
+def test_the_first_slice_of_a_layer_that_is_not_beside_the_last_is_not_kept(mag, decoded):
+    plain, kept = decoded
+    assert all(_equals(mag, _slice(2, z)) for z in (0, 1, 32, 16, 63))
+    assert (len(plain), kept) == (4, [16])
 
 
 def test_arrays_that_are_read_in_turn_do_not_replace_each_other(mag, tmp_path, decoded):

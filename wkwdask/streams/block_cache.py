@@ -6,6 +6,7 @@ found by array, file and chunk, and are valid while the files are unchanged::
     slice 1 of a layer of blocks    decoded in part, as without a cache; the blocks are noted
     slice 2                         the same blocks: each is decoded as a whole, and kept
     slice 3, 4, ...                 copied from the kept blocks, after one stat for each file
+    first slice of the next layer   blocks beside those of the last call: kept at once
 
 So boxes at random places do not fill it. Blocks that one call decodes are evicted together.
 """
@@ -179,6 +180,8 @@ class _Array:
     last_call: int = 0
     last_cells: tuple[int, ...] = (0, 0, 0, -1, -1, -1)
     """First and last chunk of that call, none before the first call."""
+    was_kept: bool = False
+    """Whether that call was filled with kept blocks."""
     blocks: dict[Vec3, tuple[int, _Kept]] = field(default_factory=dict)
     """Address and owner of each kept block."""
     found: _Found | None = None
@@ -209,8 +212,8 @@ class _Part(NamedTuple):
     """Blocks that were decoded together."""
 
     kept: _Kept
-    numbers: IntArray
-    """Chunks (x, y, z), shape (n, 3)."""
+    corners: IntArray
+    """First voxels (x, y, z) of the blocks, counted from the first stored one, shape (n, 3)."""
     addresses: IntArray
 
 
@@ -280,6 +283,8 @@ class BlockCache:
             and last[2] <= cells[2]
             and cells[5] <= last[5]
         )
+        was_kept, array.was_kept = array.was_kept, False
+        is_again = is_again or (was_kept and _are_beside(cells, last))
         if not is_again and (not array.blocks or cells[:3] not in array.blocks):
             return None
         whole = _call_of(volume, out, topleft, first_channel)
@@ -317,15 +322,9 @@ class BlockCache:
             if found.missing:  # evicted by another thread
                 return None
         volume.identity.check(has_absent=None in states.values())
-        for kept, numbers, addresses in found.parts:
-            _place(
-                kept.order,
-                addresses,
-                numbers * np.array(shape[1:]) - call.low,
-                shape,
-                memory,
-                threads,
-            )
+        for kept, corners, addresses in found.parts:
+            _place(kept.order, addresses, corners - call.low, shape, memory, threads)
+        array.was_kept = True
         return list(_beyond(whole, call))
 
     def _see(self, volume: StoredArray, first_channel: int, num_channels: int) -> _Seen:
@@ -350,7 +349,7 @@ class BlockCache:
     ) -> _Found:
         """Look up the blocks of a call. Those of files with other states are evicted."""
         with self._lock:
-            found = _look_up(array, call.cells, names)
+            found = _look_up(array, call, names)
             stale = [
                 kept
                 for kept, _, _ in found.parts
@@ -359,7 +358,7 @@ class BlockCache:
             for kept in stale:
                 self._evict(kept)
             if stale:
-                found = _look_up(array, call.cells, names)
+                found = _look_up(array, call, names)
             for kept, _, _ in found.parts:
                 kept.last_call = array.last_call
                 self._kept.move_to_end(id(kept))
@@ -487,8 +486,18 @@ def _call_of(volume: StoredArray, out: AnyArray, topleft: Vec3, first_channel: i
     )
 
 
-def _look_up(array: _Array, cells: _Cells, names: list[str]) -> _Found:
-    found = array.found
+def _are_beside(cells: tuple[int, ...], last: tuple[int, ...]) -> bool:
+    """Return whether two boxes of chunks, each by its first and last chunk, are neighbours with a
+    common face."""
+    axes = [axis for axis in range(3) if cells[axis::3] != last[axis::3]]
+    if len(axes) != 1:
+        return False
+    (axis,) = axes
+    return cells[axis] == last[axis + 3] + 1 or cells[axis + 3] == last[axis] - 1
+
+
+def _look_up(array: _Array, call: _Call, names: list[str]) -> _Found:
+    found, cells = array.found, call.cells
     if found is None or found.cells != cells:
         owned: dict[int, list[tuple[Vec3, int, _Kept]]] = {}
         missing = []
@@ -498,10 +507,11 @@ def _look_up(array: _Array, cells: _Cells, names: list[str]) -> _Found:
                 missing.append((x, y, z))
             else:
                 owned.setdefault(id(block[1]), []).append(((x, y, z), *block))
+        edges = np.array(call.shape[1:])
         parts = [
             _Part(
                 blocks[0][2],
-                np.array([number for number, _, _ in blocks], np.int64),
+                np.array([number for number, _, _ in blocks], np.int64) * edges,
                 np.array([address for _, address, _ in blocks], np.int64),
             )
             for blocks in owned.values()
@@ -532,6 +542,9 @@ def _place(
     block = shape[0], shape[x], shape[y], shape[z]
     corners = np.ascontiguousarray(corners[:, order])
     parts = min(len(corners), num_parts(threads, math.prod(out.shape) * out.flat.itemsize))
+    if parts == 1:
+        place_blocks(addresses, corners, block, turned)
+        return
     borders = [len(corners) * n // parts for n in range(parts + 1)]
     for_each(
         lambda span: place_blocks(addresses[slice(*span)], corners[slice(*span)], block, turned),
