@@ -43,7 +43,7 @@ if __name__ == "__main__":
 _KERNELS = """
 from wkwdask.cli.warmup import compile_for_demo
 if __name__ == "__main__":
-    compile_for_demo(2)
+    compile_for_demo()
 """
 
 

@@ -60,18 +60,18 @@ def test_demo_compiles_first_in_an_empty_folder_only(tmp_path, monkeypatch):
     monkeypatch.setattr(
         warmup,
         "compile_kernels",
-        lambda jobs, workers: started.append(
-            ([(function.__name__, *arguments[:1]) for function, arguments in jobs], workers)
+        lambda jobs: started.append(
+            [(function.__name__, *arguments[:1]) for function, arguments in jobs]
         ),
     )
     monkeypatch.setattr(compiler, "cache_folder", lambda: tmp_path)
-    warmup.compile_for_demo(2)
+    warmup.compile_for_demo()
     pyramids = [("_build_pyramids", "uint8"), ("_build_pyramids", "uint32")]
-    assert started == [([*pyramids, ("_use_positions",)], 2)]
+    assert started == [[*pyramids, ("_use_positions",)]]
     (tmp_path / "kernel").write_bytes(b"")
-    warmup.compile_for_demo(2)
+    warmup.compile_for_demo()
     monkeypatch.setattr(compiler, "cache_folder", lambda: None)
-    warmup.compile_for_demo(2)
+    warmup.compile_for_demo()
     assert len(started) == 1
 
 

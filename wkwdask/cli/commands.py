@@ -15,6 +15,7 @@ from wkwdask.cli.options import (
     METHODS,
     StorageCommand,
     box_option,
+    cluster_options,
     external_option,
     numbers_callback,
     resume_options,
@@ -295,13 +296,9 @@ def preview(path: str, output: str, **options: Any) -> Facts:
 
 @click.command(short_help="Make a small dataset with pyramids, and draw it.")
 @click.argument("folder", default="demo-dataset", type=click.Path(path_type=Path))
-@click.option(
-    "--workers",
-    type=click.IntRange(1),
-    help="Processes of the local cluster. Default: one per core.",
-)
-def demo(folder: Path, workers: int | None) -> None:
-    """Make a small dataset with pyramids in FOLDER, on a local cluster, and draw it.
+@cluster_options
+def demo(folder: Path, cluster: Any) -> None:
+    """Make a small dataset with pyramids in FOLDER, and draw it.
 
     \b
     Example:
@@ -309,17 +306,10 @@ def demo(folder: Path, workers: int | None) -> None:
     """
     from wkwdask.cli.tables import print_contents
     from wkwdask.cli.warmup import compile_for_demo
-    from wkwdask.clusters.config import load_config
-    from wkwdask.clusters.connect import local_client
-    from wkwdask.store.cores import available_cores
 
-    workers = workers or available_cores()
-    click.echo(
-        f"making {folder} with {workers} worker processes: an image and a segmentation, then the "
-        "pyramid of each"
-    )
-    compile_for_demo(workers)
-    with local_client(load_config({"kind": "local", "workers": workers})):
+    click.echo(f"making {folder}: an image and a segmentation, then the pyramid of each")
+    compile_for_demo()
+    with cluster:
         reports = wkwdask.make_demo(folder)
     for report in reports:
         click.echo(on_command_line(str(report)))

@@ -81,7 +81,7 @@ def warmup(types: tuple[str, ...], everything: bool, workers: int | None) -> Fac
     )
 
 
-def compile_for_demo(workers: int) -> None:
+def compile_for_demo() -> None:
     """Compile the kernels of the demo dataset, unless machine code was saved before."""
     from wkwdask.kernels.compiler import cache_folder
 
@@ -89,12 +89,11 @@ def compile_for_demo(workers: int) -> None:
     if folder is not None and not any(folder.iterdir()):
         compile_kernels(
             [(_build_pyramids, (dtype, methods, 32)) for dtype, methods in _DEFAULT_METHODS.items()]
-            + [(_use_positions, ())],
-            workers,
+            + [(_use_positions, ())]
         )
 
 
-def compile_kernels(jobs: Jobs, workers: int | None) -> None:
+def compile_kernels(jobs: Jobs, workers: int | None = None) -> None:
     """Do work that needs kernels, in several processes: numba compiles one function at a time in
     each."""
     import logging
