@@ -23,6 +23,10 @@ TOPLEFT = (21, 3, 9)
 SHAPE = (2, 50, 37, 23)
 
 
+def from_0(box):
+    return BoundingBox((0, 0, 0), box.bottomright)
+
+
 @pytest.fixture(scope="module")
 def array():
     return np.random.default_rng(1).integers(1, 1000, SHAPE, dtype=np.uint16)
@@ -43,7 +47,7 @@ def reader(volume, **options):
     return BoxReader(
         **{
             "volume": volume,
-            "start": volume.box.topleft,
+            "extent": volume.box,
             "box": volume.box,
             "axes": "cxyz",
             "channel": None,
@@ -58,7 +62,7 @@ def opened(volume, **options):
         **{
             "chunks": "auto",
             "box": volume.box,
-            "start": volume.box.topleft,
+            "extent": volume.box,
             "axes": None,
             "channel": None,
             **options,
@@ -202,7 +206,7 @@ def test_invalid_chunks_are_refused(volume, chunks):
 
 
 def test_absolute_origin(volume, array):
-    result = opened(volume, start=(0, 0, 0), chunks=(16, 16, 16))
+    result = opened(volume, extent=from_0(volume.box), chunks=(16, 16, 16))
     assert result.shape == (2, *(a + n for a, n in zip(TOPLEFT, SHAPE[1:], strict=True)))
     assert result.chunks[1] == (16, 16, 16, 16, 7)
     expected = np.zeros(result.shape, np.uint16)
@@ -214,18 +218,30 @@ def test_absolute_origin(volume, array):
     assert not store_of("read").reads
 
 
+def test_larger_extent_than_the_box(volume, array):
+    extent = BoundingBox((20, 0, 12), (60, 45, 30))
+    result = opened(volume, extent=extent, chunks=(16, 16, 16))
+    assert result.chunks[1] == (12, 16, 16, 16)
+    expected = np.zeros(result.shape, np.uint16)
+    expected[:, 1:51, 3:40, :20] = array[..., 3:]
+    np.testing.assert_array_equal(result.compute(), expected)
+    np.testing.assert_array_equal(dask.compute(result)[0], expected)
+    elsewhere = opened(volume, extent=BoundingBox((100, 100, 100), (9, 9, 9)))
+    assert not elsewhere.compute().any()
+
+
 def test_voxels_before_the_box_are_one_chunk():
     volume = make_volume("far", np.ones((1, 8, 8, 4), np.uint8), (80_000, 80_000, 40_000))
-    result = opened(volume, start=(0, 0, 0))
+    result = opened(volume, extent=from_0(volume.box))
     assert result.numblocks == (1, 2, 2, 2)
     assert result[0, 80_007, 80_000, 40_003].compute() == 1
 
 
 def test_crop(volume, array):
     box = BoundingBox((30, 10, 12), (11, 20, 8))
-    cropped = opened(volume, box=box, start=box.topleft, chunks="block")
+    cropped = opened(volume, box=box, extent=box, chunks="block")
     np.testing.assert_array_equal(cropped.compute(), array[:, 9:20, 7:27, 3:11])
-    absolute = opened(volume, box=box, start=(0, 0, 0))
+    absolute = opened(volume, box=box, extent=from_0(box))
     assert absolute.shape == (2, 41, 30, 20)
     np.testing.assert_array_equal(absolute[:, 30:, 10:, 12:].compute(), array[:, 9:20, 7:27, 3:11])
     assert not absolute[:, :30].any().compute()  # stored voxels outside the crop read as zero
@@ -234,7 +250,7 @@ def test_crop(volume, array):
 @pytest.mark.parametrize("size", [(0, 5, 5), (5, 0, 5), (0, 0, 0)])
 def test_empty_box(volume, size):
     box = BoundingBox((30, 10, 12), size)
-    result = opened(volume, box=box, start=box.topleft)
+    result = opened(volume, box=box, extent=box)
     assert result.shape == (2, *size)
     assert result.compute().shape == (2, *size)
 
@@ -315,7 +331,7 @@ def test_names_are_stable_and_distinct(volume):
             {"chunks": "block"},
             {"channel": 0},
             {"axes": "czyx"},
-            {"start": (0, 0, 0)},
+            {"extent": from_0(volume.box)},
         )
     }
     assert len(names) == 5
@@ -349,10 +365,8 @@ def test_other_process_reads_a_folder(tmp_path, array):
 ARRAY = np.random.default_rng(1).integers(1, 1000, SHAPE, dtype=np.uint16)
 
 
-def reader_of(volume, axes="cxyz", start=None, channel=None):
-    return box_reader(
-        volume, volume.box, volume.box.topleft if start is None else start, axes, channel
-    )
+def reader_of(volume, axes="cxyz", extent=None, channel=None):
+    return box_reader(volume, volume.box, extent or volume.box, axes, channel)
 
 
 def whole(axes, absolute, channel=None):
@@ -391,7 +405,7 @@ def test_orthogonal_indices_equal_numpy(volume, axes, channel, absolute, data):
     index = tuple(data.draw(items(n)) for n in array.shape)
     with mock.patch.object(selection, "_CELL_VX", data.draw(st.sampled_from([8, 16, 256]))):
         found = read_orthogonal(
-            reader_of(volume, axes, (0, 0, 0) if absolute else None, channel), index
+            reader_of(volume, axes, from_0(volume.box) if absolute else None, channel), index
         )
     np.testing.assert_array_equal(found, expected_of(array, index))
     assert found.dtype == array.dtype
@@ -423,7 +437,7 @@ def test_points_equal_numpy(volume, axes, channel, absolute, data):
             index.append(np.array(places, np.int64).reshape(shape))
     with mock.patch.object(selection, "_POINTS", data.draw(st.sampled_from([1, 7, 1 << 21]))):
         found = read_points(
-            reader_of(volume, axes, (0, 0, 0) if absolute else None, channel), index
+            reader_of(volume, axes, from_0(volume.box) if absolute else None, channel), index
         )
     # numpy keeps sliced axes in place where the arrays are neighbours; all arrays first is the rule
     # here
@@ -468,7 +482,7 @@ def test_points_that_form_a_box_are_read_as_a_box(volume, axes, channel, absolut
         selection, "sample_points", side_effect=AssertionError("point by point")
     ):
         found = read_points(
-            reader_of(volume, axes, (0, 0, 0) if absolute else None, channel), index
+            reader_of(volume, axes, from_0(volume.box) if absolute else None, channel), index
         )
     np.testing.assert_array_equal(found, array[tuple(index)])
 

@@ -206,7 +206,7 @@ def test_client_of_threads_shares_memory(array, client):
     target = MemoryTarget("inprocess-write", "uint8", 2, LAYER_BOX)
     target.prepare()
     source = open_array(
-        job.source, chunks="file", box=LAYER_BOX, start=OFFSET, axes=None, channel=None
+        job.source, chunks="file", box=LAYER_BOX, extent=LAYER_BOX, axes=None, channel=None
     )
     receipts = []
     compute_receipts([build_write_graph(source.rechunk(29), target)], "test", receipts.append)

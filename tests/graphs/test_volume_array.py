@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.memory_volume import make_volume
 
+from wkwdask import BoundingBox
 from wkwdask.graphs import read, volume_array
 from wkwdask.graphs.read import BoxReader, open_array
 from wkwdask.graphs.volume_array import VolumeArray
@@ -42,7 +43,7 @@ def opened(volume, **options):
         **{
             "chunks": (16, 8, 8),
             "box": volume.box,
-            "start": volume.box.topleft,
+            "extent": volume.box,
             "axes": None,
             "channel": None,
             **options,
@@ -65,7 +66,7 @@ def _reads(compute):
         {"axes": "zcyx"},
         {"channel": 1},
         {"channel": 0, "axes": "yzx"},
-        {"start": (16, 0, 0)},
+        {"extent": BoundingBox((16, 0, 0), (55, 40, 32))},
     ],
 )
 def test_one_read_into_one_array(volume, options, scheduler):

@@ -66,17 +66,25 @@ def test_largest_multiple(chunk, times, voxel_nbytes, nbytes):
     ],
 )
 def test_chunk_lengths_table(start, topleft, size, shape, expected):
-    assert chunk_lengths(start, BoundingBox(topleft, size), shape) == expected
+    box = BoundingBox(topleft, size)
+    extent = BoundingBox.from_corners(start, box.bottomright)
+    assert chunk_lengths(extent, box, shape) == expected
 
 
-@given(boxes(0, 100, 60, min_size=1), st.tuples(*[st.integers(1, 40)] * 3), st.booleans())
-def test_chunk_lengths(box, shape, absolute):
+@given(
+    boxes(0, 100, 60, min_size=1),
+    st.tuples(*[st.integers(1, 40)] * 3),
+    st.booleans(),
+    st.integers(0, 90),
+)
+def test_chunk_lengths(box, shape, absolute, rest):
     """Chunks fill the array, inner borders lie on the grid, and only the chunk before the box is
     longer than asked for."""
     start = (0, 0, 0) if absolute else box.topleft
-    lengths = chunk_lengths(start, box, shape)
+    extent = BoundingBox.from_corners(start, [end + rest for end in box.bottomright])
+    lengths = chunk_lengths(extent, box, shape)
     for axis, pieces in enumerate(lengths):
-        assert sum(pieces) == box.bottomright[axis] - start[axis]
+        assert sum(pieces) == extent.size[axis]
         assert min(pieces) > 0
         at = start[axis]
         for index, piece in enumerate(pieces):

@@ -221,8 +221,8 @@ def test_a_bounding_box_is_opened(dataset):
 
 
 def test_an_ambiguous_path_lists_the_choices(dataset):
-    with pytest.raises(ValueError, match="several layers: name one with layer=: em, rgb, cells"):
-        xr.open_dataset(dataset, engine="wkw")
+    with pytest.raises(ValueError, match="more than one data variable"):
+        xr.open_dataarray(dataset, engine="wkw")
     with pytest.raises(wkwdask.MissingError, match="no layer 'blood'"):
         xr.open_dataset(dataset, engine="wkw", layer="blood")
     with pytest.raises(ValueError, match="is mag 1, not mag 2"):
@@ -734,3 +734,65 @@ def test_the_accessor_is_registered_in_any_order_of_imports(lines):
         check=True,
     )
     assert done.stdout == "WkwAccessor\n"
+
+
+# ----------------------------------------------------------------------------- all layers
+
+
+@pytest.fixture
+def layers(tmp_path):
+    """A dataset whose layers have other boxes, mags and numbers of channels."""
+    wkwdask.create_dataset(tmp_path, VOXEL_SIZE)
+    wkwdask.to_wkw(EM, tmp_path / "em/1", offset=TOPLEFT, **OPTIONS)
+    wkwdask.to_wkw(RGB, tmp_path / "rgb/1", offset=TOPLEFT, **OPTIONS)
+    wkwdask.to_wkw(IDS[:20, 5:], tmp_path / "cells/1", offset=(30, 8, 9), **OPTIONS)
+    for layer in ("em", "cells"):
+        wkwdask.build_pyramid(tmp_path, layer, mags=["2-2-1"])
+    return tmp_path
+
+
+@pytest.mark.parametrize("chunks", [None, {}])
+def test_dataset_of_all_layers(layers, chunks):
+    opened = xr.open_dataset(layers, engine="wkw", chunks=chunks)
+    cells = np.zeros(EM.shape, np.uint32)
+    cells[9:29, 5:] = IDS[:20, 5:]
+    assert set(opened.data_vars) == {"em", "rgb", "cells"}
+    assert "left_out" not in opened.attrs
+    for name, voxels in (("em", EM), ("rgb", RGB), ("cells", cells)):
+        xr.testing.assert_identical(opened[name].compute(), in_memory(voxels, name))
+    inside = opened.em.where(opened.cells > 0).mean().compute()
+    assert float(inside) == pytest.approx(EM[cells > 0].mean())
+    points = opened.cells.sel(x=[400.0], y=[90.0], z=[300.0], method="nearest")
+    assert points.values.item() == cells[400 * 100 // 1124 - 21, 90 * 100 // 1124 - 3, 1]
+
+
+def test_mag_of_all_layers(layers):
+    opened = xr.open_dataset(layers, engine="wkw", mag="2-2-1")
+    assert set(opened.data_vars) == {"em", "cells"}
+    assert [text.split(":")[0] for text in opened.attrs["left_out"]] == ["rgb"]
+    alone = xr.open_dataarray(layers, engine="wkw", layer="em", mag="2-2-1")
+    np.testing.assert_array_equal(opened.em, alone)
+
+
+def test_box_of_all_layers(layers):
+    opened = xr.open_dataset(layers, engine="wkw", bounding_box=(60, 30, 20, 11, 10, 2))
+    np.testing.assert_array_equal(opened.em, EM[39:, 27:, 11:13])
+    assert not opened.cells.any()
+    with pytest.raises(wkwdask.BoundsError, match="60, 30, 20"):
+        xr.open_dataset(layers, engine="wkw", bounding_box=(60, 30, 20, 12, 10, 2))
+    with pytest.raises(wkwdask.MissingError, match="no layer has mag 16"):
+        xr.open_dataset(layers, engine="wkw", mag=16)
+
+
+def test_layers_with_other_numbers_of_channels(layers):
+    wkwdask.to_wkw(RGB[:2], layers / "two/1", offset=TOPLEFT, **OPTIONS)
+    opened = xr.open_dataset(layers, engine="wkw")
+    assert opened.rgb.dims == ("c_rgb", "x", "y", "z")
+    np.testing.assert_array_equal(opened.two, RGB[:2])
+
+
+def test_layers_without_a_common_mag(layers):
+    wkwdask.rm(layers / "cells", mags=["1"])
+    wkwdask.rm(layers / "em", mags=["2-2-1"])
+    with pytest.raises(ValueError, match="no mag that all layers have"):
+        xr.open_dataset(layers, engine="wkw")

@@ -15,6 +15,7 @@ from wkwdask.formats.opening import (
     use_storage_options,
 )
 from wkwdask.formats.registry import opening_format
+from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.model.image import mag_or_key, parse_box_of
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from wkwdask.api.options import MagLike
     from wkwdask.formats.webknossos.summary import DatasetSummary
-    from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.model.summary import VolumeSummary
 
 
@@ -118,8 +118,8 @@ def open(
         raise BoundsError(
             f'{volume.name}: the box {box} starts below 0; origin="absolute" cannot index it'
         )
-    start = box.topleft if origin == "box" else (0, 0, 0)
-    return open_array(volume, chunks=chunks, box=box, start=start, axes=axes, channel=channel)
+    extent = box if origin == "box" else BoundingBox((0, 0, 0), box.bottomright, box.mag)
+    return open_array(volume, chunks=chunks, box=box, extent=extent, axes=axes, channel=channel)
 
 
 def read(

@@ -15,7 +15,8 @@ import dask.array as da
 import numpy as np
 from dask.utils import parse_bytes
 
-from wkwdask.geometry.bounding_box import BoundingBox, moved, part_of_array
+from wkwdask.geometry.bounding_box import BoundingBox, counted_from, part_of_array
+from wkwdask.geometry.vectors import minus, plus
 from wkwdask.graphs.volume_array import volume_array
 from wkwdask.kernels.arrays import empty_aligned
 from wkwdask.plans.chunks import MANY_CHUNKS, chunk_lengths, largest_multiple, num_chunks
@@ -37,11 +38,10 @@ class BoxReader:
     """Array-like over a box of a volume; indexing it reads."""
 
     volume: Volume
-    start: Vec3
-    """Absolute voxel of element 0 along x, y, z."""
+    extent: BoundingBox
+    """Extent of the array along x, y, z [absolute voxels of the mag]."""
     box: BoundingBox
-    """Extent of the data [voxels of the mag]. The array ends where it ends, and is zero from
-    ``start`` to its beginning."""
+    """Extent of the data; the array is zero outside of it."""
     axes: str
     """Order of the axes ``c``, ``x``, ``y``, ``z``; without ``c``, the array has one channel."""
     channel: int | None
@@ -50,9 +50,7 @@ class BoxReader:
     @property
     def lengths(self) -> dict[str, int]:
         """Length of each axis."""
-        x, y, z = (
-            high - first for high, first in zip(self.box.bottomright, self.start, strict=True)
-        )
+        x, y, z = self.extent.size
         return {"c": self.volume.num_channels, "x": x, "y": y, "z": z}
 
     @property
@@ -74,11 +72,10 @@ class BoxReader:
     def grid_start(self) -> Vec3:
         """Voxel of element 0 on the grid of stored chunks, which need not start at absolute voxel
         0."""
-        shift = self.volume.origin
-        return self.start[0] - shift[0], self.start[1] - shift[1], self.start[2] - shift[2]
+        return minus(self.extent.topleft, self.volume.origin)
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
-        return (*self.volume.token, self.start, self.box, self.axes, self.channel)
+        return (*self.volume.token, self.extent, self.box, self.axes, self.channel)
 
     def __getitem__(self, index: Any) -> AnyArray:
         """Read the selection of a basic index. For any other index, read the whole array and apply
@@ -109,8 +106,9 @@ class BoxReader:
         view = out if "c" in span else out[np.newaxis]
         order = self.axes if "c" in span else f"c{self.axes}"
         view = view.transpose([order.index(axis) for axis in "cxyz"])
-        low = [span[axis].start + first for axis, first in zip("xyz", self.start, strict=True)]
-        selected = BoundingBox((low[0], low[1], low[2]), view.shape[1:], self.box.mag)
+        corner = span["x"].start, span["y"].start, span["z"].start
+        low = plus(self.extent.topleft, corner)
+        selected = BoundingBox(low, view.shape[1:], self.box.mag)
         inside = selected.intersection(self.box)
         if inside != selected:
             view[...] = 0
@@ -142,12 +140,12 @@ def open_array(
     *,
     chunks: Chunks,
     box: BoundingBox,
-    start: Vec3,
+    extent: BoundingBox,
     axes: str | None,
     channel: int | None,
 ) -> da.Array:
-    """Return a dask array over a volume."""
-    reader = box_reader(volume, box, start, axes, channel)
+    """Return a dask array over the box of a volume, and zeros in the rest of an extent."""
+    reader = box_reader(volume, box, extent, axes, channel)
     ordered = reader_chunks(reader, chunks)
     if num_chunks(ordered) > MANY_CHUNKS:
         largest = dict(zip(reader.axes, map(max, ordered), strict=True))
@@ -172,14 +170,18 @@ def open_array(
 
 
 def box_reader(
-    volume: Volume, box: BoundingBox, start: Vec3, axes: str | None, channel: int | None
+    volume: Volume, box: BoundingBox, extent: BoundingBox, axes: str | None, channel: int | None
 ) -> BoxReader:
     """Return a reader of a volume, with checked axes and channel."""
     axes = _checked_axes(axes, channel, volume.num_channels)
     if channel is not None and not -volume.num_channels <= channel < volume.num_channels:
         raise ValueError(f"channel must be in 0..{volume.num_channels - 1}, got {channel}")
     return BoxReader(
-        volume, start, box, axes, channel % volume.num_channels if channel is not None else None
+        volume,
+        extent,
+        box.intersection(extent),
+        axes,
+        channel % volume.num_channels if channel is not None else None,
     )
 
 
@@ -187,16 +189,10 @@ def reader_chunks(reader: BoxReader, chunks: Chunks) -> tuple[tuple[int, ...], .
     """Return the dask chunks of a reader, with borders on the grid of stored chunks."""
     volume = reader.volume
     nbytes_per_voxel = volume.dtype.itemsize * (volume.num_channels if "c" in reader.axes else 1)
-    start = reader.grid_start
-    box = moved(
-        reader.box,
-        (start[0] - reader.start[0], start[1] - reader.start[1], start[2] - reader.start[2]),
-    )
+    # the grid of stored chunks need not start at absolute voxel 0
+    extent, box = (counted_from(each, volume.origin) for each in (reader.extent, reader.box))
     shape = _chunk_shape(chunks, volume, nbytes_per_voxel)
-    counts = [
-        -(-(high - first) // step)
-        for high, first, step in zip(box.bottomright, start, shape, strict=True)
-    ]
+    counts = [-(-length // step) for length, step in zip(extent.size, shape, strict=True)]
     if max(counts) > _MOST_PER_AXIS and not isinstance(chunks, str):
         raise ValueError(
             f"{volume.name}: chunks of {tuple(shape)} voxels are {max(counts):,} along one axis of "
@@ -206,7 +202,7 @@ def reader_chunks(reader: BoxReader, chunks: Chunks) -> tuple[tuple[int, ...], .
         step * max(1, -(-count // _MOST_PER_AXIS))
         for step, count in zip(shape, counts, strict=True)
     ]
-    lengths = dict(zip("xyz", chunk_lengths(start, box, shape), strict=True))
+    lengths = dict(zip("xyz", chunk_lengths(extent, box, shape), strict=True))
     lengths["c"] = (volume.num_channels,)
     return tuple(lengths[axis] for axis in reader.axes)
 

@@ -97,11 +97,11 @@ def read_points(
         points = np.stack(
             [
                 broadcast[axis].flat[part] + start
-                for axis, start in zip("xyz", reader.start, strict=True)
+                for axis, start in zip("xyz", reader.extent.topleft, strict=True)
             ],
             axis=1,
         )
-        # the array is zero before the box
+        # the array is zero outside the box
         inside = (points >= reader.box.topleft).all(axis=1) & (points < reader.box.bottomright).all(
             axis=1
         )

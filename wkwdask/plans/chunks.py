@@ -190,27 +190,29 @@ def chunk_group_shape(grid: Vec3, chunk_nbytes: int) -> Vec3:
 
 
 def chunk_lengths(
-    start: Sequence[int], box: BoundingBox, shape: Sequence[int]
+    extent: BoundingBox, box: BoundingBox, shape: Sequence[int]
 ) -> tuple[tuple[int, ...], ...]:
     """Return the chunk lengths of an array along x, y, z with all inner borders on the grid of
     ``shape``.
 
-    An array that starts before the box gets an additional first chunk, up to the last border before
-    the box. It contains no data and is not read.
+    An array that starts before the box of its data gets an additional first chunk, up to the last
+    border before the box. It contains no data and is not read.
 
     Examples
     --------
     >>> from wkwdask.geometry.bounding_box import BoundingBox
     >>> box = BoundingBox((2679, 0, 40), (256, 64, 10))
-    >>> chunk_lengths(box.topleft, box, (128, 128, 128))
+    >>> chunk_lengths(box, box, (128, 128, 128))
     ((9, 128, 119), (64,), (10,))
-    >>> chunk_lengths((0, 0, 0), box, (128, 128, 128))
+    >>> chunk_lengths(BoundingBox((0, 0, 0), box.bottomright), box, (128, 128, 128))
     ((2560, 128, 128, 119), (64,), (50,))
     """
     lengths = []
-    for first, low, high, step in zip(start, box.topleft, box.bottomright, shape, strict=True):
-        before = max(low // step * step - first, 0)
-        inside = piece_lengths(first + before, high, step)
+    for first, last, low, step in zip(
+        extent.topleft, extent.bottomright, box.topleft, shape, strict=True
+    ):
+        before = min(max(low // step * step - first, 0), last - first)
+        inside = piece_lengths(first + before, last, step)
         lengths.append((before, *inside) if before else inside)
     return tuple(lengths)
 

@@ -144,7 +144,7 @@ def _arrays(volumes: Volumes, box: BoundingBox, channel: int | None) -> Any:
     axes = "czyx" if channel is None else "zyx"
     parts = [(volume, box.in_mag(mag)) for mag, volume in volumes.items()]
     arrays = [
-        open_array(volume, chunks="auto", box=part, start=part.topleft, axes=axes, channel=channel)
+        open_array(volume, chunks="auto", box=part, extent=part, axes=axes, channel=channel)
         for volume, part in parts
     ]
     return arrays if len(arrays) > 1 else arrays[0]

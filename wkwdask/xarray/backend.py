@@ -20,6 +20,7 @@ from wkwdask.formats.registry import format_named
 from wkwdask.formats.webknossos.dataset import dataset_of
 from wkwdask.formats.webknossos.datasource import data_format_of
 from wkwdask.model.image import mag_or_key
+from wkwdask.xarray.all_layers import open_layers
 from wkwdask.xarray.variables import drop, node_of, open_variables
 
 if TYPE_CHECKING:
@@ -98,13 +99,18 @@ class LayersBackend(GroupsBackend):
     ) -> xr.Dataset:
         """Open one mag of a layer as a lazy variable named after the layer."""
         use_storage_options(filename_or_obj, storage_options)
-        return drop(
-            open_variables(
-                *open_stored(self.qualified_url(filename_or_obj), layer, mag_or_key(mag)),
-                bounding_box,
-            ),
-            drop_variables,
-        )
+        url = self.qualified_url(filename_or_obj)
+        return drop(self.open_level(url, layer, mag_or_key(mag), bounding_box), drop_variables)
+
+    def open_level(
+        self,
+        url: str | os.PathLike[str],
+        layer: str | None,
+        mag: Mag | str | None,
+        bounding_box: BoundingBox | str | Sequence[Any] | None,
+    ) -> xr.Dataset:
+        """Open one mag of a layer."""
+        return open_variables(*open_stored(url, layer, mag), bounding_box)
 
 
 class N5Backend(LayersBackend):
@@ -173,6 +179,20 @@ class WkwBackend(LayersBackend):
 
     description: ClassVar[str] = "webKNOSSOS-wrap (WKW) layers and WEBKNOSSOS datasets"
     format_name: ClassVar[str] = "webknossos"
+
+    def open_level(
+        self,
+        url: str | os.PathLike[str],
+        layer: str | None,
+        mag: Mag | str | None,
+        bounding_box: BoundingBox | str | Sequence[Any] | None,
+    ) -> xr.Dataset:
+        """Open one mag of a layer, or of all layers of a dataset."""
+        if layer is None and not isinstance(mag, str):
+            located = find(url)
+            if len(located.layers) > 1:
+                return open_layers(located, mag, bounding_box)
+        return super().open_level(url, layer, mag, bounding_box)
 
     def open_groups_as_dict(  # type: ignore[override]
         self,

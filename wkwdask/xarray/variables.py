@@ -45,15 +45,20 @@ class WkwArray(BackendArray):
 
 
 def open_variables(
-    layer: Image, volume: StoredArray, bounding_box: BoundingBox | str | Sequence[Any] | None = None
+    layer: Image,
+    volume: StoredArray,
+    bounding_box: BoundingBox | str | Sequence[Any] | None = None,
+    extent: BoundingBox | None = None,
 ) -> xr.Dataset:
-    """Return the variable and the coordinates of one mag, or of a part of it."""
+    """Return the variable and the coordinates of one mag, of a part of it, or of an extent in which
+    the rest is zero."""
     from wkwdask.graphs.read import box_reader
 
-    box = parse_box_of(volume, bounding_box)
+    data = parse_box_of(volume, bounding_box)
+    box = extent or data
     one_channel = volume.num_channels == 1
     reader = box_reader(
-        volume, box, box.topleft, "xyz" if one_channel else "cxyz", 0 if one_channel else None
+        volume, data, box, "xyz" if one_channel else "cxyz", 0 if one_channel else None
     )
     voxel_size = layer.voxel_size_of(volume)
     coordinates = {
