@@ -441,7 +441,8 @@ NAMES_FORMATS = {
     "ids.survey": "datasource-properties.json",
     # meshes are files of one format
     "meshing.grid": "positions in a fragment",
-    "meshing.tasks": "manifests",
+    "meshing.fragments": "levels of a manifest",
+    "meshing.shard_tasks": "manifests and shards",
     "meshing.plan": "info of a volume and of its meshes",
     # what follows goes when options and summaries are asked of the registry
     "api.checks": "verify",

@@ -13,7 +13,7 @@ import pytest
 from faults.drivers import stopping, tasks_run_by
 from faults.trees import leftovers
 from support.commands import run_here
-from support.mesh_files import num_levels, num_open_edges, read_level, volume, voxelised
+from support.mesh_files import labels_of, num_levels, num_open_edges, read_level, volume, voxelised
 
 import wkwdask
 from wkwdask.errors import (
@@ -57,10 +57,6 @@ def cells(tmp_path):
     return save(tmp_path / "cells", boxes())
 
 
-def meshed_labels(folder):
-    return sorted(int(path.name) for path in Path(folder).iterdir() if path.name.isdigit())
-
-
 def files_of(folder):
     return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
@@ -77,7 +73,7 @@ def test_info_names_the_meshes(tmp_path, cells):
     assert report.note.startswith("3 labels; ")
     assert json.loads((tmp_path / "cells" / "info").read_bytes()) == {**before, "mesh": "mesh"}
     folder = tmp_path / "cells" / "mesh"
-    assert meshed_labels(folder) == [1, 2, 3]
+    assert labels_of(folder) == [1, 2, 3]
     assert [num_levels(folder, label) for label in (1, 2, 3)] == [3, 3, 1]
     assert leftovers(tmp_path) == []
     assert (wkwdask.read(cells)[0] == boxes()).all()
@@ -121,23 +117,23 @@ def test_coarser_mags_have_the_same_place(tmp_path):
 def test_labels_that_are_chosen(tmp_path, cells):
     folder = tmp_path / "cells" / "mesh"
     report = wkwdask.meshes(cells, ids=[2, 9], cell=12)
-    assert meshed_labels(folder) == [2]
+    assert labels_of(folder) == [2]
     assert "1 label of ids not found: 9" in report.note
     (tmp_path / "ids.txt").write_text("3\n\n1\n")
     wkwdask.meshes(cells, ids=tmp_path / "ids.txt", existing="overwrite")
-    assert meshed_labels(folder) == [1, 3]
+    assert labels_of(folder) == [1, 3]
     report = wkwdask.meshes(cells, min_voxels=7, cell=12, existing="overwrite")
-    assert meshed_labels(folder) == [1, 2]
+    assert labels_of(folder) == [1, 2]
     assert "1 label smaller than min_voxels: 3" in report.note
 
 
 def test_mapped_labels_share_a_mesh(tmp_path, cells):
     folder = tmp_path / "cells" / "mesh"
     wkwdask.meshes(cells, mapping={1: LARGE, 3: LARGE}, cell=12, error=0)
-    assert meshed_labels(folder) == [2, LARGE]
+    assert labels_of(folder) == [2, LARGE]
     assert (inside(folder, LARGE) == np.isin(boxes(), [1, 3])).all()
     wkwdask.meshes(cells, mapping={1: 7, 3: 7}, ids=[7], cell=12, existing="overwrite")
-    assert meshed_labels(folder) == [7]
+    assert labels_of(folder) == [7]
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int32, np.uint64])
@@ -147,7 +143,7 @@ def test_types_of_labels(tmp_path, dtype):
     labels[labels == 2] = largest
     url = save(tmp_path / "v", labels, offset=(-40, 7, -1))
     wkwdask.meshes(url, error=0, cell=16)
-    assert meshed_labels(tmp_path / "v" / "mesh") == [1, 3, largest]
+    assert labels_of(tmp_path / "v" / "mesh") == [1, 3, largest]
     found = inside(tmp_path / "v" / "mesh", largest, offset=(-40, 7, -1))
     assert (found == (labels == largest)).all()
 
@@ -177,7 +173,7 @@ def test_a_part_of_the_volume(tmp_path, cells):
     part = tuple(slice(a - o, b - o) for a, b, o in zip(*where, OFFSET, strict=True))
     labels[part] = boxes()[part]
     folder = tmp_path / "cells" / "mesh"
-    assert meshed_labels(folder) == [1, 2]
+    assert labels_of(folder) == [1, 2]
     for label in (1, 2):
         assert (inside(folder, label) == (labels == label)).all()
 
@@ -284,7 +280,7 @@ def test_a_changed_source_is_not_resumed(tmp_path, cells):
         wkwdask.meshes(cells, cell=12)
     with pytest.warns(wkwdask.errors.DiscardWarning):
         wkwdask.meshes(cells, cell=12, existing="restart")
-    assert meshed_labels(tmp_path / "cells" / "mesh") == [1, 2, 3, 9]
+    assert labels_of(tmp_path / "cells" / "mesh") == [1, 2, 3, 9]
 
 
 def test_interrupted_jobs_are_cancelled_and_cleaned(tmp_path, cells):
@@ -423,7 +419,7 @@ def test_the_command(tmp_path, cells):
     done = run_here("meshes", cells, "--ids", tmp_path / "ids.txt", "--cell", "12", "--lods", "2")
     assert done.returncode == 0, done.stderr
     assert "1 label; " in done.stdout
-    assert meshed_labels(tmp_path / "cells" / "mesh") == [1]
+    assert labels_of(tmp_path / "cells" / "mesh") == [1]
     again = run_here("meshes", cells)
     assert again.returncode == 1
     assert "--overwrite" in again.stderr

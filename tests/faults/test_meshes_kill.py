@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from functools import partial
 
 import dask
 import numpy as np
@@ -27,8 +28,8 @@ def make_volume(folder):
     wkwdask.save(labels, url, voxel_size=(4, 4, 35), category="segmentation")
 
 
-def mesh(folder):
-    wkwdask.meshes(f"precomputed://{folder}", cell=14)
+def make_meshes(folder, sharded):
+    wkwdask.meshes(f"precomputed://{folder}", cell=14, sharded=sharded)
 
 
 def seen_in(folder):
@@ -42,7 +43,13 @@ def seen_in(folder):
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_killed_at_any_step(tmp_path):
+@pytest.mark.parametrize(
+    ("sharded", "names"),
+    [(True, ["0.shard", "info"]), (False, ["1", "1.index", "2", "2.index", "info"])],
+    ids=["sharded", "unsharded"],
+)
+def test_killed_at_any_step(tmp_path, sharded, names):
+    mesh = partial(make_meshes, sharded=sharded)
     with dask.config.set(scheduler="synchronous"):
         for folder in ("first", "whole"):
             make_volume(tmp_path / folder)
@@ -50,7 +57,7 @@ def test_killed_at_any_step(tmp_path):
         changes, _ = killed_at(0, mesh, tmp_path / "whole")
     expected = seen_in(tmp_path / "whole")
     assert changes > 30
-    assert sorted(expected[1]) == ["1", "1.index", "2", "2.index", "info"]
+    assert sorted(expected[1]) == names
     states = []
     for _ in killed_at_each(
         range(1, changes + 1, 1 if KILLS else max(1, changes // 12)),

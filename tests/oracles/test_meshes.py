@@ -13,8 +13,8 @@ LENGTHS = (8.0, 6.0, 30.0)
 LARGE = 2**53 + 1
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+@pytest.fixture(scope="module", params=[True, False], ids=["sharded", "unsharded"])
+def folder(tmp_path_factory, request):
     """Two tubes through several cells, one of them with an id that no double can hold."""
     folder = tmp_path_factory.mktemp("meshes") / "volume"
     x, y, z = np.ogrid[:90, :40, :30]
@@ -23,7 +23,7 @@ def folder(tmp_path_factory):
     labels[((y - 28) ** 2 + (z - 16) ** 2 < 40) & (x < 60)] = 7
     url = f"precomputed://{folder}"
     wkwdask.save(labels, url, offset=(-20, 1000, 3), voxel_size=LENGTHS, category="segmentation")
-    wkwdask.meshes(url, cell=16)
+    wkwdask.meshes(url, cell=16, sharded=request.param)
     return folder
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -16,8 +17,7 @@ def read_fragments(folder, label):
     info = json.loads((Path(folder) / "info").read_text())
     largest = 2 ** info["vertex_quantization_bits"] - 1
     transform = np.array(info["transform"], float).reshape(3, 4)
-    raw = (Path(folder) / f"{label}.index").read_bytes()
-    data = (Path(folder) / str(label)).read_bytes()
+    raw, data = _read_label(Path(folder), info, label)
     shape, origin = np.frombuffer(raw, "<f4", 6).astype(float).reshape(2, 3)
     num_lods = int(np.frombuffer(raw, "<u4", 1, 24)[0])
     at = 28
@@ -28,7 +28,8 @@ def read_fragments(folder, label):
     at += 12 * num_lods
     counts = np.frombuffer(raw, "<u4", num_lods, at)
     at += 4 * num_lods
-    start = 0
+    start = len(data) - sum(_sizes(raw, at, counts.tolist()))
+    assert start == 0 or "sharding" in info
     for lod, count in enumerate(counts.tolist()):
         cells = np.frombuffer(raw, "<u4", 3 * count, at).reshape(3, count).T
         at += 12 * count
@@ -50,6 +51,51 @@ def read_fragments(folder, label):
             )
     assert start == len(data)
     assert at == len(raw)
+
+
+def _sizes(raw, at, counts):
+    """Yield the sizes of fragments."""
+    for count in counts:
+        yield from np.frombuffer(raw, "<u4", count, at + 12 * count).tolist()
+        at += 16 * count
+
+
+def _read_label(folder, info, label):
+    """Return a manifest, and the bytes of fragments; in a shard, all bytes before the manifest."""
+    if "sharding" not in info:
+        return (folder / f"{label}.index").read_bytes(), (folder / str(label)).read_bytes()
+    for path in folder.glob("*.shard"):
+        shard = path.read_bytes()
+        for ids, starts, sizes in _minishards(shard, info["sharding"]):
+            if label in ids:
+                row = ids.index(label)
+                start, end = starts[row], starts[row] + sizes[row]
+                return gzip.decompress(shard[start:end]), shard[:start]
+    raise KeyError(label)
+
+
+def _minishards(shard, sharding):
+    """Yield ids, starts and sizes of the minishards of a shard (neuroglancer,
+    ``precomputed/sharded.rst``)."""
+    assert sharding["minishard_index_encoding"] == sharding["data_encoding"] == "gzip"
+    base = 16 << sharding["minishard_bits"]
+    for start, end in np.frombuffer(shard[:base], "<u8").reshape(-1, 2).tolist():
+        if start < end:
+            table = gzip.decompress(shard[base + start : base + end])
+            ids, gaps, sizes = np.frombuffer(table, "<u8").reshape(3, -1)
+            starts = np.cumsum(gaps) + np.cumsum(sizes) - sizes + base
+            yield np.cumsum(ids).tolist(), starts.tolist(), sizes.tolist()
+
+
+def labels_of(folder):
+    """Return the labels that have a mesh, ascending."""
+    folder = Path(folder)
+    info = json.loads((folder / "info").read_text())
+    if "sharding" not in info:
+        return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
+    shards = [path.read_bytes() for path in folder.glob("*.shard")]
+    tables = [table for shard in shards for table in _minishards(shard, info["sharding"])]
+    return sorted(label for ids, *_ in tables for label in ids)
 
 
 def read_level(folder, label, lod):

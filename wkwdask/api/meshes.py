@@ -32,6 +32,7 @@ def meshes(
     min_voxels: int = 0,
     where: BoundingBox | Sequence[Sequence[int]] | None = None,
     close: bool = True,
+    sharded: bool = True,
     existing: Literal["error", "resume", "overwrite", "restart"] = "error",
     dry_run: bool = False,
     force_space: bool = False,
@@ -84,6 +85,8 @@ def meshes(
         of the mag along x, y, z.
     close : bool
         Close meshes at the border of the box. Open ones end half a voxel before it.
+    sharded : bool
+        Write the meshes of many labels into one file. Otherwise each label has two files.
     existing : {"error", "resume", "overwrite", "restart"}
         Action if the folder exists, or if ``info`` names another one. ``"overwrite"`` replaces
         them, and only a folder of meshes is replaced. An interrupted job is resumed, except by
@@ -128,11 +131,11 @@ def meshes(
 
     Notes
     -----
-    A mesh has the format ``neuroglancer_multilod_draco`` (neuroglancer, ``precomputed/meshes.rst``)
-    without shards: a file of fragments and a manifest for each label. Vertices of the finest level
-    lie between the centres of voxels, as marching cubes places them. A surface from which
-    simplification would remove a vertex at a plane between cells stays as it is; the report counts
-    them.
+    The format is ``neuroglancer_multilod_draco`` (neuroglancer, ``precomputed/meshes.rst``). A
+    shard has at most about 128 MiB, and more only for one label that is larger. Vertices of the
+    finest level lie between the centres of voxels, as marching cubes places them. A surface from
+    which simplification would remove a vertex at a plane between cells stays as it is; the report
+    counts them.
 
     Examples
     --------
@@ -150,7 +153,7 @@ def meshes(
     from wkwdask.graphs.runners import run_plan
 
     options = MeshOptions(
-        lods, error, reduction, cell, simplifier, where, ids, mapping, min_voxels, close
+        lods, error, reduction, cell, simplifier, where, ids, mapping, min_voxels, close, sharded
     )
     plan = lay_out_meshes(source, target, (layer, mag_or_key(mag)), options, existing)
     return plan.describe() if dry_run else run_plan(plan, force_space=force_space)

@@ -71,6 +71,12 @@ from wkwdask.cli.options import resume_options, runs_on_cluster, space_option, w
     help="Close meshes at the border of the box, or leave them open.",
 )
 @click.option(
+    "--sharded/--unsharded",
+    default=True,
+    show_default=True,
+    help="Write the meshes of many labels into one file, or two files for each label.",
+)
+@click.option(
     "--dry-run", is_flag=True, help="Estimate faces, bytes and memory from a sample; write nothing."
 )
 @resume_options("Replace existing meshes; continue an interrupted run.")

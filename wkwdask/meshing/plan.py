@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.formats.precomputed.info import base_resolution
+from wkwdask.formats.precomputed.mesh_writer import choose_mesh_sharding
 from wkwdask.formats.precomputed.meshes import (
     MeshEdit,
     check_mesh_folder,
@@ -25,14 +26,13 @@ from wkwdask.ids.remap_layer import open_id_source
 from wkwdask.ids.survey import open_layer
 from wkwdask.meshing.cell_file import CellFile
 from wkwdask.meshing.grid import CellGrid
+from wkwdask.meshing.shard_tasks import MeshFiles, batches, sort_job, write_job
 from wkwdask.meshing.surface import SIMPLIFIERS, Simplifier, check_packages, encode
 from wkwdask.meshing.tasks import (
     Meshing,
     cells_to_mesh,
-    check_complete,
     join_job,
     mesh_job,
-    write_job,
 )
 from wkwdask.model.levels import lengths_in
 from wkwdask.model.summary import counted, format_nbytes
@@ -93,6 +93,7 @@ class MeshOptions:
     mapping: Any = None
     min_voxels: int = 0
     close: bool = True
+    sharded: bool = True
 
     def check(self) -> None:
         """Raise a ValueError for invalid options."""
@@ -170,6 +171,10 @@ class _Totals:
     without_surface: tuple[int, ...] = ()
     missing: tuple[int, ...] = ()
     """Labels that were asked for and not found."""
+    cells: list[npt.NDArray[np.int64]] = field(default_factory=list)
+    """Cells of each level: level, x, y, z."""
+    fragments: list[npt.NDArray[np.int64]] = field(default_factory=list)
+    """Number and bytes of the fragments of each of these cells."""
 
     def __str__(self) -> str:
         of_levels = ", ".join(f"{number:,}" for number in self.faces)
@@ -210,6 +215,7 @@ class Meshes(Plan):
     ids: Ids | None
     """Labels to mesh, ascending."""
     mapping: IdSource | None
+    is_sharded: bool
 
     def phases(self) -> Generator[Phase, str, Outcome]:
         """Mesh all cells, join them level by level, and write the files of labels."""
@@ -221,12 +227,18 @@ class Meshes(Plan):
             lod += 1
             yield Phase(join_job(meshing, lod, _triples(cells)), f"level of detail {lod} of {name}")
             cells = self._finish_level(meshing, totals, lod, cells)
-        target = store_at(meshing.target)
+        counts, nbytes = np.concatenate(totals.fragments).T
+        sharding = choose_mesh_sharding(totals.num_labels, int(nbytes.sum()))
+        files = MeshFiles(meshing, sharding, self.is_sharded)
+        of_labels = f"files of {counted(totals.num_labels, 'label')}"
+        sorting = list(batches(np.concatenate(totals.cells), counts, nbytes))
+        yield Phase(sort_job(files, sorting), f"fragments for {of_labels}")
+        edge, target = math.prod(meshing.grid.lengths_nm) ** (1 / 3), store_at(meshing.target)
         target.make()
-        edge = math.prod(meshing.grid.lengths_nm) ** (1 / 3)
-        target.put("info", format_mesh_info(meshing.grid.origin_nm, edge))
-        yield Phase(write_job(meshing, lod + 1), f"files of {counted(totals.num_labels, 'label')}")
-        check_complete(meshing.target, totals.num_labels)
+        info = format_mesh_info(meshing.grid.origin_nm, edge, sharding if self.is_sharded else None)
+        target.put("info", info)
+        yield Phase(write_job(files, len(sorting)), of_labels)
+        files.check_complete(totals.num_labels)
         return Outcome((), str(totals))
 
     def _with_tables(self) -> Meshing:
@@ -285,6 +297,9 @@ class Meshes(Plan):
         dropped: Ids,
     ) -> npt.NDArray[np.int64]:
         totals.faces += (sum(file.record["faces"] for file in files),)
+        totals.cells.append(np.insert(cells, 0, lod, axis=1))
+        of_cells = [[len(file.labels), file.record["nbytes"]] for file in files]
+        totals.fragments.append(np.array(of_cells, np.int64).reshape(-1, 2))
         totals.num_kept += sum(file.record["kept"] for file in files)
         labels = np.concatenate([np.zeros(0, np.uint64), *(file.labels for file in files)])
         unique, counts = np.unique(labels, return_counts=True)
@@ -306,7 +321,7 @@ class Meshes(Plan):
             self.staged.parent,
             most,
             0,
-            lambda _: Size(0, 4 * self._estimate().nbytes, 0),
+            lambda _: Size(0, 5 * self._estimate().nbytes, 0),
             self.staged.count_leftovers,
         )
 
@@ -415,6 +430,7 @@ def lay_out_meshes(
         mapping=None if mapping is None else mapping.digest(),
         min_voxels=options.min_voxels,
         close=int(options.close),
+        sharded=int(options.sharded),
         input=source_token(source),
         states=digest_of_cells([source.files.occupied((options.cell,) * 3)]),
     )
@@ -447,7 +463,9 @@ def lay_out_meshes(
         staged.built,
         ids is not None,
     )
-    return Meshes(staged, meshing, cells, num_levels, options.min_voxels, ids, mapping)
+    return Meshes(
+        staged, meshing, cells, num_levels, options.min_voxels, ids, mapping, options.sharded
+    )
 
 
 def _target_folder(opened: OpenedMag, target: str | os.PathLike[str] | None) -> str:

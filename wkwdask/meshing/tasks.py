@@ -1,5 +1,4 @@
-"""Tasks that make meshes: surfaces of cells, their union in coarser levels of detail, and the files
-of labels."""
+"""Tasks that make meshes: surfaces of cells, and their union in coarser levels of detail."""
 
 from __future__ import annotations
 
@@ -8,9 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wkwdask.errors import CorruptError, IncompleteWriteError
-from wkwdask.formats.precomputed.meshes import MANIFEST_SUFFIX, LevelOfDetail, format_manifest
-from wkwdask.geometry import morton
+from wkwdask.errors import CorruptError
 from wkwdask.geometry.bounding_box import part_of_array
 from wkwdask.geometry.vectors import divide, minus
 from wkwdask.ids.arrays_file import ArraysFile, format_arrays
@@ -55,7 +52,7 @@ class Meshing:
     reduction: float
     """Most faces of a level for each face of the next."""
     num_groups: int
-    """Number of tasks that write the files of labels."""
+    """Number of groups of labels, of which a task holds one at a time."""
     folder: str
     """Folder of scratch files."""
     target: str
@@ -218,35 +215,6 @@ class Meshing:
         inside = cells[(cells >> 1 == cell).all(axis=1)]
         return [(x, y, z) for x, y, z in inside.tolist()]
 
-    # ------------------------------------------------------------------------- files of labels
-
-    def write_labels(self, group: int, num_levels: int) -> int:
-        """Write the files of the labels of a group; return their number."""
-        dropped = self.level(0).read("dropped")
-        found: dict[int, list[list[tuple[int, Vec3, bytes]]]] = {}
-        for lod in range(num_levels):
-            cells = self.level(lod).read("cells")
-            codes = morton.encode(cells).tolist()
-            for code, (x, y, z) in sorted(zip(codes, cells.tolist(), strict=True)):
-                for label, data in CellFile(self.folder, lod, (x, y, z)).fragments(group):
-                    levels = found.setdefault(label, [])
-                    while len(levels) <= lod:
-                        levels.append([])
-                    levels[lod].append((code, (x, y, z), data))
-        store, num_written = store_at(self.target), 0
-        for label, levels in found.items():
-            if _contains(dropped, label):
-                continue
-            listed = [
-                LevelOfDetail(np.array([cell for _, cell, _ in level]), [len(d) for *_, d in level])
-                for level in levels
-            ]
-            shape = [self.grid.edge * length for length in self.grid.lengths_nm]
-            store.put(str(label), b"".join(data for level in levels for *_, data in level))
-            store.put(f"{label}{MANIFEST_SUFFIX}", format_manifest(shape, listed))
-            num_written += 1
-        return num_written
-
 
 def _contains(ids: npt.NDArray[np.uint64], label: int) -> bool:
     """Check whether ascending ids contain one."""
@@ -324,23 +292,6 @@ class JoinSpec:
         return Result(())
 
 
-@dataclass(frozen=True, slots=True)
-class GroupSpec:
-    """Task that writes the files of the labels of one group."""
-
-    meshing: Meshing
-    group: int
-    num_levels: int
-
-    def task(self) -> Task:
-        return Task(
-            f"files of labels, group {self.group}", f"write {self.group}", GroupSpec.run, self
-        )
-
-    def run(self) -> Result:
-        return Result((), value=self.meshing.write_labels(self.group, self.num_levels))
-
-
 def mesh_job(meshing: Meshing, cells: Iterable[Vec3]) -> ScratchJob:
     """Return the job that makes the surfaces of all cells. It raises an error if the source has
     changed since an earlier start."""
@@ -358,20 +309,3 @@ def join_job(meshing: Meshing, lod: int, cells: Iterable[Vec3]) -> ScratchJob:
         [JoinSpec(meshing, lod, cell).task() for cell in cells],
         lambda task, _: meshing.is_written(lod, task.spec.cell),
     )
-
-
-def write_job(meshing: Meshing, num_levels: int) -> ScratchJob:
-    """Return the job that writes the files of all labels."""
-    tasks = [GroupSpec(meshing, group, num_levels).task() for group in range(meshing.num_groups)]
-    return ScratchJob(tasks, lambda *_: True)  # each file was written whole
-
-
-def check_complete(folder: str, expected: int) -> None:
-    """Raise an error unless each label has its two files."""
-    names = store_at(folder).names()
-    found = sum(name.endswith(MANIFEST_SUFFIX) for name in names)
-    if found != expected or len(names) != 2 * expected + 1:
-        raise IncompleteWriteError(
-            f"{folder}: {found} labels have files, expected {expected}; "
-            'existing="restart" starts over'
-        )

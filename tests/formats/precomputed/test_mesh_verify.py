@@ -36,7 +36,7 @@ def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("meshes") / "cells"
     url = f"precomputed://{folder}"
     wkwdask.save(labels(), url, voxel_size=(8, 6, 30), category="segmentation")
-    wkwdask.meshes(url, cell=12)
+    wkwdask.meshes(url, cell=12, sharded=False)
     return folder
 
 

@@ -15,6 +15,7 @@ from wkwdask.formats.edits import DocumentEdit
 from wkwdask.formats.precomputed.info import FILE_NAME
 from wkwdask.formats.precomputed.info_file import read_info, update_info
 from wkwdask.formats.precomputed.layer import is_volume
+from wkwdask.formats.precomputed.sharding import format_sharding
 from wkwdask.formats.replaceable import replaces
 from wkwdask.model.json_text import format_json
 from wkwdask.model.placement import job_in
@@ -28,13 +29,14 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.formats.precomputed.info import VolumeInfo
+    from wkwdask.formats.precomputed.sharding import Sharding
 
 TYPE = "neuroglancer_multilod_draco"
 BITS = 16
 """Bits of a coordinate of a vertex in its fragment."""
 LARGEST = (1 << BITS) - 1
 MANIFEST_SUFFIX = ".index"
-_FILE = re.compile(r"\d+(\.index)?|info")
+_FILE = re.compile(r"\d+(\.index)?|[0-9a-f]+\.shard|info")
 _SEGMENTATION = "segmentation"
 
 
@@ -68,16 +70,18 @@ def format_manifest(chunk_shape: Sequence[float], levels: Sequence[LevelOfDetail
     return b"".join(part.tobytes() for part in parts)
 
 
-def format_mesh_info(origin: Sequence[float], edge: float) -> bytes:
+def format_mesh_info(origin: Sequence[float], edge: float, sharding: Sharding | None) -> bytes:
     """Return the ``info`` of a folder of meshes whose grid of cells begins at a point, and whose
     finest level shows details of some size [nm]."""
     x, y, z = origin
-    document = {
+    document: dict[str, Any] = {
         "@type": TYPE,
         "vertex_quantization_bits": BITS,
         "transform": [1, 0, 0, x, 0, 1, 0, y, 0, 0, 1, z],
         "lod_scale_multiplier": edge,
     }
+    if sharding is not None:
+        document["sharding"] = format_sharding(sharding)
     return format_json(document).encode()
 
 
