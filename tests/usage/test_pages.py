@@ -57,9 +57,11 @@ PACKAGES = {
     "ngff-zarr": "ngff_zarr",
     "scikit-image": "skimage",
     "stardist": "stardist",
+    "tensorstore": "tensorstore",
     "torch": "torch",
     "volara": "volara",
     "webknossos": "webknossos",
+    "zarr-python": "zarr",
 }
 """Titles of blocks, and the packages that they need."""
 
