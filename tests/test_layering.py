@@ -92,6 +92,7 @@ BY_PATH = {
     "runs.garbage": "temporary files of killed jobs",
     "runs.job_folder": "publishes folders",
     "runs.staged": "folders that a job has created; the size of interrupted jobs",
+    "runs.staged_files": "the size of results in buckets",
     "verbs.remove": "counts and deletes folders",
     "verbs.update.in_place": "temporary files of killed jobs",
     "verbs.update.new_levels": "copies of objects",

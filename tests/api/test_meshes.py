@@ -345,8 +345,8 @@ def test_wrong_targets(tmp_path, cells):
         wkwdask.meshes(cells, tmp_path / "nothing" / "mesh")
     with pytest.raises(ValueError, match="is a volume; name a folder for meshes in it"):
         wkwdask.meshes(cells, cells)
-    with pytest.raises(UnsupportedError, match="meshes are written to folders"):
-        wkwdask.meshes(cells, "precomputed://s3://bucket/cells/mesh")
+    with pytest.raises(UnsupportedError, match="remote locations are read-only"):
+        wkwdask.meshes(cells, "precomputed://https://host/cells/mesh")
     wkwdask.save(boxes(), tmp_path / "seg" / "1", offset=OFFSET)
     with pytest.raises(ValueError, match="name the folder of the meshes"):
         wkwdask.meshes(tmp_path / "seg" / "1")

@@ -14,10 +14,16 @@ import numpy as np
 import wkwdask
 from wkwdask.errors import DiscardWarning
 from wkwdask.formats.opening import find
+from wkwdask.formats.registry import opening_format
 from wkwdask.store import leases
 from wkwdask.store.objects import object_store
+from wkwdask.store.store import store_at
 
 VOXELS = np.random.default_rng(1).integers(1, 255, (1, 20, 18, 20), np.uint8)
+
+
+LABELS = np.zeros(VOXELS.shape, np.uint32)
+LABELS[:, 3:17, 2:9, 4:18], LABELS[:, 3:9, 9:15, 4:8] = 5, 6
 
 
 def save(image, voxels=VOXELS, **options):
@@ -39,12 +45,16 @@ JOBS = {
     "convert": lambda folder: wkwdask.convert(image_in(folder), new_image(folder)),
     "update": lambda folder: wkwdask.build_pyramid(image_in(folder), update=True),
     "new image": lambda folder: save(new_image(folder)),
+    "meshes": lambda folder: wkwdask.meshes(image_in(folder), cell=9),
 }
 """Each of them makes the same of the same image."""
 
 
 def start_image(name, folder):
     """Make the image on which a job works."""
+    if name == "meshes":
+        save(image_in(folder), LABELS, category="segmentation")
+        return
     save(image_in(folder))
     if name != "pyramid":
         JOBS["pyramid"](folder)
@@ -67,16 +77,29 @@ def run(name, folder):
 
 
 def levels(url):
-    """Return the voxels of all levels that readers see; None if there is no image."""
+    """Return the voxels of all levels that readers see, and the files of meshes; None if there is
+    no image."""
     try:
         layers = find(url).layers
     except (wkwdask.MissingError, wkwdask.UnsupportedError):
         return None
-    return {
+    meshes = {
+        name: data
+        for folder in filter(None, (opening_format(url).mesh_folder(each) for each in layers))
+        for name, data in files_in(folder)
+    }
+    return meshes | {
         level.mag.name: wkwdask.read(url, mag=level.mag).tobytes()
         for layer in layers
         for level in layer.levels
     }
+
+
+def files_in(folder):
+    """Yield names and contents of files that are no records."""
+    store = store_at(folder)
+    names = [name for name in store.names() if not name.startswith(".")]
+    yield from zip(names, store.read_whole(names, 1 << 24), strict=True)
 
 
 def visible(folder):

@@ -23,6 +23,12 @@ from wkwdask.store.store import store_at
 
 pytestmark = [pytest.mark.needs("obstore", "zarr"), pytest.mark.checks_more]
 IS_NIGHT = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+NAMES = [
+    pytest.param(name, marks=pytest.mark.needs("zmesh", "DracoPy", "pyfqmr"))
+    if name == "meshes"
+    else name
+    for name in JOBS
+]
 _numbers = itertools.count()
 _WAIT_SECONDS = 240  # on a busy machine
 
@@ -132,7 +138,7 @@ def problems_of(place, name, folder, when):
         yield f"{when}: clean removes what is listed"
 
 
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("name", NAMES)
 def test_killed(place, name, tmp_path):
     number, problems = requests_of(place, name, tmp_path), []
     for n, is_done in itertools.product(chosen(number, 1), (False, True)):
@@ -152,7 +158,7 @@ def test_killed(place, name, tmp_path):
     assert not problems, "\n".join(problems[:20])
 
 
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("name", NAMES)
 def test_stopped_taken_over_and_woken_up(place, name, tmp_path, monkeypatch):
     monkeypatch.setattr(leases, "TTL_SECONDS", -10.0)
     number, problems = requests_of(place, name, tmp_path), []

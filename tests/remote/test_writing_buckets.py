@@ -73,6 +73,44 @@ def test_an_image_and_its_pyramid(bucket, image):
     assert [name for name in names if any(word in name for word in records)] == []
 
 
+@pytest.mark.needs("zmesh", "DracoPy", "pyfqmr")
+def test_meshes(bucket, tmp_path):
+    labels = np.zeros((1, 40, 30, 20), np.uint32)
+    labels[:, 3:35, 4:12, 4:16], labels[:, 3:40, 15:25, 4:16] = 1, 2**30
+    url, local = f"precomputed://{bucket}/v", f"precomputed://{tmp_path / 'v'}"
+    for volume in (url, local):
+        wkwdask.save(labels, volume, voxel_size=(4, 4, 8), category="segmentation")
+        wkwdask.meshes(volume, cell=12)
+    expected = {p.name: p.read_bytes() for p in (tmp_path / "v" / "mesh").iterdir()}
+
+    def stored():
+        (info,) = store_at(f"{bucket}/v").read_whole(["info"], 1 << 20)
+        store = store_at(f"{bucket}/v/{json.loads(info)['mesh']}")
+        names = [name for name in store.names() if not name.startswith(".")]
+        return store.url, dict(zip(names, store.read_whole(names, 1 << 20), strict=True))
+
+    folder, files = stored()
+    assert files == expected
+    assert job_in(folder)
+    verified = wkwdask.verify(url)
+    assert verified.is_sound
+    assert verified.mags[-1].nbytes == sum(map(len, expected.values())) - len(expected["info"])
+    with pytest.raises(ExistsError, match=r"mesh.*: already exists"):
+        wkwdask.meshes(url, cell=12)
+    with pytest.raises(ExistsError, match="info: names the meshes in 'mesh"):
+        wkwdask.meshes(url, f"{url}/other", cell=12)
+    wkwdask.meshes(url, cell=14, existing="overwrite")
+    assert stored()[0] != folder
+    assert store_at(folder).names()  # for readers that opened the volume before
+    assert wkwdask.clean(url, grace_seconds=0) == [folder]
+    assert not store_at(folder).names()
+    assert wkwdask.verify(url).is_sound
+    left = stored()[0]
+    wkwdask.rm(url)
+    assert left in wkwdask.clean(url, grace_seconds=0)
+    assert not store_at(left).names()
+
+
 @pytest.mark.parametrize("image", IMAGES)
 @pytest.mark.parametrize("shards", [None, False])
 def test_regions(bucket, image, shards):

@@ -51,9 +51,9 @@ def meshes(
     source : str or path
         A dataset, a layer or a mag with labels, in any format.
     target : str or path, optional
-        Folder for the meshes, inside a Neuroglancer precomputed segmentation on disk, such as
-        ``precomputed://volume/mesh``; by default the folder ``mesh`` of the source, if that is such
-        a volume.
+        Folder for the meshes, inside a Neuroglancer precomputed segmentation on disk or in a
+        bucket, such as ``precomputed://volume/mesh``; by default the folder ``mesh`` of the source,
+        if that is such a volume.
     layer : str, optional
         The layer with the labels; may be omitted if there is only one, or only one segmentation.
     mag : Mag, str, int or sequence of 3 int, optional
@@ -125,7 +125,8 @@ def meshes(
     TypeError
         The labels are not integers.
     UnsupportedError
-        The target is in a bucket, or another version of ``meshoptimizer`` is installed.
+        The target is on a server that is only read, or another version of ``meshoptimizer`` is
+        installed.
     ValueError
         An option is invalid, the target is not inside a segmentation, or a label is negative.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.errors import FormatError, MissingError, UnsupportedError
+from wkwdask.errors import FormatError, MissingError
 from wkwdask.formats.precomputed.info import base_resolution
 from wkwdask.formats.precomputed.mesh_writer import choose_mesh_sharding
 from wkwdask.formats.precomputed.meshes import (
@@ -35,13 +35,14 @@ from wkwdask.meshing.tasks import (
     mesh_job,
 )
 from wkwdask.model.levels import lengths_in
+from wkwdask.model.placement import plain_name
 from wkwdask.model.summary import counted, format_nbytes
 from wkwdask.model.volume import voxel_nbytes
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.space import Need, Size
 from wkwdask.runs.staged import settings_of, stage
 from wkwdask.runs.staged_files import StagedFiles
-from wkwdask.store.paths import basename, dirname, is_bucket, local_path
+from wkwdask.store.paths import basename, dirname, local_path, target_path
 from wkwdask.store.store import store_at
 from wkwdask.verbs.sources import (
     box_setting,
@@ -480,12 +481,7 @@ def _target_folder(opened: OpenedMag, target: str | os.PathLike[str] | None) -> 
         folder = f"{volume}/{_MESH_FOLDER}"
     else:
         folder = location_of(target)
-    if is_bucket(folder):
-        raise UnsupportedError(
-            f"{folder}: meshes are written to folders; write them to a local or shared one, and "
-            "copy it with the tool of the provider"
-        )
-    return local_path(folder)
+    return plain_name(target_path(folder))
 
 
 def _parse_ids(ids: str | os.PathLike[str] | Sequence[int]) -> Ids:

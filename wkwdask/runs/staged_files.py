@@ -1,16 +1,19 @@
 """A file or a folder of files that is no array: built in a job folder, then renamed to its final
-path."""
+path. In a bucket, where nothing is renamed, a folder has a name that contains its job, and the
+document that names it switches to that name."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from wkwdask.model.placement import placed_name
 from wkwdask.runs.job_folder import JobFolder, NewMag
 from wkwdask.runs.job_records import SCRATCH_NAME
 from wkwdask.runs.report import MagReport, Report
 from wkwdask.runs.staged import FINISHED_NOTE, StagedJob
-from wkwdask.store.paths import basename
+from wkwdask.store import by_path
+from wkwdask.store.paths import basename, is_bucket
 from wkwdask.store.store import folders_of, store_at
 
 if TYPE_CHECKING:
@@ -40,7 +43,14 @@ class StagedFiles(StagedJob):
     @property
     def built(self) -> str:
         """Path of the result before it is published."""
+        if is_bucket(self.parent):
+            return placed_name(self.target, self.owner.job)
         return f"{self.root}/{basename(self.target)}"
+
+    @property
+    def _published(self) -> str:
+        """Path of the result after it is published."""
+        return self.built if is_bucket(self.parent) else self.target
 
     @property
     def scratch(self) -> str:
@@ -53,10 +63,14 @@ class StagedFiles(StagedJob):
     def start(self) -> Report | None:
         if self.edit is not None:
             self.edit.check_writable()
-        if self._take_folder() is None:
+        finished = self._take_folder()
+        if finished is None:
             self._check_document()
             return None
-        return self._report(_measure(self.target, sync=False), 0.0, FINISHED_NOTE)
+        place = self.target
+        if is_bucket(self.parent):
+            place = placed_name(place, str(finished["job"]))
+        return self._report(place, _measure(place, sync=False), 0.0, FINISHED_NOTE)
 
     def _check_document(self) -> None:
         """Check under the locks that the document can name the result; on an error, end the job."""
@@ -72,13 +86,24 @@ class StagedFiles(StagedJob):
         job_folder = self._job_folder()
         seconds = job_folder.seconds()
         size = _measure(self.built, sync=True)
-        new = NewMag(basename(self.built), self.target, is_level=False)
-        job_folder.publish([new], self.edit, {})
-        return self._report(size, seconds, note)
+        job_folder.publish([self._result()], self._placed_edit(), {"settings": self.settings})
+        return self._report(self._published, size, seconds, note)
 
-    def _report(self, size: tuple[int, int], seconds: float, note: str) -> Report:
+    def _result(self) -> NewMag:
+        if not is_bucket(self.parent):
+            return NewMag(basename(self.built), self.target, is_level=False)
+        replaced = () if self.edit is None else self.edit.listed_now()
+        return NewMag(None, self.built, replaces=next(iter(replaced), None))
+
+    def _placed_edit(self) -> MetadataEdit | None:
+        """Return the edit of the document as it names the result."""
+        if self.edit is None or not is_bucket(self.parent):
+            return self.edit
+        return self.edit.placed(self.owner.job, None)
+
+    def _report(self, path: str, size: tuple[int, int], seconds: float, note: str) -> Report:
         num_files, nbytes = size
-        entry = MagReport(self.target, num_files, self.voxels, nbytes, None, None, None)
+        entry = MagReport(path, num_files, self.voxels, nbytes, None, None, None)
         return Report((entry,), self.nbytes_in, seconds, note)
 
     def _job_folder(self) -> JobFolder:
@@ -92,6 +117,8 @@ class StagedFiles(StagedJob):
 def _measure(path: str, *, sync: bool) -> tuple[int, int]:
     """Return the number and bytes of a file or of those in a folder, flushed to disk if ``sync`` is
     set."""
+    if is_bucket(path):
+        return by_path.count_tree(path)
     folders, nbytes = folders_of(path), 0
     walked = [(folder, names) for folder, _, names in store_at(path).walk()]  # none in a file
     paths = [f"{folder}/{name}" for folder, names in walked for name in names] if walked else [path]

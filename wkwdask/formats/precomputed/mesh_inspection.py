@@ -72,7 +72,9 @@ class MeshCheck:
                 what = f"{found} bytes", f"{stated}, as its manifest states"
                 faults.add(Fault("mesh.orphan", file.name, *what, offset=stated))
             count = self._fragments(mesh, file, faults)
-        return Findings(faults.to_tuple(), 2, (found or 0) + _nbytes(mesh), count)
+        return Findings(
+            faults.to_tuple(), 2, (stated if found is None else found) + _nbytes(mesh), count
+        )
 
     def _fragments(self, mesh: StoredMesh, file: StoredFile, faults: FaultList) -> int:
         """Decode all fragments of a label; return their number."""
@@ -101,7 +103,7 @@ class MeshCheck:
         path = self.meshes.store.path_of(name)
         try:
             with self.meshes.opened(name) as file:
-                nbytes = file.nbytes or 0
+                nbytes = file.nbytes or self.meshes.store.status(name).st_size
                 count = self._labels_of(file, name, faults)
         except (FormatError, OSError) as error:
             faults.add(_fault("mesh.shard", path, error))

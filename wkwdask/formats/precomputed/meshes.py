@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ from wkwdask.formats.precomputed.layer import is_volume
 from wkwdask.formats.precomputed.sharding import format_sharding
 from wkwdask.formats.replaceable import replaces
 from wkwdask.model.json_text import format_json
-from wkwdask.model.placement import job_in
+from wkwdask.model.placement import job_in, placed_name, plain_name
 from wkwdask.store.documents import check_replaceable
 from wkwdask.store.paths import dirname, is_bucket, is_remote, stated_path
 from wkwdask.store.store import store_at
@@ -102,6 +102,9 @@ def removable_meshes(folder: str, info: VolumeInfo) -> str | None:
 def check_mesh_folder(folder: str, existing: str) -> None:
     """Raise ExistsError unless meshes may be written to a folder; only a folder of meshes is
     replaced."""
+    if is_bucket(folder):
+        _check_not_named(folder, existing)
+        return
     there = store_at(folder)
     if there.link_target():
         raise ExistsError(f"{folder}: is a symbolic link, which is not replaced; remove it")
@@ -125,6 +128,15 @@ def named_meshes(folder: str, info: VolumeInfo) -> str | None:
         return None
     path = stated_path(folder, name)
     return None if is_remote(folder) and not is_remote(path) else path
+
+
+def _check_not_named(folder: str, existing: str) -> None:
+    """Raise ExistsError if ``info`` in a bucket names meshes of some name, whatever job wrote them,
+    that must not be replaced."""
+    volume = dirname(folder)
+    named = named_meshes(volume, read_info(store_at(volume)))
+    if named is not None and plain_name(named) == folder and not replaces(existing):
+        raise ExistsError(f'{named}: already exists; existing="overwrite" replaces it whole')
 
 
 def meshed_volume(folder: str) -> VolumeInfo:
@@ -167,7 +179,8 @@ class MeshEdit(DocumentEdit):
     def check_current(self) -> None:
         """Raise an error if ``info`` names other meshes."""
         named = meshed_volume(f"{self.folder}/{self.name}").document.get("mesh")
-        if named not in (None, self.name) and not self.replaces:
+        is_other = named is not None and plain_name(str(named)) != plain_name(self.name)
+        if is_other and not self.replaces:
             raise ExistsError(
                 f'{self.folder}/{FILE_NAME}: names the meshes in {named!r}; existing="overwrite" '
                 f"names {self.name!r} in its place"
@@ -175,6 +188,20 @@ class MeshEdit(DocumentEdit):
 
     def apply(self) -> None:
         update_info(self.folder, self._named)
+
+    @property
+    def names_places(self) -> bool:
+        return True
+
+    def placed(self, job: str, listed: tuple[str | None, ...] | None) -> MeshEdit:
+        del listed
+        return replace(self, name=placed_name(self.name, job))
+
+    def listed_now(self) -> tuple[str | None, ...]:
+        """Return the folder of the meshes that these replace."""
+        named = named_meshes(self.folder, read_info(store_at(self.folder)))
+        place = stated_path(self.folder, plain_name(self.name))
+        return (named if named is not None and plain_name(named) == place else None,)
 
     def _named(self, document: dict[str, Any]) -> dict[str, Any]:
         return {**document, "mesh": self.name}
