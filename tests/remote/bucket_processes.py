@@ -20,6 +20,8 @@ from wkwdask.store.objects import object_store
 from wkwdask.store.store import store_at
 
 VOXELS = np.random.default_rng(1).integers(1, 255, (1, 20, 18, 20), np.uint8)
+REGION = ((3, 0, 0), (16, 8, 8))
+"""Part of one chunk and a whole one, in one shard."""
 
 
 LABELS = np.zeros(VOXELS.shape, np.uint32)
@@ -38,12 +40,19 @@ def new_image(folder):
     return f"{folder}/w.ome.zarr"
 
 
+def save_region(folder):
+    low, high = REGION
+    part = VOXELS[0][tuple(map(slice, low, high))][np.newaxis] // 2
+    return wkwdask.save(part, image_in(folder), region=REGION, mag=1)
+
+
 JOBS = {
     "pyramid": lambda folder: wkwdask.build_pyramid(image_in(folder), method="max"),
     "replace": lambda folder: save(image_in(folder), VOXELS[..., ::-1], existing="overwrite"),
     "rm": lambda folder: wkwdask.rm(image_in(folder), mags="2-2-1"),
     "convert": lambda folder: wkwdask.convert(image_in(folder), new_image(folder)),
     "update": lambda folder: wkwdask.build_pyramid(image_in(folder), update=True),
+    "region": save_region,
     "new image": lambda folder: save(new_image(folder)),
     "meshes": lambda folder: wkwdask.meshes(image_in(folder), cell=9),
 }

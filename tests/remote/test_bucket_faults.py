@@ -28,14 +28,9 @@ IMAGE = "precomputed://gs://bucket/v"
 
 @pytest.fixture
 def storage(monkeypatch):
-    with gs_bucket() as bucket:
-        for name, value in {**bucket.environment(bucket.server), **bucket.keys}.items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setattr(access, "_given", {})
+    with gs_bucket() as bucket, bucket.reached():
         monkeypatch.setattr(leases, "_probed", set())
-        object_store._connections.clear()
         yield bucket.service
-        object_store._connections.clear()
 
 
 def save(image=IMAGE):
@@ -61,12 +56,8 @@ def test_a_server_that_ignores_conditions_is_refused(storage):
 def test_small_servers_that_ignore_conditions_are_refused(name, tmp_path, monkeypatch):
     """They serve a single writer."""
     image = "precomputed://s3://bucket/v"
-    with careless_bucket(name, tmp_path) as bucket:
-        for key, value in {**bucket.environment(bucket.server), **bucket.keys}.items():
-            monkeypatch.setenv(key, value)
-        monkeypatch.setattr(access, "_given", {})
+    with careless_bucket(name, tmp_path) as bucket, bucket.reached():
         monkeypatch.setattr(leases, "_probed", set())
-        object_store._connections.clear()
         with pytest.raises(
             UnsupportedError, match=r"does not honour conditional writes.*single_writer"
         ):
@@ -75,7 +66,6 @@ def test_small_servers_that_ignore_conditions_are_refused(name, tmp_path, monkey
         access.remember_access("s3://bucket", {"single_writer": True})
         save(image)
         np.testing.assert_array_equal(wkwdask.read(image), VOXELS)
-        object_store._connections.clear()
 
 
 def test_a_single_writer_needs_no_conditions(storage):
@@ -257,11 +247,13 @@ def amazon(monkeypatch, tmp_path):
 def test_a_versioned_bucket(amazon, tmp_path):
     """Documents and leases return to no earlier version, and what is deleted is gone."""
     boto3 = pytest.importorskip("boto3", reason="sets versioning")
-    image, place = f"precomputed://s3://bucket/{tmp_path.name}", f"s3://bucket/{tmp_path.name}"
+    place = f"s3://versioned/{tmp_path.name}"
+    image = f"precomputed://{place}"
     (tmp_path / "keys").write_text("[default]\naws_access_key_id=A\naws_secret_access_key=B\n")
     setting = {"Status": "Enabled"}
     client = boto3.client("s3", endpoint_url=amazon.url)
-    client.put_bucket_versioning(Bucket="bucket", VersioningConfiguration=setting)
+    client.create_bucket(Bucket="versioned")
+    client.put_bucket_versioning(Bucket="versioned", VersioningConfiguration=setting)
     for existing, voxels in (("error", VOXELS), ("overwrite", VOXELS[..., ::-1])):
         wkwdask.save(voxels, image, voxel_size=(4, 4, 8), existing=existing)
         wkwdask.build_pyramid(image, method="max", existing=existing)

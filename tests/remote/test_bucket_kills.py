@@ -10,7 +10,7 @@ import signal
 from functools import partial
 
 import pytest
-from remote.bucket_processes import JOBS, image_in, run, start_image, visible
+from remote.bucket_processes import JOBS, image_in, new_image, run, start_image, visible
 from support.buckets import gs_bucket, s3_bucket
 from support.proxy import After, Answer, Cut, Silence, Stale, proxy
 from support.warm_processes import WarmProcess
@@ -18,7 +18,7 @@ from support.warm_processes import WarmProcess
 import wkwdask
 from wkwdask.errors import WkwDaskError
 from wkwdask.store import leases
-from wkwdask.store.objects import access, object_store, remote
+from wkwdask.store.objects import remote
 from wkwdask.store.store import store_at
 
 pytestmark = [pytest.mark.needs("obstore", "zarr"), pytest.mark.checks_more]
@@ -93,14 +93,8 @@ class Place:
 @pytest.fixture(scope="module", params=["gs", pytest.param("s3", marks=pytest.mark.long)])
 def place(request):
     start = {"s3": s3_bucket, "gs": gs_bucket}[request.param]
-    with start() as bucket, proxy(bucket.server) as running, pytest.MonkeyPatch.context() as patch:
-        known = Place(bucket, running)
-        for name, value in known.variables(bucket.server).items():
-            patch.setenv(name, value)
-        patch.setattr(access, "_given", {})
-        object_store._connections.clear()
-        yield known
-        object_store._connections.clear()
+    with start() as bucket, proxy(bucket.server) as running, bucket.reached():
+        yield Place(bucket, running)
 
 
 @pytest.fixture(autouse=True)
@@ -120,7 +114,9 @@ def chosen(number, count):
     return range(number) if IS_NIGHT else range(number // (2 * count), number, number // count)
 
 
-def problems_of(place, name, folder, when):
+def problems_of(place, name, folder, when, *, is_cleaned=False):
+    if is_cleaned:
+        clean(folder)
     remote._recent.clear()
     seen = visible(folder)
     first, new = place.after(name)
@@ -128,18 +124,38 @@ def problems_of(place, name, folder, when):
     is_begun = seen[0] == first and (seen[1] or {}).items() <= (new or {}).items()
     if seen not in (place.before(name), place.after(name)) and not is_begun:
         yield f"{when}: a mixture is visible"
+    if is_cleaned and (left := records_in(folder)):
+        yield f"{when}: clean has left {left}"
     with contextlib.suppress(WkwDaskError):  # of a removal that is complete
         run(name, folder)
     if visible(folder) != place.after(name):
         yield f"{when}: the same call does not complete it"
-    with contextlib.suppress(wkwdask.MissingError):
-        wkwdask.clean(image_in(folder), grace_seconds=0)
+    clean(folder)
     if visible(folder) != place.after(name):
         yield f"{when}: clean removes what is listed"
 
 
+def clean(folder):
+    for image in (image_in(folder), new_image(folder)):
+        with contextlib.suppress(wkwdask.MissingError):
+            wkwdask.clean(image, grace_seconds=0)
+
+
+def records_in(folder):
+    """List what jobs keep while they run; empty if there is finished work, which can be resumed."""
+    found = [
+        f"{above}/{name}".removeprefix(folder)
+        for above, _, names in store_at(folder).walk()
+        for name in names
+        if ".wkwdask-job-" in f"{above}/{name}" or "-lock" in name
+    ]
+    return [] if any("/journal-" in path for path in found) else found
+
+
+@pytest.mark.parametrize("then", ["rerun", "clean"])
 @pytest.mark.parametrize("name", NAMES)
-def test_killed(place, name, tmp_path):
+def test_killed(place, name, then, tmp_path, monkeypatch):
+    monkeypatch.setattr(leases, "TTL_SECONDS", -10.0)
     number, problems = requests_of(place, name, tmp_path), []
     for n, is_done in itertools.product(chosen(number, 1), (False, True)):
         folder = place.folder(name)
@@ -154,7 +170,8 @@ def test_killed(place, name, tmp_path):
                 return After(Cut(), process.kill)
 
             process.wait(_WAIT_SECONDS)
-        problems += problems_of(place, name, folder, f"killed at {n}, {is_done}")
+        when = f"killed at {n}, {is_done}"
+        problems += problems_of(place, name, folder, when, is_cleaned=then == "clean")
     assert not problems, "\n".join(problems[:20])
 
 

@@ -17,7 +17,7 @@ from wkwdask.model.placement import job_in
 from wkwdask.model.store import Conflict, Expected
 from wkwdask.model.writing.target_array import InPlaceWrite
 from wkwdask.store import leases
-from wkwdask.store.objects import access, memory_bucket, object_store
+from wkwdask.store.objects import memory_bucket, object_store
 from wkwdask.store.store import store_at
 from wkwdask.verbs.write import encode_part
 
@@ -38,19 +38,11 @@ def server(request, tmp_path_factory):
 
 
 @pytest.fixture
-def bucket(server, monkeypatch, tmp_path):
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-    for name, value in server.environment(server.server).items():
-        monkeypatch.setenv(name, value)
-    for name, value in server.keys.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(access, "_given", {})  # options of other tests
-    object_store._connections.clear()
-    store = store_at(f"{server.url}/{tmp_path.name}")
-    yield store.url
-    store.delete_folder()
-    object_store._connections.clear()
+def bucket(server, tmp_path):
+    with server.reached():
+        store = store_at(f"{server.url}/{tmp_path.name}")
+        yield store.url
+        store.delete_folder()
 
 
 @pytest.mark.parametrize("image", IMAGES)

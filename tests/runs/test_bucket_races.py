@@ -39,6 +39,9 @@ pytestmark = [
 VOLUME, IMAGE = f"precomputed://{URL}/v", f"{URL}/v.ome.zarr"
 VOXELS = np.random.default_rng(1).integers(1, 255, (1, 20, 18, 20), np.uint8)
 REVERSED = VOXELS[..., ::-1].copy()
+REGION = ((0, 0, 0), (9, 3, 5))
+CHANGED = VOXELS.copy()
+CHANGED[:, :9, :3, :5] //= 2
 
 
 @pytest.fixture
@@ -62,6 +65,7 @@ JOBS = {
     "rm": lambda: wkwdask.rm(f"zarr://{IMAGE}", mags="2-2-1"),
     "convert": lambda: wkwdask.convert(IMAGE, f"precomputed://{URL}/w"),
     "clean": lambda: wkwdask.clean(IMAGE),
+    "update": lambda: wkwdask.build_pyramid(IMAGE, update=True),
 }
 PAIRS = [
     ("clean", "replace"),
@@ -71,6 +75,11 @@ PAIRS = [
     ("rm", "restart"),
     ("rechunk", "replace"),
     ("convert", "replace"),
+    ("update", "replace"),
+    ("update", "clean"),
+    ("update", "restart"),
+    ("replace", "update"),
+    ("update", "rm"),
 ]
 _FEW, _STEP = 8, 1 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 17
 """Requests of a short run, and requests between two that are tested in a long one."""
@@ -85,7 +94,7 @@ def levels():
 def known():
     """Arrays that a level may hold, by its mag."""
     known = {}
-    for voxels in (VOXELS, REVERSED):
+    for voxels in (VOXELS, REVERSED, CHANGED):
         for method in ("max", "nearest"):
             with faulty_bucket():
                 save(voxels)
@@ -100,6 +109,8 @@ def known():
 def test_readers_see_whole_levels(known, bucket, first, second, run):
     save()
     pyramid()
+    if "update" in (first, second):
+        wkwdask.save(CHANGED[:, :9, :3, :5], IMAGE, region=REGION, mag=1)
     start = bucket.snapshot()
     bucket.requests = []
     JOBS[first]()

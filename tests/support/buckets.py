@@ -21,6 +21,8 @@ import pytest
 from support.daemons import daemon
 from support.google_storage import google_storage
 
+from wkwdask.store.objects import access, object_store
+
 BUCKET = "bucket"
 ACCESS_KEY, SECRET_KEY = "AKIDOFTHETESTS", "secret-of-the-tests"
 
@@ -50,6 +52,19 @@ class Bucket:
     """Variables with the keys of somebody who may write."""
     service: object = field(default=None, repr=False)
     """The stand-in behind the server."""
+
+    @contextlib.contextmanager
+    def reached(self, server=None):
+        """Let this process write to the bucket, through its server or a proxy in front of it."""
+        variables = {
+            **dict.fromkeys(("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"), os.devnull),
+            **self.environment(server or self.server),
+            **self.keys,
+        }
+        with mock.patch.dict(os.environ, variables), mock.patch.object(access, "_given", {}):
+            object_store._connections.clear()
+            yield
+        object_store._connections.clear()
 
     def upload(self, folder):
         """Store all files of a folder."""

@@ -35,7 +35,7 @@ from verbs.stored_path import stored_path
 import wkwdask
 from wkwdask.errors import MissingError
 from wkwdask.formats.record_paths import is_job_folder
-from wkwdask.store.paths import MEMORY, basename
+from wkwdask.store.paths import MEMORY, basename, is_bucket
 from wkwdask.store.records import PROVENANCE_NAME
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Bench:
 
     @property
     def is_in_bucket(self) -> bool:
-        return MEMORY in str(self.root)
+        return is_bucket(self.root)
 
     @property
     def place(self) -> str:
@@ -131,7 +131,7 @@ class Bench:
         found = wkwdask.read(url, (case.offset, case.end), mag=mag)
         assert found.dtype == case.array.dtype
         np.testing.assert_array_equal(found, case.array)
-        if not self.is_in_bucket:  # whose files nobody else reads
+        if not self.root.startswith(MEMORY):  # which nobody else reads
             expect_by_others(url, mag, case, self.form.unread_by if url == self.image else ())
 
     @property

@@ -1,22 +1,23 @@
-"""Files of tests by path, on the disk or in a bucket in memory: as much of :class:`pathlib.Path` as
-the matrix needs."""
+"""Files of tests by path, on the disk or in a bucket: as much of :class:`pathlib.Path` as the
+matrix needs."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from wkwdask.store.paths import MEMORY, dirname, split
+from wkwdask.store.paths import dirname, is_bucket, split
 from wkwdask.store.store import store_at
 
 
-def stored_path(url: str) -> Path | MemoryPath:
+def stored_path(url: str) -> Path | ObjectPath:
     """Return the path of a URL with or without the prefix of a format."""
-    path = url.rpartition("://")[2]
-    return MemoryPath(MEMORY + path) if MEMORY in url else Path(path)
+    before, _, path = url.rpartition("://")
+    stored = f"{before.rpartition('://')[2]}://{path}"
+    return ObjectPath(stored) if is_bucket(stored) else Path(path)
 
 
-class MemoryPath(str):
-    """A path in memory."""
+class ObjectPath(str):
+    """A path in a bucket."""
 
     __slots__ = ()
 
@@ -25,11 +26,14 @@ class MemoryPath(str):
         return self.rpartition("/")[2]
 
     @property
-    def parent(self) -> MemoryPath:
-        return MemoryPath(dirname(self))
+    def parent(self) -> ObjectPath:
+        return ObjectPath(dirname(self))
 
-    def with_name(self, name: str) -> MemoryPath:
-        return MemoryPath(f"{dirname(self)}/{name}")
+    def __truediv__(self, name: str) -> ObjectPath:
+        return ObjectPath(f"{self}/{name}")
+
+    def with_name(self, name: str) -> ObjectPath:
+        return ObjectPath(f"{dirname(self)}/{name}")
 
     def exists(self) -> bool:
         return store_at(self).exists()
@@ -48,13 +52,16 @@ class MemoryPath(str):
         with store_at(self).open_stream() as file:
             return file.read()
 
+    def read_text(self) -> str:
+        return self.read_bytes().decode()
+
     def write_bytes(self, data: bytes) -> None:
         folder, name = split(self)
         store_at(folder).put(name, data)
 
     def rglob(self, _: str):
         return [
-            MemoryPath(f"{folder}/{name}")
+            ObjectPath(f"{folder}/{name}")
             for folder, folders, names in store_at(self).walk()
             for name in folders + names
         ]

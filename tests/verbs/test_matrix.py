@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 
 import dask
 import pytest
 from support import toy_format
 from support.bucket_faults import empty_bucket, unreliable_answers
+from support.buckets import s3_bucket
 from verbs.all_verbs import LIMITS, VERBS, Bench
 from verbs.expected_failures import marks
 from verbs.forms import FORMS, needs
@@ -157,6 +159,9 @@ def test_verb(name, form, tmp_path):
         VERBS[name](Bench(form, folder, seed, **LIMITS.get(name, {})))
 
 
+SEED_IN_S3 = 51
+"""Seed of a small image that begins near voxel 0: arrays that begin there have few chunks, each of
+which is one request."""
 IN_BUCKETS = frozenset(
     form.name
     for form in FORMS
@@ -208,6 +213,41 @@ def _bucket(name, form):
 def test_verb_in_a_bucket(name, form, tmp_path, is_reliable):
     with empty_bucket(), contextlib.nullcontext() if is_reliable else unreliable_answers(seed=1):
         VERBS[name](Bench(form, tmp_path, 0, _bucket(name, form), **LIMITS.get(name, {})))
+
+
+@pytest.fixture(scope="module")
+def s3():
+    with s3_bucket() as bucket, bucket.reached():
+        yield bucket
+
+
+def _cells_in_s3():
+    """Yield the cells of buckets. One of each verb is quick, with another format for each."""
+    verbs = itertools.groupby(_bucket_cells(supported=True), lambda cell: cell.values[0])
+    for number, (_, cells) in enumerate(verbs):
+        for position, cell in enumerate(known := list(cells)):
+            is_quick = position == number % len(known)
+            marks = cell.marks if is_quick else [*cell.marks, pytest.mark.long]
+            yield pytest.param(*cell.values, id=cell.id, marks=marks)
+
+
+def _bench_in_s3(bucket, name, form, folder):
+    url = f"{bucket.url}/{name}-{form}"
+    return Bench(form, folder, SEED_IN_S3, url, **LIMITS.get(name, {}))
+
+
+@pytest.mark.needs("obstore")
+@pytest.mark.parametrize(("name", "form"), list(_cells_in_s3()))
+def test_verb_in_s3(name, form, tmp_path, s3):
+    VERBS[name](_bench_in_s3(s3, name, form, tmp_path))
+
+
+@pytest.mark.long
+@pytest.mark.needs("obstore")
+@pytest.mark.parametrize(("name", "form"), _bucket_cells(supported=False))
+def test_what_s3_does_not_hold_is_refused(name, form, tmp_path, s3):
+    with pytest.raises(wkwdask.UnsupportedError, match=r"bucket|renamed"):
+        VERBS[name](_bench_in_s3(s3, name, form, tmp_path))
 
 
 @pytest.mark.parametrize(("name", "form"), _bucket_cells(supported=False))
