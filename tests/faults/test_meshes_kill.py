@@ -79,3 +79,4 @@ def test_killed_at_any_step(tmp_path, sharded, names):
         assert seen_in(tmp_path / "killed") == expected
         assert leftovers(tmp_path / "killed") == []
     assert None in states
+    print(f"{changes} changes of the file system, killed before {len(states)}")

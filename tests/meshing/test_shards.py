@@ -115,7 +115,9 @@ def test_a_label_of_any_size_is_streamed(tmp_path, monkeypatch):
     (shard,) = SHARDING.locate(np.array([7], np.uint64))[0].tolist()
     tracemalloc.start()
     checksum = 0
-    with mesh_writer.writing_meshes(str(tmp_path), SHARDING, shard, is_sharded=True) as writer:
+    with mesh_writer.writing_meshes(
+        *[str(tmp_path)] * 2, SHARDING, shard, is_sharded=True
+    ) as writer:
         tracemalloc.reset_peak()
         for label, _, data in ShardFragments(files, SHARDING, shard).labels():
             writer.add(label, data, b"manifest")

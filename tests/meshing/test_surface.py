@@ -91,6 +91,15 @@ def test_a_lost_vertex_on_a_plane_is_seen(monkeypatch):
         assert (simple is None) == is_lost
 
 
+def test_a_closed_surface_that_vanishes_is_seen(monkeypatch):
+    *_, surface = balls()
+    nothing = Surface(surface.vertices[:0], surface.faces[:0])
+    monkeypatch.setattr(Simplifier, "_by_pyfqmr", lambda *_: nothing)
+    is_held = np.zeros(len(surface.vertices), np.bool_)
+    simplifier = Simplifier("pyfqmr", (1.0, 1.0, 1.0))
+    assert simplifier.simplify(surface, is_held, ANYWHERE, 0.5, 4) is None
+
+
 def test_no_error_changes_nothing():
     *_, surface = balls()
     nothing = np.zeros(len(surface.vertices), np.bool_)

@@ -237,7 +237,8 @@ class Meshes(Plan):
         edge, target = math.prod(meshing.grid.lengths_nm) ** (1 / 3), store_at(meshing.target)
         target.make()
         info = format_mesh_info(meshing.grid.origin_nm, edge, sharding if self.is_sharded else None)
-        target.put("info", info)
+        with target.new_file("info", meshing.folder) as file:
+            file.write(info, 0)
         yield Phase(write_job(files, len(sorting)), of_labels)
         files.check_complete(totals.num_labels)
         return Outcome((), str(totals))

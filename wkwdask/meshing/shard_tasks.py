@@ -67,9 +67,8 @@ class MeshFiles:
         if not fragments.num_labels:
             return
         shape = [grid.edge * length for length in grid.lengths_nm]
-        with writing_meshes(
-            self.meshing.target, self.sharding, shard, is_sharded=self.is_sharded
-        ) as writer:
+        folders = self.meshing.target, self.meshing.folder
+        with writing_meshes(*folders, self.sharding, shard, is_sharded=self.is_sharded) as writer:
             for label, levels, data in fragments.labels():
                 writer.add(label, data, format_manifest(shape, levels))
 

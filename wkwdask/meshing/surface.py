@@ -6,6 +6,7 @@ between two voxels and the planes between cells are exact.
 
 from __future__ import annotations
 
+import math
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -87,15 +88,16 @@ class Simplifier:
         Return None if the library lost a held vertex or all faces."""
         if len(surface.faces) < _FEWEST_FACES or not error:
             return surface
-        least, held = int(len(surface.faces) / reduction), surface.vertices[is_held]
+        least = int(len(surface.faces) / reduction)
         if self.name == "meshoptimizer":
-            simple = self._by_meshoptimizer(surface, is_held, error, least)
+            simple, is_kept = self._by_meshoptimizer(surface, is_held, error, least)
         else:
             simple = self._by_pyfqmr(surface, error, least)
-            moved = ~_are_in(simple.vertices, held)
+            keys, held = _keys(simple.vertices, surface.vertices[is_held])
+            moved = ~np.isin(keys, held)
             simple.vertices[moved] = simple.vertices[moved].clip(*bounds)
-        is_whole = len(simple.faces) > 0 and _are_in(held, simple.vertices).all()
-        return simple if is_whole else None
+            is_kept = np.isin(held, keys)
+        return simple if len(simple.faces) and is_kept.all() else None
 
     @property
     def _scale(self) -> npt.NDArray[np.float64]:
@@ -104,13 +106,15 @@ class Simplifier:
 
     def _by_meshoptimizer(
         self, surface: Surface, is_held: npt.NDArray[np.bool_], error: float, least: int
-    ) -> Surface:
+    ) -> tuple[Surface, npt.NDArray[np.bool_]]:
+        """Return a simpler surface, and which of the held vertices it has."""
         from wkwdask.meshing.fast_simplifier import simplify
 
         corner = surface.vertices.min(axis=0)  # single precision is exact near 0
         positions = ((surface.vertices - corner) * self._scale).astype(np.float32)
         faces = simplify(positions, surface.faces, is_held, least, error)
-        return without_unused(Surface(surface.vertices, faces))
+        is_used = _are_used(surface.vertices, faces)
+        return _with_vertices(surface.vertices, faces, is_used), is_used[is_held]
 
     def _by_pyfqmr(self, surface: Surface, error: float, least: int) -> Surface:
         # The library sums squared distances from the planes of faces, up to a threshold that grows
@@ -133,27 +137,46 @@ class Simplifier:
         return Surface(vertices.reshape(-1, 3), faces.astype(np.uint32).reshape(-1, 3))
 
 
-def _are_in(
-    vertices: npt.NDArray[np.int32], others: npt.NDArray[np.int32]
-) -> npt.NDArray[np.bool_]:
-    """Return which vertices have the position of another one."""
-    return np.isin(_keys(vertices), _keys(others))
+def _keys(*arrays: npt.NDArray[np.int32]) -> list[AnyArray]:
+    """Return each position of some arrays as one number."""
+    ends = [end(array, axis=0) for array in arrays if len(array) for end in (np.min, np.max)]
+    low = np.min(ends or np.zeros((1, 3), np.int64), axis=0).astype(np.int64)
+    extent = np.max([low, *ends], axis=0) - low + 1
+    if math.prod(extent.tolist()) < 1 << 63:
+        weights = np.array([extent[1] * extent[2], extent[2], 1])
+        return [(array - low) @ weights for array in arrays]
+    return [_wide_keys(array) for array in arrays]
 
 
-def _keys(vertices: npt.NDArray[np.int32]) -> npt.NDArray[np.complex128]:
-    """Return each position as one number: two doubles hold three numbers of 32 bits exactly."""
+def _wide_keys(vertices: npt.NDArray[np.int32]) -> npt.NDArray[np.complex128]:
+    """Return keys of 96 bits: two doubles hold three numbers of 32 bits exactly."""
     x, y, z = vertices.astype(np.int64).T
     keys = np.empty(len(vertices), np.complex128)
     keys.real, keys.imag = x << _HALF | y & (1 << _HALF) - 1, z << _HALF | y >> _HALF
     return keys
 
 
+def _are_used(
+    vertices: npt.NDArray[np.int32], faces: npt.NDArray[np.uint32]
+) -> npt.NDArray[np.bool_]:
+    """Return which vertices have a face."""
+    is_used = np.zeros(len(vertices), np.bool_)
+    is_used[faces] = True
+    return is_used
+
+
+def _with_vertices(
+    vertices: npt.NDArray[np.int32], faces: npt.NDArray[np.uint32], is_used: npt.NDArray[np.bool_]
+) -> Surface:
+    """Return a surface with some of the vertices."""
+    numbers = np.cumsum(is_used, dtype=np.uint32) - np.uint32(1)
+    return Surface(vertices[is_used], numbers[faces])
+
+
 def without_unused(surface: Surface) -> Surface:
     """Return a surface without the vertices of no face."""
-    is_used = np.zeros(len(surface.vertices), np.bool_)
-    is_used[surface.faces] = True
-    numbers = np.cumsum(is_used, dtype=np.uint32) - np.uint32(1)
-    return Surface(surface.vertices[is_used], numbers[surface.faces])
+    vertices, faces = surface
+    return _with_vertices(vertices, faces, _are_used(vertices, faces))
 
 
 def joined(parts: Sequence[Surface]) -> Surface:
@@ -164,7 +187,8 @@ def joined(parts: Sequence[Surface]) -> Surface:
     faces = np.concatenate(
         [part.faces + start for part, start in zip(parts, starts[:-1], strict=True)]
     )
-    _, first, numbers = np.unique(_keys(vertices), return_index=True, return_inverse=True)
+    (keys,) = _keys(vertices)
+    _, first, numbers = np.unique(keys, return_index=True, return_inverse=True)
     faces = numbers.reshape(-1).astype(np.uint32)[faces]
     a, b, c = faces.T
     return without_unused(Surface(vertices[first], faces[(a != b) & (b != c) & (a != c)]))

@@ -62,16 +62,17 @@ def choose_mesh_sharding(num_labels: int, nbytes: int) -> Sharding:
 class _LabelFiles:
     """Two files for each label."""
 
-    def __init__(self, folder: str) -> None:
-        self._store = store_at(folder)
+    def __init__(self, folder: str, temporary_folder: str) -> None:
+        self._store, self._temporary_folder = store_at(folder), temporary_folder
 
     def add(self, label: int, fragments: Iterable[bytes], manifest: bytes) -> None:
-        with self._store.new_file(str(label)) as file:
+        with self._store.new_file(str(label), self._temporary_folder) as file:
             buffer = FileBuffer(lambda: file)
             for data in fragments:
                 buffer.append(np.frombuffer(data, np.uint8))
             buffer.close()
-        self._store.put(f"{label}{MANIFEST_SUFFIX}", manifest)
+        with self._store.new_file(f"{label}{MANIFEST_SUFFIX}", self._temporary_folder) as file:
+            file.write(manifest, 0)
 
 
 class _Shard:
@@ -118,13 +119,14 @@ class _Shard:
 
 @contextmanager
 def writing_meshes(
-    folder: str, sharding: Sharding, shard: int, *, is_sharded: bool
+    folder: str, temporary_folder: str, sharding: Sharding, shard: int, *, is_sharded: bool
 ) -> Iterator[MeshWriter]:
-    """Write the meshes of the labels of one shard: the shard, or the files of its labels."""
+    """Write the meshes of the labels of one shard: the shard, or the files of its labels. A killed
+    process leaves files in the temporary folder alone."""
     if not is_sharded:
-        yield _LabelFiles(folder)
+        yield _LabelFiles(folder, temporary_folder)
         return
-    with store_at(folder).new_file(sharding.shard_name(shard)) as file:
+    with store_at(folder).new_file(sharding.shard_name(shard), temporary_folder) as file:
         buffer = FileBuffer(lambda: file, sharding.index_nbytes)
         writer = _Shard(sharding, buffer)
         yield writer
