@@ -35,6 +35,7 @@ tifffile = pytest.importorskip(
 h5py = pytest.importorskip("h5py", reason="h5py, of the extra convert, is not installed")
 zarr = pytest.importorskip("zarr", reason="zarr, of the extra convert, is not installed")
 mrcfile = pytest.importorskip("mrcfile", reason="mrcfile, of the extra convert, is not installed")
+nibabel = pytest.importorskip("nibabel", reason="nibabel, of the extra convert, is not installed")
 imagecodecs = pytest.importorskip(
     "imagecodecs", reason="imagecodecs, of the extra convert, is not installed"
 )
@@ -592,6 +593,44 @@ def test_mrc_bytes_of_imod_and_damage(tmp_path):
         mrc.set_data(voxels("float32", (2, 3, 4)).astype("complex64"))
     with pytest.raises(UnsupportedError, match=r"c\.mrc: mode 4, expected one of"):
         imported(tmp_path / "c.mrc", tmp_path)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "uint32", "float32"])
+@pytest.mark.parametrize("suffix", [".nii", ".nii.gz"])
+def test_nifti(tmp_path, dtype, suffix):
+    array = voxels(dtype)
+    image = nibabel.Nifti1Image(array.T, np.diag([0.004, 0.005, 0.035, 1]), dtype=dtype)
+    image.header.set_xyzt_units("micron")
+    nibabel.save(image, tmp_path / f"a{suffix}")
+    found = imported(tmp_path / f"a{suffix}", tmp_path, voxel_size=None)
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found[0], array)
+    assert scale(tmp_path) == pytest.approx([4.0, 5.0, 35.0])
+
+
+def test_nifti_of_other_kinds(tmp_path):
+    array = voxels("uint16")
+    moved = np.array([[0, -1, 0, 7], [1, 0, 0, 8], [0, 0, 1, 9], [0, 0, 0, 1]])
+    nibabel.save(nibabel.Nifti2Image(array.T[..., None], moved), tmp_path / "a.nii")
+    with pytest.warns(MetadataWarning, match=r"a\.nii: its orientation and position"):
+        found = imported(tmp_path / "a.nii", tmp_path)
+    np.testing.assert_array_equal(found[0], array)
+    raw = (tmp_path / "a.nii").read_bytes()
+    (tmp_path / "a.nii").write_bytes(raw[:-1])
+    with pytest.raises(wkwdask.TruncatedError, match=r"a\.nii: has \d+ bytes, expected"):
+        imported(tmp_path / "a.nii", tmp_path)
+    (tmp_path / "a.nii").write_bytes(raw[:200])
+    with pytest.raises(wkwdask.CorruptError, match=r"a\.nii: not readable as NIfTI file"):
+        imported(tmp_path / "a.nii", tmp_path)
+    many = nibabel.Nifti1Image(np.stack([array.T, array.T], axis=-1), np.eye(4))
+    nibabel.save(many, tmp_path / "t.nii")
+    with pytest.raises(UnsupportedError, match="an axis 't' of length 2"):
+        imported(tmp_path / "t.nii", tmp_path)
+    scaled = nibabel.Nifti1Image(array.T, np.eye(4))
+    scaled.header.set_slope_inter(0.5, 3)
+    nibabel.save(scaled, tmp_path / "s.nii")
+    with pytest.raises(UnsupportedError, match=r"s\.nii: .* slope 0\.5 and intercept 3"):
+        imported(tmp_path / "s.nii", tmp_path)
 
 
 @pytest.mark.parametrize(("unit", "metadata", "expected"), [

@@ -110,8 +110,8 @@ def convert(
 
         - a folder of TIFF, PNG or JPEG sections, a pattern such as ``"raw/section_*.tif"`` (both in
           natural order), or a list of images;
-        - a multi-page TIFF, OME-TIFF, ``.npy``, ``file.h5:/dataset``, MRC, a Zarr array or OME-Zarr
-          group;
+        - a multi-page TIFF, OME-TIFF, ``.npy``, ``file.h5:/dataset``, MRC, NIfTI, a Zarr array or
+          OME-Zarr group;
         - a Neuroglancer precomputed volume (``precomputed://PATH``, or a URL such as
           ``precomputed://gs://bucket/em``), an N5 group or dataset (``n5://PATH``), or an OME-NGFF
           image with all its resolutions (``zarr://PATH``);
@@ -155,7 +155,7 @@ def convert(
         voxels [voxels of mag 1], 0 by default. WKW has no negative positions.
     voxel_size : sequence of 3 float, optional
         Edge lengths of a voxel of mag 1 along x, y, z, for a new dataset; by default those stated
-        by OME-TIFF, MRC, OME-Zarr or HDF5 attributes.
+        by OME-TIFF, MRC, NIfTI, OME-Zarr or HDF5 attributes.
     unit : str
         Unit of ``voxel_size``, such as ``"nm"`` or ``"um"``.
     category : {"color", "segmentation"}, optional

@@ -126,7 +126,7 @@ def convert(source: tuple[str, ...], target: str, dry_run: bool, **options: Any)
     \b
     SOURCE is one of
       a folder of TIFF, PNG or JPEG sections, a pattern in quotes, or several files
-      a TIFF with many pages, OME-TIFF, .npy, file.h5:/dataset, MRC, a Zarr array
+      a TIFF with many pages, OME-TIFF, .npy, file.h5:/dataset, MRC, NIfTI, a Zarr array
       precomputed://PATH, n5://PATH or zarr://PATH (OME-NGFF), with all resolutions; PATH may be a URL
       a WKW dataset, layer or mag
 

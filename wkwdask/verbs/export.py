@@ -15,6 +15,7 @@ import numpy as np
 from wkwdask.errors import BoundsError, ExistsError, UnsupportedError
 from wkwdask.formats.pictures.images import IMAGE_SUFFIXES
 from wkwdask.formats.pictures.mrc import MRC_SUFFIXES
+from wkwdask.formats.pictures.nifti import NIFTI_SUFFIXES
 from wkwdask.formats.pictures.options import TiffOptions
 from wkwdask.formats.pictures.outputs import (
     ExportedArray,
@@ -123,7 +124,7 @@ _TARGETS = (
 )
 _SUFFIX = re.compile(r"\.[A-Za-z][A-Za-z0-9_]*(:.*)?$")
 _WRITTEN = (*TIFF_SUFFIXES, ".npy", ".zarr")
-_READ_ONLY = {*IMAGE_SUFFIXES, *HDF5_SUFFIXES, *MRC_SUFFIXES} - {*TIFF_SUFFIXES}
+_READ_ONLY = {*IMAGE_SUFFIXES, *HDF5_SUFFIXES, *MRC_SUFFIXES, *NIFTI_SUFFIXES} - {*TIFF_SUFFIXES}
 _OME_SUFFIXES = tuple(f".ome{suffix}" for suffix in TIFF_SUFFIXES)
 
 

@@ -1,5 +1,5 @@
-"""Plain sources and exports: stacks of TIFF, PNG and JPEG images, arrays in npy, HDF5, MRC and
-Zarr, without the metadata of a dataset.
+"""Plain sources and exports: stacks of TIFF, PNG and JPEG images, arrays in npy, HDF5, MRC, NIfTI
+and Zarr, without the metadata of a dataset.
 
 Start with ``sources``, which opens a path as a volume. ``image_stack`` is a volume of image files:
 ``slices`` (records of sections), ``images`` (PNG, JPEG) and ``tiff_pages`` (TIFF) read them.
@@ -9,5 +9,5 @@ Start with ``sources``, which opens a path as a volume. ``image_stack`` is a vol
 meanwhile.
 
 Modules import ``store``, ``model``, ``geometry``, ``kernels`` and ``plans``, never dask. They reach
-files through ``store``, tifffile, h5py and mrcfile.
+files through ``store``, tifffile, h5py, mrcfile and nibabel.
 """

@@ -1,5 +1,5 @@
-"""Volumes of one array in a file: ``.npy``, HDF5, MRC, or raw bytes at an offset. The axes may have
-any order.
+"""Volumes of one array in a file: ``.npy``, HDF5, MRC, NIfTI, or raw bytes at an offset. The axes
+may have any order.
 
 A read of a box reads only the rows or chunks that the box touches. Files are not memory-mapped,
 since a read beyond a truncated file would kill the process.
@@ -17,7 +17,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -464,6 +464,18 @@ def npy_ref(path: str) -> tuple[ArrayRef, bool]:
     if min(shape, default=0) < 0:
         raise CorruptError(f"{path}: holds an array of shape {shape}")
     return bytes_ref(path, shape[::-1] if is_fortran else shape, dtype, offset), is_fortran
+
+
+class DescribedArray(NamedTuple):
+    """Array of a file, and what the header states of it."""
+
+    ref: ArrayRef
+    axis_names: Sequence[str | None]
+    """Name of each axis, slowest first."""
+    lengths_nm: Sequence[float]
+    """Edge lengths of a voxel along x, y, z [nm], 0 if unknown."""
+    notes: tuple[str, ...]
+    """Remarks for the user."""
 
 
 def bytes_ref(path: str, shape: tuple[int, ...], dtype: Any, offset: int) -> ArrayRef:

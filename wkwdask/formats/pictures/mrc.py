@@ -4,19 +4,16 @@ file is unpacked to a scratch file first."""
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from wkwdask.errors import CorruptError, UnsupportedError
-from wkwdask.formats.pictures.array_file import ArrayRef, bytes_ref, gzip_ref
+from wkwdask.formats.pictures.array_file import DescribedArray, bytes_ref, gzip_ref
 from wkwdask.model.extras import import_extra
 from wkwdask.model.levels import length_nm
 from wkwdask.model.parsing import reading
 from wkwdask.store.paths import splitext
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 MRC_SUFFIXES = (".mrc", ".rec", ".st", ".map", ".ccp4", ".mrcs", ".ali", ".preali")
 _IMOD_BYTES = slice(152, 160)  # imodStamp and imodFlags in the header (IMOD's MRC file format)
@@ -26,24 +23,12 @@ _DTYPES = {0: "i1", 1: "i2", 2: "f4", 6: "u2", 12: "f2"}  # MRC2014, MODE (word 
 _VOLUME_STACKS = range(401, 631)
 
 
-class MrcArray(NamedTuple):
-    """Array of an MRC file, and what the header states of it."""
-
-    ref: ArrayRef
-    axis_names: Sequence[str | None]
-    """Name of each axis, slowest first."""
-    lengths_nm: Sequence[float]
-    """Edge lengths of a voxel along x, y, z [nm], 0 if unknown."""
-    notes: tuple[str, ...]
-    """Remarks for the user."""
-
-
 def is_mrc(path: str) -> bool:
     stem, suffix = splitext(path.lower())
     return (splitext(stem)[1] if suffix == ".gz" else suffix) in MRC_SUFFIXES
 
 
-def open_mrc(path: str) -> MrcArray:
+def open_mrc(path: str) -> DescribedArray:
     header, size, notes = _header(path)
     order = header.nx.dtype.byteorder
     shape = (int(header.nz), int(header.ny), int(header.nx))
@@ -72,7 +57,7 @@ def open_mrc(path: str) -> MrcArray:
     # bytes are signed.
     dtype = "u1" if mode == 0 and stamp == _IMOD_STAMP and not flags & 1 else _DTYPES[mode]
     make_ref = gzip_ref if path.lower().endswith(".gz") else bytes_ref
-    return MrcArray(
+    return DescribedArray(
         make_ref(path, shape, np.dtype(dtype).newbyteorder(order), offset),
         stored,
         size,

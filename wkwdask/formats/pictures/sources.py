@@ -35,6 +35,7 @@ from wkwdask.formats.opening import open_stored
 from wkwdask.formats.pictures.array_file import (
     ArrayRef,
     ArrayVolume,
+    DescribedArray,
     bytes_ref,
     check_axes,
     check_filters,
@@ -46,6 +47,7 @@ from wkwdask.formats.pictures.array_file import (
 from wkwdask.formats.pictures.image_stack import ImageStack
 from wkwdask.formats.pictures.images import IMAGE_SUFFIXES, slices_of
 from wkwdask.formats.pictures.mrc import MRC_SUFFIXES, is_mrc, open_mrc
+from wkwdask.formats.pictures.nifti import NIFTI_SUFFIXES, is_nifti, open_nifti
 from wkwdask.formats.pictures.slices import Slice, file_stamp
 from wkwdask.formats.pictures.tiff_pages import (
     TIFF_SUFFIXES,
@@ -140,11 +142,11 @@ def open_plain(source: Url | Sequence[Url], options: PlainOptions) -> PlainSourc
     if suffix in HDF5_SUFFIXES:
         return _open_hdf5(path, "", options)
     if is_mrc(path):
-        return _open_mrc(path, options)
-    raise UnsupportedError(
-        f"{path}: unknown suffix, expected one of "
-        f"{', '.join((*IMAGE_SUFFIXES, '.npy', *HDF5_SUFFIXES, '.zarr', *MRC_SUFFIXES))}"
-    )
+        return _described(open_mrc(path), options)
+    if is_nifti(path):
+        return _described(open_nifti(path), options)
+    known = (*IMAGE_SUFFIXES, ".npy", *HDF5_SUFFIXES, ".zarr", *MRC_SUFFIXES, *NIFTI_SUFFIXES)
+    raise UnsupportedError(f"{path}: unknown suffix, expected one of {', '.join(known)}")
 
 
 def open_sized(url: Url) -> tuple[Volume, Lengths | None]:
@@ -593,8 +595,8 @@ def _stored(volume: StoredArray, options: PlainOptions, lengths: Lengths | None)
     return PlainSource(replace(volume, mag=options.mag), lengths)
 
 
-def _open_mrc(path: str, options: PlainOptions) -> PlainSource:
-    ref, names, lengths, notes = open_mrc(path)
-    for note in notes:
+def _described(array: DescribedArray, options: PlainOptions) -> PlainSource:
+    for note in array.notes:
         warnings.warn(note, MetadataWarning, stacklevel=2)
-    return _array(ref, _axes_of(options, ref.shape, path, names), options, _valid_lengths(lengths))
+    axes = _axes_of(options, array.ref.shape, array.ref.path, array.axis_names)
+    return _array(array.ref, axes, options, _valid_lengths(array.lengths_nm))
