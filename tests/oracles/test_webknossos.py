@@ -275,3 +275,18 @@ def _quiet():
     logging.disable(logging.WARNING)
     yield
     logging.disable(logging.NOTSET)
+
+
+@pytest.mark.needs("zmesh", "DracoPy", "pyfqmr")
+def test_meshes_are_an_attachment(tmp_path):
+    wkwdask.create_dataset(tmp_path / "ds", voxel_size=VOXEL_SIZE)
+    wkwdask.save(labels(SHAPE), tmp_path / "ds" / "seg" / "1", category="segmentation")
+    wkwdask.meshes(tmp_path / "ds" / "seg", cell=32)
+    layer = webknossos.Dataset.open(tmp_path / "ds").get_layer("seg")
+    (meshes,) = layer.attachments.meshes
+    assert (meshes.name, meshes.data_format.value) == ("mesh", "neuroglancerPrecomputed")
+    assert str(meshes.path) == str(tmp_path / "ds" / "seg" / "mesh")
+    # the library writes the document again, and keeps the entry
+    layer.dataset.name = "renamed"
+    assert wkwdask.open_dataset(tmp_path / "ds")["seg"].attachments[0].name == "mesh"
+    assert wkwdask.verify(tmp_path / "ds").is_sound

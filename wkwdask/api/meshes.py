@@ -52,8 +52,9 @@ def meshes(
         A dataset, a layer or a mag with labels, in any format.
     target : str or path, optional
         Folder for the meshes, inside a Neuroglancer precomputed segmentation on disk or in a
-        bucket, such as ``precomputed://volume/mesh``; by default the folder ``mesh`` of the source,
-        if that is such a volume.
+        bucket, such as ``precomputed://volume/mesh``, or inside a segmentation layer of a
+        WEBKNOSSOS dataset, such as ``dataset/layer/mesh``, which lists it as an attachment; by
+        default the folder ``mesh`` of the source, if that is such a volume or layer.
     layer : str, optional
         The layer with the labels; may be omitted if there is only one, or only one segmentation.
     mag : Mag, str, int or sequence of 3 int, optional

@@ -84,10 +84,10 @@ from wkwdask.cli.options import resume_options, runs_on_cluster, space_option, w
 @runs_on_cluster
 def meshes(source: str, target: str | None, **options: Any) -> Any:
     """Mesh the labels of SOURCE in several levels of detail, into TARGET, a folder inside a
-    Neuroglancer precomputed segmentation. Without TARGET, SOURCE is such a segmentation, and the
-    folder is called mesh.
+    Neuroglancer precomputed segmentation, or inside a layer of a WEBKNOSSOS dataset. Without
+    TARGET, SOURCE is such a segmentation or layer, and the folder is called mesh.
 
-    The folder appears when all meshes are complete, and info of the segmentation names it; the same
+    The folder appears when all meshes are complete, and the metadata name it; the same
     command continues an interrupted run. Needs the packages of the extra meshes.
 
     \b

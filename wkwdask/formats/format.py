@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 from wkwdask.errors import FormatError, UnsupportedError
 from wkwdask.formats.container import ImageFolder
 from wkwdask.formats.copies import Copies
-from wkwdask.formats.inspection import LevelScope, Scope, array_scope, inspect_arrays
+from wkwdask.formats.inspection import FilesScope, LevelScope, Scope, array_scope, inspect_arrays
 from wkwdask.formats.level_folders import LevelFolders
 from wkwdask.model.faults import Fault
 from wkwdask.model.options import StorageOptions
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.image import Container, Image, Level, ResolvedUrl
+    from wkwdask.model.levels import Lengths
     from wkwdask.model.metadata_edit import MetadataEdit
     from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.volume import Volume
@@ -84,6 +85,18 @@ class SingleFile(Protocol):
 
     def path_inside(self, path: str, folder: str) -> str:
         """Return the path in the file for one in the folder of the image."""
+
+
+class MeshPlace(NamedTuple):
+    """Place of new meshes in an image."""
+
+    edit: MetadataEdit
+    """Edit that names them."""
+    voxel_size_nm: Lengths | None
+    """Edge lengths of a mag-1 voxel of the image [nm]."""
+    is_for_webknossos: bool
+    """Whether WEBKNOSSOS reads them, which needs shards, and scales of levels that are powers of
+    two."""
 
 
 class ArrayFormat(ABC):
@@ -228,11 +241,25 @@ class ArrayFormat(ABC):
         scope = array_scope(image, level, method, document, faults)
         return () if scope is None else (scope,)
 
+    def mesh_place(self, folder: str, *, replaces: bool) -> MeshPlace | None:
+        """Return the place of new meshes in the folder of an image; None if no image of the format
+        is above it. Raises an error if the image has no labels."""
+        del folder, replaces
+        return None
+
     def mesh_folder(self, image: Image) -> str | None:
         """Return the folder of the meshes of an image in several levels of detail, None if no
         document names one."""
         del image
         return None
+
+    def mesh_scope(
+        self, folder: str, document: str, layer: str
+    ) -> tuple[Sequence[FilesScope], list[Fault]]:
+        """Return the scope of verify for meshes that a document names, and faults of their
+        folder; only Neuroglancer's format has meshes."""
+        del folder, document, layer
+        return (), []
 
     def other_folders(self, image: Image) -> Sequence[str]:
         """Return the folders beside the levels of an image that are removed with it, such as that

@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import FormatError, MissingError
-from wkwdask.formats.precomputed.info import base_resolution
 from wkwdask.formats.precomputed.mesh_writer import choose_mesh_sharding
 from wkwdask.formats.precomputed.meshes import (
-    MeshEdit,
     check_mesh_folder,
     format_mesh_info,
     meshed_volume,
 )
-from wkwdask.formats.registry import location_of
+from wkwdask.formats.registry import formats, location_of
 from wkwdask.formats.replaceable import replaces
 from wkwdask.ids.id_map import saved_map
 from wkwdask.ids.id_source import as_ids
@@ -58,6 +56,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from wkwdask.formats.format import MeshPlace
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.ids.id_source import IdSource
@@ -217,6 +216,8 @@ class Meshes(Plan):
     """Labels to mesh, ascending."""
     mapping: IdSource | None
     is_sharded: bool
+    detail_nm: float
+    """Size of the details of the finest level, by which Neuroglancer chooses a level."""
 
     def phases(self) -> Generator[Phase, str, Outcome]:
         """Mesh all cells, join them level by level, and write the files of labels."""
@@ -234,9 +235,10 @@ class Meshes(Plan):
         of_labels = f"files of {counted(totals.num_labels, 'label')}"
         sorting = list(batches(np.concatenate(totals.cells), counts, nbytes))
         yield Phase(sort_job(files, sorting), f"fragments for {of_labels}")
-        edge, target = math.prod(meshing.grid.lengths_nm) ** (1 / 3), store_at(meshing.target)
+        target = store_at(meshing.target)
         target.make()
-        info = format_mesh_info(meshing.grid.origin_nm, edge, sharding if self.is_sharded else None)
+        sharding_or_none = sharding if self.is_sharded else None
+        info = format_mesh_info(meshing.grid.origin_nm, self.detail_nm, sharding_or_none)
         with target.new_file("info", meshing.folder) as file:
             file.write(info, 0)
         yield Phase(write_job(files, len(sorting)), of_labels)
@@ -409,8 +411,10 @@ def lay_out_meshes(
             f"{source.num_channels} x {source.dtype}"
         )
     folder = _target_folder(opened, target)
-    info = meshed_volume(folder)
-    voxel_size = opened.voxel_size_nm or base_resolution(info)
+    place = _place_of(folder, is_replacing=replaces(existing))
+    if place.is_for_webknossos and not options.sharded:
+        raise ValueError(f"{folder}: WEBKNOSSOS reads meshes in shards, expected sharded=True")
+    voxel_size = opened.voxel_size_nm or place.voxel_size_nm
     assert voxel_size is not None  # a volume without scales is no source, and has no voxels
     box = where_box(source.name, options.where, source.box) or source.box
     grid = CellGrid(box, options.cell, lengths_in(box.mag, voxel_size), options.close)
@@ -449,7 +453,7 @@ def lay_out_meshes(
         voxels=box.volume,
         nbytes_in=voxel_nbytes(source, box),
         check=check_mesh_folder,
-        edit=MeshEdit(dirname(folder), basename(folder), is_replacing),
+        edit=_place_of(folder, is_replacing=is_replacing).edit,
         plan={_REPLACES: is_replacing},
     )
     edges = grid.lengths_nm
@@ -466,20 +470,42 @@ def lay_out_meshes(
         ids is not None,
     )
     return Meshes(
-        staged, meshing, cells, num_levels, options.min_voxels, ids, mapping, options.sharded
+        staged,
+        meshing,
+        cells,
+        num_levels,
+        options.min_voxels,
+        ids,
+        mapping,
+        options.sharded,
+        # the server of WEBKNOSSOS multiplies positions by it
+        1.0 if place.is_for_webknossos else mean,
     )
 
 
+def _place_of(folder: str, *, is_replacing: bool) -> MeshPlace:
+    """Return the volume or layer around a folder of meshes, and how its document names them."""
+    places = (fmt.mesh_place(folder, replaces=is_replacing) for fmt in formats())
+    place = next((place for place in places if place is not None), None)
+    if place is None:
+        meshed_volume(folder)  # raises an error that says what a target is
+        raise AssertionError(folder)
+    return place
+
+
 def _target_folder(opened: OpenedMag, target: str | os.PathLike[str] | None) -> str:
-    """Return the folder of the meshes; by default that of the volume which is the source."""
+    """Return the folder of the meshes; by default that of the volume or layer which is the
+    source."""
     if target is None:
-        volume = opened.layer.folder
-        if opened.layer.format != "precomputed":
+        image = opened.layer
+        default = f"{image.folder}/{_MESH_FOLDER}"
+        if not any(fmt.mesh_place(default, replaces=True) for fmt in formats()):
             raise ValueError(
-                f"{volume}: name the folder of the meshes in a Neuroglancer precomputed volume, "
-                "such as precomputed://volume/mesh"
+                f"{image.folder}: name the folder of the meshes in a Neuroglancer precomputed "
+                "volume, such as precomputed://volume/mesh, or in a layer of a WEBKNOSSOS dataset, "
+                "such as dataset/segmentation/mesh"
             )
-        folder = f"{volume}/{_MESH_FOLDER}"
+        folder = default
     else:
         folder = location_of(target)
     return plain_name(target_path(folder))

@@ -7,6 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from wkwdask.errors import ExistsError
+from wkwdask.formats.replaceable import replaces
 from wkwdask.model.placement import placed_name
 from wkwdask.runs.job_folder import JobFolder, NewMag
 from wkwdask.runs.job_records import SCRATCH_NAME
@@ -92,8 +94,17 @@ class StagedFiles(StagedJob):
     def _result(self) -> NewMag:
         if not is_bucket(self.parent):
             return NewMag(basename(self.built), self.target, is_level=False)
-        replaced = () if self.edit is None else self.edit.listed_now()
-        return NewMag(None, self.built, replaces=next(iter(replaced), None))
+        return NewMag(None, self.built, replaces=next(iter(self._replaced()), None))
+
+    def _check_not_named(self, existing: str) -> None:
+        """Raise ExistsError if the document names a result of this name, whatever job wrote it,
+        that must not be replaced."""
+        for named in self._replaced() if not replaces(existing) else ():
+            raise ExistsError(f'{named}: already exists; existing="overwrite" replaces it whole')
+
+    def _replaced(self) -> list[str]:
+        """List the result that the document names now."""
+        return [*filter(None, () if self.edit is None else self.edit.listed_now())]
 
     def _placed_edit(self) -> MetadataEdit | None:
         """Return the edit of the document as it names the result."""
@@ -108,7 +119,10 @@ class StagedFiles(StagedJob):
 
     def _job_folder(self) -> JobFolder:
         def check(existing: str) -> None:
-            self.check(self.target, existing)
+            if is_bucket(self.parent):
+                self._check_not_named(existing)
+            else:
+                self.check(self.target, existing)
 
         datasets = () if self.edit is None else tuple(self.edit.folders().values())
         return JobFolder(self.parent, self.owner, self.folders, datasets=datasets, check=check)

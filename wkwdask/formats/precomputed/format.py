@@ -9,22 +9,28 @@ from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.formats.array_images import resolved_images
 from wkwdask.formats.container import ImageFolder
 from wkwdask.formats.copies import Copies
-from wkwdask.formats.format import ArrayFormat, ViewerFiles
+from wkwdask.formats.format import ArrayFormat, MeshPlace, ViewerFiles
 from wkwdask.formats.inspection import Scope
 from wkwdask.formats.level_folders import LevelFolders
 from wkwdask.formats.precomputed.array import with_stored_suffix
 from wkwdask.formats.precomputed.info import (
     FILE_NAME,
     PROVENANCE_FILE_NAME,
+    base_resolution,
     listed_scales,
     sorted_scales,
 )
-from wkwdask.formats.precomputed.info_file import InfoEdit, InfoRemoval, read_info
+from wkwdask.formats.precomputed.info_file import InfoEdit, InfoRemoval, info_in, read_info
 from wkwdask.formats.precomputed.inspection import info_faults, scale_scopes
 from wkwdask.formats.precomputed.layer import NAME, PREFIX, is_volume, open_precomputed_layer
 from wkwdask.formats.precomputed.mesh_inspection import mesh_scope
 from wkwdask.formats.precomputed.mesh_reader import open_meshes
-from wkwdask.formats.precomputed.meshes import MeshEdit, named_meshes, removable_meshes
+from wkwdask.formats.precomputed.meshes import (
+    MeshEdit,
+    meshed_volume,
+    named_meshes,
+    removable_meshes,
+)
 from wkwdask.formats.precomputed.naming import file_sizes, first_data_file, first_stray_file
 from wkwdask.formats.precomputed.options import PrecomputedOptions
 from wkwdask.formats.precomputed.target import target_volume
@@ -42,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from wkwdask.formats.format import ChooseAxes, Summary, Url
-    from wkwdask.formats.inspection import LevelScope
+    from wkwdask.formats.inspection import FilesScope, LevelScope
     from wkwdask.formats.precomputed.info import Scale
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.image import Image, Level, ResolvedUrl
@@ -190,8 +196,20 @@ class PrecomputedFormat(ArrayFormat):
             source, scale = volume.details, replace(scale, mag=level.mag)
         return () if level.problem else scale_scopes(source, scale, image.name, method)
 
+    def mesh_place(self, folder: str, *, replaces: bool) -> MeshPlace | None:
+        volume = dirname(folder)
+        if info_in(store_at(volume)) is None:
+            return None
+        edit = MeshEdit(volume, basename(folder), replaces)
+        return MeshPlace(edit, base_resolution(meshed_volume(folder)), is_for_webknossos=False)
+
     def mesh_folder(self, image: Image) -> str | None:
         return named_meshes(image.folder, image.details.info)
+
+    def mesh_scope(
+        self, folder: str, document: str, layer: str
+    ) -> tuple[Sequence[FilesScope], list[Fault]]:
+        return mesh_scope(folder, document, layer)
 
     def other_folders(self, image: Image) -> Sequence[str]:
         meshes = removable_meshes(image.folder, image.details.info)
@@ -216,10 +234,11 @@ class PrecomputedFormat(ArrayFormat):
                     f"{image.name!r}"
                 )
         scope = super().inspect(url, None, mags)
-        if mags is not None or image.key is not None:
+        meshes = self.mesh_folder(image)
+        if mags is not None or image.key is not None or meshes is None:
             return scope
-        others, faults = mesh_scope(image.folder, image.details.info, image.name)
-        return replace(scope, faults=[*scope.faults, *faults], others=others)
+        others, faults = self.mesh_scope(meshes, f"{image.folder}/{FILE_NAME}", image.name)
+        return replace(scope, faults=[*scope.faults, *faults], others=tuple(others))
 
 
 def _listed_scale(folder: str) -> tuple[Image, Level]:

@@ -11,7 +11,6 @@ import numpy as np
 
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.formats.leftovers import temporary_fault
-from wkwdask.formats.precomputed.info import FILE_NAME
 from wkwdask.formats.precomputed.mesh_reader import (
     MeshShard,
     StoredMesh,
@@ -19,7 +18,7 @@ from wkwdask.formats.precomputed.mesh_reader import (
     fragments,
     open_meshes,
 )
-from wkwdask.formats.precomputed.meshes import MANIFEST_SUFFIX, named_meshes
+from wkwdask.formats.precomputed.meshes import MANIFEST_SUFFIX
 from wkwdask.model.extras import import_extra
 from wkwdask.model.faults import Fault, FaultList, Findings
 from wkwdask.store.paths import basename
@@ -27,7 +26,6 @@ from wkwdask.store.paths import basename
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from wkwdask.formats.precomputed.info import VolumeInfo
     from wkwdask.formats.precomputed.mesh_reader import MeshFolder
     from wkwdask.model.store import StoredFile
 
@@ -210,26 +208,23 @@ class MeshScope:
                 yield Fault("name.stray", path, "not part of meshes")
 
 
-def mesh_scope(
-    folder: str, info: VolumeInfo, name: str
-) -> tuple[tuple[MeshScope, ...], list[Fault]]:
-    """Return the meshes that the ``info`` of a volume names, with faults of their folder."""
-    meshes = named_meshes(folder, info)
-    if meshes is None:
-        return (), []
+def mesh_scope(meshes: str, document: str, layer: str) -> tuple[tuple[MeshScope, ...], list[Fault]]:
+    """Return the meshes of a layer in a folder that a document names, with faults of the
+    folder."""
     try:
         opened = open_meshes(meshes)
     except MissingError:
-        document = f"{folder}/{FILE_NAME}"
         return (), [Fault("mesh.missing", document, f"names meshes in {meshes}", "its info")]
     except UnsupportedError as error:
         return (), [_fault("mesh.unsupported", meshes, error)]
     except (FormatError, OSError) as error:
         return (), [_fault("mesh.info", f"{meshes}/info", error)]
+    if not (opened.store.can.lists or opened.store.can.compares):
+        return (), [Fault("mesh.unsupported", meshes, "on a server that lists no files")]
     faults: list[Fault] = []
     try:
         import_extra("DracoPy", "verify decodes meshes", "meshes")
     except ModuleNotFoundError as error:
         faults.append(_fault("mesh.unsupported", meshes, error))
-    scope = MeshScope(name, opened, can_decode=not faults)
+    scope = MeshScope(layer, opened, can_decode=not faults)
     return (scope,), [*faults, *scope.faults()]

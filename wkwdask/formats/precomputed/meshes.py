@@ -91,8 +91,8 @@ def removable_meshes(folder: str, info: VolumeInfo) -> str | None:
     meshes = named_meshes(folder, info)
     if meshes is None or dirname(meshes) != folder or not store_at(meshes).is_file("info"):
         return None
-    if is_bucket(meshes) and not job_in(meshes):  # written by other software
-        return None
+    if is_bucket(meshes):  # those of other software have plain names
+        return meshes if job_in(meshes) else None
     with contextlib.suppress(ExistsError):
         check_mesh_folder(meshes, "overwrite")
         return meshes
@@ -102,9 +102,6 @@ def removable_meshes(folder: str, info: VolumeInfo) -> str | None:
 def check_mesh_folder(folder: str, existing: str) -> None:
     """Raise ExistsError unless meshes may be written to a folder; only a folder of meshes is
     replaced."""
-    if is_bucket(folder):
-        _check_not_named(folder, existing)
-        return
     there = store_at(folder)
     if there.link_target():
         raise ExistsError(f"{folder}: is a symbolic link, which is not replaced; remove it")
@@ -128,15 +125,6 @@ def named_meshes(folder: str, info: VolumeInfo) -> str | None:
         return None
     path = stated_path(folder, name)
     return None if is_remote(folder) and not is_remote(path) else path
-
-
-def _check_not_named(folder: str, existing: str) -> None:
-    """Raise ExistsError if ``info`` in a bucket names meshes of some name, whatever job wrote them,
-    that must not be replaced."""
-    volume = dirname(folder)
-    named = named_meshes(volume, read_info(store_at(volume)))
-    if named is not None and plain_name(named) == folder and not replaces(existing):
-        raise ExistsError(f'{named}: already exists; existing="overwrite" replaces it whole')
 
 
 def meshed_volume(folder: str) -> VolumeInfo:

@@ -7,15 +7,28 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from wkwdask.errors import CorruptError
-from wkwdask.formats.format import ArrayFormat
+from wkwdask.errors import CorruptError, FormatError, MissingError
+from wkwdask.formats.format import ArrayFormat, MeshPlace
 from wkwdask.formats.marks import HEADER_NAME, is_mag_or_dataset
+from wkwdask.formats.registry import format_named
 from wkwdask.formats.webknossos.copies import DatasetCopies
-from wkwdask.formats.webknossos.dataset import DatasetLayer, locate, read_ahead
+from wkwdask.formats.webknossos.dataset import (
+    STORED_IN,
+    DatasetLayer,
+    dataset_of,
+    locate,
+    read_ahead,
+)
+from wkwdask.formats.webknossos.datasource import FILE_NAME, layer_entry
 from wkwdask.formats.webknossos.document import read_datasource
 from wkwdask.formats.webknossos.inspection import inspect_dataset
 from wkwdask.formats.webknossos.json_repair import JsonRepair
 from wkwdask.formats.webknossos.layer_edit import LayerEdit, MagRemoval
+from wkwdask.formats.webknossos.mesh_attachment import (
+    DATA_FORMAT,
+    MeshAttachment,
+    attached_meshes,
+)
 from wkwdask.formats.webknossos.target import (
     LayerTarget,
     mag_target,
@@ -26,15 +39,16 @@ from wkwdask.formats.wkw.folder import MAG_FOLDERS
 from wkwdask.formats.wkw.layout import header_of
 from wkwdask.formats.wkw.options import WkwOptions, level_number
 from wkwdask.model.writing.target_image import Destination
-from wkwdask.store.paths import any_path, is_remote, local_path, target_path
+from wkwdask.store.paths import any_path, basename, dirname, is_remote, local_path, target_path
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wkwdask.formats.format import Summary, Url
-    from wkwdask.formats.inspection import Scope
+    from wkwdask.formats.inspection import FilesScope, Scope
     from wkwdask.geometry.mag import Mag
+    from wkwdask.model.faults import Fault
     from wkwdask.model.image import Image, ResolvedUrl
     from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.volume import Volume
@@ -48,7 +62,7 @@ class WebknossosFormat(ArrayFormat):
     name = "webknossos"
     options = WkwOptions
     copies = DatasetCopies()
-    edits = (LayerEdit, MagRemoval)
+    edits = (LayerEdit, MagRemoval, MeshAttachment)
     level_folders = MAG_FOLDERS
     container = DatasetLayer()
 
@@ -99,6 +113,31 @@ class WebknossosFormat(ArrayFormat):
             image, Destination(target_path(image.folder), allow_external=allow_external)
         )
 
+    def mesh_place(self, folder: str, *, replaces: bool) -> MeshPlace | None:
+        layer = dirname(folder)
+        dataset, name = dirname(layer), basename(layer)
+        source = read_datasource(dataset)
+        record = None if source is None else source.layer(name)
+        if source is None or record is None or record.data_format == DATA_FORMAT:
+            return None
+        if record.category != "segmentation":
+            raise ValueError(
+                f"{dataset}/{FILE_NAME}: expected a segmentation, found layer {name!r} of "
+                f"category {record.category!r}"
+            )
+        path = f"./{name}/{basename(folder)}"
+        edit = MeshAttachment(dataset, name, basename(folder), path, replaces)
+        return MeshPlace(edit, source.voxel_size_nm, is_for_webknossos=True)
+
+    def mesh_folder(self, image: Image) -> str | None:
+        layer = dataset_of(image) if image.is_layer else None
+        if layer is None or layer.datasource is None or layer.dataset_folder is None:
+            return None
+        if layer.record is None:
+            return None
+        entry = layer_entry(layer.datasource.document, layer.record.name)
+        return attached_meshes(layer.dataset_folder, entry)
+
     def layer_levels(
         self,
         layer: Image,
@@ -122,7 +161,27 @@ class WebknossosFormat(ArrayFormat):
         )
 
     def inspect(self, url: Url, layers: Sequence[str] | None, mags: Sequence[Mag] | None) -> Scope:
-        return replace(inspect_dataset(url, layers, mags), repair_documents=JsonRepair)
+        scope = replace(inspect_dataset(url, layers, mags), repair_documents=JsonRepair)
+        return scope if mags is not None else self._with_meshes(scope, url)
+
+    def _with_meshes(self, scope: Scope, url: Url) -> Scope:
+        """Return the scope with the attached meshes of its layers."""
+        try:
+            located = locate(any_path(url))
+        except (FormatError, MissingError):
+            return scope
+        names = {each.name for each in scope.layers} if located.mag is None else set()
+        neuroglancer = format_named(STORED_IN[DATA_FORMAT])
+        faults: list[Fault] = []
+        others: list[FilesScope] = []
+        for image in located.layers:
+            meshes = self.mesh_folder(image) if image.name in names else None
+            if meshes is not None:
+                document = f"{dataset_of(image).dataset_folder}/{FILE_NAME}"
+                found, of_folder = neuroglancer.mesh_scope(meshes, document, image.name)
+                others += found
+                faults += of_folder
+        return replace(scope, faults=[*scope.faults, *faults], others=tuple(others))
 
 
 FORMAT = WebknossosFormat()
