@@ -79,12 +79,11 @@ def check_few_chunks(array, data: st.DataObject) -> None:
     assert few == many
     cells = box_cells(ranges)
     assert isinstance(array.layout, Shards)
-    names = {
-        row: name for name, rows in array.naming.locate(cells, array.grid) for row in rows.tolist()
+    by_file = array.naming.by_file(map(tuple, cells.tolist()), array.grid)
+    assert {name: set(inside) for name, inside in by_file.items()} == {
+        name: {tuple(cell) for cell in cells[rows].tolist()}
+        for name, rows in array.naming.locate(cells, array.grid)
     }
-    assert [array.naming.file_of(tuple(cell), array.grid) for cell in cells.tolist()] == [
-        names[row] for row in range(len(cells))
-    ]
 
 
 @given(st.data())
@@ -168,6 +167,6 @@ def test_names_of_hashed_shards(data):
     assert code_of(cell, counts) == code
     shards, minishards = sharding.locate(np.array([code], np.uint64))
     assert locate_one(sharding, code) == (int(shards[0]), int(minishards[0]))
-    assert ShardNaming(sharding, counts).file_of((0, *cell), None) == sharding.shard_name(
-        int(shards[0])
-    )
+    assert ShardNaming(sharding, counts).by_file([(0, *cell)], None) == {
+        sharding.shard_name(int(shards[0])): [(0, *cell)]
+    }

@@ -230,6 +230,12 @@ class ChunkCodec(ABC):
             The bytes use a feature of the format that is not implemented.
         """
 
+    def decode_part(
+        self, data: bytes, shape: Vec4, part: tuple[slice, ...], source: str, offset: int = 0
+    ) -> AnyArray:
+        """Decode a part of a chunk, see :meth:`decode`. Errors in the rest of it may not show."""
+        return self.decode(data, shape, source, offset)[part]
+
     @abstractmethod
     def encode(self, voxels: AnyArray, source: str) -> bytes:
         """Encode a chunk (c, x, y, z): a whole one, or its part inside the array if the grid
@@ -260,7 +266,7 @@ class ChunkCodec(ABC):
         negative. Returns False if all voxels are zero: then ``out`` may be unchanged.
         """
         where, part = clip(corner, shape, out.shape)
-        voxels = self.decode(data, shape, source, offset)[part]
+        voxels = self.decode_part(data, shape, part, source, offset)
         if is_zero(voxels):
             return False
         region = out[where]
@@ -452,9 +458,13 @@ def clip(
     """Return the slices of an array that a chunk covers, and the slices of the chunk that lie
     inside the array."""
     where, part = [], []
+    # without calls of min and max, because small boxes ask for each chunk
     for at, length, size in zip(corner, shape, array_shape, strict=True):
-        low = max(at, 0)
-        high = max(low, min(at + length, size))
+        low, high = at if at > 0 else 0, at + length
+        if high > size:
+            high = size
+        if high < low:
+            high = low
         where.append(slice(low, high))
         part.append(slice(low - at, high - at))
     return tuple(where), tuple(part)

@@ -256,11 +256,14 @@ class Shards(ShardLayout):
     @abstractmethod
     def codes(self, cells: IntArray) -> UintArray: ...
 
-    def place_of(self, file: StoredFile, cell: Vec4) -> tuple[int, int] | None:
-        """Look up one chunk as :meth:`locate` does; return its first byte and end, None if it is
-        absent."""
-        places = self.locate(file, np.array([cell], np.int64))
-        return (int(places[0, 0]), int(places[0, 1])) if len(places) else None
+    def places_of(
+        self, file: StoredFile, cells: Sequence[Vec4]
+    ) -> Iterator[tuple[int, int] | None]:
+        """Look up a few chunks as :meth:`locate` does; yield the first byte and end of each, None
+        if it is absent."""
+        for cell in cells:
+            places = self.locate(file, np.array([cell], np.int64))
+            yield (int(places[0, 0]), int(places[0, 1])) if len(places) else None
 
     def chunks(self, array: ChunkSource, ranges: Ranges) -> Iterator[StoredChunk]:
         if array.store.is_remote or math.prod(map(len, ranges)) > _FEW_CELLS:
@@ -280,16 +283,14 @@ class Shards(ShardLayout):
         """Yield the chunks of a small local box, each read by itself, see :meth:`slabs`."""
         store, grid, naming = array.store, array.grid, array.naming
         assert naming is not None
-        by_file: dict[str, list[Vec4]] = {}
-        for k, j, i, c in product(*ranges[::-1]):
-            cell = (c, i, j, k)
-            by_file.setdefault(naming.file_of(cell, grid), []).append(cell)
-        for key, cells in by_file.items():
+        if not array.codec.slab_nbytes(grid.chunk):
+            z = None
+        every = [(c, i, j, k) for k, j, i, c in product(*ranges[::-1])]
+        for key, cells in naming.by_file(every, grid).items():
             with self.opened(store, key) as file:
                 if file is None:
                     continue
-                for cell in cells:
-                    place = self.place_of(file, cell)
+                for cell, place in zip(cells, self.places_of(file, cells), strict=True):
                     if place is None:
                         continue
                     part = None if z is None else Slab.of(array, cell, z, place)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from wkwdask.array_types import IntArray
     from wkwdask.model.chunk_grid import ChunkGrid, Ranges, Vec4
@@ -97,13 +97,15 @@ class KeyNaming(ABC):
             c, x, y, z = files[members[0]].tolist()
             yield self.key((c, x, y, z)), members
 
-    def file_of(self, cell: Vec4, grid: ChunkGrid) -> str:
-        """Return the name of the file that contains a chunk."""
+    def by_file(self, cells: Iterable[Vec4], grid: ChunkGrid) -> dict[str, list[Vec4]]:
+        """Group a few chunks by the names of the files that contain them, see :meth:`locate`."""
         assert grid.file is not None
-        c, x, y, z = (
-            n * edge // file for n, edge, file in zip(cell, grid.chunk, grid.file, strict=True)
-        )
-        return self.key((c, x, y, z))
+        c, x, y, z = (file // edge for file, edge in zip(grid.file, grid.chunk, strict=True))
+        members: dict[Vec4, list[Vec4]] = {}
+        for cell in cells:
+            file = cell[0] // c, cell[1] // x, cell[2] // y, cell[3] // z
+            members.setdefault(file, []).append(cell)
+        return {self.key(file): inside for file, inside in members.items()}
 
     def array_path(self, store: Store) -> str:
         """Return the path of the array: its folder, unless one file contains all of it."""

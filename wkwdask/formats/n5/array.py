@@ -19,9 +19,11 @@ from wkwdask.formats.n5.attributes import FILE_NAME, parse_dataset
 from wkwdask.formats.n5.block import (
     compress,
     decode_block,
+    decode_block_part,
     encode_block,
     format_header,
     header_nbytes,
+    last_axis,
     parse_header,
 )
 from wkwdask.geometry.bounding_box import MAG_1
@@ -97,15 +99,31 @@ class N5Codec(ChunkCodec):
     def decode(self, data: bytes, shape: Vec4, source: str, offset: int = 0) -> AnyArray:
         """Decode a block, truncated or whole at the upper ends: its header states its shape."""
         del shape, offset
-        block = decode_block(
-            data,
-            self.dtype,
-            self.compression,
-            source,
-            num_axes=len(self.axes),
-            largest=self.block_size,
-        )
+        block = self._decode_whole(data, (0, self.block_size[last_axis(self.block_size)]))
+        if block is None:
+            block = decode_block(
+                data,
+                self.dtype,
+                self.compression,
+                source,
+                num_axes=len(self.axes),
+                largest=self.block_size,
+            )
         return to_cxyz(block, self.axes) if block.size else np.zeros((0, 0, 0, 0), self.dtype)
+
+    def decode_part(
+        self, data: bytes, shape: Vec4, part: tuple[slice, ...], source: str, offset: int = 0
+    ) -> AnyArray:
+        letter = self.axes[last_axis(self.block_size)]
+        if letter in "cxyz":
+            wanted = part["cxyz".index(letter)]
+            block = self._decode_whole(data, (wanted.start, wanted.stop))
+            if block is not None:
+                return to_cxyz(block, self.axes)[part]
+        return self.decode(data, shape, source, offset)[part]
+
+    def _decode_whole(self, data: bytes, wanted: tuple[int, int]) -> AnyArray | None:
+        return decode_block_part(data, self.dtype, self.compression, self.block_size, wanted)
 
     def check_packages(self, source: str) -> None:
         compress(b"", self.compression, self.dtype.itemsize, source)

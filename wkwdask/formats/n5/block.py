@@ -22,6 +22,8 @@ from wkwdask.errors import CorruptError, TruncatedError, UnsupportedError
 from wkwdask.formats.bounded_streams import BZIP2, XZ, ZLIB, decompress_streams
 from wkwdask.formats.gzip_stream import compress_gzip, decompress_gzip
 from wkwdask.formats.n5.options import N5Options
+from wkwdask.model.codec import decoding_memory
+from wkwdask.model.decompression import decompress, decompress_part
 from wkwdask.model.extras import import_extra
 
 if TYPE_CHECKING:
@@ -116,7 +118,7 @@ def parse_compression(document: JsonObject, source: str, problems: Problems) -> 
     )
 
 
-def decompress(
+def decompress_block(
     data: memoryview, compression: Compression, nbytes: int, source: str, offset: int
 ) -> bytes | memoryview:
     """Decompress a block to exactly ``nbytes`` bytes; raise an error for data of another size
@@ -391,7 +393,7 @@ def decode_block(
         raise UnsupportedError(
             f"{source}: byte {header.nbytes - 4}: {what}, expected one value per voxel"
         )
-    values = decompress(
+    values = decompress_block(
         memoryview(data)[header.nbytes :],
         compression,
         count * dtype.itemsize,
@@ -399,6 +401,35 @@ def decode_block(
         header.nbytes,
     )
     return np.frombuffer(values, dtype.newbyteorder(">")).reshape(header.shape, order="F")
+
+
+def decode_block_part(
+    data: bytes,
+    dtype: np.dtype[Any],
+    compression: Compression,
+    shape: tuple[int, ...],
+    wanted: tuple[int, int],
+) -> AnyArray | None:
+    """Decode some positions along the last axis of a whole block that is longer than 1, or more of
+    it; the rest of the array is arbitrary. It is valid until this thread decodes the next block.
+    None if :func:`decode_block` must decode the block: also if it has another shape."""
+    head, nbytes = format_header(shape), math.prod(shape) * dtype.itemsize
+    if not nbytes or not data.startswith(head):
+        return None
+    kind, stored = compression.stream, memoryview(data)[len(head) :]
+    step, memory = nbytes // shape[last_axis(shape)], decoding_memory(nbytes)
+    first, end = wanted[0] * step, wanted[1] * step
+    values = decompress_part(kind, stored, memory, first, end) if end - first < nbytes else None
+    if values is None:
+        values = decompress(kind, stored, memory)
+    if values is None or values.size != nbytes:
+        return None
+    return values.view(dtype.newbyteorder(">")).reshape(shape, order="F")
+
+
+def last_axis(shape: Sequence[int]) -> int:
+    """Return the slowest axis that is longer than 1, else the first one."""
+    return max((n for n, length in enumerate(shape) if length > 1), default=0)
 
 
 def encode_block(values: AnyArray, compression: Compression, source: str) -> bytes:

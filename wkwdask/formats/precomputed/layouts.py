@@ -491,16 +491,20 @@ class PrecomputedShards(RewritableShards):
         ]
         return np.concatenate(rows) if rows else np.zeros((0, 3), np.int64)
 
-    def place_of(self, file: StoredFile, cell: Vec4) -> tuple[int, int] | None:
+    def places_of(
+        self, file: StoredFile, cells: Sequence[Vec4]
+    ) -> Iterator[tuple[int, int] | None]:
         assert isinstance(file, OpenShard)
-        code = compressed_morton.code_of(cell[1:], self.counts)
-        (table,) = file.minishards([locate_one(self.sharding, code)[1]])
-        ids = table[0]
-        row = int(ids.searchsorted(np.uint64(code)))
-        if row == len(ids) or ids.item(row) != code:
-            return None
-        start = table.item(1, row) + file.first_byte
-        return start, start + table.item(2, row)
+        for cell in cells:
+            code = compressed_morton.code_of(cell[1:], self.counts)
+            (table,) = file.minishards([locate_one(self.sharding, code)[1]])
+            ids = table[0]
+            row = int(ids.searchsorted(np.uint64(code)))
+            if row == len(ids) or ids.item(row) != code:
+                yield None
+            else:
+                start = table.item(1, row) + file.first_byte
+                yield start, start + table.item(2, row)
 
     def inspect(self, file: StoredFile, cells: IntArray) -> InspectedShard:
         assert isinstance(file, OpenShard)

@@ -24,7 +24,7 @@ from wkwdask.model.naming import FileVariant, KeyNaming, ListedFile
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from wkwdask.array_types import IntArray
     from wkwdask.formats.precomputed.sharding import Sharding
@@ -219,10 +219,14 @@ class ShardNaming(KeyNaming):
         for members in np.split(order, np.flatnonzero(np.diff(shards[order])) + 1):
             yield self.sharding.shard_name(int(shards[members[0]])), members
 
-    def file_of(self, cell: Vec4, grid: ChunkGrid) -> str:
+    def by_file(self, cells: Iterable[Vec4], grid: ChunkGrid) -> dict[str, list[Vec4]]:
         del grid
-        code = compressed_morton.code_of(cell[1:], self.counts)
-        return self.sharding.shard_name(locate_one(self.sharding, code)[0])
+        members: dict[str, list[Vec4]] = {}
+        for cell in cells:
+            code = compressed_morton.code_of(cell[1:], self.counts)
+            name = self.sharding.shard_name(locate_one(self.sharding, code)[0])
+            members.setdefault(name, []).append(cell)
+        return members
 
     def names(self, file: Vec4) -> tuple[str, ...]:
         stem = self.key(file).removesuffix("shard")

@@ -24,6 +24,7 @@ from wkwdask.formats.gzip_stream import decompress_gzip
 from wkwdask.kernels.codecs.blosc_frames import encode_frame
 from wkwdask.model.chunk_grid import from_cxyz, pick_cxyz
 from wkwdask.model.codec import ChunkCodec, Encoding, blosc_kind, decoding_memory
+from wkwdask.model.decompression import compress_zstd, decompress, decompress_part
 from wkwdask.model.extras import import_extra
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ def decode_bounded(
 
     Raises ValueError for a crafted chunk before it fills the memory.
     """
+    if memory is not None and (known := decompress(kind, data, memory)) is not None:
+        return known
     try:
         if kind == "gzip":
             out: Any = decompress_gzip(data, max_nbytes, SOURCE, 0)
@@ -183,6 +186,8 @@ class ZarrCodec(ZarrChunks):
     """Size of a decoded chunk [bytes]."""
     _view: tuple[np.dtype[Any], Vec4, Vec4] = field(init=False, compare=False, repr=False)
     """Type, shape (c, x, y, z) and strides [bytes] of the values of a decoded chunk."""
+    _slowest: int = field(init=False, compare=False, repr=False)
+    """Which of c, x, y, z is the slowest axis of a decoded chunk."""
 
     decodes_chunks = True
 
@@ -195,6 +200,8 @@ class ZarrCodec(ZarrChunks):
         view = dtype, pick_cxyz(self.chunk_shape, self.axes), tuple(strides[a] for a in "cxyz")
         object.__setattr__(self, "nbytes", stride)
         object.__setattr__(self, "_view", view)
+        slowest = max(range(4), key=lambda n: (view[1][n] > 1) * view[2][n])
+        object.__setattr__(self, "_slowest", slowest)
 
     def check_settings(self) -> None:
         """Raise UnsupportedError for a filter or compressor that is unknown or has unknown
@@ -281,6 +288,19 @@ class ZarrCodec(ZarrChunks):
         dtype, shape, strides = self._view
         return np.ndarray(shape, dtype, values, strides=strides)
 
+    def decode_part(
+        self, data: bytes, shape: Vec4, part: tuple[slice, ...], source: str, offset: int = 0
+    ) -> AnyArray:
+        dtype, whole, strides = self._view
+        wanted, stride = part[self._slowest], strides[self._slowest]
+        first, end = wanted.start * stride, wanted.stop * stride
+        if len(self.stages) == 1 and not self.filters and 0 < end - first < self.nbytes:
+            kind, _ = self.stages[0]
+            values = decompress_part(kind, data, decoding_memory(self.nbytes), first, end)
+            if values is not None:
+                return np.ndarray(whole, dtype, values, strides=strides)[part]
+        return self.decode(data, shape, source, offset)[part]
+
     def _max_input_nbytes(self, n: int) -> int:
         """Return the largest input of stage ``n`` on encoding, which bounds its output on
         decoding."""
@@ -310,8 +330,23 @@ class ZarrCodec(ZarrChunks):
                 self.compression[1] if self.blosc == _LZ4_ENCODERS[1] else None,
             )
         for kind, settings in self.stages:
-            encoded = _compressor(kind, settings).encode(encoded)
-        return whole.tobytes() if encoded is whole or not self.stages else bytes(encoded)
+            encoded = _encode_stage(kind, settings, encoded)
+        if not self.stages:
+            return whole.tobytes()
+        return encoded if isinstance(encoded, bytes) else bytes(encoded)
+
+
+def _encode_stage(kind: str, settings: str, values: Any) -> Any:
+    if kind == "zstd":
+        options = _parsed(settings)
+        encoded = compress_zstd(
+            np.frombuffer(memoryview(values).cast("B"), np.uint8),
+            options.get("level", 0),
+            has_checksum=options.get("checksum", False),
+        )
+        if encoded is not None:
+            return encoded
+    return _compressor(kind, settings).encode(values)
 
 
 def _undo_stage(

@@ -17,7 +17,7 @@ from wkwdask.model.layout import InspectedShard, RewritableShards
 from wkwdask.store.lru import LruCache
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from wkwdask.array_types import BoolArray, IntArray, UintArray
     from wkwdask.geometry.mag import Vec3
@@ -62,14 +62,23 @@ class ZarrShards(RewritableShards):
 
         return _places(self._table(file)[self.rows(cells)])
 
-    def place_of(self, file: StoredFile, cell: Vec4) -> tuple[int, int] | None:
-        row = 0
-        for letter in self.axes.replace("-", ""):
+    def places_of(
+        self, file: StoredFile, cells: Sequence[Vec4]
+    ) -> Iterator[tuple[int, int] | None]:
+        table, (c, x, y, z), absent = self._table(file), self.cells, int(_ABSENT)
+        steps, step = [0, 0, 0, 0], 1
+        for letter in reversed(self.axes.replace("-", "")):
             axis = "cxyz".index(letter)
-            row = row * self.cells[axis] + cell[axis] % self.cells[axis]
-        table = self._table(file)
-        start, nbytes = table.item(row, 0), table.item(row, 1)
-        return None if start == nbytes == _ABSENT else (start, start + nbytes)
+            steps[axis], step = step, step * self.cells[axis]
+        for cell in cells:
+            row = (
+                cell[0] % c * steps[0]
+                + cell[1] % x * steps[1]
+                + cell[2] % y * steps[2]
+                + cell[3] % z * steps[3]
+            )
+            start, nbytes = table.item(row, 0), table.item(row, 1)
+            yield None if start == nbytes == absent else (start, start + nbytes)
 
     def _table(self, file: StoredFile) -> UintArray:
         """Return the index of a shard, from a cache."""
