@@ -10,7 +10,7 @@ from wkwdask.formats.registry import location_of
 from wkwdask.formats.repair import REBUILD, RepairOptions
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
-from wkwdask.store.paths import local_path, target_path
+from wkwdask.store.paths import target_path
 from wkwdask.verbs.diff import Diff, lay_out_diff
 from wkwdask.verbs.manifest import Hashes, ManifestReport
 from wkwdask.verbs.repair import RepairReport, RepairWork
@@ -218,7 +218,7 @@ def repair(
         accept_changes,
     )
 
-    local_path(location_of(url))  # raises an error for a remote location
+    target_path(location_of(url))  # raises an error for a web server
     layers = [layer] if isinstance(layer, str) else layer
 
     def repair_once() -> RepairReport:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -104,6 +104,12 @@ class ArrayRepair:
                 raise CorruptError(f"still broken after the repair: {remaining[0]}")
         return relative_to(array, array.origin).files.group_state(shard)[1:]
 
+    def with_snapshot(self, record: str) -> Self:
+        """Return the repair of files that replaces or removes them only if they stay as it has
+        read them, while a record of the job exists; on disk, locks protect them."""
+        array = self.check.array.at(self._store.snapshot(record))
+        return replace(self, check=replace(self.check, array=array))
+
     def _errors(self, file: Vec4, variant: int) -> list[Fault]:
         return [
             fault
@@ -117,8 +123,11 @@ class ArrayRepair:
 
     def _set_aside(self, name: str, why: str) -> str:
         """Keep the old file, before a new one replaces it, so that no crash loses what could not be
-        decoded; a folder with its name is moved."""
+        decoded; a folder with its name is moved. Return its new place, empty for an object that
+        is absent."""
         store, key = self._place(name)
+        if store.can.compares and not store.is_file(key):
+            return ""
         return quarantine(store.path_of(key), self.check.folder, name, why, keep=store.is_file(key))
 
     def _replace(self, file: Vec4, name: str, why: str, spare: Store | None) -> None:
@@ -141,10 +150,13 @@ class ArrayRepair:
             name, f"{why}\nIts chunk was {'computed again' if new else 'removed'}."
         )
         for new_name, data in new.items():
-            self._store.put(new_name, data)
+            output = self._store.new_file(new_name)
+            output.write(data, 0)
+            output.publish()
         if name not in new:
             self._store.delete(name)
-        withdraw_equal(self._store.path_of(name), place)
+        if place:
+            withdraw_equal(self._store.path_of(name), place)
 
     def _rewrite(
         self, file: Vec4, name: str, head: Any, why: str, spare: Store | None, *, salvage: bool
@@ -193,7 +205,8 @@ class ArrayRepair:
                 new = output.close()
                 if tables:
                     new.write(tables, 0)
-                place = self._set_aside(name, text) if salvage else ""
+                is_kept = salvage or folder.can.compares
+                place = self._set_aside(name, text) if is_kept else ""
             except BaseException:
                 output.discard()
                 raise

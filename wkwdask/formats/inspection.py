@@ -170,7 +170,7 @@ class LevelScope:
     def state_of(self, shard: Vec3) -> tuple[int, int]:
         """Return size and modification time of a shard, or size and digest of a group of files, as
         file records have them; zeros if it is absent."""
-        return self._relative_array().files.group_state(shard)[1:]
+        return without_listing(self._relative_array()).files.group_state(shard)[1:]
 
     # --------------------------------------------------------------------------------------------
     # comparison of levels, and repair
@@ -197,8 +197,9 @@ class LevelScope:
         """Return the array that rewrites single shards, in place or in another folder; ``box`` is
         relative to the origin of the grid."""
         del box
-        array = self.array if folder is None else self.array.at(self.array.store.at(folder))
-        return TargetArray(array, self.array.store.at(staging_folder), is_in_place=True)
+        array, store = without_listing(self.array), self.array.store
+        array = array if folder is None else array.at(store.at(folder))
+        return TargetArray(array, store.at(staging_folder), is_in_place=True)
 
     @property
     def absent_value(self) -> str:
@@ -315,19 +316,18 @@ class LevelScope:
     def _has_lost_files(self, shard: Vec3) -> bool:
         """Return whether files are gone from a group that is smaller than recorded."""
         array = self._relative_array()
-        (recorded,), stored = (
-            array.store.states([FILE_RECORD_NAME]),
-            array.files.states_of_shard(shard),
+        if array.files.has_single_file_shards or array.naming is None:
+            return False
+        stored = array.files.files_of_shard(shard)
+        if len(array.files.states_of_shard(shard)) != len(stored):
+            return False  # entries that are no files have other faults
+        recorded = array.store.written_at(FILE_RECORD_NAME)
+        times = (
+            array.store.written_at(array.naming.names(file)[variant]) for file, variant in stored
         )
-        # A file that other software wrote is newer than the record. Entries that are no files have
-        # other faults.
-        is_older = recorded is not None and all(
-            state.mtime_ns <= recorded.mtime_ns for _, state in stored
-        )
-        return (
-            is_older
-            and not array.files.has_single_file_shards
-            and len(array.files.files_of_shard(shard)) == len(stored)
+        # a file that other software wrote is newer than the record
+        return recorded is not None and all(
+            written is not None and written <= recorded for written in times
         )
 
     @cached_property

@@ -10,12 +10,17 @@ from typing import TYPE_CHECKING
 
 from wkwdask.formats.roots import Root
 from wkwdask.model.faults import Fault
+from wkwdask.model.store import Conflict
+from wkwdask.store import by_path
+from wkwdask.store.leases import check_fence
 from wkwdask.store.new_files import copy_file, is_equal, move
-from wkwdask.store.paths import TEMPORARY_SUFFIX, basename, dirname, split
+from wkwdask.store.paths import TEMPORARY_SUFFIX, basename, dirname, is_bucket, split
 from wkwdask.store.store import folders_of, store_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from wkwdask.model.store import Store
 
 QUARANTINE_NAME = ".wkwdask-quarantine"
 # Temporary names of other software. n5-java and z5 have none: they lock or write the file itself,
@@ -74,11 +79,15 @@ def age_seconds(path: str) -> float:
     for folder, _, names in [(above, [], [own]), *store_at(path).walk()]:
         store = store_at(folder)
         for name in names:
-            try:
-                latest = max(latest, store.status(name, follow_symlinks=False).st_mtime)
-            except FileNotFoundError:
-                continue
+            with contextlib.suppress(FileNotFoundError):
+                latest = max(latest, _written_at(store, name))
     return max(0.0, time.time() - latest)
+
+
+def _written_at(store: Store, name: str) -> float:
+    if is_bucket(store.url):
+        return store.written_at(name) or 0.0
+    return store.status(name, follow_symlinks=False).st_mtime
 
 
 def describe_age(path: str) -> str:
@@ -96,7 +105,10 @@ def quarantine(
     """Move a broken file to the quarantine beside its level, with a text file that states the
     reason; with ``keep``, link or copy it instead."""
     parent, level = split(level_folder)
-    place = free_path(f"{parent}/{QUARANTINE_NAME}/{level}/{relative_path}")
+    quarantined = f"{parent}/{QUARANTINE_NAME}/{level}"
+    if is_bucket(path):
+        return _quarantine_object(path, quarantined, relative_path, why, keep=keep)
+    place = free_path(f"{quarantined}/{relative_path}")
     Root(parent, noun="folder").check(
         place, advice="and nothing is set aside there; remove the link"
     )
@@ -114,35 +126,52 @@ def quarantine(
     return place
 
 
+def _quarantine_object(
+    path: str, quarantined: str, relative_path: str, why: str, *, keep: bool
+) -> str:
+    """Let the server copy an object to a folder named by its state, so that a repeated call finds
+    the copy; then delete the object if it is still the same, unless ``keep``."""
+    above, name = split(path)
+    seen = store_at(above).snapshot("")
+    (state,) = seen.states([name])
+    if state is None:
+        raise Conflict(path)
+    place = f"{quarantined}/{state.mtime_ns:016x}/{relative_path}"
+    store_at(dirname(place)).put(f"{name}.txt", f"{path}\n{why}\n".encode())
+    by_path.copy_objects(above, dirname(place), [name])
+    if not keep:
+        check_fence()
+        seen.delete(name)
+    return place
+
+
 def remove_quarantined_temporaries(level_folder: str) -> None:
     """Remove what killed repairs of a level left of files in the quarantine; the caller holds the
     lock of the level."""
     parent, level = split(level_folder)
     if not store_at(parent).link_target(QUARANTINE_NAME):
         for folder, _, names in store_at(parent).walk(f"{QUARANTINE_NAME}/{level}"):
-            for name in names:
-                if name.endswith(TEMPORARY_SUFFIX):
-                    folders_of(folder).unlink(f"{folder}/{name}")
+            store_at(folder).delete(*(name for name in names if name.endswith(TEMPORARY_SUFFIX)))
 
 
 def withdraw_equal(path: str, place: str) -> bool:
     """Remove the copy of a file from the quarantine if the file has not changed since; return
     whether it was removed."""
-    if (
-        not store_at(path).is_file()
-        or not store_at(place).is_file()
-        or not (folders_of(path).samefile(path, place) or is_equal(path, place))
-    ):
+    if not store_at(path).is_file() or not store_at(place).is_file() or not _is_same(path, place):
         return False
-    folders = folders_of(place)
-    for copy in (place, f"{place}.txt"):
-        folders.unlink(copy)
-    folder = dirname(place)
+    folder, name = split(place)
+    store_at(folder).delete(name, f"{name}.txt")
     with contextlib.suppress(OSError):  # not empty
-        while QUARANTINE_NAME in folder:
-            folders.rmdir(folder)
+        while QUARANTINE_NAME in folder and not is_bucket(folder):
+            folders_of(folder).rmdir(folder)
             folder = dirname(folder)
     return True
+
+
+def _is_same(path: str, place: str) -> bool:
+    if is_bucket(path):
+        return by_path.have_equal_content(path, place)
+    return folders_of(path).samefile(path, place) or is_equal(path, place)
 
 
 def free_path(path: str) -> str:

@@ -195,6 +195,13 @@ class ArrayFiles:
             -(-min(high, corner + edge) // cell) - low // cell,
         )
 
+    def names_of_shards(self, box: BoundingBox) -> Iterator[str]:
+        """Yield all names that the files of the shards that a box touches may have."""
+        assert self.naming is not None
+        files = self._files_of_units(self._units_in(box.intersection(self.box)))
+        for file, _ in self.naming.keys(files):
+            yield from self.naming.names(file)
+
     def shard_states(self, box: BoundingBox) -> States:
         """Return the states of stored shards that a box touches; a file has one row for each shard
         that contains a part of it."""

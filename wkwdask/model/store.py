@@ -386,9 +386,10 @@ class Store(Protocol):
         """Return a store that can list its files. If a server has no listing, it is asked for each
         file, until one of the possible names exists."""
 
-    def with_states(self, names: Iterable[str]) -> Store:
+    def with_states(self, names: Iterable[str], *, only_these: bool = False) -> Store:
         """Return a store that knows its files and their states as they are now, some of whose names
-        are known; raises UnsupportedError for a server that states none."""
+        are known, or only files of these names; raises UnsupportedError for a server that states
+        none."""
 
     def states(self, names: Iterable[str]) -> list[FileState | None]:
         """Return the states of files, None for each missing one."""
@@ -400,8 +401,9 @@ class Store(Protocol):
 
     def snapshot(self, record: str) -> Store:
         """Return a store in which files stay as first read, and whose new files replace
-        those that are still the same; else publication raises :class:`Conflict`. Raises LockedError
-        once a record of the job is gone. A folder, whose files locks protect, returns itself."""
+        those that are still the same, and which deletes only these; else both raise
+        :class:`Conflict`. Raises LockedError once a record of the job is gone. A folder, whose
+        files locks protect, returns itself."""
 
     def put(self, name: str, data: bytes, expect: State | Expected = Expected.ANY) -> State | None:
         """Write a small file atomically; folders in its name are created too.

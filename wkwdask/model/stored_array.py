@@ -324,6 +324,11 @@ def with_states(array: StoredArray, record: IntArray | None) -> StoredArray:
     return array.at(array.store.with_states(names))
 
 
+def with_states_in(array: StoredArray, box: BoundingBox) -> StoredArray:
+    """Return an array that knows the shards that a box touches, as they are now, and no others."""
+    return array.at(array.store.with_states(array.files.names_of_shards(box), only_these=True))
+
+
 def without_listing(array: StoredArray) -> StoredArray:
     """Return an array without the list of its remote files, small to pickle."""
     return array.at(array.store.at(array.store.url)) if array.store.is_remote else array

@@ -135,6 +135,12 @@ def can_switch(parent: str) -> bool:
     )
 
 
+def is_replaced(folder: str) -> bool:
+    """Check whether a level in a bucket that a document has listed was replaced by another."""
+    parent = dirname(folder)
+    return is_bucket(folder) and can_switch(parent) and not is_listed(parent, folder)
+
+
 def is_listed(parent: str, folder: str) -> bool:
     """Check whether a document of an image, or of the container above it, names the folder of a
     level. A document that cannot be read may name anything."""

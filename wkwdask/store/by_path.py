@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from wkwdask.model.store import OpenFile, Output, Store
 
 
+_PIECE_NBYTES = 8 << 20
+
+
 def has_magic(path: str) -> bool:
     return glob.has_magic(path)
 
@@ -85,6 +88,16 @@ def _opened(path: str) -> OpenFile:
     if file is None:
         raise MissingError(f"{path}: not found")
     return file
+
+
+def have_equal_content(first: str, second: str) -> bool:
+    """Check whether two files hold the same bytes, reading a piece of each at a time."""
+    with _opened(first) as a, _opened(second) as b:
+        ends = range(_PIECE_NBYTES, a.nbytes + _PIECE_NBYTES, _PIECE_NBYTES)
+        return a.nbytes == b.nbytes and all(
+            a.read([piece]) == b.read([piece])
+            for piece in ((end - _PIECE_NBYTES, min(end, a.nbytes)) for end in ends)
+        )
 
 
 def map_array(

@@ -16,6 +16,7 @@ from wkwdask.geometry.mag import Mag
 from wkwdask.model.states import FILE_RECORD_COLUMNS, FILE_RECORD_NAME, parse_file_record
 from wkwdask.model.store import Conflict
 from wkwdask.store import json_record
+from wkwdask.store.leases import check_fence
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.store import store_at
 
@@ -145,6 +146,7 @@ def _change_file_record(folder: str, change: Callable[[IntArray], IntArray]) -> 
         return
     while (found := store.read_state(FILE_RECORD_NAME, _MAX_NBYTES)) is not None:
         rows = parse_file_record(found[0], store.path_of(FILE_RECORD_NAME))
+        check_fence()
         with contextlib.suppress(Conflict):  # another job has changed other rows
             store.put(FILE_RECORD_NAME, format_file_record(change(rows)), found[1])
             return

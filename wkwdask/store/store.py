@@ -237,8 +237,8 @@ class FolderStore:
         del names
         return self
 
-    def with_states(self, names: Iterable[str]) -> FolderStore:
-        del names
+    def with_states(self, names: Iterable[str], *, only_these: bool = False) -> FolderStore:
+        del names, only_these
         return self
 
     def states(self, names: Iterable[str]) -> list[FileState | None]:

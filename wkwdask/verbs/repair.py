@@ -30,12 +30,13 @@ from wkwdask.formats.repair import (
     without_notes,
 )  # fmt: skip
 from wkwdask.formats.roots import OWN_COPY_OR_EXTERNAL
+from wkwdask.model.placement import plain_name
 from wkwdask.model.summary import counted
 from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job import FlatJob, Result
 from wkwdask.runs.job_folder import JobFolder
 from wkwdask.store.locks import Owner
-from wkwdask.store.paths import dirname, is_below
+from wkwdask.store.paths import dirname, is_below, is_bucket
 from wkwdask.store.store import store_at
 from wkwdask.verbs.compare import CopyCheckSpec
 from wkwdask.verbs.pyramid import RegionSpec
@@ -535,7 +536,8 @@ class Repair:
             )
             self._add_rewrite(file, REBUILD, spec, how + kept + _OLD_FILE)
             return True
-        reason, sets_aside = summarize_faults(file.faults), not is_recorded or differs
+        reason = summarize_faults(file.faults)
+        sets_aside = not is_recorded or differs or is_bucket(file.path)
         for path in dict.fromkeys(fault.path for fault in file.faults):
             store = store_at(path)
             is_file = store.is_file()
@@ -644,6 +646,8 @@ class Repair:
         folders = {plan.scope.folder for plan in plans} | self.leftovers.mags(layer.folder) or {
             scope.folder for scope in layer.mags[:1]
         }
+        if is_bucket(layer.folder):  # the names by which jobs that replace the levels know them
+            folders = set(map(plain_name, folders))
         self.leftovers.remove_refused(layer.folder)
         self.leftovers.remove_locks(layer.folder)
         owner = Owner.this_process(f"repair of {layer.folder}")

@@ -19,8 +19,8 @@ from wkwdask.plans.regions import RegionGrid
 from wkwdask.runs.job_folder import remove_ownerless_folder
 from wkwdask.runs.job_records import JobState, job_states
 from wkwdask.store.locks import guarded, is_lock, remove_stale_lock
-from wkwdask.store.paths import basename, dirname
-from wkwdask.store.store import folders_of, store_at
+from wkwdask.store.paths import basename, dirname, split
+from wkwdask.store.store import store_at
 from wkwdask.verbs.compare import CopyCheckSpec
 from wkwdask.verbs.verify import UNREADABLE_LOCK
 
@@ -223,4 +223,5 @@ def _remove(path: str) -> None:
     if store.is_folder() and not store.link_target():
         store.delete_folder()
     elif store.is_taken():
-        folders_of(path).unlink(path)
+        folder, name = split(path)
+        store_at(folder).delete(name)

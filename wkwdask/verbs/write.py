@@ -28,7 +28,7 @@ from wkwdask.model.voxel_type import common_dtype
 from wkwdask.model.writing.target_array import InPlaceWrite
 from wkwdask.model.writing.target_image import LevelSpec
 from wkwdask.runs.drive import Outcome, Phase, Plan
-from wkwdask.runs.garbage import can_switch, is_listed
+from wkwdask.runs.garbage import is_replaced
 from wkwdask.runs.job import Result, Task
 from wkwdask.runs.job_folder import JobFolder, Publisher
 from wkwdask.runs.parts import ReceiptCollector, ShardTally, read_scratch
@@ -43,7 +43,7 @@ from wkwdask.runs.staged import (
 from wkwdask.store import by_path
 from wkwdask.store.leases import fenced_by
 from wkwdask.store.locks import ShardBox, guarded
-from wkwdask.store.paths import dirname, is_bucket
+from wkwdask.store.paths import is_bucket
 from wkwdask.store.records import merge_file_record
 from wkwdask.store.store import store_at
 from wkwdask.verbs.sources import box_setting
@@ -290,8 +290,7 @@ class StagedRegion(StagedMags):
     def _check_listed(self) -> None:
         """Check that the level in a bucket was not replaced by one of another name."""
         folder = self.targets[0].folder
-        is_switched = self.is_level and is_bucket(folder) and can_switch(dirname(folder))
-        if is_switched and not is_listed(dirname(folder), folder):
+        if self.is_level and is_replaced(folder):
             raise ReplacedError(f"{folder}: was replaced since it was opened; open it again")
 
     def _job_folder(self) -> JobFolder:

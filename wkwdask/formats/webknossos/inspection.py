@@ -623,7 +623,7 @@ def header_votes(folder: str, listing: Listing) -> Iterator[WkwHeader]:
         x, y, z = shards[number].tolist()
         path = file_path(folder, (x, y, z))
         try:
-            with open_data_file(folder, (x, y, z)) as file:
+            with open_data_file(store_at(folder), (x, y, z)) as file:
                 header = parse_header(file.read_some(HEADER_NBYTES, 0), path, is_data_file=True)
         except (OSError, FormatError, NotImplementedError):
             continue

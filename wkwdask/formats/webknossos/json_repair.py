@@ -26,7 +26,7 @@ from wkwdask.formats.webknossos.layer_metadata import type_text
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.voxel_type import element_class, guess_category
 from wkwdask.store.documents import read_object, update_document
-from wkwdask.store.paths import basename, relpath
+from wkwdask.store.paths import basename, is_bucket, relpath
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
@@ -204,6 +204,10 @@ class JsonRepair(DocumentRepair):
             read_object(store_at(str(self._scope.dataset_folder)), FILE_NAME)
         )
         size = self._options.voxel_size_nm
+        if is_bucket(self._scope.json_path):
+            reason = "in a bucket, no layers are looked for: restore it from a backup"
+            self.left.append(Unrepaired(fault, reason))
+            return True
         if "scale" not in head and size is None:
             self.left.append(
                 Unrepaired(fault, "the voxel size is in no file: pass voxel_size= in nanometers")

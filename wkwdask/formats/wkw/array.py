@@ -6,6 +6,7 @@ box says which voxels belong to the layer.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from wkwdask.errors import FormatError, MissingError, ReplacedError, UnsupportedError
 from wkwdask.formats.marks import HEADER_NAME
-from wkwdask.formats.wkw.folder import Listing, list_files, mag_extent, read_header
+from wkwdask.formats.wkw.folder import Listing, list_files, list_mag, mag_extent, read_header
 from wkwdask.formats.wkw.header import WkwHeader, format_header
 from wkwdask.formats.wkw.layout import WkwCodec, WkwFiles, header_of
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL
@@ -28,7 +29,7 @@ from wkwdask.model.naming import GridNaming
 from wkwdask.model.placement import job_in
 from wkwdask.model.stored_array import StoredArray, with_listing
 from wkwdask.model.writing.target_array import TargetArray
-from wkwdask.store.paths import basename, is_remote
+from wkwdask.store.paths import basename, is_bucket, is_remote
 from wkwdask.store.records import PROVENANCE_NAME
 from wkwdask.store.store import FolderStore, open_store, store_at, with_witness
 
@@ -143,14 +144,17 @@ def wkw_array(
 
 
 def list_remote_mag(folder: str, box: BoundingBox | None) -> tuple[Listing, Store]:
-    """List the files of a remote mag, those of its box if the server has no listing; none without a
-    valid header. Also return a store that knows them."""
+    """List the files of a remote mag, those of its box if the server has no listing; without a
+    valid header, those of a bucket alone. Also return a store that knows them."""
     try:
         header = read_header(folder)
         array = with_listing(
             wkw_array(folder, header, mag_extent(folder, header, MAG_1) if box is None else box)
         )
     except (FormatError, MissingError, UnsupportedError):
+        with contextlib.suppress(PermissionError):  # of a user who may not list
+            if is_bucket(folder):
+                return list_mag(folder), open_store(folder)
         return Listing(np.zeros((0, 3), np.int64), ()), open_store(folder)
     shards = np.array([file[1:] for file, _, _ in array.files.listed()], np.int64).reshape(-1, 3)
     return Listing(shards[np.lexsort(shards.T)], ()), array.store

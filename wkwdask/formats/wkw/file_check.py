@@ -15,7 +15,7 @@ import numpy as np
 from wkwdask.errors import FormatError, TruncatedError, UnsupportedError
 from wkwdask.formats.array_check import ArrayCheck, IntactChunks
 from wkwdask.formats.wkw.file import ENTRY_NBYTES, decode_block, decoded_nbytes, table_range
-from wkwdask.formats.wkw.folder import file_path, open_data_file
+from wkwdask.formats.wkw.folder import open_data_file
 from wkwdask.formats.wkw.header import (
     HEADER_NBYTES,
     INTEROPERABLE_LEN,
@@ -267,7 +267,7 @@ class WkwCheck(ArrayCheck):
         """Find the blocks of a file that can be decoded, by its own header or by a given one."""
         if self.header.blocks_per_file > _MAX_BLOCKS:
             return IntactBlocks(None, np.zeros((0, 2), np.int64), is_whole=False)
-        with open_data_file(self.folder, shard) as file:
+        with open_data_file(self.array.store, shard) as file:
             check = _FileCheck(replace(self, decode=True), shard, file, header)
             bounds = check.intact_bounds = np.zeros((self.header.blocks_per_file, 2), np.int64)
             faults = check.run().faults
@@ -297,7 +297,7 @@ class DamagedFile:
     """Reader of the intact blocks of a broken file."""
 
     def __init__(self, check: WkwCheck, shard: Vec3) -> None:
-        self._path = file_path(check.folder, shard)
+        self._store, self._shard = check.array.store, shard
         self._intact = check.intact_blocks(shard)
         self._corner = tuple(n * check.header.file_len for n in shard)
 
@@ -314,9 +314,9 @@ class DamagedFile:
         start, end = self._intact.bounds[code].tolist()
         if not end:
             return
-        with store_at(self._path).open_stream() as file:
-            file.seek(start)
-            yield 0, decode_block(file.read(end - start), header, self._path, code, start)
+        with open_data_file(self._store, self._shard) as file:
+            (data,) = file.read([(start, end)])
+            yield 0, decode_block(data, header, file.name, code, start)
 
 
 class _FileCheck:

@@ -8,7 +8,7 @@ import re
 import stat
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -24,11 +24,11 @@ from wkwdask.store.records import PROGRESS_NAME, PROVENANCE_NAME, read_box
 from wkwdask.store.store import numbered, store_at
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from wkwdask.array_types import IntArray
     from wkwdask.geometry.mag import Mag, Vec3
-    from wkwdask.model.store import OpenFile, StoredEntry
+    from wkwdask.model.store import OpenFile, Store, StoredEntry
 
 _Z_FOLDER, _Y_FOLDER, _X_FILE = re.compile(r"z\d+"), re.compile(r"y\d+"), re.compile(r"x\d+\.wkw")
 # Our records and temporary files, temporary files of the reference library and of the Scala
@@ -60,11 +60,11 @@ def read_header(folder: str) -> WkwHeader:
     return parse_header(raw[:HEADER_NBYTES], path, is_data_file=False)
 
 
-def open_data_file(folder: str, index: Vec3) -> OpenFile:
+def open_data_file(store: Store, index: Vec3) -> OpenFile:
     """Open a data file; raises MissingError if it is absent."""
-    (file,) = store_at(folder).open_heads([file_name(index)], _HEAD_NBYTES)
+    (file,) = cast("Sequence[OpenFile | None]", store.open_heads([file_name(index)], _HEAD_NBYTES))
     if file is None:
-        raise MissingError(f"{file_path(folder, index)}: not found")
+        raise MissingError(f"{store.path_of(file_name(index))}: not found")
     return file
 
 

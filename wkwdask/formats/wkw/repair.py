@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from wkwdask.errors import FormatError, UnsupportedError
 from wkwdask.formats.array_repair import ArrayRepair, Probe
-from wkwdask.formats.wkw.folder import file_name, file_path
+from wkwdask.formats.wkw.folder import file_name, open_data_file
 from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, WkwHeader, parse_header
 from wkwdask.store.paths import split
 from wkwdask.store.store import store_at
@@ -59,6 +59,8 @@ class WkwRepair(ArrayRepair):
 
     def _place(self, name: str) -> tuple[Store, str]:
         """Return folder and name of a file, for a link those of its target."""
+        if self._store.folders is None:
+            return super()._place(name)
         folder, key = split(self._store.real(name))
         return store_at(folder), key
 
@@ -68,8 +70,8 @@ class WkwRepair(ArrayRepair):
         # decoding rejects a wrong candidate. Raw blocks always decode: there, only the size of the
         # file distinguishes the headers.
         mag = self.check.header
-        own = _own_header(file_path(self.check.folder, shard))
-        nbytes = store_at(self.check.folder).status(file_name(shard)).st_size
+        own = _own_header(self._store, shard)
+        nbytes = self._store.status(file_name(shard)).st_size
         for block_type in (
             mag.block_type,
             BlockType.LZ4HC if mag.block_type is BlockType.RAW else BlockType.RAW,
@@ -98,10 +100,10 @@ def _raw_nbytes(header: WkwHeader) -> int:
     return HEADER_NBYTES + header.blocks_per_file * header.block_nbytes
 
 
-def _own_header(path: str) -> WkwHeader | None:
+def _own_header(store: Store, shard: Vec3) -> WkwHeader | None:
     """Read the header of a data file; None if it is invalid."""
-    with store_at(path).open_stream() as file:
+    with open_data_file(store, shard) as file:
         try:
-            return parse_header(file.read(HEADER_NBYTES), path, is_data_file=True)
+            return parse_header(file.read_some(HEADER_NBYTES, 0), file.name, is_data_file=True)
         except (FormatError, UnsupportedError):
             return None

@@ -413,7 +413,7 @@ def open_if_stored(store: Store, index: Vec3, mag_header: WkwHeader) -> WkwFile 
         and (cached[1].mag_header is mag_header or cached[1].mag_header == mag_header)
     ):
         return cached[1]
-    file = WkwFile(open_data_file(store.url, index), mag_header)
+    file = WkwFile(open_data_file(store, index), mag_header)
     _open_files.put(path, (signature, file))
     return file
 

@@ -357,8 +357,8 @@ class RemoteStore:
         states = {name: FileState(nbytes, 0) for name, nbytes in sizes.items()}
         return replace(self, listing=RemoteListing(self.url, states))
 
-    def with_states(self, names: Iterable[str]) -> RemoteStore:
-        listed = (name for name, _ in self.client.walk(self.url, self.access))
+    def with_states(self, names: Iterable[str], *, only_these: bool = False) -> RemoteStore:
+        listed = () if only_these else (name for name, _ in self.client.walk(self.url, self.access))
         names = list(dict.fromkeys((*names, *listed)))  # a listing may lag behind
         found = zip(names, replace(self, listing=None).states(names), strict=True)
         states = {name: state for name, state in found if state is not None}
@@ -429,7 +429,7 @@ class RemoteStore:
 
     def _state_of(self, name: str) -> FileState | None:
         url = self.path_of(name)
-        stored = _stored.get(url)
+        stored = None if self.seen is not None else _stored.get(url)
         if stored is not None:
             _stored.discard(url)
             return stored
@@ -533,7 +533,17 @@ class RemoteStore:
         for_all(copy, names)
 
     def delete(self, *names: str) -> None:
-        self._delete(list(map(self.path_of, names)))
+        """Delete objects. Those of a snapshot are looked at once more, since no server deletes on
+        condition: raises Conflict if another process has changed one."""
+        urls = list(map(self.path_of, names))
+        if self.seen is None:
+            self._delete(urls)
+            return
+        for url in urls:
+            self.seen.check_unchanged(url, self.access)
+        self.seen.check_job(self.access)
+        self._delete(urls)
+        self.seen.drop(urls)
 
     def _delete(self, urls: list[str]) -> None:
         if urls:

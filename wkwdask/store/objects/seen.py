@@ -13,6 +13,8 @@ from wkwdask.store.objects.object_store import Answer, Request
 from wkwdask.store.objects.writing import Found
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from wkwdask.model.store import State
     from wkwdask.store.objects.access import Access
     from wkwdask.store.objects.writing import Expectation
@@ -90,6 +92,18 @@ class SeenObjects:
             raise LockedError(
                 f"{self._record}: another process has taken this job over; this one ends"
             )
+
+    def check_unchanged(self, url: str, access: Access) -> None:
+        """Raise Conflict if an object is not as it was first seen."""
+        expected, found = self.expected(url, access), self._module.head(url, access)
+        if expected != (Expected.ABSENT if found is None else found.state):
+            raise Conflict(url)
+
+    def drop(self, urls: Iterable[str]) -> None:
+        """Take objects for deleted ones."""
+        absent = dict.fromkeys(urls)
+        self._contents.update(absent)
+        self._states.update(absent)
 
     def keep(self, url: str, state: State, nbytes: int) -> None:
         """Take an object for one that this process has stored."""
