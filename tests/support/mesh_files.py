@@ -10,6 +10,27 @@ from pathlib import Path
 import numpy as np
 
 
+def fragment_bytes(folder, label):
+    """Yield lod, cell and bytes of each fragment of a label."""
+    info = json.loads((Path(folder) / "info").read_text())
+    raw, data = _read_label(Path(folder), info, label)
+    num_lods = int(np.frombuffer(raw, "<u4", 1, 24)[0])
+    at = 28 + 16 * num_lods
+    counts = np.frombuffer(raw, "<u4", num_lods, at)
+    at += 4 * num_lods
+    start = len(data) - sum(_sizes(raw, at, counts.tolist()))
+    assert start == 0 or "sharding" in info
+    for lod, count in enumerate(counts.tolist()):
+        cells = np.frombuffer(raw, "<u4", 3 * count, at).reshape(3, count).T
+        sizes = np.frombuffer(raw, "<u4", count, at + 12 * count)
+        at += 16 * count
+        for cell, size in zip(cells.tolist(), sizes.tolist(), strict=True):
+            yield lod, tuple(cell), data[start : start + size]
+            start += size
+    assert start == len(data)
+    assert at == len(raw)
+
+
 def read_fragments(folder, label):
     """Yield lod, cell, vertices [nm] and faces of each fragment of a label."""
     import DracoPy
@@ -17,40 +38,19 @@ def read_fragments(folder, label):
     info = json.loads((Path(folder) / "info").read_text())
     largest = 2 ** info["vertex_quantization_bits"] - 1
     transform = np.array(info["transform"], float).reshape(3, 4)
-    raw, data = _read_label(Path(folder), info, label)
+    raw, _ = _read_label(Path(folder), info, label)
     shape, origin = np.frombuffer(raw, "<f4", 6).astype(float).reshape(2, 3)
     num_lods = int(np.frombuffer(raw, "<u4", 1, 24)[0])
-    at = 28
-    scales = np.frombuffer(raw, "<f4", num_lods, at)
-    assert (np.diff(scales) >= 0).all()
-    at += 4 * num_lods
-    offsets = np.frombuffer(raw, "<f4", 3 * num_lods, at).reshape(num_lods, 3)
-    at += 12 * num_lods
-    counts = np.frombuffer(raw, "<u4", num_lods, at)
-    at += 4 * num_lods
-    start = len(data) - sum(_sizes(raw, at, counts.tolist()))
-    assert start == 0 or "sharding" in info
-    for lod, count in enumerate(counts.tolist()):
-        cells = np.frombuffer(raw, "<u4", 3 * count, at).reshape(3, count).T
-        at += 12 * count
-        sizes = np.frombuffer(raw, "<u4", count, at)
-        at += 4 * count
-        for cell, size in zip(cells, sizes.tolist(), strict=True):
-            mesh = DracoPy.decode(data[start : start + size])
-            start += size
-            points = np.asarray(mesh.points, float)
-            assert points.min() >= 0
-            assert points.max() <= largest
-            local = cell + points / largest
-            vertices = origin + offsets[lod] + shape * 2**lod * local
-            yield (
-                lod,
-                tuple(cell.tolist()),
-                vertices @ transform[:, :3].T + transform[:, 3],
-                mesh.faces,
-            )
-    assert start == len(data)
-    assert at == len(raw)
+    assert (np.diff(np.frombuffer(raw, "<f4", num_lods, 28)) >= 0).all()
+    offsets = np.frombuffer(raw, "<f4", 3 * num_lods, 28 + 4 * num_lods).reshape(num_lods, 3)
+    for lod, cell, data in fragment_bytes(folder, label):
+        mesh = DracoPy.decode(data)
+        points = np.asarray(mesh.points, float)
+        assert points.min() >= 0
+        assert points.max() <= largest
+        local = np.array(cell) + points / largest
+        vertices = origin + offsets[lod] + shape * 2**lod * local
+        yield lod, cell, vertices @ transform[:, :3].T + transform[:, 3], mesh.faces
 
 
 def _sizes(raw, at, counts):
