@@ -13,7 +13,15 @@ import pytest
 from faults.drivers import stopping, tasks_run_by
 from faults.trees import leftovers
 from support.commands import run_here
-from support.mesh_files import labels_of, num_levels, num_open_edges, read_level, volume, voxelised
+from support.mesh_files import (
+    labels_of,
+    num_levels,
+    num_open_edges,
+    read_fragments,
+    read_level,
+    volume,
+    voxelised,
+)
 
 import wkwdask
 from wkwdask.errors import (
@@ -25,6 +33,7 @@ from wkwdask.errors import (
     ResumeError,
     UnsupportedError,
 )
+from wkwdask.meshing import tasks
 from wkwdask.meshing.surface import Simplifier
 
 pytestmark = pytest.mark.needs("zmesh", "DracoPy", "pyfqmr")
@@ -186,6 +195,20 @@ def test_levels_of_detail(tmp_path, cells):
     wkwdask.meshes(cells, cell=12, lods=2, reduction=1, existing="overwrite")
     few = [len(read_level(folder, 1, lod)[1]) for lod in (0, 1)]
     assert many[0] == few[0] == few[1] > many[1]
+
+
+def test_fragments_of_coarse_levels_have_few_faces(tmp_path, monkeypatch):
+    x, y, z = np.ogrid[-22:22, -22:22, -22:22]
+    url = save(tmp_path / "v", (x * x + y * y + z * z < 400).astype(np.uint8))
+    most = []
+    for limit in (1 << 20, 100):
+        monkeypatch.setattr(tasks, "_MOST_FACES", limit)
+        with dask.config.set(scheduler="synchronous"):
+            wkwdask.meshes(url, cell=23, error=0.1, existing="overwrite")
+        fragments = read_fragments(tmp_path / "v" / "mesh", 1)
+        most.append(max(len(faces) for lod, _, _, faces in fragments if lod == 1))
+        assert num_open_edges(*read_level(tmp_path / "v" / "mesh", 1, 1)) == 0
+    assert most[1] < most[0] / 1.5, most
 
 
 def test_a_surface_that_would_vanish_is_kept(tmp_path, cells, monkeypatch):

@@ -19,7 +19,7 @@ from wkwdask.model.parsing import reading
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from wkwdask.array_types import AnyArray
     from wkwdask.model.store import OpenFile
@@ -37,16 +37,22 @@ def format_arrays(arrays: Iterable[tuple[str, AnyArray]], record: dict[str, Any]
     >>> data[-8:]
     b'ARRAYS01'
     """
-    blobs, entries, offset = [], {}, 0
+    return b"".join(pieces(arrays, record))
+
+
+def pieces(arrays: Iterable[tuple[str, AnyArray]], record: dict[str, Any]) -> Iterator[bytes]:
+    """Yield the bytes of a file piece by piece; the record is read when all arrays are written."""
+    entries, offset = {}, 0
     for name, array in arrays:
         values = np.ascontiguousarray(array)
         blob = lz4.block.compress(values.reshape(-1).view(np.uint8), store_size=True)
         entries[name] = [offset, len(blob), zlib.crc32(blob), values.dtype.str, values.shape]
-        blobs.append(blob)
+        yield blob
         offset += len(blob)
     index = json.dumps({"record": record, "arrays": entries}).encode()
-    footer = np.array([len(index), zlib.crc32(index)], "<i8").tobytes()
-    return b"".join([*blobs, index, footer, _MAGIC])
+    yield index
+    yield np.array([len(index), zlib.crc32(index)], "<i8").tobytes()
+    yield _MAGIC
 
 
 class ArraysFile:

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.ids.arrays_file import ArraysFile, format_arrays
+from wkwdask.ids.arrays_file import ArraysFile, pieces
 from wkwdask.meshing.surface import Surface
+from wkwdask.model.writing.file_buffer import FileBuffer
+from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -42,34 +44,49 @@ def cell_name(lod: int, cell: Vec3) -> str:
     return "lod{} {},{},{}".format(lod, *cell)
 
 
-def format_cell(
-    fragments: Iterable[Fragment],
-    num_groups: int,
+def write_cell(
+    folder: str,
+    name: str,
+    groups: Iterable[tuple[int, Sequence[Fragment]]],
     sizes: tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]] | None,
     record: dict[str, Any],
-) -> bytes:
-    """Return the bytes of a cell; ``sizes`` are labels and their voxels in it."""
-    ordered = sorted(fragments, key=lambda each: (group_of(each.label, num_groups), each.label))
-    labels = np.array([each.label for each in ordered], np.uint64)
-    groups = labels % np.uint64(num_groups)
-    arrays: list[tuple[str, AnyArray]] = [("labels", labels), ("groups", groups)]
-    if sizes is not None:
-        arrays += zip(("voxel labels", "voxels"), sizes, strict=True)
-    for group in np.unique(groups).tolist():
-        first, end = np.searchsorted(groups, [group, group + 1])
-        members = ordered[first:end]
+) -> None:
+    """Write the file of a cell, one group of labels at a time; ``sizes`` are labels and their
+    voxels in it. The record may change until all groups are written."""
+    with store_at(folder).new_file(name) as file:
+        buffer = FileBuffer(lambda: file)
+        for piece in pieces(_arrays(groups, sizes, record), record):
+            buffer.append(np.frombuffer(piece, np.uint8))
+        buffer.close()
+
+
+def _arrays(
+    groups: Iterable[tuple[int, Sequence[Fragment]]],
+    sizes: tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]] | None,
+    record: dict[str, Any],
+) -> Iterator[tuple[str, AnyArray]]:
+    labels, numbers = [np.zeros(0, np.uint64)], [np.zeros(0, np.uint64)]
+    record.update(faces=0, nbytes=0)
+    for group, members in groups:
+        if not members:
+            continue
         surfaces = [each.surface for each in members]
         counts = [
             [len(surface.vertices), len(surface.faces), len(each.data)]
             for surface, each in zip(surfaces, members, strict=True)
         ]
-        arrays += [
-            (f"counts {group}", np.array(counts, np.int64)),
-            (f"vertices {group}", np.concatenate([surface.vertices for surface in surfaces])),
-            (f"faces {group}", np.concatenate([surface.faces for surface in surfaces])),
-            (f"data {group}", np.frombuffer(b"".join(each.data for each in members), np.uint8)),
-        ]
-    return format_arrays(arrays, record)
+        _, num_faces, nbytes = np.sum(counts, axis=0).tolist()
+        record.update(faces=record["faces"] + num_faces, nbytes=record["nbytes"] + nbytes)
+        labels.append(np.array([each.label for each in members], np.uint64))
+        numbers.append(np.full(len(members), group, np.uint64))
+        yield f"counts {group}", np.array(counts, np.int64)
+        yield f"vertices {group}", np.concatenate([surface.vertices for surface in surfaces])
+        yield f"faces {group}", np.concatenate([surface.faces for surface in surfaces])
+        yield f"data {group}", np.frombuffer(b"".join(each.data for each in members), np.uint8)
+    yield "labels", np.concatenate(labels)
+    yield "groups", np.concatenate(numbers)
+    if sizes is not None:
+        yield from zip(("voxel labels", "voxels"), sizes, strict=True)
 
 
 class CellFile:

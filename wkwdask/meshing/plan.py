@@ -24,6 +24,7 @@ from wkwdask.ids.remap_layer import open_id_source
 from wkwdask.ids.survey import open_layer
 from wkwdask.meshing.cell_file import CellFile
 from wkwdask.meshing.grid import CellGrid
+from wkwdask.meshing.label_tables import LabelRows, LabelTables, LevelLabels, SomeLabels
 from wkwdask.meshing.shard_tasks import MeshFiles, batches, sort_job, write_job
 from wkwdask.meshing.surface import SIMPLIFIERS, Simplifier, check_packages, encode
 from wkwdask.meshing.tasks import (
@@ -52,7 +53,7 @@ from wkwdask.verbs.sources import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -68,11 +69,10 @@ _COMMAND = "meshes"
 _MESH_FOLDER = "mesh"
 _REPLACES = "replaces"
 _MOST_IDS_NBYTES = 1 << 30  # of a file of ids
-_MOST_NAMED = 10
 _SAMPLE, _SAMPLES = 64, 8  # edge [voxels] and number of the cells that an estimate meshes
 _MOST_CELL = 1000  # a limit of zmesh is 1023 voxels
 _MOST_LISTED = 10_000  # cells
-_CELLS_PER_GROUP, _MOST_GROUPS = 8, 256
+_CELLS_PER_GROUP, _MOST_GROUPS = 8, 32
 _MOST_NBYTES_PER_VOXEL = 64  # of meshes of noise
 _FACE_NBYTES, _VOXEL_NBYTES = 100, 2  # memory of a raw face, and copies of labels
 _BASE_NBYTES = 150 << 20
@@ -160,46 +160,46 @@ class _Totals:
     """Sums over all cells."""
 
     simplifier: str
-    num_labels: int = 0
+    labels: LevelLabels = field(default_factory=LevelLabels)
+    """Labels of the finest level."""
     raw_faces: int = 0
     faces: tuple[int, ...] = ()
     """Faces of each level."""
     num_kept: int = 0
     """Surfaces that the library could not simplify."""
-    small: tuple[int, ...] = ()
-    """Labels with too few voxels."""
-    without_surface: tuple[int, ...] = ()
-    missing: tuple[int, ...] = ()
-    """Labels that were asked for and not found."""
     cells: list[npt.NDArray[np.int64]] = field(default_factory=list)
     """Cells of each level: level, x, y, z."""
     fragments: list[npt.NDArray[np.int64]] = field(default_factory=list)
     """Number and bytes of the fragments of each of these cells."""
 
+    def add(self, record: dict[str, int]) -> None:
+        """Count the surfaces of a cell in the last level."""
+        self.raw_faces += record.get("raw", 0)
+        self.num_kept += record["kept"]
+        self.faces = (*self.faces[:-1], self.faces[-1] + record["faces"])
+
     def __str__(self) -> str:
         of_levels = ", ".join(f"{number:,}" for number in self.faces)
         parts = [
-            f"{counted(self.num_labels, 'label')}; {self.raw_faces:,} faces, simplified to "
+            f"{counted(self.labels.num_meshed, 'label')}; {self.raw_faces:,} faces, simplified to "
             f"{of_levels or 0} in {counted(len(self.faces), 'level')} of detail",
             f"{counted(self.num_kept, 'surface')} not simplified, since {self.simplifier} lost all "
             "faces or a vertex at a plane between cells"
             if self.num_kept
             else "",
-            _named(self.small, "smaller than min_voxels"),
-            _named(self.without_surface, "without a surface"),
-            _named(self.missing, "of ids not found"),
+            _named(self.labels.small, "smaller than min_voxels"),
+            _named(self.labels.without_surface, "without a surface"),
+            _named(self.labels.missing, "of ids not found"),
         ]
         return "; ".join(filter(None, parts))
 
 
-def _named(labels: Sequence[int], why: str) -> str:
+def _named(labels: SomeLabels, why: str) -> str:
     """Name some labels that have no mesh."""
-    if not labels:
+    if not labels.count:
         return ""
-    more = ", ..." if len(labels) > _MOST_NAMED else ""
-    return (
-        f"{counted(len(labels), 'label')} {why}: {', '.join(map(str, labels[:_MOST_NAMED]))}{more}"
-    )
+    more = [] if labels.count == len(labels.first) else ["..."]
+    return f"{counted(labels.count, 'label')} {why}: {', '.join([*map(str, labels.first), *more])}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,16 +223,15 @@ class Meshes(Plan):
         """Mesh all cells, join them level by level, and write the files of labels."""
         meshing, name = self._with_tables(), self.meshing.source.name
         totals, lod, cells = _Totals(meshing.simplifier.name), 0, self.cells
-        yield Phase(mesh_job(meshing, _triples(cells)), f"meshes of {name}")
-        cells = self._finish_cells(meshing, totals)
-        while len(cells):
+        yield Phase(mesh_job(meshing, cells), f"meshes of {name}")
+        while self._finish_level(meshing, totals, lod, cells) and lod + 1 < self.num_levels:
             lod += 1
-            yield Phase(join_job(meshing, lod, _triples(cells)), f"level of detail {lod} of {name}")
-            cells = self._finish_level(meshing, totals, lod, cells)
+            yield Phase(join_job(meshing, lod, cells), f"level of detail {lod} of {name}")
+            cells = np.unique(cells >> 1, axis=0)
         counts, nbytes = np.concatenate(totals.fragments).T
-        sharding = choose_mesh_sharding(totals.num_labels, int(nbytes.sum()))
+        sharding = choose_mesh_sharding(totals.labels.num_meshed, int(nbytes.sum()))
         files = MeshFiles(meshing, sharding, self.is_sharded)
-        of_labels = f"files of {counted(totals.num_labels, 'label')}"
+        of_labels = f"files of {counted(totals.labels.num_meshed, 'label')}"
         sorting = list(batches(np.concatenate(totals.cells), counts, nbytes))
         yield Phase(sort_job(files, sorting), f"fragments for {of_labels}")
         target = store_at(meshing.target)
@@ -242,7 +241,7 @@ class Meshes(Plan):
         with target.new_file("info", meshing.folder) as file:
             file.write(info, 0)
         yield Phase(write_job(files, len(sorting)), of_labels)
-        files.check_complete(totals.num_labels)
+        files.check_complete(totals.labels.num_meshed)
         return Outcome((), str(totals))
 
     def _with_tables(self) -> Meshing:
@@ -259,60 +258,27 @@ class Meshes(Plan):
             meshing = replace(meshing, mapping=table)
         return meshing
 
-    def _finish_cells(self, meshing: Meshing, totals: _Totals) -> npt.NDArray[np.int64]:
-        """Write the table of the finest level; return the cells of the next one."""
-        files = [CellFile(meshing.folder, 0, cell) for cell in _triples(self.cells)]
-        sizes = [file.voxels() for file in files]
-        labels, voxels = (
-            np.concatenate([np.zeros(0, dtype), *(column[n] for column in sizes)])
-            for n, dtype in enumerate((np.uint64, np.int64))
-        )
-        all_labels, numbers = np.unique(labels, return_inverse=True)
-        counts = np.zeros(len(all_labels), np.int64)
-        np.add.at(counts, numbers.reshape(-1), voxels)
-        with_surface = np.unique(
-            np.concatenate([np.zeros(0, np.uint64), *(f.labels for f in files)])
-        )
-        dropped = all_labels[counts < self.min_voxels]
-        totals.small = tuple(dropped.tolist())
-        totals.without_surface = tuple(
-            np.setdiff1d(np.setdiff1d(all_labels, dropped), with_surface).tolist()
-        )
-        if self.ids is not None:
-            totals.missing = tuple(np.setdiff1d(self.ids, all_labels).tolist())
-        totals.num_labels = len(np.setdiff1d(with_surface, dropped))
-        totals.raw_faces = sum(file.record["raw"] for file in files)
-        return self._finish(meshing, totals, 0, self.cells, files, dropped)
-
     def _finish_level(
         self, meshing: Meshing, totals: _Totals, lod: int, cells: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.int64]:
-        """Write the table of a coarser level; return the cells of the next one."""
-        files = [CellFile(meshing.folder, lod, cell) for cell in _triples(cells)]
-        return self._finish(meshing, totals, lod, cells, files, np.zeros(0, np.uint64))
+    ) -> bool:
+        """Write the tables of a level; return whether some labels continue in the next one."""
+        fragments = np.zeros((len(cells), 2), np.int64)
+        totals.faces += (0,)
 
-    def _finish(
-        self,
-        meshing: Meshing,
-        totals: _Totals,
-        lod: int,
-        cells: npt.NDArray[np.int64],
-        files: Sequence[CellFile],
-        dropped: Ids,
-    ) -> npt.NDArray[np.int64]:
-        totals.faces += (sum(file.record["faces"] for file in files),)
+        def rows() -> Iterator[LabelRows]:
+            for n, cell in enumerate(_triples(cells)):
+                file = CellFile(meshing.folder, lod, cell)
+                totals.add(file.record)
+                fragments[n] = len(file.labels), file.record["nbytes"]
+                yield from _label_rows(file, lod)
+
+        tables, is_finest = LabelTables(meshing.folder), lod == 0
+        found = tables.write(lod, rows(), *((self.min_voxels, self.ids) if is_finest else ()))
+        if is_finest:
+            totals.labels = found
         totals.cells.append(np.insert(cells, 0, lod, axis=1))
-        of_cells = [[len(file.labels), file.record["nbytes"]] for file in files]
-        totals.fragments.append(np.array(of_cells, np.int64).reshape(-1, 2))
-        totals.num_kept += sum(file.record["kept"] for file in files)
-        labels = np.concatenate([np.zeros(0, np.uint64), *(file.labels for file in files)])
-        unique, counts = np.unique(labels, return_counts=True)
-        continued = np.setdiff1d(unique[counts > 1], dropped)
-        if lod + 1 >= self.num_levels:
-            continued = continued[:0]
-        meshing.finish_level(lod, cells, continued, dropped)
-        is_continued = [bool(np.isin(file.labels, continued).any()) for file in files]
-        return np.unique(cells[np.array(is_continued, np.bool_)] >> 1, axis=0)
+        totals.fragments.append(fragments)
+        return found.num_continued > 0
 
     def check_unchanged(self) -> None:
         check_not_replaced(self.meshing.source)
@@ -385,8 +351,17 @@ def _measured(meshing: Meshing, cell: Vec3) -> tuple[int, int, int, int]:
     return grid.own_voxels(cell).volume, num_raw, num_faces, nbytes
 
 
-def _triples(cells: npt.NDArray[np.int64]) -> list[Vec3]:
-    return [(x, y, z) for x, y, z in cells.tolist()]
+def _label_rows(file: CellFile, lod: int) -> Iterator[LabelRows]:
+    """Yield the labels of a cell with their surfaces, and in the finest level with their voxels."""
+    ones = np.ones(len(file.labels), np.int64)
+    yield LabelRows(file.labels, ones, np.zeros_like(ones))
+    if lod == 0:
+        labels, voxels = file.voxels()
+        yield LabelRows(labels, np.zeros_like(voxels), voxels)
+
+
+def _triples(cells: npt.NDArray[np.int64]) -> Iterator[Vec3]:
+    return ((x, y, z) for x, y, z in cells.tolist())
 
 
 # ------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from wkwdask.formats.precomputed.meshes import MANIFEST_SUFFIX, format_manifest
 from wkwdask.geometry import morton
 from wkwdask.meshing.cell_file import CellFile
 from wkwdask.meshing.fragments import FragmentFile, FragmentRows, ShardFragments
+from wkwdask.meshing.label_tables import LabelTables, is_in
 from wkwdask.runs.job import Result, ScratchJob, Task
 from wkwdask.store.store import store_at
 
@@ -49,11 +50,11 @@ class MeshFiles:
 
     def sort(self, number: int, cells: Cells) -> None:
         """Write the fragments of cells, given as level, x, y, z, sorted by shard."""
-        dropped, rows = self.meshing.level(0).read("dropped"), FragmentRows()
+        dropped, rows = LabelTables(self.meshing.folder).dropped(), FragmentRows()
         codes = morton.encode(cells[:, 1:]).tolist()
         for (lod, x, y, z), code in zip(cells.tolist(), codes, strict=True):
             file = CellFile(self.meshing.folder, lod, (x, y, z))
-            kept = set(file.labels[~np.isin(file.labels, dropped)].tolist())
+            kept = set(file.labels[~is_in(file.labels, dropped)].tolist())
             for group in file.groups():
                 for label, data in file.fragments(group):
                     if label in kept:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,12 +14,13 @@ from wkwdask.geometry.vectors import divide, minus
 from wkwdask.ids.arrays_file import ArraysFile, format_arrays
 from wkwdask.kernels.labels.tables import LabelTable
 from wkwdask.kernels.labels.values import map_ids
-from wkwdask.meshing.cell_file import CellFile, Fragment, cell_name, format_cell
+from wkwdask.meshing.cell_file import CellFile, Fragment, cell_name, group_of, write_cell
+from wkwdask.meshing.label_tables import LabelTables, is_in
 from wkwdask.meshing.surface import UNIT, Simplifier, Surface, encode, joined, marching_cubes
 from wkwdask.model.states import digest
 from wkwdask.model.volume import voxel_nbytes
 from wkwdask.plans.cells import marked_cells
-from wkwdask.runs.job import Result, ScratchJob, Task
+from wkwdask.runs.job import LazyTasks, Result, ScratchJob, Task
 from wkwdask.store.store import store_at
 from wkwdask.verbs.region_job import SourceSpec, check_source
 
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from wkwdask.model.volume import Volume
 
 _IDS_NAME = "ids"
+_MOST_FACES, _MOST_ERROR = 1 << 20, 16
+"""Faces of a coarse fragment beyond which the error may be larger, and how many times."""
 _CORNERS = np.stack(np.meshgrid(*[[0, 1]] * 3, indexing="ij"), axis=-1).reshape(-1, 3)
 
 
@@ -108,19 +112,21 @@ class Meshing:
     def mesh_cell(self, cell: Vec3) -> None:
         """Write the surfaces of a cell in the finest level."""
         labels = self.read(cell)
-        fragments, num_raw, num_kept = [], 0, 0
+        groups: dict[int, list[Fragment]] = {}
+        record = {"raw": 0, "kept": 0}
         table = LabelTable(np.dtype(np.uint64) if labels is None else labels.dtype)
         if labels is not None:
             box, own = self.grid.voxels(cell), self.grid.own_voxels(cell)
             table.add(np.asfortranarray(part_of_array(labels, own, box.topleft)), (0, 0, 0))
             for label, surface in self.surfaces(labels, box):
-                num_raw += len(surface.faces)
                 simple = self._simplified(surface, cell, 0, self.error, np.inf)
-                num_kept += simple is None
-                fragments.append(self._fragment(label, simple or surface, cell, 0))
+                record["raw"] += len(surface.faces)
+                record["kept"] += simple is None
+                fragment = self._fragment(label, simple or surface, cell, 0)
+                groups.setdefault(group_of(label, self.num_groups), []).append(fragment)
         rows = table.rows()
         sizes = rows.labels.astype(np.uint64), rows.counts
-        self._write(0, cell, fragments, sizes, {"raw": num_raw, "kept": num_kept})
+        self._write(0, cell, sorted(groups.items()), sizes, record)
 
     def surfaces(self, labels: AnyArray, box: BoundingBox) -> Iterator[tuple[int, Surface]]:
         """Yield labels with their surfaces, whose vertices count from the origin of the grid."""
@@ -130,29 +136,47 @@ class Meshing:
         for label, surface in marching_cubes(labels):
             yield label, Surface((surface.vertices + corner).astype(np.int32), surface.faces)
 
-    def join_cells(self, lod: int, cell: Vec3) -> None:
+    def join_cells(self, lod: int, cell: Vec3, children: Sequence[Vec3]) -> None:
         """Write the surfaces of a cell in a coarser level: the surfaces of eight cells, simplified
         one by one, so that no face crosses a plane between them."""
-        continued = self.level(lod - 1).read("continued")
-        children = self.children(lod, cell)
+        record = {"kept": 0}
+        self._write(lod, cell, self._joined(lod, cell, children, record), None, record)
+
+    def _joined(
+        self, lod: int, cell: Vec3, children: Sequence[Vec3], record: dict[str, int]
+    ) -> Iterator[tuple[int, list[Fragment]]]:
+        """Yield the fragments of a coarser cell, one group of labels at a time."""
+        continued = LabelTables(self.folder).continued(lod - 1)
         files = [(child, CellFile(self.folder, lod - 1, child)) for child in children]
-        fragments, num_kept = [], 0
+        chosen = [set(file.labels[is_in(file.labels, continued)].tolist()) for _, file in files]
         for group in sorted({group for _, file in files for group in file.groups()}):
-            parts: dict[int, list[Surface]] = {}
-            for child, file in files:
+            parts: dict[int, list[tuple[Vec3, Surface]]] = {}
+            for (child, file), labels in zip(files, chosen, strict=True):
                 for label, surface in file.surfaces(group):
-                    if not _contains(continued, label):
-                        continue
-                    simple = self._simplified(
-                        surface, child, lod - 1, self.error * (1 << lod), self.reduction
-                    )
-                    num_kept += simple is None
-                    parts.setdefault(label, []).append(simple or surface)
-            fragments += [
-                self._fragment(label, joined(surfaces), cell, lod)
-                for label, surfaces in parts.items()
-            ]
-        self._write(lod, cell, fragments, None, {"kept": num_kept})
+                    if label in labels:
+                        parts.setdefault(label, []).append((child, surface))
+            yield (
+                group,
+                [
+                    self._fragment(label, self._united(parts[label], lod, record), cell, lod)
+                    for label in sorted(parts)
+                ],
+            )
+
+    def _united(
+        self, parts: Sequence[tuple[Vec3, Surface]], lod: int, record: dict[str, int]
+    ) -> Surface:
+        """Simplify the surfaces of a label in finer cells, and join them."""
+        error, reduction, simple = self.error * (1 << lod), self.reduction, []
+        num_faces = sum(len(surface.faces) for _, surface in parts)
+        if num_faces > reduction * _MOST_FACES:
+            # a label that fills cells would get twice as many faces in each level
+            error, reduction = _MOST_ERROR * error, num_faces / _MOST_FACES
+        for child, surface in parts:
+            found = self._simplified(surface, child, lod - 1, error, reduction)
+            record["kept"] += found is None
+            simple.append(found or surface)
+        return joined(simple)
 
     def _simplified(
         self, surface: Surface, cell: Vec3, lod: int, error: float, reduction: float
@@ -175,15 +199,12 @@ class Meshing:
         self,
         lod: int,
         cell: Vec3,
-        fragments: Sequence[Fragment],
+        groups: Iterable[tuple[int, Sequence[Fragment]]],
         sizes: tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]] | None,
         record: dict[str, int],
     ) -> None:
-        record["faces"] = sum(len(each.surface.faces) for each in fragments)
-        record["nbytes"] = sum(len(each.data) for each in fragments)
         store_at(self.folder).make(in_existing=True)
-        data = format_cell(fragments, self.num_groups, sizes, record)
-        store_at(self.folder).put(cell_name(lod, cell), data)
+        write_cell(self.folder, cell_name(lod, cell), groups, sizes, record)
 
     def is_written(self, lod: int, cell: Vec3) -> bool:
         """Check whether a cell has a sound file."""
@@ -192,34 +213,6 @@ class Meshing:
         except (CorruptError, FileNotFoundError):
             return False
         return True
-
-    def level(self, lod: int) -> ArraysFile:
-        """Open the table of a level: its cells, the labels that continue in the next level, and
-        those that are left out."""
-        return ArraysFile(self.folder, f"level{lod}")
-
-    def finish_level(
-        self,
-        lod: int,
-        cells: npt.NDArray[np.int64],
-        continued: npt.NDArray[np.uint64],
-        dropped: npt.NDArray[np.uint64],
-    ) -> None:
-        """Write the table of a level."""
-        arrays = [("cells", cells), ("continued", continued), ("dropped", dropped)]
-        store_at(self.folder).put(f"level{lod}", format_arrays(arrays, {}))
-
-    def children(self, lod: int, cell: Vec3) -> list[Vec3]:
-        """Return the cells of the level below in a cell."""
-        cells = self.level(lod - 1).read("cells")
-        inside = cells[(cells >> 1 == cell).all(axis=1)]
-        return [(x, y, z) for x, y, z in inside.tolist()]
-
-
-def _contains(ids: npt.NDArray[np.uint64], label: int) -> bool:
-    """Check whether ascending ids contain one."""
-    row = int(np.searchsorted(ids, np.uint64(label)))
-    return row < len(ids) and int(ids[row]) == label
 
 
 def cells_to_mesh(source: Volume, grid: CellGrid) -> npt.NDArray[np.int64]:
@@ -277,6 +270,8 @@ class JoinSpec:
     meshing: Meshing
     lod: int
     cell: Vec3
+    children: tuple[Vec3, ...]
+    """Cells of the finer level in it."""
 
     def task(self) -> Task:
         where = "{},{},{}".format(*self.cell)
@@ -288,11 +283,11 @@ class JoinSpec:
         )
 
     def run(self) -> Result:
-        self.meshing.join_cells(self.lod, self.cell)
+        self.meshing.join_cells(self.lod, self.cell, self.children)
         return Result(())
 
 
-def mesh_job(meshing: Meshing, cells: Iterable[Vec3]) -> ScratchJob:
+def mesh_job(meshing: Meshing, cells: npt.NDArray[np.int64]) -> ScratchJob:
     """Return the job that makes the surfaces of all cells. It raises an error if the source has
     changed since an earlier start."""
 
@@ -300,12 +295,23 @@ def mesh_job(meshing: Meshing, cells: Iterable[Vec3]) -> ScratchJob:
         check_source(task, result)
         return meshing.is_written(0, task.spec.cell)
 
-    return ScratchJob([CellSpec(meshing, cell).task() for cell in cells], is_written)
+    def tasks() -> Iterator[Task]:
+        return (CellSpec(meshing, (x, y, z)).task() for x, y, z in cells.tolist())
+
+    return ScratchJob(LazyTasks(len(cells), tasks), is_written)
 
 
-def join_job(meshing: Meshing, lod: int, cells: Iterable[Vec3]) -> ScratchJob:
-    """Return the job that makes all cells of a coarser level."""
+def join_job(meshing: Meshing, lod: int, below: npt.NDArray[np.int64]) -> ScratchJob:
+    """Return the job that makes all cells of a coarser level from those of the level below."""
+    cells, numbers = np.unique(below >> 1, axis=0, return_inverse=True)
+    order = np.argsort(numbers.reshape(-1), kind="stable")
+    starts = np.searchsorted(numbers.reshape(-1)[order], np.arange(len(cells) + 1))
+
+    def tasks() -> Iterator[Task]:
+        for (x, y, z), (start, end) in zip(cells.tolist(), pairwise(starts.tolist()), strict=True):
+            children = tuple((a, b, c) for a, b, c in below[order[start:end]].tolist())
+            yield JoinSpec(meshing, lod, (x, y, z), children).task()
+
     return ScratchJob(
-        [JoinSpec(meshing, lod, cell).task() for cell in cells],
-        lambda task, _: meshing.is_written(lod, task.spec.cell),
+        LazyTasks(len(cells), tasks), lambda task, _: meshing.is_written(lod, task.spec.cell)
     )

@@ -85,10 +85,26 @@ class FlatJob:
         return ()
 
 
+@dataclass(frozen=True, slots=True)
+class LazyTasks:
+    """Tasks that are made when they are needed: a job may have a million."""
+
+    count: int
+    tasks: Callable[[], Iterator[Task]]
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[Task]:
+        return self.tasks()
+
+
 class ScratchJob(FlatJob):
     """Job whose tasks write scratch files and have no follow-up tasks."""
 
-    def __init__(self, tasks: Sequence[Task], is_written: Callable[[Task, Result], bool]) -> None:
+    def __init__(
+        self, tasks: LazyTasks | Sequence[Task], is_written: Callable[[Task, Result], bool]
+    ) -> None:
         super().__init__(lambda: iter(tasks), len(tasks), lambda *_: None)
         self._is_written = is_written
 
