@@ -733,7 +733,9 @@ def repair_by_method(bench):
     )
     folder.unlink()
     path.write_bytes(path.read_bytes()[:-3])
-    assert not wkwdask.repair(bench.image, older_than=0).is_sound
+    report = wkwdask.repair(bench.image, older_than=0)
+    assert not report.actions
+    assert not report.is_sound or bench.is_in_bucket  # where a listing may lag behind
     wkwdask.repair(bench.image, older_than=0, method="max")
     bench.expect(bench.image, largest_of_windows(bench.case, (2, 2, 1)), "2-2-1")
 
@@ -754,7 +756,8 @@ def repair(bench):
     path = min(set(_chunk_files(bench.image)) - finest)
     path.write_bytes(path.read_bytes()[:-3])
     left = path.with_name(f".{path.name}.0123456789abcdef.wkwdask-tmp")
-    left.write_bytes(b"left")
+    if not bench.is_in_bucket:  # whose objects are never written under another name
+        left.write_bytes(b"left")
     wkwdask.repair(bench.image, older_than=0)
     assert not left.exists()
     assert wkwdask.verify(bench.image).is_sound

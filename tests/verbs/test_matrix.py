@@ -171,13 +171,6 @@ IN_BUCKETS = frozenset(
 REPLACING = frozenset({"save", "pyramid_box", "pyramid_update", "upsample", "compress", "rm"})
 """Verbs that replace, move or remove levels, which in buckets needs documents that name each level:
 those of N5 do not."""
-NOT_IN_BUCKETS = frozenset(
-    {
-        "repair",
-        "repair_by_method",
-    }
-)
-"""Verbs that change files in place."""
 
 
 def _bucket_cells(*, supported):
@@ -195,12 +188,7 @@ def _bucket_cells(*, supported):
         )
         for name, form in cells
         if form.name not in EMPTY[name] | UNSUPPORTED.get(name, frozenset()) | {"toy"}
-        and (
-            form.name in IN_BUCKETS
-            and name not in NOT_IN_BUCKETS
-            and not (form.name == "n5" and name in REPLACING)
-        )
-        == supported
+        and (form.name in IN_BUCKETS and not (form.name == "n5" and name in REPLACING)) == supported
     ]
 
 
