@@ -17,6 +17,7 @@ import pytest
 import xarray as xr
 from PIL import Image
 from support.commands import run_here
+from support.mesh_files import voxelised
 from support.range_server import range_server
 from support.segmenting import stitched
 from verbs.cases import (
@@ -34,7 +35,10 @@ from verbs.stored_path import stored_path
 
 import wkwdask
 from wkwdask.errors import MissingError
+from wkwdask.formats.opening import find
+from wkwdask.formats.precomputed.mesh_reader import open_meshes
 from wkwdask.formats.record_paths import is_job_folder
+from wkwdask.formats.registry import opening_format
 from wkwdask.store.paths import MEMORY, basename, is_bucket
 from wkwdask.store.records import PROVENANCE_NAME
 
@@ -46,6 +50,7 @@ VERBS = {}
 LIMITS = {
     "histogram": {"types": ("uint8", "uint16")},  # one bin per value
     "contrast": {"types": ("uint8", "uint16")},
+    "meshes": {"types": ("uint8", "uint16", "uint32", "uint64")},  # labels are not negative
     # positions in WKW are not negative
     **{name: {"lowest": 0} for name in ("convert_to_wkw", "convert_plan", "convert_from_wkw")},
 }
@@ -805,6 +810,24 @@ def label_statistics(bench):
         np.testing.assert_allclose(
             row[["centroid_x", "centroid_y", "centroid_z"]].astype(float), places.mean(0) + 0.5
         )
+
+
+@verb
+def meshes(bench):
+    url, case = bench.labels
+    volume = f"precomputed://{bench.root}/meshed"
+    wkwdask.save(
+        np.zeros((8, 8, 8), np.uint8), volume, voxel_size=VOXEL_SIZE, category="segmentation"
+    )
+    wkwdask.meshes(_level(bench, url), f"{volume}/mesh", cell=12, error=0)
+    folder = opening_format(volume).mesh_folder(find(volume).layers[0])
+    stored = open_meshes(folder)
+    assert stored.labels() == sorted(set(np.unique(case.array).tolist()) - {0})
+    assert wkwdask.verify(volume).is_sound
+    for label in stored.labels()[:2]:
+        vertices, faces = stored.triangles(label, 0)
+        is_inside = voxelised(vertices / VOXEL_SIZE - case.offset, faces, case.array.shape[1:])
+        np.testing.assert_array_equal(is_inside, case.array[0] == label)
 
 
 @verb

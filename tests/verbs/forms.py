@@ -84,8 +84,9 @@ class Form:
 
 def needs(form: Form, verb: str = "") -> list[pytest.MarkDecorator]:
     """Return the marks of tests that need the package of a form, or of a verb."""
-    package = "obstore" if verb == "serve" else "zarr" if "ngff" in verb else None
-    names = [name for name in (form.needs, package) if name is not None]
+    packages = {"serve": ["obstore"], "meshes": ["zmesh", "DracoPy", "pyfqmr"]}.get(verb, [])
+    packages = packages or (["zarr"] if "ngff" in verb else [])
+    names = [name for name in (form.needs, *packages) if name is not None]
     return [pytest.mark.needs(*names)] if names else []
 
 

@@ -25,6 +25,7 @@ NOT_MEANT = {
         "manifest",
         "info",
         "preview",
+        "meshes",
         "zarr_view",
         "zarr_in_place",
         "serve",

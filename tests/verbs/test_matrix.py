@@ -60,6 +60,7 @@ _OF_ARRAYS = frozenset(
         "manifest",
         "diff",
         "label_statistics",
+        "meshes",
         "histogram",
         "contrast",
         "apply",
