@@ -957,6 +957,14 @@ def test_a_manifest_agrees_with_sha256sum(dataset):
     assert f"{RAW}: FAILED open or read" in failed.stdout
 
 
+def test_a_manifest_leaves_nothing_of_a_killed_writer(dataset):
+    left = dataset / f".{MANIFEST_NAME}.0123456789abcdef.wkwdask-tmp"
+    left.write_bytes(b"# wkwdask manifest")
+    wkwdask.write_manifest(dataset)
+    assert not left.exists()
+    assert wkwdask.check_manifest(dataset).is_equal
+
+
 def test_a_manifest_of_sha256sum_is_accepted(dataset):
     lines = subprocess.run(
         "find . -type f ! -name '.datasource*' -print0 | xargs -0 sha256sum",

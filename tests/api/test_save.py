@@ -12,6 +12,7 @@ import xarray as xr
 
 import wkwdask
 from wkwdask.errors import ExistsError, UnsupportedError
+from wkwdask.store import documents
 
 ARRAY = np.random.default_rng(0).integers(0, 99, (20, 12, 9)).astype(np.uint8)
 SIZE = (4, 4, 40)
@@ -99,6 +100,26 @@ def test_delayed(tmp_path):
     delayed = wkwdask.save(ARRAY, tmp_path / "v.n5" / "em" / "s0", voxel_size=SIZE, compute=False)
     assert not (tmp_path / "v.n5" / "em" / "s0").exists()
     assert delayed.compute().voxels == ARRAY.size
+
+
+@pytest.mark.needs("zarr")
+def test_a_mag_that_the_json_does_not_list_yet_is_completed(tmp_path, monkeypatch):
+    """The mag of a Zarr layer is in its place, and the job has failed before the JSON named it."""
+    dataset = wkwdask.create_dataset(tmp_path / "ds", SIZE)
+    dataset.add_layer("em", "color", "uint8", (5, 6, 7, *ARRAY.shape), data_format="zarr3")
+    url = tmp_path / "ds" / "em" / "1"
+
+    def fail(path, data):
+        raise OSError("the connection broke")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(documents, "publish_bytes", fail)
+        with pytest.raises(OSError, match="connection broke"):
+            wkwdask.save(ARRAY, url, offset=(5, 6, 7))
+    assert (url / "zarr.json").exists()
+    wkwdask.save(ARRAY, url, offset=(5, 6, 7))
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds", mag=1)[0], ARRAY)
+    assert not [path for path in (url.parent).iterdir() if "job" in path.name]
 
 
 def test_what_is_refused(tmp_path):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 
 import numpy as np
 import pytest
@@ -140,3 +142,22 @@ def test_huge_volumes(tmp_path, kind):
     volume = open_stored(tmp_path / "v")[1]
     found = slices.read_slice(volume, volume.box, "x", "y", (33, 33), are_ids=True)
     assert np.argwhere(found).tolist() == [[0, 16, 16]]
+
+
+def test_a_picture_is_saved_whole_or_not_at_all(tmp_path, monkeypatch):
+    wkwdask.to_precomputed(EM, tmp_path / "em", voxel_size=(4, 4, 4))
+    output = tmp_path / "picture.png"
+    wkwdask.preview(tmp_path / "em", output, size=50)
+    before = output.read_bytes()
+    pwrite = os.pwrite
+
+    def write(fd, data, offset):
+        if offset:
+            raise OSError(errno.ENOSPC, "full")
+        return pwrite(fd, data[:10], offset)
+
+    monkeypatch.setattr(os, "pwrite", write)
+    with pytest.raises(OSError, match="No space left"):
+        wkwdask.preview(tmp_path / "em", output, size=60)
+    assert output.read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["em", "picture.png"]

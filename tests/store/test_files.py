@@ -145,6 +145,14 @@ def test_folders(folder):
     assert files.listdir(folder) == []
 
 
+def test_names_of_new_folders_are_synced(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(files, "fsync", synced.append)
+    files.makedirs(f"{tmp_path}/a/b")
+    files.makedirs(f"{tmp_path}/a/b")
+    assert synced == [str(tmp_path), f"{tmp_path}/a"]
+
+
 def test_renames(folder):
     put(f"{folder}/a/file", b"a")
     put(f"{folder}/b/file", b"b")

@@ -156,7 +156,7 @@ def _is_in(table, name, form):
     return any(name in row[0] and form.name in row[1] for row in table)
 
 
-def _cells(*, refused=False):
+def cells(*, refused=False):
     cells = []
     for form in FOREIGN:
         for name in VERBS:
@@ -170,12 +170,12 @@ def _cells(*, refused=False):
     return cells
 
 
-@pytest.mark.parametrize(("name", "form"), _cells())
+@pytest.mark.parametrize(("name", "form"), cells())
 def test_verb(name, form, tmp_path):
     VERBS[name](Bench(form, tmp_path, SEED, **LIMITS.get(name, {})))
 
 
-@pytest.mark.parametrize(("name", "form"), _cells(refused=True))
+@pytest.mark.parametrize(("name", "form"), cells(refused=True))
 def test_refused_cell_changes_nothing(name, form, tmp_path):
     bench = Bench(form, tmp_path, SEED, **LIMITS.get(name, {}))
     before = _contents(bench.image)
@@ -197,6 +197,6 @@ def test_tables_name_cells():
     cells = {
         (cell.values[0], cell.values[1].name)
         for refused in (False, True)
-        for cell in _cells(refused=refused)
+        for cell in cells(refused=refused)
     }
     assert {cell for cell in EXPECTED_FAILURES if cell[1] in names} <= cells

@@ -140,7 +140,7 @@ def _synchronous():
         yield
 
 
-def _cells(*, supported=True):
+def cells(*, supported=True):
     cells = [(name, form) for name in VERBS for form in FORMS if form.name not in EMPTY[name]]
     return [
         pytest.param(
@@ -151,7 +151,7 @@ def _cells(*, supported=True):
     ]
 
 
-@pytest.mark.parametrize(("name", "form"), _cells())
+@pytest.mark.parametrize(("name", "form"), cells())
 def test_verb(name, form, tmp_path):
     first = 1 + (list(VERBS).index(name) + FORMS.index(form)) % FIRST_SEEDS
     for seed in range(first, first + SEEDS):
@@ -245,7 +245,7 @@ def test_what_buckets_do_not_hold_is_refused(name, form, tmp_path):
         VERBS[name](Bench(form, tmp_path, 0, _bucket(name, form), **LIMITS.get(name, {})))
 
 
-@pytest.mark.parametrize(("name", "form"), _cells(supported=False))
+@pytest.mark.parametrize(("name", "form"), cells(supported=False))
 def test_unsupported_cell_is_refused(name, form, tmp_path):
     with pytest.raises((wkwdask.UnsupportedError, ValueError)):
         VERBS[name](Bench(form, tmp_path, 0, **LIMITS.get(name, {})))

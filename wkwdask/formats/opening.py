@@ -235,7 +235,14 @@ def format_to_save(url: Url) -> ArrayFormat:
     named = format_of_target(url)
     if named is not default_format():
         return named
-    return _format_of_suffix(os.fspath(url)) or format_of(url) or named
+    suffixed = _format_of_suffix(os.fspath(url))
+    if suffixed is not None:
+        return suffixed
+    found = format_of(url)
+    if found is None or found.url_name.is_in(url):
+        return found or named
+    # a killed job may have left the mag of a layer in its place before the JSON lists it
+    return found if layer_around(target_path(str(url))) is None else named
 
 
 def _format_of_suffix(path: str) -> ArrayFormat | None:

@@ -64,6 +64,15 @@ def update_document(
             publish_bytes(path, after)
 
 
+def replace_document(store: Store, name: str, data: bytes) -> None:
+    """Write a document whatever it was before, atomically, without leftovers of killed writers."""
+    if store.can.compares:
+        store.put(name, data)
+        return
+    check_replaceable(store, name, "folder")
+    update_document(store, name, lambda _: data)
+
+
 def _compare_and_swap(
     store: Store, name: str, change: Callable[[bytes | None], bytes | None]
 ) -> None:

@@ -235,6 +235,7 @@ def mkdir(path: str) -> None:
 
 
 def makedirs(path: str) -> None:
+    """Create a folder and those above it, whose names then survive a power failure."""
     try:
         mkdir(path)
     except FileNotFoundError:
@@ -246,6 +247,9 @@ def makedirs(path: str) -> None:
         check_folder_link(path)
         if not isdir(path):
             raise
+    else:
+        with contextlib.suppress(PermissionError):  # of a folder that cannot be listed
+            fsync(dirname(path) or ".")
 
 
 def check_folder_link(path: str) -> None:

@@ -14,6 +14,7 @@ from wkwdask.formats.record_paths import is_job_folder
 from wkwdask.model.summary import format_nbytes
 from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job import FlatJob, Result, Task
+from wkwdask.store.documents import replace_document
 from wkwdask.store.locks import GUARD_NAME, is_lock
 from wkwdask.store.paths import TEMPORARY_SUFFIX, join
 from wkwdask.store.store import store_at
@@ -241,7 +242,7 @@ class Hashes(Work[None]):
         """Write the manifest atomically."""
         store = store_at(self.root)
         text = format_manifest(self.found.items(), self.nbytes)
-        store.put(MANIFEST_NAME, text.encode("utf-8", "surrogateescape"))
+        replace_document(store, MANIFEST_NAME, text.encode("utf-8", "surrogateescape"))
         path = store.path_of(MANIFEST_NAME)
         return ManifestReport(path, len(self.found), self.nbytes, not_hashed=tuple(self.others))
 

@@ -3,7 +3,9 @@ colors over it, and a scale bar; or the mesh of one label."""
 
 from __future__ import annotations
 
+import io
 import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,11 +18,12 @@ from wkwdask.errors import MissingError
 from wkwdask.formats.opening import find, is_readable
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.image import mag_or_key
+from wkwdask.store.documents import replace_document
+from wkwdask.store.store import store_at
 from wkwdask.viewer.mesh_picture import draw_mesh, find_mesh
 from wkwdask.viewer.slices import is_segmentation, read_slice
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Sequence
 
     from wkwdask.array_types import AnyArray, ByteArray
@@ -101,11 +104,20 @@ def preview(
     """
     path = Path(output)
     if mesh is not None:
-        _draw_mesh(url, layer, mesh, size).save(path)
+        save_picture(_draw_mesh(url, layer, mesh, size), path)
         return path
     image, segmentation, voxel_size = _find_volumes(url, layer, mag_or_key(mag), size)
-    draw(image, segmentation, voxel_size, size).save(path)
+    save_picture(draw(image, segmentation, voxel_size, size), path)
     return path
+
+
+def save_picture(picture: Picture.Image, path: str | os.PathLike[str]) -> None:
+    """Save a picture in the format of its suffix, whole or not at all."""
+    folder, name = os.path.split(os.path.abspath(path))
+    buffer = io.BytesIO()
+    buffer.name = name  # whose suffix Pillow looks up
+    picture.save(buffer)
+    replace_document(store_at(folder), name, buffer.getvalue())
 
 
 def _draw_mesh(

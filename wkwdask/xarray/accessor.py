@@ -130,7 +130,7 @@ class WkwAccessor:
     ) -> Image.Image:
         """Draw the three slices through the middle of the array. Only these slices are read or
         computed."""
-        from wkwdask.viewer.preview import draw
+        from wkwdask.viewer.preview import draw, save_picture
 
         volume = _ArrayVolume(self._array)
         lengths = [1.0, 1.0, 1.0]
@@ -152,7 +152,7 @@ class WkwAccessor:
             size,
         )
         if output is not None:
-            picture.save(output)
+            save_picture(picture, output)
         return picture
 
     def _coordinate(self, axis: str) -> xr.DataArray:

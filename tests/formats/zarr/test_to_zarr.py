@@ -3,6 +3,7 @@ interruptions, places."""
 
 from __future__ import annotations
 
+import gzip
 import os
 
 import dask
@@ -595,3 +596,17 @@ def test_levels_of_another_voxel_size_are_refused(tmp_path, dataset):
     assert not (image / "2").exists()
     wkwdask.convert(dataset, image, layer="color", voxel_size=(8, 5, 40), existing="overwrite")
     assert datasets(image)["2-2-1"][0] == [40, 10, 16]
+
+
+def test_equal_voxels_have_equal_bytes(tmp_path, monkeypatch):
+    """Also at another time, which a gzip member could state."""
+    written = []
+    for name, now in (("a", 1.0), ("b", 2e9)):
+        monkeypatch.setattr("time.time", lambda now=now: now)
+        options = {"voxel_size": VOXEL_SIZE, "compression": "gzip", "chunk_shape": (8, 8, 8)}
+        wkwdask.to_zarr(np.ones((8, 8, 8), np.uint8), tmp_path / name, ngff="0.4", **options)
+        files = (path for path in tmp_path.glob(f"{name}/1/**/*") if path.is_file())
+        (chunk,) = (path for path in files if not path.name.startswith("."))
+        written.append(chunk.read_bytes())
+    assert written[0] == written[1]
+    assert gzip.decompress(written[0]) == bytes([1] * 512)

@@ -38,6 +38,7 @@ from wkwdask.formats.zarr.ngff import (
 )
 from wkwdask.kernels.arrays import is_zero
 from wkwdask.model.volume import relative_to, voxel_nbytes
+from wkwdask.store.documents import replace_document
 from wkwdask.store.paths import basename, dirname, is_remote, relpath
 from wkwdask.store.store import folders_of, store_at
 from wkwdask.streams.reading import read_on_threads
@@ -394,7 +395,7 @@ def write_view(plan: ViewPlan) -> tuple[str, ...]:
         path = store.path_of(FILE_NAME)
         data = format_document(document).encode()
         if not _has_content(path, data):
-            store.put(FILE_NAME, data)
+            replace_document(store, FILE_NAME, data)
         paths.append(path)
     for link, target in plan.links.items():
         # relative, so that a copied or moved dataset keeps its labels

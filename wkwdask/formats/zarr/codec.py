@@ -346,7 +346,8 @@ def _encode_stage(kind: str, settings: str, values: Any) -> Any:
         )
         if encoded is not None:
             return encoded
-    return _compressor(kind, settings).encode(values)
+    encoded = _compressor(kind, settings).encode(values)
+    return _without_time(encoded) if kind == "gzip" else encoded
 
 
 def _undo_stage(
@@ -411,6 +412,12 @@ def _compressor(kind: str, settings: str) -> Any:
     return import_extra("numcodecs", f"compression {kind!r} of Zarr chunks", "zarr").get_codec(
         {"id": kind, **json.loads(settings)}
     )
+
+
+def _without_time(member: bytes) -> bytes:
+    """Return a gzip member with no time of its compression (RFC 1952, 2.3.1, MTIME), so that equal
+    voxels have equal bytes."""
+    return member[:4] + bytes(4) + member[8:]
 
 
 def parse_stages(codecs: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str], ...] | None:

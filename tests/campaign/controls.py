@@ -1,0 +1,166 @@
+"""Null controls: a check of the package is removed, and something must catch that.
+
+The pytest plugin of this module removes the check that ``CAMPAIGN_REMOVED`` names.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from unittest import mock
+
+from wkwdask.formats.roots import Root
+from wkwdask.formats.zarr import codec
+from wkwdask.runs import job_folder
+from wkwdask.store import documents, files, new_files
+from wkwdask.store.local import LocalFileSystem, LocalOutput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_TESTS = Path(__file__).resolve().parents[1]
+_VARIABLE = "CAMPAIGN_REMOVED"
+
+
+@dataclass(frozen=True)
+class Control:
+    """A check, and what must fail without it."""
+
+    name: str
+    remove: Callable[[], None]
+    """Remove the check from this process."""
+    caught_by: str
+    """Part of the campaign and its cell, or a test below ``tests``."""
+
+    @property
+    def is_test(self) -> bool:
+        """Whether a test catches it."""
+        return ".py" in self.caught_by
+
+    def run_test(self) -> str:
+        """Run the test without the check; return its first failure, empty if it passes."""
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "pytest", "-q", "-x", "-m", "", "--no-header", "--tb=no"),
+                *("-p", "no:cacheprovider", "-p", "campaign.controls", self.caught_by),
+            ],
+            cwd=_TESTS,
+            env=os.environ | {_VARIABLE: self.name, "PYTHONPATH": _python_path()},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode not in (0, 1):
+            raise RuntimeError(f"{self.caught_by} could not be run: {done.stdout}{done.stderr}")
+        failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
+        return failed[0].removeprefix("FAILED ") if failed else ""
+
+
+def _python_path() -> str:
+    return os.pathsep.join([str(_TESTS), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+
+
+def pytest_configure(config: object) -> None:
+    """Remove a check before tests run."""
+    del config
+    next(each for each in CONTROLS if each.name == os.environ[_VARIABLE]).remove()
+
+
+def _replace(owner: object, name: str, value: object) -> None:
+    mock.patch.object(owner, name, value).start()
+
+
+def _write_in_place() -> None:
+    """Files are written under their final names."""
+    create = files.create
+
+    def output(path):
+        return create(path, exclusive=False)
+
+    def begin(self, path, temporary_folder=None, *, flush=True):
+        del temporary_folder
+        self.path = self._temporary = path
+        self._flush, self._folder = flush, os.path.dirname(path)
+        self._output = output(path)
+        self._output.set_nbytes(0)
+
+    _replace(new_files.RenamedFile, "__init__", begin)
+
+
+def _write_once(self, data, offset, *, flush=False):
+    """Write what the system takes at once."""
+    os.pwrite(self._fd, data, offset)
+
+
+def _swap(store, name, change):
+    """Replace a document, whoever has changed it meanwhile."""
+    found = store.read_state(name, 1 << 28)
+    after = change(None if found is None else found[0])
+    if after is not None:
+        documents.check_fence()
+        store.put(name, after)
+
+
+def _take_no_lock(target, owner, region=None):
+    """Let everybody write."""
+    return []
+
+
+def _any_size(kind, data, max_nbytes):
+    """Believe the size that a header states."""
+    del max_nbytes
+    _, _, offset = codec._STATED_SIZES[kind]
+    return int.from_bytes(data[offset : offset + 4], "little")
+
+
+CONTROLS = (
+    Control(
+        "temporary name of a file",
+        _write_in_place,
+        "system calls: save_by_url-wkw",
+    ),
+    Control(
+        "repetition of short writes",
+        lambda: _replace(LocalOutput, "write", _write_once),
+        "system calls: save_by_url-wkw",
+    ),
+    Control(
+        "fsync of a file",
+        lambda: _replace(LocalOutput, "sync", lambda self: None),
+        "power loss: save_by_url-wkw",
+    ),
+    Control(
+        "fsync of a folder",
+        lambda: _replace(LocalFileSystem, "fsync", lambda self, path: None),
+        "power loss: save_by_url-wkw",
+    ),
+    Control(
+        "lock of a mag",
+        lambda: _replace(job_folder.locks, "take_lock", _take_no_lock),
+        "api/test_region.py::test_a_lock_on_the_mag_excludes_regions",
+    ),
+    Control(
+        "token of a job in a bucket",
+        lambda: _replace(documents, "check_fence", lambda: None),
+        "runs/test_bucket_races.py::test_a_woken_process_changes_nothing",
+    ),
+    Control(
+        "state of a document in a bucket",
+        lambda: _replace(documents, "_compare_and_swap", _swap),
+        "runs/test_bucket_jobs.py::test_woken_after_another_process_took_over",
+    ),
+    Control(
+        "paths in a document",
+        lambda: _replace(Root, "check", lambda self, path, stated=None, advice="": None),
+        "safety/test_levels_outside.py::test_nothing_outside_changes",
+    ),
+    Control(
+        "bound of a decoder",
+        lambda: _replace(codec, "_check_stated_size", _any_size),
+        "safety/test_bombs.py::test_a_zarr_chunk_gives_no_more_than_a_chunk_has",
+    ),
+)

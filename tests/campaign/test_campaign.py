@@ -1,0 +1,133 @@
+"""The campaign itself: its arithmetic, and that it finds nothing in one cell and something in the
+same cell without a check."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .power import Crashes
+from .system_calls import SOURCE, Call, compile_library
+from .trees import mixtures, tree_of
+
+TOP = "/top"
+
+
+def _call(name, path, new_path="", inode=0, offset=0, data=b""):
+    prefix = f"{TOP}/"
+    return Call(name, prefix + path, new_path and prefix + new_path, inode, offset, data)
+
+
+def _after(crashes, crash, folder):
+    crashes.lay_out(crash.kept, folder)
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+RENAMED = (
+    _call("open", ".new", inode=7, offset=os.O_CREAT | os.O_WRONLY),
+    _call("write", ".new", inode=7, data=b"new"),
+    _call("fsync", ".new", inode=7),
+    _call("rename", ".new", "file", inode=7),
+    _call("fsync", ""),
+)
+
+
+@pytest.mark.parametrize(
+    ("left_out", "found"),
+    [
+        ((), {b"old", b"new"}),
+        # the name may be there before its contents
+        ((2,), {b"old", b"new", b""}),
+    ],
+)
+def test_contents_that_are_not_synced_may_be_missing(tmp_path, left_out, found):
+    before = tmp_path / "before"
+    before.mkdir()
+    (before / "file").write_bytes(b"old")
+    calls = [call for number, call in enumerate(RENAMED) if number not in left_out]
+    crashes = Crashes(before, TOP, {5: "file"}, calls)
+    rng = random.Random(0)
+    states = [*crashes.prefixes(), *(crashes.reordered(rng) for _ in range(50))]
+    seen = {_after(crashes, crash, tmp_path / "after")["file"] for crash in states}
+    assert seen == found
+    ends = [crash for crash in crashes.prefixes() if crash.is_after_end]
+    assert all(_after(crashes, crash, tmp_path / "after")["file"] in found for crash in ends)
+
+
+def test_a_name_that_is_not_synced_may_be_missing(tmp_path):
+    before = tmp_path / "before"
+    before.mkdir()
+    crashes = Crashes(before, TOP, {}, [_call("mkdir", "a"), *RENAMED[:4]])
+    ends = [crash for crash in crashes.prefixes() if crash.is_after_end]
+    found = [_after(crashes, crash, tmp_path / "after") for crash in ends]
+    assert found == [{}, {"file": b"new"}]
+    crashes = Crashes(before, TOP, {}, RENAMED)
+    assert {len(list(crash.kept)) for crash in crashes.prefixes() if crash.is_after_end} == {3}
+
+
+def _lay_out(folder, files):
+    for name, data in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    return tree_of(folder)
+
+
+@pytest.mark.parametrize(
+    ("found", "by_file", "count"),
+    [
+        ({"1/a": b"old", "1/b": b"old"}, False, 0),
+        ({"1/a": b"new", "1/b": b"new"}, False, 0),
+        ({"1/a": b"new", "1/b": b"old"}, False, 1),
+        ({"1/a": b"new", "1/b": b"old"}, True, 0),
+        ({"1/a": b"ne", "1/b": b"old"}, True, 1),
+        ({"1/a": b"new"}, False, 1),
+        ({"1/a": b"new"}, True, 1),
+    ],
+)
+def test_mixtures_are_found(tmp_path, found, by_file, count):
+    header = {"1/header.wkw": b"WKW"}
+    old, new, seen = (
+        _lay_out(tmp_path / name, header | files)
+        for name, files in {
+            "old": {"1/a": b"old", "1/b": b"old"},
+            "new": {"1/a": b"new", "1/b": b"new"},
+            "found": found,
+        }.items()
+    )
+    assert len(mixtures(seen, old, new, frozenset(), by_file=by_file)) == count
+
+
+@pytest.mark.parametrize(
+    ("found", "count"), [([], 0), (["1"], 0), (["1", "2"], 0), (["1", "2", "3"], 1)]
+)
+def test_documents_list_old_and_new_levels(tmp_path, found, count):
+    old, new, seen = (
+        _lay_out(tmp_path / name, {"a.json": json.dumps({"mags": mags}).encode()})
+        for name, mags in {"old": [], "new": ["1", "2"], "found": found}.items()
+    )
+    assert len(mixtures(seen, old, new, frozenset(), by_file=False)) == count
+
+
+@pytest.mark.long
+@pytest.mark.faults
+def test_a_cell_is_sound_and_its_points_replay(tmp_path):
+    if compile_library(tmp_path) is None:
+        pytest.skip("needs Linux and cc")
+    command = [sys.executable, Path(SOURCE).with_name("run.py"), "--cell", "write_region-wkw"]
+    for options in (
+        ("--points", "8", "--parts", "calls", "power"),
+        ("--point", "0:9:killed after", "--parts", "calls"),
+    ):
+        done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 points" in done.stdout

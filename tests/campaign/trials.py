@@ -1,0 +1,339 @@
+"""Trials of one job: a child gets a fault, another one makes the same call again."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import os
+import pickle
+import re
+import select
+import signal
+import time
+import traceback
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import wkwdask
+from wkwdask.errors import FormatError, ReplacedError, WkwDaskError
+from wkwdask.runs import retries
+
+from . import system_calls
+from .power import Crashes
+from .system_calls import FAULTS, Fault, faults_of
+from .trees import Tree, differences, mixtures, restore, tree_of
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from .jobs import Job
+    from .power import Crash
+    from .system_calls import Call
+
+_LIMIT_SECONDS = 120.0
+_MAGS = ("1", "2-2-1", "2-2-2", "4-4-2", "8-8-4")
+"""Mags that jobs of the matrix write."""
+_LARGEST_NBYTES = 1 << 28
+_LOCK_LEFT = re.compile(r"left over: [^,]*-lock")
+_real_sleep = time.sleep
+
+
+@dataclass(frozen=True)
+class Point:
+    """Place of a fault."""
+
+    job: int
+    call: int
+    """Number of the system call, from 1 on."""
+    fault: str
+
+    def __str__(self) -> str:
+        return f"{self.job}:{self.call}:{self.fault}"
+
+    @classmethod
+    def parse(cls, text: str) -> Point:
+        job, call, fault = text.split(":")
+        if fault not in FAULTS:
+            raise ValueError(f"no fault {fault!r}, expected one of {', '.join(FAULTS)}")
+        return cls(int(job), int(call), fault)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What came of a point."""
+
+    place: str
+    """Job, and place of its fault."""
+    fault: str
+    name: str
+    """Name of the function, and of the system call."""
+    was_hit: bool
+    outcome: str
+    """How the job with the fault ended."""
+    problems: tuple[str, ...] = ()
+    is_lost: bool = False
+    """Whether voxels were lost or falsified."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a child ended."""
+
+    error: str = ""
+    """Type and text of its error; empty if there was none."""
+    is_ours: bool = True
+    """Whether its error is one that a user may see."""
+    exists: bool = False
+    """Whether it found that there is nothing to do."""
+    value: Any = None
+    is_killed: bool = False
+
+
+def in_child(function: Callable[[], Any], limit_seconds: float = _LIMIT_SECONDS) -> Ending:
+    """Run a function in a forked child and return how it ended."""
+    reader, writer = os.pipe()
+    if (pid := os.fork()) == 0:
+        os.close(reader)
+        with contextlib.suppress(BaseException):
+            os.write(writer, pickle.dumps(_ending_of(function)))
+        os._exit(0)
+    os.close(writer)
+    try:
+        return _received(pid, reader, limit_seconds)
+    finally:
+        os.close(reader)
+
+
+def _received(pid: int, reader: int, limit_seconds: float) -> Ending:
+    data, end = b"", time.monotonic() + limit_seconds
+    while True:
+        if not select.select([reader], [], [], max(0.0, end - time.monotonic()))[0]:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            return Ending(f"did not end within {limit_seconds:.0f} s", is_ours=False)
+        piece = os.read(reader, 1 << 20)
+        if not piece:
+            break
+        data += piece
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if data:
+        return pickle.loads(data)
+    return Ending(is_killed=code == -signal.SIGKILL, error=f"exit code {code}", is_ours=code == -9)
+
+
+def _ending_of(function: Callable[[], Any]) -> Ending:
+    time.sleep = lambda seconds: _real_sleep(min(seconds, 0.001))
+    retries._PAUSES_SECONDS = (0.0,) * len(retries._PAUSES_SECONDS)
+    try:
+        return Ending(value=function())
+    except BaseException as error:
+        system_calls.disarm()
+        is_ours = isinstance(error, (WkwDaskError, OSError))
+        return Ending(
+            f"{type(error).__name__}: {error}" + ("" if is_ours else _trace(error)),
+            is_ours,
+            isinstance(error, (wkwdask.ExistsError, wkwdask.MissingError)),
+            system_calls.has_hit(),
+        )
+
+
+def _trace(error: BaseException) -> str:
+    return "\n" + "".join(traceback.format_exception(error)[-6:])
+
+
+class Undisturbed:
+    """A job that nothing disturbs: the folder before and after it, and its system calls."""
+
+    def __init__(self, job: Job, root: Path) -> None:
+        self.job, self.root = job, root
+        self.calls: list[str] = []
+        trees = []
+        for _ in range(2):
+            restore(job.before, root)
+            self.old = tree_of(root)
+            ending = in_child(self._count)
+            if ending.error:
+                raise RuntimeError(f"call {job.number}, {job.name}, fails: {ending.error}")
+            trees.append(tree_of(root))
+            self.calls, self.sound, self.voxels = ending.value
+        self.new = trees[0]
+        changing = set(differences(*trees))
+        self.exempt = frozenset(changing)
+        """Files whose bytes differ between two runs."""
+
+    def _count(self) -> tuple[list[str], list[str], list[dict]]:
+        """Run the job; return its system calls, the URLs that are sound after it, and the voxels
+        before and after it."""
+        before = self._digests()
+        system_calls.arm(str(self.root))
+        self.job.run()
+        calls = system_calls.counted_calls()
+        system_calls.disarm()
+        after = self._digests()
+        # a level is visible once the documents of its image list it
+        images = {url for url, mag in before if before[url, mag] != after[url, mag]}
+        keys = [key for key in before if _parent(key[0]) not in images]
+        voxels = [{key: digests[key] for key in keys} for digests in (before, after)]
+        return calls, [url for url in self._urls() if _faults_of(url) == []], voxels
+
+    def _digests(self) -> dict[tuple[str, str], str | None]:
+        """Read all mags of the images that the call names, and of those that may contain them."""
+        urls = {url for url in self._urls() if str(self.root) != _parent(url)}
+        urls |= {_parent(url) for url in urls}
+        return {key: _digest(*key) for key in itertools.product(sorted(urls), _MAGS)}
+
+    def _urls(self) -> Iterator[str]:
+        """Yield the arguments of the call that are URLs in the folder."""
+        for value in (*self.job.arguments, *self.job.options.values()):
+            if str(self.root) in (text := str(value)) and "\n" not in text:
+                yield text
+
+    def points(self, number: int, rng: random.Random) -> list[Point]:
+        """Draw points: each kind of system call is as probable as any other."""
+        kinds = sorted(set(self.calls))
+        found = []
+        for _ in range(number if kinds else 0):
+            kind = rng.choice(kinds)
+            call = rng.choice([n for n, name in enumerate(self.calls, 1) if name == kind])
+            found.append(Point(self.job.number, call, rng.choice(faults_of(kind)).name))
+        return found
+
+    def try_point(self, point: Point) -> Trial:
+        """Run the job with a fault, look at what is visible, and make the same call again."""
+        fault = FAULTS[point.fault]
+        restore(self.job.before, self.root)
+        first = in_child(lambda: self._with_fault(point.call, fault))
+        problems = []
+        if not first.is_ours:
+            problems.append(f"the job ended badly: {first.error}")
+        if fault.is_harmless and first.error:
+            problems.append(f"the job did not bear the fault: {first.error}")
+        return Trial(
+            str(point),
+            fault.name,
+            f"{self.job.name}, {self.calls[point.call - 1]}",
+            first.is_killed or bool(first.value),
+            "killed" if first.is_killed else first.error or "succeeded",
+            *self._found(problems, is_complete=not first.error),
+        )
+
+    def _found(self, problems: list[str], *, is_complete: bool) -> tuple[tuple[str, ...], bool]:
+        """Compare what is visible with the old and the new state, and make the same call again;
+        return what is wrong, and whether voxels are lost."""
+        seen = tree_of(self.root)
+        mixed = mixtures(seen, self.old, self.new, self.exempt, by_file=self.job.is_by_file)
+        if is_complete and differences(seen, self.new, self.exempt):
+            mixed.append(f"the job succeeded, but {self._unlike_new(seen)}")
+        is_done = not differences(seen, self.new, self.exempt) and not (
+            seen.leftovers - self.new.leftovers
+        )
+        problems += [*mixed, *self._repeated(is_done=is_done or is_complete)]
+        is_lost = any("after it" in text or "are lost" in text for text in problems)
+        return tuple(problems), is_lost or bool(mixed)
+
+    def crashes(self) -> Crashes:
+        """Record the job with its data, for power losses."""
+        restore(self.job.before, self.root)
+        inodes = {
+            path.stat(follow_symlinks=False).st_ino: str(path.relative_to(self.root))
+            for path in self.root.rglob("*")
+            if path.is_symlink() or path.is_file()
+        }
+        ending = in_child(self._record)
+        if ending.error:
+            raise RuntimeError(f"{self.job.name} fails: {ending.error}")
+        return Crashes(self.job.before, str(self.root), inodes, ending.value)
+
+    def _record(self) -> list[Call]:
+        system_calls.arm(str(self.root), keeps_data=True)
+        self.job.run()
+        system_calls.disarm()
+        return system_calls.recorded_calls()
+
+    def try_crash(self, crashes: Crashes, crash: Crash) -> Trial:
+        """Lay out what a power loss leaves, look at it, and make the same call again."""
+        crashes.lay_out(crash.kept, self.root)
+        place = f"{self.job.number}:{crash.name}"
+        if crash.is_after_end:  # records and locks whose removal is not synced may be back
+            seen = tree_of(self.root)
+            names = differences(seen, self.new, self.exempt)
+            problems = (f"the job succeeded, but {self._unlike_new(seen)}",) if names else ()
+            is_lost = bool(problems)
+        else:
+            problems, is_lost = self._found([], is_complete=False)
+            # a lock from before the start of the machine is dead
+            problems = tuple(text for text in problems if not _LOCK_LEFT.fullmatch(text))
+        return Trial(place, "power loss", self.job.name, True, "killed", problems, is_lost)
+
+    def _with_fault(self, call: int, fault: Fault) -> bool:
+        system_calls.arm(str(self.root), call, fault)
+        self.job.run()
+        system_calls.disarm()
+        return system_calls.has_hit()
+
+    def _repeated(self, *, is_done: bool) -> list[str]:
+        """Make the same call again unless all is done, and compare with the undisturbed job."""
+        again = in_child(lambda: self._read_run_and_verify(is_done=is_done))
+        found = tree_of(self.root)
+        problems = list(again.value or ())
+        if again.error and not (again.exists and not differences(found, self.new, self.exempt)):
+            problems.append(f"the same call failed: {again.error}")
+        elif differences(found, self.new, self.exempt):
+            problems.append(f"the same call succeeded, but after it {self._unlike_new(found)}")
+        if left := sorted(found.leftovers - self.new.leftovers):
+            problems.append(f"left over: {', '.join(left)}")
+        return problems
+
+    def _read_run_and_verify(self, *, is_done: bool) -> list[str]:
+        problems = [] if self.job.is_by_file else self._mixed_voxels()
+        if not is_done:
+            # a job that is complete says so
+            with contextlib.suppress(wkwdask.ExistsError, wkwdask.MissingError):
+                self.job.run()
+        faults = [fault for url in self.sound for fault in _faults_of(url)]
+        return problems + [f"verify found: {fault}" for fault in faults]
+
+    def _mixed_voxels(self) -> list[str]:
+        """Describe mags that read neither as before the job nor as after it."""
+        old, new = self.voxels
+        problems = []
+        for (url, mag), known in old.items():
+            if known is new[url, mag] is None:
+                continue
+            found = _digest(url, mag)
+            if found not in (known, new[url, mag], ReplacedError.__name__):
+                problems.append(f"voxels of {url} in mag {mag} are lost: {found}")
+        return problems
+
+    def _unlike_new(self, found: Tree) -> str:
+        names = differences(found, self.new, self.exempt)
+        return f"{len(names)} files are not as without a fault: {', '.join(names[:3])}"
+
+
+def _parent(url: str) -> str:
+    return url.rpartition("/")[0]
+
+
+def _digest(url: str, mag: str) -> str | None:
+    """Return a digest of the voxels of a mag; None if there is none, and the name of another
+    error."""
+    try:
+        array = wkwdask.open(url, mag=mag)
+        if array.nbytes > _LARGEST_NBYTES:
+            return f"an array of shape {array.shape}"
+        return hashlib.sha256(array.compute().tobytes()).hexdigest()
+    except (wkwdask.MissingError, ValueError, NotImplementedError) as error:
+        return f"{type(error).__name__}: {error}" if isinstance(error, FormatError) else None
+    except ReplacedError:
+        return ReplacedError.__name__
+
+
+def _faults_of(url: str) -> list[str]:
+    """Return what ``verify`` finds; one entry if it cannot check the URL."""
+    try:
+        return [str(fault) for fault in wkwdask.verify(url).faults]
+    except Exception as error:
+        return [f"{type(error).__name__}: {error}"]
