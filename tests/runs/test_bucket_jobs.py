@@ -3,6 +3,7 @@ and the same call completes what is left."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -167,6 +168,29 @@ def test_killed_at_any_request(bucket, kind, name, run, request):
                 problems.append(f"request {n}, {after_effect}: the same call does not complete it")
             if records():
                 problems.append(f"request {n}, {after_effect}: left {records()[:3]}")
+    assert not problems, "\n".join(problems[:20])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("run", RUNS)
+def test_a_removal_killed_at_any_request(bucket, kind, run, request):
+    """A level is removed when the call returns, also one that another process began to remove."""
+    url = f"zarr://{IMAGE[kind]}" if kind == "ngff" else IMAGE[kind]
+    save(kind)
+    pyramid(kind, mags=["2-2-1"])
+    start = bucket.snapshot()
+    bucket.requests = []
+    wkwdask.rm(url, mags="2-2-1")
+    number, after, problems = len(bucket.requests), levels(kind), []
+    for after_effect in (False, True):
+        for n in chosen(number, request):
+            bucket.restore(start)
+            with bucket.killed_at(n, after=after_effect):
+                wkwdask.rm(url, mags="2-2-1")
+            with contextlib.suppress(wkwdask.MissingError):  # it was complete
+                wkwdask.rm(url, mags="2-2-1")
+            if not is_equal(levels(kind), after):
+                problems.append(f"request {n}, {after_effect}: the same call does not complete it")
     assert not problems, "\n".join(problems[:20])
 
 

@@ -13,7 +13,7 @@ from wkwdask.formats.marks import DATASOURCE_NAME
 from wkwdask.formats.registry import formats
 from wkwdask.formats.roots import DOCUMENTS
 from wkwdask.model.parsing import reading
-from wkwdask.model.placement import job_in
+from wkwdask.model.placement import job_in, plain_name
 from wkwdask.store import by_path
 from wkwdask.store.json_record import format_job_record, read_job_record
 from wkwdask.store.paths import basename, dirname, is_bucket
@@ -21,7 +21,7 @@ from wkwdask.store.records import PROVENANCE_NAME
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from wkwdask.formats.record_paths import RecordPaths
 
@@ -141,24 +141,33 @@ def is_replaced(folder: str) -> bool:
     return is_bucket(folder) and can_switch(parent) and not is_listed(parent, folder)
 
 
-def is_listed(parent: str, folder: str) -> bool:
+def is_listed(parent: str, folder: str, name_of: Callable[[str], str] = basename) -> bool:
     """Check whether a document of an image, or of the container above it, names the folder of a
     level. A document that cannot be read may name anything."""
     name, listed = basename(folder), store_at(parent).names()
     likely = [each for each in DOCUMENTS if each in listed]
+
+    def is_named(above: str, documents: Sequence[str]) -> bool:
+        return _names_level(above, documents, lambda text: name_of(text) == name)
+
     # a listing may be old: all documents are read before the answer is no
-    return _names_level(parent, likely, name) or any(
-        _names_level(above, DOCUMENTS, name) for above in (parent, dirname(parent))
+    return is_named(parent, likely) or any(
+        is_named(above, DOCUMENTS) for above in (parent, dirname(parent))
     )
 
 
-def _names_level(folder: str, documents: Sequence[str], name: str) -> bool:
+def is_any_listed(parent: str, folder: str) -> bool:
+    """Check whether a document names a level, which any job may have written."""
+    return is_listed(parent, folder, lambda text: basename(plain_name(text)))
+
+
+def _names_level(folder: str, documents: Sequence[str], is_level: Callable[[str], bool]) -> bool:
     """Check whether one of some documents in a folder names a level, or cannot be read."""
     for document in store_at(folder).read_whole(documents, _MAX_NBYTES):
         if document is None:
             continue
         try:
-            if any(basename(text) == name for text in _texts(json.loads(document))):
+            if any(map(is_level, _texts(json.loads(document)))):
                 return True
         except (ValueError, RecursionError):
             return True

@@ -62,7 +62,13 @@ from wkwdask.model.summary import counted, format_nbytes
 from wkwdask.runs import job_records
 from wkwdask.runs.batch_file import read_batch
 from wkwdask.runs.calls import current_call
-from wkwdask.runs.garbage import delete_level, is_listed, leave_garbage, remove_garbage
+from wkwdask.runs.garbage import (
+    delete_level,
+    is_any_listed,
+    is_listed,
+    leave_garbage,
+    remove_garbage,
+)
 from wkwdask.runs.job_records import (
     PLAN_NAME,
     JobState,
@@ -80,6 +86,7 @@ from wkwdask.store.locks import (
     Owner,
     ShardBox,
     guarded,
+    lock_path,
     locks_of,
     read_owner,
     release_lock,
@@ -91,11 +98,12 @@ from wkwdask.store.records import PROVENANCE_NAME, format_provenance, read_prove
 from wkwdask.store.store import folders_of, store_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from wkwdask.formats.publication import Publication
     from wkwdask.model.metadata_edit import MetadataEdit
     from wkwdask.model.store import Store
+    from wkwdask.store.locks import Lock
     from wkwdask.store.slurm import SlurmJob
 
 
@@ -176,7 +184,7 @@ class Publisher:
                     for mag in mags
                     for name, data in mag.records(own)
                 }
-                replace_records(records)
+                replace_records(records, new=FILE_RECORD_NAME)
         else:
             self._prepare_folders(mags, own)
         listed = [(mag.staged, mag.folder, mag.num_files) for mag in mags]
@@ -428,7 +436,9 @@ class JobFolder:
                 if done is not None and existing not in ("restart", "update"):
                     self.discard()
                     return done
-                before = job_records.read_plan(self.root)
+                lease = held(self.owner.lease)
+                is_new = lease is not None and lease.is_first  # so nothing was planned before
+                before = None if is_new else job_records.read_plan(self.root)
                 if before is not None:
                     check_records(self._paths)
                     check_no_links(self.root)
@@ -531,8 +541,9 @@ class JobFolder:
     def seconds(self) -> float:
         """Return the time since this process created or took over the folder, or submitted the job
         array [s]; 0 if the clock was set back meanwhile."""
-        batch = read_batch(self.root)
         lease = held(self.owner.lease)
+        # who has begun a job in a bucket knows when, without asking for a job array
+        batch = None if lease is not None and lease.is_first else read_batch(self.root)
         started = (
             batch.rounds[0].time
             if batch is not None
@@ -562,19 +573,17 @@ class JobFolder:
             remove_garbage(self._paths)
         finished: set[str] = set()
         for target in sorted(self.targets):
+            found = locks_of(target)
             if self.owner.lease:  # a holder that comes back keeps its lease, and its locks
-                for lock in locks_of(target):
-                    if lock.owner.job != self.owner.job and lock.owner.is_gone():
-                        finished |= self._end_dead_job(dirname(target), lock.owner.job, existing)
-            for before in locks.take_lock(target, self.owner, self.region):
+                dead = self._dead_jobs(found)
+                for job in dead:
+                    finished |= self._end_dead_job(dirname(target), job, existing)
+                found = locks_of(target) if dead else found
+            for before in locks.take_lock(target, self.owner, self.region, found):
                 if before.job != self.owner.job:
                     finished |= self._end_dead_job(dirname(target), before.job, existing)
-            dead = {
-                lock.owner.job
-                for lock in locks_of(target)
-                if lock.owner.is_gone() and lock.owner.job != self.owner.job
-            }
-            for job in dead:
+            own = lock_path(target, None if self.region is None else self.owner.job)
+            for job in self._dead_jobs(locks_of(target, but=own)):
                 # these jobs were killed before they created their folder, or after they deleted it
                 if not store_at(job_root(dirname(target), job)).exists():
                     release_locks_of(job, [target])
@@ -589,6 +598,11 @@ class JobFolder:
         ):
             return done[0]
         return None
+
+    def _dead_jobs(self, found: Iterable[Lock]) -> dict[str, None]:
+        """List the other jobs whose locks were found, and that are dead."""
+        jobs = (lock.owner for lock in found if lock.owner.job != self.owner.job)
+        return dict.fromkeys(owner.job for owner in jobs if owner.is_gone())
 
     def _end_dead_job(self, parent: str, job: str, existing: str) -> set[str]:
         """Complete or remove a dead job; return it if its mags are published."""
@@ -639,6 +653,8 @@ class JobFolder:
     def _provenance_of(self, target: str, jobs: set[str]) -> dict[str, Any]:
         """Read the provenance of a mag that one of some jobs may have published; of another result
         what is known of its job."""
+        if not jobs:
+            return {}
         places = [target, *(placed_name(target, job) for job in jobs)]
         found = map(read_provenance, places)
         known = (self._ended.get(job, {}) for job in jobs)
@@ -666,7 +682,7 @@ class JobFolder:
     def _release(self) -> None:
         try:
             for target in self.targets:
-                release_lock(target, self.owner)
+                release_lock(target, self.owner, self.region)
         finally:
             end_lease(self.owner.lease)
 
@@ -760,16 +776,20 @@ def find_removals(parent: str, datasets: Sequence[str] = ()) -> list[Interrupted
                 found.append(InterruptedRemoval(root, tuple(targets_of(root)), owner.command))
                 release_locks_of(job, targets_of(root))
         for target, holder in locks.locked_folders(parent):
-            if (
-                holder.is_gone()
-                and holder.command.startswith(REMOVAL)
-                and not store_at(target).is_taken()
-            ):
+            if holder.is_gone() and holder.command.startswith(REMOVAL) and not _is_in_place(target):
                 if all(removal.root != job_root(parent, holder.job) for removal in found):
                     store_at(job_root(parent, holder.job)).delete_folder()
                 release_locks_of(holder.job, [target])
                 found.append(InterruptedRemoval(None, (target,), holder.command))
     return found
+
+
+def _is_in_place(target: str) -> bool:
+    """Check whether a level that a dead job was to remove is still there. In a bucket its folder
+    contains the job that wrote it, and the document decides."""
+    if is_bucket(target):
+        return is_any_listed(dirname(target), target)
+    return store_at(target).is_taken()
 
 
 def release_dead_locks(parent: str) -> None:

@@ -16,6 +16,7 @@ from wkwdask.runs.batch_file import BATCH_NAME
 from wkwdask.runs.journal import has_journal
 from wkwdask.store.json_record import read_job_record
 from wkwdask.store.locks import ShardBox, locked_folders, locks_of, read_owner
+from wkwdask.store.lru import LruCache
 from wkwdask.store.paths import dirname, is_bucket
 from wkwdask.store.store import store_at
 
@@ -29,6 +30,8 @@ SCRATCH_NAME = "scratch"
 """Folder in which a job runs others that make a part of its result."""
 OWNERLESS_SECONDS = 3600.0
 """Age after which a job folder without an owner record is abandoned."""
+_calls: LruCache[str] = LruCache(64)
+"""Calls that started the jobs of some folders, which their plans state and do not change."""
 _PLAN_VALUES: dict[str, type | tuple[type, ...]] = {
     "existing": str,
     "settings": dict,
@@ -182,8 +185,14 @@ def is_kept_for_later(root: str) -> bool:
 def call_of(root: str) -> str | None:
     """Return the id of the call that started a job; None if it has no plan, or one of an older
     version."""
+    known = _calls.get(root)
+    if known is not None:
+        return known
     call = ((read_plan(root) or {}).get("call") or {}).get("id")
-    return call if isinstance(call, str) else None
+    if not isinstance(call, str):
+        return None
+    _calls.put(root, call)
+    return call
 
 
 def region_of(root: str) -> ShardBox | None:

@@ -71,10 +71,13 @@ def open_next(
     """Create a file of lines with the next free number. After a collision with another process, the
     number increases by ``step``."""
     store = store_at(folder)
-    if number is None:
-        number = max((n for n, _ in numbered(store, prefix, SUFFIX)), default=-1) + 1
+
+    def free_number() -> int:
+        return max((n for n, _ in numbered(store, prefix, SUFFIX)), default=-1) + 1
+
     if store.can.compares:
-        return LineObjects(store, lambda n: f"{prefix}{n}{SUFFIX}", number)
+        return LineObjects(store, lambda n: f"{prefix}{n}{SUFFIX}", number or 0, free_number)
+    number = free_number() if number is None else number
     while True:
         try:
             return folders_of(folder).create(f"{folder}/{prefix}{number}{SUFFIX}", append=True)

@@ -105,12 +105,18 @@ def _compare_and_swap(
         raise error
 
 
-def replace_records(records: Mapping[str, bytes]) -> None:
+def replace_records(records: Mapping[str, bytes], new: str = "") -> None:
     """Store the records of levels in a bucket, by their paths: read them, renew the lease of the
-    job, and write each if it is still the one that was read; else do all of it again."""
+    job, and write each if it is still the one that was read; else do all of it again. Those of
+    the name ``new`` are taken for absent at first."""
     left = dict(records)
-    for _ in range(_MAX_TURNS):
-        found = {path: store_at(dirname(path)).read_state(basename(path), 1 << 32) for path in left}
+    for turn in range(_MAX_TURNS):
+        found = {
+            path: None
+            if turn == 0 and basename(path) == new
+            else store_at(dirname(path)).read_state(basename(path), 1 << 32)
+            for path in left
+        }
         check_fence()
         for path, before in found.items():
             with contextlib.suppress(Conflict):
@@ -160,7 +166,12 @@ def update_json(
 
 def create_document(store: Store, name: str, data: bytes) -> None:
     """Create a document unless it exists."""
-    if store.is_taken(name):
+    if store.can.compares:
+        if not store.is_file(name):
+            check_fence()
+            with contextlib.suppress(Conflict):
+                store.put(name, _unique(data), Expected.ABSENT)
+    elif store.is_taken(name):
         remove_dead_lock(store.path_of(name))
     else:
         update_document(store, name, lambda raw: data if raw is None else None)

@@ -59,6 +59,11 @@ class Lease:
         """Nonce of the last write, whose answer may be lost."""
         self._lock = threading.Lock()
 
+    @property
+    def is_first(self) -> bool:
+        """Whether the lease was taken once, so that its job has begun just now."""
+        return self.record.get("epoch") == 1
+
     def renew(self, **changes: Any) -> None:
         """Write the lease with some changes; raises LockedError if another process holds it."""
         folder, name = split(self.path)
@@ -160,7 +165,7 @@ def take_lease(
     """Create a lease, or take over one whose holder is gone; what it commits to stays."""
     lease = _held.get(path)
     if lease is not None:
-        lease.renew(**record)
+        lease.renew(**record, epoch=int(lease.record["epoch"]) + 1)
         return
     check_conditions(dirname(dirname(path)))
     found = _read(path)

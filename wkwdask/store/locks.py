@@ -310,8 +310,8 @@ def lock_path(target: str, job: str | None = None) -> str:
     )
 
 
-def locks_of(target: str) -> list[Lock]:
-    """List the locks on a folder, including those of dead jobs."""
+def locks_of(target: str, but: str | None = None) -> list[Lock]:
+    """List the locks on a folder, including those of dead jobs, without the one of a path."""
     folder, name = split(plain_name(target))
     paths = [lock_path(target)]
     with contextlib.suppress(FileNotFoundError):
@@ -320,7 +320,8 @@ def locks_of(target: str) -> list[Lock]:
             for entry in store_at(folder).scandir()
             if entry.name.startswith(f".{name}.") and entry.name.endswith(_REGION_SUFFIX)
         )
-    return [lock for lock in map(_read_lock, paths) if lock is not None]
+    read = (_read_lock(path) for path in paths if path != but)
+    return [lock for lock in read if lock is not None]
 
 
 def _read_lock(path: str) -> Lock | None:
@@ -366,9 +367,11 @@ def lock_holder(target: str) -> Owner | None:
     return next((lock.owner for lock in locks_of(target) if not lock.owner.is_gone()), None)
 
 
-def take_lock(target: str, owner: Owner, region: ShardBox | None = None) -> list[Owner]:
+def take_lock(
+    target: str, owner: Owner, region: ShardBox | None, found: Iterable[Lock]
+) -> list[Owner]:
     """Lock a folder, or some of its shards, inside :func:`guarded`; return the dead owners of
-    conflicting locks."""
+    conflicting locks, which are among those that were found."""
     # Each job that writes shards of a mag holds its own region lock, and a job that replaces the
     # mag holds the one mag lock:
     #
@@ -380,7 +383,7 @@ def take_lock(target: str, owner: Owner, region: ShardBox | None = None) -> list
     if store.folders is not None:
         # safe: every process that creates a lock of this mag holds the guard
         by_path.remove_temporaries(dirname(target), f".{basename(plain_name(target))}")
-    others = [lock for lock in locks_of(target) if lock.conflicts_with(region)]
+    others = [lock for lock in found if lock.conflicts_with(region)]
     if any(lock.owner == owner for lock in others):
         return []
     for lock in others:
@@ -418,7 +421,7 @@ def take_lock(target: str, owner: Owner, region: ShardBox | None = None) -> list
 def _check_alone(target: str, owner: Owner, region: ShardBox | None, path: str) -> None:
     """Give a lock in a bucket back if another job has taken one of another name at the same time;
     then both may end."""
-    for lock in locks_of(target):
+    for lock in locks_of(target, but=path):
         if lock.owner.job != owner.job and lock.conflicts_with(region) and not lock.owner.is_gone():
             _remove([path])
             raise LockedError(f"{target}: another job took the lock {lock.path} just now")
@@ -510,9 +513,11 @@ def _holder(lock: str) -> Owner | None:
         return None
 
 
-def release_lock(target: str, owner: Owner) -> None:
-    """Remove the locks on a folder that still belong to an owner."""
-    _remove(lock.path for lock in locks_of(target) if lock.owner == owner)
+def release_lock(target: str, owner: Owner, region: ShardBox | None) -> None:
+    """Remove the lock on a folder, or on some of its shards, if it still belongs to an owner."""
+    path = lock_path(target, None if region is None else owner.job)
+    if read_owner(path) == owner:
+        _remove([path])
 
 
 def hand_over_locks(target: str, owner: Owner) -> None:

@@ -30,6 +30,7 @@ from wkwdask.formats.n5.options import N5Options
 from wkwdask.formats.n5.placement import level_sizes
 from wkwdask.formats.n5.target import DatasetTarget, n5_target, target_beside
 from wkwdask.model.faults import Fault
+from wkwdask.model.json_text import parse_object
 from wkwdask.model.levels import finest_first
 from wkwdask.model.writing.target_image import Destination
 from wkwdask.store.json_record import read_record
@@ -69,6 +70,9 @@ class N5Group(ImageFolder):
         return ImageFolder.removal_edit(
             self, replace(image, folder=store_at(image.folder).real()), levels
         )
+
+
+_MAX_NBYTES = 1 << 28
 
 
 class N5Format(ArrayFormat):
@@ -170,7 +174,8 @@ class N5Format(ArrayFormat):
 
 def _is_container(folder: str) -> bool:
     try:
-        return "n5" in (read_record(f"{folder}/{FILE_NAME}") or {})
+        raw = store_at(folder).read_document(FILE_NAME, _MAX_NBYTES)
+        return raw is not None and "n5" in parse_object(raw, folder)
     except (CorruptError, OSError):
         return False
 

@@ -735,7 +735,7 @@ def ngff_target(destination: Destination) -> NgffTarget:
             f"{folder}: is the group that lists the labels of an image; write to a folder in it, "
             f"such as {folder}/neurons"
         )
-    if store_at(folder).is_folder() and read_attributes(folder) is None:
+    if existing is None and store_at(folder).is_folder() and read_attributes(folder) is None:
         # Records of jobs may exist, and arrays of a job that was killed after their publication,
         # before the image listed them.
         others = (

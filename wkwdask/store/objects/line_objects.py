@@ -21,10 +21,18 @@ class LineObjects:
     """Lines of one process, see :class:`wkwdask.model.store.Output`. Lines that are not stored yet
     are lost with the process: their tasks run again."""
 
-    def __init__(self, store: Store, name_of: Callable[[int], str], number: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        name_of: Callable[[int], str],
+        number: int,
+        free_number: Callable[[], int],
+    ) -> None:
+        """Begin with a number, or after those that ``free_number`` lists if it is taken."""
         self._store = store
         self._name_of = name_of
         self._number = number
+        self._free_number = free_number
         self._lines: list[bytes] = []
         self._since = time.monotonic()
         self._lock = threading.Lock()
@@ -47,9 +55,9 @@ class LineObjects:
                 try:
                     self._store.put(self._name_of(self._number), data, Expected.ABSENT)
                     data = b""
+                    self._number += 1
                 except Conflict:
-                    pass
-                self._number += 1
+                    self._number = max(self._number + 1, self._free_number())
             self._lines.clear()
             self._since = time.monotonic()
 
