@@ -306,7 +306,9 @@ def test_remote_reads_are_equal_and_counted(data, name):
     assert row.tool.received > 0
 
 
-@pytest.mark.parametrize("name", ["bucket/save/precomputed", "bucket/pyramid/zarr"])
+@pytest.mark.parametrize(
+    "name", ["bucket/save/precomputed", "bucket/pyramid/zarr", "bucket/convert/zarr"]
+)
 def test_volumes_in_buckets_are_equal(data, name):
     for package in ("moto", "obstore", "tensorstore", "zarr"):
         _needs(package)

@@ -36,7 +36,7 @@ class BucketWork(Work):
 
     def __init__(self, server: str, source: str, kind: str, size: int) -> None:
         os.environ.update(_ENVIRONMENT, AWS_ENDPOINT_URL=server)
-        self.server, self.kind, self.size = server, kind, size
+        self.server, self.source, self.kind, self.size = server, source, kind, size
         self.voxels = read_mag(source, size)[0]
         self.nbytes = self.voxels.nbytes
         self.chunk = edge_of_chunks(size)

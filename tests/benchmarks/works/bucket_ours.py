@@ -47,3 +47,11 @@ class Pyramid(Pyramids, Save):
         """Build."""
         mags = [str(1 << level) for level in range(1, NUM_MAGS + 1)]
         wkwdask.build_pyramid(self.url, mags=mags, method="mean")
+
+
+class Convert(Save):
+    """``wkwdask.convert`` of a WKW mag, whose blocks are copied."""
+
+    def run(self) -> None:
+        """Convert."""
+        wkwdask.convert(self.source, self.url, voxel_size=RESOLUTION)

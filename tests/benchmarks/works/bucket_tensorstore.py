@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .base import NUM_MAGS
+from .base import NUM_MAGS, read_mag
 from .bucket import BUCKET, BucketWork, Pyramids
 from .precomputed import info_of
 
@@ -84,3 +84,12 @@ class Pyramid(Pyramids, Save):
         for level in range(1, NUM_MAGS + 1):
             half = tensorstore.downsample(self.open(level - 1), [2, 2, 2], "mean")
             self.open(level, create=True).write(half).result()
+
+
+class Convert(Save):
+    """The voxels of a WKW mag, decoded by wkw, which tensorstore does not read."""
+
+    def run(self) -> None:
+        """Read and write."""
+        self.voxels = read_mag(self.source, self.size)[0]
+        super().run()
