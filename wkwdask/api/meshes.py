@@ -33,6 +33,7 @@ def meshes(
     where: BoundingBox | Sequence[Sequence[int]] | None = None,
     close: bool = True,
     sharded: bool = True,
+    segment_properties: bool = False,
     existing: Literal["error", "resume", "overwrite", "restart"] = "error",
     dry_run: bool = False,
     force_space: bool = False,
@@ -88,6 +89,9 @@ def meshes(
         Close meshes at the border of the box. Open ones end half a voxel before it.
     sharded : bool
         Write the meshes of many labels into one file. Otherwise each label has two files.
+    segment_properties : bool
+        Also write the number of voxels of each label, and let ``info`` name them. Neuroglancer
+        lists and filters segments by them. They are held in memory, and viewers load them whole.
     existing : {"error", "resume", "overwrite", "restart"}
         Action if the folder exists, or if ``info`` names another one. ``"overwrite"`` replaces
         them, and only a folder of meshes is replaced. An interrupted job is resumed, except by
@@ -155,7 +159,18 @@ def meshes(
     from wkwdask.graphs.runners import run_plan
 
     options = MeshOptions(
-        lods, error, reduction, cell, simplifier, where, ids, mapping, min_voxels, close, sharded
+        lods,
+        error,
+        reduction,
+        cell,
+        simplifier,
+        where,
+        ids,
+        mapping,
+        min_voxels,
+        close,
+        sharded,
+        segment_properties,
     )
     plan = lay_out_meshes(source, target, (layer, mag_or_key(mag)), options, existing)
     return plan.describe() if dry_run else run_plan(plan, force_space=force_space)

@@ -77,6 +77,11 @@ from wkwdask.cli.options import resume_options, runs_on_cluster, space_option, w
     help="Write the meshes of many labels into one file, or two files for each label.",
 )
 @click.option(
+    "--segment-properties",
+    is_flag=True,
+    help="Also write the voxels of each label, by which Neuroglancer lists and filters segments.",
+)
+@click.option(
     "--dry-run", is_flag=True, help="Estimate faces, bytes and memory from a sample; write nothing."
 )
 @resume_options("Replace existing meshes; continue an interrupted run.")

@@ -241,10 +241,11 @@ class ArrayFormat(ABC):
         scope = array_scope(image, level, method, document, faults)
         return () if scope is None else (scope,)
 
-    def mesh_place(self, folder: str, *, replaces: bool) -> MeshPlace | None:
-        """Return the place of new meshes in the folder of an image; None if no image of the format
-        is above it. Raises an error if the image has no labels."""
-        del folder, replaces
+    def mesh_place(self, folder: str, *, replaces: bool, has_properties: bool) -> MeshPlace | None:
+        """Return the place of new meshes, with properties of segments or not, in the folder of an
+        image; None if no image of the format is above it. Raises an error if the image has no
+        labels."""
+        del folder, replaces, has_properties
         return None
 
     def mesh_folder(self, image: Image) -> str | None:

@@ -12,8 +12,10 @@ import numpy as np
 from wkwdask.errors import FormatError, MissingError
 from wkwdask.formats.precomputed.mesh_writer import choose_mesh_sharding
 from wkwdask.formats.precomputed.meshes import (
+    PROPERTIES_NAME,
     check_mesh_folder,
     format_mesh_info,
+    format_segment_properties,
     meshed_volume,
 )
 from wkwdask.formats.registry import formats, location_of
@@ -94,6 +96,7 @@ class MeshOptions:
     min_voxels: int = 0
     close: bool = True
     sharded: bool = True
+    segment_properties: bool = False
 
     def check(self) -> None:
         """Raise a ValueError for invalid options."""
@@ -218,6 +221,7 @@ class Meshes(Plan):
     is_sharded: bool
     detail_nm: float
     """Size of the details of the finest level, by which Neuroglancer chooses a level."""
+    has_properties: bool
 
     def phases(self) -> Generator[Phase, str, Outcome]:
         """Mesh all cells, join them level by level, and write the files of labels."""
@@ -240,6 +244,8 @@ class Meshes(Plan):
         info = format_mesh_info(meshing.grid.origin_nm, self.detail_nm, sharding_or_none)
         with target.new_file("info", meshing.folder) as file:
             file.write(info, 0)
+        if self.has_properties:
+            self._write_properties(meshing)
         yield Phase(write_job(files, len(sorting)), of_labels)
         files.check_complete(totals.labels.num_meshed)
         return Outcome((), str(totals))
@@ -279,6 +285,23 @@ class Meshes(Plan):
         totals.cells.append(np.insert(cells, 0, lod, axis=1))
         totals.fragments.append(fragments)
         return found.num_continued > 0
+
+    def _write_properties(self, meshing: Meshing) -> None:
+        """Write the voxels of each label that is not too small; all of them are in memory."""
+        parts = [CellFile(meshing.folder, 0, cell).voxels() for cell in _triples(self.cells)]
+        labels, numbers = np.unique(
+            np.concatenate([np.zeros(0, np.uint64), *(part[0] for part in parts)]),
+            return_inverse=True,
+        )
+        voxels = np.zeros(len(labels), np.int64)
+        for start, part in zip(np.cumsum([0, *(len(p[0]) for p in parts)]), parts, strict=False):
+            np.add.at(voxels, numbers.reshape(-1)[start : start + len(part[0])], part[1])
+        is_kept = voxels >= self.min_voxels
+        properties = format_segment_properties(labels[is_kept], voxels[is_kept])
+        target = store_at(f"{meshing.target}/{PROPERTIES_NAME}")
+        target.make()
+        with target.new_file("info", meshing.folder) as file:
+            file.write(properties, 0)
 
     def check_unchanged(self) -> None:
         check_not_replaced(self.meshing.source)
@@ -386,7 +409,7 @@ def lay_out_meshes(
             f"{source.num_channels} x {source.dtype}"
         )
     folder = _target_folder(opened, target)
-    place = _place_of(folder, is_replacing=replaces(existing))
+    place = _place_of(folder, options, is_replacing=replaces(existing))
     if place.is_for_webknossos and not options.sharded:
         raise ValueError(f"{folder}: WEBKNOSSOS reads meshes in shards, expected sharded=True")
     voxel_size = opened.voxel_size_nm or place.voxel_size_nm
@@ -412,6 +435,7 @@ def lay_out_meshes(
         min_voxels=options.min_voxels,
         close=int(options.close),
         sharded=int(options.sharded),
+        segment_properties=int(options.segment_properties),
         input=source_token(source),
         states=digest_of_cells([source.files.occupied((options.cell,) * 3)]),
     )
@@ -428,7 +452,7 @@ def lay_out_meshes(
         voxels=box.volume,
         nbytes_in=voxel_nbytes(source, box),
         check=check_mesh_folder,
-        edit=_place_of(folder, is_replacing=is_replacing).edit,
+        edit=_place_of(folder, options, is_replacing=is_replacing).edit,
         plan={_REPLACES: is_replacing},
     )
     edges = grid.lengths_nm
@@ -455,17 +479,25 @@ def lay_out_meshes(
         options.sharded,
         # the server of WEBKNOSSOS multiplies positions by it
         1.0 if place.is_for_webknossos else mean,
+        options.segment_properties,
     )
 
 
-def _place_of(folder: str, *, is_replacing: bool) -> MeshPlace:
+def _place_of(folder: str, options: MeshOptions, *, is_replacing: bool) -> MeshPlace:
     """Return the volume or layer around a folder of meshes, and how its document names them."""
-    places = (fmt.mesh_place(folder, replaces=is_replacing) for fmt in formats())
-    place = next((place for place in places if place is not None), None)
+    place = _find_place(folder, is_replacing, options.segment_properties)
     if place is None:
         meshed_volume(folder)  # raises an error that says what a target is
         raise AssertionError(folder)
     return place
+
+
+def _find_place(folder: str, is_replacing: bool, has_properties: bool) -> MeshPlace | None:
+    places = (
+        fmt.mesh_place(folder, replaces=is_replacing, has_properties=has_properties)
+        for fmt in formats()
+    )
+    return next((place for place in places if place is not None), None)
 
 
 def _target_folder(opened: OpenedMag, target: str | os.PathLike[str] | None) -> str:
@@ -474,7 +506,7 @@ def _target_folder(opened: OpenedMag, target: str | os.PathLike[str] | None) -> 
     if target is None:
         image = opened.layer
         default = f"{image.folder}/{_MESH_FOLDER}"
-        if not any(fmt.mesh_place(default, replaces=True) for fmt in formats()):
+        if _find_place(default, is_replacing=True, has_properties=False) is None:
             raise ValueError(
                 f"{image.folder}: name the folder of the meshes in a Neuroglancer precomputed "
                 "volume, such as precomputed://volume/mesh, or in a layer of a WEBKNOSSOS dataset, "

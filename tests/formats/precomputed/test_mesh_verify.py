@@ -16,7 +16,11 @@ from support.mesh_files import read_level
 import wkwdask
 from wkwdask.errors import CorruptError, MissingError, TruncatedError, UnsupportedError
 from wkwdask.formats.precomputed.mesh_reader import open_meshes, parse_manifest
-from wkwdask.formats.precomputed.meshes import LevelOfDetail, format_manifest
+from wkwdask.formats.precomputed.meshes import (
+    LevelOfDetail,
+    format_manifest,
+    format_segment_properties,
+)
 
 SHAPE = (40, 30, 20)
 
@@ -224,3 +228,33 @@ def test_other_kinds_of_meshes_are_named(tmp_path):
     (tmp_path / "info").write_text('{"@type": "neuroglancer_legacy_mesh"}')
     with pytest.raises(UnsupportedError, match="meshes of type 'neuroglancer_legacy_mesh'"):
         open_meshes(str(tmp_path))
+
+
+@pytest.mark.needs("zmesh", "DracoPy", "pyfqmr")
+def test_segment_properties(tmp_path):
+    folder, url = tmp_path / "cells", f"precomputed://{tmp_path / 'cells'}"
+    wkwdask.save(labels(), url, voxel_size=(8, 6, 30), category="segmentation")
+    wkwdask.meshes(url, cell=12, min_voxels=7, segment_properties=True)
+    info = json.loads((folder / "info").read_bytes())
+    assert (info["mesh"], info["segment_properties"]) == ("mesh", "mesh/properties")
+    document = json.loads((folder / info["segment_properties"] / "info").read_bytes())
+    assert document["@type"] == "neuroglancer_segment_properties"
+    assert document["inline"]["ids"] == ["1", "2"]
+    (sizes,) = document["inline"]["properties"]
+    assert (sizes["id"], sizes["type"], sizes["data_type"]) == ("voxels", "number", "uint32")
+    assert sizes["values"] == [int((labels() == label).sum()) for label in (1, 2)]
+    assert wkwdask.verify(url).faults == ()
+    # the new meshes have none
+    wkwdask.meshes(url, cell=12, existing="overwrite")
+    assert "segment_properties" not in json.loads((folder / "info").read_bytes())
+    assert not (folder / "mesh" / "properties").exists()
+    wkwdask.meshes(url, cell=12, existing="overwrite", segment_properties=True)
+    assert wkwdask.rm(url).remaining == ()
+    assert not folder.exists()
+
+
+def test_many_voxels_are_stated_as_floats():
+    raw = format_segment_properties(np.array([2**63 + 5], np.uint64), np.array([2**40]))
+    inline = json.loads(raw)["inline"]
+    assert inline["ids"] == [str(2**63 + 5)]
+    assert inline["properties"][0]["data_type"] == "float32"

@@ -99,6 +99,8 @@ def test_names_that_exist(layer):
 def test_wrong_layers(layer, tmp_path):
     with pytest.raises(ValueError, match="reads meshes in shards, expected sharded=True"):
         wkwdask.meshes(layer, sharded=False)
+    with pytest.raises(ValueError, match="segment_properties is for Neuroglancer precomputed"):
+        wkwdask.meshes(layer, segment_properties=True)
     edited(layer, category="color")
     with pytest.raises(ValueError, match="expected a segmentation, found layer 'seg' of category"):
         wkwdask.meshes(layer)

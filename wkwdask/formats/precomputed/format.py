@@ -196,11 +196,11 @@ class PrecomputedFormat(ArrayFormat):
             source, scale = volume.details, replace(scale, mag=level.mag)
         return () if level.problem else scale_scopes(source, scale, image.name, method)
 
-    def mesh_place(self, folder: str, *, replaces: bool) -> MeshPlace | None:
+    def mesh_place(self, folder: str, *, replaces: bool, has_properties: bool) -> MeshPlace | None:
         volume = dirname(folder)
         if info_in(store_at(volume)) is None:
             return None
-        edit = MeshEdit(volume, basename(folder), replaces)
+        edit = MeshEdit(volume, basename(folder), replaces, has_properties)
         return MeshPlace(edit, base_resolution(meshed_volume(folder)), is_for_webknossos=False)
 
     def mesh_folder(self, image: Image) -> str | None:

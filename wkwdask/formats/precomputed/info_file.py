@@ -173,4 +173,5 @@ class InfoRemoval(LevelRemoval):
     def _without(self, document: dict[str, Any]) -> dict[str, Any]:
         """Return a document without the scales; meshes go with the last one."""
         left = without_scales(document, self.keys)
-        return left if left["scales"] else {n: v for n, v in left.items() if n != "mesh"}
+        gone = () if left["scales"] else ("mesh", "segment_properties")
+        return {name: value for name, value in left.items() if name not in gone}

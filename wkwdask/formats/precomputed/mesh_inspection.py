@@ -18,7 +18,7 @@ from wkwdask.formats.precomputed.mesh_reader import (
     fragments,
     open_meshes,
 )
-from wkwdask.formats.precomputed.meshes import MANIFEST_SUFFIX
+from wkwdask.formats.precomputed.meshes import MANIFEST_SUFFIX, PROPERTIES_NAME
 from wkwdask.model.extras import import_extra
 from wkwdask.model.faults import Fault, FaultList, Findings
 from wkwdask.store.paths import basename
@@ -196,7 +196,7 @@ class MeshScope:
 
     def faults(self) -> Iterator[Fault]:
         """Yield faults of names in the folder."""
-        known = {"info", *self.files()}
+        known = {"info", PROPERTIES_NAME, *self.files()}
         if self.meshes.info.sharding is None:
             known |= {f"{label}{MANIFEST_SUFFIX}" for label in known}
         for name in self.meshes.store.names():

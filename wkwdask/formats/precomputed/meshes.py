@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -20,7 +21,7 @@ from wkwdask.formats.replaceable import replaces
 from wkwdask.model.json_text import format_json
 from wkwdask.model.placement import job_in, placed_name, plain_name
 from wkwdask.store.documents import check_replaceable
-from wkwdask.store.paths import dirname, is_bucket, is_remote, stated_path
+from wkwdask.store.paths import basename, dirname, is_bucket, is_remote, stated_path
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
@@ -36,7 +37,9 @@ BITS = 16
 """Bits of a coordinate of a vertex in its fragment."""
 LARGEST = (1 << BITS) - 1
 MANIFEST_SUFFIX = ".index"
-_FILE = re.compile(r"\d+(\.index)?|[0-9a-f]+\.shard|info")
+PROPERTIES_NAME = "properties"
+"""Name of the folder of the properties of segments, in that of meshes."""
+_FILE = re.compile(rf"\d+(\.index)?|[0-9a-f]+\.shard|info|{PROPERTIES_NAME}")
 _SEGMENTATION = "segmentation"
 
 
@@ -83,6 +86,32 @@ def format_mesh_info(origin: Sequence[float], edge: float, sharding: Sharding | 
     if sharding is not None:
         document["sharding"] = format_sharding(sharding)
     return format_json(document).encode()
+
+
+def format_segment_properties(
+    labels: npt.NDArray[np.uint64], voxels: npt.NDArray[np.int64]
+) -> bytes:
+    """Return the ``info`` of the properties of segments: their voxels (neuroglancer,
+    ``precomputed/segment_properties.rst``).
+
+    Examples
+    --------
+    >>> import json
+    >>> document = json.loads(format_segment_properties(np.array([7]), np.array([30])))
+    >>> document["inline"]["ids"], document["inline"]["properties"][0]["values"]
+    (['7'], [30])
+    """
+    # the format has no integers of 64 bits
+    is_large = bool(len(voxels)) and int(voxels.max()) >= 1 << 32
+    size = {
+        "id": "voxels",
+        "type": "number",
+        "description": "voxels of the meshed mag",
+        "data_type": "float32" if is_large else "uint32",
+        "values": voxels.tolist(),
+    }
+    inline = {"ids": list(map(str, labels.tolist())), "properties": [size]}
+    return json.dumps({"@type": "neuroglancer_segment_properties", "inline": inline}).encode()
 
 
 def removable_meshes(folder: str, info: VolumeInfo) -> str | None:
@@ -160,6 +189,8 @@ class MeshEdit(DocumentEdit):
     """Name of the folder of meshes in it."""
     replaces: bool = False
     """Whether ``info`` may name another folder now."""
+    has_properties: bool = False
+    """Whether ``info`` names the properties of segments, which lie in the folder of meshes."""
 
     def check_writable(self) -> None:
         check_replaceable(store_at(self.folder), FILE_NAME, "volume")
@@ -192,4 +223,11 @@ class MeshEdit(DocumentEdit):
         return (named if named is not None and plain_name(named) == place else None,)
 
     def _named(self, document: dict[str, Any]) -> dict[str, Any]:
-        return {**document, "mesh": self.name}
+        """Name the meshes. Properties of the meshes that they replace are no longer named."""
+        stated = document.get("segment_properties")
+        is_of_meshes = isinstance(stated, str) and basename(stated) == PROPERTIES_NAME
+        kept = {n: v for n, v in document.items() if n != "segment_properties" or not is_of_meshes}
+        own = (
+            {"segment_properties": f"{self.name}/{PROPERTIES_NAME}"} if self.has_properties else {}
+        )
+        return {**kept, "mesh": self.name, **own}

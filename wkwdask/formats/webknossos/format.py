@@ -113,7 +113,7 @@ class WebknossosFormat(ArrayFormat):
             image, Destination(target_path(image.folder), allow_external=allow_external)
         )
 
-    def mesh_place(self, folder: str, *, replaces: bool) -> MeshPlace | None:
+    def mesh_place(self, folder: str, *, replaces: bool, has_properties: bool) -> MeshPlace | None:
         layer = dirname(folder)
         dataset, name = dirname(layer), basename(layer)
         source = read_datasource(dataset)
@@ -124,6 +124,10 @@ class WebknossosFormat(ArrayFormat):
             raise ValueError(
                 f"{dataset}/{FILE_NAME}: expected a segmentation, found layer {name!r} of "
                 f"category {record.category!r}"
+            )
+        if has_properties:
+            raise ValueError(
+                f"{folder}: segment_properties is for Neuroglancer precomputed volumes"
             )
         path = f"./{name}/{basename(folder)}"
         edit = MeshAttachment(dataset, name, basename(folder), path, replaces)
