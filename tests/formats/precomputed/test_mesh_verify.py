@@ -258,3 +258,17 @@ def test_many_voxels_are_stated_as_floats():
     inline = json.loads(raw)["inline"]
     assert inline["ids"] == [str(2**63 + 5)]
     assert inline["properties"][0]["data_type"] == "float32"
+
+
+def test_new_voxels_leave_old_meshes(tmp_path):
+    folder, url = tmp_path / "cells", f"precomputed://{tmp_path / 'cells'}"
+    options = {"voxel_size": (8, 6, 30), "category": "segmentation"}
+    wkwdask.save(labels(), url, **options)
+    wkwdask.build_pyramid(url, mags=["2"], method="mode")
+    edited(folder / "info", mesh="mesh")
+    with pytest.warns(UserWarning, match="the meshes in 'mesh' are those of the old voxels"):
+        wkwdask.save(labels() * 2, url, **options, existing="overwrite")
+    assert json.loads((folder / "info").read_bytes())["mesh"] == "mesh"
+    # these change no voxels of the finest mag
+    wkwdask.build_pyramid(url, mags=["2"], method="mode", existing="overwrite")
+    wkwdask.rechunk(url, chunk_shape=(32, 32, 32))

@@ -3,6 +3,7 @@ wkwdask processes are serialised by a lock."""
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,6 +12,7 @@ from wkwdask.formats.edits import DocumentEdit, LevelRemoval, check_listed
 from wkwdask.formats.precomputed.info import (
     FILE_NAME,
     PROVENANCE_FILE_NAME,
+    base_resolution,
     parse_info,
     with_scales,
     without_scales,
@@ -102,6 +104,20 @@ class InfoEdit(DocumentEdit):
         update_info(self.folder, lambda document: with_scales(document, self.scales), self.new)
         provenance = format_json(self.provenance).encode()
         create_document(store_at(self.folder), PROVENANCE_FILE_NAME, provenance)
+
+    def with_maxima(self, maxima: tuple[int | None, ...], *, is_new_content: bool) -> InfoEdit:
+        """Return the same edit; warn if meshes are those of voxels that are replaced."""
+        del maxima
+        info = find_info(self.folder) if is_new_content else None
+        meshes = None if info is None else info.document.get("mesh")
+        finest = None if info is None else base_resolution(info)
+        if meshes is not None and any(scale.resolution == finest for scale in self.scales):
+            warnings.warn(
+                f"{self.folder}: the meshes in {meshes!r} are those of the old voxels; wkwdask "
+                "meshes --overwrite makes them again",
+                stacklevel=2,
+            )
+        return self
 
     def joined(self, other: InfoEdit) -> InfoEdit:
         return replace(self, scales=(*self.scales, *other.scales))
