@@ -10,7 +10,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from support.buckets import CARELESS, careless_bucket, gs_bucket, s3_bucket
+from support.buckets import CARELESS, azure_container, careless_bucket, gs_bucket, s3_bucket
 from support.proxy import Answer, Held, proxy
 
 import wkwdask
@@ -291,6 +291,59 @@ def test_a_put_that_arrives_late(amazon, tmp_path):
     may_arrive.set()
     first.join()
     assert read_object(store, name) == {"names": ["second", "first"]}
+
+
+EXPIRED_TOKENS = {
+    "gs": Answer(401, b"<Error><Code>AuthenticationRequired</Code></Error>"),
+    "azure": Answer(401, b"<Error><Code>InvalidAuthenticationInfo</Code></Error>"),
+    "azure-sas": Answer(
+        403,
+        b"<Error><Code>AuthenticationFailed</Code><AuthenticationErrorDetail>Signature not valid in "
+        b"the specified time frame</AuthenticationErrorDetail></Error>",
+    ),
+}
+
+
+@pytest.fixture(params=EXPIRED_TOKENS)
+def tokens(request, monkeypatch, tmp_path):
+    """A proxy in front of Google's or Azure's storage, the URL of the bucket, and the answer to a
+    token that has expired."""
+    start = gs_bucket() if request.param == "gs" else azure_container(tmp_path)
+    with start as bucket, proxy(bucket.server) as running:
+        for name, value in bucket.environment(running.url).items():
+            monkeypatch.setenv(name, value)
+        for name, value in bucket.keys.items():
+            monkeypatch.setenv(name, value.replace(bucket.server, running.url))
+        object_store._connections.clear()
+        yield running, bucket.url, EXPIRED_TOKENS[request.param]
+        object_store._connections.clear()
+
+
+@pytest.mark.parametrize("is_renewed", [True, False])
+@pytest.mark.parametrize("methods", [("PUT",), ("GET", "HEAD"), ("POST", "DELETE")], ids=str)
+def test_tokens_that_expire_in_the_middle_of_a_job(tokens, monkeypatch, methods, is_renewed):
+    """A new connection has a new token; without one, the job stops, and the same call resumes."""
+    running, url, answer = tokens
+    image, opened, real = f"precomputed://{url}/v", [], object_store._open
+    monkeypatch.setattr(object_store, "_open", lambda *args: opened.append(1) or real(*args))
+    save(image)
+    before, requests = len(opened), iter(range(1000))
+
+    def refuse(request):
+        is_new = is_renewed and len(opened) > before
+        return None if is_new or request.method not in methods or next(requests) < 3 else answer
+
+    running.fault = refuse
+    if not is_renewed:
+        with pytest.raises(PermissionError, match=rf"the credentials have expired.*{url}/v"):
+            wkwdask.build_pyramid(image, method="max")
+        running.fault = lambda request: None
+    with warnings.catch_warnings(), mock.patch.object(leases, "TTL_SECONDS", -10.0):
+        warnings.simplefilter("error")
+        report = wkwdask.build_pyramid(image, method="max")
+    assert is_renewed is False or len(report.mags) >= 2
+    assert next(requests) >= 3
+    assert wkwdask.verify(image).is_sound
 
 
 EXPIRED = Answer(400, b"<Error><Code>ExpiredToken</Code><Message>expired</Message></Error>")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from wkwdask.model.store import Conflict, Expected
 from wkwdask.model.writing.target_array import InPlaceWrite
 from wkwdask.store import leases
 from wkwdask.store.objects import memory_bucket, object_store
+from wkwdask.store.objects.access import access_of
 from wkwdask.store.store import store_at
 from wkwdask.verbs.write import encode_part
 
@@ -262,6 +264,33 @@ def test_conditions_are_honoured(bucket):
     assert store.read_state("a", 10) is None
     with pytest.raises(Conflict):
         store.put("a", b"3", second)
+
+
+def test_conditions_of_copies_are_honoured(bucket, monkeypatch):
+    monkeypatch.setattr(leases, "_probed_copies", set())
+    leases.check_copies(bucket)
+    assert leases._probed_copies
+    assert store_at(bucket).names() == []
+
+
+def test_a_single_writer_copies_nothing_over_another_object(bucket):
+    store = replace(store_at(bucket), access=replace(access_of(bucket), single_writer=True))
+    for name in ("a/n", "a/o", "b/n"):
+        store.put(name, name.encode())
+    store.below("b").copy(f"{bucket}/a", ["n", "o"])
+    assert store.read_whole(["b/n", "b/o"], 10) == [b"b/n", b"a/o"]
+
+
+def test_a_server_that_copies_over_other_objects_is_refused(monkeypatch):
+    def copy(source, url, access):
+        found = memory_bucket._objects[source]
+        memory_bucket.put_once(url, found.data, Expected.ANY, "", access)
+
+    monkeypatch.setattr(leases, "_probed_copies", set())
+    monkeypatch.setattr(memory_bucket, "copy_once", copy)
+    with pytest.raises(UnsupportedError, match=r"memory://careless: .* conditional copies"):
+        leases.check_copies("memory://careless/v")
+    assert store_at("memory://careless").names() == []
 
 
 def test_a_large_object_is_sent_in_parts(bucket, monkeypatch):

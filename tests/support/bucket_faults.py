@@ -177,6 +177,7 @@ def faulty_bucket():
         )
         patches.enter_context(mock.patch.object(leases, "_held", _Held(bucket)))
         patches.enter_context(mock.patch.object(leases, "_start_renewing"))
+        patches.enter_context(mock.patch.object(leases, "_probed_copies", {URL}))
         patches.enter_context(mock.patch.object(leases, "TTL_SECONDS", -10.0))
         # a cache of one process must not wait for a paused one
         patches.enter_context(mock.patch.object(lru.LruCache, "get_or_make", _make_all))

@@ -19,6 +19,7 @@ import numpy as np
 
 from wkwdask.errors import CorruptError, MissingError
 from wkwdask.store import files
+from wkwdask.store.leases import check_copies
 from wkwdask.store.objects.new_objects import MEMORY_NBYTES
 from wkwdask.store.objects.remote import RemoteStore
 from wkwdask.store.paths import TEMPORARY_SUFFIX, dirname, is_on_disk, is_remote, split
@@ -175,6 +176,7 @@ def copy_objects(source: str, target: str, names: Sequence[str]) -> None:
     stay."""
     store = store_at(target)
     assert isinstance(store, RemoteStore)
+    check_copies(target)
     store.copy(source, names)
 
 

@@ -29,6 +29,7 @@ from wkwdask.errors import LockedError, UnsupportedError
 from wkwdask.model.json_text import parse_object
 from wkwdask.model.store import Conflict, Expected, State
 from wkwdask.store.objects.access import access_of
+from wkwdask.store.objects.remote import RemoteStore
 from wkwdask.store.paths import PROBE_PREFIX, dirname, is_bucket, split
 from wkwdask.store.store import store_at
 
@@ -121,6 +122,8 @@ def held(path: str) -> Lease | None:
 _NO_STATE = State('"0123456789abcdef0123456789abcdef"', "1")
 _probed: set[str] = set()
 """Buckets that have proved that they honour conditions."""
+_probed_copies: set[str] = set()
+"""Buckets that have proved that they honour those of copies."""
 
 
 def has_single_writer(folder: str) -> bool:
@@ -149,6 +152,33 @@ def check_conditions(folder: str) -> None:
             "work; if no other process writes there, the storage option single_writer allows it"
         )
     _probed.add(bucket)
+
+
+def check_copies(folder: str) -> None:
+    """Raise UnsupportedError unless a bucket refuses to copy an object over another; asked once for
+    each bucket and process."""
+    bucket = "/".join(folder.split("/", 3)[:3])
+    if bucket in _probed_copies or has_single_writer(folder):
+        return
+    store, name = store_at(folder), f"{PROBE_PREFIX}{secrets.token_hex(8)}"
+    assert isinstance(store, RemoteStore)
+    names = [f"{name}/a/copied", f"{name}/b/copied"]
+    try:
+        for content, each in enumerate(names):
+            store.put(each, bytes([content]))
+        store.below(f"{name}/b").copy(f"{store.url}/{name}/a", ["copied"])
+        store.below(f"{name}/c").copy(f"{store.url}/{name}/a", ["copied"])
+        names.append(f"{name}/c/copied")
+        found = store.read_whole(names, 1)
+    finally:
+        store.delete(*names)
+    if found != [b"\0", b"\1", b"\0"]:
+        raise UnsupportedError(
+            f"{bucket}: the server does not honour conditional copies (If-None-Match), without "
+            "which two jobs could destroy each other's work; if no other process writes there, "
+            "the storage option single_writer allows it"
+        )
+    _probed_copies.add(bucket)
 
 
 def _is_refused(store: Store, name: str, expect: State | Expected) -> bool:

@@ -397,7 +397,9 @@ def copy_once(source: str, url: str, access: Access) -> None:
     exceptions: Any = import_extra("obstore.exceptions", url, "remote")
     connection, key = connect(url, access)
     try:
-        _obstore().copy(connection.store, connect(source, access)[1], key, overwrite=False)
+        _obstore().copy(
+            connection.store, connect(source, access)[1], key, overwrite=access.single_writer
+        )
     except (FileExistsError, exceptions.AlreadyExistsError, exceptions.PreconditionError):
         raise RefusedPut from None
     except Exception as error:  # obstore's own errors, and builtin ones
@@ -606,7 +608,9 @@ _EXPIRED = "the credentials have expired: log in again"
 _REFUSALS = (
     # Codes of S3, Google and Azure. S3 reports some of them with status 400.
     (
-        r"<Code>(ExpiredToken|ExpiredTokenException|RequestExpired|TokenRefreshRequired)<|invalid_grant",
+        r"<Code>(ExpiredToken|ExpiredTokenException|RequestExpired|TokenRefreshRequired)<|invalid_grant"
+        r"|<Code>(AuthenticationRequired|InvalidAuthenticationInfo)<"  # of Google, and of Azure
+        r"|Signature not valid in the specified time frame",  # a SAS of Azure
         _EXPIRED,
     ),
     (

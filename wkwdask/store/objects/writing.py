@@ -62,8 +62,8 @@ class Writing(Protocol):
         """Store an object; raises :class:`RefusedPut`, or OSError if the outcome is unknown."""
 
     def copy_once(self, source: str, url: str, access: Access) -> None:
-        """Copy an object inside of its bucket; raises :class:`RefusedPut` if the name is taken, or
-        OSError if the outcome is unknown."""
+        """Copy an object inside of its bucket; raises :class:`RefusedPut` if the name is taken, which
+        a server with a single writer need not notice, or OSError if the outcome is unknown."""
 
     def delete(self, urls: Sequence[str], access: Access) -> None:
         """Delete objects; absent ones are no error."""
@@ -107,6 +107,8 @@ def put(
 def copy(client: Writing, source: str, url: str, access: Access) -> None:
     """Copy an object inside of its bucket, unless the name is taken: by an earlier copy, whose
     answer may have been lost."""
+    if access.single_writer and client.head(url, access) is not None:
+        return None
     for number, pause in enumerate(_PAUSES_SECONDS, 1):
         time.sleep(pause * random.uniform(0.5, 1))
         try:
