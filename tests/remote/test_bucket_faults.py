@@ -298,8 +298,8 @@ EXPIRED_TOKENS = {
     "azure": Answer(401, b"<Error><Code>InvalidAuthenticationInfo</Code></Error>"),
     "azure-sas": Answer(
         403,
-        b"<Error><Code>AuthenticationFailed</Code><AuthenticationErrorDetail>Signature not valid in "
-        b"the specified time frame</AuthenticationErrorDetail></Error>",
+        b"<Error><Code>AuthenticationFailed</Code><AuthenticationErrorDetail>Signature not valid "
+        b"in the specified time frame</AuthenticationErrorDetail></Error>",
     ),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -291,6 +292,26 @@ def test_a_server_that_copies_over_other_objects_is_refused(monkeypatch):
     with pytest.raises(UnsupportedError, match=r"memory://careless: .* conditional copies"):
         leases.check_copies("memory://careless/v")
     assert store_at("memory://careless").names() == []
+
+
+def test_objects_that_s3_cannot_store_on_condition_are_refused_early(bucket, server, monkeypatch):
+    """Before anything is written or built; other servers have no such limit."""
+    monkeypatch.setattr(object_store, "LARGEST_NBYTES", 20_000)
+    source = f"precomputed://{bucket}/v"
+    options = {"voxel_size": (4, 4, 8), "chunk_shape": (16, 16, 16)}
+    is_s3 = bucket.startswith("s3://")
+    refused = pytest.raises(UnsupportedError, match=rf"{bucket}/v/.* 32768 bytes.*at most 20000")
+    with refused if is_s3 else contextlib.nullcontext():
+        wkwdask.save(VOXELS, source, shard_shape=(32, 32, 32), **options)
+    assert store_at(bucket).names() == ([] if is_s3 else ["v"])
+    wkwdask.save(VOXELS, source, shard_shape=False, existing="overwrite", **options)
+    refused = pytest.raises(UnsupportedError, match=r"em.ozx: .*sample.* about \d+ bytes")
+    with refused if is_s3 else contextlib.nullcontext():
+        wkwdask.convert(source, f"{bucket}/em.ozx")
+    assert ("em.ozx" in store_at(bucket).names()) is not is_s3
+    monkeypatch.setattr(object_store, "LARGEST_NBYTES", 2 * VOXELS.nbytes)
+    wkwdask.convert(source, f"{bucket}/small.ozx")
+    np.testing.assert_array_equal(wkwdask.read(f"{bucket}/small.ozx"), VOXELS)
 
 
 def test_a_large_object_is_sent_in_parts(bucket, monkeypatch):

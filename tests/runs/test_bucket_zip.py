@@ -138,6 +138,6 @@ def test_scratch_of_somebody_else_is_not_used(scratch):
 
 
 def test_what_the_server_cannot_store_in_one_step(monkeypatch):
-    monkeypatch.setattr(object_store, "_LARGEST_NBYTES", 10)
+    monkeypatch.setattr(object_store, "LARGEST_NBYTES", 10)
     with pytest.raises(UnsupportedError, match="not written in one step"):
         object_store.put_once("s3://b/em.ozx", io.BytesIO(bytes(11)), None, "", None)

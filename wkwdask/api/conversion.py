@@ -36,6 +36,7 @@ from wkwdask.model.levels import length_nm, ratio_of
 from wkwdask.model.options import make_options
 from wkwdask.model.store import Conflict
 from wkwdask.model.summary import counted, format_nbytes
+from wkwdask.model.volume import voxel_nbytes
 from wkwdask.model.voxel_type import guess_category
 from wkwdask.model.writing.target_image import Destination
 from wkwdask.runs.calls import same_call
@@ -57,7 +58,7 @@ from wkwdask.verbs.rechunk import LayerSelection, check_alike, lay_out_copy
 from wkwdask.verbs.sources import VolumeSelection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from wkwdask.api.options import Existing, MagLike
     from wkwdask.formats.format import SingleFile
@@ -403,9 +404,11 @@ def _convert_to_single_file(
     existing: Existing,
     *,
     force_space: bool,
+    stored_at: str | None = None,
     **selection: Any,
 ) -> Report:
-    """Pack an image unchanged, or convert to an image in the folder of a job and pack that."""
+    """Pack an image unchanged, or convert to an image in the folder of a job and pack that;
+    ``stored_at`` is the URL of the object that the file becomes."""
     from wkwdask.graphs.runners import is_dry_run, run_plan
 
     path = single_file.path
@@ -431,8 +434,12 @@ def _convert_to_single_file(
         made.append(convert(source, url, existing=policy, force_space=force_space, **selection))
         return folder
 
+    scratch = f"{dirname(path)}/{SCRATCH_NAME}"
+    if stored_at is not None:
+        _check_object(stored_at, unchanged, lambda: build(scratch))
+        made.clear()
     if is_dry_run():
-        build(f"{dirname(path)}/{SCRATCH_NAME}")
+        build(scratch)
         return made[0]
     settings = {"source": source, **selection}
     packing = lay_out_packing(single_file, build, settings, existing)
@@ -448,6 +455,26 @@ def _convert_to_single_file(
     )
     note = made[0].note.replace(packing.packed, single_file.path_inside("", ""))
     return replace(made[0], mags=mags, seconds=report.seconds, note=note)
+
+
+def _check_object(url: str, unchanged: str | None, build: Callable[[], object]) -> None:
+    """Raise UnsupportedError before an image is built that is too large to be one object."""
+    from wkwdask.graphs.runners import dry_run, num_workers
+    from wkwdask.verbs.estimate import estimate_conversion
+
+    remedy = "write it to a disk, and copy it with the tool of the provider"
+    if unchanged is not None:
+        nbytes = by_path.count_tree(unchanged)[1]
+        by_path.check_object_nbytes(url, nbytes, f"{unchanged} has", remedy)
+        return
+    with dry_run() as planned:
+        build()
+    targets = (target for job in planned.jobs for target in job.staged.targets)
+    # with a pyramid, which at most doubles it, and without compression
+    if by_path.is_too_large(url, 2 * sum(voxel_nbytes(target, target.box) for target in targets)):
+        plan = estimate_conversion(planned.jobs, planned.pyramids, num_workers())
+        what = "has, by a sample of its voxels, about"
+        by_path.check_object_nbytes(url, plan.nbytes_out, what, remedy)
 
 
 def _convert_to_object(
@@ -466,7 +493,7 @@ def _convert_to_object(
     local = single_file.at(f"{scratch}/{name}")
     try:
         policy: Existing = existing if replaces(existing) else "overwrite"
-        report = _convert_to_single_file(source, local, policy, **selection)
+        report = _convert_to_single_file(source, local, policy, stored_at=path, **selection)
         if not is_dry_run():
             by_path.upload(local.path, store, name)
     except Conflict:

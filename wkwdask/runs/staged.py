@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from wkwdask.model.parsing import reading
 from wkwdask.model.placement import placed_name
 from wkwdask.model.store import Conflict, Expected
 from wkwdask.model.summary import counted, format_nbytes
+from wkwdask.model.volume import voxel_nbytes
 from wkwdask.runs.calls import current_call
 from wkwdask.runs.job_folder import JobFolder, NewMag, release_dead_locks
 from wkwdask.runs.job_records import (
@@ -253,6 +255,16 @@ class StagedMags(StagedJob):
         ):
             self._check_targets(self.existing)
         self._check_metadata()
+        self._check_shards()
+
+    def _check_shards(self) -> None:
+        """Raise UnsupportedError if a shard may be too large for its bucket."""
+        for target, folder in zip(self.targets, self.folders, strict=True):
+            shape = map(min, target.shard_shape, target.box.size)
+            nbytes = math.prod(shape) * voxel_nbytes(target)
+            if target.array.layout.is_sharded:
+                what = f"shards of {target.shard_shape} voxels have up to"
+                by_path.check_object_nbytes(folder, nbytes, what, "choose smaller shards")
 
     def _was_publishing(self) -> bool:
         """Check whether a job died while it published one of the mags. The next job completes that
@@ -285,6 +297,7 @@ class StagedMags(StagedJob):
         if done is not None:
             return done
         self._check_metadata()
+        self._check_shards()
         try:
             finished = self._take_folder()
         except ExistsError:

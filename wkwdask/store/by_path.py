@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from wkwdask.errors import CorruptError, MissingError
+from wkwdask.errors import CorruptError, MissingError, UnsupportedError
 from wkwdask.store import files
 from wkwdask.store.leases import check_copies
+from wkwdask.store.objects import object_store
 from wkwdask.store.objects.new_objects import MEMORY_NBYTES
 from wkwdask.store.objects.remote import RemoteStore
 from wkwdask.store.paths import TEMPORARY_SUFFIX, dirname, is_on_disk, is_remote, split
@@ -169,6 +170,22 @@ def upload(path: str, store: Store, name: str) -> None:
         is_large = files.stat(path).st_size > MEMORY_NBYTES
         store.publish(name, file if is_large else file.read())
     forget_zip(store.path_of(name))
+
+
+def is_too_large(url: str, nbytes: int) -> bool:
+    """Check whether a server stores no new object of a size on condition."""
+    is_s3 = object_store.PROTOCOLS.get(url.partition("://")[0]) == "S3"
+    return is_s3 and nbytes > object_store.LARGEST_NBYTES
+
+
+def check_object_nbytes(url: str, nbytes: int, what: str, remedy: str) -> None:
+    """Raise UnsupportedError if a new object of a bucket would be larger than the server stores on
+    condition; ``what`` has that size. Asked before the work begins."""
+    if is_too_large(url, nbytes):
+        raise UnsupportedError(
+            f"{url}: {what} {nbytes} bytes, and S3 stores at most {object_store.LARGEST_NBYTES} "
+            f"bytes on condition that no other process has written them; {remedy}"
+        )
 
 
 def copy_objects(source: str, target: str, names: Sequence[str]) -> None:

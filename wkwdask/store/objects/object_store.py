@@ -301,7 +301,8 @@ def walk(url: str, access: Access) -> Iterator[tuple[str, int]]:
 _WRITER = "wkwdaskwriter"
 _CONFLICT = re.compile(r"\b409\b|ConditionalRequestConflict|OperationAborted")
 _DELETED_AT_ONCE = 1000
-_LARGEST_NBYTES = 5 << 30
+LARGEST_NBYTES = 5 << 30
+"""Largest object that S3 copies in one step, and with that stores on condition."""
 
 
 @_with_fresh_keys
@@ -354,9 +355,9 @@ def put_once(
 def _check_size(url: str, nbytes: int, expect: Expectation) -> None:
     """Raise UnsupportedError for an object that the server cannot store on condition."""
     is_s3 = PROTOCOLS[url.partition("://")[0]] == "S3"  # which copies at most 5 GiB at once
-    if nbytes > _LARGEST_NBYTES and (is_s3 or isinstance(expect, State)):
+    if nbytes > LARGEST_NBYTES and (is_s3 or isinstance(expect, State)):
         raise UnsupportedError(
-            f"{url}: has {nbytes} bytes, and objects of more than {_LARGEST_NBYTES} bytes are not "
+            f"{url}: has {nbytes} bytes, and objects of more than {LARGEST_NBYTES} bytes are not "
             "written in one step; write it to a disk and copy it with the tool of the provider"
         )
 

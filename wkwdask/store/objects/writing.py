@@ -62,8 +62,8 @@ class Writing(Protocol):
         """Store an object; raises :class:`RefusedPut`, or OSError if the outcome is unknown."""
 
     def copy_once(self, source: str, url: str, access: Access) -> None:
-        """Copy an object inside of its bucket; raises :class:`RefusedPut` if the name is taken, which
-        a server with a single writer need not notice, or OSError if the outcome is unknown."""
+        """Copy an object inside of its bucket; raises :class:`RefusedPut` if the name is taken,
+        unless there is a single writer, or OSError if the outcome is unknown."""
 
     def delete(self, urls: Sequence[str], access: Access) -> None:
         """Delete objects; absent ones are no error."""
