@@ -132,6 +132,27 @@ def test_an_existing_level_is_not_replaced(bucket, kind):
 
 
 @pytest.mark.parametrize("kind", IMAGES)
+def test_clean_removes_what_a_woken_process_wrote_beside_a_level(bucket, kind):
+    save(kind)
+    before, level = bucket.snapshot(), FINEST[kind].removeprefix("n5://")
+    for name in ("20260101T000000-0123abcd", "mine"):
+        for url, found in before.items():
+            if url.startswith(f"{store_at(URL).url}/v") and "/.wkwdask" not in url:
+                placed = url.replace(level, f"{level}.{name}")
+                if placed != url:
+                    memory_bucket._objects[placed] = found
+    url = IMAGES[kind].removeprefix("n5://")
+    stray = f"{level}.20260101T000000-0123abcd"
+    assert wkwdask.clean(url, dry_run=True) == [stray]
+    assert wkwdask.clean(url) == [stray]
+    assert not [name for name in memory_bucket._objects if name.startswith(f"{stray}/")]
+    kept = [name for name in memory_bucket._objects if ".mine/" in name]
+    assert len(memory_bucket._objects) == len(before) + len(kept)
+    assert kept
+    np.testing.assert_array_equal(levels(kind)["1"], VOXELS)
+
+
+@pytest.mark.parametrize("kind", IMAGES)
 def test_regions_of_such_levels_are_written(bucket, kind):
     save(kind)
     wkwdask.save(VOXELS[:, :9] // 2, FINEST[kind], region=((0, 0, 0), (9, 18, 20)))

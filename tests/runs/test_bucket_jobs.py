@@ -432,7 +432,12 @@ def test_clean_removes_the_questions_of_killed_processes(bucket, monkeypatch):
         real(urls, access)
 
     monkeypatch.setattr(memory_bucket, "delete", delete)
-    for ask in (lambda store: store.now(), lambda store: leases.check_conditions(store.url)):
+    monkeypatch.setattr(leases, "_probed_copies", set())
+    for ask in (
+        lambda store: store.now(),
+        lambda store: leases.check_conditions(store.url),
+        lambda store: leases.check_copies(store.url),
+    ):
         with pytest.raises(Killed):
             ask(store_at(f"{URL}/v"))
     monkeypatch.setattr(memory_bucket, "delete", real)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from wkwdask.errors import LockedError, MissingError
 from wkwdask.formats.record_paths import RecordPaths, job_root
-from wkwdask.formats.registry import location_of
-from wkwdask.model.placement import job_in
+from wkwdask.formats.registry import formats, location_of
+from wkwdask.model.placement import job_in, plain_name
 from wkwdask.runs.garbage import (
     can_switch,
     delete_level,
@@ -92,6 +92,13 @@ def clean(
     return removed
 
 
+def _is_created_once(folder: str) -> bool:
+    """Check whether a job has written a folder beside the place of a level of N5, or of a mag of no
+    dataset."""
+    places = folder, plain_name(folder)
+    return any(fmt.level_folders.is_level(place) for fmt in formats() for place in places)
+
+
 def _questions(parent: str) -> list[str]:
     """List the objects by which processes that were killed asked a bucket for its time, or whether
     it honours conditions. Those of living processes are seconds old."""
@@ -105,14 +112,15 @@ def _questions(parent: str) -> list[str]:
 def _strays(parent: str) -> Iterator[str]:
     """Yield incomplete levels of jobs that are gone without a trace, in a bucket: a process that
     was paused while another one removed its job continues until it next renews its lease."""
-    if not is_bucket(parent) or has_single_writer(parent) or not can_switch(parent):
-        return  # only images have levels, and jobs work in the folder of an image
+    if not is_bucket(parent) or has_single_writer(parent):
+        return
     paths = RecordPaths(job_root(parent, ""))
     strays = []
     for name in store_at(parent).names():
         job, folder = job_in(name), f"{parent}/{name}"
         if (
             job
+            and (can_switch(parent) or _is_created_once(folder))
             and not store_at(job_root(parent, job)).exists()
             and not is_listed(parent, folder)
             and not is_complete(folder)  # such as one that was only removed from its document

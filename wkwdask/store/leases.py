@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.errors import LockedError, UnsupportedError
 from wkwdask.model.json_text import parse_object
 from wkwdask.model.store import Conflict, Expected, State
+from wkwdask.store.objects import writing
 from wkwdask.store.objects.access import access_of
 from wkwdask.store.objects.remote import RemoteStore
 from wkwdask.store.paths import PROBE_PREFIX, dirname, is_bucket, split
@@ -162,13 +163,13 @@ def check_copies(folder: str) -> None:
         return
     store, name = store_at(folder), f"{PROBE_PREFIX}{secrets.token_hex(8)}"
     assert isinstance(store, RemoteStore)
-    names = [f"{name}/a/copied", f"{name}/b/copied"]
+    names = [f"{name}-{each}" for each in ("source", "taken", "free")]
     try:
-        for content, each in enumerate(names):
+        for content, each in enumerate(names[:2]):
             store.put(each, bytes([content]))
-        store.below(f"{name}/b").copy(f"{store.url}/{name}/a", ["copied"])
-        store.below(f"{name}/c").copy(f"{store.url}/{name}/a", ["copied"])
-        names.append(f"{name}/c/copied")
+        for each in names[1:]:
+            url = store.path_of(each)
+            writing.copy(store.client, store.path_of(names[0]), url, store.access)
         found = store.read_whole(names, 1)
     finally:
         store.delete(*names)
