@@ -10,6 +10,7 @@ from .bucket_cases import bucket_cases
 from .data import BLOCK_LEN, ITEMSIZE, LAYERS
 from .format_cases import precomputed_cases, zarr_cases
 from .memory import Memory
+from .mesh_cases import mesh_cases
 from .n5_cases import n5_cases
 from .numbering import Numbering, SparseVolume
 from .part_cases import part_cases, public_cases
@@ -54,6 +55,7 @@ def all_cases(data: Data) -> list[Race | Memory | Start | Tasks]:
     cases += region_cases(data)
     cases += copy_cases(data)
     cases += analysis_cases(data)
+    cases += mesh_cases(data)
     cases += remote_cases(data)
     cases += bucket_cases(data)
     cases += served_cases(data)

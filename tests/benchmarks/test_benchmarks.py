@@ -109,6 +109,14 @@ def test_analyses_are_equal(data, name, package):
         assert theirs.digests
 
 
+@pytest.mark.needs("wkw", "cloudvolume", "zmesh", "DracoPy", "pyfqmr")
+def test_meshes_are_written(data):
+    _needs("igneous")
+    outcomes = run_units(_race(data, "meshes/seg/pyfqmr").units, 1)
+    assert [outcome.problem for outcome in outcomes] == ["", ""]
+    assert all(outcome.written > 0 for outcome in outcomes)
+
+
 @pytest.mark.needs("wkw")
 def test_volumes_are_mirrored_cut_and_split(data):
     real = read_mag(data.cube("em").mag, _SIZE)

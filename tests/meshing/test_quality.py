@@ -128,8 +128,10 @@ def test_neurons_keep_their_shape(tmp_path, shared_data, simplifier):
     assert report.note.startswith(f"{len(ids)} labels;")
     volumes, dices, hits, totals = [], [], 0, 0
     for label, count in zip(ids.tolist(), counts.tolist(), strict=True):
-        raw = volume(*read_level(raw_folder, label, 0))
-        row = []
+        raw_vertices, raw_faces = read_level(raw_folder, label, 0)
+        assert num_open_edges(raw_vertices, raw_faces) == 0
+        assert (voxelised(raw_vertices / lengths, raw_faces, shape) == (labels == label)).all()
+        raw, row = volume(raw_vertices, raw_faces), []
         for lod in range(num_levels(folder, label)):
             vertices, faces = read_level(folder, label, lod)
             assert num_open_edges(vertices, faces) == 0, (label, lod)

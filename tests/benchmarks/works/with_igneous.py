@@ -47,7 +47,7 @@ class Pyramid(Work):
 
         written = Path(f"{source}-precomputed")
         if not written.is_dir():
-            _write(Path(source) / layer / "1", size, written)
+            write_volume(Path(source) / layer / "1", size, written)
         shutil.copytree(
             written, folder, copy_function=lambda file, copy: _link_chunk(file, copy, written)
         )
@@ -101,7 +101,7 @@ class Pyramid(Work):
         ]
 
 
-def _write(mag: Path, size: int, folder: Path) -> None:
+def write_volume(mag: Path, size: int, folder: Path) -> None:
     """Write a mag as a precomputed volume."""
     from cloudvolume import CloudVolume
 
