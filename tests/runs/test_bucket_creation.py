@@ -4,6 +4,7 @@ are written beside their places, copied by the server when they are complete, an
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from unittest import mock
 
 import dask
@@ -226,3 +227,32 @@ def test_a_listing_that_lags_behind_loses_no_file(bucket, monkeypatch):
     assert levels("n5").keys() == {"1"}
     pyramid("n5")
     assert len(levels("n5")) > 1
+
+
+@pytest.mark.needs("zarr")
+@pytest.mark.parametrize(
+    ("job", "reason"),
+    [
+        (lambda url: wkwdask.rechunk(url, chunk_shape=(16, 16, 16)), "levels are only created"),
+        (wkwdask.compress, "levels are only created"),
+        (wkwdask.rm, "delete its objects with the tool of the provider"),
+        (wkwdask.build_pyramid, "levels need an image"),
+    ],
+    ids=["rechunk", "compress", "rm", "pyramid"],
+)
+def test_an_array_of_no_image_is_changed_in_regions_alone(bucket, tmp_path, job, reason):
+    import zarr
+
+    array = zarr.create_array(tmp_path, shape=(20, 18, 20), chunks=(8, 8, 8), dtype=np.uint8)
+    array[:] = VOXELS[0].T
+    for path in filter(Path.is_file, tmp_path.rglob("*")):
+        store_at(f"{URL}/a.zarr").put(path.relative_to(tmp_path).as_posix(), path.read_bytes())
+    url = f"zarr://{URL}/a.zarr"
+    before = bucket.snapshot()
+    with pytest.raises(UnsupportedError, match=reason):
+        job(url)
+    assert bucket.snapshot() == before
+    wkwdask.save(VOXELS[:, :9] // 2, url, region=((0, 0, 0), (9, 18, 20)))
+    expected = VOXELS.copy()
+    expected[:, :9] //= 2
+    np.testing.assert_array_equal(wkwdask.read(url), expected)
