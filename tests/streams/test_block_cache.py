@@ -616,3 +616,26 @@ def test_views_as_zarr_use_it(mag, decoded):
     for z in range(16, 32):
         assert np.array_equal(array[z], _voxels()[:, :, z].T)
     assert (plain, kept) == ([(64, 64, 8)], [16])
+
+
+def _xarray_slices(mag):
+    voxels = pytest.importorskip("xarray").open_dataset(mag, engine="wkw", chunks=None)["em"]
+    return lambda z: voxels.isel(z=z).squeeze().transpose("x", "y").values
+
+
+def _napari_slices(mag):
+    from wkwdask.viewer.napari import read_layers
+
+    ((levels, *_),) = read_layers(str(mag))
+    array = levels[0] if isinstance(levels, list) else levels
+    return lambda z: np.asarray(array[z]).T
+
+
+@pytest.mark.parametrize("open_slices", [_xarray_slices, _napari_slices])
+def test_slices_of_other_interfaces_use_it(mag, decoded, open_slices):
+    plain, kept = decoded
+    slice_at = open_slices(mag)
+    plain.clear()
+    for z in range(16, 32):
+        assert np.array_equal(slice_at(z), _voxels()[:, :, z])
+    assert (len(plain), kept) == (1, [16])

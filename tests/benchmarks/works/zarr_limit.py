@@ -12,6 +12,7 @@ import numpy as np
 
 from wkwdask.formats.opening import open_stored
 from wkwdask.kernels.window.reduce import reduce_windows
+from wkwdask.model.decompression import compress_zstd, decompress
 
 from . import zarr_pyramids
 from .base import NUM_MAGS
@@ -34,17 +35,12 @@ class Limit(zarr_pyramids.Pyramid):
     package = "wkwdask"
 
     def __init__(self, **options: Any) -> None:
-        import imagecodecs
         import numcodecs
 
         super().__init__(**options)
         self._codec = numcodecs.get_codec(_CODECS[self.compression])
         self._memory = np.empty(self.chunk**3, self.dtype)
-        self._decode = (
-            (lambda data: imagecodecs.zstd_decode(data, out=self._memory.view(np.uint8)))
-            if self.compression == "zstd"
-            else (lambda data: self._codec.decode(data, out=self._memory))
-        )
+        self._kind = _CODECS[self.compression]["id"]
         array = open_stored(f"zarr://{self.source}/1")[1]
         count = self.size // self.chunk
         self._chunks = {
@@ -84,7 +80,7 @@ class Limit(zarr_pyramids.Pyramid):
             nbytes = 0
             for box in _bricks(size, min(self.chunk, size)):
                 chunk = np.ascontiguousarray(coarser[box].T)
-                nbytes += len(timed("encode", lambda: self._codec.encode(chunk)))  # noqa: B023
+                nbytes += len(timed("encode", lambda: self._encode(chunk)))  # noqa: B023
             timed("write", lambda: self._write(nbytes))  # noqa: B023
             finer = coarser
         return seconds
@@ -97,10 +93,19 @@ class Limit(zarr_pyramids.Pyramid):
             x, y, z = (a + b for a, b in zip(first, offset, strict=True))
             data = self._chunks.get((x, y, z))
             if data is not None:
-                timed("decode", lambda: self._decode(data))  # noqa: B023
+                values = timed("decode", lambda: self._decode(data))  # noqa: B023
                 where = tuple(slice(n * self.chunk, (n + 1) * self.chunk) for n in offset)
-                brick[where] = self._memory.reshape((self.chunk,) * 3).T
+                brick[where] = values.reshape((self.chunk,) * 3).T
         return brick
+
+    def _decode(self, data: bytes) -> np.ndarray:
+        values = decompress(self._kind, data, self._memory.view(np.uint8))
+        return values.view(self.dtype)
+
+    def _encode(self, chunk: np.ndarray) -> bytes:
+        if self._kind == "zstd":
+            return compress_zstd(chunk.reshape(-1).view(np.uint8), 3, has_checksum=False)
+        return self._codec.encode(chunk)
 
     def _read(self) -> None:
         for path in self._files:
