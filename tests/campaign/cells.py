@@ -90,6 +90,7 @@ def lose_power(
             ends = [crash for crash in chosen if crash.is_after_end]
             chosen = rng.sample(chosen, most) + ends
         chosen += [crashes.reordered(rng) for _ in range(-(-reorderings // num_jobs))]
-        return [known.try_crash(crashes, crash) for crash in chosen]
+        tried = [known.try_crash(crashes, crash) for crash in chosen]
+        return [known.check_order(crashes), *tried]
 
     return _in_folder(folder, trials_of)

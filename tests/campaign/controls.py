@@ -15,9 +15,11 @@ from unittest import mock
 
 from wkwdask.formats.roots import Root
 from wkwdask.formats.zarr import codec
+from wkwdask.model.store import Expected
 from wkwdask.runs import job_folder
 from wkwdask.store import documents, files, new_files
 from wkwdask.store.local import LocalFileSystem, LocalOutput
+from wkwdask.store.objects import memory_bucket
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,13 +98,8 @@ def _write_once(self, data, offset, *, flush=False):
     os.pwrite(self._fd, data, offset)
 
 
-def _swap(store, name, change):
-    """Replace a document, whoever has changed it meanwhile."""
-    found = store.read_state(name, 1 << 28)
-    after = change(None if found is None else found[0])
-    if after is not None:
-        documents.check_fence()
-        store.put(name, after)
+def _put_always(put_once):
+    return lambda url, data, expect, *others: put_once(url, data, Expected.ANY, *others)
 
 
 def _take_no_lock(target, owner, region=None):
@@ -149,9 +146,9 @@ CONTROLS = (
         "runs/test_bucket_races.py::test_a_woken_process_changes_nothing",
     ),
     Control(
-        "state of a document in a bucket",
-        lambda: _replace(documents, "_compare_and_swap", _swap),
-        "runs/test_bucket_jobs.py::test_woken_after_another_process_took_over",
+        "conditions of writes to a bucket",
+        lambda: _replace(memory_bucket, "put_once", _put_always(memory_bucket.put_once)),
+        "store/test_memory_jobs.py",
     ),
     Control(
         "paths in a document",

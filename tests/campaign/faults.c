@@ -18,7 +18,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-enum { NONE, KILL, KILL_AFTER, FAIL, FAIL_AFTER, SHORT, STOP };
+enum { NONE, KILL, KILL_AFTER, FAIL, FAIL_AFTER, SHORT };
 
 static char root[4096];
 static size_t root_len;
@@ -127,10 +127,6 @@ static int next_fault(const char *call, int grows) {
   if (!is_hit || fault == NONE) return NONE;
   has_hit = 1;
   if (fault == KILL) kill(getpid(), SIGKILL), pause();
-  if (fault == STOP) {
-    kill(getpid(), SIGSTOP);
-    return NONE;
-  }
   return fault;
 }
 

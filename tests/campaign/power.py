@@ -84,7 +84,7 @@ class Crashes:
     def __init__(
         self, before: Path, root: str, inodes: dict[int, str], calls: Sequence[Call]
     ) -> None:
-        self._root = root
+        self._root, self.calls = root, calls
         self._files = {inode: File(before / path) for inode, path in inodes.items()}
         self.top = Folder()
         self._lay_out(before, self.top, {path: inode for inode, path in inodes.items()})

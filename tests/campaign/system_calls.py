@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("faults.c")
-_NONE, _KILL, _KILL_AFTER, _FAIL, _FAIL_AFTER, _SHORT, _STOP = range(7)
+_NONE, _KILL, _KILL_AFTER, _FAIL, _FAIL_AFTER, _SHORT = range(6)
 _WRITES = frozenset({"write", "pwrite", "copy"})
 _GROWS = _WRITES | {"open", "mkdir", "link", "rename", "exchange", "truncate"}
 
@@ -30,10 +30,6 @@ class Fault:
     """Whether all later calls that need room fail too."""
     calls: frozenset[str] | None = None
     """Calls that can get the fault; None for all."""
-
-    @property
-    def is_kill(self) -> bool:
-        return self.kind in (_KILL, _KILL_AFTER)
 
     @property
     def is_harmless(self) -> bool:
@@ -57,7 +53,6 @@ FAULTS = {
 }
 """Faults by name. A write that is ``killed after`` has written half of its bytes."""
 NO_FAULT = Fault("none", _NONE)
-STOPPED = Fault("stopped", _STOP)
 
 
 def faults_of(call: str) -> list[Fault]:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from .power import Crashes
+from .synced import stated_steps, violations
 from .system_calls import SOURCE, Call, compile_library
 from .trees import mixtures, tree_of
 
@@ -116,6 +117,42 @@ def test_documents_list_old_and_new_levels(tmp_path, found, count):
         for name, mags in {"old": [], "new": ["1", "2"], "found": found}.items()
     )
     assert len(mixtures(seen, old, new, frozenset(), by_file=False)) == count
+
+
+IN_JOB = "ds/.wkwdask-job-1"
+PUBLISHED = (
+    _call("write", f"{IN_JOB}/1.parts/.x0.tmp", inode=7, data=b"voxels"),
+    _call("fsync", f"{IN_JOB}/1.parts/.x0.tmp", inode=7),
+    _call("rename", f"{IN_JOB}/1.parts/.x0.tmp", f"{IN_JOB}/1/z0/x0.wkw", inode=7),
+    _call("fsync", f"{IN_JOB}/1/z0"),
+    _call("rename", f"{IN_JOB}/1", "ds/1", inode=6),
+    _call("fsync", "ds"),
+    _call("write", "ds/.info.tmp", inode=8, data=b"{}"),
+    _call("fsync", "ds/.info.tmp", inode=8),
+    _call("rename", "ds/.info.tmp", "ds/info", inode=8),
+    _call("fsync", "ds"),
+    _call("unlink", "ds/.info.wkwdask-lock"),
+)
+
+
+def test_the_documentation_states_what_is_synced():
+    assert list(violations(PUBLISHED, stated_steps())) == []
+
+
+@pytest.mark.parametrize(
+    ("left_out", "found"),
+    [
+        (1, "a file of a level has a name before its contents are synced"),
+        (3, "a file of a level is not synced before the level is in its place"),
+        (5, "a level is not synced before a document lists it"),
+        (7, "a document has a name before its contents are synced"),
+        (9, "a document is not synced before its lock is released"),
+    ],
+)
+def test_what_is_not_synced_is_found(left_out, found):
+    calls = [call for number, call in enumerate(PUBLISHED) if number != left_out]
+    (problem,) = violations(calls, stated_steps())
+    assert problem.startswith(found)
 
 
 @pytest.mark.long

@@ -21,6 +21,7 @@ from wkwdask.runs import retries
 
 from . import system_calls
 from .power import Crashes
+from .synced import stated_steps, violations
 from .system_calls import FAULTS, Fault, faults_of
 from .trees import Tree, differences, mixtures, restore, tree_of
 
@@ -252,6 +253,12 @@ class Undisturbed:
         self.job.run()
         system_calls.disarm()
         return system_calls.recorded_calls()
+
+    def check_order(self, crashes: Crashes) -> Trial:
+        """Check that the job syncs what the documentation states."""
+        problems = tuple(violations(crashes.calls, stated_steps()))
+        place = f"{self.job.number}:order"
+        return Trial(place, "power loss", self.job.name, True, "succeeded", problems)
 
     def try_crash(self, crashes: Crashes, crash: Crash) -> Trial:
         """Lay out what a power loss leaves, look at it, and make the same call again."""
