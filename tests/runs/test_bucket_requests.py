@@ -57,7 +57,7 @@ EXPECTED = {
     ("precomputed", "pyramid"): {"read": 23, "list": 9, "write": 19, "delete": 5},
     ("precomputed", "region"): {"read": 20, "list": 9, "write": 6, "delete": 3},
     ("precomputed", "convert"): {"read": 35, "list": 7, "write": 15, "delete": 4},
-    ("precomputed", "replace"): {"read": 16, "list": 7, "write": 15, "delete": 4},
+    ("precomputed", "replace"): {"read": 17, "list": 7, "write": 15, "delete": 4},
     ("precomputed", "rm"): {"read": 17, "list": 10, "write": 9, "delete": 3},
     ("ngff", "save"): {"read": 30, "list": 7, "write": 15, "delete": 4},
     ("ngff", "pyramid"): {"read": 33, "list": 9, "write": 21, "delete": 6},
