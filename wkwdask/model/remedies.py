@@ -160,7 +160,7 @@ REMEDIES: dict[str, str] = {
                 "orphan",
             )
         ),
-        "repair does not touch meshes: wkwdask meshes --overwrite makes them again",
+        'repair does not touch meshes: meshes(existing="overwrite") makes them again',
     ),
     # coarser levels
     "pyramid.smaller": "rebuild the level with build_pyramid",
