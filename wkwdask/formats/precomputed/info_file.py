@@ -113,8 +113,8 @@ class InfoEdit(DocumentEdit):
         finest = None if info is None else base_resolution(info)
         if meshes is not None and any(scale.resolution == finest for scale in self.scales):
             warnings.warn(
-                f"{self.folder}: the meshes in {meshes!r} are those of the old voxels; wkwdask "
-                "meshes --overwrite makes them again",
+                f"{self.folder}: the meshes in {meshes!r} are those of the old voxels; "
+                'meshes(existing="overwrite") makes them again',
                 stacklevel=2,
             )
         return self
