@@ -340,9 +340,13 @@ def test_a_living_writer_of_the_same_shards_is_waited_for(bucket, kind, monkeypa
     bucket.restore(start)
     bucket.requests = []
     write(kind)
-    locked = next(n for n, (_, url) in enumerate(bucket.requests) if "region-lock" in str(url))
+    locked = next(
+        n
+        for n, (name, url) in enumerate(bucket.requests)
+        if name == "put_once" and "region-lock" in url
+    )
     bucket.restore(start)
-    bucket.pause_at(locked + 4, after=True)
+    bucket.pause_at(locked, after=True)
     ends = []
     paused = threading.Thread(target=_run_paused, args=(bucket, kind, ends))
     paused.start()

@@ -794,10 +794,10 @@ def _is_in_place(target: str) -> bool:
 
 def release_dead_locks(parent: str) -> None:
     """Remove the locks of dead jobs that have ended, and what is left of their folders."""
-    if not locks.locked_folders(parent):
+    if not (locks.locked_folders(parent) or locks.locked_regions(parent)):
         return
     with guarded(parent):
-        for target, holder in locks.locked_folders(parent):
+        for target, holder in (*locks.locked_folders(parent), *locks.locked_regions(parent)):
             root = job_root(parent, holder.job)
             if holder.is_gone() and not can_be_handed_over(root):
                 # without a plan, nothing can continue it

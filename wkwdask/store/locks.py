@@ -557,6 +557,20 @@ def locked_folders(folder: str) -> list[tuple[str, Owner]]:
     return [(target, holder) for target, holder in holders if holder is not None]
 
 
+def locked_regions(folder: str) -> list[tuple[str, Owner]]:
+    """List the entries of a folder of which some shards are locked, with the owners, including dead
+    jobs."""
+    names = [entry.name for entry in store_at(folder).scandir()]
+    names = [name for name in names if name.startswith(".") and name.endswith(_REGION_SUFFIX)]
+    holders = [
+        # the name of a job has no dot
+        (f"{folder}/{name[1 : -len(_REGION_SUFFIX)].rpartition('.')[0]}", f"{folder}/{name}")
+        for name in names
+    ]
+    found = [(target, read_owner(path)) for target, path in holders]
+    return [(target, holder) for target, holder in found if holder is not None]
+
+
 def remove_stale_lock(path: str) -> None:
     """Remove a lock that belongs to a dead job or cannot be read, inside :func:`guarded`."""
     if not _break_dead(path) and _holder(path) is None:
