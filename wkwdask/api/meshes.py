@@ -26,7 +26,7 @@ def meshes(
     error: float = 0.35,
     reduction: float = 4,
     simplifier: Literal["pyfqmr", "meshoptimizer"] = "pyfqmr",
-    cell: int = 256,
+    cell: int = 128,
     ids: str | PathLike[str] | Sequence[int] | None = None,
     mapping: Any = None,
     min_voxels: int = 0,

@@ -47,7 +47,7 @@ from wkwdask.cli.options import resume_options, runs_on_cluster, space_option, w
     "--cell",
     type=click.IntRange(2, 1000),
     metavar="VOXELS",
-    default=256,
+    default=128,
     show_default=True,
     help="Edge of the cell that one task meshes.",
 )

@@ -88,7 +88,7 @@ class MeshOptions:
     """Most levels of detail; None until each label is in one cell."""
     error: float = 0.35
     reduction: float = 4
-    cell: int = 256
+    cell: int = 128
     simplifier: str = SIMPLIFIERS[0]
     where: BoundingBox | Sequence[Sequence[int]] | None = None
     ids: str | os.PathLike[str] | Sequence[int] | None = None
