@@ -66,7 +66,7 @@ class LayerMag:
     """Box of the data [voxels of the mag], which :meth:`read` takes.
 
     It is :attr:`Layer.bounding_box`, aligned outward to whole voxels of the mag. As everywhere,
-    ``box`` counts voxels of its own mag, and ``bounding_box`` voxels of mag 1.
+    ``box`` counts voxels of its mag, and ``bounding_box`` voxels of mag 1.
     """
 
     def open(self, **options: Any) -> da.Array:
@@ -106,7 +106,7 @@ class Layer:
     """Box of the data [voxels of mag 1], as in the JSON and in WEBKNOSSOS.
 
     :attr:`LayerMag.box` is the same box in voxels of one mag. As everywhere, ``bounding_box``
-    counts voxels of mag 1, and ``box`` voxels of its own mag.
+    counts voxels of mag 1, and ``box`` voxels of its mag.
     """
     data_format: str
     """Storage format: ``"wkw"``, ``"zarr3"`` and so on. Methods of this class open WKW, Zarr and

@@ -140,8 +140,8 @@ def meshes(
     The format is ``neuroglancer_multilod_draco`` (neuroglancer, ``precomputed/meshes.rst``). A
     shard has at most about 128 MiB, and more only for one label that is larger. Vertices of the
     finest level lie between the centres of voxels, as marching cubes places them. A surface from
-    which simplification would remove a vertex at a plane between cells stays as it is; the report
-    counts them.
+    which simplification would remove a vertex at a plane between cells is kept unsimplified; the
+    report counts them.
 
     Examples
     --------

@@ -74,7 +74,7 @@ class Reader:
         return f"<Reader {self._volume.name}: {self.dtype} {self.box}>"
 
     def _open(self, *, refresh: bool = False) -> StoredArray:
-        """Return the level as it is now."""
+        """Return the current level."""
         if self._level is None:
             use_storage_options(self.url, self._options)
         level = open_again(self.url, self._layer, self._mag, self._level, refresh=refresh)
@@ -240,7 +240,7 @@ def reader(
     -----
     Each call asks the file system for the states of the few documents that describe the level
     (inode, time, size). If one has changed, the level is opened again: the box, the type and the
-    voxels are those of the array that is there now. Documents that changed less than two seconds
+    voxels are those of the present array. Documents that changed less than two seconds
     ago are read for each call, since a file system may give two changes the same time. Documents of
     remote levels are read again after a minute, or when a box lies outside the known one.
 

@@ -19,7 +19,7 @@ REMEDY = (
     "for an axis of length 1"
 )
 _CHANNELS = ("c", "channel", "channels", "ch")
-# Names that software gives to axes without a name: xarray, netCDF, vigra.
+# Names that software writes for axes without a name: xarray, netCDF, vigra.
 _PLACEHOLDER = re.compile(r"(phony_)?dim_\d+|\?|", re.ASCII)
 
 

@@ -187,8 +187,8 @@ class Segmentation:
         return "z{}y{}x{}.labels".format(*reversed(block))
 
     def find(self, block: Vec3, states: int) -> ArraysFile | None:
-        """Open the valid file of a block that this job made from its sources as they are now; None
-        without one."""
+        """Open the valid file of a block that this job made from its present sources; None without
+        one."""
         try:
             file = ArraysFile(self.folder, self.name_of(block))
             file.check()

@@ -8,7 +8,7 @@ shard is written from one part of each file::
                |______________________|
                        shard 0
 
-Parts are merged in windows, which bound the memory whatever the size of a label.
+Parts are merged in windows, which bound the memory for labels of any size.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Tables of the labels of a level of detail: those that continue in the next one, and those that
-are left out. They are made and read in bounded memory, whatever the number of labels.
+are left out. They are made and read in bounded memory for any number of labels.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def _summed(rows: LabelRows) -> LabelRows:
 
 
 def is_in(labels: Ids, ascending: Ids) -> npt.NDArray[np.bool_]:
-    """Return which labels are among ascending ones, of which few are read."""
+    """Return which labels are among ascending ones, and read few of these."""
     if not len(ascending):
         return np.zeros(len(labels), np.bool_)
     rows = np.searchsorted(ascending, labels)

@@ -38,7 +38,7 @@ class MeshFiles:
     sharding: Sharding
     """Distribution of labels over tasks."""
     is_sharded: bool
-    """Whether labels share shards, or have files of their own."""
+    """Whether labels share shards; if not, each has two files."""
 
     @property
     def num_shards(self) -> int:

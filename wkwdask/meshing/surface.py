@@ -195,6 +195,6 @@ def joined(parts: Sequence[Surface]) -> Surface:
 
 
 def encode(vertices: npt.NDArray[np.uint32], faces: npt.NDArray[np.uint32]) -> bytes:
-    """Encode a surface in Draco. Whole numbers stay as they are."""
+    """Encode a surface in Draco, without quantization of its whole numbers."""
     draco = import_extra("DracoPy", "meshes", _EXTRA)
     return bytes(draco.encode(vertices, faces, compression_level=_COMPRESSION_LEVEL))

@@ -56,7 +56,7 @@ class Meshing:
     reduction: float
     """Most faces of a level for each face of the next."""
     num_groups: int
-    """Number of groups of labels, of which a task holds one at a time."""
+    """Number of groups of labels; a task holds one at a time."""
     folder: str
     """Folder of scratch files."""
     target: str

@@ -1,7 +1,7 @@
 """Zstandard and Blosc by the C functions inside imagecodecs: with a context for each thread, not
 for each chunk, and only for the part of a chunk that is needed.
 
-These functions return None for whatever they do not decode. The caller then decodes the whole chunk
+These functions return None for all that they do not decode. The caller then decodes the whole chunk
 by the package, which raises the errors.
 """
 
@@ -27,7 +27,7 @@ _LEAST_SAVED_NBYTES = 1 << 17  # the largest block of Zstandard
 _ZSTD_MAGIC, _ZSTD_HAS_CHECKSUM, _ZSTD_DICTIONARY = b"\x28\xb5\x2f\xfd", 4, 3
 _ZSTD_LEVEL, _ZSTD_CHECKSUM = 100, 201  # ZSTD_cParameter
 # ZSTD_c_blockSplitterLevel of 1.5.7 and later; 1 for blocks of equal size: with others, labels take
-# a third more time and become 8 % larger, and images stay as they are
+# a third more time and become 8 % larger, and images do not change
 _ZSTD_SPLITTER, _NO_SPLITTER = 1017, 1
 _LARGEST_REUSED = 16 << 20  # bytes of memory of a thread to compress into
 # c-blosc, README_CHUNK_FORMAT.rst: version, that of the compressor, flags, typesize, then nbytes,
@@ -129,7 +129,7 @@ def decompress_part(
     kind: str, data: bytes | memoryview, memory: ByteArray, first: int, end: int
 ) -> ByteArray | None:
     """Decompress the bytes from ``first`` to ``end`` of a chunk, whose size is that of ``memory``;
-    return all of its bytes, of which others are arbitrary. None also where the whole chunk takes as
+    return all of its bytes; the others are arbitrary. None also where the whole chunk takes as
     long, or only this shows whether its checksum is right."""
     source = np.frombuffer(data, np.uint8)
     if kind == "zstd":

@@ -387,8 +387,8 @@ class Store(Protocol):
         file, until one of the possible names exists."""
 
     def with_states(self, names: Iterable[str], *, only_these: bool = False) -> Store:
-        """Return a store that knows its files and their states as they are now, some of whose names
-        are known, or only files of these names; raises UnsupportedError for a server that states
+        """Return a store that knows its files and their present states, some of whose names are
+        known, or only files of these names; raises UnsupportedError for a server that states
         none."""
 
     def states(self, names: Iterable[str]) -> list[FileState | None]:

@@ -318,14 +318,14 @@ def by_files(array: StoredArray) -> StoredArray:
 
 
 def with_states(array: StoredArray, record: IntArray | None) -> StoredArray:
-    """Return an array that knows the states of its files as they are now; given its file record, if
+    """Return an array that knows the present states of its files; given its file record, if
     there is one."""
     names = () if record is None else array.files.recorded_names(record)
     return array.at(array.store.with_states(names))
 
 
 def with_states_in(array: StoredArray, box: BoundingBox) -> StoredArray:
-    """Return an array that knows the shards that a box touches, as they are now, and no others."""
+    """Return an array that knows the present shards that a box touches, and no others."""
     return array.at(array.store.with_states(array.files.names_of_shards(box), only_these=True))
 
 

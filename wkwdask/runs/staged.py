@@ -99,10 +99,10 @@ class StagedJob(ABC):
     """Whether the same call resumes an interrupted job. If not, only ``existing="resume"`` does,
     and any other job replaces it."""
     resumed_by: str | None = None
-    """Value of ``existing=`` that resumes the job once it is interrupted; None for that of its own
-    call."""
+    """Value of ``existing=`` that resumes the job once it is interrupted; None for that of the
+    same call."""
     discarded_by: str = 'existing="restart" starts over'
-    """What discards the finished work of the job once it is interrupted."""
+    """Argument that discards the finished work of the job once it is interrupted."""
 
     @property
     def root(self) -> str:
@@ -714,8 +714,8 @@ class Draft:
     before: dict[str, Any] | None
     """Decisions of the interrupted start; None for a new job."""
     resumed_by: str | None = None
-    """Value of ``existing=`` that resumes the job once it is interrupted; None for that of its own
-    call."""
+    """Value of ``existing=`` that resumes the job once it is interrupted; None for that of the
+    same call."""
 
     @property
     def root(self) -> str:

@@ -97,8 +97,8 @@ class StagedFiles(StagedJob):
         return NewMag(None, self.built, replaces=next(iter(self._replaced()), None))
 
     def _check_not_named(self, existing: str) -> None:
-        """Raise ExistsError if the document names a result of this name, whatever job wrote it,
-        that must not be replaced."""
+        """Raise ExistsError if the document names a result of this name, of any job, that must
+        not be replaced."""
         for named in self._replaced() if not replaces(existing) else ():
             raise ExistsError(f'{named}: already exists; existing="overwrite" replaces it whole')
 

@@ -30,7 +30,7 @@ def available_cores() -> int:
 
 
 def slurm_cores(variables: Mapping[str, str]) -> int | None:
-    """Return the cores that SLURM gives to this task, None outside of SLURM.
+    """Return the cores that SLURM grants this task, None outside of SLURM.
 
     Without ``--cpus-per-task``, the tasks of a step share the cores of their node. A batch script
     has all of them.

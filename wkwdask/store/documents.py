@@ -50,7 +50,7 @@ def update_document(
     overwrites the change of another.
 
     ``change`` gets the content, or None for an absent document, and returns the new content, or
-    None to leave the document as it is. ``what`` names the change for those that wait for it.
+    None to leave the document unchanged. ``what`` names the change for those that wait for it.
     """
     if store.can.compares:
         _compare_and_swap(store, name, change)
@@ -65,7 +65,7 @@ def update_document(
 
 
 def replace_document(store: Store, name: str, data: bytes) -> None:
-    """Write a document whatever it was before, atomically, without leftovers of killed writers."""
+    """Write a document over any earlier one, atomically, without leftovers of killed writers."""
     if store.can.compares:
         store.put(name, data)
         return

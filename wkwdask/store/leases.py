@@ -223,7 +223,7 @@ def describe(record: dict[str, Any]) -> str:
 
 
 def end_lease(path: str) -> None:
-    """Give a lease back, so that the next process need not wait."""
+    """Release a lease, so that the next process need not wait."""
     lease = _held.pop(path, None)
     if lease is not None:
         with contextlib.suppress(LockedError):

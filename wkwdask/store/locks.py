@@ -419,7 +419,7 @@ def take_lock(
 
 
 def _check_alone(target: str, owner: Owner, region: ShardBox | None, path: str) -> None:
-    """Give a lock in a bucket back if another job has taken one of another name at the same time;
+    """Release a lock in a bucket if another job has taken one of another name at the same time;
     then both may end."""
     for lock in locks_of(target, but=path):
         if lock.owner.job != owner.job and lock.conflicts_with(region) and not lock.owner.is_gone():
@@ -558,7 +558,7 @@ def locked_folders(folder: str) -> list[tuple[str, Owner]]:
 
 
 def locked_regions(folder: str) -> list[tuple[str, Owner]]:
-    """List the entries of a folder of which some shards are locked, with the owners, including dead
+    """List the entries of a folder that have locked shards, with the owners, including dead
     jobs."""
     names = [entry.name for entry in store_at(folder).scandir()]
     names = [name for name in names if name.startswith(".") and name.endswith(_REGION_SUFFIX)]

@@ -408,13 +408,13 @@ class ExistingMag:
     of ``finer``]."""
 
     def stored_states(self) -> States:
-        """Return the states of its own files."""
+        """Return the states of the files of the mag."""
         return self.target.as_volume().files.stored_states()
 
 
 def changed_shards(mag: ExistingMag, sources: States, stored: States) -> set[Vec3]:
     """Return the shards that differ from the mag's record, or whose sources have changed since it
-    was written; given the states of the files of the finer mag, and of its own."""
+    was written; given the states of the files of the finer mag, and of the mag."""
     target, finer = mag.target, mag.finer
     current = grouped_digests(sources, finer.shard_shape, footprint(finer, target))
     record = np.empty((0, FILE_RECORD_COLUMNS), np.int64) if mag.record is None else mag.record

@@ -26,7 +26,7 @@ def open_layers(
     bounding_box: BoundingBox | str | Sequence[Any] | None,
 ) -> xr.Dataset:
     """Open one mag of all layers, by default the finest that all have, in the box around them; a
-    layer is zero outside of its own box.
+    layer is zero outside of its box.
 
     The attribute ``left_out`` names the layers that lack the mag or cannot be opened.
     """

@@ -158,7 +158,7 @@ def with_geometry(
 ) -> JsonObject:
     """Return the attributes of a dataset as a level with another geometry."""
     changed = {**document, "transform": geometry.transform(names)}
-    if "resolution" in document and "downsamplingFactors" not in document:  # that of its own voxels
+    if "resolution" in document and "downsamplingFactors" not in document:  # that of this array
         return changed
     return with_voxel_size(
         {**changed, "downsamplingFactors": geometry.factors(names)}, geometry.full_lengths_nm, names

@@ -187,7 +187,7 @@ class ZarrCodec(ZarrChunks):
     _view: tuple[np.dtype[Any], Vec4, Vec4] = field(init=False, compare=False, repr=False)
     """Type, shape (c, x, y, z) and strides [bytes] of the values of a decoded chunk."""
     _slowest: int = field(init=False, compare=False, repr=False)
-    """Which of c, x, y, z is the slowest axis of a decoded chunk."""
+    """Number of the slowest axis of a decoded chunk among c, x, y, z."""
 
     decodes_chunks = True
 

@@ -83,7 +83,7 @@ def _join_lists(a, b, following):
 
 @helper
 def _join_blocks(a, b, following, block_of, bits, num_rows, most_listed):
-    """Give the blocks of the second set to the first."""
+    """Add the blocks of the second set to the first."""
     if following[a] <= _ROW and following[b] <= _ROW:
         ours, theirs = bits[_ROW - following[a]], bits[_ROW - following[b]]
         for n in range(len(ours)):

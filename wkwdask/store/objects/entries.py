@@ -22,7 +22,7 @@ class RemoteEntry:
     nbytes: int | None
     """Size of a file, None for a folder."""
     stamp: int = 0
-    """Number made of the state of an object, in the place of a modification time."""
+    """Number made of the state of an object, instead of a modification time."""
 
     def is_dir(self, *, follow_symlinks: bool = True) -> bool:
         return self.nbytes is None
