@@ -185,12 +185,12 @@ def test_the_matrix_covers_the_kinds():
         "file.checksum",
         "layer.twice",
     }
-    # see test_precomputed_verify.py and support/damaged_arrays.py
+    # see test_precomputed_verify.py, support/damaged_arrays.py and oracles/test_meshes.py
     of_arrays = {
         kind
         for kind in KINDS_OF_FAULTS
         if kind.startswith(
-            ("info.", "level.", "image.", "document.", "chunk.", "shard.", "minishard.")
+            ("info.", "level.", "image.", "document.", "chunk.", "shard.", "minishard.", "mesh.")
         )
     }
     covered = of_arrays | {

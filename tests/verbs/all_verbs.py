@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from PIL import Image
+from support.bucket_faults import let_answers_settle
 from support.commands import run_here
 from support.mesh_files import voxelised
 from support.range_server import range_server
@@ -100,6 +101,7 @@ class Bench:
     def image(self) -> str:
         url = self.form.url(self.root, "image")
         self.form.save(self.case.array, url, self.case.offset)
+        let_answers_settle()
         return url
 
     @cached_property
@@ -138,6 +140,7 @@ class Bench:
         np.testing.assert_array_equal(found, case.array)
         if not self.root.startswith(MEMORY):  # which nobody else reads
             expect_by_others(url, mag, case, self.form.unread_by if url == self.image else ())
+        let_answers_settle()
 
     @property
     def voxel_size(self) -> dict[str, object]:
@@ -423,6 +426,7 @@ def pyramid_ladder(bench):
 @verb
 def pyramid_resume(bench):
     wkwdask.build_pyramid(bench.image, mags=["2-2-1"], method="max")
+    let_answers_settle()
     before = {path: path.stat().st_mtime_ns for path in _chunk_files(bench.image)}
     note = wkwdask.build_pyramid(bench.image, mags=["2-2-1"], method="max", existing="resume").note
     assert "nothing to do" in note
