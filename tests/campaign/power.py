@@ -11,12 +11,12 @@ from __future__ import annotations
 import os
 import shutil
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from .system_calls import Call
 
@@ -29,6 +29,8 @@ class File:
 
     source: Path | None = None
     """File that holds what it was before the job."""
+    mtime_ns: int | None = None
+    """Modification time after the job, which records of files state; None if it is gone."""
 
 
 @dataclass(eq=False)
@@ -93,6 +95,10 @@ class Crashes:
         self.num_calls = len(calls)
         for number, call in enumerate(calls, 1):
             self._follow(number, call)
+        for path in Path(root).rglob("*"):
+            status = path.stat(follow_symlinks=False)
+            if (file := self._files.get(status.st_ino)) is not None:
+                file.mtime_ns = status.st_mtime_ns
 
     def _lay_out(self, before: Path, folder: Folder, inodes: dict[str, int], above="") -> None:
         for entry in os.scandir(before / above):
@@ -236,6 +242,8 @@ def _write(node: File | Folder, folders: dict, contents: dict, path: Path) -> No
         for change in changes:
             _apply(change, data)
         path.write_bytes(data)
+    if node.mtime_ns is not None:
+        os.utime(path, ns=(node.mtime_ns, node.mtime_ns), follow_symlinks=False)
 
 
 def _apply(change: Change, data: bytearray) -> None:
