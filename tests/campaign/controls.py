@@ -102,7 +102,7 @@ def _put_always(put_once):
     return lambda url, data, expect, *others: put_once(url, data, Expected.ANY, *others)
 
 
-def _take_no_lock(target, owner, region=None):
+def _take_no_lock(target, owner, region, found):
     """Let everybody write."""
     return []
 
