@@ -41,7 +41,7 @@ LAYERS = {
 """Storage options of layers of a dataset, by their formats."""
 VOXELS = np.random.default_rng(1).integers(1, 255, (1, 40, 36, 20), np.uint8)
 CORNER = VOXELS[:, :9, :3, :5] // 2
-_STEP, _LONG_STEP = 23, 1 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 4
+_STEP, _LONG_STEP = 23, 1 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 12
 """Requests between two that are tested in a short and in a long run."""
 
 
