@@ -60,7 +60,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--points", type=int, help="number of faults at system calls (default 300, or 10,000)"
     )
     parser.add_argument(
-        "--full", action="store_true", help="all points in place of a sample of 4 minutes"
+        "--full", action="store_true", help="all points in place of a sample of some minutes"
     )
     parser.add_argument(
         "--cell", metavar="VERB-FORM", help="only one cell of the matrix, such as rechunk-wkw"
