@@ -1,9 +1,8 @@
-"""Cells of the matrix: each runs in a fork of the warm process, and its trials in forks of that."""
+"""Parts of the campaign that run the cells of the matrix: faults at system calls, power losses."""
 
 from __future__ import annotations
 
 import random
-import shutil
 from typing import TYPE_CHECKING
 
 import dask
@@ -11,50 +10,131 @@ from support import toy_format, warm_imports  # noqa: F401 (loads kernels)
 
 from wkwdask.formats import registry
 
-from .jobs import Cell, record_jobs
-from .trials import Point, Trial, Undisturbed, in_child
+from .jobs import Cell, all_cells, record_jobs
+from .trials import Point, Undisturbed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import argparse
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from .results import Trial
 
 registry._added = [toy_format.FORMAT]
 dask.config.set(scheduler="synchronous")
 _LARGEST_SEED = 1 << 31
-_LIMIT_SECONDS = 1800.0
+_POINTS_OF_CELL = {"full": 6, "sample": 12}
+_REORDERINGS = {"full": 1000, "sample": 4}
+_CRASHES = {"full": None, "sample": 6}
+"""Moments of power losses in each job; None for all."""
+_SAMPLED_CELLS = 5
+POWER_CELLS = (
+    "save_by_url-wkw",
+    "save_by_url-precomputed-sharded",
+    "save_by_url-n5",
+    "save_by_url-ngff-0.5",
+    "save-layer-zarr3",
+    "write_region-wkw",
+    "pyramid-wkw",
+    "rechunk-precomputed",
+    "copy-n5",
+    "rm-wkw",
+    "repair-ngff-0.4",
+    "convert_to_wkw-n5-tensorstore",
+    "components-precomputed",
+    "manifest-wkw",
+)
+"""Cells whose jobs lose power: one of each kind."""
 
 
-def run_cell(
+def chosen_cells(options: argparse.Namespace) -> list[Cell]:
+    """List the cells of the matrix, or the one that an option names."""
+    return [cell for cell in all_cells() if options.cell in (None, str(cell))]
+
+
+def system_call_tasks(
+    options: argparse.Namespace,
+) -> Iterator[tuple[str, Callable[[Path], list[Trial]]]]:
+    """Yield cells in an order drawn from the seed, in turns until there are enough points."""
+    rng, cells = random.Random(options.seed), chosen_cells(options)
+    left, turn = options.points, 0
+    while left > 0 and cells:
+        for cell in rng.sample(cells, len(cells)):
+            number = min(_POINTS_OF_CELL[options.size], left)
+            left -= number
+            seed = f"{options.seed} {turn} {cell}"
+            yield str(cell), faults_at_calls(cell, seed, number, options.point)
+            if left <= 0 or options.point:
+                return
+        turn += 1
+
+
+def faults_at_calls(
     cell: Cell,
-    folder: Path,
     seed: str,
     number: int,
     only: str | None = None,
     prepare: Callable[[], None] = lambda: None,
-) -> list[Trial] | str:
-    """Return the trials of a cell at so many points, or an error of the cell itself; ``prepare``
-    changes the package after the undisturbed run."""
+) -> Callable[[Path], list[Trial]]:
+    """Return a function that tries so many points of a cell, or ``only`` one; ``prepare`` changes
+    the package after the undisturbed run."""
 
-    def trials_of():
+    def trials(folder: Path) -> list[Trial]:
         rng = random.Random(seed)
         jobs = _undisturbed(cell, folder, rng)
         prepare()
-        return [trial for known in jobs for trial in _trials_of(known, len(jobs), rng)]
+        return [trial for known in jobs for trial in trials_of(known, -(-number // len(jobs)), rng)]
 
-    def _trials_of(known, num_jobs, rng):
-        points = known.points(-(-number // num_jobs), rng)
+    def trials_of(known, number, rng):
+        points = known.points(number, rng)
         if only:
             points = [Point.parse(only)] if Point.parse(only).job == known.job.number else []
         return map(known.try_point, points)
 
-    return _in_folder(folder, trials_of)
+    return trials
 
 
-def _in_folder(folder: Path, function: Callable[[], list[Trial]]) -> list[Trial] | str:
-    ending = in_child(function, _LIMIT_SECONDS)
-    for below in folder.iterdir():
-        shutil.rmtree(below)
-    return ending.error or ending.value
+def power_loss_tasks(
+    options: argparse.Namespace,
+) -> Iterator[tuple[str, Callable[[Path], list[Trial]]]]:
+    """Yield the cells whose jobs lose power."""
+    if options.point:
+        return
+    cells = [cell for cell in chosen_cells(options) if str(cell) in POWER_CELLS or options.cell]
+    if not options.full:
+        cells = random.Random(options.seed).sample(cells, min(_SAMPLED_CELLS, len(cells)))
+    most, reorderings = _CRASHES[options.size], _REORDERINGS[options.size]
+    for cell in cells:
+        yield str(cell), power_losses(cell, f"{options.seed} {cell}", most, reorderings)
+
+
+def power_losses(
+    cell: Cell,
+    seed: str,
+    most: int | None,
+    reorderings: int,
+    prepare: Callable[[], None] = lambda: None,
+) -> Callable[[Path], list[Trial]]:
+    """Return a function that tries power losses during the jobs of a cell: at each system call or
+    ``most`` of them, and so many reorderings of each job."""
+
+    def trials(folder: Path) -> list[Trial]:
+        rng = random.Random(seed)
+        jobs = _undisturbed(cell, folder, rng)
+        prepare()
+        return [trial for known in jobs for trial in losses_of(known, rng)]
+
+    def losses_of(known, rng):
+        crashes = known.crashes()
+        chosen = list(crashes.prefixes())
+        if most is not None and len(chosen) > most:  # and the end, which must survive
+            ends = [crash for crash in chosen if crash.is_after_end]
+            chosen = rng.sample(chosen, most) + ends
+        chosen += [crashes.reordered(rng) for _ in range(reorderings)]
+        tried = [known.try_crash(crashes, crash) for crash in chosen]
+        return [known.check_order(crashes), *tried]
+
+    return trials
 
 
 def _undisturbed(cell: Cell, folder: Path, rng: random.Random) -> list[Undisturbed]:
@@ -64,33 +144,3 @@ def _undisturbed(cell: Cell, folder: Path, rng: random.Random) -> list[Undisturb
     kept.mkdir()
     jobs = record_jobs(cell, root, kept, rng.randrange(_LARGEST_SEED))
     return [Undisturbed(job, root) for job in jobs]
-
-
-def lose_power(
-    cell: Cell,
-    folder: Path,
-    seed: str,
-    most: int | None,
-    reorderings: int,
-    prepare: Callable[[], None] = lambda: None,
-) -> list[Trial] | str:
-    """Return the trials of power losses during the jobs of a cell: at each system call or ``most``
-    of them, and so many reorderings."""
-
-    def trials_of():
-        rng = random.Random(seed)
-        jobs = _undisturbed(cell, folder, rng)
-        prepare()
-        return [trial for known in jobs for trial in _losses_of(known, len(jobs), rng)]
-
-    def _losses_of(known, num_jobs, rng):
-        crashes = known.crashes()
-        chosen = list(crashes.prefixes())
-        if most is not None and len(chosen) > most:  # and the end, which must survive
-            ends = [crash for crash in chosen if crash.is_after_end]
-            chosen = rng.sample(chosen, most) + ends
-        chosen += [crashes.reordered(rng) for _ in range(-(-reorderings // num_jobs))]
-        tried = [known.try_crash(crashes, crash) for crash in chosen]
-        return [known.check_order(crashes), *tried]
-
-    return _in_folder(folder, trials_of)

@@ -21,11 +21,15 @@ from wkwdask.store import documents, files, new_files
 from wkwdask.store.local import LocalFileSystem, LocalOutput
 from wkwdask.store.objects import memory_bucket
 
+from .results import Trial
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import argparse
+    from collections.abc import Callable, Iterator
 
 _TESTS = Path(__file__).resolve().parents[1]
 _VARIABLE = "CAMPAIGN_REMOVED"
+_POINTS, _CRASHES = 60, 6
 
 
 @dataclass(frozen=True)
@@ -38,12 +42,33 @@ class Control:
     caught_by: str
     """Part of the campaign and its cell, or a test below ``tests``."""
 
+    def trials(self, folder: Path) -> list[Trial]:
+        """Remove the check and look whether something notices."""
+        found = self._run_test() if self.is_test else self._run_cell(folder)
+        problems = () if found else ("nothing noticed",)
+        name = f"{self.caught_by}: {found}"
+        return [Trial(self.name, "control", name, True, "succeeded", problems)]
+
     @property
     def is_test(self) -> bool:
         """Whether a test catches it."""
         return ".py" in self.caught_by
 
-    def run_test(self) -> str:
+    def _run_cell(self, folder: Path) -> str:
+        """Run a cell without the check; return its first problem, empty if there is none."""
+        from .cells import faults_at_calls, power_losses  # which a test must not import
+        from .jobs import all_cells
+
+        part, _, name = self.caught_by.partition(": ")
+        (cell,) = (cell for cell in all_cells() if str(cell) == name)
+        if part == "power loss":
+            trials = power_losses(cell, "control", _CRASHES, 0, self.remove)(folder)
+        else:
+            trials = faults_at_calls(cell, "control", _POINTS, None, self.remove)(folder)
+        bad = [trial for trial in trials if trial.problems]
+        return f"{len(bad)} of {len(trials)} points, such as: {bad[0].problems[0]}" if bad else ""
+
+    def _run_test(self) -> str:
         """Run the test without the check; return its first failure, empty if it passes."""
         done = subprocess.run(
             [
@@ -161,3 +186,12 @@ CONTROLS = (
         "safety/test_bombs.py::test_a_zarr_chunk_gives_no_more_than_a_chunk_has",
     ),
 )
+
+
+def control_tasks(
+    options: argparse.Namespace,
+) -> Iterator[tuple[str, Callable[[Path], list[Trial]]]]:
+    """Yield the controls."""
+    for control in CONTROLS:
+        if options.cell in (None, control.name):
+            yield control.name, control.trials

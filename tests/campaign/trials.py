@@ -5,10 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
-import os
-import pickle
 import re
-import select
 import signal
 import time
 import traceback
@@ -19,8 +16,9 @@ import wkwdask
 from wkwdask.errors import FormatError, ReplacedError, WkwDaskError
 from wkwdask.runs import retries
 
-from . import system_calls
+from . import forks, system_calls
 from .power import Crashes
+from .results import Trial
 from .synced import stated_steps, violations
 from .system_calls import FAULTS, Fault, faults_of
 from .trees import Tree, differences, mixtures, restore, tree_of
@@ -63,25 +61,8 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Trial:
-    """What came of a point."""
-
-    place: str
-    """Job, and place of its fault."""
-    fault: str
-    name: str
-    """Name of the function, and of the system call."""
-    was_hit: bool
-    outcome: str
-    """How the job with the fault ended."""
-    problems: tuple[str, ...] = ()
-    is_lost: bool = False
-    """Whether voxels were lost or falsified."""
-
-
-@dataclass(frozen=True)
 class Ending:
-    """How a child ended."""
+    """How a job in a child ended."""
 
     error: str = ""
     """Type and text of its error; empty if there was none."""
@@ -93,36 +74,13 @@ class Ending:
     is_killed: bool = False
 
 
-def in_child(function: Callable[[], Any], limit_seconds: float = _LIMIT_SECONDS) -> Ending:
+def in_child(function: Callable[[], Any]) -> Ending:
     """Run a function in a forked child and return how it ended."""
-    reader, writer = os.pipe()
-    if (pid := os.fork()) == 0:
-        os.close(reader)
-        with contextlib.suppress(BaseException):
-            os.write(writer, pickle.dumps(_ending_of(function)))
-        os._exit(0)
-    os.close(writer)
-    try:
-        return _received(pid, reader, limit_seconds)
-    finally:
-        os.close(reader)
-
-
-def _received(pid: int, reader: int, limit_seconds: float) -> Ending:
-    data, end = b"", time.monotonic() + limit_seconds
-    while True:
-        if not select.select([reader], [], [], max(0.0, end - time.monotonic()))[0]:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            return Ending(f"did not end within {limit_seconds:.0f} s", is_ours=False)
-        piece = os.read(reader, 1 << 20)
-        if not piece:
-            break
-        data += piece
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    if data:
-        return pickle.loads(data)
-    return Ending(is_killed=code == -signal.SIGKILL, error=f"exit code {code}", is_ours=code == -9)
+    ending = forks.in_child(lambda: _ending_of(function), _LIMIT_SECONDS)
+    if ending.error:
+        is_killed = ending.code == -signal.SIGKILL
+        return Ending(ending.error, is_ours=is_killed, is_killed=is_killed)
+    return ending.value
 
 
 def _ending_of(function: Callable[[], Any]) -> Ending:
@@ -137,7 +95,7 @@ def _ending_of(function: Callable[[], Any]) -> Ending:
             f"{type(error).__name__}: {error}" + ("" if is_ours else _trace(error)),
             is_ours,
             isinstance(error, (wkwdask.ExistsError, wkwdask.MissingError)),
-            system_calls.has_hit(),
+            value=system_calls.has_hit(),
         )
 
 
