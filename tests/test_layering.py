@@ -429,6 +429,7 @@ NAMES_FORMATS = {
     "viewer.demo": "makes a dataset of WEBKNOSSOS",
     "viewer.layers": "serves layers as Zarr",
     "viewer.mesh_picture": "meshes",
+    "viewer.client_state": "the scheme of meshes",
     "xarray.accessor": "xarray's accessor",
     "xarray.backend": "xarray's engines",
     # pictures and arrays in files, which no registry lists

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -53,11 +54,34 @@ def test_first_state(dataset):
         ("color", "image"),
         ("cells", "segmentation"),
     ]
-    assert [layer["source"].partition("://")[0] for layer in state["layers"]] == ["zarr3", "zarr3"]
+    sources = [url for layer in state["layers"] for url in layer["source"]]
+    assert [url.partition("://")[0] for url in sources] == ["zarr3", "zarr3"]
     assert state["position"] == [132.5, 59.5, 37.5]
     assert state["dimensions"] == {"x": [11e-9, "m"], "y": [11e-9, "m"], "z": [22e-9, "m"]}
     low, high = state["layers"][0]["shaderControls"]["normalized"]["range"]
     assert 1 <= low < 20 < 235 < high <= 255
+
+
+@pytest.mark.parametrize("path", ["./cells/mesh", "../outside"])
+def test_meshes_that_the_dataset_names_are_a_second_source(dataset, tmp_path, path):
+    folder = tmp_path / "ds"
+    shutil.copytree(dataset, folder)
+    document = json.loads((folder / "datasource-properties.json").read_text())
+    mesh = {"name": "mesh", "path": path, "dataFormat": "neuroglancerPrecomputed"}
+    document["dataLayers"][1]["attachments"] = {"meshes": [mesh]}
+    (folder / "datasource-properties.json").write_text(json.dumps(document))
+    (folder / path).mkdir()
+    (folder / path / "info").write_text('{"@type": "neuroglancer_multilod_draco"}')
+    with wkwdask.view(folder) as view:
+        cells = _state_of(view)["layers"][1]["source"]
+        if path.startswith(".."):  # files beside the dataset are not served
+            assert len(cells) == 1
+            return
+        assert [url.partition("://")[0] for url in cells] == ["zarr3", "precomputed"]
+        with urlopen(
+            cells[1].partition("://")[2].replace("DATA", f"{view.url}data") + "info"
+        ) as info:
+            assert json.load(info) == {"@type": "neuroglancer_multilod_draco"}
 
 
 def test_options_of_the_first_view(dataset):

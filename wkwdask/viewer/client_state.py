@@ -21,8 +21,8 @@ _MOST_VOXELS_PER_PIXEL = 4
 def make_state(
     layers: Sequence[ShownLayer], position: Vec3 | None, shader: str | None
 ) -> JsonObject:
-    """Return a state whose sources are the numbers of layers: segmentations over images, around the
-    middle of the first layer."""
+    """Return a state whose sources are the numbers of layers, with those of their meshes behind all
+    layers: segmentations over images, around the middle of the first layer."""
     size = next((layer.voxel_size_nm for layer in layers if layer.voxel_size_nm is not None), None)
     box = layers[0].box
     smallest = min(size or (1.0,))
@@ -31,7 +31,12 @@ def make_state(
     most = _MOST_VOXELS_PER_PIXEL * max(layers[0].coarsest.box.mag.factors)
     center = [t + n // 2 + 0.5 for t, n in zip(box.topleft, box.size, strict=True)]
     order = sorted(range(len(layers)), key=lambda n: layers[n].is_segmentation)
-    entries = [{"source": n, **_layer(layers[n], shader)} for n in order]
+    with_meshes = [n for n, layer in enumerate(layers) if layer.meshes is not None]
+    meshes = {n: len(layers) + k for k, n in enumerate(with_meshes)}
+    entries = [
+        {"source": [n, meshes[n]] if n in meshes else [n], **_layer(layers[n], shader)}
+        for n in order
+    ]
     for name in {entry["name"] for entry in entries}:
         # several datasets may have layers of one name
         same = [entry for entry in entries if entry["name"] == name]
@@ -81,8 +86,9 @@ _RGB_SHADER = (
 def format_page(state: JsonObject, layers: Sequence[ShownLayer]) -> bytes:
     """Return a page that opens the client with a state. The page knows its own URL, which the
     server does not know behind a proxy."""
+    schemes = [layer.scheme for layer in layers] + ["precomputed"] * len(layers)
     entries = [
-        {**entry, "source": f"{layers[entry['source']].scheme}://{_DATA}/{entry['source']}/"}
+        {**entry, "source": [f"{schemes[n]}://{_DATA}/{n}/" for n in entry["source"]]}
         for entry in state["layers"]
     ]
     # no text may end the script
@@ -95,7 +101,8 @@ _PAGE = """<!DOCTYPE html>
 <meta charset="utf-8"><title>wkwdask view</title>
 <script>
 const state = {state};
-for (const layer of state.layers) layer.source = layer.source.replace("{data}", new URL("data", location.href).href);
+const data = new URL("data", location.href).href;
+for (const layer of state.layers) layer.source = layer.source.map((url) => url.replace("{data}", data));
 location.replace("v/0/#!" + encodeURIComponent(JSON.stringify(state)));
 </script>
 """  # noqa: E501

@@ -16,6 +16,7 @@ from wkwdask.formats.roots import check_served, root_of
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.store.content import ContentSource, served_folder
 from wkwdask.store.paths import is_on_disk, is_remote
+from wkwdask.store.store import open_store
 from wkwdask.viewer.slices import is_segmentation, read_slice
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ class ShownLayer:
     """Coarsest mag, from which the contrast is sampled."""
     sampled: BoundingBox
     """Box with the slice of the sample [voxels of mag 1]."""
+    meshes: ContentSource | None = None
+    """Folder of meshes that the files of the source do not name."""
 
     def contrast(self) -> tuple[float, float] | None:
         """Return the range of most values in a slice through the middle, None if it has no two
@@ -120,9 +123,19 @@ def _shown(image: Image, mag: Mag | None) -> ShownLayer | None:
         )
         scheme, is_decoded = "zarr3", served.is_decoded
     box = finest.box.in_mag(MAG_1)
+    meshes = _meshes_of(image) if has_labels and stored is None else None
     return ShownLayer(
-        image.name, source, scheme, has_labels, is_rgb, is_decoded, box, size, coarsest, box
+        image.name, source, scheme, has_labels, is_rgb, is_decoded, box, size, coarsest, box, meshes
     )
+
+
+def _meshes_of(image: Image) -> ContentSource | None:
+    """Return the folder of meshes that a document names, None if there is none, or if it lies
+    outside of what the document describes."""
+    folder = format_of_image(image).mesh_folder(image)
+    if folder is None or (not image.allow_external and root_of(image).outside(folder)):
+        return None
+    return served_folder(folder, {}, open_store(folder))
 
 
 def shown_array(

@@ -223,8 +223,9 @@ def view(
         for each in layers
         if each.is_decoded
     ]
+    meshes = [each.meshes for each in layers if each.meshes is not None]
     server = ViewerServer(
-        [each.source for each in layers],
+        [*(each.source for each in layers), *meshes],
         make_page,
         client,
         port=port,
