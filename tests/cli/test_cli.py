@@ -170,10 +170,11 @@ def test_dry_run_of_several_layers(dataset, call):
 @pytest.mark.parametrize(
     "other", [("--update",), ("--update-content",), ("--bounding-box", "5,6,7,9,9,9")]
 )
-def test_dry_run_of_an_update_is_rejected(dataset, call, other):
-    code, _, err = call("pyramid", dataset, "--layer", "color", "--dry-run", *other)
-    assert code == 2
-    assert "--dry-run shows the plan of a whole pyramid, not of an update" in err
+def test_dry_run_of_an_update(dataset, call, other):
+    assert call("pyramid", dataset, "--layer", "color", "--mags", "2-2-1")[0] == 0
+    code, out, _ = call("pyramid", dataset, "--layer", "color", "--dry-run", *other)
+    assert code == 0
+    assert ("nothing to do" if other == ("--update",) else "\nwrites   up to ") in out
 
 
 def test_resume(dataset, call):

@@ -379,6 +379,28 @@ def test_a_plan_states_the_requests_of_a_job(bucket, kind):
     assert f"{writes:,} that write and {reads:,} that read" in str(plan)
 
 
+@pytest.mark.parametrize("kind", KINDS[:2])
+def test_a_plan_of_an_update_states_its_files_and_requests(bucket, kind):
+    save(kind, np.repeat(np.repeat(VOXELS, 4, axis=1), 4, axis=2))
+    pyramid(kind)
+    change_a_corner(kind)
+    before = dict(memory_bucket._objects)
+    plan = wkwdask.plan_pyramid(IMAGE[kind], update=True)
+    assert memory_bucket._objects == before
+    writes, _ = plan.requests
+    bucket.requests = []
+    report = update(kind)
+    copied = sum(mag.copied for mag in plan.mags)
+    written = sum(mag.files for mag in report.mags)
+    assert written <= plan.files + copied <= 1.3 * written  # of small files, not of whole shards
+    made = [name for name, _ in bucket.requests]
+    # S3 takes three requests for a copy, the bucket in memory one
+    written = made.count("put_once") + made.count("delete") + 3 * made.count("copy_once")
+    assert made.count("copy_once") == copied
+    assert written / 1.3 < writes < 1.3 * written
+    assert f"about {writes:,} that write" in str(plan)
+
+
 def test_replaced_levels_stay_for_a_grace(bucket):
     save("precomputed")
     opened = wkwdask.open(IMAGE["precomputed"], mag=1)

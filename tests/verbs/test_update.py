@@ -163,6 +163,34 @@ def test_changed_file_rebuilds_the_files_above_it(dataset, other_files, schedule
     assert "nothing to do" in wkwdask.build_pyramid(dataset, update=True).note
 
 
+@pytest.mark.parametrize(
+    ("options", "paths"),
+    [
+        ({"update": True}, above((5, 3, 2))),
+        ({"bounding_box": (43, 24, 21, 1, 1, 1)}, above((5, 3, 2))),
+        ({"update": "content"}, None),
+    ],
+)
+def test_the_plan_of_an_update(dataset, other_files, options, paths):
+    assert "nothing to do" in str(wkwdask.plan_pyramid(dataset, update=True))
+    replace(dataset, (5, 3, 2), other_files)
+    before = states(dataset)
+    plan = wkwdask.plan_pyramid(dataset, **options)
+    assert states(dataset) == before
+    report = wkwdask.build_pyramid(dataset, **options)
+    rebuilt = [(mag.path, mag.files) for mag in report.mags]
+    if paths is None:
+        assert all(m.files >= n for m, (_, n) in zip(plan.mags, rebuilt, strict=True))
+    else:
+        assert [(mag.folder, mag.files) for mag in plan.mags] == rebuilt
+        assert plan.tasks == plan.files == len(paths)
+        written = sum(mag.nbytes for mag in report.mags)
+        assert plan.nbytes_out / 1.5 < written < 1.5 * plan.nbytes_out
+    assert plan.voxel_nbytes_in >= report.nbytes_in
+    assert f"up to {plan.files} files, about" in str(plan)
+    assert "free" in str(plan)
+
+
 def test_touched_file_changes_no_bytes_above_it(dataset):
     os.utime(source_file(dataset, (5, 3, 2)))
     before = states(dataset)

@@ -29,11 +29,15 @@ from wkwdask.runs.report import Report, merge_reports
 from wkwdask.runs.staged import join_interrupted_call
 from wkwdask.verbs.estimate import PyramidPlan, estimate_pyramid
 from wkwdask.verbs.pyramid import Pyramid, PyramidOptions, lay_out_pyramid
+from wkwdask.verbs.update.estimate import UpdatePlan, estimate_update
 from wkwdask.verbs.update.plan import lay_out_update
 from wkwdask.verbs.upsample import UpsampleOptions, lay_out_upsample
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from wkwdask.verbs.update.in_place import Update
+    from wkwdask.verbs.update.new_levels import SwitchedUpdate
 
 _PYRAMID_OPTIONS = {each.name for each in fields(PyramidOptions)} - {"stored"}
 
@@ -175,9 +179,7 @@ def build_pyramid(
         raise ValueError("layer= names no layer")
     pyramid_options = _pyramid_options(url, names, arguments)
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
-    if update not in (True, False, "content"):
-        raise ValueError(f'update must be True, False or "content", got {update!r}')
-    if not update and box is None:
+    if not _is_update(update, box):
         pyramids = [
             _with_warnings(
                 lay_out_pyramid(url, name, pyramid_options, existing, num_sharing_workers())
@@ -198,19 +200,7 @@ def build_pyramid(
                     for pyramid in pyramids
                 ]
             )
-    if existing != "error":
-        raise ValueError(
-            f"existing={existing!r} is for building a pyramid, update= and bounding_box= change an "
-            "existing one; use one or the other"
-        )
-    if update == "content" and box is not None:
-        raise ValueError(
-            'update="content" rebuilds everything, bounding_box= a part; use one or the other'
-        )
-    updates = (
-        lay_out_update(url, name, pyramid_options, by_content=update == "content", box=box)
-        for name in names
-    )
+    updates = _lay_out_updates(url, names, pyramid_options, update, box, existing)
     return merge_reports(
         [
             run_plan(work, force_space=force_space) if isinstance(work, Plan) else run_work(work)
@@ -221,7 +211,7 @@ def build_pyramid(
 
 def plan_pyramid(
     url: str | os.PathLike[str], layer: str | None = None, **options: Any
-) -> PyramidPlan:
+) -> PyramidPlan | UpdatePlan:
     """Estimate the work of :func:`build_pyramid` for the same arguments, without writing anything.
 
     ``wkwdask pyramid --dry-run`` prints the same plan.
@@ -233,12 +223,13 @@ def plan_pyramid(
     layer : str, optional
         The layer; may be omitted if there is only one.
     **options
-        As for :func:`build_pyramid`, except ``update`` and ``bounding_box``.
+        As for :func:`build_pyramid`.
 
     Returns
     -------
-    PyramidPlan
-        Tasks, files, bytes, memory and time of the job. ``print()`` shows it as text.
+    PyramidPlan or UpdatePlan
+        Tasks, files, bytes, memory and time of the job; of an update the files to rebuild and to
+        copy, and their bytes. ``print()`` shows it as text.
 
     Raises
     ------
@@ -259,16 +250,16 @@ def plan_pyramid(
 
     if layer is not None and not isinstance(layer, str):
         raise TypeError(f"layer must be the name of one layer, got {layer!r}")
-    if options.keys() & {"update", "bounding_box"}:
-        raise TypeError(
-            "plan_pyramid() plans whole pyramids: update= and bounding_box= are for build_pyramid()"
-        )
     existing = options.pop("existing", "error")
     options.pop("force_space", None)  # for the job alone
+    update, box = options.pop("update", False), options.pop("bounding_box", None)
+    box = None if box is None else BoundingBox.parse(box)
+    pyramid_options = _pyramid_options(url, [layer], options)
+    if _is_update(update, box):
+        (work,) = _lay_out_updates(url, [layer], pyramid_options, update, box, existing)
+        return estimate_update(work, num_workers(), by_content=update == "content", box=box)
     plan = _with_warnings(
-        lay_out_pyramid(
-            url, layer, _pyramid_options(url, [layer], options), existing, num_sharing_workers()
-        )
+        lay_out_pyramid(url, layer, pyramid_options, existing, num_sharing_workers())
     )
     return estimate_pyramid(plan, num_workers())
 
@@ -391,6 +382,37 @@ def upsample(
     return run_plan(
         lay_out_upsample(url, layer, upsample_options, existing, num_workers()),
         force_space=force_space,
+    )
+
+
+def _is_update(update: bool | str, box: BoundingBox | None) -> bool:
+    """Return whether a call changes existing mags."""
+    if update not in (True, False, "content"):
+        raise ValueError(f'update must be True, False or "content", got {update!r}')
+    return bool(update) or box is not None
+
+
+def _lay_out_updates(
+    url: str | os.PathLike[str],
+    layers: Iterable[str | None],
+    options: PyramidOptions,
+    update: bool | str,
+    box: BoundingBox | None,
+    existing: str,
+) -> Iterator[Update | SwitchedUpdate]:
+    """Plan the update of each layer, once it is needed."""
+    if existing != "error":
+        raise ValueError(
+            f"existing={existing!r} is for building a pyramid, update= and bounding_box= change an "
+            "existing one; use one or the other"
+        )
+    if update == "content" and box is not None:
+        raise ValueError(
+            'update="content" rebuilds everything, bounding_box= a part; use one or the other'
+        )
+    return (
+        lay_out_update(url, name, options, by_content=update == "content", box=box)
+        for name in layers
     )
 
 

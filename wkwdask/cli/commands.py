@@ -133,7 +133,6 @@ def pyramid(
     align_with: str | None,
     update: bool,
     update_content: bool,
-    bounding_box: Any,
     dry_run: bool,
     **options: Any,
 ) -> Any:
@@ -148,29 +147,21 @@ def pyramid(
       wkwdask pyramid dataset --all-layers
       wkwdask pyramid dataset/segmentation --coarsest 16-16-4 --overwrite
       wkwdask pyramid dataset/segmentation --mags 4-4-1,8-8-2 --ignore-zero
-      wkwdask pyramid dataset/segmentation --update
+      wkwdask pyramid dataset/segmentation --update --dry-run
       wkwdask pyramid folder-without-json --method mode
       wkwdask pyramid precomputed://neurons
     """
     if all_layers and layers:
         raise click.UsageError("use --layer or --all-layers, not both")
-    if dry_run and (update or update_content or bounding_box):
-        raise click.UsageError("--dry-run shows the plan of a whole pyramid, not of an update")
     names: list[Any]
     names, left_out = _all_layers(path) if all_layers else (list(layers), [])
     options["align_with"] = {None: True, "none": False}.get(align_with, align_with)
+    options["update"] = "content" if update_content else update
     if dry_run:
         return lambda: _without(
             [wkwdask.plan_pyramid(path, name, **options) for name in names or [None]], left_out
         )
-    build = partial(
-        wkwdask.build_pyramid,
-        path,
-        names or None,
-        update="content" if update_content else update,
-        bounding_box=bounding_box,
-        **options,
-    )
+    build = partial(wkwdask.build_pyramid, path, names or None, **options)
     return partial(_build_without, build, left_out) if left_out else build
 
 

@@ -46,7 +46,7 @@ _JOB_WRITES, _JOB_READS = 30, 30  # in a bucket beside those of the files, as co
 _USD_PER_1000_WRITES, _USD_PER_1000_READS = 0.005, 0.0004
 
 
-class _Plan(Card):
+class Estimate(Card):
     """Base of estimates: a list of mags, and what they need in total."""
 
     __slots__ = ()
@@ -91,7 +91,7 @@ class _Plan(Card):
         scratch, needed = self.scratch_nbytes, format_nbytes(self.nbytes_out + self.scratch_nbytes)
         totals = {
             "reads": self._reads(),
-            "writes": _files_text(self.files, self.nbytes_out)
+            "writes": files_text(self.files, self.nbytes_out)
             + (f"; sets aside up to about {format_nbytes(scratch)}" if scratch else ""),
         }
         place = self.mags[0].folder if self.mags else ""
@@ -119,7 +119,7 @@ class _Plan(Card):
         return [f"{name:<{max(9, width)}}{text}" for name, text in totals.items()]
 
 
-def _files_text(files: int, nbytes: int) -> str:
+def files_text(files: int, nbytes: int) -> str:
     return f"up to {counted(files, 'file')}, about {format_nbytes(nbytes)}"
 
 
@@ -161,7 +161,7 @@ class MagPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class PyramidPlan(_Plan):
+class PyramidPlan(Estimate):
     """Estimate of a pyramid."""
 
     source: str
@@ -204,7 +204,7 @@ class PyramidPlan(_Plan):
             f"  mag {entry.reads} -> {', '.join(entry.makes)}: {_regions_text(entry, ' voxels')}"
             for entry in self.passes
         ]
-        lines += [f"  {mag.folder}: {_files_text(mag.files, mag.nbytes)}" for mag in self.mags]
+        lines += [f"  {mag.folder}: {files_text(mag.files, mag.nbytes)}" for mag in self.mags]
         return "\n".join([*lines, *self._aligned_totals(), *self.notes])
 
     def _reads(self) -> str:
@@ -282,12 +282,12 @@ def estimate_pyramid(pyramid: Pyramid, workers: int) -> PyramidPlan:
         notes=(
             *filter(None, [pyramid.placed_as]),
             *space_problems(staged.parent, nbytes_out + scratch, files_out),
-            *_start_notes(staged),
+            *start_notes(staged),
         ),
     )
 
 
-def _start_notes(staged: StagedMags) -> list[str]:
+def start_notes(staged: StagedMags) -> list[str]:
     """Return the reason why the job could not start now, and the progress of an interrupted one."""
     notes = []
     try:
@@ -381,7 +381,7 @@ class ConvertedMag:
 
 
 @dataclass(frozen=True, slots=True)
-class ConversionPlan(_Plan):
+class ConversionPlan(Estimate):
     """Estimate of a conversion."""
 
     mags: tuple[ConvertedMag, ...]
@@ -415,7 +415,7 @@ class ConversionPlan(_Plan):
             shards = f", shards of {_shape_text(mag.shard_shape)}" if mag.shard_shape else ""
             lines.append(
                 f"{mag.folder}: {_shape_text(mag.size)} voxels{shards}, {_regions_text(mag)}, "
-                f"{_files_text(mag.files, mag.nbytes)}"
+                f"{files_text(mag.files, mag.nbytes)}"
             )
             lines += [f"  {mag.path}"] if mag.path else []
         lines += self._aligned_totals()
@@ -483,7 +483,7 @@ def _estimate_job(planned: Import | Rechunk) -> ConvertedMag:
     notes = (
         *planned.remarks,
         *space_problems(staged.parent, nbytes * (2 if joins else 1), files),
-        *_start_notes(staged),
+        *start_notes(staged),
     )
     seconds += _SECONDS_PER_TASK * job.num_tasks
     return ConvertedMag(
