@@ -460,6 +460,27 @@ def test_missing_mags_are_not_updated(tmp_path):
     assert sorted(os.listdir(dataset / "color")) == ["1", "2"]
 
 
+def test_mags_above_a_removed_mag_need_it(dataset):
+    wkwdask.rm(dataset, mags="2-2-1")
+    remedy = r'build_pyramid\(mags="2-2-1", method="mean"\) builds it again, and then update=True'
+    message = f"mag 4-4-2 was made from mag 2-2-1, which does not exist; {remedy}"
+    for update in (True, "content"):
+        with pytest.raises(MissingError, match=message):
+            wkwdask.build_pyramid(dataset, update=update)
+    wkwdask.build_pyramid(dataset, mags="2-2-1", method="mean")
+    wkwdask.build_pyramid(dataset, update=True)
+    check_equals_new_build(dataset)
+
+
+def test_mags_above_a_mag_of_another_source(dataset):
+    wkwdask.upsample(dataset, source="16-16-4", mags="2-2-1", existing="overwrite")
+    message = "mag 4-4-2 was made from mag 2-2-1, which build_pyramid did not make from mag 1: name"
+    with pytest.raises(MissingError, match=message):
+        wkwdask.build_pyramid(dataset, update=True)
+    report = wkwdask.build_pyramid(dataset, update=True, finest="2-2-1")
+    assert [Path(mag.path).name for mag in report.mags] == ["4-4-2", "16-16-4"]
+
+
 def test_update_with_another_method_is_refused(dataset, other_files):
     replace(dataset, (5, 3, 2), other_files)
     for options, asked in (

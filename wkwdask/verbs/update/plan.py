@@ -33,9 +33,10 @@ from wkwdask.verbs.update.provenance import (
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Iterable
 
     from wkwdask.geometry.bounding_box import BoundingBox
-    from wkwdask.geometry.mag import Mag
+    from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.image import Image
     from wkwdask.model.volume import Volume
     from wkwdask.verbs.pyramid import PyramidOptions
@@ -158,8 +159,9 @@ def _choose_existing_mags(layer: Image, source: Volume, options: PyramidOptions)
             mag for mag, folder in layer.mags.items() if mag != finest and is_beside(layer, folder)
         ]
         above = [mag for mag in local if made_from(layer, mag, finest) is not None]
-        mags = sorted(above, key=lambda mag: (mag.x * mag.y * mag.z, mag.factors))
+        mags = sorted(above, key=_fineness)
         if not mags:
+            _check_chains(layer, local, finest)
             origins = sorted(
                 {
                     ladder[0].name
@@ -193,6 +195,30 @@ def _choose_existing_mags(layer: Image, source: Volume, options: PyramidOptions)
             f"first{_unusable(layer)}"
         )
     return mags
+
+
+def _check_chains(layer: Image, mags: Iterable[Mag], finest: Mag) -> None:
+    """Raise an error for a mag of a pyramid of the finest mag, whose own source is not made from
+    that any more."""
+    for mag in sorted(mags, key=_fineness):
+        settings = settings_of_mag(layer, mag)
+        ladder = recorded_ladder(settings)
+        if mag not in ladder[1:] or ladder[0] != finest:
+            continue
+        finer = ladder[ladder.index(mag, 1) - 1]
+        made = f"{layer.folder}: mag {mag} was made from mag {finer}, which"
+        if finer in layer.mags:
+            raise MissingError(
+                f"{made} build_pyramid did not make from mag {finest}: name it with finest="
+            )
+        raise MissingError(
+            f'{made} does not exist; build_pyramid(mags="{finer}", method="{settings["method"]}") '
+            "builds it again, and then update=True rebuilds the mags that were made from it"
+        )
+
+
+def _fineness(mag: Mag) -> tuple[int, Vec3]:
+    return mag.x * mag.y * mag.z, mag.factors
 
 
 def _unusable(image: Image) -> str:
