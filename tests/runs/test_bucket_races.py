@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from unittest import mock
 
 import dask
@@ -24,7 +25,7 @@ from wkwdask.errors import (
     WkwDaskError,
 )
 from wkwdask.formats.opening import find
-from wkwdask.runs import cleaning, garbage
+from wkwdask.runs import cleaning, garbage, job_folder
 from wkwdask.store import leases
 from wkwdask.store.locks import locks_of
 from wkwdask.store.objects import line_objects, memory_bucket
@@ -188,6 +189,47 @@ def _contents(bucket):
         for url, found in bucket.snapshot().items()
         if "/.wkwdask-" not in url and "wkwdask-lock" not in url
     }
+
+
+@pytest.mark.parametrize("takes_lease", [True, False], ids=["", "control"])
+def test_a_process_that_wakes_up_while_its_job_is_cleaned(bucket, monkeypatch, takes_lease):
+    """A job commits in its lease, which clean takes over before it asks what is listed, and before
+    it deletes. Without that, which is the control, clean deletes what the process has published in
+    between."""
+    if not takes_lease:
+        monkeypatch.setattr(job_folder, "_taken_over", lambda *_: contextlib.nullcontext())
+    delete_level, woken = job_folder.delete_level, []
+
+    def wake_then_delete(place):
+        bucket.may_go_on.set()
+        end = time.monotonic() + 20
+        while not ends and time.monotonic() < end:
+            time.sleep(0.001)
+        woken.append(ends[0])
+        delete_level(place)
+
+    monkeypatch.setattr(job_folder, "delete_level", wake_then_delete)
+    save()
+    start = bucket.snapshot()
+    bucket.requests = []
+    JOBS["replace"]()
+    number, lost = len(bucket.requests), []
+    for n in range(number // 3, number, 2):
+        bucket.restore(start)
+        with bucket.paused_at(n, JOBS["replace"]) as ends:
+            wkwdask.clean(IMAGE)
+        try:
+            found = wkwdask.read(IMAGE, mag=1)
+        except MissingError:  # the document names the level
+            lost.append(n)
+        else:
+            assert any(np.array_equal(found, each) for each in (VOXELS, REVERSED))
+    if takes_lease:
+        assert not lost
+        assert set(woken) == {LockedError}
+    else:
+        assert lost
+        assert None in woken
 
 
 # ------------------------------------------------------------------------------------------------
