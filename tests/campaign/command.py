@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import pkgutil
+import resource
 import select
 import subprocess
 import sys
@@ -101,7 +102,7 @@ def _run(options: argparse.Namespace) -> int:
         if options.list:
             print(part, *sorted({f"    {name}" for name, _ in tasks}), sep="\n")
             continue
-        started, before = time.monotonic(), len(trials)
+        started, used, before = time.monotonic(), _cpu_seconds(), len(trials)
         for name, found in _in_forks(tasks, options):
             if isinstance(found, str):
                 failed += 1
@@ -114,10 +115,19 @@ def _run(options: argparse.Namespace) -> int:
                     print(f"    {trial.name}, {trial.outcome}")
                     print(*(f"    {problem}" for problem in trial.problems), sep="\n", flush=True)
         number = sum(trial.number for trial in trials[before:])
-        print(f"{part}: {number} points, {time.monotonic() - started:.0f} s", flush=True)
+        seconds, used = time.monotonic() - started, _cpu_seconds() - used
+        print(f"{part}: {number} points, {seconds:.0f} s, {used:.0f} CPU seconds", flush=True)
+    if options.list:
+        return 0
     print(format_table(trials))
     print(f"seed {options.seed}; {failed} tasks could not be run")
     return 1 if failed or any(trial.problems for trial in trials) else 0
+
+
+def _cpu_seconds() -> float:
+    """Return what the children of this process used that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def _in_forks(
