@@ -81,7 +81,7 @@ def faults_at_calls(
 
     def trials(folder: Path) -> list[Trial]:
         rng = random.Random(seed)
-        jobs = _undisturbed(cell, folder, rng)
+        jobs = undisturbed(cell, folder, rng)
         prepare()
         return [trial for known in jobs for trial in trials_of(known, -(-number // len(jobs)), rng)]
 
@@ -120,7 +120,7 @@ def power_losses(
 
     def trials(folder: Path) -> list[Trial]:
         rng = random.Random(seed)
-        jobs = _undisturbed(cell, folder, rng)
+        jobs = undisturbed(cell, folder, rng)
         prepare()
         return [trial for known in jobs for trial in losses_of(known, rng)]
 
@@ -137,7 +137,7 @@ def power_losses(
     return trials
 
 
-def _undisturbed(cell: Cell, folder: Path, rng: random.Random) -> list[Undisturbed]:
+def undisturbed(cell: Cell, folder: Path, rng: random.Random) -> list[Undisturbed]:
     """Record the jobs of a cell, and run each without a fault."""
     root, kept = folder / "root", folder / "kept"
     root.mkdir()

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 PARTS = (
     ("calls", "cells:system_call_tasks"),
     ("power", "cells:power_loss_tasks"),
+    ("requests", "bucket_requests:request_tasks"),
+    ("places", "places:place_tasks"),
     ("controls", "controls:control_tasks"),
 )
 """Parts of the campaign: name and function.

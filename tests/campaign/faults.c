@@ -1,5 +1,5 @@
 /* Library for LD_PRELOAD: counts the system calls that change files below one folder, injects a
-   fault at one of them, and can record all of them in memory.
+   fault at one of them, and can record all of them in memory. It can also shift the clock.
 
    Nothing happens until campaign_arm is called. A forked child inherits the counter and the record. */
 
@@ -15,10 +15,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/types.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { NONE, KILL, KILL_AFTER, FAIL, FAIL_AFTER, SHORT };
+enum { NONE, KILL, KILL_AFTER, FAIL, FAIL_AFTER, SHORT, JUMP, STOP };
+
+static volatile long clock_shift; /* seconds */
 
 static char root[4096];
 static size_t root_len;
@@ -127,6 +131,8 @@ static int next_fault(const char *call, int grows) {
   if (!is_hit || fault == NONE) return NONE;
   has_hit = 1;
   if (fault == KILL) kill(getpid(), SIGKILL), pause();
+  if (fault == JUMP) clock_shift += fault_errno;
+  if (fault == STOP) kill(getpid(), SIGSTOP);
   return fault;
 }
 
@@ -373,3 +379,26 @@ int mkdirat(int dirfd, const char *name, mode_t mode) {
   return after(kind, result);
 }
 int mkdir(const char *name, mode_t mode) { return mkdirat(AT_FDCWD, name, mode); }
+
+/* Shift the time of day. The monotonic clock and the times of files stay: they are no part of it. */
+void campaign_shift_clock(long seconds) { clock_shift = seconds; }
+
+int clock_gettime(clockid_t clock, struct timespec *now) {
+  REAL(clock_gettime);
+  int result = real(clock, now);
+  if (result == 0 && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE))
+    now->tv_sec += clock_shift;
+  return result;
+}
+int gettimeofday(struct timeval *now, void *zone) {
+  REAL(gettimeofday);
+  int result = real(now, zone);
+  if (result == 0) now->tv_sec += clock_shift;
+  return result;
+}
+time_t time(time_t *now) {
+  REAL(time);
+  time_t result = real(NULL) + clock_shift;
+  if (now) *now = result;
+  return result;
+}

@@ -58,6 +58,15 @@ class Child:
         """Kill the child."""
         os.kill(self._pid, signal.SIGKILL)
 
+    def wake(self) -> None:
+        """Let the child go on that was stopped."""
+        os.kill(self._pid, signal.SIGCONT)
+
+    def is_stopped(self) -> bool:
+        """Check whether a signal has stopped the child since the last time."""
+        options = os.WSTOPPED | os.WNOHANG
+        return os.waitid(os.P_PID, self._pid, options) is not None
+
     def poll(self, seconds: float = 0.0) -> Ending | None:
         """Wait for some output; return how the child ended, None while it runs."""
         late = time.monotonic() > self._end
@@ -77,13 +86,11 @@ class Child:
             return pickle.loads(self._data)
         return Ending(error=f"exit code {code}", code=code)
 
-
-def in_child(function: Callable[[], Any], limit_seconds: float) -> Ending:
-    """Run a function in a fork, and return how it ended."""
-    child = Child(function, limit_seconds)
-    while (ending := child.poll(1.0)) is None:
-        pass
-    return ending
+    def ended(self) -> Any:
+        """Wait for the end; return what :meth:`poll` does."""
+        while (ending := self.poll(1.0)) is None:
+            pass
+        return ending
 
 
 def _ending_of(function: Callable[[], Any]) -> Ending:

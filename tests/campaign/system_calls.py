@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -11,9 +12,13 @@ import subprocess
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SOURCE = Path(__file__).with_name("faults.c")
-_NONE, _KILL, _KILL_AFTER, _FAIL, _FAIL_AFTER, _SHORT = range(6)
+_NONE, _KILL, _KILL_AFTER, _FAIL, _FAIL_AFTER, _SHORT, _JUMP, _STOP = range(8)
 _WRITES = frozenset({"write", "pwrite", "copy"})
 _GROWS = _WRITES | {"open", "mkdir", "link", "rename", "exchange", "truncate"}
 
@@ -25,7 +30,7 @@ class Fault:
     name: str
     kind: int
     number: int = 0
-    """Error that the caller sees."""
+    """Error that the caller sees, or seconds by which the clock jumps."""
     persists: bool = False
     """Whether all later calls that need room fail too."""
     calls: frozenset[str] | None = None
@@ -34,7 +39,7 @@ class Fault:
     @property
     def is_harmless(self) -> bool:
         """Whether the job must succeed in spite of the fault."""
-        return self.kind == _SHORT
+        return self.kind in (_SHORT, _JUMP)
 
 
 FAULTS = {
@@ -53,6 +58,9 @@ FAULTS = {
 }
 """Faults by name. A write that is ``killed after`` has written half of its bytes."""
 NO_FAULT = Fault("none", _NONE)
+STOP = Fault("stopped", _STOP)
+CLOCK_AHEAD = Fault("clock jumps ahead", _JUMP, 86_400)
+CLOCK_BACK = Fault("clock jumps back", _JUMP, -3600)
 
 
 def faults_of(call: str) -> list[Fault]:
@@ -94,6 +102,16 @@ def arm(root: str, at: int = 0, fault: Fault = NO_FAULT, *, keeps_data: bool = F
 
 def disarm() -> None:
     _library().campaign_disarm()
+
+
+@contextlib.contextmanager
+def shifted_clock(seconds: int) -> Iterator[None]:
+    """Shift the time of day in this process and its forks."""
+    _library().campaign_shift_clock(ctypes.c_long(seconds))
+    try:
+        yield
+    finally:
+        _library().campaign_shift_clock(ctypes.c_long(0))
 
 
 def has_hit() -> bool:

@@ -55,8 +55,6 @@ class Point:
     @classmethod
     def parse(cls, text: str) -> Point:
         job, call, fault = text.split(":")
-        if fault not in FAULTS:
-            raise ValueError(f"no fault {fault!r}, expected one of {', '.join(FAULTS)}")
         return cls(int(job), int(call), fault)
 
 
@@ -74,13 +72,24 @@ class Ending:
     is_killed: bool = False
 
 
-def in_child(function: Callable[[], Any]) -> Ending:
-    """Run a function in a forked child and return how it ended."""
-    ending = forks.in_child(lambda: _ending_of(function), _LIMIT_SECONDS)
-    if ending.error:
+class JobChild(forks.Child):
+    """A forked child that runs a job."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        super().__init__(lambda: _ending_of(function), _LIMIT_SECONDS)
+
+    def poll(self, seconds: float = 0.0) -> Ending | None:
+        """Wait for some output; return how the job ended, None while it runs."""
+        ending = super().poll(seconds)
+        if ending is None or not ending.error:
+            return None if ending is None else ending.value
         is_killed = ending.code == -signal.SIGKILL
         return Ending(ending.error, is_ours=is_killed, is_killed=is_killed)
-    return ending.value
+
+
+def in_child(function: Callable[[], Any]) -> Ending:
+    """Run a function in a forked child and return how it ended."""
+    return JobChild(function).ended()
 
 
 def _ending_of(function: Callable[[], Any]) -> Ending:
@@ -138,11 +147,13 @@ class Undisturbed:
         voxels = [{key: digests[key] for key in keys} for digests in (before, after)]
         return calls, [url for url in self._urls() if _faults_of(url) == []], voxels
 
-    def _digests(self) -> dict[tuple[str, str], str | None]:
-        """Read all mags of the images that the call names, and of those that may contain them."""
+    def images(self) -> list[str]:
+        """List the URLs that the call names, and of those that may contain them."""
         urls = {url for url in self._urls() if str(self.root) != _parent(url)}
-        urls |= {_parent(url) for url in urls}
-        return {key: _digest(*key) for key in itertools.product(sorted(urls), _MAGS)}
+        return sorted(urls | {_parent(url) for url in urls})
+
+    def _digests(self) -> dict[tuple[str, str], str | None]:
+        return {key: _digest(*key) for key in itertools.product(self.images(), _MAGS)}
 
     def _urls(self) -> Iterator[str]:
         """Yield the arguments of the call that are URLs in the folder."""
@@ -150,21 +161,23 @@ class Undisturbed:
             if str(self.root) in (text := str(value)) and "\n" not in text:
                 yield text
 
+    def draw_call(self, rng: random.Random) -> int:
+        """Draw a system call: each kind is as probable as any other."""
+        kind = rng.choice(sorted(set(self.calls)))
+        return rng.choice([n for n, name in enumerate(self.calls, 1) if name == kind])
+
     def points(self, number: int, rng: random.Random) -> list[Point]:
-        """Draw points: each kind of system call is as probable as any other."""
-        kinds = sorted(set(self.calls))
-        found = []
-        for _ in range(number if kinds else 0):
-            kind = rng.choice(kinds)
-            call = rng.choice([n for n, name in enumerate(self.calls, 1) if name == kind])
-            found.append(Point(self.job.number, call, rng.choice(faults_of(kind)).name))
-        return found
+        """Draw system calls and faults."""
+        calls = [self.draw_call(rng) for _ in range(number)]
+        return [
+            Point(self.job.number, call, rng.choice(faults_of(self.calls[call - 1])).name)
+            for call in calls
+        ]
 
     def try_point(self, point: Point) -> Trial:
         """Run the job with a fault, look at what is visible, and make the same call again."""
         fault = FAULTS[point.fault]
-        restore(self.job.before, self.root)
-        first = in_child(lambda: self._with_fault(point.call, fault))
+        first = self.run_with_fault(point.call, fault)
         problems = []
         if not first.is_ours:
             problems.append(f"the job ended badly: {first.error}")
@@ -176,10 +189,19 @@ class Undisturbed:
             f"{self.job.name}, {self.calls[point.call - 1]}",
             first.is_killed or bool(first.value),
             "killed" if first.is_killed else first.error or "succeeded",
-            *self._found(problems, is_complete=not first.error),
+            *self.compare(problems, is_complete=not first.error),
         )
 
-    def _found(self, problems: list[str], *, is_complete: bool) -> tuple[tuple[str, ...], bool]:
+    def start_with_fault(self, call: int, fault: Fault) -> JobChild:
+        """Start the job, which gets a fault at a system call."""
+        restore(self.job.before, self.root)
+        return JobChild(lambda: self._with_fault(call, fault))
+
+    def run_with_fault(self, call: int, fault: Fault) -> Ending:
+        """Run the job with a fault at a system call."""
+        return self.start_with_fault(call, fault).ended()
+
+    def compare(self, problems: list[str], *, is_complete: bool) -> tuple[tuple[str, ...], bool]:
         """Compare what is visible with the old and the new state, and make the same call again;
         return what is wrong, and whether voxels are lost."""
         seen = tree_of(self.root)
@@ -228,7 +250,7 @@ class Undisturbed:
             problems = (f"the job succeeded, but {self._unlike_new(seen)}",) if names else ()
             is_lost = bool(problems)
         else:
-            problems, is_lost = self._found([], is_complete=False)
+            problems, is_lost = self.compare([], is_complete=False)
             # a lock from before the start of the machine is dead
             problems = tuple(text for text in problems if not _LOCK_LEFT.fullmatch(text))
         return Trial(place, "power loss", self.job.name, True, "killed", problems, is_lost)

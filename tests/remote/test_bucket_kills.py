@@ -10,12 +10,12 @@ import signal
 from functools import partial
 
 import pytest
-from remote.bucket_processes import JOBS, image_in, new_image, run, start_image, visible
+from remote.bucket_checks import FAULTS, make_start, problems_of
+from remote.bucket_processes import JOBS, run, visible
 from support.buckets import gs_bucket, s3_bucket
-from support.proxy import After, Answer, Cut, Silence, Stale, proxy
+from support.proxy import After, Answer, Cut, proxy
 from support.warm_processes import WarmProcess
 
-import wkwdask
 from wkwdask.errors import WkwDaskError
 from wkwdask.store import leases
 from wkwdask.store.objects import remote
@@ -47,29 +47,14 @@ class Place:
         """Make a folder with the image on which a job works; the first one is copied."""
         folder = f"{self.bucket.url}/{next(_numbers)}"
         if name not in self._starts:
-            start_image(name, folder)
-            store = store_at(folder)
-            names = [
-                f"{above}/{each}".removeprefix(f"{folder}/")
-                for above, _, found in store.walk()
-                for each in found
-            ]
-            whole = dict(zip(names, store.read_whole(names, 1 << 24), strict=True))
-            self._starts[name] = whole, visible(folder), self._finished(name, folder)
+            self._starts[name] = make_start(name, folder)
             return self.folder(name)
-        for key, data in self._starts[name][0].items():
+        for key, data in self.start(name).objects.items():
             store_at(folder).put(key, data)
         return folder
 
-    def _finished(self, name, folder):
-        run(name, folder)
-        return visible(folder)
-
-    def before(self, name):
-        return self._starts[name][1]
-
-    def after(self, name):
-        return self._starts[name][2]
+    def start(self, name):
+        return self._starts[name]
 
     @contextlib.contextmanager
     def process(self, name, folder, tmp_path, fault=lambda number: None):
@@ -114,44 +99,6 @@ def chosen(number, count):
     return range(number) if IS_NIGHT else range(number // (2 * count), number, number // count)
 
 
-def problems_of(place, name, folder, when, *, is_cleaned=False):
-    if is_cleaned:
-        clean(folder)
-    remote._recent.clear()
-    seen = visible(folder)
-    first, new = place.after(name)
-    # the levels of a new image appear one job after the other, each of them whole
-    is_begun = seen[0] == first and (seen[1] or {}).items() <= (new or {}).items()
-    if seen not in (place.before(name), place.after(name)) and not is_begun:
-        yield f"{when}: a mixture is visible"
-    if is_cleaned and (left := records_in(folder)):
-        yield f"{when}: clean has left {left}"
-    with contextlib.suppress(WkwDaskError):  # of a removal that is complete
-        run(name, folder)
-    if visible(folder) != place.after(name):
-        yield f"{when}: the same call does not complete it"
-    clean(folder)
-    if visible(folder) != place.after(name):
-        yield f"{when}: clean removes what is listed"
-
-
-def clean(folder):
-    for image in (image_in(folder), new_image(folder)):
-        with contextlib.suppress(wkwdask.MissingError):
-            wkwdask.clean(image, grace_seconds=0)
-
-
-def records_in(folder):
-    """List what jobs keep while they run; empty if there is finished work, which can be resumed."""
-    found = [
-        f"{above}/{name}".removeprefix(folder)
-        for above, _, names in store_at(folder).walk()
-        for name in names
-        if ".wkwdask-job-" in f"{above}/{name}" or "-lock" in name
-    ]
-    return [] if any("/journal-" in path for path in found) else found
-
-
 @pytest.mark.parametrize("then", ["rerun", "clean"])
 @pytest.mark.parametrize("name", NAMES)
 def test_killed(place, name, then, tmp_path, monkeypatch):
@@ -171,7 +118,7 @@ def test_killed(place, name, then, tmp_path, monkeypatch):
 
             process.wait(_WAIT_SECONDS)
         when = f"killed at {n}, {is_done}"
-        problems += problems_of(place, name, folder, when, is_cleaned=then == "clean")
+        problems += problems_of(place.start(name), folder, when, is_cleaned=then == "clean")
     assert not problems, "\n".join(problems[:20])
 
 
@@ -197,29 +144,15 @@ def test_stopped_taken_over_and_woken_up(place, name, tmp_path, monkeypatch):
             with contextlib.suppress(WkwDaskError):
                 run(name, folder)
             remote._recent.clear()
-            if visible(folder) != place.after(name):
+            if visible(folder) != place.start(name).after:
                 problems.append(f"stopped at {n}: it was not taken over")
             process.send_signal(signal.SIGCONT)
             process.wait(_WAIT_SECONDS)
         remote._recent.clear()
-        if visible(folder) != place.after(name):
+        if visible(folder) != place.start(name).after:
             problems.append(f"woken up at {n}: it changed what was complete")
-        problems += problems_of(place, name, folder, f"woken up at {n}")
+        problems += problems_of(place.start(name), folder, f"woken up at {n}")
     assert not problems, "\n".join(problems[:20])
-
-
-FAULTS = {
-    "500": lambda: Answer(500),
-    "503": lambda: Answer(503),
-    "429": lambda: Answer(429),
-    "done, 500": lambda: After(Answer(500)),
-    "done, dropped": lambda: After(Cut()),
-    "done, silence": lambda: After(Silence()),
-    "done twice": lambda: After(),
-    "short body": lambda: Cut(5),
-    "stale": Stale,
-    "409": lambda: Answer(409, b"<Error><Code>ConditionalRequestConflict</Code></Error>"),
-}
 
 
 @pytest.mark.parametrize("kind", FAULTS)
@@ -246,6 +179,6 @@ def test_one_request_in_some_fails(place, kind, tmp_path):
 
 def problems_of_ended(place, name, folder, process):
     """A job that a fault ends leaves the image as it was, and is completed by the same call."""
-    if process.returncode == 0 and visible(folder) != place.after(name):
+    if process.returncode == 0 and visible(folder) != place.start(name).after:
         return ["it ended well, and is not complete"]
-    return list(problems_of(place, name, folder, "failed"))
+    return list(problems_of(place.start(name), folder, "failed"))

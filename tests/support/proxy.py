@@ -170,6 +170,9 @@ class Proxy:
                 if isinstance(fault, Cut) and fault.nbytes is None:
                     return
                 if isinstance(fault, Cut) or fault is None:
+                    if upstream is not None and upstream[0].at_eof():  # it was idle for long
+                        upstream[1].close()
+                        upstream = None
                     upstream = upstream or await asyncio.open_connection(
                         *self._server, limit=_PIECE_NBYTES
                     )
@@ -238,7 +241,8 @@ class Proxy:
         most: int | None,
     ) -> bool:
         """Pass an answer on; returns whether the connection is still of use."""
-        head = await _head(source)
+        if not (head := await _head(source)):
+            raise ConnectionResetError
         status, headers = _status(head)
         request.status = status
         writer.write(head[:-2] + _lines(self.added) + b"\r\n")
