@@ -29,6 +29,8 @@ PARTS = (
     ("power", "cells:power_loss_tasks"),
     ("requests", "bucket_requests:request_tasks"),
     ("places", "places:place_tasks"),
+    ("inputs", "inputs:input_tasks"),
+    ("chains", "chains:chain_tasks"),
     ("controls", "controls:control_tasks"),
 )
 """Parts of the campaign: name and function.

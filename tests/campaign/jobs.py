@@ -72,7 +72,7 @@ def all_cells() -> list[Cell]:
     for parameter in [*test_matrix.cells(), *test_foreign_forms.cells()]:
         names = [mark.name for mark in parameter.marks]
         if "xfail" not in names and all(
-            _is_installed(package)
+            is_installed(package)
             for mark in parameter.marks
             if mark.name == "needs"
             for package in mark.args
@@ -82,7 +82,7 @@ def all_cells() -> list[Cell]:
 
 
 @functools.cache
-def _is_installed(package: str) -> bool:
+def is_installed(package: str) -> bool:
     try:
         __import__(package)
     except ImportError:

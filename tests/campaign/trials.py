@@ -101,14 +101,14 @@ def _ending_of(function: Callable[[], Any]) -> Ending:
         system_calls.disarm()
         is_ours = isinstance(error, (WkwDaskError, OSError))
         return Ending(
-            f"{type(error).__name__}: {error}" + ("" if is_ours else _trace(error)),
+            f"{type(error).__name__}: {error}" + ("" if is_ours else trace_of(error)),
             is_ours,
             isinstance(error, (wkwdask.ExistsError, wkwdask.MissingError)),
             value=system_calls.has_hit(),
         )
 
 
-def _trace(error: BaseException) -> str:
+def trace_of(error: BaseException) -> str:
     return "\n" + "".join(traceback.format_exception(error)[-6:])
 
 

@@ -155,7 +155,9 @@ def finest_first(sizes: Sequence[Sequence[float] | None]) -> list[int]:
     for size in sizes:
         # Lengths are often rounded, which must not order levels of the same size.
         keys.append(
-            keys[-1] if size is None or min(size) <= 0 else round(sum(map(math.log2, size)), 2)
+            round(sum(map(math.log2, size)), 2)
+            if size is not None and all(length > 0 for length in size)
+            else keys[-1]
         )
     return sorted(range(len(sizes)), key=lambda n: keys[n + 1])
 

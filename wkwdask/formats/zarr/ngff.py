@@ -464,7 +464,7 @@ def _parse_level(entry: Mapping[str, Any], common: Sequence[Mapping[str, Any]]) 
 
 
 def _parse_numbers(value: Any) -> list[float] | None:
-    if not isinstance(value, list) or not all(map(is_number, value)):
+    if not isinstance(value, list) or not value or not all(map(is_number, value)):
         return None
     return [float(n) for n in value]
 
