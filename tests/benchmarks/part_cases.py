@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     from .data import Data
 
 _PARTS = {
-    "whole": "whole",
-    "box32": "200 boxes of 32^3",
-    "box64": "80 boxes of 64^3",
-    "xy": "50 slices xy",
+    "whole": (1, "whole"),
+    "box32": (200, "200 boxes of 32^3"),
+    "box64": (80, "80 boxes of 64^3"),
+    "xy": (50, "50 slices xy"),
 }
+"""How many parts are read, and their description."""
 _PEERS = {
     "zarr": [("zarrs", "zarrs_parts"), ("zarr", "zarr_parts")],
     "n5": [],
@@ -63,6 +64,7 @@ def _race(data: Data, layer: str, kind: tuple[str, str, bool], part: str) -> Rac
     """A reader, and reading by path, beside tensorstore, and the reader beside others."""
     name, compression, sharded = kind
     cube, layout = data.cube(layer), "shards" if sharded else "files"
+    count, described = _PARTS[part]
     if name == "precomputed":
         row, what = f"precomputed/boxes/{layer}/{layout}/{part}", layout
     elif name == "n5":
@@ -83,6 +85,7 @@ def _race(data: Data, layer: str, kind: tuple[str, str, bool], part: str) -> Rac
         "compression": compression,
         "sharded": sharded,
         "part": part,
+        "count": count,
     }
     units = tuple(
         Unit(label, work, options | {"folder": data.fresh(f"{row}-{n}")})
@@ -94,7 +97,7 @@ def _race(data: Data, layer: str, kind: tuple[str, str, bool], part: str) -> Rac
         Faster(1, 2, by_path),
         *(Faster(0, n) for n in range(3, len(units))),
     )
-    title = f"{name}: read {LABELS[layer]} {cube.edge}^3, {what}, {_PARTS[part]}"
+    title = f"{name}: read {LABELS[layer]} {cube.edge}^3, {what}, {described}"
     return Race(row, title, units, conclusions, (cube,))
 
 

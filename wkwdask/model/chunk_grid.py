@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -163,8 +163,18 @@ def from_cxyz(values: AnyArray, axes: str) -> AnyArray:
     >>> from_cxyz(np.zeros((2, 5, 4, 1)), "xy-c").shape
     (5, 4, 1, 2)
     """
-    named = values[tuple(slice(None) if letter in axes else 0 for letter in "cxyz")]
+    index, order, new = _named_axes(axes)
+    named: AnyArray = values[index].transpose(order)[new]
+    return named
+
+
+@lru_cache(maxsize=64)
+def _named_axes(axes: str) -> tuple[tuple[Any, ...], tuple[int, ...], tuple[Any, ...]]:
+    """Return an index, the order of axes and a second index that turn an array (c, x, y, z) to
+    named axes."""
     left = [letter for letter in "cxyz" if letter in axes]
-    order = [letter for letter in axes if letter != "-"]
-    named = named.transpose([left.index(letter) for letter in order])
-    return named[tuple(slice(None) if letter != "-" else np.newaxis for letter in axes)]
+    return (
+        tuple(slice(None) if letter in axes else 0 for letter in "cxyz"),
+        tuple(left.index(letter) for letter in axes if letter != "-"),
+        tuple(slice(None) if letter != "-" else np.newaxis for letter in axes),
+    )

@@ -59,11 +59,22 @@ def decoding_memory(nbytes: int) -> ByteArray:
     The first use of new memory often takes longer than decoding, because the system clears each
     page.
     """
+    return _thread_memory("decoded", nbytes)
+
+
+def encoding_memory(nbytes: int) -> ByteArray:
+    """Return memory of this thread to arrange the values of a chunk before they are compressed. It
+    is not that of :func:`decoding_memory`, where the values may come from."""
+    return _thread_memory("encoded", nbytes)
+
+
+def _thread_memory(name: str, nbytes: int) -> ByteArray:
     if nbytes > _LARGEST_REUSED:
         return np.empty(nbytes, np.uint8)
-    memory: ByteArray | None = getattr(_local, "memory", None)
+    memory: ByteArray | None = getattr(_local, name, None)
     if memory is None or memory.size < nbytes:
-        memory = _local.memory = np.empty(nbytes, np.uint8)
+        memory = np.empty(nbytes, np.uint8)
+        setattr(_local, name, memory)
     return memory[:nbytes]
 
 

@@ -167,23 +167,25 @@ class PyramidStream:
         pending = self._pending_brick(0, index)
         missing = {times(cell, chunk_shape) for cell in cells(box, chunk_shape)}
         num_chunks, memory = len(missing), None
+        factor, (x, y, z), (to_x, to_y, to_z) = plan_level.factor, box.topleft, box.bottomright
         for topleft, voxels in chunks:
             if memory is None:
                 memory = self._memory_of(pending, 0, index)
             missing.discard(topleft)
-            inside = BoundingBox(topleft, voxels.shape[1:], box.mag).intersection(box)
-            if voxels.shape[1:] == chunk_shape and all(
-                channel.flags.f_contiguous for channel in voxels
-            ):
-                self._reduce_channels(
-                    voxels, inside, topleft, memory, target_corner, plan_level.factor
-                )
+            # without objects for boxes, which would take as long as the reduction
+            a, b, c = topleft
+            low = max(x - a, 0), max(y - b, 0), max(z - c, 0)
+            _, i, j, k = voxels.shape
+            high = min(to_x - a, i), min(to_y - b, j), min(to_z - c, k)
+            if (i, j, k) == chunk_shape and voxels[0].flags.f_contiguous:
+                self._reduce_channels(voxels, low, high, topleft, memory, target_corner, factor)
                 continue
             # A chunk cut by the border of the volume may end inside a window, so it is padded to
             # its full shape. Only voxels inside the box count.
             padded = self._acquire(chunk_shape)
-            part_of_array(padded, inside, topleft)[...] = part_of_array(voxels, inside, topleft)
-            self._reduce_channels(padded, inside, topleft, memory, target_corner, plan_level.factor)
+            inside: tuple[Any, ...] = (..., *map(slice, low, high))
+            padded[inside] = voxels[inside]
+            self._reduce_channels(padded, low, high, topleft, memory, target_corner, factor)
             _free_bricks.add(padded)
         # Chunks that were not pushed are zero. Memory that was used before holds old voxels, so
         # they are cleared.
@@ -209,7 +211,8 @@ class PyramidStream:
             target_corner = times(index, plan_level.brick_shape)
             self._reduce_channels(
                 memory,
-                box,
+                minus(box.topleft, corner),
+                minus(box.bottomright, corner),
                 corner,
                 self._memory_of(pending, level, index),
                 target_corner,
@@ -273,14 +276,15 @@ class PyramidStream:
     def _reduce_channels(
         self,
         memory: AnyArray,
-        box: BoundingBox,
+        low: Vec3,
+        high: Vec3,
         corner: Vec3,
         out: AnyArray,
         out_corner: Vec3,
         factor: Vec3,
     ) -> None:
-        """Reduce the windows of ``memory``, channel by channel. Only voxels of the box count."""
-        low, high = minus(box.topleft, corner), minus(box.bottomright, corner)
+        """Reduce the windows of ``memory``, whose first voxel is ``corner``, channel by channel.
+        Only voxels from ``low`` to ``high`` count."""
         at = minus(divide(corner, factor), out_corner)
         for channel in range(self._channels):
             reduce_windows(

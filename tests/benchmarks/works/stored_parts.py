@@ -12,7 +12,6 @@ import numpy as np
 from .base import BoxLoop, boxes, read_mag, slices
 
 CHUNK, SHARD = 64, 256
-_COUNTS = {"box": {32: 200, 64: 80}, "slices": 50}
 
 
 class Parts(BoxLoop):
@@ -34,6 +33,8 @@ class Parts(BoxLoop):
         Whether a file contains many chunks.
     part : str
         ``whole``, ``box32``, ``box64``, or ``xy`` for slices.
+    count : int
+        Number of boxes or slices.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Parts(BoxLoop):
         compression: str,
         sharded: bool,
         part: str,
+        count: int,
     ) -> None:
         self.size, self.kind, self.compression, self.sharded = size, kind, compression, sharded
         self.chunk, self.shard = min(CHUNK, size // 4), min(SHARD, size // 2)
@@ -61,9 +63,9 @@ class Parts(BoxLoop):
             self.boxes = [((0, 0, 0), (size, size, size))]
         elif part.startswith("box"):
             edge = min(int(part.removeprefix("box")), size)
-            self.boxes = boxes(size, edge, _COUNTS["box"][int(part.removeprefix("box"))])
+            self.boxes = boxes(size, edge, count)
         else:
-            self.boxes = slices(size, part, _COUNTS["slices"])
+            self.boxes = slices(size, part, count)
         self.open()
         self.nbytes = self.count_nbytes()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
 import time
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -114,8 +114,13 @@ class Limit(zarr_pyramids.Pyramid):
                     pass
 
     def _write(self, nbytes: int) -> None:
-        """Write a new file of so many bytes, and flush it."""
-        with tempfile.TemporaryFile(dir=self.source, buffering=0) as file:
+        """Write a new file of so many bytes, and flush it.
+
+        The file stays, as those of the pyramid do. Pages of a removed file are used again at once,
+        and on virtual machines writing to other pages may take ten times as long.
+        """
+        self.folder.mkdir(exist_ok=True)
+        with (self.folder / secrets.token_hex(8)).open("xb", buffering=0) as file:
             while nbytes:
                 nbytes -= file.write(self._piece[:nbytes])
             os.fsync(file)

@@ -52,6 +52,8 @@ def test_a_chunk_at_the_border(tmp_path, compression):
         document["codecs"],
         zarr_array(open_store(tmp_path), "zarr.json", document, "czyx", is_new=True).codec,
     )
+    # a whole chunk before, whose values the memory of this thread still holds
+    codec.encode(np.full((2, 4, 3, 2), -1, ">i2"), "a")
     array = zarr.create_array(
         str(tmp_path / "a"),
         shape=(2, 1, 3, 3),

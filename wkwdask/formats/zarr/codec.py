@@ -23,7 +23,13 @@ from wkwdask.formats.bounded_streams import (
 from wkwdask.formats.gzip_stream import decompress_gzip
 from wkwdask.kernels.codecs.blosc_frames import encode_frame
 from wkwdask.model.chunk_grid import from_cxyz, pick_cxyz
-from wkwdask.model.codec import ChunkCodec, Encoding, blosc_kind, decoding_memory
+from wkwdask.model.codec import (
+    ChunkCodec,
+    Encoding,
+    blosc_kind,
+    decoding_memory,
+    encoding_memory,
+)
 from wkwdask.model.decompression import compress_zstd, decompress, decompress_part
 from wkwdask.model.extras import import_extra
 
@@ -219,14 +225,14 @@ class ZarrCodec(ZarrChunks):
         if len(self.stages) != 1:
             return "" if self.stages else "raw", None
         kind, settings = self.stages[0]
-        options = json.loads(settings)
+        options = _parsed(settings)
         return kind, options.get("clevel", options.get("level"))
 
     @property
     def blosc(self) -> tuple[str, int] | None:
         if self.compression[0] != "blosc":
             return None
-        options = json.loads(self.stages[0][1])
+        options = _parsed(self.stages[0][1])
         shuffle = options.get("shuffle", 1)
         if shuffle not in SHUFFLES.values():  # -1 of numcodecs: by the size of a value
             shuffle = 2 if np.dtype(self.dtype).itemsize == 1 else 1
@@ -318,8 +324,11 @@ class ZarrCodec(ZarrChunks):
         """Encode a chunk; one at the upper ends of the array is padded with zeros, because Zarr
         stores whole chunks only."""
         del source
-        whole = np.zeros([self.chunk_shape[n] for n in self.order], self.dtype)
         named = from_cxyz(voxels, self.axes).transpose(self.order)
+        shape = [self.chunk_shape[n] for n in self.order]
+        whole = encoding_memory(self.nbytes).view(self.dtype).reshape(shape)
+        if named.shape != whole.shape:
+            whole[...] = 0
         np.copyto(whole[tuple(map(slice, named.shape))], named, casting="equiv")
         encoded: Any = whole.reshape(-1)
         if len(self.stages) == 1 and self.blosc in _LZ4_ENCODERS:

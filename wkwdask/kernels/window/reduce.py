@@ -80,22 +80,22 @@ def reduce_windows(
     2
     """
     fx, fy, fz = map(int, factor)
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
-    if ignore_zero and method not in IGNORE_ZERO_METHODS:
-        raise ValueError(
-            f"ignore_zero needs one of {', '.join(IGNORE_ZERO_METHODS)}, got {method!r}"
-        )
-    if not _fits(source.shape, (fx, fy, fz), tuple(at), out.shape) or source.dtype != out.dtype:
-        raise ValueError(
-            f"source {source.dtype}{source.shape}, reduced by windows of {(fx, fy, fz)} voxels, "
-            f"does not fit into out {out.dtype}{out.shape} at {tuple(at)}"
-        )
+    plan = _plan(
+        source.shape,
+        source.dtype,
+        (fx, fy, fz),
+        method,
+        out.shape,
+        out.dtype,
+        tuple(low or (0, 0, 0)),
+        tuple(high or source.shape),
+        tuple(at),
+        ignore_zero=ignore_zero,
+    )
     if not (source.flags.f_contiguous and out.flags.f_contiguous):
         raise ValueError("source and out must be in Fortran order")
     if source.dtype == np.bool_:
         source, out = source.view(np.uint8), out.view(np.uint8)
-    parts = _parts(source.shape, (fx, fy, fz), tuple(low or (0, 0, 0)), tuple(high or source.shape))
     if source.dtype == np.float16:
         wide = np.empty(
             [n // f for n, f in zip(source.shape, (fx, fy, fz), strict=True)], np.float32, order="F"
@@ -103,29 +103,22 @@ def reduce_windows(
         reduce_windows(
             source.astype(np.float32), factor, method, wide, low, high, ignore_zero=ignore_zero
         )
-        for part in parts:
+        for part in plan.parts:
             out[_window_slices(part, at)] = wide[_window_slices(part, (0, 0, 0))]
         return
-    for part in parts:
-        if (fx, fy, fz) == (1, 1, 1) or method == "nearest":
-            out[_window_slices(part, at)] = source[
-                tuple(_every_window(segment, segment.voxel) for segment in part)
-            ]
-        elif method in ("min", "max"):
-            out[_window_slices(part, at)] = _extreme(
-                source, np.minimum if method == "min" else np.maximum, part
-            )
-        else:
-            _compiled(source, method, part, out, at, ignore_zero=ignore_zero)
-
-
-@lru_cache(maxsize=1024)
-def _fits(shape: _Vec3, factor: _Vec3, at: _Vec3, out_shape: _Vec3) -> bool:
-    """Return whether the results of whole windows lie inside an array."""
-    return min(at) >= 0 and all(
-        n % f == 0 and a + n // f <= m
-        for n, f, a, m in zip(shape, factor, at, out_shape, strict=True)
-    )
+    if plan.calls:
+        voxels, results = source.reshape(-1, order="F"), out.reshape(-1, order="F")
+        # always: numba compiles one loop for writeable and one for read-only arrays
+        voxels.flags.writeable = False
+        for call in plan.calls:
+            call.run(voxels, method, results, ignore_zero=ignore_zero)
+        return
+    for part in plan.parts:
+        out[_window_slices(part, at)] = (
+            source[tuple(_every_window(segment, segment.voxel) for segment in part)]
+            if (fx, fy, fz) == (1, 1, 1) or method == "nearest"
+            else _extreme(source, np.minimum if method == "min" else np.maximum, part)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +140,6 @@ class _Segment:
 _Part = tuple[_Segment, ...]  # one segment along each of x, y, z
 
 
-@lru_cache(maxsize=256)  # chunks of a volume come with the same few shapes
 def _parts(shape: _Vec3, factor: _Vec3, low: _Vec3, high: _Vec3) -> tuple[_Part, ...]:
     """Split the windows of an array into parts whose windows all have the same extent inside the
     box: at most 3 along each axis, 27 in all."""
@@ -255,38 +247,92 @@ class Lanes(NamedTuple):
     """NaN; zero for integers."""
 
 
-def _compiled(
-    source: AnyArray,
+class _KernelCall(NamedTuple):
+    """Call of a compiled kernel for the windows of one part."""
+
+    windows: Windows
+    """Windows in flat memory."""
+    first_voxel: int
+    """Index of the first voxel of the windows."""
+    first_result: int
+    """Index of the first result."""
+    specialized: Callable[..., None] | None
+    """Kernel written for these windows, None for the general one."""
+
+    def run(self, voxels: AnyArray, method: str, results: AnyArray, *, ignore_zero: bool) -> None:
+        """Reduce the windows of flat arrays."""
+        voxels, results = voxels[self.first_voxel :], results[self.first_result :]
+        if self.specialized is not None:
+            self.specialized(voxels, self.windows, results)
+        elif method == "mean":
+            _mean(voxels, self.windows, results, ignore_zero=ignore_zero)
+        else:
+            _sorted(voxels, method, self.windows, results, ignore_zero=ignore_zero)
+
+
+class _Plan(NamedTuple):
+    """Steps that reduce an array."""
+
+    parts: tuple[_Part, ...]
+    calls: tuple[_KernelCall, ...]
+    """One for each part; none for methods without a kernel."""
+
+
+@lru_cache(maxsize=256)  # chunks of a volume come with the same few shapes
+def _plan(
+    shape: _Vec3,
+    dtype: np.dtype[Any],
+    factor: _Vec3,
     method: str,
-    part: _Part,
-    out: AnyArray,
-    at: Sequence[int],
+    out_shape: _Vec3,
+    out_dtype: np.dtype[Any],
+    low: _Vec3,
+    high: _Vec3,
+    at: _Vec3,
     *,
     ignore_zero: bool,
-) -> None:
-    windows, first_voxel, first_result = _layout(source.shape, out.shape, part, tuple(at))
-    voxels = source.reshape(-1, order="F")[first_voxel:]
-    # always: numba compiles one loop for writeable and one for read-only arrays
-    voxels.flags.writeable = False
-    results = out.reshape(-1, order="F")[first_result:]
-    is_whole = all(segment.extent == segment.factor for segment in part)
-    specialized = (
-        _specialized_kernel(method, windows.extent, source.dtype, ignore_zero=ignore_zero)
-        if is_whole
-        else None
+) -> _Plan:
+    """Check the arguments of :func:`reduce_windows`, and plan its steps."""
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+    if ignore_zero and method not in IGNORE_ZERO_METHODS:
+        raise ValueError(
+            f"ignore_zero needs one of {', '.join(IGNORE_ZERO_METHODS)}, got {method!r}"
+        )
+    fits = min(at) >= 0 and all(
+        n % f == 0 and a + n // f <= m
+        for n, f, a, m in zip(shape, factor, at, out_shape, strict=True)
     )
-    if specialized is not None:
-        specialized(voxels, windows, results)
-    elif method == "mean":
-        _mean(voxels, windows, results, ignore_zero=ignore_zero)
-    else:
-        _sorted(voxels, method, windows, results, ignore_zero=ignore_zero)
+    if not fits or dtype != out_dtype:
+        raise ValueError(
+            f"source {dtype}{shape}, reduced by windows of {factor} voxels, does not fit into out "
+            f"{out_dtype}{out_shape} at {at}"
+        )
+    parts = _parts(shape, factor, low, high)
+    is_compiled = factor != (1, 1, 1) and method in ("mean", "median", "mode")
+    if not is_compiled or dtype == np.float16:
+        return _Plan(parts, ())
+    stored = np.dtype(np.uint8) if dtype == np.bool_ else dtype
+    return _Plan(
+        parts,
+        tuple(
+            _kernel_call(shape, stored, part, method, out_shape, at, ignore_zero=ignore_zero)
+            for part in parts
+        ),
+    )
 
 
-@lru_cache(maxsize=256)
-def _layout(shape: _Vec3, out_shape: _Vec3, part: _Part, at: _Vec3) -> tuple[Windows, int, int]:
-    """Return the windows in flat memory, the index of their first voxel, and that of their first
-    result."""
+def _kernel_call(
+    shape: _Vec3,
+    dtype: np.dtype[Any],
+    part: _Part,
+    method: str,
+    out_shape: _Vec3,
+    at: _Vec3,
+    *,
+    ignore_zero: bool,
+) -> _KernelCall:
+    """Return the call for the windows of a part."""
     (nx, ex, fx), (ny, ey, fy), (nz, ez, fz) = (
         (segment.count, segment.extent, segment.factor) for segment in part
     )
@@ -297,18 +343,20 @@ def _layout(shape: _Vec3, out_shape: _Vec3, part: _Part, at: _Vec3) -> tuple[Win
     windows = Windows(
         (nx, ny, nz), (ex, ey, ez), (fx, fy * strides[1], fz * strides[2]), strides, out_strides
     )
-    first_voxel = sum(segment.voxel * n for segment, n in zip(part, strides, strict=True))
-    return (
+    is_whole = all(segment.extent == segment.factor for segment in part)
+    return _KernelCall(
         windows,
-        first_voxel,
+        sum(segment.voxel * n for segment, n in zip(part, strides, strict=True)),
         sum(
             (segment.window + first) * n
             for segment, first, n in zip(part, at, out_strides, strict=True)
         ),
+        _specialized_kernel(method, windows.extent, dtype, ignore_zero=ignore_zero)
+        if is_whole
+        else None,
     )
 
 
-@lru_cache(maxsize=64)
 def _specialized_kernel(
     method: str, factor: _Vec3, dtype: np.dtype[Any], *, ignore_zero: bool
 ) -> Callable[..., None] | None:
