@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Generator, Mapping, Sequence
 
+    from wkwdask.model.json_text import JsonObject
     from wkwdask.model.levels import Lengths
     from wkwdask.model.writing.target_image import NewLevels
     from wkwdask.runs.space import Need
@@ -81,6 +82,21 @@ class SegmentOptions:
     """Rules by which pairs of labels are not joined."""
     refused: str | None = None
     """Path of a table of the pairs that guards refuse."""
+
+    @property
+    def rules(self) -> JsonObject:
+        """What decides about the ids, for the settings of the job."""
+        return {
+            "match": self.match,
+            "min_overlap": self.min_overlap if self.match == "overlap" else None,
+            "connectivity": self.connectivity if self.match == "touch" else None,
+            "stitch": "".join(sorted(self.stitch)),
+            "min_voxels": self.min_voxels,
+            "one_per_block": int(self.guards.one_per_block),
+            "max_voxels": self.guards.max_voxels,
+            "on_error": self.on_error,
+            "extra": self.extra,
+        }
 
     def check(self) -> None:
         """Raise a ValueError for options that contradict themselves."""
@@ -254,22 +270,11 @@ def lay_out_segment(
     levels = target_image.new_levels([spec], applied.stored, first, existing)
     for source in sources.all:
         check_no_overlap(levels, source)
-    rules = {
-        "match": options.match,
-        "min_overlap": options.min_overlap if options.match == "overlap" else None,
-        "connectivity": options.connectivity if options.match == "touch" else None,
-        "stitch": "".join(sorted(options.stitch)),
-        "min_voxels": options.min_voxels,
-        "one_per_block": int(options.guards.one_per_block),
-        "max_voxels": options.guards.max_voxels,
-        "on_error": options.on_error,
-        "extra": options.extra,
-    }
     settings = settings_of(
         _COMMAND,
         ids="auto" if applied.dtype is None else spec.dtype.name,
         **function_settings(function, sources, applied, box),
-        **rules,
+        **options.rules,
     )
     draft, array = stage_level(
         levels,
@@ -305,22 +310,13 @@ def lay_out_segment(
     extra, choices = None, {}
     if options.extra is not None:
         policy = extra_policy(existing, draft.before)
-        extra = ExtraTarget(
-            options.extra,
-            open_extra(
-                options.extra,
-                sources.first,
-                target_image,
-                allow_external=applied.allow_external,
-            ),
-            first,
-            box,
-            policy,
-            workers,
+        choices["replaces_extra"] = policy == "overwrite"
+        opened = open_extra(
+            options.extra, sources.first, target_image, allow_external=applied.allow_external
         )
+        extra = ExtraTarget(options.extra, opened, first, box, policy, workers)
         is_done = existing == "resume" and all(map(is_occupied, listed_folders(levels)))
         extra.check(sources.all, levels, is_resumed=is_done or draft.before is not None)
-        choices["replaces_extra"] = policy == "overwrite"
     bricks = plan_bricks(
         counted_from(box, array.origin),
         Tiling(array.chunk_shape, array.shard_shape, spec.voxel_nbytes),

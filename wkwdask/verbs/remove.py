@@ -343,44 +343,16 @@ def lay_out_removals(
     removed = {store_at(target).real() for removal in interrupted for target in removal.targets}
     dangling = tuple(link for link, target in links.items() if target in removed)
     is_all = layers is None and mags is None
-    ended = [
-        removal.image
-        for removal in interrupted
-        if mags is None
-        and not removal.mags
-        and (layers is None or basename(removal.image) in layers)
-    ]
-    ended_images = [
-        folder
-        for folder in (store_at(image).real() for image in ended)
-        if is_below(folder, store.real())
-    ]
-    if layers is not None and mags is None:
-        ended_images += filter(
-            _is_left_over,
-            (f"{store.real()}/{name}" for name in layers if basename(name) == name),
-        )
+    ended_images = _ended_images(interrupted, layers, mags, store.real())
     try:
         its_format.check_writable(url)
         resolved = its_format.find(url).allowing_external(allow=allow_external)
     except (FormatError, MissingError) as error:
-        # A killed removal may have dropped the levels from the metadata already: it is completed,
-        # and nothing else is left to remove.
-        real = join(store_at(dirname(path)).real(), basename(path))
-        is_interrupted = any(
-            is_below(folder, outer)
-            for removal in interrupted
-            for folder in removal.targets
-            for outer in (path, real)
-        )
-        # One that was killed in its last steps leaves an empty folder, perhaps with the documents
-        # of the image.
-        is_ending = (
+        if not _is_unfinished(path, interrupted) and not (
             is_all
             and isinstance(error, MissingError)
             and _is_left_over(path, container.image_files)
-        )
-        if not (is_interrupted or is_ending):
+        ):
             raise
         return Removals(
             container, (), (), job_roots, path if is_all else None, dangling, tuple(ended_images)
@@ -410,6 +382,37 @@ def lay_out_removals(
     whole = path if is_all and not is_level and (holds_images or not staged) else None
     return Removals(
         container, tuple(staged), tuple(left), job_roots, whole, dangling, tuple(ended_images)
+    )
+
+
+def _ended_images(
+    interrupted: Sequence[InterruptedRemoval],
+    layers: Sequence[str] | None,
+    mags: Sequence[Mag] | None,
+    real: str,
+) -> list[str]:
+    """Return the folders of images below a folder that interrupted removals remove as a whole, and
+    of those that they have left empty."""
+    if mags is not None:
+        return []
+    ended = [
+        store_at(removal.image).real()
+        for removal in interrupted
+        if not removal.mags and (layers is None or basename(removal.image) in layers)
+    ]
+    names = (f"{real}/{name}" for name in layers or () if basename(name) == name)
+    return [*(folder for folder in ended if is_below(folder, real)), *filter(_is_left_over, names)]
+
+
+def _is_unfinished(path: str, interrupted: Sequence[InterruptedRemoval]) -> bool:
+    """Return whether a killed removal below a folder may have dropped the levels from the documents
+    already: it is completed, and nothing else is left to remove."""
+    real = join(store_at(dirname(path)).real(), basename(path))
+    return any(
+        is_below(folder, outer)
+        for removal in interrupted
+        for folder in removal.targets
+        for outer in (path, real)
     )
 
 

@@ -145,37 +145,11 @@ class NgffTarget(TargetFolder):
             encoded(spec, like, axes, extent.size)
             for spec, extent in zip(specs, extents, strict=True)
         ]
+        size: Lengths | None
         if entry is None:
-            # An explicit voxel size comes first, so that a mismatch with the existing image is
-            # reported.
-            size = (
-                self.destination.required_voxel_size_nm
-                or next(iter(sizes.values()), None)
-                or self.destination.source_voxel_size_nm
-            )
-            if size is None and self._entries:
-                # an image without units, whose finest array is mag 1
-                size = min(
-                    filter(
-                        None, (_base_size(stored, Mag(1, 1, 1), shared) for stored in self._entries)
-                    ),
-                    default=None,
-                )
-            if size is None and first.is_copy and like is not None:
-                given = (
-                    "convert() with voxel_size= writes it, such as (4, 4, 40): the edge lengths of "
-                    "a voxel along x, y, z in nanometers"
-                )
-                raise ValueError(
-                    f"{like.name}: states no voxel size, which its copy as an image needs; {given}"
-                )
-            if size is None:
-                raise ValueError(
-                    "voxel_size= is needed for a new image: the edge lengths of a voxel of mag 1 "
-                    "in nanometers, such as (4, 4, 40)"
-                )
+            size = base = self._new_voxel_size(first, sizes, shared, like)
             levels = [
-                self._new_level(extent.mag, extent.topleft, size, shared) for extent in extents
+                self._new_level(extent.mag, extent.topleft, base, shared) for extent in extents
             ]
             edit, lost = self._edit(first, levels, shared, version, is_label=is_label)
             paths = [level.path for level in levels]
@@ -201,42 +175,27 @@ class NgffTarget(TargetFolder):
         )
         placed = list(zip(specs, encodings, extents, strict=True))
         targets = tuple(
-            _target_array(folder, *level, source, names)
-            for folder, level in zip(folders, placed, strict=True)
-        )
-        targets = tuple(
-            replace(target, listed=self._listed_folder(path))
-            for target, path in zip(targets, paths, strict=True)
-        )
-        if self.destination.keeps_files:
-            targets = tuple(
-                replace(target, keeps_files=encoding.is_spliced)
-                for target, encoding in zip(targets, encodings, strict=True)
+            replace(
+                _target_array(folder, *level, source, names),
+                listed=self._listed_folder(path),
+                keeps_files=self.destination.keeps_files and level[1].is_spliced,
             )
+            for folder, path, level in zip(folders, paths, placed, strict=True)
+        )
         if size is not None:
             self._check_voxel_size(
                 size, sizes, {*paths, *(mag.name for mag in self.destination.all_mags)}
             )
-        array_settings = list(map(journal_settings, specs, encodings))
-        # A copied level has the scale of its source. The first level of a copy has no image yet to
-        # count mags from, the same call repeated has one.
-        stated_size = None if size is None or entry is not None else list(size)
         settings: dict[str, Any] = {
             "version": version,
-            "voxel_size": stated_size,
+            # A copied level has the scale of its source. The first level of a copy has no image yet
+            # to count mags from, the same call repeated has one.
+            "voxel_size": None if size is None or entry is not None else list(size),
             "label": is_label,
             "dtype": dtype.name,
             "channels": first.num_channels,
+            **_array_settings(specs, encodings, extents),
         }
-        # journals store a list with a value per array, and for a single array the value alone
-        for name in array_settings[0]:
-            settings[name] = (
-                array_settings[0][name]
-                if len(specs) == 1
-                else [values[name] for values in array_settings]
-            )
-        if any(extent != spec.box for spec, _, extent in placed):
-            settings["extents"] = [[*extent.topleft, *extent.size] for extent in extents]
         if any(target.keeps_files for target in targets):
             settings["keeps_outside"] = True
         warnings, parent = (*self._warnings(specs), *lost), root.work_folder(self.folder, folders)
@@ -249,6 +208,37 @@ class NgffTarget(TargetFolder):
             warnings,
             describe(encodings[0]),
             placed_as=_margins(together[0], extents[0]),
+        )
+
+    def _new_voxel_size(
+        self,
+        first: LevelSpec,
+        sizes: Mapping[str, Lengths],
+        shared: ImageAxes,
+        like: Volume | None,
+    ) -> Lengths:
+        """Return the edge lengths of a voxel of mag 1 that new levels are counted from."""
+        # the given size comes first, so that a mismatch with the existing image is reported
+        size = (
+            self.destination.required_voxel_size_nm
+            or next(iter(sizes.values()), None)
+            or self.destination.source_voxel_size_nm
+        )
+        if size is None:
+            # an image without units, whose finest array is mag 1
+            stored = (_base_size(entry, Mag(1, 1, 1), shared) for entry in self._entries)
+            size = min(filter(None, stored), default=None)
+        if size is not None:
+            return size
+        if first.is_copy and like is not None:
+            raise ValueError(
+                f"{like.name}: states no voxel size, which its copy as an image needs; convert() "
+                "with voxel_size= writes it, such as (4, 4, 40): the edge lengths of a voxel along "
+                "x, y, z in nanometers"
+            )
+        raise ValueError(
+            "voxel_size= is needed for a new image: the edge lengths of a voxel of mag 1 in "
+            "nanometers, such as (4, 4, 40)"
         )
 
     def _listed_folder(self, path: str) -> str | None:
@@ -636,6 +626,24 @@ def _encoding(
     filled = with_defaults_from(options, like)
     chosen = choose_encoding(spec, filled, version, axes, is_label=is_label, size=size)
     return spliced_encoding(spec, filled, version, axes) or replace(chosen, blosc=blosc)
+
+
+def _array_settings(
+    specs: Sequence[LevelSpec],
+    encodings: Sequence[ArrayEncoding],
+    extents: Sequence[BoundingBox],
+) -> dict[str, Any]:
+    """Return the settings of arrays for a journal: a list with a value per array, and for a single
+    array the value alone."""
+    each = list(map(journal_settings, specs, encodings))
+    settings = (
+        dict(each[0])
+        if len(each) == 1
+        else {name: [values[name] for values in each] for name in each[0]}
+    )
+    if any(extent != spec.box for spec, extent in zip(specs, extents, strict=True)):
+        settings["extents"] = [[*extent.topleft, *extent.size] for extent in extents]
+    return settings
 
 
 def _margins(spec: LevelSpec, extent: BoundingBox) -> str:
