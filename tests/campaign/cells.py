@@ -11,11 +11,12 @@ from support import toy_format, warm_imports  # noqa: F401 (loads kernels)
 from wkwdask.formats import registry
 
 from .jobs import Cell, all_cells, record_jobs
+from .system_calls import FAULTS
 from .trials import Point, Undisturbed
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
     from .results import Trial
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 registry._added = [toy_format.FORMAT]
 dask.config.set(scheduler="synchronous")
 _LARGEST_SEED = 1 << 31
-_POINTS_OF_CELL = {"full": 6, "sample": 12}
+_POINTS_OF_CELL = {"full": 5, "sample": 12}
 _REORDERINGS = {"full": 1000, "sample": 4}
 _CRASHES = {"full": None, "sample": 6}
 """Moments of power losses in each job; None for all."""
@@ -75,6 +76,7 @@ def faults_at_calls(
     number: int,
     only: str | None = None,
     prepare: Callable[[], None] = lambda: None,
+    faults: Collection[str] = FAULTS,
 ) -> Callable[[Path], list[Trial]]:
     """Return a function that tries so many points of a cell, or ``only`` one; ``prepare`` changes
     the package after the undisturbed run."""
@@ -86,7 +88,7 @@ def faults_at_calls(
         return [trial for known in jobs for trial in trials_of(known, -(-number // len(jobs)), rng)]
 
     def trials_of(known, number, rng):
-        points = known.points(number, rng)
+        points = known.points(number, faults, rng)
         if only:
             points = [Point.parse(only)] if Point.parse(only).job == known.job.number else []
         return map(known.try_point, points)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from . import system_calls
 from .forks import Child
-from .results import format_table
+from .results import Part, document, format_controls, format_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -40,7 +40,7 @@ and returns trials. Tasks run in forks of this process, which has one thread: th
 start none.
 """
 _MEMORY = Path("/dev/shm")
-_POINTS = {"full": 10_000, "sample": 300}
+_POINTS = {"full": 12_000, "sample": 300}
 _LIMIT_SECONDS = 3600.0
 
 
@@ -50,7 +50,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python tests/campaign/run.py", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="the same seed, the same points")
     parser.add_argument(
-        "--points", type=int, help="number of faults at system calls (default 300, or 10,000)"
+        "--points", type=int, help="number of faults at system calls (default 300, or 12,000)"
     )
     parser.add_argument(
         "--full", action="store_true", help="all points in place of a sample of some minutes"
@@ -69,6 +69,9 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--processes", type=int, default=1, help="tasks that run at the same time (default 1)"
     )
     parser.add_argument("--list", action="store_true", help="print the names of tasks and end")
+    parser.add_argument(
+        "--document", action="store_true", help="write the tables to docs/safety.md"
+    )
     options = parser.parse_args(arguments)
     options.size = "full" if options.full else "sample"
     if options.points is None:
@@ -97,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     warnings.simplefilter("ignore")
     os.environ.pop("LD_PRELOAD")  # what this process starts is not of the campaign
-    trials: list[Trial] = []
+    parts: list[Part] = []
     failed = 0
     for part, function in PARTS:
         if part not in options.parts:
@@ -106,7 +109,7 @@ def _run(options: argparse.Namespace) -> int:
         if options.list:
             print(part, *sorted({f"    {name}" for name, _ in tasks}), sep="\n")
             continue
-        started, used, before = time.monotonic(), _cpu_seconds(), len(trials)
+        started, used, trials = time.monotonic(), _cpu_seconds(), []
         for name, found in _in_forks(tasks, options):
             if isinstance(found, str):
                 failed += 1
@@ -115,17 +118,19 @@ def _run(options: argparse.Namespace) -> int:
             trials += found
             for trial in found:
                 if trial.problems or options.point:
-                    print(f"--parts {part} --cell {name} --point '{trial.place}'")
+                    print(f"--parts {part} --cell '{name}' --point '{trial.place}'")
                     print(f"    {trial.name}, {trial.outcome}")
                     print(*(f"    {problem}" for problem in trial.problems), sep="\n", flush=True)
-        number = sum(trial.number for trial in trials[before:])
-        seconds, used = time.monotonic() - started, _cpu_seconds() - used
-        print(f"{part}: {number} points, {seconds:.0f} s, {used:.0f} CPU seconds", flush=True)
+        parts.append(Part(part, trials, time.monotonic() - started, _cpu_seconds() - used))
+        print(parts[-1], flush=True)
     if options.list:
         return 0
-    print(format_table(trials))
+    print(format_table(parts), format_controls(parts), sep="\n\n")
     print(f"seed {options.seed}; {failed} tasks could not be run")
-    return 1 if failed or any(trial.problems for trial in trials) else 0
+    if options.document:
+        document(parts, f"`{' '.join(['python tests/campaign/run.py', *sys.argv[1:]])}`")
+    found = any(trial.problems for part in parts for trial in part.trials)
+    return 1 if failed or found else 0
 
 
 def _cpu_seconds() -> float:

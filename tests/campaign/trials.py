@@ -25,7 +25,7 @@ from .trees import Tree, differences, mixtures, restore, tree_of
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
     from .jobs import Job
@@ -161,16 +161,21 @@ class Undisturbed:
             if str(self.root) in (text := str(value)) and "\n" not in text:
                 yield text
 
-    def draw_call(self, rng: random.Random) -> int:
+    def draw_call(self, rng: random.Random, among: Collection[str] | None = None) -> int:
         """Draw a system call: each kind is as probable as any other."""
-        kind = rng.choice(sorted(set(self.calls)))
+        kind = rng.choice(sorted(set(self.calls) if among is None else among))
         return rng.choice([n for n, name in enumerate(self.calls, 1) if name == kind])
 
-    def points(self, number: int, rng: random.Random) -> list[Point]:
+    def points(self, number: int, faults: Collection[str], rng: random.Random) -> list[Point]:
         """Draw system calls and faults."""
-        calls = [self.draw_call(rng) for _ in range(number)]
+        possible = {
+            kind: names
+            for kind in set(self.calls)
+            if (names := [fault.name for fault in faults_of(kind) if fault.name in faults])
+        }
+        calls = [self.draw_call(rng, possible) for _ in range(number if possible else 0)]
         return [
-            Point(self.job.number, call, rng.choice(faults_of(self.calls[call - 1])).name)
+            Point(self.job.number, call, rng.choice(possible[self.calls[call - 1]]))
             for call in calls
         ]
 
