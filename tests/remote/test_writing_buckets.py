@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import json
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import dask
 import numpy as np
 import pytest
+from faults.drivers import rechunks_of
 from support.buckets import azure_container, gs_bucket, s3_bucket
 
 import wkwdask
 from wkwdask import BoundingBox
+from wkwdask.api import conversion
 from wkwdask.errors import ExistsError, UnsupportedError
 from wkwdask.formats.opening import find, format_of_image
 from wkwdask.model.placement import job_in
@@ -312,6 +316,31 @@ def test_objects_that_s3_cannot_store_on_condition_are_refused_early(bucket, ser
     monkeypatch.setattr(object_store, "LARGEST_NBYTES", 2 * VOXELS.nbytes)
     wkwdask.convert(source, f"{bucket}/small.ozx")
     np.testing.assert_array_equal(wkwdask.read(f"{bucket}/small.ozx"), VOXELS)
+
+
+def test_a_zip_that_grows_too_large_for_s3_is_refused_while_it_is_built(
+    bucket, server, monkeypatch, tmp_path
+):
+    """The sample of its voxels said that it fits."""
+    source = f"precomputed://{bucket}/v"
+    wkwdask.save(VOXELS, source, voxel_size=(4, 4, 8), chunk_shape=(16, 16, 16))
+    monkeypatch.setattr(object_store, "LARGEST_NBYTES", 40_000)
+    monkeypatch.setattr(conversion, "_check_object", lambda *_: None)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    refused = pytest.raises(UnsupportedError, match=r"em.ozx: has already \d+ bytes, and S3 stores")
+    is_s3 = bucket.startswith("s3://")
+    with (
+        dask.config.set(scheduler="synchronous"),
+        rechunks_of(32),
+        refused if is_s3 else contextlib.nullcontext(),
+    ):
+        wkwdask.convert(
+            source, f"{bucket}/em.ozx", chunk_shape=(16, 16, 16), shard_shape=(32, 32, 32)
+        )
+    assert ("em.ozx" in store_at(bucket).names()) is not is_s3
+    shards = [path for path in tmp_path.rglob("c/*/*/*") if path.is_file()]
+    assert bool(shards) is is_s3
+    assert sum(path.stat().st_size for path in shards) < VOXELS.nbytes / 2
 
 
 def test_a_large_object_is_sent_in_parts(bucket, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import warnings
@@ -42,6 +43,7 @@ from wkwdask.model.writing.target_image import Destination
 from wkwdask.runs.calls import same_call
 from wkwdask.runs.job_records import SCRATCH_NAME
 from wkwdask.runs.report import Report, merge_reports
+from wkwdask.runs.space import limited_size
 from wkwdask.runs.staged import join_interrupted_call
 from wkwdask.store import by_path
 from wkwdask.store.leases import check_conditions
@@ -443,7 +445,12 @@ def _convert_to_single_file(
         return made[0]
     settings = {"source": source, **selection}
     packing = lay_out_packing(single_file, build, settings, existing)
-    report = run_plan(packing, force_space=force_space)
+    with (
+        contextlib.nullcontext()
+        if stored_at is None
+        else limited_size(partial(_check_nbytes, stored_at, "has already"))
+    ):
+        report = run_plan(packing, force_space=force_space)
     if unchanged is not None and packing.num_files:
         files = f"{counted(packing.num_files, 'file')} of {unchanged}, unchanged"
         note = f"{path}: {files}, {format_nbytes(report.nbytes_out)}"
@@ -462,10 +469,9 @@ def _check_object(url: str, unchanged: str | None, build: Callable[[], object]) 
     from wkwdask.graphs.runners import dry_run, num_workers
     from wkwdask.verbs.estimate import estimate_conversion
 
-    remedy = "write it to a disk, and copy it with the tool of the provider"
     if unchanged is not None:
         nbytes = by_path.count_tree(unchanged)[1]
-        by_path.check_object_nbytes(url, nbytes, f"{unchanged} has", remedy)
+        _check_nbytes(url, f"{unchanged} has", nbytes)
         return
     with dry_run() as planned:
         build()
@@ -473,8 +479,12 @@ def _check_object(url: str, unchanged: str | None, build: Callable[[], object]) 
     # with a pyramid, which at most doubles it, and without compression
     if by_path.is_too_large(url, 2 * sum(voxel_nbytes(target, target.box) for target in targets)):
         plan = estimate_conversion(planned.jobs, planned.pyramids, num_workers())
-        what = "has, by a sample of its voxels, about"
-        by_path.check_object_nbytes(url, plan.nbytes_out, what, remedy)
+        _check_nbytes(url, "has, by a sample of its voxels, about", plan.nbytes_out)
+
+
+def _check_nbytes(url: str, what: str, nbytes: int) -> None:
+    remedy = "write it to a disk, and copy it with the tool of the provider"
+    by_path.check_object_nbytes(url, nbytes, what, remedy)
 
 
 def _convert_to_object(

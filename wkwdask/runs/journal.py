@@ -17,6 +17,7 @@ from wkwdask.errors import CorruptError
 from wkwdask.model.parsing import reading
 from wkwdask.model.writing.receipts import Receipt
 from wkwdask.runs.job import Job, Result
+from wkwdask.runs.space import SizeLimit, size_limit
 from wkwdask.store.objects.line_objects import LineObjects
 from wkwdask.store.store import folders_of, numbered, store_at
 
@@ -126,6 +127,7 @@ class JournaledJob:
     """Memory of one task [bytes]."""
     num_known: int = field(default=0, init=False)
     """Number of tasks that an earlier start finished."""
+    _limit: SizeLimit | None = field(default_factory=size_limit, init=False)
     _lines: dict[str, bytes] = field(init=False)
 
     def __post_init__(self, lines: Iterable[bytes]) -> None:
@@ -141,7 +143,7 @@ class JournaledJob:
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
         self.append(entry_of(task.key, result))
-        return self._unknown(self.job.receive(task, result))
+        return self._unknown(self._passed_on(task, result))
 
     def _unknown(self, tasks: Iterable[Task]) -> Iterator[Task]:
         """Yield the tasks that remain, feeding known results to the job."""
@@ -151,7 +153,13 @@ class JournaledJob:
                 yield task
             else:
                 self.num_known += 1
-                yield from self._unknown(self.job.receive(task, result))
+                yield from self._unknown(self._passed_on(task, result))
+
+    def _passed_on(self, task: Task, result: Result) -> Iterable[Task]:
+        if self._limit is not None:
+            receipts = (receipt for _, receipt in result.receipts if receipt.part is None)
+            self._limit.add(sum(receipt.nbytes for receipt in receipts))
+        return self.job.receive(task, result)
 
     def _known(self, key: str) -> Result | None:
         line = self._lines.get(key)

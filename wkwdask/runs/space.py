@@ -1,8 +1,10 @@
 """Comparison of the bytes and files that jobs will write with those that their disks have left,
-before they start."""
+before they start, and the limit on all bytes that the jobs of a call write."""
 
 from __future__ import annotations
 
+import contextlib
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +14,39 @@ from wkwdask.store.paths import dirname, is_bucket
 from wkwdask.store.store import folders_of, store_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from wkwdask.runs.job import Task
 
     RunTasks = Callable[[Sequence[Task]], Sequence[Any]]
+
+
+@dataclass(slots=True)
+class SizeLimit:
+    """Limit on the bytes that the jobs of a call write."""
+
+    check: Callable[[int], None]
+    """Function that raises an error for too many bytes."""
+    _nbytes: int = 0
+
+    def add(self, nbytes: int) -> None:
+        """Count the bytes of a finished task."""
+        self._nbytes += nbytes
+        self.check(self._nbytes)
+
+
+_size_limit: ContextVar[SizeLimit | None] = ContextVar("wkwdask_size_limit", default=None)
+size_limit = _size_limit.get
+
+
+@contextlib.contextmanager
+def limited_size(check: Callable[[int], None]) -> Iterator[None]:
+    """Check the bytes that all jobs in this block have written, together, after each task."""
+    token = _size_limit.set(SizeLimit(check))
+    try:
+        yield
+    finally:
+        _size_limit.reset(token)
 
 
 @dataclass(frozen=True, slots=True)
