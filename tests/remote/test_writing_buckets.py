@@ -15,7 +15,7 @@ from faults.drivers import rechunks_of
 from support.buckets import azure_container, gs_bucket, s3_bucket
 
 import wkwdask
-from wkwdask import BoundingBox
+from wkwdask import BoundingBox, Mag
 from wkwdask.api import conversion
 from wkwdask.errors import ExistsError, UnsupportedError
 from wkwdask.formats.opening import find, format_of_image
@@ -316,6 +316,31 @@ def test_objects_that_s3_cannot_store_on_condition_are_refused_early(bucket, ser
     monkeypatch.setattr(object_store, "LARGEST_NBYTES", 2 * VOXELS.nbytes)
     wkwdask.convert(source, f"{bucket}/small.ozx")
     np.testing.assert_array_equal(wkwdask.read(f"{bucket}/small.ozx"), VOXELS)
+
+
+def test_objects_that_s3_does_not_copy_are_refused_early(bucket, server, monkeypatch):
+    """Those that an update keeps, that become levels of N5, and that a repair sets aside."""
+    is_s3 = bucket.startswith("s3://")
+    url, options = f"precomputed://{bucket}/v", {"chunk_shape": (16, 16, 16)}
+    wkwdask.save(VOXELS, url, voxel_size=(4, 4, 8), shard_shape=(32, 32, 32), **options)
+    wkwdask.build_pyramid(url, mags=["2-2-1"], shard_shape=(32, 32, 32))
+    wkwdask.save(np.zeros((1, 9, 9, 9), np.uint8), url, region=((0, 0, 0), (9, 9, 9)), mag=1)
+    monkeypatch.setattr(object_store, "LARGEST_NBYTES", 4000)
+    before = sorted(store_at(bucket).walk())
+    refused = pytest.raises(UnsupportedError, match=r"S3 stores at most 4000 bytes")
+    with refused if is_s3 else contextlib.nullcontext():
+        wkwdask.build_pyramid(url, update=True)
+    assert (sorted(store_at(bucket).walk()) == before) is is_s3
+    with refused if is_s3 else contextlib.nullcontext():
+        wkwdask.save(VOXELS, f"n5://{bucket}/em.n5/v", voxel_size=(4, 4, 8), **options)
+    level = store_at(find(url).layers[0].find(Mag.parse("2-2-1")).folder)
+    shard = next(name for name in level.names() if name.endswith(".shard"))
+    (whole,) = level.read_whole([shard], 1 << 20)
+    level.put(shard, whole[:-40])
+    report = wkwdask.repair(url)
+    assert ("copies no object of its size to the quarantine" in str(report)) is is_s3
+    assert report.is_sound is not is_s3
+    assert level.read_whole([shard], 1 << 20) == ([whole[:-40]] if is_s3 else [whole])
 
 
 def test_a_zip_that_grows_too_large_for_s3_is_refused_while_it_is_built(

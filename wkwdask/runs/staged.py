@@ -258,13 +258,16 @@ class StagedMags(StagedJob):
         self._check_shards()
 
     def _check_shards(self) -> None:
-        """Raise UnsupportedError if a shard may be too large for its bucket."""
+        """Raise UnsupportedError if a shard or chunk may be too large for its bucket."""
         for target, folder in zip(self.targets, self.folders, strict=True):
-            shape = map(min, target.shard_shape, target.box.size)
-            nbytes = math.prod(shape) * voxel_nbytes(target)
-            if target.array.layout.is_sharded:
-                what = f"shards of {target.shard_shape} voxels have up to"
-                by_path.check_object_nbytes(folder, nbytes, what, "choose smaller shards")
+            noun, shape = (
+                ("shards", target.shard_shape)
+                if target.array.layout.is_sharded
+                else ("chunks", target.chunk_shape)
+            )
+            nbytes = math.prod(map(min, shape, target.box.size)) * voxel_nbytes(target)
+            what = f"{noun} of {shape} voxels have up to"
+            by_path.check_object_nbytes(folder, nbytes, what, f"choose smaller {noun}")
 
     def _was_publishing(self) -> bool:
         """Check whether a job died while it published one of the mags. The next job completes that

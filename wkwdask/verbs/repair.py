@@ -35,8 +35,9 @@ from wkwdask.model.summary import counted
 from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job import FlatJob, Result
 from wkwdask.runs.job_folder import JobFolder
+from wkwdask.store import by_path
 from wkwdask.store.locks import Owner
-from wkwdask.store.paths import dirname, is_below, is_bucket
+from wkwdask.store.paths import dirname, is_below, is_bucket, split
 from wkwdask.store.store import store_at
 from wkwdask.verbs.compare import CopyCheckSpec
 from wkwdask.verbs.pyramid import RegionSpec
@@ -69,6 +70,12 @@ if TYPE_CHECKING:
 
 _OLD_FILE = "; the old file is set aside"
 _OUT_OF_REACH = {"file.unreadable": "make it readable", "file.dangling": "is its disk mounted?"}
+
+
+_TOO_LARGE = (
+    "the server copies no object of its size to the quarantine; move it away with the tool of the "
+    "provider, and repair again"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,6 +435,8 @@ class Repair:
                 ]
         elif file.has("file.size_changed"):
             self._accept(file, "its voxels stay unchanged; the record takes over its size")
+        elif any(map(_is_too_large, {fault.path for fault in faults})):
+            self.left += [Unrepaired(fault, _TOO_LARGE) for fault in faults]
         elif file.repairer is not None and header is not None:
             self._saved.add(file.path)
             self._add_rewrite(
@@ -734,6 +743,15 @@ def _comparisons(scope: LevelScope, provenance: Provenance, broken: set[str]) ->
         paths = broken.intersection(scope.paths_of(spec.shard))
         if any(store_at(path).is_file() for path in paths):
             yield replace(spec, check=check).task()
+
+
+def _is_too_large(path: str) -> bool:
+    """Check whether the server of a bucket cannot copy a file in one step."""
+    if not is_bucket(path):
+        return False
+    folder, name = split(path)
+    (state,) = store_at(folder).states([name])
+    return state is not None and by_path.is_too_large(path, state.nbytes)
 
 
 def _is_described(scope: LevelScope, by_path: dict[str, list[Fault]]) -> bool:
