@@ -18,6 +18,7 @@ import time
 import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest import mock
 
 import moto.server  # noqa: F401 (takes seconds)
 from remote.bucket_checks import FAULTS, make_start, problems_of
@@ -26,12 +27,15 @@ from support import warm_imports  # noqa: F401 (loads kernels)
 from support.buckets import azure_container, azurite_program, s3_bucket
 from support.proxy import After, Answer, Cut, Exchange, Held, proxy
 
-from wkwdask.errors import WkwDaskError
-from wkwdask.store import leases
+from wkwdask.errors import LockedError, WkwDaskError
+from wkwdask.formats.record_paths import OWNER_NAME
+from wkwdask.store import leases, locks
 from wkwdask.store.objects import object_store, remote
+from wkwdask.store.store import store_at
 
 from .forks import Child
 from .results import Trial
+from .system_calls import shifted_clock
 
 if TYPE_CHECKING:
     import argparse
@@ -45,15 +49,14 @@ if TYPE_CHECKING:
 
 _LIMIT_SECONDS = 120.0
 _POINTS = {"full": 3200, "sample": 24}
-_POINTS_OF_TASK = {"full": 40, "sample": 8}
+_POINTS_OF_TASK = {"full": 20, "sample": 8}
 _EVERY = 7
 _SEVENTH = f", every {_EVERY}th"
 _WRITES = frozenset({"PUT", "POST", "DELETE"})
-_STOPPED, _HELD, _KILLED = (
-    "stopped and woken",
-    "killed, arrives late",
-    ("killed before", "killed after"),
-)
+_KILLED, _HELD = ("killed before", "killed after"), "killed, arrives late"
+_STOPPED, _WAITING = "stopped and woken", "stopped, a clock ahead"
+_CLOCKS = {"clock a day ahead": 86_400, "clock an hour back": -3600}
+_TTL_SECONDS = 120.0
 _FOR_GOOD = {
     "500 from then on": lambda: Answer(500),
     "403 from then on": lambda: Answer(403),
@@ -62,6 +65,8 @@ _NAMES = (
     *_KILLED,
     _HELD,
     _STOPPED,
+    _WAITING,
+    *_CLOCKS,
     *FAULTS,
     *(f"{name}{_SEVENTH}" for name in FAULTS if name != "done, silence"),
     *_FOR_GOOD,
@@ -152,9 +157,9 @@ class _Server:
         """Choose the faults of the requests that a process makes from now on."""
         self._proxy.clear()
         self._late, self._hit = threading.Event(), []
-        if not point:
-            return
         number, _, name = point.partition(":")
+        if name in ("", *_CLOCKS):
+            return
         numbers, failed = itertools.count(), set()
 
         def fault(request: Exchange) -> Fault | None:
@@ -179,7 +184,7 @@ class _Server:
             with contextlib.suppress(ProcessLookupError):
                 kill()
             return Held(self._late) if name == _HELD and is_first else Cut()
-        if name == _STOPPED:
+        if name in (_STOPPED, _WAITING):
             return After(Answer(500), partial(os.kill, pid, signal.SIGSTOP))
         return {**FAULTS, **_FOR_GOOD}[name]()
 
@@ -252,8 +257,11 @@ class Place:
         def attempt() -> _Attempt:
             self._ask("arm", point, os.getpid())
             _connect(self._behind, no_answer_seconds=1 if "silence" in point else 8)
+            fault = point.partition(":")[2]
+            ttl_seconds = _TTL_SECONDS if fault == _WAITING else -10.0
             try:
-                run(self._start.name, folder)
+                with shifted_clock(_CLOCKS.get(fault, 0)):
+                    run(self._start.name, folder, ttl_seconds)
             except Exception as error:
                 is_ours = isinstance(error, (WkwDaskError, OSError))
                 return _Attempt(f"{type(error).__name__}: {error}", is_ours)
@@ -284,13 +292,17 @@ class Place:
         """Run the job with a fault, and look at what it leaves."""
         fault, folder = point.partition(":")[2], self._folder()
         job, problems = self._job(point, folder), []
-        if fault == _STOPPED:
-            while not job.poll(0.02) and not self._ask("hit"):
+        if fault in (_STOPPED, _WAITING):
+            while job.poll(0.001) is None and not job.is_stopped():
                 pass
-            problems += self._checked(lambda: self._taken_over(folder))
-            job.wake()
+            if job.poll() is None:
+                meet = self._taken_over if fault == _STOPPED else self._refused
+                problems += self._checked(partial(meet, folder))
+                job.wake()
         attempt = self._ended(job)
-        hit = self._ask("hit")
+        hit = fault if fault in _CLOCKS else self._ask("hit")
+        if attempt.error and fault in (_WAITING, *_CLOCKS):
+            problems.append(f"the job did not survive: {attempt.error}")
         if not attempt.is_ours:
             problems.append(f"the job ended badly: {attempt.error}")
         is_complete = not attempt.error or fault == _STOPPED
@@ -313,6 +325,25 @@ class Place:
         with contextlib.suppress(WkwDaskError):  # of a removal that is complete
             run(self._start.name, folder)
         return self._unlike_new(folder, "it was not taken over")
+
+    def _refused(self, folder: str) -> list[str]:
+        """Let another machine, whose clock shows a later time, make the same call: it must not take
+        over what a living job has leased."""
+        store, before = store_at(folder), visible(folder)
+        names = [f"{above}/{name}" for above, _, found in store.walk() for name in found]
+        is_leased = any(name.endswith(f"/{OWNER_NAME}") for name in names)
+        remote._recent.clear()
+        with (
+            shifted_clock(_CLOCKS["clock a day ahead"]),
+            mock.patch.object(locks.Owner, "_can_be_seen", return_value=False),
+        ):
+            try:
+                run(self._start.name, folder, _TTL_SECONDS)
+            except LockedError:
+                return []
+            except WkwDaskError as error:
+                return [f"the other process ended badly: {error}"] if is_leased else []
+        return ["a living job was taken over"] if is_leased and visible(folder) != before else []
 
     def _unlike_new(self, folder: str, text: str) -> list[str]:
         remote._recent.clear()

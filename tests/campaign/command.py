@@ -7,6 +7,7 @@ import os
 import pkgutil
 import resource
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -63,7 +64,10 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--parts", nargs="+", choices=names, default=names, help="parts (default: all)"
     )
     parser.add_argument(
-        "--minutes", type=float, default=float("inf"), help="end each part after this time"
+        "--minutes",
+        type=float,
+        default=float("inf"),
+        help="begin nothing in a part after this time",
     )
     parser.add_argument(
         "--processes", type=int, default=1, help="tasks that run at the same time (default 1)"
@@ -90,6 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print("skipped: the campaign needs Linux and a C compiler named cc")
             return 0
         given = sys.argv[1:] if arguments is None else arguments
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the other process ends
         return subprocess.run(
             [sys.executable, Path(__file__).with_name("run.py"), *given],
             env=os.environ | {"LD_PRELOAD": str(library), "WKWDASK_PROGRESS": "off"},
@@ -99,6 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     warnings.simplefilter("ignore")
+    signal.signal(signal.SIGINT, lambda *_: setattr(options, "minutes", 0.0))
     os.environ.pop("LD_PRELOAD")  # what this process starts is not of the campaign
     parts: list[Part] = []
     failed = 0
@@ -143,11 +149,14 @@ def _in_forks(
     tasks: Iterator[tuple[str, Callable[[Path], list[Trial]]]], options: argparse.Namespace
 ) -> Iterator[tuple[str, list[Trial] | str]]:
     """Run tasks, some at the same time; yield their names with trials or an error."""
-    end = time.monotonic() + 60 * options.minutes
+    started = time.monotonic()
     running: dict[Child, tuple[str, tempfile.TemporaryDirectory[str]]] = {}
     try:
         while True:
-            while len(running) < options.processes and time.monotonic() < end:
+            while (
+                len(running) < options.processes
+                and time.monotonic() - started < 60 * options.minutes
+            ):
                 if (task := next(tasks, None)) is None:
                     break
                 name, function = task

@@ -49,6 +49,7 @@ class Child:
             os._exit(0)
         os.close(writer)
         self._pid, self._data = pid, b""
+        self._ending: Ending | None = None
 
     def fileno(self) -> int:
         """Return the end of the pipe that the child writes to."""
@@ -67,17 +68,21 @@ class Child:
         options = os.WSTOPPED | os.WNOHANG
         return os.waitid(os.P_PID, self._pid, options) is not None
 
-    def poll(self, seconds: float = 0.0) -> Ending | None:
+    def poll(self, seconds: float = 0.0) -> Any:
         """Wait for some output; return how the child ended, None while it runs."""
-        late = time.monotonic() > self._end
-        if late:
-            self.kill()
-        else:
-            if not select.select([self], [], [], seconds)[0]:
+        if self._ending is None:
+            late = time.monotonic() > self._end
+            if late:
+                self.kill()
+            elif not select.select([self], [], [], seconds)[0]:
                 return None
-            if piece := os.read(self._reader, 1 << 20):
+            elif piece := os.read(self._reader, 1 << 20):
                 self._data += piece
                 return None
+            self._ending = self._reaped(late=late)
+        return self._ending
+
+    def _reaped(self, *, late: bool) -> Ending:
         os.close(self._reader)
         code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
         if late:

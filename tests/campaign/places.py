@@ -150,17 +150,16 @@ def _stopped(other_of: Callable[[Undisturbed], object]) -> Callable[[Undisturbed
 
     def trial(known, point):
         first = known.start_with_fault(point.call, STOP)
-        while (early := first.poll(0.0)) is None and not first.is_stopped():
-            time.sleep(0.001)
+        while first.poll(0.001) is None and not first.is_stopped():
+            pass
         with shifted_clock(_MONTH):
             other = JobChild(lambda: other_of(known))
         end = time.monotonic() + _WAIT_SECONDS
-        while (second := other.poll(0.1)) is None and time.monotonic() < end:
+        while other.poll(0.1) is None and time.monotonic() < end:
             pass
-        if early is None:
+        if first.poll() is None:
             first.wake()
-            early = first.ended()
-        second = second or other.ended()
+        early, second = first.ended(), other.ended()
         problems = []
         if not second.is_ours:
             problems.append(f"the other process ended badly: {second.error}")

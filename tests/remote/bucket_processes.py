@@ -72,13 +72,13 @@ def start_image(name, folder):
         wkwdask.save(VOXELS[:, :9, :3, :5] // 2, image_in(folder), region=region, mag=1)
 
 
-def run(name, folder):
-    """Run a job; one that another process has taken over ends with an error."""
+def run(name, folder, ttl_seconds=-10.0):
+    """Run a job; one that another process has taken over ends with an error. By default the next
+    process takes over at once."""
     object_store._connections.clear()  # to the server that the environment names
     with (
         dask.config.set(scheduler="synchronous"),
-        # processes are known by their leases, and the next process takes them over at once
-        mock.patch.object(leases, "TTL_SECONDS", -10.0),
+        mock.patch.object(leases, "TTL_SECONDS", ttl_seconds),
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore", DiscardWarning)
