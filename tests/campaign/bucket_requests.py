@@ -27,6 +27,7 @@ from support import warm_imports  # noqa: F401 (loads kernels)
 from support.buckets import azure_container, azurite_program, s3_bucket
 from support.proxy import After, Answer, Cut, Exchange, Held, proxy
 
+import wkwdask
 from wkwdask.errors import LockedError, WkwDaskError
 from wkwdask.formats.record_paths import OWNER_NAME
 from wkwdask.store import leases, locks
@@ -291,21 +292,21 @@ class Place:
     def try_point(self, point: str) -> Trial:
         """Run the job with a fault, and look at what it leaves."""
         fault, folder = point.partition(":")[2], self._folder()
-        job, problems = self._job(point, folder), []
+        job, problems, is_done = self._job(point, folder), [], False
         if fault in (_STOPPED, _WAITING):
             while job.poll(0.001) is None and not job.is_stopped():
                 pass
             if job.poll() is None:
                 meet = self._taken_over if fault == _STOPPED else self._refused
-                problems += self._checked(partial(meet, folder))
+                problems, is_done = self._checked(partial(meet, folder))
                 job.wake()
         attempt = self._ended(job)
         hit = fault if fault in _CLOCKS else self._ask("hit")
-        if attempt.error and fault in (_WAITING, *_CLOCKS):
+        if attempt.error and not is_done and fault in (_WAITING, *_CLOCKS):
             problems.append(f"the job did not survive: {attempt.error}")
         if not attempt.is_ours:
             problems.append(f"the job ended badly: {attempt.error}")
-        is_complete = not attempt.error or fault == _STOPPED
+        is_complete = is_done or not attempt.error
         problems += self._checked(lambda: self._problems(folder, is_complete=is_complete))
         if fault == _HELD:
             self._ask("let_arrive")
@@ -320,19 +321,19 @@ class Place:
             any("voxels" in text or "mixture" in text for text in problems),
         )
 
-    def _taken_over(self, folder: str) -> list[str]:
-        """Let another process do the work of one that is stopped."""
+    def _taken_over(self, folder: str) -> tuple[list[str], bool]:
+        """Let another process do the work of one that is stopped; return what is wrong, and that
+        the work is done."""
         with contextlib.suppress(WkwDaskError):  # of a removal that is complete
             run(self._start.name, folder)
-        return self._unlike_new(folder, "it was not taken over")
+        return self._unlike_new(folder, "it was not taken over"), True
 
-    def _refused(self, folder: str) -> list[str]:
+    def _refused(self, folder: str) -> tuple[list[str], bool]:
         """Let another machine, whose clock shows a later time, make the same call: it must not take
-        over what a living job has leased."""
-        store, before = store_at(folder), visible(folder)
-        names = [f"{above}/{name}" for above, _, found in store.walk() for name in found]
-        is_leased = any(name.endswith(f"/{OWNER_NAME}") for name in names)
-        remote._recent.clear()
+        over what a living job has leased. Return what is wrong, and whether the work is done."""
+        store = store_at(folder)
+        paths = [f"{above}/{OWNER_NAME}" for above, _, names in store.walk() if OWNER_NAME in names]
+        is_leased = any((leases.read_lease(path) or {}).get("ended") is not True for path in paths)
         with (
             shifted_clock(_CLOCKS["clock a day ahead"]),
             mock.patch.object(locks.Owner, "_can_be_seen", return_value=False),
@@ -340,10 +341,10 @@ class Place:
             try:
                 run(self._start.name, folder, _TTL_SECONDS)
             except LockedError:
-                return []
-            except WkwDaskError as error:
-                return [f"the other process ended badly: {error}"] if is_leased else []
-        return ["a living job was taken over"] if is_leased and visible(folder) != before else []
+                return [], False
+            except (wkwdask.ExistsError, wkwdask.MissingError):  # all is published
+                return [], True
+        return ["a living job was taken over"] if is_leased else [], True
 
     def _unlike_new(self, folder: str, text: str) -> list[str]:
         remote._recent.clear()
