@@ -76,7 +76,7 @@ def faults_at_calls(
     number: int,
     only: str | None = None,
     prepare: Callable[[], None] = lambda: None,
-    faults: Collection[str] = FAULTS,
+    faults: Collection[str] = (),
 ) -> Callable[[Path], list[Trial]]:
     """Return a function that tries so many points of a cell, or ``only`` one; ``prepare`` changes
     the package after the undisturbed run."""
@@ -88,7 +88,7 @@ def faults_at_calls(
         return [trial for known in jobs for trial in trials_of(known, -(-number // len(jobs)), rng)]
 
     def trials_of(known, number, rng):
-        points = known.points(number, faults, rng)
+        points = known.points(number, faults or FAULTS, rng)
         if only:
             points = [Point.parse(only)] if Point.parse(only).job == known.job.number else []
         return map(known.try_point, points)

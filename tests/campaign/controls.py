@@ -18,7 +18,7 @@ from wkwdask.formats.roots import Root
 from wkwdask.formats.zarr import codec
 from wkwdask.model.store import Expected
 from wkwdask.runs import job_folder
-from wkwdask.store import documents, files, new_files
+from wkwdask.store import documents, files, locks, new_files
 from wkwdask.store.local import LocalFileSystem, LocalOutput
 from wkwdask.store.objects.remote import RemoteStore
 
@@ -43,7 +43,7 @@ class Control:
     caught_by: str
     """Part of the campaign and its cell, or a test below ``tests``."""
     faults: tuple[str, ...] = ()
-    """Faults at system calls that must notice."""
+    """Faults that must notice; empty for all of that part."""
 
     def trials(self, folder: Path) -> list[Trial]:
         """Remove the check and look whether something notices."""
@@ -58,16 +58,17 @@ class Control:
 
     def _run_cell(self, folder: Path) -> str:
         """Run a cell without the check; return its first problem, empty if there is none."""
-        from .cells import faults_at_calls, power_losses  # which a test must not import
+        from . import cells, places  # which a test must not import
         from .jobs import all_cells
 
         part, _, name = self.caught_by.partition(": ")
         (cell,) = (cell for cell in all_cells() if str(cell) == name)
-        if part == "power loss":
-            trials = power_losses(cell, "control", _CRASHES, 0, self.remove)(folder)
+        if part == "power":
+            tried = cells.power_losses(cell, "control", _CRASHES, 0, self.remove)
         else:
-            tried = faults_at_calls(cell, "control", _POINTS, None, self.remove, self.faults)
-            trials = tried(folder)
+            tried_by = {"calls": cells.faults_at_calls, "places": places.changes_of_place}[part]
+            tried = tried_by(cell, "control", _POINTS, None, self.remove, self.faults)
+        trials = tried(folder)
         bad = [trial for trial in trials if trial.problems]
         return f"{len(bad)} of {len(trials)}" if bad else ""
 
@@ -153,29 +154,35 @@ CONTROLS = (
     Control(
         "temporary name of a file",
         _write_in_place,
-        "system calls: save_by_url-wkw",
+        "calls: save_by_url-wkw",
         ("killed before", "killed after"),
     ),
     Control(
         "repetition of short writes",
         lambda: _replace(LocalOutput, "write", _write_once),
-        "system calls: save_by_url-wkw",
+        "calls: save_by_url-wkw",
         ("short write",),
     ),
     Control(
         "fsync of a file",
         lambda: _replace(LocalOutput, "sync", lambda self: None),
-        "power loss: save_by_url-wkw",
+        "power: save_by_url-wkw",
     ),
     Control(
         "fsync of a folder",
         lambda: _replace(LocalFileSystem, "fsync", lambda self, path: None),
-        "power loss: save_by_url-wkw",
+        "power: save_by_url-wkw",
     ),
     Control(
         "lock of a mag",
         lambda: _replace(job_folder.locks, "take_lock", _take_no_lock),
         "api/test_region.py::test_a_lock_on_the_mag_excludes_regions",
+    ),
+    Control(
+        "machine of a lock",
+        lambda: _replace(locks.Owner, "_can_be_seen", lambda self: True),
+        "places: save_by_url-wkw",
+        ("killed, another machine",),
     ),
     Control(
         "token of a job in a bucket",

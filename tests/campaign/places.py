@@ -22,7 +22,7 @@ from .trials import JobChild, Point, in_child
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
     from .jobs import Cell
@@ -45,26 +45,35 @@ def place_tasks(
     rng, cells = random.Random(options.seed), chosen_cells(options)
     number = min(len(cells), _POINTS[options.size] // _POINTS_OF_CELL)
     for cell in rng.sample(cells, number):
-        yield str(cell), _trials_of(cell, f"{options.seed} {cell}", options.point)
+        seed = f"{options.seed} {cell}"
+        yield str(cell), changes_of_place(cell, seed, _POINTS_OF_CELL, options.point)
 
 
-def _trials_of(cell: Cell, seed: str, only: str | None) -> Callable[[Path], list[Trial]]:
+def changes_of_place(
+    cell: Cell,
+    seed: str,
+    number: int,
+    only: str | None = None,
+    prepare: Callable[[], None] = lambda: None,
+    kinds: Collection[str] = (),
+) -> Callable[[Path], list[Trial]]:
+    """Return a function that tries so many points of a cell, or ``only`` one; ``prepare`` changes
+    the package after the undisturbed run."""
+
     def trials(folder: Path) -> list[Trial]:
         inspect.unwrap(locks.locked_file).__kwdefaults__["timeout_seconds"] = 0.5
         rng = random.Random(seed)
         jobs = undisturbed(cell, folder, rng)
-        points = (
-            [Point.parse(only)]
-            if only
-            else [_draw(rng.choice(jobs), rng) for _ in range(_POINTS_OF_CELL)]
-        )
+        prepare()
+        points = [_draw(rng.choice(jobs), kinds or _KINDS, rng) for _ in range(number)]
+        points = [Point.parse(only)] if only else points
         return [_KINDS[point.fault](jobs[point.job], point) for point in points]
 
     return trials
 
 
-def _draw(known: Undisturbed, rng: random.Random) -> Point:
-    return Point(known.job.number, known.draw_call(rng), rng.choice(list(_KINDS)))
+def _draw(known: Undisturbed, kinds: Collection[str], rng: random.Random) -> Point:
+    return Point(known.job.number, known.draw_call(rng), rng.choice(list(kinds)))
 
 
 def _trial(known: Undisturbed, point: Point, first: Ending, problems: list[str], **how) -> Trial:
