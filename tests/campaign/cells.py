@@ -26,6 +26,7 @@ dask.config.set(scheduler="synchronous")
 _LARGEST_SEED = 1 << 31
 _POINTS_OF_CELL = {"full": 5, "sample": 12}
 _REORDERINGS = {"full": 1000, "sample": 4}
+_REORDERINGS_OF_TASK = 100
 _CRASHES = {"full": None, "sample": 6}
 """Moments of power losses in each job; None for all."""
 _SAMPLED_CELLS = 5
@@ -99,15 +100,18 @@ def faults_at_calls(
 def power_loss_tasks(
     options: argparse.Namespace,
 ) -> Iterator[tuple[str, Callable[[Path], list[Trial]]]]:
-    """Yield the cells whose jobs lose power."""
-    if options.point:
-        return
+    """Yield the cells whose jobs lose power, each in some parts."""
     cells = [cell for cell in chosen_cells(options) if str(cell) in POWER_CELLS or options.cell]
     if not options.full:
         cells = random.Random(options.seed).sample(cells, min(_SAMPLED_CELLS, len(cells)))
     most, reorderings = _CRASHES[options.size], _REORDERINGS[options.size]
-    for cell in cells:
-        yield str(cell), power_losses(cell, f"{options.seed} {cell}", most, reorderings)
+    for begin in range(0, reorderings, _REORDERINGS_OF_TASK):
+        number = min(_REORDERINGS_OF_TASK, reorderings - begin)
+        for cell in cells:
+            seed = f"{options.seed} {begin} {cell}"
+            yield str(cell), power_losses(cell, seed, 0 if begin else most, number, options.point)
+        if options.point:
+            return
 
 
 def power_losses(
@@ -115,10 +119,11 @@ def power_losses(
     seed: str,
     most: int | None,
     reorderings: int,
+    only: str | None = None,
     prepare: Callable[[], None] = lambda: None,
 ) -> Callable[[Path], list[Trial]]:
     """Return a function that tries power losses during the jobs of a cell: at each system call or
-    ``most`` of them, and so many reorderings of each job."""
+    ``most`` of them, and so many reorderings of each job, or ``only`` one."""
 
     def trials(folder: Path) -> list[Trial]:
         rng = random.Random(seed)
@@ -127,12 +132,18 @@ def power_losses(
         return [trial for known in jobs for trial in losses_of(known, rng)]
 
     def losses_of(known, rng):
+        if only:
+            job, _, name = only.partition(":")
+            if int(job) != known.job.number:
+                return []
+            crashes = known.crashes()
+            return [known.try_crash(crashes, crashes.named(name))]
         crashes = known.crashes()
         chosen = list(crashes.prefixes())
         if most is not None and len(chosen) > most:  # and the end, which must survive
             ends = [crash for crash in chosen if crash.is_after_end]
             chosen = rng.sample(chosen, most) + ends
-        chosen += [crashes.reordered(rng) for _ in range(reorderings)]
+        chosen += [crashes.reordered(rng.randrange(_LARGEST_SEED)) for _ in range(reorderings)]
         tried = [known.try_crash(crashes, crash) for crash in chosen]
         return [known.check_order(crashes), *tried]
 

@@ -64,7 +64,7 @@ class Control:
         part, _, name = self.caught_by.partition(": ")
         (cell,) = (cell for cell in all_cells() if str(cell) == name)
         if part == "power":
-            tried = cells.power_losses(cell, "control", _CRASHES, 0, self.remove)
+            tried = cells.power_losses(cell, "control", _CRASHES, 0, None, self.remove)
         else:
             tried_by = {"calls": cells.faults_at_calls, "places": places.changes_of_place}[part]
             tried = tried_by(cell, "control", _POINTS, None, self.remove, self.faults)

@@ -9,18 +9,19 @@ missing. A rename or exchange is one change, and survives as soon as one of its 
 from __future__ import annotations
 
 import os
+import random
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Iterator, Sequence
 
     from .system_calls import Call
 
 _O_TRUNC, _O_TMPFILE = os.O_TRUNC, os.O_TMPFILE
+_REORDERED = "reordered"
 
 
 @dataclass(eq=False)
@@ -193,15 +194,23 @@ class Crashes:
                     seen.add(key)
                     yield Crash(f"after call {time}, {kind}", kept, is_after_end)
 
-    def reordered(self, rng: random.Random) -> Crash:
-        """Draw a moment, and which of the changes that are not synced survive."""
+    def reordered(self, number: int) -> Crash:
+        """Draw a moment, and which of the changes that are not synced survive; the same number, the
+        same crash."""
+        rng = random.Random(number)
         time, share = rng.randint(0, self.num_calls), rng.random()
         kept = [
             change
             for change in self.changes
             if change.time <= time and (change.safe_from <= time or rng.random() < share)
         ]
-        return Crash(f"after call {time}, {share:.0%} of the rest", kept, time == self.num_calls)
+        return Crash(f"{_REORDERED} {number}", kept, time == self.num_calls)
+
+    def named(self, name: str) -> Crash:
+        """Return the crash of a name."""
+        if name.startswith(_REORDERED):
+            return self.reordered(int(name.removeprefix(_REORDERED)))
+        return next(crash for crash in self.prefixes() if crash.name == name)
 
     def lay_out(self, kept: Sequence[Change], root: Path) -> None:
         """Write the folder that a crash leaves."""
