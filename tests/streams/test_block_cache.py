@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import threading
 import time
+import urllib.request
 from itertools import product
 
 import numpy as np
@@ -639,3 +641,28 @@ def test_slices_of_other_interfaces_use_it(mag, decoded, open_slices):
     for z in range(16, 32):
         assert np.array_equal(slice_at(z), _voxels()[:, :, z])
     assert (len(plain), kept) == (1, [16])
+
+
+def test_the_viewer_uses_it(tmp_path, decoded):
+    """For chunks that the server converts. It sends whole blocks, so only a chunk that is requested
+    again, by a second page or browser, is found."""
+    path = tmp_path / "em" / "1"
+    wkwdask.create_dataset(tmp_path / "em", (4, 4, 4))
+    wkwdask.to_wkw(_voxels().astype(np.int64), path, block_len=32, compression="raw")
+    _settle()
+    plain, kept = decoded
+    with wkwdask.view(path) as view:
+        base = f"http://127.0.0.1:{view.port}/{view.url.split('/')[-2]}/data/0/1"
+        document = json.loads(_fetch(f"{base}/zarr.json"))
+        dtype, shape = document["data_type"], document["chunk_grid"]["configuration"]["chunk_shape"]
+        assert (plain, kept) == ([], [])
+        for _ in range(4):
+            chunk = np.frombuffer(_fetch(f"{base}/c/0/0/0"), dtype).reshape(shape).T
+            assert np.array_equal(chunk, _voxels()[tuple(map(slice, chunk.shape))])
+    # each request converts the chunk, but reads the blocks once without the cache, once into it
+    assert (len(plain), kept) == (4 + 1, [4])
+
+
+def _fetch(url):
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        return answer.read()
