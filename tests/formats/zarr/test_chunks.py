@@ -10,6 +10,7 @@ from wkwdask.formats.zarr.array import zarr_array
 from wkwdask.formats.zarr.encoding import ArrayEncoding
 from wkwdask.formats.zarr.options import ZarrOptions
 from wkwdask.formats.zarr.shards import ZarrShards
+from wkwdask.model.writing.file_buffer import Arena
 from wkwdask.store.store import open_store
 
 zarr = pytest.importorskip(
@@ -53,7 +54,11 @@ def test_a_chunk_at_the_border(tmp_path, compression):
         zarr_array(open_store(tmp_path), "zarr.json", document, "czyx", is_new=True).codec,
     )
     # a whole chunk before, whose values the memory of this thread still holds
-    codec.encode(np.full((2, 4, 3, 2), -1, ">i2"), "a")
+    ones, arena = np.full((2, 4, 3, 2), -1, ">i2"), Arena()
+    codec.encode(ones, "a")
+    codec.encode_in_arena(ones, arena, "a")
+    arena.release()
+    assert codec.encode(voxels, "a") == codec.encode_in_arena(voxels, arena, "a")
     array = zarr.create_array(
         str(tmp_path / "a"),
         shape=(2, 1, 3, 3),

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from wkwdask.array_types import AnyArray, ByteArray
     from wkwdask.model.chunk_grid import Vec4
+    from wkwdask.model.writing.file_buffer import Arena
 
 SOURCE = "chunk"
 _STATED_SIZES = {"blosc": ("Blosc", 16, 4), "lz4": ("LZ4", 4, 0)}
@@ -324,12 +325,7 @@ class ZarrCodec(ZarrChunks):
         """Encode a chunk; one at the upper ends of the array is padded with zeros, because Zarr
         stores whole chunks only."""
         del source
-        named = from_cxyz(voxels, self.axes).transpose(self.order)
-        shape = [self.chunk_shape[n] for n in self.order]
-        whole = encoding_memory(self.nbytes).view(self.dtype).reshape(shape)
-        if named.shape != whole.shape:
-            whole[...] = 0
-        np.copyto(whole[tuple(map(slice, named.shape))], named, casting="equiv")
+        whole = self._arrange(voxels, encoding_memory(self.nbytes))
         encoded: Any = whole.reshape(-1)
         if len(self.stages) == 1 and self.blosc in _LZ4_ENCODERS:
             # frames of one block, whose LZ4 block other formats can take over
@@ -343,6 +339,22 @@ class ZarrCodec(ZarrChunks):
         if not self.stages:
             return whole.tobytes()
         return encoded if isinstance(encoded, bytes) else bytes(encoded)
+
+    def encode_in_arena(self, voxels: AnyArray, arena: Arena, source: str) -> bytes | memoryview:
+        if self.stages:
+            return self.encode(voxels, source)
+        memory = arena.reserve(self.nbytes)
+        self._arrange(voxels, memory)
+        return memory.data
+
+    def _arrange(self, voxels: AnyArray, memory: ByteArray) -> AnyArray:
+        """Fill memory with the values of a whole chunk in stored order, and return them."""
+        named = from_cxyz(voxels, self.axes).transpose(self.order)
+        whole = memory.view(self.dtype).reshape([self.chunk_shape[n] for n in self.order])
+        if named.shape != whole.shape:
+            whole[...] = 0
+        np.copyto(whole[tuple(map(slice, named.shape))], named, casting="equiv")
+        return whole
 
 
 def _encode_stage(kind: str, settings: str, values: Any) -> Any:
