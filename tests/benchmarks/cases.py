@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from .analysis_cases import analysis_cases
 from .bucket_cases import bucket_cases
-from .data import BLOCK_LEN, ITEMSIZE, LAYERS
+from .data import BLOCK_LEN, ITEMSIZE, LAYERS, Slab
 from .format_cases import precomputed_cases, zarr_cases
 from .memory import Memory
 from .mesh_cases import mesh_cases
@@ -41,6 +41,7 @@ def all_cases(data: Data) -> list[Race | Memory | Start | Tasks]:
         ]
     cases += [_slices(data, layer, plane) for layer in LAYERS for plane in ("xy", "xz", "yz")]
     cases += [_next_slices(data, layer, plane) for layer, plane in _NEXT_SLICES]
+    cases += [_threads_slices(data, layer) for layer in LAYERS]
     cases += [
         _read_many(data, layer, arrangement) for layer in LAYERS for arrangement in _ARRANGEMENTS
     ]
@@ -190,6 +191,17 @@ def _threads_read(data: Data, layer: str) -> Race:
         units=(*race.units, Unit("wkw", "reference.Read", options)),
         conclusions=(Scaling(0.9), FasterByWall(1, 4, 1.6)),
     )
+
+
+def _threads_slices(data: Data, layer: str) -> Race:
+    slab = Slab(data, layer)
+    options = {"path": slab.mag, "size": slab.edge, "count": BLOCK_LEN}
+    one, two = (
+        Unit(threads_label(threads), "ours.SlabSlices", options | {"threads": threads}, False)
+        for threads in (1, 2)
+    )
+    work = f"threads: read {LABELS[layer]}, {BLOCK_LEN} slices xy of {slab.edge}^2"
+    return Race(f"slices/{layer}/threads", work, (two, one), (FasterByWall(0, 1, 1.6),), (slab,))
 
 
 _ARRANGEMENTS = {

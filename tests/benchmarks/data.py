@@ -126,6 +126,45 @@ class Cube:
 
 
 @dataclass(frozen=True)
+class Slab:
+    """Real data that is one block thick, mirrored along x and y, in one WKW file."""
+
+    data: Data
+    """All volumes."""
+    layer: str
+    """``em`` or ``seg``."""
+
+    @property
+    def edge(self) -> int:
+        """Length along x and y [voxels]."""
+        return 2 * self.data.size
+
+    @property
+    def mag(self) -> str:
+        """The mag's folder."""
+        return str(self.data.folder / f"slab-{self.layer}-{self.edge}" / self.layer / "1")
+
+    def make(self) -> None:
+        """Write it from the real data by wkwdask, if it is not there: wkw writes whole cubes."""
+        if Path(self.mag).is_dir():
+            return
+        import wkwdask
+
+        real = self.data.cube(self.layer)
+        voxels = read_mag(real.mag, real.edge)[0][:, :, :BLOCK_LEN]
+        more = (0, self.edge - real.edge)
+        mirrored = np.asfortranarray(np.pad(voxels, (more, more, (0, 0)), "symmetric"))
+        wkwdask.write(
+            self.mag,
+            (0, 0, 0),
+            mirrored,
+            file_len=self.edge // BLOCK_LEN,
+            compression="lz4",
+            voxel_size=(4, 4, 4),
+        )
+
+
+@dataclass(frozen=True)
 class Scattered:
     """41 files of uint8 labels, real ones, scattered over a grid of 16 by 16 by 16 files or side by
     side."""

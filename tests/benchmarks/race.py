@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from support.proxy import Proxy
 
     from .analysis_cases import Mapping
-    from .data import Cube, Scattered
+    from .data import Cube, Scattered, Slab
     from .remote_cases import Served
     from .served_cases import Converted
 
@@ -64,7 +64,7 @@ class Race:
     """Who takes part."""
     conclusions: tuple[Conclusion, ...]
     """Lines of the table."""
-    volumes: tuple[Cube | Scattered | Mapping | Served | Converted, ...] = ()
+    volumes: tuple[Cube | Slab | Scattered | Mapping | Served | Converted, ...] = ()
     """Required volumes."""
 
     def run(self, repeat: int, say: Callable[[str], None]) -> list[Row]:

@@ -93,6 +93,15 @@ def test_slices_are_equal(data, name):
     )
 
 
+@pytest.mark.needs("wkw")
+def test_slices_on_two_threads_are_equal(data):
+    two, one = run_units(_race(data, "slices/em/threads").units, 1)
+    assert (two.problem, one.problem) == ("", "")
+    assert len(set(two.digests)) == 32
+    assert two.digests == one.digests
+    assert two.nbytes == one.nbytes == 32 * (2 * data.size) ** 2
+
+
 @pytest.mark.parametrize(
     ("name", "package"),
     [("labels/seg", "cc3d"), ("labels/seg", "numpy"), ("histogram/em", "numpy")],

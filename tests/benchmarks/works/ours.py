@@ -186,6 +186,29 @@ class Slices(BoxLoop):
         return self._array[:, a[0] : b[0], a[1] : b[1], a[2] : b[2]].compute()
 
 
+class SlabSlices(BoxLoop):
+    """All slices xy of a volume that is one block thick, by ``wkwdask.read``.
+
+    Parameters
+    ----------
+    path : str
+        The mag.
+    size, count : int
+        Length along x and y [voxels] and how many slices.
+    threads : int
+        Threads that decode a slice.
+    """
+
+    def __init__(self, path: str, size: int, count: int, threads: int) -> None:
+        self._path, self._threads = path, threads
+        self.boxes = [((0, 0, z), (size, size, z + 1)) for z in range(count)]
+        self.nbytes = self.count_nbytes()
+
+    def read(self, box: Any) -> np.ndarray:
+        """Read a slice."""
+        return wkwdask.read(self._path, box, threads=self._threads)
+
+
 class NextSlices(BoxLoop):
     """Slices that follow each other, by ``wkwdask.read``, from an empty cache of blocks or a full
     one.
