@@ -14,7 +14,7 @@ from support.proxy import proxy
 from .measure import Outcome
 from .race import NOT_INSTALLED, Race, Unit, run_units
 from .remote_cases import LATENCY_SECONDS, traffic
-from .table import Row
+from .table import VOXELS_DIFFER, Row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -65,18 +65,13 @@ class NoSlower:
         row = Row(work, ours, peer, f"no more seconds, CPU <= {_CPU_TARGET:g}x")
         if row.ratio() is not None:
             row.met = ours.wall <= peer.wall and ours.cpu <= _CPU_TARGET * peer.cpu
-            row.note = "; ".join(
-                (
-                    traffic(ours),
-                    f"{peer.label}: {traffic(peer)}",
-                    *(() if ours.digests == peer.digests else (self._difference,)),
-                )
-            )
+            row.voxels = "same voxels" if ours.digests == peer.digests else self._difference
+            row.note = f"{traffic(ours)}; {peer.label}: {traffic(peer)}"
         return [row]
 
     @property
     def _difference(self) -> str:
-        return f"voxels differ: {self.differs}" if self.differs else "VOXELS DIFFER"
+        return f"voxels differ: {self.differs}" if self.differs else VOXELS_DIFFER
 
 
 def bucket_cases(data: Data) -> list[Race]:

@@ -27,12 +27,13 @@ from .works.base import arranged_boxes
 if TYPE_CHECKING:
     from .data import Data
 
+Case = Race | Memory | Start | Tasks | Numbering | SparseVolume
 _SOME_NBYTES = 400e6  # decoded by one measurement of a read: long enough to be timed
 
 
-def all_cases(data: Data) -> list[Race | Memory | Start | Tasks]:
+def all_cases(data: Data) -> list[Case]:
     """List everything that can be measured, in the order of the table."""
-    cases: list[Race | Memory | Start | Tasks] = [Start("start", data), Tasks("tasks", data)]
+    cases: list[Case] = [Start("start", data), Tasks("tasks", data)]
     for layer in LAYERS:
         cases += [
             _read_whole(data, layer),
@@ -64,7 +65,7 @@ def all_cases(data: Data) -> list[Race | Memory | Start | Tasks]:
     return [*cases, *(Memory(f"memory/{threads}", data, threads, sizes) for threads in (1, 2))]
 
 
-def long_cases(data: Data) -> list[Numbering | SparseVolume]:
+def long_cases(data: Data) -> list[Case]:
     """List what takes minutes and is measured only where ``--rows`` names it."""
     return [
         *(Numbering(f"objects/{n}", data, n) for n in (1250, 12500)),

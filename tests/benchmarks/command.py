@@ -1,10 +1,9 @@
-"""The command: choose rows, measure them in one run, print one table."""
+"""The command: choose rows, measure them in one run, save each, print one table."""
 
 from __future__ import annotations
 
 import argparse
 import fnmatch
-import json
 import os
 import platform
 import secrets
@@ -12,23 +11,21 @@ import signal
 import sys
 import tempfile
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .cases import all_cases, long_cases
-from .data import Data, check_size, prepare, real_volumes
-from .table import format_table
+from .data import LARGEST_REAL, check_size, prepare, real_volumes
+from .measure import Outcome
+from .pages import documented_rows, write_pages
+from .plan import planned_rows
+from .results import Results, processor, result_of
+from .table import Row, format_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .memory import Memory
-    from .numbering import Numbering, SparseVolume
-    from .race import Race
-    from .start import Start
-    from .table import Row
-    from .tasks import Tasks
+    from .cases import Case
+    from .plan import PlannedRow
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -37,28 +34,40 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--rows",
         metavar="PATTERN",
-        default="*",
-        help="names of rows with wildcards, such as 'pyramid/em*' or 'threads' (all of that kind)",
+        help=(
+            "names of rows with wildcards, such as 'pyramid/em*' or 'threads' (all of that kind); "
+            "by default those of the tables of the documentation, '*' for all"
+        ),
     )
     parser.add_argument(
         "--repeat",
         type=int,
-        default=5,
         metavar="N",
-        help="measurements of each unit; medians are shown (default 5)",
+        help="measurements of each unit; medians are shown (by default those of --list)",
     )
     parser.add_argument(
         "--size",
         type=int,
-        default=1024,
-        help=(
-            "edge of the pyramids' volumes in voxels, 64 to 1024, a power of two; targets are for "
-            "1024 (default)"
-        ),
+        metavar="N",
+        help="edge of all volumes in voxels, 64 to 1024, a power of two (default: see --list)",
     )
-    parser.add_argument("--list", action="store_true", help="print the names of the rows and end")
     parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="also write every single measurement to a file"
+        "--list",
+        action="store_true",
+        help="print the names of the rows, their sizes, repetitions and estimated times, and end",
+    )
+    parser.add_argument(
+        "--results",
+        type=Path,
+        metavar="FILE",
+        help="save each row as a line of JSON when it is done; rows that are in the file already "
+        "are not measured again",
+    )
+    parser.add_argument(
+        "--tables",
+        type=Path,
+        metavar="FILE",
+        help="write the tables of the documentation from such a file, and end",
     )
     return parser.parse_args(arguments)
 
@@ -70,20 +79,48 @@ def is_chosen(name: str, pattern: str) -> bool:
     )
 
 
-def run_cases(
-    cases: Sequence[Race | Memory | Start | Tasks | Numbering | SparseVolume],
-    data: Data,
-    repeat: int,
-) -> list[Row]:
-    """Measure cases one after the other, put away what each has written, and say on standard error
-    how far it is."""
-    rows = []
-    for case in cases:
-        started = time.perf_counter()
-        rows += case.run(repeat, _say)
-        put_away(data.work)
-        _say(f"{case.name}: {time.perf_counter() - started:.0f} s")
-    return rows
+def _chosen(folder: Path, options: argparse.Namespace) -> list[PlannedRow]:
+    """List the rows that the options name."""
+    rows = planned_rows(folder, options.size, options.repeat)
+    if options.rows is None:
+        documented = documented_rows()
+        return [row for row in rows if row.case.name in documented]
+    return [
+        row
+        for row in rows
+        if is_chosen(row.case.name, options.rows) and not (row.is_long and options.rows == "*")
+    ]
+
+
+def run_case(case: Case, repeat: int, work: Path) -> tuple[list[Row], float]:
+    """Measure a row, and put away what it has written.
+
+    Parameters
+    ----------
+    case : Race or other case
+        The row.
+    repeat : int
+        Measurements of each unit.
+    work : Path
+        Folder of all units' own folders.
+
+    Returns
+    -------
+    list of Row
+        Its comparisons.
+    seconds : float
+        Wall time of all of it.
+    """
+    started = time.perf_counter()
+    try:
+        rows = case.run(repeat, _say)
+    except Exception as error:  # the other rows are measured nevertheless
+        problem = f"FAILED: {type(error).__name__}: {error}"
+        rows = [Row(case.name, Outcome("wkwdask", problem=problem))]
+    put_away(work)
+    seconds = time.perf_counter() - started
+    _say(f"{case.name}: {seconds:.0f} s")
+    return rows, seconds
 
 
 def put_away(folder: Path) -> None:
@@ -111,48 +148,66 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0, or 1 where something failed to run; a target that is missed is no failure.
     """
     options = parse_arguments(arguments)
-    check_size(options.size)
-    with tempfile.TemporaryDirectory(prefix="wkwdask-benchmarks-") as folder:
-        if options.list:
-            data = Data(Path(folder), options.size)
-            print("\n".join(case.name for case in [*all_cases(data), *long_cases(data)]))
-            return 0
-        data = Data(Path(folder), options.size)
-        cases = [case for case in all_cases(data) if is_chosen(case.name, options.rows)]
-        if options.rows != "*":
-            cases += [case for case in long_cases(data) if is_chosen(case.name, options.rows)]
-        if not cases:
-            _say(f"no row matches {options.rows!r}; --list shows their names")
+    if options.size is not None:
+        check_size(options.size)
+    if options.tables:
+        for row in write_pages(Results(options.tables)):
+            _say(f"{row}: not measured")
+        return 0
+    with tempfile.TemporaryDirectory(prefix="wkwdask-benchmarks-") as name:
+        folder = Path(name)
+        chosen = _chosen(folder, options)
+        if not chosen:
+            _say(f"no row matches {options.rows!r}; --list --rows '*' shows their names")
             return 1
+        if options.list:
+            print(_format_plans(chosen))
+            return 0
+        results = Results(options.results)
+        missing = [row for row in chosen if not results.has(row.case.name, row.plan)]
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the folder is removed
-        _say("preparing the real data")
-        prepare(data.folder, data.size, real_volumes(data.real_size))
-        rows = run_cases(cases, data, options.repeat)
-    print(heading(options))
-    print(format_table(rows))
-    if options.json:
-        options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
-    return int(any("FAILED" in cell for row in rows for cell in row.cells()))
+        measured = _measure(missing, folder, results)
+    print(heading())
+    print(format_table(measured))
+    return int(any("FAILED" in cell for row in measured for cell in row.cells()))
 
 
-def heading(options: argparse.Namespace) -> str:
+def _measure(rows: Sequence[PlannedRow], folder: Path, results: Results) -> list[Row]:
+    """Measure rows one after the other, and save each."""
+    _say("preparing the real data")
+    sizes = {min(row.plan.size, LARGEST_REAL) for row in rows}
+    volumes = real_volumes(max(sizes, default=0)) if rows else {}
+    for size in sizes:
+        prepare(folder, size, volumes)
+    del volumes
+    measured = []
+    for number, row in enumerate(rows):
+        left = sum(later.plan.seconds for later in rows[number:])
+        _say(f"row {number + 1} of {len(rows)}, about {left / 60:.0f} minutes left")
+        comparisons, seconds = run_case(row.case, row.plan.repeat, folder / "work")
+        results.add(result_of(row.case.name, row.plan, seconds, comparisons))
+        measured += comparisons
+    return measured
+
+
+def _format_plans(rows: Sequence[PlannedRow]) -> str:
+    """Format names, sizes, repetitions and estimated times."""
+    lines = [
+        f"{row.case.name:42}{row.plan.size:5}^3  {row.plan.repeat} times  ~{row.plan.seconds} s"
+        for row in rows
+    ]
+    total = sum(row.plan.seconds for row in rows)
+    return "\n".join([*lines, f"{len(rows)} rows, about {total / 60:.0f} minutes"])
+
+
+def heading() -> str:
     """Say what the numbers are."""
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     return (
-        f"wkwdask benchmarks: size {options.size}, median of {options.repeat}, MB of decoded "
-        "source, one worker where a row does not say otherwise\n"
-        f"{_processor()}, {os.cpu_count()} cores, load {load}, Python {platform.python_version()}; "
+        "wkwdask benchmarks: medians, MB of decoded source, one worker where a row does not say "
+        "otherwise\n"
+        f"{processor()}, {os.cpu_count()} cores, load {load}, Python {platform.python_version()}; "
         "ratio = tool / against, targets are for CPU seconds\n"
-    )
-
-
-def _processor() -> str:
-    """Name the processor."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.is_file() else []
-    return next(
-        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")),
-        platform.machine(),
     )
 
 

@@ -45,11 +45,6 @@ class Data:
         on."""
         return min(self.size, LARGEST_REAL)
 
-    @property
-    def cut(self) -> int:
-        """Edge of the volume of a slow work [voxels]."""
-        return max(SMALLEST, self.size // 2)
-
     def cube(
         self,
         layer: str,
@@ -74,6 +69,11 @@ class Data:
     def work(self) -> Path:
         """The folder of all units' own folders, removed after every row."""
         return self.folder / "work"
+
+    @property
+    def shared(self) -> Path:
+        """The folder of files that the works of several rows read, kept until all is measured."""
+        return self.folder / "shared"
 
 
 @dataclass(frozen=True)
@@ -274,7 +274,8 @@ def prepare(folder: Path, size: int, volumes: dict[str, np.ndarray]) -> Data:
     size : int
         Edge of the volume of the pyramids [voxels].
     volumes : dict
-        The cubes ``em`` and ``seg``, as large as the volumes that reads are measured on.
+        The cubes ``em`` and ``seg``, at least as large as the volumes that reads are measured on;
+        of larger ones, the lower corners are taken.
 
     Returns
     -------
@@ -282,7 +283,7 @@ def prepare(folder: Path, size: int, volumes: dict[str, np.ndarray]) -> Data:
     """
     data = Data(folder, size)
     for layer, voxels in volumes.items():
-        data.cube(layer).write(voxels)
+        data.cube(layer).write(_resized(voxels, data.real_size))
     return data
 
 

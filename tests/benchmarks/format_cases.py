@@ -189,6 +189,7 @@ def zarr_cases(data: Data) -> list[Race]:
 def _view(data: Data, layer: str, edge: int, count: int) -> Race:
     """The codec and the store beside ours."""
     cube, size = data.cube(layer), data.real_size
+    name = f"zarr/view/{layer}/{f'box{edge}' if edge else 'whole'}"
     edge = min(edge, size)
     nbytes = count * edge**3 * ITEMSIZE[layer] if edge else cube.nbytes
     options = {
@@ -198,7 +199,6 @@ def _view(data: Data, layer: str, edge: int, count: int) -> Race:
         "edge": edge,
         "count": count,
     }
-    name = f"zarr/view/{layer}/{f'box{edge}' if edge else 'whole'}"
     units = (
         Unit(
             "zarr, codec wkw",

@@ -113,7 +113,7 @@ class Outcome:
     """All that was measured of one unit."""
 
     label: str
-    """Tool, version and settings."""
+    """Tool and settings."""
     nbytes: int = 0
     """Decoded source bytes of one measurement."""
     samples: list[Sample] = field(default_factory=list)
@@ -122,6 +122,14 @@ class Outcome:
     """Hash of the voxels of each result."""
     problem: str = ""
     """Why there are no samples: ``not installed`` or an error."""
+    version: str = ""
+    """Version of the tool, empty where it is not shown."""
+
+    @property
+    def name(self) -> str:
+        """Tool, version and settings."""
+        tool, comma, settings = self.label.partition(",")
+        return f"{tool} {self.version}".rstrip() + comma + settings
 
     @property
     def cpu(self) -> float:

@@ -137,7 +137,7 @@ class _Units:
 
 def _rehearsal(data: Data, layer: str) -> Cube:
     """Describe the small volume on which tools warm up for a large one."""
-    return data.cube(layer, min(_REHEARSAL_VX, data.cut))
+    return data.cube(layer, min(_REHEARSAL_VX, data.size))
 
 
 def _title(layer: str, edge: int, method: str, compression: str) -> str:
@@ -145,10 +145,9 @@ def _title(layer: str, edge: int, method: str, compression: str) -> str:
 
 
 def _beside_peers(data: Data, layer: str, compression: str, workers: int) -> Race:
-    """Set ours beside all peers that write something like it; the segmentation is a smaller one,
-    since some of them would take minutes."""
+    """Set ours beside all peers that write something like it."""
     name, method = f"pyramid/{layer}/{compression}/{workers}", _METHODS[layer, compression]
-    cube = data.cube(layer, {"em": data.size, "seg": data.cut}[layer])
+    cube = data.cube(layer, data.size)
     units = _Units(data, name, cube, method, _rehearsal(data, layer))
     make = _lz4hc if compression == "lz4hc" else _lz4
     entrants, conclusions = make(units, cube, method, workers)
@@ -233,7 +232,7 @@ def _beside_padded(data: Data, layer: str) -> Race:
     """Set ours beside webknossos with the files that it writes by default, which a small volume
     does not fill."""
     name, method = f"pyramid/{layer}/lz4hc/padded", _METHODS[layer, "lz4hc"]
-    cube = data.cube(layer, data.cut)
+    cube = data.cube(layer, data.size)
     units = _Units(data, name, cube, method, _rehearsal(data, layer))
     padded = units.peer(
         "webknossos, level 9, files of 1024^3", "with_webknossos.Pyramid", method=method

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from .client import Worker
 from .measure import MB, Outcome, Sample
-from .table import Row
+from .table import VOXELS_DIFFER, Row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -127,8 +127,7 @@ def _is_ready(worker: Worker, unit: Unit, outcome: Outcome) -> bool:
         return False
     outcome.nbytes = setup["nbytes"]
     if unit.show_version:
-        tool, comma, settings = unit.label.partition(",")
-        outcome.label = f"{tool} {setup['version']}{comma}{settings}"
+        outcome.version = setup["version"]
     return True
 
 
@@ -178,12 +177,11 @@ class Faster:
         ratio = row.ratio()
         if ratio is not None:
             row.met = None if self.target is None else ratio >= self.target
-            row.note = "; ".join(
-                filter(None, (self._note(row), peaks(row) if self.shows_peak else ""))
-            )
+            row.voxels = self._voxels(row)
+            row.note = peaks(row) if self.shows_peak else ""
         return [row]
 
-    def _note(self, row: Row) -> str:
+    def _voxels(self, row: Row) -> str:
         levels = list(zip(row.tool.digests, row.against.digests, strict=False))
         if not levels:
             return ""
@@ -193,7 +191,7 @@ class Faster:
                 if len(row.tool.digests) == len(row.against.digests)
                 else f"same voxels in the {len(levels)} mags of both"
             )
-        return "VOXELS DIFFER" if self.same == "same" else f"voxels differ: {self.same}"
+        return VOXELS_DIFFER if self.same == "same" else f"voxels differ: {self.same}"
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ def rechunk_cases(data: Data) -> list[Race]:
     cases = []
     for layer in LAYERS:
         cases += [
-            _files(data, layer, whole, quarter),
-            _files(data, layer, quarter, whole),
+            _files(data, layer, "split", whole, quarter),
+            _files(data, layer, "join", quarter, whole),
             _blocks(data, layer),
             _compressed(data, layer),
             _faster(data, layer),
@@ -62,11 +62,11 @@ class _Units:
         )
 
 
-def _files(data: Data, layer: str, before: int, after: int) -> Race:
+def _files(data: Data, layer: str, work: str, before: int, after: int) -> Race:
     """Other files of the same blocks; ours also as if it had to decode them."""
     lengths = before // BLOCK_LEN, after // BLOCK_LEN
     name, cube = (
-        f"rechunk/{layer}/{lengths[0]}-to-{lengths[1]}",
+        f"rechunk/{layer}/{work}",
         data.cube(layer, file_vx=before, compression="lz4hc"),
     )
     units = _Units(data, name, cube)

@@ -43,7 +43,7 @@ def copy_cases(data: Data) -> list[Race]:
         "compression": "zstd",
         "passes": _COPIES,
     }
-    source = str(data.work / f"zarr-zstd-uint8-{cube.edge}")  # which the first unit makes
+    source = str(data.shared / f"zarr-zstd-uint8-{cube.edge}")  # which the first unit makes
     return [
         _copy(data, "wkw", "WKW, LZ4", Unit("wkwdask", "ours.Copy", wkw), cube.mag),
         _copy(data, "zarr", "sharded OME-Zarr", Unit("wkwdask", "with_zarr.Copy", zarr), source),

@@ -14,7 +14,7 @@ from support.proxy import proxy
 
 from .measure import MB, Outcome
 from .race import Race, Unit, run_units
-from .table import Row
+from .table import VOXELS_DIFFER, Row
 from .works.base import boxes, read_mag, slices
 from .works.precomputed import RESOLUTION, ours
 
@@ -142,13 +142,8 @@ class NoMore:
         row = Row(work, ours, peer, "no more requests, no more seconds")
         if row.ratio() is not None:
             row.met = ours.requests <= peer.requests and ours.wall <= peer.wall
-            row.note = "; ".join(
-                (
-                    traffic(ours),
-                    f"{peer.label}: {traffic(peer)}",
-                    *(() if ours.digests == peer.digests else ("VOXELS DIFFER",)),
-                )
-            )
+            row.voxels = "same voxels" if ours.digests == peer.digests else VOXELS_DIFFER
+            row.note = f"{traffic(ours)}; {peer.label}: {traffic(peer)}"
         return [row]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .data import BLOCK_LEN, ITEMSIZE, LAYERS
+from .measure import MB
 from .pyramid_cases import LABELS
 from .race import Faster, Race, Unit
 from .works.base import read_mag
@@ -57,7 +58,7 @@ class Requests(Faster):
         (row,) = super().rows(work, outcomes)
         row.target = "" if self.target is None else f">= {self.target:g} requests per CPU s"
         if row.ratio() is not None:
-            rates = [side.nbytes / self.chunk_nbytes / side.cpu for side in (row.tool, row.against)]
+            rates = [side.cpu_speed * MB / self.chunk_nbytes for side in (row.tool, row.against)]
             row.met = None if self.target is None else rates[0] >= self.target
             row.note = f"{rates[0]:.0f} requests per CPU s beside {rates[1]:.0f}"
         return [row]

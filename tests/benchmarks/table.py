@@ -32,6 +32,8 @@ _HEAD = (
     ),
 )
 _LEFT = {0, 1, 2, 11, 12, 13}
+VOXELS_DIFFER = "VOXELS DIFFER"
+"""Note of a comparison whose sides should have had the same voxels."""
 
 
 @dataclass
@@ -50,6 +52,8 @@ class Row:
     """Whether the target is met; None where there is none or it could not be measured."""
     note: str = ""
     """Further notes."""
+    voxels: str = ""
+    """Whether both sides have the same voxels, where that is compared."""
 
     def ratio(self) -> float | None:
         """Return how many times the speed by CPU seconds is that of the other tool, None where one
@@ -67,13 +71,17 @@ class Row:
         met = {True: "yes", False: "NO", None: "-"}[self.met]
         notes = "; ".join(
             text
-            for text in (*(o.problem for o in (ours, peer) if o is not None), self.note)
+            for text in (
+                *(outcome.problem for outcome in (ours, peer) if outcome is not None),
+                self.voxels,
+                self.note,
+            )
             if text
         )
         return (
             self.work,
-            ours.label,
-            "" if peer is None else peer.label,
+            ours.name,
+            "" if peer is None else peer.name,
             *cpu,
             _ratio(cpu_ratio),
             *wall,

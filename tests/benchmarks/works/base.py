@@ -116,6 +116,11 @@ def arranged_boxes(size: int, edge: int, arrangement: str) -> np.ndarray:
     return np.stack([corners, corners + edge], axis=1)
 
 
+def shared_folder(folder: str | Path) -> Path:
+    """Return where the files are that works of several rows read, given a unit's own folder."""
+    return Path(folder).parents[1] / "shared"
+
+
 def folder_nbytes(folders: list[Path]) -> int:
     """Add up the lengths of all files below some folders."""
     return sum(

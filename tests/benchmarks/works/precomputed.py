@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .base import NUM_MAGS, Work, digest, folder_nbytes, read_mag
+from .base import NUM_MAGS, Work, digest, folder_nbytes, read_mag, shared_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -127,7 +127,7 @@ class Pyramid(Written):
         super().__init__(path, folder, size, sharded)
         self.method = method
         self.source = (
-            Path(folder).parent / f"{'sharded' if sharded else 'files'}-{self.dtype.name}-{size}"
+            shared_folder(folder) / f"{'sharded' if sharded else 'files'}-{self.dtype.name}-{size}"
         )
         if not self.source.is_dir():
             self.make_source()

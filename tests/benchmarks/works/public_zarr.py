@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .base import Work, digest, folder_nbytes, read_mag
+from .base import Work, digest, folder_nbytes, read_mag, shared_folder
 
 _ZSTD = {"name": "zstd", "configuration": {"level": 0, "checksum": False}}
 _LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
@@ -65,7 +65,7 @@ class PublicArray(Work):
     def __init__(self, path: str, folder: str, size: int, form: str, round_trip: bool) -> None:
         self.size, self.form, self.round_trip = size, form, round_trip
         self.target = Path(folder)
-        self.source = self.target.parent / f"public-{form}-{size}"
+        self.source = shared_folder(folder) / f"public-{form}-{size}"
         self.nbytes = size**3 * 2
         if not self.source.is_dir():
             import zarr

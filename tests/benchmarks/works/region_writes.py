@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .base import Work, boxes, digest, folder_nbytes, read_mag
+from .base import Work, boxes, digest, folder_nbytes, read_mag, shared_folder
 
 URLS = {
     "wkw": "{}/color/1",
@@ -48,7 +48,7 @@ class Region(Work):
             for low, high in boxes(size, edge, count)
         ]
         self.nbytes = sum(part.nbytes for _, _, part in self.parts)
-        self.source = self.folder.parent / f"region-{form}-{voxels.dtype.name}-{size}"
+        self.source = shared_folder(folder) / f"region-{form}-{voxels.dtype.name}-{size}"
         if not self.source.is_dir():
             self._make_source(voxels)
 

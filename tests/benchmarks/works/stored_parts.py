@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .base import BoxLoop, boxes, read_mag, slices
+from .base import BoxLoop, boxes, read_mag, shared_folder, slices
 
 CHUNK, SHARD = 64, 256
 
@@ -22,7 +22,7 @@ class Parts(BoxLoop):
     path : str
         The WKW mag that the voxels come from; segmentations become uint64 in precomputed volumes.
     folder : str
-        Folder that is beside the array.
+        The unit's own folder, beside that of the array.
     size : int
         Edge of the volume [voxels].
     kind : str
@@ -51,7 +51,7 @@ class Parts(BoxLoop):
         self.size, self.kind, self.compression, self.sharded = size, kind, compression, sharded
         self.chunk, self.shard = min(CHUNK, size // 4), min(SHARD, size // 2)
         layout = "shards" if sharded else "files"
-        self.source = Path(folder).parent / (
+        self.source = shared_folder(folder) / (
             f"parts-{kind}-{compression}-{layout}-{Path(path).parent.name}-{size}"
         )
         if not self.source.is_dir():

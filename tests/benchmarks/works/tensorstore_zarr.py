@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import zarr_pyramids
-from .base import CACHE_NBYTES, NUM_MAGS, BoxLoop, read_mag, slices
+from .base import CACHE_NBYTES, NUM_MAGS, BoxLoop, read_mag, shared_folder, slices
 
 REQUIRES = ("tensorstore",)
 _CHUNK = 32
@@ -23,7 +23,7 @@ class Slices(BoxLoop):
     path : str
         The mag whose voxels are stored as Zarr.
     folder : str
-        Folder of the array.
+        The unit's own folder, beside that of the array.
     size, count : int
         Edge of the volume [voxels] and how many slices.
     plane : str
@@ -45,8 +45,9 @@ class Slices(BoxLoop):
     ) -> None:
         import tensorstore
 
-        spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{folder}/"}}
-        if not Path(folder).is_dir():
+        source = shared_folder(folder) / f"slices-{Path(path).parent.name}-{size}"
+        spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{source}/"}}
+        if not source.is_dir():
             voxels = read_mag(path, size)[0]
             blosc = {
                 "name": "blosc",

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .base import NUM_MAGS, Work, digest, folder_nbytes, read_mag
+from .base import NUM_MAGS, Work, digest, folder_nbytes, read_mag, shared_folder
 
 _CODECS: dict[str, dict[str, Any]] = {
     "zstd": {"name": "zstd", "configuration": {"level": 3, "checksum": False}},
@@ -52,7 +52,7 @@ class Pyramid(Work):
         self.chunk, self.shard = min(64, size // 8), min(256, size // 2)
         voxels = read_mag(path, size)[0]
         self.dtype, self.nbytes = voxels.dtype, voxels.nbytes
-        self.source = self.folder.parent / f"{self.kind}-{compression}-{self.dtype.name}-{size}"
+        self.source = shared_folder(folder) / f"{self.kind}-{compression}-{self.dtype.name}-{size}"
         if not self.source.is_dir():
             self._make_source(voxels)
 
