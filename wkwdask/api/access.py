@@ -17,6 +17,7 @@ from wkwdask.formats.opening import (
 from wkwdask.formats.registry import opening_format
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.model.image import mag_or_key, parse_box_of
+from wkwdask.model.summary import summarize_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,6 +40,7 @@ def open(
     origin: Literal["box", "absolute"] = "box",
     axes: str | None = None,
     channel: int | None = None,
+    index: Mapping[str, int] | None = None,
     chunk_size: Sequence[int] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> da.Array:
@@ -73,6 +75,9 @@ def open(
         ``"xyz"`` and ``"zyx"`` need a single channel.
     channel : int, optional
         Open only this channel, without the axis c.
+    index : mapping of str to int, optional
+        Index along each further axis of an OME-NGFF image or Zarr array, such as ``{"t": 3}``; only
+        axes of length 1 need none.
     chunk_size : sequence of 3 int, optional
         Chunk size to read from a precomputed scale that stores several [voxels]; by default the
         first.
@@ -90,9 +95,11 @@ def open(
     MissingError
         The dataset, layer or mag does not exist.
     BoundsError
-        The bounding box extends beyond the layer.
+        The bounding box extends beyond the layer, or an index beyond its axis.
     FormatError
         A record or header is broken. Broken data files raise when they are read.
+    UnsupportedError
+        The array has a further axis, and no index along it is chosen.
     ValueError
         The choice of layer is ambiguous, or an option is invalid.
 
@@ -110,7 +117,7 @@ def open(
     from wkwdask.graphs.read import open_array
 
     use_storage_options(url, storage_options)
-    volume = open_stored(url, layer, mag_or_key(mag), chunk_size)[1]
+    volume = open_stored(url, layer, mag_or_key(mag), chunk_size, index)[1]
     box = parse_box_of(volume, bounding_box)
     if origin not in ("box", "absolute"):
         raise ValueError(f'origin must be "box" or "absolute", got {origin!r}')
@@ -128,6 +135,7 @@ def read(
     *,
     layer: str | None = None,
     mag: MagLike | None = None,
+    index: Mapping[str, int] | None = None,
     threads: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> npt.NDArray[Any]:
@@ -144,6 +152,8 @@ def read(
         The layer; may be omitted if there is only one.
     mag : Mag, str, int or sequence of 3 int, optional
         The mag; by default the mag of the path, else the finest mag that was written.
+    index : mapping of str to int, optional
+        Index along each further axis, as for :func:`open`.
     threads : int, optional
         Threads that decode. By default as many as cores for boxes whose chunks have more than 16
         MiB, and one for smaller boxes, in other threads than the main one (where tasks of dask run)
@@ -184,7 +194,7 @@ def read(
     >>> wkwdask.read(f"{folder}/1", ((0, 0, 5), (1, 1, 8))).ravel().tolist()
     [5, 6, 7]
     """
-    return cached_reader(url, layer, mag, storage_options).read(box, threads=threads)
+    return cached_reader(url, layer, mag, index, storage_options).read(box, threads=threads)
 
 
 def read_many(
@@ -251,7 +261,7 @@ def read_many(
     >>> patches.shape, patches[1].ravel().tolist()
     ((2, 1, 1, 1, 3), [6, 7, 8])
     """
-    return cached_reader(url, layer, mag, storage_options).read_many(boxes, threads=threads)
+    return cached_reader(url, layer, mag, None, storage_options).read_many(boxes, threads=threads)
 
 
 def sample(
@@ -307,13 +317,14 @@ def sample(
     >>> wkwdask.sample(f"{folder}/1", [(0, 0, 7), (0, 1, 0)]).tolist()
     [7, 64]
     """
-    return cached_reader(url, layer, mag, storage_options).sample(points)
+    return cached_reader(url, layer, mag, None, storage_options).sample(points)
 
 
 def info(
     url: str | os.PathLike[str],
     *,
     layer: str | None = None,
+    index: Mapping[str, int] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> DatasetSummary | VolumeSummary:
     """Summarize a dataset, layer or mag, or an image of another format, as ``wkwdask info`` does.
@@ -325,6 +336,8 @@ def info(
         group or array.
     layer : str, optional
         The layer of a dataset, or the path of a group in N5 and Zarr; by default all.
+    index : mapping of str to int, optional
+        Index along each further axis, as for :func:`open`.
     storage_options : mapping, optional
         Access to a remote server, as for :func:`open`.
 
@@ -359,6 +372,8 @@ def info(
     if layer is not None:
         find(url).choose_listed(layer)
         url = f"{os.fspath(url).rstrip('/')}/{layer}"
+    if index is not None:
+        return summarize_arrays(url, find(url, index=index).layers)
     try:
         return opening_format(url).summarize(url)  # type: ignore[return-value]
     except MissingError:

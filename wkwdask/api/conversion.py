@@ -82,6 +82,7 @@ def convert(
     bounding_box: BoundingBox | str | Sequence[Any] | None = None,
     channels: Sequence[int] | None = None,
     axes: str | None = None,
+    index: Mapping[str, int] | None = None,
     dtype: Any = None,
     value_range: tuple[float, float] | None = None,
     offset: Sequence[int] | None = None,
@@ -144,6 +145,8 @@ def convert(
         Order of the source's axes, such as ``"zyx"``, ``"xyz"``, ``"czyx"`` or ``"zyxc"``; ``-``
         stands for an axis of length 1. By default the order that the file states, else ``"zyx"`` or
         ``"czyx"``. Arrays of N5 list x first.
+    index : mapping of str to int, optional
+        Index along each further axis of an OME-NGFF image or Zarr array, such as ``{"t": 3}``.
     dtype : dtype_like, optional
         Data type of the target; by default that of the source. Bits and half floats of images
         become uint8 and float32; so do bool and float16 of Zarr in a format that lacks them, and
@@ -270,6 +273,7 @@ def convert(
             bounding_box=bounding_box,
             channels=channels,
             axes=axes,
+            index=index,
             dtype=dtype,
             value_range=value_range,
             offset=offset,
@@ -325,8 +329,11 @@ def convert(
     resolved = (
         None
         if axes is not None and format_with_axes(source) is not None
-        else find_levels(source, whole_images=not any(image_options.values()))
+        else find_levels(source, index, whole_images=not any(image_options.values()))
     )
+    if resolved is None and index is not None:
+        because = "axes= names all of its axes" if axes else "it is read as images or an array"
+        raise ValueError(f"{source}: index= does not apply, since {because}")
     image, new_layer, source_layer = (
         (None, layer, None) if resolved is None else _choose_layer_of(resolved, layer)
     )
@@ -605,23 +612,28 @@ def _lengths_nm(voxel_size: Sequence[float] | None, unit: str) -> tuple[float, f
     return lengths[0], lengths[1], lengths[2]
 
 
-def _find_layers(source: Paths, *, whole_images: bool = True) -> ResolvedUrl | None:
+def _find_layers(
+    source: Paths, index: Mapping[str, int] | None, *, whole_images: bool
+) -> ResolvedUrl | None:
     """Find the layers of a source with mags; None if the source is images or an array."""
     if not isinstance(source, (str, os.PathLike)):
         return None
     its_format = format_of(source)
     if contains_plain_arrays(source):
-        return find(source) if whole_images and is_placed(source) else None
+        is_image = whole_images and (index is not None or is_placed(source))
+        return find(source, index=index) if is_image else None
     if its_format not in (None, default_format()):
-        return find(source)
+        return find(source, index=index)
     try:
-        resolved = find(source)
+        resolved = find(source, index=index)
     except (MissingError, UnsupportedError, NotADirectoryError):
         return None
     return resolved if resolved.layers or resolved.invalid_layers else None
 
 
-def _find_source(source: Paths, *, whole_images: bool = True) -> ResolvedUrl | None:
+def _find_source(
+    source: Paths, index: Mapping[str, int] | None, *, whole_images: bool
+) -> ResolvedUrl | None:
     """Find the layers of a source with mags, including Zarr arrays; None if the source is images or
     an array in a file."""
     if not isinstance(source, (str, os.PathLike)) or (
@@ -632,7 +644,7 @@ def _find_source(source: Paths, *, whole_images: bool = True) -> ResolvedUrl | N
     if names_array_in_file(text):
         return None
     try:
-        return find(source)
+        return find(source, index=index)
     except (MissingError, NotADirectoryError):
         if not is_remote(text) and (
             store_at(local_path(text)).exists()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from wkwdask.errors import BoundsError, ReplacedError, UnsupportedError
+from wkwdask.formats.axes import parse_index
 from wkwdask.formats.open_level import open_again
 from wkwdask.formats.opening import use_storage_options
 from wkwdask.formats.registry import absolute_url, location_of
@@ -46,7 +47,7 @@ class Reader:
     level again. It holds no open file.
     """
 
-    __slots__ = ("_layer", "_level", "_mag", "_options", "url")
+    __slots__ = ("_index", "_layer", "_level", "_mag", "_options", "url")
 
     url: str
     """Absolute path or URL, as it was given."""
@@ -56,19 +57,15 @@ class Reader:
         url: str,
         layer: str | None,
         mag: Mag | str | None,
+        index: Mapping[str, int] | None,
         options: Mapping[str, Any] | None,
         level: OpenLevel | None = None,
     ) -> None:
-        self.url, self._layer, self._mag, self._options, self._level = (
-            url,
-            layer,
-            mag,
-            options,
-            level,
-        )
+        self.url, self._layer, self._mag, self._index = url, layer, mag, index
+        self._options, self._level = options, level
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Reader, (self.url, self._layer, self._mag, self._options)
+        return Reader, (self.url, self._layer, self._mag, self._index, self._options)
 
     def __repr__(self) -> str:
         return f"<Reader {self._volume.name}: {self.dtype} {self.box}>"
@@ -77,7 +74,9 @@ class Reader:
         """Return the current level."""
         if self._level is None:
             use_storage_options(self.url, self._options)
-        level = open_again(self.url, self._layer, self._mag, self._level, refresh=refresh)
+        level = open_again(
+            self.url, self._layer, self._mag, self._index, self._level, refresh=refresh
+        )
         self._level = level
         return level.volume
 
@@ -207,6 +206,7 @@ def reader(
     *,
     layer: str | None = None,
     mag: MagLike | None = None,
+    index: Mapping[str, int] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Reader:
     """Open one mag of a layer, of any format, to read many parts of it.
@@ -220,6 +220,8 @@ def reader(
     mag : Mag, str, int or sequence of 3 int, optional
         The mag; by default the mag of the path, else the finest mag that was written. The reader
         stays at this mag.
+    index : mapping of str to int, optional
+        Index along each further axis, as for :func:`open`.
     storage_options : mapping, optional
         Access to a remote server, as for :func:`open`.
 
@@ -265,8 +267,8 @@ def reader(
     use_storage_options(url, storage_options)
     check_layer_name(layer)
     text = absolute_url(url)
-    level = open_again(text, layer, mag_or_key(mag), None)
-    return Reader(text, layer, level.name, storage_options, level)
+    level = open_again(text, layer, mag_or_key(mag), index, None)
+    return Reader(text, layer, level.name, index, storage_options, level)
 
 
 _readers: LruCache[Reader] = LruCache(128)
@@ -276,6 +278,7 @@ def cached_reader(
     url: str | os.PathLike[str],
     layer: str | None,
     mag: MagLike | None,
+    index: Mapping[str, int] | None,
     storage_options: Mapping[str, Any] | None,
 ) -> Reader:
     """Return the reader of the level that a path names now: without a mag, another level may become
@@ -284,10 +287,12 @@ def cached_reader(
     check_layer_name(layer)
     text, parsed_mag = absolute_url(url), mag_or_key(mag)
     location = location_of(text)
-    key = (text, layer, parsed_mag, access_of(location) if is_remote(location) else None)
+    chosen = None if index is None else tuple(sorted(parse_index(index).items()))
+    access = access_of(location) if is_remote(location) else None
+    key = (text, layer, parsed_mag, chosen, access)
     cached = _readers.get(key)
     if cached is None:
-        cached = Reader(text, layer, parsed_mag, storage_options)
+        cached = Reader(text, layer, parsed_mag, index, storage_options)
         _readers.put(key, cached)
     return cached
 

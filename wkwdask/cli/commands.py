@@ -17,6 +17,7 @@ from wkwdask.cli.options import (
     box_option,
     cluster_options,
     external_option,
+    index_option,
     numbers_callback,
     resume_options,
     runs_on_cluster,
@@ -32,8 +33,9 @@ if TYPE_CHECKING:
 @click.command(short_help="Show the contents of a dataset or volume.")
 @click.argument("path")
 @click.option("--layer", help="Layer of a dataset to show. Default: all.")
+@index_option
 @prints_facts
-def info(path: str, layer: str | None) -> Facts:
+def info(path: str, layer: str | None, index: dict[str, int] | None) -> Facts:
     """Show the contents of a dataset, a layer or a mag, or of a precomputed volume, N5 or Zarr.
 
     Boxes are top left + size [voxels of the mag]. Blocks and files are edge lengths [voxels].
@@ -49,7 +51,7 @@ def info(path: str, layer: str | None) -> Facts:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from wkwdask.cli.tables import print_contents
 
-    summary = wkwdask.info(path, layer=layer)
+    summary = wkwdask.info(path, layer=layer, index=index)
     return Facts(summary, partial(print_contents, summary))
 
 
@@ -263,6 +265,7 @@ def upsample(path: str, **options: Any) -> Any:
     help="Draw only this layer. Default: the first color layer under the first segmentation.",
 )
 @click.option("--mag", help="Mag to draw. Default: the coarsest that has a voxel for each pixel.")
+@index_option
 @click.option(
     "--size",
     type=click.IntRange(32, 8192),

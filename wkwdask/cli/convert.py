@@ -14,6 +14,7 @@ from wkwdask.cli.options import (
     StorageCommand,
     box_option,
     external_option,
+    index_option,
     numbers_callback,
     resume_options,
     runs_on_cluster,
@@ -39,6 +40,7 @@ from wkwdask.formats.registry import storage_records
         "states, else zyx or czyx."
     ),
 )
+@index_option
 @click.option(
     "--channels",
     metavar="N,N",

@@ -21,7 +21,7 @@ _FLAGS = {
 _VERBS = {"build_pyramid": "pyramid", "open_dataset": "info", "connected_components": "components"}
 _COMMANDS: list[click.Command] = []
 _ARGUMENT = re.compile(
-    r"""(?<![\w/.?&=-])([a-z]\w*)=(?:"([^"]*)"|'([^']*)'|(True|False)|\(([\d., ]+)\)|(\d+(?=[^\w.]|$)))?"""  # noqa: E501
+    r"""(?<![\w/.?&=-])([a-z]\w*)=(?:"([^"]*)"|'([^']*)'|(True|False)|\(([\d., ]+)\)|(\d+(?=[^\w.]|$))|\{"(\w+)": (\d+)\})?"""  # noqa: E501
 )
 _LIST = re.compile(r"(?<= has no option )\w+|(?<= has no options )[\w, ]+|(?<=; it has: )[\w, ]+")
 _NOT_THERE = re.compile(r"\bno (?:layer|mag) '?([^\s';]+)'?(?: in [^;]*)?; there are ([^;:]+)$")
@@ -62,6 +62,8 @@ def _as_option(match: re.Match[str]) -> str:
     if option is None or match[4] == "False":
         return match[0]
     value = match[2] or match[3] or (match[5] or "").replace(" ", "") or match[6]
+    if match[7]:
+        value = f"{match[7]}={match[8]}"
     return f"{option} {value}" if value else option
 
 

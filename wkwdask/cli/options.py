@@ -100,6 +100,17 @@ def box_option(text: str) -> Decorator:
     return click.option("--bounding-box", metavar="X,Y,Z,W,H,D", callback=parse, help=text)
 
 
+index_option = click.option(
+    "--index",
+    metavar="AXIS=N,AXIS=N",
+    callback=parse_callback(
+        lambda text: {name: int(n) for name, n in (pair.split("=") for pair in text.split(","))},
+        "--index takes an axis and a number, such as t=3",
+    ),
+    help="Index along each further axis of OME-NGFF and Zarr, such as t=3.",
+)
+
+
 def where_option(text: str) -> Decorator:
     """Add the option ``--where``."""
     parse = parse_callback(

@@ -37,14 +37,16 @@ class ArrayGeometry(NamedTuple):
     """Axes, mag and position of an array among the levels of its image."""
 
     axes: str
-    """One letter per axis, first to last: ``x``, ``y``, ``z``, ``c``, or ``-`` for another axis of
-    length 1."""
+    """One letter per axis, first to last: ``x``, ``y``, ``z``, ``c``, or ``-`` for another axis,
+    along which one index is read."""
     mag: Mag | None
     """Mag relative to the finest level, None if the ratio is no power of two."""
     lengths_nm: Lengths | None
     """Edge lengths of a voxel [nm], None if unknown."""
     offset: Vec3
     """Absolute first voxel [voxels of the mag]."""
+    positions: tuple[int, ...] = ()
+    """Index along each axis named ``-``, by default 0."""
 
 
 def xyz_values(values: Any, letters: Sequence[str], default: float) -> Lengths | None:

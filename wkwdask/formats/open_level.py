@@ -15,6 +15,8 @@ from wkwdask.store.paths import dirname, is_remote, split
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from wkwdask.formats.format import Url
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.image import Image, ResolvedUrl
@@ -70,6 +72,7 @@ def open_again(
     url: Url,
     layer: str | None,
     mag: Mag | str | None,
+    index: Mapping[str, int] | None,
     last: OpenLevel | None,
     *,
     refresh: bool = False,
@@ -83,7 +86,7 @@ def open_again(
         return last
     can_prove = last is not None and last.can_prove()
     change = last_change()
-    resolved = find(url)
+    resolved = find(url, index=index)
     image, volume = resolved.open(layer, mag)
     documents = _documents(resolved, layer, mag, image, volume)
     is_proven = can_prove and last is not None and documents == last.documents

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from wkwdask.errors import FormatError, MissingError, UnsupportedError, WkwDaskError
+from wkwdask.formats.axes import parse_index
 from wkwdask.formats.registry import (
     default_format,
     format_named,
@@ -57,8 +58,11 @@ _MOST_LISTED = 5
 _logger = logging.getLogger(__name__)
 
 
-def find(url: Url, chunk_size: Sequence[int] | None = None) -> ResolvedUrl:
-    """Resolve a path or URL to the images that it can mean."""
+def find(
+    url: Url, chunk_size: Sequence[int] | None = None, index: Mapping[str, int] | None = None
+) -> ResolvedUrl:
+    """Resolve a path or URL to the images that it can mean, read in chunks of a size and at an
+    index along further axes if these are given."""
     its_format = opening_format(url)
     _logger.debug("%s: opened as %s", os.fspath(url), its_format.name)
     try:
@@ -66,27 +70,36 @@ def find(url: Url, chunk_size: Sequence[int] | None = None) -> ResolvedUrl:
     except MissingError:
         recognised = recognised_url(url)
         if recognised != url:
-            return find(recognised, chunk_size)
+            return find(recognised, chunk_size, index)
         if chunk_size is not None and format_of(url) is None:
             raise _no_chunk_sizes(url) from None
         explain_missing(url)
         raise
-    return resolved if chunk_size is None else _in_chunks(resolved, url, chunk_size)
+    if chunk_size is not None:
+        in_chunks = [image.in_chunks for image in resolved.layers]
+        resolved = _chosen(resolved, in_chunks, chunk_size, _no_chunk_sizes(url))
+    if index is not None:
+        refused = f"{os.fspath(url)}: index= applies to OME-NGFF images and Zarr arrays only"
+        at_index = [image.at_index for image in resolved.layers]
+        resolved = _chosen(resolved, at_index, parse_index(index), ValueError(refused))
+    return resolved
 
 
 def _no_chunk_sizes(url: Url) -> ValueError:
     return ValueError(f"{os.fspath(url)}: chunk_size= applies to precomputed volumes only")
 
 
-def _in_chunks(resolved: ResolvedUrl, url: Url, chunk_size: Sequence[int]) -> ResolvedUrl:
-    """Return the images that are read in chunks of a size, where levels are stored in several."""
+def _chosen(
+    resolved: ResolvedUrl, choices: Sequence[Any], value: Any, refused: ValueError
+) -> ResolvedUrl:
+    """Return the images that a choice of each gives for a value; ``refused`` is raised if an image
+    has no such choice."""
+    if None in choices or not choices:
+        raise refused
     images = [
-        replace(image.in_chunks(chunk_size), container=image.container)
-        for image in resolved.layers
-        if image.in_chunks is not None
+        replace(choose(value), container=image.container, key=image.key, root=image.root)
+        for choose, image in zip(choices, resolved.layers, strict=True)
     ]
-    if len(images) < len(resolved.layers) or not images:
-        raise _no_chunk_sizes(url)
     return replace(resolved, layers=tuple(images))
 
 
@@ -178,9 +191,10 @@ def open_stored(
     layer: str | None = None,
     mag: Mag | str | None = None,
     chunk_size: Sequence[int] | None = None,
+    index: Mapping[str, int] | None = None,
 ) -> tuple[Image, StoredArray]:
     """Open the level that a user names."""
-    return find(url, chunk_size).open(layer, mag)
+    return find(url, chunk_size, index).open(layer, mag)
 
 
 def is_readable(layer: Image, mag: Mag) -> bool:

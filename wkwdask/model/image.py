@@ -15,7 +15,7 @@ from wkwdask.model.levels import Lengths, mag_from_ratio, ratio_of
 from wkwdask.model.states import FILE_RECORD_NAME, FILE_RECORD_NBYTES, parse_file_record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from wkwdask.model.metadata_edit import MetadataEdit
     from wkwdask.model.stored_array import StoredArray
@@ -183,6 +183,9 @@ class Image:
     in_chunks: Callable[[Sequence[int]], Image] | None = None
     """Returns the image whose levels are read in chunks of a size [voxels], where a level is stored
     in several; None if no level is."""
+    at_index: Callable[[Mapping[str, int]], Image] | None = None
+    """Returns the image at an index along each named axis other than c, x, y, z; None in formats
+    without such axes."""
 
     @property
     def is_layer(self) -> bool:

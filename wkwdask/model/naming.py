@@ -140,7 +140,7 @@ class GridNaming(KeyNaming):
     ``z12/y0/x3.wkw``."""
 
     axes: str
-    """One letter per number: ``x``, ``y``, ``z``, ``c``, or ``-`` for a constant 0."""
+    """One letter per number: ``x``, ``y``, ``z``, ``c``, or ``-`` for a constant."""
     prefix: str = ""
     """Text before the numbers."""
     separator: str = "/"
@@ -149,6 +149,8 @@ class GridNaming(KeyNaming):
     """Whether each number follows its axis letter."""
     suffix: str = ""
     """Text after the last number."""
+    constants: tuple[int, ...] = ()
+    """Constants in the order of the axes, by default 0."""
 
     def key(self, file: Vec4) -> str:
         """Return the name of the file at an index.
@@ -161,7 +163,11 @@ class GridNaming(KeyNaming):
         ... )
         ('c/3/0/12', 'z3/y0/x12.wkw')
         """
-        numbers = [str(file[_AXES[letter]]) if letter != "-" else "0" for letter in self.axes]
+        constants = iter(self.constants)
+        numbers = [
+            str(file[_AXES[letter]] if letter != "-" else next(constants, 0))
+            for letter in self.axes
+        ]
         if self.is_lettered:
             numbers = [letter + number for letter, number in zip(self.axes, numbers, strict=True)]
         return f"{self.prefix}{self.separator.join(numbers)}{self.suffix}"
@@ -192,11 +198,12 @@ class GridNaming(KeyNaming):
     ) -> Iterator[ListedFile]:
         # an axis without a number has find() == -1: the 0 appended below
         c, x, y, z = (self.axes.find(letter) for letter in "cxyz")
-        for numbers, entry in self.numbered(
-            store,
-            [ranges[_AXES[letter]] if letter != "-" else range(1) for letter in self.axes],
-            folder_filter,
-        ):
+        constants = iter(self.constants)
+        wanted = [
+            ranges[_AXES[letter]] if letter != "-" else range(n := next(constants, 0), n + 1)
+            for letter in self.axes
+        ]
+        for numbers, entry in self.numbered(store, wanted, folder_filter):
             index = (*numbers, 0)
             yield ListedFile((index[c], index[x], index[y], index[z]), entry)
 

@@ -24,11 +24,11 @@ from wkwdask.viewer.mesh_picture import draw_mesh, find_mesh
 from wkwdask.viewer.slices import is_segmentation, read_slice
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from wkwdask.array_types import AnyArray, ByteArray
     from wkwdask.geometry.bounding_box import BoundingBox
-    from wkwdask.model.image import Image
+    from wkwdask.model.image import Image, ResolvedUrl
     from wkwdask.model.stored_array import StoredArray
     from wkwdask.viewer.slices import Sliceable
 
@@ -60,6 +60,7 @@ def preview(
     *,
     layer: str | None = None,
     mag: Mag | str | int | Sequence[int] | None = None,
+    index: Mapping[str, int] | None = None,
     size: int = 640,
     mesh: int | None = None,
 ) -> Path:
@@ -75,6 +76,8 @@ def preview(
         Draw only this layer.
     mag : Mag, str, int or sequence of 3 int, optional
         The mag to draw; by default the coarsest that has a voxel for each pixel.
+    index : mapping of str to int, optional
+        Index along each further axis, as for :func:`open`.
     size : int
         Longest edge of the largest panel, or edge of the picture of a mesh [pixels].
     mesh : int, optional
@@ -106,7 +109,8 @@ def preview(
     if mesh is not None:
         save_picture(_draw_mesh(url, layer, mesh, size), path)
         return path
-    image, segmentation, voxel_size = _find_volumes(url, layer, mag_or_key(mag), size)
+    resolved = find(url, index=index)
+    image, segmentation, voxel_size = _find_volumes(resolved, layer, mag_or_key(mag), size)
     save_picture(draw(image, segmentation, voxel_size, size), path)
     return path
 
@@ -152,10 +156,9 @@ def draw(
 
 
 def _find_volumes(
-    url: str | os.PathLike[str], layer: str | None, mag: Mag | str | None, size: int
+    resolved: ResolvedUrl, layer: str | None, mag: Mag | str | None, size: int
 ) -> tuple[StoredArray | None, StoredArray | None, Sequence[float] | None]:
     """Find the image and the segmentation to draw, and the voxel size [nm]."""
-    resolved = find(url)
     layers = (
         [resolved.choose(layer)]
         if layer is not None or len(resolved.layers) == 1

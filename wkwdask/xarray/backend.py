@@ -84,6 +84,7 @@ class LayersBackend(GroupsBackend):
         "layer",
         "mag",
         "bounding_box",
+        "index",
         "storage_options",
     )
 
@@ -95,12 +96,14 @@ class LayersBackend(GroupsBackend):
         layer: str | None = None,
         mag: MagLike | None = None,
         bounding_box: BoundingBox | str | Sequence[Any] | None = None,
+        index: Mapping[str, int] | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> xr.Dataset:
         """Open one mag of a layer as a lazy variable named after the layer."""
         use_storage_options(filename_or_obj, storage_options)
         url = self.qualified_url(filename_or_obj)
-        return drop(self.open_level(url, layer, mag_or_key(mag), bounding_box), drop_variables)
+        level = self.open_level(url, layer, mag_or_key(mag), bounding_box, index)
+        return drop(level, drop_variables)
 
     def open_level(
         self,
@@ -108,9 +111,10 @@ class LayersBackend(GroupsBackend):
         layer: str | None,
         mag: Mag | str | None,
         bounding_box: BoundingBox | str | Sequence[Any] | None,
+        index: Mapping[str, int] | None,
     ) -> xr.Dataset:
         """Open one mag of a layer."""
-        return open_variables(*open_stored(url, layer, mag), bounding_box)
+        return open_variables(*open_stored(url, layer, mag, index=index), bounding_box)
 
 
 class N5Backend(LayersBackend):
@@ -186,13 +190,14 @@ class WkwBackend(LayersBackend):
         layer: str | None,
         mag: Mag | str | None,
         bounding_box: BoundingBox | str | Sequence[Any] | None,
+        index: Mapping[str, int] | None,
     ) -> xr.Dataset:
         """Open one mag of a layer, or of all layers of a dataset."""
-        if layer is None and not isinstance(mag, str):
+        if layer is None and index is None and not isinstance(mag, str):
             located = find(url)
             if len(located.layers) > 1:
                 return open_layers(located, mag, bounding_box)
-        return super().open_level(url, layer, mag, bounding_box)
+        return super().open_level(url, layer, mag, bounding_box, index)
 
     def open_groups_as_dict(  # type: ignore[override]
         self,

@@ -10,7 +10,8 @@ import json
 import math
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import floordiv, mod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -82,6 +83,8 @@ class ZarrPythonReader(ShardLayout, BoxLayout):
     """Reader of boxes for arrays whose chunks only zarr-python can decode."""
 
     axes: str
+    positions: tuple[int, ...]
+    """Index along each axis named ``-``."""
     is_sharded: bool
     """Whether a file contains many chunks."""
 
@@ -95,10 +98,10 @@ class ZarrPythonReader(ShardLayout, BoxLayout):
         named = {
             letter: slice(a, a + n) for letter, a, n in zip("cxyz", low, out.shape, strict=True)
         }
+        others = (slice(n, n + 1) for n in self.positions)
+        part = tuple(named[letter] if letter in named else next(others) for letter in self.axes)
         try:
-            values = np.asarray(
-                _open_cached(array)[tuple(named.get(letter, slice(0, 1)) for letter in self.axes)]
-            )
+            values = np.asarray(_open_cached(array)[part])
         except FileNotFoundError:
             raise MissingError(f"{array.name}: was removed while it was read") from None
         except MemoryError:
@@ -153,19 +156,33 @@ file."""
 
 
 def zarr_array(
-    store: Store, name: str, document: Mapping[str, Any], axes: str, *, is_new: bool = False
+    store: Store,
+    name: str,
+    document: Mapping[str, Any],
+    axes: str,
+    positions: tuple[int, ...] = (),
+    *,
+    is_new: bool = False,
 ) -> StoredArray:
     """Return the array of a folder as a stored array that starts at voxel 0; ``name`` is that of
-    its document, ``is_new`` if it is being written."""
+    its document, ``positions`` are the indices along the axes named ``-``, by default 0, ``is_new``
+    if it is being written."""
     is_v2 = name == ".zarray"
     if not is_v2:
         check_extensions(document)
     storage = (_parse_storage_v2 if is_v2 else _parse_storage_v3)(document, axes)
     shape = tuple(map(int, document["shape"]))
     naming = _parse_naming(document, axes, is_v2=is_v2)
+    positions = positions or (0,) * axes.count("-")
     if storage is None or naming is None:
-        storage = _zarr_python_storage(store, axes)
+        storage = _zarr_python_storage(store, axes, positions)
     outer, codec, layout = storage
+    if any(positions):
+        files = [n for n, letter in zip(outer, axes, strict=True) if letter == "-"]
+        if naming is not None:
+            naming = replace(naming, constants=tuple(map(floordiv, positions, files)))
+        if isinstance(codec, ZarrCodec):
+            codec = replace(codec, inside=tuple(map(mod, positions, files)))
     if isinstance(codec, ZarrCodec):
         if codec.nbytes > _MAX_CHUNK_NBYTES:
             lengths = list(codec.chunk_shape)
@@ -192,7 +209,7 @@ def zarr_array(
     return StoredArray(store, grid, naming, layout, codec, dtype, identity, fill=fill)
 
 
-def _zarr_python_storage(store: Store, axes: str) -> _Storage:
+def _zarr_python_storage(store: Store, axes: str, positions: tuple[int, ...]) -> _Storage:
     try:
         item = open_array(store)
     except ValueError as error:
@@ -207,7 +224,7 @@ def _zarr_python_storage(store: Store, axes: str) -> _Storage:
     return (
         shard,
         ZarrPythonCodec(np.dtype(item.dtype).str, chunk, axes),
-        ZarrPythonReader(axes, item.shards is not None),
+        ZarrPythonReader(axes, positions, item.shards is not None),
     )
 
 

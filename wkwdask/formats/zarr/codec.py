@@ -189,10 +189,12 @@ class ZarrCodec(ZarrChunks):
     which is hashable."""
     filters: int = 0
     """Number of leading stages that are filters, which may enlarge a chunk."""
+    inside: tuple[int, ...] = ()
+    """Index in a chunk along each axis named ``-``, by default 0."""
     nbytes: int = field(init=False, compare=False, repr=False)
     """Size of a decoded chunk [bytes]."""
-    _view: tuple[np.dtype[Any], Vec4, Vec4] = field(init=False, compare=False, repr=False)
-    """Type, shape (c, x, y, z) and strides [bytes] of the values of a decoded chunk."""
+    _view: tuple[np.dtype[Any], Vec4, int, Vec4] = field(init=False, compare=False, repr=False)
+    """Type, shape (c, x, y, z), offset and strides [bytes] of the values of a decoded chunk."""
     _slowest: int = field(init=False, compare=False, repr=False)
     """Number of the slowest axis of a decoded chunk among c, x, y, z."""
 
@@ -200,15 +202,23 @@ class ZarrCodec(ZarrChunks):
 
     def __post_init__(self) -> None:
         dtype = np.dtype(self.dtype)
-        stride, strides = dtype.itemsize, dict.fromkeys("cxyz", 0)
+        inside = dict(zip(self._unnamed, self.inside, strict=False))
+        stride, strides, offset = dtype.itemsize, dict.fromkeys("cxyz", 0), 0
         for n in reversed(self.order):
             strides[self.axes[n]] = stride
+            offset += inside.get(n, 0) * stride
             stride *= self.chunk_shape[n]
-        view = dtype, pick_cxyz(self.chunk_shape, self.axes), tuple(strides[a] for a in "cxyz")
+        shape = pick_cxyz(self.chunk_shape, self.axes)
+        view = dtype, shape, offset, tuple(strides[a] for a in "cxyz")
         object.__setattr__(self, "nbytes", stride)
         object.__setattr__(self, "_view", view)
-        slowest = max(range(4), key=lambda n: (view[1][n] > 1) * view[2][n])
+        slowest = max(range(4), key=lambda n: (shape[n] > 1) * view[3][n])
         object.__setattr__(self, "_slowest", slowest)
+
+    @property
+    def _unnamed(self) -> list[int]:
+        """Numbers of the axes named ``-``."""
+        return [n for n, letter in enumerate(self.axes) if letter == "-"]
 
     def check_settings(self) -> None:
         """Raise UnsupportedError for a filter or compressor that is unknown or has unknown
@@ -242,6 +252,8 @@ class ZarrCodec(ZarrChunks):
     @property
     def shared_encoding(self) -> Encoding | None:
         if self.filters or len(self.stages) > 1:
+            return None
+        if any(self.chunk_shape[n] > 1 for n in self._unnamed):
             return None
         kind, text = self.stages[0] if self.stages else ("raw", "{}")
         dtype, blosc = np.dtype(self.dtype), self.blosc
@@ -292,20 +304,20 @@ class ZarrCodec(ZarrChunks):
             raise wrong(
                 f"{source}: byte {offset}: a chunk of {values.size} bytes, expected {self.nbytes}"
             )
-        dtype, shape, strides = self._view
-        return np.ndarray(shape, dtype, values, strides=strides)
+        dtype, shape, start, strides = self._view
+        return np.ndarray(shape, dtype, values, start, strides)
 
     def decode_part(
         self, data: bytes, shape: Vec4, part: tuple[slice, ...], source: str, offset: int = 0
     ) -> AnyArray:
-        dtype, whole, strides = self._view
+        dtype, whole, start, strides = self._view
         wanted, stride = part[self._slowest], strides[self._slowest]
-        first, end = wanted.start * stride, wanted.stop * stride
+        first, end = start + wanted.start * stride, min(start + wanted.stop * stride, self.nbytes)
         if len(self.stages) == 1 and not self.filters and 0 < end - first < self.nbytes:
             kind, _ = self.stages[0]
             values = decompress_part(kind, data, decoding_memory(self.nbytes), first, end)
             if values is not None:
-                return np.ndarray(whole, dtype, values, strides=strides)[part]
+                return np.ndarray(whole, dtype, values, start, strides)[part]
         return self.decode(data, shape, source, offset)[part]
 
     def _max_input_nbytes(self, n: int) -> int:

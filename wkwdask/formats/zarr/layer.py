@@ -5,13 +5,21 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.errors import CorruptError, MissingError, UnsupportedError, WkwDaskError
+from wkwdask.errors import (
+    BoundsError,
+    CorruptError,
+    FormatError,
+    MissingError,
+    UnsupportedError,
+    WkwDaskError,
+)
 from wkwdask.formats.array_images import ArrayGeometry, array_image, array_level, images_below
-from wkwdask.formats.axes import axes_of, axis_letter, names_in
+from wkwdask.formats.axes import axes_of, axis_letter, names_in, positions_along
 from wkwdask.formats.marks import contains_wkw, is_mag_or_dataset
 from wkwdask.formats.zarr.array import zarr_array
 from wkwdask.formats.zarr.coordinate_systems import describe_scene, scene_paths
@@ -103,16 +111,15 @@ class Node:
         names = names_in(self.document.get("dimension_names"))
         return names if any(names) else names_in(self.attributes.get("_ARRAY_DIMENSIONS"))
 
-    def letters(self, names: Sequence[str | None], location: str) -> str:
+    def axes(
+        self, names: Sequence[str | None], location: str, index: Mapping[str, int]
+    ) -> tuple[str, tuple[int, ...]]:
         """Return the letter of each axis by the names that an image states, else by those of the
-        array, else by the usual order."""
-        rank = len(self.shape)
-        return axes_of(
-            names or self.names,
-            self.shape,
-            location,
-            usual=_USUAL_AXES[-rank:] if 2 <= rank <= len(_USUAL_AXES) else "",
-        )
+        array, else by the usual order; and the index along each axis without a letter."""
+        rank, named, shape = len(self.shape), names or self.names, self.shape
+        usual = _USUAL_AXES[-rank:] if 2 <= rank <= len(_USUAL_AXES) else ""
+        letters = axes_of(named, shape, location, usual=usual, index=index)
+        return letters, positions_along(letters, named, shape, location, usual=usual, index=index)
 
     def member(self, key: str) -> Node | None:
         """Read a member of a group, or None."""
@@ -385,9 +392,16 @@ def _images_in_member(
         yield from _images_in_group(node, location, name, depth + 1)
 
 
-def _image_from_ngff(group: Node, image: NgffImage, location: str, name: str) -> Image:
-    """Return an OME-NGFF image; a level that cannot be read keeps its error."""
-    arrays: dict[str, tuple[Node, str]] = {}
+def _image_from_ngff(
+    group: Node,
+    image: NgffImage,
+    location: str,
+    name: str,
+    index: Mapping[str, int] | None = None,
+) -> Image:
+    """Return an OME-NGFF image, at an index along further axes; a level that cannot be read keeps
+    its error."""
+    arrays: dict[str, tuple[Node, str, tuple[int, ...]]] = {}
     broken: dict[str, Exception] = {}
 
     def folder_of(path: str) -> str:
@@ -408,19 +422,20 @@ def _image_from_ngff(group: Node, image: NgffImage, location: str, name: str) ->
                 raise node
             if node is None or not node.is_array:
                 raise KeyError
-            arrays[level.path] = (node, node.letters(image.axes, array_location))
+            arrays[level.path] = (node, *node.axes(image.axes, array_location, index or {}))
         except (KeyError, FileNotFoundError):
             broken[level.path] = MissingError(
                 f"{array_location}: not found, though the image lists it"
             )
-        except UnsupportedError as unsupported:
-            broken[level.path] = unsupported
         except CorruptError as corrupt:
             broken[level.path] = CorruptError(
                 f"{array_location}: not readable as array: {reason_of(corrupt)}"
             )
+        except (BoundsError, UnsupportedError, ValueError) as refused:
+            broken[level.path] = refused
     default_axes = next(
-        (letters for _, letters in arrays.values()), "".join(map(axis_letter, map(str, image.axes)))
+        (letters for _, letters, _ in arrays.values()),
+        "".join(map(axis_letter, map(str, image.axes))),
     )
     axes = [
         arrays[level.path][1] if level.path in arrays else default_axes for level in image.levels
@@ -432,7 +447,7 @@ def _image_from_ngff(group: Node, image: NgffImage, location: str, name: str) ->
         zip((level.path for level in image.levels), place_levels(image, axes, shapes), strict=True)
     )
     base = _exported_base(
-        {path: (node, geometries[path].mag) for path, (node, _) in arrays.items()}
+        {path: (node, geometries[path].mag) for path, (node, *_) in arrays.items()}
     )
     levels = []
     for path, geometry in geometries.items():
@@ -455,12 +470,9 @@ def _image_from_ngff(group: Node, image: NgffImage, location: str, name: str) ->
                 )
             )
         else:
-            levels.append(
-                replace(
-                    _level(arrays[path][0], folder_of(path), path, geometry._replace(mag=mag)),
-                    stated=path,
-                )
-            )
+            node, _, positions = arrays[path]
+            geometry = geometry._replace(mag=mag, positions=positions)
+            levels.append(replace(_level(node, folder_of(path), path, geometry), stated=path))
     opened = array_image(
         FORMAT, location, name, levels, category="segmentation" if image.is_labels else None
     )
@@ -474,6 +486,7 @@ def _image_from_ngff(group: Node, image: NgffImage, location: str, name: str) ->
         opened,
         details=NgffGroup(group.attributes, image.axes, ignored),
         document=group.store.path_of(group.attributes_name),
+        at_index=partial(_image_from_ngff, group, image, location, name),
     )
 
 
@@ -487,14 +500,21 @@ def _exported_base(arrays: Mapping[str, tuple[Node, Mag | None]]) -> Lengths:
     return 1.0, 1.0, 1.0
 
 
-def _image_from_array(node: Node, location: str, name: str) -> Image:
-    """Return one array as an image, placed by its attributes; an array with unsupported axes keeps
-    its error."""
+def _image_from_array(
+    node: Node, location: str, name: str, index: Mapping[str, int] | None = None
+) -> Image:
+    """Return one array as an image, placed by its attributes, at an index along further axes; an
+    array with unsupported axes keeps its error."""
     try:
-        level = _level(node, location, "", _exported_geometry(node, node.letters((), location)))
-    except UnsupportedError as error:
-        level = Level("", location, mag=MAG_1, problem=str(error), error=UnsupportedError)
-    return array_image(FORMAT, location, name, [level], "")
+        letters, positions = node.axes((), location, index or {})
+        geometry = _exported_geometry(node, letters)._replace(positions=positions)
+        level = _level(node, location, "", geometry)
+    except FormatError:
+        raise
+    except (BoundsError, UnsupportedError, ValueError) as error:
+        level = Level("", location, mag=MAG_1, problem=str(error), error=type(error))
+    image = array_image(FORMAT, location, name, [level], "")
+    return replace(image, at_index=partial(_image_from_array, node, location, name))
 
 
 def open_zarr_volume(
@@ -549,7 +569,9 @@ def _level(node: Node, location: str, key: str, geometry: ArrayGeometry) -> Leve
         )
     else:
         try:
-            volume = zarr_array(node.store, node.record, node.document, geometry.axes)
+            volume = zarr_array(
+                node.store, node.record, node.document, geometry.axes, geometry.positions
+            )
             volume = replace(volume, mag=geometry.mag or MAG_1, lengths_nm=geometry.lengths_nm)
             volume = replace(volume, crop=_inner_box(node, volume.extent))
             return replace(
