@@ -7,6 +7,7 @@ import re
 import threading
 import warnings
 from unittest import mock
+from urllib.parse import parse_qs
 
 import numpy as np
 import pytest
@@ -265,6 +266,38 @@ def test_a_versioned_bucket(amazon, tmp_path):
     # moto lists the prefixes of deleted objects
     names = {name for _, _, found in store_at(place).walk() for name in found}
     assert names <= {"info", "provenance"}
+
+
+@pytest.mark.parametrize("reads_all", [True, False])
+def test_policies_of_one_prefix(amazon, tmp_path, reads_all):
+    """That of the guide, and one that hides all else: jobs work, and levels that a document above
+    the image may name are not removed."""
+    (tmp_path / "keys").write_text("[default]\naws_access_key_id=A\naws_secret_access_key=B\n")
+
+    def deny(request):
+        path, _, query = request.path.partition("?")
+        listed = parse_qs(query).get("prefix", [""])[0]
+        name = listed if "list-type" in query else path.removeprefix("/bucket/")
+        is_allowed = (reads_all and request.method in ("GET", "HEAD")) or query == "delete"
+        is_allowed = is_allowed or name.startswith("em")
+        return None if is_allowed else Answer(403, b"<Error><Code>AccessDenied</Code></Error>")
+
+    amazon.fault = deny
+    image = f"precomputed://s3://bucket/em-{reads_all}"
+    save(image)
+    wkwdask.build_pyramid(image)
+    wkwdask.save(VOXELS[:, :8, :8, :8] // 2, image, region=((0, 0, 0), (8, 8, 8)))
+    wkwdask.build_pyramid(image, update=True)
+    wkwdask.rm(image, mags="2-2-1")
+    assert jobs_of(image) == []
+    assert wkwdask.verify(image).is_sound
+    if reads_all:
+        assert wkwdask.clean(image, grace_seconds=0)
+    else:
+        with pytest.raises(PermissionError, match=r"403.*s3://bucket/datasource-properties.json"):
+            wkwdask.clean(image, grace_seconds=0)
+    with pytest.raises(PermissionError, match="403"):
+        save("precomputed://s3://bucket/other")
 
 
 def test_a_put_that_arrives_late(amazon, tmp_path):

@@ -132,6 +132,7 @@ def test_an_update(bucket, image):
     stored = {"chunk_shape": (16, 16, 16), "shard_shape": (32, 32, 32)}
     wkwdask.save(VOXELS, url, voxel_size=(4, 4, 8), **stored)
     wkwdask.build_pyramid(url, method="max", mags=["2-2-1", "4-4-2"], shard_shape=(16, 16, 16))
+    assert "nothing to do" in wkwdask.build_pyramid(url, update=True).note
     wkwdask.save(np.zeros((1, 9, 9, 9), np.uint8), url, region=((0, 0, 0), (9, 9, 9)), mag=1)
     report = wkwdask.build_pyramid(url, update=True)
     assert "3 files rebuilt, 19 copied by the server" in report.note

@@ -145,6 +145,22 @@ def test_updates_of_a_box_and_by_content(bucket, kind):
     assert "nothing to do" in update(kind).note
 
 
+def test_files_of_mags_that_are_not_aligned_are_known(bucket):
+    """A corner at odd voxels shifts the files of each mag against those of the next."""
+    options = {"chunk_shape": (8, 8, 8), "shard_shape": (16, 16, 16), "offset": (5, 0, 3)}
+    wkwdask.save(VOXELS, IMAGE["precomputed"], voxel_size=(4, 4, 8), **options)
+    pyramid("precomputed", shard_shape=(8, 8, 8))
+    assert "nothing to do" in update("precomputed").note
+    region = ((21, 16, 9), (23, 18, 11))
+    corner = np.full((1, 2, 2, 2), 255, np.uint8)
+    wkwdask.save(corner, IMAGE["precomputed"], region=region, mag=1)
+    note = update("precomputed").note
+    assert not note.startswith("nothing")
+    assert " 0 copied" not in note
+    assert "nothing to do" in update("precomputed").note
+    assert wkwdask.verify(IMAGE["precomputed"]).is_sound
+
+
 def test_a_mag_without_records_is_rebuilt_by_content(bucket):
     save("precomputed")
     pyramid("precomputed", method="max")

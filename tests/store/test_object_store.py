@@ -196,6 +196,14 @@ def test_buckets_say_what_is_wrong(monkeypatch, url, failure, expected):
             wkwdask.open(url)
 
 
+@pytest.mark.parametrize("endpoint", ["", "localhost:9000"])
+def test_an_endpoint_that_is_no_url(monkeypatch, endpoint):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    expected = f"s3://cells/ds.* the endpoint is '{endpoint}', expected a URL .*AWS_ENDPOINT_URL"
+    with pytest.raises(UnsupportedError, match=expected):
+        wkwdask.open("s3://cells/ds")
+
+
 def test_profiles(tmp_path):
     with pytest.raises(MissingError, match="no profile 'lab'"):
         wkwdask.open("s3://cells/ds", storage_options={"profile": "lab"})

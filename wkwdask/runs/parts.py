@@ -21,6 +21,7 @@ from wkwdask.geometry.bounding_box import moved, part_of_array
 from wkwdask.geometry.grid import cell_box, cell_range, cells, mark_cells
 from wkwdask.geometry.vectors import times
 from wkwdask.model.states import FILE_RECORD_COLUMNS, describe_last_change, grouped_digests
+from wkwdask.model.volume import relative_to
 from wkwdask.model.writing.receipts import greatest, least
 from wkwdask.plans.cells import cell_map
 from wkwdask.runs.job import Result, Task
@@ -428,21 +429,19 @@ def pyramid_records(tallies: Sequence[ShardTally]) -> list[npt.NDArray[np.int64]
     of the previous mag."""
     rows = [tally.shards for tally in tallies]
     for n, (finer, coarser) in enumerate(pairwise(tallies)):
-        factor = finer.target.box.mag.step_to(coarser.target.box.mag)
-        if any(
-            a != b * f
-            for a, b, f in zip(finer.target.origin, coarser.target.origin, factor, strict=True)
-        ):
-            continue  # the file grids of the two mags are not aligned
+        target, factor = coarser.target, finer.target.box.mag.step_to(coarser.target.box.mag)
         # A coarse file is built from the finer files in its footprint, its shape times the factor
         # [voxels of the finer mag]:
         #
         #   finer mag    | 0 | 1 | 2 | 3 |
         #   coarser mag  |   0   |   1   |     digest of 0 = states of finer files 0 and 1
-        footprint = tuple(a * b for a, b in zip(coarser.target.shard_shape, factor, strict=True))
-        stored = rows[n][rows[n][:, 3] > 0]
+        # The file grids of the two mags need not be aligned.
+        volume = finer.target.as_volume().moved(finer.target.origin)
+        volume = relative_to(volume, times(target.origin, factor))
         sources = grouped_digests(
-            stored[:, :5], finer.target.shard_shape, (footprint[0], footprint[1], footprint[2])
+            volume.files.recorded_states(rows[n]),
+            volume.shard_shape,
+            times(target.shard_shape, factor),
         )
         rows[n + 1][:, 5] = [sources.get((x, y, z), 0) for x, y, z in rows[n + 1][:, :3].tolist()]
     return rows

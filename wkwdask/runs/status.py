@@ -204,7 +204,13 @@ def jobs_of(url: str | os.PathLike[str]) -> list[FoundJob]:
 def folders_with_jobs(path: str) -> Iterator[str]:
     """Iterate over the folders that may hold jobs of a path: its parent, itself, and its
     subfolders."""
-    yield dirname(path)
+    parent = dirname(path)
+    try:
+        store_at(parent).names()
+    except PermissionError:  # a policy of a bucket may allow the image alone
+        pass
+    else:
+        yield parent
     store = store_at(path)
     if store.is_folder():
         yield path

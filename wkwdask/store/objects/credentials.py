@@ -67,17 +67,24 @@ _ANONYMOUS = Credentials(
 )
 
 
+_AMAZON_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+
+
 def amazon_credentials(access: Access) -> Credentials:
     """Return the options of a bucket of S3: region, endpoint, and keys of a profile where the
     environment has none."""
     name = access.profile or os.environ.get("AWS_PROFILE")
     profile = _amazon_profile(name or "default")
     region = access.region or _variable("AWS_REGION", "AWS_DEFAULT_REGION") or profile.get("region")
-    endpoint = (
-        access.endpoint
-        or _variable("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
-        or profile.get("endpoint_url")
-    )
+    endpoint = access.endpoint or _variable(*_AMAZON_ENDPOINTS) or profile.get("endpoint_url")
+    # obstore reads these variables too, and panics at any other text, also an empty one
+    variables = (os.environ[each] for each in _AMAZON_ENDPOINTS if each in os.environ)
+    stated = endpoint or next(variables, None)
+    if stated is not None and not stated.startswith(("http://", "https://")):
+        raise ValueError(
+            f"the endpoint is {stated!r}, expected a URL that begins with http:// or https:// "
+            f"({', '.join(_AMAZON_ENDPOINTS)}, or endpoint in stores.yaml)"
+        )
     options: dict[str, Any] = {
         key: value for key, value in (("region", region), ("endpoint", endpoint)) if value
     }
