@@ -126,6 +126,15 @@ def quarantine(
     return place
 
 
+def can_be_quarantined(path: str) -> bool:
+    """Check whether a file is on a file system, or its server copies objects of its size."""
+    if not is_bucket(path):
+        return True
+    folder, name = split(path)
+    (state,) = store_at(folder).states([name])
+    return state is None or not by_path.is_too_large(path, state.nbytes)
+
+
 def _quarantine_object(
     path: str, quarantined: str, relative_path: str, why: str, *, keep: bool
 ) -> str:

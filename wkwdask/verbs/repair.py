@@ -13,6 +13,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.formats.array_repair import ArrayRepair, Probe
+from wkwdask.formats.leftovers import can_be_quarantined
 from wkwdask.formats.record_paths import job_root
 from wkwdask.formats.repair import (
     ACCEPT,
@@ -35,9 +36,8 @@ from wkwdask.model.summary import counted
 from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job import FlatJob, Result
 from wkwdask.runs.job_folder import JobFolder
-from wkwdask.store import by_path
 from wkwdask.store.locks import Owner
-from wkwdask.store.paths import dirname, is_below, is_bucket, split
+from wkwdask.store.paths import dirname, is_below, is_bucket
 from wkwdask.store.store import store_at
 from wkwdask.verbs.compare import CopyCheckSpec
 from wkwdask.verbs.pyramid import RegionSpec
@@ -435,7 +435,7 @@ class Repair:
                 ]
         elif file.has("file.size_changed"):
             self._accept(file, "its voxels stay unchanged; the record takes over its size")
-        elif any(map(_is_too_large, {fault.path for fault in faults})):
+        elif not all(map(can_be_quarantined, {fault.path for fault in faults})):
             self.left += [Unrepaired(fault, _TOO_LARGE) for fault in faults]
         elif file.repairer is not None and header is not None:
             self._saved.add(file.path)
@@ -743,15 +743,6 @@ def _comparisons(scope: LevelScope, provenance: Provenance, broken: set[str]) ->
         paths = broken.intersection(scope.paths_of(spec.shard))
         if any(store_at(path).is_file() for path in paths):
             yield replace(spec, check=check).task()
-
-
-def _is_too_large(path: str) -> bool:
-    """Check whether the server of a bucket cannot copy a file in one step."""
-    if not is_bucket(path):
-        return False
-    folder, name = split(path)
-    (state,) = store_at(folder).states([name])
-    return state is not None and by_path.is_too_large(path, state.nbytes)
 
 
 def _is_described(scope: LevelScope, by_path: dict[str, list[Fault]]) -> bool:
