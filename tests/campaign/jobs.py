@@ -20,13 +20,19 @@ import wkwdask
 from .trees import tree_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from verbs.forms import Form
 
 _BY_FILE = frozenset({"repair", "write_zarr_view", "remove_zarr_view", "n5_as_zarr", "rm"})
 """Functions whose levels change file by file."""
+_PUBLIC_FUNCTIONS = {
+    name: value
+    for name, value in ((name, getattr(wkwdask, name)) for name in wkwdask.__all__)
+    if callable(value) and not isinstance(value, type)
+}
+"""Found once, which imports the modules of all of them before this process forks."""
 
 
 @dataclass(frozen=True)
@@ -136,18 +142,11 @@ def record_jobs(cell: Cell, root: Path, kept: Path, seed: int) -> list[Job]:
         form = dataclasses.replace(form, save=unrecorded(form.save))
     bench = Bench(form, root, seed, **LIMITS.get(cell.verb, {}))
     with contextlib.ExitStack() as patches:
-        for name, function in _public_functions():
+        for name, function in _PUBLIC_FUNCTIONS.items():
             patches.enter_context(mock.patch.object(wkwdask, name, recorded(name, function)))
         patches.enter_context(mock.patch.object(bench, "expect"))
         VERBS[cell.verb](bench)
     return jobs
-
-
-def _public_functions() -> Iterator[tuple[str, Callable[..., Any]]]:
-    for name in wkwdask.__all__:
-        value = getattr(wkwdask, name)
-        if callable(value) and not isinstance(value, type):
-            yield name, value
 
 
 def _forked(save: Callable[..., Any], *arguments: Any, **options: Any) -> None:

@@ -18,7 +18,7 @@ from wkwdask.store import locks
 from .cells import chosen_cells, undisturbed
 from .results import Trial
 from .system_calls import CLOCK_AHEAD, CLOCK_BACK, FAULTS, STOP, shifted_clock
-from .trials import JobChild, Point, in_child
+from .trials import JobChild, Point, Undisturbed, in_child
 
 if TYPE_CHECKING:
     import argparse
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from .jobs import Cell
     from .system_calls import Fault
-    from .trials import Ending, Undisturbed
+    from .trials import Ending
 
 _POINTS = {"full": 2000, "sample": 40}
 _POINTS_OF_CELL = 10
@@ -124,7 +124,7 @@ def _elsewhere(known: Undisturbed, point: Point) -> Trial:
     first = known.run_with_fault(point.call, _KILLED)
     before = _edit_owners(known.root, {"host": "elsewhere", "boot": "elsewhere"})
     held = {path: path.read_bytes() for path in before if _LOCK.search(path.name)}
-    second, problems = in_child(known.job.run), []
+    second, problems = in_child(known.run), []
     if not second.is_ours:
         problems.append(f"the same call ended badly: {second.error}")
     for path, data in held.items():
@@ -172,17 +172,13 @@ def _stopped(other_of: Callable[[Undisturbed], object]) -> Callable[[Undisturbed
         problems = []
         if not second.is_ours:
             problems.append(f"the other process ended badly: {second.error}")
-        is_same = other_of is _repeat
+        is_same = other_of is Undisturbed.run
         if not is_same and early.error:
             problems.append(f"the job did not survive: {early.error}")
         is_complete = not early.error or (is_same and not second.error)
         return _trial(known, point, early, problems, is_complete=is_complete)
 
     return trial
-
-
-def _repeat(known: Undisturbed) -> None:
-    known.job.run()
 
 
 def _clean(known: Undisturbed) -> None:
@@ -199,6 +195,6 @@ _KINDS = {
     "killed, another start": _of_dead(boot="another"),
     "killed, number given again": _of_dead(pid=os.getpid()),
     "killed, another machine": _elsewhere,
-    "stopped, repeated, woken": _stopped(_repeat),
+    "stopped, repeated, woken": _stopped(Undisturbed.run),
     "stopped, cleaned, woken": _stopped(_clean),
 }

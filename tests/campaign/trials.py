@@ -119,18 +119,22 @@ class Undisturbed:
         self.job, self.root = job, root
         self.calls: list[str] = []
         trees = []
-        for _ in range(2):
+        for function in (self.run, self._count):
             restore(job.before, root)
             self.old = tree_of(root)
-            ending = in_child(self._count)
+            ending = in_child(function)
             if ending.error:
                 raise RuntimeError(f"call {job.number}, {job.name}, fails: {ending.error}")
             trees.append(tree_of(root))
-            self.calls, self.sound, self.voxels = ending.value
+        self.calls, self.sound, self.voxels = ending.value
         self.new = trees[0]
         changing = set(differences(*trees))
         self.exempt = frozenset(changing)
         """Files whose bytes differ between two runs."""
+
+    def run(self) -> None:
+        """Run the job in this process."""
+        self.job.run()
 
     def _count(self) -> tuple[list[str], list[str], list[dict]]:
         """Run the job; return its system calls, the URLs that are sound after it, and the voxels
