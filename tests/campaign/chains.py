@@ -72,7 +72,7 @@ class Chain:
         self.levels = {"1": case, **{mag: form.level_of(case, mag) for mag in form.levels}}
         self._has_own_levels, self._has_usual_chunks = not form.levels, True
         self._is_foreign, self._states_size = form in FOREIGN, form.states_voxel_size
-        self.done = [str(form)]
+        self._cast, self.done = form.cast, [str(form)]
 
     @property
     def case(self) -> Case:
@@ -114,7 +114,7 @@ class Chain:
 
     def _become(self, url: str, form: Form, levels: dict[str, Case]) -> None:
         dtype = wkwdask.open(url, mag=1).dtype
-        if dtype == self.form.cast:
+        if dtype == self._cast:
             levels = {
                 mag: Case(case.array.astype(dtype), case.offset) for mag, case in levels.items()
             }
@@ -131,9 +131,7 @@ class Chain:
 
     def pyramid(self) -> None:
         mags = list(_LADDER[: int(self.rng.integers(1, 3))])
-        wkwdask.build_pyramid(
-            self.url, mags=mags, method="max", existing="overwrite", **self._voxel_size
-        )
+        wkwdask.build_pyramid(self.url, mags=mags, method="max", existing="overwrite")
         self._expect_levels(mags)
 
     def update(self) -> None:

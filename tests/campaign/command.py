@@ -30,6 +30,7 @@ PARTS = (
     ("power", "cells:power_loss_tasks"),
     ("requests", "bucket_requests:request_tasks"),
     ("places", "places:place_tasks"),
+    ("model", "model:model_tasks"),
     ("inputs", "inputs:input_tasks"),
     ("chains", "chains:chain_tasks"),
     ("controls", "controls:control_tasks"),
