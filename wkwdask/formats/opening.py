@@ -14,6 +14,7 @@ import numpy as np
 
 from wkwdask.errors import FormatError, MissingError, UnsupportedError, WkwDaskError
 from wkwdask.formats.axes import parse_index
+from wkwdask.formats.mesh_folders import warn_of_meshes
 from wkwdask.formats.registry import (
     default_format,
     format_named,
@@ -294,8 +295,7 @@ def target_in(image: Image, allow_external: bool) -> TargetImage:
     _check_not_zipped(image.folder)
     if not image.is_layer:
         checked_folder(replace(image, allow_external=allow_external), image.folder)
-    fmt = default_format() if image.is_layer else format_named(image.format)
-    return fmt.target_in(image, allow_external=allow_external)
+    return format_of_documents(image).target_in(image, allow_external=allow_external)
 
 
 def open_in_place(url: Url, mag: Mag | None, *, allow_external: bool) -> tuple[Image, StoredArray]:
@@ -303,6 +303,7 @@ def open_in_place(url: Url, mag: Mag | None, *, allow_external: bool) -> tuple[I
     with ``allow_external``."""
     resolved = find(url)
     image, volume = resolved.open(None, mag)
+    warn_of_meshes(format_of_documents(image).mesh_folder(image))
     return replace(image, allow_external=allow_external), volume
 
 
@@ -313,6 +314,11 @@ def why_not_written(layer: Image) -> str:
     except UnsupportedError as error:
         return str(error)
     return ""
+
+
+def format_of_documents(image: Image) -> ArrayFormat:
+    """Return the format of the documents of an image: of a layer, that of its dataset."""
+    return default_format() if image.is_layer else format_named(image.format)
 
 
 def format_of_image(image: Image) -> ArrayFormat:

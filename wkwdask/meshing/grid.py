@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.meshing.surface import Surface
+    from wkwdask.meshing.surface import Bounds, Surface
     from wkwdask.model.levels import Lengths
 
 _MOST_VOXELS = (1 << 31) // UNIT - 1
@@ -90,11 +90,6 @@ class CellGrid:
         x, y, z = (n * self.edge for n in cell)
         return x, y, z
 
-    def on_planes(self, surface: Surface, lod: int) -> npt.NDArray[np.bool_]:
-        """Return which vertices lie on the planes between cells of a level."""
-        on_plane: npt.NDArray[np.bool_] = surface.vertices % (self.edge * UNIT << lod) == 0
-        return np.asarray(on_plane.any(axis=1))
-
     def quantised(self, surface: Surface, cell: Vec3, lod: int) -> npt.NDArray[np.uint32]:
         """Return the positions of vertices in their cell, from 0 to ``LARGEST``."""
         # The decoder of Neuroglancer cuts a cell at exactly half of the range, which a plane
@@ -103,8 +98,9 @@ class CellGrid:
         positions = (surface.vertices / extent - np.array(cell)) * LARGEST
         return np.asarray(np.floor(positions + 0.5).clip(0, LARGEST), np.uint32)
 
-    def bounds(self, cell: Vec3, lod: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def bounds(self, cell: Vec3, lod: int) -> Bounds:
         """Return the lowest and the highest position of a vertex inside a cell, not on its
         planes."""
         low = np.array(cell, np.int64) * (self.edge * UNIT << lod)
-        return low + 1, low + (self.edge * UNIT << lod) - 1
+        high = low + (self.edge * UNIT << lod) - 1
+        return (low + 1).astype(np.int32), high.clip(max=np.iinfo(np.int32).max).astype(np.int32)

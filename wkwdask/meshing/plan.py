@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import FormatError, MissingError
+from wkwdask.formats.mesh_folders import PROPERTIES_NAME, check_mesh_folder
 from wkwdask.formats.precomputed.mesh_writer import choose_mesh_sharding
 from wkwdask.formats.precomputed.meshes import (
-    PROPERTIES_NAME,
-    check_mesh_folder,
     format_mesh_info,
     format_segment_properties,
     meshed_volume,
@@ -359,16 +358,10 @@ def _measured(meshing: Meshing, cell: Vec3) -> tuple[int, int, int, int]:
     labels = meshing.read(cell)
     if labels is not None:
         for _, surface in meshing.surfaces(labels, grid.voxels(cell)):
-            simple = (
-                meshing.simplifier.simplify(
-                    surface,
-                    grid.on_planes(surface, 0),
-                    grid.bounds(cell, 0),
-                    meshing.error,
-                    math.inf,
-                )
-                or surface
+            simple = meshing.simplifier.simplify(
+                surface, grid.bounds(cell, 0), meshing.error, math.inf
             )
+            simple = simple or surface
             num_raw, num_faces = num_raw + len(surface.faces), num_faces + len(simple.faces)
             nbytes += len(encode(grid.quantised(simple, cell, 0), simple.faces))
     return grid.own_voxels(cell).volume, num_raw, num_faces, nbytes

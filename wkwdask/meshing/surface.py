@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -32,6 +32,10 @@ _HALF = 16  # bits of a coordinate
 _pyfqmr_lock = threading.Lock()
 """Lock on the surface that pyfqmr works on: its global variables hold one for all threads."""
 _QUADRIC_FACTOR, _ITERATIONS, _FIRST_ITERATION, _GROWTH = 4.0, 10, 3, 3
+
+
+Bounds: TypeAlias = "tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]"
+"""Lowest and highest position inside a cell, not on its planes."""
 
 
 class Surface(NamedTuple):
@@ -76,26 +80,24 @@ class Simplifier:
     """Edge lengths of a voxel along x, y, z, relative to their geometric mean."""
 
     def simplify(
-        self,
-        surface: Surface,
-        is_held: npt.NDArray[np.bool_],
-        bounds: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]],
-        error: float,
-        reduction: float,
+        self, surface: Surface, bounds: Bounds, error: float, reduction: float
     ) -> Surface | None:
-        """Return a simpler surface that keeps all held vertices: at most about ``error`` voxels
-        away, and with at least ``1 / reduction`` of the faces. Other vertices stay within bounds.
-        Return None if the library lost a held vertex or all faces."""
+        """Return a simpler surface that keeps all vertices outside of bounds: at most about
+        ``error`` voxels away, and with at least ``1 / reduction`` of the faces. Other vertices stay
+        within bounds. Return None if the library lost a vertex outside, or all faces."""
         if len(surface.faces) < _FEWEST_FACES or not error:
             return surface
         least = int(len(surface.faces) / reduction)
+        is_held = _are_outside(surface.vertices, bounds)
         if self.name == "meshoptimizer":
             simple, is_kept = self._by_meshoptimizer(surface, is_held, error, least)
         else:
             simple = self._by_pyfqmr(surface, error, least)
-            keys, held = _keys(simple.vertices, surface.vertices[is_held])
-            moved = ~np.isin(keys, held)
-            simple.vertices[moved] = simple.vertices[moved].clip(*bounds)
+            is_outside = _are_outside(simple.vertices, bounds)
+            outside = simple.vertices[is_outside]
+            keys, held = _keys(outside, surface.vertices[is_held])
+            is_own = np.isin(keys, held)[:, np.newaxis]
+            simple.vertices[is_outside] = np.where(is_own, outside, outside.clip(*bounds))
             is_kept = np.isin(held, keys)
         return simple if len(simple.faces) and is_kept.all() else None
 
@@ -110,7 +112,8 @@ class Simplifier:
         """Return a simpler surface, and which of the held vertices it has."""
         from wkwdask.meshing.fast_simplifier import simplify
 
-        corner = surface.vertices.min(axis=0)  # single precision is exact near 0
+        # single precision is exact near 0; a minimum over rows is slower
+        corner = np.array([column.min() for column in surface.vertices.T])
         positions = ((surface.vertices - corner) * self._scale).astype(np.float32)
         faces = simplify(positions, surface.faces, is_held, least, error)
         is_used = _are_used(surface.vertices, faces)
@@ -122,7 +125,7 @@ class Simplifier:
         most = (_QUADRIC_FACTOR * error) ** 2
         work = import_extra("pyfqmr", 'simplifier="pyfqmr"', _EXTRA).Simplify()
         with _pyfqmr_lock:
-            work.setMesh(surface.vertices * self._scale, surface.faces)
+            work.setMesh(surface.vertices * self._scale, surface.faces.view(np.int32))
             work.simplify_mesh(
                 target_count=max(least, _FEWEST_FACES // 2),
                 preserve_border=True,
@@ -134,7 +137,15 @@ class Simplifier:
             )
             positions, faces, _ = work.getMesh()
         vertices = np.rint(positions / self._scale).astype(np.int32)
-        return Surface(vertices.reshape(-1, 3), faces.astype(np.uint32).reshape(-1, 3))
+        return Surface(vertices, faces.view(np.uint32))
+
+
+def _are_outside(vertices: npt.NDArray[np.int32], bounds: Bounds) -> npt.NDArray[np.bool_]:
+    """Return which vertices lie outside of bounds."""
+    is_outside = np.zeros(len(vertices), np.bool_)
+    for column, low, high in zip(vertices.T, *bounds, strict=True):  # a pass over rows is slower
+        is_outside |= (column < low) | (column > high)
+    return is_outside
 
 
 def _keys(*arrays: npt.NDArray[np.int32]) -> list[AnyArray]:

@@ -132,9 +132,9 @@ class Meshing:
         """Yield labels with their surfaces, whose vertices count from the origin of the grid."""
         if min(labels.shape) < 2:
             return
-        corner = np.array(minus(box.topleft, self.grid.origin)) * UNIT
+        corner = np.array(minus(box.topleft, self.grid.origin), np.int32) * UNIT
         for label, surface in marching_cubes(labels):
-            yield label, Surface((surface.vertices + corner).astype(np.int32), surface.faces)
+            yield label, Surface(surface.vertices + corner, surface.faces)
 
     def join_cells(self, lod: int, cell: Vec3, children: Sequence[Vec3]) -> None:
         """Write the surfaces of a cell in a coarser level: the surfaces of eight cells, simplified
@@ -181,13 +181,7 @@ class Meshing:
     def _simplified(
         self, surface: Surface, cell: Vec3, lod: int, error: float, reduction: float
     ) -> Surface | None:
-        return self.simplifier.simplify(
-            surface,
-            self.grid.on_planes(surface, lod),
-            self.grid.bounds(cell, lod),
-            error,
-            reduction,
-        )
+        return self.simplifier.simplify(surface, self.grid.bounds(cell, lod), error, reduction)
 
     def _fragment(self, label: int, surface: Surface, cell: Vec3, lod: int) -> Fragment:
         positions = self.grid.quantised(surface, cell, lod)

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from wkwdask.errors import FormatError, MissingError, ResumeError, UnsupportedError
 from wkwdask.formats.container import container_of
 from wkwdask.formats.edits import lists_places
+from wkwdask.formats.opening import format_of_documents
 from wkwdask.formats.record_paths import dataset_around
 from wkwdask.formats.registry import (
     default_format,
-    format_named,
     formats,
     location_of,
     opening_format,
@@ -582,8 +582,8 @@ def _stage(resolved: ResolvedUrl, image: Image, mags: Sequence[Mag] | None) -> I
                 "provider"
             )
         unique_folders = tuple(dict.fromkeys(folders[level.key] for level in levels))
-        has_others = is_whole and not image.is_layer and parent == image.folder
-        beside = format_named(image.format).other_folders(image) if has_others else ()
+        has_others = is_whole and parent == image.folder
+        beside = format_of_documents(image).other_folders(image) if has_others else ()
         yield Removal(
             image,
             names,

@@ -208,7 +208,7 @@ def test_damaged_manifests_raise_errors_of_the_format():
 @pytest.mark.parametrize("name", ["http://127.0.0.1:1/v", "s3://other/v"])
 def test_remote_volumes_name_no_local_meshes(name):
     from wkwdask.formats.precomputed.info import parse_info
-    from wkwdask.formats.precomputed.meshes import named_meshes
+    from wkwdask.formats.precomputed.info_file import named_meshes
 
     document = {
         "@type": "neuroglancer_multiscale_volume",
@@ -266,8 +266,13 @@ def test_new_voxels_leave_old_meshes(tmp_path):
     wkwdask.save(labels(), url, **options)
     wkwdask.build_pyramid(url, mags=["2"], method="mode")
     edited(folder / "info", mesh="mesh")
-    with pytest.warns(UserWarning, match="the meshes in 'mesh' are those of the old voxels"):
+    warned = pytest.warns(UserWarning, match=f"{folder}/mesh: the meshes are those of the old vox")
+    with warned:
         wkwdask.save(labels() * 2, url, **options, existing="overwrite")
+    with warned:
+        wkwdask.save(labels()[:8], url, region=((0, 0, 0), (8, 30, 20)), mag=1)
+    with warned:
+        wkwdask.build_pyramid(url, update=True)
     assert json.loads((folder / "info").read_bytes())["mesh"] == "mesh"
     # these change no voxels of the finest mag
     wkwdask.build_pyramid(url, mags=["2"], method="mode", existing="overwrite")

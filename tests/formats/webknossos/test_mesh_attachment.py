@@ -128,12 +128,41 @@ def test_in_a_bucket(layer):
 
 def test_remote_datasets_name_no_local_meshes():
     entry = {"attachments": {"meshes": [{"name": "m", "path": "/etc", "dataFormat": NEUROGLANCER}]}}
-    assert attached_meshes("https://host/ds", entry) is None
-    assert attached_meshes("/ds", entry) == "/etc"
+    assert attached_meshes("https://host/ds", entry) == []
+    assert attached_meshes("/ds", entry) == ["/etc"]
     entry["attachments"]["meshes"][0]["path"] = "./seg/m"
-    assert attached_meshes("https://host/ds", entry) == "https://host/ds/seg/m"
+    assert attached_meshes("https://host/ds", entry) == ["https://host/ds/seg/m"]
     entry["attachments"]["meshes"][0]["dataFormat"] = "hdf5"
-    assert attached_meshes("/ds", entry) is None
+    assert attached_meshes("/ds", entry) == []
+
+
+@pytest.mark.needs("zmesh", "DracoPy", "pyfqmr")
+def test_new_voxels_leave_old_meshes(layer, tmp_path):
+    wkwdask.meshes(layer, cell=12)
+    voxels = wkwdask.read(layer / "1")
+    wkwdask.save(voxels, tmp_path / "other", offset=OFFSET)
+    warned = pytest.warns(UserWarning, match="seg/mesh: the meshes are those of the old voxels; me")
+    with warned:
+        wkwdask.save(voxels[:, :8], layer / "1", region=((13, 8, 5), (21, 38, 25)))
+    with warned:
+        wkwdask.remap(tmp_path / "other", layer / "1", {1: 7}, existing="overwrite")
+    wkwdask.build_pyramid(layer, mags=["2"])  # changes no voxels that were there
+    assert wkwdask.verify(layer).is_sound
+
+
+@pytest.mark.needs("zmesh", "DracoPy", "pyfqmr")
+def test_meshes_are_removed_with_their_layer(layer):
+    wkwdask.meshes(layer, cell=12)
+    wkwdask.meshes(layer, layer / "fine", cell=12, error=0)
+    (layer / "fine" / "notes.txt").write_text("mine")
+    assert wkwdask.rm(layer, mags="1", dry_run=True).paths == (str(layer / "1"),)
+    planned = wkwdask.rm(layer.parent, layer="seg", dry_run=True)
+    assert planned.paths == (str(layer / "1"), str(layer / "mesh"))
+    report = wkwdask.rm(layer.parent, layer="seg")
+    assert report.paths == planned.paths
+    assert report.remaining == (str(layer / "fine"),)
+    assert [path.name for path in layer.iterdir()] == ["fine"]
+    assert json.loads((layer.parent / FILE_NAME).read_bytes())["dataLayers"] == []
 
 
 def test_a_layer_that_is_gone(layer):

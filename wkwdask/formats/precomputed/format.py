@@ -12,6 +12,7 @@ from wkwdask.formats.copies import Copies
 from wkwdask.formats.format import ArrayFormat, MeshPlace, ViewerFiles
 from wkwdask.formats.inspection import Scope
 from wkwdask.formats.level_folders import LevelFolders
+from wkwdask.formats.mesh_folders import removable_meshes
 from wkwdask.formats.precomputed.array import with_stored_suffix
 from wkwdask.formats.precomputed.info import (
     FILE_NAME,
@@ -20,7 +21,13 @@ from wkwdask.formats.precomputed.info import (
     listed_scales,
     sorted_scales,
 )
-from wkwdask.formats.precomputed.info_file import InfoEdit, InfoRemoval, info_in, read_info
+from wkwdask.formats.precomputed.info_file import (
+    InfoEdit,
+    InfoRemoval,
+    info_in,
+    named_meshes,
+    read_info,
+)
 from wkwdask.formats.precomputed.inspection import info_faults, scale_scopes
 from wkwdask.formats.precomputed.layer import NAME, PREFIX, is_volume, open_precomputed_layer
 from wkwdask.formats.precomputed.mesh_inspection import mesh_scope
@@ -28,8 +35,6 @@ from wkwdask.formats.precomputed.mesh_reader import open_meshes
 from wkwdask.formats.precomputed.meshes import (
     MeshEdit,
     meshed_volume,
-    named_meshes,
-    removable_meshes,
 )
 from wkwdask.formats.precomputed.naming import file_sizes, first_data_file, first_stray_file
 from wkwdask.formats.precomputed.options import PrecomputedOptions
@@ -212,8 +217,8 @@ class PrecomputedFormat(ArrayFormat):
         return mesh_scope(folder, document, layer)
 
     def other_folders(self, image: Image) -> Sequence[str]:
-        meshes = removable_meshes(image.folder, image.details.info)
-        return () if meshes is None else (meshes,)
+        meshes = self.mesh_folder(image)
+        return [*removable_meshes(image.folder, () if meshes is None else (meshes,))]
 
     def document_faults(self, folder: str) -> Iterable[Fault]:
         store = open_store(folder)

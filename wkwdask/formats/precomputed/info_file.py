@@ -3,12 +3,12 @@ wkwdask processes are serialised by a lock."""
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from wkwdask.errors import MissingError
 from wkwdask.formats.edits import DocumentEdit, LevelRemoval, check_listed
+from wkwdask.formats.mesh_folders import warn_of_meshes
 from wkwdask.formats.precomputed.info import (
     FILE_NAME,
     PROVENANCE_FILE_NAME,
@@ -21,7 +21,7 @@ from wkwdask.model.json_text import format_json
 from wkwdask.model.placement import placed_name, plain_name
 from wkwdask.store.documents import check_replaceable, create_document, update_json
 from wkwdask.store.lru import LruCache
-from wkwdask.store.paths import stated_path
+from wkwdask.store.paths import is_remote, stated_path
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
@@ -83,6 +83,16 @@ def _parse_document(raw: bytes, path: str) -> dict[str, Any]:
     return parse_info(raw, path).document
 
 
+def named_meshes(folder: str, info: VolumeInfo) -> str | None:
+    """Return the folder of the meshes that ``info`` in a folder names, None if it names none; a
+    remote file must not name a local folder."""
+    name = info.document.get("mesh")
+    if not isinstance(name, str) or not name:
+        return None
+    path = stated_path(folder, name)
+    return None if is_remote(folder) and not is_remote(path) else path
+
+
 @dataclass(frozen=True, slots=True)
 class InfoEdit(DocumentEdit):
     """Addition of scales to ``info``, applied once their files are complete."""
@@ -109,14 +119,9 @@ class InfoEdit(DocumentEdit):
         """Return the same edit; warn if meshes are those of voxels that are replaced."""
         del maxima
         info = find_info(self.folder) if is_new_content else None
-        meshes = None if info is None else info.document.get("mesh")
         finest = None if info is None else base_resolution(info)
-        if meshes is not None and any(scale.resolution == finest for scale in self.scales):
-            warnings.warn(
-                f"{self.folder}: the meshes in {meshes!r} are those of the old voxels; "
-                'meshes(existing="overwrite") makes them again',
-                stacklevel=2,
-            )
+        if info is not None and any(scale.resolution == finest for scale in self.scales):
+            warn_of_meshes(named_meshes(self.folder, info))
         return self
 
     def joined(self, other: InfoEdit) -> InfoEdit:

@@ -11,6 +11,7 @@ import numpy as np
 
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.formats.leftovers import temporary_fault
+from wkwdask.formats.mesh_folders import PROPERTIES_NAME
 from wkwdask.formats.precomputed.mesh_reader import (
     MeshShard,
     StoredMesh,
@@ -18,7 +19,7 @@ from wkwdask.formats.precomputed.mesh_reader import (
     fragments,
     open_meshes,
 )
-from wkwdask.formats.precomputed.meshes import MANIFEST_SUFFIX, PROPERTIES_NAME
+from wkwdask.formats.precomputed.meshes import MANIFEST_SUFFIX
 from wkwdask.model.extras import import_extra
 from wkwdask.model.faults import Fault, FaultList, Findings
 from wkwdask.store.paths import basename

@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -13,15 +11,15 @@ import numpy as np
 
 from wkwdask.errors import ExistsError, MissingError
 from wkwdask.formats.edits import DocumentEdit
+from wkwdask.formats.mesh_folders import PROPERTIES_NAME
 from wkwdask.formats.precomputed.info import FILE_NAME
-from wkwdask.formats.precomputed.info_file import read_info, update_info
+from wkwdask.formats.precomputed.info_file import named_meshes, read_info, update_info
 from wkwdask.formats.precomputed.layer import is_volume
 from wkwdask.formats.precomputed.sharding import format_sharding
-from wkwdask.formats.replaceable import replaces
 from wkwdask.model.json_text import format_json
-from wkwdask.model.placement import job_in, placed_name, plain_name
+from wkwdask.model.placement import placed_name, plain_name
 from wkwdask.store.documents import check_replaceable
-from wkwdask.store.paths import basename, dirname, is_bucket, is_remote, stated_path
+from wkwdask.store.paths import basename, dirname, stated_path
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
@@ -37,9 +35,6 @@ BITS = 16
 """Bits of a coordinate of a vertex in its fragment."""
 LARGEST = (1 << BITS) - 1
 MANIFEST_SUFFIX = ".index"
-PROPERTIES_NAME = "properties"
-"""Name of the folder of the properties of segments, in that of meshes."""
-_FILE = re.compile(rf"\d+(\.index)?|[0-9a-f]+\.shard|info|{PROPERTIES_NAME}")
 _SEGMENTATION = "segmentation"
 
 
@@ -112,48 +107,6 @@ def format_segment_properties(
     }
     inline = {"ids": list(map(str, labels.tolist())), "properties": [size]}
     return json.dumps({"@type": "neuroglancer_segment_properties", "inline": inline}).encode()
-
-
-def removable_meshes(folder: str, info: VolumeInfo) -> str | None:
-    """Return the folder of the meshes of a volume if it lies in that of the volume and holds
-    nothing else."""
-    meshes = named_meshes(folder, info)
-    if meshes is None or dirname(meshes) != folder or not store_at(meshes).is_file("info"):
-        return None
-    if is_bucket(meshes):  # those of other software have plain names
-        return meshes if job_in(meshes) else None
-    with contextlib.suppress(ExistsError):
-        check_mesh_folder(meshes, "overwrite")
-        return meshes
-    return None
-
-
-def check_mesh_folder(folder: str, existing: str) -> None:
-    """Raise ExistsError unless meshes may be written to a folder; only a folder of meshes is
-    replaced."""
-    there = store_at(folder)
-    if there.link_target():
-        raise ExistsError(f"{folder}: is a symbolic link, which is not replaced; remove it")
-    if not there.is_taken() or (there.is_folder() and not there.names()):
-        return
-    if not there.is_folder():
-        raise ExistsError(f"{folder}: is a file, expected nothing or a folder of meshes")
-    if not replaces(existing):
-        raise ExistsError(f'{folder}: already exists; existing="overwrite" replaces it whole')
-    other = min((name for name in there.names() if not _FILE.fullmatch(name)), default=None)
-    if other is not None or not there.is_file("info"):
-        what = "no info" if other is None else f"something else ({other})"
-        raise ExistsError(f"{folder}: holds {what} beside meshes, and is not replaced")
-
-
-def named_meshes(folder: str, info: VolumeInfo) -> str | None:
-    """Return the folder of the meshes that ``info`` in a folder names, None if it names none; a
-    remote file must not name a local folder."""
-    name = info.document.get("mesh")
-    if not isinstance(name, str) or not name:
-        return None
-    path = stated_path(folder, name)
-    return None if is_remote(folder) and not is_remote(path) else path
 
 
 def meshed_volume(folder: str) -> VolumeInfo:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from wkwdask.errors import CorruptError, FormatError, MissingError
 from wkwdask.formats.format import ArrayFormat, MeshPlace
 from wkwdask.formats.marks import HEADER_NAME, is_mag_or_dataset
+from wkwdask.formats.mesh_folders import removable_meshes
 from wkwdask.formats.registry import format_named
 from wkwdask.formats.webknossos.copies import DatasetCopies
 from wkwdask.formats.webknossos.dataset import (
@@ -134,13 +135,10 @@ class WebknossosFormat(ArrayFormat):
         return MeshPlace(edit, source.voxel_size_nm, is_for_webknossos=True)
 
     def mesh_folder(self, image: Image) -> str | None:
-        layer = dataset_of(image) if image.is_layer else None
-        if layer is None or layer.datasource is None or layer.dataset_folder is None:
-            return None
-        if layer.record is None:
-            return None
-        entry = layer_entry(layer.datasource.document, layer.record.name)
-        return attached_meshes(layer.dataset_folder, entry)
+        return next(iter(_attached_meshes(image)), None)
+
+    def other_folders(self, image: Image) -> Sequence[str]:
+        return [*removable_meshes(image.folder, _attached_meshes(image))]
 
     def layer_levels(
         self,
@@ -186,6 +184,16 @@ class WebknossosFormat(ArrayFormat):
                 others += found
                 faults += of_folder
         return replace(scope, faults=[*scope.faults, *faults], others=tuple(others))
+
+
+def _attached_meshes(image: Image) -> list[str]:
+    layer = dataset_of(image) if image.is_layer else None
+    if layer is None or layer.datasource is None or layer.dataset_folder is None:
+        return []
+    if layer.record is None:
+        return []
+    entry = layer_entry(layer.datasource.document, layer.record.name)
+    return attached_meshes(layer.dataset_folder, entry)
 
 
 FORMAT = WebknossosFormat()

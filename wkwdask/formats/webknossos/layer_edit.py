@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from wkwdask.errors import MissingError
 from wkwdask.formats.edits import DocumentEdit, check_listed
+from wkwdask.formats.mesh_folders import warn_of_meshes
 from wkwdask.formats.webknossos.datasource import (
     FILE_NAME,
     MagFields,
@@ -28,6 +29,7 @@ from wkwdask.formats.webknossos.document import (
     read_datasource,
     update_datasource,
 )
+from wkwdask.formats.webknossos.mesh_attachment import attached_meshes
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.coordinates import same_lengths
@@ -109,6 +111,12 @@ class LayerEdit(DocumentEdit):
         return tuple(known.get(mag) for mag, _, _ in self.mags)
 
     def with_maxima(self, maxima: tuple[int | None, ...], *, is_new_content: bool) -> LayerEdit:
+        """Return the edit that also sets the largest id; warn if meshes are those of voxels that
+        are replaced."""
+        source = read_datasource(self.dataset_folder) if is_new_content else None
+        if source is not None and source.layer(self.layer) is not None:
+            entry = layer_entry(source.document, self.layer)
+            warn_of_meshes(*attached_meshes(self.dataset_folder, entry))
         return replace(self, maxima=maxima, is_new_content=is_new_content)
 
     def _with_largest(self, document: JsonObject) -> JsonObject:

@@ -26,12 +26,11 @@ DATA_FORMAT = "neuroglancerPrecomputed"
 _KIND = "meshes"
 
 
-def attached_meshes(dataset_folder: str, entry: JsonObject) -> str | None:
-    """Return the folder of the first meshes in Neuroglancer's format that a layer lists, None if
-    there are none; a remote document must not name a local folder."""
-    stated = next((each.path for each in _meshes_of(entry)), None)
-    path = None if stated is None else stated_path(dataset_folder, stated)
-    return None if path is None or (is_remote(dataset_folder) and not is_remote(path)) else path
+def attached_meshes(dataset_folder: str, entry: JsonObject) -> list[str]:
+    """Return the folders of meshes in Neuroglancer's format that a layer lists; a remote document
+    must not name a local folder."""
+    paths = [stated_path(dataset_folder, each.path) for each in _meshes_of(entry)]
+    return [path for path in paths if is_remote(path) or not is_remote(dataset_folder)]
 
 
 def _meshes_of(entry: JsonObject) -> list[Attachment]:

@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import BoundsError, MissingError, ResumeError
-from wkwdask.formats.opening import SourceSelection, describe_unusable_levels, format_of_image
+from wkwdask.formats.mesh_folders import warn_of_meshes
+from wkwdask.formats.opening import (
+    SourceSelection,
+    describe_unusable_levels,
+    format_of_documents,
+    format_of_image,
+)
 from wkwdask.formats.record_paths import job_root
 from wkwdask.formats.roots import level_job_folders, root_of
 from wkwdask.geometry.bounding_box import counted_from
@@ -61,6 +67,7 @@ def lay_out_update(
     )
     if box is not None and box.in_mag(source.box.mag).intersection(source.box).is_empty:
         raise BoundsError(f"{source.name}: box {box} lies outside {source.box}")
+    warn_of_meshes(format_of_documents(layer).mesh_folder(layer))
     its_format = format_of_image(layer)
     mags = _choose_existing_mags(layer, source, options)
     folders = {mag: level_job_folders(layer, layer.find(mag))[1] for mag in mags}
