@@ -1,5 +1,5 @@
 """Neuroglancer's client shows the meshes of a volume that ``wkwdask view`` serves, in place and
-whole."""
+whole, and lists its labels by their properties."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ pytestmark = [
     pytest.mark.skipif(missing() is not None, reason=str(missing())),
 ]
 LENGTHS, OFFSET, SHAPE = (8.0, 8.0, 20.0), (50, 30, 9), (120, 90, 20)
-LABEL = 2**53 + 1
+LABEL, OTHER = 2**53 + 1, 424242
 LOW, HIGH = np.array([10, 20, 5]), np.array([110, 70, 15])  # of a box
 PIXELS = 3.0  # of a voxel along x and y
 TOP = 50  # of the panel, about [pixels]
 SECONDS = 60
 
 
-async def picture_of(url, is_complete):
-    """Return the picture of a view along z at the box, and the messages of the console."""
+async def shown(url, is_complete, texts):
+    """Return the picture of a view along z at the box, the text of the list of segments, once it
+    has some texts, and the messages of the console."""
     center = (LOW + HIGH) / 2 + OFFSET
     async with open_viewer([url], (700, 500)) as (page, _):
         end = time.monotonic() + SECONDS
@@ -53,7 +54,14 @@ async def picture_of(url, is_complete):
             picture = await page.picture(lambda _: True)
             if is_complete(picture):
                 break
-        return picture, page.messages
+        state["selectedLayer"] = {"layer": layer["name"], "visible": True}
+        layer |= {"tab": "segments", "segmentQuery": "|voxels"}  # a column
+        await page.visit(f"{base}#!{quote(json.dumps(state))}")
+        listed = ""
+        while time.monotonic() < end and not all(text in listed for text in texts):
+            await asyncio.sleep(0.1)
+            listed = await page.evaluate("document.body.innerText")
+        return picture, listed, page.messages
 
 
 def orange(picture):
@@ -65,9 +73,10 @@ def orange(picture):
 def test_the_client_shows_a_mesh(tmp_path):
     labels = np.zeros(SHAPE, np.uint64)
     labels[tuple(map(slice, LOW, HIGH))] = LABEL
+    labels[:3, :5, :7] = OTHER
     url = f"precomputed://{tmp_path / 'cells'}"
     wkwdask.save(labels, url, offset=OFFSET, voxel_size=LENGTHS, category="segmentation")
-    wkwdask.meshes(url, cell=32)
+    wkwdask.meshes(url, cell=32, segment_properties=True)
     size = (HIGH - LOW)[:2]
 
     def is_complete(picture):
@@ -78,6 +87,9 @@ def test_the_client_shows_a_mesh(tmp_path):
         is_full = len(rows) > 0.97 * width * height
         return is_full and abs(width / height - size[0] / size[1]) < 0.05
 
-    picture, messages = asyncio.run(picture_of(url, is_complete))
+    # the label that is not selected is in the list by its properties alone
+    texts = str(OTHER), "voxels", str(3 * 5 * 7), str((HIGH - LOW).prod())
+    picture, listed, messages = asyncio.run(shown(url, is_complete, texts))
     assert is_complete(picture), messages
+    assert not [text for text in texts if text not in listed], listed
     assert not [text for text in messages if "mesh" in text], messages

@@ -22,6 +22,9 @@ from wkwdask.store.store import store_at
 VOXELS = np.random.default_rng(1).integers(1, 255, (1, 20, 18, 20), np.uint8)
 REGION = ((3, 0, 0), (16, 8, 8))
 """Part of one chunk and a whole one, in one shard."""
+MESHED = ((0, 0, 0), (20, 18, 9))
+"""Four cells of 11 voxels, which are joined to one: more of them would send more requests of the
+same kinds."""
 
 
 LABELS = np.zeros(VOXELS.shape, np.uint32)
@@ -54,7 +57,7 @@ JOBS = {
     "update": lambda folder: wkwdask.build_pyramid(image_in(folder), update=True),
     "region": save_region,
     "new image": lambda folder: save(new_image(folder)),
-    "meshes": lambda folder: wkwdask.meshes(image_in(folder), cell=9),
+    "meshes": lambda folder: wkwdask.meshes(image_in(folder), cell=11, where=MESHED),
 }
 """Each of them makes the same of the same image."""
 

@@ -364,6 +364,8 @@ def _verbs() -> Iterator[Verb]:
     yield make("compress", _compress, others={"compression": "raw"}, writes=True)
     yield make("copy", _copy, others={"bounding_box": [0, 0, 0, 8, 8, 8]}, writes=True)
     yield make("convert", _convert, others={"dtype": "uint16"}, writes=True)
+    meshes = _on_image("meshes", cell=8)
+    yield make("meshes", meshes, others={"reduction": 2}, forms=_LEVELS, **labels)
 
 
 VERBS = tuple(_verbs())
