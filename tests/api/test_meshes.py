@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import tracemalloc
 from pathlib import Path
 
 import dask
@@ -209,6 +210,30 @@ def test_fragments_of_coarse_levels_have_few_faces(tmp_path, monkeypatch):
         most.append(max(len(faces) for lod, _, _, faces in fragments if lod == 1))
         assert num_open_edges(*read_level(tmp_path / "v" / "mesh", 1, 1)) == 0
     assert most[1] < most[0] / 1.5, most
+
+
+def test_the_memory_of_joins_does_not_grow_with_a_label(tmp_path, monkeypatch):
+    """The faces of a coarse fragment are bounded, except those at its planes: without the bound a
+    sponge takes ten times as much memory in its coarsest level as in the first join."""
+    from scipy.ndimage import gaussian_filter
+
+    noise = np.random.default_rng(1).normal(size=(24, 24, 12))
+    tile = (gaussian_filter(noise, 1, mode="wrap") > 0).astype(np.uint8)
+    peaks, join = {}, tasks.Meshing.join_cells
+
+    def watched(self, lod, *arguments):
+        tracemalloc.start()
+        join(self, lod, *arguments)
+        peaks[lod] = max(peaks.get(lod, 0), tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+
+    monkeypatch.setattr(tasks, "_MOST_FACES", 500)
+    monkeypatch.setattr(tasks.Meshing, "join_cells", watched)
+    url = save(tmp_path / "v", np.tile(tile, (4, 4, 1)))
+    with dask.config.set(scheduler="synchronous"):
+        wkwdask.meshes(url, cell=13, reduction=1)
+    assert len(peaks) == 3
+    assert max(peaks.values()) < 2 * peaks[1], peaks
 
 
 def test_a_surface_that_would_vanish_is_kept(tmp_path, cells, monkeypatch):
