@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from .data import Data
 
 _TARGET = 4.0
+_REHEARSAL_VX = 128
+"""Edge of the volume on which tools warm up: meshes of 512^3 take minutes."""
 
 
 def mesh_cases(data: Data) -> list[Race]:
@@ -20,15 +22,19 @@ def mesh_cases(data: Data) -> list[Race]:
 
 def _meshes(data: Data, simplifier: str) -> Race:
     name, cube = f"meshes/seg/{simplifier}", data.cube("seg")
-    options = {"path": cube.mag, "size": cube.edge}
-    ours, theirs = (data.fresh(f"{name}-{n}") for n in range(2))
+    small = data.cube("seg", min(_REHEARSAL_VX, cube.edge))
+
+    def unit(label: str, work: str, **options: str) -> Unit:
+        folder = data.fresh(f"{name}-{work}")
+        real, rehearsal = (
+            {"path": volume.mag, "size": volume.edge, "folder": folder + suffix}
+            for volume, suffix in ((cube, ""), (small, "-rehearsal"))
+        )
+        return Unit(label, work, real | options, rehearsal=rehearsal)
+
     units = (
-        Unit(
-            f"wkwdask, {simplifier}",
-            "ours_meshes.Meshes",
-            {**options, "folder": ours, "simplifier": simplifier},
-        ),
-        Unit("igneous, forge and merge", "igneous_meshes.Meshes", {**options, "folder": theirs}),
+        unit(f"wkwdask, {simplifier}", "ours_meshes.Meshes", simplifier=simplifier),
+        unit("igneous, forge and merge", "igneous_meshes.Meshes"),
     )
     work = f"meshes of {LABELS['seg']} of {cube.edge}^3"
-    return Race(name, work, units, (Faster(0, 1, _TARGET, shows_peak=True),), (cube,))
+    return Race(name, work, units, (Faster(0, 1, _TARGET, shows_peak=True),), (cube, small))

@@ -15,7 +15,8 @@ REQUIRES = ("wkwdask", "zmesh", "DracoPy", "pyfqmr")
 
 
 class Meshes(Work):
-    """``wkwdask.meshes`` of a precomputed volume, in cells of half its edge, by one thread.
+    """``wkwdask.meshes`` of a precomputed volume, in cells of half its edge, at most of the default
+    one, by one thread.
 
     Parameters
     ----------
@@ -32,7 +33,7 @@ class Meshes(Work):
     def __init__(self, path: str, folder: str, size: int, simplifier: str) -> None:
         dask.config.set(scheduler="synchronous")
         self._url, self._meshes = f"precomputed://{folder}", Path(folder) / "mesh"
-        self._options = {"cell": size // 2, "simplifier": simplifier}
+        self._options = {"cell": min(size // 2, 128), "simplifier": simplifier}
         voxels = wkwdask.read(path, ((0, 0, 0), (size, size, size)))
         self.nbytes = voxels.nbytes
         placed = {"voxel_size": (16, 16, 16), "category": "segmentation"}
