@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -143,6 +144,40 @@ def test_an_update(bucket, image):
     for mag, voxels in zip(("2-2-1", "4-4-2"), levels, strict=True):
         np.testing.assert_array_equal(wkwdask.read(url, mag=mag), voxels)
     assert wkwdask.verify(url).is_sound
+
+
+@pytest.mark.needs("cloudvolume", "boto3", "tensorstore")
+@pytest.mark.parametrize("server", ["s3"], indirect=True)
+def test_other_software_reads_replaced_levels_from_the_bucket(bucket, monkeypatch):
+    import tensorstore
+    import zarr
+    from cloudvolume import CloudVolume
+    from obstore.store import S3Store
+
+    monkeypatch.setenv(
+        "AWS_SESSION_TOKEN", "tests"
+    )  # else cloud-volume takes no keys from variables
+    volume, image = f"precomputed://{bucket}/v", f"{bucket}/v.ome.zarr"
+    for voxels, existing in ((VOXELS, "error"), (VOXELS[..., ::-1], "overwrite")):
+        options = {"voxel_size": (4, 4, 8), "chunk_shape": (16, 16, 16), "existing": existing}
+        for url in (volume, image):
+            wkwdask.save(voxels, url, **options)
+        found = np.asarray(CloudVolume(volume, progress=False)[:, :, :])
+        np.testing.assert_array_equal(found.transpose(3, 0, 1, 2), voxels)
+        kvstore = {
+            "driver": "s3",
+            "bucket": "bucket",
+            "path": f"{bucket[len('s3://bucket/') :]}/v/",
+        }
+        kvstore["endpoint"] = os.environ["AWS_ENDPOINT_URL"]
+        spec = {"driver": "neuroglancer_precomputed", "kvstore": kvstore}
+        found = tensorstore.open(spec).result().read().result()
+        np.testing.assert_array_equal(found.transpose(3, 0, 1, 2), voxels)
+        store = S3Store.from_url(image, client_options={"allow_http": True})
+        group = zarr.open_group(zarr.storage.ObjectStore(store, read_only=True), mode="r")
+        (level,) = group.attrs["ome"]["multiscales"][0]["datasets"]
+        found = group[level["path"]][...]
+        np.testing.assert_array_equal(found.reshape(found.shape[-3:]).T, voxels[0])
 
 
 @pytest.mark.parametrize("image", IMAGES)
