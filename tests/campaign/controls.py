@@ -186,7 +186,7 @@ CONTROLS = (
     ),
     Control(
         "token of a job in a bucket",
-        lambda: _replace(documents, "check_fence", lambda: None),
+        lambda: _replace(documents, "check_fence", lambda read=None: None),
         "runs/test_bucket_races.py::test_a_woken_process_changes_nothing",
     ),
     Control(

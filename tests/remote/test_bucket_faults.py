@@ -361,10 +361,11 @@ def test_tokens_that_expire_in_the_middle_of_a_job(tokens, monkeypatch, methods,
     monkeypatch.setattr(object_store, "_open", lambda *args: opened.append(1) or real(*args))
     save(image)
     before, requests = len(opened), iter(range(1000))
+    few = 1 if "DELETE" in methods else 3
 
     def refuse(request):
         is_new = is_renewed and len(opened) > before
-        return None if is_new or request.method not in methods or next(requests) < 3 else answer
+        return None if is_new or request.method not in methods or next(requests) < few else answer
 
     running.fault = refuse
     if not is_renewed:
@@ -375,7 +376,7 @@ def test_tokens_that_expire_in_the_middle_of_a_job(tokens, monkeypatch, methods,
         warnings.simplefilter("error")
         report = wkwdask.build_pyramid(image, method="max")
     assert is_renewed is False or len(report.mags) >= 2
-    assert next(requests) >= 3
+    assert next(requests) >= few
     assert wkwdask.verify(image).is_sound
 
 
@@ -393,11 +394,11 @@ def test_credentials_that_expire_in_the_middle_of_a_job(amazon, tmp_path, method
 
     log_in("OLD")
     save(image)
-    requests = iter(range(1000))
+    requests, few = iter(range(1000)), 1 if "DELETE" in methods else 3
 
     def refuse(request):
         is_old = "Credential=OLD/" in request.headers.get("authorization", "")
-        if not is_old or request.method not in methods or next(requests) < 3:
+        if not is_old or request.method not in methods or next(requests) < few:
             return None
         if is_renewed:
             log_in("NEW")
@@ -412,5 +413,5 @@ def test_credentials_that_expire_in_the_middle_of_a_job(amazon, tmp_path, method
         warnings.simplefilter("error")
         report = wkwdask.build_pyramid(image, method="max")
     assert is_renewed is False or len(report.mags) >= 2
-    assert next(requests) >= 3
+    assert next(requests) >= few
     assert wkwdask.verify(image).is_sound

@@ -14,12 +14,19 @@ import dask
 from wkwdask.formats import record_paths
 from wkwdask.model.image import Image
 from wkwdask.model.store import Expected
-from wkwdask.runs import job_folder
-from wkwdask.store import leases, locks, lru
-from wkwdask.store.objects import memory_bucket, remote, writing
+from wkwdask.runs import job_folder, progress
+from wkwdask.store import documents, leases, locks, lru
+from wkwdask.store.objects import line_objects, memory_bucket, remote, writing
 from wkwdask.store.objects.writing import RefusedPut
 
 URL = "memory://bucket"
+_CACHES = (
+    (remote, "_recent"),
+    (remote, "_stored"),
+    (documents, "_created"),
+    (progress, "_written"),
+    (line_objects, "_next_numbers"),
+)
 _CALLS = ("read", "size", "names", "walk", "head", "put_once", "copy_once", "delete")
 
 
@@ -46,13 +53,17 @@ class Bucket:
     def restore(self, objects):
         memory_bucket._objects.clear()
         memory_bucket._objects.update(objects)
-        remote._recent.clear()
-        remote._stored.clear()
+        _forget_all()
 
     @property
     def held(self):
         """Leases of the process that runs now: each thread of a test stands for one."""
-        return self._leases[getattr(self._process, "name", "main")]
+        return self._leases[self.name]
+
+    @property
+    def name(self):
+        """Name of the process that runs now."""
+        return getattr(self._process, "name", "main")
 
     @contextlib.contextmanager
     def process(self, name):
@@ -68,6 +79,8 @@ class Bucket:
         number = len(self.requests)
         if self._is_dead:
             raise Killed
+        if name == "walk" and self.requests[-1:] == [("names", url)]:  # which makes it
+            return real(*args)
         self.requests.append((name, url))
         if number == self._kill_at and not self._after:
             self._is_dead = True
@@ -98,6 +111,7 @@ class Bucket:
         finally:
             self._kill_at, self._is_dead = None, False
             self._leases.clear()
+            _forget_all()
 
     @contextlib.contextmanager
     def paused_at(self, number, job, *, after=False):
@@ -113,7 +127,7 @@ class Bucket:
                 except Exception as error:
                     ends.append(type(error))
 
-        remote._recent.clear()  # of a new process
+        _forget_all()  # it is a new process
         self.pause_at(number, after=after)
         process = threading.Thread(target=run)
         process.start()
@@ -131,6 +145,25 @@ class Bucket:
         self.requests, self._pause_at, self._after = [], number, after
         self.is_paused.clear()
         self.may_go_on.clear()
+
+
+def _forget_all():
+    for module, name in _CACHES:
+        getattr(module, name).clear()
+
+
+class _OfProcess:
+    """Stands for a cache, which each process has for itself."""
+
+    def __init__(self, bucket, cache):
+        self._bucket, self._capacity = bucket, cache._capacity
+        self.clear()
+
+    def clear(self):
+        self._caches = defaultdict(lambda: lru.LruCache(self._capacity))
+
+    def __getattr__(self, name):
+        return getattr(self._caches[self._bucket.name], name)
 
 
 class _Held:
@@ -176,6 +209,9 @@ def faulty_bucket():
             mock.patch.object(remote, "for_all", lambda f, items: [f(item) for item in items])
         )
         patches.enter_context(mock.patch.object(leases, "_held", _Held(bucket)))
+        for module, name in _CACHES:
+            cache = _OfProcess(bucket, getattr(module, name))
+            patches.enter_context(mock.patch.object(module, name, cache))
         patches.enter_context(mock.patch.object(leases, "_start_renewing"))
         patches.enter_context(mock.patch.object(leases, "_probed_copies", {URL}))
         patches.enter_context(mock.patch.object(leases, "TTL_SECONDS", -10.0))
@@ -188,12 +224,10 @@ def faulty_bucket():
         # processes are known by their leases alone, as those of other machines are
         patches.enter_context(mock.patch.object(locks.Owner, "_can_be_seen", return_value=False))
         memory_bucket._objects.clear()
-        remote._recent.clear()
-        remote._stored.clear()
+        _forget_all()
         yield bucket
         memory_bucket._objects.clear()
-        remote._recent.clear()
-        remote._stored.clear()
+        _forget_all()
 
 
 @contextlib.contextmanager
@@ -201,8 +235,7 @@ def empty_bucket():
     """Empty the buckets in memory before and after a test."""
     for when in (0, 1):
         memory_bucket._objects.clear()
-        remote._recent.clear()
-        remote._stored.clear()
+        _forget_all()
         if not when:
             yield
 
@@ -229,7 +262,7 @@ def unreliable_answers(seed):
     let_answers_settle()
     put_once, read_state = memory_bucket.put_once, remote.RemoteStore.read_state
     walk, delete = memory_bucket.walk, memory_bucket.delete
-    copy_once = memory_bucket.copy_once
+    copy_once, read_known = memory_bucket.copy_once, remote.RemoteStore.read_known
 
     def put(url, data, expect, writer, access):
         content = data if isinstance(data, bytes) else data.read()
@@ -258,6 +291,16 @@ def unreliable_answers(seed):
         is_old = url in older and name != "owner.json" and rng.random() < 0.2
         return older[url] if is_old else read_state(store, name, largest)
 
+    def read_to_change(store, names, largest, *, is_fresh=False):
+        found = read_known(store, names, largest, is_fresh=is_fresh)
+        urls = map(store.path_of, names)
+        return [
+            each._replace(data=older[url][0], state=older[url][1])
+            if leases.is_fenced() and url in older and rng.random() < 0.2
+            else each
+            for url, each in zip(urls, found, strict=True)
+        ]
+
     def remove(urls, access):
         lately.extend(
             (url, len(each.data)) for url in urls if (each := memory_bucket._objects.get(url))
@@ -281,6 +324,7 @@ def unreliable_answers(seed):
         mock.patch.object(memory_bucket, "delete", remove),
         mock.patch.object(memory_bucket, "walk", listed),
         mock.patch.object(remote.RemoteStore, "read_state", read),
+        mock.patch.object(remote.RemoteStore, "read_known", read_to_change),
         mock.patch.object(writing, "_PAUSES_SECONDS", (0.0,) * 8),
     ):
         yield

@@ -18,6 +18,7 @@ from wkwdask.formats.opening import options_of_target
 from wkwdask.formats.registry import storage_records
 from wkwdask.model.options import make_options
 from wkwdask.runs.job import FlatJob, is_final, user_trace
+from wkwdask.store.looks import looking
 from wkwdask.verbs.apply import ApplyOptions, lay_out_apply, make_reduction, make_trial
 from wkwdask.verbs.apply_job import ReduceWork, check_signature, function_name
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 
 @storage_options(*storage_records())
+@looking()
 def apply(
     function: Callable[..., Any],
     sources: str | PathLike[str] | Sequence[str | PathLike[str]],

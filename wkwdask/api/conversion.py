@@ -47,6 +47,7 @@ from wkwdask.runs.space import limited_size
 from wkwdask.runs.staged import join_interrupted_call
 from wkwdask.store import by_path
 from wkwdask.store.leases import check_conditions
+from wkwdask.store.looks import looking
 from wkwdask.store.paths import basename, dirname, is_bucket, is_remote, local_path, split
 from wkwdask.store.store import store_at
 from wkwdask.verbs.export import check_suffix, lay_out_export, lay_out_packing
@@ -73,6 +74,7 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 @storage_options(*storage_records(exports=True))
+@looking()
 def convert(
     source: Paths,
     target: str | os.PathLike[str],
@@ -778,7 +780,7 @@ def _convert_images(
     note = "" if pyramid else target_image.unchanged_levels_note(existing)
     url = target_image.url_of(staged.staged.published[0])
     for warning in (*map(SectionWarning, staged.notes), *staged.warnings):
-        warnings.warn(warning, stacklevel=3)
+        warnings.warn(warning, stacklevel=4)
     build = partial(
         build_pyramid, allow_external=destination.allow_external, force_space=force_space
     )

@@ -20,6 +20,7 @@ from wkwdask.model.options import make_options, options_of
 from wkwdask.runs.calls import same_call
 from wkwdask.runs.report import Report, RmReport, merge_reports
 from wkwdask.runs.staged import finish_interrupted_publication
+from wkwdask.store.looks import looking
 from wkwdask.store.paths import is_bucket, target_path
 from wkwdask.store.store import store_at
 from wkwdask.verbs.rechunk import RechunkOptions, lay_out_rechunk, levels_in_box
@@ -407,6 +408,7 @@ def copy(
     return replace(report, note="; ".join(filter(None, (report.note, *warnings_of_copy))))
 
 
+@looking()
 def rm(
     url: str | os.PathLike[str],
     *,

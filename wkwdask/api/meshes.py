@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from wkwdask.meshing.plan import MeshOptions, MeshPlan, lay_out_meshes
 from wkwdask.model.image import mag_or_key
+from wkwdask.store.looks import looking
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from wkwdask.runs.report import Report
 
 
+@looking()
 def meshes(
     source: str | PathLike[str],
     target: str | PathLike[str] | None = None,

@@ -27,6 +27,7 @@ from wkwdask.runs.calls import same_call
 from wkwdask.runs.drive import Plan
 from wkwdask.runs.report import Report, merge_reports
 from wkwdask.runs.staged import join_interrupted_call
+from wkwdask.store.looks import looking
 from wkwdask.verbs.estimate import PyramidPlan, estimate_pyramid
 from wkwdask.verbs.pyramid import Pyramid, PyramidOptions, lay_out_pyramid
 from wkwdask.verbs.update.estimate import UpdatePlan, estimate_update
@@ -43,6 +44,7 @@ _PYRAMID_OPTIONS = {each.name for each in fields(PyramidOptions)} - {"stored"}
 
 
 @storage_options(*storage_records())
+@looking()
 def build_pyramid(
     url: str | os.PathLike[str],
     layer: str | Sequence[str] | None = None,
@@ -265,6 +267,7 @@ def plan_pyramid(
 
 
 @storage_options(*storage_records())
+@looking()
 def upsample(
     url: str | os.PathLike[str],
     layer: str | None = None,
@@ -440,5 +443,5 @@ def _pyramid_options(
 def _with_warnings(pyramid: Pyramid) -> Pyramid:
     """Issue a warning for each property of a pyramid that viewers would show wrongly."""
     for note in pyramid.notes:
-        warnings.warn(note, stacklevel=4)
+        warnings.warn(note, stacklevel=5)
     return pyramid

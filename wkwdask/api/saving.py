@@ -25,6 +25,7 @@ from wkwdask.model.levels import ratio_of
 from wkwdask.model.options import make_options
 from wkwdask.runs.job_records import holds_only_jobs
 from wkwdask.runs.staged import ArrayContent
+from wkwdask.store.looks import looking
 from wkwdask.store.paths import dirname, target_path
 from wkwdask.streams.converted import exact_values
 from wkwdask.verbs.write import lay_out_region, lay_out_write
@@ -162,6 +163,7 @@ def _of_type(voxels: Any, dtype: np.dtype[Any]) -> Any:
     return voxels.map_blocks(exact_values, dtype, dtype=dtype, meta=voxels._meta.astype(dtype))
 
 
+@looking()
 def save_as(
     its_format: ArrayFormat,
     array: Any,
@@ -251,9 +253,9 @@ def save_as(
             target_image, coordinates.offset, content, options, existing, f"to_{options.name}"
         )
         for note in notes:
-            warnings.warn(note, stacklevel=3)
+            warnings.warn(note, stacklevel=4)
         if staged.edit is None and not destination.needs_container:
-            warnings.warn(no_dataset_note(staged.folders[0]), stacklevel=3)
+            warnings.warn(no_dataset_note(staged.folders[0]), stacklevel=4)
     try:
         written: Report | Delayed = write_array(
             staged, voxels, content.trust_note, compute=compute, force_space=force_space

@@ -19,6 +19,7 @@ from wkwdask.ids.guards import Guards
 from wkwdask.ids.segment import SegmentOptions, SegmentPlan, describe, lay_out_segment
 from wkwdask.ids.table_file import table_path
 from wkwdask.model.options import make_options
+from wkwdask.store.looks import looking
 from wkwdask.verbs.apply import ApplyOptions
 from wkwdask.verbs.apply_job import check_signature
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 
 @storage_options(*storage_records())
+@looking()
 def segment(
     function: Callable[..., Any],
     sources: str | PathLike[str] | Sequence[str | PathLike[str]],

@@ -21,6 +21,7 @@ from wkwdask.ids.remap_layer import RemapOptions, lay_out_remap
 from wkwdask.ids.survey import SurveyWork
 from wkwdask.model.options import make_options
 from wkwdask.model.summary import counted
+from wkwdask.store.looks import looking
 from wkwdask.store.paths import any_path
 from wkwdask.verbs.rechunk import RechunkOptions
 from wkwdask.verbs.sources import TargetRequest
@@ -282,6 +283,7 @@ def _target_request(
 
 
 @storage_options(*storage_records())
+@looking()
 def remap(
     source: str | PathLike[str],
     target: str | PathLike[str],

@@ -31,13 +31,13 @@ def is_mag_or_dataset(folder: str) -> bool:
 def contains_wkw(folder: str) -> bool:
     """Return whether a folder is a mag, a dataset with a JSON, or a layer, which has no file but
     those of its mags."""
-    if is_mag_or_dataset(folder):
-        return True
     try:
-        return any(
-            store_at(entry.path).is_file(HEADER_NAME)
-            for entry in store_at(folder).scandir()
-            if not entry.is_file()
-        )
+        entries = list(store_at(folder).scandir())
     except OSError:
-        return False
+        return is_mag_or_dataset(folder)
+    return any(
+        entry.name in (DATASOURCE_NAME, HEADER_NAME)
+        if entry.is_file()
+        else store_at(entry.path).is_file(HEADER_NAME)
+        for entry in entries
+    )

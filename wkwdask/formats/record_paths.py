@@ -14,12 +14,24 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError
 from wkwdask.formats.registry import formats
-from wkwdask.store.paths import basename, dirname, is_below, join, normpath, relpath, split
+from wkwdask.store.lru import LruCache
+from wkwdask.store.paths import (
+    basename,
+    dirname,
+    is_below,
+    is_bucket,
+    join,
+    normpath,
+    relpath,
+    split,
+)
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+_around: LruCache[str] = LruCache(256)
+"""Datasets around folders of buckets, as the jobs of this process in these folders found them."""
 OWNER_NAME = "owner.json"
 """Record of the process that works on a job, in its folder; the lease of a job in a bucket."""
 _FOLDER_PREFIX = ".wkwdask-job-"
@@ -102,7 +114,7 @@ class RecordPaths:
         """Real folders below which files may be changed."""
         return [
             f"{store_at(folder).real().rstrip('/')}"
-            for folder in (dataset_around(self.parent), *self.datasets)
+            for folder in (dataset_of_job(self.root, self.parent), *self.datasets)
         ]
 
     def _is_new_dataset(self, real: str) -> bool:
@@ -123,6 +135,17 @@ class RecordPaths:
 def dataset_around(folder: str) -> str:
     """Return the dataset of a folder, or the folder itself if it is in none."""
     return _container_around(folder) or folder
+
+
+def dataset_of_job(root: str, folder: str) -> str:
+    """Return the dataset of a folder in which a job works; in a bucket, as it began."""
+    if not is_bucket(root):
+        return dataset_around(folder)
+    found = _around.get((root, folder))
+    if found is None:
+        found = dataset_around(folder)
+        _around.put((root, folder), found)
+    return found
 
 
 def _container_around(folder: str) -> str | None:

@@ -48,6 +48,7 @@ def is_occupied(target: str) -> bool:
     return (
         not store_at(target).is_folder()
         or store_at(target).link_target() is not None
+        or store_at(target).can.compares  # folders of a bucket exist by what is in them
         or bool(store_at(target).names())
     )
 

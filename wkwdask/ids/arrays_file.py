@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from wkwdask.model.store import OpenFile
 
 _MAGIC = b"ARRAYS01"
+_AHEAD_NBYTES = 1 << 20  # of a file in a bucket, which come with its size
 _FOOTER_NBYTES = 24  # bytes of the index and its CRC-32 as int64, magic
 
 
@@ -56,10 +57,11 @@ def pieces(arrays: Iterable[tuple[str, AnyArray]], record: dict[str, Any]) -> It
 
 
 class ArraysFile:
-    """File of arrays, open for no longer than a read. Its index is read at once."""
+    """File of arrays, on a disk open for no longer than a read. Its index is read at once."""
 
     def __init__(self, folder: str, name: str) -> None:
         self._store, self._name = store_at(folder), name
+        self._opened: OpenFile | None = None
         self.path = self._store.path_of(name)
         with self._open() as file:
             end = file.nbytes - _FOOTER_NBYTES
@@ -82,9 +84,13 @@ class ArraysFile:
         return zlib.crc32(json.dumps(self._entries).encode())
 
     def _open(self) -> OpenFile:
-        (file,) = self._store.open_heads([self._name], 0)
+        if self._opened is not None:
+            return self._opened
+        (file,) = self._store.open_heads([self._name], _AHEAD_NBYTES)
         if file is None:
             raise MissingError(f"{self.path}: not found")
+        if self._store.is_remote:  # without a descriptor
+            self._opened = file
         return file
 
     def _read(self, file: OpenFile, offset: int, nbytes: int) -> bytes:

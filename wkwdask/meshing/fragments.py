@@ -33,9 +33,10 @@ if TYPE_CHECKING:
 
     from wkwdask.array_types import UintArray
     from wkwdask.formats.precomputed.sharding import Sharding
-    from wkwdask.model.store import OpenFile
+    from wkwdask.model.store import OpenFile, StoredFile
 
 _WINDOW_NBYTES = 1 << 26
+_AHEAD_NBYTES = 64 << 10  # of a file in a bucket, which come with its size
 _ROW = np.dtype([(name, "<u8") for name in ("label", "lod", "code", "nbytes", "checksum")])
 _PART = np.dtype([(name, "<u8") for name in ("row", "offset", "checksum")])
 _END_NBYTES = 24  # number of rows and checksum of parts as uint64, magic
@@ -110,9 +111,13 @@ class FragmentFile:
             return self._part(file, shard)
 
     def read(self, start: int, end: int) -> bytes:
-        with self._open() as file:
-            (data,) = file.read([(start, end)])
-        return data
+        file: StoredFile | None = store_at(self.folder).open(self.name)
+        if file is not None:
+            with file:
+                found = file.read([(start, end)])
+            if found is not None:
+                return found[0]
+        raise MissingError(f"{self._path}: not found")
 
     def check(self) -> None:
         """Read everything; raises a FormatError for damage."""
@@ -161,7 +166,7 @@ class FragmentFile:
         return store_at(self.folder).path_of(self.name)
 
     def _open(self) -> OpenFile:
-        (file,) = store_at(self.folder).open_heads([self.name], 0)
+        (file,) = store_at(self.folder).open_heads([self.name], _AHEAD_NBYTES)
         if file is None:
             raise MissingError(f"{self._path}: not found")
         return file

@@ -308,6 +308,17 @@ def with_listing(array: StoredArray) -> StoredArray:
     return array.at(array.store.with_listing(array.files.possible_names()))
 
 
+def box_of_files(array: StoredArray) -> BoundingBox:
+    """Return the box around all stored files, by one listing."""
+    whole = by_files(array.cropped(array.extent))
+    rows = whole.at(array.store.with_listing(())).files.stored_states()[:, :3]
+    if not len(rows) or array.grid.file is None:
+        return array.extent
+    low, high = rows.min(axis=0) * whole.shard_shape, (rows.max(axis=0) + 1) * whole.shard_shape
+    box = BoundingBox.from_corners(low.tolist(), high.tolist(), array.box.mag)
+    return box.intersection(array.extent)
+
+
 def by_files(array: StoredArray) -> StoredArray:
     """Return an array whose shards are its files, as file records have them, if these have many
     chunks."""

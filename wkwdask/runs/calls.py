@@ -12,6 +12,8 @@ from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from wkwdask.store.looks import looking
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -58,7 +60,8 @@ def same_call(command: Command | None = None) -> Iterator[Call]:
     call = _current.get() or Call(command)
     token = _current.set(call)
     try:
-        yield call
+        with looking():
+            yield call
     finally:
         _current.reset(token)
 

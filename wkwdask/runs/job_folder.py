@@ -47,7 +47,7 @@ from wkwdask.formats.record_paths import (
     OWNER_NAME,
     RecordPaths,
     check_no_links,
-    dataset_around,
+    dataset_of_job,
     job_folders,
     job_of,
     job_root,
@@ -86,13 +86,14 @@ from wkwdask.store.locks import (
     Owner,
     ShardBox,
     guarded,
-    lock_path,
     locks_of,
     read_owner,
-    release_lock,
+    release_locks,
     release_locks_of,
     write_owner,
 )
+from wkwdask.store.looks import look_again
+from wkwdask.store.objects.remote import RemoteStore
 from wkwdask.store.paths import basename, dirname, is_bucket
 from wkwdask.store.records import PROVENANCE_NAME, format_provenance, read_provenance
 from wkwdask.store.store import folders_of, store_at
@@ -248,9 +249,10 @@ class Publisher:
         for folder, _ in publication.copied:
             # a process that was paused while it copied finds nothing to copy when it wakes up
             delete_level(placed_name(folder, job_of(self.paths.root)))
-        with contextlib.suppress(FileNotFoundError):
-            # another job may be ending this one at the same time
-            self._store.delete(PLAN_NAME)
+        if self._store.folders is not None:  # a bucket keeps the record until all else is deleted
+            with contextlib.suppress(FileNotFoundError):
+                # another job may be ending this one at the same time
+                self._store.delete(PLAN_NAME)
         self.discard()
 
     def _move(self, publication: Publication) -> None:
@@ -324,11 +326,10 @@ def _listed_whole(folder: str, left_out: Collection[str], num_files: int) -> lis
     """List the objects of a level; raises IncompleteWriteError if files are missing after some
     time, since a listing may lag behind."""
     store = store_at(folder)
+    assert isinstance(store, RemoteStore)
     for pause in _LISTING_PAUSES_SECONDS:
         time.sleep(pause)
-        found = [f"{above}/{name}" for above, _, names in store.walk() for name in names]
-        names = [path.removeprefix(f"{store.url}/") for path in found]
-        names = [name for name in names if name not in left_out]
+        names = [name for name in store.all_names() if name not in left_out]
         count = sum(not basename(name).startswith(".") for name in names)
         if count >= num_files:
             return names
@@ -340,21 +341,22 @@ def _listed_whole(folder: str, left_out: Collection[str], num_files: int) -> lis
 def _delete_records(root: str) -> None:
     """Delete the folder of a job; in a bucket, the lease last."""
     store = store_at(root)
-    if store.can.compares:
-        found = (f"{folder}/{name}" for folder, _, names in store.walk() for name in names)
-        names = (path.removeprefix(f"{store.url}/") for path in found)
-        store.delete(*(name for name in names if name != OWNER_NAME))
+    if isinstance(store, RemoteStore):
+        store.delete(*(name for name in store.all_names() if name != OWNER_NAME))
         drop_lease(store.path_of(OWNER_NAME))
         store.delete(OWNER_NAME)
     else:
         store.delete_folder()
 
 
-def _delete_job(root: str, job: str) -> None:
-    """Delete the folder of a job that was not published, and what it wrote elsewhere."""
+def _delete_job(root: str, job: str, places: Sequence[str] | None = None) -> None:
+    """Delete the folder of a job that was not published, and what it wrote elsewhere: in the
+    ``places`` of its plan."""
     # A process that was paused may have written records of its job after another one had published
     # it. Whoever holds the lease knows that no document changes to these places any more.
-    for place in () if has_single_writer(root) else job_records.places_of(root, job):
+    if places is None:
+        places = job_records.places_of(root, job)
+    for place in () if has_single_writer(root) else places:
         if store_at(place).names() and not is_listed(dirname(root), place):
             delete_level(place)
     _delete_records(root)
@@ -455,6 +457,7 @@ class JobFolder:
                 if not self.owner.lease:
                     write_owner(f"{self.root}/{OWNER_NAME}", self.owner)
                 if before is None:
+                    call = current_call().to_json()
                     record = {
                         "targets": list(map(self._paths.format_path, self.targets)),
                         "existing": existing,
@@ -464,7 +467,7 @@ class JobFolder:
                         if self.region is None
                         else [self.region.low, self.region.high],
                         "is_kept_for_later": self.is_kept_for_later,
-                        "call": current_call().to_json(),
+                        "call": call,
                         "resumed_by": resumed_by,
                     }
                     expect = Expected.ABSENT if self.owner.lease else Expected.ANY
@@ -474,6 +477,7 @@ class JobFolder:
                         raise LockedError(
                             f"{self.root}: another process has taken this job over; this one ends"
                         ) from None
+                    job_records.remember_call(self.root, call["id"])
         except BaseException:
             self.suspend()
             raise
@@ -520,7 +524,7 @@ class JobFolder:
                 return True
             is_kept = has_record(self.root) or can_resume(self.root)
             if not is_kept:
-                _delete_job(self.root, self.owner.job)
+                _delete_job(self.root, self.owner.job, self._places)
         finally:
             self._release()
         return is_kept
@@ -534,9 +538,16 @@ class JobFolder:
         layer completes it."""
         try:
             if not self._is_lost() and not has_record(self.root):
-                _delete_job(self.root, self.owner.job)
+                _delete_job(self.root, self.owner.job, self._places)
         finally:
             self._release()
+
+    @property
+    def _places(self) -> Sequence[str]:
+        """Folders in which the job has written its targets, where these are not renamed."""
+        if not is_bucket(self.root):
+            return ()
+        return [placed_name(target, self.owner.job) for target in self.targets]
 
     def seconds(self) -> float:
         """Return the time since this process created or took over the folder, or submitted the job
@@ -556,7 +567,8 @@ class JobFolder:
     @cached_property
     def _paths(self) -> RecordPaths:
         """Paths that records of this job may name: those in datasets that it may change."""
-        around = {dataset_around(folder) for folder in {*map(dirname, self.targets)}}
+        folders = dict.fromkeys(map(dirname, self.targets))
+        around = {dataset_of_job(self.root, folder) for folder in folders}
         return RecordPaths(self.root, (*self._datasets, *around))
 
     @property
@@ -569,10 +581,9 @@ class JobFolder:
         # Locks are taken in sorted order: otherwise, two jobs on the same mags could each take one
         # lock and fail at the other. The lock of a dead job is taken over before the job is
         # completed or removed, so that no third job sees the mag unlocked in between.
-        with contextlib.suppress(CorruptError, OSError):  # wkwdask clean reports it
-            remove_garbage(self._paths)
         finished: set[str] = set()
-        for target in sorted(self.targets):
+        targets = sorted(self.targets)
+        for target in targets:
             found = locks_of(target)
             if self.owner.lease:  # a holder that comes back keeps its lease, and its locks
                 dead = self._dead_jobs(found)
@@ -582,12 +593,15 @@ class JobFolder:
             for before in locks.take_lock(target, self.owner, self.region, found):
                 if before.job != self.owner.job:
                     finished |= self._end_dead_job(dirname(target), before.job, existing)
-            own = lock_path(target, None if self.region is None else self.owner.job)
-            for job in self._dead_jobs(locks_of(target, but=own)):
+        look_again()  # at the locks that others have taken meanwhile
+        for target in targets:
+            for job in self._dead_jobs(locks.check_alone(target, self.owner, self.region)):
                 # these jobs were killed before they created their folder, or after they deleted it
                 if not store_at(job_root(dirname(target), job)).exists():
                     release_locks_of(job, [target])
         finished |= self._clean_up(existing)
+        with contextlib.suppress(CorruptError, OSError):  # wkwdask clean reports it
+            remove_garbage(self._paths)
         done = [self._provenance_of(target, finished) for target in self.targets]
         if (
             finished
@@ -681,8 +695,7 @@ class JobFolder:
 
     def _release(self) -> None:
         try:
-            for target in self.targets:
-                release_lock(target, self.owner, self.region)
+            release_locks(self.targets, self.owner, self.region)
         finally:
             end_lease(self.owner.lease)
 

@@ -191,8 +191,13 @@ def call_of(root: str) -> str | None:
     call = ((read_plan(root) or {}).get("call") or {}).get("id")
     if not isinstance(call, str):
         return None
-    _calls.put(root, call)
+    remember_call(root, call)
     return call
+
+
+def remember_call(root: str, call: str) -> None:
+    """Remember the id of the call that has started a job."""
+    _calls.put(root, call)
 
 
 def region_of(root: str) -> ShardBox | None:

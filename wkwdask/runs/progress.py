@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 import time
+from collections import deque
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Self
@@ -23,6 +24,8 @@ from typing import TYPE_CHECKING, Any, Self
 from wkwdask.model.store import Conflict, Expected
 from wkwdask.model.summary import format_nbytes
 from wkwdask.runs.journal import SUFFIX, keys_of, open_next, read_journal
+from wkwdask.store.lru import LruCache
+from wkwdask.store.paths import is_bucket
 from wkwdask.store.records import PROGRESS_NAME
 from wkwdask.store.store import folders_of, numbered, store_at
 
@@ -37,6 +40,8 @@ _PROGRESS = "progress-"
 FAILURES = "failures-"
 _KEPT_LINES = 10_000
 _MAX_STEP = 1 << 16
+_written: LruCache[deque[bytes]] = LruCache(64)
+"""Last progress lines that this process has written in folders of buckets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,7 @@ class LineFile:
         self._path = path
         self._prefix = prefix
         self._output: Output | None = None
+        self._written: deque[bytes] | None = None
         self._is_opened = False
         self._is_cut = False
 
@@ -80,11 +86,16 @@ class LineFile:
         if not self._is_opened:
             self._output = self._open()
             self._is_opened = True
+            if self._output is not None and is_bucket(self._path) and self._prefix == _PROGRESS:
+                self._written = _written.get(self._path) or deque(maxlen=_KEPT_LINES)
+                _written.put(self._path, self._written)
         if self._output is None:
             return
         # A single write to a file opened for appending is not mixed with lines of other processes.
         line = json.dumps(record, separators=(",", ":")).encode() + b"\n"
         data = b"\n" + line if self._is_cut else line
+        if self._written is not None:
+            self._written.append(line)
         with contextlib.suppress(OSError):
             # on a full disk, end the cut line before the next one
             self._is_cut = self._output.append(data) < len(data)
@@ -124,10 +135,12 @@ def read_failures(folder: str) -> list[Failure]:
     return list(failures.values())
 
 
-def keep_progress(folder: str, mag: str) -> None:
-    """Copy the last progress lines of a job to its first mag."""
+def keep_progress(folder: str, mag: str, *, is_first: bool = False) -> None:
+    """Copy the last progress lines of a job to its first mag. A job that ``is_first`` has those of
+    this process only."""
     with contextlib.suppress(OSError, Conflict):
-        lines = _last_lines(store_at(folder))
+        written = _written.get(folder) if is_first else None
+        lines = _last_lines(store_at(folder)) if written is None else list(written)
         folders, data = store_at(mag).folders, b"".join(lines)
         if lines and folders is None:
             store_at(mag).put(PROGRESS_NAME, data, Expected.ABSENT)

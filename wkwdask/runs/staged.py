@@ -11,13 +11,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import ExistsError, LockedError, ResumeError, UnsupportedError
-from wkwdask.formats.record_paths import job_root
+from wkwdask.formats.record_paths import OWNER_NAME, job_root
 from wkwdask.formats.replaceable import check_targets, is_occupied, replaces
 from wkwdask.geometry.bounding_box import moved
 from wkwdask.geometry.mag import vec3
 from wkwdask.model.parsing import reading
 from wkwdask.model.placement import placed_name
-from wkwdask.model.store import Conflict, Expected
 from wkwdask.model.summary import counted, format_nbytes
 from wkwdask.model.volume import voxel_nbytes
 from wkwdask.runs.calls import current_call
@@ -36,7 +35,10 @@ from wkwdask.runs.parts import ShardTally, pyramid_records
 from wkwdask.runs.progress import keep_progress
 from wkwdask.runs.report import Report
 from wkwdask.store import by_path
+from wkwdask.store.documents import create_objects
+from wkwdask.store.leases import held
 from wkwdask.store.locks import Owner, lock_holder, locks_of
+from wkwdask.store.looks import look_again
 from wkwdask.store.paths import basename, is_below, is_bucket, target_path
 from wkwdask.store.records import (
     PROVENANCE_NAME,
@@ -47,7 +49,7 @@ from wkwdask.store.records import (
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
@@ -122,12 +124,21 @@ class StagedJob(ABC):
         return JournaledJob(
             job,
             journal.append,
-            read_journal(self.root),
+            self.earlier_lines(),
             self.targets,
             folder=self.root,
             nbytes_in=self.nbytes_in,
             task_nbytes=self.task_nbytes,
         )
+
+    def earlier_lines(self) -> Iterator[bytes]:
+        """Iterate over the journal of earlier starts."""
+        return iter(()) if self._has_begun_in_a_bucket() else read_journal(self.root)
+
+    def _has_begun_in_a_bucket(self) -> bool:
+        """Check whether this process has begun the job, in a bucket, and knows all records."""
+        lease = held(f"{self.root}/{OWNER_NAME}") if is_bucket(self.root) else None
+        return lease is not None and lease.is_first
 
     @abstractmethod
     def publish(self, tallies: Sequence[ShardTally], note: str = "") -> Report:
@@ -222,7 +233,7 @@ class StagedMags(StagedJob):
     @property
     def published(self) -> tuple[str, ...]:
         """Folder of each mag after the publication."""
-        if not switches(self.parent, self.targets) or is_copied(self.parent, self.edit):
+        if not self._switches_document():
             return self.folders
         return tuple(placed_name(folder, self.owner.job) for folder in self.folders)
 
@@ -320,12 +331,19 @@ class StagedMags(StagedJob):
         try:
             if self.edit is not None:
                 self.edit.check_current()
-            for target in self.targets:
-                target.prepare()
-                if is_bucket(self.parent):  # by which readers know that a level was not removed
-                    record = format_provenance({"job": self.owner.job})
-                    with contextlib.suppress(Conflict):  # one of an earlier start of this job
-                        target.array.store.put(PROVENANCE_NAME, record, Expected.ABSENT)
+            if is_bucket(self.parent):
+                # readers know by the record that a level was not removed
+                record = (PROVENANCE_NAME, format_provenance({"job": self.owner.job}))
+                create_objects(
+                    {
+                        target.array.store.path_of(name): data
+                        for target in self.targets
+                        for name, data in (*target.documents, record)
+                    }
+                )
+            else:
+                for target in self.targets:
+                    target.prepare()
         except BaseException:
             self._end()
             raise
@@ -406,7 +424,7 @@ class StagedMags(StagedJob):
         (target,) = self.targets
         receipts = (
             receipt
-            for _, receipt in receipts_of(read_journal(self.root), self.targets)
+            for _, receipt in receipts_of(self.earlier_lines(), self.targets)
             if receipt.part is None
         )
         return {
@@ -415,6 +433,7 @@ class StagedMags(StagedJob):
 
     def publish(self, tallies: Sequence[ShardTally], note: str = "") -> Report:
         """Check that all shards were written, then publish the mags."""
+        look_again()
         # All checks come before the publish record, since a job cannot be withdrawn after it.
         for tally in tallies:
             tally.check()
@@ -424,7 +443,9 @@ class StagedMags(StagedJob):
             pyramid_records(tallies) if self.is_pyramid else [tally.shards for tally in tallies]
         )
         job_folder = self._job_folder()
-        keep_progress(job_folder.root, tallies[0].target.folder)
+        keep_progress(
+            job_folder.root, tallies[0].target.folder, is_first=self._has_begun_in_a_bucket()
+        )
         seconds = job_folder.seconds()
         reports = [
             tally.report(folder) for tally, folder in zip(tallies, self.published, strict=True)
@@ -433,6 +454,7 @@ class StagedMags(StagedJob):
             reports = [replace(report, voxels=self.box.volume) for report in reports]
         report = Report(tuple(reports), self.nbytes_in, seconds, note)
         boxes = [self.box or moved(target.box, target.origin) for target in self.targets]
+        listed_now = self._listed_now()
         new_mags = [
             NewMag(
                 None
@@ -451,7 +473,7 @@ class StagedMags(StagedJob):
                 self.published,
                 boxes,
                 rows_of_all,
-                self._listed_now(),
+                listed_now,
                 self.voxel_provenance or [None] * len(boxes),
                 reports,
                 strict=True,
@@ -462,24 +484,32 @@ class StagedMags(StagedJob):
             "report": report.to_json(),
             "call": call_of(self.root),
         }
-        job_folder.publish(new_mags, self._edit_with_maxima(report), provenance)
+        job_folder.publish(new_mags, self._edit_with_maxima(report, listed_now), provenance)
         _logger.info("published %s", ", ".join(self.published))
         return report
 
     def _listed_now(self) -> tuple[str | None, ...]:
         """Return the folders that the document will not name any more, None for none."""
-        is_same = is_copied(self.parent, self.edit) or not switches(self.parent, self.targets)
-        if self.edit is None or is_same:
+        if self.edit is None or not self._switches_document():
             return (None,) * len(self.targets)
         return self.edit.listed_now()
 
-    def _edit_with_maxima(self, report: Report) -> MetadataEdit | None:
+    def _switches_document(self) -> bool:
+        """Check whether the document names new levels beside the old ones."""
+        return switches(self.parent, self.targets) and not is_copied(self.parent, self.edit)
+
+    def _edit_with_maxima(
+        self, report: Report, listed_now: Sequence[str | None]
+    ) -> MetadataEdit | None:
         """Return the metadata edit with the largest segment ids, which are known only now."""
         if self.edit is None:
             return None
         maxima = tuple(mag.maximum if isinstance(mag.maximum, int) else None for mag in report.mags)
+        replaces_any = (
+            listed_now[0] is not None if self._switches_document() else is_occupied(self.listed[0])
+        )
         return self.edit.with_maxima(
-            maxima, is_new_content=not self.voxel_provenance and is_occupied(self.listed[0])
+            maxima, is_new_content=replaces_any and not self.voxel_provenance
         )
 
     def _job_folder(self) -> JobFolder:

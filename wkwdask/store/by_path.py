@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 
 _PIECE_NBYTES = 8 << 20
+_AHEAD_NBYTES = 64 << 10  # of a file in a bucket, which come with its size
 
 
 def has_magic(path: str) -> bool:
@@ -86,7 +87,7 @@ def _opened(path: str) -> OpenFile:
     if not is_remote(path):
         return files.open_file(path)
     folder, name = split(path)
-    (file,) = store_at(folder).open_heads([name], 1)
+    (file,) = store_at(folder).open_heads([name], _AHEAD_NBYTES)
     if file is None:
         raise MissingError(f"{path}: not found")
     return file

@@ -20,27 +20,41 @@ from wkwdask.model.store import Conflict, Expected
 from wkwdask.store import by_path, files
 from wkwdask.store.leases import check_conditions, check_fence, is_fenced
 from wkwdask.store.locks import lock_path, locked_file, remove_dead_lock
+from wkwdask.store.looks import look_began
+from wkwdask.store.lru import LruCache
 from wkwdask.store.new_files import publish_bytes
+from wkwdask.store.objects import remote
+from wkwdask.store.objects.remote import RemoteStore
 from wkwdask.store.paths import basename, dirname, is_below, join, split
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-    from wkwdask.model.store import Store
+    from wkwdask.model.store import State, Store
 
 _MAX_NBYTES = 1 << 28
 _MAX_TURNS = 200
+_created: LruCache[State] = LruCache(1 << 10)
+"""States of the objects that this process has created."""
 
 
 def read_object(store: Store, name: str) -> dict[str, Any] | None:
     """Read the object in a JSON file; None if the file is absent, unreadable or holds something
     else."""
     try:
-        (raw,) = store.read_whole([name], _MAX_NBYTES)
+        (raw,) = read_documents(store, [name], _MAX_NBYTES)
         return None if raw is None else parse_object(raw, store.path_of(name))
     except (OSError, FormatError):
         return None
+
+
+def read_documents(store: Store, names: Sequence[str], largest: int) -> list[bytes | None]:
+    """Read documents, None for absent ones; in a bucket each once in a look."""
+    if not store.can.compares or look_began() is None:
+        return store.read_whole(names, largest)
+    assert isinstance(store, RemoteStore)
+    return [known.content for known in store.read_known(names, largest)]
 
 
 def update_document(
@@ -79,9 +93,12 @@ def _compare_and_swap(
     """Change a document in a bucket: read it, renew the lease of the job, and write it if it is
     still the one that was read; else do all of it again."""
     check_conditions(store.url)
+    assert isinstance(store, RemoteStore)
     for turn in range(_MAX_TURNS):
-        found = store.read_state(name, _MAX_NBYTES)
-        before, error = None if found is None else found[0], None
+        # what this look has read is tried first: a conflict shows that it has changed
+        is_fresh = turn > 0 or look_began() is None or not is_fenced()
+        (found,) = store.read_known([name], _MAX_NBYTES, is_fresh=is_fresh)
+        before, error = found.content, None
         try:
             after = change(before)
         except WkwDaskError as raised:
@@ -90,9 +107,9 @@ def _compare_and_swap(
             if before is None or not is_fenced():
                 break
             after = before  # only a put proves that this was no old version
-        check_fence()
+        check_fence(found.read)
         try:
-            store.put(name, _unique(after), Expected.ABSENT if found is None else found[1])
+            store.put(name, _unique(after), found.state or Expected.ABSENT)
         except Conflict:
             time.sleep(random.uniform(0, min(0.5, 0.01 * 1.3 ** min(turn, 20))))
         else:
@@ -105,27 +122,51 @@ def _compare_and_swap(
         raise error
 
 
+def create_objects(objects: Mapping[str, bytes]) -> None:
+    """Store documents and records of new levels in a bucket, by their paths; those that an earlier
+    start of the job has stored stay."""
+
+    def create(path: str) -> None:
+        folder, name = split(path)
+        with contextlib.suppress(Conflict):
+            state = store_at(folder).put(name, objects[path], Expected.ABSENT)
+            if state is not None:
+                _created.put(path, state)
+
+    remote.for_all(create, list(objects))
+
+
 def replace_records(records: Mapping[str, bytes], new: str = "") -> None:
     """Store the records of levels in a bucket, by their paths: read them, renew the lease of the
-    job, and write each if it is still the one that was read; else do all of it again. Those of
-    the name ``new`` are taken for absent at first."""
-    left = dict(records)
+    job, and write each if it is still the one that was read; else do all of it again. Those that
+    this process has created, and those of the name ``new``, are not read at first."""
+    left = list(records)
     for turn in range(_MAX_TURNS):
-        found = {
-            path: None
-            if turn == 0 and basename(path) == new
-            else store_at(dirname(path)).read_state(basename(path), 1 << 32)
-            for path in left
-        }
+        is_first = turn == 0
+
+        def state_of(path: str, *, is_first: bool = is_first) -> State | Expected:
+            known = Expected.ABSENT if basename(path) == new else _created.get(path)
+            if is_first and known is not None:
+                return known
+            found = store_at(dirname(path)).read_state(basename(path), 1 << 32)
+            return Expected.ABSENT if found is None else found[1]
+
+        states = dict(zip(left, remote.for_all(state_of, left), strict=True))
         check_fence()
-        for path, before in found.items():
-            with contextlib.suppress(Conflict):
-                expect = Expected.ABSENT if before is None else before[1]
-                store_at(dirname(path)).put(basename(path), left[path], expect)
-                del left[path]
+
+        def is_refused(path: str, states: Mapping[str, State | Expected] = states) -> bool:
+            folder, name = split(path)
+            try:
+                store_at(folder).put(name, records[path], states[path])
+            except Conflict:
+                return True
+            return False
+
+        refused = remote.for_all(is_refused, left)
+        left = [path for path, again in zip(left, refused, strict=True) if again]
         if not left:
             return
-    raise LockedError(f"{next(iter(left))}: other processes change it all the time; try again")
+    raise LockedError(f"{left[0]}: other processes change it all the time; try again")
 
 
 def _unique(document: bytes) -> bytes:
@@ -168,7 +209,7 @@ def create_document(store: Store, name: str, data: bytes) -> None:
     """Create a document unless it exists."""
     if store.can.compares:
         if not store.is_file(name):
-            check_fence()
+            check_fence(look_began())
             with contextlib.suppress(Conflict):
                 store.put(name, _unique(data), Expected.ABSENT)
     elif store.is_taken(name):

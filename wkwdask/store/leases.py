@@ -18,19 +18,21 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import secrets
 import threading
 import time
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import LockedError, UnsupportedError
 from wkwdask.model.json_text import parse_object
 from wkwdask.model.store import Conflict, Expected, State
-from wkwdask.store.objects import writing
+from wkwdask.store.objects import remote, writing
 from wkwdask.store.objects.access import access_of
-from wkwdask.store.objects.remote import RemoteStore
+from wkwdask.store.objects.remote import RemoteStore, is_known_absent
 from wkwdask.store.paths import PROBE_PREFIX, dirname, is_bucket, split
 from wkwdask.store.store import store_at
 
@@ -56,6 +58,9 @@ class Lease:
         self.record = record
         self.taken = time.time()
         """When this process took it [s since the epoch]."""
+        self.renewed = -math.inf
+        """When this process sent the last renewal that the server accepted, by the monotonic clock
+        [s]."""
         self._state = state
         self._tried = ""
         """Nonce of the last write, whose answer may be lost."""
@@ -70,6 +75,7 @@ class Lease:
         """Write the lease with some changes; raises LockedError if another process holds it."""
         folder, name = split(self.path)
         with self._lock:
+            sent = time.monotonic()
             nonce = secrets.token_hex(8)
             record = {**self.record, **changes, "nonce": nonce}
             data = json.dumps(record).encode()
@@ -89,7 +95,7 @@ class Lease:
                 ) from None
             finally:
                 self._tried = nonce
-            self.record = record
+            self.record, self.renewed = record, sent
 
     def _put(self, folder: str, name: str, data: bytes) -> None:
         expect = Expected.ABSENT if self._state is None else self._state
@@ -142,7 +148,8 @@ def check_conditions(folder: str) -> None:
     store, name = store_at(folder), f"{PROBE_PREFIX}{secrets.token_hex(8)}"
     try:
         first = store.put(name, b"1", Expected.ABSENT)
-        refuses = _is_refused(store, name, Expected.ABSENT) and _is_refused(store, name, _NO_STATE)
+        wrong: list[State | Expected] = [Expected.ABSENT, _NO_STATE]
+        refuses = all(remote.for_all(partial(_is_refused, store, name), wrong))
         accepts = first is not None and not _is_refused(store, name, first)
     finally:
         store.delete(name)
@@ -199,7 +206,7 @@ def take_lease(
         lease.renew(**record, epoch=int(lease.record["epoch"]) + 1)
         return
     check_conditions(dirname(dirname(path)))
-    found = _read(path)
+    found = None if is_known_absent(path) else _read(path)  # a new job has a new name
     if found is not None and not is_gone(without_fields(found[0])):
         raise LockedError(f"{path}: another process works on this job: {describe(found[0])}")
     before, state = ({}, None) if found is None else found
@@ -278,15 +285,17 @@ def is_fenced() -> bool:
     return _fence.get() is not None
 
 
-def check_fence() -> None:
-    """Renew the lease on which a change of a document depends; raises LockedError if it is lost."""
+def check_fence(read: float | None = None) -> None:
+    """Renew the lease on which a change of a document depends, unless it was renewed since the
+    document was ``read`` [s of the monotonic clock]; raises LockedError if it is lost."""
     path = _fence.get()
     if path is None:
         return
     lease = _held.get(path)
     if lease is None:
         raise LockedError(f"{path}: another process has taken this job over; this one ends")
-    lease.renew()
+    if read is None or lease.renewed <= read:
+        lease.renew()
 
 
 def _start_renewing() -> None:

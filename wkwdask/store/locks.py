@@ -18,7 +18,7 @@ import secrets
 import socket
 import time
 from dataclasses import asdict, dataclass, replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, LockedError, MissingError
@@ -30,6 +30,7 @@ from wkwdask.store import by_path, files
 from wkwdask.store.json_record import read_record
 from wkwdask.store.leases import is_over, take_lease, without_fields
 from wkwdask.store.new_files import create_whole, publish_bytes
+from wkwdask.store.objects import remote
 from wkwdask.store.paths import (
     TEMPORARY_SUFFIX,
     basename,
@@ -42,7 +43,7 @@ from wkwdask.store.slurm import SlurmJob
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.store import State
@@ -313,13 +314,14 @@ def lock_path(target: str, job: str | None = None) -> str:
 def locks_of(target: str, but: str | None = None) -> list[Lock]:
     """List the locks on a folder, including those of dead jobs, without the one of a path."""
     folder, name = split(plain_name(target))
-    paths = [lock_path(target)]
+    own, regions = lock_path(target), []
     with contextlib.suppress(FileNotFoundError):
-        paths += sorted(
+        regions = sorted(
             entry.path
             for entry in store_at(folder).scandir()
             if entry.name.startswith(f".{name}.") and entry.name.endswith(_REGION_SUFFIX)
         )
+    paths = regions if remote.is_known_absent(own) else [own, *regions]
     read = (_read_lock(path) for path in paths if path != but)
     return [lock for lock in read if lock is not None]
 
@@ -413,18 +415,19 @@ def take_lock(
     except Conflict:
         # in a bucket, or without flock, the guard excludes nobody, and the condition decides
         raise LockedError(f"{target}: another job took the lock {path} just now") from None
-    if store.can.compares:
-        _check_alone(target, owner, region, path)
     return [lock.owner for lock in others]
 
 
-def _check_alone(target: str, owner: Owner, region: ShardBox | None, path: str) -> None:
-    """Release a lock in a bucket if another job has taken one of another name at the same time;
-    then both may end."""
-    for lock in locks_of(target, but=path):
+def check_alone(target: str, owner: Owner, region: ShardBox | None) -> list[Lock]:
+    """List the other locks on a folder that was locked just now. In a bucket, release ours if
+    another job has taken one of another name at the same time; then both may end."""
+    path = lock_path(target, None if region is None else owner.job)
+    others = locks_of(target, but=path)
+    for lock in others if is_bucket(target) else ():
         if lock.owner.job != owner.job and lock.conflicts_with(region) and not lock.owner.is_gone():
             _remove([path])
             raise LockedError(f"{target}: another job took the lock {lock.path} just now")
+    return others
 
 
 @contextlib.contextmanager
@@ -513,11 +516,16 @@ def _holder(lock: str) -> Owner | None:
         return None
 
 
-def release_lock(target: str, owner: Owner, region: ShardBox | None) -> None:
-    """Remove the lock on a folder, or on some of its shards, if it still belongs to an owner."""
-    path = lock_path(target, None if region is None else owner.job)
-    if read_owner(path) == owner:
-        _remove([path])
+def release_locks(targets: Sequence[str], owner: Owner, region: ShardBox | None) -> None:
+    """Remove the locks on folders, or on some of their shards, that still belong to an owner."""
+    paths = [lock_path(target, None if region is None else owner.job) for target in targets]
+    is_ours = partial(_belongs_to, owner=owner)
+    kept = remote.for_all(is_ours, paths) if owner.lease else map(is_ours, paths)
+    _remove(path for path, ours in zip(paths, kept, strict=True) if ours)
+
+
+def _belongs_to(lock: str, owner: Owner) -> bool:
+    return read_owner(lock) == owner
 
 
 def hand_over_locks(target: str, owner: Owner) -> None:
@@ -535,12 +543,15 @@ def release_locks_of(job: str, targets: Iterable[str]) -> None:
 
 
 def _remove(paths: Iterable[str]) -> None:
+    objects: dict[str, list[str]] = {}
     for path in paths:
-        with contextlib.suppress(FileNotFoundError):
-            if is_bucket(path):
-                store_at(dirname(path)).delete(basename(path))
-            else:
+        if is_bucket(path):
+            objects.setdefault(dirname(path), []).append(basename(path))
+        else:
+            with contextlib.suppress(FileNotFoundError):
                 files.unlink(path)
+    for folder, names in objects.items():
+        store_at(folder).delete(*names)
 
 
 def locked_folders(folder: str) -> list[tuple[str, Owner]]:

@@ -41,7 +41,7 @@ _SECONDS_PER_TASK = 0.005
 _MAX_REGIONS_LISTED = 1000
 _SECTION_SECONDS = 1.0  # for the sections of one brick
 _FEW_REGIONS = 1 << 20
-_JOB_WRITES, _JOB_READS = 30, 30  # in a bucket beside those of the files, as counted
+_JOB_WRITES, _JOB_READS = 25, 12  # in a bucket beside those of the files, as counted
 # list prices of S3 and Google in 2026, in regions of the USA; Azure is alike
 _USD_PER_1000_WRITES, _USD_PER_1000_READS = 0.005, 0.0004
 

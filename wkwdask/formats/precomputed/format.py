@@ -71,9 +71,9 @@ class ScaleFolders(LevelFolders):
         return first_data_file(folder)
 
     def is_level(self, folder: str) -> bool:
-        return (
+        return not first_stray_file(folder) and (
             store_at(folder).is_file(PROVENANCE_NAME) or first_data_file(folder) is not None
-        ) and not first_stray_file(folder)
+        )
 
     def why_not_replaceable(self, folder: str) -> str:
         return (

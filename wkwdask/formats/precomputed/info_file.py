@@ -19,7 +19,12 @@ from wkwdask.formats.precomputed.info import (
 )
 from wkwdask.model.json_text import format_json
 from wkwdask.model.placement import placed_name, plain_name
-from wkwdask.store.documents import check_replaceable, create_document, update_json
+from wkwdask.store.documents import (
+    check_replaceable,
+    create_document,
+    read_documents,
+    update_json,
+)
 from wkwdask.store.lru import LruCache
 from wkwdask.store.paths import is_remote, stated_path
 from wkwdask.store.store import store_at
@@ -50,7 +55,7 @@ def cached_info(store: Store, state: tuple[int, int, int]) -> VolumeInfo:
 def read_info(store: Store) -> VolumeInfo:
     """Read the ``info`` of a volume without following its redirect."""
     path = store.path_of(FILE_NAME)
-    (raw,) = store.read_whole([FILE_NAME], _MAX_INFO_NBYTES)
+    (raw,) = read_documents(store, [FILE_NAME], _MAX_INFO_NBYTES)
     if raw is None:
         raise MissingError(f"{path}: not found: no Neuroglancer precomputed volume here")
     return parse_info(raw, path)
@@ -111,9 +116,10 @@ class InfoEdit(DocumentEdit):
     matter."""
 
     def apply(self) -> None:
+        if find_info(self.folder) is None:
+            provenance = format_json(self.provenance).encode()
+            create_document(store_at(self.folder), PROVENANCE_FILE_NAME, provenance)
         update_info(self.folder, lambda document: with_scales(document, self.scales), self.new)
-        provenance = format_json(self.provenance).encode()
-        create_document(store_at(self.folder), PROVENANCE_FILE_NAME, provenance)
 
     def with_maxima(self, maxima: tuple[int | None, ...], *, is_new_content: bool) -> InfoEdit:
         """Return the same edit; warn if meshes are those of voxels that are replaced."""

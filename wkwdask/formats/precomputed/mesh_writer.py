@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 _SHARD_NBYTES = 1 << 27
+_AHEAD_NBYTES = 64 << 10  # of a shard in a bucket: its index
 _SHARD_LABELS = 1 << 14
 _MINISHARD_LABELS = 1 << 8  # a viewer reads the index of a whole minishard for its first label
 _MOST_SHARD_BITS, _MOST_MINISHARD_BITS = 20, 10
@@ -136,7 +137,7 @@ def writing_meshes(
 
 def labels_in_shard(folder: str, sharding: Sharding, shard: int) -> int:
     """Return the number of labels in a shard; 0 if it does not exist."""
-    file = store_at(folder).open(sharding.shard_name(shard))
+    (file,) = store_at(folder).open_heads([sharding.shard_name(shard)], _AHEAD_NBYTES)
     if file is None:
         return 0
     with file:

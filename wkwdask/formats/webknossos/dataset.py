@@ -37,6 +37,7 @@ from wkwdask.geometry.mag import Mag
 from wkwdask.model.image import Image, Level, ResolvedUrl
 from wkwdask.model.levels import is_whole_number, lengths_in
 from wkwdask.model.placement import job_in, plain_name
+from wkwdask.model.stored_array import box_of_files
 from wkwdask.store.documents import remove_document
 from wkwdask.store.paths import (
     any_path,
@@ -117,7 +118,9 @@ class DatasetLayer:
         """Return a mag with the box of all stored voxels: a mag that is replaced must keep voxels
         outside of the layer's box."""
         if not is_wkw(volume):
-            return volume.cropped(volume.extent)
+            # an array begins at voxel 0, and in a bucket each absent file costs a request
+            box = box_of_files(volume) if is_bucket(volume.name) else volume.extent
+            return volume.cropped(volume.box.union(box))
         stored = files_extent(volume.folder, header_of(volume), volume.box.mag)
         # few files, mostly zeros: worth reading their jump tables
         is_mostly_outside = stored.volume > _SPARSE_RATIO * volume.box.volume

@@ -66,10 +66,11 @@ class ArrayFolders(LevelFolders):
         return array_record(folder)
 
     def is_level(self, folder: str) -> bool:
+        # in a bucket, the listing answers the other questions too
         return (
-            not store_at(folder).exists(HEADER_NAME)
+            not _stray_in(folder)
+            and not store_at(folder).exists(HEADER_NAME)
             and array_record(folder) is not None
-            and not _stray_in(folder)
         )
 
     def why_not_replaceable(self, folder: str) -> str:

@@ -41,6 +41,7 @@ from wkwdask.model.json_text import parse_object
 from wkwdask.model.levels import Lengths, mag_from_ratio, ratio_of
 from wkwdask.model.parsing import reading, reason_of
 from wkwdask.model.placement import job_in
+from wkwdask.store.documents import read_documents
 from wkwdask.store.objects.remote import RemoteStore
 from wkwdask.store.paths import UrlName, basename, dirname, is_below, is_remote, is_valid_path
 from wkwdask.store.store import open_store, store_at, with_witness
@@ -141,16 +142,16 @@ def read_node(location: str) -> Node | None:
     """Read the metadata of an array or group, or None."""
     store = open_store(location)
     try:
-        (first,) = store.read_whole(_DOCUMENTS[:1], _MAX_DOCUMENT_NBYTES)
+        (first,) = read_documents(store, _DOCUMENTS[:1], _MAX_DOCUMENT_NBYTES)
         others = (
             [None] * 4
             if first is not None
-            else store.read_whole(_DOCUMENTS[1:], _MAX_DOCUMENT_NBYTES)
+            else read_documents(store, _DOCUMENTS[1:], _MAX_DOCUMENT_NBYTES)
         )
     except PermissionError:
         # version 2 has no zarr.json, and a server may refuse absent files, which a readable one
         # proves
-        first, *others = store.read_whole(_DOCUMENTS, _MAX_DOCUMENT_NBYTES)
+        first, *others = read_documents(store, _DOCUMENTS, _MAX_DOCUMENT_NBYTES)
     if first is not None:
         document = _parse_document(first, store, "zarr.json")
         if document.get("zarr_format") != 3 or document.get("node_type") not in ("array", "group"):

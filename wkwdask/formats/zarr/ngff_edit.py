@@ -34,7 +34,13 @@ from wkwdask.formats.zarr.ngff import (
 from wkwdask.formats.zarr.ngff_copy import moved_entry
 from wkwdask.model.json_text import parse_object
 from wkwdask.model.placement import placed_name, plain_name
-from wkwdask.store.documents import create_document, is_locked, read_object, update_json
+from wkwdask.store.documents import (
+    create_document,
+    is_locked,
+    read_documents,
+    read_object,
+    update_json,
+)
 from wkwdask.store.paths import basename, dirname, split, stated_path
 from wkwdask.store.store import store_at
 
@@ -67,7 +73,7 @@ def read_attributes(folder: str) -> tuple[int, dict[str, Any]] | None:
 
 def _read(folder: str, name: str) -> dict[str, Any] | None:
     store = store_at(folder)
-    (raw,) = store.read_whole([name], _MAX_NBYTES)
+    (raw,) = read_documents(store, [name], _MAX_NBYTES)
     return None if raw is None else parse_object(raw, store.path_of(name))
 
 

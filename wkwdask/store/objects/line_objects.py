@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from wkwdask.model.store import Conflict, Expected
+from wkwdask.store.lru import LruCache
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 _MOST_LINES = 1000
 _MOST_SECONDS = 10.0
+_next_numbers: LruCache[int] = LruCache(256)
+"""Numbers after the last ones that this process has stored, by the name that it began with."""
 
 
 class LineObjects:
@@ -28,10 +31,12 @@ class LineObjects:
         number: int,
         free_number: Callable[[], int],
     ) -> None:
-        """Begin with a number, or after those that ``free_number`` lists if it is taken."""
+        """Begin with a number, or after the last one of this process; after those that
+        ``free_number`` lists if it is taken."""
         self._store = store
         self._name_of = name_of
-        self._number = number
+        self._first = store.path_of(name_of(number))
+        self._number = _next_numbers.get(self._first) or number
         self._free_number = free_number
         self._lines: list[bytes] = []
         self._since = time.monotonic()
@@ -56,6 +61,7 @@ class LineObjects:
                     self._store.put(self._name_of(self._number), data, Expected.ABSENT)
                     data = b""
                     self._number += 1
+                    _next_numbers.put(self._first, self._number)
                 except Conflict:
                     self._number = max(self._number + 1, self._free_number())
             self._lines.clear()

@@ -34,6 +34,7 @@ from wkwdask.errors import (
 )
 from wkwdask.model.store import Capabilities, Conflict, Expected, FileState, State
 from wkwdask.store.daemon_threads import DaemonThreads
+from wkwdask.store.looks import look_began
 from wkwdask.store.lru import LruCache
 from wkwdask.store.objects import fsspec_files, memory_bucket, object_store, writing
 from wkwdask.store.objects.access import Access, access_of
@@ -74,6 +75,15 @@ class Recent(NamedTuple):
     """Time when it was read [s]."""
     data: bytes | PermissionError | Names | None
     """Content, names in a folder, the error of a refused file, or None for an absent file."""
+    state: State | None = None
+    """State of an object in a bucket, if it was read."""
+
+    @property
+    def content(self) -> bytes | None:
+        """Content of a file, None for an absent one; the error of a refused file is raised."""
+        if isinstance(self.data, PermissionError):
+            raise self.data.with_traceback(None)
+        return self.data if isinstance(self.data, bytes) else None
 
 
 _recent: LruCache[Recent] = LruCache(64)
@@ -82,18 +92,52 @@ _stored: LruCache[FileState] = LruCache(1 << 14)
 
 
 def recent_of(url: str) -> Recent | None:
-    """Return a file that was read a moment ago, because one opening needs it several times."""
+    """Return a file or a folder (whose URL ends with a slash) that was read a moment ago, because
+    one opening needs it several times; in a look, the file may be known from a listing."""
     if _RECORDS in url:
         return None
+    return _recent_answer(url) or (None if look_began() is None else _absent_by_listing(url))
+
+
+def _recent_answer(url: str) -> Recent | None:
     recent = _recent.get((url, access_of(url), environment()))
-    is_trusted = recent is not None and time.monotonic() - recent.read < _TRUSTED_SECONDS
-    return recent if is_trusted else None
+    if recent is None or time.monotonic() - recent.read >= _TRUSTED_SECONDS:
+        return None
+    return recent if recent.read >= (look_began() or 0.0) else None
 
 
-def remember(url: str, data: bytes | PermissionError | Names | None) -> Recent:
+def _listed_above(url: str) -> dict[str, int | None] | None:
+    """Return what a look has listed in the folder around a file or folder; None if it has not."""
+    if look_began() is None or _RECORDS in url:
+        return None
+    listed = _recent_answer(f"{url.rpartition('/')[0]}/")
+    return dict(listed.data) if listed is not None and isinstance(listed.data, list) else None
+
+
+def is_known_absent(url: str) -> bool:
+    """Check whether a look has listed a folder above a file, or its own, without it."""
+    return look_began() is not None and _absent_by_listing(url) is not None
+
+
+def _absent_by_listing(url: str) -> Recent | None:
+    """Return the answer for a name that is absent because a recent listing of a folder above lacks
+    it; None if none does."""
+    above, _, name = url.rstrip("/").rpartition("/")
+    while is_bucket(above) and not above.endswith("/"):
+        listed = _recent_answer(f"{above}/")
+        if listed is not None and isinstance(listed.data, list):
+            is_absent = name not in dict(listed.data)
+            return Recent(listed.read, [] if url.endswith("/") else None) if is_absent else None
+        above, _, name = above.rpartition("/")
+    return None
+
+
+def remember(
+    url: str, data: bytes | PermissionError | Names | None, state: State | None = None
+) -> Recent:
     """Remember what the server said of a file, or of a folder (whose URL ends with a slash), unless
     it is large."""
-    recent = Recent(time.monotonic(), data)
+    recent = Recent(time.monotonic(), data, state)
     largest = _MOST_KEPT_NAMES if isinstance(data, list) else _LARGEST_KEPT_NBYTES
     if not isinstance(data, (bytes, list)) or len(data) <= largest:
         _recent.put((url, access_of(url), environment()), recent)
@@ -108,6 +152,7 @@ _RECORDS = "/.wkwdask"
 
 _num_changes = itertools.count(1)
 _last_change = 0
+_forgetting = threading.Lock()
 
 
 def last_change() -> int:
@@ -115,16 +160,27 @@ def last_change() -> int:
     return _last_change
 
 
-def forget(url: str) -> None:
+def forget(url: str, stored: int | None = None) -> None:
     """Forget a file that this process has changed, that the folders around it were absent, and
-    what they held."""
+    what they held. In a look, listings stay known with a file that was ``stored``, given by its
+    size."""
     global _last_change
     _last_change = next(_num_changes)
     key = (access_of(url), environment())
-    while not url.endswith(":/"):
-        _recent.discard((url, *key))
-        _recent.discard((f"{url}/", *key))
-        url = url.rpartition("/")[0]
+    _recent.discard((f"{url}/", *key))
+    nbytes = stored
+    stays_known = stored is not None and look_began() is not None
+    with _forgetting:
+        while not url.endswith(":/"):
+            _recent.discard((url, *key))
+            url, _, name = url.rpartition("/")
+            listed = _recent.get((f"{url}/", *key)) if stays_known else None
+            if listed is None or not isinstance(listed.data, list):
+                _recent.discard((f"{url}/", *key))
+            else:
+                names = {**dict(listed.data), name: nbytes}
+                _recent.put((f"{url}/", *key), listed._replace(data=list(names.items())))
+            nbytes = None  # of the folders
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +270,17 @@ class RemoteStore:
             for path, answer in zip(paths, found, strict=True)
         ]
 
+    def read_known(
+        self, names: Sequence[str], largest: int, *, is_fresh: bool = False
+    ) -> list[Recent]:
+        """Read whole documents, unless they are known from a moment ago and need not be fresh."""
+        found = {name: None if is_fresh else recent_of(self.path_of(name)) for name in names}
+        asked = [name for name, recent in found.items() if recent is None]
+        requests = [Request(self.path_of(name), largest=largest) for name in asked]
+        for name, answer in zip(asked, self._answers(requests), strict=True):
+            found[name] = _remembered(self.path_of(name), answer, largest)
+        return [recent for name in names if (recent := found[name]) is not None]
+
     def names(self, folder: str = "") -> list[str]:
         """List the names in the folder; empty on a web server, which has no listing."""
         return sorted(name for name, _ in self._listed(folder))
@@ -247,6 +314,10 @@ class RemoteStore:
         for name in folders:
             yield from self.walk(f"{folder}/{name}" if folder else name)
 
+    def all_names(self) -> list[str]:
+        """List the names of all objects below a location in a bucket."""
+        return [name for name, _ in self.client.walk(self.url, self.access)]
+
     def open_stream(self, name: str = "") -> BinaryIO:
         return io.BytesIO(self.read_recent(name, LARGEST_DOCUMENT_NBYTES))
 
@@ -254,10 +325,8 @@ class RemoteStore:
         """Read a file. Small, absent and refused files are trusted for a moment, because one
         opening needs them several times."""
         url = self.real(name)
-        data = (recent_of(url) or self.request_recent(name, largest)).data
-        if isinstance(data, PermissionError):
-            raise data.with_traceback(None)
-        if not isinstance(data, bytes):
+        data = (recent_of(url) or self.request_recent(name, largest)).content
+        if data is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url)
         return data
 
@@ -282,7 +351,7 @@ class RemoteStore:
             (answer,) = self._answers([Request(url, largest=largest)])
         except PermissionError as error:
             return remember(url, error)
-        return remember(url, None if answer is None else _whole(answer, url, largest))
+        return _remembered(url, answer, largest)
 
     @property
     def can(self) -> Capabilities:
@@ -302,7 +371,10 @@ class RemoteStore:
     is_taken = exists
 
     def is_folder(self, name: str = "") -> bool:
-        return self._is_there(name) is False and bool(self._listed(name))
+        if self._is_there(name) is not False:
+            return False
+        url = self.real(name)
+        return url.rpartition("/")[2] in (_listed_above(url) or ()) or bool(self._listed(name))
 
     def is_file(self, name: str = "") -> bool:
         return self._is_there(name) is True
@@ -314,6 +386,9 @@ class RemoteStore:
         recent = recent_of(url)
         if recent is not None:
             return None if isinstance(recent.data, PermissionError) else recent.data is not None
+        listed = _listed_above(url)
+        if listed is not None:
+            return listed.get(url.rpartition("/")[2]) is not None
         try:
             self.client.size(url, self.access)
         except FileNotFoundError:
@@ -479,9 +554,12 @@ class RemoteStore:
     ) -> State:
         url = self.path_of(name)
         try:
-            return writing.put(self._writable(), url, data, expect, self.access)
-        finally:
+            state = writing.put(self._writable(), url, data, expect, self.access)
+        except BaseException:
             forget(url)
+            raise
+        forget(url, len(data) if isinstance(data, bytes) else None)
+        return state
 
     def snapshot(self, record: str) -> RemoteStore:
         seen = SeenObjects(self._writable(), record)
@@ -673,6 +751,13 @@ def _whole(answer: Answer, path: str, largest: int) -> bytes:
     if len(data) > largest:
         raise CorruptError(f"{path}: has {len(data)} bytes, expected at most {largest}")
     return data
+
+
+def _remembered(url: str, answer: Answer | None, largest: int) -> Recent:
+    """Remember the answer to a request for a whole file."""
+    if answer is None:
+        return remember(url, None)
+    return remember(url, _whole(answer, url, largest), answer.state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -882,8 +967,9 @@ def _ahead(
 
 
 def _start_again() -> None:
-    global _proofs
+    global _proofs, _forgetting
     _pools.clear()
+    _forgetting = threading.Lock()
     _proofs = LruCache(1024)
 
 
