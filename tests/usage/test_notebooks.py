@@ -17,6 +17,7 @@ NUM_PICTURES = {
     "2_filter_and_segment": 2,
     "3_label_statistics": 3,
     "4_segment_block_by_block": 1,
+    "5_tutorial": 2,
 }
 RUN = """
 import sys
@@ -36,6 +37,7 @@ def test_no_outputs_are_stored(path):
 
 
 @pytest.mark.long
+@pytest.mark.needs("moto", "obstore", "skimage", "zmesh")
 def test_notebooks_run_and_draw_their_pictures(tmp_path):
     """A kernel takes seconds to start and to import everything, so all share one; ``%reset``
     removes the names of the notebook before."""
