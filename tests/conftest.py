@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from _pytest.doctest import DoctestModule
 from hypothesis import HealthCheck, settings
-from support.missing_packages import leave_out_tests
+from support.missing_packages import REAL_DATA, leave_out_tests
 from support.passed_tests import PassedTests
 from support.private_slurm import missing_programs, private_slurm
 
@@ -87,7 +87,7 @@ def pytest_configure(config):
 
 @pytest.hookimpl(trylast=True)  # after -m has chosen
 def pytest_collection_modifyitems(config, items):
-    """Leave out tests that need missing packages, and order the others.
+    """Leave out tests that need missing packages or data, and order the others.
 
     Files whose tests wait for clusters and killed processes come first, so that others run
     meanwhile and none of them is left for the end.
@@ -159,11 +159,8 @@ def _connected():
 
 @pytest.fixture(scope="session")
 def shared_data():
-    """The folder of real data, which lies outside the repository and may be absent."""
-    folder = Path(os.environ.get("WKWDASK_TEST_DATA", REPOSITORY.parent / "shared" / "data"))
-    if not folder.is_dir():
-        pytest.skip(f"real data is absent: no folder {folder}; set WKWDASK_TEST_DATA to its place")
-    return folder
+    """The folder of real data; where it is absent, no test that asks for it runs."""
+    return REAL_DATA
 
 
 @pytest.fixture(scope="session")

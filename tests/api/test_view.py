@@ -115,8 +115,10 @@ def test_chunks_that_exceed_the_cache_are_read_in_part():
         ("float64", 2, "image"),
     ],
 )
+@pytest.mark.needs("tensorstore")
 def test_other_software_reads_served_arrays(dtype, channels, kind):
-    tensorstore = pytest.importorskip("tensorstore")
+    import tensorstore
+
     voxels = (
         np.random.default_rng(1)
         .integers(0, 2 if dtype == "bool" else 99, (channels, 150, 37, 70))

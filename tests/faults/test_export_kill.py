@@ -49,9 +49,8 @@ def files(path):
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("name", ["a.npy", "a.tif", "sections"])
+@pytest.mark.needs("tifffile")
 def test_killed_at_any_step(tmp_path, source, name):
-    pytest.importorskip("tifffile", reason="tifffile, of the extra convert, is not installed")
-
     def export(folder):
         wkwdask.convert(source, folder / name)
 
@@ -105,6 +104,7 @@ def files_below(folder):
     ("name", "version", "lists"),
     [("a.ome.zarr", "0.5", "zarr.json"), ("a.ome.zarr/labels/ids", "0.4", ".zattrs")],
 )
+@pytest.mark.needs("zarr")
 def test_images_killed_at_any_step(tmp_path, source, name, version, lists):
     """An array of an OME-NGFF image is there whole or not at all, and is there before the image
     lists it; the same call lists it."""

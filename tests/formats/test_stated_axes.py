@@ -441,9 +441,11 @@ def test_a_layer_whose_names_are_not_understood_needs_an_axis_order(tmp_path, na
 # TIFF
 
 
+@pytest.mark.needs("tifffile")
 @pytest.mark.parametrize("form", ["ome", "imagej", "shaped"])
 def test_time_in_tiff_is_an_error_with_a_way_out(tmp_path, form):
-    tifffile = pytest.importorskip("tifffile", reason="tifffile, of the extra convert")
+    import tifffile
+
     array, _ = stored("tyx", t=3)
     (tmp_path / "s").mkdir()
     name = "1.ome.tif" if form == "ome" else "1.tif"

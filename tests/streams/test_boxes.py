@@ -274,9 +274,11 @@ def test_a_replaced_mag_is_opened_again(tmp_path):
         assert (wkwdask.read_many(tmp_path / "ds", boxes, layer="color", mag=1) == value).all()
 
 
+@pytest.mark.needs("zarr")
 @pytest.mark.parametrize("shards", [None, (16, 16, 16)])
 def test_missing_chunks_have_the_fill_value(tmp_path, shards):
-    zarr = pytest.importorskip("zarr")
+    import zarr
+
     array = zarr.create_array(
         tmp_path / "array",
         shape=(20, 20, 20),

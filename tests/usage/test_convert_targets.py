@@ -60,12 +60,12 @@ def test_the_command_lists_the_targets(tmp_path, dataset):
     )
 
 
+@pytest.mark.needs("tifffile")
 @pytest.mark.parametrize(
     "name", ["sections", "sections.v2/", "2012-09-28_ex145_07.2", "a.b/sections", "existing.d"]
 )
 def test_sections_are_written_into_a_folder(tmp_path, dataset, name):
     """A name with a suffix is a folder if it ends with a slash or exists as one."""
-    pytest.importorskip("tifffile", reason="tifffile, of the extra convert, is not installed")
     (tmp_path / "existing.d").mkdir()
     wkwdask.convert(dataset, f"{tmp_path}/{name}")
     assert len(list((tmp_path / name).glob("z*.tif"))) == 8

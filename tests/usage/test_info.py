@@ -79,13 +79,13 @@ def test_narrow_terminals_lose_nothing(dataset, monkeypatch, command):
     assert {word for word in wide if word[0].isdigit()} <= set(words_of(command, dataset))
 
 
+@pytest.mark.needs("obstore")
 @pytest.mark.parametrize(
     "write",
     [wkwdask.to_precomputed, wkwdask.to_n5, wkwdask.to_zarr],
     ids=lambda write: write.__name__,
 )
 def test_a_web_address_without_a_format_opens_as_the_format_of_its_documents(tmp_path, write):
-    pytest.importorskip("obstore", reason="reads http")
     voxels = np.arange(512, dtype=np.uint16).reshape(1, 8, 8, 8)
     report = write(
         voxels, tmp_path / "em", **({} if write is wkwdask.to_n5 else {"voxel_size": (4, 4, 40)})
@@ -99,8 +99,8 @@ def test_a_web_address_without_a_format_opens_as_the_format_of_its_documents(tmp
         assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.needs("obstore")
 def test_a_web_address_without_documents_names_the_prefixes(tmp_path):
-    pytest.importorskip("obstore", reason="reads http")
     with range_server(tmp_path) as server:
         done = run_here("info", f"{server.url}/none")
         assert (
@@ -133,21 +133,21 @@ def check_no_answer(url):
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.needs("obstore")
 @pytest.mark.parametrize("prefix", ["precomputed://", "zarr://", "n5://", ""])
 def test_buckets_that_do_not_answer(monkeypatch, silent_server, without_credentials, prefix):
-    pytest.importorskip("obstore", reason="reads s3")
     monkeypatch.setenv("AWS_ENDPOINT_URL", silent_server)
     check_no_answer(f"{prefix}s3://silent/em")
 
 
+@pytest.mark.needs("obstore")
 def test_google_buckets_that_do_not_answer(monkeypatch, silent_server, without_credentials):
-    pytest.importorskip("obstore", reason="reads gs")
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", silent_server)
     check_no_answer("precomputed://gs://silent/em")
 
 
+@pytest.mark.needs("obstore")
 def test_public_buckets_are_read_without_credentials(monkeypatch, without_credentials, tmp_path):
-    pytest.importorskip("obstore", reason="reads s3")
     server_of = pytest.importorskip("moto.server", reason="serves S3")
     boto3 = pytest.importorskip("boto3", reason="writes to S3")
     voxels = np.random.default_rng(1).integers(1, 255, (32, 32, 32)).astype(np.uint8)
