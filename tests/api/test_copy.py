@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -319,3 +320,14 @@ def test_a_mag_is_not_copied_into_itself(dataset):
     for target in (dataset / "cells" / "1" / "z0", dataset / "cells" / "1" / "1"):
         with pytest.raises(ValueError, match="lies inside of"):
             wkwdask.copy(dataset / "cells" / "1", target)
+
+
+def test_the_copy_of_a_layer_of_precomputed_has_its_type(tmp_path):
+    made = wkwdask.create_dataset(tmp_path / "ds", (4, 4, 8))
+    box = (0, 0, 0, 20, 20, 20)  # of uint32 with one channel, which looks like a segmentation
+    made.add_layer("em", "color", "uint32", box, data_format="neuroglancerPrecomputed")
+    wkwdask.save(np.full((20, 20, 20), 7, np.uint32), tmp_path / "ds/em/1", chunk_shape=(8, 8, 8))
+    wkwdask.copy(tmp_path / "ds/em", tmp_path / "ds/copy")
+    assert json.loads((tmp_path / "ds/copy/info").read_bytes())["type"] == "image"
+    wkwdask.rechunk(tmp_path / "ds/copy", chunk_shape=(16, 8, 32))
+    assert (wkwdask.open(tmp_path / "ds/copy").compute() == 7).all()

@@ -144,9 +144,10 @@ class MagTarget:
                 "with bounding_box="
             )
         data_format = self._data_format(spec)
-        levels = _stored_levels(
-            self.layer, data_format, [self.folder], specs, options, like, existing
-        )
+        layer, source = self.layer, self.destination.image
+        if layer.category is None and source is not None and source.is_layer:
+            layer = replace(layer, category=self.destination.category or source.category)
+        levels = _stored_levels(layer, data_format, [self.folder], specs, options, like, existing)
         (target,) = levels.targets
         size = self._voxel_size_of_new_dataset()
         edit = (self if size is None else self._in_new_dataset(size))._edit(
