@@ -37,6 +37,7 @@ POWER_CELLS = (
     "save_by_url-ngff-0.5",
     "save-layer-zarr3",
     "write_region-wkw",
+    "write_region-n5",
     "pyramid-wkw",
     "rechunk-precomputed",
     "copy-n5",

@@ -65,7 +65,9 @@ def changes_of_place(
         rng = random.Random(seed)
         jobs = undisturbed(cell, folder, rng)
         prepare()
-        points = [_draw(rng.choice(jobs), kinds or _KINDS, rng) for _ in range(number)]
+        points = [
+            _draw(rng.choice(jobs), kinds or _KINDS, rng) for _ in range(number if jobs else 0)
+        ]
         points = [Point.parse(only)] if only else points
         return [_KINDS[point.fault](jobs[point.job], point) for point in points]
 

@@ -270,6 +270,19 @@ def test_many_files_are_flushed_before_any_is_renamed(folder, monkeypatch, patie
     assert [files.read_bytes(f"{folder}/{n}") for n in range(5)] == [bytes([n]) for n in range(5)]
 
 
+@pytest.mark.parametrize(
+    ("is_in_place", "flushed"), [(True, {"", "a", "a/b"}), (False, set())], ids=["in place", "new"]
+)
+def test_names_of_many_files_in_place_are_flushed(folder, monkeypatch, is_in_place, flushed):
+    found, fsync = [], files.fsync
+    monkeypatch.setattr(files, "fsync", lambda path: (found.append(path), fsync(path)))
+    many = FolderStore(folder).new_files(folder, is_in_place=is_in_place)
+    for name in ("a/b/0", "a/b/1", "2"):
+        many.write(name, memoryview(b"data"))
+    many.publish()
+    assert {path.removeprefix(str(folder)).lstrip("/") for path in found} == flushed
+
+
 def test_whole_files(folder):
     store = FolderStore(folder)
     put(f"{folder}/file", b"data")

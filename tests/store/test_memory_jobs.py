@@ -4,6 +4,7 @@ other processes would run them."""
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from unittest import mock
 
 import dask
 import numpy as np
@@ -12,6 +13,9 @@ from support.bucket_faults import empty_bucket
 
 import wkwdask
 from wkwdask.errors import ExistsError, MissingError, UnsupportedError
+from wkwdask.model.store import Expected, State
+from wkwdask.store.objects import writing
+from wkwdask.store.objects.access import Access
 from wkwdask.store.paths import MEMORY
 
 ARRAY = np.random.default_rng(0).integers(0, 99, (70, 40, 30)).astype(np.uint8)
@@ -74,3 +78,15 @@ def test_other_processes_are_refused(tmp_path):
         wkwdask.save(wkwdask.open(EM), f"{EM}-copy", **OPTIONS)
     with pytest.raises(MissingError):
         wkwdask.open(EM, mag="2-2-1")
+
+
+@pytest.mark.parametrize("found", [None, mock.Mock(writer="another")], ids=["absent", "another"])
+def test_a_refused_write_without_conditions_is_repeated(found, monkeypatch):
+    monkeypatch.setattr(writing, "_PAUSES_SECONDS", (0.0, 0.0))
+    client, url = mock.Mock(), f"{MEMORY}bucket/file"
+    client.head.return_value = found
+    client.put_once.side_effect = [writing.RefusedPut(may_repeat=True), State("tag", None)]
+    assert writing.put(client, url, b"", Expected.ANY, Access()) == State("tag", None)
+    client.put_once.side_effect = writing.RefusedPut(may_repeat=True)
+    with pytest.raises(OSError, match=r"refuses each write.*bucket/file"):
+        writing.put(client, url, b"", Expected.ANY, Access())

@@ -430,8 +430,9 @@ class Store(Protocol):
         """Create the folder; with ``in_existing`` only inside a folder that exists, since that of a
         job is removed when the job ends."""
 
-    def new_files(self, temporary_folder: str) -> NewFiles:
-        """Create many small files; their folders are created too."""
+    def new_files(self, temporary_folder: str, *, is_in_place: bool = False) -> NewFiles:
+        """Create many small files; their folders are created too. If they are in place, and not
+        in the folder of a job, their names are made durable."""
 
     def delete_folder(self, name: str = "") -> None:
         """Delete a folder, or the store itself, with its content, if it exists."""

@@ -224,9 +224,11 @@ def _create_in_place(path: str, data: bytes) -> bool:
 
 
 class RenamedFiles:
-    """Batch of small files, all published before :meth:`publish` returns."""
+    """Batch of small files, all published before :meth:`publish` returns. Names of files that are
+    ``is_in_place`` are flushed, too: nobody flushes their folders later."""
 
-    def __init__(self, folder: str, temporary_folder: str) -> None:
+    def __init__(self, folder: str, temporary_folder: str, *, is_in_place: bool = False) -> None:
+        self._is_in_place = is_in_place
         self._folder = folder
         self._temporary_folder = temporary_folder
         self._known_folders = {folder}
@@ -262,9 +264,17 @@ class RenamedFiles:
                     for _ in pool.map(RenamedFile.sync, self._pending[n + 1 :]):
                         pass
                 break
+        folders = set()
         while self._pending:
             self._pending[0].publish(flush_folder=False)
-            del self._pending[0]
+            folders.add(dirname(self._pending.pop(0).path))
+        if self._is_in_place:
+            for folder in list(folders):  # new folders have names, too
+                while folder != self._folder:
+                    folder = dirname(folder)
+                    folders.add(folder)
+            for folder in sorted(folders, reverse=True):
+                files.fsync(folder)
 
     def discard(self) -> None:
         while self._pending:

@@ -295,8 +295,8 @@ class FolderStore:
         else:
             files.makedirs(self.url)
 
-    def new_files(self, temporary_folder: str) -> RenamedFiles:
-        return RenamedFiles(self.url, temporary_folder)
+    def new_files(self, temporary_folder: str, *, is_in_place: bool = False) -> RenamedFiles:
+        return RenamedFiles(self.url, temporary_folder, is_in_place=is_in_place)
 
     def delete_folder(self, name: str = "") -> None:
         files.remove_tree(self._path(name))

@@ -85,7 +85,7 @@ def _copied_shard(
 def _spliced_files(
     files: TargetFiles, receipt: Receipt, chunks: Iterator[tuple[int, Vec4, bytes]]
 ) -> Receipt:
-    new_files = files.array.store.new_files(files.staging.url)
+    new_files = files.array.store.new_files(files.staging.url, is_in_place=files.is_in_place)
     try:
         for _, cell, data in chunks:
             new_files.write(files.naming.key(cell), data)

@@ -194,7 +194,9 @@ class FilesWriter(Writer):
         self, files: TargetFiles, encoder: BoxEncoder, shard: Vec3, part: Vec3 | None
     ) -> None:
         super().__init__(files, encoder, shard, part)
-        self._new_files = files.array.store.new_files(files.staging.url)
+        self._new_files = files.array.store.new_files(
+            files.staging.url, is_in_place=files.is_in_place
+        )
         self._written: list[Vec4] = []
 
     def _store(self, encoded: EncodedChunks) -> None:

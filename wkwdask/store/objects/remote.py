@@ -590,8 +590,8 @@ class RemoteStore:
         self._writable()
         return NewObject(self.path_of(name), name, self.publish)
 
-    def new_files(self, temporary_folder: str) -> NewObjects:
-        del temporary_folder
+    def new_files(self, temporary_folder: str, *, is_in_place: bool = False) -> NewObjects:
+        del temporary_folder, is_in_place
         self._writable()
         return NewObjects(self._publish_all)
 
