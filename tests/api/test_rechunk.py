@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import dask
@@ -16,7 +17,14 @@ from support.inside import before_task
 from support.wkw_files import Header, decode_file, encode_file, stored_voxels
 
 import wkwdask
-from wkwdask.errors import BoundsError, ExistsError, IncompleteWriteError, MissingError, ResumeError
+from wkwdask.errors import (
+    BoundsError,
+    DiscardWarning,
+    ExistsError,
+    IncompleteWriteError,
+    MissingError,
+    ResumeError,
+)
 
 OFFSET = (13, 0, 9)
 SHAPE = (50, 41, 30)
@@ -267,6 +275,26 @@ def test_an_interrupted_call_is_resumed_with_the_same_settings_and_source(
 
 # ----------------------------------------------------------------------------- voxels, records and
 # other files
+
+
+def test_voxels_that_get_outside_of_the_planned_box_are_not_lost(dataset):
+    source = dataset / "cells" / "1"
+    before = whole(dataset)
+
+    def grow():
+        (far := source / "z0" / "y0" / "x9.wkw").parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(next(source.glob("z*/y*/x*.wkw")), far)
+
+    grown = pytest.raises(IncompleteWriteError, match=r"got voxels outside of .* would lose")
+    with before_task(1, grow), grown:
+        wkwdask.rechunk(source, file_len=1)
+    assert (source / "z0" / "y0" / "x9.wkw").exists()
+    far = stored_voxels(source, (160, 48, 48))
+    with pytest.warns(DiscardWarning):
+        wkwdask.rechunk(source, file_len=1, existing="restart")
+    assert stored(dataset)[0] == ("1", 8, 1, "lz4")
+    np.testing.assert_array_equal(stored_voxels(source, (160, 48, 48)), far)
+    np.testing.assert_array_equal(whole(dataset), before)
 
 
 def test_voxels_outside_the_box_stay(dataset):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import MissingError, UnsupportedError
+from wkwdask.errors import IncompleteWriteError, MissingError, UnsupportedError
 from wkwdask.formats.container import container_of
 from wkwdask.geometry.bounding_box import moved
 from wkwdask.model.stored_array import StoredArray
@@ -44,7 +44,7 @@ from wkwdask.verbs.sources import (
 from wkwdask.verbs.space import SURE_SHARE, encoded_like, need_of, read_voxels
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from wkwdask.formats.format import ArrayFormat
     from wkwdask.geometry.bounding_box import BoundingBox
@@ -135,8 +135,9 @@ class Rechunk(Plan):
     staged: StagedMags
     stored: Volume
     """Stored source, which must not change until the end."""
-    in_place: bool = False
-    """Whether the result replaces its source."""
+    find_source: Callable[[], StoredArray] | None = None
+    """Finds a source that the result replaces, with the box of all its stored voxels as it is then;
+    None for a source that stays."""
     notes: tuple[Warning, ...] = ()
     """Warnings about the mag and its image."""
     loss: str | None = None
@@ -148,6 +149,11 @@ class Rechunk(Plan):
     placed_as: str = ""
     """Description of the voxels around the box, see
     :class:`wkwdask.model.writing.target_image.NewLevels`."""
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the result replaces its source."""
+        return self.find_source is not None
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -224,6 +230,12 @@ class Rechunk(Plan):
 
     def check_unchanged(self) -> None:
         check_not_replaced(self.stored)
+        # a region may have been written between the plan and the lock
+        if self.find_source is not None and not self.stored.box.contains(self.find_source().box):
+            raise IncompleteWriteError(
+                f"{self.stored.name}: got voxels outside of {self.stored.box} after this job was "
+                'planned, and would lose them; existing="restart" starts over with them'
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +298,8 @@ def lay_out_rechunk(
         )
     whole = move.level.open()
     shown = cropped(whole, options.box)
-    source = container_of(move.image).with_all_files(shown) if in_place else shown
+    find_source = partial(container_of(move.image).with_all_files, shown)
+    source = find_source() if in_place else shown
     volume: StoredArray = translated(source, options.translate, "translate", "copied")
     if move.destination is None:
         target = its_format.target_in(move.image, allow_external=options.allow_external)
@@ -309,7 +322,7 @@ def lay_out_rechunk(
         box=shown.box,
         nbytes_in=LevelSpec.like(shown).nbytes,
     )
-    return replace(job, staged=staged, in_place=True)
+    return replace(job, staged=staged, find_source=find_source)
 
 
 def levels_in_box(
