@@ -19,6 +19,7 @@ from wkwdask.formats.precomputed.sharding import (
 )
 from wkwdask.model.extras import import_extra
 from wkwdask.model.json_text import Problems, parse_object
+from wkwdask.model.levels import is_number
 from wkwdask.model.parsing import reading
 from wkwdask.store.store import store_at
 
@@ -101,11 +102,7 @@ def parse_mesh_info(raw: bytes, path: str) -> MeshInfo:
     if bits not in (10, 16):
         problems.add("vertex_quantization_bits", "10 or 16", bits)
     numbers = document.get("transform", np.eye(3, 4).ravel().tolist())
-    if not (
-        isinstance(numbers, list)
-        and len(numbers) == 12
-        and all(isinstance(n, (int, float)) and np.isfinite(n) for n in numbers)
-    ):
+    if not (isinstance(numbers, list) and len(numbers) == 12 and all(map(is_number, numbers))):
         problems.add("transform", "12 numbers", numbers)
     stated = document.get("sharding")
     sharding = None if stated is None else parse_sharding(stated, "sharding", problems)
