@@ -715,12 +715,10 @@ def test_malformed_update_is_refused(dataset, update):
 @pytest.mark.parametrize(
     "options", [{"update": True}, {"update": "content"}, {"bounding_box": (5, 14, 7, 10, 20, 10)}]
 )
-def test_update_excludes_existing_and_plans(dataset, options):
+def test_update_excludes_existing(dataset, options):
     for existing in ("overwrite", "resume"):
         with pytest.raises(ValueError, match="use one or the other"):
             wkwdask.build_pyramid(dataset, existing=existing, **options)
-    with pytest.raises(TypeError, match=r"update|bounding_box"):
-        wkwdask.plan_pyramid(dataset, **options)
 
 
 # ----------------------------------------------------------------------------- the real sample

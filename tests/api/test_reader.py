@@ -62,7 +62,12 @@ def age(path: Path) -> None:
 def openings(monkeypatch):
     """URLs of all openings."""
     found, find = [], open_level.find
-    monkeypatch.setattr(open_level, "find", lambda url: found.append(url) or find(url))
+
+    def logged(url, **options):
+        found.append(url)
+        return find(url, **options)
+
+    monkeypatch.setattr(open_level, "find", logged)
     return found
 
 

@@ -14,7 +14,7 @@ import mmap
 import os
 import tempfile
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -246,8 +246,8 @@ def _door_of_record(name: str, file: str, use: Callable[[str], Any]) -> Door:
 
 
 _FILES = (
-    Door("Zarr shard index", _shard_index, "file"),
-    _door_of_file("Zarr array", "zarr.json", _levels_of("zarr://")),
+    Door("Zarr shard index", _shard_index, "file", needs=("zarr",)),
+    replace(_door_of_file("Zarr array", "zarr.json", _levels_of("zarr://")), needs=("zarr",)),
     _door_of_file("Zarr 2 array", ".zarray", _levels_of("zarr://")),
     _door_of_file("OME-NGFF", "zarr.json", _levels_of("zarr://"), **{"1/zarr.json": _ARRAY}),
     _door_of_file("N5 dataset", "attributes.json", _levels_of("n5://")),

@@ -493,20 +493,6 @@ def test_several_files_of_one_receipt():
     assert tally.report("/layer/2-2-1").files == 17
 
 
-@pytest.mark.parametrize(("origin", "is_nested"), [((-10, 4, 0), True), ((-9, 4, 0), False)])
-def test_a_ladder_of_targets_that_count_from_elsewhere(origin, is_nested):
-    places = ((Mag(1, 1, 1), origin), (Mag(2, 2, 1), (-5, 2, 0)))
-    targets = [
-        MemoryTarget("/x", "int16", 1, BoundingBox((0, 0, 0), (32, 32, 16), mag), origin=start)
-        for mag, start in places
-    ]
-    tallies = [
-        tally_of(target, [Receipt((0, 0, 0), target.box, path="a", nbytes=9, mtime_ns=4)])
-        for target in targets
-    ]
-    assert bool(pyramid_records(tallies)[1][0, 5]) is is_nested
-
-
 def test_a_whole_mag():
     receipts = all_receipts()
     tally = tally_of(target_of(), receipts)

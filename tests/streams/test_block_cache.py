@@ -643,6 +643,7 @@ def test_slices_of_other_interfaces_use_it(mag, decoded, open_slices):
     assert (len(plain), kept) == (1, [16])
 
 
+@pytest.mark.needs("neuroglancer")
 def test_the_viewer_uses_it(tmp_path, decoded):
     """For chunks that the server converts. It sends whole blocks, so only a chunk that is requested
     again, by a second page or browser, is found."""

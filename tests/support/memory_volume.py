@@ -227,6 +227,9 @@ class MemoryVolume:
     def stored_states(self):
         return self.shard_states(self.box)
 
+    def recorded_states(self, record):
+        return record[record[:, 3] > 0, :5]
+
     def chunks_touched(self):
         """Count the chunks that all reads so far have touched."""
         return sum(

@@ -26,7 +26,7 @@ from wkwdask.store.documents import (
     update_json,
 )
 from wkwdask.store.lru import LruCache
-from wkwdask.store.paths import is_remote, stated_path
+from wkwdask.store.paths import is_bucket, is_remote, stated_path
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
@@ -116,7 +116,8 @@ class InfoEdit(DocumentEdit):
     matter."""
 
     def apply(self) -> None:
-        if find_info(self.folder) is None:
+        # in a bucket, each look at a file is a request
+        if not is_bucket(self.folder) or find_info(self.folder) is None:
             provenance = format_json(self.provenance).encode()
             create_document(store_at(self.folder), PROVENANCE_FILE_NAME, provenance)
         update_info(self.folder, lambda document: with_scales(document, self.scales), self.new)
