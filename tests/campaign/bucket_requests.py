@@ -330,10 +330,13 @@ class Place:
 
     def _refused(self, folder: str) -> tuple[list[str], bool]:
         """Let another machine, whose clock shows a later time, make the same call: it must not take
-        over what a living job has leased. Return what is wrong, and whether the work is done."""
-        store = store_at(folder)
-        paths = [f"{above}/{OWNER_NAME}" for above, _, names in store.walk() if OWNER_NAME in names]
-        is_leased = any((leases.read_lease(path) or {}).get("ended") is not True for path in paths)
+        over what a living job has leased and locked. Return what is wrong, and whether the work is
+        done."""
+        found = [(above, name) for above, _, names in store_at(folder).walk() for name in names]
+        records = [leases.read_lease("/".join(path)) for path in found if path[1] == OWNER_NAME]
+        is_locked = any(locks.is_lock(name) for _, name in found) and any(
+            record is not None and record.get("ended") is not True for record in records
+        )
         with (
             shifted_clock(_CLOCKS["clock a day ahead"]),
             mock.patch.object(locks.Owner, "_can_be_seen", return_value=False),
@@ -344,7 +347,7 @@ class Place:
                 return [], False
             except (wkwdask.ExistsError, wkwdask.MissingError):  # all is published
                 return [], True
-        return ["a living job was taken over"] if is_leased else [], True
+        return ["a living job was taken over"] if is_locked else [], True
 
     def _unlike_new(self, folder: str, text: str) -> list[str]:
         remote._recent.clear()

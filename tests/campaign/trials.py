@@ -220,7 +220,7 @@ class Undisturbed:
         is_done = not differences(seen, self.new, self.exempt) and not (
             seen.leftovers - self.new.leftovers
         )
-        problems += [*mixed, *self._repeated(is_done=is_done or is_complete)]
+        problems += [*mixed, *self._repeated(is_done=is_done, is_complete=is_complete)]
         is_lost = any("after it" in text or "are lost" in text for text in problems)
         return tuple(problems), is_lost or bool(mixed)
 
@@ -270,9 +270,11 @@ class Undisturbed:
         system_calls.disarm()
         return system_calls.has_hit()
 
-    def _repeated(self, *, is_done: bool) -> list[str]:
+    def _repeated(self, *, is_done: bool, is_complete: bool) -> list[str]:
         """Make the same call again unless all is done, and compare with the undisturbed job."""
-        again = in_child(lambda: self._read_run_and_verify(is_done=is_done))
+        again = in_child(
+            lambda: self._read_run_and_verify(is_done=is_done, is_complete=is_complete)
+        )
         found = tree_of(self.root)
         problems = list(again.value or ())
         if again.error and not (again.exists and not differences(found, self.new, self.exempt)):
@@ -283,9 +285,11 @@ class Undisturbed:
             problems.append(f"left over: {', '.join(left)}")
         return problems
 
-    def _read_run_and_verify(self, *, is_done: bool) -> list[str]:
+    def _read_run_and_verify(self, *, is_done: bool, is_complete: bool) -> list[str]:
         problems = [] if self.job.is_by_file else self._mixed_voxels()
-        if not is_done:
+        # a job that ended with an error may have written all, and have recorded less
+        is_sound = is_done and not any(_faults_of(url) for url in self.sound)
+        if not is_complete and not is_sound:
             # a job that is complete says so
             with contextlib.suppress(wkwdask.ExistsError, wkwdask.MissingError):
                 self.job.run()

@@ -218,6 +218,8 @@ def _check_chains(layer: Image, mags: Iterable[Mag], finest: Mag) -> None:
             raise MissingError(
                 f"{made} build_pyramid did not make from mag {finest}: name it with finest="
             )
+        if unusable := _unusable(layer):
+            raise MissingError(f"{made} is not there{unusable}")
         raise MissingError(
             f'{made} does not exist; build_pyramid(mags="{finer}", method="{settings["method"]}") '
             "builds it again, and then update=True rebuilds the mags that were made from it"
