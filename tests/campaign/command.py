@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import pkgutil
-import resource
 import select
 import signal
 import subprocess
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from . import system_calls
 from .forks import Child
-from .results import Part, document, format_controls, format_table
+from .results import Part, SavedTrials, document, format_controls, format_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -75,6 +74,9 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--list", action="store_true", help="print the names of tasks and end")
     parser.add_argument(
+        "--results", type=Path, metavar="FILE", help="save what is done; the same call goes on"
+    )
+    parser.add_argument(
         "--document", action="store_true", help="write the tables to docs/safety.md"
     )
     options = parser.parse_args(arguments)
@@ -109,6 +111,7 @@ def _run(options: argparse.Namespace) -> int:
     os.environ.pop("LD_PRELOAD")  # what this process starts is not of the campaign
     parts: list[Part] = []
     failed = 0
+    saved = SavedTrials(options)
     for part, function in PARTS:
         if part not in options.parts:
             continue
@@ -116,20 +119,21 @@ def _run(options: argparse.Namespace) -> int:
         if options.list:
             print(part, *sorted({f"    {name}" for name, _ in tasks}), sep="\n")
             continue
-        started, used, trials = time.monotonic(), _cpu_seconds(), []
-        for name, found in _in_forks(tasks, options):
+        done = saved.part(part)
+        left = (task for task in enumerate(tasks) if task[0] not in done.tasks)
+        for number, name, found in _in_forks(left, options):
             if isinstance(found, str):
                 failed += 1
                 print(f"{part}: {name} could not be run: {found}", flush=True)
                 continue
-            trials += found
+            saved.add(part, number, found)
             for trial in found:
                 if trial.problems or options.point:
                     print(f"--parts {part} --cell '{name}' --point '{trial.place}'")
                     print(f"    {trial.name}, {trial.outcome}")
                     print(*(f"    {problem}" for problem in trial.problems), sep="\n", flush=True)
-        parts.append(Part(part, trials, time.monotonic() - started, _cpu_seconds() - used))
-        print(parts[-1], flush=True)
+        parts.append(done)
+        print(done, flush=True)
     if options.list:
         return 0
     print(format_table(parts), format_controls(parts), sep="\n\n")
@@ -140,18 +144,13 @@ def _run(options: argparse.Namespace) -> int:
     return 1 if failed or found else 0
 
 
-def _cpu_seconds() -> float:
-    """Return what the children of this process used that have ended."""
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
-
-
 def _in_forks(
-    tasks: Iterator[tuple[str, Callable[[Path], list[Trial]]]], options: argparse.Namespace
-) -> Iterator[tuple[str, list[Trial] | str]]:
-    """Run tasks, some at the same time; yield their names with trials or an error."""
+    tasks: Iterator[tuple[int, tuple[str, Callable[[Path], list[Trial]]]]],
+    options: argparse.Namespace,
+) -> Iterator[tuple[int, str, list[Trial] | str]]:
+    """Run tasks, some at the same time; yield their numbers and names with trials or an error."""
     started = time.monotonic()
-    running: dict[Child, tuple[str, tempfile.TemporaryDirectory[str]]] = {}
+    running: dict[Child, tuple[int, str, tempfile.TemporaryDirectory[str]]] = {}
     try:
         while True:
             while (
@@ -160,19 +159,19 @@ def _in_forks(
             ):
                 if (task := next(tasks, None)) is None:
                     break
-                name, function = task
+                number, (name, function) = task
                 memory = tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None)
                 child = Child(lambda f=function, m=memory: f(Path(m.name)), _LIMIT_SECONDS)
-                running[child] = name, memory
+                running[child] = number, name, memory
             if not running:
                 return
             select.select(list(running), [], [], 1.0)
             for child in list(running):
                 if (ending := child.poll()) is not None:
-                    name, memory = running.pop(child)
+                    number, name, memory = running.pop(child)
                     memory.cleanup()
-                    yield name, ending.error or ending.value
+                    yield number, name, ending.error or ending.value
     finally:
-        for child, (_, memory) in running.items():
+        for child, (_, _, memory) in running.items():
             child.kill()
             memory.cleanup()

@@ -49,7 +49,8 @@ class Control:
         """Remove the check and look whether something notices."""
         found = self._run_test() if self.is_test else self._run_cell(folder)
         problems = () if found else ("nothing noticed",)
-        return [Trial(self.name, "control", f"{self.caught_by}: {found}", True, found, problems)]
+        noticed = found if self.is_test else f"{self.caught_by}: {found}"
+        return [Trial(self.name, "control", noticed, True, found, problems)]
 
     @property
     def is_test(self) -> bool:
@@ -88,7 +89,7 @@ class Control:
         if done.returncode not in (0, 1):
             raise RuntimeError(f"{self.caught_by} could not be run: {done.stdout}{done.stderr}")
         failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
-        return failed[0].removeprefix("FAILED ") if failed else ""
+        return failed[0].removeprefix("FAILED ").partition(" - ")[0] if failed else ""
 
 
 def _python_path() -> str:

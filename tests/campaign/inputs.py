@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator
 
-_RUNS = {"document": 600_000, "file": 50_000, "decoder": 100_000, "machine code": 100_000}
+_RUNS = {"document": 320_000, "file": 50_000, "decoder": 100_000, "machine code": 100_000}
 """Inputs of each door by its kind; 10 million for headers and documents."""
 _PART_OF_SAMPLE = 500
 _DOORS_OF_TASK = {"full": 8, "sample": len(DOORS)}

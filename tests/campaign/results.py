@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
+import resource
 import subprocess
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterable, Sequence
 
 
@@ -35,14 +38,19 @@ class Trial:
     """Trials that this one stands for, none of which found anything if it is more than one."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Part:
-    """Trials of a part of the campaign, and what they took."""
+    """Trials of a part of the campaign, and the CPU time that they took."""
 
     name: str
-    trials: list[Trial]
-    seconds: float
-    cpu_seconds: float
+    tasks: dict[int, list[Trial]] = field(default_factory=dict)
+    """Trials by the number of their task."""
+    cpu_seconds: float = 0.0
+
+    @property
+    def trials(self) -> list[Trial]:
+        """All trials, in the order of their tasks."""
+        return [trial for _, trials in sorted(self.tasks.items()) for trial in trials]
 
     @property
     def number(self) -> int:
@@ -50,10 +58,62 @@ class Part:
         return sum(trial.number for trial in self.trials)
 
     def __str__(self) -> str:
-        return (
-            f"{self.name}: {self.number} points, {self.seconds:.0f} s, "
-            f"{self.cpu_seconds:.0f} CPU seconds"
-        )
+        return f"{self.name}: {self.number} points, {self.cpu_seconds:.0f} CPU seconds"
+
+
+class SavedTrials:
+    """Trials by part, and the file to which they are saved, so that a run that was stopped goes
+    on."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        """Read what is done; raises ValueError if it is of a run with other options."""
+        self._parts: dict[str, Part] = {}
+        self._path = options.results
+        self._used = _cpu_seconds()
+        names = ("size", "seed", "points", "cell", "point")
+        self._run = {name: getattr(options, name) for name in names}
+        if self._path is None:
+            return
+        self._run["commit"] = _git("rev-parse", "HEAD")
+        if not self._path.exists():
+            return
+        for line in self._path.read_text(encoding="utf-8").splitlines():
+            entry = json.loads(line)
+            if entry["run"] != self._run:
+                raise ValueError(f"{self._path}: trials of {entry['run']}, expected {self._run}")
+            self._add(entry)
+
+    def part(self, name: str) -> Part:
+        """Return the trials of a part."""
+        return self._parts.setdefault(name, Part(name))
+
+    def add(self, part: str, number: int, trials: Sequence[Trial]) -> None:
+        """Add the trials of a task that has just ended."""
+        used, self._used = self._used, _cpu_seconds()
+        entry = {
+            "run": self._run,
+            "part": part,
+            "task": number,
+            "trials": [asdict(trial) for trial in trials],
+            "cpu_seconds": self._used - used,
+        }
+        if self._path is not None:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(entry) + "\n")
+        self._add(entry)
+
+    def _add(self, entry: dict[str, Any]) -> None:
+        part = self.part(entry["part"])
+        part.tasks[entry["task"]] = [
+            Trial(**{**trial, "problems": tuple(trial["problems"])}) for trial in entry["trials"]
+        ]
+        part.cpu_seconds += entry["cpu_seconds"]
+
+
+def _cpu_seconds() -> float:
+    """Return what the children of this process used that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 _HEAD = ("Part", "Fault", "Trials", "Faults", "Job failed", "Found", "Lost")
