@@ -138,7 +138,20 @@ def test_the_reference_of_options_is_current():
 
 
 def test_version():
-    assert wkwdask.__version__ == version("wkwdask")
+    """All files that a release needs state the same version."""
+    root = REFERENCE.parent.parent
+    patterns = {
+        "pyproject.toml": r'^version = "(\S+)"',
+        "CITATION.cff": r"^version: (\S+)",
+        "CHANGELOG.md": r"\A# Changelog\n\n## (\S+)",
+        "cluster-configs/kubernetes.yaml": r"wkwdask:(\S+)",
+    }
+    found = {
+        name: set(re.findall(pattern, (root / name).read_text(encoding="utf-8"), re.MULTILINE))
+        for name, pattern in patterns.items()
+    }
+    assert found == {name: {wkwdask.__version__} for name in patterns}
+    assert version("wkwdask") == wkwdask.__version__
 
 
 def _sections(text):

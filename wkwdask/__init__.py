@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Public names by module. A module is imported when one of its names is first used, which keeps
 # ``import wkwdask`` fast.

@@ -117,3 +117,23 @@ def test_the_reference_has_each_public_name_once():
         )
     ]
     assert sorted(names) == sorted(wkwdask.__all__)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [ROOT / "CONTRIBUTING.md", *sorted((DOCS / "how").glob("*.md"))],
+    ids=lambda page: page.stem,
+)
+def test_paths_for_contributors_exist(page):
+    roots = [ROOT, ROOT / "wkwdask", ROOT / "tests"]
+    named = [
+        word.rstrip("/")
+        for word in re.findall(r"`([\w.*-]+(?:/[\w.*-]+)*/?)`", page.read_text(encoding="utf-8"))
+        if word.endswith(".py") or any((root / word.partition("/")[0]).is_dir() for root in roots)
+    ]
+    missing = [
+        word
+        for word in named
+        if not any(next(root.glob(word if "/" in word else f"**/{word}"), None) for root in roots)
+    ]
+    assert missing == []
