@@ -451,6 +451,15 @@ def test_missing_packages_are_named(cells, monkeypatch, package, options, extra)
 
 
 @pytest.mark.needs("meshoptimizer")
+def test_labels_without_a_voxel_size(tmp_path):
+    wkwdask.write(tmp_path / "cells" / "1", (0, 0, 0), boxes())
+    document = {"type": "segmentation", "data_type": "uint32", "num_channels": 1, "scales": []}
+    (tmp_path / "volume").mkdir()
+    (tmp_path / "volume" / "info").write_text(json.dumps(document))
+    with pytest.raises(MissingError, match=r"cells/1: states no voxel size, .*volume/mesh"):
+        wkwdask.meshes(tmp_path / "cells" / "1", f"precomputed://{tmp_path}/volume/mesh")
+
+
 def test_other_versions_are_refused(cells, monkeypatch):
     monkeypatch.delitem(sys.modules, "wkwdask.meshing.fast_simplifier", raising=False)
     monkeypatch.setattr("importlib.metadata.version", lambda _: "0.3")

@@ -203,6 +203,7 @@ def read_many(
     *,
     layer: str | None = None,
     mag: MagLike | None = None,
+    index: Mapping[str, int] | None = None,
     threads: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> npt.NDArray[Any] | list[npt.NDArray[Any]]:
@@ -223,6 +224,8 @@ def read_many(
         The layer; may be omitted if there is only one.
     mag : Mag, str, int or sequence of 3 int, optional
         The mag; by default the mag of the path, else the finest mag that was written.
+    index : mapping of str to int, optional
+        Index along each further axis, as for :func:`open`.
     threads : int, optional
         Threads that decode, as for :func:`read`.
     storage_options : mapping, optional
@@ -261,7 +264,7 @@ def read_many(
     >>> patches.shape, patches[1].ravel().tolist()
     ((2, 1, 1, 1, 3), [6, 7, 8])
     """
-    return cached_reader(url, layer, mag, None, storage_options).read_many(boxes, threads=threads)
+    return cached_reader(url, layer, mag, index, storage_options).read_many(boxes, threads=threads)
 
 
 def sample(
@@ -270,6 +273,7 @@ def sample(
     *,
     layer: str | None = None,
     mag: MagLike | None = None,
+    index: Mapping[str, int] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> npt.NDArray[Any]:
     """Read the values at many points, decoding each block once.
@@ -284,6 +288,8 @@ def sample(
         The layer; may be omitted if there is only one.
     mag : Mag, str, int or sequence of 3 int, optional
         The mag; by default the mag of the path, else the finest mag that was written.
+    index : mapping of str to int, optional
+        Index along each further axis, as for :func:`open`.
     storage_options : mapping, optional
         Access to a remote server, as for :func:`open`.
 
@@ -317,7 +323,7 @@ def sample(
     >>> wkwdask.sample(f"{folder}/1", [(0, 0, 7), (0, 1, 0)]).tolist()
     [7, 64]
     """
-    return cached_reader(url, layer, mag, None, storage_options).sample(points)
+    return cached_reader(url, layer, mag, index, storage_options).sample(points)
 
 
 def info(

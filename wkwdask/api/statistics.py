@@ -28,7 +28,7 @@ from wkwdask.model.image import mag_or_key, parse_box_of
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
     from pandas import DataFrame
@@ -45,6 +45,7 @@ def label_statistics(
     layer: str | None = None,
     mag: MagLike | None = None,
     color_mag: MagLike | None = None,
+    index: Mapping[str, int] | None = None,
     bounding_box: BoundingBox | str | Sequence[Any] | None = None,
     ignore_zero: bool = True,
     output: str | os.PathLike[str] | None = None,
@@ -68,6 +69,8 @@ def label_statistics(
     color_mag : Mag, str, int or sequence of 3 int, optional
         The mag of the other layer; by default its finest mag that is not finer than that of the
         labels.
+    index : mapping of str to int, optional
+        Index along each further axis of both layers, as for :func:`open`.
     bounding_box : BoundingBox, str or sequence, optional
         Box to count: x, y, z, width, height, depth [voxels of mag 1], extended to whole voxels of
         the mag.
@@ -134,17 +137,17 @@ def label_statistics(
     from wkwdask.graphs.runners import run_work
 
     path = None if output is None else table_path(output)
-    labels = open_layer(url, layer, mag_or_key(mag), "segmentation")
-    values = None if color is None else open_companion(labels, color, mag_or_key(color_mag))
+    labels = open_layer(url, layer, mag_or_key(mag), index, "segmentation")
+    values = None if color is None else open_companion(labels, color, mag_or_key(color_mag), index)
     box = parse_box_of(labels.volume, bounding_box)
     survey = make_label_survey(
         labels.volume, None if values is None else values.volume, box, ignore_zero=ignore_zero
     )
     rows = run_work(SurveyWork(survey, f"labels of {labels.volume.name}")).sorted()
-    index = pd.Index(
+    label_index = pd.Index(
         rows.labels.astype("int64" if rows.labels.dtype.kind == "i" else "uint64"), name="label"
     )
-    frame = pd.DataFrame(label_columns(rows, box, labels.voxel_size_nm), index)
+    frame = pd.DataFrame(label_columns(rows, box, labels.voxel_size_nm), label_index)
     frame.attrs = {
         "labels": labels.volume.name,
         "color": None if values is None else values.volume.name,
@@ -180,11 +183,33 @@ class _LayerCounts(NamedTuple):
         channels = self.opened.volume.num_channels
         return Counts(np.zeros((channels, number), np.int64), *np.zeros((3, channels), np.int64))
 
+    @property
+    def names(self) -> dict[str, str]:
+        """Name of what was counted, as attributes of a result."""
+        return {"source": self.opened.volume.name, "mag": self.box.mag.name}
+
     def percentiles(
         self, counts: npt.NDArray[np.int64], percents: npt.NDArray[np.float64]
     ) -> npt.NDArray[np.float64]:
         find = binned_percentiles if self.is_binned else percentiles
         return find(counts, self.values, percents)
+
+    def whole_percentiles(self, percents: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Return percentiles of all channels and slices together."""
+        counts = sum((counts.counts for counts in self.slices), self.zero_counts.counts)
+        return self.percentiles(counts.sum(axis=0), percents)
+
+    def value_coordinates(self) -> dict[str, Any]:
+        """Return the coordinates of the axis of values."""
+        if not self.is_binned:
+            # sums over values of 8 bits would overflow
+            return {"value": np.asarray(self.values, np.int64)}
+        left, right = self.values[:-1], self.values[1:]
+        return {
+            "value": left + (right - left) / 2,
+            "left": ("value", left),
+            "right": ("value", right),
+        }
 
 
 def _count_values(
@@ -227,6 +252,7 @@ def histogram(
     *,
     layer: str | None = None,
     mag: MagLike | None = None,
+    index: Mapping[str, int] | None = None,
     bins: int | None = None,
     range: Sequence[float] | None = None,
     bounding_box: BoundingBox | str | Sequence[Any] | None = None,
@@ -246,6 +272,8 @@ def histogram(
     mag : Mag, str, int or sequence of 3 int, optional
         The mag; by default the mag of the path, else the finest mag that was written. A coarser mag
         is faster, but its values are averages.
+    index : mapping of str to int, optional
+        Index along each further axis, as for :func:`open`.
     bins : int, optional
         Number of bins. By default, each value of integer types of 8 and 16 bits is counted. Other
         types have 4096 bins, or fewer if float values lie too close together.
@@ -291,16 +319,20 @@ def histogram(
     >>> int(wkwdask.histogram(f"{folder}/1").sel(c=0, value=9))
     16000
     """
-    from xarray import DataArray
-
     counted = _count_values(
-        open_layer(url, layer, mag_or_key(mag), "color"),
+        open_layer(url, layer, mag_or_key(mag), index, "color"),
         bounding_box,
         bins,
         range,
         per_slice=per_slice,
         ignore_zero=ignore_zero,
     )
+    return _as_data_array(counted, per_slice=per_slice)
+
+
+def _as_data_array(counted: _LayerCounts, *, per_slice: bool) -> DataArray:
+    from xarray import DataArray
+
     parts = [
         np.stack(parts, axis=1)[:, 1:]
         for parts in zip(counted.zero_counts, *counted.slices, strict=True)
@@ -314,18 +346,13 @@ def histogram(
     coords["c"] = np.arange(len(parts[0]))
     if per_slice:
         coords["z"] = np.arange(counted.box.topleft[2], counted.box.bottomright[2])
-    if not counted.is_binned:
-        # sums over values of 8 bits would overflow
-        coords["value"] = np.asarray(counted.values, np.int64)
-    else:
-        left, right = counted.values[:-1], counted.values[1:]
-        coords |= {
-            "value": left + (right - left) / 2,
-            "left": ("value", left),
-            "right": ("value", right),
-        }
-    attributes = {"source": counted.opened.volume.name, "mag": counted.box.mag.name}
-    return DataArray(parts[0], dims=(*dims, "value"), coords=coords, name="count", attrs=attributes)
+    return DataArray(
+        parts[0],
+        dims=(*dims, "value"),
+        coords=coords | counted.value_coordinates(),
+        name="count",
+        attrs=counted.names,
+    )
 
 
 def contrast(
@@ -334,6 +361,7 @@ def contrast(
     *,
     layer: str | None = None,
     mag: MagLike | None = None,
+    index: Mapping[str, int] | None = None,
     bounding_box: BoundingBox | str | Sequence[Any] | None = None,
     per_slice: bool = False,
     ignore_zero: bool = True,
@@ -347,7 +375,7 @@ def contrast(
         A dataset, a layer or a mag.
     percentiles : pair of float
         The lower and upper percentile, from 0 to 100.
-    layer, mag, bounding_box
+    layer, mag, index, bounding_box
         As for :func:`histogram`.
     per_slice : bool
         Return a row for each slice along z, to find slices that are too dark or too bright.
@@ -397,14 +425,12 @@ def contrast(
     ... ]
     [11, 91]
     """
-    import pandas as pd
-
     low, high = percentiles
     if not 0 <= low < high <= 100:
         raise ValueError(
             f"percentiles must be two ascending numbers from 0 to 100, got {percentiles!r}"
         )
-    opened = open_layer(url, layer, mag_or_key(mag), "color")
+    opened = open_layer(url, layer, mag_or_key(mag), index, "color")
     if write and (opened.layer.stated_box is None):
         raise MissingError(
             f"{opened.layer.folder}: no datasource-properties.json lists the layer, so its "
@@ -414,39 +440,48 @@ def contrast(
         opened, bounding_box, None, None, per_slice=per_slice, ignore_zero=ignore_zero
     )
     percents = np.array([low, high, 0, 100], np.float64)
-    first = counted.box.topleft[2]
-    whole = counted.percentiles(
-        sum((counts.counts for counts in counted.slices), counted.zero_counts.counts).sum(axis=0),
-        percents,
-    )
+    whole = counted.whole_percentiles(percents)
     if np.isnan(whole[0]):
         raise ValueError(
-            f"{counted.opened.volume.name}: no voxels to "
+            f"{opened.volume.name}: no voxels to "
             f"count{' except zeros' if ignore_zero else ''}, so its range of values is undefined"
         )
-    keys, rows = [], []
-    for z, slice_counts in enumerate(counted.slices, first):
-        for channel, counts in enumerate(slice_counts.counts):
-            keys.append((z, channel) if per_slice else channel)
-            rows.append([*counted.percentiles(counts, percents), counts.sum()])
-    index = (
-        pd.MultiIndex.from_tuples(keys, names=["z", "c"]) if per_slice else pd.Index(keys, name="c")
-    )
-    frame = pd.DataFrame(rows, index, ["low", "high", "min", "max", "voxels"]).astype(
-        {"voxels": np.int64}
-    )
-    limits = [_as_number(value) for value in whole]
-    if limits[0] == limits[1]:
-        # an empty range would show a uniform image: widen it to the extremes, or by 1
-        limits[:2] = limits[2:] if limits[2] < limits[3] else [limits[0], limits[0] + 1]
-    values = {"intensityRange": limits[:2], "min": limits[2], "max": limits[3]}
-    frame.attrs = {"source": counted.opened.volume.name, "mag": counted.box.mag.name, **values}
+    values = _shown_range(whole)
+    frame = _percentile_table(counted, percents, per_slice=per_slice)
+    frame.attrs = {**counted.names, **values}
     if write:
         update_datasource(
             str(dataset_of(opened.layer).dataset_folder),
             lambda document: with_view_configuration(document, opened.layer.name, values),
         )
     return frame
+
+
+def _percentile_table(
+    counted: _LayerCounts, percents: npt.NDArray[np.float64], *, per_slice: bool
+) -> DataFrame:
+    """Return percentiles of each channel, or of each slice and channel."""
+    import pandas as pd
+
+    keys, rows = [], []
+    for z, slice_counts in enumerate(counted.slices, counted.box.topleft[2]):
+        for channel, counts in enumerate(slice_counts.counts):
+            keys.append((z, channel) if per_slice else channel)
+            rows.append([*counted.percentiles(counts, percents), counts.sum()])
+    index = (
+        pd.MultiIndex.from_tuples(keys, names=["z", "c"]) if per_slice else pd.Index(keys, name="c")
+    )
+    columns = ["low", "high", "min", "max", "voxels"]
+    return pd.DataFrame(rows, index, columns).astype({"voxels": np.int64})
+
+
+def _shown_range(percentiles: npt.NDArray[np.float64]) -> dict[str, Any]:
+    """Return the range of values to show, and the least and the greatest value."""
+    limits = [_as_number(value) for value in percentiles]
+    if limits[0] == limits[1]:
+        # an empty range would show a uniform image: widen it to the extremes, or by 1
+        limits[:2] = limits[2:] if limits[2] < limits[3] else [limits[0], limits[0] + 1]
+    return {"intensityRange": limits[:2], "min": limits[2], "max": limits[3]}
 
 
 def _as_number(value: float) -> float | int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import wkwdask
-from wkwdask.cli.options import box_option, cluster_options, parse_callback
+from wkwdask.cli.options import box_option, cluster_options, index_option, parse_callback
 from wkwdask.cli.results import Facts, prints_facts
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ _box_option = box_option("Bounding box to count [voxels of mag 1]. Default: all.
     metavar="MAG",
     help="Mag of the other layer. Default: the finest that is not finer than that of the labels.",
 )
+@index_option
 @_box_option
 @click.option("--with-zero", is_flag=True, help="Count the label 0 too.")
 @click.option(
@@ -114,6 +115,7 @@ def _table(facts: dict[str, Any], table: Any, *lines: str) -> Facts:
     callback=_pair_of("--range"),
     help="Lower and upper limit of the bins. Default: the minimum and the maximum.",
 )
+@index_option
 @_box_option
 @click.option("--per-slice", is_flag=True, help="Count each slice along z separately.")
 @click.option("--ignore-zero", is_flag=True, help="Ignore zeros.")
@@ -170,6 +172,7 @@ def histogram(
     callback=_pair_of("--percentiles"),
     help="Lower and upper percentile.",
 )
+@index_option
 @_box_option
 @click.option("--per-slice", is_flag=True, help="Print a row for each slice along z.")
 @click.option(

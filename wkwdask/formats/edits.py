@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from wkwdask.errors import ReplacedError
+from wkwdask.errors import ReplacedError, UnsupportedError
 from wkwdask.model.metadata_edit import MetadataEdit
 from wkwdask.store.store import store_at
 
@@ -50,14 +50,20 @@ class DocumentEdit(MetadataEdit):
         return ()
 
     def joined(self, other: Self) -> Self:
-        raise NotImplementedError(f"{self.kind}: lists levels by their folders")
+        raise self._cannot_switch()
 
     @property
     def names_places(self) -> bool:
         return False
 
     def placed(self, job: str, listed: tuple[str | None, ...] | None) -> MetadataEdit:
-        raise NotImplementedError(f"{self.kind}: lists levels by their folders")
+        raise self._cannot_switch()
+
+    def _cannot_switch(self) -> UnsupportedError:
+        folder = next(iter(self.folders().values()), self.kind)
+        return UnsupportedError(
+            f"{folder}: its documents list levels by their folders, and cannot switch to others"
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": self.kind, **{each.name: getattr(self, each.name) for each in fields(self)}}  # type: ignore[arg-type]

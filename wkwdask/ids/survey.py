@@ -17,7 +17,7 @@ from wkwdask.runs.retries import NO_RESULT, FailurePolicy
 from wkwdask.streams.converted import countable
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator
+    from collections.abc import Generator, Iterable, Iterator, Mapping
 
     from wkwdask.formats.format import Url
     from wkwdask.geometry.bounding_box import BoundingBox
@@ -43,11 +43,15 @@ class OpenedMag:
 
 
 def open_layer(
-    url: Url, layer: str | None, mag: Mag | str | None, category: str | None = None
+    url: Url,
+    layer: str | None,
+    mag: Mag | str | None,
+    index: Mapping[str, int] | None,
+    category: str,
 ) -> OpenedMag:
     """Open a mag; ``category`` restricts the choice of the layer if none is named."""
-    resolved = find(url)
-    if layer is None and category is not None:
+    resolved = find(url, index=index)
+    if layer is None:
         matching = tuple(image for image in resolved.layers if image.category == category)
         resolved = replace(resolved, layers=matching or resolved.layers)
     return _opened(*resolved.open(layer, mag))
@@ -57,7 +61,9 @@ def _opened(layer: Image, volume: Volume) -> OpenedMag:
     return OpenedMag(layer, countable(volume))
 
 
-def open_companion(first: OpenedMag, color: Url, mag: Mag | str | None) -> OpenedMag:
+def open_companion(
+    first: OpenedMag, color: Url, mag: Mag | str | None, index: Mapping[str, int] | None
+) -> OpenedMag:
     """Open a layer that is read together with another one, in the finest mag that is not finer than
     that of the first."""
     dataset = dataset_of(first.layer) if first.layer.is_layer else None
@@ -67,7 +73,7 @@ def open_companion(first: OpenedMag, color: Url, mag: Mag | str | None) -> Opene
         if named is not None:
             resolved = ResolvedUrl(folder, (listed_layer(folder, dataset.datasource, named),))
     if resolved is None:
-        resolved = find(color)
+        resolved = find(color, index=index)
     layer = resolved.choose(None)
     if mag is not None or resolved.mag is not None:
         return _opened(*resolved.open(None, mag))

@@ -394,7 +394,7 @@ def lay_out_meshes(
     """Plan meshes of a layer and a mag, or resume the interrupted job of the same settings."""
     options.check()
     check_packages(options.simplifier)
-    opened = open_layer(url, *selection, "segmentation")
+    opened = open_layer(url, *selection, None, "segmentation")
     source = opened.volume
     if source.dtype.kind not in "iu" or source.num_channels != 1:
         raise TypeError(
@@ -406,7 +406,11 @@ def lay_out_meshes(
     if place.is_for_webknossos and not options.sharded:
         raise ValueError(f"{folder}: WEBKNOSSOS reads meshes in shards, expected sharded=True")
     voxel_size = opened.voxel_size_nm or place.voxel_size_nm
-    assert voxel_size is not None  # a volume without scales is no source, and has no voxels
+    if voxel_size is None:
+        raise MissingError(
+            f"{source.name}: states no voxel size, and neither does the image of {folder}, which "
+            "has no level yet; mesh a mag of a dataset or volume"
+        )
     box = where_box(source.name, options.where, source.box) or source.box
     grid = CellGrid(box, options.cell, lengths_in(box.mag, voxel_size), options.close)
     ids = None if options.ids is None else _parse_ids(options.ids)

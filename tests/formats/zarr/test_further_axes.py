@@ -155,6 +155,25 @@ def test_a_reader_and_a_level_by_its_path(tmp_path):
     assert readers[2].sample([(4, 5, 6)]).tolist() == [array[2, :, 6, 5, 4].tolist()]
 
 
+def test_many_boxes_points_and_counts(tmp_path):
+    array = write_image(tmp_path / "a.zarr", "tzyx")
+    path, index, right = tmp_path / "a.zarr", {"t": 3}, expected(array, "tzyx", t=3)
+    boxes = [((0, 0, 0), (9, 9, 9)), ((3, 2, 5), (12, 9, 13))]
+    for found, (low, high) in zip(wkwdask.read_many(path, boxes, index=index), boxes, strict=True):
+        inside = tuple(map(slice, low, high))
+        np.testing.assert_array_equal(found, right[(slice(None), *inside)])
+    points = [(4, 5, 6), (16, 8, 12)]
+    assert wkwdask.sample(path, points, index=index).tolist() == [right[0][each] for each in points]
+    labels, sizes = np.unique(right, return_counts=True)
+    table = wkwdask.label_statistics(path, path, index=index)
+    assert table.voxels.to_dict() == dict(zip(labels, sizes, strict=True))
+    np.testing.assert_array_equal(table["mean"], labels)
+    counts = wkwdask.histogram(path, index=index)
+    np.testing.assert_array_equal(counts.sel(c=0), np.bincount(right.ravel(), minlength=1 << 16))
+    found = wkwdask.contrast(path, (0, 100), index=index)
+    assert found.attrs["intensityRange"] == [labels.min(), labels.max()]
+
+
 def test_behind_a_server(tmp_path):
     array = write_image(tmp_path / "a.zarr", "tczyx")
     pytest.importorskip("obstore", reason="reads http")
@@ -209,6 +228,7 @@ def test_commands(tmp_path):
     for command in (
         ["info", source],
         ["preview", source, "-o", picture],
+        ["histogram", source, "--bins", "9"],
         ["convert", source, f"{tmp_path}/wkw"],
     ):
         done = run_here(*command, "--index", "t=2")
