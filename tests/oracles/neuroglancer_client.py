@@ -1,8 +1,8 @@
 """The real Neuroglancer client in a headless browser, and what it needs: a server of files, and
 readers of what it decoded.
 
-``reading(folder)`` starts all of it; ``Client.read`` returns the voxels of a volume below that
-folder as the client's own code decoded them.
+``reading(folder)`` starts all of it, ``reading_from(url)`` leaves out the server; ``Client.read``
+returns the voxels of a volume below that folder as the client's own code decoded them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import subprocess
 import tempfile
 import threading
 import time
+import urllib.request
 from concurrent.futures import wait
 from itertools import product
 from pathlib import Path
@@ -169,15 +170,18 @@ class Client:
     ----------
     viewer : neuroglancer.Viewer
         The viewer, on the side of Python.
-    folder : path
-        Parent of the volumes.
     url : str
-        Address of the served folder.
+        Address of the parent of the volumes, ``s3+http://HOST/BUCKET`` for the objects of a bucket.
     """
 
-    def __init__(self, viewer: Any, folder: str | os.PathLike[str], url: str) -> None:
-        self.viewer, self._folder, self._url = viewer, Path(folder), url
+    def __init__(self, viewer: Any, url: str) -> None:
+        self.viewer, self._url = viewer, url
         self._count = 0
+
+    def _document(self, name: str) -> dict[str, Any]:
+        with urllib.request.urlopen(f"{self._url.removeprefix('s3+')}/{name}") as answer:
+            found: dict[str, Any] = json.load(answer)
+            return found
 
     def source(self, name: str) -> str:
         """Return the URL of a volume."""
@@ -192,7 +196,7 @@ class Client:
         ndarray, shape (c, x, y, z)
             Voxels that the client decoded; zeros for absent chunks.
         """
-        info = json.loads((self._folder / name / "info").read_text())
+        info = self._document(f"{name}/info")
         entry = info["scales"][scale]
         shape, chunk, dtype = entry["size"], entry["chunk_sizes"][0], np.dtype(info["data_type"])
         # with blocks of (8, 8, 8) where voxels are cubes
@@ -214,16 +218,19 @@ class Client:
             out[:, x, y, z] = voxels if voxels.ndim == 3 else voxels.transpose(3, 0, 1, 2)
         return out
 
-    def read_zarr(self, name: str, mag: str = "1") -> np.ndarray:
+    def read_zarr(self, name: str, number: int = 0, *, is_v2: bool = False) -> np.ndarray:
         """Read a level of an OME-NGFF image with one channel, shape (x, y, z)."""
-        levels = json.loads((self._folder / name / "zarr.json").read_text())["attributes"]["ome"][
-            "multiscales"
-        ][0]["datasets"]
-        (level,) = (each for each in levels if each["path"] == mag)
+        group = (
+            self._document(f"{name}/.zattrs")
+            if is_v2
+            else self._document(f"{name}/zarr.json")["attributes"]["ome"]
+        )
+        level = group["multiscales"][0]["datasets"][number]
         space = self._space(
             [length / 1e9 for length in reversed(level["coordinateTransformations"][0]["scale"])]
         )
-        layer, found = self._shown("image", f"zarr3://{self._url}/{name}/", space.scales, space)
+        source = f"zarr{2 if is_v2 else 3}://{self._url}/{name}/"
+        layer, found = self._shown("image", source, space.scales, space)
         # as in read(): voxels must be cubes
         self.viewer.block_size = [8, 8, 8] if found.data_type in ("uint32", "uint64") else None
         ends = zip(
@@ -276,7 +283,7 @@ class Client:
         """
         import neuroglancer
 
-        entry = json.loads((self._folder / image / "info").read_text())["scales"][0]
+        entry = self._document(f"{image}/info")["scales"][0]
         drawn: queue.SimpleQueue[Any] = queue.SimpleQueue()
         for _ in range(3):
             # the client's own changes of the state may undo a request, whose caller would wait for
@@ -395,12 +402,19 @@ def _viewer_class() -> type:
 @contextlib.contextmanager
 def reading(folder: str | os.PathLike[str]) -> Iterator[Client]:
     """Start servers and the browser for the volumes below a folder."""
+    with serving(folder) as url, reading_from(url) as client:
+        yield client
+
+
+@contextlib.contextmanager
+def reading_from(url: str) -> Iterator[Client]:
+    """Start the browser for the volumes below a URL."""
     import neuroglancer
 
     neuroglancer.set_server_bind_address("127.0.0.1")
     viewer = _viewer_class()()
     try:
-        with serving(folder) as url, browsing(viewer.get_viewer_url()):
-            yield Client(viewer, folder, url)
+        with browsing(viewer.get_viewer_url()):
+            yield Client(viewer, url)
     finally:
         neuroglancer.server.stop()

@@ -66,6 +66,18 @@ class Bucket:
             yield
         object_store._connections.clear()
 
+    def publish(self):
+        """Let everybody read all objects, also later ones, of S3; moto lets pages of all origins
+        do so."""
+        statement = {
+            "Effect": "Allow",
+            "Principal": "*",
+            "Action": ["s3:GetObject", "s3:HeadObject"],  # the second one is of moto alone
+            "Resource": f"arn:aws:s3:::{BUCKET}/*",
+        }
+        policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+        _send("PUT", f"{self.server}/{BUCKET}?policy", policy.encode(), Content_Type=_TYPE)
+
     def upload(self, folder):
         """Store all files of a folder."""
         for path in filter(Path.is_file, sorted(folder.rglob("*"))):
