@@ -283,6 +283,10 @@ def test_scales_are_sharded_unless_the_call_says_otherwise(bucket):
     for name, options, is_sharded in (("a", {}, True), ("b", {"shard_shape": False}, False)):
         url = f"precomputed://{bucket}/{name}"
         wkwdask.save(VOXELS, url, voxel_size=(4, 4, 8), chunk_shape=(16, 16, 16), **options)
+        shards = "in shards of 64 x 32 x 64 (up to 131.1 kB before compression)"
+        files = shards if is_sharded else "each a file"
+        stored = f"stored as raw, chunks of 16 x 16 x 16 voxels, {files}\n"
+        assert stored in str(wkwdask.plan_pyramid(url))
         wkwdask.build_pyramid(url)
         info = json.loads(store_at(f"{bucket}/{name}").read_document("info", 1 << 20))
         assert [("sharding" in scale) for scale in info["scales"]] == [is_sharded] * 3

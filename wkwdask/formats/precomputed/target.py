@@ -40,7 +40,7 @@ from wkwdask.model.levels import lengths_in, ratio_of
 from wkwdask.model.placement import plain_name
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.voxel_type import guess_category
-from wkwdask.model.writing.target_image import NewLevels, TargetFolder
+from wkwdask.model.writing.target_image import NewLevels, TargetFolder, storage_text
 from wkwdask.plans.chunks import chunks_per_shard
 from wkwdask.store import by_path
 from wkwdask.store.paths import is_bucket, stated_path, target_path
@@ -130,7 +130,7 @@ class TargetVolume(TargetFolder):
             settings,
             edit,
             tuple(map(ViewerWarning, dict.fromkeys(warnings))),
-            stored_as=_described(scales[0]),
+            stored_as=storage_text(scales[0].encoding, targets[0].array),
             is_unchanged=like_scale == comparable
             and (options.compression is None or comparable.sharding is not None),
             loss=None if like_scale is None else _loss(scales[0], like_scale),
@@ -503,12 +503,3 @@ def target_volume(wanted: Destination) -> TargetVolume:
             "mag="
         )
     return TargetVolume(folder, wanted, info)
-
-
-def _described(scale: Scale) -> str:
-    """Describe the storage of a scale in a few words."""
-    x, y, z = scale.chunk_size
-    return (
-        f"{scale.encoding}, chunks of {x} x {y} x {z} voxels, "
-        f"{'each a file' if scale.sharding is None else 'in shards'}"
-    )

@@ -13,6 +13,7 @@ from wkwdask.formats.zarr.documents import array_document, raw_codecs, zarr_shap
 from wkwdask.formats.zarr.ngff import zarr_format_of
 from wkwdask.model.codec import LZ4_BLOCK
 from wkwdask.model.stored_array import StoredArray
+from wkwdask.model.writing.target_image import storage_text
 from wkwdask.plans.chunks import chunks_per_shard, default_chunks_per_shard
 
 if TYPE_CHECKING:
@@ -239,19 +240,10 @@ def journal_settings(spec: LevelSpec, encoding: ArrayEncoding) -> dict[str, Any]
     }
 
 
-def describe(encoding: ArrayEncoding) -> str:
-    chunk, shard = (
-        " x ".join(map(str, shape)) for shape in (encoding.chunk_shape, encoding.shard_shape)
-    )
-    compression = (
-        encoding.compression
-        if encoding.compression != "blosc"
-        else f"blosc with {encoding.blosc[0]}"
-    )
-    return (
-        f"{compression}, chunks of {chunk} voxels, "
-        f"{f'in shards of {shard}' if encoding.is_sharded else 'each a file'}"
-    )
+def describe(array: StoredArray) -> str:
+    assert isinstance(array.codec, ZarrChunks)
+    kind, blosc = array.codec.compression[0], array.codec.blosc
+    return storage_text(kind if blosc is None else f"blosc with {blosc[0]}", array)
 
 
 def checked_dtype(dtype: Any) -> np.dtype[Any]:

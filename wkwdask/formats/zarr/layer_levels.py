@@ -19,7 +19,7 @@ from wkwdask.formats.zarr.documents import (
     raw_codecs,
     zarr_shape,
 )
-from wkwdask.formats.zarr.encoding import checked_dtype
+from wkwdask.formats.zarr.encoding import checked_dtype, describe
 from wkwdask.formats.zarr.layer import read_node
 from wkwdask.formats.zarr.ngff import ImageAxes, multiscale, pyramid_level
 from wkwdask.formats.zarr.ngff_edit import NgffEdit, read_attributes, read_image, stated_axes
@@ -85,7 +85,7 @@ def layer_levels(
         tuple(targets),
         {"arrays": settings},
         _group_edit(layer, version, axes, folders, specs),
-        stored_as=_describe(targets[0].array),
+        stored_as=describe(targets[0].array),
         stated=(axis_order(axes),) * len(specs),
     )
 
@@ -246,10 +246,3 @@ def _group_edit(
     return NgffEdit(
         layer.folder, version, multiscale(layer.name, levels, named, version), False, None
     )
-
-
-def _describe(array: StoredArray) -> str:
-    kind, _ = array.codec.compression  # type: ignore[attr-defined]
-    chunk, shard = (" x ".join(map(str, shape)) for shape in (array.chunk_shape, array.shard_shape))
-    files = f"in shards of {shard}" if array.layout.is_sharded else "each a file"
-    return f"{kind}, chunks of {chunk} voxels, {files}"

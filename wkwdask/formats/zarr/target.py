@@ -206,7 +206,7 @@ class NgffTarget(TargetFolder):
             settings,
             edit,
             warnings,
-            describe(encodings[0]),
+            describe(targets[0].array),
             placed_as=_margins(together[0], extents[0]),
         )
 
@@ -591,7 +591,7 @@ class ArrayTarget(TargetFolder):
             (target,),
             journal_settings(spec, encoding),
             ArrayEdit(above),
-            stored_as=describe(encoding),
+            stored_as=describe(target.array),
         )
 
 

@@ -3,10 +3,12 @@ Opens no file."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from wkwdask.geometry.bounding_box import MAG_1
+from wkwdask.model.summary import format_nbytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -150,6 +152,17 @@ class NewLevels:
     loss: str | None = None
     """Description of the loss by decoding and encoding chunks; empty if the user asked for it, None
     if nothing is lost."""
+
+
+def storage_text(compression: str, array: StoredArray) -> str:
+    """Describe the storage of an array in one phrase, with the size of a shard if it is a box."""
+    chunk, shard = (" x ".join(map(str, shape)) for shape in (array.chunk_shape, array.shard_shape))
+    files, file = "each a file", array.grid.file
+    if array.layout.is_sharded:
+        nbytes = 0 if file is None else math.prod(file) * array.dtype.itemsize
+        size = f" of {shard} (up to {format_nbytes(nbytes)} before compression)"
+        files = f"in shards{size if nbytes else ''}"
+    return f"{compression}, chunks of {chunk} voxels, {files}"
 
 
 @dataclass(frozen=True, slots=True)
