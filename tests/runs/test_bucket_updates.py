@@ -52,10 +52,10 @@ def folders(kind):
     return {level.mag.name: level.folder for level in find(IMAGE[kind]).layers[0].levels}
 
 
-def built_again(bucket, kind):
+def built_again(bucket, kind, **options):
     """The levels of a pyramid that is built from the finest mag as it is now."""
     before = bucket.snapshot()
-    pyramid(kind, existing="restart")
+    pyramid(kind, existing="restart", **options)
     found = levels(kind)
     bucket.restore(before)
     return found
@@ -143,6 +143,27 @@ def test_updates_of_a_box_and_by_content(bucket, kind):
     assert " 0 copied by the server" in update(kind, update="content").note
     is_equal(levels(kind), expected)
     assert "nothing to do" in update(kind).note
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_mag_above_a_gap_is_not_left_out_in_silence(bucket, kind):
+    mags = ["2-2-1", "4-4-2", "8-8-4"]
+    save(kind)
+    pyramid(kind, mags=mags)
+    change_a_corner(kind)
+    expected = built_again(bucket, kind, mags=mags)
+    prefix = "zarr://" if kind == "ngff" else ""
+    wkwdask.rm(f"{prefix}{IMAGE[kind]}", mags="4-4-2")
+    before = bucket.snapshot()
+    message = "mag 8-8-4 was made from mag 4-4-2, which does not exist; .*; mags=.* updates"
+    with pytest.raises(wkwdask.MissingError, match=message):
+        wkwdask.plan_pyramid(IMAGE[kind], update=True)
+    with pytest.raises(wkwdask.MissingError, match=message):
+        update(kind)
+    assert bucket.snapshot() == before
+    pyramid(kind, mags="4-4-2", finest="2-2-1")
+    update(kind)
+    is_equal(levels(kind), expected)
 
 
 def test_files_of_mags_that_are_not_aligned_are_known(bucket):

@@ -472,6 +472,36 @@ def test_mags_above_a_removed_mag_need_it(dataset):
     check_equals_new_build(dataset)
 
 
+@pytest.mark.parametrize("is_listed", [False, True])
+def test_a_mag_above_a_gap_is_not_left_out_in_silence(dataset, other_files, is_listed):
+    """Finer mags could be updated, but the pyramid would not be up to date."""
+    replace(dataset, (5, 3, 2), other_files)
+    if is_listed:
+        shutil.rmtree(dataset / "color" / "4-4-2")
+    else:
+        wkwdask.rm(dataset, mags="4-4-2")
+    before = states(dataset)
+    remedy = r'build_pyramid\(mags="4-4-2", finest="2-2-1", method="mean"\) builds it again'
+    message = f"mag 16-16-4 was made from mag 4-4-2, which does not exist; {remedy}"
+    for verb in (wkwdask.build_pyramid, wkwdask.plan_pyramid):
+        for options in ({"update": True}, {"bounding_box": (3, 0, 5, 9, 9, 9)}):
+            with pytest.raises(MissingError, match=f'{message}.*; mags="2-2-1" updates the others'):
+                verb(dataset, **options)
+    assert states(dataset) == before
+    report = wkwdask.build_pyramid(dataset, update=True, mags="2-2-1")
+    assert [Path(mag.path).name for mag in report.mags] == ["2-2-1"]
+    wkwdask.build_pyramid(dataset, mags="4-4-2", finest="2-2-1", method="mean")
+    wkwdask.build_pyramid(dataset, update=True)
+    check_equals_new_build(dataset)
+
+
+def test_a_mag_of_another_pyramid_may_have_lost_its_source(dataset):
+    """It does not belong to the mags above the finest one that exists."""
+    wkwdask.build_pyramid(dataset, mags="8", method="mean")
+    wkwdask.rm(dataset, mags="1")
+    assert "nothing to do" in wkwdask.build_pyramid(dataset, update=True).note
+
+
 def test_mags_above_a_mag_of_another_source(dataset):
     wkwdask.upsample(dataset, source="16-16-4", mags="2-2-1", existing="overwrite")
     message = "mag 4-4-2 was made from mag 2-2-1, which build_pyramid did not make from mag 1: name"

@@ -39,7 +39,7 @@ from wkwdask.verbs.update.provenance import (
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
@@ -167,8 +167,8 @@ def _choose_existing_mags(layer: Image, source: Volume, options: PyramidOptions)
         ]
         above = [mag for mag in local if made_from(layer, mag, finest) is not None]
         mags = sorted(above, key=_fineness)
+        _check_chains(layer, [mag for mag in local if mag not in mags], finest, mags)
         if not mags:
-            _check_chains(layer, local, finest)
             origins = sorted(
                 {
                     ladder[0].name
@@ -204,26 +204,34 @@ def _choose_existing_mags(layer: Image, source: Volume, options: PyramidOptions)
     return mags
 
 
-def _check_chains(layer: Image, mags: Iterable[Mag], finest: Mag) -> None:
-    """Raise an error for a mag of a pyramid of the finest mag, whose own source is not made from
-    that any more."""
+def _check_chains(layer: Image, mags: Iterable[Mag], finest: Mag, others: Sequence[Mag]) -> None:
+    """Raise an error for a mag that was made from one that does not exist, or that belongs to a
+    pyramid of the finest mag, but whose source is not made from that any more; the others can be
+    updated."""
+    remedy = f'; mags="{",".join(mag.name for mag in others)}" updates the others' if others else ""
     for mag in sorted(mags, key=_fineness):
         settings = settings_of_mag(layer, mag)
         ladder = recorded_ladder(settings)
-        if mag not in ladder[1:] or ladder[0] != finest:
+        if mag not in ladder[1:]:
             continue
         finer = ladder[ladder.index(mag, 1) - 1]
+        if _fineness(finer) < _fineness(finest):  # of another pyramid
+            continue
         made = f"{layer.folder}: mag {mag} was made from mag {finer}, which"
-        if finer in layer.mags:
+        if finer not in layer.mags or not store_at(layer.mags[finer]).is_folder():
+            if unusable := _unusable(layer):
+                raise MissingError(f"{made} is not there{unusable}")
+            below = ladder[max(0, ladder.index(finer) - 1)]
+            base = f', finest="{below}"' if below in others else ""
             raise MissingError(
-                f"{made} build_pyramid did not make from mag {finest}: name it with finest="
+                f'{made} does not exist; build_pyramid(mags="{finer}"{base}, '
+                f'method="{settings["method"]}") builds it again, and then update=True rebuilds '
+                f"the mags that were made from it{remedy}"
             )
-        if unusable := _unusable(layer):
-            raise MissingError(f"{made} is not there{unusable}")
-        raise MissingError(
-            f'{made} does not exist; build_pyramid(mags="{finer}", method="{settings["method"]}") '
-            "builds it again, and then update=True rebuilds the mags that were made from it"
-        )
+        if ladder[0] == finest:
+            raise MissingError(
+                f"{made} build_pyramid did not make from mag {finest}: name it with finest={remedy}"
+            )
 
 
 def _fineness(mag: Mag) -> tuple[int, Vec3]:
