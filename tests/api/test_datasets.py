@@ -365,10 +365,95 @@ def test_a_layer_is_renamed_with_its_folder(dataset):
         dataset.rename_layer("em", "seg")
     with pytest.raises(ValueError, match="a layer name consists"):
         dataset.rename_layer("em", ".x")
-    (Path(dataset.path) / "notes").mkdir()
+    (Path(dataset.path) / "notes" / "older").mkdir(parents=True)
     with pytest.raises(ExistsError, match="notes: already exists"):
         dataset.rename_layer("em", "notes")
     assert list(dataset.refreshed().layers) == ["em", "seg"]
+
+
+def nothing(folder):
+    """Leave an empty folder."""
+
+
+def dead_lock(folder):
+    put_lock(folder / "1", dead_process("a job", "dead"))
+
+
+def dead_job(folder):
+    dead_lock(folder)
+    job = folder / ".wkwdask-job-dead"
+    job.mkdir()
+    (job / "owner.json").write_text(json.dumps(dead_process("a job", "dead")))
+
+
+def dead_writer_of_locks(folder):
+    (folder / ".wkwdask-guard").touch()
+    (folder / "..1.wkwdask-lock.0123456789abcdef.wkwdask-tmp").touch()
+
+
+@pytest.mark.parametrize(
+    "leave",
+    [nothing, dead_lock, dead_job, dead_writer_of_locks],
+    ids=lambda leave: leave.__name__,
+)
+def test_a_layer_gets_the_name_of_a_folder_that_a_killed_job_left(dataset, leave):
+    folder = Path(dataset.path) / "em"
+    folder.mkdir()
+    leave(folder)
+    after = dataset.rename_layer("color", "em")
+    assert sorted(os.listdir(dataset.path)) == [FILE_NAME, "em", "seg"]
+    assert sorted(os.listdir(folder)) == ["1", "2-2-1", "4-4-1"]
+    np.testing.assert_array_equal(after["em"].read()[0], VOXELS)
+
+
+def living_lock(folder):
+    put_lock(folder / "1", this_process("a job", "here"))
+
+
+def far_job(folder):
+    job = folder / ".wkwdask-job-far"
+    job.mkdir()
+    put_lock(folder / "1", far_process("a job", "far"))
+    (job / "owner.json").write_text(json.dumps(far_process("a job", "far")))
+    (job / "plan.json").write_text(
+        json.dumps({"layout": 1, "targets": ["1"], "existing": "error", "settings": {}})
+    )
+
+
+def resumable_job(folder):
+    dead_job(folder)
+    job = folder / ".wkwdask-job-dead"
+    (job / "plan.json").write_text(
+        json.dumps({"layout": 1, "targets": ["1"], "existing": "error", "settings": {}})
+    )
+    (job / "journal-0.jsonl").write_text('{"task": "1"}\n')
+
+
+def file_beside_a_dead_job(folder):
+    dead_job(folder)
+    (folder / "notes.txt").touch()
+
+
+def link_to_a_folder(folder):
+    folder.rmdir()
+    (folder.parent / ".hidden").mkdir()
+    folder.symlink_to(".hidden")
+
+
+@pytest.mark.parametrize(
+    "leave",
+    [living_lock, far_job, resumable_job, file_beside_a_dead_job, link_to_a_folder],
+    ids=lambda leave: leave.__name__,
+)
+def test_a_layer_does_not_get_the_name_of_a_folder_in_use(dataset, leave):
+    folder = Path(dataset.path) / "em"
+    folder.mkdir()
+    leave(folder)
+    before = sorted(map(str, folder.parent.rglob("*")))
+    with pytest.raises(ExistsError, match=r"em: already exists, but is not a layer"):
+        dataset.rename_layer("color", "em")
+    assert sorted(map(str, folder.parent.rglob("*"))) == before
+    assert list(dataset.refreshed().layers) == ["color", "seg"]
 
 
 def test_a_layer_is_renamed_where_names_cannot_be_swapped(dataset):

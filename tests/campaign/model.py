@@ -356,12 +356,17 @@ class Model(RuleBasedStateMachine):
         url = data.draw(st.sampled_from(sorted(self.killed)))
         call = self.killed[url]
         Model.steps += 1
+        is_discarded = self._discard(url)
+        self._observe(url, [self.states[url], call.new], is_by_file=call.is_by_file)
+        if is_discarded:
+            del self.killed[url]
+
+    def _discard(self, url: str) -> bool:
+        """Discard interrupted jobs; return whether there were any."""
         path = self._path(url)
         ending = JobChild(lambda: run_here("cancel", path, "--discard").returncode).ended()
-        assert ending.is_ours, ending.error
-        self._observe(url, [self.states[url], call.new], is_by_file=call.is_by_file)
-        if not ending.value:
-            del self.killed[url]
+        assert not ending.error, ending.error
+        return not ending.value
 
     @rule(url=st.sampled_from(_URLS))
     def clean(self, url):
@@ -400,6 +405,8 @@ class Model(RuleBasedStateMachine):
         later = later or running.ended()
         for call, ending in ((one, early), (other, later)):
             assert ending.is_ours, f"{call.name} of {call.url} ended badly: {ending.error}"
+            if ending.error:  # what it can resume would refuse other jobs
+                self._discard(call.url)
         if first != second:
             self._settle(one, early)
             self._settle(other, later)
@@ -424,13 +431,11 @@ class Model(RuleBasedStateMachine):
             dataset = wkwdask.open_dataset(f"{self.root}/dataset")
             dataset.rename_layer(old.rpartition("/")[2], new.rpartition("/")[2])
 
-        is_taken = Path(self._path(new)).exists()  # a job that was killed made the empty folder
+        # the new name may be that of an empty folder, which a job that was killed made
         ending = JobChild(run).ended()
-        assert is_taken or not ending.error, ending.error
-        assert not ending.error or ending.exists, ending.error
-        if not ending.error:
-            self._become(new, self.states[old])
-            self._become(old, {})
+        assert not ending.error, f"rename of {old} to {new}: {ending.error}"
+        self._become(new, self.states[old])
+        self._become(old, {})
         self._check(new, self.states[new], "rename")
         self._check(old, self.states[old], "rename")
 

@@ -133,6 +133,40 @@ def test_a_writer_starts_at_any_moment_of_a_renaming(dataset, name):
         check(folder, writer, other.error, renamed)
 
 
+def write_new_layer(folder):
+    return wkwdask.to_wkw(COARSE, folder / "raw" / "2", **OPTIONS)
+
+
+def test_a_writer_starts_at_any_moment_of_a_renaming_to_its_empty_folder(dataset):
+    """The folder of a job that was killed becomes that of the renamed layer, or of the writer."""
+    (dataset / "raw").mkdir()
+    with counting(dataset) as counter:
+        rename(dataset)
+    assert counter.count > 10
+    endings = set()
+    for number in range(1, counter.count + 1, max(1, counter.count // 16)):
+        folder = fresh(dataset, number)
+        (folder / "raw").mkdir()
+        other = Meanwhile(lambda folder=folder: write_new_layer(folder), seconds=0.1)
+        with counting(folder, number, other):
+            renamed = outcome(rename, folder)
+        other.end()
+        assert isinstance(renamed, (wkwdask.ExistsError, type(None))), renamed
+        assert other.error is None or isinstance(
+            other.error, (OSError, wkwdask.LockedError, wkwdask.ExistsError)
+        ), other.error
+        layers = wkwdask.open_dataset(folder).layers
+        kept = layers["em" if renamed else "raw"]
+        assert kept.read(mag=1).min() == 3
+        on_disk = {name for name in os.listdir(folder) if name != "datasource-properties.json"}
+        assert on_disk == set(layers), "what is left is listed"
+        if other.error is None:
+            assert layers["raw"].read(mag=2).max() == 7
+        endings.add((renamed is None, other.error is None))
+    assert (True, True) in endings
+    assert (False, True) in endings, "no writer was faster"
+
+
 def test_a_layer_that_is_being_written_is_not_renamed(dataset):
     errors = []
 

@@ -332,7 +332,8 @@ class Dataset:
         Raises
         ------
         ExistsError
-            A layer or file of the new name exists.
+            A layer or file of the new name exists, or a folder that contains more than what a
+            killed job left.
         LockedError
             A job writes the layer, or an interrupted one can be resumed.
         MissingError

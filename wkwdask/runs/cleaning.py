@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import LockedError, MissingError
-from wkwdask.formats.record_paths import RecordPaths, job_root
+from wkwdask.formats.record_paths import RecordPaths, is_job_folder, job_root
 from wkwdask.formats.registry import formats, location_of
 from wkwdask.model.placement import job_in, plain_name
 from wkwdask.runs.garbage import (
@@ -18,13 +18,20 @@ from wkwdask.runs.garbage import (
     remove_garbage,
 )
 from wkwdask.runs.job_folder import JobFolder, release_dead_locks
-from wkwdask.runs.job_records import JobState, job_states
+from wkwdask.runs.job_records import JobState, has_no_jobs, job_states
 from wkwdask.runs.status import folders_with_jobs
 from wkwdask.store.leases import has_single_writer
-from wkwdask.store.locks import Owner
-from wkwdask.store.paths import CLOCK_PREFIX, PROBE_PREFIX, abspath, is_bucket, target_path
+from wkwdask.store.locks import GUARD_NAME, Owner, guarded, is_lock
+from wkwdask.store.paths import (
+    CLOCK_PREFIX,
+    PROBE_PREFIX,
+    TEMPORARY_SUFFIX,
+    abspath,
+    is_bucket,
+    target_path,
+)
 from wkwdask.store.records import is_complete
-from wkwdask.store.store import store_at
+from wkwdask.store.store import folders_of, store_at
 
 if TYPE_CHECKING:
     import os
@@ -81,15 +88,51 @@ def clean(
             continue
         store_at(parent).delete(*questions)
         if dead:
-            with contextlib.suppress(LockedError):  # another process ends them now
-                job_folder = JobFolder(parent, Owner.this_process(f"clean of {parent}"), ())
-                job_folder.start("update", {})
-                job_folder.discard()
+            _end_dead_jobs(parent)
         release_dead_locks(parent)
         remove_garbage(paths, grace_seconds)
         for stray in _strays(parent):
             delete_level(stray)
     return removed
+
+
+def _end_dead_jobs(parent: str) -> None:
+    with contextlib.suppress(LockedError):  # another process ends them now
+        job_folder = JobFolder(parent, Owner.this_process(f"clean of {parent}"), ())
+        job_folder.start("update", {})
+        job_folder.discard()
+
+
+def remove_unused(folder: str) -> None:
+    """Remove a folder on a file system that holds nothing, or only what is left of dead jobs that
+    cannot resume; others stay."""
+    store = store_at(folder)
+    if (
+        store.link_target()
+        or not store.is_folder()
+        or not all(map(_is_of_jobs, store.names()))
+        or any(state is not JobState.DEAD for _, state in job_states(folder))
+    ):
+        return
+    if not has_no_jobs(folder, ()):
+        _end_dead_jobs(folder)
+    release_dead_locks(folder)
+    with guarded(folder):  # under which locks are written; also removes that of a killed process
+        store.delete(*filter(_is_temporary, store.names()))
+    with contextlib.suppress(OSError):
+        # Only an empty folder is removed: a job that starts now has either made something in it, or
+        # finds no folder when it takes the guard, and ends.
+        folders_of(folder).rmdir(folder)
+
+
+def _is_of_jobs(name: str) -> bool:
+    """Check whether a name is that of a job folder, a guard, a lock, or a temporary file of one."""
+    return is_job_folder(name) or is_lock(name) or name == GUARD_NAME or _is_temporary(name)
+
+
+def _is_temporary(name: str) -> bool:
+    """Check whether a name is that of a temporary file of a lock."""
+    return name.startswith("..") and name.endswith(TEMPORARY_SUFFIX)
 
 
 def _is_created_once(folder: str) -> bool:

@@ -27,6 +27,7 @@ from wkwdask.formats.webknossos.document import (
     read_datasource,
     update_datasource,
 )
+from wkwdask.runs.cleaning import remove_unused
 from wkwdask.runs.job_records import JobState, job_states
 from wkwdask.store.locks import GUARD_NAME, guarded, lock_holder
 from wkwdask.store.paths import (
@@ -135,13 +136,15 @@ def rename_layer(dataset: str, old: str, new: str) -> None:
         if not store_at(old_path).is_folder():
             update_datasource(dataset, lambda document: with_new_name(document, old, new, str))
             return
-        if store_at(new_path).is_taken() and not _leads_to(new_path, old):
-            raise ExistsError(
-                f"{new_path}: already exists, but is not a layer of the JSON; move it away or "
-                "choose another name"
-            )
-        if not store_at(new_path).is_taken():
-            folders_of(dataset).symlink(old, new_path)
+        if not _leads_to(new_path, old):
+            remove_unused(new_path)
+            try:
+                folders_of(dataset).symlink(old, new_path)
+            except FileExistsError:
+                raise ExistsError(
+                    f"{new_path}: already exists, but is not a layer of the JSON; move it away or "
+                    "choose another name"
+                ) from None
         update_datasource(
             dataset,
             lambda document: with_new_name(document, old, new, _path_mover(dataset, old, new)),
