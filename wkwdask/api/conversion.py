@@ -293,23 +293,12 @@ def convert(
     if on_error not in ("fail", "fill"):
         raise ValueError(f'on_error must be "fail" or "fill", got {on_error!r}')
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
-    if value_range is not None and len(value_range) != 2:
-        raise ValueError(
-            f"value_range must be two numbers, the lower and the higher one, got {value_range!r}"
-        )
-    parsed_range = None if value_range is None else (float(value_range[0]), float(value_range[1]))
+    low_and_high = _parse_range(value_range)
     image_options = {"axes": axes, "on_error": on_error == "fill"}
-    size, position = (
-        _lengths_nm(voxel_size, unit),
-        None if offset is None else vec3(offset, "offset"),
-    )
-    part = VolumeSelection(
-        box,
-        position or (0, 0, 0),
-        None if channels is None else tuple(channels),
-        dtype,
-        parsed_range,
-    )
+    size = _lengths_nm(voxel_size, unit)
+    position = None if offset is None else vec3(offset, "offset")
+    chosen = None if channels is None else tuple(channels)
+    part = VolumeSelection(box, position or (0, 0, 0), chosen, dtype, low_and_high)
     target_format = format_of_target(target)
     is_wkw = target_format is default_format()
     if is_wkw:
@@ -342,18 +331,14 @@ def convert(
     is_same_format = image is None or format_of_image(image) is target_format
     if is_wkw and resolved is not None and (is_same_format or is_export(target)):
         stored_layer, volume = resolved.open(layer, mag_or_key(mag))
-        for option, is_given in (
-            ("axes", axes),
-            ("voxel_size", voxel_size),
-            ("category", category),
-            ("pyramid", pyramid),
-            ("offset", any(position or ())),
-        ):
-            if is_given:
-                raise ValueError(
-                    f"{target}: {volume.name} would be exported as images, to which {option}= does "
-                    "not apply; copy and rechunk store WKW as WKW"
-                )
+        _check_export(
+            f"{target}: {volume.name}",
+            axes=axes,
+            voxel_size=voxel_size,
+            category=category,
+            pyramid=pyramid,
+            offset=any(position or ()),
+        )
         refuse_options(f"{target} would be exported as images", {"verify": verify})
         export = lay_out_export(
             volume, target, part, options, existing, stored_layer.voxel_size_of(volume)
@@ -597,10 +582,30 @@ def _in_file(single_file: SingleFile, path: str) -> str:
     return single_file.path_inside(path, f"{scratch}{image}") if image else path
 
 
+def _check_export(what: str, **given: Any) -> None:
+    """Raise ValueError if an option is given that does not apply to the export of images."""
+    for option, is_given in given.items():
+        if is_given:
+            raise ValueError(
+                f"{what} would be exported as images, to which {option}= does not apply; copy and "
+                "rechunk store WKW as WKW"
+            )
+
+
 def _mag_in(target: str | os.PathLike[str], mags: Iterable[Mag]) -> Mag | None:
     """Return the mag that the last part of a target names, None if it is not one of ``mags``."""
     name = basename(os.fspath(target).rstrip("/"))
     return next((mag for mag in mags if name in (mag.name, str(mag))), None)
+
+
+def _parse_range(value_range: Sequence[float] | None) -> tuple[float, float] | None:
+    if value_range is None:
+        return None
+    if len(value_range) != 2:
+        raise ValueError(
+            f"value_range must be two numbers, the lower and the higher one, got {value_range!r}"
+        )
+    return float(value_range[0]), float(value_range[1])
 
 
 def _lengths_nm(voxel_size: Sequence[float] | None, unit: str) -> tuple[float, float, float] | None:

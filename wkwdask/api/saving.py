@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.format import ArrayFormat
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.model.levels import Lengths
+    from wkwdask.model.writing.target_image import Destination, TargetImage
     from wkwdask.runs.report import Report
     from wkwdask.runs.staged import StagedMags
 
@@ -189,66 +191,21 @@ def save_as(
     )
     destination = level_destination(its_format, url, mag, category, allow_external=allow_external)
     if region is not None:
-        new_level_options = {
-            "category": destination.category,
-            "offset": offset,
-            "voxel_size": voxel_size,
-            **options.explicit(),
-        }
-        refused = [
-            name
-            for name, value in new_level_options.items()
-            if value is not None and not (name == "level" and options.writes_level)
-        ]
-        if refused:
-            raise ValueError(
-                f"region= writes into an existing mag; {', '.join(refused)}= is for a new one"
-            )
+        _refuse_options_of_new_levels(destination, offset, voxel_size, options)
         offset = (0, 0, 0)
     voxels, coordinates = normalize_array(array, offset, allow_negative=destination.needs_container)
     content = _content_of(voxels, token)
     staged: StagedMags
     if region is not None:
-        part, level = region, getattr(options, "level", None)
-
-        def lay_out() -> StagedMags:
-            image, volume = open_in_place(
-                destination.url, destination.mag, allow_external=destination.allow_external
-            )
-            return lay_out_region(
-                image, volume, voxel_box(part, volume.box.mag, "region"), content, level, existing
-            )
-
+        stage = partial(_stage_region, destination, region, content, options, existing)
         try:
-            staged = lay_out()
+            staged = stage()
         except ReplacedError:
             # the first attempt completed an interrupted job, which replaced the mag
-            staged = lay_out()
+            staged = stage()
         voxels = _of_type(voxels, staged.targets[0].dtype)
     else:
-        size, lengths_nm = (
-            None if voxel_size is None else parse_voxel_size(voxel_size),
-            coordinates.lengths_nm,
-        )
-        is_empty_folder = (
-            not destination.needs_container
-            and lengths_nm is not None
-            and holds_only_jobs(dirname(dirname(target_path(destination.url))))
-        )
-        category = destination.category or coordinates.category
-        target_image = target_for(
-            replace(
-                destination, voxel_size_nm=size, category=category, is_empty_folder=is_empty_folder
-            )
-        )
-        if size is None and lengths_nm is not None:
-            voxel_size_nm = ratio_of(lengths_nm, target_image.mag.factors)
-            target_image = replace(
-                target_image,
-                destination=replace(
-                    target_image.destination, coordinate_voxel_size_nm=voxel_size_nm
-                ),
-            )  # type: ignore[type-var]
+        target_image = _new_image(destination, coordinates, voxel_size)
         staged, notes = lay_out_write(
             target_image, coordinates.offset, content, options, existing, f"to_{options.name}"
         )
@@ -265,6 +222,71 @@ def save_as(
             raise
         raise ExistsError(f"{error}, region= writes a part of it") from None
     return written
+
+
+def _refuse_options_of_new_levels(
+    destination: Destination,
+    offset: Sequence[int] | None,
+    voxel_size: Sequence[float] | None,
+    options: Any,
+) -> None:
+    """Raise ValueError for options that do not apply to a region of an existing level."""
+    new_level_options = {
+        "category": destination.category,
+        "offset": offset,
+        "voxel_size": voxel_size,
+        **options.explicit(),
+    }
+    refused = [
+        name
+        for name, value in new_level_options.items()
+        if value is not None and not (name == "level" and options.writes_level)
+    ]
+    if refused:
+        raise ValueError(
+            f"region= writes into an existing mag; {', '.join(refused)}= is for a new one"
+        )
+
+
+def _stage_region(
+    destination: Destination,
+    region: BoundingBox | Sequence[Sequence[int]],
+    content: ArrayContent,
+    options: Any,
+    existing: str,
+) -> StagedMags:
+    """Plan the write into a region of an existing level."""
+    image, volume = open_in_place(
+        destination.url, destination.mag, allow_external=destination.allow_external
+    )
+    box, level = voxel_box(region, volume.box.mag, "region"), getattr(options, "level", None)
+    return lay_out_region(image, volume, box, content, level, existing)
+
+
+def _new_image(
+    destination: Destination, coordinates: _Coordinates, voxel_size: Sequence[float] | None
+) -> TargetImage:
+    """Return the image of a new level, with the voxel size that the call or else the coordinates
+    of the array state."""
+    size = None if voxel_size is None else parse_voxel_size(voxel_size)
+    lengths_nm = coordinates.lengths_nm
+    is_empty_folder = (
+        not destination.needs_container
+        and lengths_nm is not None
+        and holds_only_jobs(dirname(dirname(target_path(destination.url))))
+    )
+    destination = replace(
+        destination,
+        voxel_size_nm=size,
+        category=destination.category or coordinates.category,
+        is_empty_folder=is_empty_folder,
+    )
+    target_image = target_for(destination)
+    if size is not None or lengths_nm is None:
+        return target_image
+    voxel_size_nm = ratio_of(lengths_nm, target_image.mag.factors)
+    placed = replace(target_image.destination, coordinate_voxel_size_nm=voxel_size_nm)
+    return replace(target_image, destination=placed)  # type: ignore[type-var]
 
 
 def no_dataset_note(folder: str) -> str:

@@ -12,8 +12,9 @@ from wkwdask.cli.functions import (
     arguments_option,
     calls_options,
     import_function,
+    mask_option,
     retries_option,
-    shape_callback,
+    shape_option,
     token_option,
 )
 from wkwdask.cli.options import (
@@ -36,29 +37,17 @@ from wkwdask.cli.options import (
     is_flag=True,
     help="Write no target: print the sum of what the function returns.",
 )
-@click.option(
-    "--halo",
-    metavar="X,Y,Z",
-    callback=shape_callback,
-    help="Margin that the function reads around its box [voxels]; one number for all axes.",
+@shape_option(
+    "--halo", "Margin that the function reads around its box [voxels]; one number for all axes."
 )
-@click.option(
-    "--mask",
-    metavar="MAG",
-    help="Mag of any resolution; the result is zero, and not computed, where this mag is zero.",
-)
+@mask_option
 @where_option("Corners of the box to compute [voxels of the mag]; everything else becomes zero.")
 @click.option(
     "--skip-empty",
     is_flag=True,
     help="Skip boxes in which the first source is zero; their result is zero.",
 )
-@click.option(
-    "--chunks",
-    metavar="X,Y,Z",
-    callback=shape_callback,
-    help="Box that one call computes [voxels]; one number for all axes.",
-)
+@shape_option("--chunks", "Box that one call computes [voxels]; one number for all axes.")
 @arguments_option
 @calls_options
 @click.option("--dtype", help="Data type of the result. Default: that of the first source.")

@@ -17,13 +17,27 @@ from wkwdask.cli.options import combined_options, parse_callback
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from wkwdask.cli.options import Decorator
+
 
 def _parse_shape(text: str) -> Any:
     numbers = [int(part) for part in text.split(",")]
     return numbers[0] if len(numbers) == 1 else numbers
 
 
-shape_callback = parse_callback(_parse_shape, "expected one or three whole numbers")
+_shape_callback = parse_callback(_parse_shape, "expected one or three whole numbers")
+
+
+def shape_option(name: str, text: str, **more: Any) -> Decorator:
+    """Add an option that takes one or three numbers of voxels."""
+    return click.option(name, metavar="X,Y,Z", callback=_shape_callback, help=text, **more)
+
+
+mask_option = click.option(
+    "--mask",
+    metavar="MAG",
+    help="Mag of any resolution; the result is zero, and not computed, where this mag is zero.",
+)
 arguments_option = click.option(
     "--arg",
     "arguments",

@@ -12,8 +12,9 @@ from wkwdask.cli.functions import (
     arguments_option,
     calls_options,
     import_function,
+    mask_option,
     retries_option,
-    shape_callback,
+    shape_option,
     token_option,
 )
 from wkwdask.cli.options import (
@@ -30,20 +31,14 @@ from wkwdask.cli.options import (
 @click.command(cls=StorageCommand, short_help="Segment layers of any size with your own function.")
 @click.argument("function")
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE... TARGET")
-@click.option(
-    "--halo",
-    metavar="X,Y,Z",
-    callback=shape_callback,
-    required=True,
-    help="Margin around each block [voxels], about the diameter of an object.",
+@shape_option(
+    "--halo", "Margin around each block [voxels], about the diameter of an object.", required=True
 )
-@click.option(
+@shape_option(
     "--chunks",
-    metavar="X,Y,Z",
-    callback=shape_callback,
+    "Block that one call segments [voxels]; one number for all axes.",
     default="256",
     show_default=True,
-    help="Block that one call segments [voxels]; one number for all axes.",
 )
 @click.option(
     "--match",
@@ -89,11 +84,7 @@ from wkwdask.cli.options import (
     default=0,
     help="Minimum size of an object; smaller ones become 0.",
 )
-@click.option(
-    "--mask",
-    metavar="MAG",
-    help="Mag of any resolution; the result is zero, and not computed, where this mag is zero.",
-)
+@mask_option
 @where_option("Corners of the box to segment [voxels of the mag]; everything else becomes zero.")
 @click.option(
     "--skip-empty/--no-skip-empty",

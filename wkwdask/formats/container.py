@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, ClassVar
 from wkwdask.errors import UnsupportedError
 from wkwdask.formats.level_folders import LevelFolders
 from wkwdask.formats.roots import checked_folder
+from wkwdask.model.stored_array import StoredArray
 from wkwdask.store.documents import remove_document
 from wkwdask.store.paths import dirname, is_bucket
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from wkwdask.formats.edits import LevelRemoval
     from wkwdask.model.image import Container, Image, Level
     from wkwdask.model.metadata_edit import MetadataEdit
-    from wkwdask.model.stored_array import StoredArray
+    from wkwdask.model.volume import Volume
 
 
 _NO_FOLDERS = LevelFolders()
@@ -89,6 +90,14 @@ def container_of(image: Image) -> Container:
     """Return the container of an image of a format that can be written."""
     assert image.container is not None
     return image.container
+
+
+def patterns(image: Image, like: Volume | None) -> Iterator[StoredArray]:
+    """Yield the arrays that new levels may be stored like: a given one, then those of the image
+    from the finest."""
+    if isinstance(like, StoredArray):
+        yield like
+    yield from (level.open() for level in image.levels if not level.problem)
 
 
 def check_level_alone(

@@ -76,41 +76,43 @@ def read_points(
     lines = _lines(items, len(shape))
     if lines is not None:
         return _read_product(reader, lines, shape)
-    spans = [
-        _indices(item, n)
-        for item, n in zip(items, reader.shape, strict=True)
-        if isinstance(item, slice)
-    ]
-    whole = (*shape, *(len(span) for span in spans))
-    full: dict[str, Any] = {"c": np.int64(reader.channel or 0)}
+    indices = _point_indices(reader, items)
+    channels = indices.get("c", np.broadcast_to(np.int64(reader.channel or 0), indices["x"].shape))
+    out = np.empty(channels.shape, reader.dtype)
+    for first in range(0, out.size, _POINTS):
+        part = slice(first, first + _POINTS)
+        points = np.stack([indices[axis].flat[part] for axis in "xyz"], axis=1)
+        values = _values_at(reader, points + np.array(reader.extent.topleft))
+        channel = channels.flat[part][:, np.newaxis]
+        out.reshape(-1)[part] = np.take_along_axis(values, channel, axis=1)[:, 0]
+    return out
+
+
+def _point_indices(
+    reader: BoxReader, items: Sequence[npt.NDArray[np.integer[Any]] | slice]
+) -> dict[str, IntArray]:
+    """Return the index along each axis for every value of the result: first come the axes of the
+    points, then one axis for each slice."""
+    num_slices, num_seen = sum(isinstance(item, slice) for item in items), 0
+    full: dict[str, IntArray] = {}
     for axis, item, n in zip(reader.axes, items, reader.shape, strict=True):
         if isinstance(item, np.ndarray):
             indices = np.where(item < 0, item + n, item)
-            full[axis] = indices.reshape(*indices.shape, *(1,) * len(spans))
+            full[axis] = indices.reshape(*indices.shape, *(1,) * num_slices)
         else:
-            rank = sum(isinstance(other, slice) for other in items[: reader.axes.index(axis)])
-            full[axis] = spans[rank].reshape(-1, *(1,) * (len(spans) - rank - 1))
-    broadcast = {axis: np.broadcast_to(indices, whole) for axis, indices in full.items()}
-    out = np.empty(whole, reader.dtype)
-    for first in range(0, out.size, _POINTS):
-        part = slice(first, first + _POINTS)
-        points = np.stack(
-            [
-                broadcast[axis].flat[part] + start
-                for axis, start in zip("xyz", reader.extent.topleft, strict=True)
-            ],
-            axis=1,
-        )
-        # the array is zero outside the box
-        inside = (points >= reader.box.topleft).all(axis=1) & (points < reader.box.bottomright).all(
-            axis=1
-        )
-        values = np.zeros((len(points), reader.volume.num_channels), reader.dtype)
-        values[inside] = sample_points(reader.volume, points[inside])
-        out.reshape(-1)[part] = np.take_along_axis(
-            values, broadcast["c"].flat[part][:, np.newaxis], axis=1
-        )[:, 0]
-    return out
+            num_seen += 1
+            full[axis] = _indices(item, n).reshape(-1, *(1,) * (num_slices - num_seen))
+    return dict(zip(full, np.broadcast_arrays(*full.values()), strict=True))
+
+
+def _values_at(reader: BoxReader, points: IntArray) -> AnyArray:
+    """Return the values at absolute voxels, shape (n, c). The array is zero outside the box."""
+    inside = (points >= reader.box.topleft).all(axis=1) & (points < reader.box.bottomright).all(
+        axis=1
+    )
+    values = np.zeros((len(points), reader.volume.num_channels), reader.dtype)
+    values[inside] = sample_points(reader.volume, points[inside])
+    return values
 
 
 def _lines(

@@ -31,12 +31,13 @@ from wkwdask.runs.retries import FailurePolicy
 from wkwdask.runs.staged import StagedMags, settings_of
 from wkwdask.verbs.apply import (
     ApplyOptions,
+    applied_function,
     check_sources,
     function_settings,
     open_sources,
     target_request,
 )
-from wkwdask.verbs.apply_job import AppliedFunction, function_name
+from wkwdask.verbs.apply_job import function_name
 from wkwdask.verbs.sources import (
     check_no_overlap,
     check_not_replaced,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from wkwdask.model.levels import Lengths
     from wkwdask.model.writing.target_image import NewLevels
     from wkwdask.runs.space import Need
+    from wkwdask.verbs.apply_job import AppliedFunction
 
 _COMMAND = "segment"
 _BLOCKS = (256, 256, 256)
@@ -85,7 +87,7 @@ class SegmentOptions:
 
     @property
     def rules(self) -> JsonObject:
-        """What decides about the ids, for the settings of the job."""
+        """Options that decide about the ids, for the settings of the job."""
         return {
             "match": self.match,
             "min_overlap": self.min_overlap if self.match == "overlap" else None,
@@ -283,18 +285,7 @@ def lay_out_segment(
         existing,
         settings_are_complete=False,
     )
-    application = AppliedFunction(
-        function,
-        sources.volumes,
-        plan,
-        applied.halo,
-        sources.mask,
-        skips_empty=applied.skips_empty,
-        attempts=1 + applied.retries,
-        voxel_size_nm=sources.voxel_size_nm(target_image.mag),
-        calls=applied.calls,
-        batch=applied.batch,
-    )
+    application = applied_function(function, sources, applied, plan, target_image.mag)
     segmentation = Segmentation(
         application,
         options.match,

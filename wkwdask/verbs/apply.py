@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from wkwdask.model.levels import Lengths
     from wkwdask.model.volume import Volume
     from wkwdask.model.writing.target_array import TargetArray
+    from wkwdask.plans.apply import BrickPlan
     from wkwdask.runs.job import Task
     from wkwdask.runs.space import Need, RunTasks
 
@@ -208,19 +209,25 @@ def plan_application(
         options.chunks,
         grid.region,
     )
+    application = applied_function(function, sources, options, plan, grid.mag)
+    return replace(application, where=where, origin=grid.origin)
+
+
+def applied_function(
+    function: Callable[..., Any], sources: Sources, options: ApplyOptions, plan: BrickPlan, mag: Mag
+) -> AppliedFunction:
+    """Return a function that is applied to sources brick by brick, as options say."""
     return AppliedFunction(
         function,
         sources.volumes,
         plan,
         options.halo,
         sources.mask,
-        where,
-        options.skips_empty,
-        1 + options.retries,
-        grid.origin,
-        sources.voxel_size_nm(grid.mag),
-        options.calls,
-        options.batch,
+        skips_empty=options.skips_empty,
+        attempts=1 + options.retries,
+        voxel_size_nm=sources.voxel_size_nm(mag),
+        calls=options.calls,
+        batch=options.batch,
     )
 
 

@@ -30,18 +30,7 @@ def make_state(
     depth = max(n * s for n, s in zip(box.size, size or (1.0, 1.0, 1.0), strict=True)) / smallest
     most = _MOST_VOXELS_PER_PIXEL * max(layers[0].coarsest.box.mag.factors)
     center = [t + n // 2 + 0.5 for t, n in zip(box.topleft, box.size, strict=True)]
-    order = sorted(range(len(layers)), key=lambda n: layers[n].is_segmentation)
-    with_meshes = [n for n, layer in enumerate(layers) if layer.meshes is not None]
-    meshes = {n: len(layers) + k for k, n in enumerate(with_meshes)}
-    entries = [
-        {"source": [n, meshes[n]] if n in meshes else [n], **_layer(layers[n], shader)}
-        for n in order
-    ]
-    for name in {entry["name"] for entry in entries}:
-        # several datasets may have layers of one name
-        same = [entry for entry in entries if entry["name"] == name]
-        for n, entry in enumerate(same[1:], 2):
-            entry["name"] = f"{name} {n}"
+    entries = _entries(layers, shader)
     return {
         "dimensions": _dimensions(size),
         "position": center if position is None else [n + 0.5 for n in position],
@@ -55,6 +44,23 @@ def make_state(
 
 def _dimensions(size: Lengths | None) -> JsonObject:
     return {axis: [1, ""] if size is None else [size[n] / 1e9, "m"] for n, axis in enumerate("xyz")}
+
+
+def _entries(layers: Sequence[ShownLayer], shader: str | None) -> list[JsonObject]:
+    """Return the layers of a state, each with a name of its own."""
+    order = sorted(range(len(layers)), key=lambda n: layers[n].is_segmentation)
+    with_meshes = [n for n, layer in enumerate(layers) if layer.meshes is not None]
+    meshes = {n: len(layers) + k for k, n in enumerate(with_meshes)}
+    entries = [
+        {"source": [n, meshes[n]] if n in meshes else [n], **_layer(layers[n], shader)}
+        for n in order
+    ]
+    for name in {entry["name"] for entry in entries}:
+        # several datasets may have layers of one name
+        same = [entry for entry in entries if entry["name"] == name]
+        for n, entry in enumerate(same[1:], 2):
+            entry["name"] = f"{name} {n}"
+    return entries
 
 
 def _layer(layer: ShownLayer, shader: str | None) -> JsonObject:

@@ -26,6 +26,8 @@ from wkwdask.formats.zarr.documents import (
     group_document,
     new_axes,
     raw_codecs,
+    sharding_codec,
+    transpose_codec,
     zarr_shape,
 )
 from wkwdask.formats.zarr.layer import read_node
@@ -99,19 +101,12 @@ class FramedMag:
         codecs = [*raw_codecs(header.dtype), {"name": "blosc", "configuration": blosc}]
         if header.num_channels > 1:
             # the channels of a voxel are adjacent: from the axes c, z, y, x to z, y, x, c
-            codecs.insert(0, {"name": "transpose", "configuration": {"order": [1, 2, 3, 0]}})
-        index = [{"name": "bytes", "configuration": {"endian": "little"}}]
+            codecs.insert(0, transpose_codec([1, 2, 3, 0]))
         inner = zarr_shape(
             new_axes(header.num_channels), header.num_channels, (header.block_len,) * 3
         )
-        sharding = {
-            "chunk_shape": inner,
-            "codecs": codecs,
-            "index_codecs": index,
-            "index_location": "end",
-        }
         shape = np.subtract(volume.box.bottomright, self.topleft).tolist()
-        shards = [{"name": "sharding_indexed", "configuration": sharding}]
+        shards = [sharding_codec(inner, codecs, is_checked=False)]
         return array_document(
             shape, header.num_channels, volume.dtype, (self._edge,) * 3, shards, {}
         )

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.formats.axes import axis_order
-from wkwdask.formats.container import check_same_mags
+from wkwdask.formats.container import check_same_mags, patterns
 from wkwdask.formats.n5.array import N5Codec, n5_array
 from wkwdask.formats.n5.attributes import FILE_NAME
 from wkwdask.formats.n5.layer import PREFIX, find_n5_layers
 from wkwdask.formats.n5.target import DatasetTarget, choose_dataset, target_beside
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.model.json_text import format_json
-from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.writing.target_array import TargetArray
 from wkwdask.model.writing.target_image import Destination, NewLevels
 from wkwdask.store.store import open_store
@@ -93,15 +92,8 @@ def _datasets(
     like: Volume | None,
 ) -> NewLevels:
     """Lay out datasets that belong to no group, stored like others of the layer."""
-    listed = (level.open() for level in layer.levels if not level.problem)
-    pattern = next(
-        (
-            array
-            for array in (like, *listed)
-            if isinstance(array, StoredArray) and isinstance(array.codec, N5Codec)
-        ),
-        None,
-    )
+    alike = (array for array in patterns(layer, like) if isinstance(array.codec, N5Codec))
+    pattern = next(alike, None)
     targets, settings = [], []
     for folder, spec in zip(folders, specs, strict=True):
         axes = "xyz" if pattern is None else pattern.codec.axes  # type: ignore[attr-defined]

@@ -4,6 +4,7 @@ gzipped file is unpacked to a scratch file first."""
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from wkwdask.formats.pictures.array_file import DescribedArray, bytes_ref, gzip_
 from wkwdask.model.extras import import_extra
 from wkwdask.model.levels import length_nm
 from wkwdask.model.parsing import reading
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 NIFTI_SUFFIXES = (".nii",)
 _GZIPPED = (".nii.gz",)
@@ -35,22 +39,7 @@ def open_nifti(path: str) -> DescribedArray:
         affine = np.asarray(image.affine, np.float64)
     if not isinstance(image, nibabel.Nifti1Image):
         raise CorruptError(f"{path}: expected a NIfTI file, found {type(image).__name__}")
-    if dtype.kind not in "iuf" or dtype.itemsize > 8:
-        raise UnsupportedError(f"{path}: expected integers or floats, found {dtype}")
-    if not shape or min(shape) < 1 or offset < 0:
-        raise CorruptError(f"{path}: holds {shape} voxels from byte {offset}")
-    if scaling != (1, 0):
-        raise UnsupportedError(
-            f"{path}: expected stored values, found the slope {scaling[0]:g} and intercept "
-            f"{scaling[1]:g}; apply them first (nibabel: get_fdata)"
-        )
-    notes = []
-    directions = affine[:3, :3]
-    if np.any(directions != np.diag(np.abs(np.diag(directions)))) or np.any(affine[:3, 3]):
-        notes.append(
-            f"{path}: its orientation and position (affine) are not applied; voxels keep the "
-            "order in which they are stored"
-        )
+    _check_stored(path, shape, offset, dtype, scaling)
     lengths = [
         length_nm(length, unit) if unit is not None and math.isfinite(length) else 0.0
         for length in zooms
@@ -60,5 +49,35 @@ def open_nifti(path: str) -> DescribedArray:
         make_ref(path, shape[::-1], dtype, offset),
         list(_AXES[: len(shape)])[::-1],
         [*lengths, 0.0, 0.0][:3],
-        tuple(notes),
+        _notes(path, affine),
+    )
+
+
+def _check_stored(
+    path: str,
+    shape: tuple[int, ...],
+    offset: int,
+    dtype: np.dtype[Any],
+    scaling: tuple[float, float],
+) -> None:
+    """Raise an error for values that are not read as they are stored."""
+    if dtype.kind not in "iuf" or dtype.itemsize > 8:
+        raise UnsupportedError(f"{path}: expected integers or floats, found {dtype}")
+    if not shape or min(shape) < 1 or offset < 0:
+        raise CorruptError(f"{path}: holds {shape} voxels from byte {offset}")
+    if scaling != (1, 0):
+        raise UnsupportedError(
+            f"{path}: expected stored values, found the slope {scaling[0]:g} and intercept "
+            f"{scaling[1]:g}; apply them first (nibabel: get_fdata)"
+        )
+
+
+def _notes(path: str, affine: npt.NDArray[np.float64]) -> tuple[str, ...]:
+    directions = affine[:3, :3]
+    is_plain = np.all(directions == np.diag(np.abs(np.diag(directions))))
+    if is_plain and not np.any(affine[:3, 3]):
+        return ()
+    return (
+        f"{path}: its orientation and position (affine) are not applied; voxels keep the order in "
+        "which they are stored",
     )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, TruncatedError
+from wkwdask.geometry.mag import vec3
 from wkwdask.model.extras import import_extra
 
 if TYPE_CHECKING:
@@ -108,21 +109,7 @@ def _parse_header(data: bytes, where: str) -> tuple[bool, int, Vec3, Vec3, Vec3,
         raise TruncatedError(
             f"{where}: a compresso stream is cut off in its header, after {len(data)} bytes"
         )
-    (
-        _,
-        version,
-        itemsize,
-        nx,
-        ny,
-        nz,
-        sx,
-        sy,
-        sz,
-        num_ids,
-        num_values,
-        num_locations,
-        connectivity,
-    ) = _HEADER.unpack_from(data)
+    _, version, itemsize, nx, ny, nz, sx, sy, sz, *counts, connectivity = _HEADER.unpack_from(data)
     if (
         version > 1
         or itemsize not in (1, 2, 4, 8)
@@ -134,14 +121,7 @@ def _parse_header(data: bytes, where: str) -> tuple[bool, int, Vec3, Vec3, Vec3,
             f"{connectivity}"
         )
         raise CorruptError(f"{where}: a compresso stream with an impossible header: {found}")
-    return (
-        version == 1,
-        itemsize,
-        (nx, ny, nz),
-        (sx, sy, sz),
-        (num_ids, num_values, num_locations),
-        connectivity,
-    )
+    return version == 1, itemsize, (nx, ny, nz), (sx, sy, sz), vec3(counts), connectivity
 
 
 def _index_nbytes(shape: Vec3) -> int:

@@ -104,5 +104,25 @@ def raw_codecs(dtype: np.dtype[Any]) -> list[JsonObject]:
     ]
 
 
+def transpose_codec(order: Sequence[int]) -> JsonObject:
+    return {"name": "transpose", "configuration": {"order": list(order)}}
+
+
+def sharding_codec(
+    chunk_shape: Sequence[int], codecs: list[JsonObject], *, is_checked: bool = True
+) -> JsonObject:
+    """Return the codec of shards whose index is at the end, with a checksum if it is checked."""
+    index = [{"name": "bytes", "configuration": {"endian": "little"}}]
+    return {
+        "name": "sharding_indexed",
+        "configuration": {
+            "chunk_shape": list(chunk_shape),
+            "codecs": codecs,
+            "index_codecs": [*index, {"name": "crc32c"}] if is_checked else index,
+            "index_location": "end",
+        },
+    }
+
+
 def format_document(document: JsonObject) -> str:
     return json.dumps(document, indent=2)

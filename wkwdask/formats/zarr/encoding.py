@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.formats.zarr.codec import SHUFFLES, ZarrChunks
-from wkwdask.formats.zarr.documents import array_document, raw_codecs, zarr_shape
+from wkwdask.formats.zarr.documents import (
+    array_document,
+    raw_codecs,
+    sharding_codec,
+    transpose_codec,
+    zarr_shape,
+)
 from wkwdask.formats.zarr.ngff import zarr_format_of
 from wkwdask.model.codec import LZ4_BLOCK
 from wkwdask.model.stored_array import StoredArray
@@ -21,6 +27,7 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.zarr.options import ZarrOptions
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.json_text import JsonObject
     from wkwdask.model.volume import Volume
     from wkwdask.model.writing.target_image import LevelSpec
 
@@ -58,37 +65,18 @@ class ArrayEncoding:
     def document(self, shape: Sequence[int], attributes: dict[str, Any]) -> dict[str, Any]:
         codecs, outer = raw_codecs(self.dtype), self.chunk_shape
         if self.is_spliced and self.num_channels > 1:  # from the axes c, z, y, x to z, y, x, c
-            codecs.insert(0, {"name": "transpose", "configuration": {"order": [1, 2, 3, 0]}})
-        if self.compression != "raw":
-            settings = self._settings(
-                {number: name for name, number in SHUFFLES.items()}[self.blosc[1]]
-            )
-            more = {
-                "blosc": {"typesize": self.dtype.itemsize, **settings},
-                "zstd": {**settings, "checksum": False},
-            }
-            codecs.append(
-                {"name": self.compression, "configuration": more.get(self.compression, settings)}
-            )
+            codecs.insert(0, transpose_codec([1, 2, 3, 0]))
+        codecs += compressor_v3(
+            self.compression, self.level, self.dtype, self.blosc, has_checksum=False
+        )
         if self.is_sharded:
-            index = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
-            inner = {
-                "chunk_shape": zarr_shape(self.axes, self.num_channels, outer),
-                "codecs": codecs,
-                "index_codecs": index,
-                "index_location": "end",
-            }
-            codecs, outer = [{"name": "sharding_indexed", "configuration": inner}], self.shard_shape
+            inner = zarr_shape(self.axes, self.num_channels, outer)
+            codecs, outer = [sharding_codec(inner, codecs)], self.shard_shape
         return array_document(
             shape, self.num_channels, self.dtype, outer, codecs, attributes, self.axes
         )
 
     def document_v2(self, shape: Sequence[int]) -> dict[str, Any]:
-        compressor = (
-            None
-            if self.compression == "raw"
-            else {"id": self.compression, **self._settings(self.blosc[1])}
-        )
         lengths, chunks = (
             zarr_shape(self.axes, self.num_channels, each) for each in (shape, self.chunk_shape)
         )
@@ -97,21 +85,42 @@ class ArrayEncoding:
             "shape": lengths,
             "chunks": chunks,
             "dtype": self.dtype.newbyteorder("<").str,
-            "compressor": compressor,
+            "compressor": compressor_v2(self.compression, self.level, self.blosc),
             "fill_value": self.dtype.type(0).item(),
             "order": "C",
             "filters": None,
             "dimension_separator": "/",
         }
 
-    def _settings(self, shuffle: str | int) -> dict[str, Any]:
-        """Return the settings of the compressor; version 3 names the shuffle of Blosc, version 2
-        numbers it."""
-        return (
-            {"cname": self.blosc[0], "clevel": self.level, "shuffle": shuffle, "blocksize": 0}
-            if self.compression == "blosc"
-            else {"level": self.level}
-        )
+
+def compressor_v2(kind: str, level: int, blosc: tuple[str, int] = BLOSC) -> JsonObject | None:
+    """Return a compressor of Zarr v2, None for raw chunks; the shuffle of Blosc is a number."""
+    if kind != "blosc":
+        return None if kind == "raw" else {"id": kind, "level": level}
+    name, shuffle = blosc
+    return {"id": kind, "cname": name, "clevel": level, "shuffle": shuffle, "blocksize": 0}
+
+
+def compressor_v3(
+    kind: str,
+    level: int,
+    dtype: np.dtype[Any],
+    blosc: tuple[str, int] = BLOSC,
+    *,
+    has_checksum: bool,
+) -> list[JsonObject]:
+    """Return the codecs of Zarr v3 that compress, none for raw chunks; the shuffle of Blosc has a
+    name, and Zstandard states whether it has a checksum."""
+    settings = compressor_v2(kind, level, blosc)
+    if settings is None:
+        return []
+    del settings["id"]
+    if kind == "blosc":
+        settings["shuffle"] = next(name for name, n in SHUFFLES.items() if n == blosc[1])
+        settings = {"typesize": dtype.itemsize, **settings}
+    elif kind == "zstd":
+        settings["checksum"] = has_checksum
+    return [{"name": kind, "configuration": settings}]
 
 
 def with_defaults_from(options: ZarrOptions, like: Volume | None) -> ZarrOptions:

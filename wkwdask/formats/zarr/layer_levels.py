@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.formats.axes import axis_order
+from wkwdask.formats.container import patterns
 from wkwdask.formats.zarr.array import zarr_array
 from wkwdask.formats.zarr.codec import ZarrCodec
 from wkwdask.formats.zarr.documents import (
@@ -17,14 +18,20 @@ from wkwdask.formats.zarr.documents import (
     array_document,
     format_document,
     raw_codecs,
+    sharding_codec,
+    transpose_codec,
     zarr_shape,
 )
-from wkwdask.formats.zarr.encoding import checked_dtype, describe
+from wkwdask.formats.zarr.encoding import (
+    checked_dtype,
+    compressor_v2,
+    compressor_v3,
+    describe,
+)
 from wkwdask.formats.zarr.layer import read_node
 from wkwdask.formats.zarr.ngff import ImageAxes, multiscale, pyramid_level
 from wkwdask.formats.zarr.ngff_edit import NgffEdit, read_attributes, read_image, stated_axes
 from wkwdask.geometry.mag import vec3
-from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.writing.target_array import TargetArray
 from wkwdask.model.writing.target_image import NewLevels
 from wkwdask.plans.chunks import chunks_per_shard, default_chunks_per_shard
@@ -39,6 +46,8 @@ if TYPE_CHECKING:
     from wkwdask.formats.zarr.options import ZarrOptions
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.image import Image
+    from wkwdask.model.json_text import JsonObject
+    from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.volume import Volume
     from wkwdask.model.writing.target_image import LevelSpec
 
@@ -93,13 +102,11 @@ def layer_levels(
 def _pattern(layer: Image, record: str, like: Volume | None) -> StoredArray | None:
     """Return the array that new ones are stored like: a given one, or else the finest of the
     layer."""
-    listed = (level.open() for level in layer.levels if not level.problem)
     return next(
         (
             array
-            for array in (like, *listed)
-            if isinstance(array, StoredArray)
-            and isinstance(array.codec, ZarrCodec)
+            for array in patterns(layer, like)
+            if isinstance(array.codec, ZarrCodec)
             and (node := read_node(array.name)) is not None
             and node.record == record
         ),
@@ -121,47 +128,57 @@ def _document(
     whole = spec.box if spec.extent is None else spec.box.union(spec.extent)
     end = [-(-n // step) * step for n, step in zip(whole.bottomright, shard or chunk, strict=True)]
     is_alike = node is not None and pattern is not None and pattern.dtype == dtype
-    kind, level = _compression(options, pattern if is_alike else None)
+    compression = _compression(options, pattern if is_alike else None)
     stored = node.document if is_alike and node is not None else {}
+    lengths = [zarr_shape(axes, spec.num_channels, shape) for shape in (end, chunk)]
     if record != FILE_NAME:
-        compressor: Any = stored.get("compressor")
-        if kind is not None:
-            compressor = None if kind == "raw" else {"id": kind, **_settings(kind, level, dtype, 1)}
-        return axes, {
-            "zarr_format": 2,
-            "shape": zarr_shape(axes, spec.num_channels, end),
-            "chunks": zarr_shape(axes, spec.num_channels, chunk),
-            "dtype": stored.get("dtype", dtype.newbyteorder("<").str),
-            "compressor": compressor,
-            "fill_value": dtype.type(0).item(),
-            "order": stored.get("order", "F"),
-            "filters": stored.get("filters"),
-            "dimension_separator": stored.get("dimension_separator", "/"),
-        }
-    codecs = _inner_codecs(stored) or [
-        {"name": "transpose", "configuration": {"order": list(range(len(axes)))[::-1]}},
-        *raw_codecs(dtype),
-    ]
-    if kind is not None:
-        codecs = [codec for codec in codecs if codec["name"] in ("transpose", "bytes")]
-        if kind != "raw":
-            codecs.append({"name": kind, "configuration": _settings(kind, level, dtype, "shuffle")})
+        return axes, _document_v2(lengths, dtype, compression, stored)
+    codecs = _codecs(axes, dtype, compression, stored)
     if shard is not None:
-        index = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
-        inner = {
-            "chunk_shape": zarr_shape(axes, spec.num_channels, chunk),
-            "codecs": codecs,
-            "index_codecs": index,
-            "index_location": "end",
-        }
-        codecs = [{"name": "sharding_indexed", "configuration": inner}]
+        codecs = [sharding_codec(lengths[1], codecs)]
     document = array_document(end, spec.num_channels, dtype, shard or chunk, codecs, {}, axes)
     kept = ("chunk_key_encoding", "dimension_names")
     return axes, document | {name: stored[name] for name in kept if name in stored}
 
 
-def _inner_codecs(document: dict[str, Any]) -> list[dict[str, Any]]:
-    codecs: list[dict[str, Any]] = [
+def _document_v2(
+    lengths: Sequence[Sequence[int]],
+    dtype: np.dtype[Any],
+    compression: tuple[str, int] | None,
+    stored: JsonObject,
+) -> JsonObject:
+    """Return the document of an array of given lengths, in chunks of given lengths; what
+    ``stored`` states, the document of an array like it, is kept."""
+    shape, chunks = lengths
+    return {
+        "zarr_format": 2,
+        "shape": shape,
+        "chunks": chunks,
+        "dtype": stored.get("dtype", dtype.newbyteorder("<").str),
+        "compressor": compressor_v2(*compression) if compression else stored.get("compressor"),
+        "fill_value": dtype.type(0).item(),
+        "order": stored.get("order", "F"),
+        "filters": stored.get("filters"),
+        "dimension_separator": stored.get("dimension_separator", "/"),
+    }
+
+
+def _codecs(
+    axes: str, dtype: np.dtype[Any], compression: tuple[str, int] | None, stored: JsonObject
+) -> list[JsonObject]:
+    """Return the codecs of a chunk, by default those of an array like it."""
+    codecs = _inner_codecs(stored) or [
+        transpose_codec(range(len(axes))[::-1]),
+        *raw_codecs(dtype),
+    ]
+    if compression is None:
+        return codecs
+    codecs = [codec for codec in codecs if codec["name"] in ("transpose", "bytes")]
+    return [*codecs, *compressor_v3(*compression, dtype, has_checksum=True)]
+
+
+def _inner_codecs(document: JsonObject) -> list[JsonObject]:
+    codecs: list[JsonObject] = [
         {"name": codec} if isinstance(codec, str) else codec for codec in document.get("codecs", ())
     ]
     if [codec["name"] for codec in codecs] == ["sharding_indexed"]:
@@ -202,26 +219,16 @@ def _shard_shape(
     return x, y, z
 
 
-def _compression(options: ZarrOptions, pattern: StoredArray | None) -> tuple[str | None, int]:
+def _compression(options: ZarrOptions, pattern: StoredArray | None) -> tuple[str, int] | None:
     """Return the compression and its level; None for that of the pattern, unchanged."""
     if options.compression is None and options.level is None and pattern is not None:
-        return None, 0
+        return None
     kind = options.compression
     if kind is None and pattern is not None and pattern.codec.compression[0] in options.levels:  # type: ignore[attr-defined]
         kind = pattern.codec.compression[0]  # type: ignore[attr-defined]
     if kind is None and options.level is None:
         return "zstd", _LEVEL
     return kind or "zstd", options.level_of(kind or "zstd")
-
-
-def _settings(kind: str, level: int, dtype: np.dtype[Any], shuffle: str | int) -> dict[str, Any]:
-    """Return the settings of a compressor; version 3 names the shuffle of Blosc, version 2 numbers
-    it."""
-    if kind == "blosc":
-        blosc = {"cname": "zstd", "clevel": level, "shuffle": shuffle, "blocksize": 0}
-        return {"typesize": dtype.itemsize, **blosc} if isinstance(shuffle, str) else blosc
-    checks = kind == "zstd" and isinstance(shuffle, str)
-    return {"level": level, **({"checksum": True} if checks else {})}
 
 
 def _group_edit(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from wkwdask.errors import BoundsError, MissingError, ResumeError
 from wkwdask.formats.mesh_folders import warn_of_meshes
@@ -39,7 +39,7 @@ from wkwdask.verbs.update.provenance import (
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
@@ -68,58 +68,14 @@ def lay_out_update(
     if box is not None and box.in_mag(source.box.mag).intersection(source.box).is_empty:
         raise BoundsError(f"{source.name}: box {box} lies outside {source.box}")
     warn_of_meshes(format_of_documents(layer).mesh_folder(layer))
-    its_format = format_of_image(layer)
     mags = _choose_existing_mags(layer, source, options)
     folders = {mag: level_job_folders(layer, layer.find(mag))[1] for mag in mags}
     root = root_of(layer)
     parent = root.work_folder(layer.folder, folders.values())
     owner = owner or Owner.this_process(f"build_pyramid (update) of {layer.folder}")
+    scratch = job_root(parent, owner.job)
     trusts_records = not by_content and box is None
-    existing: list[ExistingMag] = []
-    volumes: dict[Mag, Volume] = {source.box.mag: source}
-    for mag, folder in folders.items():
-        previous = existing[-1].target.box.mag if existing else source.box.mag
-        finer, method, ignore_zero = method_of_mag(
-            layer, source, mag, previous, options, trusts_records
-        )
-        if finer not in volumes:
-            volumes[finer] = layer.volume(finer)
-        root.check_links(folder)
-        volume, record, settings = (
-            layer.find(mag).open(),
-            read_file_record(folder),
-            read_creation_settings(folder, mag),
-        )
-        if record is None and trusts_records:
-            raise ResumeError(
-                f'{folder}: has no record of its files; update="content" rebuilds and compares '
-                'all, existing="overwrite" starts over'
-            )
-        if (volume.dtype, volume.num_channels) != (source.dtype, source.num_channels):
-            raise ValueError(
-                f"{folder}: {counted(volume.num_channels, 'channel')} of {volume.dtype.name}, the "
-                f"finest mag has {source.num_channels} of {source.dtype}"
-            )
-        staging = f"{job_root(parent, owner.job)}/{mag.long_name}.parts"
-        target = its_format.in_place_target(
-            volume,
-            InPlaceWrite(
-                folder, staging, source.box.in_mag(mag), level=settings.get("level") or None
-            ),
-        )
-        origin, old_box = times(target.origin, finer.step_to(mag)), box_of_source(settings, finer)
-        framed = relative_to(volumes[finer], origin)
-        existing.append(
-            ExistingMag(
-                target,
-                framed,
-                method,
-                ignore_zero,
-                record,
-                None if old_box is None else counted_from(old_box, origin),
-            )
-        )
-        volumes[mag] = target.as_volume().moved(target.origin)
+    existing = _existing_mags(layer, source, folders, options, scratch, trusts_records)
     if is_bucket(parent):
         return lay_out_versions(layer, source, existing, options, by_content=by_content, box=box)
     job = UpdateJob(existing, by_content=by_content, box=box)
@@ -138,6 +94,48 @@ def lay_out_update(
         return again
 
     return Update(source, job_folder, tuple(existing), job, plan_again)
+
+
+def _existing_mags(
+    layer: Image,
+    source: Volume,
+    folders: Mapping[Mag, str],
+    options: PyramidOptions,
+    scratch: str,
+    trusts_records: bool,
+) -> list[ExistingMag]:
+    """Open the mags to update from fine to coarse, each with the volume that it is made from."""
+    its_format, root = format_of_image(layer), root_of(layer)
+    existing: list[ExistingMag] = []
+    volumes: dict[Mag, Volume] = {source.box.mag: source}
+    for mag, folder in folders.items():
+        previous = existing[-1].target.box.mag if existing else source.box.mag
+        finer, method, ignore_zero = method_of_mag(
+            layer, source, mag, previous, options, trusts_records
+        )
+        if finer not in volumes:
+            volumes[finer] = layer.volume(finer)
+        root.check_links(folder)
+        volume, record = layer.find(mag).open(), read_file_record(folder)
+        if record is None and trusts_records:
+            raise ResumeError(
+                f'{folder}: has no record of its files; update="content" rebuilds and compares '
+                'all, existing="overwrite" starts over'
+            )
+        if (volume.dtype, volume.num_channels) != (source.dtype, source.num_channels):
+            raise ValueError(
+                f"{folder}: {counted(volume.num_channels, 'channel')} of {volume.dtype.name}, the "
+                f"finest mag has {source.num_channels} of {source.dtype}"
+            )
+        settings, staging = read_creation_settings(folder, mag), f"{scratch}/{mag.long_name}.parts"
+        level, box = settings.get("level") or None, source.box.in_mag(mag)
+        target = its_format.in_place_target(volume, InPlaceWrite(folder, staging, box, level=level))
+        origin, old_box = times(target.origin, finer.step_to(mag)), box_of_source(settings, finer)
+        framed = relative_to(volumes[finer], origin)
+        old = None if old_box is None else counted_from(old_box, origin)
+        existing.append(ExistingMag(target, framed, method, ignore_zero, record, old))
+        volumes[mag] = target.as_volume().moved(target.origin)
+    return existing
 
 
 def _check_options(options: PyramidOptions) -> None:
@@ -169,28 +167,7 @@ def _choose_existing_mags(layer: Image, source: Volume, options: PyramidOptions)
         mags = sorted(above, key=_fineness)
         _check_chains(layer, [mag for mag in local if mag not in mags], finest, mags)
         if not mags:
-            origins = sorted(
-                {
-                    ladder[0].name
-                    for ladder in (recorded_ladder(settings_of_mag(layer, mag)) for mag in local)
-                    if ladder
-                }
-            )
-            others = (
-                f"; mags were built from mag {', '.join(origins)}: name it with finest="
-                if origins
-                else ""
-            ) + _unusable(layer)
-            names = ",".join(mag.name for mag in local)
-            remedy = (
-                f'; mags="{names}" with update="content" builds them again, and replaces the files '
-                "that differ"
-                if local and not origins
-                else ""
-            )
-            raise MissingError(
-                f"{layer.folder}: no mags that build_pyramid made from mag {finest}{others}{remedy}"
-            )
+            _raise_no_mags(layer, local, finest)
     missing = [
         mag.name
         for mag in mags
@@ -202,6 +179,25 @@ def _choose_existing_mags(layer: Image, source: Volume, options: PyramidOptions)
             f"first{_unusable(layer)}"
         )
     return mags
+
+
+def _raise_no_mags(layer: Image, local: Sequence[Mag], finest: Mag) -> NoReturn:
+    """Raise MissingError that says what can be done where no mag was made from the finest one."""
+    ladders = (recorded_ladder(settings_of_mag(layer, mag)) for mag in local)
+    origins = sorted({ladder[0].name for ladder in ladders if ladder})
+    others = remedy = ""
+    if origins:
+        others = f"; mags were built from mag {', '.join(origins)}: name it with finest="
+    elif local:
+        names = ",".join(mag.name for mag in local)
+        remedy = (
+            f'; mags="{names}" with update="content" builds them again, and replaces the files '
+            "that differ"
+        )
+    raise MissingError(
+        f"{layer.folder}: no mags that build_pyramid made from mag {finest}{others}"
+        f"{_unusable(layer)}{remedy}"
+    )
 
 
 def _check_chains(layer: Image, mags: Iterable[Mag], finest: Mag, others: Sequence[Mag]) -> None:
