@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wkwdask import BoundingBox
-from wkwdask.errors import CorruptError
+from wkwdask.errors import CorruptError, TruncatedError
 from wkwdask.runs import journal as module
 from wkwdask.runs.batch_file import ElementTasks, write_tasks
 from wkwdask.runs.journal import Journal, has_journal, read_journal
@@ -204,7 +204,7 @@ def test_damage_is_named(tmp_path):
     write_tasks(str(path), range(10), 5, pickle.dumps)
     whole = path.read_bytes()
     path.write_bytes(whole[:-3])
-    with pytest.raises(CorruptError, match=r"tasks: \d+ bytes at offset \d+, expected"):
+    with pytest.raises(TruncatedError, match=r"tasks: ends at byte \d+, expected \d+ bytes from"):
         list(ElementTasks(str(path), 0, 1).tasks())
     path.write_bytes(whole)
     index = json.loads((tmp_path / "tasks.index").read_text())

@@ -114,6 +114,11 @@ def submitted_to(commands):
     )
 
 
+def shared_memory():
+    """Let the memory of this process stand for a bucket that other processes reach."""
+    return mock.patch.object(runners, "need_file_system")
+
+
 def last_jobs_of(num_tasks):
     """Let the job after an array have time for so many tasks."""
     return mock.patch.object(job_array, "finish_job_tasks", return_value=num_tasks)

@@ -18,8 +18,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
 import sys
+import tempfile
 import time
 from contextvars import ContextVar
 from dataclasses import replace
@@ -47,6 +49,7 @@ from wkwdask.runs.batch_file import (
     write_tasks,
 )
 from wkwdask.runs.job_folder import can_be_handed_over, hand_over
+from wkwdask.runs.job_records import job_owner
 from wkwdask.runs.journal import Journal, JournaledJob, entry_of, keys_of, read_journal
 from wkwdask.store.paths import is_bucket
 from wkwdask.store.slurm import (
@@ -67,7 +70,8 @@ if TYPE_CHECKING:
     from wkwdask.runs.job import Job, Result, Task
 
 _JOURNALS_PER_ROUND = 1_000_000  # the journals of round n have the numbers from (n + 1) million on
-_SCRIPT_NAME = "batch.sh"
+_OBJECTS_PER_JOURNAL = 1_000_000  # of an element, in a bucket
+_ASKED_EVERY_SECONDS = 30.0
 
 
 _current: ContextVar[Batch | None] = ContextVar("wkwdask_batch", default=None)
@@ -110,11 +114,6 @@ def submit_tasks(job: Job, batch: Batch) -> Job:
         raise UnsupportedError(
             f"wkwdask {batch.arguments[0]} keeps no journal that elements of an array could share; "
             "submit it with --cluster slurm-allocation"
-        )
-    if is_bucket(job.folder):
-        raise UnsupportedError(
-            f"{job.folder}: the elements of a job array share files, and a bucket has none; submit "
-            "the job with --cluster slurm-allocation"
         )
     before = read_batch(job.folder)
     # otherwise a user submits the job, for the first time or after a cancellation
@@ -163,8 +162,7 @@ def _submit(
     # The array is submitted on hold, and released only when the finish job depends on it, the
     # record names both, and the lock is handed over. So if this process dies in between, no array
     # runs whose results no job would publish.
-    script, number = f"{root}/{_SCRIPT_NAME}", len(batch.rounds)
-    store_at(root).put(_SCRIPT_NAME, batch.script.encode())
+    number = len(batch.rounds)
     store_at(batch.logs).make()
     if not os.access(batch.logs, os.W_OK | os.X_OK):  # SLURM would end the jobs without a message
         raise PermissionError(
@@ -183,18 +181,25 @@ def _submit(
         for size in sizes
     )
     submitted: list[str] = []
-    with _cancelled_together(submitted):
+    with _cancelled_together(submitted), tempfile.NamedTemporaryFile() as script:
+        script.write(batch.script.encode())  # SLURM keeps a copy
+        script.flush()
         array += [
             f"--array=0-{elements - 1}{at_once}",
             "--hold",
             f"--output={logs}/{verb}-%A-%a.log",
         ]
         submitted.append(
-            submit_job(script, [*program, "batch-element", root, str(number)], array, batch.folder)
+            submit_job(
+                script.name,
+                [*program, "batch-element", root, str(number)],
+                array,
+                batch.folder,
+            )
         )
         finish += [f"--dependency=afterany:{submitted[0]}", f"--output={logs}/{verb}-%j-finish.log"]
         submitted.append(
-            submit_job(script, [*program, "batch-finish", root, command], finish, batch.folder)
+            submit_job(script.name, [*program, "batch-finish", root, command], finish, batch.folder)
         )
         new_round = Round(
             submitted[0], submitted[1], num_tasks, elements, journaled, round(time.time(), 1)
@@ -276,13 +281,15 @@ class ElementJob:
     """Tasks of one element of an array, with a separate journal for their results."""
 
     def __init__(
-        self, root: str, number: int, element: int, elements: int, journal: Journal, known: set[str]
+        self, root: str, number: int, element: int, batch: Batch, journal: Journal, known: set[str]
     ) -> None:
         self.folder = root
-        self._share = ElementTasks(_tasks_path(root, number), element, elements)
+        self._round = batch.rounds[number]
+        self._share = ElementTasks(_tasks_path(root, number), element, self._round.elements)
         self._journal = journal
         self._known = known
         self._num_known = 0
+        self._asked = -math.inf
 
     @property
     def num_tasks(self) -> int:
@@ -290,15 +297,27 @@ class ElementJob:
         return len(self._share) - self._num_known
 
     def tasks(self) -> Iterator[Task]:
-        """Yield the tasks. Stop when the record of the job is gone: it was cancelled or has
-        ended."""
+        """Yield the tasks. Stop when the job was cancelled or has ended."""
         for task in self._share.tasks():
-            if not store_at(self.folder).exists(BATCH_NAME):
+            if not self._goes_on():
                 return
             if task.key in self._known:
                 self._num_known += 1
             else:
                 yield task
+
+    def _goes_on(self) -> bool:
+        """Check whether the record of the job is there; in a bucket, every half minute, whether its
+        lease still belongs to the finish job."""
+        if not is_bucket(self.folder):
+            return store_at(self.folder).exists(BATCH_NAME)
+        now = time.monotonic()
+        if now - self._asked < _ASKED_EVERY_SECONDS:
+            return True
+        self._asked = now
+        owner = job_owner(self.folder)
+        batch = None if owner is None or owner.pid else SlurmJob.parse(owner.batch)
+        return batch is not None and batch.number == self._round.finish
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
         """Record a result in the journal. The finish job runs the tasks that follow from it."""
@@ -316,8 +335,11 @@ def element_job(
         yield None
         return
     known = set(keys_of(read_journal(root))) if has_started_before else set()
-    with Journal(root, (number + 1) * _JOURNALS_PER_ROUND + element) as journal:
-        yield ElementJob(root, number, element, batch.rounds[number].elements, journal, known)
+    first = (number + 1) * _JOURNALS_PER_ROUND + element
+    if is_bucket(root):  # where each flush of a journal is an object with the next number
+        first *= _OBJECTS_PER_JOURNAL
+    with Journal(root, first) as journal:
+        yield ElementJob(root, number, element, batch, journal, known)
 
 
 def _tasks_path(root: str, number: int) -> str:

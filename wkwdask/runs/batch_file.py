@@ -147,6 +147,8 @@ def write_tasks(path: str, tasks: Iterable[Any], group: int, dumps: Callable[[An
     folder, name = split(path)
     store, offset, index = store_at(folder), 0, []
     remaining, key = iter(tasks), user_key(create=True)
+    if store.folders is None:  # objects are written once, and another submission may have failed
+        store.delete(name)
     with store.new_file(name) as file:
         while members := list(islice(remaining, group)):
             data = dumps(members)
@@ -186,19 +188,23 @@ class ElementTasks:
     def tasks(self) -> Iterator[Any]:
         """Iterate over the tasks, loading one group at a time."""
         for offset, nbytes, count, signed in self._groups:
-            with store_at(self._path).open_stream() as file:
-                file.seek(offset)
-                data = file.read(nbytes)
-            if len(data) != nbytes:
-                raise CorruptError(
-                    f"{self._path}: {len(data)} bytes at offset {offset}, expected {nbytes}"
-                )
+            data = self._read(offset, nbytes)
             if not is_signed(self._key, f"{self._path} {offset} {count}", data, signed):
                 raise CorruptError(
                     f"{self._path}: the {nbytes} bytes at offset {offset} are not signed with the "
                     f"key {key_path()}: they are not run"
                 )
             yield from pickle.loads(data)
+
+    def _read(self, offset: int, nbytes: int) -> bytes:
+        folder, name = split(self._path)
+        found, file = None, store_at(folder).open(name)
+        if file is not None:
+            with file:
+                found = file.read([(offset, offset + nbytes)])
+        if found is None:
+            raise MissingError(f"{self._path}: not found")
+        return found[0]
 
 
 def _count(value: Any) -> int:

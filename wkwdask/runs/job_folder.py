@@ -718,7 +718,8 @@ def can_be_handed_over(root: str) -> bool:
 
 
 def hand_over(root: str, batch: SlurmJob) -> None:
-    """Make a SLURM job the owner of a running job, so that its locks outlive this process."""
+    """Make a SLURM job the owner of a running job, so that its locks, and its lease in a bucket,
+    outlive this process."""
     with guarded(dirname(root)):
         owner = read_owner(f"{root}/{OWNER_NAME}")
         if owner is None or owner.pid != os.getpid():
@@ -730,6 +731,7 @@ def hand_over(root: str, batch: SlurmJob) -> None:
         for target in targets_of(root):
             locks.hand_over_locks(target, new_owner)
         write_owner(f"{root}/{OWNER_NAME}", new_owner)
+        drop_lease(f"{root}/{OWNER_NAME}")
 
 
 # ----------------------------------------------------------------------------- dead jobs

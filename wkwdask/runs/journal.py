@@ -77,7 +77,7 @@ def open_next(
         return max((n for n, _ in numbered(store, prefix, SUFFIX)), default=-1) + 1
 
     if store.can.compares:
-        return LineObjects(store, lambda n: f"{prefix}{n}{SUFFIX}", number or 0, free_number)
+        return LineObjects(store, lambda n: f"{prefix}{n}{SUFFIX}", number or 0, free_number, step)
     number = free_number() if number is None else number
     while True:
         try:

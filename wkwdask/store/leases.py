@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from wkwdask.model.store import Store
 
 TTL_SECONDS = 120.0
+HANDED_SECONDS = 30 * 24 * 3600.0
+"""Age at which a lease that was handed to a SLURM job is over, where SLURM cannot be asked: nobody
+renews it while the job waits in the queue."""
 _RENEWED_AFTER_SECONDS = TTL_SECONDS / 4
 _MARGIN_SECONDS = 2.0  # servers state whole seconds
 _MAX_NBYTES = 1 << 24
@@ -238,19 +241,21 @@ def end_lease(path: str) -> None:
 
 
 def drop_lease(path: str) -> None:
-    """Stop renewing a lease whose job has ended; its object is deleted with the job."""
+    """Stop renewing a lease whose object is deleted, or handed to another owner."""
     _held.pop(path, None)
 
 
-def is_over(path: str) -> bool:
-    """Check whether a lease is absent, was given back, or was not renewed for long."""
+def is_over(path: str, *, is_handed: bool) -> bool:
+    """Check whether a lease is absent, was given back, or was not renewed for long: longer if it
+    was handed to a SLURM job."""
     if path in _held:
         return False
     record = read_lease(path)
     if record is None or record.get("ended") is True:
         return True
     age = _age_seconds(path)
-    return age is None or age > TTL_SECONDS + _MARGIN_SECONDS
+    ttl_seconds = HANDED_SECONDS if is_handed else TTL_SECONDS
+    return age is None or age > ttl_seconds + _MARGIN_SECONDS
 
 
 def _age_seconds(path: str) -> float | None:

@@ -39,7 +39,7 @@ from wkwdask.store.paths import (
     is_on_disk,
     split,
 )
-from wkwdask.store.slurm import SlurmJob
+from wkwdask.store.slurm import SlurmJob, controller
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ class Owner:
     """Unique name of the job."""
     command: str
     host: str
+    """Machine of the process; the controller of a SLURM job that is the owner itself."""
     boot: str
     """Boot id of the machine."""
     pid: int
@@ -105,7 +106,13 @@ class Owner:
     def handed_to(self, batch: SlurmJob) -> Owner:
         """Return a SLURM job, which may be pending, as the owner of the same job."""
         return replace(
-            self, host="", boot="", pid=0, process_start="", namespace="", batch=str(batch)
+            self,
+            host=controller(),
+            boot="",
+            pid=0,
+            process_start="",
+            namespace="",
+            batch=str(batch),
         )
 
     def to_json(self, folder: str) -> dict[str, Any]:
@@ -168,8 +175,8 @@ class Owner:
 
     def is_gone(self) -> bool:
         """Check whether the owner is known to have ended. Only SLURM knows about processes on other
-        machines or in other containers."""
-        if self.lease and is_over(self.lease):
+        machines or in other containers, and leases about jobs in buckets."""
+        if self.lease and is_over(self.lease, is_handed=self.pid == 0):
             return True
         # In doubt, the owner counts as alive: taking the lock of a living job corrupts the mag,
         # while a lock kept too long only has to be removed by hand. A process whose start time is
@@ -179,7 +186,7 @@ class Owner:
                 self.process_start,
                 _ALIVE,
             )
-        return not self.lease and self._batch_is_gone()
+        return self._batch_is_gone()
 
     def _can_be_seen(self) -> bool:
         """Check whether this process can observe the owner: both run, or ran, on one machine and in
@@ -203,7 +210,8 @@ class Owner:
             # This process belongs to the SLURM job that owns the lock. It takes over from the job
             # itself, or from the start of the job before a requeue.
             return self.pid == 0 or batch.restarts != own_job.restarts
-        return batch.is_over()
+        # clusters of several places, which may have equal names, write into one bucket
+        return (not self.lease or self.host == controller()) and batch.is_over()
 
     def __str__(self) -> str:
         batch = SlurmJob.parse(self.batch)
@@ -533,7 +541,8 @@ def hand_over_locks(target: str, owner: Owner) -> None:
     :func:`guarded`."""
     for lock in locks_of(target):
         if lock.owner.job == owner.job:
-            publish_bytes(lock.path, _format_lock(owner, lock.path, lock.region))
+            data = _format_lock(owner, lock.path, lock.region)
+            store_at(dirname(target)).put(basename(lock.path), data, lock.state or Expected.ANY)
 
 
 def release_locks_of(job: str, targets: Iterable[str]) -> None:

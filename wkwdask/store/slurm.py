@@ -107,6 +107,11 @@ def cluster_name() -> str:
     return _setting("ClusterName")
 
 
+def controller() -> str:
+    """Name of the controller of the cluster of this machine; empty without one."""
+    return _setting(r"SlurmctldHost\[0\]")
+
+
 def max_array_size() -> int:
     """Return the largest number of elements in a job array."""
     value = _setting("MaxArraySize")
@@ -274,6 +279,7 @@ def _setting(name: str) -> str:
 
 
 def _field(text: str, name: str) -> str:
+    """Return the value of a pattern for a name; empty if there is none."""
     match = re.search(rf"(?:^|\s){name}\s*=\s*(\S+)", text)
     return match[1] if match is not None else ""
 

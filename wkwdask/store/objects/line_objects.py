@@ -30,14 +30,16 @@ class LineObjects:
         name_of: Callable[[int], str],
         number: int,
         free_number: Callable[[], int],
+        step: Callable[[], int],
     ) -> None:
-        """Begin with a number, or after the last one of this process; after those that
+        """Begin with a number, or after the last one of this process; a ``step`` after those that
         ``free_number`` lists if it is taken."""
         self._store = store
         self._name_of = name_of
         self._first = store.path_of(name_of(number))
         self._number = _next_numbers.get(self._first) or number
         self._free_number = free_number
+        self._step = step
         self._lines: list[bytes] = []
         self._since = time.monotonic()
         self._lock = threading.Lock()
@@ -63,7 +65,7 @@ class LineObjects:
                     self._number += 1
                     _next_numbers.put(self._first, self._number)
                 except Conflict:
-                    self._number = max(self._number + 1, self._free_number())
+                    self._number = max(self._number, self._free_number() - 1) + self._step()
             self._lines.clear()
             self._since = time.monotonic()
 

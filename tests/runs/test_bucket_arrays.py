@@ -1,0 +1,136 @@
+"""Job arrays that write into a bucket: the lease belongs to the job after the array until that one
+takes it over, or SLURM says that it has ended."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from unittest import mock
+
+import dask
+import pytest
+from cli.test_submit import in_slurm, sbatch_calls  # noqa: F401 (a fixture)
+from faults.drivers import regions_of
+from runs.test_bucket_jobs import IMAGE, is_equal, levels, records, save
+from support.bucket_faults import faulty_bucket
+from support.commands import run_here
+from support.inside import last_jobs_of, shared_memory, submitted_to
+
+import wkwdask
+from wkwdask.errors import LockedError
+from wkwdask.formats.record_paths import OWNER_NAME
+from wkwdask.graphs import job_array
+from wkwdask.runs.journal import keys_of, read_journal
+from wkwdask.store import leases
+from wkwdask.store.locks import Owner, read_owner, write_owner
+
+KINDS = ["precomputed", "wkw", pytest.param("ngff", marks=pytest.mark.needs("zarr"))]
+ARRAY = ("--cluster", "slurm-array", "--elements", "2")
+_NOBODY = '#!/bin/sh\necho "slurm_load_jobs error: Invalid job id specified" >&2\nexit 1\n'
+
+
+@pytest.fixture
+def commands(sbatch_calls):  # noqa: F811
+    """Commands of the submitted jobs, which write into a bucket in memory."""
+    found = []
+    with (
+        faulty_bucket(),
+        dask.config.set(scheduler="synchronous"),
+        submitted_to(found),
+        shared_memory(),
+        regions_of(16),
+    ):
+        yield found
+
+
+@pytest.fixture
+def slurm_forgets(tmp_path):
+    """Let SLURM know none of the jobs from now on."""
+    return lambda: (tmp_path / "programs" / "scontrol").write_text(_NOBODY)
+
+
+def submit(kind):
+    result = run_here("submit", "pyramid", IMAGE[kind], *ARRAY)
+    assert result.returncode == 0, result.output
+
+
+def run_elements(monkeypatch, command, numbers=(0, 1)):
+    for number in numbers:
+        result = in_slurm(monkeypatch, 1, 0, command, number)
+        assert result.returncode == 0, result.output
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_elements_write_what_one_process_writes(commands, monkeypatch, kind):
+    """While the jobs wait, nobody renews the lease, and yet nobody takes it over."""
+    save(kind)
+    submit(kind)
+    assert not leases._held
+    with pytest.raises(LockedError, match="SLURM job 2"):
+        wkwdask.build_pyramid(IMAGE[kind])
+    element, finish = commands
+    run_elements(monkeypatch, element, [0])
+    first = len(set(keys_of(read_journal(element[-2]))))
+    run_elements(monkeypatch, element, [1])
+    assert 0 < first < len(set(keys_of(read_journal(element[-2]))))
+    result = in_slurm(monkeypatch, 2, 0, finish)
+    assert result.returncode == 0, result.output
+    found = levels(kind)
+    assert len(found) > 1
+    assert not records()
+    wkwdask.build_pyramid(IMAGE[kind], existing="overwrite")
+    assert is_equal(levels(kind), found)
+
+
+def test_arrays_follow_until_all_tasks_are_done(commands, monkeypatch):
+    """The second element of each array is lost, and the job after it has time for one task."""
+    save("precomputed")
+    with last_jobs_of(1):
+        submit("precomputed")
+        for number in range(0, 20, 2):
+            run_elements(monkeypatch, commands[number], [0])
+            last = in_slurm(monkeypatch, number + 2, 0, commands[number + 1])
+            assert last.returncode == 0, last.output
+            if len(commands) == number + 2:
+                break
+    assert len(commands) > 2
+    assert len(levels("precomputed")) > 1
+    assert not records()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_call_resumes_when_slurm_has_ended_the_jobs(
+    commands, monkeypatch, slurm_forgets, kind
+):
+    save(kind)
+    submit(kind)
+    run_elements(monkeypatch, commands[0], [0])
+    slurm_forgets()
+    report = wkwdask.build_pyramid(IMAGE[kind])
+    assert "had been finished before" in str(report)
+    assert len(levels(kind)) > 1
+    assert not records()
+
+
+def test_an_element_stops_when_its_job_was_taken_over(commands, monkeypatch, slurm_forgets):
+    save("precomputed")
+    submit("precomputed")
+    root = commands[0][-2]
+    slurm_forgets()
+    lease = f"{root}/{OWNER_NAME}"
+    write_owner(lease, replace(Owner.this_process("another", read_owner(lease).job), lease=lease))
+    run_elements(monkeypatch, commands[0])
+    assert not list(read_journal(root))
+
+
+def test_a_submission_that_failed_leaves_no_tasks_for_the_next_one(commands, monkeypatch):
+    """Objects of tasks are written once, and the second submission has other ones."""
+    save("precomputed")
+    no_answer = mock.patch.object(job_array, "write_batch", side_effect=OSError("no answer"))
+    with no_answer, regions_of(32):
+        assert run_here("submit", "pyramid", IMAGE["precomputed"], *ARRAY).returncode
+    commands.clear()
+    submit("precomputed")
+    run_elements(monkeypatch, commands[0])
+    assert in_slurm(monkeypatch, 2, 0, commands[1]).returncode == 0
+    assert len(levels("precomputed")) > 1
+    assert not records()
