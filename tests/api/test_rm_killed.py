@@ -1,6 +1,8 @@
 """Removals of mags that are killed: the same call completes them, in every format, and removes
 nothing else."""
 
+import contextlib
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -8,6 +10,7 @@ from pathlib import Path
 import dask
 import numpy as np
 import pytest
+from faults.trees import leftovers
 from hypothesis import settings
 from support.file_events import counting
 
@@ -141,3 +144,33 @@ def test_another_call_is_no_continuation(start, tmp_path):
     ]
     with pytest.raises(wkwdask.MissingError, match="no mag 8"):
         wkwdask.rm(url, mags=["8"])
+
+
+@pytest.mark.parametrize("kind", VOLUMES)
+@pytest.mark.parametrize("mags", [None, ["4"]])
+def test_the_same_call_completes_a_removal_that_could_not_sync(
+    start, tmp_path, monkeypatch, kind, mags
+):
+    """Each folder in turn cannot be synced; after that nothing of the job is left."""
+    prefix, _ = VOLUMES[kind]
+    url = f"{prefix}{tmp_path}/{kind}{'/em' if kind == 'wkw' else ''}"
+    is_done, fails_at = False, 0
+    while not is_done:
+        fails_at += 1
+        shutil.rmtree(tmp_path / kind, ignore_errors=True)
+        shutil.copytree(start / kind, tmp_path / kind)
+        calls = iter(range(1, 1000))
+
+        def fsync(_, calls=calls, fails_at=fails_at):
+            if next(calls) == fails_at:
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+        monkeypatch.setattr(os, "fsync", fsync)
+        with contextlib.suppress(OSError):
+            wkwdask.rm(url, mags=mags)
+            is_done = True
+        monkeypatch.setattr(os, "fsync", lambda _: None)
+        with contextlib.suppress(wkwdask.MissingError):
+            wkwdask.rm(url, mags=mags)
+        assert not [name for name in leftovers(tmp_path) if "wkwdask-job" in name]
+    assert fails_at > 5

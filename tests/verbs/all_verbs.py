@@ -792,7 +792,7 @@ def diff(bench):
     bench.form.save(changed, other, bench.case.offset)
     assert wkwdask.diff(bench.image, bench.image).equal
     found = wkwdask.diff(bench.image, other)
-    assert found.voxels_different == 1
+    assert found.volumes[0].voxels_different == 1
     assert [(one.voxel, one.first, one.second) for one in found.volumes[0].listed] == [
         (bench.case.offset, bench.case.array[0, 0, 0, 0], changed[0, 0, 0, 0])
     ]

@@ -15,7 +15,7 @@ from wkwdask.errors import FormatError, MissingError, ResumeError, UnsupportedEr
 from wkwdask.formats.container import container_of
 from wkwdask.formats.edits import lists_places
 from wkwdask.formats.opening import format_of_documents
-from wkwdask.formats.record_paths import dataset_around
+from wkwdask.formats.record_paths import dataset_around, job_folders
 from wkwdask.formats.registry import (
     default_format,
     formats,
@@ -407,12 +407,18 @@ def _ended_images(
 def _is_unfinished(path: str, interrupted: Sequence[InterruptedRemoval]) -> bool:
     """Return whether a killed removal below a folder may have dropped the levels from the documents
     already: it is completed, and nothing else is left to remove."""
-    real = join(store_at(dirname(path)).real(), basename(path))
+    places = path, join(store_at(dirname(path)).real(), basename(path))
     return any(
-        is_below(folder, outer)
+        is_below(folder, place)
         for removal in interrupted
         for folder in removal.targets
-        for outer in (path, real)
+        for place in places
+    ) or any(
+        # of its records only that of the owner was left
+        is_below(removal.image, place) or is_below(place, removal.image)
+        for removal in interrupted
+        if not removal.targets
+        for place in places
     )
 
 
@@ -449,7 +455,8 @@ def _job_parents(its_format: ArrayFormat, path: str) -> list[str]:
     """Return the folders in which jobs that remove levels of a path work."""
     store, folders = store_at(path), [dirname(path), path]
     if store.is_folder() and its_format.level_folders.is_level(path):
-        return folders[:1]
+        # a group of N5 whose levels are gone may look like a level
+        return folders if next(job_folders(path), None) is not None else folders[:1]
     with contextlib.suppress(OSError):
         inside = [
             entry.path
