@@ -128,6 +128,24 @@ def test_annotated_blocks_replace_blocks(dataset, tmp_path, options):
     wkwdask.build_pyramid(tmp_path / "merged", "seg", mags=["2"])
 
 
+def test_into_a_layer_that_is_stored_as_zarr(dataset, tmp_path):
+    """Its group and the dataset list the mag."""
+    target = tmp_path / "target"
+    wkwdask.create_dataset(target, (11.24, 11.24, 28))
+    old = labels(SHAPE, 0, 9, seed=5).astype(np.uint32)
+    wkwdask.save(old, f"zarr://{target}/seg", voxel_size=(11.24, 11.24, 28))
+    entry = {**layer_of(dataset, "seg"), "dataFormat": "zarr3"}
+    entry["mags"] = [{"mag": [1, 1, 1], "path": "./seg/1"}]
+    edit(target, lambda document: document.update({"dataLayers": [entry]}))
+    path = write_annotation(tmp_path / "annotation.zip", {"1": INSIDE})
+    wkwdask.merge(dataset, path, target, existing="overwrite", verify=True)
+    expected = put(whole(dataset), INSIDE)
+    np.testing.assert_array_equal(whole(target), expected)
+    stored = wkwdask.read(f"zarr://{target}/seg", ((0, 0, 0), SHAPE))[0]  # it ends on a shard
+    np.testing.assert_array_equal(stored, expected)
+    assert layer_of(target, "seg")["largestSegmentId"] == max(LARGEST, int(expected.max()))
+
+
 @pytest.mark.parametrize(
     ("form", "stored"),
     [

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import UnsupportedError
+from wkwdask.formats.edits import Edits
 from wkwdask.formats.webknossos.annotation import MergedVolume, find_mag, open_annotation
 from wkwdask.formats.webknossos.copies import DatasetCopies
 from wkwdask.formats.webknossos.dataset import dataset_of, locate
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.webknossos.target import MagTarget
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.image import Image
+    from wkwdask.model.metadata_edit import MetadataEdit
     from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.writing.target_image import LevelCopy
     from wkwdask.verbs.rechunk import Rechunk, RechunkOptions
@@ -171,7 +173,6 @@ def lay_out_merge(merge: Merge, options: RechunkOptions, existing: str, workers:
     levels = target.new_levels(
         [LevelSpec.like(volume, is_copy=True)], options.stored, source.cropped(merge.box)
     )
-    assert levels.edit is None or isinstance(levels.edit, LayerEdit)
     levels = replace(
         levels,
         edit=_edit(move, target, levels.edit, merge),
@@ -275,13 +276,16 @@ def _relabelled(
 
 
 def _edit(
-    move: LevelCopy, target: MagTarget, edit: LayerEdit | None, merge: Merge
-) -> LayerEdit | None:
+    move: LevelCopy, target: MagTarget, edit: MetadataEdit | None, merge: Merge
+) -> MetadataEdit | None:
     """Return the JSON edit: a new layer gets the attributes of the base, and the largest id is
     updated."""
+    if isinstance(edit, Edits):
+        *inner, outer = edit.edits  # the dataset comes after the documents of the layer
+        return Edits.of(*inner, _edit(move, target, outer, merge))
+    if not isinstance(edit, LayerEdit):
+        return edit
     record, box = dataset_of(move.image).record, merge.box
-    if edit is None:
-        return None
     attributes = {} if record is None else dict(record.attributes)
     if merge.largest is not None:
         attributes["largestSegmentId"] = format_segment_id(merge.largest)
