@@ -93,8 +93,8 @@ def _no_chunk_sizes(url: Url) -> ValueError:
 def _chosen(
     resolved: ResolvedUrl, choices: Sequence[Any], value: Any, refused: ValueError
 ) -> ResolvedUrl:
-    """Return the images that a choice of each gives for a value; ``refused`` is raised if an image
-    has no such choice."""
+    """Return the images with a value chosen in each; raises ``refused`` if an image has no such
+    choice."""
     if None in choices or not choices:
         raise refused
     images = [
@@ -256,7 +256,7 @@ def format_to_save(url: Url) -> ArrayFormat:
     found = format_of(url)
     if found is None or found.url_name.is_in(url):
         return found or named
-    # a killed job may have left the mag of a layer in its place before the JSON lists it
+    # a killed job may have published the mag of a layer that no JSON lists yet
     return found if layer_around(target_path(str(url))) is None else named
 
 

@@ -136,7 +136,7 @@ class Rechunk(Plan):
     stored: Volume
     """Stored source, which must not change until the end."""
     find_source: Callable[[], StoredArray] | None = None
-    """Finds a source that the result replaces, with the box of all its stored voxels as it is then;
+    """Finds a source that the result replaces, with the box of all its stored voxels at that time;
     None for a source that stays."""
     notes: tuple[Warning, ...] = ()
     """Warnings about the mag and its image."""

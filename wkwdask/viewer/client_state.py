@@ -47,7 +47,7 @@ def _dimensions(size: Lengths | None) -> JsonObject:
 
 
 def _entries(layers: Sequence[ShownLayer], shader: str | None) -> list[JsonObject]:
-    """Return the layers of a state, each with a name of its own."""
+    """Return the layers of a state, with distinct names."""
     order = sorted(range(len(layers)), key=lambda n: layers[n].is_segmentation)
     with_meshes = [n for n, layer in enumerate(layers) if layer.meshes is not None]
     meshes = {n: len(layers) + k for k, n in enumerate(with_meshes)}

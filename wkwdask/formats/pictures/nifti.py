@@ -60,7 +60,7 @@ def _check_stored(
     dtype: np.dtype[Any],
     scaling: tuple[float, float],
 ) -> None:
-    """Raise an error for values that are not read as they are stored."""
+    """Raise an error for values that need more than a copy of the stored ones."""
     if dtype.kind not in "iuf" or dtype.itemsize > 8:
         raise UnsupportedError(f"{path}: expected integers or floats, found {dtype}")
     if not shape or min(shape) < 1 or offset < 0:
