@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -291,6 +292,19 @@ def test_scales_are_sharded_unless_the_call_says_otherwise(bucket):
         info = json.loads(store_at(f"{bucket}/{name}").read_document("info", 1 << 20))
         assert [("sharding" in scale) for scale in info["scales"]] == [is_sharded] * 3
         np.testing.assert_array_equal(wkwdask.read(url, mag=1), VOXELS)
+
+
+@pytest.mark.needs("zarr")
+def test_shards_of_zarr_are_smaller_than_on_a_disk(bucket, tmp_path):
+    """One request stores a shard from memory."""
+    shapes = []
+    for folder in (bucket, str(tmp_path)):
+        url = f"{folder}/large.ome.zarr"
+        wkwdask.create(url, ((0, 0, 0), (2048,) * 3), "uint8", voxel_size=(4, 4, 8))
+        (image,) = find(url).layers
+        (document,) = store_at(image.levels[0].folder).read_whole(["zarr.json"], 1 << 20)
+        shapes.append(json.loads(document)["chunk_grid"]["configuration"]["chunk_shape"])
+    assert [math.prod(shape) >> 20 for shape in shapes] == [256, 512]
 
 
 def test_conditions_are_honoured(bucket):

@@ -19,24 +19,28 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
 
 
-_SHARD_NBYTES = 512 << 20
+SHARD_NBYTES = 512 << 20
+BUCKET_SHARD_NBYTES = 256 << 20
+"""Size of a shard in a bucket, which one put stores from memory."""
 
 
 def default_chunks_per_shard(
-    size: Sequence[int], chunk_shape: Vec3, voxel_nbytes: int, *, is_sharded: bool
+    size: Sequence[int], chunk_shape: Vec3, voxel_nbytes: int, shard_nbytes: int | None
 ) -> Vec3:
-    """Choose the number of chunks along x, y, z in a shard, or, without sharding, in a group of
-    files that one task writes.
+    """Choose the number of chunks along x, y, z in a shard of at most ``shard_nbytes`` before
+    compression or, if it is None, in a group of files that one task writes.
 
     Examples
     --------
-    >>> default_chunks_per_shard((5000, 5000, 100), (64, 64, 64), 1, is_sharded=True)
+    >>> default_chunks_per_shard((5000, 5000, 100), (64, 64, 64), 1, SHARD_NBYTES)
     (32, 32, 2)
     """
-    most = _SHARD_NBYTES if is_sharded else _GROUP_NBYTES
+    most = _GROUP_NBYTES if shard_nbytes is None else shard_nbytes
     cells = [1, 1, 1]
     nbytes = chunk_shape[0] * chunk_shape[1] * chunk_shape[2] * voxel_nbytes
-    while 2 * nbytes <= most and (is_sharded or cells[0] * cells[1] * cells[2] < _GROUP_CHUNKS):
+    while 2 * nbytes <= most and (
+        shard_nbytes is not None or cells[0] * cells[1] * cells[2] < _GROUP_CHUNKS
+    ):
         axes = [axis for axis in range(3) if cells[axis] * chunk_shape[axis] < size[axis]]
         if not axes:
             break

@@ -41,7 +41,7 @@ from wkwdask.model.placement import plain_name
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.voxel_type import guess_category
 from wkwdask.model.writing.target_image import NewLevels, TargetFolder, storage_text
-from wkwdask.plans.chunks import chunks_per_shard
+from wkwdask.plans.chunks import BUCKET_SHARD_NBYTES, chunks_per_shard
 from wkwdask.store import by_path
 from wkwdask.store.paths import is_bucket, stated_path, target_path
 from wkwdask.store.store import open_store, store_at
@@ -59,8 +59,6 @@ if TYPE_CHECKING:
 # `type` in `info` of each layer category
 VOLUME_TYPES = {"color": "image", "segmentation": "segmentation"}
 _BLOCK_SIZE = (8, 8, 8)
-BUCKET_SHARD_NBYTES = 256 << 20
-"""Largest size of a chosen shard in a bucket, before compression: one request writes it whole."""
 _QUALITIES = {"jpeg": "jpeg_quality", "jxl": "jxl_quality"}
 
 

@@ -20,7 +20,13 @@ from wkwdask.formats.zarr.ngff import zarr_format_of
 from wkwdask.model.codec import LZ4_BLOCK
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.writing.target_image import storage_text
-from wkwdask.plans.chunks import chunks_per_shard, default_chunks_per_shard
+from wkwdask.plans.chunks import (
+    BUCKET_SHARD_NBYTES,
+    SHARD_NBYTES,
+    chunks_per_shard,
+    default_chunks_per_shard,
+)
+from wkwdask.store.paths import is_bucket
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -152,12 +158,18 @@ def blosc_of(like: Volume | None) -> tuple[str, int]:
     ) or BLOSC
 
 
+def largest_shard_nbytes(folder: str) -> int:
+    """Return the largest size before compression that a shard has by default."""
+    return BUCKET_SHARD_NBYTES if is_bucket(folder) else SHARD_NBYTES
+
+
 def choose_encoding(
     spec: LevelSpec,
     options: ZarrOptions,
     version: str,
     axes: str,
     *,
+    folder: str,
     is_label: bool,
     size: Vec3 | None = None,
 ) -> ArrayEncoding:
@@ -178,7 +190,10 @@ def choose_encoding(
         is_sharded = False
     if isinstance(stored.shard_shape, bool):
         cells = default_chunks_per_shard(
-            size or spec.box.size, stored.chunk_shape, spec.voxel_nbytes, is_sharded=is_sharded
+            size or spec.box.size,
+            stored.chunk_shape,
+            spec.voxel_nbytes,
+            largest_shard_nbytes(folder) if is_sharded else None,
         )
     else:
         cells = chunks_per_shard(stored.shard_shape, stored.chunk_shape)

@@ -27,6 +27,7 @@ from wkwdask.formats.zarr.encoding import (
     compressor_v2,
     compressor_v3,
     describe,
+    largest_shard_nbytes,
 )
 from wkwdask.formats.zarr.layer import read_node
 from wkwdask.formats.zarr.ngff import ImageAxes, multiscale, pyramid_level
@@ -211,7 +212,9 @@ def _shard_shape(
     if not given:
         return None
     cells = (
-        default_chunks_per_shard(spec.box.size, chunk, spec.voxel_nbytes, is_sharded=True)
+        default_chunks_per_shard(
+            spec.box.size, chunk, spec.voxel_nbytes, largest_shard_nbytes(folder)
+        )
         if given is True
         else chunks_per_shard(given, chunk)
     )

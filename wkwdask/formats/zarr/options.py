@@ -38,7 +38,7 @@ class ZarrOptions(StorageOptions):
     shard_shape: Vec3 | bool | None = shape(
         (
             "A shard [voxels], whole chunks along each axis; {auto} chooses one of at most 512 MiB "
-            "before compression, {none} makes each chunk a file."
+            "before compression (256 MiB in a bucket), {none} makes each chunk a file."
         ),
         True,
         "{auto}",

@@ -131,7 +131,9 @@ class NgffTarget(TargetFolder):
         is_label = (
             self.destination.category or guess_category(dtype, first.num_channels)
         ) == "segmentation"
-        encoded = partial(_encoding, options=options, version=version, is_label=is_label)
+        encoded = partial(
+            _encoding, options=options, version=version, folder=self.folder, is_label=is_label
+        )
         together = sorted(
             self.destination.levels or specs,
             key=lambda spec: (spec.box.mag.maximum, spec.box.mag.factors),
@@ -580,6 +582,7 @@ class ArrayTarget(TargetFolder):
             with_defaults_from(options, like),
             version,
             like.codec.axes,
+            folder=self.folder,
             is_label=False,
             size=extent.size,
         )
@@ -618,13 +621,16 @@ def _encoding(
     *,
     options: ZarrOptions,
     version: str,
+    folder: str,
     is_label: bool,
 ) -> ArrayEncoding:
     """Return the encoding of a new array; ``like`` is an array whose storage is used for options
     that are not given, ``size`` that of the array."""
     blosc = blosc_of(like) if options.compression is None else BLOSC
     filled = with_defaults_from(options, like)
-    chosen = choose_encoding(spec, filled, version, axes, is_label=is_label, size=size)
+    chosen = choose_encoding(
+        spec, filled, version, axes, folder=folder, is_label=is_label, size=size
+    )
     return spliced_encoding(spec, filled, version, axes) or replace(chosen, blosc=blosc)
 
 
