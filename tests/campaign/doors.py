@@ -1,8 +1,7 @@
 """Doors of the package: each parser and decoder, as a function of the bytes of a stranger.
 
-Whatever the bytes are, a door returns, or raises one of its errors. The doors of compiled loops
-run twice: as Python, where a wrong index is an error and coverage is seen, and as machine code, in
-front of a page that may not be touched.
+The doors of compiled loops run twice: as Python, where a wrong index is an error and coverage is
+seen, and as machine code, in front of a page that may not be touched.
 """
 
 from __future__ import annotations
@@ -11,12 +10,8 @@ import contextlib
 import ctypes
 import itertools
 import mmap
-import os
-import tempfile
 from collections import deque
-from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,8 +24,6 @@ from wkwdask.formats.precomputed.chunk import PrecomputedCodec
 from wkwdask.formats.precomputed.compressed_segmentation import BlockShapes
 from wkwdask.formats.precomputed.info import parse_info
 from wkwdask.formats.precomputed.sharding import parse_minishard_index
-from wkwdask.formats.publication import read_publication
-from wkwdask.formats.record_paths import RecordPaths
 from wkwdask.formats.webknossos.annotation import read_nodes
 from wkwdask.formats.webknossos.datasource import parse_datasource
 from wkwdask.formats.wkw import file as wkw_file
@@ -44,45 +37,22 @@ from wkwdask.kernels.blocks import batch, batch_python, boxes, checks, read
 from wkwdask.kernels.blocks.layout import LZ4, SIZE, START, Z
 from wkwdask.kernels.codecs import blosc_frames, blosc_layout
 from wkwdask.model.states import parse_file_record
-from wkwdask.runs import batch_file, job_records, journal, progress
-from wkwdask.store import locks, records, zip_directory
+from wkwdask.store import zip_directory
 from wkwdask.store.slurm import SlurmJob
 from wkwdask.verbs.manifest import parse_manifest
 from wkwdask.viewer.server import parse_range
 
+from .door import BY_MACHINE, Door, door_of_file, in_file
+from .library_doors import LIBRARIES
+from .record_doors import RECORDS
+
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
-CORPUS = Path(__file__).with_name("corpus")
-_MEMORY = Path("/dev/shm")
 _FILE = "stranger"
 """Name of the bytes in errors."""
 _CUBE = (8, 8, 8)
-_BY_MACHINE = ", machine code"
-
-
-@dataclass(frozen=True)
-class Door:
-    """A parser or decoder."""
-
-    name: str
-    use: Callable[[bytes], Any]
-    kind: str = "document"
-    """``document``, ``file`` (documents that are opened as files), ``decoder`` (compiled loops as
-    Python), or ``machine code``."""
-    errors: tuple[type[Exception], ...] = (WkwDaskError,)
-    """What it may raise."""
-    needs: tuple[str, ...] = ()
-    """Packages without which it decodes nothing."""
-
-    @property
-    def samples(self) -> list[Path]:
-        """Files of the corpus."""
-        folder = CORPUS / self.name.removesuffix(_BY_MACHINE).replace(" ", "-")
-        return sorted(folder.glob("*"))
-
-    def __str__(self) -> str:
-        return self.name
 
 
 # ------------------------------------------------------------------------------------------------
@@ -147,35 +117,6 @@ def _text(parse: Callable[[str], Any]) -> Callable[[bytes], Any]:
     return lambda data: parse(data.decode(errors="surrogateescape"))
 
 
-@cache
-def _folder() -> Path:
-    """Return a folder of this process in memory."""
-    return Path(tempfile.mkdtemp(dir=_MEMORY if _MEMORY.is_dir() else None))
-
-
-_ticks = itertools.count(1)
-
-
-def _in_file(name: str, use: Callable[[Path], Any], **others: bytes) -> Callable[[bytes], Any]:
-    """Return a function that uses a folder with the bytes in a file of it."""
-    made = []
-
-    def use_file(data: bytes) -> None:
-        if not made:
-            top = Path(tempfile.mkdtemp(dir=_folder()))
-            for path, content in {name: b"", **others}.items():
-                (top / path).parent.mkdir(parents=True, exist_ok=True)
-                (top / path).write_bytes(content)
-            made.append(top)
-        path = made[0] / name
-        path.write_bytes(data)
-        time = next(_ticks) * 10**9  # so that nothing is believed that was kept of the last bytes
-        os.utime(path, ns=(time, time))
-        use(made[0])
-
-    return use_file
-
-
 def _open_all(url: str) -> None:
     """Open all levels that a URL leads to."""
     for image in opening.find(url).layers:
@@ -197,18 +138,6 @@ _N5_LEVEL = (
 
 def _levels_of(prefix: str, name: str = "") -> Callable[[Path], None]:
     return lambda folder: _open_all(f"{prefix}{folder}{name}")
-
-
-def _lines(folder: Path) -> None:
-    entries = journal.entries_of(journal.read_journal(str(folder)))
-    for entry in entries.values():
-        journal.stored_nbytes(entry)
-    list(journal.receipts_of(journal.read_journal(str(folder)), ()))
-
-
-def _provenance(folder: Path) -> None:
-    records.read_creation_settings(str(folder), Mag.parse(2))
-    records.read_box(str(folder), Mag.parse(1))
 
 
 def _mapping(folder: Path) -> None:
@@ -236,38 +165,18 @@ _DOCUMENTS = (
 )
 
 
-def _door_of_file(name: str, file: str, use: Callable[[Path], Any], **others: bytes) -> Door:
-    return Door(name, _in_file(file, use, **others), "file", (WkwDaskError, OSError))
-
-
-def _door_of_record(name: str, file: str, use: Callable[[str], Any]) -> Door:
-    folder = ".wkwdask-job-1"
-    return _door_of_file(name, f"{folder}/{file}", lambda top: use(f"{top}/{folder}"))
-
-
 _FILES = (
     Door("Zarr shard index", _shard_index, "file", needs=("zarr",)),
-    replace(_door_of_file("Zarr array", "zarr.json", _levels_of("zarr://")), needs=("zarr",)),
-    _door_of_file("Zarr 2 array", ".zarray", _levels_of("zarr://")),
-    _door_of_file("OME-NGFF", "zarr.json", _levels_of("zarr://"), **{"1/zarr.json": _ARRAY}),
-    _door_of_file("N5 dataset", "attributes.json", _levels_of("n5://")),
-    _door_of_file(
+    door_of_file("Zarr array", "zarr.json", _levels_of("zarr://"), "zarr"),
+    door_of_file("Zarr 2 array", ".zarray", _levels_of("zarr://")),
+    door_of_file("OME-NGFF", "zarr.json", _levels_of("zarr://"), **{"1/zarr.json": _ARRAY}),
+    door_of_file("N5 dataset", "attributes.json", _levels_of("n5://")),
+    door_of_file(
         "N5 group", "attributes.json", _levels_of("n5://"), **{"s0/attributes.json": _N5_LEVEL}
     ),
-    _door_of_file("ozx", "image.ozx", _levels_of("", "/image.ozx")),
-    _door_of_file("provenance", records.PROVENANCE_NAME, _provenance),
-    _door_of_record("plan of a job", "plan.json", job_records.read_plan),
-    _door_of_record(
-        "publication", "publish.json", lambda root: read_publication(RecordPaths(root))
-    ),
-    _door_of_record("batch", "batch.json", batch_file.read_batch),
-    _door_of_file("journal", "journal-0.jsonl", _lines),
-    _door_of_file(
-        "progress", "progress-0.jsonl", lambda folder: progress.read_progress(str(folder))
-    ),
-    _door_of_file("lock", ".1.wkwdask-lock", lambda folder: locks.locks_of(f"{folder}/1")),
-    _door_of_file("NML", "merger.nml", lambda folder: read_nodes(str(folder / "merger.nml"))),
-    _door_of_file("mapping", "ids.csv", _mapping),
+    door_of_file("ozx", "image.ozx", _levels_of("", "/image.ozx")),
+    door_of_file("NML", "merger.nml", lambda folder: read_nodes(str(folder / "merger.nml"))),
+    door_of_file("mapping", "ids.csv", _mapping),
 )
 
 # ------------------------------------------------------------------------------------------------
@@ -448,21 +357,15 @@ def _lz4_file(folder: Path) -> None:
 
 _MACHINE_CODE = (
     *(
-        Door(f"{door.name}{_BY_MACHINE}", door.use, "machine code", door.errors)
+        Door(f"{door.name}{BY_MACHINE}", door.use, "machine code", door.errors)
         for door in _DECODERS[:4]
     ),
     Door("LZ4 blocks", _lz4_blocks, "machine code"),
     Door("LZ4 boxes", _lz4_boxes, "machine code"),
-    Door("LZ4 file", _in_file("x0.wkw", _lz4_file), "machine code"),
+    Door("LZ4 file", in_file("x0.wkw", _lz4_file), "machine code"),
 )
 
-DOORS = {door.name: door for door in (*_DOCUMENTS, *_FILES, *_DECODERS, *_MACHINE_CODE)}
-
-
-def use(door: Door, data: bytes) -> bool:
-    """Use a door; return whether the bytes were accepted."""
-    try:
-        door.use(data)
-    except door.errors:
-        return False
-    return True
+DOORS = {
+    door.name: door
+    for door in (*_DOCUMENTS, *_FILES, *RECORDS, *LIBRARIES, *_DECODERS, *_MACHINE_CODE)
+}

@@ -23,7 +23,8 @@ with atheris.instrument_imports(
     # numba compiles no function that atheris has changed
     exclude=[] if os.environ.get("NUMBA_DISABLE_JIT") == "1" else ["wkwdask.kernels"],
 ):
-    from campaign import doors
+    from campaign.door import Door, use
+    from campaign.doors import DOORS
 
 from safety.memory_room import memory_room
 from safety.mutations import mutated
@@ -48,7 +49,7 @@ def _hangs(*_: Any) -> None:
 class Inputs:
     """What libFuzzer calls with each input."""
 
-    def __init__(self, door: doors.Door, log: Path) -> None:
+    def __init__(self, door: Door, log: Path) -> None:
         self._door, self._log = door, log
         self._places: set[tuple[str, str]] = set()
         self.runs = 0
@@ -57,7 +58,7 @@ class Inputs:
         self.runs += 1
         signal.setitimer(signal.ITIMER_VIRTUAL, _SECONDS)
         try:
-            doors.use(self._door, data)
+            use(self._door, data)
         except BaseException as error:
             self._record(error, data)
         finally:
@@ -90,7 +91,7 @@ def _mutate(data: bytes, max_nbytes: int, seed: int) -> bytes:
     return mutated(data, seed)[:max_nbytes]
 
 
-def _fuzz(door: doors.Door, folder: Path, runs: int, seconds: int, seed: int) -> None:
+def _fuzz(door: Door, folder: Path, runs: int, seconds: int, seed: int) -> None:
     """Fuzz a door in this process, which ends."""
     signal.signal(signal.SIGVTALRM, _hangs)
     new, inputs = folder / "new", Inputs(door, folder / "log")
@@ -99,10 +100,11 @@ def _fuzz(door: doors.Door, folder: Path, runs: int, seconds: int, seed: int) ->
     samples.mkdir()
     for path in door.samples:
         (samples / path.name).write_bytes(path.read_bytes())
-        doors.use(door, path.read_bytes())  # compiles kernels
+        use(door, path.read_bytes())  # compiles kernels
+    longest = max(_LARGEST_NBYTES, *(path.stat().st_size for path in door.samples))
     options = (
         f"-runs={runs}", f"-max_total_time={seconds}", f"-seed={seed}",
-        f"-max_len={_LARGEST_NBYTES}", f"-timeout={_WAIT_SECONDS}", "-rss_limit_mb=0",
+        f"-max_len={longest}", f"-timeout={_WAIT_SECONDS}", "-rss_limit_mb=0",
         "-print_final_stats=1", f"-artifact_prefix={folder}/ended-",
     )  # fmt: skip
     arguments = ["fuzz", *options, str(new), str(samples)]
@@ -121,7 +123,7 @@ def main(top: str, runs: str, seconds: str, seed: str) -> None:
             log = os.open(folder / "log", os.O_CREAT | os.O_WRONLY)
             os.dup2(log, 1)
             os.dup2(log, 2)
-            _fuzz(doors.DOORS[name], folder, number, int(seconds), int(seed))
+            _fuzz(DOORS[name], folder, number, int(seconds), int(seed))
             os._exit(0)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         print(json.dumps([name, code]), flush=True)

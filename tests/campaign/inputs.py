@@ -20,7 +20,14 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator
 
-_RUNS = {"document": 320_000, "file": 50_000, "decoder": 100_000, "machine code": 100_000}
+_RUNS = {
+    "document": 320_000,
+    "file": 50_000,
+    "library": 50_000,
+    "job": 10_000,
+    "decoder": 100_000,
+    "machine code": 100_000,
+}
 """Inputs of each door by its kind; 10 million for headers and documents."""
 _PART_OF_SAMPLE = 500
 _DOORS_OF_TASK = {"full": 8, "sample": len(DOORS)}
@@ -41,7 +48,7 @@ def input_tasks(options: argparse.Namespace) -> Iterator[tuple[str, Callable[[Pa
         runs = {
             name: _RUNS[door.kind] // parts[options.size]
             for name, door in DOORS.items()
-            if (door.kind == "machine code") == is_machine_code
+            if (door.kind == "machine code") == is_machine_code and all(map(find_spec, door.needs))
         }
         for number, names in enumerate(_batches(list(runs), _DOORS_OF_TASK[options.size])):
             name = f"{title}-{number}"

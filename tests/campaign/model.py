@@ -48,6 +48,7 @@ _STEPS_OF_EXAMPLE = 40
 _EXAMPLES_OF_TASK = 10
 _EDGE, _FILE = 32, 16
 """Length of an image and of its files [voxels]."""
+_SMALLEST_FILE = 8
 _VOXEL_SIZE = (4.0, 4.0, 4.0)
 _MAGS = ("1", "2", "4")
 _MOST_CALLS = 250
@@ -157,7 +158,7 @@ class Model(RuleBasedStateMachine):
             else:
                 known = [each for each in allowed if each is not None]
                 is_one = any(np.array_equal(array, each) for each in known)
-                assert is_one or (is_by_file and _is_of_files(array, known)), (
+                assert is_one or (is_by_file and _is_of_files(array, known, int(mag))), (
                     f"{url}: mag {mag} is a mixture"
                 )
         self._become(url, found)
@@ -501,13 +502,15 @@ def _same(first: State, second: State) -> bool:
     )
 
 
-def _is_of_files(array: np.ndarray, known: list[np.ndarray]) -> bool:
-    """Check whether each file of a mag is as in one of some arrays."""
+def _is_of_files(array: np.ndarray, known: list[np.ndarray], mag: int) -> bool:
+    """Check whether the part of a mag that is made from each file of mag 1 is as in one of some
+    arrays: a job beside one that writes files may read both."""
+    edge = _SMALLEST_FILE // mag
     return all(
         any(np.array_equal(array[part], each[part]) for each in known if each.shape == array.shape)
         for part in (
-            tuple(slice(n * 8, n * 8 + 8) for n in index)
-            for index in np.ndindex(*(-(-n // 8) for n in array.shape))
+            tuple(slice(n * edge, n * edge + edge) for n in index)
+            for index in np.ndindex(*(-(-n // edge) for n in array.shape))
         )
     )
 

@@ -286,6 +286,9 @@ def test_wrong_configurations(tmp_path, values, problems):
         ("a.yaml", "kind: local\nkind: scheduler\n", "duplicate key 'kind'"),
         ("a.yaml", "kind: [local\n", "not YAML"),
         ("a.yaml", "kind: local\n---\nkind: local\n", "found 2 YAML documents"),
+        ("a.yaml", f"kind: local\nworkers: 0x{'f' * 5000}\n", "found a number of 5002 digits"),
+        ("a.yaml", f"kind: 0x{'f' * 5000}\n", "found a number of 5002 digits"),
+        ("a.yaml", "kind: scheduler\naddress: a\ntimeout: ''\n", "timeout: found '', expected"),
         (
             "a.sbatch",
             "#!/bin/bash\necho\n",

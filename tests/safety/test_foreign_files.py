@@ -16,6 +16,8 @@ from support.annotations import write_annotation, write_annotations
 
 import wkwdask
 from wkwdask.errors import FormatError, UnsupportedError
+from wkwdask.formats.pictures import slices
+from wkwdask.ids.id_source import open_mapping
 
 VOXEL_SIZE = (4, 4, 35)
 
@@ -83,6 +85,7 @@ MAPPINGS = {
     "nested.npy": npy(b"(" * 9000),
     "negative.npy": npy(b"{'descr': '<u8', 'fortran_order': False, 'shape': (-4, -2)}") + bytes(64),
     "below.npy": saved(np.arange(3) - 2),
+    "pairs.npy": saved(np.array([[1, -2], [3, 4]])),
     "cut.hdf5": b"\x89HDF\r\n\x1a\n" + bytes(100),
     "encoding.nml": b'<?xml version="1.0" encoding="nobody"?><things/>',
     "place.nml": b'<things><thing><nodes><node x="1" y="2" z="'
@@ -105,6 +108,21 @@ def test_mappings(tmp_path, name):
     (tmp_path / name).write_bytes(MAPPINGS[name])
     with pytest.raises(FormatError, match=name.replace(".", r"\.")):
         wkwdask.remap(tmp_path / "ds" / "seg", tmp_path / "ds" / "mapped" / "1", tmp_path / name)
+
+
+@pytest.mark.needs("pyarrow")
+def test_a_parquet_mapping_has_no_more_rows_than_its_file_can_hold(tmp_path, monkeypatch):
+    """A run of equal ids takes a few bytes, however long it is."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    ids = pa.array(np.zeros(100_000, np.uint64))
+    parquet.write_table(pa.table({"old": ids, "new": ids}), tmp_path / "ids.parquet")
+    assert (tmp_path / "ids.parquet").stat().st_size < 10_000
+    monkeypatch.setattr(slices, "_SMALL_NBYTES", 0)
+    monkeypatch.setattr(slices, "_MAX_EXPANSION", 100)
+    with pytest.raises(FormatError, match=r"ids\.parquet claims 1600000 bytes of values"):
+        list(open_mapping(tmp_path / "ids.parquet").chunks())
 
 
 # ----------------------------------------------------------------------------- annotations

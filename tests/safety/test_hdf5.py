@@ -243,6 +243,64 @@ def test_agglomerate_files(tmp_path, folder):
         )
 
 
+# ----------------------------------------------------------------------------- claims
+
+
+def test_a_chunk_behind_several_compressors_is_refused(tmp_path, folder):
+    """Each of them returns a thousand times its input."""
+
+    def twice_deflated(file):
+        plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        plist.set_chunk(VOXELS.shape)
+        plist.set_shuffle()
+        for _ in range(2):
+            plist.set_deflate(9)
+        space = h5py.h5s.create_simple(VOXELS.shape)
+        data = h5py.h5d.create(file.id, b"data", h5py.h5t.NATIVE_UINT8, space, plist)
+        data.write(h5py.h5s.ALL, h5py.h5s.ALL, VOXELS)
+
+    source = write(folder, twice_deflated)
+    with pytest.raises(UnsupportedError, match=r"several HDF5 filters \(1, 1\)"):
+        converted(source, tmp_path)
+
+
+def test_a_chunk_that_no_file_of_that_size_can_hold_is_refused(tmp_path, folder):
+    def huge(file):
+        file.create_dataset("data", (1 << 10,) * 3, np.uint8, chunks=(1 << 10,) * 3)
+
+    with pytest.raises(CorruptError, match="a chunk claims 1073741824 bytes of values"):
+        converted(write(folder, huge), tmp_path)
+
+
+def test_agglomerates_that_no_file_of_that_size_can_hold_are_refused(tmp_path, folder):
+    wkwdask.to_wkw(VOXELS.astype(np.uint32), tmp_path / "ds/seg/1", voxel_size=(4, 4, 4))
+    with h5py.File(folder / "ids.hdf5", "w") as file:
+        file.create_dataset("segment_to_agglomerate", (1 << 40,), np.uint64, chunks=(1 << 16,))
+    with pytest.raises(CorruptError, match=r"ids\.hdf5 claims \d+ bytes"):
+        wkwdask.remap(tmp_path / "ds/seg", tmp_path / "ds/mapped/1", folder / "ids.hdf5")
+
+
+def test_axes_are_the_labels_or_scales_of_the_dimensions(tmp_path, folder):
+    def labelled(file):
+        file["data"] = VOXELS.transpose(1, 0, 2)
+        file["z"] = np.arange(VOXELS.shape[0])
+        file["z"].make_scale()
+        dims = file["data"].dims
+        dims[0].label, dims[2].label = "y", "x"
+        dims[1].attach_scale(file["z"])
+
+    np.testing.assert_array_equal(converted(write(folder, labelled), tmp_path), VOXELS)
+
+
+def test_an_attribute_of_very_many_values_names_no_axes(tmp_path, folder):
+    def many(file):
+        file["data"] = VOXELS
+        file["data"].attrs["DIMENSION_LABELS"] = [""] * 100
+
+    with pytest.raises(CorruptError, match="DIMENSION_LABELS: expected a few values"):
+        converted(write(folder, many), tmp_path)
+
+
 # ----------------------------------------------------------------------------- images and archives
 
 

@@ -25,6 +25,7 @@ from support.commands import COMMAND
 
 import wkwdask
 from wkwdask.errors import CorruptError, LockedError, MissingError
+from wkwdask.store import leases
 
 OPTIONS = {"block_len": 8, "file_len": 2, "compression": "lz4"}
 VOXELS = np.random.default_rng(0).integers(1, 200, (1, 32, 32, 32), dtype=np.uint8)
@@ -559,3 +560,19 @@ def test_the_job_after_an_array_runs_what_was_submitted(submitted, tmp_path):
     )
     CliRunner().invoke(COMMAND, ["batch-finish", str(root), again])
     assert (tmp_path / "dataset" / "color" / "1" / "header.wkw").exists()
+
+
+def test_a_lock_on_a_disk_leads_to_no_lease(tmp_path, monkeypatch):
+    """A lock that names an object somewhere asks nobody for it."""
+    asked = []
+    monkeypatch.setattr(leases, "_read", asked.append)
+    dataset = make_dataset(tmp_path / "ds")
+    lock = dataset / "color" / ".1.wkwdask-lock"
+    owner = ended_owner("X", folder=str(lock.parent), lease="memory://elsewhere/owner.json")
+    lock.write_text(json.dumps(owner))
+    with pytest.raises(LockedError, match="this lock cannot be read"):
+        write(dataset)
+    # what was copied from a bucket is dead
+    lock.write_text(json.dumps({**owner, "folder": "memory://bucket/color"}))
+    write(dataset)
+    assert asked == []

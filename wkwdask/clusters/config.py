@@ -29,7 +29,8 @@ CLASSES = (
     "MoabCluster",
     "HTCondorCluster",
 )
-_WALLTIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
+_WALLTIME = re.compile(r"(?:(\d{1,9})-)?(\d{1,9})(?::(\d{1,9}))?(?::(\d{1,9}))?")
+_MOST_DIGITS = 20  # of a number
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ def _reader(
         try:
             if is_right(value):
                 return convert(value)
-        except (ValueError, KeyError, OverflowError):
+        except (ArithmeticError, LookupError, TypeError, ValueError):
             pass
         raise ValueError(expected)
 
@@ -452,9 +453,9 @@ def _documents(text: str, path: Path) -> list[Any]:
 
 
 def _loader() -> Any:
-    """Return a YAML loader that rejects duplicate keys and aliases."""
+    """Return a YAML loader that rejects duplicate keys, aliases, and numbers of many digits."""
     # The default loader silently keeps the last of duplicate keys, and a few lines of nested
-    # aliases can expand to gigabytes.
+    # aliases can expand to gigabytes. Python does not print integers of thousands of digits.
     import yaml
 
     def mapping(reader: Any, node: Any) -> dict[Any, Any]:
@@ -466,6 +467,13 @@ def _loader() -> Any:
                     None, None, f"duplicate key {name!r}", node.start_mark
                 )
         return dict(pairs)
+
+    def integer(reader: Any, node: Any) -> Any:
+        if len(node.value) > _MOST_DIGITS:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"found a number of {len(node.value)} digits", node.start_mark
+            )
+        return reader.construct_yaml_int(node)
 
     def compose(reader: Any, parent: Any, index: Any) -> Any:
         if reader.check_event(yaml.AliasEvent):
@@ -480,6 +488,7 @@ def _loader() -> Any:
 
     loader = type("StrictLoader", (yaml.SafeLoader,), {"compose_node": compose})
     loader.add_constructor("tag:yaml.org,2002:map", mapping)  # type: ignore[attr-defined]
+    loader.add_constructor("tag:yaml.org,2002:int", integer)  # type: ignore[attr-defined]
     return loader
 
 

@@ -16,13 +16,14 @@ import numpy as np
 
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.formats.pictures.array_file import find_item, npy_ref, open_hdf5
+from wkwdask.formats.pictures.slices import check_plausible, file_stamp
 from wkwdask.ids.id_map import ROWS, IdMap, use_npy, write_pairs_sorted, write_values
 from wkwdask.ids.table_file import SUFFIXES as TABLE_SUFFIXES
 from wkwdask.ids.table_file import table_path, write_table
 from wkwdask.model.extras import import_extra
 from wkwdask.model.parsing import reading
 from wkwdask.store import by_path
-from wkwdask.store.paths import dirname, local_path, split, splitext
+from wkwdask.store.paths import abspath, dirname, local_path, split, splitext
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ AGGLOMERATE_DATASET = "segment_to_agglomerate"
 SUFFIXES = (".csv", ".parquet", ".npy", ".nml", *AGGLOMERATE_SUFFIXES)
 _MOST = 2**64 - 1
 _MOST_DIGITS = len(str(_MOST))
+_PAIR_NBYTES = 16
 _ENCODING = "utf-8-sig"  # some programs write a byte order mark
 
 
@@ -132,6 +134,11 @@ class _File:
     def describe(self, row: int) -> str:
         """Return the place of a row, for errors."""
         return f"{self.path}: row {row}"
+
+    def _check_plausible(self, nbytes: int, path: str | None = None) -> None:
+        """Raise CorruptError if the file, or another one that holds the ids, is too small for so
+        many bytes of ids."""
+        check_plausible(nbytes, file_stamp(abspath(path or self.path))[0], self.path)
 
     def write(self, folder: str) -> IdMap:
         return write_pairs_sorted(folder, self.chunks, self.describe)
@@ -246,6 +253,8 @@ class ParquetFile(_File):
                     "two: old and new ids"
                 )
             for batch in file.iter_batches(ROWS):
+                # runs of equal ids take a few bytes
+                self._check_plausible(_PAIR_NBYTES * (first + batch.num_rows - 1))
                 columns = [self._column(batch, name, first) for name in names]
                 yield first, columns[0], columns[1]
                 first += batch.num_rows
@@ -294,8 +303,11 @@ class NpyFile(_File):
         array, _ = self._opened()
         for first in range(0, len(array), ROWS):
             rows = np.array(array[first : first + ROWS])
-            what = f"{self.path}: rows {first + 1} to {first + len(rows)}"
-            yield first + 1, as_ids(rows[:, 0], what), as_ids(rows[:, 1], what)
+            with reading(self.path, "mapping"):
+                keys, values = (
+                    as_ids(rows[:, n], f"rows {first + 1} to {first + len(rows)}") for n in range(2)
+                )
+            yield first + 1, keys, values
 
     def write(self, folder: str) -> IdMap:
         """Write the table, or use the file in place."""
@@ -330,6 +342,8 @@ class AgglomerateFile(_File):
                     f"{self.path}: expected a list of integers {AGGLOMERATE_DATASET}, as in "
                     f"agglomerate files; the file contains {', '.join(file) or 'nothing'}"
                 )
+            if not (found.is_virtual or found.external):
+                self._check_plausible(found.nbytes, found.file.filename)
             return write_values(
                 folder,
                 (found[first : first + ROWS] for first in range(0, len(found), ROWS)),

@@ -206,7 +206,7 @@ def take_lease(
     """Create a lease, or take over one whose holder is gone; what it commits to stays."""
     lease = _held.get(path)
     if lease is not None:
-        lease.renew(**record, epoch=int(lease.record["epoch"]) + 1)
+        lease.renew(**record, epoch=_epoch(lease.record) + 1)
         return
     check_conditions(dirname(dirname(path)))
     found = None if is_known_absent(path) else _read(path)  # a new job has a new name
@@ -214,9 +214,15 @@ def take_lease(
         raise LockedError(f"{path}: another process works on this job: {describe(found[0])}")
     before, state = ({}, None) if found is None else found
     lease = Lease(path, {**before, **record}, state)
-    lease.renew(ended=False, epoch=int(before.get("epoch", 0)) + 1)
+    lease.renew(ended=False, epoch=_epoch(before) + 1)
     _held[path] = lease
     _start_renewing()
+
+
+def _epoch(record: dict[str, Any]) -> int:
+    """Return how often a lease was taken."""
+    epoch = record.get("epoch")
+    return epoch if isinstance(epoch, int) else 0
 
 
 def without_fields(record: dict[str, Any]) -> dict[str, Any]:

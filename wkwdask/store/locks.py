@@ -21,9 +21,10 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import CorruptError, LockedError, MissingError
+from wkwdask.errors import CorruptError, LockedError, MissingError, UnsupportedError
 from wkwdask.geometry.mag import vec3
 from wkwdask.model.json_text import parse_object
+from wkwdask.model.parsing import reading
 from wkwdask.model.placement import plain_name
 from wkwdask.model.store import Conflict, Expected
 from wkwdask.store import by_path, files
@@ -119,20 +120,26 @@ class Owner:
         return {**asdict(self), "folder": store_at(folder).real()}
 
     @classmethod
-    def from_json(cls, value: dict[str, Any], folder: str) -> Owner:
-        """Parse an owner record found in ``folder``, which may be a copy of another folder."""
-        texts = {name: text for name, text in value.items() if name != "pid"}
-        if (
-            not all(isinstance(text, str) for text in texts.values())
-            or type(value.get("pid")) is not int
-            or not _JOB_NAME.fullmatch(value["job"])
-        ):
-            raise ValueError("expected the process or job that owns a lock")
-        origin = texts.pop("folder", "")
-        owner = cls(pid=value["pid"], **texts)
+    def from_json(cls, value: dict[str, Any], path: str) -> Owner:
+        """Parse an owner record at a path, whose folder may be a copy of another one; raises
+        CorruptError if it is none."""
+        texts, folder = {name: text for name, text in value.items() if name != "pid"}, dirname(path)
+        with reading(path, "lock"):
+            if (
+                not all(isinstance(text, str) for text in texts.values())
+                or type(value["pid"]) is not int
+                or not _JOB_NAME.fullmatch(value["job"])
+            ):
+                raise ValueError("expected the process or job that owns a lock")
+            origin = texts.pop("folder", "")
+            owner = cls(pid=value["pid"], **texts)
         # The copy of a dataset contains locks and folders of jobs that may still run on the
         # original. No job works in the copy, so their owners count as dead.
-        return owner._ended() if origin and owner._is_copied(origin, folder) else owner
+        if origin and owner._is_copied(origin, folder):
+            return owner._ended()
+        if owner.lease and not _are_in_one_bucket(owner.lease, folder):
+            raise CorruptError(f"{path}: names a lease elsewhere, {owner.lease!r}")
+        return owner
 
     @classmethod
     def of_unreadable(cls, path: str) -> Owner:
@@ -165,7 +172,7 @@ class Owner:
             return origin.partition("://")[2] != folder.partition("://")[2]
         try:
             return (self.pid == 0 or self._can_be_seen()) and not files.samefile(origin, folder)
-        except (OSError, ValueError):
+        except (OSError, UnsupportedError, ValueError):
             return False
 
     def _ended(self) -> Owner:
@@ -218,6 +225,11 @@ class Owner:
         where = [f"process {self.pid} on {self.host}"] if self.pid else []
         where += [f"SLURM job {batch.number}"] if batch is not None else []
         return f"{self.command} by {self.user}, {', '.join(where)}, since {self.since}"
+
+
+def _are_in_one_bucket(url: str, other: str) -> bool:
+    buckets = {each.partition("://")[2].partition("/")[0] for each in (url, other)}
+    return is_bucket(url) and is_bucket(other) and len(buckets) == 1
 
 
 @cache
@@ -345,8 +357,8 @@ def _read_lock(path: str) -> Lock | None:
             if "region" in record or path.endswith(_REGION_SUFFIX)
             else None
         )
-        return Lock(path, Owner.from_json(record, dirname(path)), region, state)
-    except (CorruptError, KeyError, OverflowError, TypeError, ValueError):
+        return Lock(path, Owner.from_json(record, path), region, state)
+    except (KeyError, OverflowError, TypeError, ValueError):
         if is_on_disk(path) and files.predates_boot(path):
             return Lock(path, Owner.of_unreadable(path), None)
         raise LockedError(
@@ -605,9 +617,10 @@ def read_owner(path: str) -> Owner | None:
 
 def write_owner(path: str, owner: Owner) -> None:
     if is_bucket(path):
-        folder = dirname(path)
         take_lease(
-            path, owner.to_json(folder), lambda record: Owner.from_json(record, folder).is_gone()
+            path,
+            owner.to_json(dirname(path)),
+            lambda record: Owner.from_json(record, path).is_gone(),
         )
     else:
         publish_bytes(path, _format_lock(owner, path))

@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
 
 _MAX_LINKS = 64
+_BOUNDED_FILTERS = (2, 3, 5, 6)
+"""Shuffle, Fletcher32, N-bit and scale-offset return as many bytes as a chunk has (H5Zpublic.h)."""
 # placeholder for a block number in the sources of an unlimited virtual dataset (`H5Pset_virtual`)
 _PATTERN = re.compile(r"%\d*b")
 
@@ -91,6 +93,22 @@ def check_filters(data: Any, name: str) -> None:
                 ),
                 name="hdf5plugin",
             )
+
+
+def check_chunks(data: Any, name: str) -> None:
+    """Raise an error if chunks of a dataset may decode to more than its file can hold: HDF5 does
+    not bound what filters return."""
+    plist = data.id.get_create_plist()
+    kinds = [plist.get_filter(number)[0] for number in range(plist.get_nfilters())]
+    compressors = [str(kind) for kind in kinds if kind not in _BOUNDED_FILTERS]
+    if len(compressors) > 1:
+        raise UnsupportedError(
+            f"{name}: is compressed by several HDF5 filters ({', '.join(compressors)}), which may "
+            "return any number of bytes; expected one"
+        )
+    if data.chunks is not None:
+        nbytes = math.prod(data.chunks) * data.dtype.itemsize
+        check_plausible(nbytes, file_stamp(abspath(data.file.filename))[0], f"{name}: a chunk")
 
 
 class _LinkResolver:
@@ -137,6 +155,7 @@ class _LinkResolver:
                 found = file
             names.extendleft(reversed(link.path.split("/")))
         if isinstance(found, h5py.Dataset):
+            check_chunks(found, f"{path}:{found.name}")
             self._check_external(found, path)
             self._check_virtual(found, path)
         return found

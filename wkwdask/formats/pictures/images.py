@@ -85,11 +85,24 @@ def _reraise_system_error(error: Exception) -> None:
 # PNG and JPEG
 
 
-def _open_image(path: str, file: Any) -> Any:
+class _Stored:
+    """Open file for Pillow, which else allocates as many bytes as a damaged chunk claims."""
+
+    def __init__(self, path: str, file: Any) -> None:
+        self._file, self._nbytes = file, store_at(path).status().st_size
+        self.seek, self.tell = file.seek, file.tell
+
+    def read(self, nbytes: int = -1) -> bytes:
+        data: bytes = self._file.read(min(nbytes, self._nbytes))
+        return data
+
+
+def _open_image(path: str, stream: Any) -> Any:
     """Open an image by the suffix of its name. ``Image.open`` rejects large sections as
     decompression bombs."""
     from PIL import JpegImagePlugin, PngImagePlugin
 
+    file: Any = _Stored(path, stream)
     return (
         PngImagePlugin.PngImageFile(file, path)
         if path.lower().endswith(".png")

@@ -63,11 +63,11 @@ class Slice:
 
 
 def check_plausible(nbytes: int, stored_nbytes: int, what: str) -> None:
-    """Raise CorruptError if a header claims more pixels than the stored bytes can hold, before
+    """Raise CorruptError if a header claims more values than the stored bytes can hold, before
     memory is allocated for them."""
     if nbytes > _SMALL_NBYTES + _MAX_EXPANSION * stored_nbytes:
         raise CorruptError(
-            f"{what} claims {nbytes} bytes of pixels, which {stored_nbytes} stored bytes cannot "
+            f"{what} claims {nbytes} bytes of values, which {stored_nbytes} stored bytes cannot "
             "hold"
         )
 

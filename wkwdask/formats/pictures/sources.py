@@ -83,6 +83,7 @@ HDF5_SUFFIXES = (".h5", ".hdf5", ".hdf")
 _HEADER_THREADS = 16
 _MAX_LISTED = 5  # bad slices in an error message
 _VIGRA_CHANNELS = 1  # typeFlags of an axis of channels (vigra, AxisType)
+_MOST_VALUES = 32  # of an attribute in HDF5, whose datasets have at most as many axes
 
 
 @dataclass(frozen=True, slots=True)
@@ -479,7 +480,8 @@ def _open_hdf5(path: str, key: str, options: PlainOptions) -> PlainSource:
             file.visititems(
                 lambda name, item: (
                     dataset_names.append(name)
-                    if isinstance(item, h5py.Dataset) and item.ndim > 1
+                    # a name that is not UTF-8 is bytes, and nobody can name it
+                    if isinstance(name, str) and isinstance(item, h5py.Dataset) and item.ndim > 1
                     else None
                 )
             )
@@ -518,10 +520,18 @@ def _hdf5_axis_names(data: Any) -> list[str | None]:
     """Return the axis names of a dataset: the axistags of ilastik (vigra), or else the labels or
     scales of its dimensions."""
     if "axistags" in data.attrs:
-        tags = json.loads(data.attrs["axistags"])["axes"]
+        tags = json.loads(_attribute(data, "axistags"))["axes"]
         return ["c" if tag.get("typeFlags") == _VIGRA_CHANNELS else str(tag["key"]) for tag in tags]
-    # netCDF names a dimension by the dataset that is its scale.
-    return [dim.label or (basename(dim[0].name) if len(dim) else None) for dim in data.dims]
+    # netCDF names a dimension by the dataset that is its scale. These attributes are those of the
+    # HDF5 Dimension Scale Specification, whose C functions (dims) crash where they are damaged.
+    labels, scales = (
+        _attribute(data, name) if name in data.attrs else [()] * data.ndim
+        for name in ("DIMENSION_LABELS", "DIMENSION_LIST")
+    )
+    return [
+        str(label) if len(label) else basename(data.file[scale[0]].name) if len(scale) else None
+        for label, scale in zip(labels, scales, strict=True)
+    ]
 
 
 def _hdf5_voxel_size(data: Any) -> Lengths | None:
@@ -549,10 +559,18 @@ def _cremi_position(data: Any) -> Vec3:
 def _xyz_attribute(data: Any, name: str) -> list[float]:
     """Return the numbers of an attribute in the order x, y, z; empty if it is missing."""
     return (
-        [float(value) for value in reversed(np.asarray(data.attrs[name], np.float64).ravel())]
+        [float(value) for value in reversed(np.asarray(_attribute(data, name), float).ravel())]
         if name in data.attrs
         else []
     )
+
+
+def _attribute(data: Any, name: str) -> Any:
+    """Return an attribute of few values; a damaged file may state billions."""
+    shape = data.attrs.get_id(name).shape
+    if shape is None or math.prod(shape) > _MOST_VALUES:
+        raise ValueError(f"attribute {name}: expected a few values, found the shape {shape}")
+    return data.attrs[name]
 
 
 def _open_zarr(path: str, options: PlainOptions) -> PlainSource:

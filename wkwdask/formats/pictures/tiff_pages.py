@@ -573,7 +573,7 @@ def _read_segments(file: Any, frame: Any, columns: slice, rows: slice) -> AnyArr
         if not nbytes:
             continue  # absent in a sparse file: zeros
         file.seek(start)
-        data = file.read(nbytes)
+        data = file.read(min(nbytes, file.size))  # a damaged count would be allocated
         if len(data) < nbytes:
             raise CorruptError(
                 f"ends in strip or tile {index}, at byte {start + len(data)}, expected "
