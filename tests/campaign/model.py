@@ -182,11 +182,15 @@ class Model(RuleBasedStateMachine):
             else {"block_len": 8, "file_len": 2}
         )
         path = self._path(url, "1")
+
+        def change(state):
+            return state if existing == "error" and "1" in state else {**state, "1": array}
+
         return self._call(
             f"save with {existing}",
             url,
             lambda: wkwdask.save(array, path, existing=existing, **options),
-            lambda state: {**state, "1": array},
+            change,
         )
 
     def _write(self, url: str, low: int, high: int, value: int) -> Call:

@@ -137,6 +137,17 @@ def zero_last(raw, entry):
     raw[first + size * (count - 1) : first + size * count] = bytes(size)
 
 
+def test_a_file_without_pages_is_no_section(tmp_path):
+    (tmp_path / "s").mkdir()
+    for name in ("0.tif", "2.tif"):
+        tifffile.imwrite(tmp_path / "s" / name, section(), metadata=None)
+    empty = tmp_path / "s" / "1a.tif"
+    empty.write_bytes(b"II*\0" + bytes(8))
+    for source in (empty, tmp_path / "s"):
+        with pytest.raises(FormatError, match=r"1a\.tif: cannot be read: holds no pages"):
+            wkwdask.convert(source, tmp_path / "ds", voxel_size=VOXEL_SIZE)
+
+
 @pytest.mark.parametrize("compression", [None, "zlib"])
 @pytest.mark.parametrize("rows", [16, 64])
 def test_a_sparse_strip_is_zero(tmp_path, compression, rows):

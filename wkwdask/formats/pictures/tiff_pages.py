@@ -281,6 +281,8 @@ def tiff_slices(path: str, axes: str | None = None) -> list[Slice]:
                     "one file of the set alone, or all of them"
                 )
         pages = [page for page in tiff.pages if not page.keyframe.is_reduced]
+        if not pages:
+            raise CorruptError("holds no pages")
         return [
             _page_slice((_Plane(page, n if len(pages) > 1 else None),), path)
             for n, page in enumerate(pages)
