@@ -243,6 +243,13 @@ def test_malformed_calls_are_refused(dataset, tmp_path):
     for wrong in ((99, 1), (-1, 50), (5, 101)):
         with pytest.raises(ValueError, match="percentiles must be two ascending numbers"):
             wkwdask.contrast(folder, wrong, layer="em")
+    for wrong in ((1, "99"), 5 * (1,), "1,99"):
+        with pytest.raises(ValueError, match="percentiles must be two numbers, the lower one"):
+            wkwdask.contrast(folder, wrong, layer="em")
+    with pytest.raises(ValueError, match="range must be two numbers, the lower one first, got"):
+        wkwdask.histogram(folder, layer="em", range=(1, None))
+    with pytest.raises(TypeError, match="bins must be a whole number, got 'ten'"):
+        wkwdask.histogram(folder, layer="em", bins="ten")
     with pytest.raises(ValueError, match="no voxels to count except zeros"):
         wkwdask.contrast(folder, layer="em", bounding_box=(5, 0, 12, 40, 30, 1))
     with pytest.raises(ValueError, match="several layers"):

@@ -292,11 +292,13 @@ def test_only_workers_with_the_resource_call_the_function(dataset, tmp_path):
 
 def test_malformed_options_are_refused(dataset):
     for verb in (apply, segment):
-        for options, match in (
-            ({"batch": 0}, "batch must be at least 1, got 0"),
-            ({"concurrency": 0}, "concurrency must be at least 1, got 0"),
+        for options, error, match in (
+            ({"batch": 0}, ValueError, "batch must be at least 1, got 0"),
+            ({"batch": "2"}, TypeError, "batch must be a whole number, got '2'"),
+            ({"concurrency": 0}, ValueError, "concurrency must be at least 1, got 0"),
+            ({"concurrency": 1.5}, TypeError, "concurrency must be a whole number, got 1.5"),
         ):
-            with pytest.raises(ValueError, match=match):
+            with pytest.raises(error, match=match):
                 verb(dataset, bright, **options)
     with pytest.raises(ValueError, match="batch= needs a target"):
         wkwdask.apply(np.max, dataset / "color" / "1", batch=2)

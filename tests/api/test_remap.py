@@ -610,7 +610,7 @@ def test_malformed_calls_are_refused(dataset):
         ),
         (
             ValueError,
-            "min_voxels must not be negative",
+            "min_voxels must be at least 0, got -1",
             lambda: wkwdask.remove_dust(source, target, -1),
         ),
         (

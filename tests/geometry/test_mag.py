@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from support.strategies import mags
 
-from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.geometry.mag import Mag, real_number, vec3, whole_number
 
 
 @pytest.mark.parametrize(
@@ -116,3 +116,24 @@ def test_no_vec3(values):
         ValueError, match=r"corner must be three whole numbers|invalid literal|cannot convert"
     ):
         vec3(values, "corner")
+
+
+@pytest.mark.parametrize("value", [3, 3.0, np.uint8(3), np.float32(3), np.int64(3)])
+def test_whole_number(value):
+    found = whole_number(value, "size", 3)
+    assert (found, type(found)) == (3, int)
+    with pytest.raises(ValueError, match="size must be at least 4, got 3"):
+        whole_number(value, "size", 4)
+    assert real_number(value, "size") is value
+
+
+@pytest.mark.parametrize("value", ["3", 3.5, float("nan"), float("inf"), None, {}, (3,), [], b"3"])
+def test_no_whole_number(value):
+    with pytest.raises(TypeError, match="size must be a whole number, got "):
+        whole_number(value, "size", 1)
+
+
+@pytest.mark.parametrize("value", ["3", None, {}, (3,), 3j])
+def test_no_number(value):
+    with pytest.raises(TypeError, match="size must be a number, got "):
+        real_number(value, "size")

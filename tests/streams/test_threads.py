@@ -309,6 +309,8 @@ def test_large_arrays_are_read_by_all_cores(mag, monkeypatch):
 def test_at_least_one_thread(mag, read):
     with pytest.raises(ValueError, match="threads must be at least 1, got 0"):
         read(mag, threads=0)
+    with pytest.raises(TypeError, match="threads must be a whole number, got 'all'"):
+        read(mag, threads="all")
 
 
 def test_a_broken_file_raises_the_same_error_from_any_number_of_threads(mag):

@@ -16,6 +16,7 @@ from wkwdask.api.options import (
 from wkwdask.errors import TaskFailedError
 from wkwdask.formats.opening import options_of_target
 from wkwdask.formats.registry import storage_records
+from wkwdask.geometry.mag import whole_number
 from wkwdask.model.options import make_options
 from wkwdask.runs.job import FlatJob, is_final, user_trace
 from wkwdask.store.looks import looking
@@ -208,16 +209,16 @@ def apply(
         skip_empty,
         None if chunks is None else edges(chunks, "chunks"),
         dtype,
-        channels,
+        whole_number(channels, "channels", 1),
         make_options(options_of_target(target), **options),
         category,
         token,
         arguments_token(function),
-        retries,
+        whole_number(retries, "retries", 0),
         most_failures,
         allow_external,
-        function_calls(setup, batch, concurrency),
-        batch,
+        function_calls(setup, concurrency),
+        whole_number(batch, "batch", 1),
         resources,
     )
     if target is None and (apply_options.halo != (0, 0, 0) or mask is not None):

@@ -201,9 +201,7 @@ def repair(
     """
     from wkwdask.graphs.runners import run_work
 
-    size = (
-        None if voxel_size is None else parse_voxel_size([float(length) for length in voxel_size])
-    )
+    size = None if voxel_size is None else parse_voxel_size(voxel_size)
     options = RepairOptions(
         salvage,
         quarantine,

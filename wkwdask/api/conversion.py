@@ -294,6 +294,8 @@ def convert(
         raise ValueError(f'on_error must be "fail" or "fill", got {on_error!r}')
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
     low_and_high = _parse_range(value_range)
+    if channels is not None and (isinstance(channels, str) or not hasattr(channels, "__len__")):
+        raise TypeError(f"channels must be a sequence of whole numbers, got {channels!r}")
     image_options = {"axes": axes, "on_error": on_error == "fill"}
     size = _lengths_nm(voxel_size, unit)
     position = None if offset is None else vec3(offset, "offset")
@@ -611,7 +613,11 @@ def _parse_range(value_range: Sequence[float] | None) -> tuple[float, float] | N
 def _lengths_nm(voxel_size: Sequence[float] | None, unit: str) -> tuple[float, float, float] | None:
     if voxel_size is None:
         return None
-    lengths = [length_nm(float(length), unit) for length in voxel_size]
+    try:
+        given = [float(length) for length in voxel_size]
+    except (TypeError, ValueError):
+        given = []
+    lengths = [length_nm(length, unit) for length in given]
     if len(lengths) != 3 or not all(math.isfinite(length) and length > 0 for length in lengths):
         raise ValueError(
             f"voxel_size must be three positive, finite lengths along x, y, z, got {voxel_size!r}"

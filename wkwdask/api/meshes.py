@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+from wkwdask.geometry.mag import whole_number
 from wkwdask.meshing.plan import MeshOptions, MeshPlan, lay_out_meshes
 from wkwdask.model.image import mag_or_key
 from wkwdask.store.looks import looking
@@ -64,7 +65,8 @@ def meshes(
         The mag to mesh; by default the mag of the path, else the finest mag that was written. A
         mag of 2-2-2 takes about a quarter of the time.
     lods : int, optional
-        Number of levels of detail, at most; by default until each label is in one cell.
+        Number of levels of detail, at most; by default until each label is in one cell. A label
+        that would have more than 2,097,152 faces in a cell of a coarser level has no such level.
     error : float
         Distance by which simplification may move the surface in the finest level, about [voxels],
         and twice as much in each coarser level; 0 keeps all faces of all levels. For voxels that
@@ -130,7 +132,7 @@ def meshes(
     TaskFailedError
         Some cells failed; the message lists them.
     TypeError
-        The labels are not integers.
+        The labels are not integers, or an option has another type.
     UnsupportedError
         The target is on a server that is only read, or another version of ``meshoptimizer`` is
         installed.
@@ -161,15 +163,15 @@ def meshes(
     from wkwdask.graphs.runners import run_plan
 
     options = MeshOptions(
-        lods,
+        None if lods is None else whole_number(lods, "lods", 1),
         error,
         reduction,
-        cell,
+        whole_number(cell, "cell"),
         simplifier,
         where,
         ids,
         mapping,
-        min_voxels,
+        whole_number(min_voxels, "min_voxels", 0),
         close,
         sharded,
         segment_properties,

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
 from wkwdask.formats.registry import default_format
-from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.geometry.mag import Mag, vec3, whole_number
 from wkwdask.model.image import mag_or_key
 from wkwdask.model.options import StorageOptions, options_of, parameter_docs
 from wkwdask.model.writing.target_image import Destination
@@ -123,8 +123,12 @@ def _items_of(mags: Sequence[MagLike] | str) -> Sequence[MagLike]:
 
 def parse_voxel_size(voxel_size: Sequence[float]) -> Lengths:
     """Check the edge lengths of a voxel along x, y, z [nm]."""
-    sizes = tuple(voxel_size)
-    if len(sizes) != 3 or not all(0 < length < float("inf") for length in sizes):
+    try:
+        sizes = tuple(voxel_size)
+        is_valid = len(sizes) == 3 and all(0 < length < float("inf") for length in sizes)
+    except TypeError:
+        is_valid = False
+    if not is_valid:
         raise ValueError(
             f"voxel_size must be three positive numbers (x, y, z) in nanometers, got {voxel_size!r}"
         )
@@ -178,15 +182,9 @@ def arguments_token(function: Callable[..., Any]) -> str | None:
     return token
 
 
-def function_calls(
-    setup: Callable[[], Any] | None, batch: int, concurrency: int | None
-) -> FunctionCalls:
+def function_calls(setup: Callable[[], Any] | None, concurrency: int | None) -> FunctionCalls:
     """Check the options of calls of a function; with a set-up, there is one call at a time by
     default."""
-    if batch < 1:
-        raise ValueError(f"batch must be at least 1, got {batch}")
     if concurrency is None:
-        concurrency = None if setup is None else 1
-    elif concurrency < 1:
-        raise ValueError(f"concurrency must be at least 1, got {concurrency}")
-    return FunctionCalls(setup, concurrency)
+        return FunctionCalls(setup, None if setup is None else 1)
+    return FunctionCalls(setup, whole_number(concurrency, "concurrency", 1))

@@ -13,6 +13,7 @@ from wkwdask.formats.open_level import open_again
 from wkwdask.formats.opening import use_storage_options
 from wkwdask.formats.registry import absolute_url, location_of
 from wkwdask.geometry.bounding_box import BoundingBox, voxel_box
+from wkwdask.geometry.mag import whole_number
 from wkwdask.kernels.arrays import empty_aligned
 from wkwdask.model.image import check_inside, check_layer_name, mag_or_key
 from wkwdask.model.stored_array import BoxLayout
@@ -395,6 +396,4 @@ def _num_threads(volume: StoredArray, threads: int | None, nbytes: int) -> int:
     """Return the number of threads to decode so many bytes."""
     if threads is None:
         return min(_max_threads(volume), reading_threads()) if nbytes > MIN_NBYTES else 1
-    if threads < 1:
-        raise ValueError(f"threads must be at least 1, got {threads}")
-    return threads
+    return whole_number(threads, "threads", 1)

@@ -15,6 +15,7 @@ from wkwdask.api.options import (
 from wkwdask.errors import UnsupportedError
 from wkwdask.formats.opening import options_of_target
 from wkwdask.formats.registry import storage_records
+from wkwdask.geometry.mag import whole_number
 from wkwdask.ids.guards import Guards
 from wkwdask.ids.segment import SegmentOptions, SegmentPlan, describe, lay_out_segment
 from wkwdask.ids.table_file import table_path
@@ -266,11 +267,11 @@ def segment(
         category,
         token,
         arguments_token(function),
-        retries,
+        whole_number(retries, "retries", 0),
         most_failures,
         allow_external,
-        function_calls(setup, batch, concurrency),
-        batch,
+        function_calls(setup, concurrency),
+        whole_number(batch, "batch", 1),
         resources,
     )
     segment_options = SegmentOptions(

@@ -13,7 +13,7 @@ from wkwdask.formats.opening import options_of_target
 from wkwdask.formats.registry import storage_records
 from wkwdask.formats.webknossos.copies import DatasetCopies
 from wkwdask.formats.wkw.options import WkwOptions
-from wkwdask.geometry.mag import Mag
+from wkwdask.geometry.mag import Mag, whole_number
 from wkwdask.ids.find_components import ComponentsOptions, lay_out_components, open_labels
 from wkwdask.ids.id_source import mapping_path, write_mapping
 from wkwdask.ids.label_statistics import make_label_survey
@@ -482,8 +482,7 @@ def remove_dust(
     >>> wkwdask.remove_dust(f"{folder}/seg/1", f"{folder}/clean/1", 20).note
     '1 of 2 segments removed'
     """
-    if min_voxels < 0:
-        raise ValueError(f"min_voxels must not be negative, got {min_voxels}")
+    whole_number(min_voxels, "min_voxels", 0)
     ids, counts = _count_labels(source, layer, mag)
     small = ids[counts < min_voxels]
     request = _target_request(target, options, allow_external=allow_external)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ from wkwdask.errors import MissingError
 from wkwdask.formats.webknossos.dataset import dataset_of
 from wkwdask.formats.webknossos.datasource import with_view_configuration
 from wkwdask.formats.webknossos.document import update_datasource
+from wkwdask.geometry.mag import whole_number
 from wkwdask.ids.histogram import (
     Bins,
     Counts,
@@ -212,6 +214,13 @@ class _LayerCounts(NamedTuple):
         }
 
 
+def _two_numbers(values: Sequence[float], what: str) -> tuple[float, float]:
+    pair = tuple(values) if hasattr(values, "__len__") else ()
+    if len(pair) != 2 or not all(isinstance(value, Real) for value in pair):
+        raise ValueError(f"{what} must be two numbers, the lower one first, got {values!r}")
+    return pair[0], pair[1]
+
+
 def _count_values(
     opened: OpenedMag,
     bounding_box: Any,
@@ -322,8 +331,8 @@ def histogram(
     counted = _count_values(
         open_layer(url, layer, mag_or_key(mag), index, "color"),
         bounding_box,
-        bins,
-        range,
+        None if bins is None else whole_number(bins, "bins", 1),
+        None if range is None else _two_numbers(range, "range"),
         per_slice=per_slice,
         ignore_zero=ignore_zero,
     )
@@ -425,7 +434,7 @@ def contrast(
     ... ]
     [11, 91]
     """
-    low, high = percentiles
+    low, high = _two_numbers(percentiles, "percentiles")
     if not 0 <= low < high <= 100:
         raise ValueError(
             f"percentiles must be two ascending numbers from 0 to 100, got {percentiles!r}"

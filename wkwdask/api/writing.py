@@ -18,7 +18,9 @@ from wkwdask.api.options import (
 from wkwdask.formats.opening import format_to_save, options_of_target, target_for
 from wkwdask.formats.registry import default_format, storage_records
 from wkwdask.geometry.bounding_box import voxel_box
+from wkwdask.geometry.mag import whole_number
 from wkwdask.model.options import make_options
+from wkwdask.model.voxel_type import parse_dtype
 from wkwdask.verbs.write import Creation, lay_out_write
 
 if TYPE_CHECKING:
@@ -266,7 +268,10 @@ def create(
     )
     target_box = voxel_box(box, target_image.mag)
     content = ArrayContent(
-        (num_channels, *target_box.size), np.dtype(dtype), "nothing", in_memory=True
+        (whole_number(num_channels, "num_channels", 1), *target_box.size),
+        parse_dtype(dtype),
+        "nothing",
+        in_memory=True,
     )
     staged, _ = lay_out_write(
         target_image, target_box.topleft, content, storage, existing, "to_wkw"

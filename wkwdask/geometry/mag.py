@@ -7,6 +7,7 @@ import operator
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from numbers import Real
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 if TYPE_CHECKING:
@@ -37,6 +38,34 @@ def vec3(values: Sequence[Any], what: str = "vector") -> Vec3:
     if len(items) != 3 or whole != list(items):
         raise ValueError(f"{what} must be three whole numbers (x, y, z), got {values!r}")
     return whole[0], whole[1], whole[2]
+
+
+def whole_number(value: Any, what: str, least: int | None = None) -> int:
+    """Convert an integer-like value to a Python integer; raises an error for other types, and below
+    the least value.
+
+    Examples
+    --------
+    >>> whole_number(2.0, "size", 1)
+    2
+    """
+    whole: int | None
+    try:
+        whole = int(value)
+    except (OverflowError, TypeError, ValueError):  # infinity, a list, text or NaN
+        whole = None
+    if whole is None or whole != value:
+        raise TypeError(f"{what} must be a whole number, got {value!r}")
+    if least is not None and whole < least:
+        raise ValueError(f"{what} must be at least {least}, got {whole}")
+    return whole
+
+
+def real_number(value: Any, what: str) -> Any:
+    """Return a number; raises a TypeError for other types."""
+    if not isinstance(value, Real):
+        raise TypeError(f"{what} must be a number, got {value!r}")
+    return value
 
 
 @dataclass(frozen=True, slots=True, order=True)

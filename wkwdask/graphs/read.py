@@ -16,6 +16,7 @@ import numpy as np
 from dask.utils import parse_bytes
 
 from wkwdask.geometry.bounding_box import BoundingBox, counted_from, part_of_array
+from wkwdask.geometry.mag import whole_number
 from wkwdask.geometry.vectors import minus, plus
 from wkwdask.graphs.volume_array import volume_array
 from wkwdask.kernels.arrays import empty_aligned
@@ -174,8 +175,10 @@ def box_reader(
 ) -> BoxReader:
     """Return a reader of a volume, with checked axes and channel."""
     axes = _checked_axes(axes, channel, volume.num_channels)
-    if channel is not None and not -volume.num_channels <= channel < volume.num_channels:
-        raise ValueError(f"channel must be in 0..{volume.num_channels - 1}, got {channel}")
+    if channel is not None:
+        channel = whole_number(channel, "channel")
+        if not -volume.num_channels <= channel < volume.num_channels:
+            raise ValueError(f"channel must be in 0..{volume.num_channels - 1}, got {channel}")
     return BoxReader(
         volume,
         extent,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.formats.opening import SourceSelection, open_source
 from wkwdask.geometry.bounding_box import counted_from
+from wkwdask.geometry.mag import whole_number
 from wkwdask.ids.components import Labelling, faces_job, label_job, number, tabulate
 from wkwdask.ids.id_types import dtype_of_ids, layout_of_longer_ids, staged_for_ids
 from wkwdask.kernels.labels.components import CONNECTIVITIES
@@ -132,8 +133,7 @@ def lay_out_components(
     """Plan connected components, or resume the interrupted job of the same settings."""
     if options.connectivity not in CONNECTIVITIES:
         raise ValueError(f"connectivity must be 6, 18 or 26, got {options.connectivity}")
-    if options.min_voxels < 0:
-        raise ValueError(f"min_voxels must not be negative, got {options.min_voxels}")
+    whole_number(options.min_voxels, "min_voxels", 0)
     source = countable(opened.volume)
     limits = _limits(options.threshold, source)
     destination = request.target_image_of_same_mag(opened)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wkwdask.model.voxel_type import parse_dtype
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -21,7 +23,7 @@ _MOST_OF_32_BITS = 2**32 - 1
 
 def dtype_of_ids(dtype: Any) -> np.dtype[Any]:
     """Return the type that the user chose for ids; uint32 for None."""
-    chosen = np.dtype(np.uint32 if dtype is None else dtype)
+    chosen = parse_dtype(np.uint32 if dtype is None else dtype)
     if chosen.kind not in "iu":
         raise TypeError(f"ids are integers, got dtype {chosen.name}")
     return chosen

@@ -16,6 +16,7 @@ from wkwdask.ids.id_map import IdMap, saved_map
 from wkwdask.ids.id_source import IdSource, PairsInMemory, as_ids, open_mapping
 from wkwdask.kernels.labels.components import DisjointSets
 from wkwdask.kernels.labels.values import map_ids
+from wkwdask.model.voxel_type import parse_dtype
 from wkwdask.model.writing.target_image import LevelSpec
 from wkwdask.plans.apply import plan_bricks
 from wkwdask.plans.regions import Tiling
@@ -200,7 +201,7 @@ def lay_out_remap(
     if options.default not in DEFAULTS:
         raise ValueError(f"default must be 'keep' or 'zero', got {options.default!r}")
     source = countable(opened.volume)
-    dtype = source.dtype if options.dtype is None else np.dtype(options.dtype)
+    dtype = source.dtype if options.dtype is None else parse_dtype(options.dtype)
     if source.dtype.kind not in "iu" or dtype.kind not in "iu":
         raise TypeError(
             f"{source.name}: ids are integers, got {source.dtype.name} to be stored as {dtype.name}"

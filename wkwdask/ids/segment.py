@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.formats.replaceable import is_occupied
 from wkwdask.geometry.bounding_box import counted_from
+from wkwdask.geometry.mag import real_number, whole_number
 from wkwdask.ids.extra_array import ExtraTarget, listed_folders, open_extra
 from wkwdask.ids.extra_array import policy as extra_policy
 from wkwdask.ids.guards import Guards
@@ -104,7 +105,7 @@ class SegmentOptions:
         """Raise a ValueError for options that contradict themselves."""
         if self.match not in MATCHES:
             raise ValueError(f'match must be "overlap" or "touch", got {self.match!r}')
-        if not 0.5 <= self.min_overlap < 1:
+        if not 0.5 <= real_number(self.min_overlap, "min_overlap") < 1:
             # above a half, a label has at most one partner at each face
             raise ValueError(
                 f"min_overlap must be at least 0.5 and below 1, got {self.min_overlap}"
@@ -113,10 +114,9 @@ class SegmentOptions:
             raise ValueError(f"connectivity must be 6, 18 or 26, got {self.connectivity}")
         if not set(self.stitch) <= set(_AXES) or len(set(self.stitch)) != len(self.stitch):
             raise ValueError(f'stitch names axes, such as "xyz" or "xy", got {self.stitch!r}')
-        if self.min_voxels < 0:
-            raise ValueError(f"min_voxels must not be negative, got {self.min_voxels}")
-        if self.guards.max_voxels is not None and self.guards.max_voxels < 1:
-            raise ValueError(f"max_voxels must be positive, got {self.guards.max_voxels}")
+        whole_number(self.min_voxels, "min_voxels", 0)
+        if self.guards.max_voxels is not None:
+            whole_number(self.guards.max_voxels, "max_voxels", 1)
         if self.refused is not None and not self.guards:
             raise ValueError("refused lists pairs that one_per_block or max_voxels refuse; set one")
         if self.on_error not in ("fail", "fill"):

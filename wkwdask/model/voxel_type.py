@@ -106,6 +106,21 @@ def by_dtype(dtype: Any) -> VoxelType:
     return voxel_type
 
 
+def parse_dtype(dtype: Any) -> np.dtype[Any]:
+    """Return the numpy type that a user names; raises TypeError for anything else.
+
+    Examples
+    --------
+    >>> parse_dtype("uint8")
+    dtype('uint8')
+    """
+    try:
+        chosen: np.dtype[Any] = np.dtype(dtype)
+    except (TypeError, ValueError):
+        raise TypeError(f'dtype must be a type of numpy, such as "uint8", got {dtype!r}') from None
+    return chosen
+
+
 def guess_category(dtype: np.dtype[Any], num_channels: int) -> str:
     """Return the likely category of an image: integers of at least 32 bits in one channel are a
     segmentation.

@@ -6,11 +6,10 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from wkwdask.formats.opening import options_of_target
 from wkwdask.geometry.bounding_box import counted_from, voxel_box
 from wkwdask.model.volume import voxel_nbytes
+from wkwdask.model.voxel_type import parse_dtype
 from wkwdask.model.writing.target_image import LevelSpec
 from wkwdask.plans.apply import plan_bricks
 from wkwdask.plans.regions import Tiling
@@ -283,7 +282,7 @@ def _spec(
     default = first.dtype if target is None else options_of_target(target).stored_dtype(first.dtype)
     return LevelSpec(
         first.box.in_mag(mag),
-        np.dtype(default if options.dtype is None else options.dtype),
+        default if options.dtype is None else parse_dtype(options.dtype),
         options.num_channels,
     )
 

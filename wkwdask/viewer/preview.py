@@ -16,7 +16,7 @@ from PIL import ImageDraw, ImageFont
 
 from wkwdask.errors import MissingError
 from wkwdask.formats.opening import find, is_readable
-from wkwdask.geometry.mag import Mag
+from wkwdask.geometry.mag import Mag, whole_number
 from wkwdask.model.image import mag_or_key
 from wkwdask.store.documents import replace_document
 from wkwdask.store.store import store_at
@@ -105,9 +105,9 @@ def preview(
     >>> wkwdask.preview(f"{folder}/1", f"{folder}/preview.png", size=100).name
     'preview.png'
     """
-    path = Path(output)
+    path, size = Path(output), whole_number(size, "size", 1)
     if mesh is not None:
-        save_picture(_draw_mesh(url, layer, mesh, size), path)
+        save_picture(_draw_mesh(url, layer, whole_number(mesh, "mesh", 0), size), path)
         return path
     resolved = find(url, index=index)
     image, segmentation, voxel_size = _find_volumes(resolved, layer, mag_or_key(mag), size)
