@@ -141,6 +141,8 @@ def print_summary(summary: DatasetSummary) -> None:
         console.print(f"[yellow]elsewhere:[/yellow] {escape(location)}", soft_wrap=True)
     for problem in problems:
         console.print(f"[red]problem:[/red] {escape(problem)}", soft_wrap=True)
+    for note in summary.notes:
+        console.print(escape(note), soft_wrap=True)
 
 
 def print_volume(summary: VolumeSummary) -> None:

@@ -262,6 +262,11 @@ class ArrayFormat(ABC):
         del folder, document, layer
         return (), []
 
+    def mesh_notes(self, folder: str) -> Iterable[str]:
+        """Return notes of ``info`` on meshes that a document names."""
+        del folder
+        return ()
+
     def other_folders(self, image: Image) -> Sequence[str]:
         """Return the folders beside the levels of an image that are removed with it, such as that
         of its meshes."""

@@ -15,6 +15,7 @@ from support.mesh_files import read_level
 
 import wkwdask
 from wkwdask.errors import CorruptError, MissingError, TruncatedError, UnsupportedError
+from wkwdask.formats.precomputed import mesh_reader, mesh_writer
 from wkwdask.formats.precomputed.mesh_reader import open_meshes, parse_manifest
 from wkwdask.formats.precomputed.meshes import (
     LevelOfDetail,
@@ -130,6 +131,27 @@ def test_sound_meshes(volume):
     assert notes[0].startswith(f"meshes in {volume / 'mesh'}: 3 labels in 7 files, ")
     quick = run_here("verify", f"precomputed://{volume}", "--quick", "--json")
     assert [mag["blocks"] for mag in json.loads(quick.stdout)["mags"]] == [0, 0]
+
+
+@pytest.mark.needs("zmesh", "DracoPy", "pyfqmr")
+def test_info_counts_the_labels_of_shards(volume, monkeypatch):
+    url, folder = f"precomputed://{volume}", volume / "mesh"
+    monkeypatch.setattr(mesh_writer, "_SHARD_LABELS", 1)
+    wkwdask.meshes(url, cell=12, existing="overwrite")
+    assert len([*folder.glob("*.shard")]) > 1
+
+    def note():
+        (found,) = wkwdask.info(url).notes
+        return found.partition(", ")[0]
+
+    num_files = len([*folder.iterdir()])
+    assert note() == f"meshes in {folder}: 3 labels in {num_files} files"
+    monkeypatch.setattr(mesh_reader, "_MOST_TABLES", 1)
+    assert note() == f"meshes in {folder}: {num_files} files"
+    monkeypatch.undo()
+    path = next(folder.glob("*.shard"))
+    cut(path, 9)
+    assert note().startswith(f"meshes: {path}: ends at byte 9")
 
 
 @pytest.mark.needs("zmesh", "DracoPy", "pyfqmr")

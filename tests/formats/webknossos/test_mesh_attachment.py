@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from support.commands import run_here
 
 import wkwdask
 from wkwdask.errors import ExistsError, MissingError
@@ -69,6 +70,10 @@ def test_other_verbs_know_them(layer, tmp_path):
         assert [mag.mag for mag in report.mags] == ["1", "mesh"]
     assert [mag.mag for mag in wkwdask.verify(layer / "1").mags] == ["1"]
     assert wkwdask.preview(layer, tmp_path / "m.png", mesh=2).exists()
+    (note,) = wkwdask.info(layer.parent).to_json()["notes"]
+    assert note.startswith(f"meshes in {layer / 'mesh'}: 2 labels in 2 files, ")
+    assert note in run_here("info", layer).stdout
+    assert "notes" not in wkwdask.info(layer / "1").to_json()
     shard = layer / "mesh" / "0.shard"
     shard.write_bytes(shard.read_bytes()[:-30])
     (fault,) = wkwdask.verify(layer.parent).faults

@@ -115,6 +115,7 @@ class PrecomputedFormat(ArrayFormat):
         info = image.details.info
         order = [scale.index for scale in sorted_scales(info)]
         levels = sorted(image.selected, key=lambda level: order.index(level.details.index))
+        meshes = None if image.key is not None else self.mesh_folder(image)
         return VolumeSummary(
             image.folder,
             info.type,
@@ -122,7 +123,7 @@ class PrecomputedFormat(ArrayFormat):
             info.num_channels,
             tuple(_summarize(image, level) for level in levels),
             image.format,
-            () if image.key is not None else tuple(_mesh_notes(image)),
+            () if meshes is None else tuple(self.mesh_notes(meshes)),
         )
 
     def viewer_files(
@@ -216,6 +217,21 @@ class PrecomputedFormat(ArrayFormat):
     ) -> tuple[Sequence[FilesScope], list[Fault]]:
         return mesh_scope(folder, document, layer)
 
+    def mesh_notes(self, folder: str) -> Iterator[str]:
+        try:
+            meshes = open_meshes(folder)
+            count = meshes.count_labels() if meshes.store.can.states else None
+        except (FormatError, OSError, UnsupportedError) as error:
+            yield f"meshes: {error}"
+            return
+        if not meshes.store.can.states:
+            yield f"meshes in {folder}"
+            return
+        sizes = [entry.stat().st_size for entry in meshes.store.entries() if entry.is_file()]
+        what = f"{counted(len(sizes), 'file')}, {format_nbytes(sum(sizes))}"
+        labels = "" if count is None else f"{counted(count, 'label')} in "
+        yield f"meshes in {folder}: {labels}{what}"
+
     def other_folders(self, image: Image) -> Sequence[str]:
         meshes = self.mesh_folder(image)
         return [*removable_meshes(image.folder, () if meshes is None else (meshes,))]
@@ -288,25 +304,6 @@ def _summarize(image: Image, level: Level) -> ScaleSummary:
         nbytes,
         problem,
     )
-
-
-def _mesh_notes(image: Image) -> Iterator[str]:
-    """Yield a line on the meshes that ``info`` names; local files are counted."""
-    folder = named_meshes(image.folder, image.details.info)
-    if folder is None:
-        return
-    try:
-        meshes = open_meshes(folder)
-    except (FormatError, OSError, UnsupportedError) as error:
-        yield f"meshes: {error}"
-        return
-    if not meshes.store.can.states:
-        yield f"meshes in {folder}"
-        return
-    sizes = [entry.stat().st_size for entry in meshes.store.entries() if entry.is_file()]
-    what = f"{counted(len(sizes), 'file')}, {format_nbytes(sum(sizes))}"
-    labels = "" if meshes.info.sharding else f"{counted(len(meshes.labels()), 'label')} in "
-    yield f"meshes in {folder}: {labels}{what}"
 
 
 def describe_sharding(scale: Scale) -> str:

@@ -39,6 +39,7 @@ _BATCH_NBYTES = 32 << 20
 _MOST_DRAWN_NBYTES = 8 << 20
 _HEAD_NBYTES, _LEVEL_NBYTES, _FRAGMENT_NBYTES = 28, 20, 16
 _MOST_LEVELS = 64
+_MOST_TABLES = 1 << 12  # of minishards, each read for a count of labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +231,13 @@ class MeshFolder:
                 for _, table in MeshShard(file, sharding).minishards():
                     found += table[0].tolist()
         return sorted(found)
+
+    def count_labels(self) -> int | None:
+        """Count the labels with a manifest; None if the tables of their shards are many."""
+        sharding = self.info.sharding
+        if sharding and len(self.shard_names()) << sharding.minishard_bits > _MOST_TABLES:
+            return None
+        return len(self.labels())
 
     def opened(self, name: str) -> StoredFile:
         """Open a file; raises MissingError if it is absent."""

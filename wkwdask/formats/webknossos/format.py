@@ -44,7 +44,7 @@ from wkwdask.store.paths import any_path, basename, dirname, is_remote, local_pa
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from wkwdask.formats.format import Summary, Url
     from wkwdask.formats.inspection import FilesScope, Scope
@@ -104,7 +104,12 @@ class WebknossosFormat(ArrayFormat):
     def summarize(self, url: Url) -> Summary:
         from wkwdask.formats.webknossos.summary import summarize
 
-        return summarize(url)
+        return summarize(url, self._mesh_notes)
+
+    def _mesh_notes(self, image: Image) -> Iterator[str]:
+        neuroglancer = format_named(STORED_IN[DATA_FORMAT])
+        for folder in _attached_meshes(image):
+            yield from neuroglancer.mesh_notes(folder)
 
     def target(self, destination: Destination) -> TargetImage:
         return mag_target(destination)

@@ -22,7 +22,7 @@ from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from wkwdask.model.image import Image
     from wkwdask.model.json_text import JsonObject
@@ -93,6 +93,8 @@ class DatasetSummary(Card):
     """Voxel size as stated in the JSON [``unit``]."""
     unit: str = "nanometer"
     """Unit of the voxel size."""
+    notes: tuple[str, ...] = ()
+    """Meshes of the layers."""
 
     def _tables(self) -> str:
         rows = [
@@ -118,7 +120,7 @@ class DatasetSummary(Card):
             if self.voxel_size is None
             else f"{' x '.join(f'{length:g}' for length in self.voxel_size)} {self.unit}"
         )
-        return f"{escape(f'{self.path}: voxel size {lengths}')}{html_table(('layer', 'category', 'mag', 'box', 'files', 'bytes', ''), rows)}"  # noqa: E501
+        return f"{escape(f'{self.path}: voxel size {lengths}')}{html_table(('layer', 'category', 'mag', 'box', 'files', 'bytes', ''), rows)}{'<br>'.join(map(escape, self.notes))}"  # noqa: E501
 
     def _drawn(self) -> Iterable[str]:
         return (mag.folder for layer in self.layers for mag in layer.mags if not mag.problem)
@@ -130,11 +132,18 @@ class DatasetSummary(Card):
             "voxel_size": self.voxel_size,
             "unit": self.unit,
         }
-        return {**head, "layers": [_layer_json(layer) for layer in self.layers]}
+        return {
+            **head,
+            "layers": [_layer_json(layer) for layer in self.layers],
+            **({"notes": list(self.notes)} if self.notes else {}),
+        }
 
 
-def summarize(url: str | os.PathLike[str]) -> DatasetSummary:
-    """Summarize a dataset, layer or mag: headers are read, and all files are counted."""
+def summarize(
+    url: str | os.PathLike[str], notes_of: Callable[[Image], Iterable[str]]
+) -> DatasetSummary:
+    """Summarize a dataset, layer or mag: headers are read, and all files are counted. ``notes_of``
+    returns the notes of a layer."""
     located = locate(url)
     sources = [
         source for layer in located.layers if (source := dataset_of(layer).datasource) is not None
@@ -148,8 +157,14 @@ def summarize(url: str | os.PathLike[str]) -> DatasetSummary:
     )
     if not sources:
         return DatasetSummary(located.path, None, layers)
+    shown = located.layers if located.mag is None else ()
     return DatasetSummary(
-        located.path, sources[0].voxel_size_nm, layers, sources[0].voxel_size, sources[0].unit
+        located.path,
+        sources[0].voxel_size_nm,
+        layers,
+        sources[0].voxel_size,
+        sources[0].unit,
+        tuple(note for layer in shown for note in notes_of(layer)),
     )
 
 
