@@ -34,7 +34,7 @@ from wkwdask.errors import (
     ResumeError,
     UnsupportedError,
 )
-from wkwdask.meshing import tasks
+from wkwdask.meshing import plan, tasks
 from wkwdask.meshing.surface import Simplifier
 
 pytestmark = pytest.mark.needs("zmesh", "DracoPy", "pyfqmr")
@@ -212,28 +212,63 @@ def test_fragments_of_coarse_levels_have_few_faces(tmp_path, monkeypatch):
     assert most[1] < most[0] / 1.5, most
 
 
-def test_the_memory_of_joins_does_not_grow_with_a_label(tmp_path, monkeypatch):
-    """The faces of a coarse fragment are bounded, except those at its planes: without the bound a
-    sponge takes ten times as much memory in its coarsest level as in the first join."""
+def sponge(count):
+    """Return a label that fills so many tiles along x and y like a sponge."""
     from scipy.ndimage import gaussian_filter
 
     noise = np.random.default_rng(1).normal(size=(24, 24, 12))
     tile = (gaussian_filter(noise, 1, mode="wrap") > 0).astype(np.uint8)
-    peaks, join = {}, tasks.Meshing.join_cells
+    return np.tile(tile, (count, count, 1))
+
+
+@pytest.fixture
+def peaks(monkeypatch):
+    """Peak of the memory of joins, by level."""
+    found, join = {}, tasks.Meshing.join_cells
 
     def watched(self, lod, *arguments):
         tracemalloc.start()
         join(self, lod, *arguments)
-        peaks[lod] = max(peaks.get(lod, 0), tracemalloc.get_traced_memory()[1])
+        found[lod] = max(found.get(lod, 0), tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
 
-    monkeypatch.setattr(tasks, "_MOST_FACES", 500)
     monkeypatch.setattr(tasks.Meshing, "join_cells", watched)
-    url = save(tmp_path / "v", np.tile(tile, (4, 4, 1)))
+    return found
+
+
+def test_the_memory_of_joins_does_not_grow_with_a_label(tmp_path, monkeypatch, peaks):
+    """The faces of a coarse fragment are bounded, except those at its planes: without the bound a
+    sponge takes ten times as much memory in its coarsest level as in the first join."""
+    monkeypatch.setattr(tasks, "_MOST_FACES", 500)
+    url = save(tmp_path / "v", sponge(4))
     with dask.config.set(scheduler="synchronous"):
         wkwdask.meshes(url, cell=13, reduction=1)
     assert len(peaks) == 3
     assert max(peaks.values()) < 2 * peaks[1], peaks
+
+
+def test_levels_end_before_fragments_are_large(tmp_path, monkeypatch, peaks):
+    """No fragment has more faces than the bound, so the memory of joins is the same for labels of
+    any extent. A level that one cell lacks has no fragment in any cell."""
+    monkeypatch.setattr(tasks, "MOST_FRAGMENT_FACES", 20_000)
+    of_extents = []
+    for count in (2, 4):
+        labels = sponge(count)
+        labels[:, :4, :4] = 2
+        labels[60:] *= labels[60:] == 2  # the sponge has few faces in cells at its end
+        url, folder = save(tmp_path / f"{count}", labels), tmp_path / f"{count}" / "mesh"
+        peaks.clear()
+        with dask.config.set(scheduler="synchronous"):
+            report = wkwdask.meshes(url, cell=13, error=0)
+        of_extents.append(max(peaks.values()))
+        assert "1 label without coarse levels, which would have more than" in report.note
+        assert report.note.endswith(" faces in a cell: 1")
+        assert [num_levels(folder, label) for label in (1, 2)] == [2, len(peaks) + 1]
+        assert max(len(faces) for *_, faces in read_fragments(folder, 1)) <= 20_000
+        for label, lod in ((1, 0), (1, 1), (2, len(peaks))):
+            assert num_open_edges(*read_level(folder, label, lod)) == 0
+        assert wkwdask.verify(url).is_sound
+    assert of_extents[1] < 1.2 * of_extents[0], of_extents
 
 
 def test_a_surface_that_would_vanish_is_kept(tmp_path, cells, monkeypatch):
@@ -250,13 +285,47 @@ def test_a_surface_that_would_vanish_is_kept(tmp_path, cells, monkeypatch):
 
 
 def test_the_estimate_writes_nothing(tmp_path, cells):
-    plan = wkwdask.meshes(cells, cell=12, dry_run=True)
-    assert not (tmp_path / "cells" / "mesh").exists()
-    assert (plan.voxels, plan.cells, plan.lods) == (24000, 24, 3)
-    raw = int(wkwdask.meshes(cells, cell=12).note.split()[2].replace(",", ""))
-    assert plan.raw_faces == pytest.approx(raw, rel=0.3)
-    assert plan.path == str(tmp_path / "cells" / "mesh")
-    assert "24 cells of 12 x 12 x 12, 3 levels of detail; about" in str(plan)
+    before = [*tmp_path.rglob("*")]
+    planned = wkwdask.meshes(cells, cell=12, dry_run=True)
+    assert [*tmp_path.rglob("*")] == before
+    assert (planned.voxels, planned.cells, planned.lods) == (24000, 24, 3)
+    assert planned.path == str(tmp_path / "cells" / "mesh")
+    assert "24 cells of 12 x 12 x 12, 3 levels of detail; about" in str(planned)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"ids": [1, 3]}, {"mapping": {1: 2, 3: 2}}, {"mapping": {1: 7}, "ids": [7]}]
+)
+def test_the_estimate_is_near(tmp_path, options):
+    """Faces are counted in all cells of a small volume, and simplified in some of them."""
+    labels = sponge(1).repeat(3, 0).repeat(3, 1).repeat(3, 2)
+    labels *= 1 + np.arange(72, dtype=np.uint8)[:, np.newaxis, np.newaxis] // 25
+    url = save(tmp_path / "v", labels)
+    planned = wkwdask.meshes(url, cell=24, dry_run=True, **options)
+    report = wkwdask.meshes(url, cell=24, sharded=False, **options)
+    raw, faces = (int(report.note.split()[n].replace(",", "")) for n in (2, 6))
+    assert planned.raw_faces == raw
+    assert planned.faces == pytest.approx(faces, rel=0.2)
+    nbytes = sum(path.stat().st_size for path in (tmp_path / "v" / "mesh").glob("[0-9]"))
+    assert 0.8 * nbytes < planned.nbytes < 1.9 * nbytes  # more than in larger cells
+    finest = wkwdask.meshes(url, cell=24, dry_run=True, lods=1, existing="overwrite", **options)
+    assert planned.nbytes > 1.5 * finest.nbytes
+
+
+def test_the_estimate_counts_faces_anywhere(tmp_path, monkeypatch):
+    """With 125 cells, every 10th of them lies in two planes."""
+    url, seen, counted = save(tmp_path / "v", np.ones((39, 39, 39), np.uint8)), [], plan._num_faces
+
+    def watched(meshing, cell):
+        seen.append(cell)
+        return counted(meshing, cell)
+
+    monkeypatch.setattr(plan, "_num_faces", watched)
+    monkeypatch.setattr(plan, "_SAMPLE", 8)
+    monkeypatch.setattr(plan, "_SAMPLES", 12)
+    assert wkwdask.meshes(url, cell=8, dry_run=True).cells == 125
+    assert len(seen) == len(set(seen)) == 12
+    assert all(len({cell[axis] for cell in seen}) > 2 for axis in range(3))
 
 
 # ------------------------------------------------------------------------------------------------
@@ -405,11 +474,17 @@ def test_wrong_targets(tmp_path, cells):
     ("options", "error", "match"),
     [
         ({"simplifier": "other"}, ValueError, "simplifier must be 'pyfqmr' or 'meshoptimizer'"),
-        ({"lods": 0}, ValueError, "lods must be at least 1"),
+        ({"lods": 0}, ValueError, "lods must be at least 1, got 0"),
+        ({"lods": "2"}, TypeError, "lods must be a whole number, got '2'"),
         ({"error": -1}, ValueError, "error must be a number of voxels"),
+        ({"error": "0.5"}, TypeError, "error must be a number, got '0.5'"),
         ({"reduction": 0.5}, ValueError, "reduction must be at least 1"),
+        ({"reduction": {}}, TypeError, "reduction must be a number, got {}"),
         ({"cell": 1}, ValueError, "cell must be from 2 to 1000"),
-        ({"min_voxels": -1}, ValueError, "min_voxels must not be negative"),
+        ({"cell": (64, 64, 32)}, TypeError, r"cell must be a whole number, got \(64, 64, 32\)"),
+        ({"cell": 12.5}, TypeError, "cell must be a whole number, got 12.5"),
+        ({"min_voxels": -1}, ValueError, "min_voxels must be at least 0, got -1"),
+        ({"min_voxels": None}, TypeError, "min_voxels must be a whole number, got None"),
         ({"where": [(900, 0, 0), (901, 1, 1)]}, BoundsError, "lies outside"),
         ({"ids": [-1]}, ValueError, "is not an id"),
         ({"ids": "missing.txt"}, MissingError, "no such file"),

@@ -35,14 +35,14 @@ def test_sums_over_cells(tmp_path_factory, cells, rows, min_voxels, ids):
         found = LabelTables(str(folder)).write(0, iter(parts), min_voxels, wanted)
     small = sorted(label for label in voxels if voxels[label] < min_voxels)
     kept = sorted(set(voxels) - set(small))
-    assert found.small.first == small
+    assert found.left_out.first == small
     assert found.num_meshed == sum(surfaces[label] > 0 for label in kept)
     assert found.without_surface.first == [label for label in kept if not surfaces[label]]
     assert found.missing.first == sorted(set(ids or ()) - set(voxels))
     continued = LabelTables(str(folder)).continued(0)
     assert continued.tolist() == [label for label in kept if surfaces[label] > 1]
     assert found.num_continued == len(continued)
-    assert LabelTables(str(folder)).dropped().tolist() == small
+    assert LabelTables(str(folder)).dropped(0).tolist() == small
     every = np.array([1, 2, 3, 5, 8, 2**53 + 1, 2**64 - 1], np.uint64)
     assert every[is_in(every, continued)].tolist() == continued.tolist()
     assert sorted(path.name for path in folder.iterdir()) == ["continued0", "dropped0"]

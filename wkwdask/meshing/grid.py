@@ -86,6 +86,11 @@ class CellGrid:
         low = plus(self.origin, self._corner(cell))
         return BoundingBox(low, (self.edge,) * 3, self.box.mag).intersection(self.box)
 
+    def own_volumes(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the numbers of these labels of cells, shape (n, 3)."""
+        ends = [np.clip((cells + n) * self.edge, 1, np.array(self.box.size) + 1) for n in (0, 1)]
+        return np.asarray(np.prod(ends[1] - ends[0], axis=1))
+
     def _corner(self, cell: Vec3) -> Vec3:
         x, y, z = (n * self.edge for n in cell)
         return x, y, z

@@ -1,5 +1,5 @@
 """Tables of the labels of a level of detail: those that continue in the next one, and those that
-are left out. They are made and read in bounded memory for any number of labels.
+are left out of it. They are made and read in bounded memory for any number of labels.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class LabelRows(NamedTuple):
     surfaces: Counts
     """Cells in which a label has a surface."""
     voxels: Counts
+    """Voxels in the finest level; in coarser ones, cells that would have too many faces."""
 
 
 @dataclass(slots=True)
@@ -46,6 +47,10 @@ class SomeLabels:
         self.count += len(labels)
         self.first += labels[: MOST_NAMED - len(self.first)].tolist()
 
+    def extend(self, others: SomeLabels) -> None:
+        self.count += others.count
+        self.first += others.first[: MOST_NAMED - len(self.first)]
+
 
 @dataclass(slots=True)
 class LevelLabels:
@@ -54,7 +59,8 @@ class LevelLabels:
     num_continued: int = 0
     num_meshed: int = 0
     """Labels that have a surface and are not too small."""
-    small: SomeLabels = field(default_factory=SomeLabels)
+    left_out: SomeLabels = field(default_factory=SomeLabels)
+    """Labels that are too small, or in a coarser level have too many faces."""
     without_surface: SomeLabels = field(default_factory=SomeLabels)
     missing: SomeLabels = field(default_factory=SomeLabels)
     """Labels that were asked for and not found."""
@@ -70,7 +76,8 @@ class LabelTables:
         self, lod: int, rows: Iterable[LabelRows], min_voxels: int = 0, ids: Ids | None = None
     ) -> LevelLabels:
         """Write the tables of a level from the labels of its cells: those in several cells
-        continue, and those with too few voxels are left out. ``ids`` were asked for."""
+        continue, and those with too few voxels or too many faces are left out. ``ids`` were asked
+        for."""
         found, wanted = LevelLabels(), np.zeros(0, np.uint64) if ids is None else ids
         is_found = np.zeros(len(wanted), np.bool_)
         with (
@@ -84,13 +91,13 @@ class LabelTables:
                 labels, surfaces, voxels = _summed(LabelRows(*columns))
                 if not len(labels):
                     continue
-                is_small = voxels < min_voxels
-                _append(continued, labels[(surfaces > 1) & ~is_small])
-                _append(dropped, labels[is_small])
-                found.num_continued += int(((surfaces > 1) & ~is_small).sum())
-                found.num_meshed += int(((surfaces > 0) & ~is_small).sum())
-                found.small.add(labels[is_small])
-                found.without_surface.add(labels[(surfaces == 0) & ~is_small])
+                is_out = voxels > 0 if lod else voxels < min_voxels
+                _append(continued, labels[(surfaces > 1) & ~is_out])
+                _append(dropped, labels[is_out])
+                found.num_continued += int(((surfaces > 1) & ~is_out).sum())
+                found.num_meshed += int(((surfaces > 0) & ~is_out).sum())
+                found.left_out.add(labels[is_out])
+                found.without_surface.add(labels[(surfaces == 0) & ~is_out])
                 start, end = np.searchsorted(wanted, labels[[0, -1]])
                 is_found[start : end + 1] |= is_in(wanted[start : end + 1], labels)
         found.missing.add(wanted[~is_found])
@@ -100,9 +107,9 @@ class LabelTables:
         """Map the labels that continue after a level into memory."""
         return self._column(_continued(lod))
 
-    def dropped(self) -> Ids:
-        """Map the labels that are left out into memory."""
-        return self._column(_dropped(0))
+    def dropped(self, lod: int) -> Ids:
+        """Map the labels that are left out of a level into memory."""
+        return self._column(_dropped(lod))
 
     def _column(self, name: str) -> Ids:
         store = store_at(self.folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import tempfile
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from wkwdask.formats.precomputed.meshes import (
 )
 from wkwdask.formats.registry import formats, location_of
 from wkwdask.formats.replaceable import replaces
+from wkwdask.geometry.mag import real_number
 from wkwdask.ids.id_map import saved_map
 from wkwdask.ids.id_source import as_ids
 from wkwdask.ids.remap_layer import open_id_source
@@ -27,8 +29,9 @@ from wkwdask.meshing.cell_file import CellFile
 from wkwdask.meshing.grid import CellGrid
 from wkwdask.meshing.label_tables import LabelRows, LabelTables, LevelLabels, SomeLabels
 from wkwdask.meshing.shard_tasks import MeshFiles, batches, sort_job, write_job
-from wkwdask.meshing.surface import SIMPLIFIERS, Simplifier, check_packages, encode
+from wkwdask.meshing.surface import SIMPLIFIERS, Simplifier, are_outside, check_packages, encode
 from wkwdask.meshing.tasks import (
+    MOST_FRAGMENT_FACES,
     Meshing,
     cells_to_mesh,
     join_job,
@@ -70,9 +73,9 @@ _COMMAND = "meshes"
 _MESH_FOLDER = "mesh"
 _REPLACES = "replaces"
 _MOST_IDS_NBYTES = 1 << 30  # of a file of ids
-_SAMPLE, _SAMPLES = 64, 8  # edge [voxels] and number of the cells that an estimate meshes
+_SAMPLE, _SAMPLES = 64, 64  # edge [voxels] and number of small cells that an estimate meshes
+_LARGE_SAMPLE = 128  # edge of cells that it simplifies
 _MOST_CELL = 1000  # a limit of zmesh is 1023 voxels
-_MOST_LISTED = 10_000  # cells
 _CELLS_PER_GROUP, _MOST_GROUPS = 8, 32
 _MOST_NBYTES_PER_VOXEL = 64  # of meshes of noise
 _FACE_NBYTES, _VOXEL_NBYTES = 100, 2  # memory of a raw face, and copies of labels
@@ -98,20 +101,16 @@ class MeshOptions:
     segment_properties: bool = False
 
     def check(self) -> None:
-        """Raise a ValueError for invalid options."""
+        """Raise an error for invalid options."""
         if self.simplifier not in SIMPLIFIERS:
             known = " or ".join(map(repr, SIMPLIFIERS))
             raise ValueError(f"simplifier must be {known}, got {self.simplifier!r}")
-        if self.lods is not None and self.lods < 1:
-            raise ValueError(f"lods must be at least 1, got {self.lods}")
-        if not 0 <= self.error < math.inf:
+        if not 0 <= real_number(self.error, "error") < math.inf:
             raise ValueError(f"error must be a number of voxels, at least 0, got {self.error}")
-        if not 1 <= self.reduction < math.inf:
+        if not 1 <= real_number(self.reduction, "reduction") < math.inf:
             raise ValueError(f"reduction must be at least 1, got {self.reduction}")
         if not 2 <= self.cell <= _MOST_CELL:
             raise ValueError(f"cell must be from 2 to {_MOST_CELL} voxels, got {self.cell}")
-        if self.min_voxels < 0:
-            raise ValueError(f"min_voxels must not be negative, got {self.min_voxels}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +148,12 @@ class MeshPlan:
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """Sums over some small cells."""
+    """Estimated sums over all cells."""
 
-    voxels: int = 0
     raw_faces: int = 0
     faces: int = 0
     nbytes: int = 0
+    """Bytes of the fragments of all levels."""
 
 
 @dataclass(slots=True)
@@ -169,12 +168,14 @@ class _Totals:
     """Faces of each level."""
     num_kept: int = 0
     """Surfaces that the library could not simplify."""
+    ended: SomeLabels = field(default_factory=SomeLabels)
+    """Labels whose levels end before they are in one cell."""
     cells: list[npt.NDArray[np.int64]] = field(default_factory=list)
     """Cells of each level: level, x, y, z."""
     fragments: list[npt.NDArray[np.int64]] = field(default_factory=list)
     """Number and bytes of the fragments of each of these cells."""
 
-    def add(self, record: dict[str, int]) -> None:
+    def add(self, record: dict[str, Any]) -> None:
         """Count the surfaces of a cell in the last level."""
         self.raw_faces += record.get("raw", 0)
         self.num_kept += record["kept"]
@@ -189,7 +190,12 @@ class _Totals:
             "faces or a vertex at a plane between cells"
             if self.num_kept
             else "",
-            _named(self.labels.small, "smaller than min_voxels"),
+            _named(
+                self.ended,
+                f"without coarse levels, which would have more than {MOST_FRAGMENT_FACES:,} faces "
+                "in a cell",
+            ),
+            _named(self.labels.left_out, "smaller than min_voxels"),
             _named(self.labels.without_surface, "without a surface"),
             _named(self.labels.missing, "of ids not found"),
         ]
@@ -281,6 +287,10 @@ class Meshes(Plan):
         found = tables.write(lod, rows(), *((self.min_voxels, self.ids) if is_finest else ()))
         if is_finest:
             totals.labels = found
+        else:
+            totals.ended.extend(found.left_out)
+            if not found.num_meshed:
+                totals.faces = totals.faces[:-1]
         totals.cells.append(np.insert(cells, 0, lod, axis=1))
         totals.fragments.append(fragments)
         return found.num_continued > 0
@@ -318,17 +328,35 @@ class Meshes(Plan):
         )
 
     def _estimate(self) -> _Sample:
-        """Mesh some small cells, and scale the sums to all cells with stored voxels."""
-        meshing = self.meshing
-        grid = replace(meshing.grid, edge=_SAMPLE)
-        cells = cells_to_mesh(meshing.source, grid)
-        sample = replace(meshing, grid=grid)
-        sums = np.zeros(4, np.int64)
-        for cell in _triples(cells[:: max(1, len(cells) // _SAMPLES)]):
-            sums += _measured(sample, cell)
-        total = sum(grid.own_voxels(cell).volume for cell in _triples(cells[:_MOST_LISTED]))
-        total = total * len(cells) // max(1, min(len(cells), _MOST_LISTED))
-        return _Sample(total, *(int(n) * total // max(1, int(sums[0])) for n in sums[1:]))
+        """Count the faces of some small cells, simplify those of two larger ones, and scale the
+        sums to all cells with stored voxels."""
+        edge = self.meshing.grid.edge
+        with tempfile.TemporaryDirectory() as folder:
+            own = replace(self, meshing=replace(self.meshing, folder=folder))._with_tables()
+            small, large = (
+                replace(own, grid=replace(own.grid, edge=min(edge, most)))
+                for most in (_SAMPLE, _LARGE_SAMPLE)
+            )
+            cells = cells_to_mesh(own.source, small.grid)
+            voxels = small.grid.own_volumes(cells)
+            # a fixed step could choose cells of one plane
+            most = _SAMPLES * (_SAMPLE // small.grid.edge) ** 3
+            number = min(most, int(np.count_nonzero(voxels)))
+            shares = voxels / max(1, voxels.sum())
+            rows = np.random.default_rng(0).choice(len(cells), number, replace=False, p=shares)
+            chosen = cells[rows]
+            counts = np.array([_num_faces(small, cell) for cell in _triples(chosen)], np.int64)
+            filled = chosen[np.argsort(counts)[(counts == 0).sum() :]]
+            middle = filled[len(filled) * np.arange(1, 4) // 4] if len(filled) else filled
+            around = np.unique(middle * small.grid.edge // large.grid.edge, axis=0)
+            sums = np.zeros(5, np.int64)
+            for cell in _triples(around):
+                sums += _measured(large, cell)
+        num_raw = int(counts.sum() * voxels.sum() / max(1, voxels[rows].sum()))
+        raw_faces, faces, nbytes, of_continued, of_coarser = sums.tolist()
+        ratio = min(1.0, of_coarser / max(1, of_continued))
+        nbytes += int(of_continued * sum(ratio**lod for lod in range(1, self.num_levels)))
+        return _Sample(num_raw, *(num_raw * each // max(1, raw_faces) for each in (faces, nbytes)))
 
     def describe(self) -> MeshPlan:
         """Return what the job would do."""
@@ -352,19 +380,28 @@ class Meshes(Plan):
         )
 
 
-def _measured(meshing: Meshing, cell: Vec3) -> tuple[int, int, int, int]:
-    """Return the voxels of a small cell, its raw faces, and faces and bytes of the finest level."""
-    grid, num_raw, num_faces, nbytes = meshing.grid, 0, 0, 0
+def _num_faces(meshing: Meshing, cell: Vec3) -> int:
     labels = meshing.read(cell)
-    if labels is not None:
-        for _, surface in meshing.surfaces(labels, grid.voxels(cell)):
-            simple = meshing.simplifier.simplify(
-                surface, grid.bounds(cell, 0), meshing.error, math.inf
-            )
-            simple = simple or surface
-            num_raw, num_faces = num_raw + len(surface.faces), num_faces + len(simple.faces)
-            nbytes += len(encode(grid.quantised(simple, cell, 0), simple.faces))
-    return grid.own_voxels(cell).volume, num_raw, num_faces, nbytes
+    surfaces = () if labels is None else meshing.surfaces(labels, meshing.grid.voxels(cell))
+    return sum(len(surface.faces) for _, surface in surfaces)
+
+
+def _measured(meshing: Meshing, cell: Vec3) -> npt.NDArray[np.int64]:
+    """Return the raw faces of a cell, faces and bytes of the finest level, and bytes of labels that
+    reach other cells, in the finest level and in the next one."""
+    grid, labels = meshing.grid, meshing.read(cell)
+    x, y, z = cell
+    bounds, parent = grid.bounds(cell, 0), (x >> 1, y >> 1, z >> 1)
+    sums = np.zeros(5, np.int64)
+    for _, surface in () if labels is None else meshing.surfaces(labels, grid.voxels(cell)):
+        simple = meshing.simplified(surface, cell, 0, meshing.error, math.inf) or surface
+        nbytes = len(encode(grid.quantised(simple, cell, 0), simple.faces))
+        sums[:3] += len(surface.faces), len(simple.faces), nbytes
+        if are_outside(surface.vertices, bounds).any():
+            error = 2 * meshing.error
+            coarse = meshing.simplified(simple, cell, 0, error, meshing.reduction) or simple
+            sums[3:] += nbytes, len(encode(grid.quantised(coarse, parent, 1), coarse.faces))
+    return sums
 
 
 def _label_rows(file: CellFile, lod: int) -> Iterator[LabelRows]:
@@ -373,7 +410,10 @@ def _label_rows(file: CellFile, lod: int) -> Iterator[LabelRows]:
     yield LabelRows(file.labels, ones, np.zeros_like(ones))
     if lod == 0:
         labels, voxels = file.voxels()
-        yield LabelRows(labels, np.zeros_like(voxels), voxels)
+    else:
+        labels = np.array(sorted(file.record.get("ended", ())), np.uint64)
+        voxels = np.ones(len(labels), np.int64)
+    yield LabelRows(labels, np.zeros_like(voxels), voxels)
 
 
 def _triples(cells: npt.NDArray[np.int64]) -> Iterator[Vec3]:

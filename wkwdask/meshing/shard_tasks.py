@@ -50,11 +50,12 @@ class MeshFiles:
 
     def sort(self, number: int, cells: Cells) -> None:
         """Write the fragments of cells, given as level, x, y, z, sorted by shard."""
-        dropped, rows = LabelTables(self.meshing.folder).dropped(), FragmentRows()
+        tables, rows = LabelTables(self.meshing.folder), FragmentRows()
+        dropped = {lod: tables.dropped(lod) for lod in np.unique(cells[:, 0]).tolist()}
         codes = morton.encode(cells[:, 1:]).tolist()
         for (lod, x, y, z), code in zip(cells.tolist(), codes, strict=True):
             file = CellFile(self.meshing.folder, lod, (x, y, z))
-            kept = set(file.labels[~is_in(file.labels, dropped)].tolist())
+            kept = set(file.labels[~is_in(file.labels, dropped[lod])].tolist())
             for group in file.groups():
                 for label, data in file.fragments(group):
                     if label in kept:

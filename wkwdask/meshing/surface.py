@@ -88,12 +88,12 @@ class Simplifier:
         if len(surface.faces) < _FEWEST_FACES or not error:
             return surface
         least = int(len(surface.faces) / reduction)
-        is_held = _are_outside(surface.vertices, bounds)
+        is_held = are_outside(surface.vertices, bounds)
         if self.name == "meshoptimizer":
             simple, is_kept = self._by_meshoptimizer(surface, is_held, error, least)
         else:
             simple = self._by_pyfqmr(surface, error, least)
-            is_outside = _are_outside(simple.vertices, bounds)
+            is_outside = are_outside(simple.vertices, bounds)
             outside = simple.vertices[is_outside]
             keys, held = _keys(outside, surface.vertices[is_held])
             is_own = np.isin(keys, held)[:, np.newaxis]
@@ -140,7 +140,7 @@ class Simplifier:
         return Surface(vertices, faces.view(np.uint32))
 
 
-def _are_outside(vertices: npt.NDArray[np.int32], bounds: Bounds) -> npt.NDArray[np.bool_]:
+def are_outside(vertices: npt.NDArray[np.int32], bounds: Bounds) -> npt.NDArray[np.bool_]:
     """Return which vertices lie outside of bounds."""
     is_outside = np.zeros(len(vertices), np.bool_)
     for column, low, high in zip(vertices.T, *bounds, strict=True):  # a pass over rows is slower

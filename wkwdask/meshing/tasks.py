@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 _IDS_NAME = "ids"
 _MOST_FACES, _MOST_ERROR = 1 << 20, 16
 """Faces of a coarse fragment beyond which the error may be larger, and how many times."""
+MOST_FRAGMENT_FACES = 1 << 21
+"""Faces of a coarse fragment beyond which its label has no such level."""
 _CORNERS = np.stack(np.meshgrid(*[[0, 1]] * 3, indexing="ij"), axis=-1).reshape(-1, 3)
 
 
@@ -119,7 +121,7 @@ class Meshing:
             box, own = self.grid.voxels(cell), self.grid.own_voxels(cell)
             table.add(np.asfortranarray(part_of_array(labels, own, box.topleft)), (0, 0, 0))
             for label, surface in self.surfaces(labels, box):
-                simple = self._simplified(surface, cell, 0, self.error, np.inf)
+                simple = self.simplified(surface, cell, 0, self.error, np.inf)
                 record["raw"] += len(surface.faces)
                 record["kept"] += simple is None
                 fragment = self._fragment(label, simple or surface, cell, 0)
@@ -139,11 +141,11 @@ class Meshing:
     def join_cells(self, lod: int, cell: Vec3, children: Sequence[Vec3]) -> None:
         """Write the surfaces of a cell in a coarser level: the surfaces of eight cells, simplified
         one by one, so that no face crosses a plane between them."""
-        record = {"kept": 0}
+        record = {"kept": 0, "ended": []}
         self._write(lod, cell, self._joined(lod, cell, children, record), None, record)
 
     def _joined(
-        self, lod: int, cell: Vec3, children: Sequence[Vec3], record: dict[str, int]
+        self, lod: int, cell: Vec3, children: Sequence[Vec3], record: dict[str, Any]
     ) -> Iterator[tuple[int, list[Fragment]]]:
         """Yield the fragments of a coarser cell, one group of labels at a time."""
         continued = LabelTables(self.folder).continued(lod - 1)
@@ -155,30 +157,34 @@ class Meshing:
                 for label, surface in file.surfaces(group):
                     if label in labels:
                         parts.setdefault(label, []).append((child, surface))
-            yield (
-                group,
-                [
-                    self._fragment(label, self._united(parts[label], lod, record), cell, lod)
-                    for label in sorted(parts)
-                ],
-            )
+            fragments = []
+            for label in sorted(parts):
+                united = self._united(parts.pop(label), lod, record)
+                if united is None:
+                    record["ended"].append(label)
+                else:
+                    fragments.append(self._fragment(label, united, cell, lod))
+            yield group, fragments
 
     def _united(
-        self, parts: Sequence[tuple[Vec3, Surface]], lod: int, record: dict[str, int]
-    ) -> Surface:
-        """Simplify the surfaces of a label in finer cells, and join them."""
+        self, parts: Sequence[tuple[Vec3, Surface]], lod: int, record: dict[str, Any]
+    ) -> Surface | None:
+        """Simplify the surfaces of a label in finer cells, and join them; return None if too many
+        faces remain."""
         error, reduction, simple = self.error * (1 << lod), self.reduction, []
         num_faces = sum(len(surface.faces) for _, surface in parts)
         if num_faces > reduction * _MOST_FACES:
             # a label that fills cells would get twice as many faces in each level
             error, reduction = _MOST_ERROR * error, num_faces / _MOST_FACES
         for child, surface in parts:
-            found = self._simplified(surface, child, lod - 1, error, reduction)
+            found = self.simplified(surface, child, lod - 1, error, reduction)
             record["kept"] += found is None
             simple.append(found or surface)
+            if sum(len(part.faces) for part in simple) > MOST_FRAGMENT_FACES:
+                return None
         return joined(simple)
 
-    def _simplified(
+    def simplified(
         self, surface: Surface, cell: Vec3, lod: int, error: float, reduction: float
     ) -> Surface | None:
         return self.simplifier.simplify(surface, self.grid.bounds(cell, lod), error, reduction)
@@ -195,7 +201,7 @@ class Meshing:
         cell: Vec3,
         groups: Iterable[tuple[int, Sequence[Fragment]]],
         sizes: tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]] | None,
-        record: dict[str, int],
+        record: dict[str, Any],
     ) -> None:
         store_at(self.folder).make(in_existing=True)
         write_cell(self.folder, cell_name(lod, cell), groups, sizes, record)
