@@ -295,3 +295,24 @@ def test_an_array_with_channels_of_several_layers_is_not_replaced(tmp_path):
         np.testing.assert_array_equal(wkwdask.open(tmp_path / name, layer="second")[0], EM[1])
         assert wkwdask.verify(tmp_path / name).is_sound
     np.testing.assert_array_equal(wkwdask.open(tmp_path / "ds", layer="two"), EM)
+
+
+@pytest.mark.parametrize("existing", ["error", "overwrite"])
+def test_an_array_that_is_the_folder_of_its_layer_is_not_replaced(tmp_path, existing):
+    wkwdask.create_dataset(tmp_path / "ds", (4, 4, 40))
+    ids = placed(IDS[np.newaxis])
+    wkwdask.save(ids, f"n5://{tmp_path}/ds/cells", voxel_size=(4, 4, 40))
+    path = tmp_path / "ds" / "datasource-properties.json"
+    entry = layer("cells", "segmentation", "n5", "uint32", 1, [(1, 1, 1)])
+    entry["mags"] = [{"mag": [1, 1, 1], "path": "./cells"}]
+    path.write_text(json.dumps({**json.loads(path.read_text()), "dataLayers": [entry]}))
+    target, source = tmp_path / "ds" / "cells", tmp_path / "other" / "1"
+    wkwdask.save(ids + 1, source)
+    for write in (
+        lambda: wkwdask.save(ids + 1, target, existing=existing),
+        lambda: wkwdask.copy(source, target, existing=existing),
+        lambda: wkwdask.rechunk(source, target, existing=existing),
+    ):
+        with pytest.raises(UnsupportedError, match=r"cells: is the folder of layer cells and of "):
+            write()
+    np.testing.assert_array_equal(wkwdask.open(tmp_path / "ds")[0], IDS)

@@ -540,6 +540,11 @@ def mag_target(destination: Destination) -> MagTarget:
     dataset_folder, layer_name = split(layer_folder)
     found = find_listed_arrays(folder)
     mag = mag_from_name(name) if found is None or found.mag is None else found.mag
+    if found is not None and found.mag is not None and found.layers[0].folder == folder:
+        raise UnsupportedError(
+            f"{folder}: is the folder of layer {found.layers[0].name} and of its mag {mag}, "
+            "and is not replaced; name the folder of another layer"
+        )
     if mag is None:
         for dataset, example in ((folder, f"{folder}/LAYER/1"), (layer_folder, f"{folder}/1")):
             if read_datasource(dataset) is not None:
