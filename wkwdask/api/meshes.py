@@ -66,7 +66,7 @@ def meshes(
         mag of 2-2-2 takes about a quarter of the time.
     lods : int, optional
         Number of levels of detail, at most; by default until each label is in one cell. A label
-        that would have more than 2,097,152 faces in a cell of a coarser level has no such level.
+        that would have more than 1,048,576 faces in a cell of a coarser level has no such level.
     error : float
         Distance by which simplification may move the surface in the finest level, about [voxels],
         and twice as much in each coarser level; 0 keeps all faces of all levels. For voxels that

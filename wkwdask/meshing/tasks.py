@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from wkwdask.model.volume import Volume
 
 _IDS_NAME = "ids"
-_MOST_FACES, _MOST_ERROR = 1 << 20, 16
+_MOST_FACES, _MOST_ERROR = 1 << 19, 16
 """Faces of a coarse fragment beyond which the error may be larger, and how many times."""
-MOST_FRAGMENT_FACES = 1 << 21
+MOST_FRAGMENT_FACES = 1 << 20
 """Faces of a coarse fragment beyond which its label has no such level."""
 _CORNERS = np.stack(np.meshgrid(*[[0, 1]] * 3, indexing="ij"), axis=-1).reshape(-1, 3)
 
