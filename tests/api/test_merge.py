@@ -128,6 +128,7 @@ def test_annotated_blocks_replace_blocks(dataset, tmp_path, options):
     wkwdask.build_pyramid(tmp_path / "merged", "seg", mags=["2"])
 
 
+@pytest.mark.needs("zarr")
 def test_into_a_layer_that_is_stored_as_zarr(dataset, tmp_path):
     """Its group and the dataset list the mag."""
     target = tmp_path / "target"

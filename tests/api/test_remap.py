@@ -382,7 +382,7 @@ def test_malformed_mappings_are_refused(dataset, tmp_path):
         ),
         (
             ValueError,
-            r"negative-pairs\.npy: rows 1 to 2: -3 is not an id",
+            r"negative-pairs\.npy: not readable as mapping: rows 1 to 2: -3 is not an id",
             tmp_path / "negative-pairs.npy",
         ),
         (
