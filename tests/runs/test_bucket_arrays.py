@@ -3,6 +3,8 @@ takes it over, or SLURM says that it has ended."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 from dataclasses import replace
 from unittest import mock
 
@@ -16,7 +18,7 @@ from support.commands import run_here
 from support.inside import last_jobs_of, shared_memory, submitted_to
 
 import wkwdask
-from wkwdask.errors import LockedError
+from wkwdask.errors import ExistsError, LockedError
 from wkwdask.formats.record_paths import OWNER_NAME
 from wkwdask.graphs import job_array
 from wkwdask.runs.journal import keys_of, read_journal
@@ -25,15 +27,22 @@ from wkwdask.store.locks import Owner, read_owner, write_owner
 
 KINDS = ["precomputed", "wkw", pytest.param("ngff", marks=pytest.mark.needs("zarr"))]
 ARRAY = ("--cluster", "slurm-array", "--elements", "2")
+STEP = 1 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 5
+"""Requests between two at which a submission is killed."""
 _NOBODY = '#!/bin/sh\necho "slurm_load_jobs error: Invalid job id specified" >&2\nexit 1\n'
 
 
 @pytest.fixture
-def commands(sbatch_calls):  # noqa: F811
+def bucket():
+    with faulty_bucket() as bucket:
+        yield bucket
+
+
+@pytest.fixture
+def commands(sbatch_calls, bucket):  # noqa: F811
     """Commands of the submitted jobs, which write into a bucket in memory."""
     found = []
     with (
-        faulty_bucket(),
         dask.config.set(scheduler="synchronous"),
         submitted_to(found),
         shared_memory(),
@@ -134,3 +143,39 @@ def test_a_submission_that_failed_leaves_no_tasks_for_the_next_one(commands, mon
     assert in_slurm(monkeypatch, 2, 0, commands[1]).returncode == 0
     assert len(levels("precomputed")) > 1
     assert not records()
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("killed", ["submission", "element", "finish job"])
+def test_killed_at_a_request(commands, bucket, monkeypatch, slurm_forgets, killed, after):
+    """The old image or the new one is visible, and the same call completes it when SLURM has ended
+    the jobs."""
+    save("precomputed")
+    seen = levels("precomputed")
+    steps = {
+        "submission": lambda: run_here("submit", "pyramid", IMAGE["precomputed"], *ARRAY),
+        "element": lambda: in_slurm(monkeypatch, 1, 0, commands[0]),
+        "finish job": lambda: in_slurm(monkeypatch, 2, 0, commands[1]),
+    }
+    for name, step in steps.items():
+        if name == killed:
+            break
+        step()
+    before = bucket.snapshot()
+    bucket.requests = []
+    step()
+    num_requests = len(bucket.requests)
+    after_all = levels("precomputed")
+    slurm_forgets()
+    for number in range(0, num_requests, STEP):
+        bucket.restore(before)
+        with bucket.killed_at(number, after=after):
+            step()
+        found = levels("precomputed")
+        assert is_equal(found, seen) or is_equal(found, after_all), number
+        with contextlib.suppress(ExistsError):  # it had published all
+            wkwdask.build_pyramid(IMAGE["precomputed"])
+        assert len(levels("precomputed")) > 1, number
+        # clean removes what asked the bucket for its time
+        assert not [name for name in records() if "-clock-" not in name], number
+    assert num_requests > 2
