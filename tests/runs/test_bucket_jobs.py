@@ -210,6 +210,17 @@ NEW_DATASETS = {
 }
 
 
+@_OF_ZARR
+def test_a_new_image_whose_dead_job_has_written_no_document(bucket):
+    """Objects are stored at the same time: a killed job may have stored chunks alone."""
+    level = f"{IMAGE['ngff']}/1.20261129T120000-0123abcd"
+    store_at(level).put("c/0/0/0", b"1")
+    save("ngff")
+    np.testing.assert_array_equal(wkwdask.read(IMAGE["ngff"], mag=1), VOXELS)
+    assert wkwdask.clean(IMAGE["ngff"]) == [level]
+    np.testing.assert_array_equal(wkwdask.read(IMAGE["ngff"], mag=1), VOXELS)
+
+
 @pytest.mark.parametrize("way", NEW_DATASETS)
 def test_a_new_dataset_killed_at_any_request(bucket, way):
     """The JSON appears together with the first mag."""

@@ -71,7 +71,7 @@ from wkwdask.formats.zarr.ngff_edit import (
 from wkwdask.geometry.mag import Mag
 from wkwdask.geometry.vectors import minus, times
 from wkwdask.model.levels import ratio_of
-from wkwdask.model.placement import plain_name
+from wkwdask.model.placement import job_in, plain_name
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.voxel_type import guess_category
 from wkwdask.model.writing.target_array import TargetArray
@@ -751,11 +751,13 @@ def ngff_target(destination: Destination) -> NgffTarget:
         )
     if existing is None and store_at(folder).is_folder() and read_attributes(folder) is None:
         # Records of jobs may exist, and arrays of a job that was killed after their publication,
-        # before the image listed them.
+        # before the image listed them, or in a bucket before they had a document.
         others = (
             name
             for name in store_at(folder).names()
-            if not name.startswith(".") and array_record(f"{folder}/{name}") is None
+            if not name.startswith(".")
+            and not job_in(name)
+            and array_record(f"{folder}/{name}") is None
         )
         other = min(others, default=None)
         if other is not None:
