@@ -89,6 +89,7 @@ BY_PATH = {
     "ids.id_source": "a table of the user that is mapped into memory",
     "ids.sorted_runs": "scratch tables that are mapped into memory",
     "ids.stitching": "scratch tables that are read in parts",
+    "meshing.plan": "scratch files of a sample",
     "runs.garbage": "temporary files of killed jobs",
     "runs.job_folder": "publishes folders",
     "runs.staged": "folders that a job has created; the size of interrupted jobs",

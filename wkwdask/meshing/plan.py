@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import tempfile
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +44,7 @@ from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.space import Need, Size
 from wkwdask.runs.staged import settings_of, stage
 from wkwdask.runs.staged_files import StagedFiles
+from wkwdask.store.by_path import temporary_folder
 from wkwdask.store.paths import basename, dirname, local_path, target_path
 from wkwdask.store.store import store_at
 from wkwdask.verbs.sources import (
@@ -331,7 +331,7 @@ class Meshes(Plan):
         """Count the faces of some small cells, simplify those of two larger ones, and scale the
         sums to all cells with stored voxels."""
         edge = self.meshing.grid.edge
-        with tempfile.TemporaryDirectory() as folder:
+        with temporary_folder() as folder:
             own = replace(self, meshing=replace(self.meshing, folder=folder))._with_tables()
             small, large = (
                 replace(own, grid=replace(own.grid, edge=min(edge, most)))

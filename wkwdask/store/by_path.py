@@ -163,6 +163,12 @@ def scratch_folder(purpose: str) -> str:
     return folder
 
 
+def temporary_folder() -> tempfile.TemporaryDirectory[str]:
+    """Return a context with a private folder for temporary files of this machine, removed when it
+    ends."""
+    return tempfile.TemporaryDirectory()
+
+
 def upload(path: str, store: Store, name: str) -> None:
     """Store a file as an object of a bucket, given as a snapshot; raises Conflict if the object has
     changed since then."""
