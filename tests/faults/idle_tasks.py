@@ -80,7 +80,7 @@ def write_round(root, num_tasks, elements):
             root,
             ArraySize(elements),
             (),
-            (Round("0", "0", num_tasks, elements, 0, time.time()),),
+            (Round("0", "0", num_tasks, elements, 0, time.time(), "round-0.tasks"),),
         ),
     )
 

@@ -29,7 +29,11 @@ KINDS = ["precomputed", "wkw", pytest.param("ngff", marks=pytest.mark.needs("zar
 ARRAY = ("--cluster", "slurm-array", "--elements", "2")
 STEP = 1 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 5
 """Requests between two at which a submission is killed."""
-_NOBODY = '#!/bin/sh\necho "slurm_load_jobs error: Invalid job id specified" >&2\nexit 1\n'
+_NOBODY = """#!/bin/sh
+[ "$1" = release ] && exit
+echo "slurm_load_jobs error: Invalid job id specified" >&2
+exit 1
+"""
 
 
 @pytest.fixture
@@ -143,6 +147,33 @@ def test_a_submission_that_failed_leaves_no_tasks_for_the_next_one(commands, mon
     assert in_slurm(monkeypatch, 2, 0, commands[1]).returncode == 0
     assert len(levels("precomputed")) > 1
     assert not records()
+
+
+def test_a_submission_that_was_paused_leaves_the_next_one_alone(
+    commands, bucket, monkeypatch, slurm_forgets
+):
+    """Both submit the second round of a job, in whose first round an element was lost."""
+    save("precomputed")
+    submit("precomputed")
+    run_elements(monkeypatch, commands[0], [0])
+    slurm_forgets()
+    before = bucket.snapshot()
+    bucket.requests = []
+    submit("precomputed")
+    requests = bucket.requests
+    first = next(n for n, (_, url) in enumerate(requests) if str(url).endswith(".tasks"))
+    for n in range(first, len(requests), min(STEP, 3)):
+        bucket.restore(before)
+        with bucket.paused_at(n, lambda: submit("precomputed")):
+            submit("precomputed")
+            last, (element, finish) = len(commands), commands[-2:]
+        known = set(keys_of(read_journal(element[-2])))
+        run_elements(monkeypatch, element)
+        assert known < set(keys_of(read_journal(element[-2]))), n
+        result = in_slurm(monkeypatch, last, 0, finish)
+        assert result.returncode == 0, result.output
+        assert len(levels("precomputed")) > 1
+        assert not records()
 
 
 @pytest.mark.parametrize("after", [False, True])

@@ -95,7 +95,15 @@ def pyramid_stopped(folder):
     )
     (root,) = (folder / "color").glob(".wkwdask-job-*")
     size = {"elements": None, "cpus": None, "seconds": None, "memory_nbytes": None}
-    one = {"array": "7", "finish": "8", "tasks": 3, "elements": 1, "journaled": 1, "time": 1.5}
+    one = {
+        "array": "7",
+        "finish": "8",
+        "tasks": 3,
+        "elements": 1,
+        "journaled": 1,
+        "time": 1.5,
+        "file": "round-0.tasks",
+    }
     batch = {
         "arguments": ["pyramid"],
         "folder": "/",

@@ -20,6 +20,7 @@ import errno
 import json
 import math
 import os
+import secrets
 import sys
 import tempfile
 import time
@@ -136,14 +137,19 @@ def submit_tasks(job: Job, batch: Batch) -> Job:
     num_left = max(total - journaled, len(first))
     work = Workload(num_left, job.nbytes_in * num_left // max(total, num_left), job.task_nbytes)
     size = propose_size(work, requested, max_array_size())
-    path = _tasks_path(job.folder, len(batch.rounds))
-    num_tasks = _write(path, chain(first, tasks), group_size(work.num_tasks, size.elements or 1))
+    file = _tasks_name(job.folder, len(batch.rounds))
+    num_tasks = _write(
+        f"{job.folder}/{file}",
+        chain(first, tasks),
+        group_size(work.num_tasks, size.elements or 1),
+    )
     size = replace(size, elements=min(size.elements or 1, num_tasks))
     finish_size = (
         size if requested.seconds is not None else finish_job_size(max_tasks_here, work, size)
     )
+    sizes = size, finish_size
     raise HandedToSlurm(
-        job.folder, _submit(job.folder, batch, (size, finish_size), num_tasks, journaled), size
+        job.folder, _submit(job.folder, batch, sizes, (num_tasks, journaled), file), size
     )
 
 
@@ -155,10 +161,14 @@ def _write(path: str, tasks: Iterable[Task], group: int) -> int:
 
 
 def _submit(
-    root: str, batch: Batch, sizes: tuple[ArraySize, ArraySize], num_tasks: int, journaled: int
+    root: str,
+    batch: Batch,
+    sizes: tuple[ArraySize, ArraySize],
+    counts: tuple[int, int],
+    file: str,
 ) -> Batch:
     """Submit an array and its finish job, of these sizes, and hand the lock over to the finish
-    job."""
+    job. ``counts`` are the tasks in the file and those that the journals contain."""
     # The array is submitted on hold, and released only when the finish job depends on it, the
     # record names both, and the lock is handed over. So if this process dies in between, no array
     # runs whose results no job would publish.
@@ -202,7 +212,13 @@ def _submit(
             submit_job(script.name, [*program, "batch-finish", root, command], finish, batch.folder)
         )
         new_round = Round(
-            submitted[0], submitted[1], num_tasks, elements, journaled, round(time.time(), 1)
+            submitted[0],
+            submitted[1],
+            counts[0],
+            elements,
+            counts[1],
+            round(time.time(), 1),
+            file,
         )
         batch = replace(batch, rounds=(*batch.rounds, new_round))
         write_batch(root, batch)
@@ -285,7 +301,7 @@ class ElementJob:
     ) -> None:
         self.folder = root
         self._round = batch.rounds[number]
-        self._share = ElementTasks(_tasks_path(root, number), element, self._round.elements)
+        self._share = ElementTasks(f"{root}/{self._round.file}", element, self._round.elements)
         self._journal = journal
         self._known = known
         self._num_known = 0
@@ -342,5 +358,8 @@ def element_job(
         yield ElementJob(root, number, element, batch, journal, known)
 
 
-def _tasks_path(root: str, number: int) -> str:
-    return f"{root}/round-{number}.tasks"
+def _tasks_name(root: str, number: int) -> str:
+    """Return the name of the task file of a new round. In a bucket nobody else has it: a process
+    that was paused while it submitted a round may write its tasks after another one has taken the
+    job over and submitted that round."""
+    return f"round-{number}{f'-{secrets.token_hex(4)}' if is_bucket(root) else ''}.tasks"

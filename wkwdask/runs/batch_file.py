@@ -17,10 +17,13 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, MissingError
+from wkwdask.formats.record_paths import OWNER_NAME
 from wkwdask.model.parsing import reading
 from wkwdask.plans.batch_size import ArraySize
+from wkwdask.store.documents import replace_records
 from wkwdask.store.json_record import format_job_record, read_job_record, read_record
-from wkwdask.store.paths import split
+from wkwdask.store.leases import fenced_by
+from wkwdask.store.paths import is_bucket, split
 from wkwdask.store.store import store_at
 from wkwdask.store.user_key import is_signed, key_path, signature, user_key
 
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 
 BATCH_NAME = "batch.json"
 _JOB_ID = re.compile(r"[0-9]{1,18}")
+_TASKS_NAME = re.compile(r"round-[0-9]{1,18}(-[0-9a-f]{8})?\.tasks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,8 @@ class Round:
     """Number of tasks that the journals contained at submission."""
     time: float
     """Submission time [seconds since the epoch]."""
+    file: str
+    """Name of the task file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +100,8 @@ def _round(value: JsonObject) -> Round:
         raise ValueError(
             f"expected ids of SLURM jobs, found {parsed.array!r} and {parsed.finish!r}"
         )
+    if not isinstance(parsed.file, str) or not _TASKS_NAME.fullmatch(parsed.file):
+        raise ValueError(f"expected the name of a task file, found {parsed.file!r}")
     if not all(
         isinstance(count, int) for count in (parsed.tasks, parsed.elements, parsed.journaled)
     ) or not math.isfinite(parsed.time):
@@ -115,7 +123,13 @@ def read_batch(root: str) -> Batch | None:
 
 
 def write_batch(root: str, batch: Batch) -> None:
-    store_at(root).put(BATCH_NAME, format_job_record(batch.to_json()))
+    """Write the batch record of a job; in a bucket, only while this process holds its lease."""
+    data = format_job_record(batch.to_json())
+    if is_bucket(root):
+        with fenced_by(f"{root}/{OWNER_NAME}"):
+            replace_records({f"{root}/{BATCH_NAME}": data})
+    else:
+        store_at(root).put(BATCH_NAME, data)
 
 
 class HandedToSlurm(BaseException):
@@ -147,8 +161,6 @@ def write_tasks(path: str, tasks: Iterable[Any], group: int, dumps: Callable[[An
     folder, name = split(path)
     store, offset, index = store_at(folder), 0, []
     remaining, key = iter(tasks), user_key(create=True)
-    if store.folders is None:  # objects are written once, and another submission may have failed
-        store.delete(name)
     with store.new_file(name) as file:
         while members := list(islice(remaining, group)):
             data = dumps(members)
