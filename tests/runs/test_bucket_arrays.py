@@ -18,12 +18,13 @@ from support.commands import run_here
 from support.inside import last_jobs_of, shared_memory, submitted_to
 
 import wkwdask
-from wkwdask.errors import ExistsError, LockedError
+from wkwdask.errors import DiscardWarning, ExistsError, LockedError
 from wkwdask.formats.record_paths import OWNER_NAME
 from wkwdask.graphs import job_array
 from wkwdask.runs.journal import keys_of, read_journal
 from wkwdask.store import leases
 from wkwdask.store.locks import Owner, read_owner, write_owner
+from wkwdask.store.paths import dirname
 
 KINDS = ["precomputed", "wkw", pytest.param("ngff", marks=pytest.mark.needs("zarr"))]
 ARRAY = ("--cluster", "slurm-array", "--elements", "2")
@@ -145,6 +146,30 @@ def test_a_submission_that_failed_leaves_no_tasks_for_the_next_one(commands, mon
     submit("precomputed")
     run_elements(monkeypatch, commands[0])
     assert in_slurm(monkeypatch, 2, 0, commands[1]).returncode == 0
+    assert len(levels("precomputed")) > 1
+    assert not records()
+
+
+def test_killed_before_the_last_job_gets_the_lease(commands, bucket):
+    """SLURM knows that job, and its locks name it, but it never runs: another call starts over."""
+    save("precomputed")
+    before = bucket.snapshot()
+    bucket.requests = []
+    submit("precomputed")
+    last = max(
+        n
+        for n, (name, url) in enumerate(bucket.requests)
+        if name == "put_once" and url.endswith(OWNER_NAME)
+    )
+    bucket.restore(before)
+    with bucket.killed_at(last, after=False):
+        submit("precomputed")
+    (root,) = {dirname(name) for name in records() if name.endswith(OWNER_NAME)}
+    lock = f"{dirname(root)}/.8_8_8.wkwdask-lock"
+    assert read_owner(lock).pid == 0
+    assert read_owner(f"{root}/{OWNER_NAME}").pid == os.getpid()
+    with pytest.warns(DiscardWarning):
+        wkwdask.build_pyramid(IMAGE["precomputed"], existing="restart", method="nearest")
     assert len(levels("precomputed")) > 1
     assert not records()
 

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 TTL_SECONDS = 120.0
 HANDED_SECONDS = 30 * 24 * 3600.0
-"""Age at which a lease that was handed to a SLURM job is over, where SLURM cannot be asked: nobody
-renews it while the job waits in the queue."""
+"""Age at which a lease that was handed to a SLURM job is over, though SLURM may not have said so:
+nobody renews it while the job waits in the queue."""
 _RENEWED_AFTER_SECONDS = TTL_SECONDS / 4
 _MARGIN_SECONDS = 2.0  # servers state whole seconds
 _MAX_NBYTES = 1 << 24
@@ -251,16 +251,16 @@ def drop_lease(path: str) -> None:
     _held.pop(path, None)
 
 
-def is_over(path: str, *, is_handed: bool) -> bool:
+def is_over(path: str) -> bool:
     """Check whether a lease is absent, was given back, or was not renewed for long: longer if it
-    was handed to a SLURM job."""
+    was handed to a SLURM job, whatever its locks say, which are written before."""
     if path in _held:
         return False
     record = read_lease(path)
     if record is None or record.get("ended") is True:
         return True
     age = _age_seconds(path)
-    ttl_seconds = HANDED_SECONDS if is_handed else TTL_SECONDS
+    ttl_seconds = HANDED_SECONDS if record.get("pid") == 0 else TTL_SECONDS
     return age is None or age > ttl_seconds + _MARGIN_SECONDS
 
 

@@ -183,7 +183,7 @@ class Owner:
     def is_gone(self) -> bool:
         """Check whether the owner is known to have ended. Only SLURM knows about processes on other
         machines or in other containers, and leases about jobs in buckets."""
-        if self.lease and is_over(self.lease, is_handed=self.pid == 0):
+        if self.lease and is_over(self.lease):
             return True
         # In doubt, the owner counts as alive: taking the lock of a living job corrupts the mag,
         # while a lock kept too long only has to be removed by hand. A process whose start time is
