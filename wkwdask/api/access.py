@@ -53,8 +53,8 @@ def open(
     url : str or path
         A dataset, a layer or a mag in WKW; a Neuroglancer precomputed volume; an N5 container,
         group or dataset; an OME-NGFF image or another Zarr array. A local folder or a URL
-        (``https://``, ``s3://``, ``gs://``, ``az://``). Remote formats other than WKW need
-        ``"precomputed://"``, ``"n5://"`` or ``"zarr://"`` before the URL.
+        (``https://``, ``s3://``, ``gs://``, ``az://``). The prefix ``"precomputed://"``,
+        ``"n5://"`` or ``"zarr://"`` states the format; without it, the format is recognized.
     layer : str, optional
         The layer, or the path of a group in N5 and Zarr; may be omitted if there is only one.
     mag : Mag, str, int or sequence of 3 int, optional

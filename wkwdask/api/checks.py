@@ -46,7 +46,7 @@ def verify(
     Parameters
     ----------
     url : str or path
-        A dataset, a layer or a mag; or a local image of another format, or one of its levels.
+        A dataset, a layer or a mag; or an image of another format, or one of its levels.
     layer : str or sequence of str, optional
         The layers, by default all.
     mags : sequence of Mag, str, int or sequence of 3 int, optional
@@ -315,7 +315,7 @@ def write_manifest(url: str | os.PathLike[str]) -> ManifestReport:
     Parameters
     ----------
     url : str or path
-        A dataset, or any other folder.
+        A dataset, or any other folder, on disk or in a bucket.
 
     Returns
     -------
@@ -324,7 +324,7 @@ def write_manifest(url: str | os.PathLike[str]) -> ManifestReport:
     Raises
     ------
     UnsupportedError
-        The URL is not a local folder.
+        The URL is on a web server.
 
     Examples
     --------

@@ -229,7 +229,7 @@ def convert(
     UnsupportedError
         The source's format cannot be read, the source refers to data outside its folder, or it
         cannot be converted to the target in one step; the target's format cannot be written; or the
-        layer is not stored as WKW.
+        layer is stored in a format that is unknown here.
     ValueError
         An option is invalid, axes do not fit, the voxel size of a new dataset is unknown, or the
         name of a new layer is invalid.

@@ -329,7 +329,7 @@ def copy(
         Location of the copy, of the same kind as the source: a dataset, a layer or a mag; the name
         may differ. Existing layers of a dataset stay.
     layer : str or sequence of str, optional
-        The layers of a dataset, by default all that are stored as WKW.
+        The layers of a dataset, by default all.
     mags : sequence of Mag, str, int or sequence of 3 int, optional
         The mags, by default all of each layer.
     bounding_box : BoundingBox, str or sequence, optional
@@ -351,7 +351,7 @@ def copy(
     Returns
     -------
     Report
-        Its note lists what was not copied: layers of other formats, and files outside of mags.
+        Its note lists what was not copied, such as files outside of mags.
 
     Raises
     ------
@@ -368,7 +368,7 @@ def copy(
     ResumeError
         The interrupted job was started with other settings or from other data.
     UnsupportedError
-        A layer in ``layer`` is not stored as WKW.
+        A layer is stored in a format that is unknown here.
     ValueError
         The target is the source, or ``translate`` is not a multiple of a mag.
 
@@ -429,7 +429,7 @@ def rm(
     url : str or path
         A dataset, a layer or a mag.
     layer : str or sequence of str, optional
-        The layers of a dataset, by default all that are stored as WKW.
+        The layers of a dataset, by default all.
     mags : sequence of Mag, str, int or sequence of 3 int, optional
         The mags, by default all of each layer.
     dry_run : bool

@@ -72,9 +72,9 @@ def to_n5(
     array : dask.array.Array, ndarray or xarray.DataArray, shape (x, y, z) or (c, x, y, z)
         The voxels, in any chunks. A DataArray has the dimensions x, y, z (and c) in any order.
     url : str or path
-        Folder of the dataset, such as ``volume.n5/raw`` or ``volume.n5/raw/s0``, with or without
-        the prefix ``n5://``. A name like ``s0`` makes it a level of the group above. Remote
-        containers cannot be written.
+        Folder of the dataset, such as ``volume.n5/raw`` or ``volume.n5/raw/s0``, or its URL in a
+        bucket, with or without the prefix ``n5://``. A name like ``s0`` makes it a level of the
+        group above. Datasets in a bucket are created, and never replaced.
     {options}
     voxel_size : sequence of 3 float, optional
         Edge lengths of a voxel of mag 1 along x, y, z [nm]; by default those of a DataArray or of
@@ -114,7 +114,7 @@ def to_n5(
     TypeError
         N5 does not support the type.
     UnsupportedError
-        The URL is remote.
+        The URL is on a web server or in a zip.
     ValueError
         The shape or an option is invalid.
 

@@ -87,8 +87,8 @@ def to_precomputed(
         The voxels, in any chunks, of a type that the format supports. A DataArray has the
         dimensions x, y, z (and c) in any order.
     url : str or path
-        Folder of the volume, with or without the prefix ``precomputed://``. Remote volumes cannot
-        be written.
+        Folder of the volume, or its URL in a bucket, with or without the prefix
+        ``precomputed://``.
     {options}
     voxel_size : sequence of 3 float, optional
         Edge lengths of a voxel of the finest scale along x, y, z [nm]; required for a new volume,
@@ -128,7 +128,7 @@ def to_precomputed(
     ResumeError
         The interrupted job was started with other settings.
     UnsupportedError
-        The URL is remote.
+        The URL is on a web server or in a zip.
     ValueError
         The encoding, type, shape or an option is invalid, or the existing volume has another type
         or voxel size.

@@ -80,8 +80,8 @@ def to_zarr(
     array : dask.array.Array, ndarray or xarray.DataArray, shape (x, y, z) or (c, x, y, z)
         The voxels, in any chunks. A DataArray has the dimensions x, y, z (and c) in any order.
     url : str or path
-        Folder of the image, such as ``"em.ome.zarr"``, with or without the prefix ``zarr://``;
-        ``"em.ome.zarr/labels/NAME"`` is one of its labels. Remote images cannot be written.
+        Folder of the image, such as ``"em.ome.zarr"``, or its URL in a bucket, with or without the
+        prefix ``zarr://``; ``"em.ome.zarr/labels/NAME"`` is one of its labels.
     voxel_size : sequence of 3 float, optional
         Edge lengths of a voxel of mag 1 along x, y, z [nm]; required for a new image, unless a
         DataArray states them.
@@ -122,7 +122,7 @@ def to_zarr(
     ResumeError
         The interrupted job was started with other settings.
     UnsupportedError
-        The URL is remote.
+        The URL is on a web server or in a zip.
     ValueError
         The shape or an option is invalid, or the existing image has other axes.
 

@@ -137,7 +137,7 @@ def save(
     TypeError
         The format has no type for the array, or the existing level has another type.
     UnsupportedError
-        The URL is remote, or the format is read-only.
+        The URL is on a web server or in a zip, or the format is read-only.
     ValueError
         The shape, the offset or an option is invalid.
 
