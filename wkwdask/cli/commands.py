@@ -69,8 +69,8 @@ def info(path: str, layer: str | None, index: dict[str, int] | None) -> Facts:
     "--all-layers",
     is_flag=True,
     help=(
-        "Process all layers of the dataset. Layers that are not stored as WKW are left out; then "
-        "the exit code is 3."
+        "Process all layers of the dataset. Layers in a format that is unknown here are left out; "
+        "then the exit code is 3."
     ),
 )
 @click.option(

@@ -137,7 +137,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "mag.gap": (NOTE, "a step of the pyramid is missing: zooming reads more data than necessary"),
     "mag.remote": (WARNING, "not on this file system: not checked"),
     "mag.empty": (NOTE, "no data files: the whole mag reads as zeros"),
-    "layer.format": (WARNING, "not stored as WKW, Zarr or N5: not checked"),
+    "layer.format": (WARNING, "stored in a format that is unknown here: not checked"),
     "layer.twice": (
         ERROR,
         (
