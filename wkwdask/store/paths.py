@@ -119,8 +119,8 @@ def _file_path(text: str) -> str:
     check_no_bucket(text)
     if is_remote(text):
         raise UnsupportedError(
-            f"{text}: a local path is needed here: remote locations are read-only, and only "
-            "volumes are read from them"
+            f"{text}: a local path is needed here, or a bucket (s3://, gs://, az://) to write to: "
+            "other remote locations are read-only, and only volumes are read from them"
         )
     text = os.path.expanduser(text.removeprefix("file://"))
     path = os.path.abspath(text)
