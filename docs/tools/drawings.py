@@ -262,12 +262,12 @@ def job() -> str:
         text(
             20,
             396,
-            "From the commit on, whoever holds the lease completes the switch. "
+            "From the commit on, the holder of the lease completes the switch. "
             "Readers see the old mag until then,",
             12,
             "start",
         ),
-        text(20, 413, "and its objects stay for a grace.", 12, "start"),
+        text(20, 413, "and its objects stay for a grace period.", 12, "start"),
     ]
     label = "Plan, build, publish and document a new mag, on a file system and in a bucket"
     return drawing(836, 422, label, *drawn)
