@@ -328,8 +328,8 @@ class Meshes(Plan):
         )
 
     def _estimate(self) -> _Sample:
-        """Count the faces of some small cells, simplify those of two larger ones, and scale the
-        sums to all cells with stored voxels."""
+        """Count the faces of some small cells, simplify those of three larger ones, and scale
+        the sums to all cells with stored voxels."""
         edge = self.meshing.grid.edge
         with temporary_folder() as folder:
             own = replace(self, meshing=replace(self.meshing, folder=folder))._with_tables()

@@ -1,5 +1,5 @@
-"""Lists of downsampling factors in the attributes of groups, of which other software takes entry N
-for level N.
+"""Lists of downsampling factors in the attributes of groups. Other software uses entry N for level
+N.
 
 Neuroglancer opens no group whose list has an entry without a level. So a group that lacks a number
 has no list, and each of its levels states its own factors, which Neuroglancer and n5-viewer read

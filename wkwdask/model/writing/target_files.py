@@ -156,7 +156,8 @@ class TargetFiles:
             if state is not None:
                 raise UnsupportedError(
                     f"{store.path_of(name)}: would be replaced by {key}, and a bucket cannot "
-                    'replace one name by another; write the level anew with existing="overwrite"'
+                    "replace one name by another; save the whole level again with "
+                    'existing="overwrite"'
                 )
 
     def remove_file(self, file: Vec4, *, others: bool = False) -> None:
