@@ -161,3 +161,12 @@ def test_a_picture_is_saved_whole_or_not_at_all(tmp_path, monkeypatch):
         wkwdask.preview(tmp_path / "em", output, size=60)
     assert output.read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["em", "picture.png"]
+
+
+@pytest.mark.parametrize("output", ["s3://bucket/picture.png", "https://host/picture.png"])
+def test_a_picture_is_written_to_this_machine_only(tmp_path, monkeypatch, output):
+    monkeypatch.chdir(tmp_path)
+    wkwdask.to_precomputed(EM, "em", voxel_size=(4, 4, 4))
+    with pytest.raises(wkwdask.UnsupportedError, match=output):
+        wkwdask.preview("em", output, size=50)
+    assert [path.name for path in tmp_path.iterdir()] == ["em"]

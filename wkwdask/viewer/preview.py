@@ -19,6 +19,7 @@ from wkwdask.formats.opening import find, is_readable
 from wkwdask.geometry.mag import Mag, whole_number
 from wkwdask.model.image import mag_or_key
 from wkwdask.store.documents import replace_document
+from wkwdask.store.paths import local_path
 from wkwdask.store.store import store_at
 from wkwdask.viewer.mesh_picture import draw_mesh, find_mesh
 from wkwdask.viewer.slices import is_segmentation, read_slice
@@ -71,7 +72,7 @@ def preview(
     url : str or path
         A dataset (its first color and its first segmentation layer are drawn), a layer or a mag.
     output : str or path
-        File of the picture; its suffix selects the format, such as ``.png``.
+        File of the picture on this machine; its suffix selects the format, such as ``.png``.
     layer : str, optional
         Draw only this layer.
     mag : Mag, str, int or sequence of 3 int, optional
@@ -94,6 +95,8 @@ def preview(
         There is no such dataset, layer or mag, or it has no files; or no such mesh.
     FormatError
         A file is broken.
+    UnsupportedError
+        ``output`` is in a bucket or on a server.
 
     Examples
     --------
@@ -105,6 +108,7 @@ def preview(
     >>> wkwdask.preview(f"{folder}/1", f"{folder}/preview.png", size=100).name
     'preview.png'
     """
+    local_path(output)  # raises an error for a bucket or a server, before anything is drawn
     path, size = Path(output), whole_number(size, "size", 1)
     if mesh is not None:
         save_picture(_draw_mesh(url, layer, whole_number(mesh, "mesh", 0), size), path)
