@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -493,6 +494,26 @@ def test_a_mag_above_a_gap_is_not_left_out_in_silence(dataset, other_files, is_l
     wkwdask.build_pyramid(dataset, mags="4-4-2", finest="2-2-1", method="mean")
     wkwdask.build_pyramid(dataset, update=True)
     check_equals_new_build(dataset)
+
+
+def test_a_removed_mag_is_built_again_as_it_was(tmp_path):
+    """Its pyramid begins at another mag than the finest one, and ignores zeros."""
+    dataset, rng = tmp_path / "ds", np.random.default_rng(1)
+    wkwdask.create_dataset(dataset, (8, 8, 8))
+    for mag in (1, 2):
+        array = rng.integers(0, 3, (1, *(64 // mag,) * 3), np.uint8)
+        wkwdask.to_wkw(array, dataset / "color" / str(mag), block_len=8, file_len=2)
+    options = {"finest": "2", "method": "median", "ignore_zero": True}
+    wkwdask.build_pyramid(dataset, mags=["4", "8"], **options)
+    expected = wkwdask.read(dataset, mag="4"), wkwdask.read(dataset, mag="8")
+    wkwdask.rm(dataset, mags="4")
+    remedy = 'mags="4", finest="2", method="median", ignore_zero=True'
+    with pytest.raises(MissingError, match=re.escape(f"build_pyramid({remedy}) builds it again")):
+        wkwdask.build_pyramid(dataset, update=True, finest="2")
+    wkwdask.build_pyramid(dataset, mags="4", **options)
+    wkwdask.build_pyramid(dataset, update=True, finest="2")
+    for mag, before in zip(("4", "8"), expected, strict=True):
+        np.testing.assert_array_equal(wkwdask.read(dataset, mag=mag), before)
 
 
 def test_a_mag_of_another_pyramid_may_have_lost_its_source(dataset):

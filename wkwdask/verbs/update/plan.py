@@ -218,11 +218,13 @@ def _check_chains(layer: Image, mags: Iterable[Mag], finest: Mag, others: Sequen
             if unusable := _unusable(layer):
                 raise MissingError(f"{made} is not there{unusable}")
             below = ladder[max(0, ladder.index(finer) - 1)]
-            base = f', finest="{below}"' if below in others else ""
+            is_base = below in layer.mags and below != min(layer.mags, key=_fineness)
+            base = f', finest="{below}"' if is_base else ""
+            ignores = ", ignore_zero=True" if settings.get("ignore_zero") else ""
             raise MissingError(
                 f'{made} does not exist; build_pyramid(mags="{finer}"{base}, '
-                f'method="{settings["method"]}") builds it again, and then update=True rebuilds '
-                f"the mags that were made from it{remedy}"
+                f'method="{settings["method"]}"{ignores}) builds it again, and then update=True '
+                f"rebuilds the mags that were made from it{remedy}"
             )
         if ladder[0] == finest:
             raise MissingError(
