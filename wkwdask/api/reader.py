@@ -62,7 +62,9 @@ class Reader:
         options: Mapping[str, Any] | None,
         level: OpenLevel | None = None,
     ) -> None:
-        self.url, self._layer, self._mag, self._index = url, layer, mag, index
+        self.url, self._layer, self._mag = url, layer, mag
+        # a copy: the caller may change the mapping before the level is opened again
+        self._index = None if index is None else dict(index)
         self._options, self._level = options, level
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -155,6 +155,19 @@ def test_a_reader_and_a_level_by_its_path(tmp_path):
     assert readers[2].sample([(4, 5, 6)]).tolist() == [array[2, :, 6, 5, 4].tolist()]
 
 
+def test_a_reader_keeps_its_index(tmp_path):
+    """The caller may use one mapping for many readers."""
+    array, index, readers = write_image(tmp_path / "a.zarr", "tzyx"), {}, []
+    for t in range(LENGTHS["t"]):
+        index["t"] = t
+        readers.append(wkwdask.reader(tmp_path / "a.zarr", index=index))
+        wkwdask.sample(tmp_path / "a.zarr", [(4, 5, 6)], index=index)
+    for t, reader in enumerate(readers):
+        np.testing.assert_array_equal(reader.read(), expected(array, "tzyx", t=t))
+        found = wkwdask.sample(tmp_path / "a.zarr", [(4, 5, 6)], index={"t": t})
+        assert found.tolist() == [array[t, 6, 5, 4]]
+
+
 def test_many_boxes_points_and_counts(tmp_path):
     array = write_image(tmp_path / "a.zarr", "tzyx")
     path, index, right = tmp_path / "a.zarr", {"t": 3}, expected(array, "tzyx", t=3)
@@ -222,6 +235,7 @@ def test_plain_arrays_and_other_sources(tmp_path):
 
 def test_commands(tmp_path):
     array = write_image(tmp_path / "a.zarr", "tczyx")
+    write_image(tmp_path / "b.zarr", "tzyx")
     source, picture = f"zarr://{tmp_path}/a.zarr", f"{tmp_path}/a.png"
     refused = run_here("convert", source, f"{tmp_path}/wkw")
     assert "--index t=0 chooses its first element" in " ".join(refused.stderr.split())
@@ -229,6 +243,8 @@ def test_commands(tmp_path):
         ["info", source],
         ["preview", source, "-o", picture],
         ["histogram", source, "--bins", "9"],
+        ["contrast", source],
+        ["labels", f"zarr://{tmp_path}/b.zarr"],
         ["convert", source, f"{tmp_path}/wkw"],
     ):
         done = run_here(*command, "--index", "t=2")
