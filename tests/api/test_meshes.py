@@ -312,6 +312,23 @@ def test_the_estimate_is_near(tmp_path, options):
     assert planned.nbytes > 1.5 * finest.nbytes
 
 
+def test_the_estimate_of_a_volume_without_labels(tmp_path):
+    url = save(tmp_path / "v", np.zeros((20, 20, 20), np.uint8))
+    planned = wkwdask.meshes(url, dry_run=True)
+    assert (planned.cells, planned.raw_faces, planned.faces, planned.nbytes) == (0, 0, 0, 0)
+    assert wkwdask.meshes(url).note.startswith("0 labels")
+
+
+@pytest.mark.parametrize("cell", [96, 100, 128])
+def test_the_estimate_simplifies_what_it_counts(tmp_path, cell):
+    """Cells of 96 voxels are no whole number of small ones of 64."""
+    labels = np.zeros((128, 128, 128), np.uint8)
+    labels[105:125, 105:125, 105:125] = 1
+    planned = wkwdask.meshes(save(tmp_path / "v", labels), cell=cell, dry_run=True)
+    assert planned.raw_faces > planned.faces > 0
+    assert planned.nbytes > 0
+
+
 def test_the_estimate_counts_faces_anywhere(tmp_path, monkeypatch):
     """With 125 cells, every 10th of them lies in two planes."""
     url, seen, counted = save(tmp_path / "v", np.ones((39, 39, 39), np.uint8)), [], plan._num_faces
@@ -525,7 +542,6 @@ def test_missing_packages_are_named(cells, monkeypatch, package, options, extra)
         wkwdask.meshes(cells, **options)
 
 
-@pytest.mark.needs("meshoptimizer")
 def test_labels_without_a_voxel_size(tmp_path):
     wkwdask.write(tmp_path / "cells" / "1", (0, 0, 0), boxes())
     document = {"type": "segmentation", "data_type": "uint32", "num_channels": 1, "scales": []}
@@ -535,6 +551,7 @@ def test_labels_without_a_voxel_size(tmp_path):
         wkwdask.meshes(tmp_path / "cells" / "1", f"precomputed://{tmp_path}/volume/mesh")
 
 
+@pytest.mark.needs("meshoptimizer")
 def test_other_versions_are_refused(cells, monkeypatch):
     monkeypatch.delitem(sys.modules, "wkwdask.meshing.fast_simplifier", raising=False)
     monkeypatch.setattr("importlib.metadata.version", lambda _: "0.3")

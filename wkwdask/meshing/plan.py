@@ -328,27 +328,29 @@ class Meshes(Plan):
         )
 
     def _estimate(self) -> _Sample:
-        """Count the faces of some small cells, simplify those of three larger ones, and scale
-        the sums to all cells with stored voxels."""
-        edge = self.meshing.grid.edge
+        """Count the faces of some small cells, simplify those of three larger ones, and scale the
+        sums to all cells with stored voxels."""
+        edge = min(self.meshing.grid.edge, _SAMPLE)
+        # whole small cells: what one of them has is in the larger one around it
+        large_edge = min(self.meshing.grid.edge, _LARGE_SAMPLE) // edge * edge
         with temporary_folder() as folder:
             own = replace(self, meshing=replace(self.meshing, folder=folder))._with_tables()
             small, large = (
-                replace(own, grid=replace(own.grid, edge=min(edge, most)))
-                for most in (_SAMPLE, _LARGE_SAMPLE)
+                replace(own, grid=replace(own.grid, edge=each)) for each in (edge, large_edge)
             )
             cells = cells_to_mesh(own.source, small.grid)
             voxels = small.grid.own_volumes(cells)
+            if not voxels.any():
+                return _Sample()
             # a fixed step could choose cells of one plane
-            most = _SAMPLES * (_SAMPLE // small.grid.edge) ** 3
-            number = min(most, int(np.count_nonzero(voxels)))
-            shares = voxels / max(1, voxels.sum())
+            number = min(_SAMPLES * (_SAMPLE // edge) ** 3, int(np.count_nonzero(voxels)))
+            shares = voxels / voxels.sum()
             rows = np.random.default_rng(0).choice(len(cells), number, replace=False, p=shares)
             chosen = cells[rows]
             counts = np.array([_num_faces(small, cell) for cell in _triples(chosen)], np.int64)
             filled = chosen[np.argsort(counts)[(counts == 0).sum() :]]
             middle = filled[len(filled) * np.arange(1, 4) // 4] if len(filled) else filled
-            around = np.unique(middle * small.grid.edge // large.grid.edge, axis=0)
+            around = np.unique(middle * edge // large_edge, axis=0)
             sums = np.zeros(5, np.int64)
             for cell in _triples(around):
                 sums += _measured(large, cell)
