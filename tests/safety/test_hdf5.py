@@ -292,6 +292,24 @@ def test_axes_are_the_labels_or_scales_of_the_dimensions(tmp_path, folder):
     np.testing.assert_array_equal(converted(write(folder, labelled), tmp_path), VOXELS)
 
 
+@pytest.mark.parametrize("dtype", [h5py.string_dtype(), "S1"])
+def test_texts_of_labels_may_have_a_fixed_length(tmp_path, folder, dtype):
+    def labelled(file):
+        file["data"] = VOXELS.transpose(2, 0, 1)
+        file["data"].attrs["DIMENSION_LABELS"] = np.array(["x", "z", "y"], dtype)
+
+    np.testing.assert_array_equal(converted(write(folder, labelled), tmp_path), VOXELS)
+
+
+def test_attributes_of_many_values_are_no_position(tmp_path, folder):
+    def many(file):
+        file["data"] = VOXELS
+        file["data"].attrs["resolution"] = [40.0, 4.0, 4.0]
+        file["data"].attrs["offset"] = np.ones((40, 3))
+
+    np.testing.assert_array_equal(converted(write(folder, many), tmp_path), VOXELS)
+
+
 def test_an_attribute_of_very_many_values_names_no_axes(tmp_path, folder):
     def many(file):
         file["data"] = VOXELS

@@ -529,9 +529,14 @@ def _hdf5_axis_names(data: Any) -> list[str | None]:
         for name in ("DIMENSION_LABELS", "DIMENSION_LIST")
     )
     return [
-        str(label) if len(label) else basename(data.file[scale[0]].name) if len(scale) else None
+        _text(label) if len(label) else basename(data.file[scale[0]].name) if len(scale) else None
         for label, scale in zip(labels, scales, strict=True)
     ]
+
+
+def _text(label: str | bytes) -> str:
+    """Return a text, which h5py returns as bytes if its length is fixed."""
+    return label.decode() if isinstance(label, bytes) else str(label)
 
 
 def _hdf5_voxel_size(data: Any) -> Lengths | None:
@@ -557,20 +562,25 @@ def _cremi_position(data: Any) -> Vec3:
 
 
 def _xyz_attribute(data: Any, name: str) -> list[float]:
-    """Return the numbers of an attribute in the order x, y, z; empty if it is missing."""
-    return (
-        [float(value) for value in reversed(np.asarray(_attribute(data, name), float).ravel())]
-        if name in data.attrs
-        else []
-    )
+    """Return the numbers of an attribute in the order x, y, z; empty if it is missing, or has more
+    than a few values."""
+    if name not in data.attrs or not _has_few(data, name):
+        return []
+    return [float(value) for value in reversed(np.asarray(data.attrs[name], float).ravel())]
 
 
 def _attribute(data: Any, name: str) -> Any:
-    """Return an attribute of few values; a damaged file may state billions."""
-    shape = data.attrs.get_id(name).shape
-    if shape is None or math.prod(shape) > _MOST_VALUES:
+    """Return an attribute of few values."""
+    if not _has_few(data, name):
+        shape = data.attrs.get_id(name).shape
         raise ValueError(f"attribute {name}: expected a few values, found the shape {shape}")
     return data.attrs[name]
+
+
+def _has_few(data: Any, name: str) -> bool:
+    """Return whether an attribute has few values; a damaged file may state billions."""
+    shape = data.attrs.get_id(name).shape
+    return shape is not None and math.prod(shape) <= _MOST_VALUES
 
 
 def _open_zarr(path: str, options: PlainOptions) -> PlainSource:
