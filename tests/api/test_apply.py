@@ -529,6 +529,16 @@ def test_bricks_that_are_not_whole_blocks_are_refused(dataset):
     for chunks in (12, (8, 8, 4)):
         with pytest.raises(ValueError, match="whole blocks of the target, multiples of"):
             wkwdask.apply(np.copy, dataset / "color" / "1", dataset / "copy" / "1", chunks=chunks)
+    for chunks in (0, (8, 8, 0)):
+        with pytest.raises(ValueError, match="chunks must be at least 1, got"):
+            wkwdask.apply(np.copy, dataset / "color" / "1", dataset / "copy" / "1", chunks=chunks)
+
+
+@pytest.mark.parametrize("chunks", [np.int64(16), 16.0])
+def test_one_number_for_all_axes_is_any_whole_number(dataset, chunks):
+    source, target = dataset / "color" / "1", dataset / "copy" / "1"
+    wkwdask.apply(np.copy, source, target, chunks=chunks)
+    np.testing.assert_array_equal(wkwdask.read(target), wkwdask.read(source))
 
 
 def test_command(dataset, tmp_path):

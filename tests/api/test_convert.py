@@ -148,6 +148,10 @@ def test_a_new_dataset_needs_a_voxel_size(tmp_path, sections):
         ({"value_range": (0, float("inf"))}, "a lower and a higher number, both finite"),
         ({"value_range": (float("nan"), 5)}, "a lower and a higher number, both finite"),
         ({"value_range": (5,)}, "value_range must be two numbers"),
+        ({"value_range": 5}, "value_range must be two numbers, .* got 5"),
+        ({"value_range": (None, 5)}, "value_range must be two numbers"),
+        ({"dtype": "bytes!"}, "dtype must be a type of numpy"),
+        ({"offset": 5}, r"offset must be three whole numbers \(x, y, z\), got 5"),
         ({"layer": ".."}, r"a layer name consists of .*; got '\.\.'"),
         ({"layer": "../../evil"}, "a layer name consists of"),
         ({"layer": "a/b"}, "a layer name consists of"),
@@ -161,7 +165,7 @@ def test_a_new_dataset_needs_a_voxel_size(tmp_path, sections):
     ],
 )
 def test_malformed_options_are_refused(tmp_path, sections, options, message):
-    with pytest.raises((ValueError, BoundsError), match=message):
+    with pytest.raises((TypeError, ValueError, BoundsError), match=message):
         wkwdask.convert(sections, tmp_path / "ds", voxel_size=VOXEL_SIZE, **options)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["sections"]
 

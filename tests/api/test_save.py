@@ -12,6 +12,7 @@ import xarray as xr
 
 import wkwdask
 from wkwdask.errors import ExistsError, UnsupportedError
+from wkwdask.formats.opening import find
 from wkwdask.store import documents
 
 ARRAY = np.random.default_rng(0).integers(0, 99, (20, 12, 9)).astype(np.uint8)
@@ -122,6 +123,23 @@ def test_a_mag_that_the_json_does_not_list_yet_is_completed(tmp_path, monkeypatc
     wkwdask.save(ARRAY, url, offset=(5, 6, 7))
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds", mag=1)[0], ARRAY)
     assert not [path for path in (url.parent).iterdir() if "job" in path.name]
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.float32])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ds/em/1",
+        "n5://v.n5/em",
+        "precomputed://v",
+        pytest.param("zarr://v.zarr", marks=pytest.mark.needs("zarr")),
+    ],
+)
+def test_a_voxel_size_of_any_numbers(tmp_path, monkeypatch, url, dtype):
+    monkeypatch.chdir(tmp_path)
+    wkwdask.save(ARRAY, url, voxel_size=np.array([4, 4, 40], dtype))
+    (image,) = find(url).layers
+    assert image.voxel_size_of(image.volume(next(iter(image.mags)))) == (4, 4, 40)
 
 
 def test_what_is_refused(tmp_path):

@@ -109,7 +109,16 @@ def test_vec3(values):
 
 @pytest.mark.parametrize(
     "values",
-    [[1, 2], [1, 2, 3, 4], [0.5, 1, 1], [float("nan"), 1, 1], [float("inf"), 1, 1], "abc", "123"],
+    [
+        [1, 2],
+        [1, 2, 3, 4],
+        [0.5, 1, 1],
+        [float("nan"), 1, 1],
+        [float("inf"), 1, 1],
+        "abc",
+        "123",
+        5,
+    ],
 )
 def test_no_vec3(values):
     with pytest.raises(

@@ -203,11 +203,11 @@ def apply(
 
     urls = [sources] if isinstance(sources, (str, PathLike)) else list(sources)
     apply_options = ApplyOptions(
-        edges(halo, "halo"),
+        edges(halo, "halo", 0),
         mask,
         where,
         skip_empty,
-        None if chunks is None else edges(chunks, "chunks"),
+        None if chunks is None else edges(chunks, "chunks", 1),
         dtype,
         whole_number(channels, "channels", 1),
         make_options(options_of_target(target), **options),
@@ -215,7 +215,7 @@ def apply(
         token,
         arguments_token(function),
         whole_number(retries, "retries", 0),
-        most_failures,
+        whole_number(most_failures, "most_failures", 0),
         allow_external,
         function_calls(setup, concurrency),
         whole_number(batch, "batch", 1),

@@ -603,11 +603,13 @@ def _mag_in(target: str | os.PathLike[str], mags: Iterable[Mag]) -> Mag | None:
 def _parse_range(value_range: Sequence[float] | None) -> tuple[float, float] | None:
     if value_range is None:
         return None
-    if len(value_range) != 2:
+    try:
+        low, high = map(float, value_range)
+    except (TypeError, ValueError):
         raise ValueError(
             f"value_range must be two numbers, the lower and the higher one, got {value_range!r}"
-        )
-    return float(value_range[0]), float(value_range[1])
+        ) from None
+    return low, high
 
 
 def _lengths_nm(voxel_size: Sequence[float] | None, unit: str) -> tuple[float, float, float] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
 from wkwdask.formats.registry import default_format
@@ -132,7 +133,9 @@ def parse_voxel_size(voxel_size: Sequence[float]) -> Lengths:
         raise ValueError(
             f"voxel_size must be three positive numbers (x, y, z) in nanometers, got {voxel_size!r}"
         )
-    return sizes[0], sizes[1], sizes[2]
+    # documents and records hold no numbers of numpy
+    x, y, z = (size if isinstance(size, (int, float)) else float(size) for size in sizes)
+    return x, y, z
 
 
 def storage_options(*records: type[StorageOptions]) -> Callable[[Function], Function]:
@@ -166,9 +169,12 @@ def refuse_options(what: str, values: dict[str, Any]) -> None:
         )
 
 
-def edges(value: int | Sequence[int], name: str) -> tuple[int, int, int]:
-    """Return lengths along x, y, z; one number stands for all."""
-    return (value, value, value) if isinstance(value, int) else vec3(value, name)
+def edges(value: Any, name: str, least: int) -> tuple[int, int, int]:
+    """Return lengths along x, y, z, none below the least one; one number stands for all."""
+    lengths = vec3((value,) * 3 if isinstance(value, Real) else value, name)
+    if min(lengths) < least:
+        raise ValueError(f"{name} must be at least {least}, got {value!r}")
+    return lengths
 
 
 def arguments_token(function: Callable[..., Any]) -> str | None:

@@ -256,11 +256,11 @@ def segment(
         )
     urls = [sources] if isinstance(sources, (str, PathLike)) else list(sources)
     applied = ApplyOptions(
-        edges(halo, "halo"),
+        edges(halo, "halo", 0),
         mask,
         where,
         skip_empty,
-        edges(chunks, "chunks"),
+        edges(chunks, "chunks", 1),
         dtype,
         1,
         make_options(options_of_target(target), **options),
@@ -268,7 +268,7 @@ def segment(
         token,
         arguments_token(function),
         whole_number(retries, "retries", 0),
-        most_failures,
+        whole_number(most_failures, "most_failures", 0),
         allow_external,
         function_calls(setup, concurrency),
         whole_number(batch, "batch", 1),

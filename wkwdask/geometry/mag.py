@@ -28,7 +28,10 @@ def vec3(values: Sequence[Any], what: str = "vector") -> Vec3:
     >>> vec3([1, 2.0, 3])
     (1, 2, 3)
     """
-    items = tuple(values)
+    try:
+        items = tuple(values)
+    except TypeError:  # one number
+        items = ()
     if len(items) == 3 and type(items[0]) is type(items[1]) is type(items[2]) is int:
         return items[0], items[1], items[2]
     try:

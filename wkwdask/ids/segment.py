@@ -121,8 +121,6 @@ class SegmentOptions:
             raise ValueError("refused lists pairs that one_per_block or max_voxels refuse; set one")
         if self.on_error not in ("fail", "fill"):
             raise ValueError(f'on_error must be "fail" or "fill", got {self.on_error!r}')
-        if self.applied.chunks is not None and min(self.applied.chunks) < 1:
-            raise ValueError(f"chunks must be positive, got {self.applied.chunks}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +258,7 @@ def lay_out_segment(
     sources = open_sources(urls, applied)
     first = sources.volumes[0]
     target_image = target_request(target, applied).target_image(sources.first)
-    check_sources(sources, target_image.mag, applied.halo)
+    check_sources(sources, target_image.mag)
     box = first.box.in_mag(target_image.mag)
     area = where_box(first.name, applied.where, box) or box
     blocks = applied.chunks or _BLOCKS

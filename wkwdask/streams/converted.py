@@ -12,7 +12,7 @@ import numpy as np
 
 from wkwdask.errors import BoundsError
 from wkwdask.model.volume import delegate_to
-from wkwdask.model.voxel_type import by_dtype, common_dtype
+from wkwdask.model.voxel_type import by_dtype, common_dtype, parse_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -111,7 +111,7 @@ def converted(
             f"channels must be some of 0..{volume.num_channels - 1}, got "
             f"{', '.join(map(str, selected)) or 'none'}"
         )
-    stored = np.dtype(volume.dtype if dtype is None else dtype).newbyteorder("=")
+    stored = parse_dtype(volume.dtype if dtype is None else dtype).newbyteorder("=")
     by_dtype(common_dtype(stored))  # raises TypeError for a type that no format stores
     if value_range is not None and not (
         value_range[0] < value_range[1] and math.isfinite(value_range[1] - value_range[0])

@@ -180,12 +180,10 @@ class BrickGrid:
     """Region shape that an earlier start of the same job chose."""
 
 
-def check_sources(sources: Sources, mag: Mag, halo: Vec3) -> None:
-    """Raise a ValueError if volumes cannot be read together with a halo in voxels of a mag."""
+def check_sources(sources: Sources, mag: Mag) -> None:
+    """Raise a ValueError if volumes cannot be read together in voxels of a mag."""
     for volume in sources.all:
         is_finer(volume.box.mag, mag)
-    if min(halo) < 0:
-        raise ValueError(f"halo must not be negative, got {halo}")
 
 
 def plan_application(
@@ -196,7 +194,7 @@ def plan_application(
     workers: int,
 ) -> AppliedFunction:
     """Plan the regions and bricks of a function's application."""
-    check_sources(sources, grid.mag, options.halo)
+    check_sources(sources, grid.mag)
     first = sources.volumes[0]
     box = first.box.in_mag(grid.mag)
     where = where_box(first.name, options.where, box)
