@@ -69,8 +69,9 @@ def meshes(
         that would have more than 1,048,576 faces in a cell of a coarser level has no such level.
     error : float
         Distance by which simplification may move the surface in the finest level, about [voxels],
-        and twice as much in each coarser level; 0 keeps all faces of all levels. For voxels that
-        are no cubes, the length is that of a cube of the same volume.
+        and twice as much in each coarser level; 16 times that where the finer parts of a label in a
+        cell have more than 524,288 times ``reduction`` faces. 0 keeps all faces of all levels. For
+        voxels that are no cubes, the length is that of a cube of the same volume.
     reduction : float
         Number of faces that simplification to the next coarser level may replace by one, at most.
         Thin parts of labels vanish with a large one.
