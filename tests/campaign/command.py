@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from . import system_calls
 from .forks import Child
-from .results import Part, SavedTrials, document, format_controls, format_table
+from .results import Part, SavedTrials, document, format_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -77,7 +77,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--results", type=Path, metavar="FILE", help="save what is done; the same call goes on"
     )
     parser.add_argument(
-        "--document", action="store_true", help="write the tables to docs/safety.md"
+        "--document", action="store_true", help="write the tables of these parts to docs/safety.md"
     )
     options = parser.parse_args(arguments)
     options.size = "full" if options.full else "sample"
@@ -136,7 +136,7 @@ def _run(options: argparse.Namespace) -> int:
         print(done, flush=True)
     if options.list:
         return 0
-    print(format_table(parts), format_controls(parts), sep="\n\n")
+    print(*(f"{part}\n\n{format_part(part)}\n" for part in parts), sep="\n")
     print(f"seed {options.seed}; {failed} tasks could not be run")
     if options.document:
         document(parts, f"`{' '.join(['python tests/campaign/run.py', *sys.argv[1:]])}`")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import resource
 import subprocess
 import time
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
 
 @dataclass(frozen=True)
@@ -116,37 +115,28 @@ def _cpu_seconds() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-_HEAD = ("Part", "Fault", "Trials", "Faults", "Job failed", "Found", "Lost")
+_HEAD = ("Fault", "Trials", "Faults", "Job failed", "Found", "Lost")
 _DOCUMENTATION = Path(__file__).resolve().parents[2] / "docs" / "safety.md"
-_PLACE = re.compile(r"(<!-- campaign -->\n).*?(<!-- end of campaign -->\n)", re.DOTALL)
 CONTROLS = "controls"
 
 
-def format_table(parts: Iterable[Part]) -> str:
-    """Return a table of faults: trials, faults that were injected, what was found and lost."""
-    rows = [_HEAD]
-    for part in parts:
-        if part.name == CONTROLS:
-            continue
-        counts: dict[str, Counter[str]] = {}
-        for trial in part.trials:
-            row = counts.setdefault(trial.fault, Counter())
-            row["trials"] += trial.number
-            row["hit"] += trial.number * trial.was_hit
-            row["failed"] += trial.number * (trial.outcome != "succeeded")
-            row["found"] += bool(trial.problems)
-            row["lost"] += trial.is_lost
-        for fault, row in sorted(counts.items()):
-            names = ("trials", "hit", "failed", "found", "lost")
-            rows.append((part.name, fault, *(f"{row[name]}" for name in names)))
-    return _format_rows(rows)
-
-
-def format_controls(parts: Iterable[Part]) -> str:
-    """Return a table of what noticed that a check was removed."""
-    trials = [trial for part in parts if part.name == CONTROLS for trial in part.trials]
-    rows = [(trial.place, trial.name) for trial in trials]
-    return _format_rows([("Removed check", "Noticed by"), *rows])
+def format_part(part: Part) -> str:
+    """Return a table of faults with trials, faults that were injected, what was found and lost; or
+    a table of what noticed that a check was removed."""
+    if part.name == CONTROLS:
+        noticed = ((trial.place, trial.name) for trial in part.trials)
+        return _format_rows([("Removed check", "Noticed by"), *noticed])
+    counts: dict[str, Counter[str]] = {}
+    for trial in part.trials:
+        row = counts.setdefault(trial.fault, Counter())
+        row["trials"] += trial.number
+        row["hit"] += trial.number * trial.was_hit
+        row["failed"] += trial.number * (trial.outcome != "succeeded")
+        row["found"] += bool(trial.problems)
+        row["lost"] += trial.is_lost
+    names = ("trials", "hit", "failed", "found", "lost")
+    rows = ((fault, *(f"{row[name]}" for name in names)) for fault, row in sorted(counts.items()))
+    return _format_rows([_HEAD, *rows])
 
 
 def _format_rows(rows: Sequence[tuple[str, ...]]) -> str:
@@ -155,19 +145,20 @@ def _format_rows(rows: Sequence[tuple[str, ...]]) -> str:
 
 
 def document(parts: Sequence[Part], command: str) -> None:
-    """Write the tables to ``docs/safety.md``, with the commit."""
-    if changed := _git("status", "--porcelain"):
-        raise RuntimeError(f"the table is of one commit, but there are changes:\n{changed}")
-    minutes = f"{sum(part.cpu_seconds for part in parts) / 60:.0f} CPU minutes"
+    """Write the tables of these parts to ``docs/safety.md``, with the command and the commit; those
+    of other parts stay."""
+    if changed := _git("status", "--porcelain", "--", ":!docs/safety.md"):
+        raise RuntimeError(f"the tables are of one commit, but there are changes:\n{changed}")
     when = f"{time.strftime('%d %B %Y')}, commit {_git('rev-parse', '--short=8', 'HEAD')}"
-    lines = [
-        f"The numbers of one run of {minutes} ({command}, {when}):",
-        format_table(parts),
-        format_controls(parts),
-    ]
-    text = "\n\n".join(lines)
     page = _DOCUMENTATION.read_text(encoding="utf-8")
-    page = _PLACE.sub(lambda match: f"{match[1]}\n{text}\n\n{match[2]}", page)
+    for part in parts:
+        minutes = f"{part.cpu_seconds / 60:.1f} CPU minutes"
+        text = f"{part.number:,} points in {minutes} ({command}, {when}):\n\n{format_part(part)}"
+        before, start, rest = page.partition(f"<!-- {part.name} -->\n")
+        _, end, after = rest.partition("<!-- end -->\n")
+        if not end:
+            raise RuntimeError(f"{_DOCUMENTATION}: has no place for {part.name}")
+        page = f"{before}{start}\n{text}\n\n{end}{after}"
     _DOCUMENTATION.write_text(page, encoding="utf-8")
 
 
