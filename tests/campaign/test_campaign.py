@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from . import results
 from .power import Crashes
 from .synced import stated_steps, violations
 from .system_calls import SOURCE, Call, compile_library
@@ -151,6 +152,24 @@ def test_what_is_not_synced_is_found(left_out, found):
     calls = [call for number, call in enumerate(PUBLISHED) if number != left_out]
     (problem,) = violations(calls, stated_steps())
     assert problem.startswith(found)
+
+
+def test_a_part_is_documented_without_the_others(tmp_path, monkeypatch):
+    page = tmp_path / "safety.md"
+    tables = (f"<!-- {part} -->\nof {part}\n<!-- end -->\n" for part in ("calls", "power"))
+    page.write_text("text\n".join(["", *tables, ""]))
+    monkeypatch.setattr(results, "_DOCUMENTATION", page)
+    monkeypatch.setattr(results, "_git", lambda *_: "")
+    trials = [
+        results.Trial(f"{n}", "EIO", "save", was_hit=n > 0, outcome=outcome)
+        for n, outcome in enumerate(("succeeded", "failed", "succeeded"))
+    ]
+    results.document([results.Part("calls", {0: trials}, 90.0)], "`command`")
+    calls, power = page.read_text().split("<!-- power -->")
+    assert "3 points in 1.5 CPU minutes (`command`, " in calls
+    assert calls.endswith("| EIO | 3 | 2 | 1 | 0 | 0 |\n\n<!-- end -->\ntext\n")
+    assert "of calls" not in calls
+    assert power == "\nof power\n<!-- end -->\ntext\n"
 
 
 @pytest.mark.long
