@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from _pytest.doctest import DoctestModule
 from hypothesis import HealthCheck, settings
+from support import sampled_tests
 from support.missing_packages import REAL_DATA, leave_out_tests
 from support.passed_tests import PassedTests
 from support.private_slurm import missing_programs, private_slurm
@@ -76,6 +77,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    config.pluginmanager.register(sampled_tests)
     if config.option.passed is not None:
         # with pytest-xdist, all processes choose, and the one that has started the others writes
         config.pluginmanager.register(

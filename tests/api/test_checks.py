@@ -96,6 +96,7 @@ def test_the_undamaged_dataset_is_sound(sound):
     assert wkwdask.repair(sound).actions == ()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "case",
     [

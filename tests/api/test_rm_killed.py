@@ -98,6 +98,7 @@ CASES = [
 ]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.long
 @pytest.mark.parametrize(("kind", "options"), CASES)
 def test_the_same_call_completes_a_killed_removal(start, tmp_path, kind, options):

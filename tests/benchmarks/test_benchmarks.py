@@ -27,6 +27,8 @@ from .table import VOXELS_DIFFER, Row, format_table
 from .tasks import Tasks
 from .works.base import boxes, digest, read_mag
 
+pytestmark = pytest.mark.one_in(3)
+
 _SIZE = 64
 
 

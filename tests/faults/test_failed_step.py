@@ -183,6 +183,7 @@ def fail_and_repeat(step, error, job, folder):
     return answer
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("job", "kind"),
     [*itertools.product(JOBS, ["wkw", "zarr", "n5", "precomputed"]), (export, "wkw")],

@@ -533,6 +533,7 @@ def chosen_steps(changes, publishing, name):
     return sorted(step for step in steps if step <= changes)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize(
     ("name", "exchange"),

@@ -145,6 +145,7 @@ def finished_tasks(folder):
     return journaled(folder) | {json.loads(line)["task"] for line in lines}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize(
     "name",

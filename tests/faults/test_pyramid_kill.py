@@ -294,6 +294,7 @@ def delete(path):
     path.unlink()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("case", "kill_at", "find", "damage"),
     [
@@ -396,6 +397,7 @@ def test_killed_damaged_and_killed_again(tmp_path, undisturbed):
 # clearing away
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("first", "existing"),

@@ -116,6 +116,7 @@ def write(request):
     return WRITERS[request.param]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("order", ORDERS)
 def test_mag_1_is_the_finest_level(tmp_path, write, order):
     url, _, _ = write(tmp_path / "em", order)

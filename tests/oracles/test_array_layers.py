@@ -207,6 +207,7 @@ def test_a_wrong_type_in_the_json_is_found_and_repaired(dataset):
     np.testing.assert_array_equal(wkwdask.open(dataset / "seg"), IDS)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("source", "layer", "target", "made"),
     [
@@ -305,6 +306,7 @@ def check_documents(layer):
         assert "cubeLength" not in mag
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("job", JOBS)
 def test_webknossos_reads_what_jobs_write(dataset, job):
     JOBS[job](dataset / "color")

@@ -891,6 +891,7 @@ def test_export(tmp_path, dtype, channels, limit):
         )
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("channels", [1, 2, 3, 4])
 @pytest.mark.parametrize("depth", [1, 3])
 def test_export_of_small_boxes(tmp_path, channels, depth):

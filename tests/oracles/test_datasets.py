@@ -111,6 +111,7 @@ EDITS = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("edit", sorted(EDITS))
 def test_edits_of_real_data(l4, edit):
     dataset = wkwdask.open_dataset(l4)

@@ -89,6 +89,7 @@ def _read_back(client, request, voxels: np.ndarray, **options: object) -> np.nda
     return client.read(name)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("sharded", [False, MANY_SHARDS], ids=["files", "shards"])
 @pytest.mark.parametrize(
     "dtype", ["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "float32"]

@@ -18,6 +18,7 @@ OFFSET, SHAPE = (13, 8, 5), (60, 47, 33)
 TYPES = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float32")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("connectivity", [6, 18, 26])
 @pytest.mark.parametrize(("number", "chunks"), list(enumerate(BLOCKS)))
 def test_labels_that_touch_equal_cc3d(tmp_path, number, chunks, connectivity):
@@ -77,6 +78,7 @@ def volumes(tmp_path_factory):
     return found
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.long
 @pytest.mark.parametrize(("kind", "chunks", "halo", "expected"), CELLS)
 def test_splits_and_merges_of_cells(volumes, tmp_path, kind, chunks, halo, expected):

@@ -111,6 +111,7 @@ def check_ladder(folder, array, offset, factors, method):
         ]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_type_and_method(tmp_path, dtype, method):
@@ -123,6 +124,7 @@ def test_every_type_and_method(tmp_path, dtype, method):
     check_ladder(tmp_path / "ds", array, offset, factors, method)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("offset", OFFSETS)
 @pytest.mark.parametrize(("voxel_size", "coarsest", "factors"), LADDERS)
 def test_every_factor_and_offset(tmp_path, voxel_size, coarsest, factors, offset):
@@ -136,6 +138,7 @@ def test_every_factor_and_offset(tmp_path, voxel_size, coarsest, factors, offset
         check_ladder(folder, array, offset, factors, method)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(("mags", "factors"), JUMPS)
 def test_jumps(tmp_path, mags, factors, method):
@@ -151,6 +154,7 @@ def test_jumps(tmp_path, mags, factors, method):
         check_ladder(folder, array, offset, factors, method)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(

@@ -194,6 +194,7 @@ def _draw(colors, topleft, factors, layout, center, panel):
     return plane.swapaxes(0, 1), tuple(parts[::-1])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("url", SOURCES)
 def test_pixels_are_voxels(volumes, viewer, url):
     (page, state, decoded, run), (served_as, mag, first) = viewer, SOURCES[url]

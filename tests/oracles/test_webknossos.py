@@ -166,6 +166,7 @@ def test_default_mags_and_their_median_equal_webknossos(tmp_path, executor, voxe
         np.testing.assert_array_equal(ours.get_mag(mag).read(), view.read(), err_msg=str(mag))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16", "uint32", "int32"])
 @pytest.mark.parametrize(
     "factor", [(2, 2, 1), (2, 2, 2), (1, 2, 1), (4, 4, 1), (4, 4, 4), (2, 2, 16)]

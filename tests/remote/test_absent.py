@@ -24,6 +24,7 @@ def _synchronous():
         yield
 
 
+@pytest.mark.one_in(3)
 def test_absent_chunks_are_zero(form, place):
     np.testing.assert_array_equal(wkwdask.read(form.url(place), form.box()), form.array())
 

@@ -383,6 +383,7 @@ def test_tokens_that_expire_in_the_middle_of_a_job(tokens, monkeypatch, methods,
 EXPIRED = Answer(400, b"<Error><Code>ExpiredToken</Code><Message>expired</Message></Error>")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("is_renewed", [True, False])
 @pytest.mark.parametrize("methods", [("PUT",), ("GET", "HEAD"), ("POST", "DELETE")], ids=str)
 def test_credentials_that_expire_in_the_middle_of_a_job(amazon, tmp_path, methods, is_renewed):

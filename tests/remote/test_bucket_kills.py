@@ -99,6 +99,7 @@ def chosen(number, count):
     return range(number) if IS_NIGHT else range(number // (2 * count), number, number // count)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("then", ["rerun", "clean"])
 @pytest.mark.parametrize("name", NAMES)
 def test_killed(place, name, then, tmp_path, monkeypatch):
@@ -122,6 +123,7 @@ def test_killed(place, name, then, tmp_path, monkeypatch):
     assert not problems, "\n".join(problems[:20])
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_stopped_taken_over_and_woken_up(place, name, tmp_path, monkeypatch):
     monkeypatch.setattr(leases, "TTL_SECONDS", -10.0)
@@ -155,6 +157,7 @@ def test_stopped_taken_over_and_woken_up(place, name, tmp_path, monkeypatch):
     assert not problems, "\n".join(problems[:20])
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", FAULTS)
 def test_one_request_in_some_fails(place, kind, tmp_path):
     """Each of them once, so that what was asked for again is answered."""

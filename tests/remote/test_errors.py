@@ -274,6 +274,7 @@ def _place(case, request, stack):
     return f"{case.prefix}{bucket}/{case.path}", server.environment(url)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", CASES)
 def test_a_server_that_fails(failing, name):
     if isinstance(failing[name], BaseException):

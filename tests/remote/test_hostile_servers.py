@@ -60,6 +60,7 @@ PLACES = [
 ]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="no /proc here")
 @pytest.mark.parametrize("kind", ENDLESS)
 @pytest.mark.parametrize(("name", "where"), PLACES)
@@ -117,6 +118,7 @@ def _packed_zeros(nbytes):
     return b"".join([packer.compress(piece) for _ in range(nbytes >> 20)] + [packer.flush()])
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="no /proc here")
 @pytest.mark.parametrize(("name", "where"), PLACES)

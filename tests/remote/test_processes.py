@@ -100,6 +100,7 @@ def test_a_pickle_is_read_where_other_credentials_are(in_s3, form, monkeypatch):
     np.testing.assert_array_equal(pickle.loads(data).compute(scheduler="synchronous"), form.array())
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.usefixtures("client")
 def test_workers_of_dask_read(form, web):
     np.testing.assert_array_equal(

@@ -139,6 +139,7 @@ def chosen(number, request):
 RUNS = ["some", pytest.param("many", marks=pytest.mark.long)]
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", JOBS)
 @pytest.mark.parametrize("run", RUNS)
@@ -249,6 +250,7 @@ def test_a_new_dataset_killed_at_any_request(bucket, way):
     assert not problems, "\n".join(problems)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("policy", ["rerun", "restart"])
 @pytest.mark.parametrize("run", RUNS)

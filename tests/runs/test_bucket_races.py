@@ -105,6 +105,7 @@ def known():
     return known
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("run", ["some", pytest.param("many", marks=pytest.mark.long)])
 @pytest.mark.parametrize(("first", "second"), PAIRS, ids=list(map("-".join, PAIRS)))
 def test_readers_see_whole_levels(known, bucket, first, second, run):

@@ -295,6 +295,7 @@ def _run_paused(bucket, kind, ends):
             ends.append(type(error))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("run", RUNS)
 def test_woken_after_another_process_took_over(bucket, kind, run, request):

@@ -220,6 +220,7 @@ def data_files(kind):
     return {name: data for level in levels(kind) for name, data in files_of(level).items()}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("what", DAMAGES)
 @pytest.mark.parametrize("run", RUNS)

@@ -676,6 +676,7 @@ def damage_of(
     return wrong
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=pytest.mark.needs(*kind.needs)) for name, kind in KINDS.items()],

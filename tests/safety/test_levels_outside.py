@@ -241,6 +241,7 @@ def tried(verb, kind, url, source, *, verbs=VERBS, **more):
         return str(error)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("volumes", CELLS, indirect=True, ids="-".join)
 def test_nothing_outside_changes(volumes, originals, verb):
@@ -506,6 +507,7 @@ def test_nothing_changes_through_a_linked_document(linked, originals, verb):
         assert text in result
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("linked", LINKED, indirect=True, ids="-".join)
 def test_a_linked_document_becomes_an_own_one_if_that_is_allowed(linked, originals, verb):
@@ -780,6 +782,7 @@ def linked_above(request, nested, tmp_path):
     return kind, name, tmp_path / "A", tmp_path / "B", f"{WRITERS[kind][0]}{tmp_path}/B/{image}"
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("verb", OF_NESTED)
 @pytest.mark.parametrize("linked_above", NESTED, indirect=True)
 def test_nothing_changes_behind_a_link_above_the_image(linked_above, originals, verb):

@@ -55,6 +55,7 @@ def geometries(draw, names):
     return image_with_chunks(name, draw(lengths), counts, size, offset, draw(lengths))
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", sorted(VERBS.keys() - NOT_MEANT))
 @settings(
     max_examples=max(2, settings().max_examples // 4), suppress_health_check=list(HealthCheck)

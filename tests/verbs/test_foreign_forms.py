@@ -170,6 +170,7 @@ def cells(*, refused=False):
     return cells
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("name", "form"), cells())
 def test_verb(name, form, tmp_path):
     VERBS[name](Bench(form, tmp_path, SEED, **LIMITS.get(name, {})))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 
 import dask
@@ -21,7 +20,6 @@ from wkwdask.formats import registry
 pytestmark = pytest.mark.checks_more
 
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci")
-IS_NIGHT = PROFILE == "nightly"
 # and one in memory
 SEEDS = {"nightly": 300, "few": 1}.get(PROFILE, 2)
 FIRST_SEEDS = 9
@@ -153,6 +151,7 @@ def cells(*, supported=True):
     ]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("name", "form"), cells())
 def test_verb(name, form, tmp_path):
     first = 1 + (list(VERBS).index(name) + FORMS.index(form)) % FIRST_SEEDS
@@ -212,34 +211,23 @@ def s3():
         yield bucket
 
 
-def _cells_in_s3():
-    """Yield every fifth cell of buckets, and in the nightly profile each of them. One of each verb
-    is quick, with another format for each."""
-    verbs = itertools.groupby(_bucket_cells(supported=True), lambda cell: cell.values[0])
-    for number, (_, cells) in enumerate(verbs):
-        for position, cell in enumerate(known := list(cells)):
-            is_quick = position == number % len(known)
-            marks = cell.marks if is_quick else [*cell.marks, pytest.mark.long]
-            if is_quick or IS_NIGHT or (position - number) % 5 == 0:
-                yield pytest.param(*cell.values, id=cell.id, marks=marks)
-
-
 def _bench_in_s3(bucket, name, form, folder):
     url = f"{bucket.url}/{name}-{form}"
     return Bench(form, folder, SEED_IN_S3, url, **LIMITS.get(name, {}))
 
 
+@pytest.mark.one_in(5)
+@pytest.mark.long
 @pytest.mark.needs("obstore")
-@pytest.mark.parametrize(("name", "form"), list(_cells_in_s3()))
+@pytest.mark.parametrize(("name", "form"), _bucket_cells(supported=True))
 def test_verb_in_s3(name, form, tmp_path, s3):
     VERBS[name](_bench_in_s3(s3, name, form, tmp_path))
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.long
 @pytest.mark.needs("obstore")
-@pytest.mark.parametrize(
-    ("name", "form"), list(_bucket_cells(supported=False))[:: 1 if IS_NIGHT else 5]
-)
+@pytest.mark.parametrize(("name", "form"), _bucket_cells(supported=False))
 def test_what_s3_does_not_hold_is_refused(name, form, tmp_path, s3):
     with pytest.raises(wkwdask.UnsupportedError, match=r"bucket|renamed"):
         VERBS[name](_bench_in_s3(s3, name, form, tmp_path))

@@ -38,6 +38,7 @@ def build(form, folder, array, offset, options, **scheduler):
     ]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.long
 @pytest.mark.parametrize("form", [form for form in IMAGES if form.name != "toy"], ids=str)
 @settings(max_examples=10)

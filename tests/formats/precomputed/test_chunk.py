@@ -84,6 +84,7 @@ def test_memory_of_pieces():
     arena.release()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("encoding", "dtype", "channels"), _rows(CODECS))
 @pytest.mark.parametrize("kind", ["zeros", "few", "noise", "extremes"])
 def test_there_and_back(encoding, dtype, channels, kind):
