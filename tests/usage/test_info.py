@@ -208,3 +208,13 @@ def test_summaries_and_checks_are_cards_in_notebooks(dataset, tmp_path):
     assert "<td>color</td>" in cards["summary"]
     assert "equal" in cards["diff"]
     assert "data:image/png" in cards["volume"]
+
+
+@pytest.mark.parametrize("command", ["info", "verify", "preview", "histogram", "pyramid"])
+@pytest.mark.parametrize("prefix", ["", "n5://"])
+def test_a_file_is_not_called_an_absent_folder(tmp_path, command, prefix):
+    np.save(tmp_path / "stack.npy", np.ones((4, 4, 4), np.uint8))
+    done = run_here(command, f"{prefix}{tmp_path / 'stack.npy'}")
+    assert done.returncode
+    assert f"{tmp_path / 'stack.npy'}: is a file, expected the folder of a dataset" in done.stderr
+    assert "wkwdask convert" in done.stderr

@@ -20,6 +20,7 @@ from wkwdask.store.objects.access import access_of
 from wkwdask.store.objects.remote import RemoteStore
 from wkwdask.store.paths import (
     ZIP,
+    basename,
     check_no_bucket,
     dirname,
     is_remote,
@@ -62,6 +63,18 @@ def store_at(path: str) -> FolderStore | RemoteStore:
     # the files beside a zip on a server, and the zip itself, are those of the server
     is_url = is_remote(path) or (is_served(path) and ZIP not in path)
     return RemoteStore(path, access=access_of(path)) if is_url else FolderStore(path)
+
+
+def check_folder(path: str) -> None:
+    """Raise MissingError if a path is no folder, and say so if it is a file."""
+    if store_at(path).is_folder():
+        return
+    if not is_remote(path) and store_at(dirname(path) or ".").is_file(basename(path)):
+        raise MissingError(
+            f"{path}: is a file, expected the folder of a dataset, layer or mag; convert() "
+            "(wkwdask convert) makes one of images and arrays in files"
+        )
+    raise MissingError(f"{path}: no such folder")
 
 
 def folders_of(path: str) -> Folders:

@@ -8,7 +8,7 @@ import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import ExistsError, FormatError, MissingError, UnsupportedError
+from wkwdask.errors import ExistsError, FormatError, UnsupportedError
 from wkwdask.formats.marks import is_view
 from wkwdask.formats.n5.array import dataset_of, n5_array, read_attributes
 from wkwdask.formats.n5.attributes import DATASET_KEYS, FILE_NAME, is_dataset, parse_dataset
@@ -24,7 +24,7 @@ from wkwdask.model.naming import GridNaming
 from wkwdask.store import by_path
 from wkwdask.store.locks import locked_file
 from wkwdask.store.paths import split
-from wkwdask.store.store import open_store, store_at
+from wkwdask.store.store import check_folder, open_store, store_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -403,8 +403,7 @@ def _checked_root(url: Url, documents: Documents, *, allow_external: bool) -> st
             f"{root}: {ZARR_NAME} is written beside local {FILE_NAME} only; n5_store() opens a "
             "remote container"
         )
-    if not store_at(root).is_folder():
-        raise MissingError(f"{root}: no such folder")
+    check_folder(root)
     for name in documents:
         Root(outermost_group(root), allow_external=allow_external).check(f"{root}/{name}")
         if store_at(root).is_taken(name) and not is_view(f"{root}/{name}", N5_MARK):

@@ -45,7 +45,7 @@ from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.model.image import Image, Level
 from wkwdask.model.json_text import parse_object
 from wkwdask.store.paths import UrlName, basename, dirname, stated_path
-from wkwdask.store.store import open_store, store_at, with_witness
+from wkwdask.store.store import check_folder, open_store, store_at, with_witness
 
 if TYPE_CHECKING:
     import os
@@ -124,8 +124,7 @@ def find_n5_layers(url: str | os.PathLike[str]) -> tuple[Image, ...]:
             f"{location}: no N5 dataset here, and no group with levels s0, s1...; name one, since "
             "remote folders cannot be listed"
         )
-    if not store_at(location).is_folder():
-        raise MissingError(f"{location}: no such folder")
+    check_folder(location)
     layers = images_below(location, _walk(location))
     if not layers:
         raise MissingError(

@@ -48,7 +48,7 @@ from wkwdask.store.paths import (
     stated_path,
 )
 from wkwdask.store.records import PROVENANCE_NAME, is_complete
-from wkwdask.store.store import store_at
+from wkwdask.store.store import check_folder, store_at
 
 if TYPE_CHECKING:
     import os
@@ -459,8 +459,8 @@ def _locate(path: str) -> ResolvedUrl:
     if is_remote(path):
         with contextlib.suppress(FileNotFoundError):
             store_at(path).open_stream(FILE_NAME)  # raises the error of a refused file
-    elif not store_at(path).is_folder():
-        raise MissingError(f"{path}: no such folder")
+    else:
+        check_folder(path)
     raise MissingError(
         f"{path}: no dataset ({FILE_NAME}), no layer (subfolders such as 1 or 2-2-1) and no mag "
         f"({HEADER_NAME}) here"

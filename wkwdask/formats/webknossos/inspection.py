@@ -62,7 +62,7 @@ from wkwdask.model.stored_array import without_listing
 from wkwdask.model.voxel_type import element_class
 from wkwdask.store.paths import any_path, basename, dirname, is_remote
 from wkwdask.store.records import read_provenance
-from wkwdask.store.store import numbered, store_at
+from wkwdask.store.store import check_folder, numbered, store_at
 
 if TYPE_CHECKING:
     import os
@@ -326,8 +326,8 @@ def _find(
 ) -> tuple[list[Image], str | None, DataSource | None, Mag | None]:
     """Resolve a path to its layers, the dataset folder, the JSON (None without one) and, if the
     path names a mag, this mag."""
-    if not is_remote(path) and not store_at(path).is_folder():
-        raise MissingError(f"{path}: no such folder")
+    if not is_remote(path):
+        check_folder(path)
     try:
         datasource = read_datasource(path)
     except CorruptError as error:
