@@ -210,6 +210,12 @@ def test_summaries_and_checks_are_cards_in_notebooks(dataset, tmp_path):
     assert "data:image/png" in cards["volume"]
 
 
+def test_a_dataset_without_layers_states_its_voxel_size(tmp_path):
+    wkwdask.create_dataset(tmp_path / "new", (4, 4, 35))
+    assert "voxel size 4 x 4 x 35 nm" in run_here("info", tmp_path / "new").stdout
+    assert wkwdask.info(tmp_path / "new").voxel_size_nm == (4, 4, 35)
+
+
 @pytest.mark.parametrize("command", ["info", "verify", "preview", "histogram", "pyramid"])
 @pytest.mark.parametrize("prefix", ["", "n5://"])
 def test_a_file_is_not_called_an_absent_folder(tmp_path, command, prefix):

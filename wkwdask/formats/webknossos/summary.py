@@ -148,7 +148,7 @@ def summarize(
     sources = [
         source for layer in located.layers if (source := dataset_of(layer).datasource) is not None
     ]
-    if not sources and located.invalid_layers:
+    if not sources and (located.invalid_layers or not located.layers):
         sources = [source for source in (read_datasource(located.path),) if source is not None]
     layers = tuple(_summarize_layer(layer, located.mag) for layer in located.layers)
     layers += tuple(
