@@ -592,6 +592,14 @@ def test_renumbering_writes_a_mapping_that_repeats_it(dataset, tmp_path, suffix)
         wkwdask.renumber(
             dataset / "long" / "1", dataset / "other" / "1", mapping=tmp_path / "ids.txt"
         )
+    for name, text in (("absent/ids.npy", "its folder does not exist"), ("", "is a folder")):
+        (tmp_path / "taken.npy").mkdir(exist_ok=True)
+        with pytest.raises((MissingError, ExistsError), match=text):
+            wkwdask.renumber(
+                dataset / "long" / "1",
+                dataset / "other" / "1",
+                mapping=tmp_path / (name or "taken.npy"),
+            )
 
 
 def test_malformed_calls_are_refused(dataset):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from support.precomputed_volumes import (
 from support.range_server import range_server
 
 import wkwdask
-from wkwdask import Sharding
+from wkwdask import ExistsError, MissingError, Sharding
 from wkwdask.formats.opening import open_stored
 from wkwdask.formats.precomputed.chunk import PrecomputedCodec
 from wkwdask.viewer import slices
@@ -170,3 +171,17 @@ def test_a_picture_is_written_to_this_machine_only(tmp_path, monkeypatch, output
     with pytest.raises(wkwdask.UnsupportedError, match=output):
         wkwdask.preview("em", output, size=50)
     assert [path.name for path in tmp_path.iterdir()] == ["em"]
+
+
+def test_a_place_where_no_picture_can_be_is_refused_before_anything_is_drawn(tmp_path, monkeypatch):
+    monkeypatch.setattr("wkwdask.viewer.preview.draw", pytest.fail)
+    write_volume(tmp_path / "em", EM)
+    (tmp_path / "folder.png").mkdir()
+    for name, error, text in [
+        ("absent/p.png", MissingError, "absent/p.png: its folder does not exist"),
+        ("folder.png", ExistsError, "folder.png: is a folder; name a file"),
+        ("p.xyz", ValueError, "p.xyz: expected the suffix of a format of pictures, such as .png"),
+        ("p", ValueError, "p: expected the suffix of a format of pictures"),
+    ]:
+        with pytest.raises(error, match=re.escape(text)):
+            wkwdask.preview(f"precomputed://{tmp_path / 'em'}", tmp_path / name)

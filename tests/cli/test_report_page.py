@@ -49,6 +49,10 @@ def test_the_report_of_a_failed_command_shows_the_error(dataset):
     assert "<h2>Failed</h2>" in page
     assert PICTURE not in page
     assert run_here("pyramid", dataset, "--report", "missing/report.html").returncode == 2
+    Path("folder").mkdir()
+    done = run_here("pyramid", dataset, "--report", "folder")
+    assert done.returncode == 2
+    assert "--report folder: is a folder; name a file" in done.stderr
 
 
 def test_the_report_links_the_performance_report(tmp_path):

@@ -293,6 +293,8 @@ def _check_folder(ctx: click.Context, param: click.Parameter, file: str | None) 
         store_at(dirname(file)).now()  # raises an error if this user may not write there
     elif file is not None and not os.path.isdir(os.path.dirname(os.path.abspath(file))):
         raise click.UsageError(f"{param.opts[0]} {file}: its folder does not exist")
+    elif file is not None and os.path.isdir(file):
+        raise click.UsageError(f"{param.opts[0]} {file}: is a folder; name a file")
     return file
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from wkwdask.errors import FormatError, MissingError, UnsupportedError
+from wkwdask.errors import ExistsError, FormatError, MissingError, UnsupportedError
 from wkwdask.formats.pictures.array_file import find_item, npy_ref, open_hdf5
 from wkwdask.formats.pictures.slices import check_plausible, file_stamp
 from wkwdask.ids.id_map import ROWS, IdMap, use_npy, write_pairs_sorted, write_values
@@ -416,7 +416,9 @@ def mapping_path(url: str | os.PathLike[str]) -> str:
     if not path.endswith(".npy"):
         return table_path(path)
     if not store_at(dirname(path)).is_folder():
-        raise MissingError(f"{path}: no such folder")
+        raise MissingError(f"{path}: its folder does not exist; create it first")
+    if store_at(path).is_folder():
+        raise ExistsError(f"{path}: is a folder; name a file")
     return path
 
 

@@ -47,7 +47,7 @@ def table_path(url: str | os.PathLike[str]) -> str:
     if is_bucket(path):
         store_at(dirname(path)).now()  # raises an error if this user may not write there
     elif not store_at(dirname(path) or ".").is_folder():
-        raise MissingError(f"{path}: no such folder")
+        raise MissingError(f"{path}: its folder does not exist; create it first")
     if store_at(path).is_folder():
         raise ExistsError(f"{path}: is a folder; name a file")
     if path.endswith(".parquet"):

@@ -14,12 +14,12 @@ import numpy as np
 from PIL import Image as Picture
 from PIL import ImageDraw, ImageFont
 
-from wkwdask.errors import MissingError
+from wkwdask.errors import ExistsError, MissingError
 from wkwdask.formats.opening import find, is_readable
 from wkwdask.geometry.mag import Mag, whole_number
 from wkwdask.model.image import mag_or_key
 from wkwdask.store.documents import replace_document
-from wkwdask.store.paths import local_path
+from wkwdask.store.paths import dirname, local_path, splitext
 from wkwdask.store.store import store_at
 from wkwdask.viewer.mesh_picture import draw_mesh, find_mesh
 from wkwdask.viewer.slices import is_segmentation, read_slice
@@ -92,7 +92,12 @@ def preview(
     Raises
     ------
     MissingError
-        There is no such dataset, layer or mag, or it has no files; or no such mesh.
+        There is no such dataset, layer or mag, or it has no files; or no such mesh. Or the folder
+        of ``output`` does not exist.
+    ExistsError
+        ``output`` is a folder.
+    ValueError
+        The suffix of ``output`` names no format of pictures.
     FormatError
         A file is broken.
     UnsupportedError
@@ -108,7 +113,7 @@ def preview(
     >>> wkwdask.preview(f"{folder}/1", f"{folder}/preview.png", size=100).name
     'preview.png'
     """
-    local_path(output)  # raises an error for a bucket or a server, before anything is drawn
+    _check_picture(output)
     path, size = Path(output), whole_number(size, "size", 1)
     if mesh is not None:
         save_picture(_draw_mesh(url, layer, whole_number(mesh, "mesh", 0), size), path)
@@ -117,6 +122,19 @@ def preview(
     image, segmentation, voxel_size = _find_volumes(resolved, layer, mag_or_key(mag), size)
     save_picture(draw(image, segmentation, voxel_size, size), path)
     return path
+
+
+def _check_picture(output: str | os.PathLike[str]) -> None:
+    """Check, before anything is drawn, that a picture can be written to a path."""
+    path = local_path(output)  # raises an error for a bucket or a server
+    if Picture.registered_extensions().get(splitext(path)[1].lower()) not in Picture.SAVE:
+        raise ValueError(
+            f"{path}: expected the suffix of a format of pictures, such as .png or .jpg"
+        )
+    if not store_at(dirname(path)).is_folder():
+        raise MissingError(f"{path}: its folder does not exist; create it first")
+    if store_at(path).is_folder():
+        raise ExistsError(f"{path}: is a folder; name a file")
 
 
 def save_picture(picture: Picture.Image, path: str | os.PathLike[str]) -> None:
