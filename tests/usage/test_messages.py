@@ -10,8 +10,10 @@ import pytest
 from support.commands import run_here
 
 import wkwdask
+from wkwdask.cli import messages
 from wkwdask.clusters import connect
 from wkwdask.errors import BoundsError, TaskFailedError, WkwDaskError
+from wkwdask.formats.axes import REMEDY
 
 
 @pytest.fixture
@@ -104,3 +106,30 @@ def test_an_absent_scheduler_is_an_error_within_seconds(dataset, monkeypatch):
         wkwdask.cluster("tcp://127.0.0.1:9", timeout=0.2),
     ):
         pass
+
+
+def test_remedies_are_commands_and_options_that_exist(dataset, tmp_path):
+    np.save(tmp_path / "cube.npy", np.ones((4, 4, 4), np.uint8))
+    (tmp_path / "empty").mkdir()
+    for command, remedy in [
+        (["convert", tmp_path / "cube.npy", tmp_path / "new"], "such as --voxel-size 4,4,35 in nm"),
+        (["dataset", "voxel-size", tmp_path / "empty", "8,8,8"], "; wkwdask dataset create makes"),
+        (
+            ["copy", dataset / "one", tmp_path / "moved", "--translate=-1024,0,0"],
+            "move it with --translate,",
+        ),
+        (["labels", dataset / "one", "--color", "twoo"], "; there are one, two; did you mean two?"),
+    ]:
+        done = run_here(*command)
+        assert done.returncode == 1
+        assert remedy in done.stderr
+    with pytest.raises(BoundsError, match="move it with translate=,"):
+        wkwdask.copy(dataset / "one", tmp_path / "moved", translate=(-1024, 0, 0))
+
+
+def test_a_call_with_an_argument_is_a_command_with_an_option():
+    assert messages.on_command_line(f"1 axis; {REMEDY}") == (
+        "1 axis; wkwdask convert --axes states other ones, such as --axes zyxc, with - for an axis "
+        "of length 1"
+    )
+    assert messages.on_command_line("convert() it to WKW") == "convert() it to WKW"

@@ -18,14 +18,20 @@ _FLAGS = {
     'update="content"': "--update-content",
     "pyramid=True": "--pyramid",
 }
-_VERBS = {"build_pyramid": "pyramid", "open_dataset": "info", "connected_components": "components"}
+_VERBS = {
+    "build_pyramid": "pyramid",
+    "open_dataset": "info",
+    "connected_components": "components",
+    "create_dataset": "dataset create",
+}
 _COMMANDS: list[click.Command] = []
 _ARGUMENT = re.compile(
     r"""(?<![\w/.?&=-])([a-z]\w*)=(?:"([^"]*)"|'([^']*)'|(True|False)|\(([\d., ]+)\)|(\d+(?=[^\w.]|$))|\{"(\w+)": (\d+)\})?"""  # noqa: E501
 )
 _LIST = re.compile(r"(?<= has no option )\w+|(?<= has no options )[\w, ]+|(?<=; it has: )[\w, ]+")
 _NOT_THERE = re.compile(r"\bno (?:layer|mag) '?([^\s';]+)'?(?: in [^;]*)?; there are ([^;:]+)$")
-_CALL = re.compile(r"\b(" + "|".join(_VERBS) + r")\(([^()]*)\)")
+# convert() without arguments stays: it is also a verb, as in "convert() it"
+_CALL = re.compile(r"\b(" + "|".join(_VERBS) + r"|convert(?=\([^()]))\(([^()]*)\)")
 
 
 def register_options(command: click.Command) -> None:
@@ -46,7 +52,9 @@ def on_command_line(text: str) -> str:
     text = _LIST.sub(
         lambda match: re.sub(r"\w+", lambda name: _options().get(name[0], name[0]), match[0]), text
     )
-    text = _CALL.sub(lambda match: f"wkwdask {_VERBS[match[1]]} {match[2]}".rstrip(), text)
+    text = _CALL.sub(
+        lambda match: f"wkwdask {_VERBS.get(match[1], match[1])} {match[2]}".rstrip(), text
+    )
     return _ARGUMENT.sub(_as_option, _NOT_THERE.sub(_with_nearest, text))
 
 

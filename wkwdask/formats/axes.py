@@ -15,10 +15,7 @@ from wkwdask.errors import BoundsError, UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-REMEDY = (
-    'convert() with axes= states other ones (wkwdask convert --axes), such as axes="zyxc", with - '
-    "for an axis of length 1"
-)
+REMEDY = 'convert(axes=) states other ones, such as axes="zyxc", with - for an axis of length 1'
 _CHANNELS = ("c", "channel", "channels", "ch")
 # Names that software writes for axes without a name: xarray, netCDF, vigra.
 _PLACEHOLDER = re.compile(r"(phony_)?dim_\d+|\?|", re.ASCII)

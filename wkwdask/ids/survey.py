@@ -73,7 +73,15 @@ def open_companion(
         if named is not None:
             resolved = ResolvedUrl(folder, (listed_layer(folder, dataset.datasource, named),))
     if resolved is None:
-        resolved = find(color, index=index)
+        try:
+            resolved = find(color, index=index)
+        except MissingError:
+            if dataset is None or dataset.datasource is None or "/" in os.fspath(color):
+                raise
+            names = ", ".join(layer.name for layer in dataset.datasource.layers)
+            raise MissingError(
+                f"{dataset.dataset_folder}: no layer {os.fspath(color)!r}; there are {names}"
+            ) from None
     layer = resolved.choose(None)
     if mag is not None or resolved.mag is not None:
         return _opened(*resolved.open(None, mag))

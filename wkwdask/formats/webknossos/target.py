@@ -138,9 +138,10 @@ class MagTarget:
                 f'category must be "color" or "segmentation", got {self.destination.category!r}'
             )
         if min(spec.box.topleft) < 0:
+            option = "translate=" if any(self.destination.translate) else "offset="
             raise BoundsError(
                 f"{self.folder}: starts at voxel {spec.box.topleft}, but WKW has no voxels below "
-                "0: move it with offset=, or exclude that part "
+                f"0: move it with {option}, or exclude that part "
                 "with bounding_box="
             )
         data_format = self._data_format(spec)
@@ -306,7 +307,7 @@ class MagTarget:
         if size is None:
             raise ValueError(
                 f"{dataset}: a new dataset needs a voxel size, and the source has none: pass "
-                "voxel_size=, such as (4, 4, 35) in nm"
+                "voxel_size=, such as voxel_size=(4, 4, 35) in nm"
             )
         return size
 
