@@ -132,4 +132,10 @@ def test_a_call_with_an_argument_is_a_command_with_an_option():
         "1 axis; wkwdask convert --axes states other ones, such as --axes zyxc, with - for an axis "
         "of length 1"
     )
+    assert messages.on_command_line('meshes(existing="overwrite") makes them again') == (
+        "wkwdask meshes --overwrite makes them again"
+    )
+    assert messages.on_command_line("where=((0, 0, -5), (10, 10, 10)) lies outside") == (
+        "--where 0,0,-5:10,10,10 lies outside"
+    )
     assert messages.on_command_line("convert() it to WKW") == "convert() it to WKW"

@@ -26,12 +26,12 @@ _VERBS = {
 }
 _COMMANDS: list[click.Command] = []
 _ARGUMENT = re.compile(
-    r"""(?<![\w/.?&=-])([a-z]\w*)=(?:"([^"]*)"|'([^']*)'|(True|False)|\(([\d., ]+)\)|(\d+(?=[^\w.]|$))|\{"(\w+)": (\d+)\})?"""  # noqa: E501
+    r"""(?<![\w/.?&=-])([a-z]\w*)=(?:"([^"]*)"|'([^']*)'|(True|False)|\(([\d., ]+)\)|(\d+(?=[^\w.]|$))|\{"(\w+)": (\d+)\}|\((\([-\d, ]+\), \([-\d, ]+\))\))?"""  # noqa: E501
 )
 _LIST = re.compile(r"(?<= has no option )\w+|(?<= has no options )[\w, ]+|(?<=; it has: )[\w, ]+")
 _NOT_THERE = re.compile(r"\bno (?:layer|mag) '?([^\s';]+)'?(?: in [^;]*)?; there are ([^;:]+)$")
 # convert() without arguments stays: it is also a verb, as in "convert() it"
-_CALL = re.compile(r"\b(" + "|".join(_VERBS) + r"|convert(?=\([^()]))\(([^()]*)\)")
+_CALL = re.compile(r"\b(" + "|".join(_VERBS) + r"|(?:convert|meshes)(?=\([^()]))\(([^()]*)\)")
 
 
 def register_options(command: click.Command) -> None:
@@ -72,6 +72,8 @@ def _as_option(match: re.Match[str]) -> str:
     value = match[2] or match[3] or (match[5] or "").replace(" ", "") or match[6]
     if match[7]:
         value = f"{match[7]}={match[8]}"
+    if match[9]:  # two corners
+        value = match[9].replace("), (", ":").replace(" ", "").strip("()")
     return f"{option} {value}" if value else option
 
 

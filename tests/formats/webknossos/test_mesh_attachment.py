@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 
 import numpy as np
 import pytest
@@ -151,6 +152,10 @@ def test_new_voxels_leave_old_meshes(layer, tmp_path):
         wkwdask.save(voxels[:, :8], layer / "1", region=((13, 8, 5), (21, 38, 25)))
     with warned:
         wkwdask.remap(tmp_path / "other", layer / "1", {1: 7}, existing="overwrite")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(wkwdask.WkwDaskError, match="no mags that"):
+            wkwdask.build_pyramid(layer, update=True)  # refused: changes nothing
     wkwdask.build_pyramid(layer, mags=["2"])  # changes no voxels that were there
     assert wkwdask.verify(layer).is_sound
 

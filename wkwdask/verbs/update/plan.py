@@ -67,7 +67,6 @@ def lay_out_update(
     )
     if box is not None and box.in_mag(source.box.mag).intersection(source.box).is_empty:
         raise BoundsError(f"{source.name}: box {box} lies outside {source.box}")
-    warn_of_meshes(format_of_documents(layer).mesh_folder(layer))
     mags = _choose_existing_mags(layer, source, options)
     folders = {mag: level_job_folders(layer, layer.find(mag))[1] for mag in mags}
     root = root_of(layer)
@@ -76,6 +75,7 @@ def lay_out_update(
     scratch = job_root(parent, owner.job)
     trusts_records = not by_content and box is None
     existing = _existing_mags(layer, source, folders, options, scratch, trusts_records)
+    warn_of_meshes(format_of_documents(layer).mesh_folder(layer))
     if is_bucket(parent):
         return lay_out_versions(layer, source, existing, options, by_content=by_content, box=box)
     job = UpdateJob(existing, by_content=by_content, box=box)
