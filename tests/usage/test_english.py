@@ -80,7 +80,7 @@ def test_values_that_do_not_fit(tmp_path):
         "--dtype",
         "uint8",
     )
-    assert "2096 does not fit into uint8; scale the values with " in done.stderr
+    assert "2096 does not fit into uint8; scale the values with --range (while" in done.stderr
     assert "--range" in done.stderr
 
 

@@ -118,6 +118,10 @@ def test_remedies_are_commands_and_options_that_exist(dataset, tmp_path):
             ["copy", dataset / "one", tmp_path / "moved", "--translate=-1024,0,0"],
             "move it with --translate,",
         ),
+        (
+            ["convert", tmp_path / "cube.npy", tmp_path / "em.ome.zarr", "--pyramid"],
+            "--pyramid is not for it; wkwdask pyramid makes the coarser mags afterwards",
+        ),
         (["labels", dataset / "one", "--color", "twoo"], "; there are one, two; did you mean two?"),
     ]:
         done = run_here(*command)

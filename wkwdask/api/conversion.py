@@ -170,7 +170,8 @@ def convert(
         Category of a new layer, or of images that become another format; by default integers of 32
         bits and more in one channel are a segmentation.
     pyramid : bool
-        Also build the coarser mags, see :func:`build_pyramid`.
+        Also build the coarser mags, see :func:`build_pyramid`. For WKW and precomputed volumes;
+        for N5 and OME-NGFF, call it afterwards.
     on_error : {"fail", "fill"}
         Treatment of sections that are missing from the numbering, cannot be decoded, or have
         another size or type: raise an error that names the section, or fill it with zeros and name
@@ -307,6 +308,11 @@ def convert(
         check_target_name(target)
         check_suffix(target)
     image_settings = {"category": category, "pyramid": pyramid}
+    if pyramid and "pyramid" in target_format.options.unsupported:
+        raise ValueError(
+            f"{target} is {target_format.options.title}: pyramid= is not for it; build_pyramid() "
+            "makes the coarser mags afterwards"
+        )
     refuse_options(
         f"{target} is {target_format.options.title}",
         {name: image_settings[name] for name in target_format.options.unsupported},

@@ -80,7 +80,7 @@ from wkwdask.formats.registry import storage_records
     type=click.Choice(("color", "segmentation")),
     help="Category of a new layer. Default: chosen by the data type.",
 )
-@click.option("--pyramid", is_flag=True, help="Build the coarser mags too.")
+@click.option("--pyramid", is_flag=True, help="Build the coarser mags too (WKW, precomputed).")
 @click.option(
     "--on-error",
     type=click.Choice(("fail", "fill")),

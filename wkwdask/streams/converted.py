@@ -168,7 +168,7 @@ def convert_values(
             if not fits.all():
                 raise BoundsError(
                     f"{values[~fits][0]} does not fit into {dtype}; scale the values with "
-                    "value_range= (--range)"
+                    "value_range="
                 )
         return values.astype(dtype)
     low, high = value_range
