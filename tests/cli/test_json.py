@@ -181,3 +181,9 @@ def test_a_check_that_cannot_be_made_differs_from_one_that_finds_something(tmp_p
         done = run_here(*command, "--json")
         assert (done.returncode, _parse(done.stdout)["kind"]) == (2, "MissingError"), command
         assert done.stderr.startswith("error: ")
+
+
+def test_notes_name_options(tmp_path):
+    wkwdask.to_wkw(np.ones((8, 8, 8), np.uint8), tmp_path / "ds/em/1", voxel_size=(4, 4, 4))
+    done = run_here("upsample", tmp_path / "ds", "--finest", "1", "--json")
+    assert json.loads(done.stdout)["note"].endswith("--mags names existing mags to make again")

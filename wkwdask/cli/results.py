@@ -22,6 +22,9 @@ FOUND = 1
 NOT_CHECKED = 2
 """Exit code of a check that could not be made."""
 
+_PROSE = frozenset({"note", "notes", "remedy", "reason", "why", "how"})
+"""Keys of JSON whose texts may name arguments of functions."""
+
 
 @dataclass(frozen=True, slots=True)
 class Facts:
@@ -83,7 +86,16 @@ def prints_check(command: Callable[..., Any]) -> Callable[..., None]:
 
 
 def _print_json(value: Any) -> None:
-    click.echo(json.dumps(plain(value), indent=2, default=str))
+    click.echo(json.dumps(_with_options(plain(value)), indent=2, default=str))
+
+
+def _with_options(value: Any, *, is_prose: bool = False) -> Any:
+    """Name options in the notes and remedies of a JSON document, as text output does."""
+    if isinstance(value, dict):
+        return {name: _with_options(item, is_prose=name in _PROSE) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_with_options(item, is_prose=is_prose) for item in value]
+    return on_command_line(value) if is_prose and isinstance(value, str) else value
 
 
 def plain(value: Any) -> Any:
