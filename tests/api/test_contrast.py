@@ -288,6 +288,23 @@ def test_close_and_huge_values_are_counted(tmp_path, dtype, low, high):
     )
 
 
+@pytest.mark.parametrize("dtype", ["uint64", "int64", "float32"])
+@pytest.mark.parametrize(
+    "limits", [(0, 2**64 - 1), (2**63, 2**64 - 1), (-1, 2**64 - 1), (-(2**63), 2**63), (0, 2**70)]
+)
+def test_a_range_beyond_int64_is_counted(tmp_path, dtype, limits):
+    """numpy.histogram refuses integers of Python that int64 does not hold; as floats it takes
+    them."""
+    array = np.arange(16**3, dtype=dtype).reshape(1, 16, 16, 16)
+    array[0, 8:] = 2**64 - 1 if dtype == "uint64" else -5
+    url = make_dataset(tmp_path / "ds", color=array) / "color" / "1"
+    found = wkwdask.histogram(url, range=limits, bins=4)
+    expected, _ = np.histogram(array, 4, tuple(map(float, limits)))
+    np.testing.assert_array_equal(found[0], expected)
+    assert int(found.below.sum()) == (array.astype(object) < limits[0]).sum()
+    assert int(found.above.sum()) == (array.astype(object) > limits[1]).sum()
+
+
 def test_a_range_of_one_value_is_one_wide(dataset):
     """As in numpy.histogram."""
     folder, em, *_ = dataset

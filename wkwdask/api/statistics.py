@@ -19,6 +19,7 @@ from wkwdask.ids.histogram import (
     RangeSurvey,
     binned_percentiles,
     bins_between,
+    comparable_limits,
     percentiles,
     plan_values,
 )
@@ -332,7 +333,7 @@ def histogram(
         open_layer(url, layer, mag_or_key(mag), index, "color"),
         bounding_box,
         None if bins is None else whole_number(bins, "bins", 1),
-        None if range is None else _two_numbers(range, "range"),
+        None if range is None else comparable_limits(*_two_numbers(range, "range")),
         per_slice=per_slice,
         ignore_zero=ignore_zero,
     )

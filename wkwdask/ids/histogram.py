@@ -76,6 +76,22 @@ class Bins(NamedTuple):
         return np.histogram_bin_edges(np.empty(0, dtype), self.number, (self.low, self.high))
 
 
+def comparable_limits(low: Any, high: Any) -> tuple[Any, Any]:
+    """Return the limits of a range in types that ``numpy.histogram`` compares with voxels: it
+    refuses integers of Python that int64 does not hold.
+
+    Examples
+    --------
+    >>> comparable_limits(0, 2**64 - 1), comparable_limits(-1, 2**63)
+    ((np.uint64(0), np.uint64(18446744073709551615)), (-1.0, 9.223372036854776e+18))
+    """
+    limits = (low, high)
+    if not any(isinstance(n, int) and not -(2**63) <= n < 2**63 for n in limits):
+        return low, high
+    is_unsigned = all(isinstance(n, (int, np.integer)) and 0 <= n < 2**64 for n in limits)
+    return (np.uint64(low), np.uint64(high)) if is_unsigned else (float(low), float(high))
+
+
 def bins_between(number: int, low: Any, high: Any, dtype: np.dtype[Any]) -> Bins:
     """Return bins from the least to the greatest value; fewer of them if floats are too coarse for
     so many.
