@@ -532,8 +532,10 @@ def _changes_voxels(selection: Mapping[str, Any]) -> bool:
         "verify": False,
         "allow_external": False,
     }
+    # options without a neutral value may be arrays, which are not compared
     return any(
-        value is not None and (tuple(value) if name == "offset" else value) != neutral.get(name)
+        value is not None
+        and (name not in neutral or (tuple(value) if name == "offset" else value) != neutral[name])
         for name, value in selection.items()
     )
 

@@ -163,6 +163,15 @@ def test_parts_and_other_storage_are_converted(dataset, tmp_path):
         wkwdask.read(tmp_path / "part.ozx", ((4, 4, 2), (12, 12, 10)), mag=1),
         VOXELS[:, 4:12, 4:12, 2:10],
     )
+    wkwdask.convert(
+        tmp_path / "em.ome.zarr",
+        tmp_path / "array.ozx",
+        bounding_box=np.array([4, 4, 2, 8, 8, 8]),
+        chunk_shape=np.array([4, 4, 4]),
+        offset=np.array([0, 0, 0]),
+        voxel_size=np.array([4.0, 4, 8]),
+    )
+    assert wkwdask.diff(tmp_path / "array.ozx", tmp_path / "part.ozx").equal
     np.save(tmp_path / "stack.npy", VOXELS[0].T)
     wkwdask.convert(tmp_path / "stack.npy", tmp_path / "stack.ozx", voxel_size=(4, 4, 8))
     np.testing.assert_array_equal(wkwdask.open(tmp_path / "stack.ozx"), VOXELS)
