@@ -142,6 +142,14 @@ def test_a_voxel_size_of_any_numbers(tmp_path, monkeypatch, url, dtype):
     assert image.voxel_size_of(image.volume(next(iter(image.mags)))) == (4, 4, 40)
 
 
+@pytest.mark.needs("zarr")
+def test_an_error_shows_a_voxel_size_of_numpy_as_plain_numbers(tmp_path):
+    url = tmp_path / "v.ome.zarr"
+    wkwdask.save(ARRAY, url, voxel_size=SIZE)
+    with pytest.raises(ValueError, match=r"got voxel_size \(2\.0, 2\.0, 40\.0\)$"):
+        wkwdask.upsample(url, voxel_size=np.array([2.0, 2, 40]))
+
+
 def test_what_is_refused(tmp_path):
     wkwdask.save(ARRAY, tmp_path / "v.n5" / "em" / "s0", voxel_size=SIZE)
     with pytest.raises(ExistsError):

@@ -134,7 +134,7 @@ def parse_voxel_size(voxel_size: Sequence[float]) -> Lengths:
             f"voxel_size must be three positive numbers (x, y, z) in nanometers, got {voxel_size!r}"
         )
     # documents and records hold no numbers of numpy
-    x, y, z = (size if isinstance(size, (int, float)) else float(size) for size in sizes)
+    x, y, z = (size if type(size) in (int, float) else float(size) for size in sizes)
     return x, y, z
 
 
