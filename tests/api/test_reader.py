@@ -93,6 +93,18 @@ def test_a_reader_is_like_reading_by_path(name, tmp_path):
         assert "uint8" in repr(reader)
 
 
+def test_points_far_apart_in_a_huge_volume(tmp_path):
+    """There are more chunks between them than 64 bits can number."""
+    edge, corner = 1 << 30, (1 << 30) - 8
+    url = tmp_path / "huge" / "1"
+    wkwdask.create(url, ((0, 0, 0), (edge,) * 3), "uint8", voxel_size=(4, 4, 4), file_len=1)
+    region = ((corner,) * 3, (edge,) * 3)
+    wkwdask.save(np.arange(8**3).reshape(8, 8, 8).astype(np.uint8), url, region=region)
+    points = np.array([[0, 0, 0], [edge - 1, edge - 1, edge - 8], [5, edge - 1, 3], [corner] * 3])
+    points = np.concatenate([points, [[corner, corner, corner + 3]]])
+    assert wkwdask.sample(url, points).tolist() == [0, 8**3 - 8 - 256, 0, 0, 3]
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_unchanged_documents_are_not_read_again(name, tmp_path, openings):
     url, level = write(name, tmp_path / "image", voxels_of(1))

@@ -33,13 +33,12 @@ def sample_points(volume: Volume, points: IntArray) -> AnyArray:
     values = np.zeros((len(points), volume.num_channels), volume.dtype)
     if not len(points):
         return values
-    # Number the chunks and sort the points by chunk: one read of the common box of its points then
-    # decodes each chunk once.
+    # Sort the points by chunk: one read of the common box of its points then decodes each chunk
+    # once. A number for each chunk between them could need more than 64 bits.
     chunks = (points - volume.origin) // volume.chunk_shape
-    low = chunks.min(axis=0)
-    number = np.ravel_multi_index(tuple((chunks - low).T), tuple(chunks.max(axis=0) - low + 1))
-    by_chunk = np.argsort(number, kind="stable")
-    cuts = [0, *(np.flatnonzero(np.diff(number[by_chunk])) + 1).tolist(), len(points)]
+    by_chunk = np.lexsort(chunks.T[::-1])
+    is_next = (np.diff(chunks[by_chunk], axis=0) != 0).any(axis=1)
+    cuts = [0, *(np.flatnonzero(is_next) + 1).tolist(), len(points)]
 
     def read(span: tuple[int, int]) -> None:
         members = by_chunk[span[0] : span[1]]
