@@ -9,6 +9,7 @@ import re
 
 import numpy as np
 import pytest
+import xarray as xr
 from PIL import Image
 from support.inside import limited
 from support.precomputed_volumes import (
@@ -22,10 +23,10 @@ from support.precomputed_volumes import (
 from support.range_server import range_server
 
 import wkwdask
-from wkwdask import ExistsError, MissingError, Sharding
+from wkwdask import Sharding
 from wkwdask.formats.opening import open_stored
 from wkwdask.formats.precomputed.chunk import PrecomputedCodec
-from wkwdask.viewer import slices
+from wkwdask.viewer import preview, slices
 
 HUGE = 1 << 20
 EM = np.random.default_rng(4).integers(1, 255, (2, 90, 70, 50)).astype(np.uint8)
@@ -164,24 +165,45 @@ def test_a_picture_is_saved_whole_or_not_at_all(tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["em", "picture.png"]
 
 
-@pytest.mark.parametrize("output", ["s3://bucket/picture.png", "https://host/picture.png"])
-def test_a_picture_is_written_to_this_machine_only(tmp_path, monkeypatch, output):
+@pytest.mark.parametrize(
+    ("output", "error", "match"),
+    [
+        ("s3://bucket/picture.png", wkwdask.UnsupportedError, "s3://bucket/picture.png"),
+        ("https://host/picture.png", wkwdask.UnsupportedError, "https://host/picture.png"),
+        ("absent/p.png", wkwdask.MissingError, "absent/p.png: its folder does not exist"),
+        ("em/folder.png", wkwdask.ExistsError, "folder.png: is a folder; name a file"),
+        ("picture.xyz", ValueError, "picture.xyz: expected the suffix of a format of pictures"),
+        ("picture", ValueError, "picture: expected the suffix of a format of pictures, such as"),
+    ],
+)
+def test_a_picture_that_cannot_be_saved_is_not_drawn(tmp_path, monkeypatch, output, error, match):
     monkeypatch.chdir(tmp_path)
     wkwdask.to_precomputed(EM, "em", voxel_size=(4, 4, 4))
-    with pytest.raises(wkwdask.UnsupportedError, match=output):
+    (tmp_path / "em" / "folder.png").mkdir()
+    monkeypatch.setattr(preview, "draw", None)
+    with pytest.raises(error, match=match):
         wkwdask.preview("em", output, size=50)
+    with pytest.raises(error, match=match):
+        xr.open_dataarray("em", engine="precomputed").wkw.preview(output, size=50)
     assert [path.name for path in tmp_path.iterdir()] == ["em"]
 
 
-def test_a_place_where_no_picture_can_be_is_refused_before_anything_is_drawn(tmp_path, monkeypatch):
-    monkeypatch.setattr("wkwdask.viewer.preview.draw", pytest.fail)
-    write_volume(tmp_path / "em", EM)
-    (tmp_path / "folder.png").mkdir()
-    for name, error, text in [
-        ("absent/p.png", MissingError, "absent/p.png: its folder does not exist"),
-        ("folder.png", ExistsError, "folder.png: is a folder; name a file"),
-        ("p.xyz", ValueError, "p.xyz: expected the suffix of a format of pictures, such as .png"),
-        ("p", ValueError, "p: expected the suffix of a format of pictures"),
-    ]:
-        with pytest.raises(error, match=re.escape(text)):
-            wkwdask.preview(f"precomputed://{tmp_path / 'em'}", tmp_path / name)
+def test_sizes_and_labels_of_no_picture_are_refused(tmp_path):
+    url, output = tmp_path / "em", tmp_path / "picture.png"
+    wkwdask.to_precomputed(EM, url, voxel_size=(4, 4, 4))
+    with pytest.raises(ValueError, match="size must be at least 1, got 0"):
+        xr.open_dataarray(url, engine="precomputed").wkw.preview(size=0)
+    with pytest.raises(ValueError, match=r"mesh must be the id of a label, below 2\^64, got 1844"):
+        wkwdask.preview(url, output, mesh=2**64)
+
+
+def test_infinite_values_do_not_hide_the_others(tmp_path):
+    voxels = np.linspace(1, 2, 4000, dtype=np.float32).reshape(20, 20, 10)
+    voxels[::5], voxels[1::5] = np.inf, -np.inf
+    wkwdask.save(voxels, tmp_path / "em" / "1", voxel_size=(4, 4, 4))
+    wkwdask.preview(tmp_path / "em", tmp_path / "picture.png", size=20)
+    with Image.open(tmp_path / "picture.png") as picture:
+        row = np.asarray(picture)[18, 8:28, 0].astype(int)
+    assert set(row[::5]) == {255}
+    assert set(row[1::5]) == {0}
+    assert len(set(row) - {0, 255}) > 3

@@ -102,6 +102,8 @@ def preview(
         A file is broken.
     UnsupportedError
         ``output`` is in a bucket or on a server.
+    ValueError
+        The suffix of ``output`` is that of no format of pictures, or an option is invalid.
 
     Examples
     --------
@@ -113,9 +115,11 @@ def preview(
     >>> wkwdask.preview(f"{folder}/1", f"{folder}/preview.png", size=100).name
     'preview.png'
     """
-    _check_picture(output)
+    check_output(output)
     path, size = Path(output), whole_number(size, "size", 1)
     if mesh is not None:
+        if whole_number(mesh, "mesh", 0) >= 2**64:
+            raise ValueError(f"mesh must be the id of a label, below 2^64, got {mesh}")
         save_picture(_draw_mesh(url, layer, whole_number(mesh, "mesh", 0), size), path)
         return path
     resolved = find(url, index=index)
@@ -124,7 +128,7 @@ def preview(
     return path
 
 
-def _check_picture(output: str | os.PathLike[str]) -> None:
+def check_output(output: str | os.PathLike[str]) -> None:
     """Check, before anything is drawn, that a picture can be written to a path."""
     path = local_path(output)  # raises an error for a bucket or a server
     if Picture.registered_extensions().get(splitext(path)[1].lower()) not in Picture.SAVE:
@@ -273,8 +277,9 @@ def _gray(plane: AnyArray) -> ByteArray:
     """Scale values from the range between their 0.5 and 99.5 percentiles to bytes, shape (rows,
     columns, 3)."""
     channels = plane if plane.shape[0] == 3 else np.repeat(plane[:1], 3, axis=0)
-    values = np.nan_to_num(channels.astype(np.float64))
-    inside = values[values != 0]
+    values = channels.astype(np.float64)
+    values[np.isnan(values)] = 0
+    inside = values[np.isfinite(values) & (values != 0)]
     low, high = np.percentile(inside, (0.5, 99.5)) if inside.size else (0.0, 1.0)
     stretched = (values - low) / max(high - low, 1e-12) * 255
     pixels: ByteArray = np.moveaxis(stretched.clip(0, 255), 0, -1).round().astype(np.uint8)

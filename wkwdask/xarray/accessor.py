@@ -12,7 +12,7 @@ import xarray as xr
 
 from wkwdask.errors import BoundsError
 from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.geometry.mag import Mag
+from wkwdask.geometry.mag import Mag, whole_number
 from wkwdask.model.coordinates import VOXEL, spacing_of
 
 if TYPE_CHECKING:
@@ -130,8 +130,11 @@ class WkwAccessor:
     ) -> Image.Image:
         """Draw the three slices through the middle of the array. Only these slices are read or
         computed."""
-        from wkwdask.viewer.preview import draw, save_picture
+        from wkwdask.viewer.preview import check_output, draw, save_picture
 
+        size = whole_number(size, "size", 1)
+        if output is not None:
+            check_output(output)
         volume = _ArrayVolume(self._array)
         lengths = [1.0, 1.0, 1.0]
         for n, axis in enumerate("xyz"):
