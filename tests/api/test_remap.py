@@ -602,6 +602,25 @@ def test_renumbering_writes_a_mapping_that_repeats_it(dataset, tmp_path, suffix)
             )
 
 
+def test_errors_of_dust_and_renumbering_name_the_layer_and_no_mapping(dataset):
+    voxels = np.full((9, 9, 9), 300, np.int16)
+    voxels[0, 0, :3] = -4
+    wkwdask.write(dataset / "signed" / "1", OFFSET, voxels)
+    source, target = dataset / "signed" / "1", dataset / "no" / "1"
+    for call in (
+        lambda: wkwdask.remove_dust(source, target, 10),
+        lambda: wkwdask.renumber(source, target),
+    ):
+        with pytest.raises(ValueError, match=r"signed/1: -4 is not an id, expected 0 to 2\^64 - 1"):
+            call()
+    with pytest.raises(
+        ValueError,
+        match=r"id -4 is not removed, and uint8 cannot hold it: set another dtype=\n",
+    ):
+        wkwdask.remove_dust(source, target, 1, dtype="uint8")
+    assert not target.exists()
+
+
 def test_malformed_calls_are_refused(dataset):
     wkwdask.write(dataset / "float" / "1", OFFSET, np.ones((9, 9, 9), np.float32), **SMALL)
     source, target = dataset / "seg" / "1", dataset / "m" / "1"

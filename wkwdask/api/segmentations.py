@@ -15,7 +15,7 @@ from wkwdask.formats.webknossos.copies import DatasetCopies
 from wkwdask.formats.wkw.options import WkwOptions
 from wkwdask.geometry.mag import Mag, whole_number
 from wkwdask.ids.find_components import ComponentsOptions, lay_out_components, open_labels
-from wkwdask.ids.id_source import mapping_path, write_mapping
+from wkwdask.ids.id_source import as_ids, mapping_path, write_mapping
 from wkwdask.ids.label_statistics import make_label_survey
 from wkwdask.ids.remap_layer import RemapOptions, lay_out_remap
 from wkwdask.ids.survey import SurveyWork
@@ -483,8 +483,8 @@ def remove_dust(
     '1 of 2 segments removed'
     """
     whole_number(min_voxels, "min_voxels", 0)
-    ids, counts = _count_labels(source, layer, mag)
-    small = ids[counts < min_voxels]
+    name, ids, counts = _count_labels(source, layer, mag)
+    small = as_ids(ids[counts < min_voxels], name)
     request = _target_request(target, options, allow_external=allow_external)
     report = _run_remap(
         source,
@@ -564,7 +564,8 @@ def renumber(
     <BLANKLINE>
     """
     path = None if mapping is None else mapping_path(mapping)
-    ids, _ = _count_labels(source, layer, mag)
+    name, labels, _ = _count_labels(source, layer, mag)
+    ids = as_ids(labels, name)
     new = np.arange(1, len(ids) + 1, dtype=np.uint64)
     request = _target_request(target, options, allow_external=allow_external)
     report = _run_remap(
@@ -587,7 +588,8 @@ def renumber(
 
 def _count_labels(
     source: str | PathLike[str], layer: str | None, mag: MagLike | None
-) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+) -> tuple[str, npt.NDArray[Any], npt.NDArray[np.int64]]:
+    """Return the name of a layer, its labels, and the voxels of each."""
     from wkwdask.graphs.runners import run_work
 
     volume = open_labels(source, layer, None if mag is None else Mag.parse(mag)).volume
@@ -597,7 +599,7 @@ def _count_labels(
             f"labels of {volume.name}",
         )
     ).sorted()
-    return rows.labels, rows.counts
+    return volume.name, rows.labels, rows.counts
 
 
 def _with_note(report: Report, note: str) -> Report:

@@ -117,14 +117,21 @@ class IdLookup:
     keeps: bool
     """Whether ids that the table does not contain stay."""
     dtype: np.dtype[Any]
+    has_default: bool = True
+    """Whether the user can choose with ``default=`` what becomes of these ids."""
 
     def __call__(self, ids: AnyArray) -> AnyArray:
         out = np.empty(ids.shape, self.dtype, order="F")
         unfit = map_ids(np.asfortranarray(ids), *self.table.arrays(), out, keeps=self.keeps)
         if unfit is not None:
+            what, remedy = (
+                ("is not in the mapping", ', or default="zero"')
+                if self.has_default
+                else ("is not removed", "")
+            )
             raise ValueError(
-                f"id {unfit} is not in the mapping, and {self.dtype.name} cannot hold it: set "
-                'another dtype=, or default="zero"'
+                f"id {unfit} {what}, and {self.dtype.name} cannot hold it: set another "
+                f"dtype={remedy}"
             )
         return out
 
@@ -141,6 +148,8 @@ class Remap(Plan):
     staged: StagedMags
     keeps: bool
     """Whether ids that the table does not contain stay."""
+    command: str
+    """Verb of the user."""
 
     @property
     def note(self) -> str:
@@ -182,7 +191,7 @@ class Remap(Plan):
 
     def job(self, table: IdMap) -> ApplyJob:
         """Return the job that writes the mapped layer."""
-        function = IdLookup(table, self.keeps, self.target.dtype)
+        function = IdLookup(table, self.keeps, self.target.dtype, self.command == "remap")
         return ApplyJob(
             replace(self.application, function=function, skips_empty=table.of_zero() == 0),
             self.target,
@@ -239,7 +248,8 @@ def lay_out_remap(
     }
     staged = draft.mags([target], LevelSpec.like(source).nbytes, levels.edit, record)
     application = AppliedFunction(map_ids, (source,), plan, where=area, origin=target.origin)
-    return Remap(source, id_source, application, target, staged, options.default == "keep")
+    keeps = options.default == "keep"
+    return Remap(source, id_source, application, target, staged, keeps, options.command)
 
 
 def open_id_source(mapping: Any, source: Volume) -> IdSource:
