@@ -198,10 +198,16 @@ def test_one_channel_has_larger_chunks(volume):  # both channels of a shard take
 
 
 @pytest.mark.parametrize(
-    "chunks", ["blocks", "12 apples", 0, -1, (1, 2), (1, 2, 0), (1, 2, 3, 4), (1.5, 2, 3)]
+    "chunks",
+    [
+        "blocks",
+        "12 apples",
+        *(0, -1, 1.5, None),
+        *((1, 2), (1, 2, 0), (1, 2, 3, 4), (1.5, 2, 3), ("auto", 5, 5)),
+    ],
 )
 def test_invalid_chunks_are_refused(volume, chunks):
-    with pytest.raises(ValueError, match="chunks"):
+    with pytest.raises(ValueError, match=r"chunks .*got"):
         opened(volume, chunks=chunks)
 
 

@@ -6,8 +6,10 @@ slice into the read, so that a 2-D slice of a large chunk decodes only one layer
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from dataclasses import dataclass
+from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import dask
@@ -16,7 +18,7 @@ import numpy as np
 from dask.utils import parse_bytes
 
 from wkwdask.geometry.bounding_box import BoundingBox, counted_from, part_of_array
-from wkwdask.geometry.mag import whole_number
+from wkwdask.geometry.mag import vec3, whole_number
 from wkwdask.geometry.vectors import minus, plus
 from wkwdask.graphs.volume_array import volume_array
 from wkwdask.kernels.arrays import empty_aligned
@@ -243,9 +245,12 @@ def _chunk_shape(chunks: Chunks, volume: Volume, voxel_nbytes: int) -> Sequence[
                 f"y, z, got {chunks!r}"
             ) from None
         return largest_multiple(volume.chunk_shape, volume.shard_shape, voxel_nbytes, nbytes)
-    shape = [chunks] * 3 if isinstance(chunks, int) else list(chunks or ())
-    if len(shape) != 3 or any(int(n) != n or n < 1 for n in shape):
+    edges: Any = [chunks] * 3 if isinstance(chunks, Real) else chunks
+    shape: Vec3 | None = None
+    with contextlib.suppress(TypeError, ValueError):
+        shape = vec3(edges, "chunks")
+    if shape is None or min(shape) < 1:
         raise ValueError(
             f"chunks in voxels are one positive number or three (x, y, z), got {chunks!r}"
         )
-    return [int(n) for n in shape]
+    return shape
