@@ -93,6 +93,15 @@ def test_a_reader_is_like_reading_by_path(name, tmp_path):
         assert "uint8" in repr(reader)
 
 
+def test_unsigned_positions_beyond_int64_are_outside(tmp_path):
+    url, _ = write("wkw", tmp_path / "image", voxels_of(1))
+    with pytest.raises(wkwdask.BoundsError, match=r"point \[9223372036854775813, 1, 2\] lies"):
+        wkwdask.sample(url, np.array([[2**63 + 5, 1, 2]], np.uint64))
+    boxes = np.array([[[0, 1, 2], [2**63 + 5, 2, 3]]], np.uint64)
+    with pytest.raises(wkwdask.BoundsError, match="a box has more than 63 bits"):
+        wkwdask.read_many(url, boxes)
+
+
 def test_points_far_apart_in_a_huge_volume(tmp_path):
     """There are more chunks between them than 64 bits can number."""
     edge, corner = 1 << 30, (1 << 30) - 8

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.volume import Volume
 
+_MOST = 2**63 - 1  # largest int64
 _REMOTE_THREADS = 8  # that decode; each holds files that were read ahead
 _Result = TypeVar("_Result")
 
@@ -190,6 +191,11 @@ class Reader:
                 f"points must be whole numbers of shape (n, 3), got {array.dtype} of shape "
                 f"{array.shape}"
             )
+        if array.dtype.kind == "u" and array.size and array.max() > _MOST:
+            beyond = next(point for point in array.tolist() if max(point) > _MOST)
+            raise BoundsError(
+                f"{self._volume.name}: point {beyond} lies outside the box {self.box}"
+            )
         corners = np.stack([array, array + 1], axis=1)
         volume = self._open()
         if not _are_inside(corners, volume.box):
@@ -323,6 +329,7 @@ def _parse_boxes(
         if (
             corners.dtype.kind in "iu"
             and corners.shape[1:] == (2, 3)
+            and (corners <= _MOST).all()
             and (corners[:, 0] <= corners[:, 1]).all()
         ):
             return corners.astype(np.int64)
