@@ -156,7 +156,7 @@ def convert(
         error.
     value_range : pair of float, optional
         Values that become the minimum and maximum of ``dtype`` (0 and 1 for floats). Values between
-        them are scaled and rounded half to even, others are clipped.
+        them are scaled and rounded half to even, others are clipped. NaN becomes the minimum.
     offset : sequence of 3 int, optional
         Position of the first voxel of images or of an array in the mag; by default that which an
         HDF5 file of CREMI states, else 0. Between volumes with several mags, the translation of all
