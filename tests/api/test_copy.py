@@ -331,3 +331,12 @@ def test_the_copy_of_a_layer_of_precomputed_has_its_type(tmp_path):
     assert json.loads((tmp_path / "ds/copy/info").read_bytes())["type"] == "image"
     wkwdask.rechunk(tmp_path / "ds/copy", chunk_shape=(16, 8, 32))
     assert (wkwdask.open(tmp_path / "ds/copy").compute() == 7).all()
+
+
+@pytest.mark.parametrize("source", ["", "/color"])
+def test_nothing_is_copied_into_itself(dataset, source):
+    url = f"{dataset}{source}"
+    before = sorted(dataset.rglob("*"))
+    with pytest.raises(ValueError, match="copy: lies inside of the source"):
+        wkwdask.copy(url, f"{url}/copy")
+    assert sorted(dataset.rglob("*")) == before

@@ -23,7 +23,7 @@ from wkwdask.runs.staged import finish_interrupted_publication
 from wkwdask.store.looks import looking
 from wkwdask.store.paths import is_bucket, target_path
 from wkwdask.store.store import store_at
-from wkwdask.verbs.rechunk import RechunkOptions, lay_out_rechunk, levels_in_box
+from wkwdask.verbs.rechunk import RechunkOptions, check_apart, lay_out_rechunk, levels_in_box
 from wkwdask.verbs.remove import RemovalWork, lay_out_removals
 
 if TYPE_CHECKING:
@@ -370,7 +370,7 @@ def copy(
     UnsupportedError
         A layer is stored in a format that is unknown here.
     ValueError
-        The target is the source, or ``translate`` is not a multiple of a mag.
+        The target is the source or lies inside of it, or ``translate`` is not a multiple of a mag.
 
     Examples
     --------
@@ -392,6 +392,7 @@ def copy(
     chosen_layers = [layer] if isinstance(layer, str) else layer
     copies, source = source_format.copies, source_format.url_name.location(url)
     place = source_format.url_name.location(target)
+    check_apart(place, source)
     layers = copies.default_layers(source) if chosen_layers is None else chosen_layers
     levels = parse_levels(mags)
 

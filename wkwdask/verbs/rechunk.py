@@ -312,7 +312,7 @@ def lay_out_rechunk(
     if in_place and levels.is_unchanged:
         return None
     if not in_place:
-        _check_apart(levels.folders[0], whole.name)
+        check_apart(levels.folders[0], whole.name)
     job = lay_out(source, volume, levels, options, existing, workers)
     if not in_place:
         return job
@@ -417,7 +417,8 @@ def _copy_target(
     )
 
 
-def _check_apart(folder: str, source: str) -> None:
+def check_apart(folder: str, source: str) -> None:
+    """Raise ValueError if a folder to write lies inside of the source."""
     real, source_folder = store_at(folder).real(), store_at(source).real()
     if real != source_folder and is_below(real, source_folder):
         raise ValueError(f"{folder}: lies inside of the source {source}")
