@@ -899,6 +899,20 @@ def test_diff_reports_other_boxes_types_and_channels(dataset, sound, tmp_path):
     assert "3 channels and 1:" in str(wkwdask.diff(tmp_path / "1", sound / "color" / "1"))
 
 
+def test_diff_of_a_part_and_of_other_layers_says_what_differs(tmp_path):
+    voxels = np.random.default_rng(5).integers(1, 255, (40, 40, 40), np.uint8)
+    options = {"category": "color", "voxel_size": (4, 4, 4)}
+    wkwdask.save(voxels, tmp_path / "a" / "em" / "1", **options)
+    wkwdask.save(voxels[:32, :32, :32], tmp_path / "b" / "em" / "1", **options)
+    text = str(wkwdask.diff(tmp_path / "a", tmp_path / "b"))
+    assert "DIFFERENT, though not in the voxels compared: 0 of 32,768 voxels differ" in text
+    for dataset, names in (("c", ("raw", "cells")), ("d", ("em", "mask"))):
+        for name in names:
+            wkwdask.save(voxels, tmp_path / dataset / name / "1", **options)
+    with pytest.raises(MissingError, match=r"no layer in common; there are .*raw.* and .*mask"):
+        wkwdask.diff(tmp_path / "c", tmp_path / "d")
+
+
 def test_diff_refuses_other_mags_and_boxes(dataset, sound):
     with pytest.raises(ValueError, match="only equal mags can be compared"):
         wkwdask.diff(dataset / "cells" / "1", sound / "cells" / "2")

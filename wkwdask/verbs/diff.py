@@ -70,15 +70,10 @@ class VolumeDiff:
             lines.append(f"{self.name}: ...")
         where = f", all in {self.box_of_differences}" if self.box_of_differences is not None else ""
         verdict = "equal" if self.equal else "DIFFERENT"
-        return "\n".join(
-            [
-                *lines,
-                (
-                    f"{self.name}: {verdict}: {self.voxels_different:,} of "
-                    f"{self.voxels_compared:,} voxels differ{where}"
-                ),
-            ]
-        )
+        if self.mismatches and not self.voxels_different:
+            verdict += ", though not in the voxels compared"
+        count = f"{self.voxels_different:,} of {self.voxels_compared:,} voxels differ{where}"
+        return "\n".join([*lines, f"{self.name}: {verdict}: {count}"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +278,9 @@ def lay_out_diff(
                 for ratio, scale in scales[n].items()
                 if ratio not in scales[1 - n]
             )
+    if not layer_pairs:
+        names = " and ".join(", ".join(each) or "none" for each in unpaired_layers)
+        raise MissingError(f"{first} and {second} have no layer in common; there are {names}")
     if not pairs:
         raise MissingError(
             f"{first} and {second} have no mag {mag or ''} in common".replace("  ", " ")
