@@ -22,6 +22,7 @@ from support.strategies import HEAVY
 import wkwdask
 from wkwdask import BoundingBox
 from wkwdask.errors import BoundsError, ExistsError, IncompleteWriteError, LockedError, ResumeError
+from wkwdask.model.summary import counted
 
 SMALL = {"block_len": 8, "file_len": 2}
 OFFSET = (13, 8, 5)
@@ -156,7 +157,7 @@ def test_labels_and_thresholds_equal_scipy(dataset):
             dataset / "color", dataset / name / "1", threshold=threshold, connectivity=connectivity
         )
         assert_same_components(result(dataset / name / "1"), expected)
-        assert report.note == f"{expected.max()} components"
+        assert report.note == f"{expected.max():,} components"
         layer = layer_of(dataset, name)
         assert (layer["category"], layer["elementClass"], layer["largestSegmentId"]) == (
             "segmentation",
@@ -193,7 +194,7 @@ def test_connectivity_decides_whether_corners_of_bricks_connect(dataset):
             ).note
             for connectivity in (6, 18, 26)
         ]
-        assert found == ["2 components", "2 components", "1 components"]
+        assert found == ["2 components", "2 components", "1 component"]
 
 
 def test_absent_files_are_background(dataset, tmp_path):
@@ -503,7 +504,7 @@ def test_command(dataset):
     ]:
         done = run_here("components", dataset / "color" / "1", dataset / "cells" / "1", *arguments)
         assert done.returncode == 0, done.output
-        assert f"{len(np.unique(expected)) - 1} components" in done.output
+        assert counted(len(np.unique(expected)) - 1, "component") in done.output
         assert_same_components(result(dataset / "cells" / "1"), expected)
     wkwdask.write(
         dataset / "wide" / "1",

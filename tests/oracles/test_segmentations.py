@@ -47,7 +47,7 @@ def test_neurons_of_all_files_equal_cc3d(shared_data, tmp_path):
     labels = np.asfortranarray(wkwdask.read(shared_data / LABELS, box)[0])
     expected, count = cc3d.connected_components(labels, connectivity=26, return_N=True)
     report = wkwdask.connected_components(shared_data / LABELS, tmp_path / "cc" / "1", where=box)
-    assert report.note == f"{count} components"
+    assert report.note == f"{count:,} components"
     assert_same_components(wkwdask.read(tmp_path / "cc" / "1", box)[0], expected, count)
 
 
@@ -56,7 +56,7 @@ def test_neurons_equal_cc3d(neurons, labels, tmp_path, connectivity):
     cc3d = pytest.importorskip("cc3d")
     expected, count = cc3d.connected_components(labels, connectivity=connectivity, return_N=True)
     report = wkwdask.connected_components(neurons, tmp_path / "cc" / "1", connectivity=connectivity)
-    assert report.note == f"{count} components"
+    assert report.note == f"{count:,} components"
     assert_same_components(wkwdask.read(tmp_path / "cc" / "1")[0], expected, count)
 
 
@@ -65,7 +65,7 @@ def test_dust_equals_cc3d(neurons, labels, tmp_path):
     kept = cc3d.dust(labels, threshold=500, connectivity=26, in_place=False)
     expected, count = cc3d.connected_components(kept, connectivity=26, return_N=True)
     report = wkwdask.connected_components(neurons, tmp_path / "cc" / "1", min_voxels=500)
-    assert report.note.startswith(f"{count} components, ")
+    assert report.note.startswith(f"{count:,} components, ")
     assert_same_components(wkwdask.read(tmp_path / "cc" / "1")[0], expected, count)
 
 

@@ -129,7 +129,7 @@ def test_connected_components(tmp_path):
         6,
         "--pyramid",
     )
-    assert f"{count} components" in run("connected_components.py", *arguments)
+    assert f"{count:,} components" in run("connected_components.py", *arguments)
     found = wkwdask.read(tmp_path / "ds" / "cells" / "1")[0]
     np.testing.assert_array_equal(
         np.sort(np.bincount(found.ravel())), np.sort(np.bincount(expected.ravel()))

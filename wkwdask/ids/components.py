@@ -41,6 +41,7 @@ from wkwdask.kernels.labels.components import (
     label_brick,
     unique_pairs,
 )
+from wkwdask.model.summary import counted
 from wkwdask.model.volume import voxel_nbytes
 from wkwdask.runs.job import Result, ScratchJob, Task
 from wkwdask.runs.parts import source_changed
@@ -378,7 +379,7 @@ class Numbering:
 
     def __str__(self) -> str:
         dropped = f", {self.num_dropped} smaller ones left out" if self.num_dropped else ""
-        return f"{self.num_components} components{dropped}"
+        return f"{counted(self.num_components, 'component')}{dropped}"
 
 
 def number(labelling: Labelling) -> Numbering:

@@ -52,8 +52,6 @@ _CASTS = {
     "bool": "uint8",
     "float16": "float32",
     "float128": "float64",
-    "complex64": "float32",
-    "complex128": "float64",
 }
 
 
@@ -102,6 +100,8 @@ def by_dtype(dtype: Any) -> VoxelType:
         hint = _CASTS.get(numpy_type.name)
         names = ", ".join(each.dtype.name for each in VOXEL_TYPES)
         advice = f'cast with .astype("{hint}")' if hint else "cast to one of these"
+        if numpy_type.kind == "c":
+            advice = "store real and imaginary parts as two channels, or the magnitude (numpy.abs)"
         raise TypeError(f"WKW has no voxel type for {numpy_type.name}; it stores {names}: {advice}")
     return voxel_type
 
