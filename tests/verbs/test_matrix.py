@@ -17,8 +17,6 @@ from verbs.forms import FORMS, needs
 import wkwdask
 from wkwdask.formats import registry
 
-pytestmark = pytest.mark.checks_more
-
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci")
 # and one in memory
 SEEDS = {"nightly": 300, "few": 1}.get(PROFILE, 2)
@@ -151,6 +149,7 @@ def cells(*, supported=True):
     ]
 
 
+@pytest.mark.checks_more
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(("name", "form"), cells())
 def test_verb(name, form, tmp_path):
