@@ -22,24 +22,19 @@ ONE_IN = "one_in"
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if settings.get_current_profile_name() == "nightly":
         return
-    cases: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    cases: defaultdict[str, list[str]] = defaultdict(list)
+    numbers: dict[str, int] = {}
     for item in items:
-        if item.get_closest_marker(ONE_IN):
-            cases[item.nodeid.partition("[")[0]].append(item)
+        marker = item.get_closest_marker(ONE_IN)
+        if marker is not None:
+            test = item.nodeid.partition("[")[0]
+            cases[test].append(item.nodeid)
+            numbers[test] = marker.args[0]
     left_out = {
-        item
-        for of_one_test in cases.values()
-        for item in of_one_test
-        if item.nodeid not in _sample([each.nodeid for each in of_one_test], _number(item))
+        name for test, names in cases.items() for name in set(names) - _sample(names, numbers[test])
     }
-    config.hook.pytest_deselected(items=list(left_out))
-    items[:] = [item for item in items if item not in left_out]
-
-
-def _number(item: pytest.Item) -> int:
-    marker = item.get_closest_marker(ONE_IN)
-    assert marker is not None
-    return int(marker.args[0])
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
+    items[:] = [item for item in items if item.nodeid not in left_out]
 
 
 def _sample(names: Sequence[str], number: int) -> set[str]:
