@@ -3,13 +3,13 @@ hypothesis runs all."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 from zlib import crc32
 
 import pytest
-from hypothesis import settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,7 @@ ONE_IN = "one_in"
 
 @pytest.hookimpl(tryfirst=True)  # the same cases with any -m, and with any packages
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if settings.get_current_profile_name() == "nightly":
+    if os.environ.get("HYPOTHESIS_PROFILE") == "nightly":
         return
     cases: defaultdict[str, list[str]] = defaultdict(list)
     numbers: dict[str, int] = {}
