@@ -119,7 +119,7 @@ def test_default_axes(tmp_path):
     np.save(tmp_path / "a.npy", np.ones((2, 2, 3, 4, 5), np.uint8))
     with pytest.raises(
         UnsupportedError,
-        match=r"a.npy: the axes of an array of shape \(2, 2, 3, 4, 5\) have no names, .*--axes",
+        match=r"a.npy: the axes of an array of shape \(2, 2, 3, 4, 5\) have no names, .*axes=",
     ):
         converted(tmp_path / "a.npy", tmp_path)
 
