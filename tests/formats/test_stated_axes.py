@@ -89,7 +89,6 @@ def test_time_in_hdf5_is_an_error_with_a_way_out(tmp_path):
         "t, z, y, x",
         "(2, 5, 14, 12)",
         "axes=",
-        "--axes",
     )
     np.testing.assert_array_equal(
         converted(tmp_path / "a.h5", tmp_path, axes="czyx"), array.transpose(0, 3, 2, 1)
@@ -163,7 +162,6 @@ def test_zarr_with_other_dimensions_is_an_error_with_a_way_out(tmp_path, names, 
             ", ".join(names),
             "(5, 14, 12)",
             "axes=",
-            "--axes",
         )
     for source in (tmp_path / "a.zarr", f"zarr://{tmp_path}/a.zarr"):
         np.testing.assert_array_equal(
@@ -211,7 +209,6 @@ def test_tensorstore_labels_are_the_axes(tmp_path):
                     str(path),
                     "u, v, w",
                     "axes=",
-                    "--axes",
                 )
                 found = converted(f"{prefix}://{path}", tmp_path, axes="xyz", existing="overwrite")
                 np.testing.assert_array_equal(found[0], array)
@@ -301,7 +298,6 @@ def test_ngff_axes_that_are_not_understood_are_an_error_with_a_way_out(tmp_path,
             f"{tmp_path}/a/0",
             str(array.shape),
             "axes=",
-            "--axes",
         )
     for source in (tmp_path / "a", f"zarr://{tmp_path}/a/0"):
         np.testing.assert_array_equal(
@@ -383,7 +379,6 @@ def test_n5_axes_that_are_not_understood_are_an_error_with_a_way_out(tmp_path, c
             f"{tmp_path}/a.n5",
             str(array.shape),
             "axes=",
-            "--axes",
             "attributes.json",
         )
     np.testing.assert_array_equal(converted(tmp_path / "a.n5", tmp_path, axes=axes), expected)
@@ -463,7 +458,6 @@ def test_time_in_tiff_is_an_error_with_a_way_out(tmp_path, form):
             "TYX",
             "(3, 14, 12)",
             "axes=",
-            "--axes",
         )
         found = converted(source, tmp_path, axes="zyx", existing="overwrite")
         np.testing.assert_array_equal(found[0], array.transpose(2, 1, 0))
@@ -493,7 +487,6 @@ def test_sections_that_mrc_does_not_order_are_an_error(tmp_path):
                 "a.mrc",
                 "(5, 14, 12)",
                 "axes=",
-                "--axes",
             )
 
 

@@ -66,7 +66,7 @@ def test_unknown_code(code):
     [
         ("bool", r'no voxel type for bool; it stores uint8, .*: cast with .astype\("uint8"\)'),
         ("float16", r'no voxel type for float16; .*: cast with .astype\("float32"\)'),
-        ("complex64", r'no voxel type for complex64; .*: cast with .astype\("float32"\)'),
+        ("complex64", "no voxel type for complex64; .*: store real and imaginary parts as two"),
         ("datetime64[s]", r"no voxel type for datetime64\[s\]; .*: cast to one of these"),
         ("U3", "no voxel type for str96; .*: cast to one of these"),
         ("O", "no voxel type for object; .*: cast to one of these"),

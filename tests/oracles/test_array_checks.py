@@ -210,7 +210,7 @@ def test_exit_codes_and_json(images, tmp_path):
     (fault,) = json.loads(result.output)["faults"]
     assert (fault["kind"], fault["voxel"]) == ("chunk.undecodable", [16, 8, 8])
     assert fault["offset"] is not None
-    assert "salvage=True" in fault["remedy"]
+    assert "--salvage" in fault["remedy"]
     assert run_here("verify", url(writer, folder), "--quick").returncode == 0
     assert run_here("repair", url(writer, folder), "--salvage", "--dry-run").returncode == 0
     assert run_here("verify", url(writer, folder)).returncode == 1

@@ -129,7 +129,7 @@ def test_what_is_not_there(dataset, tmp_path):
     with pytest.raises(ValueError, match="powers of two"):
         wkwdask.read(dataset, mag=3)
     (tmp_path / "file").write_text("")
-    with pytest.raises(MissingError, match="no such folder"):
+    with pytest.raises(MissingError, match="file: is a file, expected the folder"):
         wkwdask.read(tmp_path / "file")
 
 
