@@ -122,7 +122,7 @@ def test_remedies_are_commands_and_options_that_exist(dataset, tmp_path):
             ["convert", tmp_path / "cube.npy", tmp_path / "em.ome.zarr", "--pyramid"],
             "--pyramid is not for it; wkwdask pyramid makes the coarser mags afterwards",
         ),
-        (["labels", dataset / "one", "--color", "twoo"], "; there are one, two; did you mean two?"),
+        (["labels", dataset / "one", "--color", "two2"], "; there are one, two; did you mean two?"),
     ]:
         done = run_here(*command)
         assert done.returncode == 1
