@@ -96,8 +96,6 @@ def preview(
         of ``output`` does not exist.
     ExistsError
         ``output`` is a folder.
-    ValueError
-        The suffix of ``output`` names no format of pictures.
     FormatError
         A file is broken.
     UnsupportedError
