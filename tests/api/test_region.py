@@ -13,6 +13,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+from distributed import Client
 from hypothesis import given
 from hypothesis import strategies as st
 from support.inside import memory_of_tasks
@@ -563,3 +564,37 @@ def test_regions_of_other_formats_are_written_by_their_functions(tmp_path):
             function(patch, url, region=((18, 3, 2), (21, 7, 7)))
     with pytest.raises(ValueError, match=r"named as OME-NGFF, but to_wkw\(\) writes WKW"):
         wkwdask.to_wkw(array, f"{tmp_path}/z.ome.zarr")
+
+
+# ----------------------------------------------------------------------------- names of arrays
+
+
+@pytest.mark.parametrize(
+    ("save", "url"),
+    [
+        (wkwdask.to_wkw, "{}/image/1"),
+        (wkwdask.to_zarr, "zarr://{}/image"),
+        (wkwdask.to_n5, "n5://{}/image"),
+        (wkwdask.to_precomputed, "precomputed://{}/image"),
+    ],
+)
+def test_an_array_opened_after_a_write_has_another_name(tmp_path, save, url):
+    url = url.format(tmp_path)
+    save(voxels()[..., :32], url, **({} if save is wkwdask.to_wkw else {"voxel_size": (4, 4, 4)}))
+    before = wkwdask.open(url)
+    assert wkwdask.open(url).name == before.name
+    save(np.full((1, 8, 8, 8), 9, np.uint16), url, region=region_of((0, 0, 0), (8, 8, 8)))
+    assert wkwdask.open(url).name != before.name
+
+
+def test_a_cluster_that_holds_old_voxels_reads_new_ones(mag, cluster):
+    with Client(cluster):
+        held = wkwdask.open(mag).persist()
+        assert (held.compute() == voxels()).all()
+        wkwdask.to_wkw(
+            np.full((1, *SHAPE[1:]), 7, np.uint16),
+            mag,
+            region=region_of(OFFSET, SHAPE[1:]),
+        )
+        assert (wkwdask.open(mag).compute() == 7).all()
+        assert (held.compute() == voxels()).all()

@@ -163,7 +163,8 @@ def open_array(
     array: da.Array = da.from_array(
         reader,
         chunks=ordered,
-        name=f"wkwdask-{dask.base.tokenize(reader, ordered)}",
+        # another name after a write, or a cluster would return the voxels that it still holds
+        name=f"wkwdask-{dask.base.tokenize(reader, ordered, volume.files.written)}",
         lock=False,
         asarray=False,
         inline_array=True,

@@ -15,7 +15,7 @@ from wkwdask.geometry.bounding_box import BoundingBox, counted_from
 from wkwdask.geometry.grid import cell_range
 from wkwdask.model.layout import cell_batches
 from wkwdask.model.naming import FileVariant
-from wkwdask.model.states import FILE_RECORD_NBYTES, summed_states
+from wkwdask.model.states import FILE_RECORD_NAME, FILE_RECORD_NBYTES, summed_states
 from wkwdask.plans.cells import SparseCells, cell_map
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from wkwdask.model.identity import Identity
     from wkwdask.model.naming import FolderFilter, KeyNaming, ListedFile
     from wkwdask.model.states import States
-    from wkwdask.model.store import Store
+    from wkwdask.model.store import FileState, Store
     from wkwdask.plans.cells import CellMap
 
 _FIRST_TRIED = 16  # files asked for by name before folders are listed
@@ -61,6 +61,11 @@ class ArrayFiles:
     def extent(self) -> BoundingBox:
         """Box of the whole array [voxels of its mag]."""
         return BoundingBox(self.grid.origin, self.grid.size[1:], self.box.mag)
+
+    @property
+    def written(self) -> FileState | None:
+        """State of the record of the files, which each job that writes into the array replaces."""
+        return self.store.states([FILE_RECORD_NAME])[0] if self.store.can.states else None
 
     @property
     def can_list(self) -> bool:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.levels import Lengths
     from wkwdask.model.states import States
+    from wkwdask.model.store import FileState
     from wkwdask.plans.cells import CellMap
 
 
@@ -57,6 +58,11 @@ class VolumeFiles(Protocol):
 
     def stored_states(self) -> States:
         """Return the states of all stored shards that the bounding box touches."""
+
+    @property
+    def written(self) -> FileState | None:
+        """State of the record that jobs replace when they write into the volume; None without one,
+        and for a remote volume."""
 
     def count(self) -> tuple[int, int] | None:
         """Return number and total size of the stored files, possibly estimated from a sample; None
@@ -197,6 +203,7 @@ class PlainVolume:
     __slots__ = ()
     is_regular = False
     lengths_nm = None
+    written = None
 
     @property
     def content_token(self) -> Sequence[Any]:

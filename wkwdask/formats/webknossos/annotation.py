@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.wkw.header import WkwHeader
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.states import States
+    from wkwdask.model.store import FileState
     from wkwdask.model.stored_array import StoredArray
     from wkwdask.plans.cells import CellMap
 
@@ -480,6 +481,10 @@ class MergedVolume(Overlaid):
     def files(self) -> MergedVolume:
         """The volume itself, which lists the files of the base and of the annotations."""
         return self
+
+    @property
+    def written(self) -> FileState | None:
+        return self.base.files.written
 
     def occupied(self, cell_shape: Vec3) -> CellMap:
         return union_cells(
