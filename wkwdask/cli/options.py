@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 import re
 import time
 from typing import TYPE_CHECKING, Any
@@ -18,11 +17,10 @@ import click
 
 from wkwdask.cli.messages import on_command_line
 from wkwdask.cli.results import prints_facts
-from wkwdask.errors import LockedError
+from wkwdask.errors import ExistsError, LockedError, MissingError
 from wkwdask.formats.registry import storage_records
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.model.options import SHAPE_WORDS, Option, StorageOptions, options_of
-from wkwdask.store.paths import dirname, is_bucket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -287,14 +285,13 @@ def _parse_time(ctx: click.Context, param: click.Parameter, text: str) -> float:
 
 def _check_folder(ctx: click.Context, param: click.Parameter, file: str | None) -> str | None:
     """Check that a file can be written, before a long job starts."""
-    if file is not None and is_bucket(file):
-        from wkwdask.store.store import store_at
+    if file is not None:
+        from wkwdask.store.store import check_new_file
 
-        store_at(dirname(file)).now()  # raises an error if this user may not write there
-    elif file is not None and not os.path.isdir(os.path.dirname(os.path.abspath(file))):
-        raise click.UsageError(f"{param.opts[0]} {file}: its folder does not exist")
-    elif file is not None and os.path.isdir(file):
-        raise click.UsageError(f"{param.opts[0]} {file}: is a folder; name a file")
+        try:
+            check_new_file(file)
+        except (ExistsError, MissingError) as error:
+            raise click.UsageError(f"{param.opts[0]} {error}") from None
     return file
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from wkwdask.errors import ExistsError, FormatError, MissingError, UnsupportedError
+from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.formats.pictures.array_file import find_item, npy_ref, open_hdf5
 from wkwdask.formats.pictures.slices import check_plausible, file_stamp
 from wkwdask.ids.id_map import ROWS, IdMap, use_npy, write_pairs_sorted, write_values
@@ -23,8 +23,8 @@ from wkwdask.ids.table_file import table_path, write_table
 from wkwdask.model.extras import import_extra
 from wkwdask.model.parsing import reading
 from wkwdask.store import by_path
-from wkwdask.store.paths import abspath, dirname, local_path, split, splitext
-from wkwdask.store.store import store_at
+from wkwdask.store.paths import abspath, local_path, split, splitext
+from wkwdask.store.store import check_new_file, store_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -415,10 +415,7 @@ def mapping_path(url: str | os.PathLike[str]) -> str:
         raise ValueError(f"{path}: a mapping is written as .npy, {' or '.join(TABLE_SUFFIXES)}")
     if not path.endswith(".npy"):
         return table_path(path)
-    if not store_at(dirname(path)).is_folder():
-        raise MissingError(f"{path}: its folder does not exist; create it first")
-    if store_at(path).is_folder():
-        raise ExistsError(f"{path}: is a folder; name a file")
+    check_new_file(path)
     return path
 
 

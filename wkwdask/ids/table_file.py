@@ -6,10 +6,9 @@ import io
 from itertools import chain
 from typing import IO, TYPE_CHECKING, Any
 
-from wkwdask.errors import ExistsError, MissingError
 from wkwdask.model.extras import import_extra
-from wkwdask.store.paths import dirname, is_bucket, split, target_path
-from wkwdask.store.store import store_at
+from wkwdask.store.paths import split, target_path
+from wkwdask.store.store import check_new_file, store_at
 
 if TYPE_CHECKING:
     import os
@@ -44,12 +43,7 @@ def table_path(url: str | os.PathLike[str]) -> str:
     path = target_path(url)
     if not path.endswith(SUFFIXES):
         raise ValueError(f"{path}: a table is written as {' or '.join(SUFFIXES)}")
-    if is_bucket(path):
-        store_at(dirname(path)).now()  # raises an error if this user may not write there
-    elif not store_at(dirname(path) or ".").is_folder():
-        raise MissingError(f"{path}: its folder does not exist; create it first")
-    if store_at(path).is_folder():
-        raise ExistsError(f"{path}: is a folder; name a file")
+    check_new_file(path)
     if path.endswith(".parquet"):
         import_extra("pyarrow", path, "analysis")
     return path

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, BinaryIO, ClassVar, TypeVar
 
-from wkwdask.errors import CorruptError, FormatError, MissingError
+from wkwdask.errors import CorruptError, ExistsError, FormatError, MissingError
 from wkwdask.model.store import Capabilities, Conflict, Expected
 from wkwdask.store import files
 from wkwdask.store.new_files import RenamedFile, RenamedFiles, create_whole, publish_bytes
@@ -23,6 +23,7 @@ from wkwdask.store.paths import (
     basename,
     check_no_bucket,
     dirname,
+    is_bucket,
     is_remote,
     is_served,
     local_path,
@@ -69,12 +70,23 @@ def check_folder(path: str) -> None:
     """Raise MissingError if a path is no folder, and say so if it is a file."""
     if store_at(path).is_folder():
         return
-    if not is_remote(path) and store_at(dirname(path) or ".").is_file(basename(path)):
+    file = path.partition(":/")[0]  # of an array in a file, such as em.h5:/raw
+    if not is_remote(path) and store_at(dirname(file) or ".").is_file(basename(file)):
         raise MissingError(
-            f"{path}: is a file, expected the folder of a dataset, layer or mag; convert() "
+            f"{file}: is a file, expected the folder of a dataset, layer or mag; convert() "
             "(wkwdask convert) makes one of images and arrays in files"
         )
     raise MissingError(f"{path}: no such folder")
+
+
+def check_new_file(path: str) -> None:
+    """Raise an error, before the work begins, if no file can be written to a path."""
+    if is_bucket(path):
+        store_at(dirname(path)).now()  # raises an error if this user may not write there
+    elif not store_at(dirname(path) or ".").is_folder():
+        raise MissingError(f"{path}: its folder does not exist; create it first")
+    if store_at(path).is_folder():
+        raise ExistsError(f"{path}: is a folder; name a file")
 
 
 def folders_of(path: str) -> Folders:

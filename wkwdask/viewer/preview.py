@@ -14,13 +14,13 @@ import numpy as np
 from PIL import Image as Picture
 from PIL import ImageDraw, ImageFont
 
-from wkwdask.errors import ExistsError, MissingError
+from wkwdask.errors import MissingError
 from wkwdask.formats.opening import find, is_readable
 from wkwdask.geometry.mag import Mag, whole_number
 from wkwdask.model.image import mag_or_key
 from wkwdask.store.documents import replace_document
-from wkwdask.store.paths import dirname, local_path, splitext
-from wkwdask.store.store import store_at
+from wkwdask.store.paths import local_path, splitext
+from wkwdask.store.store import check_new_file, store_at
 from wkwdask.viewer.mesh_picture import draw_mesh, find_mesh
 from wkwdask.viewer.slices import is_segmentation, read_slice
 
@@ -133,10 +133,7 @@ def check_output(output: str | os.PathLike[str]) -> None:
         raise ValueError(
             f"{path}: expected the suffix of a format of pictures, such as .png or .jpg"
         )
-    if not store_at(dirname(path)).is_folder():
-        raise MissingError(f"{path}: its folder does not exist; create it first")
-    if store_at(path).is_folder():
-        raise ExistsError(f"{path}: is a folder; name a file")
+    check_new_file(path)
 
 
 def save_picture(picture: Picture.Image, path: str | os.PathLike[str]) -> None:
