@@ -217,10 +217,10 @@ def test_a_dataset_without_layers_states_its_voxel_size(tmp_path):
 
 
 @pytest.mark.parametrize("command", ["info", "verify", "preview", "histogram", "pyramid"])
-@pytest.mark.parametrize("prefix", ["", "n5://"])
-def test_a_file_is_not_called_an_absent_folder(tmp_path, command, prefix):
+@pytest.mark.parametrize(("prefix", "array"), [("", ""), ("n5://", ""), ("", ":/raw")])
+def test_a_file_is_not_called_an_absent_folder(tmp_path, command, prefix, array):
     np.save(tmp_path / "stack.npy", np.ones((4, 4, 4), np.uint8))
-    done = run_here(command, f"{prefix}{tmp_path / 'stack.npy'}")
+    done = run_here(command, f"{prefix}{tmp_path / 'stack.npy'}{array}")
     assert done.returncode
     assert f"{tmp_path / 'stack.npy'}: is a file, expected the folder of a dataset" in done.stderr
     assert "wkwdask convert" in done.stderr
