@@ -165,8 +165,12 @@ def test_boxes_in_all_notations(url):
         [wkwdask.BoundingBox.from_corners(*box, wkwdask.Mag(1, 1, 1)) for box in boxes],
     ):
         np.testing.assert_array_equal(wkwdask.read_many(url, same), expected)
-    with pytest.raises(ValueError, match="pair of corners"):
-        wkwdask.read_many(url, [(1, 2, 3)])
+    for no_box in ((1, 2, 3), 5, None):
+        with pytest.raises(ValueError, match="pair of corners"):
+            wkwdask.read_many(url, [no_box])
+    for no_list in (None, 5, wkwdask.BoundingBox.from_corners(*boxes[0], wkwdask.Mag(1, 1, 1))):
+        with pytest.raises(ValueError, match="boxes is a list of boxes"):
+            wkwdask.read_many(url, no_list)
 
 
 def test_a_chunk_is_decoded_once(tmp_path, monkeypatch):

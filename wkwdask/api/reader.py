@@ -335,6 +335,8 @@ def _parse_boxes(
             return corners.astype(np.int64)
     except ValueError:  # not all are pairs of corners
         pass
+    if isinstance(boxes, BoundingBox) or not hasattr(boxes, "__iter__"):
+        raise ValueError(f"boxes is a list of boxes, got {boxes!r}")
     parsed = [voxel_box(box, volume.box.mag) for box in boxes]
     try:
         return np.array([(box.topleft, box.bottomright) for box in parsed], np.int64).reshape(
