@@ -24,7 +24,7 @@ from support.precomputed_volumes import (
 )
 from support.strategies import voxel_array
 
-from wkwdask.formats.gzip_stream import compress_gzip, decompress_gzip
+from wkwdask.formats.compressed_streams import compress_gzip, decompress_gzip
 from wkwdask.formats.precomputed import compressed_segmentation, compresso
 from wkwdask.formats.precomputed.chunk import PrecomputedCodec
 from wkwdask.formats.precomputed.compressed_segmentation import BlockShapes

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from wkwdask.formats.gzip_stream import compress_gzip
+from wkwdask.formats.compressed_streams import compress_gzip
 from wkwdask.formats.precomputed.chunk import PrecomputedCodec
 from wkwdask.formats.precomputed.info import parse_info
 from wkwdask.formats.precomputed.sharding import (

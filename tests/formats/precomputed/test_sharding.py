@@ -14,7 +14,7 @@ from support.precomputed_volumes import assemble_shard, parse_shard_index, shard
 from support.strategies import vectors
 
 from wkwdask.errors import CorruptError, FormatError
-from wkwdask.formats.gzip_stream import decompress_gzip
+from wkwdask.formats.compressed_streams import decompress_gzip
 from wkwdask.formats.precomputed.layouts import PrecomputedShards
 from wkwdask.formats.precomputed.sharding import (
     Sharding,

@@ -19,8 +19,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError, TruncatedError, UnsupportedError
-from wkwdask.formats.bounded_streams import BZIP2, XZ, ZLIB, decompress_streams
-from wkwdask.formats.gzip_stream import compress_gzip, decompress_gzip
+from wkwdask.formats.compressed_streams import (
+    BZIP2,
+    XZ,
+    ZLIB,
+    compress_gzip,
+    decompress_gzip,
+    decompress_streams,
+)
 from wkwdask.formats.n5.options import N5Options
 from wkwdask.model.codec import decoding_memory
 from wkwdask.model.decompression import decompress, decompress_part

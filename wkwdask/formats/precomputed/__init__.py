@@ -3,7 +3,7 @@ neuroglancer repository specify them.
 
 Start with ``info`` (the JSON of a volume and its scales) and ``array`` (one scale as a stored
 array). From bytes to voxels: ``sharding`` and ``layouts`` (chunks in files), ``chunk`` (encodings),
-``compressed_segmentation``, ``compresso``, ``images``, ``gzip_stream``.
+``compressed_segmentation``, ``compresso``, ``images``, ``compressed_streams``.
 
 ``layer`` opens volumes, ``target`` and ``info_file`` write them, ``writable`` rejects what other
 readers cannot read, ``inspection`` verifies files, and ``format`` joins all of it for

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError
-from wkwdask.formats.gzip_stream import compress_gzip, decompress_gzip
+from wkwdask.formats.compressed_streams import compress_gzip, decompress_gzip
 from wkwdask.formats.precomputed import compressed_segmentation, compresso, images, writable
 from wkwdask.formats.precomputed.compressed_segmentation import BlockShapes
 from wkwdask.kernels.arrays import copy_into, is_zero

@@ -19,8 +19,13 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, TruncatedError
-from wkwdask.formats.bounded_streams import BZIP2, XZ, decompress_streams
-from wkwdask.formats.gzip_stream import GZIP_MAGIC, decompress_gzip
+from wkwdask.formats.compressed_streams import (
+    BZIP2,
+    GZIP_MAGIC,
+    XZ,
+    decompress_gzip,
+    decompress_streams,
+)
 from wkwdask.formats.precomputed.chunk import PrecomputedCodec
 from wkwdask.formats.precomputed.naming import SUFFIXES, SpanNaming
 from wkwdask.formats.precomputed.sharding import (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from wkwdask.errors import CorruptError, MissingError, TruncatedError, UnsupportedError
-from wkwdask.formats.gzip_stream import decompress_gzip
+from wkwdask.formats.compressed_streams import decompress_gzip
 from wkwdask.formats.precomputed.meshes import MANIFEST_SUFFIX, TYPE, LevelOfDetail
 from wkwdask.formats.precomputed.sharding import (
     INDEX_ENTRY_NBYTES,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from wkwdask.formats.gzip_stream import compress_gzip
+from wkwdask.formats.compressed_streams import compress_gzip
 from wkwdask.formats.precomputed.mesh_reader import MeshShard
 from wkwdask.formats.precomputed.meshes import MANIFEST_SUFFIX
 from wkwdask.formats.precomputed.sharding import (

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError
-from wkwdask.formats.gzip_stream import compress_gzip
+from wkwdask.formats.compressed_streams import compress_gzip
 from wkwdask.formats.precomputed import images
 from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.mag import vec3

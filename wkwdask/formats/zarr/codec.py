@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, TruncatedError, UnsupportedError
-from wkwdask.formats.bounded_streams import (
+from wkwdask.formats.compressed_streams import (
     BZIP2,
     XZ_MEMORY_NBYTES,
     ZLIB,
     Stream,
+    decompress_gzip,
     decompress_streams,
 )
-from wkwdask.formats.gzip_stream import decompress_gzip
 from wkwdask.kernels.codecs.blosc_frames import encode_frame
 from wkwdask.model.chunk_grid import from_cxyz, pick_cxyz
 from wkwdask.model.codec import (

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from wkwdask.errors import CorruptError, TruncatedError
-from wkwdask.formats import gzip_stream
-from wkwdask.formats.gzip_stream import compress_gzip, decompress_gzip
+from wkwdask.formats import compressed_streams
+from wkwdask.formats.compressed_streams import compress_gzip, decompress_gzip
 
 DATA = bytes(range(256)) * 40
 NOISE = np.random.default_rng(3).integers(0, 64, 10240).astype(np.uint8).tobytes()
@@ -19,9 +19,9 @@ NOISE = np.random.default_rng(3).integers(0, 64, 10240).astype(np.uint8).tobytes
 def packages(request, monkeypatch):
     """Take packages away."""
     if request.param != "all":
-        monkeypatch.setattr(gzip_stream, "_isal", lambda: None)
+        monkeypatch.setattr(compressed_streams, "_isal", lambda: None)
     if request.param == "zlib alone":
-        monkeypatch.setattr(gzip_stream, "_imagecodecs", lambda: None)
+        monkeypatch.setattr(compressed_streams, "_imagecodecs", lambda: None)
 
 
 @pytest.mark.usefixtures("packages")
