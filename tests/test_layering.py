@@ -7,6 +7,7 @@ an arrow.
 from __future__ import annotations
 
 import ast
+import re
 from functools import cache
 from pathlib import Path
 
@@ -286,6 +287,35 @@ def test_folders_are_small():
         for folder in folders
     }
     assert {folder: count for folder, count in counts.items() if count > MOST_MODULES} == {}
+
+
+def unused_names(root):
+    """Private names at the top of modules that nothing in their module uses."""
+    unused = []
+    for path in sorted(root.rglob("*.py")):
+        defined, used = set(), set()
+        nodes = _nodes(path)
+        for node in nodes[0].body:
+            targets = node.targets if isinstance(node, ast.Assign) else [node]
+            names = {getattr(target, "id", getattr(target, "name", None)) for target in targets}
+            if isinstance(node, ast.AnnAssign):
+                names = {getattr(node.target, "id", None)}
+            defined |= {name for name in names - {None} if re.match("_[^_]", name)}
+        for node in nodes:
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+                used.add(node.id)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                used.update(re.findall(r"\w+", node.value))  # types as text, __all__
+        unused += [f"{path.relative_to(root)}: {name}" for name in sorted(defined - used)]
+    return unused
+
+
+def test_private_names_are_used(tmp_path):
+    assert unused_names(PACKAGE) == []
+    (tmp_path / "a.py").write_text(
+        "_A = 1\n_B: int = 2\n_C = D = 3\ndef _e(): return _B\nclass _F: pass\n"
+    )
+    assert unused_names(tmp_path) == ["a.py: _A", "a.py: _C", "a.py: _F", "a.py: _e"]
 
 
 def test_all_floors_were_seen():

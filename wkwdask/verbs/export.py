@@ -117,7 +117,6 @@ class ExportJob(FlatJob):
 _COMMAND = "export"
 _LARGEST_RATIO = 1.01  # what compression adds to noise
 _SAMPLES, _MOST_LISTED = 8, 10_000  # chunks
-_SETTINGS_NAME = "settings.json"
 _TARGETS = (
     "use .tif, .ome.tif, .npy, .zarr, .ome.zarr, precomputed://PATH, n5://PATH, or a folder of "
     "TIFFs (with / at the end if its name has a dot)"

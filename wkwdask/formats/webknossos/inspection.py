@@ -90,7 +90,6 @@ _HEADER_KINDS = (
     "data_offset",
     "differs",
 )
-_DATA_FILE = re.compile(r"z(\d+)/y(\d+)/x(\d+)\.wkw")
 _UNKNOWN_HEADER = make_header("uint8")  # in place of one that is unknown
 _ALSO_WRITTEN = {"float64": "double"}  # by the webknossos library, for two channels of float32
 _METHOD_OF_CATEGORY = {"color": "median", "segmentation": "mode"}

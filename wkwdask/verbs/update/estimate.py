@@ -140,11 +140,6 @@ def _files(mag: ExistingMag, shards: Collection[Vec3]) -> int:
     )
 
 
-def _nbytes_in(mag: ExistingMag) -> int:
-    """Return the decoded bytes from which a shard is made."""
-    return math.prod(footprint(mag.finer, mag.target)) * voxel_nbytes(mag.finer)
-
-
 def _nbytes(mag: ExistingMag, shards: Collection[Vec3]) -> int:
     """Estimate the size of rebuilt shards: those that had no file are like the others."""
     rows = mag.stored_states() if mag.record is None else mag.record
