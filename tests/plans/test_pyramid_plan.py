@@ -326,10 +326,6 @@ def test_every_shard_has_its_regions(case, seed, share):
             assert {len(regions) for regions in places.values()} == {1}
 
 
-def _product(ranges):
-    return [(x, y, z) for z in ranges[2] for y in ranges[1] for x in ranges[0]]
-
-
 def _codes(bricks):
     return morton.encode(bricks).astype(int).tolist()
 
