@@ -175,3 +175,30 @@ def test_the_same_call_completes_a_removal_that_could_not_sync(
             wkwdask.rm(url, mags=mags)
         assert not [name for name in leftovers(tmp_path) if "wkwdask-job" in name]
     assert fails_at > 5
+
+
+@pytest.mark.parametrize("kind", ["zarr", "n5"])
+def test_the_folder_around_an_array_stays(tmp_path, kind):
+    """The job folder lies beside an array without levels, in a folder of the user, which may hold
+    nothing else."""
+    zarr = pytest.importorskip("zarr")
+
+    def array_in(name):
+        path = tmp_path / name / "array"
+        if kind == "n5":
+            wkwdask.to_n5(VOXELS, f"n5://{path}", chunk_shape=(8, 8, 8))
+        else:
+            path.parent.mkdir()
+            array = zarr.create_array(path, shape=VOXELS.shape, chunks=(8, 8, 8), dtype="u2")
+            array[...] = VOXELS
+        return f"{kind}://{path}"
+
+    url = array_in("whole")
+    with counting(tmp_path / "whole", events=CHANGES) as counter:
+        wkwdask.rm(url)
+    for number in range(1, counter.count + 1):
+        url = array_in(str(number))
+        killed_at(number, tmp_path / str(number), lambda url=url: wkwdask.rm(url))
+        with contextlib.suppress(wkwdask.MissingError):
+            wkwdask.rm(url)
+        assert os.listdir(tmp_path / str(number)) == []

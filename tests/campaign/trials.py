@@ -275,8 +275,11 @@ class Undisturbed:
         again = in_child(
             lambda: self._read_run_and_verify(is_done=is_done, is_complete=is_complete)
         )
-        found = tree_of(self.root)
         problems = list(again.value or ())
+        if not self.root.is_dir():
+            self.root.mkdir()
+            problems.append("the folder around the image is gone")
+        found = tree_of(self.root)
         if again.error and not (again.exists and not differences(found, self.new, self.exempt)):
             problems.append(f"the same call failed: {again.error}")
         elif differences(found, self.new, self.exempt):

@@ -229,7 +229,7 @@ class Removals:
         """Remove the selected folder and its metadata, which list no level any more, if the folder
         contains nothing else."""
         unlink_dangling(self.links)
-        for folder in dict.fromkeys((*map(dirname, self.roots), *self.ended_images)):
+        for folder in self.ended_images:
             remove_if_empty(folder)
         if self.whole is not None:
             if not self.staged:
