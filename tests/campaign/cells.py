@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 registry._added = [toy_format.FORMAT]
 dask.config.set(scheduler="synchronous")
 _LARGEST_SEED = 1 << 31
-_POINTS_OF_CELL = {"full": 5, "sample": 12}
+_POINTS_OF_CELL = {"full": 15, "sample": 12}
 _REORDERINGS = {"full": 1000, "sample": 4}
 _REORDERINGS_OF_TASK = 100
 _CRASHES = {"full": None, "sample": 6}
