@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wkwdask.kernels.arrays import quick_hash
+from wkwdask.kernels.arrays import quick_hash, quick_hash_in_order
 
 
 @given(st.data(), st.sampled_from(["uint8", "int16", "float32", "uint64"]), st.integers(1, 300))
@@ -47,6 +47,26 @@ def test_words_that_change_places():
         )
         == 4
     )
+
+
+@given(st.data(), st.sampled_from(["u1", ">u2", "f4", "u8", "c16"]))
+def test_any_memory_order_has_one_hash(data, dtype):
+    shape = (
+        data.draw(st.integers(1, 3)),
+        data.draw(st.sampled_from([0, 1, 8, 16, 24, 64])),
+        *data.draw(st.tuples(st.integers(1, 5), st.integers(1, 5))),
+    )
+    room = [(n + data.draw(st.integers(0, 8)), data.draw(st.integers(1, 2))) for n in shape]
+    whole = np.random.default_rng(1).integers(0, 250, [n * step for n, step in room], np.uint8)
+    order = data.draw(st.sampled_from("CF"))
+    part = tuple(slice(0, n * step, step) for n, (_, step) in zip(shape, room, strict=True))
+    array = whole.astype(dtype, order=order)[part]
+    assert array.shape == shape
+    ordered = array.copy(order="F")
+    assert quick_hash_in_order(array, np.empty(array.size, dtype)) == quick_hash(ordered)
+    if dtype in ("u1", "f4", "u8") and ordered[..., 0, 0].nbytes % 64 == 0:
+        no_memory = np.empty(0, dtype)  # it is not copied
+        assert quick_hash_in_order(ordered, no_memory) == quick_hash(ordered)
 
 
 def test_memory_that_starts_at_any_byte():

@@ -20,7 +20,7 @@ from wkwdask.formats.webknossos.datasource import FILE_NAME
 from wkwdask.geometry.bounding_box import voxel_box
 from wkwdask.geometry.mag import Vec3, vec3
 from wkwdask.graphs.write import write_array
-from wkwdask.kernels.arrays import copy_into, quick_hash
+from wkwdask.kernels.arrays import quick_hash_in_order
 from wkwdask.model.coordinates import first_voxel, spacing_of
 from wkwdask.model.levels import ratio_of
 from wkwdask.model.options import make_options
@@ -143,15 +143,13 @@ def _fingerprint(array: Any) -> str:
     digest = hashlib.blake2b(repr((array.shape, array.dtype.str)).encode(), digest_size=16)
     # Hash bit patterns: 0.0 and -0.0 are different content, and so are two kinds of NaN.
     bits = array.view(f"u{array.itemsize}") if array.itemsize in (1, 2, 4, 8) else array
-    # Each cube is copied to Fortran order (c fastest, then x), which makes the hash independent of
+    # Each cube is hashed in Fortran order (c fastest, then x), which makes the hash independent of
     # the array's own memory order.
     starts = [range(0, n, _CUBE) for n in array.shape[1:]]
     memory = np.empty(len(bits) * _CUBE**3, bits.dtype)
     for x, y, z in product(*starts):
         cube = bits[:, x : x + _CUBE, y : y + _CUBE, z : z + _CUBE]
-        ordered = memory[: cube.size].reshape(cube.shape, order="F")
-        copy_into(cube, ordered)
-        digest.update(quick_hash(ordered))
+        digest.update(quick_hash_in_order(cube, memory))
     return digest.hexdigest()
 
 

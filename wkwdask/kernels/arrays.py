@@ -13,7 +13,7 @@ from wkwdask.kernels.blocks.layout import flat_memory, is_plain
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wkwdask.array_types import AnyArray
+    from wkwdask.array_types import AnyArray, UintArray
 
 
 def extremes(array: AnyArray) -> tuple[Any, Any]:
@@ -42,6 +42,7 @@ def is_zero(voxels: AnyArray) -> bool:
 
 
 _STRIPE_NBYTES = 64  # eight words, one for each state of the hash
+_WORD_NBYTES = 8
 
 
 def quick_hash(array: AnyArray) -> bytes:
@@ -57,19 +58,59 @@ def quick_hash(array: AnyArray) -> bytes:
     ... )
     (True, False)
     """
-    from wkwdask.kernels import arrays_compiled
-
     raw = array.ravel(order="K").view(np.uint8)
     whole = raw.size // _STRIPE_NBYTES * _STRIPE_NBYTES
     words = raw[:whole]
-    if words.ctypes.data % 8:
+    if words.ctypes.data % _WORD_NBYTES:
         words = words.copy()  # compiled loops expect aligned words
     words = words.view(np.uint64)
+    return _folded(words, (0, 0), (1, 1), len(words)) + raw[whole:].tobytes()
+
+
+def quick_hash_in_order(array: AnyArray, memory: AnyArray) -> bytes:
+    """Hash an array (c, x, y, z) as :func:`quick_hash` does its copy in Fortran order. It is only
+    copied, into ``memory``, if its columns along x are no stripes of contiguous memory.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> array = np.arange(1 << 12, dtype=np.uint32).reshape(1, 16, 16, 16)
+    >>> memory = np.empty(array.size, array.dtype)
+    >>> of_c, of_f = (
+    ...     quick_hash_in_order(each, memory) for each in (array, np.asfortranarray(array))
+    ... )
+    >>> of_c == of_f
+    True
+    """
+    channels, length, *counts = array.shape
+    column_nbytes = channels * length * array.itemsize
+    if (
+        array.size
+        and array.itemsize <= _WORD_NBYTES
+        and is_plain(array)
+        and (channels == 1 or array.strides[0] == array.itemsize)
+        and array.strides[1] == channels * array.itemsize
+        and column_nbytes % _STRIPE_NBYTES == 0
+        and not any(n % _WORD_NBYTES for n in (array.ctypes.data, *array.strides[2:]))
+    ):
+        words = flat_memory(array)[0].view(np.uint64)
+        steps = tuple(stride // _WORD_NBYTES for stride in array.strides[2:])
+        return _folded(words, steps, tuple(counts), column_nbytes // _WORD_NBYTES)
+    ordered = memory[: array.size].reshape(array.shape, order="F")
+    copy_into(array, ordered)
+    return quick_hash(ordered)
+
+
+def _folded(
+    words: UintArray, steps: tuple[int, ...], counts: tuple[int, ...], length: int
+) -> bytes:
+    from wkwdask.kernels import arrays_compiled
+
     # always: numba compiles one loop for writeable and one for read-only arrays
     words.flags.writeable = False
-    state = np.arange(1, _STRIPE_NBYTES // 8 + 1, dtype=np.uint64)
-    arrays_compiled.fold_words(words, state)
-    return state.tobytes() + raw[whole:].tobytes()
+    state = np.arange(1, _STRIPE_NBYTES // _WORD_NBYTES + 1, dtype=np.uint64)
+    arrays_compiled.fold_columns(words, *steps, *counts, length, state)
+    return state.tobytes()
 
 
 _LINE_NBYTES = 64

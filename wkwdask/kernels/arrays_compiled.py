@@ -8,17 +8,20 @@ from wkwdask.kernels.compiler import kernel
 
 
 @kernel
-def fold_words(words, state):
-    """Mix words into eight states in turn. The states are independent, so the processor works on
-    several at once."""
+def fold_columns(words, step_y, step_z, count_y, count_z, length, state):
+    """Mix columns of words, one for each y and z, into eight states in turn. The states are
+    independent, so the processor works on several at once."""
     # Multiplication by an odd number is invertible and carries bits upward only; the rotation moves
     # the high bits down to the low ones.
     odd = np.uint64(0x9E3779B97F4A7C15)
     left, right = np.uint64(29), np.uint64(35)
-    for n in range(0, len(words) - 7, 8):
-        for lane in range(8):
-            mixed = (state[lane] ^ words[n + lane]) * odd
-            state[lane] = (mixed << left) | (mixed >> right)
+    for z in range(count_z):
+        for y in range(count_y):
+            first = z * step_z + y * step_y
+            for n in range(first, first + length, 8):
+                for lane in range(8):
+                    mixed = (state[lane] ^ words[n + lane]) * odd
+                    state[lane] = (mixed << left) | (mixed >> right)
 
 
 _TILE = 64
