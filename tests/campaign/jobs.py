@@ -69,6 +69,7 @@ class Job:
             self.name in _BY_FILE
             or self.options.get("region") is not None
             or bool(self.options.get("update"))
+            or (self.name == "build_pyramid" and "bounding_box" in self.options)
         )
 
 

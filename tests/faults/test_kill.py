@@ -596,6 +596,40 @@ def test_other_software_sees_the_old_or_the_new_scale(tmp_path, expected, name):
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_layer_of_scales_is_the_old_or_the_new_one(tmp_path):
+    """Two documents list the scale: ``info``, which describes its files, and that of the
+    dataset."""
+
+    def start(folder):
+        make_dataset(folder, VOXEL_SIZE)
+        wkwdask.open_dataset(folder).add_layer(
+            "seg",
+            "segmentation",
+            "uint32",
+            (*OFFSET, *SHAPE),
+            data_format="neuroglancerPrecomputed",
+        )
+        stored = {"chunk_shape": (16, 16, 16), "shard_shape": SHARDING}
+        wkwdask.save(voxels().astype(np.uint32), folder / "seg" / "1", offset=OFFSET, **stored)
+        return folder
+
+    def seen(folder):
+        return wkwdask.read(folder, layer="seg", mag=1)
+
+    with dask.config.set(scheduler="synchronous"):
+        changes, publishing = killed_at(0, scales_in_place, start(tmp_path / "whole"))
+        known, folder = seen(tmp_path / "whole"), tmp_path / "ds"
+        for step in killed_at_each(
+            range(publishing - 1, changes + 1), scales_in_place, start, folder
+        ):
+            assert np.array_equal(seen(folder), known), step
+            scales_in_place(folder)
+            assert np.array_equal(seen(folder), known), step
+            assert wkwdask.verify(folder).is_sound, step
+            assert leftovers(folder) == []
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_removal_killed_at_any_step(tmp_path):
     """The mag is complete and listed, or complete and not listed, or removed; the same call removes
     the rest."""

@@ -29,7 +29,13 @@ from wkwdask.formats.precomputed.info_file import (
     read_info,
 )
 from wkwdask.formats.precomputed.inspection import info_faults, scale_scopes
-from wkwdask.formats.precomputed.layer import NAME, PREFIX, is_volume, open_precomputed_layer
+from wkwdask.formats.precomputed.layer import (
+    NAME,
+    PREFIX,
+    enclosing_volume,
+    is_volume,
+    open_precomputed_layer,
+)
 from wkwdask.formats.precomputed.mesh_inspection import mesh_scope
 from wkwdask.formats.precomputed.mesh_reader import open_meshes
 from wkwdask.formats.precomputed.meshes import (
@@ -43,6 +49,7 @@ from wkwdask.formats.precomputed.writable import viewer_warnings
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.vectors import times
 from wkwdask.model.faults import Fault
+from wkwdask.model.placement import plain_name
 from wkwdask.model.summary import ScaleSummary, VolumeSummary, counted, format_nbytes
 from wkwdask.model.writing.target_image import Destination
 from wkwdask.store.paths import basename, dirname, is_remote
@@ -181,9 +188,7 @@ class PrecomputedFormat(ArrayFormat):
         )
         keys = {spec.box.mag: basename(folder) for spec, folder in zip(specs, folders, strict=True)}
         levels = replace(target, new_keys=keys).new_levels(specs, options, like, existing)
-        # the dataset names scales by their folders, which therefore stay
-        targets = tuple(replace(each, listed=None) for each in levels.targets)
-        return replace(levels, targets=targets, stated=({},) * len(specs))
+        return replace(levels, stated=({},) * len(specs))
 
     def in_place_target(self, volume: StoredArray, write: InPlaceWrite) -> TargetArray:
         return super().in_place_target(with_stored_suffix(volume), write)
@@ -263,12 +268,15 @@ class PrecomputedFormat(ArrayFormat):
 
 
 def _listed_scale(folder: str) -> tuple[Image, Level]:
-    """Return the scale in a folder that a dataset lists, and the volume around it."""
-    image = open_precomputed_layer(dirname(folder) if is_remote(folder) else folder)
+    """Return the scale in a folder that a dataset lists, and the volume around it. A job that
+    publishes switches ``info`` first: then it is the new one."""
+    is_scale = not is_remote(folder) and enclosing_volume(folder) is not None
+    image = open_precomputed_layer(folder if is_scale else dirname(folder))
     key = basename(folder) if image.key is None else image.key
-    for level in image.levels:
-        if level.key == key:
-            return image, level
+    for name_of in (str, plain_name):
+        for level in image.levels:
+            if name_of(level.key) == name_of(key):
+                return image, level
     raise MissingError(f"{folder}: {image.document} lists no scale {key!r}")
 
 

@@ -467,9 +467,12 @@ def _stored_levels(
     if dataset_of(layer).record is None:  # other folders beside it are not its mags
         layer = replace(layer, list_levels=tuple)
     levels = stored.layer_levels(layer, data_format, folders, specs, own, like, existing)
-    if not is_bucket(layer.folder):
-        return levels
-    targets = (replace(target, listed=layer.mags.get(target.mag)) for target in levels.targets)
+    targets = (
+        replace(target, listed=layer.mags.get(target.mag))
+        if is_bucket(layer.folder) or target.listed is not None
+        else target
+        for target in levels.targets
+    )
     return replace(levels, targets=tuple(targets))
 
 
