@@ -25,7 +25,7 @@ from wkwdask.errors import DiscardWarning, LockedError, ResumeError
 from wkwdask.formats.opening import find
 from wkwdask.model.placement import job_in, plain_name
 from wkwdask.plans import chunks
-from wkwdask.store.objects import memory_bucket
+from wkwdask.store.objects import memory_bucket, remote
 from wkwdask.store.paths import basename, dirname
 from wkwdask.store.records import read_creation_settings, read_provenance
 from wkwdask.store.store import store_at
@@ -121,6 +121,30 @@ def test_files_that_others_have_changed_are_rebuilt(bucket, kind):
     assert "nothing to do" not in update(kind).note
     is_equal(levels(kind), expected)
     assert "nothing to do" in update(kind).note
+
+
+def test_a_process_that_wrote_the_files_updates_what_it_changes_later(bucket):
+    """It knows the states of files that it stored, for a moment."""
+    start("precomputed")
+    wkwdask.rechunk(IMAGE["precomputed"], shard_shape=False)
+    change_a_corner("precomputed")
+    assert "nothing to do" not in update("precomputed").note
+    is_equal(levels("precomputed"), built_again(bucket, "precomputed"))
+
+
+def test_the_state_of_a_stored_file_is_known_for_a_moment(bucket, monkeypatch):
+    store = store_at("memory://bucket/folder")
+    for name in ("early", "late", "own"):
+        store.publish(name, b"first")
+    early = store.states(["early"])
+    store.put("own", b"of this process")
+    assert store.states(["early"]) == early
+    assert [state.nbytes for state in store.states(["own"])] == [15]
+    memory_bucket._objects.update(
+        {name: each._replace(data=b"of another") for name, each in memory_bucket._objects.items()}
+    )
+    monkeypatch.setattr(remote, "_TRUSTED_SECONDS", 0.0)
+    assert [state.nbytes for state in store.states(["late"])] == [10]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -87,8 +87,9 @@ class Recent(NamedTuple):
 
 
 _recent: LruCache[Recent] = LruCache(64)
-_stored: LruCache[FileState] = LruCache(1 << 14)
-"""New objects of this process, whose states are asked for once, just after they were stored."""
+_stored: LruCache[tuple[float, FileState]] = LruCache(1 << 14)
+"""New objects of this process, whose states are asked for just after they were stored: with the
+time [s]."""
 
 
 def recent_of(url: str) -> Recent | None:
@@ -168,6 +169,7 @@ def forget(url: str, stored: int | None = None) -> None:
     _last_change = next(_num_changes)
     key = (access_of(url), environment())
     _recent.discard((f"{url}/", *key))
+    _stored.discard(url)
     nbytes = stored
     stays_known = stored is not None and look_began() is not None
     with _forgetting:
@@ -504,10 +506,11 @@ class RemoteStore:
 
     def _state_of(self, name: str) -> FileState | None:
         url = self.path_of(name)
-        stored = None if self.seen is not None else _stored.get(url)
-        if stored is not None:
+        written, stored = _stored.get(url) or (0.0, None)
+        if stored is not None and self.seen is None:
             _stored.discard(url)
-            return stored
+            if time.monotonic() - written < _TRUSTED_SECONDS:
+                return stored
         found = self.client.head(url, self.access)
         return None if found is None else FileState(found.nbytes, writing.stamp_of(found.state))
 
@@ -573,7 +576,8 @@ class RemoteStore:
             with contextlib.suppress(Conflict):
                 state = self.put(name, data, Expected.ABSENT)
                 nbytes = len(data) if isinstance(data, bytes) else data.seek(0, io.SEEK_END)
-                _stored.put(self.path_of(name), FileState(nbytes, writing.stamp_of(state)))
+                stored = FileState(nbytes, writing.stamp_of(state))
+                _stored.put(self.path_of(name), (time.monotonic(), stored))
             return
         url = self.path_of(name)
         if self.seen.has(url, data):  # equal files keep their state, so nothing above is rebuilt
