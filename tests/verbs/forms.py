@@ -129,6 +129,18 @@ def _save_precomputed(sharded):
     return save
 
 
+def _switched(save):
+    """Save, and then store in other files: the documents name a level that contains its job."""
+
+    def save_and_switch(array, url, offset, **others):
+        report = save(array, url, offset, **others)
+        wkwdask.rechunk(url, shard_shape=False)
+        wkwdask.clean(url, grace_seconds=0)
+        return report
+
+    return save_and_switch
+
+
 def _save_n5(array, url, offset, **others):
     others.pop("category", None)  # N5 does not store it
     return wkwdask.to_n5(
@@ -286,6 +298,15 @@ FORMS = (
         "wkw",
         types=_PRECOMPUTED,
         other_files={"shard_shape": False},
+        **_LAYER,
+    ),
+    Form(
+        "layer-precomputed-switched",
+        _place("{folder}/dataset/{name}"),
+        _switched(_save_layer("neuroglancerPrecomputed", chunk_shape=(8, 8, 8), shard_shape=True)),
+        "wkw",
+        types=_PRECOMPUTED,
+        other_files={"shard_shape": True},
         **_LAYER,
     ),
 )

@@ -103,6 +103,8 @@ EMPTY = {
     # each chunk is a file
     "rechunk_shards": frozenset(form.name for form in FORMS if form.other_files is None),
     "levels": frozenset(form.name for form in FORMS if not form.levels),
+    # another job has stored the voxels since
+    "resume": frozenset({"layer-precomputed-switched"}),
     # a layer of another format than WKW is made by copy
     "convert_from_wkw": _OF_WKW | _LAYERS,
     "convert_levels_to_wkw": _OF_WKW,

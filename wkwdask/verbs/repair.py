@@ -655,8 +655,8 @@ class Repair:
         folders = {plan.scope.folder for plan in plans} | self.leftovers.mags(layer.folder) or {
             scope.folder for scope in layer.mags[:1]
         }
-        if is_bucket(layer.folder):  # the names by which jobs that replace the levels know them
-            folders = set(map(plain_name, folders))
+        # the names by which jobs that replace the levels know them
+        folders = set(map(plain_name, folders))
         self.leftovers.remove_refused(layer.folder)
         self.leftovers.remove_locks(layer.folder)
         owner = Owner.this_process(f"repair of {layer.folder}")

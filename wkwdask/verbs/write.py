@@ -341,7 +341,7 @@ def lay_out_region(
         f"{_REGION} {region} of {folder}",
         parent,
         # the name by which a job that replaces the level knows it
-        plain_name(folder) if is_bucket(folder) else folder,
+        plain_name(folder),
         settings,
         existing,
         replace(content, shards=shards),

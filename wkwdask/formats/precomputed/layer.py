@@ -19,6 +19,7 @@ from wkwdask.formats.record_paths import RecordPaths, job_folders
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import vec3
 from wkwdask.model.image import Image, Level
+from wkwdask.model.placement import plain_name
 from wkwdask.store.paths import UrlName, is_remote, split, stated_path
 from wkwdask.store.store import open_store, store_at, with_witness
 
@@ -232,5 +233,8 @@ def enclosing_volume(path: str) -> tuple[str, str] | None:
             except (FormatError, OSError):
                 return None
             keys = [*(scale.key for scale in info.scales), *(scale.key for scale in info.unusable)]
-            return next(((folder, key) for key in keys if posixpath.normpath(key) == rest), None)
+            by_path = {posixpath.normpath(key): key for key in reversed(keys)}
+            # a level is also known without the job that wrote it
+            by_path = {plain_name(path): key for path, key in by_path.items()} | by_path
+            return (folder, by_path[rest]) if rest in by_path else None
     return None

@@ -258,10 +258,10 @@ class TargetVolume(TargetFolder):
         same_folder = [
             scale
             for scale in self._listed
-            if self._plain(scale.key) == key
+            if plain_name(scale.key) == key
             or store_at(stated_path(self.folder, scale.key)).real() == store_at(folder).real()
         ]
-        if len(same_folder) > 1 or any(self._plain(scale.key) != key for scale in same_folder):
+        if len(same_folder) > 1 or any(plain_name(scale.key) != key for scale in same_folder):
             listed = " and ".join(f"scales[{scale.index}] ({scale.key!r})" for scale in same_folder)
             raise UnsupportedError(
                 f"{source}: {listed} {'use' if len(same_folder) > 1 else 'uses'} the folder of "
@@ -294,35 +294,33 @@ class TargetVolume(TargetFolder):
         """Return the key of the existing scale with a resolution, else that of a new one."""
         for scale in sorted(self._listed, key=lambda scale: isinstance(scale, UnusableScale)):
             if scale.resolution is not None and same_resolution(scale.resolution, resolution):
-                return self._plain(scale.key)
+                return plain_name(scale.key)
         key = self.new_keys.get(mag) or default_key(resolution)
-        if key in map(self._plain, self.listed_keys):
+        if key in map(plain_name, self.listed_keys):
             raise ExistsError(
                 f"{self.folder}/{FILE_NAME}: scale {key!r} has another resolution than "
                 f"{resolution} nm"
             )
         return key
 
-    def _plain(self, key: str) -> str:
-        """Return the key by which people know a scale of ``info``."""
-        return key if store_at(self.folder).folders is not None else plain_name(key)
-
     def _listed_folder(self, key: str) -> str | None:
         """Return the folder that ``info`` names for a scale; None if it lists no such scale."""
-        listed = next((other for other in self.listed_keys if self._plain(other) == key), None)
+        listed = next((other for other in self.listed_keys if plain_name(other) == key), None)
         return None if listed is None else stated_path(self.folder, listed)
 
     def _switched_folder(self, scale: Scale) -> str | None:
         """Return the folder of a listed scale that a new one of another name replaces: in a bucket,
-        and where ``info`` describes the files of the new one otherwise. None for a scale whose
-        folder is replaced."""
+        where a job gave it another name before, and where ``info`` describes the files of the new
+        one otherwise. None for a scale whose folder is replaced."""
         listed = self._listed_folder(scale.key)
-        before = next(
-            (other for other in self._listed if self._plain(other.key) == scale.key), None
+        before = next((other for other in self._listed if plain_name(other.key) == scale.key), None)
+        is_replaced = (
+            store_at(self.folder).folders is not None
+            and isinstance(before, Scale)
+            and before.key == scale.key
+            and _files_of(before) == _files_of(scale)
         )
-        if store_at(self.folder).folders is None or not isinstance(before, Scale):
-            return listed
-        return None if _files_of(before) == _files_of(scale) else listed
+        return None if is_replaced else listed
 
     def _resolution_of(self, mag: Mag, info: VolumeInfo) -> Lengths:
         """Return the edge lengths of a voxel of a mag [nm] as its scale states them, else scaled

@@ -25,7 +25,6 @@ from wkwdask.formats.webknossos.document import (
     check_datasource_writable,
     dataset_above,
     folders_of_mags,
-    known_folder,
     read_datasource,
 )
 from wkwdask.formats.webknossos.layer_edit import LargestIdEdit, MagRemoval
@@ -407,7 +406,7 @@ def find_listed_arrays(path: str) -> ResolvedUrl | None:
             (
                 mag
                 for mag, listed in layer.mags.items()
-                if path == known_folder(listed) or store_at(listed).real() == real
+                if path == plain_name(listed) or store_at(listed).real() == real
             ),
             None,
         )
@@ -500,7 +499,7 @@ def listed_mag(path: str) -> tuple[Image, Mag] | None:
                 continue
             layer = listed_layer(dataset, datasource, record)
             for mag, folder in layer.mags.items():
-                if path in (folder, known_folder(folder)) or store_at(folder).real() == real:
+                if path in (folder, plain_name(folder)) or store_at(folder).real() == real:
                     return layer, mag
     return None
 

@@ -14,7 +14,6 @@ from wkwdask.formats.webknossos.datasource import (
     format_datasource,
     parse_datasource,
 )
-from wkwdask.model.placement import plain_name
 from wkwdask.store.documents import check_replaceable, update_json
 from wkwdask.store.paths import dirname, is_remote, stated_path, target_path
 from wkwdask.store.store import store_at
@@ -88,11 +87,6 @@ def dataset_above(layer_folder: str) -> str | None:
     folder = dirname(layer_folder)
     # a dangling link states a dataset, too
     return folder if store_at(folder).is_taken(FILE_NAME) else None
-
-
-def known_folder(folder: str) -> str:
-    """Return the folder by which people know that of a mag: on a server, without its job."""
-    return plain_name(folder) if is_remote(folder) else folder
 
 
 def folders_of_mags(layer_folder: str, dataset_folder: str, record: LayerRecord) -> dict[Mag, str]:

@@ -33,7 +33,6 @@ from wkwdask.formats.webknossos.datasource import (
 )
 from wkwdask.formats.webknossos.document import (
     check_own_datasource,
-    known_folder,
     read_datasource,
 )
 from wkwdask.formats.webknossos.layer_edit import LayerEdit
@@ -54,6 +53,7 @@ from wkwdask.geometry.vectors import minus
 from wkwdask.model.coordinates import same_lengths
 from wkwdask.model.levels import Lengths, lengths_in
 from wkwdask.model.options import make_options
+from wkwdask.model.placement import plain_name
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.voxel_type import element_class, guess_category
 from wkwdask.model.writing.target_image import NewLevels
@@ -381,7 +381,7 @@ class LayerTarget:
             if is_copy
             else [self.layer.mags.get(mag, f"{self.layer.folder}/{mag.name}") for mag in mags]
         )
-        named = list(map(known_folder, named))
+        named = list(map(plain_name, named))
         folders = tuple(checked_folder(self.layer, folder) for folder in named)
         levels = _stored_levels(
             self.layer,
@@ -458,7 +458,7 @@ def _stored_levels(
         )
     )
     for level in layer.levels if is_arrays_layer(layer) else ():
-        is_replaced = known_folder(level.folder) in folders and not level.problem
+        is_replaced = plain_name(level.folder) in folders and not level.problem
         if is_replaced and level.open().channels is not None:
             raise UnsupportedError(
                 f"{level.folder}: holds channels of other layers, too (channelIndex), and is not "
@@ -497,7 +497,7 @@ def wkw_levels(
         and isinstance(like, StoredArray)
         and is_wkw(like)
         and is_remote(like.name) is is_bucket(folders[0])
-        and store_at(folders[0]).real() == store_at(known_folder(like.name)).real()
+        and store_at(folders[0]).real() == store_at(plain_name(like.name)).real()
         and headers[0] == header_of(like).for_header_file()
         and _is_uniform(like)
     )
@@ -539,7 +539,7 @@ def mag_target(destination: Destination) -> MagTarget:
     """Return the target of a new mag, given the destination that a user named."""
     allow_external = destination.allow_external
     named = mag_folder(destination) if destination.needs_container else target_path(destination.url)
-    folder = known_folder(named)
+    folder = plain_name(named)
     layer_folder, name = split(folder)
     dataset_folder, layer_name = split(layer_folder)
     found = find_listed_arrays(folder)
@@ -579,9 +579,7 @@ def mag_target(destination: Destination) -> MagTarget:
     listed = layer.mags.get(mag) if dataset_of(layer).record is not None else None
     if listed is not None and (
         is_remote(listed) is not is_bucket(folder)
-        or (
-            is_occupied(listed) and store_at(known_folder(listed)).real() != store_at(folder).real()
-        )
+        or (is_occupied(listed) and store_at(plain_name(listed)).real() != store_at(folder).real())
     ):
         stated = next((level.stated for level in layer.levels if level.mag == mag), None)
         named = "" if stated is None else f" ({layer.document} names it {stated!r})"
@@ -617,7 +615,7 @@ def json_path(layer: Image, mag: Mag, folder: str) -> str:
         else None
     )
     if listed is not None and (
-        store_at(known_folder(layer.mags[mag])).real() == store_at(folder).real()
+        store_at(plain_name(layer.mags[mag])).real() == store_at(folder).real()
     ):
         return listed
     default = f"{dataset}/{layer.name}/{basename(folder)}"
@@ -638,7 +636,7 @@ def check_no_overlap(
         folder: mag for mag, folder in layer.mags.items() if mag not in mags
     }
     others = [
-        store_at(known_folder(folder)).real()
+        store_at(plain_name(folder)).real()
         for folder in known
         if is_remote(folder) is is_bucket(folders[0])
     ]
