@@ -13,7 +13,7 @@ from wkwdask.kernels.blocks.layout import flat_memory, is_plain
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wkwdask.array_types import AnyArray, UintArray
+    from wkwdask.array_types import AnyArray
 
 
 def extremes(array: AnyArray) -> tuple[Any, Any]:
@@ -101,9 +101,7 @@ def quick_hash_in_order(array: AnyArray, memory: AnyArray) -> bytes:
     return quick_hash(ordered)
 
 
-def _folded(
-    words: UintArray, steps: tuple[int, ...], counts: tuple[int, ...], length: int
-) -> bytes:
+def _folded(words: AnyArray, steps: tuple[int, ...], counts: tuple[int, ...], length: int) -> bytes:
     from wkwdask.kernels import arrays_compiled
 
     # always: numba compiles one loop for writeable and one for read-only arrays
