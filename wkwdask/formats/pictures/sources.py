@@ -593,8 +593,8 @@ def _open_zarr(path: str, options: PlainOptions) -> PlainSource:
             f"{', '.join(one.folder for one in images)}"
         )
     lengths = None if level.lengths_nm is None else _valid_lengths(level.lengths_nm)
-    if options.axes is None and level.key:
-        volume = level.open()
+    if options.axes is None and (level.key or level.problem):
+        volume = level.open()  # or raise its error
     else:
         volume = format_named("zarr").open_listed(
             level.folder, lambda shape, names: _axes_of(options, tuple(shape), level.folder, names)
