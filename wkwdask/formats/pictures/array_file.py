@@ -457,6 +457,19 @@ def check_axes(axes: str, shape: tuple[int, ...], name: str) -> str:
     return letters
 
 
+def decimal(number: Any) -> float:
+    """Return a number of a file. One of single precision has seven digits: 0.00404 micrometers are
+    no 4.040000029 nanometers.
+
+    Examples
+    --------
+    >>> decimal(np.float32(0.00404)), decimal(0.123456789)
+    (0.00404, 0.123456789)
+    """
+    dtype = np.asarray(number).dtype
+    return float(f"{number:.7g}") if (dtype.kind, dtype.itemsize) == ("f", 4) else float(number)
+
+
 def named_axes(names: Sequence[str | None], shape: tuple[int, ...], name: str) -> str:
     """Return the axes of an array by their names, else the usual ones for its number of dimensions:
     channels first, then sections."""
