@@ -580,6 +580,16 @@ def test_attributes_of_hdf5(tmp_path, name, value, expected):
     assert scale(tmp_path) == (expected or [1, 2, 3])
 
 
+def test_an_hdf5_file_is_closed_when_it_is_converted(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("raw", data=voxels("uint8"))
+    imported(tmp_path / "a.h5", tmp_path)
+    with h5py.File(tmp_path / "a.h5", "a") as file:  # an error while it is open elsewhere
+        file["raw"][...] = 7
+    wkwdask.convert(tmp_path / "a.h5", tmp_path / "b", layer="em", voxel_size=(4, 4, 4))
+    assert (wkwdask.read(tmp_path / "b") == 7).all()
+
+
 def test_the_voxel_size_of_mrc_has_seven_digits(tmp_path):
     with mrcfile.new(tmp_path / "a.mrc") as mrc:
         mrc.set_data(voxels("int8"))
