@@ -32,3 +32,17 @@ def test_an_unreadable_info_is_that_of_a_volume():
         (folder / "em" / "info").chmod(0)
         with nobody(), pytest.raises(PermissionError, match="em/info"):
             wkwdask.open(folder / "em")
+
+
+def test_a_link_to_a_missing_mag_is_listed(tmp_path):
+    layer = tmp_path / "color"
+    wkwdask.write(layer / "2", (0, 0, 0), VOXELS, block_len=8)
+    (layer / "1").symlink_to(tmp_path / "unmounted" / "1")
+    levels = wkwdask.info(layer).layers[0].mags
+    assert [(level.mag.name, bool(level.problem)) for level in levels] == [
+        ("1", True),
+        ("2", False),
+    ]
+    assert not wkwdask.verify(layer).is_sound
+    with pytest.raises(wkwdask.MissingError, match=r"color/1/header\.wkw: not found"):
+        wkwdask.read(layer, mag=1)

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.format import ArrayFormat
     from wkwdask.model.json_text import JsonObject
     from wkwdask.model.metadata_edit import MetadataEdit
-    from wkwdask.model.store import Store
+    from wkwdask.model.store import Store, StoredEntry
     from wkwdask.model.stored_array import StoredArray
 
 
@@ -325,7 +325,7 @@ def mags_in(layer_folder: str, *, placed: bool = True) -> dict[Mag, str]:
     for entry in store_at(layer_folder).scandir():
         mag = mag_from_name(plain_name(entry.name) if placed else entry.name)
         store, time = store_at(entry.path), 0.0
-        if mag is None or not _has_header(store):
+        if mag is None or not (_has_header(store) or _leads_nowhere(entry)):
             continue
         if job_in(entry.name):
             if not is_complete(entry.path):
@@ -348,6 +348,11 @@ def _has_header(store: Store) -> bool:
         except OSError:
             return False
     return False
+
+
+def _leads_nowhere(entry: StoredEntry) -> bool:
+    """Return whether a link leads to a missing folder: its mag is listed, and cannot be opened."""
+    return entry.is_symlink() and not store_at(entry.path).exists()
 
 
 def mag_from_name(name: str) -> Mag | None:
