@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 import threading
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +13,7 @@ import pytest
 from formats.encoded_wkw import encode_file
 from hypothesis import given
 from hypothesis import strategies as st
+from support.other_user import nobody, public_folder
 from support.strategies import vectors
 
 from wkwdask import BoundingBox
@@ -33,7 +32,6 @@ from wkwdask.store import local
 from wkwdask.store.lru import LruCache
 
 SHAPE = (40, 20, 28)
-NOBODY = 65534
 PATHS = ("many", "single", "without LZ4's functions")
 
 
@@ -385,29 +383,11 @@ def test_special_files_and_broken_links_are_errors(mag, path, change, error, tex
         read(mag, (24, 8, 8), (1, 1, 1))
 
 
-@contextmanager
-def nobody():
-    """Drop the permissions of root."""
-    if os.geteuid() != 0:
-        yield
-        return
-    os.seteuid(NOBODY)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-
-
 @pytest.fixture
 def public_mag():
     """Mag in a folder that every user may enter."""
-    with tempfile.TemporaryDirectory() as folder:
-        os.chmod(folder, 0o755)
-        mag = make(Path(folder) / "color" / "1", voxels(SHAPE))
-        with nobody():
-            if not os.access(mag / HEADER_NAME, os.R_OK, effective_ids=True):
-                pytest.skip("temporary folders cannot be entered by other users here")
-        yield mag
+    with public_folder() as folder:
+        yield make(folder / "color" / "1", voxels(SHAPE))
 
 
 @pytest.mark.parametrize("name", ["z1/y1/x3.wkw", "z1/y1", "z1"])

@@ -561,6 +561,43 @@ def test_zarr_groups_and_names(tmp_path):
     np.testing.assert_array_equal(imported(tmp_path / "a.zarr" / "raw", tmp_path)[0], array.T)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("element_size_um", np.array([0.04, 0.00404, 0.00404], "<f4"), [4.04, 4.04, 40.0]),
+        ("element_size_um", np.array([0.04, 0.00404, 0.00404], ">f4"), [4.04, 4.04, 40.0]),
+        ("resolution", "4 x 4 x 40 nm", None),  # a text of other software is no voxel size
+        ("offset", "none", None),
+    ],
+)
+def test_attributes_of_hdf5(tmp_path, name, value, expected):
+    array = voxels("uint8")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("raw", data=array).attrs[name] = value
+    voxel_size = (1, 2, 3) if expected is None else None
+    found = imported(tmp_path / "a.h5", tmp_path, voxel_size=voxel_size)
+    np.testing.assert_array_equal(found[0], array)
+    assert scale(tmp_path) == (expected or [1, 2, 3])
+
+
+def test_an_hdf5_file_is_closed_when_it_is_converted(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("raw", data=voxels("uint8"))
+    imported(tmp_path / "a.h5", tmp_path)
+    with h5py.File(tmp_path / "a.h5", "a") as file:  # an error while it is open elsewhere
+        file["raw"][...] = 7
+    wkwdask.convert(tmp_path / "a.h5", tmp_path / "b", layer="em", voxel_size=(4, 4, 4))
+    assert (wkwdask.read(tmp_path / "b") == 7).all()
+
+
+def test_the_voxel_size_of_mrc_has_seven_digits(tmp_path):
+    with mrcfile.new(tmp_path / "a.mrc") as mrc:
+        mrc.set_data(voxels("int8"))
+        mrc.voxel_size = (112.4, 33.7, 404)
+    imported(tmp_path / "a.mrc", tmp_path, voxel_size=None)
+    assert scale(tmp_path) == [11.24, 3.37, 40.4]
+
+
 @pytest.mark.parametrize("dtype", ["int8", "int16", "uint16", "float32", "float16"])
 def test_mrc(tmp_path, dtype):
     array = (
@@ -605,7 +642,7 @@ def test_nifti(tmp_path, dtype, suffix):
     found = imported(tmp_path / f"a{suffix}", tmp_path, voxel_size=None)
     assert found.dtype == dtype
     np.testing.assert_array_equal(found[0], array)
-    assert scale(tmp_path) == pytest.approx([4.0, 5.0, 35.0])
+    assert scale(tmp_path) == [4.0, 5.0, 35.0]  # stored in single precision
 
 
 def test_nifti_of_other_kinds(tmp_path):

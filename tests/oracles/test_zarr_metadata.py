@@ -229,6 +229,32 @@ def test_a_missing_codec_is_no_damage(tmp_path, members):
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
+def test_shards_that_only_a_transpose_divides_are_no_damage(tmp_path):
+    shards = {
+        "chunk_shape": [2, 8, 5],  # of shards of 4 x 8 x 15 after the transpose
+        "codecs": [LITTLE],
+        "index_codecs": [LITTLE, {"name": "crc32c"}],
+    }
+    metadata = {
+        "shape": [15, 8, 4],
+        "data_type": "uint16",
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [15, 8, 4]}},
+        "codecs": [
+            {"name": "transpose", "configuration": {"order": [2, 1, 0]}},
+            {"name": "sharding_indexed", "configuration": shards},
+        ],
+    }
+    store = {"driver": "file", "path": str(tmp_path / "a")}
+    array = ts.open(
+        {"driver": "zarr3", "kvstore": store, "metadata": metadata}, create=True
+    ).result()
+    array[...].write(np.ones((15, 8, 4), np.uint16)).result()
+    with pytest.raises(wkwdask.UnsupportedError, match="without the codec 'transpose'"):
+        wkwdask.open(tmp_path / "a")
+    (fault,) = wkwdask.verify(tmp_path / "a").faults
+    assert fault.kind == "level.unsupported"
+
+
 def test_views_of_arrays_that_zarr_python_reads_do_not_block_its_threads(tmp_path):
     codecs = pytest.importorskip("zarr.codecs.numcodecs", reason="an older zarr-python")
     voxels = np.random.default_rng(0).integers(1, 200, (24, 24, 24)).astype("uint16")

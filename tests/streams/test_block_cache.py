@@ -282,6 +282,8 @@ def test_a_smaller_limit_evicts_and_0_turns_the_cache_off(mag):
     assert block_cache.nbytes == 0
     with pytest.raises(ValueError, match="cache_nbytes must be at least 0, got -1"):
         wkwdask.set_block_cache(cache_nbytes=-1)
+    with pytest.raises(TypeError, match="cache_nbytes must be a whole number, got '1GiB'"):
+        wkwdask.set_block_cache("1GiB")
 
 
 @pytest.mark.parametrize(("text", "expected"), [("", 256 << 20), ("0", 0), ("4096", 4096)])

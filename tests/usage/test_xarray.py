@@ -340,6 +340,26 @@ class TestTree:
         groups = xr.open_groups(dataset / "em", engine="wkw")
         assert set(groups) == {"/", "/1", "/2-2-1"}
 
+    def test_a_level_without_a_mag_does_not_take_the_place_of_one(self, tmp_path):
+        zarr = pytest.importorskip("zarr", reason="the extra zarr")
+        group = zarr.create_group(str(tmp_path / "em"), zarr_format=2)
+        datasets = []
+        for name, factor in (("0", 1), ("1", 3), ("2", 2)):  # as ome-zarr names levels
+            step = {"type": "scale", "scale": [float(factor)] * 3}
+            datasets.append({"path": name, "coordinateTransformations": [step]})
+            if name != "2":
+                group.create_array(name, shape=(30 // factor,) * 3, dtype="u1", chunks=(8, 8, 8))
+        axes = [{"name": axis, "type": "space", "unit": "nanometer"} for axis in "zyx"]
+        group.attrs["multiscales"] = [{"version": "0.4", "axes": axes, "datasets": datasets}]
+        tree = xr.open_datatree(tmp_path / "em", engine="ngff")
+        assert {name: dict(node.sizes) for name, node in tree.children.items()} == {
+            "1": {"x": 30, "y": 30, "z": 30},
+            "level_1": {"x": 10, "y": 10, "z": 10},
+            "level_2": {},
+        }
+        assert tree["level_1"].attrs["key"] == "1"
+        assert "em/2: not found" in tree["level_2"].attrs["problem"]
+
     def test_layers_that_cannot_be_opened_are_listed(self, dataset, tmp_path):
         document = json.loads((dataset / FILE_NAME).read_text())
         document["dataLayers"] = [

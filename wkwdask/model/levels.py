@@ -180,23 +180,52 @@ def mag_from_ratio(ratio: Sequence[float] | None) -> Mag | None:
     return None
 
 
-def factors_by_shape(
-    ratio: Lengths, finer: Sequence[float] | None, coarser: Sequence[float] | None
-) -> Lengths:
-    """Return ratios of voxel sizes with each ratio of two shapes replaced by the power of two
-    behind it; shapes are None if they are not known.
+def factors_by_shapes(
+    ratios: Sequence[Lengths],
+    finest: Sequence[float] | None,
+    shapes: Sequence[Sequence[float] | None],
+) -> list[Lengths]:
+    """Return ratios of the voxel sizes of levels to those of the finest one, with each ratio of two
+    shapes replaced by the power of two behind it; shapes are None if they are not known.
 
-    Software that derives voxel sizes from shapes states 25 / 12 where 25 voxels became 12.
+    Software that derives voxel sizes from shapes states 25 / 12 where 25 voxels became 12. Whole
+    ratios are kept if a level has one that no rounding explains: 9 is no rounded 8 beside a 3.
 
     Examples
     --------
-    >>> factors_by_shape((25 / 12, 2, 3), (25, 24, 30), (12, 12, 10))
-    (2.0, 2, 3)
+    >>> factors_by_shapes(
+    ...     [(25 / 12, 2, 3), (25 / 3, 8, 10)], (25, 24, 30), [(12, 12, 10), (3, 3, 3)]
+    ... )
+    [(2.0, 2, 3), (8.0, 8, 10)]
     """
+    found = [
+        _factors_by_shape(ratio, finest, size) for ratio, size in zip(ratios, shapes, strict=True)
+    ]
+    if any(_is_other_factor(factor) for ratio in found for factor in ratio):
+        return [_whole_as_stated(*each) for each in zip(ratios, found, strict=True)]
+    return found
+
+
+def _factors_by_shape(
+    ratio: Lengths, finer: Sequence[float] | None, coarser: Sequence[float] | None
+) -> Lengths:
     if finer is None or coarser is None:
         return ratio
     x, y, z = (_factor_by_length(*each) for each in zip(ratio, finer, coarser, strict=True))
     return x, y, z
+
+
+def _whole_as_stated(stated: Lengths, found: Lengths) -> Lengths:
+    x, y, z = (a if _is_whole(a) else b for a, b in zip(stated, found, strict=True))
+    return x, y, z
+
+
+def _is_whole(ratio: float) -> bool:
+    return math.isfinite(ratio) and abs(ratio - round(ratio)) <= _ROUNDING * ratio
+
+
+def _is_other_factor(ratio: float) -> bool:
+    return _is_whole(ratio) and mag_from_ratio((ratio, 1.0, 1.0)) is None
 
 
 def _factor_by_length(ratio: float, finer: float, coarser: float) -> float:

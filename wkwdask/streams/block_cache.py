@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from wkwdask.geometry.bounding_box import BoundingBox, part_of_array
+from wkwdask.geometry.mag import whole_number
 from wkwdask.geometry.vectors import plus
 from wkwdask.kernels.blocks.decoded import place_blocks
 from wkwdask.kernels.blocks.read import array_memory
@@ -647,6 +648,8 @@ def set_block_cache(cache_nbytes: int) -> int:
     ------
     ValueError
         The size is negative.
+    TypeError
+        The size is no whole number.
 
     Examples
     --------
@@ -655,7 +658,6 @@ def set_block_cache(cache_nbytes: int) -> int:
     >>> wkwdask.set_block_cache(before)
     67108864
     """
-    if cache_nbytes < 0:
-        raise ValueError(f"cache_nbytes must be at least 0, got {cache_nbytes}")
-    before, block_cache.limit_nbytes = block_cache.limit_nbytes, cache_nbytes
+    limit_nbytes = whole_number(cache_nbytes, "cache_nbytes", 0)
+    before, block_cache.limit_nbytes = block_cache.limit_nbytes, limit_nbytes
     return before

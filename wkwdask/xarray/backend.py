@@ -24,7 +24,7 @@ from wkwdask.xarray.all_layers import open_layers
 from wkwdask.xarray.variables import drop, node_of, open_variables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from wkwdask.api.options import MagLike
     from wkwdask.geometry.bounding_box import BoundingBox
@@ -137,23 +137,32 @@ class NgffBackend(LayersBackend):
 def image_groups(
     images: Sequence[Image], drop_variables: str | Iterable[str] | None
 ) -> dict[str, xr.Dataset]:
-    """Open images as groups, one for each level, named by its mag or else by its key. A level that
-    cannot be opened has the attribute ``problem``."""
+    """Open images as groups, one for each level, named by its mag, else by its key, as ``level_1``
+    where that reads as a mag. A level that cannot be opened has the attribute ``problem``."""
     several = len(images) > 1
     groups = {"/": xr.Dataset(attrs={} if several else _image_attrs(images[0]))}
     for image in images:
         node = node_of(image.name) if several else ""
         if node:
             groups[node] = xr.Dataset(attrs=_image_attrs(image))
-        for level in image.selected:
-            key = level.mag.name if level.mag is not None and not level.problem else ""
-            name = (
-                f"{node}/{key}"
-                if key and f"{node}/{key}" not in groups
-                else f"{node}{node_of(level.key)}"
-            )
-            groups[name] = drop(_level_or_problem(image, level), drop_variables)
+        for name, level in _named_levels(image.selected):
+            groups[f"{node}{name}"] = drop(_level_or_problem(image, level), drop_variables)
     return groups
+
+
+def _named_levels(levels: Sequence[Level]) -> Iterator[tuple[str, Level]]:
+    """Yield levels with the names of their groups: the mag, else the key, which does not read as
+    another mag."""
+    by_mag: dict[str, Level] = {}
+    for level in levels:
+        if level.mag is not None and not level.problem:
+            by_mag.setdefault(level.mag.name, level)
+    for level in levels:
+        if level.mag is not None and by_mag.get(level.mag.name) is level:
+            yield f"/{level.mag.name}", level
+        else:
+            is_key = isinstance(mag_or_key(level.key), str)
+            yield node_of(level.key if is_key else f"level_{level.key}"), level
 
 
 def _image_attrs(image: Image) -> dict[str, Any]:

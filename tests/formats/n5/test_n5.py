@@ -120,6 +120,24 @@ def test_xarray(container):
     assert not _engine("ngff").guess_can_open(str(container))
 
 
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"painteraData": {"type": "raw"}, "resolution": [4, 4, 40]},  # Paintera
+        {"downsamplingFactors": [[1, 1, 1]], "dataType": "uint8"},  # a setup of BigDataViewer
+        None,
+    ],
+)
+def test_a_group_in_a_container_needs_no_prefix(tmp_path, attributes):
+    group = tmp_path / "v.n5" / "raw"
+    write_dataset(group / "data" / "s0", EM, (16, 16, 16))
+    if attributes is not None:
+        write_attributes(group, **attributes)
+    (group / ".DS_Store").write_bytes(b"a file of macOS")
+    np.testing.assert_array_equal(wkwdask.read(group)[0], EM)
+    np.testing.assert_array_equal(wkwdask.read(f"n5://{group}")[0], EM)
+
+
 def test_info_and_preview(container, tmp_path):
     summary = wkwdask.info(container)
     assert [(scale.key, scale.mag, scale.encoding) for scale in summary.scales] == [

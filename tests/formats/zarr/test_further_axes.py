@@ -233,6 +233,27 @@ def test_plain_arrays_and_other_sources(tmp_path):
         wkwdask.convert(tmp_path / "a.npy", tmp_path / "b", index={"t": 2})
 
 
+@pytest.mark.parametrize("names", [None, ["time", "c", "z", "y", "x"]])
+def test_converting_an_array_names_the_remedy(tmp_path, names):
+    array = np.random.default_rng(1).integers(1, 99, (2, 1, 3, 4, 5), np.uint8)
+    zarr.create_array(tmp_path / "a.zarr", data=array, dimension_names=names)
+    axis = "t" if names is None else names[0]
+    with pytest.raises(
+        UnsupportedError, match=rf'axis .{axis}. of length 2.*index={{"{axis}": 0}}'
+    ):
+        wkwdask.convert(tmp_path / "a.zarr", tmp_path / "ds", voxel_size=(4, 4, 4))
+    wkwdask.convert(tmp_path / "a.zarr", tmp_path / "ds", voxel_size=(4, 4, 4), index={axis: 1})
+    np.testing.assert_array_equal(
+        wkwdask.read(tmp_path / "ds"), expected(array[1], "czyx").astype(np.uint8)
+    )
+
+
+def test_an_array_with_more_axes_of_one_element(tmp_path):
+    array = np.random.default_rng(1).integers(1, 99, (1, 1, 2, 3, 4, 5), np.uint8)
+    zarr.create_array(tmp_path / "a.zarr", data=array)
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "a.zarr"), expected(array[0, 0], "czyx"))
+
+
 def test_commands(tmp_path):
     array = write_image(tmp_path / "a.zarr", "tczyx")
     write_image(tmp_path / "b.zarr", "tzyx")

@@ -230,7 +230,7 @@ def test_other_data_is_left_alone(tmp_path, dataset):
         (
             {"mag": 2, "voxel_size": (2, 2.5, 20)},
             ExistsError,
-            "voxels of that size already, in the array '1'",
+            "the array '1' has the voxel size of mag 2 already",
         ),
     ):
         with pytest.raises(error, match=message):

@@ -19,7 +19,7 @@ from wkwdask.formats.n5.array import read_attributes
 from wkwdask.formats.n5.attributes import FACTOR_LISTS, FILE_NAME, is_factor_list, level_number
 from wkwdask.formats.n5.big_data_viewer import SETUP_KEY, TIME_POINT, has_path_of_time_point
 from wkwdask.formats.n5.layer import inherited_attributes, read_level
-from wkwdask.formats.n5.placement import level_sizes
+from wkwdask.formats.n5.placement import level_sizes, ratios_to
 from wkwdask.model.levels import finest_first, is_whole_number, scale_lengths
 from wkwdask.store.paths import dirname
 from wkwdask.store.store import store_at
@@ -54,24 +54,27 @@ def factors_in(
     for name in factors:
         with contextlib.suppress(FormatError, UnsupportedError):
             levels[name] = read_level(store, name)
-    order = finest_first(level_sizes(list(levels.values())))
-    for name, level in levels.items():
-        base = list(levels.values())[order[0]]
-        ratio = level.factors or level.ratio_to(base)
-        if ratio is not None:
-            xyz = dict(
-                zip(
-                    "xyz",
-                    ratio
-                    if level.factors
-                    else scale_lengths(ratio, base.factors or (1.0, 1.0, 1.0)),
-                    strict=True,
-                )
-            )
-            factors[name] = [
-                _number(xyz.get(letter, 1)) for letter in map(axis_letter, level.names)
-            ]
+    factors.update(_factors_of(levels))
     return {**factors, **{name: value for name, value in known.items() if name in factors}}
+
+
+def _factors_of(levels: Mapping[str, LevelMetadata]) -> Factors:
+    """Return the factors of the levels that state factors or voxel sizes."""
+    known = list(levels.values())
+    factors: Factors = {}
+    if not known:
+        return factors
+    base = known[finest_first(level_sizes(known))[0]]
+    for (name, level), ratio in zip(levels.items(), ratios_to(base, known), strict=True):
+        xyz = level.factors or (
+            None if ratio is None else scale_lengths(ratio, base.factors or (1.0, 1.0, 1.0))
+        )
+        if xyz is not None:
+            by_letter = dict(zip("xyz", xyz, strict=True))
+            factors[name] = [
+                _number(by_letter.get(letter, 1)) for letter in map(axis_letter, level.names)
+            ]
+    return factors
 
 
 def _number(factor: float) -> float:

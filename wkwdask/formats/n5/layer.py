@@ -82,19 +82,22 @@ def is_n5(path: str) -> bool:
     if is_dataset(document):
         # its folders hold blocks, and may be very many, so they are not searched for WKW
         return True
+    is_named = path.endswith(".n5") or ".n5/" in path
     return (
-        is_level or "n5" in document or bool(level_names(document)) or path.endswith(".n5")
+        is_level or "n5" in document or bool(level_names(document)) or is_named
     ) and not contains_wkw(path)
 
 
 def _is_bare_group(path: str) -> bool:
     """Return whether a local folder is a container without attributes, named ``.n5``, or a group in
-    it that has nothing but folders."""
+    it that has nothing but folders and hidden files."""
     if path.endswith(".n5"):
         return store_at(path).is_folder() and not contains_wkw(path)
     if ".n5/" not in path or not store_at(path).is_folder():
         return False
-    return all(entry.is_dir() for entry in store_at(path).entries()) and not contains_wkw(path)
+    return all(
+        entry.is_dir() or entry.name.startswith(".") for entry in store_at(path).entries()
+    ) and not contains_wkw(path)
 
 
 def outermost_group(folder: str) -> str:

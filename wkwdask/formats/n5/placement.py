@@ -31,7 +31,7 @@ from wkwdask.formats.array_images import (
 from wkwdask.formats.n5.attributes import dataset_axes, group_factors, level_number, names_of_axes
 from wkwdask.model.levels import (
     base_level,
-    factors_by_shape,
+    factors_by_shapes,
     mag_from_ratio,
     offset_from_center,
     ratio_of,
@@ -165,7 +165,19 @@ def place_levels(
             errors[n] = error
             parsed.append(LevelMetadata.of(name, None, attributes, group, source))
     base = parsed[base_level(level_sizes(parsed), [level.dataset is not None for level in parsed])]
-    return [errors[n] if n in errors else level.geometry(base) for n, level in enumerate(parsed)]
+    return [
+        errors[n] if n in errors else level.geometry(base, ratio)
+        for n, (level, ratio) in enumerate(zip(parsed, ratios_to(base, parsed), strict=True))
+    ]
+
+
+def ratios_to(base: LevelMetadata, levels: Sequence[LevelMetadata]) -> list[Lengths | None]:
+    """Return the size of a voxel of each level relative to the finest level, None if it is not
+    known."""
+    stated = {n: ratio for n, level in enumerate(levels) if (ratio := level.ratio_to(base))}
+    found = factors_by_shapes(list(stated.values()), base.size, [levels[n].size for n in stated])
+    by_number = dict(zip(stated, found, strict=True))
+    return [by_number.get(n) for n in range(len(levels))]
 
 
 def level_sizes(levels: Sequence[LevelMetadata]) -> list[Lengths | None]:
@@ -306,16 +318,12 @@ class LevelMetadata:
         sizes, or guessed from the shapes."""
         transforms = self._transforms(base)
         if transforms is not None:
-            return factors_by_shape(
-                ratio_of(transforms[0].scale, transforms[1].scale), base.size, self.size
-            )
+            return ratio_of(transforms[0].scale, transforms[1].scale)
         if self.factors is not None:
-            return factors_by_shape(
-                ratio_of(self.factors, base.factors or _ONE), base.size, self.size
-            )
+            return ratio_of(self.factors, base.factors or _ONE)
         own, its = self.lengths_nm, base.lengths_nm
         if own is not None and its is not None and self._has_other_size(base):
-            return factors_by_shape(ratio_of(own, its), base.size, self.size)
+            return ratio_of(own, its)
         if base.size is None or self.size is None:
             return None
         guess = guess_ratio(base.size, self.size)
@@ -347,9 +355,8 @@ class LevelMetadata:
                 kind, found, expected = fault
                 yield kind, f"{found} along {axis}", expected
 
-    def geometry(self, base: LevelMetadata) -> ArrayGeometry:
-        """Return the geometry relative to the finest level."""
-        ratio = self.ratio_to(base)
+    def geometry(self, base: LevelMetadata, ratio: Lengths | None) -> ArrayGeometry:
+        """Return the geometry relative to the finest level, whose voxels are smaller by a ratio."""
         # the voxel size of the finest level times the ratio, so that mags and voxel sizes agree
         lengths = (
             None

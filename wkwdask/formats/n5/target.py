@@ -30,7 +30,7 @@ from wkwdask.formats.n5.layer import (
     outermost_group,
     stripped,
 )
-from wkwdask.formats.n5.placement import level_sizes, stated_lengths_nm
+from wkwdask.formats.n5.placement import level_sizes, ratios_to, stated_lengths_nm
 from wkwdask.formats.roots import Root, check_links_to
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag
@@ -294,12 +294,11 @@ class N5Target(TargetFolder):
         """Raise ExistsError if a level beside the finest one would have the mag of another
         level."""
         finest = None if self.levels else self._remaining_finest(new_names)
-        for name, level in self.stored:
-            if (
-                finest is not None
-                and name not in new_names
-                and (mag := mag_from_ratio(level.ratio_to(finest))) in mags
-            ):
+        if finest is None:
+            return
+        ratios = ratios_to(finest, [level for _, level in self.stored])
+        for (name, _), ratio in zip(self.stored, ratios, strict=True):
+            if name not in new_names and (mag := mag_from_ratio(ratio)) in mags:
                 raise ExistsError(
                     f"{self.group}: {name} is mag {mag} already; mag= states the mag of a new "
                     "level beside it"
@@ -319,7 +318,7 @@ class N5Target(TargetFolder):
         elif self.destination.levels:
             base, first = self.destination.levels[0].box.mag, self.destination.levels[0].box.topleft
         elif finest is not None:
-            base, first = MAG_1, finest.geometry(finest).offset
+            base, first = MAG_1, finest.geometry(finest, (1.0, 1.0, 1.0)).offset
         else:
             return
         if self._is_placed_by_transforms:

@@ -12,6 +12,7 @@ import gzip
 import math
 import os
 import re
+import weakref
 import zlib
 from collections import deque
 from dataclasses import dataclass, replace
@@ -222,12 +223,11 @@ class _LinkResolver:
 
 _UNBOUNDED = 1 << 40  # larger than any box
 _HDF5_CACHE_NBYTES = 64 << 20
-_open_files: LruCache[Any] = LruCache(4)
 _UNPACKED_NBYTES = 1 << 20  # of a gzipped file, at once
 _unpacked_files: LruCache[OpenFile] = LruCache(4)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class ArrayRef:
     """Reference to an array in a file; small to pickle."""
 
@@ -274,15 +274,18 @@ class ArrayRef:
         return array
 
 
+_open_datasets: weakref.WeakKeyDictionary[ArrayRef, tuple[int, Any]] = weakref.WeakKeyDictionary()
+"""Open datasets, with the process that opened them: a forked one must not share HDF5 handles."""
+
+
 def _opened(ref: ArrayRef) -> Any:
-    """Return the open dataset; a few stay open. The process id is part of the key, since a forked
-    process must not share HDF5 handles."""
-    key = (os.getpid(), ref.path, ref.key, ref.stamp)
-    array = _open_files.get(key)
-    if array is None:
+    """Return the open dataset. It is closed with the reference, because nobody can write into an
+    open file."""
+    process, array = _open_datasets.get(ref, (None, None))
+    if process != os.getpid():
         array = open_hdf5(ref.path, rdcc_nbytes=_HDF5_CACHE_NBYTES)[ref.key]
         check_filters(array, ref.name)
-        _open_files.put(key, array)
+        _open_datasets[ref] = os.getpid(), array
     return array
 
 
@@ -455,6 +458,19 @@ def check_axes(axes: str, shape: tuple[int, ...], name: str) -> str:
             "than 1"
         )
     return letters
+
+
+def decimal(number: Any) -> float:
+    """Return a number of a file. One of single precision has seven digits: 0.00404 micrometers are
+    no 4.040000029 nanometers.
+
+    Examples
+    --------
+    >>> decimal(np.float32(0.00404)), decimal(0.123456789)
+    (0.00404, 0.123456789)
+    """
+    dtype = np.asarray(number).dtype
+    return float(f"{number:.7g}") if (dtype.kind, dtype.itemsize) == ("f", 4) else float(number)
 
 
 def named_axes(names: Sequence[str | None], shape: tuple[int, ...], name: str) -> str:

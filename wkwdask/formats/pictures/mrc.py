@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from wkwdask.errors import CorruptError, UnsupportedError
-from wkwdask.formats.pictures.array_file import DescribedArray, bytes_ref, gzip_ref
+from wkwdask.formats.pictures.array_file import DescribedArray, bytes_ref, decimal, gzip_ref
 from wkwdask.model.extras import import_extra
 from wkwdask.model.levels import length_nm
 from wkwdask.model.parsing import reading
@@ -72,5 +72,5 @@ def _header(path: str) -> tuple[Any, list[float], list[str]]:
     with reading(path, "MRC file"), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with mrcfile.open(path, mode="r", header_only=True, permissive=True) as mrc:
-            size = [length_nm(float(length), "angstrom") for length in mrc.voxel_size.tolist()]
+            size = [length_nm(decimal(mrc.voxel_size[axis]), "angstrom") for axis in "xyz"]
             return mrc.header, size, [f"{path}: {warning.message}" for warning in caught]

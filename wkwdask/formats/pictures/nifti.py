@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError, UnsupportedError
-from wkwdask.formats.pictures.array_file import DescribedArray, bytes_ref, gzip_ref
+from wkwdask.formats.pictures.array_file import DescribedArray, bytes_ref, decimal, gzip_ref
 from wkwdask.model.extras import import_extra
 from wkwdask.model.levels import length_nm
 from wkwdask.model.parsing import reading
@@ -35,7 +35,7 @@ def open_nifti(path: str) -> DescribedArray:
         shape, offset, dtype = tuple(map(int, stored.shape)), int(stored.offset), stored.dtype
         scaling = float(stored.slope), float(stored.inter)
         unit = _UNITS.get(header.get_xyzt_units()[0])
-        zooms = [float(length) for length in header.get_zooms()[:3]]
+        zooms = [decimal(length) for length in header.get_zooms()[:3]]
         affine = np.asarray(image.affine, np.float64)
     if not isinstance(image, nibabel.Nifti1Image):
         raise CorruptError(f"{path}: expected a NIfTI file, found {type(image).__name__}")

@@ -39,6 +39,7 @@ from wkwdask.formats.pictures.array_file import (
     bytes_ref,
     check_axes,
     check_filters,
+    decimal,
     find_item,
     named_axes,
     npy_ref,
@@ -562,11 +563,12 @@ def _cremi_position(data: Any) -> Vec3:
 
 
 def _xyz_attribute(data: Any, name: str) -> list[float]:
-    """Return the numbers of an attribute in the order x, y, z; empty if it is missing, or has more
-    than a few values."""
+    """Return the numbers of an attribute in the order x, y, z; empty if it is missing, is no
+    numbers, or has more than a few values."""
     if name not in data.attrs or not _has_few(data, name):
         return []
-    return [float(value) for value in reversed(np.asarray(data.attrs[name], float).ravel())]
+    values = np.asarray(data.attrs[name]).ravel()
+    return [decimal(value) for value in reversed(values)] if values.dtype.kind in "iuf" else []
 
 
 def _attribute(data: Any, name: str) -> Any:
@@ -593,8 +595,8 @@ def _open_zarr(path: str, options: PlainOptions) -> PlainSource:
             f"{', '.join(one.folder for one in images)}"
         )
     lengths = None if level.lengths_nm is None else _valid_lengths(level.lengths_nm)
-    if options.axes is None and level.key:
-        volume = level.open()
+    if options.axes is None and (level.key or level.problem):
+        volume = level.open()  # or raise its error
     else:
         volume = format_named("zarr").open_listed(
             level.folder, lambda shape, names: _axes_of(options, tuple(shape), level.folder, names)

@@ -20,7 +20,7 @@ from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.geometry.vectors import ceil_divide
 from wkwdask.model.json_text import Problems, parse_object
-from wkwdask.model.levels import base_level, factors_by_shape, finest_first, is_number, ratio_of
+from wkwdask.model.levels import base_level, factors_by_shapes, finest_first, is_number, ratio_of
 from wkwdask.model.voxel_type import VOXEL_TYPES, by_precomputed_name
 from wkwdask.store.paths import is_absolute
 
@@ -352,10 +352,15 @@ def mag_of(info: VolumeInfo, scale: Scale | UnusableScale) -> Mag | None:
     base = base_resolution(info)
     if base is None or scale.resolution is None:
         return None
-    factors = []
     finest_size = next((finest.size for finest in info.scales if finest.resolution == base), None)
-    size = scale.size if isinstance(scale, Scale) else None
-    for ratio in factors_by_shape(ratio_of(scale.resolution, base), finest_size, size):
+    stated = [other for other in listed_scales(info) if other.resolution is not None]
+    found = factors_by_shapes(
+        [ratio_of(other.resolution or base, base) for other in stated],
+        finest_size,
+        [other.size if isinstance(other, Scale) else None for other in stated],
+    )
+    factors = []
+    for ratio in found[stated.index(scale)]:
         power = round(ratio) if ratio < 2 << _MAX_MAG_POWER else 0
         if (
             power < 1

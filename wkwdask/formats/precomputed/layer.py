@@ -199,10 +199,12 @@ def is_volume(path: str) -> bool:
 
 
 def _is_info(folder: str) -> bool:
-    """Check whether a file is the ``info`` of a volume, valid or damaged, and not that of meshes,
-    skeletons or annotations."""
+    """Check whether a file is the ``info`` of a volume, valid, damaged or unreadable, and not that
+    of meshes, skeletons or annotations."""
     try:
         raw = store_at(folder).read_document(FILE_NAME, _RECOGNITION_NBYTES)
+    except PermissionError:  # which whoever opens it is told
+        return store_at(folder).is_file(FILE_NAME)
     except (FormatError, OSError):
         return False
     if raw is None:

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.format import ArrayFormat
     from wkwdask.model.json_text import JsonObject
     from wkwdask.model.metadata_edit import MetadataEdit
+    from wkwdask.model.store import Store, StoredEntry
     from wkwdask.model.stored_array import StoredArray
 
 
@@ -323,7 +324,7 @@ def mags_in(layer_folder: str, *, placed: bool = True) -> dict[Mag, str]:
     for entry in store_at(layer_folder).scandir():
         mag = mag_from_name(plain_name(entry.name) if placed else entry.name)
         store, time = store_at(entry.path), 0.0
-        if mag is None or not store.is_file(HEADER_NAME):
+        if mag is None or not (_has_header(store) or _leads_nowhere(entry)):
             continue
         if job_in(entry.name):
             if not is_complete(entry.path):
@@ -331,6 +332,26 @@ def mags_in(layer_folder: str, *, placed: bool = True) -> dict[Mag, str]:
             time = store.written_at(PROVENANCE_NAME) or 0.0
         found[mag] = max(found.get(mag, (-1.0, "")), (time, entry.path))
     return {mag: found[mag][1] for mag in sorted(found, key=lambda mag: (mag.maximum, mag.factors))}
+
+
+def _has_header(store: Store) -> bool:
+    """Return whether a folder has a header, or hides it: whoever opens its mag is told, and no
+    coarser mag takes its place."""
+    if store.is_file(HEADER_NAME):
+        return True
+    if not store.is_remote:  # buckets that may not be listed refuse absent files
+        try:
+            store.status(HEADER_NAME)
+        except PermissionError:
+            return True
+        except OSError:
+            return False
+    return False
+
+
+def _leads_nowhere(entry: StoredEntry) -> bool:
+    """Return whether a link leads to a missing folder: its mag is listed, and cannot be opened."""
+    return entry.is_symlink() and not store_at(entry.path).exists()
 
 
 def mag_from_name(name: str) -> Mag | None:

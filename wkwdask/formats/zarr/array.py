@@ -175,7 +175,7 @@ def zarr_array(
     naming = _parse_naming(document, axes, is_v2=is_v2)
     positions = positions or (0,) * axes.count("-")
     if storage is None or naming is None:
-        storage = _zarr_python_storage(store, axes, positions)
+        storage = _zarr_python_storage(store, document, axes, positions)
     outer, codec, layout = storage
     if any(positions):
         files = [n for n, letter in zip(outer, axes, strict=True) if letter == "-"]
@@ -209,7 +209,9 @@ def zarr_array(
     return StoredArray(store, grid, naming, layout, codec, dtype, identity, fill=fill)
 
 
-def _zarr_python_storage(store: Store, axes: str, positions: tuple[int, ...]) -> _Storage:
+def _zarr_python_storage(
+    store: Store, document: Mapping[str, Any], axes: str, positions: tuple[int, ...]
+) -> _Storage:
     try:
         item = open_array(store)
     except ValueError as error:
@@ -217,6 +219,12 @@ def _zarr_python_storage(store: Store, axes: str, positions: tuple[int, ...]) ->
             raise UnsupportedError(
                 f"zarr-python cannot open it: {error}; if a package registers it, install that "
                 "package"
+            ) from None
+        names = [codec.get("name") for codec in _as_objects(document.get("codecs") or [])]
+        if "sharding_indexed" in names[1:]:  # it compares lengths before it transposes them
+            raise UnsupportedError(
+                f"zarr-python cannot open it: {str(error).rstrip('.')}; store it again without the "
+                f"codec {names[0]!r} before the shards"
             ) from None
         raise
     chunk = tuple(max(1, n) for n in item.chunks)

@@ -118,7 +118,9 @@ class Node:
         """Return the letter of each axis by the names that an image states, else by those of the
         array, else by the usual order; and the index along each axis without a letter."""
         rank, named, shape = len(self.shape), names or self.names, self.shape
-        usual = _USUAL_AXES[-rank:] if 2 <= rank <= len(_USUAL_AXES) else ""
+        extra = max(0, rank - len(_USUAL_AXES))
+        has_usual = rank > 1 and shape[:extra] == (1,) * extra
+        usual = "-" * extra + _USUAL_AXES[-rank:] if has_usual else ""
         letters = axes_of(named, shape, location, usual=usual, index=index)
         return letters, positions_along(letters, named, shape, location, usual=usual, index=index)
 

@@ -23,7 +23,7 @@ from wkwdask.formats.axes import axis_letter, name_by_type, names_in
 from wkwdask.formats.zarr.coordinate_systems import INTRINSIC, dataset_entry, parse_placed, steps_of
 from wkwdask.model.levels import (
     base_level,
-    factors_by_shape,
+    factors_by_shapes,
     finest_first,
     is_number,
     lengths_in,
@@ -502,11 +502,14 @@ def place_levels(
             ArrayGeometry(letters, mag_from_ratio(ratio), None, (0, 0, 0))
             for letters, ratio in zip(axes, ratios, strict=True)
         ]
+    if not known:
+        return []
     geometries = []
-    first = base_level(known, [shape is not None for shape in shapes]) if known else 0
-    for level, letters, scale, size in zip(image.levels, axes, known, sizes, strict=True):
-        base, translation = known[first], xyz_values(level.translation, letters, 0.0)
-        ratio = factors_by_shape(ratio_of(scale, base), sizes[first], size)
+    first = base_level(known, [shape is not None for shape in shapes])
+    base = known[first]
+    factors = factors_by_shapes([ratio_of(scale, base) for scale in known], sizes[first], sizes)
+    for level, letters, scale, ratio in zip(image.levels, axes, known, factors, strict=True):
+        translation = xyz_values(level.translation, letters, 0.0)
         offset = (0, 0, 0) if translation is None else offset_from_center(translation, base, ratio)
         lengths = [
             length if factor == length / unit else unit * factor

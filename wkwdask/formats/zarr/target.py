@@ -518,8 +518,8 @@ class NgffTarget(TargetFolder):
             if _has_size(entry, level, axes) and entry["path"] != level.path:
                 root.check(stated_path(self.folder, entry["path"]), entry["path"])
                 raise ExistsError(
-                    f"{self.folder}: has voxels of that size already, in the array "
-                    f"{entry['path']!r}, which other software wrote"
+                    f"{self.folder}: the array {entry['path']!r} has the voxel size "
+                    f"of mag {level.path} already; write other mags, or remove that one first"
                 )
 
     def _voxel_sizes(self, axes: ImageAxes) -> dict[str, Lengths]:
