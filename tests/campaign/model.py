@@ -552,7 +552,10 @@ def _run(name: str, number: int, examples: int, folder: Path) -> list[Trial]:
             run_state_machine_as_test(seed(number)(Model), settings=chosen)
     except Exception as error:
         steps = "\n".join([*told, *getattr(error, "__notes__", ())])
-        problems = (f"{type(error).__name__}: {error}\n{steps}",)
+        # of an error that did not come again, the first one tells more
+        causes = getattr(error, "exceptions", ())
+        text = "\n".join(f"{type(each).__name__}: {each}" for each in (error, *causes))
+        problems = (f"{text}\n{steps}",)
     done = ", ".join(f"{count} {key}" for key, count in sorted(Model.counts.items()))
     return [
         Trial(name, "model", done, False, "failed" if problems else "succeeded", problems,
