@@ -169,6 +169,24 @@ def test_open_at_the_border(tmp_path, cells, cell):
     assert report.note.startswith("3 labels;")
 
 
+@pytest.mark.parametrize("close", [True, False])
+@pytest.mark.parametrize("cell", [5, 10, 40])
+def test_every_voxel_of_a_label_counts(tmp_path, close, cell):
+    labels = np.random.default_rng(0).integers(0, 5, SHAPE).astype(np.uint32)
+    labels[-1], labels[:, -1] = 5, 6  # layers that no other label has
+    url = save(tmp_path / "v", labels)
+    report = wkwdask.meshes(
+        url, close=close, cell=cell, lods=1, error=0, min_voxels=600, segment_properties=True
+    )
+    ids, voxels = (array[1:].tolist() for array in np.unique(labels, return_counts=True))
+    assert voxels[4:] == [29 * 20, 40 * 20]
+    document = json.loads((tmp_path / "v" / "mesh" / "properties" / "info").read_text())
+    assert document["inline"]["ids"] == [str(label) for label in ids if label != 5]
+    (found,) = document["inline"]["properties"]
+    assert found["values"] == voxels[:4] + voxels[5:]
+    assert "1 label smaller than min_voxels: 5" in report.note
+
+
 def test_a_label_without_a_surface_is_named(tmp_path):
     url = save(tmp_path / "v", np.full(SHAPE, 4, np.uint32))
     report = wkwdask.meshes(url, close=False, cell=12)
@@ -503,6 +521,7 @@ def test_wrong_targets(tmp_path, cells):
         ({"min_voxels": -1}, ValueError, "min_voxels must be at least 0, got -1"),
         ({"min_voxels": None}, TypeError, "min_voxels must be a whole number, got None"),
         ({"where": [(900, 0, 0), (901, 1, 1)]}, BoundsError, "lies outside"),
+        ({"where": 5}, ValueError, "where is a pair of corners .* got 5"),
         ({"ids": [-1]}, ValueError, "is not an id"),
         ({"ids": "missing.txt"}, MissingError, "no such file"),
         ({"mapping": {0: 5}}, ValueError, "maps id 0, which is background"),
@@ -514,13 +533,18 @@ def test_wrong_options(cells, options, error, match):
         wkwdask.meshes(cells, **options)
 
 
-def test_wrong_files_and_labels(tmp_path, cells):
-    (tmp_path / "ids.txt").write_text("3\nx4\n")
-    with pytest.raises(FormatError, match="line 2: 'x4': expected one id per line"):
+@pytest.mark.parametrize("line", ["x4", "-4", "4.0", str(2**64), 5000 * "1"])
+def test_wrong_files_of_ids(tmp_path, cells, line):
+    (tmp_path / "ids.txt").write_text(f"3\n{line}\n")
+    with pytest.raises(FormatError, match=f"line 2: '{line[:40]}': expected one id from 0 to 2"):
         wkwdask.meshes(cells, ids=tmp_path / "ids.txt")
+
+
+@pytest.mark.parametrize("mapping", [None, {1: 2**31}, {1: 2**63}])
+def test_wrong_labels(tmp_path, cells, mapping):
     negative = save(tmp_path / "negative", np.full(SHAPE, -2, np.int32))
     with pytest.raises(ValueError, match=r"label -2 in .*; labels are not negative"):
-        wkwdask.meshes(negative)
+        wkwdask.meshes(negative, mapping=mapping)
     floats = save(tmp_path / "floats", np.ones(SHAPE, np.float32), category="color")
     with pytest.raises(TypeError, match="labels are integers in one channel"):
         wkwdask.meshes(floats, tmp_path / "cells" / "mesh")
