@@ -253,7 +253,7 @@ def voxel_box(
     """Return a box in voxels of a mag. A pair of corners already counts voxels of that mag."""
     if isinstance(box, BoundingBox):
         return box.in_mag(mag)
-    if isinstance(box, str) or len(box) != 2:
+    if isinstance(box, str) or not hasattr(box, "__len__") or len(box) != 2:
         expected = (
             f"{name} is a pair of corners ((x, y, z), (x, y, z)) in voxels of the mag, the second "
             "one exclusive, or a BoundingBox"

@@ -21,7 +21,7 @@ from wkwdask.formats.registry import formats, location_of
 from wkwdask.formats.replaceable import replaces
 from wkwdask.geometry.mag import real_number
 from wkwdask.ids.id_map import saved_map
-from wkwdask.ids.id_source import as_ids
+from wkwdask.ids.id_source import as_ids, is_id
 from wkwdask.ids.remap_layer import open_id_source
 from wkwdask.ids.survey import open_layer
 from wkwdask.meshing.cell_file import CellFile
@@ -569,8 +569,10 @@ def _parse_ids(ids: str | os.PathLike[str] | Sequence[int]) -> Ids:
         lines = raw.decode("utf-8-sig", "replace").splitlines()
         numbers = [(n, line.strip()) for n, line in enumerate(lines, 1) if line.strip()]
         for n, text in numbers:
-            if not (text.isascii() and text.isdecimal()):
-                raise FormatError(f"{path}: line {n}: {text[:40]!r}: expected one id per line")
+            if not is_id(text):
+                raise FormatError(
+                    f"{path}: line {n}: {text[:40]!r}: expected one id from 0 to 2^64 - 1 per line"
+                )
         listed = as_ids([int(text) for _, text in numbers], path)
     unique = np.unique(listed.reshape(-1))
     return unique[unique > 0]
