@@ -146,6 +146,20 @@ def test_mapped_labels_share_a_mesh(tmp_path, cells):
     assert labels_of(folder) == [7]
 
 
+def test_merger_mode_reports_nodes_on_no_label(tmp_path, cells):
+    x, y, z = OFFSET
+    nodes = "".join(
+        f'<node id="{n}" x="{x + a}" y="{y + b}" z="{z + c}" radius="1"/>'
+        for n, (a, b, c) in enumerate([(4, 5, 5), (4, 16, 5), (0, 0, 0), (900, 0, 0)], 1)
+    )
+    (tmp_path / "merged.nml").write_text(
+        f'<things><thing id="1" name="t"><nodes>{nodes}</nodes><edges/></thing></things>'
+    )
+    report = wkwdask.meshes(cells, mapping=tmp_path / "merged.nml", cell=12)
+    assert labels_of(tmp_path / "cells" / "mesh") == [1, 3]
+    assert report.note.endswith("; 2 of 4 nodes lie on no segment")
+
+
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int32, np.uint64])
 def test_types_of_labels(tmp_path, dtype):
     labels = boxes(dtype)

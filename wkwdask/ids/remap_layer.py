@@ -85,6 +85,11 @@ def read_merger_mode(path: str, segmentation: Volume) -> MergerMode:
     )
 
 
+def note_on(mapping: IdSource | None) -> str:
+    """Return the note of a report on a mapping, or an empty text."""
+    return mapping.note if isinstance(mapping, MergerMode) else ""
+
+
 def sample_ids(volume: Volume, points: IntArray) -> UintArray:
     """Return the ids at points, shape (n, 3); 0 outside the volume."""
     ids = np.zeros(len(points), np.uint64)
@@ -151,10 +156,6 @@ class Remap(Plan):
     command: str
     """Verb of the user."""
 
-    @property
-    def note(self) -> str:
-        return self.mapping.note if isinstance(self.mapping, MergerMode) else ""
-
     def need(self) -> Need:
         """Return the space of the mapped layer, estimated from the ids before they are mapped."""
         source, application = self.source, self.application
@@ -171,7 +172,7 @@ class Remap(Plan):
     def phases(self) -> Generator[Phase, str, Outcome]:
         job = self.job(self.table())
         note = yield Phase(job, f"mapping ids into {self.staged.folders[0]}")
-        return Outcome(job.tallies, "; ".join(filter(None, (self.note, note))))
+        return Outcome(job.tallies, "; ".join(filter(None, (note_on(self.mapping), note))))
 
     def check_unchanged(self) -> None:
         check_not_replaced(self.source)

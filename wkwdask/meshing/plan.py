@@ -22,7 +22,7 @@ from wkwdask.formats.replaceable import replaces
 from wkwdask.geometry.mag import real_number
 from wkwdask.ids.id_map import saved_map
 from wkwdask.ids.id_source import as_ids, is_id
-from wkwdask.ids.remap_layer import open_id_source
+from wkwdask.ids.remap_layer import note_on, open_id_source
 from wkwdask.ids.survey import open_layer
 from wkwdask.meshing.cell_file import CellFile
 from wkwdask.meshing.grid import CellGrid
@@ -253,7 +253,7 @@ class Meshes(Plan):
             self._write_properties(meshing)
         yield Phase(write_job(files, len(sorting)), of_labels)
         files.check_complete(totals.labels.num_meshed)
-        return Outcome((), str(totals))
+        return Outcome((), "; ".join(filter(None, (str(totals), note_on(self.mapping)))))
 
     def _with_tables(self) -> Meshing:
         """Write the tables that tasks need, or use those of an earlier start."""
