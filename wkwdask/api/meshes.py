@@ -100,7 +100,7 @@ def meshes(
     existing : {"error", "resume", "overwrite", "restart"}
         Action if the folder exists, or if ``info`` names another one. ``"overwrite"`` replaces
         them, and only a folder of meshes is replaced. An interrupted job is resumed, except by
-        ``"restart"``.
+        ``"restart"``. Meshes keep no record of their job: ``"resume"`` refuses finished ones.
     dry_run : bool
         Mesh a few small cells, and return what would be done; write nothing.
     force_space : bool
