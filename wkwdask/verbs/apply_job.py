@@ -327,8 +327,9 @@ class AppliedFunction:
         columns = map(list, zip(*contexts, strict=True))
         context_lists = dict(zip(_CONTEXT, columns, strict=True))
         arrays = map(list, zip(*(brick.arrays for brick in bricks), strict=True))
-        keywords = {name: context_lists[name] for name in names}
-        results = call_function(self.function, *prepared, *arrays, **keywords)
+        results = call_function(
+            self.function, *prepared, *arrays, **{name: context_lists[name] for name in names}
+        )
         if not isinstance(results, (list, tuple)) or len(results) != len(bricks):
             what = (
                 f"{len(results)} results"

@@ -183,8 +183,9 @@ def view(
     if whole_number(port, "port", 0) >= 1 << 16:
         raise ValueError(f"port must be below 65536, got {port}")
     client = client_files()
-    is_one = isinstance(layer, str) or not hasattr(layer, "__iter__")
-    names = () if layer is None else (layer,) if is_one else tuple(layer)
+    names: Sequence[Any] = () if layer is None else (layer,)
+    if not isinstance(layer, str) and hasattr(layer, "__iter__"):
+        names = tuple(layer)
     parsed = None if mag is None else Mag.parse(mag)
     named = list(_named(sources))
     groups = [

@@ -258,7 +258,7 @@ def test_segment_properties_of_the_user_are_kept(tmp_path, stated):
     folder, url = tmp_path / "cells", f"precomputed://{tmp_path / 'cells'}"
     wkwdask.save(labels(), url, voxel_size=(8, 6, 30), category="segmentation")
     edited(folder / "info", segment_properties=stated)
-    with pytest.raises(ExistsError, match=f"names the properties of segments in '{stated}'; exis"):
+    with pytest.raises(ExistsError, match=f"names the properties of segments in '{stated}'; ex"):
         wkwdask.meshes(url, cell=12, segment_properties=True)
     assert not (folder / "mesh").exists()
     wkwdask.meshes(url, cell=12)
