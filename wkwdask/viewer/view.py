@@ -10,7 +10,7 @@ import sys
 import threading
 import weakref
 import webbrowser
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
@@ -23,7 +23,7 @@ from wkwdask.viewer.layers import layers_of
 from wkwdask.viewer.server import ViewerServer, client_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from wkwdask.api.options import MagLike, Url, Voxels
     from wkwdask.viewer.layers import ShownLayer
@@ -183,9 +183,8 @@ def view(
     if whole_number(port, "port", 0) >= 1 << 16:
         raise ValueError(f"port must be below 65536, got {port}")
     client = client_files()
-    names: Sequence[Any] = () if layer is None else (layer,)
-    if not isinstance(layer, str) and hasattr(layer, "__iter__"):
-        names = tuple(layer)
+    is_one = isinstance(layer, str) or not isinstance(layer, Iterable)
+    names: Sequence[Any] = () if layer is None else [layer] if is_one else [*layer]
     parsed = None if mag is None else Mag.parse(mag)
     named = list(_named(sources))
     groups = [
