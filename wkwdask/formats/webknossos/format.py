@@ -7,7 +7,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from wkwdask.errors import CorruptError, FormatError, MissingError
+from wkwdask.errors import CorruptError, FormatError, MissingError, WkwDaskError
 from wkwdask.formats.format import ArrayFormat, MeshPlace
 from wkwdask.formats.marks import HEADER_NAME, is_mag_or_dataset
 from wkwdask.formats.mesh_folders import removable_meshes
@@ -203,7 +203,7 @@ def _meshes_of_volume(image: Image) -> Sequence[str]:
     neuroglancer = format_named(STORED_IN[DATA_FORMAT])
     try:
         (volume,) = neuroglancer.find(image.folder).layers
-    except (FormatError, MissingError):  # mags without a volume around them
+    except (WkwDaskError, OSError):  # mags without a volume around them that can be read
         return ()
     return neuroglancer.mesh_folders(volume)
 
