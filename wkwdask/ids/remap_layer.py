@@ -38,7 +38,7 @@ from wkwdask.verbs.sources import (
     stage_level,
     where_box,
 )
-from wkwdask.verbs.space import encoded_like, need_of, read_voxels
+from wkwdask.verbs.space import by_brick, encoded_like, need_of, read_voxels
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -157,14 +157,15 @@ class Remap(Plan):
     """Verb of the user."""
 
     def need(self) -> Need:
-        """Return the space of the mapped layer, estimated from the ids before they are mapped."""
-        source, application = self.source, self.application
+        """Return the space of the mapped layer, estimated from the ids before they are mapped, as
+        if 0 stayed 0."""
+        source, application = self.source, replace(self.application, skips_empty=True)
         encode = encoded_like(
             [self.target], lambda _, box: read_voxels(source, moved(box, application.origin))
         )
         return need_of(
             self.staged,
-            lambda: ApplyJob(application, self.target),
+            lambda: ApplyJob(by_brick(application), self.target),
             encode,
             _SURE_SHARE if self.keeps and application.where is None else 0,
         )
