@@ -5,7 +5,10 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import re
+import signal
 import socket
+import sys
 import threading
 import time
 import weakref
@@ -21,7 +24,8 @@ from support.segmenting import bright, smooth_noise
 
 import wkwdask
 from wkwdask.errors import ResumeError, TaskFailedError
-from wkwdask.verbs.function_calls import FunctionCalls
+from wkwdask.graphs.signals import sigterm_raises
+from wkwdask.verbs.function_calls import FunctionCalls, Terminated
 
 OFFSET, SHAPE = (13, 8, 5), (50, 38, 30)
 SMALL = {"block_len": 8, "file_len": 2}
@@ -288,6 +292,28 @@ def test_only_workers_with_the_resource_call_the_function(dataset, tmp_path):
         pid = client.run(os.getpid, workers=[address])[address]
         segment(dataset, function, resources={"GPU": 1})
     assert set(log.read_text().split()) == {str(pid)}
+
+
+@pytest.mark.parametrize("code", [(), (0,), ("no model",)])
+@pytest.mark.parametrize("verb", [apply, segment])
+def test_a_function_that_exits_is_an_error(dataset, verb, code):
+    def leave(*_):
+        sys.exit(*code)
+
+    text = re.escape(f"RuntimeError: called sys.exit({repr(*code) if code else ''}); raise")
+    for options in ({}, {"batch": 2}, {"setup": leave}):
+        with pytest.raises((RuntimeError, TaskFailedError), match=text):
+            verb(dataset, leave, **options)
+
+
+def test_sigterm_ends_the_process_inside_of_a_function(dataset):
+    def wait(_):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(10)
+
+    with sigterm_raises(), pytest.raises(Terminated) as ended:
+        segment(dataset, wait)
+    assert ended.value.code == 128 + signal.SIGTERM
 
 
 def test_malformed_options_are_refused(dataset):

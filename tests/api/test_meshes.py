@@ -146,6 +146,20 @@ def test_mapped_labels_share_a_mesh(tmp_path, cells):
     assert labels_of(folder) == [7]
 
 
+def test_merger_mode_reports_nodes_on_no_label(tmp_path, cells):
+    x, y, z = OFFSET
+    nodes = "".join(
+        f'<node id="{n}" x="{x + a}" y="{y + b}" z="{z + c}" radius="1"/>'
+        for n, (a, b, c) in enumerate([(4, 5, 5), (4, 16, 5), (0, 0, 0), (900, 0, 0)], 1)
+    )
+    (tmp_path / "merged.nml").write_text(
+        f'<things><thing id="1" name="t"><nodes>{nodes}</nodes><edges/></thing></things>'
+    )
+    report = wkwdask.meshes(cells, mapping=tmp_path / "merged.nml", cell=12)
+    assert labels_of(tmp_path / "cells" / "mesh") == [1, 3]
+    assert report.note.endswith("; 2 of 4 nodes lie on no segment")
+
+
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int32, np.uint64])
 def test_types_of_labels(tmp_path, dtype):
     labels = boxes(dtype)
@@ -167,6 +181,24 @@ def test_open_at_the_border(tmp_path, cells, cell):
     # the centres of the last voxels
     assert read_level(folder, 2, 0)[0][:, 0].max() == pytest.approx((OFFSET[0] + 39.5) * 8)
     assert report.note.startswith("3 labels;")
+
+
+@pytest.mark.parametrize("close", [True, False])
+@pytest.mark.parametrize("cell", [5, 10, 40])
+def test_every_voxel_of_a_label_counts(tmp_path, close, cell):
+    labels = np.random.default_rng(0).integers(0, 5, SHAPE).astype(np.uint32)
+    labels[-1], labels[:, -1] = 5, 6  # layers that no other label has
+    url = save(tmp_path / "v", labels)
+    report = wkwdask.meshes(
+        url, close=close, cell=cell, lods=1, error=0, min_voxels=600, segment_properties=True
+    )
+    ids, voxels = (array[1:].tolist() for array in np.unique(labels, return_counts=True))
+    assert voxels[4:] == [29 * 20, 40 * 20]
+    document = json.loads((tmp_path / "v" / "mesh" / "properties" / "info").read_text())
+    assert document["inline"]["ids"] == [str(label) for label in ids if label != 5]
+    (found,) = document["inline"]["properties"]
+    assert found["values"] == voxels[:4] + voxels[5:]
+    assert "1 label smaller than min_voxels: 5" in report.note
 
 
 def test_a_label_without_a_surface_is_named(tmp_path):
@@ -503,6 +535,7 @@ def test_wrong_targets(tmp_path, cells):
         ({"min_voxels": -1}, ValueError, "min_voxels must be at least 0, got -1"),
         ({"min_voxels": None}, TypeError, "min_voxels must be a whole number, got None"),
         ({"where": [(900, 0, 0), (901, 1, 1)]}, BoundsError, "lies outside"),
+        ({"where": 5}, ValueError, "where is a pair of corners .* got 5"),
         ({"ids": [-1]}, ValueError, "is not an id"),
         ({"ids": "missing.txt"}, MissingError, "no such file"),
         ({"mapping": {0: 5}}, ValueError, "maps id 0, which is background"),
@@ -514,13 +547,18 @@ def test_wrong_options(cells, options, error, match):
         wkwdask.meshes(cells, **options)
 
 
-def test_wrong_files_and_labels(tmp_path, cells):
-    (tmp_path / "ids.txt").write_text("3\nx4\n")
-    with pytest.raises(FormatError, match="line 2: 'x4': expected one id per line"):
+@pytest.mark.parametrize("line", ["x4", "-4", "4.0", str(2**64), 5000 * "1"])
+def test_wrong_files_of_ids(tmp_path, cells, line):
+    (tmp_path / "ids.txt").write_text(f"3\n{line}\n")
+    with pytest.raises(FormatError, match=f"line 2: '{line[:40]}': expected one id from 0 to 2"):
         wkwdask.meshes(cells, ids=tmp_path / "ids.txt")
+
+
+@pytest.mark.parametrize("mapping", [None, {1: 2**31}, {1: 2**63}])
+def test_wrong_labels(tmp_path, cells, mapping):
     negative = save(tmp_path / "negative", np.full(SHAPE, -2, np.int32))
     with pytest.raises(ValueError, match=r"label -2 in .*; labels are not negative"):
-        wkwdask.meshes(negative)
+        wkwdask.meshes(negative, mapping=mapping)
     floats = save(tmp_path / "floats", np.ones(SHAPE, np.float32), category="color")
     with pytest.raises(TypeError, match="labels are integers in one channel"):
         wkwdask.meshes(floats, tmp_path / "cells" / "mesh")

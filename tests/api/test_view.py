@@ -273,3 +273,32 @@ def test_behind_a_proxy_the_link_is_that_of_the_proxy(monkeypatch):
 def test_what_cannot_be_shown_is_refused(source, error, match):
     with pytest.raises(error, match=match):
         wkwdask.view(source)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "match"),
+    [
+        ({"position": (1.5, 2, 3)}, ValueError, "position must be three whole numbers"),
+        ({"position": "abc"}, ValueError, "position must be three whole numbers"),
+        ({"position": 5}, ValueError, "position must be three whole numbers"),
+        ({"category": "labels"}, ValueError, 'category must be "color" or "segmentation"'),
+        ({"port": "x"}, TypeError, "port must be a whole number, got 'x'"),
+        ({"port": 70000}, ValueError, "port must be below 65536, got 70000"),
+    ],
+)
+def test_wrong_options_are_refused_at_once(options, error, match):
+    with pytest.raises(error, match=match):
+        wkwdask.view(np.ones((4, 4, 4)), **options)
+
+
+def test_a_wrong_name_of_a_layer_is_refused(tmp_path):
+    wkwdask.save(np.ones((4, 4, 4), np.uint8), tmp_path / "ds" / "em" / "1", voxel_size=(1, 1, 1))
+    with pytest.raises(TypeError, match="layer must be the name of a layer, got 5"):
+        wkwdask.view(tmp_path / "ds", layer=5)
+
+
+def test_a_port_in_use_is_named():
+    with wkwdask.view(np.ones((4, 4, 4))) as view:
+        text = f"port {view.port}: Address already in use; port=0 takes any free one"
+        with pytest.raises(OSError, match=text):
+            wkwdask.view(np.ones((4, 4, 4)), port=view.port)

@@ -194,6 +194,9 @@ def test_sizes_and_labels_of_no_picture_are_refused(tmp_path):
         xr.open_dataarray(url, engine="precomputed").wkw.preview(size=0)
     with pytest.raises(ValueError, match=r"mesh must be the id of a label, below 2\^64, got 1844"):
         wkwdask.preview(url, output, mesh=2**64)
+    for option in ({"mag": 2}, {"index": {"t": 0}}):
+        with pytest.raises(ValueError, match="mesh= draws no slices: omit mag= and index="):
+            wkwdask.preview(url, output, mesh=1, **option)
 
 
 def test_infinite_values_do_not_hide_the_others(tmp_path):

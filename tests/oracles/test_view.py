@@ -92,7 +92,7 @@ def test_options_of_the_first_view(dataset):
     assert [layer["name"] for layer in state["layers"]] == ["color", "color 2"]
     assert [layer["shader"] for layer in state["layers"]] == ["void main() {}"] * 2
     assert state["position"] == [1.5, 2.5, 3.5]
-    with pytest.raises(ValueError, match="position must be three numbers"):
+    with pytest.raises(ValueError, match="position must be three whole numbers"):
         wkwdask.view(dataset, position=(1, 2))
 
 

@@ -97,7 +97,8 @@ def levels(url):
         return None
     meshes = {
         name: data
-        for folder in filter(None, (opening_format(url).mesh_folder(each) for each in layers))
+        for layer in layers
+        for folder in opening_format(url).mesh_folders(layer)
         for name, data in files_in(folder)
     }
     return meshes | {

@@ -824,7 +824,7 @@ def meshes(bench):
         np.zeros((8, 8, 8), np.uint8), volume, voxel_size=VOXEL_SIZE, category="segmentation"
     )
     wkwdask.meshes(_level(bench, url), f"{volume}/mesh", cell=12, error=0)
-    folder = opening_format(volume).mesh_folder(find(volume).layers[0])
+    (folder,) = opening_format(volume).mesh_folders(find(volume).layers[0])
     stored = open_meshes(folder)
     assert stored.labels() == sorted(set(np.unique(case.array).tolist()) - {0})
     assert wkwdask.verify(volume).is_sound

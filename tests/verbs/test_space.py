@@ -179,6 +179,7 @@ def label_all(voxels):
     [
         lambda *urls: wkwdask.connected_components(*urls, **RAW),
         lambda *urls: wkwdask.segment(label_all, *urls, halo=1, chunks=16, **RAW),
+        lambda *urls: wkwdask.remap(*urls, {1: 2}, **RAW),
     ],
 )
 def test_ids_of_a_sparse_volume_are_counted_where_it_has_data(tmp_path, monkeypatch, find):

@@ -97,10 +97,11 @@ def meshes(
     segment_properties : bool
         Also write the number of voxels of each label, and let ``info`` name them. Neuroglancer
         lists and filters segments by them. They are held in memory, and viewers load them whole.
+        Other properties that ``info`` names are replaced with ``existing="overwrite"`` alone.
     existing : {"error", "resume", "overwrite", "restart"}
         Action if the folder exists, or if ``info`` names another one. ``"overwrite"`` replaces
         them, and only a folder of meshes is replaced. An interrupted job is resumed, except by
-        ``"restart"``.
+        ``"restart"``. Meshes keep no record of their job: ``"resume"`` refuses finished ones.
     dry_run : bool
         Mesh a few small cells, and return what would be done; write nothing.
     force_space : bool

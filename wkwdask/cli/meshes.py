@@ -84,7 +84,9 @@ from wkwdask.cli.options import resume_options, runs_on_cluster, space_option, w
 @click.option(
     "--dry-run", is_flag=True, help="Estimate faces, bytes and memory from a sample; write nothing."
 )
-@resume_options("Replace existing meshes; continue an interrupted run.")
+@resume_options(
+    "Replace existing meshes; continue an interrupted run.", "finished meshes are an error"
+)
 @space_option
 @runs_on_cluster
 def meshes(source: str, target: str | None, **options: Any) -> Any:

@@ -125,15 +125,16 @@ def _corners(text: str) -> tuple[tuple[int, ...], ...]:
     return corners
 
 
-def resume_options(replaced: str) -> Decorator:
+def resume_options(replaced: str, finished: str = "do nothing if the job is finished") -> Decorator:
     """Add ``--resume``, ``--overwrite`` and ``--restart``; the command receives them as
-    ``existing``. ``replaced`` is the help of ``--overwrite``."""
+    ``existing``. ``replaced`` is the help of ``--overwrite``, and ``finished`` states what
+    ``--resume`` does if no run is interrupted."""
 
     def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
         @click.option(
             "--resume",
             is_flag=True,
-            help="Resume an interrupted run; do nothing if the job is finished.",
+            help=f"Resume an interrupted run; {finished}.",
         )
         @click.option("--overwrite", is_flag=True, help=replaced)
         @click.option(

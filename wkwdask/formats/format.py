@@ -248,11 +248,11 @@ class ArrayFormat(ABC):
         del folder, replaces, has_properties
         return None
 
-    def mesh_folder(self, image: Image) -> str | None:
-        """Return the folder of the meshes of an image in several levels of detail, None if no
-        document names one."""
+    def mesh_folders(self, image: Image) -> Sequence[str]:
+        """Return the folders of meshes of an image in several levels of detail that a document
+        names."""
         del image
-        return None
+        return ()
 
     def mesh_scope(
         self, folder: str, document: str, layer: str

@@ -303,7 +303,7 @@ def open_in_place(url: Url, mag: Mag | None, *, allow_external: bool) -> tuple[I
     with ``allow_external``."""
     resolved = find(url)
     image, volume = resolved.open(None, mag)
-    warn_of_meshes(format_of_documents(image).mesh_folder(image))
+    warn_of_meshes(*format_of_documents(image).mesh_folders(image))
     return replace(image, allow_external=allow_external), volume
 
 

@@ -7,13 +7,15 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from wkwdask.verbs.function_calls import Terminated
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
 @contextmanager
 def sigterm_raises() -> Iterator[None]:
-    """Raise SystemExit on SIGTERM inside this block, so that its clean-up runs, for example to
+    """Raise Terminated on SIGTERM inside this block, so that its clean-up runs, for example to
     cancel queued SLURM jobs."""
     if (
         threading.current_thread() is not threading.main_thread()
@@ -23,7 +25,7 @@ def sigterm_raises() -> Iterator[None]:
         return
 
     def end(number: int, _frame: Any) -> None:
-        raise SystemExit(128 + number)
+        raise Terminated(128 + number)
 
     signal.signal(signal.SIGTERM, end)
     try:

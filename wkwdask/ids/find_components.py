@@ -132,7 +132,7 @@ def lay_out_components(
 ) -> ComponentsSearch:
     """Plan connected components, or resume the interrupted job of the same settings."""
     if options.connectivity not in CONNECTIVITIES:
-        raise ValueError(f"connectivity must be 6, 18 or 26, got {options.connectivity}")
+        raise ValueError(f"connectivity must be 6, 18 or 26, got {options.connectivity!r}")
     whole_number(options.min_voxels, "min_voxels", 0)
     source = countable(opened.volume)
     limits = _limits(options.threshold, source)

@@ -209,7 +209,7 @@ class CsvFile(_File):
                 parts = [
                     _unquoted(part).removeprefix("+") for part in line.strip("\r\n").split(",")
                 ]
-                if len(parts) != 2 or not all(_is_id(part) for part in parts):
+                if len(parts) != 2 or not all(is_id(part) for part in parts):
                     raise FormatError(
                         f"{self.describe(number)}: found {line.strip()[:80]!r}, expected two ids "
                         "from 0 to 2^64 - 1, such as 12,7"
@@ -219,7 +219,8 @@ class CsvFile(_File):
         return f"{self.path}: line {row}"
 
 
-def _is_id(part: str) -> bool:
+def is_id(part: str) -> bool:
+    """Return whether a text is a number from 0 to 2^64 - 1."""
     digits = part.lstrip("0") or part[:1]
     return (
         digits.isascii()

@@ -38,7 +38,7 @@ from wkwdask.verbs.sources import (
     stage_level,
     where_box,
 )
-from wkwdask.verbs.space import encoded_like, need_of, read_voxels
+from wkwdask.verbs.space import by_brick, encoded_like, need_of, read_voxels
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -83,6 +83,11 @@ def read_merger_mode(path: str, segmentation: Volume) -> MergerMode:
         path,
         f"{num_outside} of {len(ids)} nodes lie on no segment" if num_outside else "",
     )
+
+
+def note_on(mapping: IdSource | None) -> str:
+    """Return the note of a report on a mapping, or an empty text."""
+    return mapping.note if isinstance(mapping, MergerMode) else ""
 
 
 def sample_ids(volume: Volume, points: IntArray) -> UintArray:
@@ -151,19 +156,16 @@ class Remap(Plan):
     command: str
     """Verb of the user."""
 
-    @property
-    def note(self) -> str:
-        return self.mapping.note if isinstance(self.mapping, MergerMode) else ""
-
     def need(self) -> Need:
-        """Return the space of the mapped layer, estimated from the ids before they are mapped."""
-        source, application = self.source, self.application
+        """Return the space of the mapped layer, estimated from the ids before they are mapped, as
+        if 0 stayed 0."""
+        source, application = self.source, replace(self.application, skips_empty=True)
         encode = encoded_like(
             [self.target], lambda _, box: read_voxels(source, moved(box, application.origin))
         )
         return need_of(
             self.staged,
-            lambda: ApplyJob(application, self.target),
+            lambda: ApplyJob(by_brick(application), self.target),
             encode,
             _SURE_SHARE if self.keeps and application.where is None else 0,
         )
@@ -171,7 +173,7 @@ class Remap(Plan):
     def phases(self) -> Generator[Phase, str, Outcome]:
         job = self.job(self.table())
         note = yield Phase(job, f"mapping ids into {self.staged.folders[0]}")
-        return Outcome(job.tallies, "; ".join(filter(None, (self.note, note))))
+        return Outcome(job.tallies, "; ".join(filter(None, (note_on(self.mapping), note))))
 
     def check_unchanged(self) -> None:
         check_not_replaced(self.source)

@@ -111,7 +111,7 @@ class SegmentOptions:
                 f"min_overlap must be at least 0.5 and below 1, got {self.min_overlap}"
             )
         if self.connectivity not in CONNECTIVITIES:
-            raise ValueError(f"connectivity must be 6, 18 or 26, got {self.connectivity}")
+            raise ValueError(f"connectivity must be 6, 18 or 26, got {self.connectivity!r}")
         if not set(self.stitch) <= set(_AXES) or len(set(self.stitch)) != len(self.stitch):
             raise ValueError(f'stitch names axes, such as "xyz" or "xy", got {self.stitch!r}')
         whole_number(self.min_voxels, "min_voxels", 0)

@@ -83,13 +83,22 @@ class CellGrid:
 
     def own_voxels(self, cell: Vec3) -> BoundingBox:
         """Return the labels of a cell that no other cell has."""
-        low = plus(self.origin, self._corner(cell))
+        low = plus(self.origin, plus(self._corner(cell), (self._skipped,) * 3))
         return BoundingBox(low, (self.edge,) * 3, self.box.mag).intersection(self.box)
 
     def own_volumes(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the numbers of these labels of cells, shape (n, 3)."""
-        ends = [np.clip((cells + n) * self.edge, 1, np.array(self.box.size) + 1) for n in (0, 1)]
+        ends = [
+            np.clip((cells + n) * self.edge + self._skipped, 1, np.array(self.box.size) + 1)
+            for n in (0, 1)
+        ]
         return np.asarray(np.prod(ends[1] - ends[0], axis=1))
+
+    @property
+    def _skipped(self) -> int:
+        """Layers at the lower planes of a cell that belong to the cell before. An open grid may end
+        at the last labels, which then belong to the cell below this plane."""
+        return int(not self.is_closed)
 
     def _corner(self, cell: Vec3) -> Vec3:
         x, y, z = (n * self.edge for n in cell)

@@ -21,8 +21,8 @@ from wkwdask.formats.registry import formats, location_of
 from wkwdask.formats.replaceable import replaces
 from wkwdask.geometry.mag import real_number
 from wkwdask.ids.id_map import saved_map
-from wkwdask.ids.id_source import as_ids
-from wkwdask.ids.remap_layer import open_id_source
+from wkwdask.ids.id_source import as_ids, is_id
+from wkwdask.ids.remap_layer import note_on, open_id_source
 from wkwdask.ids.survey import open_layer
 from wkwdask.meshing.cell_file import CellFile
 from wkwdask.meshing.grid import CellGrid
@@ -253,7 +253,7 @@ class Meshes(Plan):
             self._write_properties(meshing)
         yield Phase(write_job(files, len(sorting)), of_labels)
         files.check_complete(totals.labels.num_meshed)
-        return Outcome((), str(totals))
+        return Outcome((), "; ".join(filter(None, (str(totals), note_on(self.mapping)))))
 
     def _with_tables(self) -> Meshing:
         """Write the tables that tasks need, or use those of an earlier start."""
@@ -569,8 +569,10 @@ def _parse_ids(ids: str | os.PathLike[str] | Sequence[int]) -> Ids:
         lines = raw.decode("utf-8-sig", "replace").splitlines()
         numbers = [(n, line.strip()) for n, line in enumerate(lines, 1) if line.strip()]
         for n, text in numbers:
-            if not (text.isascii() and text.isdecimal()):
-                raise FormatError(f"{path}: line {n}: {text[:40]!r}: expected one id per line")
+            if not is_id(text):
+                raise FormatError(
+                    f"{path}: line {n}: {text[:40]!r}: expected one id from 0 to 2^64 - 1 per line"
+                )
         listed = as_ids([int(text) for _, text in numbers], path)
     unique = np.unique(listed.reshape(-1))
     return unique[unique > 0]

@@ -78,10 +78,10 @@ class Meshing:
         voxels = np.empty((1, *inside.size), self.source.dtype, order="F")
         if not inside.volume or not self.source.read_into(voxels, inside.topleft, fill_zeros=False):
             return None
-        labels = self._selected(voxels[0])
-        if labels.dtype.kind == "i" and labels.min() < 0:
+        labels, least = self._selected(voxels[0])
+        if least < 0:
             raise ValueError(
-                f"{self.source.name}: label {labels.min()} in {inside}; labels are not negative"
+                f"{self.source.name}: label {least} in {inside}; labels are not negative"
             )
         if labels.shape == box.size:
             return labels
@@ -89,13 +89,15 @@ class Meshing:
         part_of_array(padded, inside, box.topleft)[...] = labels
         return padded
 
-    def _selected(self, labels: AnyArray) -> AnyArray:
-        """Map ids, and return zero in place of those that were not asked for."""
+    def _selected(self, labels: AnyArray) -> tuple[AnyArray, int]:
+        """Map ids, and return zero in place of those that were not asked for, and the least id."""
         if self.mapping is not None:
             dtype = np.result_type(labels.dtype, np.min_scalar_type(self.mapping.largest))
             dtype = dtype if dtype.kind in "iu" else np.dtype(np.uint64)
             mapped = np.empty(labels.shape, dtype, order="F")
-            map_ids(labels, *self.mapping.arrays(), mapped, keeps=True)
+            unfit = map_ids(labels, *self.mapping.arrays(), mapped, keeps=True)
+            if unfit is not None:  # a negative one, and uint64
+                return mapped, unfit
             labels = mapped
         if self.has_ids:
             ids = ArraysFile(self.folder, _IDS_NAME).read(_IDS_NAME)
@@ -103,7 +105,7 @@ class Meshing:
             chosen = np.empty(labels.shape, labels.dtype, order="F")
             map_ids(labels, ids, ids, chosen, keeps=False)
             labels = chosen
-        return labels
+        return labels, int(labels.min()) if labels.dtype.kind == "i" else 0
 
     def save_ids(self, ids: npt.NDArray[np.uint64]) -> None:
         """Write the labels to mesh, ascending, for all tasks."""

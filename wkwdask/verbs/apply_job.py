@@ -27,7 +27,7 @@ from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job import Result, Task, is_fatal, mark_final
 from wkwdask.runs.parts import BrickWriter
 from wkwdask.runs.retries import NO_RESULT, FailurePolicy
-from wkwdask.verbs.function_calls import FunctionCalls
+from wkwdask.verbs.function_calls import FunctionCalls, call_function
 from wkwdask.verbs.region_job import RegionJob, SourceSpec
 
 if TYPE_CHECKING:
@@ -323,11 +323,13 @@ class AppliedFunction:
         if self.batch == 1:
             context = dict(zip(_CONTEXT, contexts[0], strict=True))
             keywords = {name: context[name] for name in names}
-            return [self.function(*prepared, *bricks[0].arrays, **keywords)]
+            return [call_function(self.function, *prepared, *bricks[0].arrays, **keywords)]
         columns = map(list, zip(*contexts, strict=True))
         context_lists = dict(zip(_CONTEXT, columns, strict=True))
         arrays = map(list, zip(*(brick.arrays for brick in bricks), strict=True))
-        results = self.function(*prepared, *arrays, **{name: context_lists[name] for name in names})
+        results = call_function(
+            self.function, *prepared, *arrays, **{name: context_lists[name] for name in names}
+        )
         if not isinstance(results, (list, tuple)) or len(results) != len(bricks):
             what = (
                 f"{len(results)} results"

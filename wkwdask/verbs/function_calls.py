@@ -21,6 +21,23 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 
+class Terminated(SystemExit):
+    """SIGTERM as an exception. It ends the process, also inside of a function."""
+
+
+def call_function(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+    """Call a function of the user. Raise RuntimeError if it exits, which would end the job without
+    a message, as if it had succeeded."""
+    try:
+        return function(*arguments, **keywords)
+    except Terminated:
+        raise
+    except SystemExit as stop:
+        code = "" if stop.code is None else repr(stop.code)
+        error = RuntimeError(f"called sys.exit({code}); raise an error instead")
+        raise error.with_traceback(stop.__traceback__) from None
+
+
 class _Process:
     """Set-up of one function in this process."""
 
@@ -67,7 +84,7 @@ class FunctionCalls:
         with process.lock:
             if process.arguments is None:
                 try:
-                    process.arguments = (self.setup(),)
+                    process.arguments = (call_function(self.setup),)
                 except Exception as error:
                     mark_fatal(error)
                     error.add_note(f"in the set-up on {socket.gethostname()}")

@@ -11,7 +11,7 @@ import numpy as np
 
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.formats.as_zarr.served import SHOWN_TYPES, serve_image
-from wkwdask.formats.opening import find, format_of_image
+from wkwdask.formats.opening import find, format_of_documents, format_of_image
 from wkwdask.formats.roots import check_served, root_of
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.store.content import ContentSource, served_folder
@@ -130,9 +130,9 @@ def _shown(image: Image, mag: Mag | None) -> ShownLayer | None:
 
 
 def _meshes_of(image: Image) -> ContentSource | None:
-    """Return the folder of meshes that a document names, None if there is none, or if it lies
+    """Return the first folder of meshes that a document names, None if there is none, or if it lies
     outside of what the document describes."""
-    folder = format_of_image(image).mesh_folder(image)
+    folder = next(iter(format_of_documents(image).mesh_folders(image)), None)
     if folder is None or (not image.allow_external and root_of(image).outside(folder)):
         return None
     return served_folder(folder, {}, open_store(folder))

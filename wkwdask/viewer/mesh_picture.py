@@ -33,7 +33,7 @@ _BATCH = 1 << 20  # of samples of faces
 def find_mesh(url: str | os.PathLike[str], layer: str | None, label: int) -> Triangles:
     """Read the mesh of a label of a volume or layer, in the finest level that is quickly drawn."""
     image = find(url).choose(layer)
-    folder = opening_format(recognised_url(url)).mesh_folder(image)
+    folder = next(iter(opening_format(recognised_url(url)).mesh_folders(image)), None)
     if folder is None:
         raise MissingError(
             f"{image.folder}: no document names its meshes; wkwdask meshes makes them"

@@ -118,6 +118,8 @@ def preview(
     if mesh is not None:
         if whole_number(mesh, "mesh", 0) >= 2**64:
             raise ValueError(f"mesh must be the id of a label, below 2^64, got {mesh}")
+        if mag is not None or index is not None:
+            raise ValueError("mesh= draws no slices: omit mag= and index=")
         save_picture(_draw_mesh(url, layer, whole_number(mesh, "mesh", 0), size), path)
         return path
     resolved = find(url, index=index)

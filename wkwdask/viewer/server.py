@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import os
 import re
 import secrets
 import socket
@@ -103,7 +104,11 @@ class ViewerServer:
             False: DaemonThreads("wkwdask-view", _READ_AT_ONCE),
             True: DaemonThreads("wkwdask-view-decode", _DECODED_AT_ONCE),
         }
-        listening = socket.create_server((ADDRESS, port), backlog=_WAITING_CONNECTIONS)
+        try:
+            listening = socket.create_server((ADDRESS, port), backlog=_WAITING_CONNECTIONS)
+        except OSError as error:
+            why = os.strerror(error.errno) if error.errno else str(error)
+            raise OSError(f"port {port}: {why}; port=0 takes any free one") from None
         listening.setblocking(False)
         self.port = int(listening.getsockname()[1])
         """Port on the loopback interface."""

@@ -10,20 +10,20 @@ import sys
 import threading
 import weakref
 import webbrowser
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from wkwdask.geometry.bounding_box import MAG_1
-from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.geometry.mag import Mag, vec3, whole_number
 from wkwdask.store.lru import LruCache
 from wkwdask.viewer.client_state import format_page, make_state
 from wkwdask.viewer.layers import layers_of
 from wkwdask.viewer.server import ViewerServer, client_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from wkwdask.api.options import MagLike, Url, Voxels
     from wkwdask.viewer.layers import ShownLayer
@@ -177,10 +177,14 @@ def view(
     ...     print(shown.names)
     ('noise', 'smooth')
     """
-    if position is not None and len(position) != 3:
-        raise ValueError(f"position must be three numbers, got {position}")
+    first = None if position is None else vec3(position, "position")
+    if category not in (None, "color", "segmentation"):
+        raise ValueError(f'category must be "color" or "segmentation", got {category!r}')
+    if whole_number(port, "port", 0) >= 1 << 16:
+        raise ValueError(f"port must be below 65536, got {port}")
     client = client_files()
-    names = () if layer is None else (layer,) if isinstance(layer, str) else tuple(layer)
+    is_one = isinstance(layer, str) or not isinstance(layer, Iterable)
+    names: Sequence[Any] = () if layer is None else [layer] if is_one else [*layer]
     parsed = None if mag is None else Mag.parse(mag)
     named = list(_named(sources))
     groups = [
@@ -212,9 +216,7 @@ def view(
         raise ValueError("nothing to show: give a path, a URL or an array")
 
     def make_page() -> bytes:
-        return format_page(
-            make_state(layers, None if position is None else vec3(position), shader), layers
-        )
+        return format_page(make_state(layers, first, shader), layers)
 
     if proxy is None and "JUPYTERHUB_SERVICE_PREFIX" in os.environ:
         proxy = f"{os.environ['JUPYTERHUB_SERVICE_PREFIX']}proxy"

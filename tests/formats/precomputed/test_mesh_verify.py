@@ -14,7 +14,7 @@ from support.commands import run_here
 from support.mesh_files import read_level
 
 import wkwdask
-from wkwdask.errors import CorruptError, MissingError, TruncatedError, UnsupportedError
+from wkwdask.errors import CorruptError, ExistsError, MissingError, TruncatedError, UnsupportedError
 from wkwdask.formats.precomputed import mesh_reader, mesh_writer
 from wkwdask.formats.precomputed.mesh_reader import open_meshes, parse_manifest
 from wkwdask.formats.precomputed.meshes import (
@@ -250,6 +250,21 @@ def test_other_kinds_of_meshes_are_named(tmp_path):
     (tmp_path / "info").write_text('{"@type": "neuroglancer_legacy_mesh"}')
     with pytest.raises(UnsupportedError, match="meshes of type 'neuroglancer_legacy_mesh'"):
         open_meshes(str(tmp_path))
+
+
+@pytest.mark.needs("zmesh", "DracoPy", "pyfqmr")
+@pytest.mark.parametrize("stated", ["properties", "names"])
+def test_segment_properties_of_the_user_are_kept(tmp_path, stated):
+    folder, url = tmp_path / "cells", f"precomputed://{tmp_path / 'cells'}"
+    wkwdask.save(labels(), url, voxel_size=(8, 6, 30), category="segmentation")
+    edited(folder / "info", segment_properties=stated)
+    with pytest.raises(ExistsError, match=f"names the properties of segments in '{stated}'; ex"):
+        wkwdask.meshes(url, cell=12, segment_properties=True)
+    assert not (folder / "mesh").exists()
+    wkwdask.meshes(url, cell=12)
+    assert json.loads((folder / "info").read_bytes())["segment_properties"] == stated
+    wkwdask.meshes(url, cell=12, segment_properties=True, existing="overwrite")
+    assert json.loads((folder / "info").read_bytes())["segment_properties"] == "mesh/properties"
 
 
 @pytest.mark.needs("zmesh", "DracoPy", "pyfqmr")

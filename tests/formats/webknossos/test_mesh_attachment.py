@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import warnings
 
 import numpy as np
@@ -15,6 +16,7 @@ from wkwdask.formats.precomputed.mesh_reader import open_meshes
 from wkwdask.formats.webknossos.datasource import FILE_NAME
 from wkwdask.formats.webknossos.layer_metadata import Attachment
 from wkwdask.formats.webknossos.mesh_attachment import MeshAttachment, attached_meshes
+from wkwdask.viewer.layers import layers_of
 
 OFFSET, LENGTHS = (13, 8, 5), (8, 6, 30)
 NEUROGLANCER = "neuroglancerPrecomputed"
@@ -99,6 +101,44 @@ def test_names_that_exist(layer):
     wkwdask.meshes(layer, layer / "third", cell=12, existing="overwrite")
     (own,) = entry_of(layer)["attachments"]["meshes"]
     assert own == {"name": "third", "path": "./seg/third", "dataFormat": NEUROGLANCER}
+
+
+@pytest.mark.needs("zmesh", "DracoPy", "pyfqmr")
+def test_all_attachments_are_known(layer):
+    wkwdask.meshes(layer, cell=12)
+    wkwdask.meshes(layer, layer / "fine", cell=12, error=0)
+    assert [mag.mag for mag in wkwdask.verify(layer).mags] == ["1", "mesh", "fine"]
+    shard = layer / "fine" / "0.shard"
+    shard.write_bytes(shard.read_bytes()[:-30])
+    (fault,) = wkwdask.verify(layer).faults
+    assert (fault.kind, fault.path) == ("mesh.shard", str(shard))
+    with pytest.warns(UserWarning, match="are those of the old voxels") as warned:
+        wkwdask.save(np.ones((1, 1, 1), np.uint32), layer / "1", region=(OFFSET, (14, 9, 6)))
+    named = [str(each.message).partition(":")[0] for each in warned]
+    assert named == [str(layer / "mesh"), str(layer / "fine")]
+
+
+@pytest.mark.needs("zmesh", "DracoPy", "pyfqmr")
+@pytest.mark.parametrize(
+    ("data_format", "scheme", "key"),
+    [("zarr3", "zarr", "1"), (NEUROGLANCER, "precomputed", "8_6_30")],
+)
+def test_layers_of_other_formats(layer, tmp_path, data_format, scheme, key):
+    dataset, stored = layer.parent, layer.parent / "stored"
+    wkwdask.convert(layer, f"{scheme}://{stored}")
+    mags = [{"mag": [1, 1, 1], "path": f"./stored/{key}"}]
+    edited(layer, name="stored", dataFormat=data_format, mags=mags)
+    shutil.rmtree(layer)
+    (shown,) = layers_of(dataset, ["stored"], None)
+    assert shown.meshes is None
+    wkwdask.meshes(dataset, stored / "mesh", cell=12)
+    (shown,) = layers_of(dataset, ["stored"], None)
+    assert shown.meshes is not None
+    assert [mag.mag for mag in wkwdask.verify(dataset).mags] == ["1", "mesh"]
+    (note,) = wkwdask.info(dataset).to_json()["notes"]
+    assert note.startswith(f"meshes in {stored / 'mesh'}: 2 labels in 2 files, ")
+    assert wkwdask.preview(dataset, tmp_path / "m.png", mesh=2).exists()
+    assert wkwdask.rm(dataset, layer="stored").remaining == ()
 
 
 @pytest.mark.needs("zmesh", "DracoPy", "pyfqmr")

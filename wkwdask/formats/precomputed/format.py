@@ -122,7 +122,7 @@ class PrecomputedFormat(ArrayFormat):
         info = image.details.info
         order = [scale.index for scale in sorted_scales(info)]
         levels = sorted(image.selected, key=lambda level: order.index(level.details.index))
-        meshes = None if image.key is not None else self.mesh_folder(image)
+        folders = () if image.key is not None else self.mesh_folders(image)
         return VolumeSummary(
             image.folder,
             info.type,
@@ -130,7 +130,7 @@ class PrecomputedFormat(ArrayFormat):
             info.num_channels,
             tuple(_summarize(image, level) for level in levels),
             image.format,
-            () if meshes is None else tuple(self.mesh_notes(meshes)),
+            tuple(note for folder in folders for note in self.mesh_notes(folder)),
         )
 
     def viewer_files(
@@ -214,8 +214,9 @@ class PrecomputedFormat(ArrayFormat):
         edit = MeshEdit(volume, basename(folder), replaces, has_properties)
         return MeshPlace(edit, base_resolution(meshed_volume(folder)), is_for_webknossos=False)
 
-    def mesh_folder(self, image: Image) -> str | None:
-        return named_meshes(image.folder, image.details.info)
+    def mesh_folders(self, image: Image) -> Sequence[str]:
+        meshes = named_meshes(image.folder, image.details.info)
+        return () if meshes is None else (meshes,)
 
     def mesh_scope(
         self, folder: str, document: str, layer: str
@@ -238,8 +239,7 @@ class PrecomputedFormat(ArrayFormat):
         yield f"meshes in {folder}: {labels}{what}"
 
     def other_folders(self, image: Image) -> Sequence[str]:
-        meshes = self.mesh_folder(image)
-        return [*removable_meshes(image.folder, () if meshes is None else (meshes,))]
+        return [*removable_meshes(image.folder, self.mesh_folders(image))]
 
     def document_faults(self, folder: str) -> Iterable[Fault]:
         store = open_store(folder)
@@ -260,11 +260,10 @@ class PrecomputedFormat(ArrayFormat):
                     f"{image.name!r}"
                 )
         scope = super().inspect(url, None, mags)
-        meshes = self.mesh_folder(image)
-        if mags is not None or image.key is not None or meshes is None:
-            return scope
-        others, faults = self.mesh_scope(meshes, f"{image.folder}/{FILE_NAME}", image.name)
-        return replace(scope, faults=[*scope.faults, *faults], others=tuple(others))
+        for meshes in () if mags is not None or image.key is not None else self.mesh_folders(image):
+            others, faults = self.mesh_scope(meshes, f"{image.folder}/{FILE_NAME}", image.name)
+            scope = replace(scope, faults=[*scope.faults, *faults], others=(*scope.others, *others))
+        return scope
 
 
 def _listed_scale(folder: str) -> tuple[Image, Level]:

@@ -19,7 +19,7 @@ from wkwdask.formats.precomputed.sharding import format_sharding
 from wkwdask.model.json_text import format_json
 from wkwdask.model.placement import placed_name, plain_name
 from wkwdask.store.documents import check_replaceable
-from wkwdask.store.paths import basename, dirname, stated_path
+from wkwdask.store.paths import dirname, stated_path
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ BITS = 16
 LARGEST = (1 << BITS) - 1
 MANIFEST_SUFFIX = ".index"
 _SEGMENTATION = "segmentation"
+_PROPERTIES = "segment_properties"
 
 
 class LevelOfDetail(NamedTuple):
@@ -130,6 +131,11 @@ def meshed_volume(folder: str) -> VolumeInfo:
     return info
 
 
+def _are_of_meshes(document: dict[str, Any]) -> bool:
+    """Return whether the properties of segments that ``info`` names lie in its folder of meshes."""
+    return bool(document.get(_PROPERTIES) == f"{document.get('mesh')}/{PROPERTIES_NAME}")
+
+
 @dataclass(frozen=True, slots=True)
 class MeshEdit(DocumentEdit):
     """Field of ``info`` that names the folder of meshes."""
@@ -149,13 +155,21 @@ class MeshEdit(DocumentEdit):
         check_replaceable(store_at(self.folder), FILE_NAME, "volume")
 
     def check_current(self) -> None:
-        """Raise an error if ``info`` names other meshes."""
-        named = meshed_volume(f"{self.folder}/{self.name}").document.get("mesh")
+        """Raise an error if ``info`` names other meshes, or properties of segments that are not
+        those of meshes."""
+        document = meshed_volume(f"{self.folder}/{self.name}").document
+        named, stated = document.get("mesh"), document.get(_PROPERTIES)
         is_other = named is not None and plain_name(str(named)) != plain_name(self.name)
         if is_other and not self.replaces:
             raise ExistsError(
                 f'{self.folder}/{FILE_NAME}: names the meshes in {named!r}; existing="overwrite" '
                 f"names {self.name!r} in its place"
+            )
+        has_others = stated is not None and not _are_of_meshes(document)
+        if self.has_properties and has_others and not self.replaces:
+            raise ExistsError(
+                f"{self.folder}/{FILE_NAME}: names the properties of segments in {stated!r}; "
+                'existing="overwrite" names those of the meshes in their place'
             )
 
     def apply(self) -> None:
@@ -177,10 +191,7 @@ class MeshEdit(DocumentEdit):
 
     def _named(self, document: dict[str, Any]) -> dict[str, Any]:
         """Name the meshes. Properties of the meshes that they replace are no longer named."""
-        stated = document.get("segment_properties")
-        is_of_meshes = isinstance(stated, str) and basename(stated) == PROPERTIES_NAME
-        kept = {n: v for n, v in document.items() if n != "segment_properties" or not is_of_meshes}
-        own = (
-            {"segment_properties": f"{self.name}/{PROPERTIES_NAME}"} if self.has_properties else {}
-        )
+        dropped = _PROPERTIES if _are_of_meshes(document) else None
+        kept = {n: v for n, v in document.items() if n != dropped}
+        own = {_PROPERTIES: f"{self.name}/{PROPERTIES_NAME}"} if self.has_properties else {}
         return {**kept, "mesh": self.name, **own}

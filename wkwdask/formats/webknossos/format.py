@@ -7,7 +7,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from wkwdask.errors import CorruptError, FormatError, MissingError
+from wkwdask.errors import CorruptError, FormatError, MissingError, WkwDaskError
 from wkwdask.formats.format import ArrayFormat, MeshPlace
 from wkwdask.formats.marks import HEADER_NAME, is_mag_or_dataset
 from wkwdask.formats.mesh_folders import removable_meshes
@@ -108,7 +108,7 @@ class WebknossosFormat(ArrayFormat):
 
     def _mesh_notes(self, image: Image) -> Iterator[str]:
         neuroglancer = format_named(STORED_IN[DATA_FORMAT])
-        for folder in _attached_meshes(image):
+        for folder in self.mesh_folders(image):
             yield from neuroglancer.mesh_notes(folder)
 
     def target(self, destination: Destination) -> TargetImage:
@@ -139,11 +139,19 @@ class WebknossosFormat(ArrayFormat):
         edit = MeshAttachment(dataset, name, basename(folder), path, replaces)
         return MeshPlace(edit, source.voxel_size_nm, is_for_webknossos=True)
 
-    def mesh_folder(self, image: Image) -> str | None:
-        return next(iter(_attached_meshes(image)), None)
+    def mesh_folders(self, image: Image) -> Sequence[str]:
+        layer = dataset_of(image) if image.is_layer else None
+        if layer is None or layer.datasource is None or layer.dataset_folder is None:
+            return []
+        if layer.record is None:
+            return []
+        entry = layer_entry(layer.datasource.document, layer.record.name)
+        attached = attached_meshes(layer.dataset_folder, entry)
+        own = _meshes_of_volume(image) if layer.record.data_format == DATA_FORMAT else ()
+        return [*dict.fromkeys((*attached, *own))]
 
     def other_folders(self, image: Image) -> Sequence[str]:
-        return [*removable_meshes(image.folder, _attached_meshes(image))]
+        return [*removable_meshes(image.folder, self.mesh_folders(image))]
 
     def layer_levels(
         self,
@@ -182,8 +190,7 @@ class WebknossosFormat(ArrayFormat):
         faults: list[Fault] = []
         others: list[FilesScope] = []
         for image in located.layers:
-            meshes = self.mesh_folder(image) if image.name in names else None
-            if meshes is not None:
+            for meshes in self.mesh_folders(image) if image.name in names else ():
                 document = f"{dataset_of(image).dataset_folder}/{FILE_NAME}"
                 found, of_folder = neuroglancer.mesh_scope(meshes, document, image.name)
                 others += found
@@ -191,14 +198,14 @@ class WebknossosFormat(ArrayFormat):
         return replace(scope, faults=[*scope.faults, *faults], others=tuple(others))
 
 
-def _attached_meshes(image: Image) -> list[str]:
-    layer = dataset_of(image) if image.is_layer else None
-    if layer is None or layer.datasource is None or layer.dataset_folder is None:
-        return []
-    if layer.record is None:
-        return []
-    entry = layer_entry(layer.datasource.document, layer.record.name)
-    return attached_meshes(layer.dataset_folder, entry)
+def _meshes_of_volume(image: Image) -> Sequence[str]:
+    """Return the meshes that the document of a precomputed layer names itself."""
+    neuroglancer = format_named(STORED_IN[DATA_FORMAT])
+    try:
+        (volume,) = neuroglancer.find(image.folder).layers
+    except (WkwDaskError, OSError):  # mags without a volume around them that can be read
+        return ()
+    return neuroglancer.mesh_folders(volume)
 
 
 FORMAT = WebknossosFormat()

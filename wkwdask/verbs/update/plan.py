@@ -75,7 +75,7 @@ def lay_out_update(
     scratch = job_root(parent, owner.job)
     trusts_records = not by_content and box is None
     existing = _existing_mags(layer, source, folders, options, scratch, trusts_records)
-    warn_of_meshes(format_of_documents(layer).mesh_folder(layer))
+    warn_of_meshes(*format_of_documents(layer).mesh_folders(layer))
     if is_bucket(parent):
         return lay_out_versions(layer, source, existing, options, by_content=by_content, box=box)
     job = UpdateJob(existing, by_content=by_content, box=box)
