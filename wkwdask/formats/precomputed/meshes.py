@@ -169,7 +169,7 @@ class MeshEdit(DocumentEdit):
         if self.has_properties and has_others and not self.replaces:
             raise ExistsError(
                 f"{self.folder}/{FILE_NAME}: names the properties of segments in {stated!r}; "
-                'existing="overwrite" names those of the meshes in their place'
+                'existing="overwrite" names those of the meshes instead'
             )
 
     def apply(self) -> None:
