@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from .trials import Ending
 
 dask.config.set(scheduler="synchronous")
-_STEPS = {"full": 10_000, "sample": 300}
+_STEPS = {"full": 13_000, "sample": 300}
 _STEPS_OF_EXAMPLE = 40
 _EXAMPLES_OF_TASK = 10
 _EDGE, _FILE = 32, 16
