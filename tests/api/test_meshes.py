@@ -540,11 +540,19 @@ def test_wrong_targets(tmp_path, cells):
         ({"ids": "missing.txt"}, MissingError, "no such file"),
         ({"mapping": {0: 5}}, ValueError, "maps id 0, which is background"),
         ({"mapping": 3}, TypeError, "a mapping is"),
+        ({"ids": []}, ValueError, "ids: lists no id above 0"),
+        ({"ids": [0, 0]}, ValueError, "ids: lists no id above 0"),
     ],
 )
 def test_wrong_options(cells, options, error, match):
     with pytest.raises(error, match=match):
         wkwdask.meshes(cells, **options)
+
+
+def test_an_empty_file_of_ids_replaces_no_meshes(tmp_path, cells):
+    (tmp_path / "ids.txt").write_text("\n")
+    with pytest.raises(ValueError, match=r"ids\.txt: lists no id above 0"):
+        wkwdask.meshes(cells, ids=tmp_path / "ids.txt", existing="overwrite")
 
 
 @pytest.mark.parametrize("line", ["x4", "-4", "4.0", str(2**64), 5000 * "1"])

@@ -559,10 +559,11 @@ def _target_folder(opened: OpenedMag, target: str | os.PathLike[str] | None) -> 
 
 def _parse_ids(ids: str | os.PathLike[str] | Sequence[int]) -> Ids:
     """Return ids, ascending, from a list or from a file with one id per line."""
+    what = "ids"
     if not isinstance(ids, (str, os.PathLike)):
-        listed = as_ids(ids, "ids")
+        listed = as_ids(ids, what)
     else:
-        path = local_path(ids)
+        what = path = local_path(ids)
         (raw,) = store_at(dirname(path)).read_whole([basename(path)], _MOST_IDS_NBYTES)
         if raw is None:
             raise MissingError(f"{path}: no such file")
@@ -575,4 +576,6 @@ def _parse_ids(ids: str | os.PathLike[str] | Sequence[int]) -> Ids:
                 )
         listed = as_ids([int(text) for _, text in numbers], path)
     unique = np.unique(listed.reshape(-1))
+    if not unique.any():
+        raise ValueError(f"{what}: lists no id above 0")
     return unique[unique > 0]
