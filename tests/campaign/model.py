@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import shutil
+import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -199,6 +200,8 @@ class Model(RuleBasedStateMachine):
         patch = np.full([part.stop - part.start for part in box], value, np.uint8)
 
         def change(state):
+            if "1" not in state:  # another job has removed it
+                return state
             array = state["1"].copy()
             array[box] = patch
             return {**state, "1": array}
@@ -213,6 +216,8 @@ class Model(RuleBasedStateMachine):
 
     def _pyramid(self, url: str, *, update: bool) -> Call:
         def change(state):
+            if "1" not in state:
+                return state
             half = _half(state["1"])
             return {**state, "2": half, "4": _half(half)}
 
@@ -477,6 +482,8 @@ class Model(RuleBasedStateMachine):
         """Let all jobs end; then nothing is left over, and ``verify`` finds nothing."""
         with contextlib.ExitStack() as stack:
             stack.callback(shutil.rmtree, self.root)
+            if sys.exc_info()[0] is not None:  # a step has failed, and says more
+                return
             for url in sorted(self.killed):
                 call = self.killed[url]
                 ending = self._start(call).ended()
