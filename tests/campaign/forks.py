@@ -66,7 +66,10 @@ class Child:
     def is_stopped(self) -> bool:
         """Check whether a signal has stopped the child since the last time."""
         options = os.WSTOPPED | os.WNOHANG
-        return os.waitid(os.P_PID, self._pid, options) is not None
+        try:
+            return os.waitid(os.P_PID, self._pid, options) is not None
+        except ChildProcessError:  # it has ended just now
+            return False
 
     def poll(self, seconds: float = 0.0) -> Any:
         """Wait for some output; return how the child ended, None while it runs."""

@@ -237,7 +237,8 @@ class Model(RuleBasedStateMachine):
         if number == 0:
             run = functools.partial(wkwdask.compress, path)
         elif url.endswith(".zarr"):
-            run = functools.partial(wkwdask.rechunk, path, shard_shape=(8 * number,) * 3)
+            shapes = {"chunk_shape": (8, 8, 8), "shard_shape": (8 * number,) * 3}
+            run = functools.partial(wkwdask.rechunk, path, **shapes)
         else:
             run = functools.partial(wkwdask.rechunk, path, file_len=number)
         return self._call("rechunk" if number else "compress", url, run, dict)
