@@ -140,6 +140,7 @@ class MemoryVolume:
     chunk_shape: tuple = CHUNK_SHAPE
     shard_shape: tuple = SHARD_SHAPE
     origin = (0, 0, 0)
+    written = None
 
     @property
     def dtype(self):
