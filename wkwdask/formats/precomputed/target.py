@@ -344,9 +344,11 @@ class TargetVolume(TargetFolder):
 
 
 def _scale_of(volume: Volume | None) -> Scale | None:
-    """Return the precomputed scale behind a volume, None for other volumes."""
+    """Return the precomputed scale behind a volume with its plain key, None for other volumes."""
     identity = volume.identity if isinstance(volume, StoredArray) else None
-    return identity.scale if isinstance(identity, ScaleIdentity) else None
+    if not isinstance(identity, ScaleIdentity):
+        return None
+    return replace(identity.scale, key=plain_name(identity.scale.key))
 
 
 def _files_of(scale: Scale) -> tuple[Any, ...]:
