@@ -573,7 +573,7 @@ def test_regions_of_other_formats_are_written_by_their_functions(tmp_path):
     ("save", "url"),
     [
         (wkwdask.to_wkw, "{}/image/1"),
-        (wkwdask.to_zarr, "zarr://{}/image"),
+        pytest.param(wkwdask.to_zarr, "zarr://{}/image", marks=pytest.mark.needs("zarr")),
         (wkwdask.to_n5, "n5://{}/image"),
         (wkwdask.to_precomputed, "precomputed://{}/image"),
     ],
