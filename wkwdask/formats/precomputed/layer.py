@@ -203,7 +203,7 @@ def _is_info(folder: str) -> bool:
     of meshes, skeletons or annotations."""
     try:
         raw = store_at(folder).read_document(FILE_NAME, _RECOGNITION_NBYTES)
-    except PermissionError:  # which whoever opens it is told
+    except PermissionError:  # opening it raises the error
         return store_at(folder).is_file(FILE_NAME)
     except (FormatError, OSError):
         return False

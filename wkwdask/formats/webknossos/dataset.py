@@ -335,8 +335,8 @@ def mags_in(layer_folder: str, *, placed: bool = True) -> dict[Mag, str]:
 
 
 def _has_header(store: Store) -> bool:
-    """Return whether a folder has a header, or hides it: whoever opens its mag is told, and no
-    coarser mag takes its place."""
+    """Return whether a folder has a header, or hides it: then opening its mag is an error, and no
+    coarser mag replaces it."""
     if store.is_file(HEADER_NAME):
         return True
     if not store.is_remote:  # buckets that may not be listed refuse absent files
