@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 
 import dask
@@ -16,11 +18,14 @@ from verbs.forms import IMAGES
 import wkwdask
 from wkwdask.runs import shared_loop
 
+_JOB = re.compile(rb"\.\d{8}T\d{6}-[0-9a-f]{8}")
+"""What the name of a level contains where the level was replaced as a whole."""
+
 
 def files_of(folder):
-    """Return the content of all files but the records, which contain times and sizes of the job."""
+    """Return the content of all files but the records; names of levels are without their job."""
     return {
-        str(path.relative_to(folder)): path.read_bytes()
+        _JOB.sub(b"", os.fsencode(path.relative_to(folder))): _JOB.sub(b"", path.read_bytes())
         for path in Path(folder).rglob("*")
         if path.is_file() and not path.name.startswith(".wkwdask")
     }
