@@ -21,6 +21,7 @@ from support.references import mapped
 from support.strategies import HEAVY
 
 import wkwdask
+from wkwdask.api import segmentations
 from wkwdask.errors import (
     ExistsError,
     FormatError,
@@ -600,6 +601,30 @@ def test_renumbering_writes_a_mapping_that_repeats_it(dataset, tmp_path, suffix)
                 dataset / "other" / "1",
                 mapping=tmp_path / (name or "taken.npy"),
             )
+
+
+def test_an_id_that_comes_after_segments_were_counted_merges_with_none(dataset, monkeypatch):
+    """Id 1 would stay, and another segment becomes 1."""
+    source = dataset / "late" / "1"
+    wkwdask.write(source, OFFSET, labels().clip(5), **SMALL)
+    count = segmentations._count_labels
+
+    def count_and_write(*arguments):
+        counted = count(*arguments)
+        wkwdask.to_wkw(np.ones((3, 3, 3), np.uint32), source, region=((20, 20, 20), (23, 23, 23)))
+        return counted
+
+    with monkeypatch.context() as late:
+        late.setattr(segmentations, "_count_labels", count_and_write)
+        with pytest.raises(IncompleteWriteError, match="when its segments were counted"):
+            wkwdask.renumber(source, dataset / "compact" / "1")
+    assert not (dataset / "compact" / "1").exists()
+    report = wkwdask.renumber(source, dataset / "compact" / "1", existing="restart")
+    ids = np.unique(result(source))
+    assert report.note == f"{len(ids)} segments"
+    np.testing.assert_array_equal(
+        result(dataset / "compact" / "1"), np.searchsorted(ids, result(source)) + 1
+    )
 
 
 def test_errors_of_dust_and_renumbering_name_the_layer_and_no_mapping(dataset):

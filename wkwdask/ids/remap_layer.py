@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.errors import MissingError
+from wkwdask.errors import IncompleteWriteError, MissingError
 from wkwdask.formats.webknossos.annotation import read_nodes
 from wkwdask.geometry.bounding_box import counted_from, moved
 from wkwdask.ids.id_map import IdMap, saved_map
@@ -122,16 +122,22 @@ class IdLookup:
     keeps: bool
     """Whether ids that the table does not contain stay."""
     dtype: np.dtype[Any]
-    has_default: bool = True
-    """Whether the user can choose with ``default=`` what becomes of these ids."""
+    command: str = "remap"
+    """Verb of the user."""
 
     def __call__(self, ids: AnyArray) -> AnyArray:
         out = np.empty(ids.shape, self.dtype, order="F")
         unfit = map_ids(np.asfortranarray(ids), *self.table.arrays(), out, keeps=self.keeps)
+        if self.command == "renumber" and np.count_nonzero(out) < np.count_nonzero(ids):
+            # such an id may be the new one of another segment
+            raise IncompleteWriteError(
+                "the source has ids that it did not have when its segments were counted; "
+                'existing="restart" counts again'
+            )
         if unfit is not None:
             what, remedy = (
                 ("is not in the mapping", ', or default="zero"')
-                if self.has_default
+                if self.command == "remap"
                 else ("is not removed", "")
             )
             raise ValueError(
@@ -193,7 +199,8 @@ class Remap(Plan):
 
     def job(self, table: IdMap) -> ApplyJob:
         """Return the job that writes the mapped layer."""
-        function = IdLookup(table, self.keeps, self.target.dtype, self.command == "remap")
+        keeps = self.keeps and self.command != "renumber"  # its mapping has all ids
+        function = IdLookup(table, keeps, self.target.dtype, self.command)
         return ApplyJob(
             replace(self.application, function=function, skips_empty=table.of_zero() == 0),
             self.target,
