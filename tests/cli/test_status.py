@@ -63,10 +63,10 @@ def test_it_is_found_from_dataset_layer_and_mag(interrupted, part):
 
 def test_other_folders_have_no_job(interrupted):
     assert not _jobs(interrupted / "seg" / "1")
-    assert not _jobs(interrupted / "other")
-    shown = _status(interrupted / "no" / "such")
-    assert shown.returncode == 1
-    assert "no such dataset" in shown.stderr
+    for missing in ("other", "no/such"):
+        shown = _status(interrupted / missing)
+        assert shown.returncode == 1
+        assert f"{interrupted / missing}: no such dataset, layer or mag" in shown.stderr
 
 
 def test_json(interrupted):

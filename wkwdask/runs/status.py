@@ -191,14 +191,12 @@ class JobStatus:
 def jobs_of(url: str | os.PathLike[str]) -> list[FoundJob]:
     """Find the jobs that write a dataset, layer or mag, which need not exist yet."""
     path = abspath(target_path(location_of(url)))
-    if not store_at(path).is_folder() and not store_at(dirname(path)).is_folder():
-        raise MissingError(f"{path}: no such dataset, layer or mag")
-    return [
-        job
-        for folder in folders_with_jobs(path)
-        for job in _jobs_in(folder)
-        if _concerns(job, path)
-    ]
+    exists = store_at(path).is_folder()
+    folders = folders_with_jobs(path) if exists or store_at(dirname(path)).is_folder() else ()
+    jobs = [job for folder in folders for job in _jobs_in(folder) if _concerns(job, path)]
+    if not jobs and not exists:
+        raise MissingError(f"{path}: no such dataset, layer or mag, and no job that writes it")
+    return jobs
 
 
 def folders_with_jobs(path: str) -> Iterator[str]:
