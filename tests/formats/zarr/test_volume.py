@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from wkwdask.errors import (
     CorruptError,
     MissingError,
     ReplacedError,
+    TransformationWarning,
     TruncatedError,
     UnsupportedError,
     WkwDaskError,
@@ -285,6 +287,24 @@ def test_places(tmp_path, attributes, finest_nm, first, coarser_nm, second):
     ]
 
 
+@pytest.mark.parametrize(
+    ("scale", "centers", "text"),
+    [
+        ([1, 40, 4, 4], None, "scale of the array '0', 4 numbers for 3 axes"),
+        ([40, -4, 4], None, r"scale of the array '0', which is not positive: \[40.0, -4.0, 4.0\]"),
+        ([40, 4, 4], [[8, 4]], "translation of the array '0', 2 numbers for 3 axes"),
+    ],
+)
+def test_a_warning_names_numbers_that_place_nothing(tmp_path, scale, centers, text):
+    group = zarr.create_group(tmp_path / "em")
+    group.create_array("0", shape=SHAPES[0], chunks=(8, 8, 8), dtype="u1")
+    group.attrs.update(image([scale], centers))
+    with pytest.warns(TransformationWarning, match=f"em: not applied: {text}$"):
+        wkwdask.open(tmp_path / "em")
+    (note,) = wkwdask.info(tmp_path / "em").notes
+    assert re.fullmatch(f"not applied: {text}", note)
+
+
 def test_levels_that_are_listed_coarsest_first(tmp_path):
     """The finest one is told by its voxels, or where nobody says how large these are, by its
     length."""
@@ -395,6 +415,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.filterwarnings("ignore::wkwdask.errors.TransformationWarning")
 @given(
     st.dictionaries(st.sampled_from(["axes", "datasets", "coordinateTransformations"]), JSON),
     st.lists(JSON, max_size=2),

@@ -376,10 +376,10 @@ def coordinate_notes(location: str) -> tuple[str, ...]:
             f"scene: {line} (not applied)" for line in describe_scene(scene, f"{node.path}: scene")
         )
     image = parse_image(node.attributes, location)
-    if image is None or image.system is None:
+    if image is None:
         return ()
     return (
-        f"coordinate system {image.system!r}",
+        *(() if image.system is None else (f"coordinate system {image.system!r}",)),
         *(f"not applied: {text}" for text in image.ignored),
     )
 
@@ -479,12 +479,9 @@ def _image_from_ngff(
     opened = array_image(
         FORMAT, location, name, levels, category="segmentation" if image.is_labels else None
     )
-    ignored = (
-        f"{location}: opens in the coordinate system {image.system!r}; not applied: "
-        f"{'; '.join(image.ignored)}"
-        if image.ignored
-        else ""
-    )
+    texts = "; ".join(image.ignored)
+    system = "" if image.system is None else f"opens in the coordinate system {image.system!r}; "
+    ignored = f"{location}: {system}not applied: {texts}" if texts else ""
     return replace(
         opened,
         details=NgffGroup(group.attributes, image.axes, ignored),

@@ -35,7 +35,7 @@ from wkwdask.model.levels import (
 from wkwdask.model.placement import plain_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.levels import Lengths
@@ -402,7 +402,19 @@ def parse_image(attributes: Mapping[str, Any], source: str) -> NgffImage | None:
         levels = tuple(_parse_level(entry, common) for entry in first["datasets"])
     except (KeyError, IndexError, TypeError, AttributeError):
         return None
-    return NgffImage(axes, units, _finest_first(levels), "image-label" in ome) if levels else None
+    if not levels:
+        return None
+    unusable = tuple(text for level in levels for text in _unusable(level, len(axes)))
+    return NgffImage(axes, units, _finest_first(levels), "image-label" in ome, ignored=unusable)
+
+
+def _unusable(level: NgffLevel, num_axes: int) -> Iterator[str]:
+    """Describe the transformations of a level that place no array of some axes."""
+    for name, numbers in (("scale", level.scale), ("translation", level.translation)):
+        if num_axes and numbers is not None and len(numbers) != num_axes:
+            yield f"{name} of the array {level.path!r}, {len(numbers)} numbers for {num_axes} axes"
+    if level.scale is not None and min(level.scale) <= 0:
+        yield f"scale of the array {level.path!r}, which is not positive: {list(level.scale)}"
 
 
 def _parse_placed(image: Mapping[str, Any], source: str, *, is_labels: bool) -> NgffImage:
