@@ -15,10 +15,10 @@ from wkwdask.errors import UnsupportedError
 MEMORY = "memory://"
 """Prefix of the buckets in the memory of this process."""
 TEMPORARY_SUFFIX = ".wkwdask-tmp"
+"""End of the names of files that are not published yet."""
 CLOCK_PREFIX, PROBE_PREFIX = ".wkwdask-clock-", ".wkwdask-probe-"
 """Names of objects by which processes ask a bucket for its time, and whether it honours
 conditions."""
-"""End of the names of files that are not published yet."""
 ZIP = "|zip:"
 """Separator between the path or URL of a zip and a path in it (Neuroglancer, "Data sources", "URL
 syntax")."""
