@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import warnings
 from dataclasses import dataclass, replace
 from functools import partial
@@ -46,7 +47,9 @@ if TYPE_CHECKING:
     from wkwdask.runs.staged import StagedMags
 
 _DIMS = "cxyz"
-_CUBE = 64
+_PART = 512, 8, 64
+"""Voxels that are hashed at a time: long columns of arrays in Fortran order, and whole lines of the
+cache of arrays in C order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +138,7 @@ def _content_of(array: Any, token: str | None) -> ArrayContent:
 def _fingerprint(array: Any) -> str:
     """Hash a numpy array, shape (c, x, y, z), or return the name of a dask array's graph.
 
-    Cubes are hashed one after the other. The result does not depend on the memory order, and no
+    Parts are hashed one after the other. The result does not depend on the memory order, and no
     copy of the whole array is needed.
     """
     if not isinstance(array, np.ndarray) or array.dtype.hasobject:
@@ -143,13 +146,13 @@ def _fingerprint(array: Any) -> str:
     digest = hashlib.blake2b(repr((array.shape, array.dtype.str)).encode(), digest_size=16)
     # Hash bit patterns: 0.0 and -0.0 are different content, and so are two kinds of NaN.
     bits = array.view(f"u{array.itemsize}") if array.itemsize in (1, 2, 4, 8) else array
-    # Each cube is hashed in Fortran order (c fastest, then x), which makes the hash independent of
+    # Each part is hashed in Fortran order (c fastest, then x), which makes the hash independent of
     # the array's own memory order.
-    starts = [range(0, n, _CUBE) for n in array.shape[1:]]
-    memory = np.empty(len(bits) * _CUBE**3, bits.dtype)
-    for x, y, z in product(*starts):
-        cube = bits[:, x : x + _CUBE, y : y + _CUBE, z : z + _CUBE]
-        digest.update(quick_hash_in_order(cube, memory))
+    starts = [range(0, n, step) for n, step in zip(array.shape[1:], _PART, strict=True)]
+    memory = np.empty(len(bits) * math.prod(_PART), bits.dtype)
+    for z, y, x in product(*reversed(starts)):
+        part = bits[:, x : x + _PART[0], y : y + _PART[1], z : z + _PART[2]]
+        digest.update(quick_hash_in_order(part, memory))
     return digest.hexdigest()
 
 
