@@ -91,8 +91,8 @@ class Race:
 
 
 def run_units(units: Sequence[Unit], repeat: int, proxy: Proxy | None = None) -> list[Outcome]:
-    """Measure units in turns: all once, then all again; the first time of each is not counted. A
-    proxy counts what passes through it."""
+    """Measure units in turns: all once, then all again, beginning with the next one; the first time
+    of each is not counted. A proxy counts what passes through it."""
     outcomes = [Outcome(unit.label) for unit in units]
     with ExitStack() as stack:
         workers: list[Worker | None] = []
@@ -101,11 +101,14 @@ def run_units(units: Sequence[Unit], repeat: int, proxy: Proxy | None = None) ->
                 Worker(unit.work, unit.options | unit.rehearsal, unit.site)
             )
             workers.append(worker if _is_ready(worker, unit, outcome) else None)
+        pairs = list(zip(workers, outcomes, strict=True))
         for _ in range(repeat):
-            for worker, outcome in zip(workers, outcomes, strict=True):
+            for worker, outcome in pairs:
                 if worker is not None and not outcome.problem:
                     _take_sample(worker, outcome, proxy)
-        for worker, outcome in zip(workers, outcomes, strict=True):
+            # who comes first may get pages of memory that the machine has to find
+            pairs.append(pairs.pop(0))
+        for worker, outcome in pairs:
             if worker is not None and outcome.samples:
                 answer = worker.ask("digests")
                 outcome.digests = answer.get("digests", [])
