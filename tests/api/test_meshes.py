@@ -14,6 +14,7 @@ import pytest
 from faults.drivers import stopping, tasks_run_by
 from faults.trees import leftovers
 from support.commands import run_here
+from support.inside import before_task
 from support.mesh_files import (
     labels_of,
     num_levels,
@@ -29,6 +30,7 @@ from wkwdask.errors import (
     BoundsError,
     ExistsError,
     FormatError,
+    IncompleteWriteError,
     LockedError,
     MissingError,
     ResumeError,
@@ -442,6 +444,28 @@ def test_a_changed_source_is_not_resumed(tmp_path, cells):
     changed = boxes()
     changed[20, 20, 10] = 9
     save(tmp_path / "cells", changed, existing="overwrite")
+    with pytest.raises(ResumeError):
+        wkwdask.meshes(cells, cell=12)
+    with pytest.warns(wkwdask.errors.DiscardWarning):
+        wkwdask.meshes(cells, cell=12, existing="restart")
+    assert labels_of(tmp_path / "cells" / "mesh") == [1, 2, 3, 9]
+
+
+def test_a_source_that_changes_while_it_is_read_is_an_error(tmp_path, cells):
+    """Cells that were read before would not fit those that are read after it."""
+
+    def write():
+        voxel = np.full((1, 1, 1), 9, wkwdask.open(cells).dtype)
+        low = np.array(OFFSET) + (20, 20, 10)
+        wkwdask.save(voxel, cells, region=(low.tolist(), (low + 1).tolist()))
+
+    with (
+        dask.config.set(scheduler="synchronous"),
+        before_task(20, write),
+        pytest.raises(IncompleteWriteError, match="was changed while it was read"),
+    ):
+        wkwdask.meshes(cells, cell=12)
+    assert not (tmp_path / "cells" / "mesh").exists()
     with pytest.raises(ResumeError):
         wkwdask.meshes(cells, cell=12)
     with pytest.warns(wkwdask.errors.DiscardWarning):

@@ -32,9 +32,9 @@ from wkwdask.meshing.surface import SIMPLIFIERS, Simplifier, are_outside, check_
 from wkwdask.meshing.tasks import (
     MOST_FRAGMENT_FACES,
     Meshing,
+    MeshJob,
     cells_to_mesh,
     join_job,
-    mesh_job,
 )
 from wkwdask.model.levels import lengths_in
 from wkwdask.model.placement import plain_name
@@ -232,7 +232,9 @@ class Meshes(Plan):
         """Mesh all cells, join them level by level, and write the files of labels."""
         meshing, name = self._with_tables(), self.meshing.source.name
         totals, lod, cells = _Totals(meshing.simplifier.name), 0, self.cells
-        yield Phase(mesh_job(meshing, cells), f"meshes of {name}")
+        finest = MeshJob(meshing, cells)
+        yield Phase(finest, f"meshes of {name}")
+        finest.check_unchanged()
         while self._finish_level(meshing, totals, lod, cells) and lod + 1 < self.num_levels:
             lod += 1
             yield Phase(join_job(meshing, lod, cells), f"level of detail {lod} of {name}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.errors import CorruptError
+from wkwdask.errors import CorruptError, IncompleteWriteError
 from wkwdask.geometry.bounding_box import part_of_array
 from wkwdask.geometry.vectors import divide, minus
 from wkwdask.ids.arrays_file import ArraysFile, format_arrays
@@ -17,7 +17,7 @@ from wkwdask.kernels.labels.values import map_ids
 from wkwdask.meshing.cell_file import CellFile, Fragment, cell_name, group_of, write_cell
 from wkwdask.meshing.label_tables import LabelTables, is_in
 from wkwdask.meshing.surface import UNIT, Simplifier, Surface, encode, joined, marching_cubes
-from wkwdask.model.states import digest
+from wkwdask.model.states import add_digests, digest
 from wkwdask.model.volume import voxel_nbytes
 from wkwdask.plans.cells import marked_cells
 from wkwdask.runs.job import LazyTasks, Result, ScratchJob, Task
@@ -289,18 +289,33 @@ class JoinSpec:
         return Result(())
 
 
-def mesh_job(meshing: Meshing, cells: npt.NDArray[np.int64]) -> ScratchJob:
-    """Return the job that makes the surfaces of all cells. It raises an error if the source has
-    changed since an earlier start."""
+class MeshJob(ScratchJob):
+    """Job that makes the surfaces of all cells. It raises an error if the source has changed since
+    an earlier start."""
 
-    def is_written(task: Task, result: Result) -> bool:
-        check_source(task, result)
-        return meshing.is_written(0, task.spec.cell)
+    def __init__(self, meshing: Meshing, cells: npt.NDArray[np.int64]) -> None:
+        def is_written(task: Task, result: Result) -> bool:
+            check_source(task, result)
+            return meshing.is_written(0, task.spec.cell)
 
-    def tasks() -> Iterator[Task]:
-        return (CellSpec(meshing, (x, y, z)).task() for x, y, z in cells.tolist())
+        def tasks() -> Iterator[Task]:
+            return (CellSpec(meshing, (x, y, z)).task() for x, y, z in cells.tolist())
 
-    return ScratchJob(LazyTasks(len(cells), tasks), is_written)
+        super().__init__(LazyTasks(len(cells), tasks), is_written)
+        self._source, self._digest = meshing.source, 0
+
+    def receive(self, task: Task, result: Result) -> Iterable[Task]:
+        self._digest = add_digests(self._digest, result.sources)
+        return ()
+
+    def check_unchanged(self) -> None:
+        """Raise an error if the source was changed after some cells had been read: they would not
+        fit the others."""
+        if add_digests(*(task.spec.digest() for task in self.tasks())) != self._digest:
+            raise IncompleteWriteError(
+                f'{self._source.name}: was changed while it was read; existing="restart" starts '
+                "over with the new voxels"
+            )
 
 
 def join_job(meshing: Meshing, lod: int, below: npt.NDArray[np.int64]) -> ScratchJob:
