@@ -456,7 +456,7 @@ def test_a_source_that_changes_while_it_is_read_is_an_error(tmp_path, cells):
 
     def write():
         voxel = np.full((1, 1, 1), 9, wkwdask.open(cells).dtype)
-        low = np.array(OFFSET) + (20, 20, 10)
+        low = np.add(OFFSET, (20, 20, 10))
         wkwdask.save(voxel, cells, region=(low.tolist(), (low + 1).tolist()))
 
     with (

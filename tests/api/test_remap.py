@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 
 import dask
 import h5py
@@ -23,6 +24,7 @@ from support.strategies import HEAVY
 import wkwdask
 from wkwdask.api import segmentations
 from wkwdask.errors import (
+    DiscardWarning,
     ExistsError,
     FormatError,
     IncompleteWriteError,
@@ -603,28 +605,39 @@ def test_renumbering_writes_a_mapping_that_repeats_it(dataset, tmp_path, suffix)
             )
 
 
-def test_an_id_that_comes_after_segments_were_counted_merges_with_none(dataset, monkeypatch):
-    """Id 1 would stay, and another segment becomes 1."""
-    source = dataset / "late" / "1"
+@pytest.mark.parametrize("verb", ["renumber", "remove_dust"])
+def test_a_source_that_changes_after_its_segments_were_counted_is_an_error(
+    dataset, monkeypatch, verb
+):
+    """An id that comes could be the new one of another segment, and a segment that is removed could
+    have become large."""
+    source, target = dataset / "late" / "1", dataset / "new" / "1"
     wkwdask.write(source, OFFSET, labels().clip(5), **SMALL)
     count = segmentations._count_labels
+    arguments = (source, target) if verb == "renumber" else (source, target, 100)
 
-    def count_and_write(*arguments):
-        counted = count(*arguments)
+    def count_and_write(*options):
+        counted = count(*options)
         wkwdask.to_wkw(np.ones((3, 3, 3), np.uint32), source, region=((20, 20, 20), (23, 23, 23)))
         return counted
 
     with monkeypatch.context() as late:
         late.setattr(segmentations, "_count_labels", count_and_write)
-        with pytest.raises(IncompleteWriteError, match="when its segments were counted"):
-            wkwdask.renumber(source, dataset / "compact" / "1")
-    assert not (dataset / "compact" / "1").exists()
-    report = wkwdask.renumber(source, dataset / "compact" / "1", existing="restart")
-    ids = np.unique(result(source))
-    assert report.note == f"{len(ids)} segments"
-    np.testing.assert_array_equal(
-        result(dataset / "compact" / "1"), np.searchsorted(ids, result(source)) + 1
+        with pytest.raises(IncompleteWriteError, match="after its segments had been counted"):
+            getattr(wkwdask, verb)(*arguments)
+    assert not target.exists()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DiscardWarning)
+        getattr(wkwdask, verb)(*arguments, existing="restart")
+    values = result(source)
+    ids, numbers, counts = np.unique(values, return_inverse=True, return_counts=True)
+    expected = (
+        numbers.reshape(values.shape) + 1
+        if verb == "renumber"
+        else np.where((counts >= 100)[numbers].reshape(values.shape), values, 0)
     )
+    assert ids[0] == 1
+    np.testing.assert_array_equal(result(target), expected)
 
 
 def test_errors_of_dust_and_renumbering_name_the_layer_and_no_mapping(dataset):

@@ -17,7 +17,7 @@ from wkwdask.geometry.mag import Mag, whole_number
 from wkwdask.ids.find_components import ComponentsOptions, lay_out_components, open_labels
 from wkwdask.ids.id_source import as_ids, mapping_path, write_mapping
 from wkwdask.ids.label_statistics import make_label_survey
-from wkwdask.ids.remap_layer import RemapOptions, lay_out_remap
+from wkwdask.ids.remap_layer import RemapOptions, file_digest, lay_out_remap
 from wkwdask.ids.survey import SurveyWork
 from wkwdask.model.options import make_options
 from wkwdask.model.summary import counted
@@ -483,14 +483,14 @@ def remove_dust(
     '1 of 2 segments removed'
     """
     whole_number(min_voxels, "min_voxels", 0)
-    name, ids, counts = _count_labels(source, layer, mag)
+    name, ids, counts, states = _count_labels(source, layer, mag)
     small = as_ids(ids[counts < min_voxels], name)
     request = _target_request(target, options, allow_external=allow_external)
     report = _run_remap(
         source,
         request,
         (small, np.zeros_like(small)),
-        RemapOptions(dtype=dtype, command="dust"),
+        RemapOptions(dtype=dtype, command="dust", counted=states),
         existing,
         layer,
         mag,
@@ -564,7 +564,7 @@ def renumber(
     <BLANKLINE>
     """
     path = None if mapping is None else mapping_path(mapping)
-    name, labels, _ = _count_labels(source, layer, mag)
+    name, labels, _, states = _count_labels(source, layer, mag)
     ids = as_ids(labels, name)
     new = np.arange(1, len(ids) + 1, dtype=np.uint64)
     request = _target_request(target, options, allow_external=allow_external)
@@ -572,7 +572,7 @@ def renumber(
         source,
         request,
         (ids, new),
-        RemapOptions(dtype=dtype, command="renumber"),
+        RemapOptions(dtype=dtype, command="renumber", counted=states),
         existing,
         layer,
         mag,
@@ -588,18 +588,20 @@ def renumber(
 
 def _count_labels(
     source: str | PathLike[str], layer: str | None, mag: MagLike | None
-) -> tuple[str, npt.NDArray[Any], npt.NDArray[np.int64]]:
-    """Return the name of a layer, its labels, and the voxels of each."""
+) -> tuple[str, npt.NDArray[Any], npt.NDArray[np.int64], int]:
+    """Return the name of a layer, its labels, the voxels of each, and the digest of its files
+    before they were counted."""
     from wkwdask.graphs.runners import run_work
 
     volume = open_labels(source, layer, None if mag is None else Mag.parse(mag)).volume
+    states = file_digest(volume)
     rows = run_work(
         SurveyWork(
             make_label_survey(volume, None, volume.box, ignore_zero=True),
             f"labels of {volume.name}",
         )
     ).sorted()
-    return volume.name, rows.labels, rows.counts
+    return volume.name, rows.labels, rows.counts, states
 
 
 def _with_note(report: Report, note: str) -> Report:

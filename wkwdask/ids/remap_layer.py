@@ -16,6 +16,7 @@ from wkwdask.ids.id_map import IdMap, saved_map
 from wkwdask.ids.id_source import IdSource, PairsInMemory, as_ids, open_mapping
 from wkwdask.kernels.labels.components import DisjointSets
 from wkwdask.kernels.labels.values import map_ids
+from wkwdask.model.states import digest
 from wkwdask.model.voxel_type import parse_dtype
 from wkwdask.model.writing.target_image import LevelSpec
 from wkwdask.plans.apply import plan_bricks
@@ -112,6 +113,8 @@ class RemapOptions:
     dtype: Any = None
     command: str = "remap"
     """Verb of the user."""
+    counted: int | None = None
+    """Digest of the source's files when its segments were counted; None if they were not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,22 +125,16 @@ class IdLookup:
     keeps: bool
     """Whether ids that the table does not contain stay."""
     dtype: np.dtype[Any]
-    command: str = "remap"
-    """Verb of the user."""
+    has_default: bool = True
+    """Whether the user can choose with ``default=`` what becomes of these ids."""
 
     def __call__(self, ids: AnyArray) -> AnyArray:
         out = np.empty(ids.shape, self.dtype, order="F")
         unfit = map_ids(np.asfortranarray(ids), *self.table.arrays(), out, keeps=self.keeps)
-        if self.command == "renumber" and np.count_nonzero(out) < np.count_nonzero(ids):
-            # such an id may be the new one of another segment
-            raise IncompleteWriteError(
-                "the source has ids that it did not have when its segments were counted; "
-                'existing="restart" counts again'
-            )
         if unfit is not None:
             what, remedy = (
                 ("is not in the mapping", ', or default="zero"')
-                if self.command == "remap"
+                if self.has_default
                 else ("is not removed", "")
             )
             raise ValueError(
@@ -161,6 +158,8 @@ class Remap(Plan):
     """Whether ids that the table does not contain stay."""
     command: str
     """Verb of the user."""
+    counted: int | None
+    """Digest of the source's files when its segments were counted; None if they were not."""
 
     def need(self) -> Need:
         """Return the space of the mapped layer, estimated from the ids before they are mapped, as
@@ -183,6 +182,12 @@ class Remap(Plan):
 
     def check_unchanged(self) -> None:
         check_not_replaced(self.source)
+        if self.counted is not None and file_digest(self.source) != self.counted:
+            # an id that came could be the new one of another segment, or one that is removed
+            raise IncompleteWriteError(
+                f"{self.source.name}: was changed after its segments had been counted; "
+                'existing="restart" counts again'
+            )
 
     def table(self) -> IdMap:
         """Write the table into the job's folder, or reuse that of an earlier start."""
@@ -199,8 +204,7 @@ class Remap(Plan):
 
     def job(self, table: IdMap) -> ApplyJob:
         """Return the job that writes the mapped layer."""
-        keeps = self.keeps and self.command != "renumber"  # its mapping has all ids
-        function = IdLookup(table, keeps, self.target.dtype, self.command)
+        function = IdLookup(table, self.keeps, self.target.dtype, self.command == "remap")
         return ApplyJob(
             replace(self.application, function=function, skips_empty=table.of_zero() == 0),
             self.target,
@@ -258,7 +262,14 @@ def lay_out_remap(
     staged = draft.mags([target], LevelSpec.like(source).nbytes, levels.edit, record)
     application = AppliedFunction(map_ids, (source,), plan, where=area, origin=target.origin)
     keeps = options.default == "keep"
-    return Remap(source, id_source, application, target, staged, keeps, options.command)
+    return Remap(
+        source, id_source, application, target, staged, keeps, options.command, options.counted
+    )
+
+
+def file_digest(volume: Volume) -> int:
+    """Return a digest of the states of all files of a volume."""
+    return digest(volume.files.stored_states())
 
 
 def open_id_source(mapping: Any, source: Volume) -> IdSource:
