@@ -136,3 +136,23 @@ def test_a_volume(tmp_path):
         ),
     ):
         wkwdask.convert(tmp_path / "a.npy", tmp_path / "ds", layer="other", **options)
+
+
+@pytest.mark.parametrize("prefix", ["precomputed", "n5"])
+@pytest.mark.parametrize(
+    ("dtype", "value_range"), [("int8", (0, 255)), ("uint8", (-100, 155)), ("int16", (5, 260))]
+)
+def test_missing_files_are_zeros_that_are_scaled_too(tmp_path, prefix, dtype, value_range):
+    array = np.zeros((4096, 8, 8), np.int16)  # several regions
+    array[3, 2, 1] = 77
+    source = tmp_path / "ds" / "em" / "1"
+    wkwdask.write(source, (0, 0, 0), array, block_len=8, file_len=2, voxel_size=(4, 4, 4))
+    assert sum(path.name.startswith("x") for path in source.rglob("*.wkw")) == 1
+    target = f"{prefix}://{tmp_path}/scaled"
+    wkwdask.convert(
+        source, target, dtype=dtype, value_range=value_range, chunk_shape=(8, 8, 8), verify=True
+    )
+    limits = np.iinfo(dtype)
+    steps = (int(limits.max) - int(limits.min)) / 255
+    expected = np.clip(array - value_range[0], 0, 255) * steps + limits.min
+    np.testing.assert_array_equal(wkwdask.read(target)[0], expected)

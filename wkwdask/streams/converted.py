@@ -13,6 +13,7 @@ import numpy as np
 from wkwdask.errors import BoundsError
 from wkwdask.model.volume import delegate_to
 from wkwdask.model.voxel_type import by_dtype, common_dtype, parse_dtype
+from wkwdask.plans.cells import cell_map
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from wkwdask.array_types import AnyArray, BoolArray
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.plans.cells import CellMap
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +47,16 @@ class ConvertedVolume:
     lengths_nm = delegate_to("source", "lengths_nm")
     is_regular = delegate_to("source", "is_regular")
     is_current = delegate_to("source", "is_current")
-    files = delegate_to("source", "files")
 
     @property
     def num_channels(self) -> int:
         return len(self.channels)
+
+    @property
+    def files(self) -> Any:
+        """Files of the source. If zero becomes another value, missing files are not zero either."""
+        zero = convert_values(np.zeros(1, self.source.dtype), self.dtype, self.value_range)
+        return _FilesWithoutZeros(self) if zero.any() else self.source.files
 
     @property
     def token(self) -> tuple[Any, ...]:
@@ -97,6 +104,22 @@ class ConvertedVolume:
                         f"{self.name}: voxel {place} of channel {channel}: {error}"
                     ) from None
         return 1
+
+
+@dataclass(frozen=True, slots=True)
+class _FilesWithoutZeros:
+    """Files of a volume in which no voxel is known to be zero."""
+
+    volume: ConvertedVolume
+
+    shard_path = delegate_to("volume.source.files", "shard_path")
+    shard_states = delegate_to("volume.source.files", "shard_states")
+    stored_states = delegate_to("volume.source.files", "stored_states")
+    written = delegate_to("volume.source.files", "written")
+    count = delegate_to("volume.source.files", "count")
+
+    def occupied(self, cell_shape: Vec3) -> CellMap:
+        return cell_map(self.volume.box, cell_shape, self.volume.name, fill=True)
 
 
 def converted(
