@@ -95,6 +95,30 @@ def test_plans_count_mags_that_are_left_to_convert(tmp_path, ids):
     assert not (tmp_path / "ids.npy").exists()
 
 
+@pytest.mark.parametrize(
+    "target",
+    [
+        "ids.npy",
+        pytest.param("ids.tif", marks=pytest.mark.needs("tifffile")),
+        pytest.param("sections", marks=pytest.mark.needs("tifffile")),
+        pytest.param("ids.zarr", marks=pytest.mark.needs("zarr")),
+    ],
+)
+def test_the_plan_of_an_export_agrees_with_it(tmp_path, target):
+    mag, target = tmp_path / "ds" / "ids" / "1", tmp_path / target
+    wkwdask.write(mag, (5, 6, 7), IDS, block_len=8, file_len=4, voxel_size=(4, 4, 4))
+    plan = wkwdask.plan_convert(mag, target)
+    assert not target.exists()
+    report = wkwdask.convert(mag, target)
+    assert report.files <= plan.files < 2 * report.files
+    assert not any("would be refused" in note for note in plan.mags[0].notes)
+    (again,) = wkwdask.plan_convert(mag, target).mags
+    assert any("would be refused" in note and "already exists" in note for note in again.notes)
+    with pytest.raises(ExistsError):
+        wkwdask.convert(mag, target)
+    assert wkwdask.plan_convert(mag, target, existing="overwrite").mags[0].notes == ()
+
+
 def test_files_of_single_chunks_are_counted(tmp_path):
     write_volume(tmp_path / "ids", IDS, "segmentation", chunk=(16, 16, 16))
     plan = wkwdask.plan_pyramid(tmp_path / "ids", mags=["2"])

@@ -175,6 +175,37 @@ class StagedJob(ABC):
         ]
         return sum(count for count, _ in counts), sum(nbytes for _, nbytes in counts)
 
+    def check_free(self) -> None:
+        """Check that the job could start now, without taking any lock."""
+        for folder in self.folders:
+            holder = lock_holder(folder)
+            if holder is not None:
+                raise LockedError(f"{folder}: another job writes it: {holder}")
+        if (
+            self.existing != "resume"
+            and find_interrupted(self.parent, self.folders) is None
+            and not self._was_publishing()
+        ):
+            self._check_targets(self.existing)
+
+    @abstractmethod
+    def _check_targets(self, existing: str) -> None:
+        """Raise ExistsError unless the policy allows to write what is at the targets."""
+
+    def _was_publishing(self) -> bool:
+        """Check whether a job died while it published one of the mags. The next job completes that
+        publication when it starts."""
+        ended = (
+            root
+            for root, state in job_states(self.parent)
+            if state in (JobState.UNPUBLISHED, JobState.REFUSED)
+        )
+        return any(set(targets_of(root)) & set(self.folders) for root in ended)
+
+    def num_done(self) -> int:
+        """Return the number of tasks that earlier starts finished."""
+        return sum(1 for _ in read_journal(self.root))
+
     def discard(self) -> None:
         self._job_folder().discard()
 
@@ -253,18 +284,7 @@ class StagedMags(StagedJob):
         )
 
     def check_free(self) -> None:
-        """Check that the job could start now, without taking any lock."""
-        for folder in self.folders:
-            holder = lock_holder(folder)
-            if holder is not None:
-                raise LockedError(f"{folder}: another job writes it: {holder}")
-
-        if (
-            self.existing != "resume"
-            and find_interrupted(self.parent, self.folders) is None
-            and not self._was_publishing()
-        ):
-            self._check_targets(self.existing)
+        super(StagedMags, self).check_free()
         self._check_metadata()
         self._check_shards()
 
@@ -279,16 +299,6 @@ class StagedMags(StagedJob):
             nbytes = math.prod(map(min, shape, target.box.size)) * voxel_nbytes(target)
             what = f"{noun} of {shape} voxels have up to"
             by_path.check_object_nbytes(folder, nbytes, what, f"choose smaller {noun}")
-
-    def _was_publishing(self) -> bool:
-        """Check whether a job died while it published one of the mags. The next job completes that
-        publication when it starts."""
-        ended = (
-            root
-            for root, state in job_states(self.parent)
-            if state in (JobState.UNPUBLISHED, JobState.REFUSED)
-        )
-        return any(set(targets_of(root)) & set(self.folders) for root in ended)
 
     def remove_leftovers(self) -> None:
         """Remove leftovers of dead jobs in the layer, when this job has nothing to do."""
@@ -403,9 +413,6 @@ class StagedMags(StagedJob):
             call = current_call()
             call.id = str(provenance.get("call") or call.id)
         return report_in(read_provenance(self.listed[0]), _DONE_NOTE, self.listed)
-
-    def num_done(self) -> int:
-        return sum(1 for _ in read_journal(self.root))
 
     def held(self) -> tuple[int, int] | None:
         """Count files and bytes of interrupted jobs on the same mags, which this job keeps or

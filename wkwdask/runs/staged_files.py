@@ -117,15 +117,17 @@ class StagedFiles(StagedJob):
         entry = MagReport(path, num_files, self.voxels, nbytes, None, None, None)
         return Report((entry,), self.nbytes_in, seconds, note)
 
-    def _job_folder(self) -> JobFolder:
-        def check(existing: str) -> None:
-            if is_bucket(self.parent):
-                self._check_not_named(existing)
-            else:
-                self.check(self.target, existing)
+    def _check_targets(self, existing: str) -> None:
+        if is_bucket(self.parent):
+            self._check_not_named(existing)
+        else:
+            self.check(self.target, existing)
 
+    def _job_folder(self) -> JobFolder:
         datasets = () if self.edit is None else tuple(self.edit.folders().values())
-        return JobFolder(self.parent, self.owner, self.folders, datasets=datasets, check=check)
+        return JobFolder(
+            self.parent, self.owner, self.folders, datasets=datasets, check=self._check_targets
+        )
 
 
 def _measure(path: str, *, sync: bool) -> tuple[int, int]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.plans.cells import CellMap
     from wkwdask.plans.pyramid import Pass
-    from wkwdask.runs.staged import StagedMags
+    from wkwdask.runs.staged import StagedJob
     from wkwdask.verbs.pyramid import Pyramid
     from wkwdask.verbs.rechunk import Rechunk
 
@@ -287,7 +287,7 @@ def estimate_pyramid(pyramid: Pyramid, workers: int) -> PyramidPlan:
     )
 
 
-def start_notes(staged: StagedMags) -> list[str]:
+def start_notes(staged: StagedJob) -> list[str]:
     """Return the reason why the job could not start now, and the progress of an interrupted one."""
     notes = []
     try:
@@ -513,21 +513,22 @@ def _path_of(planned: Rechunk) -> str:
 
 
 def _estimate_export(export: Export) -> ConvertedMag:
-    box, source = export.form.box, export.source
+    box, source, output = export.form.box, export.source, export.output()
     nbytes = voxel_nbytes(source, box)
-    shape = (box.size[0], box.size[1], 1)
+    region_shape: Vec3 = (*box.size[:2], 1) if output is None else output.cell_shape
+    num_regions = box.size[2] if output is None else output.num_cells
     return ConvertedMag(
         export.target,
         box.size,
-        box.size[2],
-        shape,
+        num_regions,
+        region_shape,
         0,
-        1 if export.is_file else box.size[2],
+        1 if output is None else output.num_files,
         nbytes,
         nbytes,
         _BASE_NBYTES,
         0.0,
-        export.remarks,
+        (*export.remarks, *start_notes(export.staged)),
         source=source.name,
     )
 

@@ -106,7 +106,7 @@ class ExportJob(FlatJob):
                 ).task()
 
         # tasks write their cells themselves
-        super().__init__(tasks, count_cells(relative_box, cell_shape), lambda *_: None)
+        super().__init__(tasks, output.num_cells, lambda *_: None)
 
     def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
         """Return True: a journaled cell exists. A changed source is an error."""
@@ -147,11 +147,6 @@ class Export(Plan):
     def remarks(self) -> tuple[str, ...]:
         """Differences of the result from the mag, for the plan and the report."""
         return tuple(filter(None, [cast_note(self.mag, self.form.dtype)]))
-
-    @property
-    def is_file(self) -> bool:
-        """Whether the target is one file."""
-        return _is_file(self.target)
 
     def output(self) -> Output | None:
         """Return the writer of the target, None for a single TIFF file, which is written section by

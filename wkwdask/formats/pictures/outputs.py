@@ -20,8 +20,10 @@ import numpy as np
 
 from wkwdask.errors import AlignmentError
 from wkwdask.formats.pictures.scratch import Scratch
+from wkwdask.geometry.bounding_box import counted_from
 from wkwdask.model.extras import import_extra
 from wkwdask.model.volume import voxel_nbytes
+from wkwdask.plans.cells import count_cells
 from wkwdask.plans.chunks import largest_multiple
 from wkwdask.store.documents import read_object
 from wkwdask.store.paths import dirname
@@ -99,6 +101,15 @@ class Output(ABC):
     def corner(self) -> Vec3:
         """Origin of the grid of cells [voxels]."""
 
+    @property
+    def num_cells(self) -> int:
+        return count_cells(counted_from(self.spec.box, self.corner), self.cell_shape)
+
+    @property
+    @abstractmethod
+    def num_files(self) -> int:
+        """Number of files, at most."""
+
     @abstractmethod
     def prepare(self) -> None:
         """Create the file or folder that tasks write to; a second call changes nothing."""
@@ -117,6 +128,10 @@ def read_box(source: Volume, box: BoundingBox) -> AnyArray:
 
 @dataclass(frozen=True, slots=True)
 class NpyOutput(Output):
+    @property
+    def num_files(self) -> int:
+        return 1
+
     @property
     def cell_shape(self) -> Vec3:
         # Whole rows, so that each section of a cell is one contiguous range of the file.
@@ -200,6 +215,11 @@ class ZarrOutput(Output):
         """Lowest corner of the box: index 0 of the array."""
         return self.spec.box.topleft
 
+    @property
+    def num_files(self) -> int:
+        """Number of shards, and the document."""
+        return self.num_cells + 1
+
     def prepare(self) -> None:
         """Create the array, with axes, voxel size and offset in its metadata."""
         if store_at(self.path).exists("zarr.json"):
@@ -253,6 +273,10 @@ class SectionsOutput(Output):
     def corner(self) -> Vec3:
         """Voxel 0 along z, which aligns cells with the source's grid."""
         return (*self.spec.box.topleft[:2], 0)
+
+    @property
+    def num_files(self) -> int:
+        return self.spec.box.size[2]
 
     def prepare(self) -> None:
         store_at(self.path).make()
