@@ -1005,6 +1005,16 @@ def test_manifests_leave_jobs_out_and_follow_links(dataset, tmp_path):
     assert wkwdask.write_manifest(dataset).files == before.files
 
 
+def test_manifests_list_files_under_all_their_names(dataset, tmp_path):
+    (dataset / "alias").symlink_to("color")
+    wkwdask.write_manifest(dataset)
+    shutil.copytree(dataset, tmp_path / "copy")  # as most transfers: links become folders
+    assert (tmp_path / "copy" / "alias" / "1").is_dir()
+    assert wkwdask.check_manifest(tmp_path / "copy").is_equal
+    next((tmp_path / "copy" / "alias").rglob("x*.wkw")).write_bytes(b"")
+    assert len(wkwdask.check_manifest(tmp_path / "copy").changed) == 1
+
+
 def test_manifests_skip_pipes_and_broken_links(dataset):
     os.mkfifo(dataset / "cells" / "pipe")
     (dataset / "nowhere").symlink_to("/nowhere/at/all")

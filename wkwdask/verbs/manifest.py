@@ -75,17 +75,16 @@ _READ_NBYTES = 4 << 20
 
 
 def hashed_files(
-    root: str, inside: str = "", seen: set[str] | None = None
+    root: str, inside: str = "", around: frozenset[str] = frozenset()
 ) -> Iterator[tuple[str, bool]]:
     """Yield the relative path of each file for a manifest, and whether it is regular. Locks, job
-    folders and temporaries are left out."""
-    seen = set() if seen is None else seen
+    folders, temporaries and links to a folder around them are left out."""
     store = store_at(join(root, inside) if inside else root)
     if not store.exists():
         raise MissingError(f"{root}: not found")
-    if store.real() in seen:
+    real = store.real()
+    if real in around:
         return
-    seen.add(store.real())
     for entry in sorted(store.entries(), key=lambda entry: entry.name):
         path, name = join(inside, entry.name), entry.name
         if (
@@ -97,7 +96,7 @@ def hashed_files(
         ):
             continue
         if entry.is_dir():
-            yield from hashed_files(root, path, seen)
+            yield from hashed_files(root, path, around | {real})
         else:
             yield path, entry.is_file()
 
