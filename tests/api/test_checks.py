@@ -1083,6 +1083,10 @@ def test_repair_command(dataset):
 
 
 def test_manifest_command(dataset):
+    refused = run_here("verify", dataset, "--layer", "color", "--manifest", "write")
+    assert refused.returncode == 2
+    assert "--manifest hashes all files below PATH: omit --layer" in refused.stderr
+    assert not (dataset / MANIFEST_NAME).exists()
     assert run_here("verify", dataset, "--manifest", "write").returncode == 0
     assert run_here("verify", dataset, "--manifest", "check").returncode == 0
     cut(FINE, -1)(dataset)

@@ -93,6 +93,8 @@ def verify(
     """
     from wkwdask.cli.tables import print_verification
 
+    if manifest is not None:
+        _refuse_with_manifest(pyramid=pyramid, sample=sample, **options)
     with cluster:
         if manifest is not None:
             manifest_report = (
@@ -108,6 +110,13 @@ def verify(
         partial(print_verification, report, limit),
         FOUND if not report.is_sound or (strict and report.count("warning")) else 0,
     )
+
+
+def _refuse_with_manifest(**options: Any) -> None:
+    """Raise UsageError for options that a manifest of all files does not have."""
+    refused = [name for name, value in options.items() if value not in (None, False)]
+    if refused:
+        raise click.UsageError(f"--manifest hashes all files below PATH: omit --{refused[0]}")
 
 
 @click.command(short_help="Repair what verify finds; intact data are never changed.")
