@@ -103,9 +103,11 @@ class WkwAccessor:
                 "the array has no source: at_mag() needs an array that was opened and not "
                 "computed; call it there, or coarsen() this array"
             )
-        layer = find(source).choose(None)
+        layer = find(source, index=self._array.encoding.get("index")).choose(None)
         volume = layer.volume(Mag.parse(mag))
-        (opened,) = open_variables(layer, volume).data_vars.values()
+        (opened,) = open_variables(
+            layer, volume, index=self._array.encoding.get("index")
+        ).data_vars.values()
         selected = opened.isel({axis: self._overlapping_indices(opened, axis) for axis in "xyz"})
         if "c" in opened.dims and "c" in self._array.coords:
             selected = selected.sel(c=self._array.coords["c"])

@@ -114,7 +114,9 @@ class LayersBackend(GroupsBackend):
         index: Mapping[str, int] | None,
     ) -> xr.Dataset:
         """Open one mag of a layer."""
-        return open_variables(*open_stored(url, layer, mag, index=index), bounding_box)
+        return open_variables(
+            *open_stored(url, layer, mag, index=index), bounding_box, index=index
+        )
 
 
 class N5Backend(LayersBackend):

@@ -14,7 +14,7 @@ from wkwdask.errors import UnsupportedError
 from wkwdask.model.image import parse_box_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.graphs.read import BoxReader
@@ -49,9 +49,10 @@ def open_variables(
     volume: StoredArray,
     bounding_box: BoundingBox | str | Sequence[Any] | None = None,
     extent: BoundingBox | None = None,
+    index: Mapping[str, int] | None = None,
 ) -> xr.Dataset:
     """Return the variable and the coordinates of one mag, of a part of it, or of an extent in which
-    the rest is zero."""
+    the rest is zero; ``index`` is that by which the layer was found."""
     from wkwdask.graphs.read import box_reader
 
     data = parse_box_of(volume, bounding_box)
@@ -80,6 +81,7 @@ def open_variables(
     encoding = {
         "preferred_chunks": dict(zip(reader.axes, chunks, strict=True)),
         "source": volume.name if layer.is_layer else f"{layer.format}://{layer.folder}",
+        **({} if index is None else {"index": dict(index)}),
     }
     variable = xr.Variable(
         tuple(reader.axes), indexing.LazilyIndexedArray(WkwArray(reader)), attrs, encoding

@@ -201,6 +201,10 @@ def test_xarray(tmp_path):
     (variable,) = opened.data_vars.values()
     right = expected(array, "tczyx", t=3)
     np.testing.assert_array_equal(variable.transpose("c", "x", "y", "z"), right)
+    other = variable.isel(x=slice(2, 9)).wkw.at_mag(1)
+    np.testing.assert_array_equal(
+        other.transpose("c", "x", "y", "z"), expected(array, "tczyx", t=3)[:, 2:9]
+    )
 
 
 @pytest.mark.parametrize("target", ["wkw", "zarr://out.ome.zarr", "n5://out.n5", "out.ozx"])
