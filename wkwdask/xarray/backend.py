@@ -114,9 +114,7 @@ class LayersBackend(GroupsBackend):
         index: Mapping[str, int] | None,
     ) -> xr.Dataset:
         """Open one mag of a layer."""
-        return open_variables(
-            *open_stored(url, layer, mag, index=index), bounding_box, index=index
-        )
+        return open_variables(*open_stored(url, layer, mag, index=index), bounding_box, index=index)
 
 
 class N5Backend(LayersBackend):
