@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from wkwdask.geometry.grid import cell_box, cell_range
 from wkwdask.geometry.mag import vec3
-from wkwdask.geometry.vectors import divide, doubled, times
+from wkwdask.geometry.vectors import divide, doubled, is_multiple, times
 from wkwdask.plans.cells import cell_map
 from wkwdask.plans.pyramid import choose_region
 from wkwdask.plans.regions import RegionGrid
@@ -91,7 +91,7 @@ def plan_bricks(
     unit = tiling.unit_shape
     if brick_shape is None:
         brick_shape = _usual_brick(tiling)
-    elif any(n % edge for n, edge in zip(brick_shape, tiling.chunk_shape, strict=True)):
+    elif not is_multiple(brick_shape, tiling.chunk_shape):
         raise ValueError(
             f"chunks must be whole blocks of the target, multiples of {tiling.chunk_shape} voxels, "
             f"got {brick_shape}"
@@ -102,8 +102,8 @@ def plan_bricks(
         region_shape = times(brick_shape, counts)
     edge = brick_shape[0] // unit[0]
     is_cube = edge > 0 and edge & (edge - 1) == 0 and brick_shape == times(unit, (edge,) * 3)
-    is_whole = all(n % m == 0 for n, m in zip(brick_shape, tiling.shard_shape, strict=True))
-    return BrickPlan(box, region_shape, brick_shape, is_cube or is_whole)
+    in_order = is_cube or is_multiple(brick_shape, tiling.shard_shape)
+    return BrickPlan(box, region_shape, brick_shape, in_order)
 
 
 def plan_components(

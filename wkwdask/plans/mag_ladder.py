@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Literal, get_args
 
 from wkwdask.geometry.mag import MAX_FACTOR, Mag
+from wkwdask.geometry.vectors import is_multiple
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -146,7 +147,7 @@ def _next_of(others: Collection[Mag], current: Mag) -> Mag | None:
         mag
         for mag in others
         if mag.maximum == 2 * current.maximum
-        and all(b % a == 0 for a, b in zip(current.factors, mag.factors, strict=True))
+        and is_multiple(mag.factors, current.factors)
     ]
     return min(fitting, default=None)
 

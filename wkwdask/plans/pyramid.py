@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from wkwdask.geometry import morton
 from wkwdask.geometry.bounding_box import BoundingBox, counted_from
 from wkwdask.geometry.grid import cell_box, cell_range
-from wkwdask.geometry.vectors import divide, minus, times
+from wkwdask.geometry.vectors import divide, is_multiple, minus, times
 from wkwdask.plans.regions import RegionGrid
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Pass:
         bricks of the first level."""
         level = self.levels[0]
         box = cell_box(region, level.region_shape, level.box)
-        low = [t // n for t, n in zip(box.topleft, level.brick_shape, strict=True)]
+        low = divide(box.topleft, level.brick_shape)
         counts = divide(level.region_shape, level.brick_shape)
         per_brick = divide(times(level.brick_shape, level.factor), self.source_brick_shape)
         inside = cell_range(self.source_box, self.source_brick_shape)
@@ -143,10 +143,7 @@ class Pass:
         """Return whether a task writes whole shards of a level, because the region contains all of
         them that is in the box, and their chunks come in order."""
         grid = self.levels[level]
-        brick_is_whole = all(
-            n % edge == 0 for n, edge in zip(grid.brick_shape, shard_shape, strict=True)
-        )
-        return (grid.in_order or brick_is_whole) and (
+        return (grid.in_order or is_multiple(grid.brick_shape, shard_shape)) and (
             grid.contains_whole_shards(shard_shape) or grid.has_one_region_per_shard(shard_shape)
         )
 
@@ -267,7 +264,7 @@ def plan_pass(
     factors = step_factors(source_box.mag, mags)
     steps = [(factors[0], region_shape)]
     for factor in factors[1:]:  # until a region would not be whole units
-        if any(n % (step * edge) for n, step, edge in zip(steps[-1][1], factor, unit, strict=True)):
+        if not is_multiple(steps[-1][1], times(factor, unit)):
             break
         steps.append((factor, divide(steps[-1][1], factor)))
     smallest_brick = _largest_factor([factor for factor, _ in steps[1:]])
@@ -288,7 +285,7 @@ def _brick_shape(
 ) -> Vec3:
     """Choose a brick of the first level: whole units, and whole windows of all coarser mags."""
     edge = 1
-    while any(edge * n % least for n, least in zip(unit, smallest, strict=True)):
+    while not is_multiple(_cube(edge, unit), smallest):
         edge *= 2
     while (
         math.prod(_cube(edge * 2, unit)) * math.prod(factor) * voxel_nbytes <= _BRICK_SOURCE_NBYTES

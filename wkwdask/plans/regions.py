@@ -11,7 +11,7 @@ import numpy as np
 from wkwdask.geometry import morton
 from wkwdask.geometry.grid import cell_box, cell_range
 from wkwdask.geometry.mag import vec3
-from wkwdask.geometry.vectors import ceil_divide, divide, doubled, times
+from wkwdask.geometry.vectors import ceil_divide, divide, doubled, is_multiple, times
 from wkwdask.plans.cells import SparseCells, count_cells, marked_cells, needs_sparse, project_cells
 
 if TYPE_CHECKING:
@@ -151,14 +151,13 @@ class RegionGrid:
 
     def contains_whole_shards(self, shard_shape: Vec3) -> bool:
         """Return whether a region contains every shard that it touches."""
-        return all(n % m == 0 for n, m in zip(self.region_shape, shard_shape, strict=True))
+        return is_multiple(self.region_shape, shard_shape)
 
     def has_one_region_per_shard(self, shard_shape: Vec3) -> bool:
         """Return whether each shard has voxels of the box in one region only."""
-        is_nested = all(m % n == 0 for n, m in zip(self.region_shape, shard_shape, strict=True))
-        return is_nested and count_cells(self.box, self.region_shape) == count_cells(
-            self.box, shard_shape
-        )
+        return is_multiple(shard_shape, self.region_shape) and count_cells(
+            self.box, self.region_shape
+        ) == count_cells(self.box, shard_shape)
 
 
 def plan_splicing(

@@ -20,6 +20,7 @@ import numpy as np
 
 from wkwdask.geometry.grid import cell_box, cell_range
 from wkwdask.geometry.mag import vec3
+from wkwdask.geometry.vectors import divide, is_multiple
 from wkwdask.plans.pyramid import choose_region
 from wkwdask.plans.regions import morton_order
 from wkwdask.plans.upsample import UpsamplePlan
@@ -104,15 +105,12 @@ def plan_slabs(
         whole = next(fitting, None) or _enclosing(box, source_chunks[-1], unit)
         shapes = _region(box, whole, tiling, workers), _reading(box, whole, unit, voxel_nbytes)
     region, reading = shapes
-    is_cube = len({n // m for n, m in zip(reading, unit, strict=True)}) == 1
-    in_order = _is_multiple(region, shard_shape) and (is_cube or _is_multiple(reading, shard_shape))
+    is_cube = len(set(divide(reading, unit))) == 1
+    in_order = is_multiple(region, shard_shape) and (is_cube or is_multiple(reading, shard_shape))
     return SlabPlan(
         box, region, _brick(reading, tiling, in_order), reading, box.mag, shard_shape, in_order
     )
 
-
-def _is_multiple(outer: Vec3, inner: Vec3) -> bool:
-    return all(n % m == 0 for n, m in zip(outer, inner, strict=True))
 
 
 def _enclosing(box: BoundingBox, source_chunk: Vec3, unit: Vec3) -> Vec3:

@@ -25,7 +25,7 @@ from wkwdask.formats.opening import (
 )
 from wkwdask.geometry.bounding_box import part_of_array
 from wkwdask.geometry.grid import cell_box, cell_range, cells
-from wkwdask.geometry.vectors import times
+from wkwdask.geometry.vectors import is_multiple, times
 from wkwdask.kernels.window.reduce import BOOL_METHOD, IGNORE_ZERO_METHODS, METHODS
 from wkwdask.model.levels import ratio_of
 from wkwdask.model.states import FILE_RECORD_COLUMNS, States, digest, grouped_digests
@@ -198,13 +198,9 @@ class RegionSpec(SourceSpec):
         """Return the shape of one read: that of a source brick, or for local files a part of it
         that fits the cache of a core and is whole chunks."""
         source, shape = self.source, list(self.plan.source_brick_shape)
-        steps = [
-            math.lcm(*edges)
-            for edges in zip(source.chunk_shape, self.plan.levels[0].factor, strict=True)
-        ]
-        is_aligned = all(
-            shift % step == 0 for shift, step in zip(source.origin, steps, strict=True)
-        )
+        x, y, z = map(math.lcm, source.chunk_shape, self.plan.levels[0].factor)
+        steps = x, y, z
+        is_aligned = is_multiple(source.origin, steps)
         if isinstance(source, StoredArray) and not source.store.is_remote and is_aligned:
             nbytes_per_voxel = voxel_nbytes(source)
             while math.prod(shape) * nbytes_per_voxel > _TILE_NBYTES:
@@ -223,14 +219,11 @@ class RegionSpec(SourceSpec):
         shape = source.chunk_shape
         # Chunks must be whole windows, tile a brick, and start at its corner; else a window or a
         # brick would need two chunks.
-        axes = zip(
-            shape,
-            self.plan.levels[0].factor,
-            self.plan.source_brick_shape,
-            self.source.origin,
-            strict=True,
-        )
-        if any(edge % step or brick % edge or shift % edge for edge, step, brick, shift in axes):
+        if not (
+            is_multiple(shape, self.plan.levels[0].factor)
+            and is_multiple(self.plan.source_brick_shape, shape)
+            and is_multiple(source.origin, shape)
+        ):
             return None
 
         def push(brick: Vec3) -> Iterator[Brick]:
@@ -252,7 +245,7 @@ class RegionSpec(SourceSpec):
         """Return, for each shard of the first mag, the digest of the files that it is made from."""
         level, target = self.plan.levels[0], self.targets[0]
         footprint = times(target.shard_shape, level.factor)
-        if all(n % m == 0 for n, m in zip(level.region_shape, target.shard_shape, strict=True)):
+        if is_multiple(level.region_shape, target.shard_shape):
             return grouped_digests(states, self.source.shard_shape, footprint)
         # This region writes parts of shards. A source file that the parts of a shard share counts
         # in one of them alone, so that the sum over the parts is the digest of the whole shard.

@@ -17,7 +17,7 @@ from wkwdask.formats.publication import replaces_folder
 from wkwdask.formats.record_paths import job_folders
 from wkwdask.formats.roots import level_job_folders
 from wkwdask.geometry.bounding_box import voxel_box
-from wkwdask.geometry.vectors import divide
+from wkwdask.geometry.vectors import divide, is_multiple
 from wkwdask.model.states import digest
 from wkwdask.model.voxel_type import common_dtype
 from wkwdask.model.writing.target_image import Destination
@@ -254,7 +254,7 @@ def translated(volume: Any, shift: Vec3, option: str, participle: str) -> Any:
     mag = volume.box.mag
     if not any(shift):
         return volume
-    if any(a % n for a, n in zip(shift, mag.factors, strict=True)):
+    if not is_multiple(shift, mag.factors):
         raise ValueError(
             f"{option} must be a multiple of every mag that is {participle}, got {shift}, but "
             f"there is mag {mag}"

@@ -11,7 +11,7 @@ from wkwdask.errors import ResumeError
 from wkwdask.formats.opening import SourceSelection, aligned_mags, image_box, is_readable, target_in
 from wkwdask.geometry.bounding_box import MAG_1, part_of_array
 from wkwdask.geometry.mag import Mag
-from wkwdask.geometry.vectors import divide
+from wkwdask.geometry.vectors import divide, is_multiple
 from wkwdask.model.states import FILE_RECORD_COLUMNS
 from wkwdask.model.volume import relative_to, voxel_nbytes
 from wkwdask.model.writing.target_image import LevelSpec, NewLevels
@@ -277,8 +277,7 @@ def _ladder(image: Image, finest: Mag, source: Mag, box: BoundingBox) -> list[Ma
         *(
             mag
             for mag in above
-            if mag.maximum < source.maximum
-            and all(b % a == 0 for a, b in zip(mag.factors, source.factors, strict=True))
+            if mag.maximum < source.maximum and is_multiple(source.factors, mag.factors)
         ),
     ]
 

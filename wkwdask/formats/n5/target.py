@@ -34,7 +34,7 @@ from wkwdask.formats.n5.placement import level_sizes, ratios_to, stated_lengths_
 from wkwdask.formats.roots import Root, check_links_to
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag
-from wkwdask.geometry.vectors import minus, times
+from wkwdask.geometry.vectors import is_multiple, minus, times
 from wkwdask.model.json_text import format_json
 from wkwdask.model.levels import finest_first, lengths_in, mag_from_ratio
 from wkwdask.model.stored_array import StoredArray
@@ -326,9 +326,7 @@ class N5Target(TargetFolder):
         for name, spec in zip(new_names, specs, strict=True):
             mag = spec.box.mag
             is_stored_again = bool(self.levels) and spec.is_copy
-            if is_stored_again or any(
-                a % b for a, b in zip(mag.factors, base.factors, strict=True)
-            ):
+            if is_stored_again or not is_multiple(mag.factors, base.factors):
                 continue
             step = base.step_to(mag)
             start = times(spec.box.topleft, step)
@@ -388,7 +386,7 @@ class N5Target(TargetFolder):
     def _relative_mag(self, mag: Mag) -> Mag:
         """Return a mag relative to the finest mag of the group."""
         finest = self.destination.all_mags[0] if self.destination.all_mags else MAG_1
-        if any(a % b for a, b in zip(mag.factors, finest.factors, strict=True)):
+        if not is_multiple(mag.factors, finest.factors):
             raise MissingError(
                 f"{self.folder}: mag {mag} is not a multiple of mag {finest} along all axes; mag= "
                 "selects other mags"

@@ -49,7 +49,7 @@ from wkwdask.formats.wkw.header import (
 from wkwdask.formats.wkw.layout import header_of, is_wkw
 from wkwdask.formats.wkw.remote import open_in
 from wkwdask.geometry.bounding_box import MAG_1
-from wkwdask.geometry.vectors import minus
+from wkwdask.geometry.vectors import is_multiple, minus
 from wkwdask.model.coordinates import same_lengths
 from wkwdask.model.levels import Lengths, lengths_in
 from wkwdask.model.options import make_options
@@ -115,8 +115,7 @@ class MagTarget:
         coarser = [
             mag.name
             for mag in listed
-            if mag != self.mag
-            and all(a % b == 0 for a, b in zip(mag.factors, self.mag.factors, strict=True))
+            if mag != self.mag and is_multiple(mag.factors, self.mag.factors)
         ]
         if not coarser:
             return ""

@@ -33,6 +33,7 @@ from wkwdask.formats.zarr.layer import read_node
 from wkwdask.formats.zarr.ngff import ImageAxes, multiscale, pyramid_level
 from wkwdask.formats.zarr.ngff_edit import NgffEdit, read_attributes, read_image, stated_axes
 from wkwdask.geometry.mag import vec3
+from wkwdask.geometry.vectors import is_multiple, times
 from wkwdask.model.writing.target_array import TargetArray
 from wkwdask.model.writing.target_image import NewLevels
 from wkwdask.plans.chunks import chunks_per_shard, default_chunks_per_shard
@@ -208,7 +209,7 @@ def _shard_shape(
             given = _SHARD if options.chunk_shape is None else True
         elif pattern.layout.is_sharded:
             file = vec3(pattern.grid.file[1:])  # type: ignore[index]
-            given = any(n % edge for n, edge in zip(file, chunk, strict=True)) or file
+            given = file if is_multiple(file, chunk) else True
     if not given:
         return None
     cells = (
@@ -218,8 +219,7 @@ def _shard_shape(
         if given is True
         else chunks_per_shard(given, chunk)
     )
-    x, y, z = (n * step for n, step in zip(cells, chunk, strict=True))
-    return x, y, z
+    return times(cells, chunk)
 
 
 def _compression(options: ZarrOptions, pattern: StoredArray | None) -> tuple[str, int] | None:

@@ -25,6 +25,7 @@ from wkwdask.errors import CorruptError, MissingError
 from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.bounding_box import part_of_array
 from wkwdask.geometry.grid import cell_box
+from wkwdask.geometry.vectors import is_multiple
 from wkwdask.kernels.arrays import is_zero
 from wkwdask.kernels.codecs.blosc_layout import FRAME_NBYTES
 from wkwdask.model.layout import Shards
@@ -126,7 +127,7 @@ class Splice:
             )
         ):
             return "its chunks are not read one by one"
-        if any(o % n for o, n in zip(source.origin, target.chunk_shape, strict=True)):
+        if not is_multiple(source.origin, target.chunk_shape):
             return "its chunks begin at other voxels"
         if not self.ends_alike and (source.grid.truncates or target.grid.truncates):
             return "the box cuts chunks"
