@@ -33,6 +33,11 @@ def cell_range(box: BoundingBox, cell: Sequence[int]) -> tuple[range, range, ran
     return x, y, z
 
 
+def is_inside(index: Sequence[int], ranges: Sequence[range]) -> bool:
+    """Check whether the index of a cell lies in the ranges of all axes."""
+    return all(n in part for n, part in zip(index, ranges, strict=True))
+
+
 def cells(box: BoundingBox, cell: Sequence[int]) -> Iterator[Vec3]:
     """Iterate over the indices of all cells that a box touches, x fastest."""
     x_range, y_range, z_range = cell_range(box, cell)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from wkwdask.geometry.grid import is_inside
 from wkwdask.kernels.labels.components import pair_faces
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class FacePlanes:
                 other = list(brick)
                 other[v] += dv
                 other[u] += du
-                if not all(n in bricks for n, bricks in zip(other, self.bricks, strict=True)):
+                if not is_inside(other, self.bricks):
                     continue
                 face = self._nodes((other[0], other[1], other[2]), 2 * axis)
                 if face is not None:

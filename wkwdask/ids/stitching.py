@@ -16,7 +16,7 @@ import numpy as np
 
 from wkwdask.errors import CorruptError, IncompleteWriteError, ResumeError
 from wkwdask.geometry.bounding_box import counted_from, moved, part_of_array
-from wkwdask.geometry.grid import cell_box, cell_range, cells, mark_cells
+from wkwdask.geometry.grid import cell_box, cell_range, cells, is_inside, mark_cells
 from wkwdask.geometry.vectors import divide, plus, times
 from wkwdask.ids.arrays_file import ArraysFile, format_arrays
 from wkwdask.ids.faces import load_table, map_ids_of_nodes, read_ids, write_ids
@@ -75,7 +75,7 @@ class BlockFiles:
     def row_of(self, block: Vec3) -> int | None:
         """Return the row of a block, None without labels."""
         inside = cell_range(self._segmentation.plan.box, self._segmentation.plan.brick_shape)
-        if not all(n in bricks for n, bricks in zip(block, inside, strict=True)):
+        if not is_inside(block, inside):
             return None
         return self.table.row_of(self._segmentation.plan.code_of(block))
 

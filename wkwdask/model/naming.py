@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from wkwdask.geometry.grid import is_inside
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -261,7 +263,7 @@ class GridNaming(KeyNaming):
                 and entry.name == stem + self.separator.join(parts) + self.suffix
             ):
                 numbers = tuple(map(int, parts))
-                if all(n in part for n, part in zip(numbers, ranges, strict=True)):
+                if is_inside(numbers, ranges):
                     yield numbers, entry
 
 

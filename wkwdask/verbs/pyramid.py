@@ -24,7 +24,7 @@ from wkwdask.formats.opening import (
     target_in,
 )
 from wkwdask.geometry.bounding_box import part_of_array
-from wkwdask.geometry.grid import cell_box, cell_range, cells
+from wkwdask.geometry.grid import cell_box, cell_range, cells, is_inside
 from wkwdask.geometry.vectors import is_multiple, times
 from wkwdask.kernels.window.reduce import BOOL_METHOD, IGNORE_ZERO_METHODS, METHODS
 from wkwdask.model.levels import ratio_of
@@ -425,7 +425,7 @@ def changed_shards(mag: ExistingMag, sources: States, stored: States) -> set[Vec
             if _footprint_in(shard, mag, mag.old_box) != _footprint_in(shard, mag, finer.box)
         }
     ranges = cell_range(target.box, target.shard_shape)
-    return {shard for shard in changed if all(n in r for n, r in zip(shard, ranges, strict=True))}
+    return {shard for shard in changed if is_inside(shard, ranges)}
 
 
 def _footprint_in(shard: Vec3, mag: ExistingMag, box: BoundingBox) -> BoundingBox:

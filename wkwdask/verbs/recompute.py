@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.geometry.bounding_box import BoundingBox, part_of_array
-from wkwdask.geometry.grid import cell_box, cell_range, cells
+from wkwdask.geometry.grid import cell_box, cell_range, cells, is_inside
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.geometry.vectors import ceil_divide, divide, plus, times
 from wkwdask.kernels.window.reduce import METHODS
@@ -298,7 +298,7 @@ def recompute_specs(
     coarser = rebuild.coarser
     ranges = cell_range(coarser.box, coarser.shard_shape)
     for shard in sorted({*scope.shards(), *rebuild.source_shards}, key=lambda shard: shard[::-1]):
-        if all(n in r for n, r in zip(shard, ranges, strict=True)) and broken.isdisjoint(
+        if is_inside(shard, ranges) and broken.isdisjoint(
             (*scope.paths_of(shard), *rebuild.sources(shard))
         ):
             yield RecomputeSpec(

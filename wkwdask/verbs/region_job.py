@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.geometry.grid import cell_box, cell_range, cells
+from wkwdask.geometry.grid import cell_box, cell_range, cells, is_inside
 from wkwdask.geometry.mag import vec3
 from wkwdask.geometry.vectors import times
 from wkwdask.model.states import States, digest, grouped_digests
@@ -273,7 +273,7 @@ def is_current(source: Volume, target: TargetArray, record: IntArray) -> bool:
     inside = {
         shard: sources
         for shard, sources in current.items()
-        if all(n in r for n, r in zip(shard, ranges, strict=True))
+        if is_inside(shard, ranges)
     }
     return inside == {vec3(row[:3]): row[5] for row in record.tolist() if row[5]}
 

@@ -19,6 +19,7 @@ import numpy as np
 from wkwdask.formats.level_folders import IGNORED_NAMES
 from wkwdask.formats.precomputed.sharding import locate_one
 from wkwdask.geometry import compressed_morton
+from wkwdask.geometry.grid import is_inside
 from wkwdask.geometry.vectors import times
 from wkwdask.model.naming import FileVariant, KeyNaming, ListedFile
 from wkwdask.store.store import store_at
@@ -241,7 +242,7 @@ class ShardNaming(KeyNaming):
         is_box = self.sharding.shard_cells(self.counts) is not None
         for number, entries in self.files(store).items():
             file = self.index(number)
-            for entry in entries if not is_box or _is_in(file, ranges) else ():
+            for entry in entries if not is_box or is_inside(file, ranges) else ():
                 yield ListedFile(file, entry, _KINDS.index(entry.name.rpartition(".")[2]))
 
     def files(self, store: Store) -> dict[int, list[StoredEntry]]:
@@ -259,9 +260,6 @@ class ShardNaming(KeyNaming):
                     by_number.setdefault(number, []).append(entry)
         return by_number
 
-
-def _is_in(file: Vec4, ranges: Ranges) -> bool:
-    return all(n in part for n, part in zip(file, ranges, strict=True))
 
 
 def stored_suffix(store: Store) -> str:

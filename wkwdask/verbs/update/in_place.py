@@ -13,7 +13,7 @@ import numpy as np
 
 from wkwdask.errors import LockedError
 from wkwdask.geometry.bounding_box import counted_from
-from wkwdask.geometry.grid import cell_range, cells
+from wkwdask.geometry.grid import cell_range, cells, is_inside
 from wkwdask.model.states import FILE_RECORD_COLUMNS, FILE_RECORD_NAME, grouped_digests
 from wkwdask.model.summary import counted
 from wkwdask.plans.pyramid import plan_pass
@@ -112,9 +112,7 @@ class UpdateJob:
             sources = finer.files.stored_states()
             candidates = changed_shards(mag, sources, mag.stored_states())
         ranges = cell_range(target.box, target.shard_shape)
-        shards = [
-            shard for shard in candidates if all(n in r for n, r in zip(shard, ranges, strict=True))
-        ]
+        shards = [shard for shard in candidates if is_inside(shard, ranges)]
         return [shards[n] for n in morton_order(np.array(shards, np.int64))]
 
     def _tasks_of(self, shards: Sequence[Vec3]) -> Iterator[Task]:

@@ -12,7 +12,7 @@ from wkwdask.errors import LockedError, ResumeError, UnsupportedError
 from wkwdask.formats.container import container_of
 from wkwdask.formats.opening import target_in
 from wkwdask.geometry.bounding_box import counted_from
-from wkwdask.geometry.grid import cell_box, cell_range, cells
+from wkwdask.geometry.grid import cell_box, cell_range, cells, is_inside
 from wkwdask.geometry.mag import vec3
 from wkwdask.geometry.vectors import times
 from wkwdask.model.placement import plain_name
@@ -242,9 +242,7 @@ def find_changes(
             above = shards_by_coarser(
                 below.rebuilt, finer.shard_shape, finer.origin, footprint(finer, target)
             )
-            rebuilt |= {
-                shard for shard in above if all(n in r for n, r in zip(shard, ranges, strict=True))
-            }
+            rebuilt |= {shard for shard in above if is_inside(shard, ranges)}
         known = (
             whole
             if mag.record is None
