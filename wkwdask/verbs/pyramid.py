@@ -23,7 +23,7 @@ from wkwdask.formats.opening import (
     image_box,
     target_in,
 )
-from wkwdask.geometry.bounding_box import part_of_array
+from wkwdask.geometry.bounding_box import counted_from, part_of_array
 from wkwdask.geometry.grid import cell_box, cell_range, cells, is_inside
 from wkwdask.geometry.vectors import is_multiple, times
 from wkwdask.kernels.window.reduce import BOOL_METHOD, IGNORE_ZERO_METHODS, METHODS
@@ -36,7 +36,7 @@ from wkwdask.model.writing.file_buffer import MEMORY_NBYTES
 from wkwdask.model.writing.target_image import LevelSpec, NewLevels
 from wkwdask.plans.cells import count_cells
 from wkwdask.plans.mag_ladder import default_coarsest, mag_ladder, sorted_mags
-from wkwdask.plans.pyramid import plan_offset_passes, step_factors
+from wkwdask.plans.pyramid import plan_offset_passes, plan_pass, step_factors
 from wkwdask.plans.regions import Tiling
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.job import Result, Task
@@ -404,6 +404,22 @@ class ExistingMag:
         """Return the states of the files of the mag."""
         return self.target.as_volume().files.stored_states()
 
+    def rebuilding(self, shards: Iterable[Vec3], level: int) -> Iterator[Task]:
+        """Yield the tasks that rebuild some shards; ``level`` is the index of the mag in the
+        job."""
+        finer, target = self.finer, self.target
+        plan = plan_pass(
+            finer.box,
+            [target.box.mag],
+            target.chunk_shape,
+            voxel_nbytes(target),
+            target.shard_shape,
+        )
+        for shard in shards:
+            yield RegionSpec(
+                finer, plan, (target,), self.method, self.ignore_zero, shard, level
+            ).task()
+
 
 def changed_shards(mag: ExistingMag, sources: States, stored: States) -> set[Vec3]:
     """Return the shards that differ from the mag's record, or whose sources have changed since it
@@ -426,6 +442,12 @@ def changed_shards(mag: ExistingMag, sources: States, stored: States) -> set[Vec
         }
     ranges = cell_range(target.box, target.shard_shape)
     return {shard for shard in changed if is_inside(shard, ranges)}
+
+
+def shards_in(target: TargetArray, box: BoundingBox) -> set[Vec3]:
+    """Return the shards of a mag that show a part of the layer."""
+    shown = counted_from(box.in_mag(target.box.mag), target.origin).intersection(target.box)
+    return set(cells(shown, target.shard_shape))
 
 
 def _footprint_in(shard: Vec3, mag: ExistingMag, box: BoundingBox) -> BoundingBox:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wkwdask.errors import LockedError
-from wkwdask.geometry.bounding_box import counted_from
-from wkwdask.geometry.grid import cell_range, cells, is_inside
+from wkwdask.geometry.grid import cell_range, is_inside
+from wkwdask.geometry.mag import vec3
 from wkwdask.model.states import FILE_RECORD_COLUMNS, FILE_RECORD_NAME, grouped_digests
 from wkwdask.model.summary import counted
-from wkwdask.plans.pyramid import plan_pass
+
 from wkwdask.plans.regions import morton_order
 from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.parts import ShardTally
@@ -29,13 +29,7 @@ from wkwdask.store.records import (
     write_provenance,
 )
 from wkwdask.store.store import store_at
-from wkwdask.verbs.pyramid import (
-    ExistingMag,
-    RegionSpec,
-    changed_shards,
-    factor_of,
-    footprint,
-)
+from wkwdask.verbs.pyramid import ExistingMag, changed_shards, factor_of, footprint, shards_in
 from wkwdask.verbs.update.provenance import with_source
 
 if TYPE_CHECKING:
@@ -85,7 +79,7 @@ class UpdateJob:
             self.num_tasks += len(shards)
             self.tallies[self._level].expected = len(shards)
             if shards:
-                return self._tasks_of(shards)
+                return self._mags[self._level].rebuilding(shards, self._level)
         return iter(())
 
     def _shards_to_rebuild(self) -> list[Vec3]:
@@ -93,41 +87,16 @@ class UpdateJob:
         mag = self._mags[self._level]
         finer, target = mag.finer, mag.target
         if self._by_content:
-            stored = mag.stored_states()[:, :3].tolist()
-            candidates = set(
-                grouped_digests(
-                    finer.files.stored_states(), finer.shard_shape, footprint(finer, target)
-                )
-            ) | {(x, y, z) for x, y, z in stored}
-        elif self._box is not None:
-            candidates = set(
-                cells(
-                    counted_from(self._box.in_mag(target.box.mag), target.origin).intersection(
-                        target.box
-                    ),
-                    target.shard_shape,
-                )
-            )
-        else:
             sources = finer.files.stored_states()
-            candidates = changed_shards(mag, sources, mag.stored_states())
-        ranges = cell_range(target.box, target.shard_shape)
-        shards = [shard for shard in candidates if is_inside(shard, ranges)]
+            made = grouped_digests(sources, finer.shard_shape, footprint(finer, target))
+            stored = map(vec3, mag.stored_states()[:, :3].tolist())
+            ranges = cell_range(target.box, target.shard_shape)
+            shards = [shard for shard in {*made, *stored} if is_inside(shard, ranges)]
+        elif self._box is not None:
+            shards = list(shards_in(target, self._box))
+        else:
+            shards = list(changed_shards(mag, finer.files.stored_states(), mag.stored_states()))
         return [shards[n] for n in morton_order(np.array(shards, np.int64))]
-
-    def _tasks_of(self, shards: Sequence[Vec3]) -> Iterator[Task]:
-        mag = self._mags[self._level]
-        finer, target = mag.finer, mag.target
-        voxel_nbytes = target.dtype.itemsize * target.num_channels
-        plan = plan_pass(
-            finer.box, [target.box.mag], target.chunk_shape, voxel_nbytes, target.shard_shape
-        )
-        return (
-            RegionSpec(
-                finer, plan, (target,), mag.method, mag.ignore_zero, shard, self._level
-            ).task()
-            for shard in shards
-        )
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
         """Record the receipts of a shard; after the last shard of a mag, continue with the next

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.errors import LockedError, ResumeError, UnsupportedError
 from wkwdask.formats.container import container_of
 from wkwdask.formats.opening import target_in
-from wkwdask.geometry.bounding_box import counted_from
+
 from wkwdask.geometry.grid import cell_box, cell_range, cells, is_inside
 from wkwdask.geometry.mag import vec3
 from wkwdask.geometry.vectors import times
@@ -22,7 +22,7 @@ from wkwdask.model.summary import counted
 from wkwdask.model.volume import relative_to, voxel_nbytes
 from wkwdask.model.writing.receipts import Receipt
 from wkwdask.model.writing.target_image import LevelSpec, NewLevels
-from wkwdask.plans.pyramid import plan_pass
+
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.job import Result, Task
 from wkwdask.runs.job_records import find_interrupted
@@ -32,7 +32,7 @@ from wkwdask.runs.staged import is_copied, settings_of, stage
 from wkwdask.store import by_path
 from wkwdask.store.paths import basename
 from wkwdask.store.records import read_file_record, read_provenance
-from wkwdask.verbs.pyramid import RegionSpec, changed_shards, factor_of, footprint
+from wkwdask.verbs.pyramid import changed_shards, factor_of, footprint, shards_in
 from wkwdask.verbs.recompute import shards_by_coarser
 from wkwdask.verbs.sources import box_setting, check_not_replaced
 from wkwdask.verbs.update.provenance import with_source
@@ -120,15 +120,10 @@ class NewVersion:
 
     def tasks(self) -> Iterator[Task]:
         """Yield a task for each shard."""
-        target, finer, nbytes = self.target, self.finer, voxel_nbytes(self.target)
-        mags, shard_shape = [target.box.mag], target.shard_shape
-        plan = plan_pass(finer.box, mags, target.chunk_shape, nbytes, shard_shape)
-        for shard in sorted(self.changes.rebuilt):
-            yield RegionSpec(
-                finer, plan, (target,), self.mag.method, self.mag.ignore_zero, shard, self.level
-            ).task()
+        new = replace(self.mag, target=self.target, finer=self.finer)
+        yield from new.rebuilding(sorted(self.changes.rebuilt), self.level)
         for shard in sorted(self.changes.copied):
-            yield CopySpec(self.mag.target.as_volume(), target, self.level, shard).task()
+            yield CopySpec(self.mag.target.as_volume(), self.target, self.level, shard).task()
 
     @property
     def num_tasks(self) -> int:
@@ -233,8 +228,7 @@ def find_changes(
         if by_content:
             rebuilt = whole
         elif box is not None:
-            shown = counted_from(box.in_mag(target.box.mag), target.origin).intersection(target.box)
-            rebuilt = set(cells(shown, target.shard_shape))
+            rebuilt = shards_in(target, box)
         else:
             rebuilt = changed_shards(mag, sources, stored)
         below = found.get(finer.box.mag)
