@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wkwdask.geometry.grid import cell_range
+from wkwdask.geometry.vectors import minus
 from wkwdask.kernels.labels.layout import HIGH, LIMB_BITS, LOW
 from wkwdask.kernels.labels.tables import LabelRows, LabelTable, has_exact_sums
 from wkwdask.model.volume import voxel_nbytes
@@ -169,7 +170,7 @@ class LabelAccumulator:
         if labels is None:
             return
         # Coordinates are counted from the corner of the whole box, which keeps their sums small.
-        corner = [a - b for a, b in zip(box.topleft, survey.plan.box.topleft, strict=True)]
+        corner = minus(box.topleft, survey.plan.box.topleft)
         self._table.add(
             labels[0], corner, None if survey.values is None else read_aligned(survey.values, box)
         )

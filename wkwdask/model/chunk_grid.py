@@ -79,32 +79,30 @@ class ChunkGrid:
     @property
     def counts(self) -> Vec4:
         """Number of chunks along each axis."""
-        c, x, y, z = (-(-n // edge) for n, edge in zip(self.size, self.chunk, strict=True))
-        return c, x, y, z
+        return _ceil_divide(self.size, self.chunk)
 
     @property
     def file_counts(self) -> Vec4:
         """Number of files along each axis; 1 if the chunks of a file form no box."""
-        c, x, y, z = (
-            -(-n // edge) for n, edge in zip(self.size, self.file or self.size, strict=True)
-        )
-        return c, x, y, z
+        return _ceil_divide(self.size, self.file or self.size)
 
     @property
     def chunks_per_file(self) -> int:
         """Largest number of chunks in a file."""
-        return math.prod(
-            -(-n // edge) for n, edge in zip(self.file or self.size, self.chunk, strict=True)
-        )
+        return math.prod(_ceil_divide(self.file or self.size, self.chunk))
+
+
+def _ceil_divide(a: Vec4, b: Vec4) -> Vec4:
+    """Return ``a / b``, rounded up."""
+    c, x, y, z = (-(-n // m) for n, m in zip(a, b, strict=True))
+    return c, x, y, z
 
 
 def grouped_unit(size: Vec4, file: Vec4, itemsize: int) -> Vec3:
     """Return the shape (x, y, z) of a group of files of about 64 MiB, which one task handles
     [voxels]."""
-    counts = [-(-n // edge) for n, edge in zip(size, file, strict=True)]
-    group = chunk_group_shape(
-        (counts[1], counts[2], counts[3]), math.prod(file[1:]) * size[0] * itemsize
-    )
+    counts = _ceil_divide(size, file)
+    group = chunk_group_shape(counts[1:], math.prod(file[1:]) * size[0] * itemsize)
     return group[0] * file[1], group[1] * file[2], group[2] * file[3]
 
 

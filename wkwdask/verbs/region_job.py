@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.geometry.grid import cell_box, cell_range, cells, is_inside
 from wkwdask.geometry.mag import vec3
-from wkwdask.geometry.vectors import times
+from wkwdask.geometry.vectors import ceil_divide, divide, times
 from wkwdask.model.states import States, digest, grouped_digests
 from wkwdask.model.volume import voxel_nbytes
 from wkwdask.runs.job import Result, Task
@@ -234,10 +234,8 @@ class UpsampleSpec(SourceSpec):
                 )
             )
         source_box = self.plan.source_box_of(shard)
-        low = [t // n for t, n in zip(source_box.topleft, self.source.shard_shape, strict=True)]
-        high = [
-            -(-t // n) for t, n in zip(source_box.bottomright, self.source.shard_shape, strict=True)
-        ]
+        low = divide(source_box.topleft, self.source.shard_shape)
+        high = ceil_divide(source_box.bottomright, self.source.shard_shape)
         return digest(states[((states[:, :3] >= low) & (states[:, :3] < high)).all(axis=1)])
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.errors import CorruptError, LockedError, MissingError
 from wkwdask.formats.opening import explain_missing, recognised_url
 from wkwdask.formats.registry import opening_format
+from wkwdask.geometry.vectors import plus
 from wkwdask.kernels.window.reduce import METHODS
 from wkwdask.model.faults import ERROR, NOTE, SEVERITIES, UNCHECKED, WARNING, Fault, Findings
 from wkwdask.model.summary import Card, counted, format_nbytes, html_table
@@ -348,14 +349,13 @@ class Verification(Work["VerifyReport"]):
             expected = f"{first.first}, the {spec.method} of mag {spec.finer.box.mag}"
             # a level without a recorded method may have been made by another method
             severity = ERROR if folder in self._recorded else ""
-            x, y, z = (a + o for a, o in zip(first.voxel, spec.origin, strict=True))
             self._faults.append(
                 Fault(
                     "pyramid.differs",
                     spec.coarser.files.shard_path(spec.shard),
                     what,
                     expected,
-                    voxel=(x, y, z),
+                    voxel=plus(first.voxel, spec.origin),
                     severity_override=severity,
                 )
             )

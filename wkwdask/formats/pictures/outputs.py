@@ -21,6 +21,7 @@ import numpy as np
 from wkwdask.errors import AlignmentError
 from wkwdask.formats.pictures.scratch import Scratch
 from wkwdask.geometry.bounding_box import counted_from
+from wkwdask.geometry.vectors import minus
 from wkwdask.model.extras import import_extra
 from wkwdask.model.volume import voxel_nbytes
 from wkwdask.plans.cells import count_cells
@@ -171,7 +172,7 @@ class NpyOutput(Output):
         spec = self.spec
         array = read_box(source, box)
         start = len(self._header())
-        x, y, z = (a - b for a, b in zip(box.topleft, spec.box.topleft, strict=True))
+        x, y, z = minus(box.topleft, spec.box.topleft)
         if (x, box.size[0]) != (0, spec.box.size[0]):
             raise AlignmentError(f"{self.path}: {box} does not cover whole rows of {spec.box}")
         width, height, depth = spec.box.size

@@ -28,6 +28,7 @@ from wkwdask.formats.wkw.stored_file import PAGE_LEN, read_buffer
 from wkwdask.geometry import morton
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box
+from wkwdask.geometry.vectors import minus, times
 from wkwdask.kernels.blocks.batch import compress_bound, decode_into
 from wkwdask.kernels.blocks.layout import CODE, OFFSET, SIZE, START, Z
 from wkwdask.model.faults import NOTE, Fault, FaultList, Findings
@@ -299,18 +300,15 @@ class DamagedFile:
     def __init__(self, check: WkwCheck, shard: Vec3) -> None:
         self._store, self._shard = check.array.store, shard
         self._intact = check.intact_blocks(shard)
-        self._corner = tuple(n * check.header.file_len for n in shard)
+        self._corner = times(shard, (check.header.file_len,) * 3)
 
     def intact_parts(self, block: Vec3) -> Iterator[tuple[int, AnyArray]]:
         """Yield channel 0 and the voxels (c, x, y, z) of a block, given by its index in the mag,
         unless it is broken."""
-        header, inside = (
-            self._intact.header,
-            [n - corner for n, corner in zip(block, self._corner, strict=True)],
-        )
+        header = self._intact.header
         if header is None or not self._intact.num_intact:
             return
-        code = int(morton.encode([inside])[0])
+        code = int(morton.encode([minus(block, self._corner)])[0])
         start, end = self._intact.bounds[code].tolist()
         if not end:
             return

@@ -17,6 +17,7 @@ from wkwdask.formats.zarr.documents import (
     zarr_shape,
 )
 from wkwdask.formats.zarr.ngff import zarr_format_of
+from wkwdask.geometry.vectors import times
 from wkwdask.model.codec import LZ4_BLOCK
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.writing.target_image import storage_text
@@ -65,8 +66,7 @@ class ArrayEncoding:
     @property
     def shard_shape(self) -> Vec3:
         """Voxels along x, y, z of a shard, or of a group of files."""
-        x, y, z = (n * edge for n, edge in zip(self.shard_cells, self.chunk_shape, strict=True))
-        return x, y, z
+        return times(self.shard_cells, self.chunk_shape)
 
     def document(self, shape: Sequence[int], attributes: dict[str, Any]) -> dict[str, Any]:
         codecs, outer = raw_codecs(self.dtype), self.chunk_shape

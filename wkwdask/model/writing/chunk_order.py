@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wkwdask.geometry.grid import cell_range
+from wkwdask.geometry.mag import vec3
+from wkwdask.geometry.vectors import ceil_divide, divide, plus
 from wkwdask.model.layout import Shards, box_cells
 from wkwdask.model.volume import voxel_nbytes
 
@@ -52,13 +54,9 @@ def ordered_chunks(
 
     ``c`` is the index of the chunks along the channels.
     """
-    low = [t // edge for t, edge in zip(topleft, array.chunk_shape, strict=True)]
-    high = [
-        -(-(t + n) // edge) for t, n, edge in zip(topleft, size, array.chunk_shape, strict=True)
-    ]
-    codes, places = array.layout.ordered_cells(
-        (c, low[0], low[1], low[2]), (c + 1, high[0], high[1], high[2])
-    )
+    low = divide(topleft, array.chunk_shape)
+    high = ceil_divide(plus(topleft, vec3(size)), array.chunk_shape)
+    codes, places = array.layout.ordered_cells((c, *low), (c + 1, *high))
     corners = places[:, 1:] * array.chunk_shape - topleft
     return codes + _first_codes(array, c) if array.layout.is_sharded else codes, corners
 

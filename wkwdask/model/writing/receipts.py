@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import IncompleteWriteError
-from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.bounding_box import BoundingBox, moved
 from wkwdask.geometry.mag import vec3
 from wkwdask.kernels.arrays import extremes
 from wkwdask.model.states import add_digests
@@ -199,12 +199,7 @@ def _nonzero_box(array: AnyArray, box: BoundingBox) -> BoundingBox | None:
             return None
         while not _plane_has_data(array, axis, high[axis] - 1, inside):
             high[axis] -= 1
-    corner = [t + a for t, a in zip(box.topleft, low, strict=True)]
-    return BoundingBox(
-        (corner[0], corner[1], corner[2]),
-        (high[0] - low[0], high[1] - low[1], high[2] - low[2]),
-        box.mag,
-    )
+    return moved(BoundingBox.from_corners(low, high, box.mag), box.topleft)
 
 
 def _plane_has_data(array: AnyArray, axis: int, n: int, inside: Sequence[slice]) -> bool:

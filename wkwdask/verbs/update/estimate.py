@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from wkwdask.geometry.vectors import divide
 from wkwdask.model.summary import counted, format_nbytes
 from wkwdask.model.volume import voxel_nbytes
 from wkwdask.plans.cells import count_cells
@@ -134,7 +135,7 @@ def estimate_update(
 
 def _files(mag: ExistingMag, shards: Collection[Vec3]) -> int:
     target = mag.target
-    chunks = math.prod(n // m for n, m in zip(target.shard_shape, target.chunk_shape, strict=True))
+    chunks = math.prod(divide(target.shard_shape, target.chunk_shape))
     return target.files.max_files(
         len(shards), min(len(shards) * chunks, count_cells(target.box, target.chunk_shape))
     )
