@@ -71,6 +71,11 @@ def real_number(value: Any, what: str) -> Any:
     return value
 
 
+def mag_order(mag: Mag) -> tuple[int, Vec3]:
+    """Return the key that sorts the mags of an image from fine to coarse."""
+    return mag.maximum, mag.factors
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Mag:
     """One resolution of a layer.

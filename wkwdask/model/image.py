@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from wkwdask.errors import BoundsError, CorruptError, MissingError
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
-from wkwdask.geometry.mag import Mag
+from wkwdask.geometry.mag import Mag, mag_order
 from wkwdask.model.levels import Lengths, mag_from_ratio, ratio_of
 from wkwdask.model.states import FILE_RECORD_NAME, FILE_RECORD_NBYTES, parse_file_record
 
@@ -205,9 +205,7 @@ class Image:
         for level in self.levels:
             if level.mag is not None and not level.problem:
                 folders.setdefault(level.mag, level.folder)
-        return {
-            mag: folders[mag] for mag in sorted(folders, key=lambda mag: (mag.maximum, mag.factors))
-        }
+        return {mag: folders[mag] for mag in sorted(folders, key=mag_order)}
 
     @property
     def selected(self) -> tuple[Level, ...]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.errors import IncompleteWriteError, MissingError, UnsupportedError
 from wkwdask.formats.container import container_of
 from wkwdask.geometry.bounding_box import moved
+from wkwdask.geometry.mag import mag_order
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.summary import counted
 from wkwdask.model.volume import relative_to, voxel_nbytes
@@ -84,10 +85,7 @@ class LayerSelection:
                 f"{name}: has no mag {missing[0] if missing else ''}; there are "
                 f"{', '.join(map(str, available)) or 'none'}"
             )
-        selected = sorted(
-            available if self.mags is None else self.mags,
-            key=lambda mag: (mag.maximum, mag.factors),
-        )
+        selected = sorted(available if self.mags is None else self.mags, key=mag_order)
         return selected[:1] if self.finest_only else selected
 
     def only(self, mag: Mag | None, source: Any) -> LayerSelection:

@@ -13,7 +13,7 @@ import numpy as np
 
 from wkwdask.geometry.bounding_box import BoundingBox, part_of_array
 from wkwdask.geometry.grid import cell_box, cell_range, cells, is_inside
-from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.geometry.mag import Mag, mag_order, vec3
 from wkwdask.geometry.vectors import ceil_divide, divide, plus, times
 from wkwdask.kernels.window.reduce import METHODS
 from wkwdask.model.volume import relative_to, voxel_nbytes
@@ -221,7 +221,7 @@ def find_provenance(layer: LayerScope, scope: LevelScope, method: str | None) ->
     recorded = _read_provenance(scope, finer)
     if recorded is not None:
         return recorded
-    nearest = max(finer.values(), key=lambda other: (other.mag.maximum, other.mag.factors))
+    nearest = max(finer.values(), key=lambda other: mag_order(other.mag))
     assumed = method or scope.method
     return (
         None

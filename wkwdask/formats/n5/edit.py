@@ -36,7 +36,7 @@ from wkwdask.formats.n5.factor_lists import (
 from wkwdask.formats.n5.layer import read_level
 from wkwdask.formats.n5.placement import Placement, stated_lengths_nm
 from wkwdask.geometry.bounding_box import MAG_1
-from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.geometry.mag import Mag, mag_order, vec3
 from wkwdask.model.levels import finest_first, is_number, lengths_in, ratio_of, scale_lengths
 from wkwdask.store.documents import check_replaceable, update_json
 from wkwdask.store.locks import lock_holder
@@ -365,7 +365,7 @@ class N5Edit(DocumentEdit):
                 document, [name for other in self.others for name in other[:2]]
             )
         for name, (geometry, names) in sorted(
-            levels.items(), key=lambda level: (level[1][0].mag.maximum, level[1][0].mag.factors)
+            levels.items(), key=lambda level: mag_order(level[1][0].mag)
         ):
             document = with_level(
                 document, name, names, geometry, is_ours=is_ours, keeps_size=keeps_size

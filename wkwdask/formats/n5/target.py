@@ -33,7 +33,7 @@ from wkwdask.formats.n5.layer import (
 from wkwdask.formats.n5.placement import level_sizes, ratios_to, stated_lengths_nm
 from wkwdask.formats.roots import Root, check_links_to
 from wkwdask.geometry.bounding_box import MAG_1
-from wkwdask.geometry.mag import Mag
+from wkwdask.geometry.mag import Mag, mag_order
 from wkwdask.geometry.vectors import is_multiple, minus, times
 from wkwdask.model.json_text import format_json
 from wkwdask.model.levels import finest_first, lengths_in, mag_from_ratio
@@ -169,7 +169,7 @@ class N5Target(TargetFolder):
         """Return the names of all levels beside new ones. N5 numbers levels from fine to coarse, so
         levels after a new one can get another number."""
         order = sorted(
-            {*self.levels, *mags} if self.levels else (), key=lambda mag: (mag.maximum, mag.factors)
+            {*self.levels, *mags} if self.levels else (), key=mag_order
         )
         names = {mag: self.levels[mag][0] for mag in order if mag in self.levels}
         numbers = [number for name in names.values() if (number := level_number(name)) is not None]
@@ -201,7 +201,7 @@ class N5Target(TargetFolder):
             return ()
         others, finest, size = (
             [],
-            min(self.levels, key=lambda mag: (mag.maximum, mag.factors)),
+            min(self.levels, key=mag_order),
             base.base_lengths_nm,
         )
         transforms = {name: level.transform for name, level in self.stored}
@@ -248,7 +248,7 @@ class N5Target(TargetFolder):
                 *(number + 1 for number in map(level_number, self.stated) if number is not None),
             ]
         )
-        for mag in sorted(set(mags) - names.keys(), key=lambda mag: (mag.maximum, mag.factors)):
+        for mag in sorted(set(mags) - names.keys(), key=mag_order):
             factors = replace(self._base([]), mag=mag).factors(axes)
             names[mag] = f"s{listed.index(factors) if factors in listed else free}"
             free += factors not in listed
@@ -313,7 +313,7 @@ class N5Target(TargetFolder):
         if self.levels:
             base, first = min(
                 ((mag, offset) for mag, (_, offset) in self.levels.items()),
-                key=lambda level: (level[0].maximum, level[0].factors),
+                key=lambda level: mag_order(level[0]),
             )
         elif self.destination.levels:
             base, first = self.destination.levels[0].box.mag, self.destination.levels[0].box.topleft

@@ -30,7 +30,7 @@ from wkwdask.formats.wkw.header import HEADER_NBYTES, parse_header
 from wkwdask.formats.wkw.splice import Overlaid
 from wkwdask.geometry.bounding_box import BoundingBox, part_of_array
 from wkwdask.geometry.grid import cell_range
-from wkwdask.geometry.mag import Mag
+from wkwdask.geometry.mag import Mag, mag_order
 from wkwdask.model.parsing import reading
 from wkwdask.model.volume import delegate_to
 from wkwdask.plans.cells import cell_map, union_cells
@@ -150,7 +150,7 @@ def open_annotation(
     state, contents = state_of(file), _contents(file)
     mags = []
     for folder, (mag, blocks) in sorted(
-        contents.items(), key=lambda item: (item[1][0].maximum, item[1][0].factors)
+        contents.items(), key=lambda item: mag_order(item[1][0])
     ):
         if len(blocks):
             path = f"{file}/{folder}/header.wkw"

@@ -32,7 +32,7 @@ from wkwdask.formats.wkw.array import filled_box, open_mag
 from wkwdask.formats.wkw.folder import files_extent
 from wkwdask.formats.wkw.layout import header_of, is_wkw
 from wkwdask.geometry.bounding_box import MAG_1
-from wkwdask.geometry.mag import Mag
+from wkwdask.geometry.mag import Mag, mag_order
 from wkwdask.model.image import Image, Level, ResolvedUrl
 from wkwdask.model.levels import is_whole_number, lengths_in
 from wkwdask.model.placement import job_in, plain_name
@@ -331,7 +331,7 @@ def mags_in(layer_folder: str, *, placed: bool = True) -> dict[Mag, str]:
                 continue
             time = store.written_at(PROVENANCE_NAME) or 0.0
         found[mag] = max(found.get(mag, (-1.0, "")), (time, entry.path))
-    return {mag: found[mag][1] for mag in sorted(found, key=lambda mag: (mag.maximum, mag.factors))}
+    return {mag: found[mag][1] for mag in sorted(found, key=mag_order)}
 
 
 def _has_header(store: Store) -> bool:

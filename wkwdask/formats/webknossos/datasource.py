@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from wkwdask.errors import CorruptError, ExistsError, MissingError
 from wkwdask.formats.marks import DATASOURCE_NAME
 from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.geometry.mag import Mag, mag_order, vec3
 from wkwdask.model.image import InvalidLayer
 from wkwdask.model.json_text import JsonObject, Problems, format_json, parse_object
 from wkwdask.model.levels import length_nm, nm_per_unit, unit_name
@@ -281,7 +281,7 @@ def _parse_layer(entry: Any, path: str, problems: Problems) -> LayerRecord | Non
         str(entry.get("elementClass", "")),
         channels,
         str(entry.get("dataFormat", "wkw")),
-        tuple(sorted(mags, key=lambda record: (record.mag.maximum, record.mag.factors))),
+        tuple(sorted(mags, key=lambda record: mag_order(record.mag))),
         {key: entry[key] for key in _ATTRIBUTES if key in entry},
         entry,
     )
@@ -563,7 +563,7 @@ def with_mags(
             if axes is not None:
                 item.setdefault("axisOrder", axes)
         known[mag] = item
-    entry[key] = [known[mag] for mag in sorted(known, key=lambda mag: (mag.maximum, mag.factors))]
+    entry[key] = [known[mag] for mag in sorted(known, key=mag_order)]
     return changed
 
 

@@ -55,7 +55,7 @@ from wkwdask.formats.wkw.header import (
 from wkwdask.formats.wkw.options import level_number
 from wkwdask.formats.wkw.repair import WkwRepair
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox, moved
-from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.geometry.mag import Mag, mag_order, vec3
 from wkwdask.model.faults import Fault, Findings
 from wkwdask.model.image import Level
 from wkwdask.model.stored_array import without_listing
@@ -500,7 +500,7 @@ def _wkw_levels(layer: Image, only: Sequence[Mag] | None, faults: list[Fault]) -
             if dataset_of(layer).record is not None and (only is None or mag in only):
                 faults.append(Fault("mag.unlisted", folder, f"mag {mag.name}"))
     stated = {level.folder: level.stated for level in layer.levels}
-    for mag in sorted(folders, key=lambda mag: (mag.maximum, mag.factors)):
+    for mag in sorted(folders, key=mag_order):
         folder = folders[mag]
         yield Level(mag.name, folder, mag=mag, stated=stated.get(folder))
 

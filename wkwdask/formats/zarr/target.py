@@ -68,7 +68,7 @@ from wkwdask.formats.zarr.ngff_edit import (
     read_image,
     stated_axes,
 )
-from wkwdask.geometry.mag import Mag
+from wkwdask.geometry.mag import Mag, mag_order
 from wkwdask.geometry.vectors import minus, times
 from wkwdask.model.levels import ratio_of
 from wkwdask.model.placement import job_in, plain_name
@@ -136,7 +136,7 @@ class NgffTarget(TargetFolder):
         )
         together = sorted(
             self.destination.levels or specs,
-            key=lambda spec: (spec.box.mag.maximum, spec.box.mag.factors),
+            key=lambda spec: mag_order(spec.box.mag),
         )
         last = together[-1]
         coarsest = encoded(last, (last.source or like) if last.is_copy else like, shared.letters)

@@ -17,6 +17,7 @@ from wkwdask.formats.webknossos.datasource import NewLayer, format_segment_id, l
 from wkwdask.formats.webknossos.layer_edit import LayerEdit
 from wkwdask.formats.webknossos.target import mag_target
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox, part_of_array
+from wkwdask.geometry.mag import mag_order
 from wkwdask.model.summary import counted
 from wkwdask.model.writing.target_image import Destination, LevelSpec
 from wkwdask.store.paths import dirname, local_path
@@ -98,8 +99,7 @@ def find_merge(
     base_name = located.choose_listed(layer).name
     opened = [open_annotation(url, base_name, options.volume_layer) for url in annotations]
     mags = sorted(
-        (stored.mag for stored_mags, _ in opened for stored in stored_mags),
-        key=lambda mag: (mag.maximum, mag.factors),
+        (stored.mag for stored_mags, _ in opened for stored in stored_mags), key=mag_order
     )
     mag = options.mag or located.mag or (mags[0] if mags else None)
     if mag is None:
