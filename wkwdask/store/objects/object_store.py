@@ -146,6 +146,10 @@ def _with_fresh_keys(
     return call
 
 
+def _kind(url: str) -> str:
+    return PROTOCOLS[url.partition("://")[0]]
+
+
 def quoted(name: str) -> str:
     """Return a name as a part of the path of a web address."""
     return quote(name, safe="/!$&'()*+,;=:@~")
@@ -180,7 +184,7 @@ def _read(request: Request, access: Access) -> Answer:
         return Answer(b"")
     connection, key = connect(url, access)
     options: dict[str, Any] = {} if etag is None else {"if_match": etag}
-    if start is not None and stop is None and PROTOCOLS[url.partition("://")[0]] == "Azure":
+    if start is not None and stop is None and _kind(url) == "Azure":
         # which has no ranges from the end
         stop = size(url, access)
         start = max(0, stop + start)
@@ -268,12 +272,16 @@ def size(url: str, access: Access) -> int:
         raise
 
 
+def _check_lists(url: str) -> None:
+    if _kind(url) == "HTTP":
+        raise UnsupportedError(f"{url}: a web server cannot be listed")
+
+
 @_with_fresh_keys
 def names(url: str, access: Access) -> list[tuple[str, int | None]]:
     """List the names in a folder with the sizes of files, None for folders; raises UnsupportedError
     for web servers, which have no listing."""
-    if PROTOCOLS[url.partition("://")[0]] == "HTTP":
-        raise UnsupportedError(f"{url}: a web server cannot be listed")
+    _check_lists(url)
     listed = _call("list_with_delimiter", url, access, "listed")
     files: list[tuple[str, int | None]] = [
         (item["path"].rpartition("/")[2], item["size"]) for item in listed["objects"]
@@ -287,8 +295,7 @@ def names(url: str, access: Access) -> list[tuple[str, int | None]]:
 def walk(url: str, access: Access) -> Iterator[tuple[str, int]]:
     """Return names and sizes of all files below a URL; raises UnsupportedError for web servers,
     which have no listing."""
-    if PROTOCOLS[url.partition("://")[0]] == "HTTP":
-        raise UnsupportedError(f"{url}: a web server cannot be listed")
+    _check_lists(url)
     connection, key = connect(url, access)
     try:
         pages = list(_obstore().list(connection.store, f"{key}/"))
@@ -354,7 +361,7 @@ def put_once(
 
 def _check_size(url: str, nbytes: int, expect: Expectation) -> None:
     """Raise UnsupportedError for an object that the server cannot store on condition."""
-    is_s3 = PROTOCOLS[url.partition("://")[0]] == "S3"  # which copies at most 5 GiB at once
+    is_s3 = _kind(url) == "S3"  # which copies at most 5 GiB at once
     if nbytes > LARGEST_NBYTES and (is_s3 or isinstance(expect, State)):
         raise UnsupportedError(
             f"{url}: has {nbytes} bytes, and objects of more than {LARGEST_NBYTES} bytes are not "
@@ -654,8 +661,9 @@ def _raise(
     """Raise the builtin error, or one of this package, that an error of obstore means."""
     exceptions: Any = import_extra("obstore.exceptions", url, "remote")
     text = str(error)
+    is_web = _kind(url) == "HTTP"
     if _ELSEWHERE.search(text):
-        if PROTOCOLS[url.partition("://")[0]] == "HTTP":
+        if is_web:
             raise RedirectedError from None
         raise OSError(
             errno.EIO,
@@ -663,9 +671,7 @@ def _raise(
             "bucket",
             url,
         ) from None
-    is_redirected = PROTOCOLS[
-        url.partition("://")[0]
-    ] == "HTTP" and connection.server != _server_of(url)
+    is_redirected = is_web and connection.server != _server_of(url)
     via = (
         f", from {connection.server}, to which {_server_of(url)} redirects" if is_redirected else ""
     )
@@ -673,7 +679,7 @@ def _raise(
         raise MissingError(f"{url}: no such bucket: {connection.server}") from None
     if isinstance(error, FileNotFoundError):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url) from None
-    if PROTOCOLS[url.partition("://")[0]] != "HTTP" and _OTHER_REGION.search(text):
+    if not is_web and _OTHER_REGION.search(text):
         told = _REGION.search(text)
         region = next(filter(None, told.groups())) if told else _region_of(connection, access)
         where = (
