@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -12,7 +11,7 @@ from wkwdask.formats.level_folders import LevelFolders
 from wkwdask.formats.roots import checked_folder
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.store.documents import remove_document
-from wkwdask.store.paths import dirname, is_bucket
+from wkwdask.store.paths import dirname, is_bucket, os_error
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
@@ -113,7 +112,7 @@ def check_level_alone(
     )
     above = dirname(folder)
     if store_at(above).is_folder() and not store_at(above).is_writable():
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), above)
+        raise os_error(errno.EACCES, above)
     for path in (above, folder):
         if store_at(path).link_target():
             raise UnsupportedError(

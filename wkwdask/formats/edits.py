@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import errno
-import os
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from wkwdask.errors import ReplacedError, UnsupportedError
 from wkwdask.model.metadata_edit import MetadataEdit
+from wkwdask.store.paths import os_error
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
@@ -175,4 +175,4 @@ class LevelRemoval(DocumentEdit):
 
     def check_writable(self) -> None:
         if store_at(self.folder).is_folder() and not store_at(self.folder).is_writable():
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), self.folder)
+            raise os_error(errno.EACCES, self.folder)

@@ -94,7 +94,7 @@ from wkwdask.store.locks import (
 )
 from wkwdask.store.looks import look_again
 from wkwdask.store.objects.remote import RemoteStore
-from wkwdask.store.paths import basename, dirname, is_bucket
+from wkwdask.store.paths import basename, dirname, is_bucket, os_error
 from wkwdask.store.records import PROVENANCE_NAME, format_provenance, read_provenance
 from wkwdask.store.store import folders_of, store_at
 
@@ -232,7 +232,7 @@ class Publisher:
         # depends on the lease, so that a process that was paused does not undo what others did.
         publication = read_publication(self.paths)
         if publication is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._record)
+            raise os_error(errno.ENOENT, self._record)
         if publication.removed is not None:
             self.hide_removed()
         edit = None if publication.removed is not None else publication.edit

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import secrets
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from wkwdask.store import files
-from wkwdask.store.paths import TEMPORARY_SUFFIX, dirname, split
+from wkwdask.store.paths import TEMPORARY_SUFFIX, dirname, naming, split
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,16 +27,6 @@ _OPEN_AT_ONCE = 64  # far below the limit of open files, for any number of threa
 _PATIENCE_S = 0.002  # of one thread that flushes files
 _FLUSHED_AT_ONCE = 4  # file systems commit their journal once for all flushes that wait for it
 
-
-@contextlib.contextmanager
-def _naming(path: str) -> Iterator[None]:
-    """Add a file's name to errors of a full disk or quota."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno is None or error.filename is not None:
-            raise
-        raise OSError(error.errno, os.strerror(error.errno), path) from None
 
 
 class RenamedFile:
@@ -61,11 +50,11 @@ class RenamedFile:
 
     def write(self, data: bytes | npt.NDArray[np.uint8] | memoryview, offset: int) -> None:
         view = memoryview(data.data if isinstance(data, np.ndarray) else data).cast("B")
-        with _naming(self.path):
+        with naming(self.path):
             self._output.write(view, offset, flush=self._flush)
 
     def copy_from(self, source: StoredFile, nbytes: int) -> None:
-        with _naming(self.path):
+        with naming(self.path):
             self._output.copy_from(source, nbytes, flush=self._flush)
 
     def open_written(self) -> OpenFile:
@@ -171,7 +160,7 @@ def create_whole(path: str, data: bytes) -> bool:
     unnamed = files.create_unnamed(folder or ".")
     if unnamed is not None:  # if this process is killed, nothing of the file is left
         with contextlib.closing(unnamed):
-            with _naming(path):
+            with naming(path):
                 unnamed.write(memoryview(data), 0)
                 unnamed.sync()
             is_created = unnamed.link(path)
@@ -182,7 +171,7 @@ def create_whole(path: str, data: bytes) -> bool:
     # deletes the temporary file.
     temporary = f"{folder}/.{name}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}"
     try:
-        with contextlib.closing(files.create(temporary)) as output, _naming(path):
+        with contextlib.closing(files.create(temporary)) as output, naming(path):
             output.write(memoryview(data), 0)
             output.sync()  # before the link: a power loss must not leave the name without content
         return _link(temporary, path, data)

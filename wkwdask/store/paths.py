@@ -6,11 +6,16 @@ Opens no file.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import posixpath
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from wkwdask.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 MEMORY = "memory://"
 """Prefix of the buckets in the memory of this process."""
@@ -188,6 +193,22 @@ def need_file_system(path: str, what: str) -> None:
         raise UnsupportedError(
             f"{path}: {what} needs a path on a file system; {MEMORY} is the memory of one process"
         )
+
+
+def os_error(code: int, path: str) -> OSError:
+    """Return the error of the operating system that a code stands for, at a path."""
+    return OSError(code, os.strerror(code), path)
+
+
+@contextlib.contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Add a path to an OSError without one: errors of a full disk or quota have none."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise os_error(error.errno, path) from None
 
 
 def is_valid_path(text: str) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from wkwdask.errors import CorruptError, TruncatedError
 from wkwdask.store.local import FolderFile, LocalFile
+from wkwdask.store.paths import os_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -64,7 +65,7 @@ class ZippedFile(FolderFile):
             [(self._start + start, self._start + stop) for start, stop in ranges]
         )
         if found is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.name)
+            raise os_error(errno.ENOENT, self.name)
         return found
 
     def _read_one(self, start: int, stop: int) -> bytes:
@@ -164,7 +165,3 @@ def _unpack(path: str, file: StoredFile, start: int, member: Member) -> Iterator
             f"{path}: unpacks to {member.nbytes - left} bytes with the checksum {crc:08x}, "
             f"expected {member.nbytes} with {member.crc:08x}"
         )
-
-
-def os_error(code: int, path: str) -> OSError:
-    return OSError(code, os.strerror(code), path)

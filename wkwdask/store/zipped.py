@@ -24,7 +24,7 @@ from wkwdask.store.local import ABSENT, FolderFile, check_size
 from wkwdask.store.lru import LruCache
 from wkwdask.store.objects.access import access_of
 from wkwdask.store.objects.remote import RemoteStore
-from wkwdask.store.paths import ZIP, is_served
+from wkwdask.store.paths import ZIP, is_served, os_error
 from wkwdask.store.zip_directory import (
     DEFLATED,
     LOCAL_HEADER,
@@ -39,7 +39,6 @@ from wkwdask.store.zip_members import (
     Source,
     ZipEntry,
     ZippedFile,
-    os_error,
     read_range,
     unpack,
 )

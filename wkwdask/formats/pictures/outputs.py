@@ -8,7 +8,6 @@ it is complete.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from wkwdask.model.volume import voxel_nbytes
 from wkwdask.plans.cells import count_cells
 from wkwdask.plans.chunks import largest_multiple
 from wkwdask.store.documents import read_object
-from wkwdask.store.paths import dirname
+from wkwdask.store.paths import dirname, naming
 from wkwdask.store.store import folders_of, store_at
 
 if TYPE_CHECKING:
@@ -178,7 +177,7 @@ class NpyOutput(Output):
         width, height, depth = spec.box.size
         with (
             contextlib.closing(folders_of(self.path).create(self.path, exclusive=False)) as file,
-            _naming(self.path),
+            naming(self.path),
         ):
             for c in range(spec.num_channels):
                 for n in range(box.size[2]):
@@ -187,17 +186,6 @@ class NpyOutput(Output):
                     file.write(section.data, start + first * spec.dtype.itemsize)
             file.sync()
 
-
-@contextlib.contextmanager
-def _naming(path: str) -> Iterator[None]:
-    """Add a path to an OSError without one. Libraries raise such errors when a disk or quota is
-    full."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno is None or error.filename is not None:
-            raise
-        raise OSError(error.errno, os.strerror(error.errno), path) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +239,7 @@ class ZarrOutput(Output):
             for a, b, n in zip(box.topleft, self.spec.box.topleft, box.size, strict=True)
         )
         voxels = self.spec.in_order(read_box(source, box))
-        with _naming(self.path):
+        with naming(self.path):
             array[(..., *reversed(where))] = voxels
 
 
@@ -350,7 +338,7 @@ def write_tiff(
     planes = (
         plane for box in slab_boxes(spec) for _, plane in sections(source, box, dirname(path))
     )
-    with _naming(path), tifffile.TiffWriter(path, ome=ome, bigtiff=is_big) as writer:
+    with naming(path), tifffile.TiffWriter(path, ome=ome, bigtiff=is_big) as writer:
         # without planarconfig and extrasamples, tifffile takes the x axis for samples if the box is
         # one voxel wide
         writer.write(

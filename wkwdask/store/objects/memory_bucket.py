@@ -6,8 +6,8 @@ Jobs that work here work in a bucket of a server, so that they can be tried with
 
 from __future__ import annotations
 
+import errno
 import itertools
-import os
 import threading
 import time
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
@@ -16,6 +16,7 @@ from wkwdask.errors import CorruptError
 from wkwdask.model.store import Expected, State
 from wkwdask.store.objects.object_store import Answer
 from wkwdask.store.objects.writing import Expectation, Found, RefusedPut
+from wkwdask.store.paths import os_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -133,5 +134,5 @@ def _found(url: str, access: Access) -> _Object:
     del access
     found = _objects.get(url)
     if found is None:
-        raise FileNotFoundError(2, os.strerror(2), url)
+        raise os_error(errno.ENOENT, url)
     return found

@@ -28,7 +28,7 @@ from wkwdask.store.objects.credentials import (
     google_credentials,
 )
 from wkwdask.store.objects.writing import Expectation, Found, RefusedPut
-from wkwdask.store.paths import TEMPORARY_SUFFIX
+from wkwdask.store.paths import TEMPORARY_SUFFIX, os_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -678,7 +678,7 @@ def _raise(
     if _NO_BUCKET.search(text):
         raise MissingError(f"{url}: no such bucket: {connection.server}") from None
     if isinstance(error, FileNotFoundError):
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url) from None
+        raise os_error(errno.ENOENT, url) from None
     if not is_web and _OTHER_REGION.search(text):
         told = _REGION.search(text)
         region = next(filter(None, told.groups())) if told else _region_of(connection, access)

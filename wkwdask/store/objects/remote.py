@@ -43,7 +43,7 @@ from wkwdask.store.objects.entries import RemoteEntry, RemoteListing, remote_sta
 from wkwdask.store.objects.new_objects import NewObject, NewObjects
 from wkwdask.store.objects.object_store import Answer, Request
 from wkwdask.store.objects.seen import SeenObjects
-from wkwdask.store.paths import CLOCK_PREFIX, check_has_no_password, is_bucket, normpath
+from wkwdask.store.paths import CLOCK_PREFIX, check_has_no_password, is_bucket, normpath, os_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -329,7 +329,7 @@ class RemoteStore:
         url = self.real(name)
         data = (recent_of(url) or self.request_recent(name, largest)).content
         if data is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url)
+            raise os_error(errno.ENOENT, url)
         return data
 
     def read_document(self, name: str, largest: int) -> bytes | None:

@@ -4,13 +4,13 @@ the same."""
 from __future__ import annotations
 
 import errno
-import os
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import LockedError, MissingError
 from wkwdask.model.store import Conflict, Expected
 from wkwdask.store.objects.object_store import Answer, Request
 from wkwdask.store.objects.writing import Found
+from wkwdask.store.paths import os_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,7 +42,7 @@ class SeenObjects:
             self._contents[url] = self._whole(url, largest, access)
         answer = self._contents[url]
         if answer is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url)
+            raise os_error(errno.ENOENT, url)
         return answer if start is None else answer._replace(data=answer.data[start:stop])
 
     def _whole(self, url: str, largest: int | None, access: Access) -> Answer | None:
@@ -72,7 +72,7 @@ class SeenObjects:
         """Return the size of an object."""
         found = self.head(url, access)
         if found is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url)
+            raise os_error(errno.ENOENT, url)
         return found.nbytes
 
     def expected(self, url: str, access: Access) -> Expectation:
