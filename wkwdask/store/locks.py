@@ -577,30 +577,24 @@ def _remove(paths: Iterable[str]) -> None:
 
 def locked_folders(folder: str) -> list[tuple[str, Owner]]:
     """List the locked entries of a folder with their owners, including dead jobs."""
-    names = [
-        entry.name
-        for entry in store_at(folder).scandir()
-        if entry.name.startswith(".") and entry.name.endswith(_LOCK_SUFFIX)
-    ]
-    holders = [
-        (f"{folder}/{name[1 : -len(_LOCK_SUFFIX)]}", read_owner(f"{folder}/{name}"))
-        for name in names
-    ]
-    return [(target, holder) for target, holder in holders if holder is not None]
+    return list(_locked(folder, _LOCK_SUFFIX))
 
 
 def locked_regions(folder: str) -> list[tuple[str, Owner]]:
     """List the entries of a folder that have locked shards, with the owners, including dead
     jobs."""
-    names = [entry.name for entry in store_at(folder).scandir()]
-    names = [name for name in names if name.startswith(".") and name.endswith(_REGION_SUFFIX)]
-    holders = [
-        # the name of a job has no dot
-        (f"{folder}/{name[1 : -len(_REGION_SUFFIX)].rpartition('.')[0]}", f"{folder}/{name}")
-        for name in names
-    ]
-    found = [(target, read_owner(path)) for target, path in holders]
-    return [(target, holder) for target, holder in found if holder is not None]
+    locked = _locked(folder, _REGION_SUFFIX)
+    # the name of a job has no dot
+    return [(target.rpartition(".")[0], holder) for target, holder in locked]
+
+
+def _locked(folder: str, suffix: str) -> Iterator[tuple[str, Owner]]:
+    """Yield the paths in the names of locks with a suffix, with the owners."""
+    for entry in list(store_at(folder).scandir()):
+        if entry.name.startswith(".") and entry.name.endswith(suffix):
+            holder = read_owner(f"{folder}/{entry.name}")
+            if holder is not None:
+                yield f"{folder}/{entry.name[1 : -len(suffix)]}", holder
 
 
 def remove_stale_lock(path: str) -> None:
