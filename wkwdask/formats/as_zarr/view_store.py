@@ -3,15 +3,14 @@ request. Imports zarr."""
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
-from zarr.abc.store import OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
+from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
 
-from wkwdask.formats.zarr.library_store import in_thread
+from wkwdask.formats.zarr.library_store import ReadOnlyStore, in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator
 
     from zarr.abc.store import ByteRequest
     from zarr.core.buffer import Buffer, BufferPrototype
@@ -19,12 +18,8 @@ if TYPE_CHECKING:
     from wkwdask.formats.as_zarr.wkw_view import VirtualGroup
 
 
-class ViewStore(Store):  # type: ignore[misc, unused-ignore]
+class ViewStore(ReadOnlyStore):
     """Read-only store over a :class:`VirtualGroup`; picklable, without open files."""
-
-    supports_writes = False
-    supports_deletes = False
-    supports_listing = True
 
     def __init__(self, group: VirtualGroup, name: str, *, read_only: bool = True) -> None:
         super().__init__(read_only=True)
@@ -87,31 +82,13 @@ class ViewStore(Store):  # type: ignore[misc, unused-ignore]
             return buffer[max(0, len(buffer) - byte_range.suffix) :]
         return buffer
 
-    async def get_partial_values(
-        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
-    ) -> list[Buffer | None]:
-        return list(
-            await asyncio.gather(
-                *(self.get(key, prototype, byte_range) for key, byte_range in key_ranges)
-            )
-        )
 
     async def exists(self, key: str) -> bool:
         """Return whether a document exists, or a chunk is not all zero."""
         return key in self._group.documents or await in_thread(self._read, key) is not None
 
-    async def set(self, key: str, value: Buffer) -> None:
-        raise ValueError(f"{self}: cannot be written")
-
-    async def delete(self, key: str) -> None:
-        raise ValueError(f"{self}: cannot be written")
-
-    async def list(self) -> AsyncIterator[str]:
-        """List the documents only: whether a chunk is zero is not known before it is read."""
-        async for key in self.list_prefix(""):
-            yield key
-
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+        """List the documents only: whether a chunk is zero is not known before it is read."""
         for key in self._group.documents:
             if key.startswith(prefix):
                 yield key

@@ -50,12 +50,35 @@ def library_store(store: Folder) -> Any:
     )
 
 
-class _FilesStore(Store):  # type: ignore[misc, unused-ignore]
-    """Files below a folder in memory or in a zip, which zarr-python itself cannot open."""
+class ReadOnlyStore(Store):  # type: ignore[misc, unused-ignore]
+    """Base of stores that cannot be written."""
 
     supports_writes = False
     supports_deletes = False
     supports_listing = True
+
+    async def get_partial_values(
+        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
+    ) -> list[Buffer | None]:
+        return list(
+            await asyncio.gather(
+                *(self.get(key, prototype, byte_range) for key, byte_range in key_ranges)
+            )
+        )
+
+    async def set(self, key: str, value: Buffer) -> None:
+        raise ValueError(f"{self}: cannot be written")
+
+    async def delete(self, key: str) -> None:
+        raise ValueError(f"{self}: cannot be written")
+
+    async def list(self) -> AsyncIterator[str]:
+        async for key in self.list_prefix(""):
+            yield key
+
+
+class _FilesStore(ReadOnlyStore):
+    """Files below a folder in memory or in a zip, which zarr-python itself cannot open."""
 
     def __init__(self, folder: str, *, read_only: bool = True) -> None:
         super().__init__(read_only=True)
@@ -92,27 +115,8 @@ class _FilesStore(Store):  # type: ignore[misc, unused-ignore]
         data = await in_thread(self._read, key, byte_range)
         return None if data is None else prototype.buffer.from_bytes(data)
 
-    async def get_partial_values(
-        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
-    ) -> list[Buffer | None]:
-        return list(
-            await asyncio.gather(
-                *(self.get(key, prototype, byte_range) for key, byte_range in key_ranges)
-            )
-        )
-
     async def exists(self, key: str) -> bool:
         return bool(await in_thread(FolderStore(self._folder).is_file, key))
-
-    async def set(self, key: str, value: Buffer) -> None:
-        raise ValueError(f"{self}: cannot be written")
-
-    async def delete(self, key: str) -> None:
-        raise ValueError(f"{self}: cannot be written")
-
-    async def list(self) -> AsyncIterator[str]:
-        async for key in self.list_prefix(""):
-            yield key
 
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
         for folder, _, names in store_at(self._folder).walk():
