@@ -41,10 +41,7 @@ _READ_NBYTES = 1 << 20  # stays in the cache between reading and decoding
 def read_pairs(array: StoredArray, header: WkwHeader, pairs: ChunkPairs) -> Iterator[int]:
     """Decode blocks into their boxes; yield the blocks that must be read by the function for boxes,
     which raises the exact error if they are broken."""
-    targets = BlockTargets(
-        header.block_len, header.num_channels * header.dtype.itemsize, header.is_compressed,
-        pairs.cells, pairs.cuts, pairs.boxes, pairs.addresses, pairs.lows, pairs.shapes,
-    )  # fmt: skip
+    targets = block_targets(header, pairs)
     if has_small_files(header):
         yield from _read_small(array, header, targets)
         return
@@ -52,7 +49,7 @@ def read_pairs(array: StoredArray, header: WkwHeader, pairs: ChunkPairs) -> Iter
     codes = morton.encode(inside).astype(np.int64)
     memory = read_buffer(max(_READ_NBYTES, compress_bound(header.block_nbytes)))
     absent = []
-    for first, last in pairwise(_cuts(files)):
+    for first, last in pairwise(cuts_of(files)):
         x, y, z = files[first].tolist()
         file = open_if_stored(array.store, (x, y, z), header)
         if file is None:
@@ -64,7 +61,7 @@ def read_pairs(array: StoredArray, header: WkwHeader, pairs: ChunkPairs) -> Iter
             continue
         blocks = targets._replace(is_compressed=file.header.is_compressed)
         # Pages follow each other in the order of codes.
-        for begin, end in pairwise(_cuts(codes[first:last, np.newaxis] // PAGE_ENTRIES)):
+        for begin, end in pairwise(cuts_of(codes[first:last, np.newaxis] // PAGE_ENTRIES)):
             at, stop = first + begin, first + end
             page, bounds = (
                 int(codes[at]) // PAGE_ENTRIES * PAGE_ENTRIES,
@@ -78,6 +75,14 @@ def read_pairs(array: StoredArray, header: WkwHeader, pairs: ChunkPairs) -> Iter
                     yield at
                     at += 1
     _check_absent(array, absent)
+
+
+def block_targets(header: WkwHeader, pairs: ChunkPairs) -> BlockTargets:
+    """Return blocks and the boxes into which they are decoded, for compiled loops."""
+    return BlockTargets(
+        header.block_len, header.voxel_nbytes, header.is_compressed,
+        pairs.cells, pairs.cuts, pairs.boxes, pairs.addresses, pairs.lows, pairs.shapes,
+    )  # fmt: skip
 
 
 def _read_small(array: StoredArray, header: WkwHeader, targets: BlockTargets) -> Iterator[int]:
@@ -120,6 +125,6 @@ def can_read_pairs(array: StoredArray, pairs: ChunkPairs) -> bool:
     return is_compiled() and array.channels is None and not pairs.is_clipped
 
 
-def _cuts(rows: IntArray) -> list[int]:
+def cuts_of(rows: IntArray) -> list[int]:
     """Return where rows differ from the row before, with both ends."""
     return [0, *(np.flatnonzero((rows[1:] != rows[:-1]).any(axis=1)) + 1).tolist(), len(rows)]

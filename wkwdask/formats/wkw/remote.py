@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 
+from wkwdask.formats.wkw.boxes import block_targets, cuts_of
 from wkwdask.formats.wkw.folder import file_name, file_path
 from wkwdask.formats.wkw.stored_file import (
     WkwFile,
@@ -24,7 +25,7 @@ from wkwdask.formats.wkw.stored_file import (
 )
 from wkwdask.geometry import morton
 from wkwdask.kernels.blocks.batch import compress_bound
-from wkwdask.kernels.blocks.boxes import BlockTargets
+
 from wkwdask.kernels.blocks.layout import cubes_table
 from wkwdask.model.layout import byte_ranges
 from wkwdask.store.lru import LruCache
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.wkw.header import WkwHeader
     from wkwdask.formats.wkw.stored_file import Batch, BoxRead
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.kernels.blocks.boxes import BlockTargets
     from wkwdask.model.store import Store
     from wkwdask.model.stored_array import ChunkPairs, StoredArray
     from wkwdask.store.objects.remote import OpenRemoteFile
@@ -113,7 +115,7 @@ def read_remote_box(
     """Fill an array from some files, and return the number of blocks that are not all zero."""
     edge, shape = header.file_len_vx, reading.out.shape
     counts: list[int] = []
-    voxel_nbytes = header.num_channels * header.dtype.itemsize
+    voxel_nbytes = header.voxel_nbytes
 
     def is_whole(index: Vec3) -> bool:
         axes = zip(index, reading.topleft, shape[1:], strict=True)
@@ -155,15 +157,12 @@ def read_remote_box(
 def read_remote_pairs(array: StoredArray, header: WkwHeader, pairs: ChunkPairs) -> Iterator[int]:
     """Decode blocks into their boxes; yield the blocks that must be read by the function for boxes,
     which raises the exact error if they are broken."""
-    targets = BlockTargets(
-        header.block_len, header.num_channels * header.dtype.itemsize, header.is_compressed,
-        pairs.cells, pairs.cuts, pairs.boxes, pairs.addresses, pairs.lows, pairs.shapes,
-    )  # fmt: skip
-    reader = _PairReader(targets, compress_bound(header.block_nbytes), array.store)
+    reader = _PairReader(
+        block_targets(header, pairs), compress_bound(header.block_nbytes), array.store
+    )
     files, inside = np.divmod(pairs.cells, header.file_len)
     codes = morton.encode(inside).astype(np.int64)
-    cuts = [0, *(np.flatnonzero((files[1:] != files[:-1]).any(axis=1)) + 1).tolist(), len(files)]
-    spans = list(pairwise(cuts))
+    spans = list(pairwise(cuts_of(files)))
     for start in range(0, len(spans), _FILES_AT_ONCE):
         group = spans[start : start + _FILES_AT_ONCE]
         indices = [(x, y, z) for x, y, z in files[[first for first, _ in group]].tolist()]
