@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
     from wkwdask.array_types import AnyArray, BoolArray, ByteArray, IntArray
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.kernels.blocks.batch import DecodeResult
     from wkwdask.model.store import OpenFile, Store
     from wkwdask.model.writing.file_buffer import FileBuffer
 
@@ -85,6 +86,19 @@ class BoxRead:
         """One absent file for each row along x, by (y, z); their folders are checked for broken
         links after the read."""
         self.memory = array_memory(out, first_channel)
+
+    def decode(self, memory: ByteArray, blocks: IntArray, header: WkwHeader) -> DecodeResult:
+        """Decode blocks in memory into the array."""
+        return decode_into(
+            memory,
+            blocks,
+            self.out,
+            block_len=header.block_len,
+            num_channels=header.num_channels,
+            first_channel=self.first_channel,
+            block_type=header.block_type,
+            fill_zeros=self.zeros.at_once,
+        )
 
 
 class Batch(NamedTuple):
@@ -188,16 +202,7 @@ class WkwFile:
         header, blocks = self.header, batch.located.blocks[batch.rows]
         memory = read_buffer(batch.nbytes)
         self.file.read_ranges(batch.located.ranges[batch.ranges], memory)
-        decoded = decode_into(
-            memory,
-            blocks,
-            reading.out,
-            block_len=header.block_len,
-            num_channels=header.num_channels,
-            first_channel=reading.first_channel,
-            block_type=header.block_type,
-            fill_zeros=reading.zeros.at_once,
-        )
+        decoded = reading.decode(memory, blocks, header)
         if decoded.broken >= 0:  # the call stopped at this block
             what = (
                 "are not an LZ4 block"
@@ -559,16 +564,7 @@ def _decode(
     block."""
     nonzero, broken = 0, []
     while len(table):
-        decoded = decode_into(
-            memory,
-            table,
-            reading.out,
-            block_len=header.block_len,
-            num_channels=header.num_channels,
-            first_channel=reading.first_channel,
-            block_type=header.block_type,
-            fill_zeros=reading.zeros.at_once,
-        )
+        decoded = reading.decode(memory, table, header)
         stop = len(table) if decoded.broken < 0 else decoded.broken
         reading.zeros.add_decoded(table[:stop], header.block_len, decoded.nonzero)
         nonzero += decoded.nonzero
