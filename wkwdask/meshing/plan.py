@@ -43,7 +43,7 @@ from wkwdask.model.volume import voxel_nbytes
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.space import Need, Size
 from wkwdask.runs.staged import settings_of, stage
-from wkwdask.runs.staged_files import StagedFiles
+from wkwdask.runs.staged_files import StagedFiles, staged_files
 from wkwdask.store.by_path import temporary_folder
 from wkwdask.store.paths import basename, dirname, local_path, target_path
 from wkwdask.store.store import store_at
@@ -483,16 +483,11 @@ def lay_out_meshes(
     draft = stage(f"{_COMMAND} into {folder}", dirname(folder), [folder], settings, existing)
     # an element or the finish job of an array resumes what the first start may replace
     is_replacing = replaces(existing) or bool((draft.before or {}).get(_REPLACES))
-    staged = StagedFiles(
-        owner=draft.owner,
-        parent=draft.parent,
-        folders=draft.folders,
-        settings=draft.settings,
-        existing=draft.existing,
-        resumed_by=draft.resumed_by,
-        voxels=box.volume,
-        nbytes_in=voxel_nbytes(source, box),
-        check=check_mesh_folder,
+    staged = staged_files(
+        draft,
+        box.volume,
+        voxel_nbytes(source, box),
+        check_mesh_folder,
         edit=_place_of(folder, options, is_replacing=is_replacing).edit,
         plan={_REPLACES: is_replacing},
     )

@@ -5,7 +5,7 @@ document that names it switches to that name."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import ExistsError
 from wkwdask.formats.replaceable import replaces
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from wkwdask.model.metadata_edit import MetadataEdit
     from wkwdask.runs.parts import ShardTally
+    from wkwdask.runs.staged import Draft
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +129,24 @@ class StagedFiles(StagedJob):
         return JobFolder(
             self.parent, self.owner, self.folders, datasets=datasets, check=self._check_targets
         )
+
+
+def staged_files(
+    draft: Draft, voxels: int, nbytes_in: int, check: Callable[[str, str], None], **others: Any
+) -> StagedFiles:
+    """Return the job of a draft; ``others`` are further fields."""
+    return StagedFiles(
+        owner=draft.owner,
+        parent=draft.parent,
+        folders=draft.folders,
+        settings=draft.settings,
+        existing=draft.existing,
+        resumed_by=draft.resumed_by,
+        voxels=voxels,
+        nbytes_in=nbytes_in,
+        check=check,
+        **others,
+    )
 
 
 def _measure(path: str, *, sync: bool) -> tuple[int, int]:

@@ -42,8 +42,8 @@ from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.job import FlatJob, Result, Task
 from wkwdask.runs.progress import Progress
 from wkwdask.runs.space import Need, Size
-from wkwdask.runs.staged import Draft, check_existing, settings_of, stage
-from wkwdask.runs.staged_files import StagedFiles
+from wkwdask.runs.staged import check_existing, settings_of, stage
+from wkwdask.runs.staged_files import StagedFiles, staged_files
 from wkwdask.store.paths import basename, dirname, local_path, splitext
 from wkwdask.store.store import store_at
 from wkwdask.verbs.region_job import SourceSpec, check_source
@@ -282,7 +282,7 @@ def lay_out_export(
     )
     draft = stage(f"{_COMMAND} to {path}", dirname(path), [path], settings, existing)
     nbytes_in = box.volume * mag.num_channels * mag.dtype.itemsize
-    staged = _staged(draft, box.volume, nbytes_in, _check_free)
+    staged = staged_files(draft, box.volume, nbytes_in, _check_free)
     return Export(staged, mag, source, form, compression)
 
 
@@ -339,23 +339,8 @@ def lay_out_packing(
     draft = stage(
         f"{_COMMAND} to {path}", dirname(path), [path], settings_of(_COMMAND, **settings), existing
     )
-    return Packing(_staged(draft, 0, 0, _check_free_file), file, build)
+    return Packing(staged_files(draft, 0, 0, _check_free_file), file, build)
 
-
-def _staged(
-    draft: Draft, voxels: int, nbytes_in: int, check: Callable[[str, str], None]
-) -> StagedFiles:
-    return StagedFiles(
-        owner=draft.owner,
-        parent=draft.parent,
-        folders=draft.folders,
-        settings=draft.settings,
-        existing=draft.existing,
-        resumed_by=draft.resumed_by,
-        voxels=voxels,
-        nbytes_in=nbytes_in,
-        check=check,
-    )
 
 
 def _check_free_file(target: str, existing: str) -> None:
