@@ -17,6 +17,7 @@ import numpy as np
 from wkwdask.errors import CorruptError, IncompleteWriteError
 from wkwdask.geometry.bounding_box import BoundingBox, part_of_array
 from wkwdask.geometry.grid import cell_box, cells
+from wkwdask.geometry.mag import vec3
 from wkwdask.geometry.vectors import minus, plus
 from wkwdask.ids.arrays_file import ArraysFile, format_arrays
 from wkwdask.ids.faces import NodeTable
@@ -108,12 +109,11 @@ class Segmentation:
         if self.match == "touch":
             return core
         low, high = (
-            tuple(int(self.has_neighbour(core, axis, side)) for axis in range(3)) for side in (0, 1)
+            vec3([int(self.has_neighbour(core, axis, side)) for axis in range(3)])
+            for side in (0, 1)
         )
         return BoundingBox.from_corners(
-            minus(core.topleft, (low[0], low[1], low[2])),
-            plus(core.bottomright, (high[0], high[1], high[2])),
-            core.mag,
+            minus(core.topleft, low), plus(core.bottomright, high), core.mag
         )
 
     # ------------------------------------------------------------------------- computation

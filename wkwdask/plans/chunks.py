@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wkwdask.geometry.grid import cell_range, piece_lengths
+from wkwdask.geometry.mag import vec3
 from wkwdask.geometry.vectors import divide
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def default_chunks_per_shard(
             break
         shortest = min(axes, key=lambda n: (cells[n] * chunk_shape[n], n))
         cells[shortest], nbytes = cells[shortest] * 2, nbytes * 2
-    return cells[0], cells[1], cells[2]
+    return vec3(cells)
 
 
 def chunks_per_shard(shard_shape: Vec3, chunk_shape: Vec3) -> Vec3:
@@ -190,7 +191,7 @@ def chunk_group_shape(grid: Vec3, chunk_nbytes: int) -> Vec3:
         axis = min(axes, key=lambda n: cells[n])
         cells[axis], nbytes = cells[axis] * 2, nbytes * 2
         axes = [axis for axis in axes if cells[axis] < grid[axis]]
-    return cells[0], cells[1], cells[2]
+    return vec3(cells)
 
 
 def chunk_lengths(

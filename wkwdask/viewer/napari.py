@@ -168,7 +168,7 @@ def _common_box(volumes: Sequence[StoredArray]) -> BoundingBox:
             if volume.box.mag.factors[axis] * _ALIGNED_VOXELS <= length
         ]
         factors.append(max(fitting, default=1))
-    return box.in_mag(Mag(factors[0], factors[1], factors[2])).in_mag(MAG_1)
+    return box.in_mag(Mag(*factors)).in_mag(MAG_1)
 
 
 def _contrast_limits(volume: StoredArray, box: BoundingBox) -> list[tuple[float, float]]:

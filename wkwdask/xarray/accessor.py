@@ -66,7 +66,7 @@ class WkwAccessor:
                     f"{size:g}, the length of a voxel of mag 1"
                 )
             factors.append(factor)
-        return Mag(factors[0], factors[1], factors[2])
+        return Mag(*factors)
 
     @property
     def voxel_size(self) -> tuple[float, float, float]:

@@ -37,6 +37,8 @@ from wkwdask.formats.wkw.header import (
 from wkwdask.geometry import morton
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_range
+from wkwdask.geometry.mag import vec3
+from wkwdask.geometry.vectors import minus, times
 from wkwdask.kernels.blocks.batch import compress_bound, decode_into, encode_from
 from wkwdask.kernels.blocks.layout import CODE, OFFSET, SIZE, START
 from wkwdask.kernels.blocks.levels import USUAL_LEVEL
@@ -287,16 +289,8 @@ class _TablePage:
         for axis in range(3):
             low.append(max(0, box.topleft[axis] // step - self.corner[axis]))
             high.append(min(self.edge, -(-box.bottomright[axis] // step) - self.corner[axis]))
-        origin = [corner * step - t for corner, t in zip(self.corner, box.topleft, strict=True)]
-        return locate_blocks(
-            bounds,
-            (low[0], low[1], low[2]),
-            (high[0], high[1], high[2]),
-            step,
-            (origin[0], origin[1], origin[2]),
-            _GAP_NBYTES,
-            _BATCH_NBYTES,
-        )
+        origin = minus(times(self.corner, (step,) * 3), box.topleft)
+        return locate_blocks(bounds, vec3(low), vec3(high), step, origin, _GAP_NBYTES, _BATCH_NBYTES)
 
 
 def _table_pages(header: WkwHeader, box: BoundingBox) -> Iterator[tuple[_TablePage, int]]:

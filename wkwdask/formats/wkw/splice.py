@@ -157,8 +157,8 @@ class _Splice:
         edge = min(self._before.file_len, self._header.file_len, PAGE_LEN, *lengths)
         per_file = self._header.file_len // edge
         _, cubes = morton.ordered_box((0, 0, 0), (per_file,) * 3)
-        for cube in (cubes + np.multiply(self._shard, per_file)).tolist():
-            self._copy_cube((cube[0], cube[1], cube[2]), edge)
+        for x, y, z in (cubes + np.multiply(self._shard, per_file)).tolist():
+            self._copy_cube((x, y, z), edge)
         if self._absent:
             # absent files are zeros only while the mag is in place and no link is broken
             self._stored.identity.check(has_absent=True)
