@@ -51,6 +51,11 @@ def cell_box(index: Vec3, cell: Sequence[int], like: BoundingBox) -> BoundingBox
     return BoundingBox(topleft, (cell[0], cell[1], cell[2]), like.mag)
 
 
+def clipped_cell(index: Vec3, cell: Sequence[int], box: BoundingBox) -> BoundingBox:
+    """Return the part of one cell inside a box."""
+    return cell_box(index, cell, box).intersection(box)
+
+
 def mark_cells(
     marks: Any, low: IntArray, high: IntArray, box: BoundingBox, cell: Sequence[int]
 ) -> None:

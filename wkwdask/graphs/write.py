@@ -26,7 +26,7 @@ import dask.array as da
 import numpy as np
 
 from wkwdask.geometry.bounding_box import BoundingBox, part_of_array
-from wkwdask.geometry.grid import cell_box, cell_range, cells, piece_lengths
+from wkwdask.geometry.grid import cell_range, cells, clipped_cell, piece_lengths
 from wkwdask.graphs.client_run import PauseWatch
 from wkwdask.graphs.runners import (
     active_client,
@@ -354,7 +354,7 @@ def _set_aside(
     def pieces() -> Iterator[tuple[Vec3, BoundingBox, tuple[int, int], AnyArray]]:
         for part in cells(box, part_shape):
             if part_of(target, part, part_shape)[0] not in done:
-                inside = cell_box(part, part_shape, box).intersection(box)
+                inside = clipped_cell(part, part_shape, box)
                 yield (
                     part,
                     inside,
@@ -402,7 +402,7 @@ def _encode(
         low[1] // part_shape[1] + block_id[2],
         low[2] // part_shape[2] + block_id[3],
     )
-    box = cell_box(part, part_shape, target.box).intersection(target.box)
+    box = clipped_cell(part, part_shape, target.box)
     voxels = _checked_chunk(voxels, (target.num_channels, *box.size), target)
     return _object(encode_part(target, part, part_shape, voxels, box.topleft))
 
@@ -479,7 +479,7 @@ class ArrayWrite(Plan):
         )
         stored = decoded = 0
         for part in parts[:: -(-len(parts) // _SAMPLES)]:
-            box = cell_box(part, shape, target.box).intersection(target.box)
+            box = clipped_cell(part, shape, target.box)
             stored += target.encoder.encoded_nbytes(
                 np.asfortranarray(part_of_array(array, box, target.box.topleft), target.dtype),
                 box.topleft,

@@ -16,7 +16,7 @@ import numpy as np
 
 from wkwdask.errors import CorruptError, IncompleteWriteError
 from wkwdask.geometry.bounding_box import BoundingBox, part_of_array
-from wkwdask.geometry.grid import cell_box, cells
+from wkwdask.geometry.grid import cell_box, cells, clipped_cell
 from wkwdask.geometry.mag import vec3
 from wkwdask.geometry.vectors import minus, plus
 from wkwdask.ids.arrays_file import ArraysFile, format_arrays
@@ -323,7 +323,7 @@ class BlockLabels:
                 if self.segmentation.has_neighbour(self.core, axis, side):
                     yield f"{name} {axis}", self._plane(axis, side)
         for piece in cells(self.core, _PIECE):
-            box = cell_box(piece, _PIECE, self.core).intersection(self.core)
+            box = clipped_cell(piece, _PIECE, self.core)
             part = part_of_array(self.nodes, box, self.core.topleft)
             if part.any():
                 yield piece_name(piece), part.T

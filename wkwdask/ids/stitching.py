@@ -16,7 +16,7 @@ import numpy as np
 
 from wkwdask.errors import CorruptError, IncompleteWriteError, ResumeError
 from wkwdask.geometry.bounding_box import counted_from, moved, part_of_array
-from wkwdask.geometry.grid import cell_box, cell_range, cells, is_inside, mark_cells
+from wkwdask.geometry.grid import cell_range, cells, clipped_cell, is_inside, mark_cells
 from wkwdask.geometry.vectors import divide, plus, times
 from wkwdask.ids.arrays_file import ArraysFile, format_arrays
 from wkwdask.ids.faces import load_table, map_ids_of_nodes, read_ids, write_ids
@@ -105,9 +105,9 @@ class MatchSpec:
     group: Vec3
 
     def task(self) -> Task:
-        box = cell_box(self.group, self._shape, self.segmentation.plan.box)
+        box = clipped_cell(self.group, self._shape, self.segmentation.plan.box)
         return Task(
-            f"{box.intersection(self.segmentation.plan.box)}, matched across faces",
+            f"{box}, matched across faces",
             "match {},{},{}".format(*self.group),
             MatchSpec.run,
             self,

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from wkwdask.geometry.grid import cell_box, cell_range
+from wkwdask.geometry.grid import cell_range, clipped_cell
 from wkwdask.geometry.mag import vec3
 from wkwdask.geometry.vectors import divide, doubled, is_multiple, times
 from wkwdask.plans.cells import cell_map
@@ -65,7 +65,7 @@ class BrickPlan(RegionGrid):
 
     def brick_box(self, brick: Vec3) -> BoundingBox:
         """Return the voxels of a brick inside the box."""
-        return cell_box(brick, self.brick_shape, self.box).intersection(self.box)
+        return clipped_cell(brick, self.brick_shape, self.box)
 
 
 def plan_bricks(

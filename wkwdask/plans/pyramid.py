@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from wkwdask.geometry import morton
 from wkwdask.geometry.bounding_box import BoundingBox, counted_from
-from wkwdask.geometry.grid import cell_box, cell_range
+from wkwdask.geometry.grid import cell_box, cell_range, clipped_cell
 from wkwdask.geometry.vectors import divide, is_multiple, minus, times
 from wkwdask.plans.regions import RegionGrid
 
@@ -80,9 +80,7 @@ class Pass:
 
     def source_region(self, region: Vec3) -> BoundingBox:
         """Return the source voxels that a task reads."""
-        return cell_box(region, self.source_region_shape, self.source_box).intersection(
-            self.source_box
-        )
+        return clipped_cell(region, self.source_region_shape, self.source_box)
 
     def regions(self, occupied: CellMap) -> Iterator[Vec3]:
         """Yield the tasks in Morton order, which completes the files of all mags one after
@@ -113,8 +111,8 @@ class Pass:
             if level
             else (self.source_box, self.source_brick_shape)
         )
-        footprint = cell_box(index, times(grid.brick_shape, grid.factor), finer_box)
-        x, y, z = cell_range(footprint.intersection(finer_box), finer_shape)
+        footprint = clipped_cell(index, times(grid.brick_shape, grid.factor), finer_box)
+        x, y, z = cell_range(footprint, finer_shape)
         return len(x) * len(y) * len(z)
 
     def parent(self, level: int, finer: Vec3) -> Vec3:

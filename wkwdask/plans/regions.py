@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wkwdask.geometry import morton
-from wkwdask.geometry.grid import cell_box, cell_range
+from wkwdask.geometry.grid import cell_range, clipped_cell
 from wkwdask.geometry.mag import vec3
 from wkwdask.geometry.vectors import ceil_divide, divide, doubled, is_multiple, times
 from wkwdask.plans.cells import SparseCells, count_cells, marked_cells, needs_sparse, project_cells
@@ -92,7 +92,7 @@ class RegionGrid:
 
     def region_box(self, region: Vec3) -> BoundingBox:
         """Return the voxels of a region inside the box."""
-        return cell_box(region, self.region_shape, self.box).intersection(self.box)
+        return clipped_cell(region, self.region_shape, self.box)
 
     def regions(self, occupied: CellMap) -> Iterator[Vec3]:
         """Yield the occupied regions in Morton order, which completes files one after another."""
@@ -117,7 +117,7 @@ class RegionGrid:
         box."""
         all_regions = cell_range(self.box, self.region_shape)
         regions = cell_range(
-            cell_box(shard, shard_shape, self.box).intersection(self.box), self.region_shape
+            clipped_cell(shard, shard_shape, self.box), self.region_shape
         )
         x, y, z = (
             slice(r.start - first.start, r.stop - first.start)

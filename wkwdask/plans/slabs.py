@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wkwdask.geometry.grid import cell_box, cell_range
+from wkwdask.geometry.grid import cell_range, clipped_cell
 from wkwdask.geometry.mag import vec3
 from wkwdask.geometry.vectors import divide, is_multiple
 from wkwdask.plans.pyramid import choose_region
@@ -59,7 +59,7 @@ class SlabPlan(UpsamplePlan):
     def cells_in(self, outer: Vec3, outer_shape: Vec3, shape: Vec3) -> Iterator[Vec3]:
         """Yield the cells of one shape in a cell of a larger one, file by file, and in Morton order
         inside each."""
-        ranges = cell_range(cell_box(outer, outer_shape, self.box).intersection(self.box), shape)
+        ranges = cell_range(clipped_cell(outer, outer_shape, self.box), shape)
         cells = np.stack(
             np.meshgrid(*(np.arange(r.start, r.stop) for r in ranges), indexing="ij"), axis=-1
         ).reshape(-1, 3)

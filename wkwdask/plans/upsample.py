@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wkwdask.geometry.grid import cell_box, cell_range
+from wkwdask.geometry.grid import cell_range, clipped_cell
 from wkwdask.geometry.vectors import ceil_divide, doubled, times
 from wkwdask.plans.cells import SparseCells, needs_sparse, project_cells
 from wkwdask.plans.pyramid import choose_region
@@ -85,7 +85,7 @@ class UpsamplePlan(RegionGrid):
 
     def reading_box(self, reading: Vec3) -> BoundingBox:
         """Return the voxels that are made from a reading."""
-        return cell_box(reading, self.reading_shape, self.box).intersection(self.box)
+        return clipped_cell(reading, self.reading_shape, self.box)
 
     def bricks(self, reading: Vec3) -> Iterator[Vec3]:
         """Yield the bricks of a reading that touch the box, in Morton order."""

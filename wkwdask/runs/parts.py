@@ -18,7 +18,7 @@ import numpy as np
 
 from wkwdask.errors import CorruptError, IncompleteWriteError, ResumeError
 from wkwdask.geometry.bounding_box import moved, part_of_array
-from wkwdask.geometry.grid import cell_box, cell_range, cells, mark_cells
+from wkwdask.geometry.grid import cell_range, cells, clipped_cell, mark_cells
 from wkwdask.geometry.vectors import times
 from wkwdask.model.states import FILE_RECORD_COLUMNS, describe_last_change, grouped_digests
 from wkwdask.model.volume import relative_to
@@ -98,9 +98,9 @@ class BrickWriter:
         #   |  A  |  B| |  C  |     B is written in two pieces
         #   +-----+---|-+-----+
         box = self._target.box
-        brick = cell_box(index, self._brick_shape, box).intersection(box)
+        brick = clipped_cell(index, self._brick_shape, box)
         boxes = [
-            (shard, cell_box(shard, self._target.shard_shape, brick).intersection(brick))
+            (shard, clipped_cell(shard, self._target.shard_shape, brick))
             for shard in cells(brick, self._target.shard_shape)
         ]
         if voxels is None:
@@ -135,7 +135,7 @@ class BrickWriter:
             return
         shape = times(chunk_shape, (length // 2,) * 3)
         for octant in cells(box, shape):
-            yield cell_box(octant, shape, box).intersection(box)
+            yield clipped_cell(octant, shape, box)
 
     def add(self, pieces: Sequence[BrickPiece]) -> None:
         """Write an encoded brick."""
@@ -153,14 +153,10 @@ class BrickWriter:
             for writer in self._open.values():
                 writer.flush()
 
-    def _close_if_whole(self, shard: Vec3, inside: BoundingBox) -> None:
-        self._received[shard] += inside.volume
-        if (
-            self._received[shard]
-            == cell_box(shard, self._target.shard_shape, self._region)
-            .intersection(self._region)
-            .volume
-        ):
+    def _close_if_whole(self, shard: Vec3, received: BoundingBox) -> None:
+        self._received[shard] += received.volume
+        inside = clipped_cell(shard, self._target.shard_shape, self._region)
+        if self._received[shard] == inside.volume:
             self._receipts.append(self._open[shard].close())
             del self._open[shard]
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.geometry.bounding_box import BoundingBox, part_of_array
-from wkwdask.geometry.grid import cell_box, cells
+from wkwdask.geometry.grid import cells, clipped_cell
 from wkwdask.geometry.vectors import divide, minus, times
 from wkwdask.kernels.window.reduce import reduce_windows
 
@@ -136,9 +136,7 @@ class PyramidStream:
 
     def source_box(self, brick: Vec3) -> BoundingBox:
         """Return the voxels of a source brick inside the source."""
-        return cell_box(brick, self._source_shape, self._plan.source_box).intersection(
-            self._plan.source_box
-        )
+        return clipped_cell(brick, self._source_shape, self._plan.source_box)
 
     def source_view(self, brick: Vec3) -> AnyArray:
         """Return the memory (c, x, y, z) for the voxels of :meth:`source_box`."""
@@ -191,7 +189,7 @@ class PyramidStream:
         # they are cleared.
         zeros = (
             [
-                cell_box(divide(topleft, chunk_shape), chunk_shape, box).intersection(box)
+                clipped_cell(divide(topleft, chunk_shape), chunk_shape, box)
                 for topleft in missing
             ]
             if len(missing) < num_chunks
@@ -265,7 +263,7 @@ class PyramidStream:
         """Yield a complete brick, then reduce it into its parent."""
         plan_level = self._plan.levels[level]
         corner = times(index, plan_level.brick_shape)
-        box = cell_box(index, plan_level.brick_shape, plan_level.box).intersection(plan_level.box)
+        box = clipped_cell(index, plan_level.brick_shape, plan_level.box)
         voxels = None if memory is None else part_of_array(memory, box, corner)
         yield Brick(level, index, voxels, box.topleft)
         if level + 1 < len(self._plan.levels):

@@ -9,7 +9,7 @@ import numpy as np
 
 from wkwdask.errors import FormatError, IncompleteWriteError
 from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.geometry.grid import cell_box, cells
+from wkwdask.geometry.grid import cells, clipped_cell
 from wkwdask.model.states import digest
 from wkwdask.model.volume import voxel_nbytes
 from wkwdask.plans.cells import union_cells
@@ -149,7 +149,7 @@ class CompareSpec:
 
 def _bricks(region: BoundingBox, edge: int) -> Iterator[BoundingBox]:
     return (
-        cell_box(index, (edge,) * 3, region).intersection(region)
+        clipped_cell(index, (edge,) * 3, region)
         for index in cells(region, (edge,) * 3)
     )
 

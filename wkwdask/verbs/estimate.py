@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import ExistsError, LockedError
-from wkwdask.geometry.grid import cell_box, cell_range
+from wkwdask.geometry.grid import cell_range, clipped_cell
 from wkwdask.model.summary import Card, counted, format_nbytes, html_table
 from wkwdask.model.volume import voxel_nbytes
 from wkwdask.plans.cells import cell_map, count_cells, marked_cells, project_cells
@@ -558,7 +558,7 @@ def _middle_brick(plan: Any, region: Vec3) -> BoundingBox:
     """Return the brick in the middle of a region."""
     box = plan.region_box(region)
     x, y, z = (cells[len(cells) // 2] for cells in cell_range(box, plan.brick_shape))
-    return cell_box((x, y, z), plan.brick_shape, plan.box).intersection(plan.box)
+    return clipped_cell((x, y, z), plan.brick_shape, plan.box)
 
 
 def _read(source: Any, box: BoundingBox) -> tuple[AnyArray, int]:

@@ -24,7 +24,7 @@ from wkwdask.formats.opening import (
     target_in,
 )
 from wkwdask.geometry.bounding_box import counted_from, part_of_array
-from wkwdask.geometry.grid import cell_box, cell_range, cells, is_inside
+from wkwdask.geometry.grid import cell_box, cell_range, cells, clipped_cell, is_inside
 from wkwdask.geometry.vectors import is_multiple, times
 from wkwdask.kernels.window.reduce import BOOL_METHOD, IGNORE_ZERO_METHODS, METHODS
 from wkwdask.model.levels import ratio_of
@@ -452,7 +452,7 @@ def shards_in(target: TargetArray, box: BoundingBox) -> set[Vec3]:
 
 def _footprint_in(shard: Vec3, mag: ExistingMag, box: BoundingBox) -> BoundingBox:
     """Return the part of a shard's footprint inside a box of the finer mag."""
-    return cell_box(shard, footprint(mag.finer, mag.target), box).intersection(box)
+    return clipped_cell(shard, footprint(mag.finer, mag.target), box)
 
 
 def footprint(finer: Volume, target: TargetArray) -> Vec3:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.geometry.bounding_box import BoundingBox, part_of_array
-from wkwdask.geometry.grid import cell_box, cell_range, cells, is_inside
+from wkwdask.geometry.grid import cell_box, cell_range, cells, clipped_cell, is_inside
 from wkwdask.geometry.mag import Mag, mag_order, vec3
 from wkwdask.geometry.vectors import ceil_divide, divide, plus, times
 from wkwdask.kernels.window.reduce import METHODS
@@ -80,9 +80,9 @@ class RecomputeSpec:
                     fill_zeros=False,
                 )
                 for brick in stream.push(source_brick, nonzero == 0):
-                    box = cell_box(
+                    box = clipped_cell(
                         brick.index, self.plan.levels[0].brick_shape, self.coarser.box
-                    ).intersection(self.coarser.box)
+                    )
                     if box.is_empty:  # incomplete windows that the level leaves out
                         continue
                     stored = np.empty(

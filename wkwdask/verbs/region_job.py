@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.geometry.grid import cell_box, cell_range, cells, is_inside
+from wkwdask.geometry.grid import cell_range, cells, clipped_cell, is_inside
 from wkwdask.geometry.mag import vec3
 from wkwdask.geometry.vectors import ceil_divide, divide, times
 from wkwdask.model.states import States, digest, grouped_digests
@@ -221,7 +221,7 @@ class UpsampleSpec(SourceSpec):
     def _sources_of(self, receipt: Receipt, states: States) -> int:
         """Return the digest of the files that a shard or part is made from."""
         box = self.plan.box
-        shard = cell_box(receipt.shard, self.target.shard_shape, box).intersection(box)
+        shard = clipped_cell(receipt.shard, self.target.shard_shape, box)
         # A source file that two parts of a shard share counts in one of them alone, so that the sum
         # over the parts is the digest of the whole shard.
         if receipt.part is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from wkwdask.geometry.grid import cell_box, cells
+from wkwdask.geometry.grid import cells, clipped_cell
 from wkwdask.geometry.mag import vec3
 from wkwdask.model.volume import voxel_nbytes
 from wkwdask.plans.cells import count_cells
@@ -108,7 +108,7 @@ def sampled_boxes(plan: RegionGrid, occupied: CellMap) -> list[BoundingBox]:
         bricks = list(islice(cells(box, plan.brick_shape), _MOST_LISTED))
         chosen = {bricks[(2 * n + 1) * len(bricks) // (2 * count)] for n in range(count)}
         boxes += [
-            cell_box(brick, plan.brick_shape, plan.box).intersection(plan.box) for brick in chosen
+            clipped_cell(brick, plan.brick_shape, plan.box) for brick in chosen
         ]
     return boxes
 

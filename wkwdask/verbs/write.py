@@ -18,7 +18,7 @@ from wkwdask.formats.opening import format_of_image
 from wkwdask.formats.record_paths import OWNER_NAME, RecordPaths, job_folders
 from wkwdask.formats.roots import level_job_folders, root_of
 from wkwdask.geometry.bounding_box import BoundingBox, counted_from, part_of_array
-from wkwdask.geometry.grid import cell_box, cell_range, cells
+from wkwdask.geometry.grid import cell_range, cells, clipped_cell
 from wkwdask.geometry.vectors import divide, times
 from wkwdask.model.placement import plain_name
 from wkwdask.model.states import FILE_RECORD_NAME
@@ -114,7 +114,7 @@ class PartSpec:
     def run(self) -> Result:
         """Assemble the part if it is given in pieces, then encode and store it."""
         target, voxels = self.target, self.content
-        box = cell_box(self.part, self.part_shape, target.box).intersection(target.box)
+        box = clipped_cell(self.part, self.part_shape, target.box)
         if isinstance(voxels, tuple):
             pieces, voxels = (
                 voxels,
@@ -157,7 +157,7 @@ class WriteJob:
     def _parts(self, shard: Vec3) -> Iterator[Vec3]:
         box = self._target.box
         return cells(
-            cell_box(shard, self._target.shard_shape, box).intersection(box), self._part_shape
+            clipped_cell(shard, self._target.shard_shape, box), self._part_shape
         )
 
     def _num_parts(self, level: int, shard: Vec3) -> int:
@@ -168,7 +168,7 @@ class WriteJob:
             return tuple(self._pieces.get(part, ()))
         box = self._target.box
         return part_of_array(
-            self._content, cell_box(part, self._part_shape, box).intersection(box), box.topleft
+            self._content, clipped_cell(part, self._part_shape, box), box.topleft
         )
 
     def tasks(self) -> Iterator[Task]:

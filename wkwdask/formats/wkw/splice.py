@@ -29,7 +29,7 @@ from wkwdask.formats.wkw.remote import open_in
 from wkwdask.formats.wkw.stored_file import PAGE_LEN, check_links_of
 from wkwdask.geometry import morton
 from wkwdask.geometry.bounding_box import part_of_array
-from wkwdask.geometry.grid import cell_box
+from wkwdask.geometry.grid import clipped_cell
 from wkwdask.model.volume import Volume
 from wkwdask.model.writing.receipts import Receipt
 from wkwdask.model.writing.run import publish_shard
@@ -98,7 +98,7 @@ class _Splice:
         self._stored: StoredArray = _stored(source)
         self._header, self._before = header_of(target.array), header_of(self._stored)
         self._shift = [s // self._header.block_len for s in self._stored.origin]
-        self._box = cell_box(shard, target.shard_shape, target.box).intersection(target.box)
+        self._box = clipped_cell(shard, target.shard_shape, target.box)
         self._files = target.files
         self._file = self._files.new_shard((0, *shard))
         self._next = 0
@@ -167,7 +167,7 @@ class _Splice:
     def _copy_cube(self, cube: Vec3, edge: int) -> None:
         """Copy an aligned cube of blocks, which lies within one page of one source file."""
         shape = (edge * self._before.block_len,) * 3
-        inside = cell_box(cube, shape, self._box).intersection(self._box)
+        inside = clipped_cell(cube, shape, self._box)
         before = [n - s // edge for n, s in zip(cube, self._shift, strict=True)]
         file, path = (None, "") if inside.is_empty else self._source_file(before, edge)
         annotated = self._annotated(inside, cube, edge)
@@ -257,9 +257,7 @@ class _Splice:
         voxels: AnyArray = np.zeros(
             (self._header.num_channels, step, step, step), self._target.dtype, order="F"
         )
-        inside = cell_box((x // step, y // step, z // step), (step,) * 3, self._box).intersection(
-            self._box
-        )
+        inside = clipped_cell((x // step, y // step, z // step), (step,) * 3, self._box)
         self._source.read_into(part_of_array(voxels, inside, (x, y, z)), inside.topleft)
         codes, encode = self._begin(1), self._target.array.codec.encode_batch
         sizes, nonzero = encode(

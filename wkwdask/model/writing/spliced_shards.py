@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wkwdask.errors import CorruptError
-from wkwdask.geometry.grid import cell_box
+from wkwdask.geometry.grid import clipped_cell
 from wkwdask.model.layout import Shards
 from wkwdask.model.writing.chunk_order import codes_in_shard, touched_cells
 from wkwdask.model.writing.receipts import Receipt
@@ -31,7 +31,7 @@ def splice_shard(
 ) -> Receipt:
     """Create a shard from the stored chunks of an array in the same place, and publish it;
     ``keeps_outside`` is that of :class:`wkwdask.model.writing.splice.Splice`."""
-    box = cell_box(shard, files.array.shard_shape, files.array.box).intersection(files.array.box)
+    box = clipped_cell(shard, files.array.shard_shape, files.array.box)
     receipt, splice, places = (
         Receipt(shard, box, voxels=box.volume),
         Splice(source, files.array, keeps_outside=keeps_outside),

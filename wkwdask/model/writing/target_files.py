@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import UnsupportedError
-from wkwdask.geometry.grid import cell_box, cell_range
+from wkwdask.geometry.grid import cell_range, clipped_cell
 from wkwdask.model.writing.chunk_order import channel_chunks_per_file, chunk_nbytes_of, shards_of
 from wkwdask.model.writing.file_buffer import FileBuffer
 from wkwdask.model.writing.run import Run, copy_runs, is_whole_part_file, publish_shard
@@ -68,11 +68,7 @@ class TargetFiles:
         if self.is_sharded:
             x, y, z = (range(n, n + 1) for n in shard)
             return range(grid.file_counts[0]), x, y, z
-        inside = (
-            cell_box(shard, self.array.shard_shape, self.array.box)
-            .intersection(self.array.box)
-            .intersection(box)
-        )
+        inside = clipped_cell(shard, self.array.shard_shape, self.array.box).intersection(box)
         return range(grid.counts[0]), *cell_range(inside, self.array.chunk_shape)
 
     def shard_key(self, shard: Vec3) -> str:

@@ -12,7 +12,7 @@ from wkwdask.errors import LockedError, ResumeError, UnsupportedError
 from wkwdask.formats.container import container_of
 from wkwdask.formats.opening import target_in
 
-from wkwdask.geometry.grid import cell_box, cell_range, cells, is_inside
+from wkwdask.geometry.grid import cell_range, cells, clipped_cell, is_inside
 from wkwdask.geometry.mag import vec3
 from wkwdask.geometry.vectors import times
 from wkwdask.model.placement import plain_name
@@ -76,8 +76,7 @@ class CopySpec:
         found = source.files.states_of_shard(self.shard)
         names = [files.naming.names(file)[state.variant] for file, state in found]
         by_path.copy_objects(source.store.url, self.target.folder, names)
-        whole = cell_box(self.shard, files.array.shard_shape, files.array.box)
-        box = whole.intersection(files.array.box)
+        box = clipped_cell(self.shard, files.array.shard_shape, files.array.box)
         receipt = Receipt(self.shard, box, voxels=box.volume)
         return Result(((self.level, files.published_receipt(receipt)),))
 
