@@ -13,7 +13,7 @@ from wkwdask.geometry.mag import whole_number
 from wkwdask.ids.components import Labelling, faces_job, label_job, number, tabulate
 from wkwdask.ids.id_types import dtype_of_ids, layout_of_longer_ids, staged_for_ids
 from wkwdask.kernels.labels.components import CONNECTIVITIES
-from wkwdask.model.volume import relative_to
+from wkwdask.model.volume import read_voxels, relative_to
 from wkwdask.model.writing.target_image import LevelSpec
 from wkwdask.plans.apply import plan_components
 from wkwdask.plans.regions import Tiling
@@ -33,7 +33,7 @@ from wkwdask.verbs.sources import (
     stage_level,
     where_box,
 )
-from wkwdask.verbs.space import by_brick, encoded_like, need_of, read_voxels
+from wkwdask.verbs.space import by_brick, encoded_like, need_of
 
 if TYPE_CHECKING:
     import os

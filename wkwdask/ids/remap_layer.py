@@ -17,6 +17,7 @@ from wkwdask.ids.id_source import IdSource, PairsInMemory, as_ids, open_mapping
 from wkwdask.kernels.labels.components import DisjointSets
 from wkwdask.kernels.labels.values import map_ids
 from wkwdask.model.states import digest
+from wkwdask.model.volume import read_voxels
 from wkwdask.model.voxel_type import parse_dtype
 from wkwdask.model.writing.target_image import LevelSpec
 from wkwdask.plans.apply import plan_bricks
@@ -39,7 +40,7 @@ from wkwdask.verbs.sources import (
     stage_level,
     where_box,
 )
-from wkwdask.verbs.space import by_brick, encoded_like, need_of, read_voxels
+from wkwdask.verbs.space import by_brick, encoded_like, need_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence

@@ -10,6 +10,8 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
+import numpy as np
+
 from wkwdask.geometry.bounding_box import moved
 from wkwdask.geometry.vectors import minus, plus
 from wkwdask.plans.cells import cell_map
@@ -17,8 +19,6 @@ from wkwdask.plans.cells import cell_map
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
-
-    import numpy as np
 
     from wkwdask.array_types import AnyArray
     from wkwdask.geometry.bounding_box import BoundingBox
@@ -165,6 +165,13 @@ def voxel_nbytes(voxels: Voxels, box: BoundingBox | None = None) -> int:
     """Return the decoded size of one voxel with all its channels, or of all voxels of a box
     [bytes]."""
     return voxels.dtype.itemsize * voxels.num_channels * (1 if box is None else box.volume)
+
+
+def read_voxels(volume: Volume, box: BoundingBox) -> AnyArray:
+    """Read a box, shape (c, x, y, z)."""
+    out = np.empty((volume.num_channels, *box.size), volume.dtype, order="F")
+    volume.read_into(out, box.topleft)
+    return out
 
 
 def delegate_to(attribute: str, name: str) -> Any:

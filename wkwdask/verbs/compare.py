@@ -11,7 +11,7 @@ from wkwdask.errors import FormatError, IncompleteWriteError
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cells, clipped_cell
 from wkwdask.model.states import digest
-from wkwdask.model.volume import voxel_nbytes
+from wkwdask.model.volume import read_voxels, voxel_nbytes
 from wkwdask.plans.cells import union_cells
 from wkwdask.runs.job import FlatJob, Result, Task
 
@@ -139,7 +139,7 @@ class CompareSpec:
         while 8 * edge**3 * voxel_nbytes(self.first) <= _BRICK_NBYTES:
             edge *= 2
         parts = (
-            find_differences(*_read(box, self.first, self.second), box)
+            find_differences(read_voxels(self.first, box), read_voxels(self.second, box), box)
             for box in _bricks(region, edge)
         )
         return Result(
@@ -153,15 +153,6 @@ def _bricks(region: BoundingBox, edge: int) -> Iterator[BoundingBox]:
         for index in cells(region, (edge,) * 3)
     )
 
-
-def _read(box: BoundingBox, first: Volume, second: Volume) -> tuple[AnyArray, AnyArray]:
-    arrays = tuple(
-        np.empty((volume.num_channels, *box.size), volume.dtype, order="F")
-        for volume in (first, second)
-    )
-    for volume, voxels in zip((first, second), arrays, strict=True):
-        volume.read_into(voxels, box.topleft)
-    return arrays[0], arrays[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +186,7 @@ class CopyCheckSpec:
     def _holds(self, box: BoundingBox) -> bool:
         stored, copied = (
             voxels.view(f"u{voxels.dtype.itemsize}")
-            for voxels in _read(box, self.volume, self.copy)
+            for voxels in (read_voxels(self.volume, box), read_voxels(self.copy, box))
         )
         return not ((copied != 0) & (copied != stored)).any()
 

@@ -35,7 +35,7 @@ from wkwdask.geometry.mag import Mag
 from wkwdask.model.levels import lengths_in
 from wkwdask.model.options import make_options
 from wkwdask.model.states import digest
-from wkwdask.model.volume import voxel_nbytes
+from wkwdask.model.volume import read_voxels, voxel_nbytes
 from wkwdask.model.voxel_type import common_dtype
 from wkwdask.plans.cells import count_cells
 from wkwdask.runs.drive import Outcome, Phase, Plan
@@ -48,7 +48,7 @@ from wkwdask.store.paths import basename, dirname, local_path, splitext
 from wkwdask.store.store import store_at
 from wkwdask.verbs.region_job import SourceSpec, check_source
 from wkwdask.verbs.sources import box_setting, cast_note, check_not_replaced, source_token
-from wkwdask.verbs.space import SURE_SHARE, read_voxels
+from wkwdask.verbs.space import SURE_SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from wkwdask.errors import IncompleteWriteError
 from wkwdask.formats.pictures.image_stack import read_notes
 from wkwdask.formats.pictures.sources import HDF5_SUFFIXES, PlainOptions, PlainSource, open_plain
-from wkwdask.model.volume import Volume, relative_to, voxel_nbytes
+from wkwdask.model.volume import Volume, read_voxels, relative_to, voxel_nbytes
 from wkwdask.model.writing.target_image import LevelSpec
 from wkwdask.plans.regions import Tiling
 from wkwdask.plans.slabs import SlabPlan, plan_slabs
@@ -27,7 +27,7 @@ from wkwdask.verbs.sources import (
     stage_level,
     token_of,
 )
-from wkwdask.verbs.space import encoded_like, need_of, read_voxels
+from wkwdask.verbs.space import encoded_like, need_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

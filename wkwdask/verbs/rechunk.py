@@ -17,7 +17,7 @@ from wkwdask.geometry.bounding_box import moved
 from wkwdask.geometry.mag import mag_order
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.summary import counted
-from wkwdask.model.volume import relative_to, voxel_nbytes
+from wkwdask.model.volume import read_voxels, relative_to, voxel_nbytes
 from wkwdask.model.writing.splice import has_stored_chunks
 from wkwdask.model.writing.target_image import LevelSpec
 from wkwdask.plans.regions import Tiling, plan_splicing
@@ -42,7 +42,7 @@ from wkwdask.verbs.sources import (
     stage_level,
     translated,
 )
-from wkwdask.verbs.space import SURE_SHARE, encoded_like, need_of, read_voxels
+from wkwdask.verbs.space import SURE_SHARE, encoded_like, need_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence

@@ -16,7 +16,7 @@ from wkwdask.geometry.grid import cell_box, cell_range, cells, clipped_cell, is_
 from wkwdask.geometry.mag import Mag, mag_order, vec3
 from wkwdask.geometry.vectors import ceil_divide, divide, plus, times
 from wkwdask.kernels.window.reduce import METHODS
-from wkwdask.model.volume import relative_to, voxel_nbytes
+from wkwdask.model.volume import read_voxels, relative_to, voxel_nbytes
 from wkwdask.plans.pyramid import plan_offset_passes
 from wkwdask.plans.regions import Tiling
 from wkwdask.runs.job import Result, Task
@@ -85,18 +85,16 @@ class RecomputeSpec:
                     )
                     if box.is_empty:  # incomplete windows that the level leaves out
                         continue
-                    stored = np.empty(
-                        (self.coarser.num_channels, *box.size), self.coarser.dtype, order="F"
-                    )
+                    shape = (self.coarser.num_channels, *box.size)
                     computed = (
-                        np.zeros_like(stored)
+                        np.zeros(shape, self.coarser.dtype, order="F")
                         if brick.voxels is None
                         else np.asfortranarray(part_of_array(brick.voxels, box, brick.topleft))
                     )
                     if broken is not None:
                         differences += self._intact_differences(broken, computed, box)
                         continue
-                    self.coarser.read_into(stored, box.topleft)
+                    stored = read_voxels(self.coarser, box)
                     differences += find_differences(computed, stored, box)
         return Result((), value=differences)
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from wkwdask.array_types import AnyArray
     from wkwdask.geometry.bounding_box import BoundingBox
-    from wkwdask.model.volume import Volume
     from wkwdask.model.writing.target_array import TargetArray
     from wkwdask.plans.cells import CellMap
     from wkwdask.plans.regions import RegionGrid
@@ -123,12 +122,6 @@ def is_raw(target: TargetArray) -> bool:
     )
     return not box.is_empty and 2 * target.encoder.encoded_nbytes(ones, corner) >= ones.nbytes
 
-
-def read_voxels(source: Volume, box: BoundingBox) -> AnyArray:
-    """Read a box, shape (c, x, y, z)."""
-    out = np.zeros((source.num_channels, *box.size), source.dtype, order="F")
-    source.read_into(out, box.topleft)
-    return out
 
 
 def encoded_like(

@@ -13,7 +13,7 @@ from wkwdask.geometry.bounding_box import MAG_1, part_of_array
 from wkwdask.geometry.mag import Mag
 from wkwdask.geometry.vectors import divide, is_multiple
 from wkwdask.model.states import FILE_RECORD_COLUMNS
-from wkwdask.model.volume import relative_to, voxel_nbytes
+from wkwdask.model.volume import read_voxels, relative_to, voxel_nbytes
 from wkwdask.model.writing.target_image import LevelSpec, NewLevels
 from wkwdask.plans.mag_ladder import mag_ladder, sorted_mags
 from wkwdask.plans.regions import Tiling
@@ -31,7 +31,7 @@ from wkwdask.verbs.sources import (
     open_base_level,
     source_fingerprint,
 )
-from wkwdask.verbs.space import encoded_like, need_of, read_voxels
+from wkwdask.verbs.space import encoded_like, need_of
 
 if TYPE_CHECKING:
     import os

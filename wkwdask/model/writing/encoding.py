@@ -12,6 +12,7 @@ from wkwdask.geometry.mag import vec3
 from wkwdask.geometry.vectors import minus, plus
 from wkwdask.kernels.arrays import is_zero
 from wkwdask.model.layout import Shards
+from wkwdask.model.volume import read_voxels
 from wkwdask.model.writing.chunk_order import chunk_nbytes_of, ordered_chunks, touched_cells
 from wkwdask.model.writing.file_buffer import Arena, FileBuffer, MemoryBuffer
 from wkwdask.model.writing.receipts import Stats
@@ -109,9 +110,7 @@ class BoxEncoder:
         out = np.empty((self.array.num_channels, *whole.size), self.array.dtype, order="F")
         for border in self._borders(box, whole):
             # chunks that are replaced whole are not read: they may be damaged
-            stored = np.empty((self.array.num_channels, *border.size), self.array.dtype, order="F")
-            self.array.read_into(stored, border.topleft)
-            part_of_array(out, border, whole.topleft)[...] = stored
+            part_of_array(out, border, whole.topleft)[...] = read_voxels(self.array, border)
         part_of_array(out, box, whole.topleft)[...] = array
         return out, whole.topleft
 
