@@ -146,8 +146,7 @@ def _next_of(others: Collection[Mag], current: Mag) -> Mag | None:
     fitting = [
         mag
         for mag in others
-        if mag.maximum == 2 * current.maximum
-        and is_multiple(mag.factors, current.factors)
+        if mag.maximum == 2 * current.maximum and is_multiple(mag.factors, current.factors)
     ]
     return min(fitting, default=None)
 

@@ -116,9 +116,7 @@ class RegionGrid:
         """Return the slices of the regions of a shard in the array of all regions that touch the
         box."""
         all_regions = cell_range(self.box, self.region_shape)
-        regions = cell_range(
-            clipped_cell(shard, shard_shape, self.box), self.region_shape
-        )
+        regions = cell_range(clipped_cell(shard, shard_shape, self.box), self.region_shape)
         x, y, z = (
             slice(r.start - first.start, r.stop - first.start)
             for r, first in zip(regions, all_regions, strict=True)

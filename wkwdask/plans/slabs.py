@@ -112,7 +112,6 @@ def plan_slabs(
     )
 
 
-
 def _enclosing(box: BoundingBox, source_chunk: Vec3, unit: Vec3) -> Vec3:
     """Return the smallest shape of units of the target that encloses a source chunk; along an axis
     that the source chunk fills, the whole box."""

@@ -16,8 +16,6 @@ from wkwdask.store import files
 from wkwdask.store.paths import TEMPORARY_SUFFIX, dirname, naming, split
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import numpy.typing as npt
 
     from wkwdask.model.store import OpenFile, StoredFile
@@ -26,7 +24,6 @@ _COMPARED_NBYTES = 1 << 20
 _OPEN_AT_ONCE = 64  # far below the limit of open files, for any number of threads
 _PATIENCE_S = 0.002  # of one thread that flushes files
 _FLUSHED_AT_ONCE = 4  # file systems commit their journal once for all flushes that wait for it
-
 
 
 class RenamedFile:

@@ -188,10 +188,7 @@ class PyramidStream:
         # Chunks that were not pushed are zero. Memory that was used before holds old voxels, so
         # they are cleared.
         zeros = (
-            [
-                clipped_cell(divide(topleft, chunk_shape), chunk_shape, box)
-                for topleft in missing
-            ]
+            [clipped_cell(divide(topleft, chunk_shape), chunk_shape, box) for topleft in missing]
             if len(missing) < num_chunks
             else [box]
         )

@@ -148,11 +148,7 @@ class CompareSpec:
 
 
 def _bricks(region: BoundingBox, edge: int) -> Iterator[BoundingBox]:
-    return (
-        clipped_cell(index, (edge,) * 3, region)
-        for index in cells(region, (edge,) * 3)
-    )
-
+    return (clipped_cell(index, (edge,) * 3, region) for index in cells(region, (edge,) * 3))
 
 
 @dataclass(frozen=True, slots=True)

@@ -342,7 +342,6 @@ def lay_out_packing(
     return Packing(staged_files(draft, 0, 0, _check_free_file), file, build)
 
 
-
 def _check_free_file(target: str, existing: str) -> None:
     """Raise ExistsError unless a file may be written."""
     there = store_at(target)

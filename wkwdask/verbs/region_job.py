@@ -268,11 +268,7 @@ def is_current(source: Volume, target: TargetArray, record: IntArray) -> bool:
     file_shape = source_file_shape(source, target.box.mag.step_to(source.box.mag))
     ranges = cell_range(target.box, target.shard_shape)
     current = grouped_digests(source.files.stored_states(), file_shape, target.shard_shape)
-    inside = {
-        shard: sources
-        for shard, sources in current.items()
-        if is_inside(shard, ranges)
-    }
+    inside = {shard: sources for shard, sources in current.items() if is_inside(shard, ranges)}
     return inside == {vec3(row[:3]): row[5] for row in record.tolist() if row[5]}
 
 

@@ -106,9 +106,7 @@ def sampled_boxes(plan: RegionGrid, occupied: CellMap) -> list[BoundingBox]:
         box, count = plan.region_box(region), -(-_SAMPLED_BOXES // len(regions))
         bricks = list(islice(cells(box, plan.brick_shape), _MOST_LISTED))
         chosen = {bricks[(2 * n + 1) * len(bricks) // (2 * count)] for n in range(count)}
-        boxes += [
-            clipped_cell(brick, plan.brick_shape, plan.box) for brick in chosen
-        ]
+        boxes += [clipped_cell(brick, plan.brick_shape, plan.box) for brick in chosen]
     return boxes
 
 
@@ -121,7 +119,6 @@ def is_raw(target: TargetArray) -> bool:
         np.ones((target.num_channels, *target.chunk_shape), target.dtype, order="F"), corner
     )
     return not box.is_empty and 2 * target.encoder.encoded_nbytes(ones, corner) >= ones.nbytes
-
 
 
 def encoded_like(

@@ -156,9 +156,7 @@ class WriteJob:
 
     def _parts(self, shard: Vec3) -> Iterator[Vec3]:
         box = self._target.box
-        return cells(
-            clipped_cell(shard, self._target.shard_shape, box), self._part_shape
-        )
+        return cells(clipped_cell(shard, self._target.shard_shape, box), self._part_shape)
 
     def _num_parts(self, level: int, shard: Vec3) -> int:
         return sum(1 for _ in self._parts(shard))
@@ -167,9 +165,7 @@ class WriteJob:
         if not isinstance(self._content, np.ndarray):
             return tuple(self._pieces.get(part, ()))
         box = self._target.box
-        return part_of_array(
-            self._content, clipped_cell(part, self._part_shape, box), box.topleft
-        )
+        return part_of_array(self._content, clipped_cell(part, self._part_shape, box), box.topleft)
 
     def tasks(self) -> Iterator[Task]:
         parts = (part for shard in self._shards for part in self._parts(shard))

@@ -82,7 +82,6 @@ class ViewStore(ReadOnlyStore):
             return buffer[max(0, len(buffer) - byte_range.suffix) :]
         return buffer
 
-
     async def exists(self, key: str) -> bool:
         """Return whether a document exists, or a chunk is not all zero."""
         return key in self._group.documents or await in_thread(self._read, key) is not None

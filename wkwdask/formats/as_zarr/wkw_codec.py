@@ -290,7 +290,9 @@ class _TablePage:
             low.append(max(0, box.topleft[axis] // step - self.corner[axis]))
             high.append(min(self.edge, -(-box.bottomright[axis] // step) - self.corner[axis]))
         origin = minus(times(self.corner, (step,) * 3), box.topleft)
-        return locate_blocks(bounds, vec3(low), vec3(high), step, origin, _GAP_NBYTES, _BATCH_NBYTES)
+        return locate_blocks(
+            bounds, vec3(low), vec3(high), step, origin, _GAP_NBYTES, _BATCH_NBYTES
+        )
 
 
 def _table_pages(header: WkwHeader, box: BoundingBox) -> Iterator[tuple[_TablePage, int]]:

@@ -168,9 +168,7 @@ class N5Target(TargetFolder):
     def _names_with(self, mags: Sequence[Mag]) -> dict[Mag, str]:
         """Return the names of all levels beside new ones. N5 numbers levels from fine to coarse, so
         levels after a new one can get another number."""
-        order = sorted(
-            {*self.levels, *mags} if self.levels else (), key=mag_order
-        )
+        order = sorted({*self.levels, *mags} if self.levels else (), key=mag_order)
         names = {mag: self.levels[mag][0] for mag in order if mag in self.levels}
         numbers = [number for name in names.values() if (number := level_number(name)) is not None]
         # other levels keep their numbers, which tell nothing

@@ -187,7 +187,6 @@ class NpyOutput(Output):
             file.sync()
 
 
-
 @dataclass(frozen=True, slots=True)
 class ZarrOutput(Output):
     """A Zarr array of version 3 with the chunks of the source, and with its shards if they fit into

@@ -261,7 +261,6 @@ class ShardNaming(KeyNaming):
         return by_number
 
 
-
 def stored_suffix(store: Store) -> str:
     """Return the most frequent suffix of the chunk files in a folder, by the first of them; empty
     if there are none."""

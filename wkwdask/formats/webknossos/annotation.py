@@ -149,9 +149,7 @@ def open_annotation(
     )
     state, contents = state_of(file), _contents(file)
     mags = []
-    for folder, (mag, blocks) in sorted(
-        contents.items(), key=lambda item: mag_order(item[1][0])
-    ):
+    for folder, (mag, blocks) in sorted(contents.items(), key=lambda item: mag_order(item[1][0])):
         if len(blocks):
             path = f"{file}/{folder}/header.wkw"
             header = parse_header(

@@ -25,7 +25,6 @@ from wkwdask.formats.wkw.stored_file import (
 )
 from wkwdask.geometry import morton
 from wkwdask.kernels.blocks.batch import compress_bound
-
 from wkwdask.kernels.blocks.layout import cubes_table
 from wkwdask.model.layout import byte_ranges
 from wkwdask.store.lru import LruCache

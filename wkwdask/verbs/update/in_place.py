@@ -16,7 +16,6 @@ from wkwdask.geometry.grid import cell_range, is_inside
 from wkwdask.geometry.mag import vec3
 from wkwdask.model.states import FILE_RECORD_COLUMNS, FILE_RECORD_NAME, grouped_digests
 from wkwdask.model.summary import counted
-
 from wkwdask.plans.regions import morton_order
 from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.parts import ShardTally

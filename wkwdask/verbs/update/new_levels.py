@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.errors import LockedError, ResumeError, UnsupportedError
 from wkwdask.formats.container import container_of
 from wkwdask.formats.opening import target_in
-
 from wkwdask.geometry.grid import cell_range, cells, clipped_cell, is_inside
 from wkwdask.geometry.mag import vec3
 from wkwdask.geometry.vectors import times
@@ -22,7 +21,6 @@ from wkwdask.model.summary import counted
 from wkwdask.model.volume import relative_to, voxel_nbytes
 from wkwdask.model.writing.receipts import Receipt
 from wkwdask.model.writing.target_image import LevelSpec, NewLevels
-
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.job import Result, Task
 from wkwdask.runs.job_records import find_interrupted
