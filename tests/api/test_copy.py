@@ -340,3 +340,30 @@ def test_nothing_is_copied_into_itself(dataset, source):
     with pytest.raises(ValueError, match="copy: lies inside of the source"):
         wkwdask.copy(url, f"{url}/copy")
     assert sorted(dataset.rglob("*")) == before
+
+
+@pytest.mark.parametrize("mags", [None, ["2-2-1"]])
+def test_a_box_beside_the_finest_mag_is_refused_although_coarser_ones_are_rounded_outward(
+    tmp_path, mags
+):
+    """The copy had coarser mags alone, in a layer whose bounding box was empty."""
+    wkwdask.write(
+        tmp_path / "ds" / "em" / "1", (3, 5, 1), np.ones((9, 9, 4), np.uint8), voxel_size=(4, 4, 8)
+    )
+    wkwdask.build_pyramid(tmp_path / "ds", mags=["2-2-1", "4-4-2"])
+    box = (0, 5, 1, 3, 9, 4)
+    with pytest.raises(BoundsError, match="lies outside of the mag"):
+        wkwdask.copy(tmp_path / "ds", tmp_path / "cut", mags=mags, bounding_box=box)
+    assert not (tmp_path / "cut").exists()
+
+
+@pytest.mark.parametrize(("scheme", "finest"), [("precomputed", ""), ("n5", "/s0"), ("zarr", "")])
+def test_a_box_beside_the_finest_level_of_a_volume_is_refused(tmp_path, scheme, finest):
+    """The copy had coarser levels alone."""
+    source, target = (f"{scheme}://{tmp_path}/{name}.{scheme}/em" for name in ("a", "b"))
+    wkwdask.save(
+        np.ones((9, 9, 4), np.uint8), source + finest, offset=(3, 5, 1), voxel_size=(4, 4, 8)
+    )
+    wkwdask.build_pyramid(source, mags=["2-2-1", "4-4-2"])
+    with pytest.raises(BoundsError, match="lies outside of the mag"):
+        wkwdask.copy(source, target, bounding_box=(0, 5, 1, 3, 9, 4))

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import prod
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import IncompleteWriteError, MissingError, UnsupportedError
+from wkwdask.errors import BoundsError, IncompleteWriteError, MissingError, UnsupportedError
 from wkwdask.formats.container import container_of
 from wkwdask.geometry.bounding_box import moved
 from wkwdask.geometry.mag import mag_order
@@ -37,6 +38,7 @@ from wkwdask.verbs.sources import (
     check_not_replaced,
     cropped,
     is_in_box,
+    meet,
     occupancy_digest,
     source_fingerprint,
     stage_level,
@@ -327,14 +329,27 @@ def levels_in_box(
     level_copies: Sequence[LevelCopy], box: BoundingBox | None
 ) -> tuple[list[LevelCopy], str]:
     """Return the levels to copy, without those that have no voxels in a box where others have some;
-    and a note on the levels left out."""
-    found = (
-        list(level_copies)
-        if box is None
-        else [level_copy for level_copy in level_copies if is_in_box(level_copy.level.open(), box)]
-    )
+    and a note on the levels left out. A coarser level has no voxels beyond the finest one of its
+    image, although its box is rounded outward."""
+    if box is None or None in [level_copy.destination for level_copy in level_copies]:
+        return list(level_copies), ""  # in place, a box is refused
+    images: dict[str, list[tuple[LevelCopy, BoundingBox]]] = {}
+    for level_copy in level_copies:
+        placed = (level_copy, level_copy.level.open().box)
+        images.setdefault(level_copy.image.folder, []).append(placed)
+    found: list[LevelCopy] = []
+    for levels in images.values():
+        finest, its_box = min(levels, key=lambda placed: prod(placed[1].mag.factors))
+        reach = finest.image.stated_box or its_box
+        if meet(box, reach) or not all(
+            reach.in_mag(inside.mag).contains(inside) for _, inside in levels
+        ):
+            found += [level_copy for level_copy, inside in levels if meet(box, inside)]
     if not found:
-        return list(level_copies), ""
+        raise BoundsError(
+            f"{finest.level.folder}: the bounding box {box} lies outside of the mag, whose box is "
+            f"{its_box}"
+        )
     left_out = [
         f"{level_copy.level.folder} has no voxels in the bounding box"
         for level_copy in level_copies

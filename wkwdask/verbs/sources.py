@@ -228,10 +228,15 @@ def where_box(
     return part
 
 
+def meet(box: BoundingBox, other: BoundingBox) -> bool:
+    """Return whether a box, rounded outward to the mag of another one, has voxels in it."""
+    return not box.in_mag(other.mag).intersection(other).is_empty
+
+
 def is_in_box(volume: Any, box: BoundingBox | None) -> bool:
     """Return whether a volume has voxels in a box of any mag. A coarser level may have none: other
     software leaves out incomplete windows."""
-    return box is None or not box.in_mag(volume.box.mag).intersection(volume.box).is_empty
+    return box is None or meet(box, volume.box)
 
 
 def cropped(volume: Any, box: BoundingBox | None, what: str = "the mag") -> Any:
