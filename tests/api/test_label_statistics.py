@@ -240,6 +240,18 @@ def test_a_finer_layer_is_refused(anisotropic, tmp_path):
         wkwdask.label_statistics(tmp_path / "labels" / "4", dataset / "color")
 
 
+@pytest.mark.parametrize("has_folder", [True, False])
+def test_a_volume_without_files_is_zero(tmp_path, has_folder):
+    ones = np.ones((1, 8, 8, 8), np.uint8)
+    labels, color = (f"precomputed://{tmp_path}/{name}" for name in ("labels", "color"))
+    wkwdask.write(labels, (0, 0, 0), ones, voxel_size=(4, 4, 8))
+    wkwdask.write(color, (0, 0, 0), 0 * ones, voxel_size=(4, 4, 8))
+    if not has_folder:
+        shutil.rmtree(tmp_path / "color" / "4_4_8")
+    (row,) = wkwdask.label_statistics(labels, color).itertuples()
+    assert (row.voxels, row.mean, row.max) == (512, 0, 0)
+
+
 def test_a_layer_that_ends_before_the_labels_is_zero_there(tmp_path):
     labels = np.ones((20, 20, 20), np.uint32)
     dataset = make_dataset(

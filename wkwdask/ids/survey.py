@@ -85,6 +85,7 @@ def open_companion(
     layer = resolved.choose(None)
     if mag is not None or resolved.mag is not None:
         return _opened(*resolved.open(None, mag))
+    coarse: list[Volume] = []
     for candidate in layer.mags:
         if not all(
             a <= b for a, b in zip(first.volume.box.mag.factors, candidate.factors, strict=True)
@@ -94,8 +95,11 @@ def open_companion(
             volume = layer.volume(candidate)
         except MissingError:
             continue
-        if volume.files.has_shards():
+        if layer.is_written(volume):
             return _opened(layer, volume)
+        coarse.append(volume)
+    if coarse and not layer.needs_files:  # all its voxels are background
+        return _opened(layer, coarse[0])
     raise MissingError(
         f"{layer.folder}: no mag that is as coarse as mag {first.volume.box.mag} of layer "
         f"{first.layer.name}; choose a finer mag of that layer"
