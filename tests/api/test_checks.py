@@ -1033,6 +1033,9 @@ def test_missing_and_broken_manifests_are_errors(dataset):
     (dataset / MANIFEST_NAME).write_text("no hash\n")
     with pytest.raises(CorruptError, match="line 1"):
         wkwdask.check_manifest(dataset)
+    for call in (wkwdask.write_manifest, wkwdask.check_manifest):
+        with pytest.raises(MissingError, match="is a file, expected a folder"):
+            call(dataset / MANIFEST_NAME)
 
 
 # ----------------------------------------------------------------------------- commands

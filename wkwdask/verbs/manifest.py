@@ -16,7 +16,7 @@ from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job import FlatJob, Result, Task
 from wkwdask.store.documents import replace_document
 from wkwdask.store.locks import GUARD_NAME, is_lock
-from wkwdask.store.paths import TEMPORARY_SUFFIX, join
+from wkwdask.store.paths import TEMPORARY_SUFFIX, basename, dirname, is_remote, join
 from wkwdask.store.store import store_at
 
 if TYPE_CHECKING:
@@ -80,6 +80,12 @@ def hashed_files(
     """Yield the relative path of each file for a manifest, and whether it is regular. Locks, job
     folders, temporaries and links to a folder around them are left out."""
     store = store_at(join(root, inside) if inside else root)
+    if (
+        not inside
+        and not is_remote(root)
+        and store_at(dirname(root) or "/").is_file(basename(root))
+    ):
+        raise MissingError(f"{root}: is a file, expected a folder")
     if not store.exists():
         raise MissingError(f"{root}: not found")
     real = store.real()
