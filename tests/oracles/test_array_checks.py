@@ -79,6 +79,7 @@ def test_sound_images_have_no_faults(images, writer):
     assert wkwdask.repair(url(writer, images / writer.name), dry_run=True).actions == ()
 
 
+@pytest.mark.filterwarnings("ignore:.*not applied:wkwdask.errors.TransformationWarning")
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("case", "writer"), ROWS, ids=[f"{case.name}: {writer.name}" for case, writer in ROWS]
