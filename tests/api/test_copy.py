@@ -357,7 +357,14 @@ def test_a_box_beside_the_finest_mag_is_refused_although_coarser_ones_are_rounde
     assert not (tmp_path / "cut").exists()
 
 
-@pytest.mark.parametrize(("scheme", "finest"), [("precomputed", ""), ("n5", "/s0"), ("zarr", "")])
+@pytest.mark.parametrize(
+    ("scheme", "finest"),
+    [
+        ("precomputed", ""),
+        ("n5", "/s0"),
+        pytest.param("zarr", "", marks=pytest.mark.needs("zarr")),
+    ],
+)
 def test_a_box_beside_the_finest_level_of_a_volume_is_refused(tmp_path, scheme, finest):
     """The copy had coarser levels alone."""
     source, target = (f"{scheme}://{tmp_path}/{name}.{scheme}/em" for name in ("a", "b"))
