@@ -36,8 +36,10 @@ from wkwdask.errors import (
     ResumeError,
     UnsupportedError,
 )
+from wkwdask.ids import sorted_runs
 from wkwdask.meshing import plan, tasks
 from wkwdask.meshing.surface import Simplifier
+from wkwdask.store.store import store_at
 
 pytestmark = pytest.mark.needs("zmesh", "DracoPy", "pyfqmr")
 SHAPE, LENGTHS, OFFSET = (40, 30, 20), (8.0, 6.0, 30.0), (13, 8, 5)
@@ -642,3 +644,35 @@ def test_the_command(tmp_path, cells):
     again = run_here("meshes", cells)
     assert again.returncode == 1
     assert "--overwrite" in again.stderr
+
+
+def meshes_in(url):
+    """Return the content of the files of meshes in a bucket."""
+    folder = url.removeprefix("precomputed://")
+    (info,) = store_at(folder).read_whole(["info"], 1 << 16)
+    store = store_at(f"{folder}/{json.loads(info)['mesh']}")
+    names = [name for name in store.names() if not name.startswith(".")]
+    return dict(zip(names, store.read_whole(names, 1 << 24), strict=True))
+
+
+def test_runs_that_could_not_be_deleted_are_not_taken_for_those_of_another_level(monkeypatch):
+    """In a bucket, an object that exists stays."""
+    url = "precomputed://memory://runs/left"
+    leave, levels = sorted_runs.SortedRuns.__exit__, []
+
+    def fail(runs, *error):
+        levels.append(error)
+        if len(levels) == 2:
+            raise OSError(5, "cannot be deleted")
+        return leave(runs, *error)
+
+    save("memory://runs/left", boxes())
+    with dask.config.set(scheduler="synchronous"):
+        wkwdask.meshes(url, cell=12)
+        expected = meshes_in(url)
+        monkeypatch.setattr(sorted_runs.SortedRuns, "__exit__", fail)
+        with pytest.raises(OSError, match="cannot be deleted"):
+            wkwdask.meshes(url, cell=12, existing="overwrite")
+        monkeypatch.undo()
+        wkwdask.meshes(url, cell=12, existing="overwrite")
+    assert meshes_in(url) == expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -28,6 +29,9 @@ class SortedRuns:
         self._folder = folder
         self._dtypes = [np.dtype(dtype) for dtype in dtypes]
         self._counts: list[int] = []
+        # In a bucket, an object that exists stays. A start that could not delete its runs leaves
+        # some, possibly of another table.
+        self._prefix = f"run-{secrets.token_hex(8)}-"
 
     def __enter__(self) -> Self:
         return self
@@ -39,17 +43,20 @@ class SortedRuns:
         traceback: TracebackType | None,
     ) -> None:
         for number in range(len(self._counts)):
-            store_at(self._folder).delete(_name(number))
+            store_at(self._folder).delete(self._name(number))
 
     def add(self, *columns: AnyArray) -> None:
         """Write a run."""
         offset = 0
-        with store_at(self._folder).new_file(_name(len(self._counts))) as file:
+        with store_at(self._folder).new_file(self._name(len(self._counts))) as file:
             for column in columns:
                 data = np.ascontiguousarray(column).view(np.uint8)
                 file.write(data, offset)
                 offset += data.nbytes
         self._counts.append(len(columns[0]))
+
+    def _name(self, number: int) -> str:
+        return f"{self._prefix}{number}"
 
     def merged(self, rows: int) -> Iterator[list[AnyArray]]:
         """Yield the columns of all runs in ranges of keys, about ``rows`` rows each. The rows of a
@@ -77,15 +84,11 @@ class SortedRuns:
 
     def _opened(self, number: int) -> list[AnyArray]:
         """Map the columns of a run into memory."""
-        path, offset, columns = store_at(self._folder).path_of(_name(number)), 0, []
+        path, offset, columns = store_at(self._folder).path_of(self._name(number)), 0, []
         for dtype in self._dtypes:
             columns.append(map_column(path, dtype, offset, self._counts[number]))
             offset += dtype.itemsize * self._counts[number]
         return columns
-
-
-def _name(number: int) -> str:
-    return f"run{number}"
 
 
 def map_column(path: str, dtype: np.dtype[Any], offset: int, count: int) -> AnyArray:
