@@ -81,8 +81,8 @@ def apply(
         Mags to read; a layer stands for its finest mag. The first source determines the box. Voxels
         of a coarser mag than the target's are repeated; a finer mag is passed at its own
         resolution, with zeros beyond its box. Sources of :func:`convert` (sections, ``.npy``, HDF5,
-        Zarr...) are accepted too: they are mag 1 and begin at voxel 0, or
-        where an HDF5 file of CREMI states.
+        Zarr...) are accepted too: they are mag 1 and begin at voxel 0, or where an
+        HDF5 file of CREMI states.
     target : str or path, optional
         The mag to write, such as ``dataset/layer/1``. Without it, the return values of the function
         (any picklable object) are combined to one value.

@@ -17,14 +17,14 @@ from wkwdask.geometry.mag import Mag, whole_number
 from wkwdask.ids.find_components import ComponentsOptions, lay_out_components, open_labels
 from wkwdask.ids.id_source import as_ids, mapping_path, write_mapping
 from wkwdask.ids.label_statistics import make_label_survey
-from wkwdask.ids.remap_layer import RemapOptions, file_digest, lay_out_remap
+from wkwdask.ids.remap_layer import RemapOptions, lay_out_remap
 from wkwdask.ids.survey import SurveyWork
 from wkwdask.model.options import make_options
 from wkwdask.model.summary import counted
 from wkwdask.store.looks import looking
 from wkwdask.store.paths import any_path
 from wkwdask.verbs.rechunk import RechunkOptions
-from wkwdask.verbs.sources import TargetRequest
+from wkwdask.verbs.sources import TargetRequest, file_digest
 from wkwdask.verbs.webknossos.merge import MergeOptions, find_merge, lay_out_merge
 
 if TYPE_CHECKING:

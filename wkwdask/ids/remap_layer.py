@@ -16,7 +16,6 @@ from wkwdask.ids.id_map import IdMap, saved_map
 from wkwdask.ids.id_source import IdSource, PairsInMemory, as_ids, open_mapping
 from wkwdask.kernels.labels.components import DisjointSets
 from wkwdask.kernels.labels.values import map_ids
-from wkwdask.model.states import digest
 from wkwdask.model.volume import read_voxels
 from wkwdask.model.voxel_type import parse_dtype
 from wkwdask.model.writing.target_image import LevelSpec
@@ -35,6 +34,7 @@ from wkwdask.verbs.sources import (
     box_setting,
     check_no_overlap,
     check_not_replaced,
+    file_digest,
     occupancy_digest,
     source_token,
     stage_level,
@@ -266,11 +266,6 @@ def lay_out_remap(
     return Remap(
         source, id_source, application, target, staged, keeps, options.command, options.counted
     )
-
-
-def file_digest(volume: Volume) -> int:
-    """Return a digest of the states of all files of a volume."""
-    return digest(volume.files.stored_states())
 
 
 def open_id_source(mapping: Any, source: Volume) -> IdSource:

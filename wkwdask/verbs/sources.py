@@ -138,8 +138,13 @@ def source_fingerprint(source: Volume) -> dict[str, Any]:
     return {
         "source": source.name,
         "input": source_token(source),
-        "states": digest(source.files.stored_states()),
+        "states": file_digest(source),
     }
+
+
+def file_digest(volume: Volume) -> int:
+    """Return a digest of the states of all files of a volume."""
+    return digest(volume.files.stored_states())
 
 
 def box_setting(box: BoundingBox) -> str:
