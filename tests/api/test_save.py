@@ -177,3 +177,32 @@ def test_of_data_arrays(tmp_path):
         [4, 4, 40],
     )
     np.testing.assert_array_equal(wkwdask.open(f"precomputed://{tmp_path}/p").compute()[0], ARRAY)
+
+
+@pytest.mark.parametrize("name", ["out.npy", "out.TIF", "out.png", "out.h5", "out.mrc"])
+def test_no_mag_is_named_like_a_file(tmp_path, name):
+    wkwdask.save(ARRAY, tmp_path / "mag")
+    for write in (
+        lambda path: wkwdask.save(ARRAY, path),
+        lambda path: wkwdask.copy(tmp_path / "mag", path),
+        lambda path: wkwdask.rechunk(tmp_path / "mag", path),
+        lambda path: wkwdask.remap(tmp_path / "mag", path, {1: 2}),
+    ):
+        with pytest.raises(
+            ValueError, match=f"{name}: is named like a file, but would be a folder"
+        ):
+            write(tmp_path / name)
+        assert not (tmp_path / name).exists()
+
+
+@pytest.mark.parametrize("name", ["out.zarr", "out.n5", "out.n5/1"])
+def test_no_wkw_is_named_like_another_format(tmp_path, name):
+    wkwdask.save(ARRAY, tmp_path / "mag")
+    for write in (
+        lambda path: wkwdask.copy(tmp_path / "mag", path),
+        lambda path: wkwdask.rechunk(tmp_path / "mag", path),
+        lambda path: wkwdask.remap(tmp_path / "mag", path, {1: 2}),
+    ):
+        with pytest.raises(ValueError, match=f"{name}: is named like (OME-NGFF|N5); write"):
+            write(tmp_path / name)
+        assert not (tmp_path / name).exists()

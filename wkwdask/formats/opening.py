@@ -14,11 +14,14 @@ import numpy as np
 
 from wkwdask.errors import FormatError, MissingError, UnsupportedError, WkwDaskError
 from wkwdask.formats.axes import parse_index
+from wkwdask.formats.file_suffixes import EXPORT_SUFFIXES
 from wkwdask.formats.mesh_folders import warn_of_meshes
 from wkwdask.formats.registry import (
+    check_folder_name,
     default_format,
     format_named,
     format_of,
+    format_of_suffix,
     formats,
     location_of,
     named_format,
@@ -216,10 +219,6 @@ def describe_unusable_levels(image: Image) -> str:
     return f"levels left out: {', '.join(unusable)}" if unusable else ""
 
 
-EXPORT_SUFFIXES = (".tif", ".tiff", ".npy", ".zarr")
-"""File suffixes of exported images and arrays."""
-
-
 def is_export(url: Url) -> bool:
     """Return whether the suffix of a target is that of an image file or array."""
     return os.fspath(url).lower().endswith(EXPORT_SUFFIXES)
@@ -250,7 +249,7 @@ def format_to_save(url: Url) -> ArrayFormat:
     named = format_of_target(url)
     if named is not default_format():
         return named
-    suffixed = _format_of_suffix(os.fspath(url))
+    suffixed = format_of_suffix(os.fspath(url))
     if suffixed is not None:
         return suffixed
     found = format_of(url)
@@ -258,20 +257,6 @@ def format_to_save(url: Url) -> ArrayFormat:
         return found or named
     # a killed job may have published the mag of a layer that no JSON lists yet
     return found if layer_around(target_path(str(url))) is None else named
-
-
-def _format_of_suffix(path: str) -> ArrayFormat | None:
-    """Return the format for which the suffix of a folder in a path is reserved."""
-    parts = path.lower().split("/")
-    return next(
-        (
-            fmt
-            for fmt in formats()
-            if (suffix := fmt.url_name.folder_suffix)
-            and any(part.endswith(suffix) for part in parts)
-        ),
-        None,
-    )
 
 
 def target_for(destination: Destination) -> TargetImage:
@@ -328,15 +313,8 @@ def format_of_image(image: Image) -> ArrayFormat:
 
 def check_target_name(url: Url) -> None:
     """Raise ValueError if the suffix of a target names another format than the target would get."""
-    text = os.fspath(url)
-    if is_export(url) or is_dataset(url):
-        return
-    fmt = _format_of_suffix(text)
-    if fmt is not None:
-        raise ValueError(
-            f"{text}: is named like {fmt.options.title}; write {fmt.name}://{text}, or choose "
-            "another name for WKW or images"
-        )
+    if not (is_export(url) or is_dataset(url)):
+        check_folder_name(os.fspath(url))
 
 
 def options_class(url: Url, layers: Sequence[str | None] | None = None) -> type[StorageOptions]:

@@ -146,3 +146,27 @@ def location_of(url: str | os.PathLike[str]) -> str:
     """Return a path or URL without the prefix that names its format."""
     named = named_format(url)
     return os.fspath(url) if named is None else named.url_name.location(url)
+
+
+def format_of_suffix(path: str) -> ArrayFormat | None:
+    """Return the format for which the suffix of a folder in a path is reserved."""
+    parts = path.lower().split("/")
+    return next(
+        (
+            fmt
+            for fmt in formats()
+            if (suffix := fmt.url_name.folder_suffix)
+            and any(part.endswith(suffix) for part in parts)
+        ),
+        None,
+    )
+
+
+def check_folder_name(path: str) -> None:
+    """Raise ValueError if a folder in a path of WKW has the suffix of another format."""
+    fmt = format_of_suffix(path)
+    if fmt is not None:
+        raise ValueError(
+            f"{path}: is named like {fmt.options.title}; write {fmt.name}://{path}, or choose "
+            "another name for WKW or images"
+        )

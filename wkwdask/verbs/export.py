@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import BoundsError, ExistsError, UnsupportedError
-from wkwdask.formats.pictures.images import IMAGE_SUFFIXES
-from wkwdask.formats.pictures.mrc import MRC_SUFFIXES
-from wkwdask.formats.pictures.nifti import NIFTI_SUFFIXES
+from wkwdask.formats.file_suffixes import EXPORT_SUFFIXES, READ_SUFFIXES, TIFF_SUFFIXES
 from wkwdask.formats.pictures.options import TiffOptions
 from wkwdask.formats.pictures.outputs import (
     ExportedArray,
@@ -26,8 +24,6 @@ from wkwdask.formats.pictures.outputs import (
     is_section,
     write_tiff,
 )
-from wkwdask.formats.pictures.sources import HDF5_SUFFIXES
-from wkwdask.formats.pictures.tiff_pages import TIFF_SUFFIXES
 from wkwdask.formats.replaceable import replaces
 from wkwdask.geometry.bounding_box import BoundingBox, counted_from, moved
 from wkwdask.geometry.grid import cell_box, cells
@@ -122,8 +118,7 @@ _TARGETS = (
     "TIFFs (with / at the end if its name has a dot)"
 )
 _SUFFIX = re.compile(r"\.[A-Za-z][A-Za-z0-9_]*(:.*)?$")
-_WRITTEN = (*TIFF_SUFFIXES, ".npy", ".zarr")
-_READ_ONLY = {*IMAGE_SUFFIXES, *HDF5_SUFFIXES, *MRC_SUFFIXES, *NIFTI_SUFFIXES} - {*TIFF_SUFFIXES}
+_READ_ONLY = {*READ_SUFFIXES} - {*EXPORT_SUFFIXES}
 _OME_SUFFIXES = tuple(f".ome{suffix}" for suffix in TIFF_SUFFIXES)
 
 
@@ -233,7 +228,7 @@ def lay_out_export(
     check_suffix(target)
     if not store_at(path).is_folder() and not os.fspath(target).endswith("/"):
         suffix = _SUFFIX.search(basename(path))
-        if suffix is not None and not path.lower().endswith(_WRITTEN):
+        if suffix is not None and not path.lower().endswith(EXPORT_SUFFIXES):
             raise UnsupportedError(f"{path}: nothing is written as {suffix[0]}; {_TARGETS}")
     with contextlib.suppress(ValueError):
         Mag.parse(basename(path))

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from wkwdask.errors import IncompleteWriteError
+from wkwdask.formats.file_suffixes import HDF5_SUFFIXES
 from wkwdask.formats.pictures.image_stack import read_notes
-from wkwdask.formats.pictures.sources import HDF5_SUFFIXES, PlainOptions, PlainSource, open_plain
+from wkwdask.formats.pictures.sources import PlainOptions, PlainSource, open_plain
 from wkwdask.model.volume import Volume, read_voxels, relative_to, voxel_nbytes
 from wkwdask.model.writing.target_image import LevelSpec
 from wkwdask.plans.regions import Tiling

@@ -13,7 +13,7 @@ import numpy as np
 
 from wkwdask.errors import CorruptError, MissingError, UnsupportedError
 from wkwdask.formats.pictures.slices import Page, PixelFormat, Slice, check_plausible
-from wkwdask.formats.pictures.tiff_pages import TIFF_SUFFIXES, is_tiff, read_tiff_page, tiff_slices
+from wkwdask.formats.pictures.tiff_pages import is_tiff, read_tiff_page, tiff_slices
 from wkwdask.model.extras import import_extra
 from wkwdask.model.parsing import reason_of
 from wkwdask.model.voxel_type import common_dtype
@@ -23,7 +23,6 @@ from wkwdask.store.store import store_at
 if TYPE_CHECKING:
     from wkwdask.array_types import AnyArray
 
-IMAGE_SUFFIXES = (*TIFF_SUFFIXES, ".png", ".jpg", ".jpeg")
 
 # Pillow's modes with their data type and channels. Pillow reduces 16-bit color images to 8 bits, so
 # imagecodecs reads those.

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from wkwdask.errors import CorruptError, UnsupportedError
+from wkwdask.formats.file_suffixes import MRC_SUFFIXES
 from wkwdask.formats.pictures.array_file import DescribedArray, bytes_ref, decimal, gzip_ref
 from wkwdask.model.extras import import_extra
 from wkwdask.model.levels import length_nm
 from wkwdask.model.parsing import reading
 from wkwdask.store.paths import splitext
 
-MRC_SUFFIXES = (".mrc", ".rec", ".st", ".map", ".ccp4", ".mrcs", ".ali", ".preali")
 _IMOD_BYTES = slice(152, 160)  # imodStamp and imodFlags in the header (IMOD's MRC file format)
 _IMOD_STAMP = 1146047817
 _DTYPES = {0: "i1", 1: "i2", 2: "f4", 6: "u2", 12: "f2"}  # MRC2014, MODE (word 4)

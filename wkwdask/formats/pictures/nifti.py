@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError, UnsupportedError
+from wkwdask.formats.file_suffixes import NIFTI_SUFFIXES
 from wkwdask.formats.pictures.array_file import DescribedArray, bytes_ref, decimal, gzip_ref
 from wkwdask.model.extras import import_extra
 from wkwdask.model.levels import length_nm
@@ -17,7 +18,6 @@ from wkwdask.model.parsing import reading
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-NIFTI_SUFFIXES = (".nii",)
 _GZIPPED = (".nii.gz",)
 _UNITS = {"meter": "m", "mm": "mm", "micron": "um"}
 _AXES = "xyztuvw"  # NIfTI-1, "dim": x, y, z, t, and others without a name

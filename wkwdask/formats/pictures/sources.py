@@ -31,6 +31,12 @@ from wkwdask.errors import (
     UnsupportedError,
 )
 from wkwdask.formats.axes import axes_of
+from wkwdask.formats.file_suffixes import (
+    HDF5_SUFFIXES,
+    IMAGE_SUFFIXES,
+    READ_SUFFIXES,
+    TIFF_SUFFIXES,
+)
 from wkwdask.formats.opening import open_stored
 from wkwdask.formats.pictures.array_file import (
     ArrayRef,
@@ -46,12 +52,11 @@ from wkwdask.formats.pictures.array_file import (
     open_hdf5,
 )
 from wkwdask.formats.pictures.image_stack import ImageStack
-from wkwdask.formats.pictures.images import IMAGE_SUFFIXES, slices_of
-from wkwdask.formats.pictures.mrc import MRC_SUFFIXES, is_mrc, open_mrc
-from wkwdask.formats.pictures.nifti import NIFTI_SUFFIXES, is_nifti, open_nifti
+from wkwdask.formats.pictures.images import slices_of
+from wkwdask.formats.pictures.mrc import is_mrc, open_mrc
+from wkwdask.formats.pictures.nifti import is_nifti, open_nifti
 from wkwdask.formats.pictures.slices import Slice, file_stamp
 from wkwdask.formats.pictures.tiff_pages import (
-    TIFF_SUFFIXES,
     files_of_set,
     is_contiguous,
     is_tiff,
@@ -80,7 +85,6 @@ if TYPE_CHECKING:
     from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.volume import Volume
 
-HDF5_SUFFIXES = (".h5", ".hdf5", ".hdf")
 _HEADER_THREADS = 16
 _MAX_LISTED = 5  # bad slices in an error message
 _VIGRA_CHANNELS = 1  # typeFlags of an axis of channels (vigra, AxisType)
@@ -147,8 +151,7 @@ def open_plain(source: Url | Sequence[Url], options: PlainOptions) -> PlainSourc
         return _described(open_mrc(path), options)
     if is_nifti(path):
         return _described(open_nifti(path), options)
-    known = (*IMAGE_SUFFIXES, ".npy", *HDF5_SUFFIXES, ".zarr", *MRC_SUFFIXES, *NIFTI_SUFFIXES)
-    raise UnsupportedError(f"{path}: unknown suffix, expected one of {', '.join(known)}")
+    raise UnsupportedError(f"{path}: unknown suffix, expected one of {', '.join(READ_SUFFIXES)}")
 
 
 def open_sized(url: Url) -> tuple[Volume, Lengths | None]:

@@ -17,6 +17,7 @@ import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
 from wkwdask.formats.axes import REMEDY
+from wkwdask.formats.file_suffixes import TIFF_SUFFIXES
 from wkwdask.formats.pictures.array_file import check_axes
 from wkwdask.formats.pictures.slices import Page, PixelFormat, Slice, check_plausible
 from wkwdask.model.extras import import_extra
@@ -176,7 +177,6 @@ class _DirectoryWalk:
         return [offset for offset in offsets if 8 <= offset < self._nbytes]
 
 
-TIFF_SUFFIXES = (".tif", ".tiff")
 _MAX_LISTED = 5  # series in an error message
 _BYTE_COUNTS = (279, 325, 514)  # StripByteCounts, TileByteCounts, JPEGInterchangeFormatLength
 _FAX_COMPRESSIONS = (2, 3, 4)  # tifffile estimates their byte counts

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from wkwdask.errors import BoundsError, ExistsError, FormatError, UnsupportedError
 from wkwdask.formats.edits import Edits
-from wkwdask.formats.registry import format_named
+from wkwdask.formats.file_suffixes import READ_SUFFIXES
+from wkwdask.formats.registry import check_folder_name, format_named
 from wkwdask.formats.replaceable import is_occupied, replaces
 from wkwdask.formats.roots import checked_folder, root_of
 from wkwdask.formats.webknossos.dataset import (
@@ -66,6 +67,7 @@ from wkwdask.store.paths import (
     is_remote,
     relpath,
     split,
+    splitext,
     target_path,
 )
 from wkwdask.store.store import store_at
@@ -549,6 +551,7 @@ def mag_target(destination: Destination) -> MagTarget:
             "and is not replaced; name the folder of another layer"
         )
     if mag is None:
+        _check_new_name(folder)
         for dataset, example in ((folder, f"{folder}/LAYER/1"), (layer_folder, f"{folder}/1")):
             if read_datasource(dataset) is not None:
                 raise ValueError(
@@ -558,6 +561,7 @@ def mag_target(destination: Destination) -> MagTarget:
         return MagTarget(checked_folder(layer, folder), MAG_1, layer, destination)
     datasource = read_datasource(dataset_folder)
     if datasource is None:
+        _check_new_name(folder)
         if not allow_external:
             check_own_datasource(dataset_folder)  # a link to a missing file
         return MagTarget(
@@ -590,6 +594,19 @@ def mag_target(destination: Destination) -> MagTarget:
         if real == folder
         else MagTarget(real, mag, replace(layer, folder=dirname(real)), destination, folder)
     )
+
+
+def _check_new_name(folder: str) -> None:
+    """Raise ValueError if a new mag is named like a file, or lies in a folder that is named like an
+    image of another format."""
+    if store_at(folder).exists():
+        return
+    check_folder_name(folder)
+    if splitext(folder)[1].lower() in READ_SUFFIXES:
+        raise ValueError(
+            f"{folder}: is named like a file, but would be a folder of WKW; choose another name, "
+            "or write images and .npy with convert()"
+        )
 
 
 def _is_uniform(volume: StoredArray) -> bool:
