@@ -190,6 +190,8 @@ class Undisturbed:
         problems = []
         if not first.is_ours:
             problems.append(f"the job ended badly: {first.error}")
+        if first.error.startswith("LockedError"):
+            problems.append(f"the job did not see that a lock is its own: {first.error}")
         if fault.is_harmless and first.error:
             problems.append(f"the job did not bear the fault: {first.error}")
         return Trial(

@@ -376,6 +376,28 @@ def test_a_file_is_made_by_one_of_many_without_files_without_a_name(tmp_path, mo
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
 
+@pytest.mark.parametrize("has_unnamed_files", [True, False])
+@pytest.mark.parametrize("code", [errno.EIO, errno.EEXIST])
+def test_a_name_that_is_made_and_reported_as_failed_is_ones_own(
+    tmp_path, monkeypatch, has_unnamed_files, code
+):
+    link, failed = os.link, []
+
+    def link_and_fail(*arguments, **options):
+        link(*arguments, **options)
+        failed.append(arguments[1])
+        raise OSError(code, os.strerror(code), arguments[1])
+
+    monkeypatch.setattr(os, "link", link_and_fail)
+    if not has_unnamed_files:
+        monkeypatch.setattr(files, "create_unnamed", lambda folder: None)
+    assert create_whole(f"{tmp_path}/first", b"0")
+    with locked_file(f"{tmp_path}/second", "a change", timeout_seconds=0):
+        publish_bytes(f"{tmp_path}/second", b"1")
+    assert len(failed) == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "second"]
+
+
 def test_a_file_that_is_created_whole_has_the_permissions_of_others(tmp_path):
     create_whole(f"{tmp_path}/first", b"0")
     publish_bytes(f"{tmp_path}/second", b"0")

@@ -232,12 +232,12 @@ class LocalOutput:
         try:
             # linkat(2) follows this link only with a descriptor, which an absolute path ignores.
             os.link(f"/proc/self/fd/{self._fd}", path, src_dir_fd=self._fd)
-        except FileExistsError:
+        except OSError as error:
+            # a server that lost a reply may have made the name
             with contextlib.suppress(FileNotFoundError):
-                return os.path.samestat(self.status(), os.stat(path))
-            return False
-        except OSError:
-            return None
+                if os.path.samestat(self.status(), os.stat(path)):
+                    return True
+            return False if isinstance(error, FileExistsError) else None
         return True
 
     def close(self) -> None:

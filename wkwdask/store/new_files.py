@@ -180,17 +180,17 @@ def create_whole(path: str, data: bytes) -> bool:
 def _link(temporary: str, path: str, data: bytes) -> bool:
     try:
         files.link(temporary, path)
-    except FileExistsError:
-        # another process was faster, or the NFS server lost a reply and refused the repeated
-        # request: then the file is this one
-        with contextlib.suppress(FileNotFoundError):
-            return files.samefile(temporary, path)
-        return False
     except FileNotFoundError:
         # another process took the temporary file for that of a dead process and removed it
         return False
-    except OSError:  # a file system without hard links
-        return _create_in_place(path, data)
+    except OSError as error:
+        # a server that lost a reply may have made the name
+        with contextlib.suppress(FileNotFoundError):
+            if files.samefile(temporary, path):
+                return True
+        if isinstance(error, FileExistsError):
+            return False
+        return _create_in_place(path, data)  # a file system without hard links
     return True
 
 
