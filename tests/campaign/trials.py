@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
-import re
+import os
 import signal
 import time
 import traceback
@@ -36,7 +36,6 @@ _LIMIT_SECONDS = 120.0
 _MAGS = ("1", "2-2-1", "2-2-2", "4-4-2", "8-8-4")
 """Mags that jobs of the matrix write."""
 _LARGEST_NBYTES = 1 << 28
-_LOCK_LEFT = re.compile(r"left over: [^,]*-lock")
 _real_sleep = time.sleep
 
 
@@ -212,9 +211,12 @@ class Undisturbed:
         """Run the job with a fault at a system call."""
         return self.start_with_fault(call, fault).ended()
 
-    def compare(self, problems: list[str], *, is_complete: bool) -> tuple[tuple[str, ...], bool]:
-        """Compare what is visible with the old and the new state, and make the same call again;
-        return what is wrong, and whether voxels are lost."""
+    def compare(
+        self, problems: list[str], *, is_complete: bool, needs_clean: bool = False
+    ) -> tuple[tuple[str, ...], bool]:
+        """Compare what is visible with the old and the new state, and make the same call again,
+        with ``needs_clean`` and a call of ``clean``; return what is wrong, and whether voxels are
+        lost."""
         seen = tree_of(self.root)
         mixed = mixtures(seen, self.old, self.new, self.exempt, by_file=self.job.is_by_file)
         if is_complete and differences(seen, self.new, self.exempt):
@@ -222,7 +224,8 @@ class Undisturbed:
         is_done = not differences(seen, self.new, self.exempt) and not (
             seen.leftovers - self.new.leftovers
         )
-        problems += [*mixed, *self._repeated(is_done=is_done, is_complete=is_complete)]
+        repeated = self._repeated(is_done=is_done, is_complete=is_complete, needs_clean=needs_clean)
+        problems += [*mixed, *repeated]
         is_lost = any("after it" in text or "are lost" in text for text in problems)
         return tuple(problems), is_lost or bool(mixed)
 
@@ -255,15 +258,7 @@ class Undisturbed:
         """Lay out what a power loss leaves, look at it, and make the same call again."""
         crashes.lay_out(crash.kept, self.root)
         place = f"{self.job.number}:{crash.name}"
-        if crash.is_after_end:  # records and locks whose removal is not synced may be back
-            seen = tree_of(self.root)
-            names = differences(seen, self.new, self.exempt)
-            problems = (f"the job succeeded, but {self._unlike_new(seen)}",) if names else ()
-            is_lost = bool(problems)
-        else:
-            problems, is_lost = self.compare([], is_complete=False)
-            # a lock from before the start of the machine is dead
-            problems = tuple(text for text in problems if not _LOCK_LEFT.fullmatch(text))
+        problems, is_lost = self.compare([], is_complete=crash.is_after_end, needs_clean=True)
         return Trial(place, "power loss", self.job.name, True, "killed", problems, is_lost)
 
     def _with_fault(self, call: int, fault: Fault) -> bool:
@@ -272,11 +267,9 @@ class Undisturbed:
         system_calls.disarm()
         return system_calls.has_hit()
 
-    def _repeated(self, *, is_done: bool, is_complete: bool) -> list[str]:
+    def _repeated(self, **how: bool) -> list[str]:
         """Make the same call again unless all is done, and compare with the undisturbed job."""
-        again = in_child(
-            lambda: self._read_run_and_verify(is_done=is_done, is_complete=is_complete)
-        )
+        again = in_child(lambda: self._read_run_and_verify(**how))
         problems = list(again.value or ())
         if not self.root.is_dir():
             self.root.mkdir()
@@ -290,7 +283,9 @@ class Undisturbed:
             problems.append(f"left over: {', '.join(left)}")
         return problems
 
-    def _read_run_and_verify(self, *, is_done: bool, is_complete: bool) -> list[str]:
+    def _read_run_and_verify(
+        self, *, is_done: bool, is_complete: bool, needs_clean: bool
+    ) -> list[str]:
         problems = [] if self.job.is_by_file else self._mixed_voxels()
         # a job that ended with an error may have written all, and have recorded less
         is_sound = is_done and not any(_faults_of(url) for url in self.sound)
@@ -298,8 +293,18 @@ class Undisturbed:
             # a job that is complete says so
             with contextlib.suppress(wkwdask.ExistsError, wkwdask.MissingError):
                 self.job.run()
+        if needs_clean:
+            self._clean()
         faults = [fault for url in self.sound for fault in _faults_of(url)]
         return problems + [f"verify found: {fault}" for fault in faults]
+
+    def _clean(self) -> None:
+        """Remove what a power loss has brought back: removals are not synced."""
+        for path in self.root.rglob(".wkwdask-job-*"):
+            os.utime(path, (0, 0))  # a job may be about to write its first record for an hour
+        for url in {*self.images(), *map(_parent, self.images())}:
+            with contextlib.suppress(wkwdask.MissingError):
+                wkwdask.clean(url)
 
     def _mixed_voxels(self) -> list[str]:
         """Describe mags that read neither as before the job nor as after it."""
