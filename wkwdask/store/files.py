@@ -15,7 +15,15 @@ from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.model.store import FileState
 from wkwdask.store import local
 from wkwdask.store.local import LocalFileSystem, LocalOutput
-from wkwdask.store.paths import ZIP, check_no_bucket, dirname, is_on_disk, join, relpath
+from wkwdask.store.paths import (
+    TRANSIENT_CODES,
+    ZIP,
+    check_no_bucket,
+    dirname,
+    is_on_disk,
+    join,
+    relpath,
+)
 from wkwdask.store.zipped import ZipFileSystem
 
 if TYPE_CHECKING:
@@ -125,17 +133,23 @@ def read_small(
 
 
 def _mode(path: str, *, follow: bool = True) -> int:
+    """Return the mode of a file or folder, 0 if it is absent; raises the error of a disk or server
+    that does not answer."""
     try:
         return _os(path).stat(path, follow_symlinks=follow).st_mode
     except FormatError:  # of a zip: nothing in it can be looked up
         raise
-    except (OSError, ValueError):
+    except OSError as error:
+        if error.errno in TRANSIENT_CODES:
+            raise
+        return 0
+    except ValueError:
         return 0
 
 
 def exists(path: str) -> bool:
     """Check whether a path exists; false for a dangling symbolic link."""
-    return bool(_mode(path)) if not is_on_disk(path) or "\0" in path else os.access(path, os.F_OK)
+    return bool(_mode(path))
 
 
 def lexists(path: str) -> bool:
@@ -169,11 +183,14 @@ def listdir(path: str) -> list[str]:
 
 
 def walk(path: str) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Walk a folder tree like ``os.walk``, without following symbolic links."""
+    """Walk a folder tree like ``os.walk``, without following symbolic links; raises the error of a
+    disk or server that does not answer."""
     try:
         with scandir(path) as scanned:
             entries = list(scanned)
-    except OSError:
+    except OSError as error:
+        if error.errno in TRANSIENT_CODES:
+            raise
         return
     folders = [entry.name for entry in entries if entry.is_dir()]
     names = [entry.name for entry in entries if not entry.is_dir()]
@@ -280,12 +297,32 @@ def unlink(path: str) -> None:
 
 def rename(old: str, new: str) -> None:
     """Rename a file or folder, replacing a file or an empty folder of the new name."""
-    _os(old).replace(old, new)
+    renamed = lstat(old)
+    try:
+        _os(old).replace(old, new)
+    except OSError:
+        if not _is_named(renamed, new):
+            raise
 
 
 def exchange(first: str, second: str) -> bool:
     """Swap two names atomically; False if the system cannot."""
-    return _system(first).exchange(first, second)
+    moved = lstat(first)
+    try:
+        return _system(first).exchange(first, second)
+    except OSError:
+        if not _is_named(moved, second):
+            raise
+        return True
+
+
+def _is_named(status: os.stat_result, path: str) -> bool:
+    """Check whether a file or folder has got a name: a server may have done what it reports as
+    failed, because it lost a reply and was asked again."""
+    try:
+        return os.path.samestat(status, lstat(path))
+    except OSError:
+        return False
 
 
 def link(old: str, new: str) -> None:
