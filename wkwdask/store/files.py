@@ -330,7 +330,12 @@ def link(old: str, new: str) -> None:
 
 
 def symlink(target: str, path: str) -> None:
-    _os(path).symlink(target, path)
+    """Create a symbolic link; an equal one is not an error."""
+    try:
+        _os(path).symlink(target, path)
+    except OSError:
+        if not islink(path) or readlink(path) != target:
+            raise
 
 
 def inherit_permissions(path: str, like: os.stat_result) -> None:
