@@ -305,6 +305,18 @@ def test_another_boot_is_another_process():
     assert not Owner.this_process("now").is_gone()
 
 
+@pytest.mark.parametrize(
+    ("machine", "own", "is_gone"),
+    [("a", "b", False), ("a", "a", True), ("", "b", True), ("a", "", True), ("", "", True)],
+)
+def test_a_machine_of_the_same_name_is_another_one(monkeypatch, machine, own, is_gone):
+    monkeypatch.setattr(locks, "_machine", lambda: own)
+    elsewhere = replace(Owner.this_process("a job"), boot="another", machine=machine)
+    assert elsewhere.is_gone() == is_gone
+    assert not replace(Owner.this_process("a job"), machine=machine).is_gone()
+    assert replace(dead_owner(), machine=machine).is_gone()
+
+
 def killed_while_publishing(layer, monkeypatch, renames, owner=None, names=("1",)):
     """Publish mags as a process that dies after so many renames."""
     job = folder_of(layer, owner or dead_owner(), names)
