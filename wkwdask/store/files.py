@@ -15,6 +15,7 @@ from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.model.store import FileState
 from wkwdask.store import local
 from wkwdask.store.local import LocalFileSystem, LocalOutput
+from wkwdask.store.lru import forget_open
 from wkwdask.store.paths import (
     TRANSIENT_CODES,
     ZIP,
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from wkwdask.model.store import OpenFile, StoredEntry
 
 _REMOVE_ATTEMPTS = 5
+KEPT_PREFIX = ".nfs"
+"""Begin of the names of removed files that are still open, on NFS."""
 _LOCAL_FILES = LocalFileSystem()
 
 
@@ -292,11 +295,14 @@ def rmdir(path: str) -> None:
 
 
 def unlink(path: str) -> None:
+    forget_open(path)
     _os(path).unlink(path)
 
 
 def rename(old: str, new: str) -> None:
     """Rename a file or folder, replacing a file or an empty folder of the new name."""
+    forget_open(old)
+    forget_open(new)
     renamed = lstat(old)
     try:
         _os(old).replace(old, new)
@@ -307,6 +313,8 @@ def rename(old: str, new: str) -> None:
 
 def exchange(first: str, second: str) -> bool:
     """Swap two names atomically; False if the system cannot."""
+    forget_open(first)
+    forget_open(second)
     moved = lstat(first)
     try:
         return _system(first).exchange(first, second)
@@ -364,15 +372,25 @@ def remove_file(path: str) -> None:
 
 def remove_tree(folder: str) -> None:
     """Remove a folder tree; an absent one is not an error. Retried, since another process may still
-    write into the tree or remove it too."""
+    write into the tree or remove it too. Files that NFS keeps until they are closed stay."""
+    forget_open(folder)
     for attempt in range(_REMOVE_ATTEMPTS):
         try:
             _system(folder).remove_tree(folder)
         except OSError:
+            if is_kept(folder):
+                return
             if attempt == _REMOVE_ATTEMPTS - 1 and lexists(folder):
                 raise
         if not lexists(folder):
             return
+
+
+def is_kept(folder: str) -> bool:
+    """Check whether a folder that cannot be removed holds only files that NFS keeps, because a
+    process has opened them before they were removed."""
+    names = [name for _, _, names in walk(folder) for name in names]
+    return bool(names) and all(name.startswith(KEPT_PREFIX) for name in names)
 
 
 _ZIP_FILES = ZipFileSystem(open_file, stat, realpath)  # type: ignore[arg-type]  # zips on servers are opened by their URL

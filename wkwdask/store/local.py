@@ -334,7 +334,14 @@ class LocalFileSystem:
         return [(offset, OPEN_SEPARATELY if size == ABSENT else size) for offset, size in places]
 
     def remove_tree(self, path: str) -> None:
-        shutil.rmtree(path)
+        """Remove as much as possible of a folder tree; raises the first error."""
+        errors: list[BaseException] = []
+        if sys.version_info >= (3, 12):
+            shutil.rmtree(path, onexc=lambda _, __, error: errors.append(error))
+        else:
+            shutil.rmtree(path, onerror=lambda _, __, error: errors.append(error[1]))
+        if errors:
+            raise errors[0]
 
     def exchange(self, first: str, second: str) -> bool:
         if not sys.platform.startswith("linux"):
