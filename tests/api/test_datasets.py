@@ -3,6 +3,8 @@ dataset."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import multiprocessing
 import os
@@ -512,6 +514,43 @@ def rename_until(step, folder, swaps_names):
         setattr(os, name, counted(getattr(os, name)))
     with exchanging(counted) if swaps_names else without_exchange():
         wkwdask.open_dataset(folder).rename_layer("color", "em")
+
+
+@pytest.mark.parametrize("swaps_names", [True, False])
+def test_a_rename_bears_a_file_server_that_loses_a_reply(
+    original, tmp_path, monkeypatch, swaps_names
+):
+    """The server has done what it was asked for, and refuses to do it again."""
+    left = [0]
+
+    def repeated(name):
+        change = getattr(os, name)
+
+        def call(*args, **options):
+            change(*args, **options)
+            left[0] -= 1
+            if left[0] == -1:
+                code = errno.EEXIST if name in ("symlink", "link", "mkdir") else errno.ENOENT
+                raise OSError(code, os.strerror(code), args[0])
+
+        return call
+
+    for step in range(100):
+        copy = shutil.copytree(original, tmp_path / str(step) / "ds")
+        dataset = wkwdask.open_dataset(copy)
+        left = [step]
+        with monkeypatch.context() as patch:
+            for name in CHANGES:
+                patch.setattr(os, name, repeated(name))
+            with contextlib.nullcontext() if swaps_names else without_exchange():
+                renamed = dataset.rename_layer("color", "em")
+        assert list(renamed.layers) == ["em", "seg"]
+        np.testing.assert_array_equal(renamed["em"].read()[0], VOXELS)
+        names = {name for name in os.listdir(copy) if not name.startswith(".")}
+        assert names == {FILE_NAME, "seg", "em" if swaps_names else "color"}
+        if left[0] >= 0:
+            break
+    assert step > 5
 
 
 @pytest.mark.long

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from functools import partial
@@ -14,6 +15,7 @@ from faults.drivers import regions_of, stopping
 from support.commands import run_here
 from support.datasets import FILE_NAME, document_of, edit
 from support.inside import limited
+from support.kept_files import open_files_are_kept
 from support.locks import dead_process, put_lock, this_process
 
 import wkwdask
@@ -73,6 +75,27 @@ def test_a_mag_is_removed(dataset):
     assert not (dataset / "cells" / "1").exists()
     with pytest.raises(MissingError):
         wkwdask.rm(dataset / "cells" / "1")
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+@pytest.mark.parametrize("verb", ["rm", "pyramid"])
+def test_files_that_are_open_may_stay_on_nfs(dataset, verb, is_held):
+    """This process closes what it has read; others may keep files, which NFS removes later."""
+    layer = dataset / "cells"
+    wkwdask.read(layer, mag="2-2-1")
+    with contextlib.ExitStack() as held, open_files_are_kept():
+        for path in sorted((layer / "2-2-1").rglob("*.wkw")) if is_held else ():
+            held.enter_context(path.open("rb"))
+        if verb == "rm":
+            wkwdask.rm(layer, mags="2-2-1")
+        else:
+            wkwdask.build_pyramid(layer, mags=["2-2-1"], method="max", existing="restart")
+    assert (layer / "2-2-1").exists() == (verb != "rm")
+    left = [path for path in layer.glob(".wkwdask-job*/**/*") if path.is_file()]
+    assert all(path.name.startswith(".nfs") for path in left)
+    assert bool(left) == is_held
+    assert any(layer.glob(".wkwdask-job*")) == is_held
+    assert wkwdask.verify(layer).is_sound
 
 
 @pytest.mark.parametrize("scheduler", ["synchronous", "threads"])

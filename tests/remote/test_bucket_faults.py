@@ -12,10 +12,10 @@ from urllib.parse import parse_qs
 import numpy as np
 import pytest
 from support.buckets import CARELESS, azure_container, careless_bucket, gs_bucket, s3_bucket
-from support.proxy import Answer, Held, proxy
+from support.proxy import After, Answer, Held, proxy
 
 import wkwdask
-from wkwdask.errors import UnsupportedError
+from wkwdask.errors import ExistsError, UnsupportedError
 from wkwdask.runs.status import jobs_of
 from wkwdask.store import leases
 from wkwdask.store.documents import read_object, update_json
@@ -324,6 +324,39 @@ def test_a_put_that_arrives_late(amazon, tmp_path):
     may_arrive.set()
     first.join()
     assert read_object(store, name) == {"names": ["second", "first"]}
+
+
+@pytest.mark.parametrize("status", [404, 409, 412, 500])
+@pytest.mark.parametrize("query", ["uploadId", "delete"])
+def test_a_large_object_whose_answer_is_lost_is_ones_own(
+    amazon, tmp_path, monkeypatch, status, query
+):
+    """S3 copies it from parts, without the token by which smaller ones are known; the parts may
+    stay if they cannot be deleted."""
+    (tmp_path / "keys").write_text("[default]\naws_access_key_id=A\naws_secret_access_key=B\n")
+    for module in ("store.by_path", "store.objects.new_objects"):
+        monkeypatch.setattr(f"wkwdask.{module}.MEMORY_NBYTES", 1 << 10)
+    codes = {404: "NoSuchUpload", 409: "ConditionalRequestConflict", 412: "PreconditionFailed"}
+    lost = Answer(status, f"<Error><Code>{codes.get(status)}</Code></Error>".encode())
+    source, target = f"{tmp_path}/ds/em/1", f"s3://bucket/{tmp_path.name}/em.ozx"
+    wkwdask.write(source, (0, 0, 0), VOXELS, voxel_size=(4, 4, 8))
+    asked = []
+
+    def fault(request):
+        if request.method != "POST" or f"?{query}" not in request.path:
+            return None
+        asked.append(request.path)
+        return After(lost) if ".ozx" in request.path else lost
+
+    leases.check_conditions(f"s3://bucket/{tmp_path.name}")
+    amazon.fault = fault
+    wkwdask.convert(source, target)
+    assert asked
+    amazon.fault = lambda request: None
+    np.testing.assert_array_equal(wkwdask.read(target), VOXELS)
+    store_at(f"s3://bucket/{tmp_path.name}").put("other.ozx", b"of another process")
+    with pytest.raises(ExistsError):
+        wkwdask.convert(source, target.replace("em.ozx", "other.ozx"))
 
 
 EXPIRED_TOKENS = {

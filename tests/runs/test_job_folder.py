@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -302,6 +303,18 @@ def test_a_machine_that_was_renamed_is_known_by_its_boot():
 def test_another_boot_is_another_process():
     assert replace(Owner.this_process("before"), boot="another").is_gone()
     assert not Owner.this_process("now").is_gone()
+
+
+@pytest.mark.parametrize(
+    ("machine", "own", "is_gone"),
+    [("a", "b", False), ("a", "a", True), ("", "b", True), ("a", "", True), ("", "", True)],
+)
+def test_a_machine_of_the_same_name_is_another_one(monkeypatch, machine, own, is_gone):
+    monkeypatch.setattr(locks, "_machine", lambda: own)
+    elsewhere = replace(Owner.this_process("a job"), boot="another", machine=machine)
+    assert elsewhere.is_gone() == is_gone
+    assert not replace(Owner.this_process("a job"), machine=machine).is_gone()
+    assert replace(dead_owner(), machine=machine).is_gone()
 
 
 def killed_while_publishing(layer, monkeypatch, renames, owner=None, names=("1",)):
@@ -796,6 +809,29 @@ def test_publishing_that_fails_is_finished_by_the_next_job(layer, monkeypatch):
     assert (
         folder_of(layer, Owner.this_process("x")).start("error", SETTINGS)["report"] == "the report"
     )
+    assert text(layer / "1") == "new"
+    assert hidden(layer) == []
+
+
+@pytest.mark.parametrize("end", [JobFolder.suspend, JobFolder.discard])
+def test_nothing_is_deleted_while_the_server_does_not_answer(layer, monkeypatch, end):
+    """An outage after the record was written: what it names is not taken for absent."""
+    job = start(layer)
+    put_mag(f"{job.root}/1-1-1")
+
+    def fails(path, *others, **options):
+        raise OSError(errno.EIO, "Input/output error", path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(by_path, "publish_folder", fails)
+        with pytest.raises(OSError, match="Input/output"):
+            job.publish([NewMag("1-1-1", str(layer / "1"))], None, {})
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "access", lambda path, mode: False)
+        patch.setattr(os, "stat", fails)
+        with pytest.raises(OSError, match="Input/output"):
+            end(job)
+    start(layer, names=("2",)).discard()
     assert text(layer / "1") == "new"
     assert hidden(layer) == []
 

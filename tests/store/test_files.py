@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import io
 import multiprocessing
 import os
@@ -17,7 +18,8 @@ import numpy as np
 import pytest
 
 from wkwdask.errors import CorruptError, LockedError, MissingError, TruncatedError, UnsupportedError
-from wkwdask.store import by_path, files, new_files, paths, zip_members
+from wkwdask.store import by_path, files, new_files, paths, user_key, zip_members
+from wkwdask.store.local import LocalFileSystem
 from wkwdask.store.locks import guarded, locked_file
 from wkwdask.store.new_files import (
     RenamedFile,
@@ -39,6 +41,17 @@ def put(path, data=b"data"):
     files.makedirs(paths.dirname(path))
     publish_bytes(path, data)
     return path
+
+
+def failing(code, call=None):
+    """Return a function that fails, after a call that it makes."""
+
+    def fail(*arguments, **options):
+        if call is not None:
+            call(*arguments, **options)
+        raise OSError(code, os.strerror(code), arguments[0])
+
+    return fail
 
 
 def raises(code):
@@ -179,6 +192,48 @@ def test_renames(folder):
     assert sorted(files.listdir(folder)) == ["c", "copy", "moved"]
 
 
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOENT])
+@pytest.mark.parametrize("exchange", [True, False])
+def test_renames_that_are_made_and_reported_as_failed(folder, monkeypatch, exchange, code):
+    swap = LocalFileSystem.exchange
+
+    def swap_and_fail(self, first, second):
+        failing(code, lambda *_: swap(self, first, second))(first)
+
+    monkeypatch.setattr(os, "replace", failing(code, os.replace))
+    monkeypatch.setattr(LocalFileSystem, "exchange", swap_and_fail if exchange else lambda *_: 0)
+    put(f"{folder}/staged/file", b"new")
+    put(f"{folder}/target/file", b"old")
+    by_path.publish_folder(f"{folder}/staged", f"{folder}/target")
+    assert files.read_bytes(f"{folder}/target/file") == b"new"
+    assert files.read_bytes(f"{folder}/staged/file") == b"old"
+    move(f"{folder}/target/file", f"{folder}/moved")
+    assert files.read_bytes(f"{folder}/moved") == b"new"
+    monkeypatch.setattr(os, "replace", failing(code))
+    with raises(code):
+        files.rename(f"{folder}/staged", f"{folder}/target")
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN])
+def test_nothing_is_absent_while_a_disk_or_server_does_not_answer(folder, monkeypatch, code):
+    path, store = put(f"{folder}/a/file"), FolderStore(f"{folder}/a")
+    asks = [
+        files.exists,
+        files.lexists,
+        files.isdir,
+        files.isfile,
+        files.islink,
+        lambda path: list(files.walk(folder)),
+        lambda path: store.exists("file"),
+        lambda path: store.is_taken("file"),
+    ]
+    for name in ("access", "stat", "lstat", "scandir"):
+        monkeypatch.setattr(os, name, failing(code))
+    for ask in asks:
+        with raises(code):
+            ask(path)
+
+
 @pytest.mark.parametrize("exchange", [True, False])
 def test_published_folders(folder, monkeypatch, exchange):
     if not exchange:
@@ -188,6 +243,24 @@ def test_published_folders(folder, monkeypatch, exchange):
     by_path.publish_folder(f"{folder}/staged", f"{folder}/target")
     assert files.read_bytes(f"{folder}/target/file") == b"new"
     assert files.read_bytes(f"{folder}/staged/file") == b"old"
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EEXIST])
+def test_a_link_or_key_that_is_made_and_reported_as_failed(folder, monkeypatch, code):
+    monkeypatch.setenv("XDG_STATE_HOME", folder)
+    monkeypatch.setattr(os, "link", failing(code, os.link))
+    monkeypatch.setattr(os, "symlink", failing(code, os.symlink))
+    monkeypatch.setattr(os, "unlink", failing(errno.ENOENT, os.unlink))
+    key = user_key.user_key(create=True)
+    assert files.listdir(f"{folder}/wkwdask") == ["key"]
+    assert user_key.user_key() == key
+    files.symlink("key", f"{folder}/wkwdask/link")
+    with raises(errno.EEXIST):
+        files.symlink("other", f"{folder}/wkwdask/link")
+    monkeypatch.setattr(os, "link", failing(errno.EPERM))
+    monkeypatch.setenv("XDG_STATE_HOME", f"{folder}/other")
+    with raises(errno.EPERM):
+        user_key.user_key(create=True)
 
 
 def test_links(folder):
@@ -438,6 +511,16 @@ def test_locks(folder):
     assert files.listdir(folder) == ["file"]
     with pytest.raises(MissingError, match="renamed or removed"), guarded(f"{folder}/absent"):
         pass
+
+
+@pytest.mark.parametrize("call", ["unlink", "stat"])
+def test_a_guard_that_cannot_be_removed_or_read_is_released(folder, monkeypatch, call):
+    with monkeypatch.context() as patched:
+        patched.setattr(os, call, failing(errno.EIO))
+        with pytest.raises(OSError, match="Input/output error"), guarded(folder):
+            pass
+    with open(f"{folder}/.wkwdask-guard") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_small_files_of_a_folder(folder):

@@ -75,6 +75,23 @@ def _command(*arguments):
     )
 
 
+@pytest.mark.parametrize("module", ["wkwdask.cli", "wkwdask.cli.convert", "wkwdask.api.access"])
+@pytest.mark.parametrize(
+    "interrupt",
+    ["raise KeyboardInterrupt", "raise RuntimeError('in a class') from KeyboardInterrupt()"],
+)
+def test_an_interrupt_during_imports_is_told_in_one_word(module, interrupt, dataset):
+    code = (
+        "import runpy, sys\nclass Interrupted:\n    def find_spec(self, name, *_):\n"
+        f"        if name == {module!r}:\n            {interrupt}\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        f"sys.argv = ['wkwdask', 'info', {str(dataset)!r}]\n"
+        "runpy.run_module('wkwdask', run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "", "interrupted")
+
+
 @pytest.mark.parametrize("arguments", [("--help",), ("pyramid", "--help"), ("--version",)])
 def test_help_needs_no_arrays(arguments):
     modules, output = _loaded_after(_command(*arguments))

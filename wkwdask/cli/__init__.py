@@ -14,7 +14,7 @@ import io
 import os
 import sys
 import warnings
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -133,6 +133,11 @@ def _show_once(shown: set[str], message: Warning | str, *_: Any, **__: Any) -> N
         click.echo(on_command_line(f"warning: {message}"), err=True)
 
 
+def _end_interrupted(stop: BaseException) -> NoReturn:
+    click.echo(on_command_line("; ".join(["interrupted", *_notes_of(stop)])), err=True)
+    sys.exit(130)
+
+
 def _notes_of(error: BaseException) -> list[str]:
     return [
         note.replace("the same call ", "the same command ")
@@ -161,12 +166,11 @@ def main() -> None:
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt) as stop:
         # click wraps the interrupt
-        click.echo(
-            on_command_line("; ".join(["interrupted", *_notes_of(stop.__cause__ or stop)])),
-            err=True,
-        )
-        sys.exit(130)
+        _end_interrupted(stop.__cause__ or stop)
     except Exception as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            # Python 3.11 wraps it while a class is created
+            _end_interrupted(error.__cause__)
         if debug:
             raise
         notes = "".join(f" ({note})" for note in _notes_of(error))

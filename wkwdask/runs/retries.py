@@ -18,6 +18,7 @@ from wkwdask.model.summary import counted
 from wkwdask.runs import job as jobs
 from wkwdask.runs.job import copy_marks, is_fatal, is_final, user_trace
 from wkwdask.runs.progress import FAILURES, Failure, LineFile
+from wkwdask.store.paths import TRANSIENT_CODES
 from wkwdask.streams.block_cache import without_cache
 
 if TYPE_CHECKING:
@@ -35,26 +36,6 @@ NO_RESULT = "there is no result without them"
 # every other task would fail in the same way
 _FATAL_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _FATAL_ERRORS = (LockedError, ResumeError)
-_TRANSIENT_CODES = (
-    errno.ESTALE,
-    errno.EIO,
-    errno.ETIMEDOUT,
-    errno.EAGAIN,
-    errno.EBUSY,
-    errno.EINTR,
-    errno.ENOLCK,
-    errno.ENOTCONN,
-    errno.ESHUTDOWN,
-    errno.ECONNRESET,
-    errno.ECONNREFUSED,
-    errno.ECONNABORTED,
-    errno.EPIPE,
-    errno.EHOSTDOWN,
-    errno.EHOSTUNREACH,
-    errno.ENETDOWN,
-    errno.ENETUNREACH,
-    errno.ENETRESET,
-)
 _TRANSIENT_ERRORS = (TimeoutError, ConnectionError)
 _PAUSES_SECONDS = (0.5, 2.0, 8.0)  # before the second, third and fourth attempt
 # if the first tasks all fail, the settings are probably wrong, not the data: give up early
@@ -288,7 +269,7 @@ def _is_transient(error: Exception) -> bool:
     if is_final(error):
         return False
     return isinstance(error, _TRANSIENT_ERRORS) or (
-        isinstance(error, OSError) and error.errno in _TRANSIENT_CODES
+        isinstance(error, OSError) and error.errno in TRANSIENT_CODES
     )
 
 

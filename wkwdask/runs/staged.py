@@ -214,7 +214,8 @@ class StagedJob(ABC):
         try:
             is_kept = self._end()
         except OSError as another:  # of the same server or disk: the first error says more
-            error.add_note(f"the locks of the job stay until its lease ends: {another}")
+            last = "its lease" if is_bucket(self.parent) else "this process"
+            error.add_note(f"the job may stay locked until {last} ends: {another}")
             return
         if is_kept:
             add_resume_note(error, self)

@@ -248,11 +248,11 @@ def remove_temporaries(folder: str, name: str) -> None:
 
 def delete_tree(folder: str) -> tuple[int, int]:
     """Delete a folder tree, without following symbolic links; return the number of files and bytes.
-    An absent folder is not an error."""
+    An absent folder is not an error. Files that NFS keeps until they are closed stay."""
     count, nbytes = 0, 0
     with contextlib.suppress(FileNotFoundError):
         with files.scandir(folder) as scanned:
-            entries = list(scanned)
+            entries = [entry for entry in scanned if not entry.name.startswith(files.KEPT_PREFIX)]
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
                 below = delete_tree(entry.path)
@@ -262,7 +262,11 @@ def delete_tree(folder: str) -> tuple[int, int]:
                 size = entry.stat(follow_symlinks=False).st_size
                 files.unlink(entry.path)
                 count, nbytes = count + 1, nbytes + size
-        files.rmdir(folder)
+        try:
+            files.rmdir(folder)
+        except OSError:
+            if not files.is_kept(folder):
+                raise
     return count, nbytes
 
 

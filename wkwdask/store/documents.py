@@ -227,7 +227,7 @@ def remove_document(store: Store, name: str, may: Callable[[], bool], what: str)
     path = store.path_of(name)
     with locked_file(_replaced_file(store, name), what):
         if may():
-            files.unlink(path)
+            files.remove_file(path)
 
 
 def check_replaceable(store: Store, name: str, owner: str) -> None:

@@ -15,7 +15,16 @@ from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.model.store import FileState
 from wkwdask.store import local
 from wkwdask.store.local import LocalFileSystem, LocalOutput
-from wkwdask.store.paths import ZIP, check_no_bucket, dirname, is_on_disk, join, relpath
+from wkwdask.store.lru import forget_open
+from wkwdask.store.paths import (
+    TRANSIENT_CODES,
+    ZIP,
+    check_no_bucket,
+    dirname,
+    is_on_disk,
+    join,
+    relpath,
+)
 from wkwdask.store.zipped import ZipFileSystem
 
 if TYPE_CHECKING:
@@ -25,6 +34,8 @@ if TYPE_CHECKING:
     from wkwdask.model.store import OpenFile, StoredEntry
 
 _REMOVE_ATTEMPTS = 5
+KEPT_PREFIX = ".nfs"
+"""Begin of the names of removed files that are still open, on NFS."""
 _LOCAL_FILES = LocalFileSystem()
 
 
@@ -125,17 +136,23 @@ def read_small(
 
 
 def _mode(path: str, *, follow: bool = True) -> int:
+    """Return the mode of a file or folder, 0 if it is absent; raises the error of a disk or server
+    that does not answer."""
     try:
         return _os(path).stat(path, follow_symlinks=follow).st_mode
     except FormatError:  # of a zip: nothing in it can be looked up
         raise
-    except (OSError, ValueError):
+    except OSError as error:
+        if error.errno in TRANSIENT_CODES:
+            raise
+        return 0
+    except ValueError:
         return 0
 
 
 def exists(path: str) -> bool:
     """Check whether a path exists; false for a dangling symbolic link."""
-    return bool(_mode(path)) if not is_on_disk(path) or "\0" in path else os.access(path, os.F_OK)
+    return bool(_mode(path))
 
 
 def lexists(path: str) -> bool:
@@ -169,11 +186,14 @@ def listdir(path: str) -> list[str]:
 
 
 def walk(path: str) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Walk a folder tree like ``os.walk``, without following symbolic links."""
+    """Walk a folder tree like ``os.walk``, without following symbolic links; raises the error of a
+    disk or server that does not answer."""
     try:
         with scandir(path) as scanned:
             entries = list(scanned)
-    except OSError:
+    except OSError as error:
+        if error.errno in TRANSIENT_CODES:
+            raise
         return
     folders = [entry.name for entry in entries if entry.is_dir()]
     names = [entry.name for entry in entries if not entry.is_dir()]
@@ -275,17 +295,42 @@ def rmdir(path: str) -> None:
 
 
 def unlink(path: str) -> None:
+    forget_open(path)
     _os(path).unlink(path)
 
 
 def rename(old: str, new: str) -> None:
     """Rename a file or folder, replacing a file or an empty folder of the new name."""
-    _os(old).replace(old, new)
+    forget_open(old)
+    forget_open(new)
+    renamed = lstat(old)
+    try:
+        _os(old).replace(old, new)
+    except OSError:
+        if not _is_named(renamed, new):
+            raise
 
 
 def exchange(first: str, second: str) -> bool:
     """Swap two names atomically; False if the system cannot."""
-    return _system(first).exchange(first, second)
+    forget_open(first)
+    forget_open(second)
+    moved = lstat(first)
+    try:
+        return _system(first).exchange(first, second)
+    except OSError:
+        if not _is_named(moved, second):
+            raise
+        return True
+
+
+def _is_named(status: os.stat_result, path: str) -> bool:
+    """Check whether a file or folder has got a name: a server may have done what it reports as
+    failed, because it lost a reply and was asked again."""
+    try:
+        return os.path.samestat(status, lstat(path))
+    except OSError:
+        return False
 
 
 def link(old: str, new: str) -> None:
@@ -293,7 +338,12 @@ def link(old: str, new: str) -> None:
 
 
 def symlink(target: str, path: str) -> None:
-    _os(path).symlink(target, path)
+    """Create a symbolic link; an equal one is not an error."""
+    try:
+        _os(path).symlink(target, path)
+    except OSError:
+        if not islink(path) or readlink(path) != target:
+            raise
 
 
 def inherit_permissions(path: str, like: os.stat_result) -> None:
@@ -322,15 +372,25 @@ def remove_file(path: str) -> None:
 
 def remove_tree(folder: str) -> None:
     """Remove a folder tree; an absent one is not an error. Retried, since another process may still
-    write into the tree or remove it too."""
+    write into the tree or remove it too. Files that NFS keeps until they are closed stay."""
+    forget_open(folder)
     for attempt in range(_REMOVE_ATTEMPTS):
         try:
             _system(folder).remove_tree(folder)
         except OSError:
+            if is_kept(folder):
+                return
             if attempt == _REMOVE_ATTEMPTS - 1 and lexists(folder):
                 raise
         if not lexists(folder):
             return
+
+
+def is_kept(folder: str) -> bool:
+    """Check whether a folder that cannot be removed holds only files that NFS keeps, because a
+    process has opened them before they were removed."""
+    names = [name for _, _, names in walk(folder) for name in names]
+    return bool(names) and all(name.startswith(KEPT_PREFIX) for name in names)
 
 
 _ZIP_FILES = ZipFileSystem(open_file, stat, realpath)  # type: ignore[arg-type]  # zips on servers are opened by their URL

@@ -334,7 +334,14 @@ class LocalFileSystem:
         return [(offset, OPEN_SEPARATELY if size == ABSENT else size) for offset, size in places]
 
     def remove_tree(self, path: str) -> None:
-        shutil.rmtree(path)
+        """Remove as much as possible of a folder tree; raises the first error."""
+        errors: list[BaseException] = []
+        if sys.version_info >= (3, 12):
+            shutil.rmtree(path, onexc=lambda _, __, error: errors.append(error))
+        else:
+            shutil.rmtree(path, onerror=lambda _, __, error: errors.append(error[1]))
+        if errors:
+            raise errors[0]
 
     def exchange(self, first: str, second: str) -> bool:
         if not sys.platform.startswith("linux"):
@@ -374,28 +381,37 @@ class LocalFileSystem:
 
     @contextlib.contextmanager
     def guarded(self, path: str) -> Iterator[None]:
-        while True:
-            # NFS implements flock as a write lock on the server, which needs a file open for
-            # writing.
-            fd = os.open(
-                path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, _MODE
-            )
+        fd = _open_locked(path)
+        try:
+            yield
+        finally:
+            try:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
+            finally:
+                os.close(fd)
+
+
+def _open_locked(path: str) -> int:
+    """Create and lock a file; return its descriptor, which keeps the lock until it is closed."""
+    while True:
+        # NFS implements flock as a write lock on the server, which needs a file open for writing.
+        fd = os.open(
+            path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, _MODE
+        )
+        try:
             with contextlib.suppress(OSError):
                 fcntl.flock(fd, fcntl.LOCK_EX)
             # The previous holder unlinks the file before it unlocks. A lock on an unlinked file
             # excludes nobody: check that the path still names this file.
-            try:
-                if os.path.samestat(os.fstat(fd), os.stat(path)):
-                    break
-            except FileNotFoundError:
-                pass
+            if os.path.samestat(os.fstat(fd), os.stat(path)):
+                return fd
+        except FileNotFoundError:
+            pass
+        except BaseException:
             os.close(fd)
-        try:
-            yield
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
-            os.close(fd)
+            raise
+        os.close(fd)
 
 
 def _read_small(parent: int, name: str, memory: memoryview) -> int:

@@ -79,6 +79,9 @@ class Owner:
     with all processes that it starts."""
     lease: str = ""
     """URL of the lease of a job in a bucket, by which others know that it lives."""
+    machine: str = ""
+    """Id of the machine, which distinguishes it from others of its name; empty if it has none, as
+    in many containers."""
 
     @classmethod
     def this_process(cls, command: str, job: str | None = None) -> Owner:
@@ -102,6 +105,7 @@ class Owner:
             since,
             _namespace(),
             str(SlurmJob.of_this_process() or ""),
+            machine=_machine(),
         )
 
     def handed_to(self, batch: SlurmJob) -> Owner:
@@ -113,6 +117,7 @@ class Owner:
             pid=0,
             process_start="",
             namespace="",
+            machine="",
             batch=str(batch),
         )
 
@@ -177,7 +182,13 @@ class Owner:
 
     def _ended(self) -> Owner:
         return replace(
-            self, host=socket.gethostname(), boot="ended", pid=max(self.pid, 1), batch="", lease=""
+            self,
+            host=socket.gethostname(),
+            machine="",
+            boot="ended",
+            pid=max(self.pid, 1),
+            batch="",
+            lease="",
         )
 
     def is_gone(self) -> bool:
@@ -198,14 +209,21 @@ class Owner:
     def _can_be_seen(self) -> bool:
         """Check whether this process can observe the owner: both run, or ran, on one machine and in
         one PID namespace."""
-        # Containers have their own host names, but share the boot id of their machine. Process
+        # Containers have their own host names, but share the boot id of their machine. Nodes of two
+        # clusters may share a name, but neither the boot id nor the id of the machine. Process
         # numbers are valid in one PID namespace only, but after a reboot the processes of all
         # namespaces have ended.
-        if self.pid == 0 or (
-            self.host != socket.gethostname() and not (self.boot and self.boot == _boot())
-        ):
+        if self.pid == 0:
             return False
-        return self.boot != _boot() or self.namespace == _namespace()
+        if self.boot and self.boot == _boot():
+            return self.namespace == _namespace()
+        is_renamed = self.host != socket.gethostname()
+        is_another = self.machine and _machine() and self.machine != _machine()
+        return (
+            not is_renamed
+            and not is_another
+            and (self.boot != _boot() or self.namespace == _namespace())
+        )
 
     def _batch_is_gone(self) -> bool:
         batch, own_job = SlurmJob.parse(self.batch), SlurmJob.of_this_process()
@@ -236,6 +254,15 @@ def _are_in_one_bucket(url: str, other: str) -> bool:
 def _boot() -> str:
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+@cache
+def _machine() -> str:
+    try:
+        with open("/etc/machine-id") as file:
             return file.read().strip()
     except OSError:
         return ""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _Value = TypeVar("_Value")
 _caches: weakref.WeakSet[LruCache] = weakref.WeakSet()  # type: ignore[type-arg]
+_open_files: weakref.WeakSet[OpenFiles] = weakref.WeakSet()  # type: ignore[type-arg]
 
 
 class LruCache(Generic[_Value]):
@@ -87,6 +88,27 @@ class LruCache(Generic[_Value]):
             weakref.WeakValueDictionary()
         )
         """Locks of the values that are being made."""
+
+
+class OpenFiles(LruCache[_Value]):
+    """Cache of open files by path."""
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__(capacity)
+        _open_files.add(self)
+
+    def discard_below(self, path: str) -> None:
+        """Forget the file at a path, or those below it."""
+        with self._lock:
+            for key in [key for key in self._values if f"{key}/".startswith(f"{path}/")]:
+                self._forget(key)
+
+
+def forget_open(path: str) -> None:
+    """Forget open files at and below a path that is renamed, replaced or removed: NFS keeps files
+    that are removed while they are open, and with them their folder."""
+    for cache in list(_open_files):
+        cache.discard_below(path)
 
 
 def _unlock_all() -> None:

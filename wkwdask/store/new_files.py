@@ -142,12 +142,13 @@ def move(path: str, new: str) -> None:
             raise
         if not files.isdir(path):
             copy_file(path, new)
-            files.unlink(path)
+            files.remove_file(path)
             return
         files.mkdir(new)
         for name in files.listdir(path):
             move(f"{path}/{name}", f"{new}/{name}")
-        files.rmdir(path)
+        with contextlib.suppress(FileNotFoundError):
+            files.rmdir(path)
 
 
 def create_whole(path: str, data: bytes) -> bool:

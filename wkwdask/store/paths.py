@@ -7,6 +7,7 @@ Opens no file.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import posixpath
 from dataclasses import dataclass
@@ -40,6 +41,27 @@ _BUCKETS = (
 )
 _SERVERS = ("http://", "https://", *_BUCKETS)
 _OTHER_FORMATS = ("n5://", "zarr://", "zarr2://", "zarr3://")
+TRANSIENT_CODES = (
+    errno.ESTALE,
+    errno.EIO,
+    errno.ETIMEDOUT,
+    errno.EAGAIN,
+    errno.EBUSY,
+    errno.EINTR,
+    errno.ENOLCK,
+    errno.ENOTCONN,
+    errno.ESHUTDOWN,
+    errno.ECONNRESET,
+    errno.ECONNREFUSED,
+    errno.ECONNABORTED,
+    errno.EPIPE,
+    errno.EHOSTDOWN,
+    errno.EHOSTUNREACH,
+    errno.ENETDOWN,
+    errno.ENETUNREACH,
+    errno.ENETRESET,
+)
+"""Codes of errors of a disk or server that may answer later: they say nothing of what is there."""
 
 
 def is_zipped(path: str) -> bool:

@@ -59,10 +59,15 @@ def _create(path: str) -> None:
             file.write(secrets.token_bytes(_KEY_NBYTES))
             file.flush()
             os.fsync(fd)
-        with contextlib.suppress(FileExistsError):  # another process was faster
+        try:
             os.link(temporary, path)
+        except OSError:
+            # another process was faster, or a server that lost a reply has made the name
+            if not os.path.lexists(path):
+                raise
     finally:
-        os.unlink(temporary)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
 
 
 def signature(key: bytes, what: str, data: bytes) -> str:

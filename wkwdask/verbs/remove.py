@@ -289,7 +289,7 @@ def unlink_dangling(links: Iterable[str]) -> None:
     for link in links:
         store = store_at(link)
         if store.link_target() and not store.exists():
-            folders_of(link).unlink(link)
+            store_at(dirname(link)).delete(basename(link))
 
 
 def remove_if_empty(folder: str) -> None:

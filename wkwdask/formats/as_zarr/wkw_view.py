@@ -423,7 +423,7 @@ def _remove_stale_labels(plan: ViewPlan) -> None:
                 else ()
             ):
                 if store_at(link).link_target() and link not in plan.links:
-                    folders_of(link).unlink(link)
+                    store_at(label).delete(basename(link))
 
 
 def _has_content(path: str, data: bytes) -> bool:
@@ -492,7 +492,7 @@ def _remove_labels(folder: str, removed: list[str]) -> None:
             continue
         for entry in sorted(store_at(group).names()):
             if store_at(group).link_target(entry):
-                folders_of(group).unlink(f"{group}/{entry}")
+                store_at(group).delete(entry)
                 removed.append(f"{group}/{entry}")
         _remove_document(group, removed)
         with contextlib.suppress(OSError):

@@ -40,7 +40,7 @@ from wkwdask.kernels.blocks.layout import CODE, OFFSET, SIZE, START, X, Z, cubes
 from wkwdask.kernels.blocks.locate import BlockLocations, locate_blocks
 from wkwdask.kernels.blocks.read import BlockFile, array_memory, read_blocks
 from wkwdask.store.local import ABSENT
-from wkwdask.store.lru import LruCache
+from wkwdask.store.lru import LruCache, OpenFiles
 from wkwdask.store.paths import dirname
 from wkwdask.store.store import store_at
 
@@ -389,7 +389,7 @@ def _page_number(x: int, y: int, z: int) -> int:
     return int(morton.encode([(x, y, z)])[0])
 
 
-_open_files: LruCache[tuple[tuple[int, int, int], WkwFile]] = LruCache(_OPEN_FILES)
+_open_files: OpenFiles[tuple[tuple[int, int, int], WkwFile]] = OpenFiles(_OPEN_FILES)
 
 
 def open_if_stored(store: Store, index: Vec3, mag_header: WkwHeader) -> WkwFile | None:

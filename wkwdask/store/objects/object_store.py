@@ -6,6 +6,7 @@ the child would wait forever, so it is an error.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import os
@@ -308,6 +309,7 @@ def walk(url: str, access: Access) -> Iterator[tuple[str, int]]:
 _WRITER = "wkwdaskwriter"
 _CONFLICT = re.compile(r"\b409\b|ConditionalRequestConflict|OperationAborted")
 _DELETED_AT_ONCE = 1000
+_COMPARED_NBYTES = 8 << 20
 LARGEST_NBYTES = 5 << 30
 """Largest object that S3 copies in one step, and with that stores on condition."""
 
@@ -349,14 +351,35 @@ def put_once(
     try:
         _obstore().put(connection.store, scratch, data, attributes={_WRITER: writer})
         _obstore().copy(connection.store, scratch, key, overwrite=expect is not Expected.ABSENT)
-    except FileExistsError:
-        raise RefusedPut from None
     except Exception as error:  # obstore's own errors, and builtin ones
-        _raise(error, url, connection, access, "written")
+        # copies of S3 have no token by which they would be known
+        if not _has_content(url, data, access):
+            if isinstance(error, FileExistsError):
+                raise RefusedPut from None
+            _raise(error, url, connection, access, "written")
     finally:
-        delete([f"{url}.{writer}{TEMPORARY_SUFFIX}"], access)
+        with contextlib.suppress(OSError):  # the object itself is stored, or another error says why
+            delete([f"{url}.{writer}{TEMPORARY_SUFFIX}"], access)
     found = head(url, access)
     return State(None, None) if found is None else found.state
+
+
+def _has_content(url: str, data: BinaryIO, access: Access) -> bool:
+    """Check whether an object exists and has the content of a file."""
+    nbytes = data.seek(0, os.SEEK_END)
+    with contextlib.suppress(OSError):  # absent, or the server does not say
+        found = head(url, access)
+        if found is None or found.nbytes != nbytes:
+            return False
+        data.seek(0)
+        ranges = (
+            (at, min(at + _COMPARED_NBYTES, nbytes)) for at in range(0, nbytes, _COMPARED_NBYTES)
+        )
+        return all(
+            read(Request(url, start, stop), access).data == data.read(stop - start)
+            for start, stop in ranges
+        )
+    return False
 
 
 def _check_size(url: str, nbytes: int, expect: Expectation) -> None:

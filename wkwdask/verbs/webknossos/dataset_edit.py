@@ -185,11 +185,11 @@ def _swap(dataset: str, old: str, new: str) -> None:
         )
         if not folders.exchange(old_path, new_path):
             _keep_old_folder(dataset, old, new)
-            folders.unlink(new_path)
+            store_at(dataset).delete(new)
             return
         folders.fsync(dataset)
     if _leads_to(old_path, old):  # after the swap the old name is a link to itself
-        folders.unlink(old_path)
+        store_at(dataset).delete(old)
 
 
 def _keep_old_folder(dataset: str, old: str, new: str) -> None:
