@@ -16,6 +16,7 @@ from support.inner_box import inside
 from support.zarr_sources import VOXEL_SIZE, absolute, make_dataset, voxels
 
 import wkwdask
+from wkwdask.errors import ExistsError
 
 zarr = pytest.importorskip(
     "zarr", minversion="3.1.4", reason="zarr, of the extra zarr, is not installed"
@@ -515,3 +516,30 @@ def test_a_new_level_leaves_the_arrays_of_other_mags(tmp_path):
             ]
         ) == ["0", "1", "2", "2-2-2"]
     assert wkwdask.verify(tmp_path / "em.zarr").is_sound
+
+
+@pytest.mark.parametrize("paths", [("0", "1"), ("scale0/image", "scale1/image")], ids=["0", "deep"])
+def test_a_level_of_other_software_is_replaced_under_its_name(tmp_path, paths):
+    folder = tmp_path / "em.zarr"
+    group = zarr.open_group(folder, mode="w", zarr_format=3)
+    fine = voxels((24, 16, 16))[::-1, ::-1, ::-1]
+    datasets = []
+    for path, factor in zip(paths, (1, 2), strict=True):
+        array = fine[::factor, ::factor, ::factor]
+        group.create_array(path, shape=array.shape, dtype="uint8", chunks=(8, 8, 8))[...] = array
+        scale = {"type": "scale", "scale": [4.0 * factor] * 3}
+        datasets.append({"path": path, "coordinateTransformations": [scale]})
+    axes = [{"name": axis, "type": "space", "unit": "nanometer"} for axis in "zyx"]
+    group.attrs["ome"] = {"version": "0.5", "multiscales": [{"axes": axes, "datasets": datasets}]}
+    options = {"mags": ["2", "4"], "method": "max"}
+    with pytest.raises(ExistsError, match=f"{paths[1]}: already exists"):
+        wkwdask.build_pyramid(folder, **options)
+    for existing in ("overwrite", "resume", "restart"):
+        wkwdask.build_pyramid(folder, existing=existing, **options)
+        image = zarr.open_group(folder, mode="r")
+        stored = [entry["path"] for entry in image.attrs["ome"]["multiscales"][0]["datasets"]]
+        assert stored == [*paths, "4"]
+        expected = fine.reshape(12, 2, 8, 2, 8, 2).max((1, 3, 5))
+        np.testing.assert_array_equal(image[paths[1]][...], expected)
+        np.testing.assert_array_equal(wkwdask.open(folder, mag=2)[0], expected.T)
+    assert wkwdask.verify(folder, pyramid=True).is_sound
