@@ -16,7 +16,7 @@ from support.inner_box import inside
 from support.zarr_sources import VOXEL_SIZE, absolute, make_dataset, voxels
 
 import wkwdask
-from wkwdask.errors import ExistsError
+from wkwdask.errors import ExistsError, FormatError
 
 zarr = pytest.importorskip(
     "zarr", minversion="3.1.4", reason="zarr, of the extra zarr, is not installed"
@@ -543,3 +543,29 @@ def test_a_level_of_other_software_is_replaced_under_its_name(tmp_path, paths):
         np.testing.assert_array_equal(image[paths[1]][...], expected)
         np.testing.assert_array_equal(wkwdask.open(folder, mag=2)[0], expected.T)
     assert wkwdask.verify(folder, pyramid=True).is_sound
+
+
+@pytest.mark.parametrize("version", ["0.4", "0.5"])
+def test_levels_of_an_image_without_sections_are_removed(tmp_path, version):
+    folder = tmp_path / "em.zarr"
+    group = zarr.open_group(folder, mode="w", zarr_format=2 if version == "0.4" else 3)
+    fine = voxels((1, 16, 24))[0]
+    datasets = []
+    for path, factor in (("0", 1), ("1", 2)):
+        array = fine[::factor, ::factor]
+        group.create_array(path, shape=array.shape, dtype="uint8", chunks=(8, 8))[...] = array
+        scale = {"type": "scale", "scale": [4.0 * factor] * 2}
+        datasets.append({"path": path, "coordinateTransformations": [scale]})
+    axes = [{"name": axis, "type": "space", "unit": "nanometer"} for axis in "yx"]
+    image = {"version": "0.4", "axes": axes, "datasets": datasets}
+    group.attrs.update(
+        {"multiscales": [image]}
+        if version == "0.4"
+        else {"ome": {"version": "0.5", "multiscales": [image]}}
+    )
+    with pytest.raises(FormatError, match="wkwdask convert stores it as a new image"):
+        wkwdask.build_pyramid(folder, mags=["4-4-1"])
+    wkwdask.rm(folder, mags=["2-2-1"])
+    np.testing.assert_array_equal(wkwdask.open(folder)[0, :, :, 0], fine.T)
+    assert [level.key for level in wkwdask.info(folder).scales] == ["0"]
+    assert sorted(zarr.open_group(folder).array_keys()) == ["0"]
