@@ -16,7 +16,7 @@ from support.inner_box import inside
 from support.zarr_sources import VOXEL_SIZE, absolute, make_dataset, voxels
 
 import wkwdask
-from wkwdask.errors import ExistsError, FormatError
+from wkwdask.errors import ExistsError, FormatError, MissingError
 
 zarr = pytest.importorskip(
     "zarr", minversion="3.1.4", reason="zarr, of the extra zarr, is not installed"
@@ -569,3 +569,24 @@ def test_levels_of_an_image_without_sections_are_removed(tmp_path, version):
     np.testing.assert_array_equal(wkwdask.open(folder)[0, :, :, 0], fine.T)
     assert [level.key for level in wkwdask.info(folder).scales] == ["0"]
     assert sorted(zarr.open_group(folder).array_keys()) == ["0"]
+
+
+def test_arrays_of_length_zero_stay_what_they_are(tmp_path):
+    group = zarr.open_group(tmp_path / "em.ome.zarr", mode="w", zarr_format=3)
+    group.create_array("0", shape=(0, 5, 6), chunks=(1, 5, 5), dtype="uint8")
+    axes = [{"name": axis, "type": "space", "unit": "nanometer"} for axis in "zyx"]
+    scale = [{"type": "scale", "scale": [4.0, 4.0, 4.0]}]
+    datasets = [{"path": "0", "coordinateTransformations": scale}]
+    group.attrs["ome"] = {"version": "0.5", "multiscales": [{"axes": axes, "datasets": datasets}]}
+    source = tmp_path / "em.ome.zarr"
+    wkwdask.copy(source, tmp_path / "copied.ome.zarr")
+    assert zarr.open_group(tmp_path / "copied.ome.zarr")["0"].shape == (0, 5, 6)
+    wkwdask.convert(source, tmp_path / "converted.ome.zarr", chunk_shape=(8, 8, 8))
+    assert zarr.open_group(tmp_path / "converted.ome.zarr")["1"].shape == (0, 5, 6)
+    wkwdask.rechunk(source, chunk_shape=(8, 8, 8))
+    assert zarr.open_group(source)["0"].chunks == (8, 8, 8)
+    wkwdask.build_pyramid(source, mags=["2"])
+    assert wkwdask.open(source, mag=2).shape == (1, 3, 3, 0)
+    assert wkwdask.plan_convert(source, tmp_path / "planned.ome.zarr").mags
+    with pytest.raises(MissingError, match="to draw"):
+        wkwdask.preview(source, tmp_path / "em.png")
