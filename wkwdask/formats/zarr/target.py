@@ -523,7 +523,7 @@ class NgffTarget(TargetFolder):
         if not self._entries:
             return []
         (image,) = find_zarr_layers(self.folder)
-        return [level.key for level in image.levels if level.mag == mag]
+        return [plain_name(level.key) for level in image.levels if level.mag == mag]
 
     def _check_no_duplicate(self, root: Root, level: PyramidLevel, axes: ImageAxes) -> None:
         """Raise ExistsError if another array has the voxel size of a new level."""
