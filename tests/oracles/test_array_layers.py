@@ -15,7 +15,7 @@ import pytest
 from support.commands import run_here
 
 import wkwdask
-from wkwdask.errors import UnsupportedError
+from wkwdask.errors import FormatError, UnsupportedError
 
 pytestmark = [
     pytest.mark.needs("webknossos"),
@@ -356,6 +356,30 @@ def test_a_dataset_is_copied_with_all_layers(dataset, tmp_path):
     )
     assert copied == formats
     check_documents(tmp_path / "out" / "color")
+
+
+@pytest.mark.parametrize("name", ["color", "seg"])
+def test_a_copy_does_not_leave_out_a_mag_that_cannot_be_opened(dataset, tmp_path, name):
+    document = next(
+        path
+        for path in (dataset / name / "1" / "zarr.json", dataset / name / "1" / ".zarray")
+        if path.exists()
+    )
+    document.write_text("{")
+    before = contents(dataset)
+    for job in (
+        lambda: wkwdask.copy(dataset, tmp_path / "out"),
+        lambda: wkwdask.copy(dataset, tmp_path / "out", layer=name),
+        lambda: wkwdask.rechunk(dataset, tmp_path / "out", layer=name, chunk_shape=(4, 4, 4)),
+        lambda: wkwdask.compress(dataset, layer=name, compression="gzip"),
+    ):
+        with pytest.raises(FormatError, match=f"{name}/1"):
+            job()
+    assert contents(dataset) == before
+    assert not (tmp_path / "out").exists()
+    wkwdask.copy(dataset, tmp_path / "out", layer="flat")
+    wkwdask.copy(dataset, tmp_path / "out", layer="color", mags=["2"])
+    assert sorted(wkwdask.open_dataset(tmp_path / "out").layers) == ["color", "flat"]
 
 
 def test_an_update_follows_a_region(dataset):

@@ -202,3 +202,26 @@ def test_documents_that_only_wkwdask_reads(name):
     """Move a document to the other test once webknossos reads it."""
     with pytest.raises(Exception):  # noqa: B017, PT011 (of any kind)
         structured(json.loads(documents.DOCUMENTS[name]))
+
+
+@pytest.mark.parametrize("data_format", ["wkw", "zarr3"])
+def test_a_layer_without_voxels_is_copied_with_its_dataset(tmp_path, data_format):
+    """The library makes layers before it writes into them."""
+    dataset = webknossos.Dataset(tmp_path / "ds", voxel_size=(4, 4, 40))
+    layer = dataset.add_layer("new", "color", dtype="uint8", data_format=data_format)
+    for mag in ("1", "2"):
+        layer.add_mag(mag)
+    em = dataset.add_layer("em", "color", dtype="uint8", data_format=data_format)
+    voxels = np.arange(8**3, dtype=np.uint8).reshape(1, 8, 8, 8)
+    em.add_mag("1").write(voxels, absolute_offset=(0, 0, 0), allow_resize=True)
+    wkwdask.copy(tmp_path / "ds", tmp_path / "copied")
+    copied = webknossos.Dataset.open(tmp_path / "copied")
+    np.testing.assert_array_equal(copied.get_layer("em").get_mag("1").read(), voxels)
+    assert [str(mag) for mag in copied.get_layer("new").mags] == ["1", "2"]
+    assert copied.get_layer("new").bounding_box.is_empty()
+    assert wkwdask.verify(tmp_path / "copied").is_sound
+    picture = wkwdask.preview(tmp_path / "copied", tmp_path / "em.png")
+    assert (
+        picture.read_bytes()
+        == wkwdask.preview(tmp_path / "ds/em", tmp_path / "same.png").read_bytes()
+    )

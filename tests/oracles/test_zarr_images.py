@@ -16,6 +16,7 @@ from support.inner_box import inside
 from support.zarr_sources import VOXEL_SIZE, absolute, make_dataset, voxels
 
 import wkwdask
+from wkwdask.errors import ExistsError, FormatError, MissingError
 
 zarr = pytest.importorskip(
     "zarr", minversion="3.1.4", reason="zarr, of the extra zarr, is not installed"
@@ -515,3 +516,77 @@ def test_a_new_level_leaves_the_arrays_of_other_mags(tmp_path):
             ]
         ) == ["0", "1", "2", "2-2-2"]
     assert wkwdask.verify(tmp_path / "em.zarr").is_sound
+
+
+@pytest.mark.parametrize("paths", [("0", "1"), ("scale0/image", "scale1/image")], ids=["0", "deep"])
+def test_a_level_of_other_software_is_replaced_under_its_name(tmp_path, paths):
+    folder = tmp_path / "em.zarr"
+    group = zarr.open_group(folder, mode="w", zarr_format=3)
+    fine = voxels((24, 16, 16))[::-1, ::-1, ::-1]
+    datasets = []
+    for path, factor in zip(paths, (1, 2), strict=True):
+        array = fine[::factor, ::factor, ::factor]
+        group.create_array(path, shape=array.shape, dtype="uint8", chunks=(8, 8, 8))[...] = array
+        scale = {"type": "scale", "scale": [4.0 * factor] * 3}
+        datasets.append({"path": path, "coordinateTransformations": [scale]})
+    axes = [{"name": axis, "type": "space", "unit": "nanometer"} for axis in "zyx"]
+    group.attrs["ome"] = {"version": "0.5", "multiscales": [{"axes": axes, "datasets": datasets}]}
+    options = {"mags": ["2", "4"], "method": "max"}
+    with pytest.raises(ExistsError, match=f"{paths[1]}: already exists"):
+        wkwdask.build_pyramid(folder, **options)
+    for existing in ("overwrite", "resume", "restart"):
+        wkwdask.build_pyramid(folder, existing=existing, **options)
+        image = zarr.open_group(folder, mode="r")
+        stored = [entry["path"] for entry in image.attrs["ome"]["multiscales"][0]["datasets"]]
+        assert stored == [*paths, "4"]
+        expected = fine.reshape(12, 2, 8, 2, 8, 2).max((1, 3, 5))
+        np.testing.assert_array_equal(image[paths[1]][...], expected)
+        np.testing.assert_array_equal(wkwdask.open(folder, mag=2)[0], expected.T)
+    assert wkwdask.verify(folder, pyramid=True).is_sound
+
+
+@pytest.mark.parametrize("version", ["0.4", "0.5"])
+def test_levels_of_an_image_without_sections_are_removed(tmp_path, version):
+    folder = tmp_path / "em.zarr"
+    group = zarr.open_group(folder, mode="w", zarr_format=2 if version == "0.4" else 3)
+    fine = voxels((1, 16, 24))[0]
+    datasets = []
+    for path, factor in (("0", 1), ("1", 2)):
+        array = fine[::factor, ::factor]
+        group.create_array(path, shape=array.shape, dtype="uint8", chunks=(8, 8))[...] = array
+        scale = {"type": "scale", "scale": [4.0 * factor] * 2}
+        datasets.append({"path": path, "coordinateTransformations": [scale]})
+    axes = [{"name": axis, "type": "space", "unit": "nanometer"} for axis in "yx"]
+    image = {"version": "0.4", "axes": axes, "datasets": datasets}
+    group.attrs.update(
+        {"multiscales": [image]}
+        if version == "0.4"
+        else {"ome": {"version": "0.5", "multiscales": [image]}}
+    )
+    with pytest.raises(FormatError, match="wkwdask convert stores it as a new image"):
+        wkwdask.build_pyramid(folder, mags=["4-4-1"])
+    wkwdask.rm(folder, mags=["2-2-1"])
+    np.testing.assert_array_equal(wkwdask.open(folder)[0, :, :, 0], fine.T)
+    assert [level.key for level in wkwdask.info(folder).scales] == ["0"]
+    assert sorted(zarr.open_group(folder).array_keys()) == ["0"]
+
+
+def test_arrays_of_length_zero_stay_what_they_are(tmp_path):
+    group = zarr.open_group(tmp_path / "em.ome.zarr", mode="w", zarr_format=3)
+    group.create_array("0", shape=(0, 5, 6), chunks=(1, 5, 5), dtype="uint8")
+    axes = [{"name": axis, "type": "space", "unit": "nanometer"} for axis in "zyx"]
+    scale = [{"type": "scale", "scale": [4.0, 4.0, 4.0]}]
+    datasets = [{"path": "0", "coordinateTransformations": scale}]
+    group.attrs["ome"] = {"version": "0.5", "multiscales": [{"axes": axes, "datasets": datasets}]}
+    source = tmp_path / "em.ome.zarr"
+    wkwdask.copy(source, tmp_path / "copied.ome.zarr")
+    assert zarr.open_group(tmp_path / "copied.ome.zarr")["0"].shape == (0, 5, 6)
+    wkwdask.convert(source, tmp_path / "converted.ome.zarr", chunk_shape=(8, 8, 8))
+    assert zarr.open_group(tmp_path / "converted.ome.zarr")["1"].shape == (0, 5, 6)
+    wkwdask.rechunk(source, chunk_shape=(8, 8, 8))
+    assert zarr.open_group(source)["0"].chunks == (8, 8, 8)
+    wkwdask.build_pyramid(source, mags=["2"])
+    assert wkwdask.open(source, mag=2).shape == (1, 3, 3, 0)
+    assert wkwdask.plan_convert(source, tmp_path / "planned.ome.zarr").mags
+    with pytest.raises(MissingError, match="to draw"):
+        wkwdask.preview(source, tmp_path / "em.png")

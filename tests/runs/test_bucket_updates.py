@@ -330,3 +330,26 @@ def test_provenance_states_the_update_and_the_voxels(bucket):
             assert record["settings"]["command"] == "build_pyramid (update)"
             assert record["made"]["settings"]["command"] == "build_pyramid"
             assert dirname(folder) == f"{IMAGE['wkw']}/v"
+
+
+@pytest.mark.needs("zarr")
+def test_levels_of_other_software_keep_their_names(bucket, tmp_path):
+    import zarr
+
+    group = zarr.open_group(tmp_path / "em.ome.zarr", mode="w", zarr_format=3)
+    datasets = []
+    for path, factor in (("0", 1), ("1", 2)):
+        array = VOXELS[0].T[::factor, ::factor, ::factor]
+        group.create_array(path, shape=array.shape, dtype="uint8", chunks=(8, 8, 8))[...] = array
+        scale = {"type": "scale", "scale": [4.0 * factor] * 3}
+        datasets.append({"path": path, "coordinateTransformations": [scale]})
+    axes = [{"name": axis, "type": "space", "unit": "nanometer"} for axis in "zyx"]
+    group.attrs["ome"] = {"version": "0.5", "multiscales": [{"axes": axes, "datasets": datasets}]}
+    wkwdask.copy(tmp_path / "em.ome.zarr", IMAGE["ngff"])
+    for method in ("max", "min", "max"):
+        wkwdask.build_pyramid(IMAGE["ngff"], mags=["2"], method=method, existing="overwrite")
+        windows = VOXELS[0].reshape(20, 2, 18, 2, 10, 2)
+        expected = getattr(windows, method)(axis=(1, 3, 5))
+        np.testing.assert_array_equal(levels("ngff")["2"][0], expected)
+        keys = [plain_name(level.key) for level in find(IMAGE["ngff"]).layers[0].levels]
+        assert keys == ["0", "1"]

@@ -14,7 +14,14 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from wkwdask.geometry.mag import Mag
-    from wkwdask.model.image import ResolvedUrl
+    from wkwdask.model.image import Image, ResolvedUrl
+
+
+def check_all_open(image: Image) -> None:
+    """Raise the error of a level that cannot be opened: a copy of all levels would lack it."""
+    for level in image.levels:
+        if level.problem:
+            level.open()
 
 
 class Copies:
@@ -32,9 +39,7 @@ class Copies:
         image = found.choose(None if layers is None else layers[0])
         selected = image.selected if levels is None else tuple(map(image.find, levels))
         if levels is None:
-            for level in image.levels:
-                if level.problem:
-                    level.open()  # raises the error
+            check_all_open(image)
         if target is None or store_at(target).real() == store_at(image.folder).real():
             return [LevelCopy(image, level) for level in selected]
         arrays = [level.open() for level in selected if level.mag is not None]

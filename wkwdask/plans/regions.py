@@ -125,6 +125,8 @@ class RegionGrid:
 
     def occupied_shards(self, shard_shape: Vec3, occupied: CellMap) -> CellMap:
         """Mark the shards that touch regions with data."""
+        if self.box.is_empty:
+            return np.zeros([len(shards) for shards in cell_range(self.box, shard_shape)], bool)
         few = occupied.mean() * count_cells(self.box, shard_shape) < _FEW_SHARDS
         if isinstance(occupied, SparseCells) or (few and needs_sparse(self.box, shard_shape)):
             first = [cells.start for cells in cell_range(self.box, self.region_shape)]

@@ -191,7 +191,7 @@ def _find_volumes(
     voxel_size: Sequence[float] | None = None
     for candidate in layers:
         volume = _volume(candidate, mag if mag is not None else resolved.mag, size)
-        if volume is None:
+        if volume is None or volume.box.is_empty:
             continue
         voxel_size = voxel_size or candidate.voxel_size_of(volume)
         if is_segmentation(candidate, volume):

@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import MissingError, UnsupportedError, WkwDaskError
-from wkwdask.formats.copies import Copies
+from wkwdask.formats.copies import Copies, check_all_open
 from wkwdask.formats.webknossos.dataset import (
     STORED_IN,
     check_supported,
@@ -69,9 +69,13 @@ class DatasetCopies(Copies):
             check_supported(layer)
             if root is not None:
                 _check_in_dataset(root, found, layer)
+        readable = list(map(found.readable, chosen))
+        if mags is None and found.mag is None:
+            for layer in readable:
+                check_all_open(layer)
         level_copies = [
             LevelCopy(layer, layer.find(mag), destination(layer, mag))
-            for layer in map(found.readable, chosen)
+            for layer in readable
             for mag in _select_mags(found, layer, mags)
         ]
         if not level_copies:

@@ -221,7 +221,7 @@ def is_valid_entry(entry: Any) -> bool:
         return False
     scales = [step.get("scale") for step in steps_of(entry) if step.get("type") == "scale"]
     return all(
-        isinstance(scale, list) and len(scale) >= 3 and all(map(is_number, scale))
+        isinstance(scale, list) and len(scale) >= 2 and all(map(is_number, scale))
         for scale in scales
     )
 

@@ -500,8 +500,14 @@ class NgffTarget(TargetFolder):
         return [] if self.image is None else self.image["datasets"]
 
     def _new_level(self, mag: Mag, corner: Vec3, size: Lengths, axes: ImageAxes) -> PyramidLevel:
-        """Return a level named by its mag, with all three factors where the short name belongs to
-        an array of another mag."""
+        """Return a level named like the array of its mag that it replaces, else by its mag, with
+        all three factors where the short name belongs to an array of another mag."""
+        for path in self._paths_of(mag):
+            level = pyramid_level(path, mag, corner, size)
+            if any(
+                entry["path"] == path and _has_size(entry, level, axes) for entry in self._entries
+            ):
+                return level
         for path in dict.fromkeys((mag.name, "-".join(map(str, mag.factors)))):
             level = pyramid_level(path, mag, corner, size)
             others = [entry for entry in self._entries if entry["path"] == path]
@@ -512,8 +518,15 @@ class NgffTarget(TargetFolder):
             "get its name; rename it"
         )
 
+    def _paths_of(self, mag: Mag) -> list[str]:
+        """Return the paths of the existing arrays of a mag."""
+        if not self._entries:
+            return []
+        (image,) = find_zarr_layers(self.folder)
+        return [plain_name(level.key) for level in image.levels if level.mag == mag]
+
     def _check_no_duplicate(self, root: Root, level: PyramidLevel, axes: ImageAxes) -> None:
-        """Raise ExistsError if an array of another name has the voxel size of a new level."""
+        """Raise ExistsError if another array has the voxel size of a new level."""
         for entry in self._entries:
             if _has_size(entry, level, axes) and entry["path"] != level.path:
                 root.check(stated_path(self.folder, entry["path"]), entry["path"])
