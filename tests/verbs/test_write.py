@@ -471,6 +471,22 @@ def test_other_type_than_the_layer_is_refused(dataset, array):
     assert layer_of(dataset, "color").element_class == "uint8"
 
 
+def test_first_mag_of_a_declared_layer(dataset, array):
+    declared = BoundingBox((0, 0, 0), (500, 400, 100))
+    edited = wkwdask.open_dataset(dataset)
+    for name, box in (("em", declared), ("small", BoundingBox((9, 9, 9), (2, 2, 2)))):
+        edited = edited.add_layer(name, "color", dtype="uint16", bounding_box=box)
+    edited.add_layer("unknown", "color", dtype="uint16", bounding_box=(0, 0, 0, 0, 0, 0))
+    for other in (array.astype(np.uint8), np.concatenate([array, array])):
+        with pytest.raises(ValueError, match="the layer is declared in the JSON as uint16, the"):
+            wkwdask.to_wkw(other, dataset / "em" / "1", **OPTIONS)
+    for name in ("em", "small", "unknown"):
+        wkwdask.to_wkw(array, dataset / name / "1", offset=OFFSET, **OPTIONS)
+    written = BoundingBox(OFFSET, SHAPE[1:])
+    boxes = [layer_of(dataset, name).bounding_box for name in ("em", "small", "unknown")]
+    assert boxes == [declared, written.union(BoundingBox((9, 9, 9), (2, 2, 2))), written]
+
+
 def test_no_dataset_json_is_created(tmp_path, array):
     wkwdask.to_wkw(array, tmp_path / "ds" / "color" / "1", **OPTIONS)
     assert not list(tmp_path.rglob("*.json")) or [

@@ -233,20 +233,21 @@ class MagTarget:
             data_format=data_format,
         )
         elements = element_class(target.dtype, target.num_channels)
-        # record of the layer if it has other mags
-        kept = record if any(entry.mag != self.mag for entry in listed) else None
+        # a mag that replaces the only one changes type and box of the layer; without mags, the
+        # layer declares them
+        kept = None if [entry.mag for entry in listed] == [self.mag] else record
         if kept is not None and (kept.element_class, kept.num_channels) != (
             elements,
             target.num_channels,
         ):
             raise ValueError(
-                f"{layer.folder}: the layer stores "
+                f"{layer.folder}: the layer {'stores' if listed else 'is declared in the JSON as'} "
                 f"{type_text(kept.element_class, kept.num_channels)}, "
                 f"the array is {type_text(elements, target.num_channels)}; cast it, or write to "
                 "another layer"
             )
         # The box of the layer changes only if the new mag extends beyond it: other mags stay
-        # visible where they have voxels.
+        # visible where they have voxels, and a declared box may be filled later.
         if kept is not None and kept.bounding_box.in_mag(self.mag).contains(box):
             return edit
         if record is not None:
