@@ -563,6 +563,11 @@ def mag_target(destination: Destination) -> MagTarget:
     datasource = read_datasource(dataset_folder)
     if datasource is None:
         _check_new_name(folder)
+        if read_datasource(layer_folder) is not None:
+            raise ValueError(
+                f"{layer_folder}: is a dataset, whose mags lie in folders of layers; name one, "
+                f"such as {layer_folder}/LAYER/{name}"
+            )
         if not allow_external:
             check_own_datasource(dataset_folder)  # a link to a missing file
         return MagTarget(
