@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -558,6 +559,11 @@ def mag_target(destination: Destination) -> MagTarget:
                 raise ValueError(
                     f"{folder}: is not the folder of a mag; name one, such as {example}"
                 )
+        if re.fullmatch(r"[\d_,x-]+", name) and read_datasource(dataset_folder) is not None:
+            raise ValueError(
+                f"{folder}: a mag of a layer is named like 2 or 2-2-1, with powers of two, got "
+                f"{name!r}"
+            )
         layer = make_layer(layer_folder, layer_name, allow_external=allow_external)
         return MagTarget(checked_folder(layer, folder), MAG_1, layer, destination)
     datasource = read_datasource(dataset_folder)
