@@ -441,6 +441,10 @@ def test_layers_mags_and_options_are_checked(dataset):
     assert not wkwdask.verify(dataset, layer=["cells", "color"], mags="1").is_sound
     with pytest.raises(MissingError, match="no layer 'x'; there are cells, color"):
         wkwdask.verify(dataset, layer="x")
+    for path, mag, there in ((dataset, 16, "1, 2, 4"), (dataset / "cells" / "1", 2, "1")):
+        for check in (wkwdask.verify, wkwdask.repair):
+            with pytest.raises(MissingError, match=f"no mag {mag}; there are {there}$"):
+                check(path, mags=[mag])
     with pytest.raises(MissingError, match="no such folder"):
         wkwdask.verify(dataset / "nothing")
     (dataset.parent / "empty").mkdir()
@@ -448,7 +452,8 @@ def test_layers_mags_and_options_are_checked(dataset):
         wkwdask.verify(dataset.parent / "empty")
     for options, message in (
         ({"pyramid": 2}, "pyramid must be"),
-        ({"method": "median!"}, "method must be"),
+        ({"pyramid": True, "method": "median!"}, "method must be"),
+        ({"method": "median"}, "it needs pyramid="),
     ):
         with pytest.raises(ValueError, match=message):
             wkwdask.verify(dataset, **options)

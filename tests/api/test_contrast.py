@@ -254,8 +254,9 @@ def test_malformed_calls_are_refused(dataset, tmp_path):
         wkwdask.contrast(folder, layer="em", bounding_box=(5, 0, 12, 40, 30, 1))
     with pytest.raises(ValueError, match="several layers"):
         wkwdask.contrast(folder)
-    with pytest.raises(ValueError, match="max must be larger than min"):
-        wkwdask.histogram(folder, layer="em", range=(3, 1))
+    for limits in ((3, 1), (np.nan, 5), (0, np.inf)):
+        with pytest.raises(ValueError, match="range must be finite, the lower limit first, got "):
+            wkwdask.histogram(folder, layer="em", range=limits)
     wkwdask.write(tmp_path / "lone" / "1", (0, 0, 0), np.ones((8, 8, 8), np.uint8), **SMALL)
     with pytest.raises(MissingError, match=r"no datasource-properties\.json lists the layer"):
         wkwdask.contrast(tmp_path / "lone" / "1", write=True)

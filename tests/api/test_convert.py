@@ -645,6 +645,7 @@ def test_targets_of_another_kind_are_refused_before_any_work(tmp_path, dataset, 
         {"pyramid": True},
         {"category": "color"},
         {"offset": (1, 0, 0)},
+        {"on_error": "fill"},
     ],
 )
 def test_an_export_refuses_options_of_an_import(tmp_path, dataset, option):
@@ -655,6 +656,9 @@ def test_an_export_refuses_options_of_an_import(tmp_path, dataset, option):
 
 
 def test_malformed_exports_are_refused(tmp_path, dataset):
+    for target in ("a.npy", "a.ome.zarr", "a.ozx", "other"):
+        with pytest.raises(ValueError, match="unit= is that of voxel_size=, which is not given"):
+            wkwdask.convert(dataset, tmp_path / target, unit="um")
     with pytest.raises(ValueError, match="a lower and a higher number, both finite"):
         wkwdask.convert(dataset, tmp_path / "a.npy", value_range=(0, float("inf")))
     with pytest.raises(BoundsError, match="nothing to export"):

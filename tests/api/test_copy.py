@@ -262,6 +262,40 @@ def test_malformed_calls_are_refused(dataset, tmp_path):
         wkwdask.copy(dataset, tmp_path / "copy", bounding_box=(500, 0, 0, 10, 10, 10))
 
 
+def test_a_dataset_is_no_layer(dataset, tmp_path):
+    other = tmp_path / "other"
+    wkwdask.create_dataset(other, (11.24, 11.24, 28))
+    for call in (
+        lambda: wkwdask.copy(dataset / "cells", other),
+        lambda: wkwdask.rechunk(dataset / "cells", other, compression="raw"),
+        lambda: wkwdask.copy(dataset / "cells" / "1", other / "1"),
+        lambda: wkwdask.save(voxels(), other / "1"),
+    ):
+        with pytest.raises(ValueError, match=r"other: is a dataset, .* such as .*other/LAYER/1"):
+            call()
+    assert [path.name for path in other.iterdir()] == ["datasource-properties.json"]
+
+
+@pytest.mark.needs("zarr")
+def test_a_copy_is_not_named_like_another_format(dataset, tmp_path):
+    image, volume = f"zarr://{tmp_path}/a.zarr", f"precomputed://{tmp_path}/b"
+    wkwdask.convert(dataset, image, layer="cells")
+    wkwdask.convert(dataset, volume, layer="cells")
+    for source, targets in (
+        (dataset, ("precomputed://c", "zarr://c", "n5://c")),
+        (image, ("precomputed://c", "n5://c", "c.n5", "c.npy", "c.tif")),
+        (volume, ("zarr://c", "c.zarr", "c.n5/em")),
+    ):
+        for prefix, _, name in (target.rpartition("://") for target in targets):
+            target = f"{prefix}://{tmp_path}/{name}" if prefix else tmp_path / name
+            for job in (wkwdask.copy, wkwdask.rechunk):
+                with pytest.raises(ValueError, match=r"a copy has the format of its source, "):
+                    job(source, target)
+    assert not list(tmp_path.glob("c*"))
+    wkwdask.copy(image, tmp_path / "c.zarr")
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "c.zarr"), wkwdask.read(image))
+
+
 def test_a_broken_file_is_not_copied(dataset, tmp_path):
     path = sorted((dataset / "cells" / "1").rglob("x*.wkw"))[0]
     path.write_bytes(

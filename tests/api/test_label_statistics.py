@@ -422,6 +422,8 @@ def test_malformed_calls_are_refused(floats, tmp_path):
         wkwdask.label_statistics(dataset, output=tmp_path / "folder.csv")
     with pytest.raises(ValueError, match=r"mag 1, not mag 2"):
         wkwdask.label_statistics(dataset / "seg" / "1", mag=2)
+    with pytest.raises(ValueError, match=r"color_mag= is the mag of another layer: it needs color"):
+        wkwdask.label_statistics(dataset, color_mag=1)
 
 
 # ----------------------------------------------------------------------------- real data

@@ -142,6 +142,12 @@ def test_in_mag_table(mag, topleft, size):
     assert BoundingBox((10, 20, 30), (101, 67, 45)).in_mag(mag) == BoundingBox(topleft, size, mag)
 
 
+def test_an_empty_box_is_empty_in_any_mag():
+    for mag in (Mag(2, 2, 1), Mag(1, 1, 1)):
+        box = BoundingBox((5, 4, 3), (0, 3, 2), Mag(1, 1, 1)).in_mag(mag)
+        assert box.size[0] == 0
+
+
 @given(boxes(-50, 50, 40, min_size=1), mags(16))
 def test_in_mag_covers_and_is_tight(box, mag):
     """Floor of the lowest and ceiling of the highest corner: all of the box is inside, and no whole

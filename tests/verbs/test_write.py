@@ -19,7 +19,7 @@ from support.inside import limited
 
 import wkwdask
 from wkwdask import BoundingBox
-from wkwdask.errors import ExistsError, LockedError
+from wkwdask.errors import BoundsError, ExistsError, LockedError
 
 PROGRESS_NAME, PROVENANCE_NAME, RECORD_NAME = (
     ".wkwdask-progress.jsonl",
@@ -469,6 +469,59 @@ def test_other_type_than_the_layer_is_refused(dataset, array):
     # its only mag may change
     wkwdask.to_wkw(array.astype(np.uint8), dataset / "color" / "1", existing="overwrite", **OPTIONS)
     assert layer_of(dataset, "color").element_class == "uint8"
+
+
+@pytest.mark.parametrize("compression", ["lz4", "raw"])
+def test_a_level_is_for_lz4hc(dataset, array, compression):
+    folder, message = dataset / "color" / "1", f"lz4hc only, but .* stored as {compression}; leave"
+    with pytest.raises(ValueError, match=message):
+        wkwdask.to_wkw(array, folder, compression=compression, level=9)
+    wkwdask.to_wkw(array, folder, compression=compression)
+    with pytest.raises(ValueError, match=message):
+        wkwdask.to_wkw(array, folder, region=((0, 0, 0), SHAPE[1:]), level=9)
+    if compression == "lz4":
+        with pytest.raises(ValueError, match=message):
+            wkwdask.build_pyramid(dataset, layer="color", level=9)
+    wkwdask.build_pyramid(dataset, layer="color", level=9, compression="lz4hc")
+
+
+def test_a_position_beyond_all_documents_is_refused(dataset, array):
+    before = (dataset / "datasource-properties.json").read_bytes()
+    far = (2**54, 0, 0)
+    for call in (
+        lambda: wkwdask.to_wkw(array, dataset / "color" / "1", offset=far),
+        lambda: wkwdask.create(dataset / "color" / "1", (far, (2**54 + 8, 8, 8)), "uint8"),
+        lambda: wkwdask.save(array, f"n5://{dataset}/../a.n5", offset=far, voxel_size=(1, 1, 1)),
+        lambda: wkwdask.open_dataset(dataset).add_layer("em", "color", "uint8", (*far, 1, 1, 1)),
+    ):
+        with pytest.raises(BoundsError, match=r"of at most 2\^53, got"):
+            call()
+    assert (dataset / "datasource-properties.json").read_bytes() == before
+    assert [path.name for path in dataset.iterdir()] == ["datasource-properties.json"]
+
+
+@pytest.mark.parametrize("name", ["3", "2-2", "2_2_1", "2,2,1"])
+def test_a_folder_of_digits_that_is_no_mag_is_refused(dataset, array, name):
+    with pytest.raises(ValueError, match=f"color/{name}: a mag of a layer is named like 2 "):
+        wkwdask.to_wkw(array, dataset / "color" / name)
+    with pytest.warns(UserWarning, match=r"color/raw: belongs to no layer .* not named like a"):
+        wkwdask.to_wkw(array, dataset / "color" / "raw")
+
+
+def test_first_mag_of_a_declared_layer(dataset, array):
+    declared = BoundingBox((0, 0, 0), (500, 400, 100))
+    edited = wkwdask.open_dataset(dataset)
+    for name, box in (("em", declared), ("small", BoundingBox((9, 9, 9), (2, 2, 2)))):
+        edited = edited.add_layer(name, "color", dtype="uint16", bounding_box=box)
+    edited.add_layer("unknown", "color", dtype="uint16", bounding_box=(0, 0, 0, 0, 0, 0))
+    for other in (array.astype(np.uint8), np.concatenate([array, array])):
+        with pytest.raises(ValueError, match="the layer is declared in the JSON as uint16, the"):
+            wkwdask.to_wkw(other, dataset / "em" / "1", **OPTIONS)
+    for name in ("em", "small", "unknown"):
+        wkwdask.to_wkw(array, dataset / name / "1", offset=OFFSET, **OPTIONS)
+    written = BoundingBox(OFFSET, SHAPE[1:])
+    boxes = [layer_of(dataset, name).bounding_box for name in ("em", "small", "unknown")]
+    assert boxes == [declared, written.union(BoundingBox((9, 9, 9), (2, 2, 2))), written]
 
 
 def test_no_dataset_json_is_created(tmp_path, array):

@@ -92,6 +92,8 @@ def verify(
     """
     from wkwdask.graphs.runners import run_work
 
+    if method is not None and not pyramid:
+        raise ValueError("method= is for the comparison of coarser mags: it needs pyramid=")
     layers = [layer] if isinstance(layer, str) else layer
     return run_work(
         lay_out_verification(

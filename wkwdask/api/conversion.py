@@ -262,6 +262,8 @@ def convert(
     """
     from wkwdask.graphs.runners import run_plan
 
+    if voxel_size is None and unit != "nm":
+        raise ValueError(f"unit= is that of voxel_size=, which is not given, got {unit!r}")
     single_file = single_file_of(target)
     if single_file is not None:
         convert_to = (
@@ -346,6 +348,7 @@ def convert(
             category=category,
             pyramid=pyramid,
             offset=any(position or ()),
+            on_error=on_error == "fill",
         )
         refuse_options(f"{target} would be exported as images", {"verify": verify})
         export = lay_out_export(

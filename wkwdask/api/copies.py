@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 from wkwdask.api.options import MagLike, StorageKeywords, parse_levels, parse_mags, storage_options
-from wkwdask.formats.opening import options_class, prefixed_url
+from wkwdask.formats.opening import options_class, place_of_copy, prefixed_url
 from wkwdask.formats.registry import opening_format, storage_records
 from wkwdask.formats.replaceable import replaces
 from wkwdask.formats.roots import level_job_folders, root_of
@@ -134,7 +134,7 @@ def rechunk(
         make_options(options_class(url, layers), **options), box, allow_external=allow_external
     )
     copies, source = source_format.copies, source_format.url_name.location(url)
-    place = None if target is None else source_format.url_name.location(target)
+    place = None if target is None else place_of_copy(target, source_format)
     levels = parse_levels(mags)
 
     def find_levels() -> list[LevelCopy]:
@@ -391,7 +391,7 @@ def copy(
     )
     chosen_layers = [layer] if isinstance(layer, str) else layer
     copies, source = source_format.copies, source_format.url_name.location(url)
-    place = source_format.url_name.location(target)
+    place = place_of_copy(target, source_format)
     check_apart(place, source)
     layers = copies.default_layers(source) if chosen_layers is None else chosen_layers
     levels = parse_levels(mags)

@@ -15,7 +15,7 @@ import numpy as np
 
 from wkwdask.api.options import level_destination, parse_voxel_size
 from wkwdask.errors import ExistsError, ReplacedError
-from wkwdask.formats.opening import open_in_place, options_of_target, target_for
+from wkwdask.formats.opening import is_dataset, open_in_place, options_of_target, target_for
 from wkwdask.formats.registry import default_format
 from wkwdask.formats.webknossos.datasource import FILE_NAME
 from wkwdask.geometry.bounding_box import voxel_box
@@ -291,8 +291,13 @@ def _new_image(
 
 
 def no_dataset_note(folder: str) -> str:
-    """Return the warning about a mag outside of any dataset, with two remedies."""
+    """Return the warning about a mag outside of any dataset, with remedies."""
     dataset = dirname(dirname(folder))
+    if is_dataset(dataset):
+        return (
+            f"{folder}: belongs to no layer of {dataset}, because it is not named like a mag, such "
+            f"as {dirname(folder)}/1: only the mag itself stores its box"
+        )
     return (
         f"{folder}: belongs to no dataset, because {dataset}/{FILE_NAME} does not exist: only the "
         "mag itself stores its box. "

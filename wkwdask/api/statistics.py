@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -139,6 +140,8 @@ def label_statistics(
 
     from wkwdask.graphs.runners import run_work
 
+    if color_mag is not None and color is None:
+        raise ValueError("color_mag= is the mag of another layer: it needs color=")
     path = None if output is None else table_path(output)
     labels = open_layer(url, layer, mag_or_key(mag), index, "segmentation")
     values = None if color is None else open_companion(labels, color, mag_or_key(color_mag), index)
@@ -329,11 +332,16 @@ def histogram(
     >>> int(wkwdask.histogram(f"{folder}/1").sel(c=0, value=9))
     16000
     """
+    limits = None
+    if range is not None:
+        limits = comparable_limits(*_two_numbers(range, "range"))
+        if not (-math.inf < limits[0] <= limits[1] < math.inf):
+            raise ValueError(f"range must be finite, the lower limit first, got {tuple(range)}")
     counted = _count_values(
         open_layer(url, layer, mag_or_key(mag), index, "color"),
         bounding_box,
         None if bins is None else whole_number(bins, "bins", 1),
-        None if range is None else comparable_limits(*_two_numbers(range, "range")),
+        limits,
         per_slice=per_slice,
         ignore_zero=ignore_zero,
     )

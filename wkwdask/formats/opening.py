@@ -317,6 +317,22 @@ def check_target_name(url: Url) -> None:
         check_folder_name(os.fspath(url))
 
 
+def place_of_copy(url: Url, its_format: ArrayFormat) -> str:
+    """Return the location of a copy in the format of its source; raises ValueError if its name is
+    that of another format or of an image file."""
+    named, text = named_format(url), os.fspath(url)
+    is_other_file = False
+    if named is None and its_format is not default_format():  # mags of WKW are checked one by one
+        named = format_of_suffix(text)
+        is_other_file = named is None and is_export(url)
+    if named not in (None, its_format) or is_other_file:
+        raise ValueError(
+            f"{text}: a copy has the format of its source, {its_format.options.title}; convert() "
+            "(wkwdask convert) writes other formats"
+        )
+    return its_format.url_name.location(url)
+
+
 def options_class(url: Url, layers: Sequence[str | None] | None = None) -> type[StorageOptions]:
     """Return the class of storage options of an existing image or of some layers of a dataset, by
     default all; one without options for layers of several formats."""

@@ -199,14 +199,17 @@ class BoundingBox:
         Returns
         -------
         BoundingBox
-            Floor of the lowest and ceiling of the highest corner, as in WEBKNOSSOS.
+            Floor of the lowest and ceiling of the highest corner, as in WEBKNOSSOS. An empty axis
+            stays empty.
         """
         low = [
             a * m // n for a, m, n in zip(self.topleft, self.mag.factors, mag.factors, strict=True)
         ]
         high = [
-            -(-b * m // n)
-            for b, m, n in zip(self.bottomright, self.mag.factors, mag.factors, strict=True)
+            -(-b * m // n) if size else a
+            for a, b, size, m, n in zip(
+                low, self.bottomright, self.size, self.mag.factors, mag.factors, strict=True
+            )
         ]
         return BoundingBox.from_corners(low, high, mag)
 

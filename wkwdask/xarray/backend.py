@@ -56,13 +56,17 @@ class GroupsBackend(BackendEntrypoint):
         filename_or_obj: str | os.PathLike[str],
         *,
         drop_variables: str | Iterable[str] | None = None,
+        chunk_size: Sequence[int] | None = None,
+        index: Mapping[str, int] | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> xr.DataTree:
         """Open a container or layer as a tree, with a leaf for each mag and, if there are several
         layers, a node for each layer."""
         use_storage_options(filename_or_obj, storage_options)
         return xr.DataTree.from_dict(
-            self.open_groups_as_dict(filename_or_obj, drop_variables=drop_variables)
+            self.open_groups_as_dict(
+                filename_or_obj, drop_variables=drop_variables, chunk_size=chunk_size, index=index
+            )
         )
 
     def open_groups_as_dict(  # type: ignore[override]
@@ -70,9 +74,12 @@ class GroupsBackend(BackendEntrypoint):
         filename_or_obj: str | os.PathLike[str],
         *,
         drop_variables: str | Iterable[str] | None = None,
+        chunk_size: Sequence[int] | None = None,
+        index: Mapping[str, int] | None = None,
     ) -> dict[str, xr.Dataset]:
         """Open a container or layer as groups, as :func:`image_groups` does."""
-        return image_groups(find(self.qualified_url(filename_or_obj)).layers, drop_variables)
+        located = find(self.qualified_url(filename_or_obj), chunk_size, index)
+        return image_groups(located.layers, drop_variables, index)
 
 
 class LayersBackend(GroupsBackend):
@@ -135,10 +142,13 @@ class NgffBackend(LayersBackend):
 
 
 def image_groups(
-    images: Sequence[Image], drop_variables: str | Iterable[str] | None
+    images: Sequence[Image],
+    drop_variables: str | Iterable[str] | None,
+    index: Mapping[str, int] | None = None,
 ) -> dict[str, xr.Dataset]:
     """Open images as groups, one for each level, named by its mag, else by its key, as ``level_1``
-    where that reads as a mag. A level that cannot be opened has the attribute ``problem``."""
+    where that reads as a mag. A level that cannot be opened has the attribute ``problem``.
+    ``index`` is that by which the images were found."""
     several = len(images) > 1
     groups = {"/": xr.Dataset(attrs={} if several else _image_attrs(images[0]))}
     for image in images:
@@ -146,7 +156,7 @@ def image_groups(
         if node:
             groups[node] = xr.Dataset(attrs=_image_attrs(image))
         for name, level in _named_levels(image.selected):
-            groups[f"{node}{name}"] = drop(_level_or_problem(image, level), drop_variables)
+            groups[f"{node}{name}"] = drop(_level_or_problem(image, level, index), drop_variables)
     return groups
 
 
@@ -177,11 +187,11 @@ def _image_attrs(image: Image) -> dict[str, Any]:
     return attrs
 
 
-def _level_or_problem(layer: Image, level: Level) -> xr.Dataset:
+def _level_or_problem(layer: Image, level: Level, index: Mapping[str, int] | None) -> xr.Dataset:
     if level.problem:
         return xr.Dataset(attrs={"key": level.key, "problem": level.problem})
     volume = level.open()
-    return open_variables(layer, volume)
+    return open_variables(layer, volume, index=index)
 
 
 __all__ = ["N5Backend", "NgffBackend", "PrecomputedBackend", "WkwBackend"]
@@ -213,12 +223,14 @@ class WkwBackend(LayersBackend):
         filename_or_obj: str | os.PathLike[str],
         *,
         drop_variables: str | Iterable[str] | None = None,
+        chunk_size: Sequence[int] | None = None,
+        index: Mapping[str, int] | None = None,
     ) -> dict[str, xr.Dataset]:
         """Open a dataset or layer as groups. Layers and mags that cannot be opened are groups
         without variables, with the attribute ``problem``."""
-        located = find(filename_or_obj)
+        located = find(filename_or_obj, chunk_size, index)
         if any(not layer.is_layer for layer in located.layers):
-            return image_groups(located.layers, drop_variables)
+            return image_groups(located.layers, drop_variables, index)
         groups = {"/": xr.Dataset(attrs=_dataset_attrs(located))}
         is_layer = (
             len(located.layers) == 1

@@ -205,6 +205,12 @@ def test_xarray(tmp_path):
     np.testing.assert_array_equal(
         other.transpose("c", "x", "y", "z"), expected(array, "tczyx", t=3)[:, 2:9]
     )
+    tree = xr.open_datatree(tmp_path / "a.zarr", engine="ngff", index={"t": 3})
+    (leaf,) = tree["1"].data_vars.values()
+    np.testing.assert_array_equal(leaf.transpose("c", "x", "y", "z"), right)
+    np.testing.assert_array_equal(
+        leaf.isel(x=slice(2, 9)).wkw.at_mag(1).transpose("c", "x", "y", "z"), right[:, 2:9]
+    )
 
 
 @pytest.mark.parametrize("target", ["wkw", "zarr://out.ome.zarr", "n5://out.n5", "out.ozx"])

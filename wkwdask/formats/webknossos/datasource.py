@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from wkwdask.errors import CorruptError, ExistsError, MissingError
+from wkwdask.errors import BoundsError, CorruptError, ExistsError, MissingError
 from wkwdask.formats.marks import DATASOURCE_NAME
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag, mag_order, vec3
@@ -433,6 +433,8 @@ def with_box(document: JsonObject, layer: str, box: BoundingBox) -> JsonObject:
 
 
 def _box_entry(box: BoundingBox) -> JsonObject:
+    if max(map(abs, (*box.topleft, *box.size))) > _MAX_COORDINATE:
+        raise BoundsError(f"{FILE_NAME} has boxes with numbers of at most 2^53, got {box}")
     width, height, depth = box.size
     return {"topLeft": list(box.topleft), "width": width, "height": height, "depth": depth}
 

@@ -311,6 +311,7 @@ def inspect_dataset(
     for folder, _ in folders:
         faults += leftovers_in(folder)
     scopes = tuple(_inspect_layer(layer, selected, faults) for layer in chosen)
+    _check_mags(path, mags or (), {only} if only is not None else _known_mags(chosen, scopes))
     around = dataset or (
         None if is_remote(path) else next((dataset_above(layer.folder) for layer in chosen), None)
     )
@@ -318,6 +319,20 @@ def inspect_dataset(
     return Scope(
         path, scopes, faults, tuple(folders), root, dataset_folder=dataset, datasource=datasource
     )
+
+
+def _known_mags(layers: Sequence[Image], scopes: Sequence[LayerScope]) -> set[Mag]:
+    """Return the mags that the JSON lists, and those that were found."""
+    found = {level.mag for scope in scopes for level in scope.mags if level.mag is not None}
+    return found.union(*(layer.mags for layer in layers))
+
+
+def _check_mags(path: str, mags: Sequence[Mag], known: set[Mag]) -> None:
+    """Raise MissingError for a mag that no layer has."""
+    for mag in mags:
+        if mag not in known:
+            there = ", ".join(map(str, sorted(known, key=mag_order)))
+            raise MissingError(f"{path}: no mag {mag}; there are {there or 'none'}")
 
 
 def _find(

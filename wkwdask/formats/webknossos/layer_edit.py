@@ -174,11 +174,11 @@ class LayerEdit(DocumentEdit):
             )
 
     def _grown(self, box: BoundingBox, document: JsonObject) -> BoundingBox:
-        """Return the new box, united with the current box if the layer has other mags, including
-        those published during the job."""
+        """Return the new box, united with the current box unless the mags of the layer are those
+        of this edit alone; those published during the job count too."""
         known = parse_datasource(format_datasource(document), self.dataset_folder).layer(self.layer)
         ours = {mag for mag, _, _ in self.mags}
-        if known is None or all(record.mag in ours for record in known.mags):
+        if known is None or (known.mags and all(record.mag in ours for record in known.mags)):
             return box
         return box.union(known.bounding_box)
 

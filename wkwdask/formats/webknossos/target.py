@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -233,20 +234,21 @@ class MagTarget:
             data_format=data_format,
         )
         elements = element_class(target.dtype, target.num_channels)
-        # record of the layer if it has other mags
-        kept = record if any(entry.mag != self.mag for entry in listed) else None
+        # a mag that replaces the only one changes type and box of the layer; without mags, the
+        # layer declares them
+        kept = None if [entry.mag for entry in listed] == [self.mag] else record
         if kept is not None and (kept.element_class, kept.num_channels) != (
             elements,
             target.num_channels,
         ):
             raise ValueError(
-                f"{layer.folder}: the layer stores "
+                f"{layer.folder}: the layer {'stores' if listed else 'is declared in the JSON as'} "
                 f"{type_text(kept.element_class, kept.num_channels)}, "
                 f"the array is {type_text(elements, target.num_channels)}; cast it, or write to "
                 "another layer"
             )
         # The box of the layer changes only if the new mag extends beyond it: other mags stay
-        # visible where they have voxels.
+        # visible where they have voxels, and a declared box may be filled later.
         if kept is not None and kept.bounding_box.in_mag(self.mag).contains(box):
             return edit
         if record is not None:
@@ -557,11 +559,21 @@ def mag_target(destination: Destination) -> MagTarget:
                 raise ValueError(
                     f"{folder}: is not the folder of a mag; name one, such as {example}"
                 )
+        if re.fullmatch(r"[\d_,x-]+", name) and read_datasource(dataset_folder) is not None:
+            raise ValueError(
+                f"{folder}: a mag of a layer is named like 2 or 2-2-1, with powers of two, got "
+                f"{name!r}"
+            )
         layer = make_layer(layer_folder, layer_name, allow_external=allow_external)
         return MagTarget(checked_folder(layer, folder), MAG_1, layer, destination)
     datasource = read_datasource(dataset_folder)
     if datasource is None:
         _check_new_name(folder)
+        if read_datasource(layer_folder) is not None:
+            raise ValueError(
+                f"{layer_folder}: is a dataset, whose mags lie in folders of layers; name one, "
+                f"such as {layer_folder}/LAYER/{name}"
+            )
         if not allow_external:
             check_own_datasource(dataset_folder)  # a link to a missing file
         return MagTarget(

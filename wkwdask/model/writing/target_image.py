@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from wkwdask.errors import BoundsError
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.model.summary import format_nbytes
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.volume import Volume
     from wkwdask.model.writing.target_array import TargetArray
+
+_MAX_COORDINATE = 1 << 53  # exact as a double, which documents and their readers use
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,11 @@ class LevelSpec:
     extent: BoundingBox | None = None
     """Whole array that a copy repeats, if it contains more than the box [absolute voxels of its
     mag]."""
+
+    def __post_init__(self) -> None:
+        box = self.box.in_mag(MAG_1)
+        if max(map(abs, (*box.topleft, *box.bottomright))) > _MAX_COORDINATE:
+            raise BoundsError(f"voxels are stored at positions of at most 2^53, got {box}")
 
     @classmethod
     def like(
