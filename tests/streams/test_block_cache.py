@@ -84,7 +84,7 @@ def mag(tmp_path):
 
 
 def _write(path, seed=0, **options):
-    wkwdask.create_dataset(path.parent.parent / path.parent.name, (4, 4, 4))
+    wkwdask.create_dataset(path.parent.parent, (4, 4, 4), existing="keep")
     wkwdask.to_wkw(
         _voxels(seed), path, **{"block_len": 16, "file_len": 2, "compression": "raw"} | options
     )
@@ -195,7 +195,7 @@ def _channels(tmp_path_factory):
     if not _made:
         array = _voxels(3, (3, 40, 40, 40))
         url = tmp_path_factory.mktemp("channels") / "em" / "1"
-        wkwdask.create_dataset(url.parent.parent / "em", (4, 4, 4))
+        wkwdask.create_dataset(url.parent.parent, (4, 4, 4))
         wkwdask.to_wkw(array, url, block_len=8, file_len=4)
         _made.append((url, array))
         _settle()
@@ -350,7 +350,7 @@ def test_workers_of_dask_use_a_part_of_their_memory(mag, monkeypatch):
 
 def test_a_broken_block_beside_the_slice_is_no_error(tmp_path):
     path, voxels = tmp_path / "em" / "1", _voxels() % 3
-    wkwdask.create_dataset(path.parent, (4, 4, 4))
+    wkwdask.create_dataset(path.parent.parent, (4, 4, 4))
     wkwdask.to_wkw(voxels, path, block_len=32, file_len=2)
     file = path / "z0" / "y0" / "x0.wkw"
     raw = bytearray(file.read_bytes())
@@ -650,7 +650,7 @@ def test_the_viewer_uses_it(tmp_path, decoded):
     """For chunks that the server converts. It sends whole blocks, so only a chunk that is requested
     again, by a second page or browser, is found."""
     path = tmp_path / "em" / "1"
-    wkwdask.create_dataset(tmp_path / "em", (4, 4, 4))
+    wkwdask.create_dataset(tmp_path, (4, 4, 4))
     wkwdask.to_wkw(_voxels().astype(np.int64), path, block_len=32, compression="raw")
     _settle()
     plain, kept = decoded

@@ -328,7 +328,7 @@ def test_a_broken_file_raises_the_same_error_from_any_number_of_threads(mag):
 def test_threads_are_chosen_by_what_is_decoded(tmp_path, monkeypatch):
     """A slice returns a part of the chunks that it decodes: 4 KiB of 64 KiB."""
     voxels = np.random.default_rng(0).integers(1, 200, (64, 64, 64), np.uint8)
-    wkwdask.create_dataset(tmp_path / "em", (4, 4, 4))
+    wkwdask.create_dataset(tmp_path, (4, 4, 4))
     wkwdask.to_wkw(voxels, tmp_path / "em" / "1", block_len=16, file_len=4)
     monkeypatch.setattr(wkwdask.api.reader, "reading_threads", lambda: 3)
     for module in (wkwdask.api.reader, wkwdask.graphs.read):

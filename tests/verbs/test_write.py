@@ -471,20 +471,6 @@ def test_other_type_than_the_layer_is_refused(dataset, array):
     assert layer_of(dataset, "color").element_class == "uint8"
 
 
-@pytest.mark.parametrize("compression", ["lz4", "raw"])
-def test_a_level_is_for_lz4hc(dataset, array, compression):
-    folder, message = dataset / "color" / "1", f"lz4hc only, but .* stored as {compression}; leave"
-    with pytest.raises(ValueError, match=message):
-        wkwdask.to_wkw(array, folder, compression=compression, level=9)
-    wkwdask.to_wkw(array, folder, compression=compression)
-    with pytest.raises(ValueError, match=message):
-        wkwdask.to_wkw(array, folder, region=((0, 0, 0), SHAPE[1:]), level=9)
-    if compression == "lz4":
-        with pytest.raises(ValueError, match=message):
-            wkwdask.build_pyramid(dataset, layer="color", level=9)
-    wkwdask.build_pyramid(dataset, layer="color", level=9, compression="lz4hc")
-
-
 def test_a_position_beyond_all_documents_is_refused(dataset, array):
     before = (dataset / "datasource-properties.json").read_bytes()
     far = (2**54, 0, 0)

@@ -37,7 +37,6 @@ from wkwdask.formats.webknossos.target import (
 )
 from wkwdask.formats.wkw.array import wkw_target
 from wkwdask.formats.wkw.folder import MAG_FOLDERS
-from wkwdask.formats.wkw.header import check_level
 from wkwdask.formats.wkw.layout import header_of
 from wkwdask.formats.wkw.options import WkwOptions, level_number
 from wkwdask.model.writing.target_image import Destination
@@ -168,8 +167,6 @@ class WebknossosFormat(ArrayFormat):
         return wkw_levels(layer, folders, specs, options, like)
 
     def in_place_target(self, volume: StoredArray, write: InPlaceWrite) -> TargetArray:
-        if write.merges:  # a level from the user; an update has that of a record
-            check_level(write.level, header_of(volume).block_type, volume.name)
         level = level_number(write.level)
         return replace(
             wkw_target(write.folder, header_of(volume), level, write.box, write.staging),

@@ -247,8 +247,6 @@ def new_header(spec: LevelSpec, options: WkwOptions) -> WkwHeader:
         None,
         options.compression or "lz4hc",
     )
-    block_type = BlockType.parse(compression)
-    check_level(options.level, block_type)
     block_len = options.block_len_or(stored_block_len)
     file_len = options.file_len_of(block_len) or stored_file_len
     header = make_header(
@@ -256,19 +254,10 @@ def new_header(spec: LevelSpec, options: WkwOptions) -> WkwHeader:
         spec.num_channels,
         block_len=block_len,
         file_len=file_len or 1,
-        block_type=block_type,
+        block_type=BlockType.parse(compression),
         any_length=options.any_length,
     )
     return header if file_len is not None else _with_suitable_file_len(header, spec.box)
-
-
-def check_level(level: int | str | None, block_type: BlockType, name: str = "the mag") -> None:
-    """Raise ValueError for a level of blocks that have none."""
-    if level is not None and block_type is not BlockType.LZ4HC:
-        raise ValueError(
-            f"level applies to lz4hc only, but {name} will be stored as {block_type.label}; leave "
-            "level= out"
-        )
 
 
 def _lengths_of_chunks(
@@ -319,7 +308,11 @@ def rewritten_header(
     block_type = (
         before.block_type if options.compression is None else BlockType.parse(options.compression)
     )
-    check_level(options.level, block_type, name)
+    if options.level is not None and block_type is not BlockType.LZ4HC:
+        raise ValueError(
+            f"level applies to lz4hc only, but {name} will be stored as {block_type.label}; leave "
+            "level= out"
+        )
     block_len = options.block_len_or(before.block_len)
     file_len = options.file_len_of(block_len)
     if file_len is None and not is_part:
@@ -337,7 +330,6 @@ def derived_header(
     block_type = before.block_type if before.is_compressed else BlockType.LZ4HC
     if options.compression is not None:
         block_type = BlockType.parse(options.compression)
-    check_level(options.level, block_type)
     block_len = options.block_len_or(before.block_len)
     before = replace(before, voxel_type=by_dtype(spec.dtype), num_channels=spec.num_channels)
     return _with_lengths(
