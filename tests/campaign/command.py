@@ -140,7 +140,8 @@ def _run(options: argparse.Namespace) -> int:
     print(*(f"{part}\n\n{format_part(part)}\n" for part in parts), sep="\n")
     print(f"seed {options.seed}; {failed} tasks could not be run")
     if options.document:
-        document(parts, f"`{' '.join(['python tests/campaign/run.py', *sys.argv[1:]])}`")
+        chosen = ["--full"] * options.full + [f"--seed {options.seed}"] * (options.seed != 0)
+        document(parts, " ".join(["python tests/campaign/run.py", *chosen]))
     found = any(trial.problems for part in parts for trial in part.trials)
     return 1 if failed or found else 0
 

@@ -145,15 +145,16 @@ def _format_rows(rows: Sequence[tuple[str, ...]]) -> str:
 
 
 def document(parts: Sequence[Part], command: str) -> None:
-    """Write the tables of these parts to ``docs/safety.md``, with the command and the commit; those
-    of other parts stay."""
+    """Write the tables of these parts to ``docs/safety.md``, with the command, to which the part is
+    added, and the commit; those of other parts stay."""
     if changed := _git("status", "--porcelain", "--", ":!docs/safety.md"):
         raise RuntimeError(f"the tables are of one commit, but there are changes:\n{changed}")
     when = f"{time.strftime('%d %B %Y')}, commit {_git('rev-parse', '--short=8', 'HEAD')}"
     page = _DOCUMENTATION.read_text(encoding="utf-8")
     for part in parts:
         minutes = f"{part.cpu_seconds / 60:.1f} CPU minutes"
-        text = f"{part.number:,} points in {minutes} ({command}, {when}):\n\n{format_part(part)}"
+        words = f"`{command} --parts {part.name}`"
+        text = f"{part.number:,} points in {minutes} ({words}, {when}):\n\n{format_part(part)}"
         before, start, rest = page.partition(f"<!-- {part.name} -->\n")
         _, end, after = rest.partition("<!-- end -->\n")
         if not end:

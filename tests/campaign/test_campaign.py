@@ -164,9 +164,9 @@ def test_a_part_is_documented_without_the_others(tmp_path, monkeypatch):
         results.Trial(f"{n}", "EIO", "save", was_hit=n > 0, outcome=outcome)
         for n, outcome in enumerate(("succeeded", "failed", "succeeded"))
     ]
-    results.document([results.Part("calls", {0: trials}, 90.0)], "`command`")
+    results.document([results.Part("calls", {0: trials}, 90.0)], "command")
     calls, power = page.read_text().split("<!-- power -->")
-    assert "3 points in 1.5 CPU minutes (`command`, " in calls
+    assert "3 points in 1.5 CPU minutes (`command --parts calls`, " in calls
     assert calls.endswith("| EIO | 3 | 2 | 1 | 0 | 0 |\n\n<!-- end -->\ntext\n")
     assert "of calls" not in calls
     assert power == "\nof power\n<!-- end -->\ntext\n"
