@@ -289,7 +289,8 @@ class Undisturbed:
         problems = [] if self.job.is_by_file else self._mixed_voxels()
         # a job that ended with an error may have written all, and have recorded less
         is_sound = is_done and not any(_faults_of(url) for url in self.sound)
-        if not is_complete and not is_sound:
+        # what a job had removed before a power loss may be back, and look interrupted
+        if (needs_clean or not is_complete) and not is_sound:
             # a job that is complete says so
             with contextlib.suppress(wkwdask.ExistsError, wkwdask.MissingError):
                 self.job.run()

@@ -774,7 +774,7 @@ def test_an_interruption_while_the_folder_is_removed(layer, monkeypatch, is_gone
     def interrupted(folder):
         calls.append(folder)
         if len(calls) == 1:
-            os.unlink(f"{job.root}/{job_folder.RECORD_NAME}")
+            Path(f"{job.root}/{job_folder.RECORD_NAME}").unlink(missing_ok=True)
             if is_gone:
                 real(folder)
             raise KeyboardInterrupt
@@ -833,6 +833,25 @@ def test_nothing_is_deleted_while_the_server_does_not_answer(layer, monkeypatch,
             end(job)
     start(layer, names=("2",)).discard()
     assert text(layer / "1") == "new"
+    assert hidden(layer) == []
+
+
+def test_a_job_that_is_killed_while_its_folder_is_deleted_leaves_nothing(layer, monkeypatch):
+    """The owner, which tells that the job is dead, is deleted last; then the folder is empty."""
+    job = start(layer, dead_owner())
+    put_mag(f"{job.root}/1-1-1")
+    unlink, names = os.unlink, []
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", lambda path, **kw: (names.append(path), unlink(path, **kw)))
+        job.discard()
+    job_files = [os.path.basename(path) for path in names]
+    assert job_files.index("owner.json") > max(map(job_files.index, ("plan.json", "x0.wkw")))
+    os.mkdir(job.root)
+    start(layer, names=("2",)).discard()
+    assert not os.path.exists(job.root)
+    os.mkdir(job.root)
+    assert wkwdask.clean(layer, dry_run=True) == [job.root]
+    assert wkwdask.clean(layer) == [job.root]
     assert hidden(layer) == []
 
 

@@ -78,6 +78,7 @@ def clean(
             root
             for root, state in job_states(parent)
             if state in (JobState.DEAD, JobState.UNPUBLISHED)
+            or (state is JobState.RUNNING and not store_at(root).names())
         ]
         old = [folder for each in find_garbage(paths, grace_seconds) for folder in each.levels]
         if has_single_writer(parent):  # a paused job may continue: no lease ends it

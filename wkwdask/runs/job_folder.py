@@ -339,13 +339,19 @@ def _listed_whole(folder: str, left_out: Collection[str], num_files: int) -> lis
 
 
 def _delete_records(root: str) -> None:
-    """Delete the folder of a job; in a bucket, the lease last."""
+    """Delete the folder of a job, its owner last: a folder without an owner may be of a job that
+    begins."""
     store = store_at(root)
     if isinstance(store, RemoteStore):
         store.delete(*(name for name in store.all_names() if name != OWNER_NAME))
         drop_lease(store.path_of(OWNER_NAME))
         store.delete(OWNER_NAME)
     else:
+        for entry in list(store.entries()):
+            if entry.is_dir(follow_symlinks=False):
+                store.delete_folder(entry.name)
+            elif entry.name != OWNER_NAME:
+                store.delete(entry.name)
         store.delete_folder()
 
 
@@ -678,6 +684,7 @@ class JobFolder:
     def _clean_up(self, existing: str) -> set[str]:
         """End the other dead jobs in the layer; return those that were completed."""
         finished: set[str] = set()
+        remove_empty_folders(self.parent)
         for root, job in job_folders(self.parent):
             if job == self.owner.job:
                 continue
@@ -818,6 +825,14 @@ def release_dead_locks(parent: str) -> None:
                 # without a plan, nothing can continue it
                 store_at(root).delete_folder()
                 release_locks_of(holder.job, [target])
+
+
+def remove_empty_folders(parent: str) -> None:
+    """Remove the folders of jobs that were killed just before they began or after they ended,
+    inside :func:`guarded`, under which no other job begins."""
+    for root, _ in () if is_bucket(parent) else job_folders(parent):
+        with contextlib.suppress(OSError):  # it is not empty
+            folders_of(root).rmdir(root)
 
 
 def remove_ownerless_folder(lock: str) -> None:
