@@ -172,7 +172,7 @@ def test_a_full_disk(tmp_path, small_disk, job, scheduler):
         after = contents(undisturbed)
         room = os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_frsize
         if job is write_region:  # its parts need little room at a time
-            (small_disk / "filler").write_bytes(bytes(room - (400 << 10)))
+            (small_disk / "filler").write_bytes(bytes(room - (200 << 10)))
         with pytest.raises(OSError) as failed:  # noqa: PT011  the code is looked at
             job(small_disk / "ds")
         assert failed.value.errno == errno.ENOSPC
