@@ -316,3 +316,15 @@ def test_an_array_that_is_the_folder_of_its_layer_is_not_replaced(tmp_path, exis
         with pytest.raises(UnsupportedError, match=r"cells: is the folder of layer cells and of "):
             write()
     np.testing.assert_array_equal(wkwdask.open(tmp_path / "ds")[0], IDS)
+
+
+@pytest.mark.parametrize("form", ["neuroglancerPrecomputed", "n5"])
+def test_a_mag_without_voxels_is_not_missing(tmp_path, form):
+    dataset = wkwdask.create_dataset(tmp_path / "ds", (4, 4, 4))
+    dataset.add_layer("em", "color", "uint8", (0, 0, 0, 32, 32, 32), data_format=form)
+    wkwdask.save(np.zeros((32, 32, 32), np.uint8), tmp_path / "ds" / "em" / "1")
+    assert wkwdask.verify(tmp_path / "ds").is_sound
+    wkwdask.copy(tmp_path / "ds" / "em", tmp_path / "ds" / "copy")
+    report = wkwdask.verify(tmp_path / "ds")
+    assert report.is_sound
+    assert {fault.kind for fault in report.faults} == {"mag.empty"}

@@ -475,7 +475,10 @@ def _inspect_layer(layer: Image, only: Sequence[Mag] | None, faults: list[Fault]
         if is_remote(folder) and not is_remote(layer.folder):
             faults.append(Fault("mag.remote", folder, what))
         elif not (
-            is_remote(folder) or stored.level_folders.record_of(folder) or _has_files(folder)
+            is_remote(folder)
+            or stored.level_folders.record_of(folder)
+            or stored.level_folders.is_level(folder)  # also without voxels
+            or _has_files(folder)
             if is_arrays
             else looks_like_mag(folder)
         ):
