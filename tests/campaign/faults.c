@@ -1,9 +1,11 @@
 /* Library for LD_PRELOAD: counts the system calls that change files below one folder, injects a
-   fault at one of them, and can record all of them in memory. It can also shift the clock.
+   fault at one of them, and can record all of them in memory. In an outage, calls that look at files
+   fail too. It can also shift the clock.
 
    Nothing happens until campaign_arm is called. A forked child inherits the counter and the record. */
 
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -20,7 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { NONE, KILL, KILL_AFTER, FAIL, FAIL_AFTER, SHORT, JUMP, STOP };
+enum { NONE, KILL, KILL_AFTER, FAIL, FAIL_AFTER, SHORT, JUMP, STOP, OUTAGE };
 
 static volatile long clock_shift; /* seconds */
 
@@ -29,6 +31,7 @@ static size_t root_len;
 static volatile int armed;
 static long counter, fault_at;
 static int fault, fault_errno, lasts, has_hit;
+static long outage_calls, outage_left; /* calls that fail in an outage */
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static char *record;
@@ -50,6 +53,8 @@ void campaign_arm(const char *folder, long at, int kind, int number, int persist
   root_len = strlen(root);
   counter = 0, fault_at = at, fault = kind, fault_errno = number, lasts = persists, has_hit = 0;
   record_len = 0, with_data = keeps_data;
+  outage_left = 0, outage_calls = number;
+  if (kind == OUTAGE) fault_errno = EIO;
   armed = 1;
 }
 void campaign_disarm(void) { armed = 0; }
@@ -127,14 +132,49 @@ static void note(const char *call, const char *first, const char *second, uint64
 static int next_fault(const char *call, int grows) {
   long number = __atomic_add_fetch(&counter, 1, __ATOMIC_SEQ_CST);
   if (number < MAX_CALLS) calls[number] = call;
+  if (outage_left > 0 && outage_left--) return FAIL;
   int is_hit = fault_at > 0 && (number == fault_at || (lasts && number > fault_at && grows));
   if (!is_hit || fault == NONE) return NONE;
   has_hit = 1;
   if (fault == KILL) kill(getpid(), SIGKILL), pause();
   if (fault == JUMP) clock_shift += fault_errno;
   if (fault == STOP) kill(getpid(), SIGSTOP);
+  if (fault == OUTAGE) {
+    outage_left = outage_calls - 1;
+    return FAIL;
+  }
   return fault;
 }
+
+/* Tell whether a call that only looks at a file meets an outage, and set its error. */
+static int is_out(int dirfd, const char *name) {
+  char path[4096];
+  if (!armed || outage_left <= 0 || !locate(dirfd, name, path)) return 0;
+  outage_left--;
+  errno = fault_errno;
+  return 1;
+}
+
+#define LOOKS(result, name, parameters, arguments, dirfd, path, failure) \
+  result name parameters { \
+    REAL(name); \
+    return is_out(dirfd, path) ? failure : real arguments; \
+  }
+
+LOOKS(DIR *, opendir, (const char *path), (path), AT_FDCWD, path, NULL)
+LOOKS(int, access, (const char *path, int mode), (path, mode), AT_FDCWD, path, -1)
+LOOKS(ssize_t, readlink, (const char *path, char *target, size_t length), (path, target, length),
+      AT_FDCWD, path, -1)
+#if __GLIBC_PREREQ(2, 33) /* before, these were no functions */
+LOOKS(int, stat64, (const char *path, struct stat64 *status), (path, status), AT_FDCWD, path, -1)
+LOOKS(int, lstat64, (const char *path, struct stat64 *status), (path, status), AT_FDCWD, path, -1)
+LOOKS(int, fstatat64, (int fd, const char *path, struct stat64 *status, int flags),
+      (fd, path, status, flags), fd, path, -1)
+LOOKS(int, stat, (const char *path, struct stat *status), (path, status), AT_FDCWD, path, -1)
+LOOKS(int, lstat, (const char *path, struct stat *status), (path, status), AT_FDCWD, path, -1)
+LOOKS(int, fstatat, (int fd, const char *path, struct stat *status, int flags),
+      (fd, path, status, flags), fd, path, -1)
+#endif
 
 /* Return the result of a call that was made, or the error of the fault. */
 static long after(int kind, long result) {
@@ -161,6 +201,7 @@ static int opened(int fd, const char *path, int flags) {
 static int open_at(int (*real)(int, const char *, int, ...), int dirfd, const char *name, int flags,
                    mode_t mode) {
   char path[4096];
+  if (!WRITES(flags) && is_out(dirfd, name)) return -1;
   if (!armed || !WRITES(flags) || !locate(dirfd, name, path)) {
     int fd = real(dirfd, name, flags, mode);
     if (fd >= 0 && fd < MAX_FD) is_output[fd] = 0;

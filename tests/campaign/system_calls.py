@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SOURCE = Path(__file__).with_name("faults.c")
-_NONE, _KILL, _KILL_AFTER, _FAIL, _FAIL_AFTER, _SHORT, _JUMP, _STOP = range(8)
+_NONE, _KILL, _KILL_AFTER, _FAIL, _FAIL_AFTER, _SHORT, _JUMP, _STOP, _OUTAGE = range(9)
 _WRITES = frozenset({"write", "pwrite", "copy"})
 _GROWS = _WRITES | {"open", "mkdir", "link", "rename", "exchange", "truncate"}
 
@@ -30,7 +30,8 @@ class Fault:
     name: str
     kind: int
     number: int = 0
-    """Error that the caller sees, or seconds by which the clock jumps."""
+    """Error that the caller sees, seconds by which the clock jumps, or calls that an outage
+    lasts."""
     persists: bool = False
     """Whether all later calls that need room fail too."""
     calls: frozenset[str] | None = None
@@ -40,6 +41,11 @@ class Fault:
     def is_harmless(self) -> bool:
         """Whether the job must succeed in spite of the fault."""
         return self.kind in (_SHORT, _JUMP)
+
+    @property
+    def is_outage(self) -> bool:
+        """Whether calls that remove what the job made fail too."""
+        return self.kind == _OUTAGE
 
 
 FAULTS = {
@@ -54,6 +60,8 @@ FAULTS = {
         Fault("ENOSPC from then on", _FAIL, errno.ENOSPC, persists=True, calls=_GROWS),
         Fault("done, reported as EIO", _FAIL_AFTER, errno.EIO),
         Fault("short write", _SHORT, calls=_WRITES),
+        *(Fault(f"outage of {number} calls", _OUTAGE, number) for number in (2, 5, 20)),
+        Fault("outage from then on", _OUTAGE, 1 << 30),
     )
 }
 """Faults by name. A write that is ``killed after`` has written half of its bytes."""

@@ -199,7 +199,7 @@ class Undisturbed:
             f"{self.job.name}, {self.calls[point.call - 1]}",
             first.is_killed or bool(first.value),
             "killed" if first.is_killed else first.error or "succeeded",
-            *self.compare(problems, is_complete=not first.error),
+            *self.compare(problems, is_complete=not first.error, needs_clean=fault.is_outage),
         )
 
     def start_with_fault(self, call: int, fault: Fault) -> JobChild:
