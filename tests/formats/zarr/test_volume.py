@@ -162,6 +162,26 @@ def test_absent_chunks_that_are_not_zero(tmp_path):
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds", layer="em", mag=1), expected)
 
 
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("length", [0, -4])
+def test_chunks_without_voxels_are_refused(tmp_path, zarr_format, length):
+    write(
+        tmp_path / "a",
+        ARRAY,
+        (16, 16, 16),
+        zarr_format=zarr_format,
+        keys=("v2", ".") if zarr_format == 2 else ("default", "/"),
+    )
+    path = tmp_path / "a" / (".zarray" if zarr_format == 2 else "zarr.json")
+    document = json.loads(path.read_text())
+    grid = document if zarr_format == 2 else document["chunk_grid"]["configuration"]
+    grid["chunks" if zarr_format == 2 else "chunk_shape"] = [16, length, 16]
+    path.write_text(json.dumps(document))
+    message = f"{path}: cannot be read: chunks: expected 3 positive lengths, found [16, {length}"
+    with pytest.raises(CorruptError, match=re.escape(message)):
+        wkwdask.read(tmp_path / "a")
+
+
 def test_types(tmp_path):
     for dtype, expected in (("bool", "bool"), ("float16", "float16"), (">i4", "int32")):
         array = (ARRAY % 2).astype(dtype)

@@ -282,9 +282,21 @@ def _parse_naming(document: Mapping[str, Any], axes: str, *, is_v2: bool) -> Gri
     return GridNaming(axes, prefix, separator) if separator in ("/", ".") else None
 
 
+def _parse_lengths(stated: Sequence[Any], shape: Sequence[int]) -> tuple[int, ...]:
+    """Parse the lengths of a chunk, which may be 0 along axes of length 0; raises ValueError."""
+    lengths = tuple(map(int, stated))
+    if len(lengths) != len(shape) or any(
+        n < min(1, length) for n, length in zip(lengths, shape, strict=True)
+    ):
+        raise ValueError(
+            f"chunks: expected {len(shape)} positive lengths, found {json.dumps(stated)[:80]}"
+        )
+    return tuple(max(1, n) for n in lengths)
+
+
 def _parse_storage_v2(document: Mapping[str, Any], axes: str) -> _Storage | None:
     """Parse a ``.zarray``; None if zarr-python must read the array."""
-    dtype, chunk = document.get("dtype"), tuple(max(1, int(n)) for n in document["chunks"])
+    dtype, chunk = document.get("dtype"), _parse_lengths(document["chunks"], document["shape"])
     if not isinstance(dtype, str) or document.get("order", "C") not in ("C", "F"):
         return None
     filters, compressor = list(document.get("filters") or ()), document.get("compressor")
@@ -313,13 +325,13 @@ def _parse_storage_v3(document: Mapping[str, Any], axes: str) -> _Storage | None
     )
     if not isinstance(data_type, str) or data_type not in _DTYPES:
         return None
-    outer = tuple(max(1, int(n)) for n in grid["configuration"]["chunk_shape"])
+    outer = _parse_lengths(grid["configuration"]["chunk_shape"], document["shape"])
     codecs = _as_objects(codecs)
     if [codec.get("name") for codec in codecs] != ["sharding_indexed"]:
         codec = _parse_codec_v3(codecs, data_type, outer, axes)
         return None if codec is None else (outer, codec, SingleFiles())
     sharding = codecs[0].get("configuration") or {}
-    inner = tuple(max(1, int(n)) for n in sharding["chunk_shape"])
+    inner = _parse_lengths(sharding["chunk_shape"], document["shape"])
     codec = _parse_codec_v3(sharding.get("codecs") or [], data_type, inner, axes)
     has_checksum = _has_index_checksum(sharding.get("index_codecs") or [])
     location = sharding.get("index_location", "end")
