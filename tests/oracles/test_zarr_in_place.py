@@ -3,10 +3,14 @@ attributes of other software."""
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 
 import wkwdask
+from wkwdask.formats.zarr.ngff import ome_of
+from wkwdask.formats.zarr.ngff_edit import read_attributes, update_attributes
 
 zarr = pytest.importorskip(
     "zarr", minversion="3.1.4", reason="zarr, of the extra zarr, is not installed"
@@ -76,3 +80,45 @@ def test_attributes_of_a_level_stay_when_it_is_stored_again(tmp_path, ngff):
     wkwdask.compress(image, compression="gzip")
 
     assert zarr.open_array(image / "1", mode="r").attrs["microscope"] == {"name": "A"}
+
+
+def _list_twice(folder):
+    """Let an image have a second entry of ``multiscales`` with the same levels."""
+
+    def change(attributes):
+        images = ome_of(attributes)["multiscales"]
+        images.append({**copy.deepcopy(images[0]), "name": "second"})
+        return attributes
+
+    update_attributes(folder, 3, change)
+
+
+def _listed(folder):
+    _, attributes = read_attributes(folder)
+    return {
+        image["name"]: [entry["path"] for entry in image["datasets"]]
+        for image in ome_of(attributes)["multiscales"]
+    }
+
+
+def test_removed_levels_are_dropped_from_all_lists(tmp_path):
+    image = tmp_path / "image.ome.zarr"
+    wkwdask.save(VOXELS[None], image, voxel_size=(4, 4, 8))
+    wkwdask.build_pyramid(image, coarsest="4")
+    _list_twice(str(image))
+    wkwdask.rm(image, mags=["2-2-1"])
+    first, second = _listed(str(image)).values()
+    assert first == second != []
+    assert all((image / path / "zarr.json").is_file() for path in second)
+
+
+def test_replaced_levels_have_their_new_places_in_all_lists():
+    image = "memory://bucket/image.ome.zarr"
+    wkwdask.save(VOXELS[None], image, voxel_size=(4, 4, 8))
+    wkwdask.build_pyramid(image, coarsest="4")
+    _list_twice(image)
+    before = _listed(image)
+    wkwdask.build_pyramid(image, coarsest="4", existing="overwrite")
+    first, second = _listed(image).values()
+    assert first == second
+    assert len(set(second) & set(before["second"])) == 1  # the finest level stays

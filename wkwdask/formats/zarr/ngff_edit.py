@@ -287,6 +287,10 @@ class NgffEdit(DocumentEdit):
             else self.image["datasets"]
         )
         image["datasets"] = merge_entries(image["datasets"], new)
+        places = {plain_name(entry["path"]): entry["path"] for entry in new}
+        for further in _further_images(attributes):
+            for entry in further["datasets"]:
+                entry["path"] = places.get(plain_name(entry["path"]), entry["path"])
         return attributes
 
     def _with_label(self, attributes: dict[str, Any], name: str) -> dict[str, Any]:
@@ -398,10 +402,27 @@ class NgffRemoval(LevelRemoval):
     def _without_arrays(self, attributes: dict[str, Any]) -> dict[str, Any]:
         existing = find_image(attributes, self.folder)
         if existing is not None:
-            existing[1]["datasets"] = [
-                entry for entry in existing[1]["datasets"] if entry["path"] not in self.keys
-            ]
+            further = _further_images(attributes)
+            for image in (existing[1], *further):
+                image["datasets"] = [
+                    entry for entry in image["datasets"] if entry["path"] not in self.keys
+                ]
+            for image in further:
+                if not image["datasets"]:
+                    ome_of(attributes)["multiscales"].remove(image)
         return attributes
+
+
+def _further_images(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the valid entries of ``multiscales`` after the first, which other software may read:
+    they may list the same arrays."""
+    return [
+        image
+        for image in ome_of(attributes)["multiscales"][1:]
+        if isinstance(image, dict)
+        and isinstance(image.get("datasets"), list)
+        and all(map(is_valid_entry, image["datasets"]))
+    ]
 
 
 def _listed_labels(attributes: Mapping[str, Any]) -> list[Any]:
