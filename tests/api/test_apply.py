@@ -344,6 +344,10 @@ def test_reductions_combine_the_values_of_all_bricks(dataset):
     for options in ({"halo": 1}, {"mask": color}):
         with pytest.raises(ValueError, match="halo= and mask= need a target"):
             wkwdask.apply(np.max, color, **options)
+    options = {"dtype": "uint8", "existing": "overwrite", "compression": "raw"}
+    message = 'of no use without a target: dtype=, existing="overwrite", compression='
+    with pytest.raises(ValueError, match=message):
+        wkwdask.apply(np.max, color, **options)
 
 
 def test_values_are_combined_in_one_order(dataset):

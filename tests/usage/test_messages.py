@@ -47,6 +47,12 @@ def test_errors_name_options_or_arguments(dataset):
             lambda: wkwdask.apply(np.copy, dataset / "one/1", halo=1),
             "halo= and mask= need a target",
         ),
+        (
+            ["apply", "numpy:max", dataset / "one/1", "--reduce", "--overwrite", "--level", "5"],
+            "of no use without a target: --overwrite, --level",
+            lambda: wkwdask.apply(np.max, dataset / "one/1", existing="overwrite", level=5),
+            'of no use without a target: existing="overwrite", level=',
+        ),
     ]
     for command, on_command_line, call, in_python in calls:
         done = run_here(*command)

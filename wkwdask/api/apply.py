@@ -227,8 +227,18 @@ def apply(
             "halo= and mask= need a target: without one, voxels in a halo or outside a mask would "
             "count; pass the mask as one of the sources"
         )
-    if target is None and batch != 1:
-        raise ValueError("batch= needs a target")
+    if target is None:
+        of_a_mag = {
+            "batch=": batch != 1,
+            "category=": category is not None,
+            "channels=": channels != 1,
+            "dtype=": dtype is not None,
+            f'existing="{existing}"': existing != "error",
+            "token=": token is not None,
+            **{f"{name}=": value is not None for name, value in options.items()},
+        }
+        if unused := [name for name, is_given in of_a_mag.items() if is_given]:
+            raise ValueError(f"of no use without a target: {', '.join(unused)}")
     with set_up_for(apply_options.calls):
         _try(make_trial(function, urls, target, apply_options), resources)
         if target is not None:
