@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -107,6 +108,16 @@ def test_info_shows_units_formats_and_problems(dataset):
     found = json.loads(call("info", dataset.path, "--json"))
     assert (found["voxel_size_nm"], found["unit"]) == ([4, 4, 35], "micrometer")
     assert "dataLayers[2].category" in found["layers"][2]["problem"]
+
+
+def test_pyramids_of_all_layers_leave_out_one_without_mags(dataset):
+    dataset.add_layer("empty", "segmentation", "uint8", (0, 0, 0, 20, 18, 16))
+    done = run_here("pyramid", dataset.path, "--all-layers", "--coarsest", "2-2-1")
+    assert done.returncode == 3
+    assert re.search(r"left out: .*no mag of layer empty has data files", done.stderr)
+    layers = {layer.name: layer for layer in wkwdask.info(dataset.path).layers}
+    assert [mag.mag.name for mag in layers["seg"].mags] == ["1", "2-2-1"]
+    assert layers["empty"].mags == ()
 
 
 def test_each_command_has_an_example():

@@ -1,5 +1,8 @@
 """What may not be read is an error that names it, and never absent."""
 
+import json
+import re
+
 import numpy as np
 import pytest
 from support.other_user import nobody, public_folder
@@ -46,3 +49,21 @@ def test_a_link_to_a_missing_mag_is_listed(tmp_path):
     assert not wkwdask.verify(layer).is_sound
     with pytest.raises(wkwdask.MissingError, match=r"color/1/header\.wkw: not found"):
         wkwdask.read(layer, mag=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "document", "member"),
+    [("em", "info", "size"), ("em.ome.zarr", "1/zarr.json", "fill_value")],
+)
+def test_a_coarser_level_does_not_replace_a_damaged_one(tmp_path, name, document, member):
+    image, path = tmp_path / name, tmp_path / name / document
+    wkwdask.save(VOXELS, image if "." in name else f"precomputed://{image}", voxel_size=(4, 4, 4))
+    wkwdask.build_pyramid(image, coarsest=2)
+    coarse = wkwdask.read(image, mag=2)
+    content = json.loads(path.read_text())
+    damaged = content["scales"][0] if "scales" in content else content
+    damaged[member] = "damaged"
+    path.write_text(json.dumps(content))
+    with pytest.raises(wkwdask.FormatError, match=f"{re.escape(str(path))}: .*{member}"):
+        wkwdask.read(image)
+    np.testing.assert_array_equal(wkwdask.read(image, mag=2), coarse)

@@ -29,6 +29,8 @@ from wkwdask.cli.results import Facts, prints_facts
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from wkwdask.model.image import Image
+
 
 @click.command(short_help="Show the contents of a dataset or volume.")
 @click.argument("path")
@@ -197,10 +199,20 @@ def _all_layers(path: str) -> tuple[list[str], list[str]]:
     Invalid layers are included, so that they raise their errors, and so are all layers if none can
     be processed.
     """
+    from wkwdask.errors import MissingError
     from wkwdask.formats.opening import find, why_not_written
 
+    def why_not(layer: Image) -> str:
+        if reason := why_not_written(layer):
+            return reason
+        try:
+            layer.finest_mag()
+        except MissingError as error:
+            return str(error)
+        return ""
+
     located = find(path)
-    reasons = {layer.name: why_not_written(layer) for layer in located.layers}
+    reasons = {layer.name: why_not(layer) for layer in located.layers}
     names = [
         *(name for name, reason in reasons.items() if not reason),
         *(invalid.name for invalid in located.invalid_layers),

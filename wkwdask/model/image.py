@@ -301,9 +301,10 @@ class Image:
     def finest_mag(self) -> Mag | str:
         """Return the finest mag that was written, or its key if it has no mag.
 
-        Without any it is the first level, which is all zero; in a dataset that is an error.
+        Without any it is the first level, which is all zero; in a dataset that is an error. So is a
+        mag that cannot be opened, unless a finer one can.
         """
-        for mag in self.mags:
+        for mag in sorted({level.mag for level in self.levels if level.mag}, key=mag_order):
             try:
                 volume = self.find(mag).open()
             except MissingError:  # a dataset may list more mags than it has
