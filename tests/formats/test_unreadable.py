@@ -64,6 +64,12 @@ def test_a_coarser_level_does_not_replace_a_damaged_one(tmp_path, name, document
     damaged = content["scales"][0] if "scales" in content else content
     damaged[member] = "damaged"
     path.write_text(json.dumps(content))
-    with pytest.raises(wkwdask.FormatError, match=f"{re.escape(str(path))}: .*{member}"):
-        wkwdask.read(image)
+    for call in (
+        lambda: wkwdask.read(image),
+        lambda: wkwdask.convert(image, tmp_path / "out"),
+        lambda: wkwdask.apply(np.max, image),
+        lambda: wkwdask.build_pyramid(image, coarsest=4),
+    ):
+        with pytest.raises(wkwdask.FormatError, match=f"{re.escape(str(path))}: .*{member}"):
+            call()
     np.testing.assert_array_equal(wkwdask.read(image, mag=2), coarse)

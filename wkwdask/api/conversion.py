@@ -713,6 +713,8 @@ def _convert_levels(
 
     if not image.mags:
         image.volume()  # raises the error that explains why no mag can be used
+    if selection.mags is None:
+        image.check_finest()
     mags = selection.mags_of(image.folder, list(image.mags))
     volumes = list(map(image.volume, mags))
     selection = replace(

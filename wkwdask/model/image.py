@@ -298,13 +298,26 @@ class Image:
         written."""
         return self.find(self.finest_mag() if mag is None and self.key is None else mag).open()
 
+    def check_finest(self) -> None:
+        """Raise the error of a level that exists, cannot be opened, and is finer than those that
+        can: its voxels must not be taken from a coarser one."""
+        finest = next(iter(self.mags), None)
+        for level in self.levels:
+            if (
+                level.problem
+                and level.mag is not None
+                and not issubclass(level.error, MissingError)
+                and (finest is None or mag_order(level.mag) < mag_order(finest))
+            ):
+                level.open()
+
     def finest_mag(self) -> Mag | str:
         """Return the finest mag that was written, or its key if it has no mag.
 
-        Without any it is the first level, which is all zero; in a dataset that is an error. So is a
-        mag that cannot be opened, unless a finer one can.
+        Without any it is the first level, which is all zero; in a dataset that is an error.
         """
-        for mag in sorted({level.mag for level in self.levels if level.mag}, key=mag_order):
+        self.check_finest()
+        for mag in self.mags:
             try:
                 volume = self.find(mag).open()
             except MissingError:  # a dataset may list more mags than it has
