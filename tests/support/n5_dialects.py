@@ -181,6 +181,17 @@ def paintera(group):
     write_attributes(group, multiScale=True, resolution=[4, 4, 8], offset=[0, 0, 0], maxId=3)
 
 
+def imagej(group):
+    """n5-ij: each array states its own size."""
+
+    def size(n):
+        lengths = (4.0 * 2**n, 4.0 * 2**n, 8.0 * 2**n)
+        names = ("pixelWidth", "pixelHeight", "pixelDepth")
+        return {**dict(zip(names, lengths, strict=True)), "pixelUnit": "nm"}
+
+    write_levels(group, size)
+
+
 DIALECTS = [
     no_attributes,
     version_alone,
@@ -195,5 +206,6 @@ DIALECTS = [
     tensorstore_zyx,
     transforms,
     paintera,
+    imagej,
 ]
 SIZED = [describe for describe in DIALECTS if describe not in (no_attributes, version_alone)]

@@ -18,6 +18,7 @@ from support.n5_dialects import (
     SIZE,
     SIZED,
     bigdataviewer,
+    imagej,
     neuroglancer,
     no_attributes,
     paintera,
@@ -145,7 +146,7 @@ def check(group, describe, axes, could_open):
         assert not states_size or found == {
             name: sizes[name] for name in (found if is_setup else sizes)
         }
-    if describe in SIZED and describe not in (tensorstore, tensorstore_zyx):
+    if describe in SIZED and describe not in (tensorstore, tensorstore_zyx, imagej):
         shown = by_n5_viewer(group)
         assert {
             name: tuple(each if axes == "xyz" else each[::-1]) for name, each in shown.items()

@@ -157,6 +157,11 @@ def placed(group, *levels):
     return place_levels(found, group, "f")
 
 
+def imagej(length):
+    sizes = dict.fromkeys(("pixelWidth", "pixelHeight", "pixelDepth"), length)
+    return {**sizes, "pixelUnit": "micron", "xOrigin": 0.0}
+
+
 def test_conventions():
     one, two = (
         ArrayGeometry("xyz", Mag(1, 1, 1), (4.0, 4.0, 4.0), (0, 0, 0)),
@@ -182,6 +187,8 @@ def test_conventions():
         {"resolution": [4, 4, 4], "units": ["nm"] * 3}, (sizes[0], {}), (sizes[1], factors)
     ) == [one, two]
     assert placed(resolution, (sizes[0], {}), (sizes[1], {})) == [one, two]  # by the lengths alone
+    # n5-ij
+    assert placed({}, (sizes[0], imagej(0.004)), (sizes[1], imagej(0.008))) == [one, two]
     listed = {
         "multiscales": [
             {
@@ -291,6 +298,10 @@ NAMES = (
     "units",
     "resolution",
     "pixelResolution",
+    "pixelWidth",
+    "pixelHeight",
+    "pixelDepth",
+    "pixelUnit",
     "downsamplingFactors",
     "scales",
 )

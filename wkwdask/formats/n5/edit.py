@@ -34,7 +34,13 @@ from wkwdask.formats.n5.factor_lists import (
     with_levels_of_time_points,
 )
 from wkwdask.formats.n5.layer import read_level
-from wkwdask.formats.n5.placement import Placement, stated_lengths_nm
+from wkwdask.formats.n5.placement import (
+    IMAGEJ_LENGTHS,
+    IMAGEJ_UNIT,
+    Placement,
+    stated_lengths_nm,
+    states_imagej_size,
+)
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, mag_order, vec3
 from wkwdask.model.levels import finest_first, is_number, lengths_in, ratio_of, scale_lengths
@@ -158,7 +164,8 @@ def with_geometry(
 ) -> JsonObject:
     """Return the attributes of a dataset as a level with another geometry."""
     changed = {**document, "transform": geometry.transform(names)}
-    if "resolution" in document and "downsamplingFactors" not in document:  # that of this array
+    is_of_array = "resolution" in document or states_imagej_size(document)
+    if is_of_array and "downsamplingFactors" not in document:
         return changed
     return with_voxel_size(
         {**changed, "downsamplingFactors": geometry.factors(names)}, geometry.full_lengths_nm, names
@@ -175,6 +182,8 @@ def with_voxel_size(
     changed = dict(document)
     if "pixelResolution" in document:
         changed["pixelResolution"] = _pixel_resolution(names, lengths)
+    if states_imagej_size(document):
+        changed |= {**dict(zip(IMAGEJ_LENGTHS, lengths, strict=True)), IMAGEJ_UNIT: "nm"}
     return changed | _resolution(names, lengths) if "resolution" in document else changed
 
 

@@ -11,6 +11,8 @@ order in which they are tried here; malformed attributes are ignored.
    (Neuroglancer, Paintera), else that of one array (tensorstore); without ``units`` in nm, but in a
    time point of BigDataViewer, whose XML states the unit. ``offset`` is the position of the first
    voxel in the unit of ``resolution``, which is 1 if it is missing (Paintera, ``N5Helpers``).
+4. ``pixelWidth``, ``pixelHeight``, ``pixelDepth`` and ``pixelUnit``: voxel size of one array
+   (n5-ij, ``N5ImagePlusMetadata``).
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.n5.attributes import N5Dataset
     from wkwdask.model.levels import Lengths
 
+IMAGEJ_LENGTHS, IMAGEJ_UNIT = ("pixelWidth", "pixelHeight", "pixelDepth"), "pixelUnit"
 _ONE = (1.0, 1.0, 1.0)
 _ROUNDING = 1e-6  # of a voxel
 
@@ -102,12 +105,17 @@ class _Resolution(NamedTuple):
 
 
 def _parse_resolution(attributes: Mapping[str, Any], letters: str) -> _Resolution | None:
-    """Return the voxel size of ``pixelResolution`` or ``resolution``, or None."""
+    """Return the voxel size of ``pixelResolution``, ``resolution`` or ImageJ, or None."""
     resolution = attributes.get("pixelResolution")
     if isinstance(resolution, dict):
         lengths, units = (
             _xyz_values(resolution.get("dimensions"), letters),
             [resolution.get("unit")] * len(letters),
+        )
+    elif states_imagej_size(attributes):
+        lengths, units = (
+            xyz_values([attributes.get(name) for name in IMAGEJ_LENGTHS], "xyz", 1.0),
+            [attributes.get(IMAGEJ_UNIT)] * len(letters),
         )
     else:
         lengths, units = (
@@ -121,8 +129,15 @@ def _parse_resolution(attributes: Mapping[str, Any], letters: str) -> _Resolutio
     )
 
 
+def states_imagej_size(attributes: Mapping[str, Any]) -> bool:
+    """Return whether attributes state the voxel size of an array as ImageJ does, and in no other
+    way."""
+    others = {"pixelResolution", "resolution"}
+    return not others & attributes.keys() and attributes.keys() >= set(IMAGEJ_LENGTHS)
+
+
 def stated_lengths_nm(attributes: Mapping[str, Any], letters: str) -> Lengths | None:
-    """Return the voxel size [nm] of ``pixelResolution`` or ``resolution``, or None."""
+    """Return the voxel size [nm] of ``pixelResolution``, ``resolution`` or ImageJ, or None."""
     return _in_nm(_parse_resolution(attributes, letters))
 
 
