@@ -217,6 +217,13 @@ def test_create_dataset_refuses_or_keeps_an_existing_one(tmp_path):
         wkwdask.create_dataset(tmp_path / "newer", (4, 4))
 
 
+@pytest.mark.parametrize("name", ["em.zarr", "em.ome.zarr", "em.n5"])
+def test_a_dataset_is_not_named_like_another_format(tmp_path, name):
+    with pytest.raises(ValueError, match="is named like"):
+        wkwdask.create_dataset(tmp_path / name, (4, 4, 35))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_fields_are_set_and_restored(dataset):
     before = document_of(dataset.path)
     after = dataset.set_voxel_size((0.25, 0.25, 0.5), "um")

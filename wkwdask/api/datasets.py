@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from wkwdask.api.layers import Layer, card, invalid_layer, layer_of
 from wkwdask.errors import ExistsError, FormatError, MissingError
 from wkwdask.formats.opening import use_storage_options
+from wkwdask.formats.registry import check_folder_name
 from wkwdask.formats.webknossos.dataset import (
     STORED_IN,
     locate,
@@ -582,7 +583,8 @@ def create_dataset(
     LockedError
         Another process holds the lock of its JSON.
     ValueError
-        An option is invalid, or the existing dataset has another voxel size.
+        An option is invalid, the name is that of another format, or the existing dataset has
+        another voxel size.
 
     Examples
     --------
@@ -596,6 +598,8 @@ def create_dataset(
     if existing not in ("error", "keep"):
         raise ValueError(f'existing must be "error" or "keep", got {existing!r}')
     path = target_path(url)
+    if read_datasource(path) is None:
+        check_folder_name(path)
     new = with_scale(new_document(name or basename(path), (1.0, 1.0, 1.0)), voxel_size, unit)
 
     def check_new(document: dict[str, Any]) -> dict[str, Any]:
