@@ -10,6 +10,7 @@ import pytest
 import wkwdask
 from wkwdask.errors import LockedError
 from wkwdask.store import local
+from wkwdask.store.locks import GUARD_NAME
 from wkwdask.store.new_files import create_whole
 
 VOXELS = np.ones((16, 16, 16), np.uint8)
@@ -103,3 +104,13 @@ def test_a_lock_has_its_content_before_its_name(tmp_path, monkeypatch):
         )
     assert create_whole(str(tmp_path / "lock"), b"owner")
     assert events[:2] == ["fsync", "link"]
+
+
+def test_clean_removes_a_guard_that_a_power_loss_brought_back(tmp_path):
+    """Its removal is not synced, and may be lost while that of the job is kept."""
+    image = tmp_path / "em.ome.zarr"
+    wkwdask.save(np.ones((1, 8, 8, 8), np.uint8), image, voxel_size=(4, 4, 4))
+    before = sorted(image.iterdir())
+    (image / GUARD_NAME).touch()
+    wkwdask.clean(image)
+    assert sorted(image.iterdir()) == before

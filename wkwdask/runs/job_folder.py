@@ -815,8 +815,10 @@ def _is_in_place(target: str) -> bool:
 
 
 def release_dead_locks(parent: str) -> None:
-    """Remove the locks of dead jobs that have ended, and what is left of their folders."""
-    if not (locks.locked_folders(parent) or locks.locked_regions(parent)):
+    """Remove the locks of dead jobs that have ended, what is left of their folders, and the guard
+    of a dead process."""
+    has_guard = not is_bucket(parent) and store_at(parent).exists(locks.GUARD_NAME)
+    if not (has_guard or locks.locked_folders(parent) or locks.locked_regions(parent)):
         return
     with guarded(parent):
         for target, holder in (*locks.locked_folders(parent), *locks.locked_regions(parent)):
