@@ -352,16 +352,21 @@ def test_convert_of_scales(volumes, tmp_path):
 
 
 def test_the_first_scale_cannot_be_read(volumes, tmp_path):
-    """It still says how large voxels are."""
+    """It still says how large voxels are, and another one takes its place only by name."""
     shutil.copytree(volumes / "em", tmp_path / "em")
     info = json.loads((tmp_path / "em" / "info").read_text())
     info["scales"][0]["encoding"] = "crackle"
     (tmp_path / "em" / "info").write_text(json.dumps(info))
-    report = wkwdask.convert(tmp_path / "em", tmp_path / "wkw", layer="em")
-    assert "'4_4_40' (" in report.note
+    for call in (
+        lambda: wkwdask.convert(tmp_path / "em", tmp_path / "wkw", layer="em"),
+        lambda: wkwdask.build_pyramid(tmp_path / "em", mags="4-4-2"),
+    ):
+        with pytest.raises(UnsupportedError, match=r"scales\[0\]\.encoding"):
+            call()
+    wkwdask.convert(tmp_path / "em", tmp_path / "wkw", layer="em", mag="2-2-1")
     assert os.listdir(tmp_path / "wkw" / "em") == ["2-2-1"]
     assert wkwdask.info(tmp_path / "wkw").voxel_size_nm == (4, 4, 40)
-    (made,) = wkwdask.build_pyramid(tmp_path / "em", mags="4-4-2").mags
+    (made,) = wkwdask.build_pyramid(tmp_path / "em", finest="2-2-1", mags="4-4-2").mags
     assert made.path.endswith("/16_16_80")
 
 

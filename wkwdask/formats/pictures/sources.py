@@ -597,7 +597,7 @@ def _open_zarr(path: str, options: PlainOptions) -> PlainSource:
             f"{path}: a group without multiscales: name an array in it: "
             f"{', '.join(one.folder for one in images)}"
         )
-    if path != level.folder:
+    if path != level.folder and options.axes is None:
         image.check_finest()
     lengths = None if level.lengths_nm is None else _valid_lengths(level.lengths_nm)
     if options.axes is None and (level.key or level.problem):
