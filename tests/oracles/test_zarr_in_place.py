@@ -112,13 +112,18 @@ def test_removed_levels_are_dropped_from_all_lists(tmp_path):
     assert all((image / path / "zarr.json").is_file() for path in second)
 
 
-def test_replaced_levels_have_their_new_places_in_all_lists():
-    image = "memory://bucket/image.ome.zarr"
-    wkwdask.save(VOXELS[None], image, voxel_size=(4, 4, 8))
+@pytest.mark.parametrize("ngff", ["0.5", "0.6"])
+def test_replaced_levels_have_their_new_places_in_all_lists(ngff):
+    image = f"memory://bucket/image-{ngff}.ome.zarr"
+    wkwdask.save(VOXELS[None], image, voxel_size=(4, 4, 8), ngff=ngff)
     wkwdask.build_pyramid(image, coarsest="4")
     _list_twice(image)
     before = _listed(image)
     wkwdask.build_pyramid(image, coarsest="4", existing="overwrite")
     first, second = _listed(image).values()
     assert first == second
+    _, attributes = read_attributes(image)
+    for entry in ome_of(attributes)["multiscales"][1]["datasets"]:
+        for step in entry["coordinateTransformations"]:
+            assert step.get("input", {}).get("path", entry["path"]) == entry["path"]
     assert len(set(second) & set(before["second"])) == 1  # the finest level stays

@@ -206,7 +206,7 @@ def _all_layers(path: str) -> tuple[list[str], list[str]]:
         if reason := why_not_written(layer):
             return reason
         try:
-            layer.finest_mag()
+            located.readable(layer).finest_mag()
         except MissingError as error:
             return str(error)
         return ""

@@ -289,8 +289,10 @@ class NgffEdit(DocumentEdit):
         image["datasets"] = merge_entries(image["datasets"], new)
         places = {plain_name(entry["path"]): entry["path"] for entry in new}
         for further in _further_images(attributes):
-            for entry in further["datasets"]:
-                entry["path"] = places.get(plain_name(entry["path"]), entry["path"])
+            further["datasets"] = [
+                _at_place(entry, places.get(plain_name(entry["path"]), entry["path"]))
+                for entry in further["datasets"]
+            ]
         return attributes
 
     def _with_label(self, attributes: dict[str, Any], name: str) -> dict[str, Any]:
@@ -411,6 +413,12 @@ class NgffRemoval(LevelRemoval):
                 if not image["datasets"]:
                     ome_of(attributes)["multiscales"].remove(image)
         return attributes
+
+
+def _at_place(entry: dict[str, Any], path: str) -> dict[str, Any]:
+    """Return the dataset entry of an array that is at another path now."""
+    has_place = bool(entry.get("coordinateTransformations"))
+    return moved_entry(entry, path, ()) if has_place else {**entry, "path": path}
 
 
 def _further_images(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
