@@ -53,7 +53,10 @@ def test_a_link_to_a_missing_mag_is_listed(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "document", "member"),
-    [("em", "info", "size"), ("em.ome.zarr", "1/zarr.json", "fill_value")],
+    [
+        ("em", "info", "size"),
+        pytest.param("em.ome.zarr", "1/zarr.json", "fill_value", marks=pytest.mark.needs("zarr")),
+    ],
 )
 def test_a_coarser_level_does_not_replace_a_damaged_one(tmp_path, name, document, member):
     image, path = tmp_path / name, tmp_path / name / document

@@ -108,8 +108,8 @@ def test_a_lock_has_its_content_before_its_name(tmp_path, monkeypatch):
 
 def test_clean_removes_a_guard_that_a_power_loss_brought_back(tmp_path):
     """Its removal is not synced, and may be lost while that of the job is kept."""
-    image = tmp_path / "em.ome.zarr"
-    wkwdask.save(np.ones((1, 8, 8, 8), np.uint8), image, voxel_size=(4, 4, 4))
+    image = tmp_path / "em"
+    wkwdask.to_precomputed(VOXELS, image, voxel_size=(4, 4, 4))
     before = sorted(image.iterdir())
     (image / GUARD_NAME).touch()
     wkwdask.clean(image)
