@@ -93,6 +93,7 @@ BY_PATH = {
     "meshing.plan": "scratch files of a sample",
     "runs.garbage": "temporary files of killed jobs",
     "runs.job_folder": "publishes folders",
+    "runs.region_records": "temporary files of killed jobs",
     "runs.staged": "folders that a job has created; the size of interrupted jobs",
     "runs.staged_files": "the size of results in buckets",
     "verbs.remove": "counts and deletes folders",

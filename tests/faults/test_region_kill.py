@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from faults.drivers import KILLS, killed_at, killed_at_each
 from faults.trees import JSON_NAME, contents, differences, lay_out, leftovers, make_dataset
+from support.commands import run_here
 
 import wkwdask
 
@@ -91,3 +92,52 @@ def test_killed_at_any_step(tmp_path, known):
         if wrong:
             problems.append(f"killed before change {step} of {changes}: {wrong}")
     assert not problems, "\n".join(problems)
+
+
+FORMS = {
+    "wkw": ("{}/em/1", {"block_len": 8, "file_len": 2}),
+    "n5": ("{}/em.n5/s0", {"chunk_shape": (16, 16, 16)}),
+    "ngff": ("{}/em.ome.zarr", {"chunk_shape": (16, 16, 16), "shard_shape": "none"}),
+    "precomputed": ("precomputed://{}/em", {"chunk_shape": (16, 16, 16)}),
+}
+OF_JOBS = {"job.dead", "job.interrupted", "job.running", "leftover.lock", "leftover.temporary"}
+"""Kinds of faults that a killed job leaves."""
+
+
+@pytest.mark.filterwarnings("ignore::wkwdask.errors.DiscardWarning")
+@pytest.mark.parametrize(
+    "form", ["wkw", "n5", pytest.param("ngff", marks=pytest.mark.needs("zarr")), "precomputed"]
+)
+def test_the_record_of_files_follows_a_write_that_is_given_up(tmp_path, form):
+    """``verify`` finds nothing wrong with files that a killed job has replaced or removed, neither
+    before it is given up, by request or by a write elsewhere, nor after."""
+    url, options = FORMS[form]
+
+    def save(folder):
+        folder.mkdir()
+        wkwdask.save(
+            voxels(3, (32, 32, 32)) + 1, url.format(folder), voxel_size=(4, 4, 4), **options
+        )
+
+    def fill(folder, low, high, value):
+        box = np.full((high - low,) * 3, value, np.uint32)
+        wkwdask.write(url.format(folder), None, box, region=((low,) * 3, (high,) * 3))
+
+    def clear(folder):
+        fill(folder, 0, 20, 0)
+
+    with dask.config.set(scheduler="synchronous"):
+        save(tmp_path / "whole")
+        changes, _ = killed_at(0, clear, tmp_path / "whole")
+        folder = tmp_path / "ds"
+        for turn, step in enumerate(
+            killed_at_each(range(changes // 3, changes + 1), clear, save, folder)
+        ):
+            faults = wkwdask.verify(url.format(folder)).faults
+            assert {fault.kind for fault in faults} <= OF_JOBS, f"step {step}: {faults}"
+            if turn % 2:
+                fill(folder, 30, 32, 7)
+            else:
+                run_here("cancel", url.format(folder), "--discard")
+            faults = wkwdask.verify(url.format(folder)).faults
+            assert {fault.kind for fault in faults} <= OF_JOBS, f"step {step}: {faults}"

@@ -26,6 +26,7 @@ from wkwdask.model.states import FILE_RECORD_NAME
 from wkwdask.model.stored_array import with_listing, without_listing
 from wkwdask.model.volume import relative_to
 from wkwdask.model.writing.target_array import TargetArray
+from wkwdask.store.locks import locks_of
 from wkwdask.store.paths import basename, dirname, is_remote
 from wkwdask.store.records import read_file_record
 from wkwdask.store.store import store_at
@@ -290,10 +291,18 @@ class LevelScope:
             return {}, (Fault("record.broken", path, str(error).removeprefix(f"{path}: ")),)
         rows = [] if record is None else record[record[:, 3] > 0].tolist()
         recorded = {(x, y, z): nbytes for x, y, z, nbytes, _, _ in rows}
-        return {
+        differing = {
             shard: (sizes.get(shard), nbytes)
             for shard, nbytes in recorded.items()
             if sizes.get(shard) != nbytes
+        }
+        # the write of a region records its files when it ends
+        locks = locks_of(self.folder) if differing else []
+        regions = [lock.region for lock in locks if lock.region is not None]
+        return {
+            shard: each
+            for shard, each in differing.items()
+            if not any(region.contains(shard) for region in regions)
         }, ()
 
     def changed_sizes(self, broken: AbstractSet[str]) -> Iterator[Fault]:

@@ -78,6 +78,7 @@ from wkwdask.runs.job_records import (
     targets_of,
 )
 from wkwdask.runs.journal import finished_work
+from wkwdask.runs.region_records import record_region
 from wkwdask.store import by_path, locks
 from wkwdask.store.documents import replace_records
 from wkwdask.store.json_record import format_job_record
@@ -353,6 +354,14 @@ def _delete_records(root: str) -> None:
             elif entry.name != OWNER_NAME:
                 store.delete(entry.name)
         store.delete_folder()
+
+
+def _give_up(root: str, job: str) -> None:
+    """Delete the folder of a dead job that was not published, inside :func:`guarded`."""
+    if (region := job_records.region_of(root)) is not None:
+        for target in targets_of(root):
+            record_region(target, region)
+    _delete_job(root, job)
 
 
 def _delete_job(root: str, job: str, places: Sequence[str] | None = None) -> None:
@@ -661,7 +670,7 @@ class JobFolder:
                 self._ended[job] = {"job": job, "settings": settings, "targets": targets}
                 publication.publish()
             else:
-                _delete_job(root, job)
+                _give_up(root, job)
         release_locks_of(job, targets)
         # true of an unprepared job if it was killed while it deleted its folder, or before it
         # released its locks
@@ -884,5 +893,5 @@ def _discard(root: str, job: str) -> None:
         if publisher.is_prepared:  # it was committed before its lease could be taken
             publisher.publish()
         else:
-            _delete_job(root, job)
+            _give_up(root, job)
         release_locks_of(job, targets)

@@ -322,6 +322,9 @@ class ShardBox:
         low, high = value
         return cls(vec3(low), vec3(high))
 
+    def contains(self, shard: Vec3) -> bool:
+        return all(a <= n < b for a, n, b in zip(self.low, shard, self.high, strict=True))
+
 
 @dataclass(frozen=True, slots=True)
 class Lock:
