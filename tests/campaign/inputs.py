@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _RUNS = {
-    "document": 320_000,
+    "document": 640_000,
     "file": 50_000,
     "library": 50_000,
     "job": 10_000,
