@@ -599,3 +599,11 @@ def test_a_check_does_not_wait_for_a_queue_that_does_not_answer(monkeypatch, tmp
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(slurm, "_ANSWER_SECONDS", 0.2)
     assert check._state("1") == ""
+
+
+@pytest.mark.parametrize("value", ["[SLURMCluster]", "{a: b}", "5", "null"])
+def test_a_class_that_is_no_name_is_an_error(tmp_path, value):
+    path = tmp_path / "site.yaml"
+    path.write_text(f"kind: jobqueue\nclass: {value}\ncores: 4\nmemory: 16GB\njobs: 2\n")
+    with pytest.raises(FormatError, match=f"{path}: class: "):
+        load_config(path)

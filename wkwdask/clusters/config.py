@@ -188,7 +188,8 @@ KINDS: Mapping[str, Mapping[str, Key]] = {
 
 def keys_of(kind: str, class_name: Any = None) -> Mapping[str, Key]:
     """Return the keys of a kind; those of a job queue depend on its class."""
-    return {**KINDS[kind], **(_CLASS_KEYS.get(class_name, {}) if kind == "jobqueue" else {})}
+    has_class = kind == "jobqueue" and isinstance(class_name, str)
+    return {**KINDS[kind], **(_CLASS_KEYS.get(class_name, {}) if has_class else {})}
 
 
 def job_keys(class_name: str) -> tuple[str, ...]:
