@@ -9,6 +9,8 @@ import numpy as np
 
 from wkwdask.errors import WkwDaskError
 from wkwdask.formats.opening import open_stored
+from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.vectors import minus, times
 from wkwdask.model.states import FILE_RECORD_COLUMNS, FILE_RECORD_NAME
 from wkwdask.model.volume import relative_to
 from wkwdask.store import by_path
@@ -21,16 +23,18 @@ if TYPE_CHECKING:
 
 
 def record_region(folder: str, region: ShardBox) -> None:
-    """Record the files of some shards as they are stored: a job that is given up has replaced some
-    of them, and has not recorded them."""
+    """Record the present files of some shards: a job that is given up has replaced some of them,
+    and has not recorded that."""
     with contextlib.suppress(WkwDaskError, OSError):  # verify names what is wrong with the level
         if not is_bucket(folder):
             by_path.remove_temporaries(folder, FILE_RECORD_NAME)
         record = read_file_record(folder)
         if record is None:
             return
-        _, array = open_stored(folder)
-        stored = relative_to(array, array.origin).files.stored_states()
+        _, opened = open_stored(folder)
+        array = relative_to(opened, opened.origin)
+        low, high = (times(corner, array.grid.unit) for corner in (region.low, region.high))
+        stored = array.files.shard_states(BoundingBox(low, minus(high, low), array.box.mag))
         found, recorded = _states_in(region, stored), _states_in(region, record)
         rows = [
             (*shard, *found.get(shard, (0, 0)), 0)
