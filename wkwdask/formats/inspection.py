@@ -296,8 +296,8 @@ class LevelScope:
             for shard, nbytes in recorded.items()
             if sizes.get(shard) != nbytes
         }
-        # the write of a region records its files when it ends
-        locks = locks_of(self.folder) if differing else []
+        # the write of a region records its files when it ends; a web server lists no locks
+        locks = locks_of(self.folder) if differing and self.array.store.can.writes else []
         regions = [lock.region for lock in locks if lock.region is not None]
         return {
             shard: each
