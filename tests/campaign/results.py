@@ -149,7 +149,7 @@ def document(parts: Sequence[Part], command: str) -> None:
     added, and the commit; those of other parts stay."""
     if changed := _git("status", "--porcelain", "--", ":!docs/safety.md"):
         raise RuntimeError(f"the tables are of one commit, but there are changes:\n{changed}")
-    when = f"{time.strftime('%d %B %Y')}, commit {_git('rev-parse', '--short=8', 'HEAD')}"
+    when = f"{time.strftime('%-d %B %Y')}, commit {_git('rev-parse', '--short=8', 'HEAD')}"
     page = _DOCUMENTATION.read_text(encoding="utf-8")
     for part in parts:
         minutes = f"{part.cpu_seconds / 60:.1f} CPU minutes"
