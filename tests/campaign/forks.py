@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import pickle
 import select
@@ -42,6 +43,7 @@ class Child:
     def __init__(self, function: Callable[[], Any], limit_seconds: float) -> None:
         self._reader, writer = os.pipe()
         self._limit_seconds, self._end = limit_seconds, time.monotonic() + limit_seconds
+        gc.freeze()  # a collection in the child would copy the memory of this process
         if (pid := os.fork()) == 0:
             os.close(self._reader)
             with contextlib.suppress(BaseException):
