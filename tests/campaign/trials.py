@@ -303,7 +303,7 @@ class Undisturbed:
         """Remove what a power loss has brought back: removals are not synced."""
         for path in self.root.rglob(".wkwdask-job-*"):
             os.utime(path, (0, 0))  # a job may be about to write its first record for an hour
-        for url in {*self.images(), *map(_parent, self.images())}:
+        for url in {*self._urls(), *self.images(), *map(_parent, self.images())}:
             with contextlib.suppress(wkwdask.MissingError):
                 wkwdask.clean(url)
 
